@@ -1,0 +1,32 @@
+// The learning rate of each step, decided by the client alone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/core/error.h"
+
+namespace cleave {
+
+struct LearningRateOptions {
+  std::string schedule = "constant";  // a row of the table
+  double peak = 0.1;
+  std::uint64_t warmupSteps = 0;  // rises linearly from peak / warmupSteps at step 1 to peak at step warmupSteps
+  std::uint64_t totalSteps = 1;
+};
+
+struct LearningRateRow {
+  std::string_view name;         // "cosine"
+  std::string_view description;  // one line
+  // Factor of the peak at `progress` in [0, 1] after the warm-up.
+  double (*factor)(double progress);
+};
+std::span<const LearningRateRow> learningRateTable();
+
+// `step` counts from 1. Progress is (step - warmupSteps - 1) / max(1, totalSteps - warmupSteps). Throws UsageError for an
+// unknown schedule, with the nearest known.
+double learningRate(const LearningRateOptions& options, std::uint64_t step);
+
+}  // namespace cleave

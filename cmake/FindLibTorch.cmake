@@ -1,0 +1,29 @@
+# LibTorch for CPU as an imported target LibTorch::cpu, from CLEAVE_TORCH_DIR (an unpacked wheel's or zip's `torch` or
+# `libtorch` folder) or from .deps/, where scripts/setup.sh puts it.
+#
+# Not TorchConfig.cmake: the wheel's own demands a CUDA toolkit. Its include folder also holds fmt and protobuf headers
+# that would shadow the system's, hence -idirafter.
+set(CLEAVE_TORCH_DIR "$ENV{CLEAVE_TORCH_DIR}" CACHE PATH "Folder of LibTorch with include/ and lib/")
+set(LibTorch_VERSION 2.11.0)
+find_path(LibTorch_INCLUDE_DIR ATen/ATen.h
+  PATHS ${CLEAVE_TORCH_DIR}/include ${CMAKE_SOURCE_DIR}/.deps/torch-${LibTorch_VERSION}/torch/include NO_DEFAULT_PATH)
+find_library(LibTorch_CPU_LIBRARY torch_cpu PATHS ${LibTorch_INCLUDE_DIR}/../lib NO_DEFAULT_PATH)
+find_library(LibTorch_C10_LIBRARY c10 PATHS ${LibTorch_INCLUDE_DIR}/../lib NO_DEFAULT_PATH)
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(LibTorch
+  REQUIRED_VARS LibTorch_INCLUDE_DIR LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY
+  REASON_FAILURE_MESSAGE "run scripts/setup.sh, or set CLEAVE_TORCH_DIR to an unpacked LibTorch ${LibTorch_VERSION}")
+
+if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
+  add_library(LibTorch::c10 SHARED IMPORTED)
+  set_target_properties(LibTorch::c10 PROPERTIES IMPORTED_LOCATION ${LibTorch_C10_LIBRARY})
+  add_library(LibTorch::cpu SHARED IMPORTED)
+  set_target_properties(LibTorch::cpu PROPERTIES IMPORTED_LOCATION ${LibTorch_CPU_LIBRARY})
+  target_compile_options(LibTorch::cpu INTERFACE
+    "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}"
+    "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
+  # libtorch_cpu names GPU libraries that a CPU machine need not have.
+  target_link_options(LibTorch::cpu INTERFACE -Wl,--allow-shlib-undefined)
+  target_link_libraries(LibTorch::cpu INTERFACE LibTorch::c10 Threads::Threads)
+endif()

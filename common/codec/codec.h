@@ -1,0 +1,63 @@
+// How one flow's tensors become bytes. A codec is immutable and may be used from several threads at once; whatever it
+// must remember is a value that the link keeps for it (CodecState, CutContext).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/codec/tensor.h"
+#include "common/core/error.h"
+#include "common/core/key.h"
+
+namespace cleave {
+
+struct CodecContext {
+  std::uint64_t seed = 0;
+  Key key;  // phase, step, micro-batch, flow: the key of every random draw
+};
+
+// Lives per (phase, step, i, cut) on both sides from the activation to its gradient; what the activation's codec leaves
+// for the gradient's, such as a mask.
+struct CutContext {
+  std::shared_ptr<const void> value;
+};
+
+// What a codec carries from one step to the next, per (flow, i), such as an error residual. Staged by encode and decode,
+// and committed by Step; nullptr for codecs without state. In eval it is neither read nor written.
+using CodecState = std::shared_ptr<const void>;
+
+struct Encoded {
+  std::size_t bytes = 0;  // written to `out`
+  CodecState state;
+};
+
+// The input holds NaN or infinity, and the codec cannot carry it.
+class NonFiniteError : public RunError {
+ public:
+  explicit NonFiniteError(const Key& key);
+};
+
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  // The resolved spec, such as "uniform:bits=8": parsing it gives an equal codec.
+  virtual std::string spec() const = 0;
+  // Whether the encoded bytes are the tensor's own, so that nothing needs to be copied.
+  virtual bool isIdentity() const { return false; }
+  // The most bytes that encode writes for a tensor of this spec. Decoders accept no more.
+  virtual std::size_t maxEncodedBytes(const TensorSpec& spec) const = 0;
+  // Writes at most maxEncodedBytes(view.spec) bytes to `out`, which has room for them.
+  // Throws NonFiniteError.
+  virtual Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
+                         const TensorView& view, std::span<std::byte> out) const = 0;
+  // Writes all of `out`, whose spec was agreed beforehand. Bytes are hostile: whatever does not fit throws
+  // ProtocolError; nothing outside `bytes` is read, nothing outside `out` written.
+  virtual CodecState decode(const CodecContext& context, const CodecState& state, CutContext& cut,
+                            std::span<const std::byte> bytes, MutableTensorView out) const = 0;
+};
+
+}  // namespace cleave

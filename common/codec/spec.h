@@ -1,0 +1,43 @@
+// The grammar of codec specs, the same in configs, handshakes, CSV and on command lines:
+//
+//   spec      = name [ ":" parameter *( "," parameter ) ] [ "(" spec ")" ]
+//   parameter = key "=" value
+//   name, key = lower-case letter *( lower-case letter / digit / "_" )
+//   value     = 1*( letter / digit / "." / "-" / "_" )
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace cleave {
+
+struct CodecSpec {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> parameters;
+  std::unique_ptr<CodecSpec> inner;
+};
+
+// Throws UsageError that shows where the text stops making sense. Text of more than 256 characters, a repeated key, or
+// more than 4 levels are errors.
+CodecSpec parseCodecSpec(std::string_view text);
+std::string toString(const CodecSpec& spec);
+
+// Reads the parameters of a codec by name. finish() refuses those that nobody asked for, and names the nearest known.
+class CodecParameters {
+ public:
+  explicit CodecParameters(const CodecSpec& spec) : spec_(spec) {}
+
+  // Throws UsageError where the value is no integer in [least, greatest], or is missing (second form).
+  int integer(std::string_view key, int least, int greatest, int defaultValue);
+  int integer(std::string_view key, int least, int greatest);
+  void finish() const;
+
+ private:
+  const CodecSpec& spec_;
+  std::vector<std::string> known_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,70 @@
+// Dense tensors as codecs and the engine see them: no Torch, no strides.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cleave {
+
+enum class DType : std::uint8_t { f32, f16, bf16 };
+std::string_view dtypeName(DType dtype);  // "f32"
+std::optional<DType> dtypeFromName(std::string_view name);
+std::size_t dtypeBytes(DType dtype);
+
+// The order in which the elements of [B, C, H, W] lie in memory; tensors of other rank are always contiguous.
+enum class MemoryOrder : std::uint8_t { contiguous, channelsLast };
+std::string_view memoryOrderName(MemoryOrder order);  // "contiguous", "channels_last"
+std::optional<MemoryOrder> memoryOrderFromName(std::string_view name);
+
+inline constexpr std::size_t kMaxRank = 8;
+
+struct TensorSpec {
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;
+  MemoryOrder order = MemoryOrder::contiguous;
+
+  // Number of elements; nothing where it does not fit 2^40 or a dimension is negative.
+  std::optional<std::size_t> checkedElements() const;
+  // For specs already checked.
+  std::size_t elements() const;
+  std::size_t bytes() const { return elements() * dtypeBytes(dtype); }
+
+  bool operator==(const TensorSpec&) const = default;
+};
+std::string toString(const TensorSpec& spec);  // "f32[64, 32, 7, 7] channels_last"
+
+// A borrowed tensor: spec.bytes() bytes at data, dense in spec.order. Valid as long as its owner.
+struct TensorView {
+  const std::byte* data = nullptr;
+  TensorSpec spec;
+};
+struct MutableTensorView {
+  std::byte* data = nullptr;
+  TensorSpec spec;
+};
+
+// A tensor that travels between stage, engine and link: a view, and whoever keeps its memory alive. Move-only, so that
+// nobody writes to what another still reads. Memory starts on a 64-byte boundary.
+class Payload {
+ public:
+  Payload() = default;
+  Payload(TensorView view, std::shared_ptr<const void> owner)
+      : view_(std::move(view)), owner_(std::move(owner)) {}
+  Payload(Payload&&) = default;
+  Payload& operator=(Payload&&) = default;
+
+  const TensorView& view() const { return view_; }
+  const std::shared_ptr<const void>& owner() const { return owner_; }
+  bool empty() const { return owner_ == nullptr; }
+
+ private:
+  TensorView view_;
+  std::shared_ptr<const void> owner_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,60 @@
+// Pooled byte buffers for the wire and for tensors. Every buffer starts on a 64-byte boundary: a linear layer on
+// memory 4 or 12 bytes off gives other bits.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace cleave {
+
+inline constexpr std::size_t kAlignment = 64;
+
+namespace detail {
+struct PoolState;
+}
+
+// Owns size() bytes; gives them back to its pool when destroyed, also after the pool is gone. Contents are not
+// initialised. Move-only.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer();
+
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  std::span<std::byte> span() { return {data_, size_}; }
+  std::span<const std::byte> span() const { return {data_, size_}; }
+  // Forgets the bytes from `size` on. Requires size <= size().
+  void shrink(std::size_t size);
+
+ private:
+  friend class BufferPool;
+  Buffer(std::shared_ptr<detail::PoolState> pool, std::byte* data, std::size_t size,
+         std::size_t capacity)
+      : pool_(std::move(pool)), data_(data), size_(size), capacity_(capacity) {}
+  void release() noexcept;
+
+  std::shared_ptr<detail::PoolState> pool_;
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t capacity_ = 0;
+};
+
+// Keeps freed buffers for the next request of a similar size, at most maxRetained bytes of them. Any thread.
+class BufferPool {
+ public:
+  explicit BufferPool(std::size_t maxRetained = std::size_t{512} << 20);
+
+  // Throws std::bad_alloc. The caller has checked `size` against what was agreed with the peer.
+  Buffer acquire(std::size_t size);
+  std::size_t retainedBytes() const;
+
+ private:
+  std::shared_ptr<detail::PoolState> state_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,48 @@
+// What names a message: phase, step, micro-batch and flow (docs/DESIGN.md, "Words").
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace cleave {
+
+enum class Phase : std::uint8_t { train, eval };
+inline constexpr std::size_t kPhases = 2;
+
+// What crosses the link. The first four are the tensors of a step; the last two answer a Fetch.
+enum class Flow : std::uint8_t {
+  activation0,  // head -> body, up
+  activation1,  // body -> tail, down
+  gradient1,    // tail -> body, up
+  gradient0,    // body -> head, down
+  weightsBody,  // the body's parameters and buffers as safetensors, down
+  gradsBody,    // the body's gradients as safetensors, down
+};
+inline constexpr std::size_t kTensorFlows = 4;
+inline constexpr std::size_t kFlows = 6;
+
+std::string_view phaseName(Phase phase);                     // "train"
+std::string_view flowName(Flow flow);                        // "activation/0"
+std::optional<Phase> phaseFromName(std::string_view name);
+std::optional<Flow> flowFromName(std::string_view name);
+// Whether the client sends it.
+bool isUp(Flow flow);
+// The cut (0: head and body, 1: body and tail) a tensor flow crosses.
+int cutOf(Flow flow);
+
+struct Key {
+  Phase phase = Phase::train;
+  std::uint64_t step = 0;  // train: counts from 1; eval: counts batches over the whole run, from 1
+  std::uint32_t i = 0;     // micro-batch
+  Flow flow = Flow::activation0;
+
+  auto operator<=>(const Key&) const = default;
+};
+
+std::string toString(const Key& key);  // "train step 3, micro-batch 1, gradient/0"
+
+}  // namespace cleave

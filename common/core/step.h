@@ -1,0 +1,42 @@
+// Values that stages, engine and link exchange about a step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/core/key.h"
+
+namespace cleave {
+
+// Which micro-batch an action works on.
+struct MicroBatch {
+  Phase phase = Phase::train;
+  std::uint64_t step = 0;
+  std::uint32_t i = 0;
+  std::uint32_t microBatches = 0;  // of this batch
+  std::uint32_t samples = 0;       // of the whole batch
+};
+
+// A batch of `samples` makes min(microBatches, samples) micro-batches whose sizes differ by at most 1, larger first.
+std::uint32_t microBatchCount(std::uint32_t samples, std::uint32_t microBatches);
+std::uint32_t microBatchSize(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
+std::uint32_t microBatchOffset(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
+
+// What a part of the model says of its gradients before an update.
+struct GradientReport {
+  double squareSum = 0;  // fp64, in parameter order
+  bool finite = true;
+};
+
+// Decided once a step, by the client; applied by head, body and tail alike.
+struct StepDecision {
+  std::uint64_t step = 0;
+  bool apply = true;                  // false: the step counts, but changes nothing
+  std::vector<double> learningRates;  // by parameter group
+  double clipFactor = 1;              // gradients are multiplied by it
+  double lossScale = 1;
+
+  bool operator==(const StepDecision&) const = default;
+};
+
+}  // namespace cleave

@@ -1,0 +1,119 @@
+// Models are lists of named blocks; a cut is a position in the list, and a daemon builds only its own blocks. A new
+// model is one file in this folder and one row in model.cpp.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/core/error.h"
+#include "common/core/step.h"
+
+namespace cleave {
+
+using Shape = std::vector<std::int64_t>;
+
+struct ModelSpec {
+  std::string name;                               // "small_cnn"
+  std::map<std::string, std::string> parameters;  // the model's own, such as {"width": "32"}; absent ones have defaults
+  Shape sampleShape;                              // of one input, without the batch: {1, 28, 28}
+  int classes = 0;
+};
+
+struct NamedTensor {
+  std::string name;  // "conv1.weight"
+  at::Tensor tensor;
+};
+
+// What a block needs to know besides its input: dropout draws from (seed, block name, step, i), in training only.
+struct BlockContext {
+  std::uint64_t seed = 0;
+  MicroBatch at;
+};
+
+class Block {
+ public:
+  virtual ~Block() = default;
+  virtual at::Tensor forward(const at::Tensor& x, const BlockContext& context) = 0;
+  // Parameters require gradients; buffers (batch norm's statistics) do not. Names are complete.
+  virtual std::vector<NamedTensor> parameters() const { return {}; }
+  virtual std::vector<NamedTensor> buffers() const { return {}; }
+};
+
+struct BlockRow {
+  std::string name;
+  Shape outputShape;                 // without the batch
+  std::int64_t parameterCount = 0;   // elements
+  std::int64_t bufferCount = 0;
+  // Values a batch norm of this block sees per channel and sample; 0: the block has none. Times the samples of a
+  // micro-batch it must be at least 2.
+  std::int64_t normValuesPerSample = 0;
+  std::function<std::unique_ptr<Block>(std::uint64_t seed)> make;  // initial values from (seed, parameter name)
+};
+
+struct ModelRow {
+  std::string_view name;
+  std::string_view description;  // one line
+  std::string_view parameters;   // "width=8..512 (32), dropout=0..0.9 (0.1)"
+  std::vector<BlockRow> (*blocks)(const ModelSpec& spec);  // throws UsageError
+  std::pair<int, int> (*defaultCuts)(const ModelSpec& spec);
+};
+
+std::span<const ModelRow> modelTable();
+// Throws UsageError with the nearest known name.
+const ModelRow& findModel(std::string_view name);
+
+// Where the model is split: head = blocks [0, cut0), body = [cut0, cut1), tail = [cut1, end).
+struct Cuts {
+  int cut0 = 0;
+  int cut1 = 0;
+};
+// Throws UsageError unless 1 <= cut0 < cut1 < number of blocks; the sentence lists the blocks with their positions.
+void checkCuts(const std::vector<BlockRow>& blocks, const Cuts& cuts);
+// Throws UsageError where a batch norm would see fewer than 2 values per channel in a micro-batch of `leastSamples`.
+void checkBatchNorm(const std::vector<BlockRow>& blocks, std::uint32_t leastSamples);
+
+// Reads a model's own parameters; finish() refuses unknown ones with the nearest known. Throws UsageError.
+class ModelParameters {
+ public:
+  explicit ModelParameters(const ModelSpec& spec) : spec_(spec) {}
+  std::int64_t integer(const std::string& key, std::int64_t least, std::int64_t greatest,
+                       std::int64_t defaultValue);
+  double number(const std::string& key, double least, double greatest, double defaultValue);
+  void finish() const;
+
+ private:
+  const ModelSpec& spec_;
+  std::vector<std::string> known_;
+};
+
+// Consecutive blocks of a model, built.
+class ModelPart {
+ public:
+  // Blocks [first, last). At the positions in `cuts` that lie strictly inside, the tensor and its gradient are brought into
+  // canonical form, as the wire would.
+  ModelPart(const std::vector<BlockRow>& blocks, int first, int last, std::uint64_t seed,
+            std::vector<int> cutsInside = {});
+
+  at::Tensor forward(at::Tensor x, const BlockContext& context);
+  const std::vector<NamedTensor>& parameters() const { return parameters_; }
+  const std::vector<NamedTensor>& buffers() const { return buffers_; }
+  GradientReport gradientReport() const;
+  void clearGradients();
+
+ private:
+  std::vector<std::unique_ptr<Block>> blocks_;
+  int first_ = 0;
+  std::vector<int> cutsInside_;
+  std::vector<NamedTensor> parameters_;
+  std::vector<NamedTensor> buffers_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,128 @@
+// What the engine's actions compute. A stage owns its part of the model, the optimizer, and what autograd saved for the
+// micro-batches in flight. Device thread only.
+//
+// Boundaries are detached leaves: a stage's input is a leaf that requires a gradient, its output leaves autograd before it
+// becomes a payload. The network never hides inside autograd.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/codec/tensor.h"
+#include "common/core/step.h"
+#include "common/model/model.h"
+#include "common/model/optimizer.h"
+
+namespace cleave {
+
+struct StageOptions {
+  ModelSpec model;
+  Cuts cuts;
+  OptimizerSpec optimizer;
+  std::uint64_t seed = 0;
+};
+
+// Milliseconds that replace an action's computation in benchmarks; its output has the right shape and meaningless
+// values. A forward that waits needs a backward that waits.
+struct StageWait {
+  std::optional<double> f1, t3, b1, f2, b2;
+};
+
+// What a batch was worth: sums over its samples, so that batches add up.
+struct BatchMetrics {
+  std::uint64_t samples = 0;
+  std::map<std::string, double> sums;  // "loss", "top1", "top5"; divide by samples
+
+  void add(const BatchMetrics& other);
+};
+// The names in BatchMetrics::sums, in the order of columns.
+std::vector<std::string> metricNames();
+
+// The body: cut0 to cut1, at the server.
+class BodyStage {
+ public:
+  BodyStage(const StageOptions& options, const StageWait& wait);
+  ~BodyStage();
+
+  Payload forward(const MicroBatch& at, Payload activation0);  // activation/1; in eval nothing is kept
+  Payload backward(const MicroBatch& at, Payload gradient1);   // gradient/0
+  GradientReport report() const;                               // after the last backward
+  void update(const StepDecision& decision);                   // clears the gradients
+
+  // The body's parameters and buffers, or its gradients, as safetensors in model order.
+  Payload exportWeights() const;
+  Payload exportGradients() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Head and tail with the loss (cross entropy, loss_i = sum over the micro-batch's samples / samples of the batch), at the
+// client.
+class ClientStage {
+ public:
+  ClientStage(const StageOptions& options, const StageWait& wait);
+  ~ClientStage();
+
+  // Sets the batch that the actions work on; `inputs` is contiguous f32 [samples, sample shape…]. Both are borrowed until the next
+  // call. Starts metrics anew.
+  void beginBatch(TensorView inputs, std::span<const std::int64_t> labels);
+  Payload headForward(const MicroBatch& at);                    // activation/0
+  Payload tailStep(const MicroBatch& at, Payload activation1);  // gradient/1; empty in eval
+  void headBackward(const MicroBatch& at, Payload gradient0);
+  GradientReport headReport() const;
+  GradientReport tailReport() const;
+  void update(const StepDecision& decision);
+  // Of the micro-batches whose tailStep has run.
+  const BatchMetrics& metrics() const;
+  // loss_i of each micro-batch of this batch, by i: the bits that verify compares.
+  const std::vector<float>& losses() const;
+
+  const ModelPart& head() const;
+  const ModelPart& tail() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The same model in one piece in one process: what the split must equal to the bit.
+class WholeStage {
+ public:
+  explicit WholeStage(const StageOptions& options);
+  ~WholeStage();
+
+  // Forward and backward (in train) of all micro-batches in order. Gradients add up until update().
+  void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches, TensorView inputs,
+                std::span<const std::int64_t> labels);
+  void update(const StepDecision& decision);
+  const BatchMetrics& metrics() const;
+  const std::vector<float>& losses() const;
+  const ModelPart& part() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Bytes a body needs at the server for `inFlight` micro-batches of at most `maxSamples`:
+// parameters x (1 + gradient + optimizer state) + in flight x (outputs of all its blocks, which autograd saves, once, and their
+// gradients, once). An estimate from shapes; nothing is allocated.
+std::size_t bodyBytes(const StageOptions& options, std::uint32_t inFlight, std::uint32_t maxSamples);
+
+// Spec of a flow's tensor for a micro-batch of `samples`. Tensor flows only.
+TensorSpec flowSpec(const std::vector<BlockRow>& blocks, const Cuts& cuts, Flow flow,
+                    std::uint32_t samples);
+
+// Sets the threads LibTorch computes with on this thread. 1 and 2 threads give different bits, so that a run keeps its count.
+void setComputeThreads(int threads);
+
+}  // namespace cleave

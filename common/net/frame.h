@@ -1,0 +1,70 @@
+// The frame: header, protobuf metadata, raw payload. Pure functions on spans; proto/PROTOCOL.md is the specification.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "common/core/error.h"
+
+namespace cleave {
+
+enum class FrameKind : std::uint8_t {
+  hello = 1,
+  helloOk = 2,
+  refused = 3,
+  failure = 4,
+  bye = 5,
+  ping = 6,
+  pong = 7,
+  tensor = 8,
+  segment = 9,
+  received = 10,
+  bodyDone = 11,
+  step = 12,
+  stepOk = 13,
+  fetch = 14,
+};
+std::string_view frameKindName(FrameKind kind);  // "Hello"
+
+inline constexpr std::array<std::uint8_t, 4> kMagic = {'C', 'L', 'V', 'E'};
+inline constexpr std::uint8_t kWireVersion = 1;
+inline constexpr std::size_t kHeaderBytes = 32;
+// Before the handshake is done, header, metadata and payload of a frame take at most this much.
+inline constexpr std::size_t kMaxHandshakeBytes = 4096;
+inline constexpr std::size_t kMaxMetadataBytes = 64 << 10;
+inline constexpr std::size_t kMaxSegmentBytes = 1 << 20;
+inline constexpr std::size_t kMinSegmentBytes = 64 << 10;
+
+// flags, bit 0: `checksum` holds; never set under TLS.
+inline constexpr std::uint16_t kFlagChecksum = 1;
+
+struct FrameHeader {
+  FrameKind kind = FrameKind::hello;
+  std::uint16_t flags = 0;
+  std::uint32_t metadataBytes = 0;
+  std::uint32_t payloadBytes = 0;
+  std::uint64_t stream = 0;    // 0 for all but Tensor and Segment
+  std::uint64_t checksum = 0;  // XXH3-64 of header bytes 0…23, metadata, payload
+};
+
+using HeaderBytes = std::array<std::byte, kHeaderBytes>;
+
+HeaderBytes encodeHeader(const FrameHeader& header);
+
+// Throws ProtocolError: wrong magic ("not-cleave"), version, unknown kind, unknown flags. Lengths are not judged here.
+FrameHeader decodeHeader(std::span<const std::byte, kHeaderBytes> bytes);
+
+std::uint64_t frameChecksum(std::span<const std::byte, 24> headerStart,
+                            std::span<const std::byte> metadata,
+                            std::span<const std::byte> payload);
+
+enum class ConnectionState : std::uint8_t { awaitingHello, awaitingHelloOk, open };
+
+// Throws ProtocolError where `kind` may not come in `state`, or where a length exceeds its cap. Called before a byte is
+// allocated.
+void checkFrame(const FrameHeader& header, ConnectionState state);
+
+}  // namespace cleave

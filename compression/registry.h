@@ -1,0 +1,27 @@
+// The table of codecs. A new codec is one file in this folder and one row in registry.cpp.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "common/codec/codec.h"
+#include "common/codec/spec.h"
+
+namespace cleave {
+
+struct CodecRow {
+  std::string_view name;         // "uniform"
+  std::string_view parameters;   // "bits=1..16", as shown to users
+  std::string_view description;  // one line
+  std::string_view example;      // "uniform:bits=8": a valid spec that the contract tests use
+  std::unique_ptr<Codec> (*make)(const CodecSpec& spec);  // throws UsageError
+};
+
+std::span<const CodecRow> codecTable();
+
+// Throws UsageError with the nearest known name.
+std::unique_ptr<Codec> makeCodec(std::string_view spec);
+
+}  // namespace cleave

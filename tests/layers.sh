@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Holds the includes to the layers of docs/DESIGN.md: prints each line that points the wrong way, and fails.
+set -u
+cd "$(dirname "$0")/.."
+bad=0
+refuse() {  # refuse WHAT PATTERN FOLDER…
+  local what=$1 pattern=$2
+  shift 2
+  local lines
+  lines=$(grep -rnE "#include [<\"]($pattern)" --include='*.h' --include='*.cpp' "$@" 2>/dev/null) || return 0
+  echo "$what:"
+  echo "$lines"
+  bad=1
+}
+refuse "common knows no codec, no daemon" "(client|server|compression)/" common
+refuse "codecs know no daemon" "(client|server)/" compression
+refuse "client and server do not know each other" "server/" client
+refuse "client and server do not know each other" "client/" server
+refuse "core, net, codec and pipeline are free of Torch" "(torch|ATen|c10)/" common/core common/net common/codec common/pipeline
+refuse "codecs are free of Torch" "(torch|ATen|c10)/" compression
+refuse "core, codec, model and codecs are free of Asio" "boost/" common/core common/codec common/model compression
+refuse "core stands at the bottom" "common/(net|codec|pipeline|model)/" common/core
+refuse "codec knows core only" "common/(net|pipeline|model)/" common/codec
+refuse "net knows core only" "common/(codec|pipeline|model)/" common/net
+refuse "pipeline does not know models" "common/model/" common/pipeline
+refuse "models do not know the wire" "common/(net|pipeline)/" common/model
+[ "$bad" = 0 ] && echo "includes follow the layers"
+exit "$bad"
