@@ -1,0 +1,78 @@
+#include "common/core/executor.h"
+
+#include <algorithm>
+
+#include "common/core/clock.h"
+
+namespace cleave {
+
+void DeviceExecutor::attach(std::shared_ptr<DeviceWorker> worker) {
+  const std::lock_guard lock(mutex_);
+  // A newcomer starts level with the one that has used least, or it would have the device to itself until it caught up.
+  double least = 0;
+  if (!workers_.empty()) {
+    least = std::min_element(workers_.begin(), workers_.end(), [](const Entry& a, const Entry& b) {
+              return a.deviceSeconds < b.deviceSeconds;
+            })->deviceSeconds;
+  }
+  workers_.push_back({std::move(worker), least});
+  notified_ = true;
+  changed_.notify_all();
+}
+
+void DeviceExecutor::detach(const std::shared_ptr<DeviceWorker>& worker) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(workers_, [&](const Entry& entry) { return entry.worker == worker; });
+}
+
+void DeviceExecutor::notify() {
+  const std::lock_guard lock(mutex_);
+  notified_ = true;
+  changed_.notify_all();
+}
+
+void DeviceExecutor::post(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  notified_ = true;
+  changed_.notify_all();
+}
+
+void DeviceExecutor::runUntil(const std::function<bool()>& done) {
+  while (!done()) {
+    std::vector<std::function<void()>> tasks;
+    {
+      const std::lock_guard lock(mutex_);
+      tasks.swap(tasks_);
+      notified_ = false;
+    }
+    for (auto& task : tasks) task();
+    if (!tasks.empty() || runOneWorker()) continue;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return notified_; });
+  }
+}
+
+bool DeviceExecutor::runOneWorker() {
+  std::vector<Entry> order;
+  {
+    const std::lock_guard lock(mutex_);
+    order = workers_;
+  }
+  std::stable_sort(order.begin(), order.end(), [](const Entry& a, const Entry& b) {
+    return a.deviceSeconds < b.deviceSeconds;
+  });
+  for (const Entry& entry : order) {
+    const SteadyTime start = now();
+    if (!entry.worker->runOne()) continue;
+    const double seconds = secondsSince(start);
+    const std::lock_guard lock(mutex_);
+    for (Entry& current : workers_) {
+      if (current.worker == entry.worker) current.deviceSeconds += seconds;
+    }
+    return true;
+  }
+  return false;
+}
+
+}  // namespace cleave

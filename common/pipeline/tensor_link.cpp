@@ -1,0 +1,579 @@
+#include "common/pipeline/tensor_link.h"
+
+#include <openssl/sha.h>
+
+#include <boost/asio/post.hpp>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "common/pipeline/wire_messages.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::uint64_t kLeastPeakBytes = 64 << 10;
+constexpr int kBlobPriority = 100;  // after every tensor of a step
+constexpr std::string_view kBlobCodec = "none";
+
+bool isBlob(Flow flow) { return flow == Flow::weightsBody || flow == Flow::gradsBody; }
+
+std::string sha256(std::span<const std::byte> bytes) {
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
+         reinterpret_cast<unsigned char*>(digest.data()));
+  return digest;
+}
+
+std::shared_ptr<const void> shareBuffer(Buffer buffer) {
+  return std::make_shared<const Buffer>(std::move(buffer));
+}
+
+}  // namespace
+
+TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> connection,
+                       std::shared_ptr<BufferPool> pool, boost::asio::any_io_executor io,
+                       boost::asio::any_io_executor codecThreads,
+                       std::function<void(Message)> deliver,
+                       std::function<void(const TransferRecord&)> record)
+    : options_(std::move(options)),
+      connection_(std::move(connection)),
+      pool_(std::move(pool)),
+      io_(std::move(io)),
+      codecStrand_(boost::asio::make_strand(std::move(codecThreads))),
+      deliver_(std::move(deliver)),
+      record_(std::move(record)) {}
+
+// What fails on another thread ends the connection, whose owner hears of it.
+template <typename Function>
+void TensorLink::onIo(Function function) {
+  boost::asio::post(io_, [self = shared_from_this(), function = std::move(function)]() mutable {
+    try {
+      function();
+    } catch (...) {
+      self->connection_->fail(std::current_exception());
+    }
+  });
+}
+
+template <typename Function>
+void TensorLink::onCodecStrand(Function function) {
+  boost::asio::post(codecStrand_, [self = shared_from_this(), function = std::move(function)]() mutable {
+    try {
+      function();
+    } catch (...) {
+      self->failLater(std::current_exception());
+    }
+  });
+}
+
+void TensorLink::failLater(std::exception_ptr error) {
+  onIo([this, error] { connection_->fail(error); });
+}
+
+// ---- Sending ----
+
+void TensorLink::send(Message message) {
+  if (auto* tensor = std::get_if<TensorMessage>(&message)) {
+    sendTensor(std::move(*tensor));
+  } else if (auto* blob = std::get_if<Blob>(&message)) {
+    sendBlob(std::move(*blob));
+  } else if (auto* done = std::get_if<BodyDone>(&message)) {
+    {
+      const std::lock_guard lock(totalsMutex_);
+      const double codecSeconds = totals_.encodeSeconds + totals_.decodeSeconds;
+      done->codecSeconds = codecSeconds - std::exchange(codecSecondsReported_, codecSeconds);
+    }
+    sendControl(FrameKind::bodyDone, toWire(*done));
+  } else if (const auto* decision = std::get_if<StepDecision>(&message)) {
+    sendControl(FrameKind::step, toWire(*decision));
+  } else if (const auto* ok = std::get_if<StepOk>(&message)) {
+    sendControl(FrameKind::stepOk, toWire(*ok));
+  } else if (const auto* fetch = std::get_if<Fetch>(&message)) {
+    sendControl(FrameKind::fetch, toWire(*fetch));
+  }
+}
+
+void TensorLink::sendControl(FrameKind kind, std::string metadata) {
+  onIo([this, kind, metadata = std::move(metadata)]() mutable {
+    connection_->outbox().pushControl(kind, std::move(metadata));
+    connection_->wake();
+  });
+}
+
+void TensorLink::sendTensor(TensorMessage&& message) {
+  if (!codecOf(message.flow).isIdentity()) {
+    onCodecStrand([this, message = std::move(message)]() mutable { encode(std::move(message)); });
+    return;
+  }
+  const TensorView view = message.payload.view();
+  auto encoding = std::make_shared<Encoding>();
+  encoding->spec = view.spec;
+  encoding->bytes = {view.data, view.spec.bytes()};
+  encoding->owner = message.payload.owner();
+  encoding->codec = codecOf(message.flow).spec();
+  encoding->message = std::move(message);
+  onIo([this, encoding] { queue(encoding); });
+}
+
+void TensorLink::encode(TensorMessage&& message) {
+  const Codec& codec = codecOf(message.flow);
+  const TensorView view = message.payload.view();
+  const CodecContext context{options_.seed, message.key()};
+  const bool train = message.at.phase == Phase::train;
+  CutContext evalCut;
+  CutContext& cut = train ? cuts_[{message.at.phase, message.at.step, message.at.i, cutOf(message.flow)}]
+                          : evalCut;
+  const CutContext cutBefore = cut;
+  const CodecState state = train ? states_[{message.flow, message.at.i}] : nullptr;
+
+  Buffer buffer = pool_->acquire(codec.maxEncodedBytes(view.spec));
+  const SteadyTime start = now();
+  const Encoded encoded = codec.encode(context, state, cut, view, buffer.span());
+  auto encoding = std::make_shared<Encoding>();
+  encoding->encodeSeconds = secondsSince(start);
+  buffer.shrink(encoded.bytes);
+  if (train && encoded.state) stagedStates_[{message.flow, message.at.i}] = encoded.state;
+
+  std::uint64_t& count = encoded_[static_cast<std::size_t>(message.flow)];
+  if (options_.errorEvery > 0 && count++ % options_.errorEvery == 0) {
+    encoding->snrDb = measureError(codec, context, state, cutBefore, view, buffer.span());
+  }
+  encoding->spec = view.spec;
+  encoding->codec = codec.spec();
+  message.payload = Payload();
+  encoding->message = std::move(message);
+  encoding->bytes = buffer.span();
+  encoding->owner = shareBuffer(std::move(buffer));
+  {
+    const std::lock_guard lock(totalsMutex_);
+    totals_.encodeSeconds += encoding->encodeSeconds;
+  }
+  onIo([this, encoding] { queue(encoding); });
+}
+
+// Signal to noise of what the peer will decode; nothing where there is no noise, or for other dtypes than f32.
+std::optional<double> TensorLink::measureError(const Codec& codec, const CodecContext& context,
+                                               const CodecState& state, const CutContext& cut,
+                                               const TensorView& original,
+                                               std::span<const std::byte> encoded) {
+  if (original.spec.dtype != DType::f32) return std::nullopt;
+  Buffer decoded = pool_->acquire(original.spec.bytes());
+  CutContext cutCopy = cut;
+  codec.decode(context, state, cutCopy, encoded, {decoded.data(), original.spec});
+  double signal = 0;
+  double noise = 0;
+  for (std::size_t j = 0; j < original.spec.elements(); ++j) {
+    float x = 0;
+    float y = 0;
+    std::memcpy(&x, original.data + j * sizeof x, sizeof x);
+    std::memcpy(&y, decoded.data() + j * sizeof y, sizeof y);
+    const double difference = static_cast<double>(x) - static_cast<double>(y);
+    signal += static_cast<double>(x) * static_cast<double>(x);
+    noise += difference * difference;
+  }
+  if (!(noise > 0) || !(signal > 0)) return std::nullopt;
+  return 10 * std::log10(signal / noise);
+}
+
+void TensorLink::sendBlob(Blob&& blob) {
+  onCodecStrand([this, blob = std::move(blob)] {
+    auto encoding = std::make_shared<Encoding>();
+    encoding->message.flow = blob.flow;
+    encoding->bytes = blob.bytes;
+    encoding->owner = blob.owner;
+    encoding->codec = kBlobCodec;
+    encoding->sha256 = sha256(blob.bytes);
+    onIo([this, encoding] { queue(encoding); });
+  });
+}
+
+void TensorLink::queue(const std::shared_ptr<Encoding>& encoding) {
+  const Key key = encoding->message.key();
+  const bool blob = isBlob(key.flow);
+  // Only replies are asked for again: a client that lost one repeats its request.
+  if (options_.role == Role::server && !blob) kept_[key] = encoding;
+
+  auto pending = std::make_shared<Pending>();
+  TransferRecord& record = pending->record;
+  record.sent = true;
+  record.key = key;
+  record.codec = encoding->codec;
+  record.spec = encoding->spec;
+  record.rawBytes = blob ? encoding->bytes.size() : encoding->spec.bytes();
+  record.encodeSeconds = encoding->encodeSeconds;
+  record.snrDb = encoding->snrDb;
+  pending_.emplace(key, pending);
+
+  OutgoingTensor tensor;
+  tensor.bytes = encoding->bytes;
+  tensor.owner = encoding->owner;
+  tensor.priority = blob ? kBlobPriority : options_.priority(key.flow);
+  tensor.queuedAt = now();
+  tensor.sha256 = encoding->sha256;
+  // The outbox calls these within Connection::run(), which this link outlives.
+  tensor.openMetadata = [this, encoding, pending](double queueSeconds) {
+    pending->record.queueSeconds = queueSeconds;
+    return openMetadata(*encoding, queueSeconds);
+  };
+  tensor.written = [this, pending](std::uint64_t wireBytes) {
+    pending->record.wireBytes = wireBytes;
+    pending->written = true;
+    settle(pending);
+  };
+  connection_->outbox().pushTensor(std::move(tensor));
+  connection_->wake();
+}
+
+std::string TensorLink::openMetadata(const Encoding& encoding, double queueSeconds) const {
+  const TensorMessage& message = encoding.message;
+  wire::Tensor proto;
+  toWire(message.key(), *proto.mutable_key());
+  if (!isBlob(message.flow)) toWire(encoding.spec, *proto.mutable_spec());
+  proto.set_codec(encoding.codec);
+  proto.set_encoded_bytes(encoding.bytes.size());
+  proto.set_micro_batches(message.at.microBatches);
+  proto.set_samples(message.at.samples);
+  proto.set_weight_version(message.weightVersion);
+  proto.set_encode_seconds(encoding.encodeSeconds);
+  proto.set_queue_seconds(queueSeconds);
+  return proto.SerializeAsString();
+}
+
+void TensorLink::resend(const Key& key) {
+  onIo([this, key] {
+    const auto found = kept_.find(key);
+    if (found != kept_.end()) return queue(found->second);
+    const std::lock_guard lock(totalsMutex_);
+    ++totals_.duplicates;
+  });
+}
+
+void TensorLink::forget(const Key& key) {
+  onIo([this, key] { kept_.erase(key); });
+}
+
+void TensorLink::forgetBatch(Phase phase, std::uint64_t step) {
+  onIo([this, phase, step] {
+    std::erase_if(kept_, [&](const auto& entry) {
+      return entry.first.phase == phase && entry.first.step == step;
+    });
+  });
+}
+
+void TensorLink::commit(std::uint64_t step) {
+  onCodecStrand([this, step] {
+    for (auto& [key, state] : stagedStates_) states_[key] = std::move(state);
+    stagedStates_.clear();
+    std::erase_if(cuts_, [step](const auto& entry) { return std::get<1>(entry.first) <= step; });
+  });
+}
+
+void TensorLink::receivedReport(const ReceivedReport& report) {
+  const auto [first, last] = pending_.equal_range(report.key);
+  for (auto entry = first; entry != last; ++entry) {
+    const std::shared_ptr<Pending> pending = entry->second;
+    if (pending->acknowledged) continue;
+    pending->acknowledged = true;
+    pending->record.wireSeconds = report.wireSeconds;
+    pending->record.decodeSeconds = report.decodeSeconds;
+    const Key& key = report.key;
+    if (key.flow == Flow::gradient0) kept_.erase(key);
+    const bool lastOfItsMicroBatch =
+        key.flow == Flow::gradient0 || (key.phase == Phase::eval && key.flow == Flow::activation1);
+    if (lastOfItsMicroBatch) inFlight_.erase({key.phase, key.step, key.i});
+    return settle(pending);
+  }
+  const std::lock_guard lock(totalsMutex_);
+  ++totals_.duplicates;
+}
+
+void TensorLink::settle(const std::shared_ptr<Pending>& pending) {
+  if (!pending->written || !pending->acknowledged) return;
+  const auto [first, last] = pending_.equal_range(pending->record.key);
+  for (auto entry = first; entry != last; ++entry) {
+    if (entry->second != pending) continue;
+    pending_.erase(entry);
+    break;
+  }
+  pending->record.link = connection_->linkInfo();
+  account(pending->record);
+}
+
+void TensorLink::recordUnacknowledged() {
+  for (const auto& [key, pending] : pending_) {
+    if (pending->written) account(pending->record);
+  }
+  pending_.clear();
+}
+
+// ---- Receiving ----
+
+std::span<std::byte> TensorLink::placePayload(const FrameHeader& header,
+                                              std::span<const std::byte> metadata) {
+  return header.kind == FrameKind::tensor ? openStream(header, metadata)
+                                          : continueStream(header, metadata);
+}
+
+std::span<std::byte> TensorLink::openStream(const FrameHeader& header,
+                                            std::span<const std::byte> metadata) {
+  const auto proto = parseMetadata<wire::Tensor>(FrameKind::tensor, metadata);
+  if (header.stream <= lastStream_) {
+    throw ProtocolError("bad-segment", "stream " + std::to_string(header.stream) +
+                                           " is opened after stream " + std::to_string(lastStream_));
+  }
+  const std::size_t mostStreams = std::size_t{4} * options_.inFlight + 2;
+  if (streams_.size() >= mostStreams) {
+    throw ProtocolError("too-many-in-flight",
+                        "more than " + std::to_string(mostStreams) + " tensors arrive at once");
+  }
+  const Key key = keyFromWire(proto.key());
+  if (isUp(key.flow) != (options_.role == Role::server)) {
+    throw ProtocolError("unexpected-message", toString(key) + " goes the other way");
+  }
+  Stream stream;
+  stream.message.flow = key.flow;
+  stream.message.at = {key.phase, key.step, key.i, proto.micro_batches(), proto.samples()};
+  stream.message.weightVersion = proto.weight_version();
+  stream.codec = proto.codec();
+  stream.encodeSeconds = checkedSeconds(proto.encode_seconds());
+  stream.queueSeconds = checkedSeconds(proto.queue_seconds());
+  stream.opened = now();
+  if (isBlob(key.flow)) {
+    checkBlob(stream, proto.encoded_bytes());
+  } else {
+    stream.spec = specFromWire(proto.spec());
+    checkTensor(stream, proto.encoded_bytes());
+    if (key.flow == Flow::activation0) takeCredit(key);
+  }
+  if (header.payloadBytes > proto.encoded_bytes()) {
+    throw ProtocolError("bad-segment", "the first segment of " + toString(key) +
+                                           " is longer than the tensor's encoding");
+  }
+  stream.buffer = pool_->acquire(proto.encoded_bytes());
+  lastStream_ = header.stream;
+  Stream& placed = streams_.emplace(header.stream, std::move(stream)).first->second;
+  return placed.buffer.span().first(header.payloadBytes);
+}
+
+void TensorLink::checkTensor(const Stream& stream, std::uint64_t encodedBytes) const {
+  const MicroBatch& at = stream.message.at;
+  const Flow flow = stream.message.flow;
+  const std::string name = toString(stream.message.key());
+  if (at.samples == 0 || at.samples > options_.maxBatch ||
+      at.microBatches != microBatchCount(at.samples, options_.microBatches) ||
+      at.i >= at.microBatches) {
+    throw ProtocolError("bad-key", name + " does not fit the agreed batch: " +
+                                       std::to_string(at.samples) + " samples in " +
+                                       std::to_string(at.microBatches) + " micro-batches");
+  }
+  const TensorSpec agreed = options_.spec(flow, microBatchSize(at.samples, at.microBatches, at.i));
+  if (stream.spec != agreed) {
+    throw ProtocolError("bad-tensor", name + " is " + toString(stream.spec) + ", but " +
+                                          toString(agreed) + " was agreed");
+  }
+  const Codec& codec = codecOf(flow);
+  if (stream.codec != codec.spec()) {
+    throw ProtocolError("bad-tensor", name + " comes by another codec than the agreed " + codec.spec());
+  }
+  const std::size_t most = codec.maxEncodedBytes(agreed);
+  if (encodedBytes > most || (codec.isIdentity() && encodedBytes != most)) {
+    throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
+                                          " bytes; its codec makes at most " + std::to_string(most));
+  }
+}
+
+void TensorLink::checkBlob(const Stream& stream, std::uint64_t encodedBytes) const {
+  const std::string name(flowName(stream.message.flow));
+  if (stream.codec != kBlobCodec) throw ProtocolError("bad-tensor", name + " has a codec");
+  if (encodedBytes > options_.maxBlobBytes) {
+    throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
+                                          " bytes; at most " + std::to_string(options_.maxBlobBytes) +
+                                          " were agreed");
+  }
+}
+
+// A micro-batch is in flight from its activation/0 until its last reply has been acknowledged.
+void TensorLink::takeCredit(const Key& key) {
+  inFlight_.insert({key.phase, key.step, key.i});
+  if (inFlight_.size() > options_.inFlight) {
+    throw ProtocolError("too-many-in-flight", toString(key) + " exceeds the " +
+                                                  std::to_string(options_.inFlight) +
+                                                  " micro-batches in flight that were agreed");
+  }
+}
+
+std::span<std::byte> TensorLink::continueStream(const FrameHeader& header,
+                                                std::span<const std::byte> metadata) {
+  const auto proto = parseMetadata<wire::Segment>(FrameKind::segment, metadata);
+  const auto found = streams_.find(header.stream);
+  if (found == streams_.end()) {
+    throw ProtocolError("unknown-stream", "a segment came for stream " +
+                                              std::to_string(header.stream) + ", which is not open");
+  }
+  Stream& stream = found->second;
+  const std::string name = toString(stream.message.key());
+  if (proto.offset() != stream.received ||
+      header.payloadBytes > stream.buffer.size() - stream.received) {
+    throw ProtocolError("bad-segment", "a segment of " + name + " starts at byte " +
+                                           std::to_string(proto.offset()) + " with " +
+                                           std::to_string(header.payloadBytes) + " bytes; " +
+                                           std::to_string(stream.received) + " of " +
+                                           std::to_string(stream.buffer.size()) + " have arrived");
+  }
+  if (!proto.sha256().empty()) {
+    const bool last = proto.offset() + header.payloadBytes == stream.buffer.size();
+    if (!isBlob(stream.message.flow) || !last || proto.sha256().size() != SHA256_DIGEST_LENGTH) {
+      throw ProtocolError("bad-segment", "a segment of " + name + " has a digest out of place");
+    }
+    stream.sha256 = proto.sha256();
+  } else if (header.payloadBytes == 0) {
+    throw ProtocolError("bad-segment", "a segment of " + name + " is empty");
+  }
+  return stream.buffer.span().subspan(stream.received, header.payloadBytes);
+}
+
+void TensorLink::receivedFrame(const FrameHeader& header, std::span<const std::byte> metadata,
+                               std::span<const std::byte> payload) {
+  const bool atServer = options_.role == Role::server;
+  switch (header.kind) {
+    case FrameKind::tensor:
+    case FrameKind::segment: {
+      auto node = streams_.extract(header.stream);
+      Stream& stream = node.mapped();
+      stream.received += payload.size();
+      stream.wireBytes += kHeaderBytes + metadata.size() + payload.size();
+      const bool digestMissing = isBlob(stream.message.flow) && stream.sha256.empty();
+      if (!stream.complete() || digestMissing) {
+        streams_.insert(std::move(node));
+      } else {
+        finishStream(std::move(stream));
+      }
+      return;
+    }
+    case FrameKind::received:
+      return receivedReport(receivedFromWire(metadata));
+    case FrameKind::bodyDone:
+      if (!atServer) return deliver_(bodyDoneFromWire(metadata));
+      break;
+    case FrameKind::stepOk:
+      if (!atServer) return deliver_(stepOkFromWire(metadata));
+      break;
+    case FrameKind::step:
+      if (atServer) return deliver_(decisionFromWire(metadata));
+      break;
+    case FrameKind::fetch:
+      if (atServer) return deliver_(fetchFromWire(metadata));
+      break;
+    default:
+      break;
+  }
+  throw ProtocolError("unexpected-message",
+                      std::string(frameKindName(header.kind)) + " goes the other way");
+}
+
+void TensorLink::finishStream(Stream&& stream) {
+  const double wireSeconds = secondsSince(stream.opened);
+  auto shared = std::make_shared<Stream>(std::move(stream));
+  if (isBlob(shared->message.flow)) {
+    onCodecStrand([this, shared, wireSeconds] { verifyBlob(std::move(*shared), wireSeconds); });
+  } else if (!codecOf(shared->message.flow).isIdentity()) {
+    onCodecStrand([this, shared, wireSeconds] { decode(std::move(*shared), wireSeconds); });
+  } else {
+    const TensorView view{shared->buffer.data(), shared->spec};
+    auto owner = shareBuffer(std::move(shared->buffer));
+    deliverTensor(std::move(*shared), Payload(view, std::move(owner)), wireSeconds, 0);
+  }
+}
+
+void TensorLink::decode(Stream&& stream, double wireSeconds) {
+  const Codec& codec = codecOf(stream.message.flow);
+  const MicroBatch& at = stream.message.at;
+  const bool train = at.phase == Phase::train;
+  CutContext evalCut;
+  CutContext& cut =
+      train ? cuts_[{at.phase, at.step, at.i, cutOf(stream.message.flow)}] : evalCut;
+  const CodecState state = train ? states_[{stream.message.flow, at.i}] : nullptr;
+  Buffer buffer = pool_->acquire(stream.spec.bytes());
+  const SteadyTime start = now();
+  CodecState after = codec.decode({options_.seed, stream.message.key()}, state, cut,
+                                  stream.buffer.span(), {buffer.data(), stream.spec});
+  const double decodeSeconds = secondsSince(start);
+  if (train && after) stagedStates_[{stream.message.flow, at.i}] = std::move(after);
+  const TensorView view{buffer.data(), stream.spec};
+  auto owner = shareBuffer(std::move(buffer));
+  deliverTensor(std::move(stream), Payload(view, std::move(owner)), wireSeconds, decodeSeconds);
+}
+
+void TensorLink::verifyBlob(Stream&& stream, double wireSeconds) {
+  if (sha256(stream.buffer.span()) != stream.sha256) {
+    throw ProtocolError("bad-digest", std::string(flowName(stream.message.flow)) +
+                                          " does not have the SHA-256 that was sent with it");
+  }
+  acknowledge(stream, wireSeconds, 0);
+  Blob blob;
+  blob.flow = stream.message.flow;
+  auto buffer = std::make_shared<const Buffer>(std::move(stream.buffer));
+  blob.bytes = buffer->span();
+  blob.owner = std::move(buffer);
+  deliver_(std::move(blob));
+}
+
+void TensorLink::deliverTensor(Stream&& stream, Payload payload, double wireSeconds,
+                               double decodeSeconds) {
+  acknowledge(stream, wireSeconds, decodeSeconds);
+  stream.message.payload = std::move(payload);
+  deliver_(std::move(stream.message));
+}
+
+void TensorLink::acknowledge(const Stream& stream, double wireSeconds, double decodeSeconds) {
+  TransferRecord record;
+  record.key = stream.message.key();
+  record.codec = stream.codec;
+  record.spec = stream.spec;
+  record.rawBytes = isBlob(record.key.flow) ? stream.received : stream.spec.bytes();
+  record.wireBytes = stream.wireBytes;
+  record.encodeSeconds = stream.encodeSeconds;
+  record.queueSeconds = stream.queueSeconds;
+  record.wireSeconds = wireSeconds;
+  record.decodeSeconds = decodeSeconds;
+  sendControl(FrameKind::received, toWire(ReceivedReport{record.key, wireSeconds, decodeSeconds}));
+  onIo([this, record]() mutable {
+    record.link = connection_->linkInfo();
+    account(record);
+  });
+}
+
+// ---- Accounts ----
+
+void TensorLink::account(const TransferRecord& record) {
+  {
+    const std::lock_guard lock(totalsMutex_);
+    const bool up = isUp(record.key.flow);
+    if (isBlob(record.key.flow)) {
+      (up ? totals_.blobUp : totals_.blobDown) += record.wireBytes;
+    } else {
+      (up ? totals_.rawUp : totals_.rawDown) += record.rawBytes;
+      (up ? totals_.wireUp : totals_.wireDown) += record.wireBytes;
+    }
+    if (!record.sent) totals_.decodeSeconds += record.decodeSeconds.value_or(0);
+    if (record.wireBytes >= kLeastPeakBytes && record.wireSeconds.value_or(0) > 0) {
+      double& peak = up ? totals_.peakUp : totals_.peakDown;
+      peak = std::max(peak, static_cast<double>(record.wireBytes) / *record.wireSeconds);
+    }
+    ++totals_.transfers;
+  }
+  record_(record);
+}
+
+LinkTotals TensorLink::totals() const {
+  const ByteCounts bytes = connection_->bytes();
+  const std::lock_guard lock(totalsMutex_);
+  LinkTotals totals = totals_;
+  const bool client = options_.role == Role::client;
+  totals.controlUp = client ? bytes.controlSent : bytes.controlReceived;
+  totals.controlDown = client ? bytes.controlReceived : bytes.controlSent;
+  return totals;
+}
+
+}  // namespace cleave

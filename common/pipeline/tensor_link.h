@@ -1,0 +1,197 @@
+// The tensor link: codecs and a connection joined into what an engine talks to. Encodes, sends, receives, checks,
+// decodes, keeps replies, counts credits, and reports every transfer.
+//
+//   device thread   send(), resend(), forget(), forgetBatch(), commit(): post to the others, never wait
+//   codec strand    encode, decode, digests; codec states and cut contexts live here
+//   io thread       frames, streams, credits, kept replies
+//
+// Tensors of the codec `none` skip the codec strand and are never copied: the socket reads from the stage's own memory,
+// and into memory that the stage computes on.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/strand.hpp>
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "common/codec/codec.h"
+#include "common/core/buffer.h"
+#include "common/core/clock.h"
+#include "common/net/connection.h"
+#include "common/pipeline/messages.h"
+#include "common/pipeline/schedule.h"
+
+namespace cleave {
+
+struct ReceivedReport;
+
+// One tensor's passage, as one of the two sides saw it: a row of transfers.csv.
+struct TransferRecord {
+  bool sent = false;
+  Key key;
+  std::string codec;
+  TensorSpec spec;  // empty shape for weights/body and grads/body
+  std::uint64_t rawBytes = 0;
+  std::uint64_t wireBytes = 0;  // headers and metadata included
+  std::optional<double> encodeSeconds;
+  std::optional<double> queueSeconds;
+  std::optional<double> wireSeconds;    // first byte to last, at the receiver
+  std::optional<double> decodeSeconds;
+  std::optional<double> snrDb;          // of the codec; measured by the sender, now and then
+  LinkInfo link;
+};
+
+// Sums since the link began. Up is client to server.
+struct LinkTotals {
+  std::uint64_t rawUp = 0, rawDown = 0;
+  std::uint64_t wireUp = 0, wireDown = 0;      // of the four tensor flows, by transfers recorded
+  std::uint64_t blobUp = 0, blobDown = 0;      // weights/body and grads/body, on the wire
+  std::uint64_t controlUp = 0, controlDown = 0;
+  double encodeSeconds = 0, decodeSeconds = 0;  // on this side
+  double peakUp = 0, peakDown = 0;              // bytes a second of the fastest transfer of at least 64 KiB
+  std::uint64_t transfers = 0;
+  std::uint64_t duplicates = 0;                 // asked for again and no longer kept
+
+  std::uint64_t up() const { return wireUp + blobUp + controlUp; }
+  std::uint64_t down() const { return wireDown + blobDown + controlDown; }
+};
+
+struct TensorLinkOptions {
+  Role role = Role::client;
+  std::uint64_t seed = 0;
+  std::uint32_t microBatches = 1;
+  std::uint32_t inFlight = 1;
+  std::uint32_t maxBatch = 1;
+  std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
+  // What was agreed for a flow's tensor with `samples` samples.
+  std::function<TensorSpec(Flow flow, std::uint32_t samples)> spec;
+  int (*priority)(Flow flow) = nullptr;
+  std::uint64_t maxBlobBytes = 0;   // client: the most that weights/body or grads/body may have
+  std::uint32_t errorEvery = 100;   // one tensor in so many has its SNR measured; 0: none
+};
+
+class TensorLink : public EngineLink, public FrameSink, public std::enable_shared_from_this<TensorLink> {
+ public:
+  // `deliver` is called on the io thread or on the codec strand; `record` likewise, and must not block.
+  TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> connection,
+             std::shared_ptr<BufferPool> pool, boost::asio::any_io_executor io,
+             boost::asio::any_io_executor codecThreads, std::function<void(Message)> deliver,
+             std::function<void(const TransferRecord&)> record);
+
+  void send(Message message) override;
+  void resend(const Key& key) override;
+  void forget(const Key& key) override;
+  void forgetBatch(Phase phase, std::uint64_t step) override;
+  void commit(std::uint64_t step) override;
+
+  std::span<std::byte> placePayload(const FrameHeader& header,
+                                    std::span<const std::byte> metadata) override;
+  void receivedFrame(const FrameHeader& header, std::span<const std::byte> metadata,
+                     std::span<const std::byte> payload) override;
+
+  // Any thread.
+  LinkTotals totals() const;
+  // io thread, after the connection has ended: records what was sent and not acknowledged.
+  void recordUnacknowledged();
+
+ private:
+  // An encoded tensor, ready to be sent and sent again.
+  struct Encoding {
+    TensorMessage message;  // its payload is empty by now, unless the codec is `none`
+    TensorSpec spec;
+    std::span<const std::byte> bytes;
+    std::shared_ptr<const void> owner;
+    double encodeSeconds = 0;
+    std::optional<double> snrDb;
+    std::string sha256;  // blobs only
+    std::string codec;
+  };
+  struct Pending {  // sent, and not yet both written and acknowledged
+    TransferRecord record;
+    bool written = false;
+    bool acknowledged = false;
+  };
+  struct Stream {  // arriving
+    TensorMessage message;
+    TensorSpec spec;
+    std::string codec;
+    Buffer buffer;
+    std::size_t received = 0;
+    std::uint64_t wireBytes = 0;
+    double encodeSeconds = 0;
+    double queueSeconds = 0;
+    SteadyTime opened;
+    std::string sha256;
+    bool complete() const { return received == buffer.size(); }
+  };
+  using CutKey = std::tuple<Phase, std::uint64_t, std::uint32_t, int>;
+  using CodecStrand = boost::asio::strand<boost::asio::any_io_executor>;
+
+  const Codec& codecOf(Flow flow) const { return *options_.codecs[static_cast<std::size_t>(flow)]; }
+  // device thread or codec strand
+  void sendTensor(TensorMessage&& message);
+  void sendBlob(Blob&& blob);
+  void sendControl(FrameKind kind, std::string metadata);
+  void encode(TensorMessage&& message);
+  std::optional<double> measureError(const Codec& codec, const CodecContext& context,
+                                     const CodecState& state, const CutContext& cut,
+                                     const TensorView& original, std::span<const std::byte> encoded);
+  void failLater(std::exception_ptr error);
+  template <typename Function>
+  void onIo(Function function);
+  template <typename Function>
+  void onCodecStrand(Function function);
+
+  // io thread
+  void queue(const std::shared_ptr<Encoding>& encoding);
+  std::string openMetadata(const Encoding& encoding, double queueSeconds) const;
+  std::span<std::byte> openStream(const FrameHeader& header, std::span<const std::byte> metadata);
+  std::span<std::byte> continueStream(const FrameHeader& header, std::span<const std::byte> metadata);
+  void checkTensor(const Stream& stream, std::uint64_t encodedBytes) const;
+  void checkBlob(const Stream& stream, std::uint64_t encodedBytes) const;
+  void takeCredit(const Key& key);
+  void finishStream(Stream&& stream);
+  void receivedReport(const ReceivedReport& report);
+  void settle(const std::shared_ptr<Pending>& pending);
+
+  // codec strand
+  void decode(Stream&& stream, double wireSeconds);
+  void verifyBlob(Stream&& stream, double wireSeconds);
+  // io thread or codec strand: a tensor is complete. Reports it to the peer before the engine hears of it, so that the
+  // sender's credit is back before anything that the engine sends next.
+  void deliverTensor(Stream&& stream, Payload payload, double wireSeconds, double decodeSeconds);
+  void acknowledge(const Stream& stream, double wireSeconds, double decodeSeconds);
+  void account(const TransferRecord& record);
+
+  const TensorLinkOptions options_;
+  const std::shared_ptr<Connection> connection_;
+  const std::shared_ptr<BufferPool> pool_;
+  const boost::asio::any_io_executor io_;
+  const CodecStrand codecStrand_;
+  const std::function<void(Message)> deliver_;
+  const std::function<void(const TransferRecord&)> record_;
+
+  // io thread
+  std::map<std::uint64_t, Stream> streams_;
+  std::uint64_t lastStream_ = 0;
+  std::map<Key, std::shared_ptr<Encoding>> kept_;
+  std::multimap<Key, std::shared_ptr<Pending>> pending_;
+  std::set<std::tuple<Phase, std::uint64_t, std::uint32_t>> inFlight_;  // server: credits in use
+
+  // codec strand
+  std::map<CutKey, CutContext> cuts_;
+  std::map<std::pair<Flow, std::uint32_t>, CodecState> states_, stagedStates_;
+  std::array<std::uint64_t, kTensorFlows> encoded_{};
+
+  mutable std::mutex totalsMutex_;
+  LinkTotals totals_;
+  double codecSecondsReported_ = 0;
+};
+
+}  // namespace cleave

@@ -1,0 +1,54 @@
+// Between plain values and the protobuf metadata of frames. Everything a peer can get wrong is checked here: these
+// functions throw ProtocolError, and what they return is valid.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "common/codec/tensor.h"
+#include "common/core/key.h"
+#include "common/net/frame.h"
+#include "common/pipeline/messages.h"
+#include "proto/wire.pb.h"
+
+namespace cleave {
+
+// Parses the metadata of a frame of `kind`. Throws ProtocolError "bad-metadata".
+template <typename Proto>
+Proto parseMetadata(FrameKind kind, std::span<const std::byte> metadata) {
+  Proto proto;
+  if (!proto.ParseFromArray(metadata.data(), static_cast<int>(metadata.size()))) {
+    throw ProtocolError("bad-metadata",
+                        "the metadata of a " + std::string(frameKindName(kind)) + " is not valid");
+  }
+  return proto;
+}
+
+// Durations travel for the record only, but end in sums and files. Throws ProtocolError unless finite and >= 0.
+double checkedSeconds(double seconds);
+
+void toWire(const Key& key, wire::Key& proto);
+Key keyFromWire(const wire::Key& proto);
+void toWire(const TensorSpec& spec, wire::TensorSpec& proto);
+TensorSpec specFromWire(const wire::TensorSpec& proto);
+
+std::string toWire(const BodyDone& done);
+BodyDone bodyDoneFromWire(std::span<const std::byte> metadata);
+std::string toWire(const StepDecision& decision);
+StepDecision decisionFromWire(std::span<const std::byte> metadata);
+std::string toWire(const StepOk& ok);
+StepOk stepOkFromWire(std::span<const std::byte> metadata);
+std::string toWire(const Fetch& fetch);
+Fetch fetchFromWire(std::span<const std::byte> metadata);
+
+// What the receiver of a tensor tells its sender.
+struct ReceivedReport {
+  Key key;
+  double wireSeconds = 0;
+  double decodeSeconds = 0;
+};
+std::string toWire(const ReceivedReport& report);
+ReceivedReport receivedFromWire(std::span<const std::byte> metadata);
+
+}  // namespace cleave

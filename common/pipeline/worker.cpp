@@ -1,0 +1,55 @@
+#include "common/pipeline/worker.h"
+
+#include <utility>
+
+#include "common/core/clock.h"
+
+namespace cleave {
+
+EngineWorker::EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
+                           ActionTable table, std::function<void()> finished,
+                           std::function<void(std::exception_ptr)> failed)
+    : link_(std::move(link)),
+      engine_(options, *link_),
+      table_(std::move(table)),
+      finished_(std::move(finished)),
+      failed_(std::move(failed)) {}
+
+void EngineWorker::deliver(Message message) {
+  const std::lock_guard lock(mutex_);
+  arrived_.push_back(std::move(message));
+}
+
+bool EngineWorker::receiveAll() {
+  std::vector<Message> messages;
+  {
+    const std::lock_guard lock(mutex_);
+    messages.swap(arrived_);
+  }
+  for (Message& message : messages) engine_.receive(std::move(message));
+  return !messages.empty();
+}
+
+bool EngineWorker::runOne() noexcept {
+  if (stopped_) return false;
+  try {
+    const bool received = receiveAll();
+    auto work = engine_.next();
+    // A message alone counts as progress: whoever waits for the engine's state must look at it.
+    if (!work) return received;
+    const std::uint64_t token = work->token;
+    const ActionKind kind = work->kind;
+    const bool wasDone = engine_.batchDone();
+    const SteadyTime start = now();
+    Result result = table_[static_cast<std::size_t>(kind)](std::move(*work));
+    engine_.complete(token, std::move(result), secondsSince(start));
+    if (!wasDone && engine_.batchDone()) finished_();
+    return true;
+  } catch (...) {
+    stopped_ = true;
+    failed_(std::current_exception());
+    return true;
+  }
+}
+
+}  // namespace cleave

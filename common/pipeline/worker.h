@@ -1,0 +1,50 @@
+// One run's work on the device: an engine, the functions its actions call, and the messages that wait for it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "common/core/executor.h"
+#include "common/pipeline/engine.h"
+
+namespace cleave {
+
+// Client and server differ in these alone. May throw: the run ends with that error.
+using ActionFunction = std::function<Result(Work work)>;
+using ActionTable = std::array<ActionFunction, kActionKinds>;
+
+class EngineWorker : public DeviceWorker {
+ public:
+  // `finished` is called after the action that ended a batch, and `failed` once, after which nothing runs any more. Both
+  // on the device thread.
+  EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link, ActionTable table,
+               std::function<void()> finished, std::function<void(std::exception_ptr)> failed);
+
+  bool runOne() noexcept override;
+
+  // Any thread: `message` has arrived. The caller then notifies the executor.
+  void deliver(Message message);
+  // Any thread: nothing runs any more once the action under way is done.
+  void stop() { stopped_ = true; }
+
+  // Device thread.
+  Engine& engine() { return engine_; }
+
+ private:
+  bool receiveAll();
+
+  const std::shared_ptr<EngineLink> link_;
+  Engine engine_;
+  const ActionTable table_;
+  const std::function<void()> finished_;
+  const std::function<void(std::exception_ptr)> failed_;
+  std::atomic<bool> stopped_ = false;
+  std::mutex mutex_;
+  std::vector<Message> arrived_;
+};
+
+}  // namespace cleave
