@@ -14,6 +14,8 @@ refuse() {  # refuse WHAT PATTERN FOLDER…
 }
 refuse "common knows no codec, no daemon" "(client|server|compression)/" common
 refuse "codecs know no daemon" "(client|server)/" compression
+refuse "common and codecs do not know the daemons" "daemon/" common compression
+refuse "what daemons share knows neither of them" "(client|server)/" daemon
 refuse "client and server do not know each other" "server/" client
 refuse "client and server do not know each other" "client/" server
 refuse "core, net, codec and pipeline are free of Torch" "(torch|ATen|c10)/" common/core common/net common/codec common/pipeline

@@ -1,0 +1,412 @@
+#include "common/core/config.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <set>
+
+#include "common/core/config_value.h"
+#include "common/core/yaml.h"
+
+namespace cleave {
+namespace {
+
+using Kind = YamlNode::Kind;
+
+std::vector<std::string> splitPath(std::string_view path) {
+  std::vector<std::string> keys;
+  for (std::size_t begin = 0;;) {
+    const std::size_t dot = path.find('.', begin);
+    keys.emplace_back(path.substr(begin, dot - begin));
+    if (dot == std::string_view::npos) return keys;
+    begin = dot + 1;
+  }
+}
+
+std::string joinPath(const std::string& parent, const std::string& key) {
+  return parent.empty() ? key : parent + "." + key;
+}
+
+std::string lastKey(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+std::string readFile(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxYamlBytes + 1, '\0');
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad()) {
+    throw UsageError("config-file", path + ": cannot be read: " + std::strerror(errno),
+                     "Check the path and its permissions.");
+  }
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+// Puts the override's value in its place in the tree.
+void applyOverride(YamlNode& root, const std::string& override) {
+  const std::string place = "--set " + override;
+  const std::size_t equals = override.find('=');
+  const std::vector<std::string> keys = splitPath(override.substr(0, equals));
+  if (equals == std::string::npos || std::count(keys.begin(), keys.end(), "") > 0 ||
+      keys.size() > kMaxYamlDepth) {
+    throw UsageError("config-override", place + " is not KEY=VALUE",
+                     "Write the key's path, '=' and the value, such as --set train.batch=64.");
+  }
+  YamlNode* node = &root;
+  for (const std::string& key : keys) {
+    if (node->kind == Kind::nothing) node->kind = Kind::map;
+    if (node->kind != Kind::map) {
+      throw UsageError("config-override",
+                       place + ": " + node->key + " is " + describe(*node) + " (" + node->place +
+                           "), so no key can stand in it",
+                       "Override the whole of " + node->key + ", or correct the path.");
+    }
+    YamlNode* child = node->child(key);
+    if (child == nullptr) {
+      child = &node->children.emplace_back();
+      child->key = key;
+      child->place = place;
+    }
+    node = child;
+  }
+  const std::string key = node->key;
+  *node = parseYamlValue(override.substr(equals + 1), place);
+  node->key = key;
+  node->place = place;
+}
+
+std::string itemPath(const std::string& path, std::size_t i) {
+  return path + "[" + std::to_string(i) + "]";
+}
+
+std::string listOf(const std::vector<std::string>& items) {
+  std::string list;
+  for (const std::string& item : items) list += (list.empty() ? "" : ", ") + item;
+  return list;
+}
+
+std::string yamlList(const std::vector<std::string>& items) {
+  std::string list = "[";
+  list += listOf(items);
+  return list + "]";
+}
+
+// The number of letters to insert, remove, replace or swap with their neighbour (optimal string
+// alignment).
+std::size_t editDistance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> beforeLast(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t k = 0; k <= b.size(); ++k) row[k] = k;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    beforeLast = std::exchange(last, row);
+    row[0] = i;
+    for (std::size_t k = 1; k <= b.size(); ++k) {
+      row[k] = std::min({last[k] + 1, row[k - 1] + 1, last[k - 1] + (a[i - 1] != b[k - 1])});
+      if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1]) {
+        row[k] = std::min(row[k], beforeLast[k - 2] + 1);
+      }
+    }
+  }
+  return row[b.size()];
+}
+
+// The path that `path` was probably meant to be: of those whose last key is a near miss, the
+// nearest as a whole, since in a long path two different short keys are few letters apart; else any
+// near miss.
+std::string nearestPath(const std::string& path, const std::vector<std::string>& candidates) {
+  std::string nearest;
+  std::size_t least = 0;
+  for (const std::string& candidate : candidates) {
+    if (nearestName(lastKey(path), {lastKey(candidate)}).empty()) continue;
+    const std::size_t distance = editDistance(path, candidate);
+    if (nearest.empty() || distance < least) {
+      nearest = candidate;
+      least = distance;
+    }
+  }
+  return nearest.empty() ? nearestName(path, candidates) : nearest;
+}
+
+using PathAndNode = std::pair<std::string, const YamlNode*>;
+
+// Everything that holds no further keys: values, empty maps, keys with nothing behind them.
+void collectLeaves(const YamlNode& node, const std::string& path,
+                   std::vector<PathAndNode>& leaves) {
+  for (const YamlNode& child : node.children) {
+    const std::string childPath = joinPath(path, child.key);
+    if (child.kind == Kind::map && !child.children.empty()) {
+      collectLeaves(child, childPath, leaves);
+    } else {
+      leaves.emplace_back(childPath, &child);
+    }
+  }
+}
+
+using PathAndYaml = std::pair<std::string, std::string>;
+
+void appendGroup(const std::vector<PathAndYaml>& values, const std::string& prefix,
+                 const std::string& indent, std::string& yaml) {
+  std::set<std::string> written;
+  for (const auto& [path, value] : values) {
+    if (!path.starts_with(prefix)) continue;
+    const std::size_t dot = path.find('.', prefix.size());
+    const std::string key = path.substr(prefix.size(), dot - prefix.size());
+    if (!written.insert(key).second) continue;
+    yaml += indent + yamlText(key) + ":";
+    if (dot == std::string::npos) {
+      yaml += " " + value + "\n";
+    } else {
+      yaml += "\n";
+      appendGroup(values, prefix + key + ".", indent + "  ", yaml);
+    }
+  }
+}
+
+}  // namespace
+
+struct Config::State {
+  std::string name;
+  YamlNode root;
+  std::vector<PathAndYaml> values;  // read so far, in that order
+  std::set<std::string> sections;   // paths that keys() and isMap() asked for
+
+  // Null where there is nothing at `path`.
+  const YamlNode* find(const std::string& path) const {
+    const YamlNode* node = &root;
+    if (path.empty()) return node;
+    for (const std::string& key : splitPath(path)) {
+      node = node->child(key);
+      if (node == nullptr) return nullptr;
+    }
+    return node;
+  }
+
+  // The node to read `path` from, or null where its default applies.
+  const YamlNode* findValue(const std::string& path, const std::string& expected,
+                            bool hasDefault) const {
+    refuseValueAbove(path);
+    const YamlNode* node = find(path);
+    if (node == nullptr && !hasDefault) refuseMissing(path, expected);
+    return node;
+  }
+
+  // A value where a map must be would else hide behind the defaults of the map's keys.
+  void refuseValueAbove(const std::string& path) const {
+    for (std::size_t dot = path.find('.'); dot != std::string::npos;
+         dot = path.find('.', dot + 1)) {
+      const std::string above = path.substr(0, dot);
+      const YamlNode* node = find(above);
+      if (node == nullptr) return;
+      if (node->kind == Kind::scalar || node->kind == Kind::list) {
+        refuse(*node, above, "a map of keys", "Write the keys below " + above + ":, indented.");
+      }
+    }
+  }
+
+  [[noreturn]] void refuseMissing(const std::string& path, const std::string& expected) const {
+    std::vector<std::string> unread;
+    for (const auto& [leaf, node] : leaves()) {
+      if (!isKnown(leaf)) unread.push_back(leaf);
+    }
+    const std::string misspelt = nearestPath(path, unread);
+    throw UsageError("config-missing", name + ": " + path + " is missing",
+                     misspelt.empty()
+                         ? "Add " + path + ", " + expected + ", or pass --set " + path + "=VALUE."
+                         : "Rename " + misspelt + " (" + find(misspelt)->place + ") to " + path +
+                               " if that is what it means, or add " + path + ", " + expected + ".");
+  }
+
+  std::vector<PathAndNode> leaves() const {
+    std::vector<PathAndNode> all;
+    collectLeaves(root, "", all);
+    return all;
+  }
+
+  bool isKnown(const std::string& path) const {
+    return std::any_of(values.begin(), values.end(),
+                       [&](const PathAndYaml& value) { return value.first == path; });
+  }
+
+  bool isKnownSection(const std::string& path) const {
+    return sections.contains(path) ||
+           std::any_of(values.begin(), values.end(), [&](const PathAndYaml& value) {
+             return value.first.starts_with(path + ".");
+           });
+  }
+
+  void remember(const std::string& path, std::string yaml) {
+    const auto known = std::find_if(values.begin(), values.end(),
+                                    [&](const PathAndYaml& value) { return value.first == path; });
+    if (known != values.end()) {
+      known->second = std::move(yaml);
+    } else {
+      values.emplace_back(path, std::move(yaml));
+    }
+  }
+};
+
+Config Config::load(const std::string& path, const std::vector<std::string>& overrides) {
+  return parse(readFile(path), path, overrides);
+}
+
+Config Config::parse(std::string_view text, const std::string& name,
+                     const std::vector<std::string>& overrides) {
+  auto state = std::make_unique<State>();
+  state->name = name;
+  state->root = parseYaml(text, name);
+  if (state->root.kind == Kind::scalar || state->root.kind == Kind::list) {
+    throw UsageError("config-syntax",
+                     state->root.place + ": the file is " + describe(state->root) +
+                         ", but must be a map of keys",
+                     "Begin with 'key: value' lines.");
+  }
+  for (const std::string& override : overrides) applyOverride(state->root, override);
+  return Config(std::move(state));
+}
+
+Config::Config(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Config::Config(Config&&) noexcept = default;
+Config& Config::operator=(Config&&) noexcept = default;
+Config::~Config() = default;
+
+std::int64_t Config::integer(const std::string& path, std::int64_t least, std::int64_t greatest,
+                             std::optional<std::int64_t> defaultValue) {
+  const YamlNode* node =
+      state_->findValue(path, expectedInteger(least, greatest), defaultValue.has_value());
+  const std::int64_t value = node ? toInteger(*node, path, least, greatest) : *defaultValue;
+  state_->remember(path, std::to_string(value));
+  return value;
+}
+
+double Config::number(const std::string& path, double least, double greatest,
+                      std::optional<double> defaultValue) {
+  const YamlNode* node =
+      state_->findValue(path, expectedNumber(least, greatest), defaultValue.has_value());
+  const double value = node ? toNumber(*node, path, least, greatest) : *defaultValue;
+  state_->remember(path, yamlNumber(value));
+  return value;
+}
+
+bool Config::boolean(const std::string& path, std::optional<bool> defaultValue) {
+  const YamlNode* node = state_->findValue(path, "true or false", defaultValue.has_value());
+  const bool value = node ? toBoolean(*node, path) : *defaultValue;
+  state_->remember(path, value ? "true" : "false");
+  return value;
+}
+
+std::string Config::text(const std::string& path, std::optional<std::string> defaultValue,
+                         const std::vector<std::string>& choices) {
+  const std::string expected = choices.empty() ? "text" : "one of " + listOf(choices);
+  const YamlNode* node = state_->findValue(path, expected, defaultValue.has_value());
+  const std::string value = node ? toText(*node, path, expected) : *defaultValue;
+  if (node && !choices.empty() && std::count(choices.begin(), choices.end(), value) == 0) {
+    const std::string meant = nearestName(value, choices);
+    refuse(*node, path, meant.empty() ? expected : expected + "; did you mean " + meant + "?",
+           "Set " + path + " to " + (meant.empty() ? expected : meant) + ".");
+  }
+  state_->remember(path, yamlText(value));
+  return value;
+}
+
+std::vector<std::int64_t> Config::integers(const std::string& path, std::int64_t least,
+                                           std::int64_t greatest,
+                                           std::optional<std::vector<std::int64_t>> defaultValue) {
+  const std::string expected = "a list, each item " + expectedInteger(least, greatest);
+  const YamlNode* node = state_->findValue(path, expected, defaultValue.has_value());
+  std::vector<std::int64_t> values;
+  if (node == nullptr) {
+    values = std::move(*defaultValue);
+  } else {
+    for (const YamlNode& item : toList(*node, path, expected)) {
+      values.push_back(toInteger(item, itemPath(path, values.size()), least, greatest));
+    }
+  }
+  std::vector<std::string> items;
+  for (const std::int64_t value : values) items.push_back(std::to_string(value));
+  state_->remember(path, yamlList(items));
+  return values;
+}
+
+std::vector<std::string> Config::texts(const std::string& path,
+                                       std::optional<std::vector<std::string>> defaultValue) {
+  const std::string expected = "a list of texts";
+  const YamlNode* node = state_->findValue(path, expected, defaultValue.has_value());
+  std::vector<std::string> values;
+  if (node == nullptr) {
+    values = std::move(*defaultValue);
+  } else {
+    for (const YamlNode& item : toList(*node, path, expected)) {
+      values.push_back(toText(item, itemPath(path, values.size()), "text"));
+    }
+  }
+  std::vector<std::string> items;
+  for (const std::string& value : values) items.push_back(yamlText(value));
+  state_->remember(path, yamlList(items));
+  return values;
+}
+
+bool Config::has(const std::string& path) const { return state_->find(path) != nullptr; }
+
+bool Config::isMap(const std::string& path) const {
+  state_->sections.insert(path);
+  const YamlNode* node = state_->find(path);
+  return node && node->kind == Kind::map;
+}
+
+std::vector<std::string> Config::keys(const std::string& path) const {
+  state_->sections.insert(path);
+  std::vector<std::string> keys;
+  const YamlNode* node = state_->find(path);
+  if (node == nullptr || node->kind != Kind::map) return keys;
+  for (const YamlNode& child : node->children) keys.push_back(child.key);
+  return keys;
+}
+
+std::string Config::where(const std::string& path) const {
+  const YamlNode* node = state_->find(path);
+  return node ? node->place : state_->name;
+}
+
+void Config::refuseUnknown() const {
+  for (const auto& [path, node] : state_->leaves()) {
+    const bool isEmpty = node->kind == Kind::nothing || node->kind == Kind::map;
+    if (state_->isKnown(path) || (isEmpty && state_->isKnownSection(path))) continue;
+
+    std::vector<std::string> known;
+    for (const auto& [knownPath, yaml] : state_->values) known.push_back(knownPath);
+    const std::string meant = nearestPath(path, known);
+    const std::string sentence = node->place + ": " + path + " is not a known key";
+    if (meant.empty()) {
+      throw UsageError("config-unknown-key", sentence,
+                       "Remove it; the known keys are " + listOf(known) + ".");
+    }
+    throw UsageError("config-unknown-key", sentence + "; did you mean " + meant + "?",
+                     "Rename it to " + meant + ", or remove it.");
+  }
+}
+
+std::string Config::resolved() const {
+  std::string yaml;
+  appendGroup(state_->values, "", "", yaml);
+  return yaml;
+}
+
+std::string nearestName(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::size_t most = std::max<std::size_t>(1, word.size() / 3);
+  std::string nearest;
+  std::size_t least = most + 1;
+  for (const std::string& candidate : candidates) {
+    // The lengths alone tell most candidates apart, and keep a peer's long word from costing time.
+    const std::size_t gap =
+        std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size());
+    if (gap >= least) continue;
+    const std::size_t distance = editDistance(word, candidate);
+    if (distance < least) {
+      nearest = candidate;
+      least = distance;
+    }
+  }
+  return nearest;
+}
+
+}  // namespace cleave

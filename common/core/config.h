@@ -45,7 +45,7 @@ class Config {
 
   bool has(const std::string& path) const;
   bool isMap(const std::string& path) const;
-  // The keys of the map at `path`, in file order; empty where there is none.
+  // The keys of the map at `path` ("": of the whole file), in file order; empty where there is none.
   std::vector<std::string> keys(const std::string& path) const;
 
   // Where a key stands, for errors of the caller's own: "configs/a.yaml:12", "--set train.batch=0".

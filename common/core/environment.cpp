@@ -1,0 +1,163 @@
+#include "common/core/environment.h"
+
+#include <malloc.h>
+#include <sched.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "common/core/record.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Instruction sets that our kernels, or Torch's, choose between.
+constexpr std::array<std::string_view, 8> kFlagsOfInterest = {
+    "avx2", "avx512f", "avx512bw", "avx512vnni", "avx512_bf16", "f16c", "fma", "asimd"};
+
+struct Processor {
+  std::string model = "unknown";
+  std::vector<std::string> flags;
+};
+
+// From the lines "key : value" of the first processor.
+Processor readProcessor() {
+  Processor processor;
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line) && !line.empty();) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const std::string key = line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
+    std::istringstream value(line.substr(colon + 1));
+    if (key == "model name") std::getline(value >> std::ws, processor.model);
+    if (key != "flags" && key != "Features") continue;  // x86, Arm
+    for (std::string flag; value >> flag;) {
+      if (std::find(kFlagsOfInterest.begin(), kFlagsOfInterest.end(), flag) !=
+          kFlagsOfInterest.end()) {
+        processor.flags.push_back(flag);
+      }
+    }
+  }
+  return processor;
+}
+
+// Cores that one control group's quota comes to; empty where it sets none. Version 2 has both
+// numbers in one file, "max" for none; version 1 has two files, -1 for none.
+std::optional<double> quotaOf(const fs::path& group) {
+  double quota = 0;
+  double period = 0;
+  std::ifstream both(group / "cpu.max");
+  if (!(both >> quota >> period)) {
+    std::ifstream(group / "cpu.cfs_quota_us") >> quota;
+    std::ifstream(group / "cpu.cfs_period_us") >> period;
+  }
+  if (quota <= 0 || period <= 0) return std::nullopt;
+  return quota / period;
+}
+
+// The least quota of the process's group and those above it. Inside a container the path may be one
+// that only the host sees; then only the ancestors are found, the last of which is the container's
+// own group.
+double leastQuota() {
+  double least = std::numeric_limits<double>::infinity();
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "4:cpu,cpuacct:/path", "0::/path"
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first, second - first) + ",";  // each after a mark
+    fs::path root = "/sys/fs/cgroup";
+    if (controllers.find(":cpu,") != std::string::npos ||
+        controllers.find(",cpu,") != std::string::npos) {
+      root /= "cpu";
+    } else if (controllers != ":,") {
+      continue;
+    }
+    fs::path group = fs::path(line.substr(second + 1)).relative_path();
+    while (true) {
+      least = std::min(least, quotaOf(root / group).value_or(least));
+      if (group.empty()) break;
+      group = group.parent_path();
+    }
+  }
+  return least;
+}
+
+// Executes the program again, with the environment as it is now. Returns where that fails.
+void executeAgain(char** argv) {
+  // By its own name where possible, since ps and top would show "exe" otherwise.
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) ::execv(program.c_str(), argv);
+  ::execv("/proc/self/exe", argv);
+}
+
+}  // namespace
+
+std::string softwareVersion() { return "cleave " CLEAVE_VERSION; }
+
+nlohmann::json describeEnvironment(int threads) {
+  utsname kernel{};
+  ::uname(&kernel);
+#ifdef __clang__
+  const std::string compiler = __VERSION__;
+#else
+  const std::string compiler = "g++ " __VERSION__;
+#endif
+  const Processor processor = readProcessor();
+  const auto memory = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                      static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return {
+      {"software", softwareVersion()},
+      {"compiler", compiler},
+      {"kernel", std::string(kernel.sysname) + " " + kernel.release + " " + kernel.machine},
+      {"cpu", {{"model", processor.model}, {"cores", usableCores()}, {"flags", processor.flags}}},
+      {"memory_bytes", memory},
+      {"threads", threads},
+      {"pid", ::getpid()},
+      {"started", utcNow()},
+  };
+}
+
+int usableCores() {
+  cpu_set_t set;
+  const int cores = ::sched_getaffinity(0, sizeof set, &set) == 0
+                        ? CPU_COUNT(&set)
+                        : static_cast<int>(std::thread::hardware_concurrency());  // over 1024 cores
+  // Rounded down: a process that reaches its quota is stopped as a whole, the io thread included.
+  return std::max(1, static_cast<int>(std::min<double>(cores, leastQuota())));
+}
+
+void prepareProcess(char** argv) {
+  // The variable, once set, is also what keeps the program from executing itself for ever.
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr && ::setenv("OMP_WAIT_POLICY", "passive", 1) == 0) {
+    executeAgain(argv);
+  }
+
+  // By default malloc maps each block above 32 MiB anew, and the kernel clears its pages one fault
+  // at a time: 256 faults a MiB, every step. Below the threshold blocks come from the heap, which
+  // with no trimming keeps them.
+  constexpr int kThreshold = 1 << 30;
+  if (::mallopt(M_MMAP_THRESHOLD, kThreshold) == 0) {
+    ::mallopt(M_MMAP_MAX, 0);  // a C library with a lower limit: then never map
+  }
+  ::mallopt(M_TRIM_THRESHOLD, -1);  // never
+  // Blocks that one thread frees serve all others. Must come before the first thread starts.
+  ::mallopt(M_ARENA_MAX, 1);
+}
+
+}  // namespace cleave

@@ -1,0 +1,137 @@
+#include "common/core/log.h"
+
+#include <spdlog/async_logger.h>
+#include <spdlog/details/null_mutex.h>
+#include <spdlog/details/thread_pool.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <utility>
+#include <vector>
+
+#include "common/core/config.h"
+#include "common/core/error.h"
+
+namespace cleave {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kQueuedLines = 8192;
+constexpr char kTimeAndLevel[] = "%Y-%m-%dT%H:%M:%S.%eZ %^%l%$ ";
+
+std::unique_ptr<spdlog::formatter> utcFormatter(const std::string& pattern) {
+  return std::make_unique<spdlog::pattern_formatter>(pattern, spdlog::pattern_time_type::utc);
+}
+
+// Spdlog's thread, and the logger to stderr. Whoever logs never waits: where lines come faster than
+// they can be written, the oldest are lost.
+struct Log {
+  Log()
+      : pool(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1)),
+        process(logger(std::make_shared<spdlog::sinks::stderr_color_sink_mt>())) {
+    process->set_formatter(utcFormatter(std::string(kTimeAndLevel) + "%v"));
+  }
+
+  template <typename... Sinks>
+  std::shared_ptr<spdlog::async_logger> logger(Sinks... sinks) const {
+    const std::vector<spdlog::sink_ptr> all = {sinks...};
+    return std::make_shared<spdlog::async_logger>("", all.begin(), all.end(), pool,
+                                                  spdlog::async_overflow_policy::overrun_oldest);
+  }
+
+  const std::shared_ptr<spdlog::details::thread_pool> pool;
+  const std::shared_ptr<spdlog::async_logger> process;
+};
+
+Log& instance() {
+  static Log log;
+  return log;
+}
+
+// Hands a run's lines on to the process's sinks. Runs on spdlog's one thread, so it needs no lock.
+class PrefixSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  PrefixSink(std::shared_ptr<spdlog::logger> target, std::string prefix)
+      : target_(std::move(target)), prefix_(std::move(prefix)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    const std::string line = prefix_ + std::string(message.payload.data(), message.payload.size());
+    spdlog::details::log_msg prefixed = message;
+    prefixed.payload = line;
+    for (const spdlog::sink_ptr& next : target_->sinks()) next->log(prefixed);
+  }
+  void flush_() override {}  // stderr is not buffered
+
+  const std::shared_ptr<spdlog::logger> target_;
+  const std::string prefix_;
+};
+
+// Its one line holds the only reference to it, so it ends when the queue has been worked off as far
+// as that line, or when a flood of lines has pushed it out, with all before it.
+class BarrierSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  explicit BarrierSink(std::promise<void> passed) : passed_(std::move(passed)) {}
+  ~BarrierSink() override { passed_.set_value(); }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg&) override {}
+  void flush_() override {}
+
+  std::promise<void> passed_;
+};
+
+}  // namespace
+
+void startLog(const std::string& program, const std::string& level) {
+  const std::vector<std::string> levels = {"trace", "debug", "info", "warn", "error"};
+  if (std::find(levels.begin(), levels.end(), level) == levels.end()) {
+    const std::string meant = nearestName(level, levels);
+    throw UsageError("bad-log-level",
+                     "'" + level + "' is not a log level" +
+                         (meant.empty() ? "" : "; did you mean " + meant + "?"),
+                     "Use one of trace, debug, info, warn and error.");
+  }
+  std::string name;  // a % in a pattern would begin a field
+  for (const char c : program) name.append(c == '%' ? 2 : 1, c);
+  instance().process->set_formatter(utcFormatter(kTimeAndLevel + name + ": %v"));
+  instance().process->set_level(spdlog::level::from_str(level));
+}
+
+std::shared_ptr<spdlog::logger> processLog() { return instance().process; }
+
+std::shared_ptr<spdlog::logger> runLog(const std::string& path, const std::string& prefix) {
+  std::shared_ptr<spdlog::sinks::basic_file_sink_mt> file;
+  try {
+    file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
+  } catch (const spdlog::spdlog_ex& error) {
+    throw RunError("cannot-write", path + ": the log cannot be opened: " + error.what(),
+                   "Check that the folder exists and may be written to.");
+  }
+  file->set_formatter(utcFormatter(std::string(kTimeAndLevel) + "%v"));
+  const Log& log = instance();
+  const auto logger = log.logger(file, std::make_shared<PrefixSink>(log.process, prefix));
+  logger->set_level(log.process->level());
+  logger->flush_on(spdlog::level::trace);  // each line, so that a crash keeps those that explain it
+  return logger;
+}
+
+void flushLog() {
+  const Log& log = instance();
+  while (true) {
+    std::promise<void> promise;
+    const std::future<void> passed = promise.get_future();
+    log.logger(std::make_shared<BarrierSink>(std::move(promise)))->info("");
+    // A line pushed out stays in its slot until the next one takes that: send one, in case nobody
+    // else does.
+    if (passed.wait_for(1s) == std::future_status::ready) return;
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,297 @@
+#include "common/core/record.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cassert>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace cleave {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kWriteEvery = 1s;
+// So much is written at once, rather than at the end of the second.
+constexpr std::size_t kWriteAtBytes = std::size_t{1} << 18;
+constexpr std::size_t kMaxWaitingRows = std::size_t{1} << 18;
+
+template <typename Number, typename... Format>
+std::string formatNumber(Number value, Format... format) {
+  std::array<char, 32> digits;
+  return {digits.data(), std::to_chars(digits.begin(), digits.end(), value, format...).ptr};
+}
+
+std::string formatText(const std::string& text) {
+  const bool isFormula =
+      !text.empty() && std::string_view("=+-@").find(text[0]) != std::string_view::npos;
+  std::string cell = isFormula ? "'" : "";
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return cell += text;
+  cell.insert(cell.begin(), '"');
+  for (const char c : text) cell.append(c == '"' ? 2 : 1, c);
+  return cell += '"';
+}
+
+std::string formatLine(const std::vector<Cell>& cells) {
+  std::string line;
+  for (const Cell& cell : cells) {
+    line += formatCell(cell);
+    line += ',';
+  }
+  line.back() = '\n';
+  return line;
+}
+
+[[noreturn]] void throwFailure(const std::string& path, const std::string& what, int error) {
+  throw RunError(
+      "cannot-write", path + ": " + what + ": " + std::strerror(error),
+      "Check that the folder exists, that it may be written to, and that the disk has room.");
+}
+
+// Returns 0 or the errno of the first failure.
+int writeAll(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return errno;
+    if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
+}  // namespace
+
+// One CSV file. The recorder's mutex protects `lines` and `closing`; the rest belongs to the writer
+// thread.
+struct Recorder::Table::File {
+  File(std::string filePath, int openFile) : path(std::move(filePath)), file(openFile) {}
+  ~File() { ::close(file); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  void append(const std::string& text) {
+    if (failed) return;
+    error = writeAll(file, text);
+    failed = error != 0;
+    if (failed) {
+      cutShort = ::ftruncate(file, bytes) != 0;
+    } else {
+      bytes += static_cast<off_t>(text.size());
+    }
+  }
+
+  const std::string path;
+  const int file;
+  std::string lines;     // waiting, whole
+  bool closing = false;  // its Table is gone
+
+  off_t bytes = 0;      // in the file, whole lines
+  bool failed = false;  // takes no more rows: a gap would read as if nothing were missing
+  bool cutShort = false;
+  int error = 0;
+};
+
+struct Recorder::State {
+  // Writes what waits: every second, when much waits, when a flush asks, and at the end.
+  void run() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      wake.wait_for(lock, kWriteEvery, [&] {
+        return stopping || flushesAsked > flushesDone || waitingBytes >= kWriteAtBytes;
+      });
+      const bool last = stopping;
+      writeWaiting(lock);
+      if (last) return;
+    }
+  }
+
+  // Holds the lock only to take the lines and to report, never while writing.
+  void writeWaiting(std::unique_lock<std::mutex>& lock) {
+    const std::uint64_t asked = flushesAsked;
+    std::vector<std::pair<std::shared_ptr<Table::File>, std::string>> batch;
+    for (const auto& file : files) batch.emplace_back(file, std::exchange(file->lines, {}));
+    std::erase_if(files, [](const auto& file) { return file->closing; });
+    const std::size_t taken = waitingRows;
+    waitingBytes = 0;
+
+    lock.unlock();
+    std::string firstFailure;
+    for (const auto& [file, lines] : batch) {
+      if (lines.empty() || file->failed) continue;
+      file->append(lines);
+      if (file->failed && firstFailure.empty()) {
+        firstFailure = file->path + ": rows could not be written: " + std::strerror(file->error) +
+                       (file->cutShort ? " (the last row is cut short)" : "");
+      }
+    }
+    batch.clear();  // closes the files whose tables are gone
+    lock.lock();
+
+    if (failure.empty()) failure = firstFailure;
+    waitingRows -= taken;
+    flushesDone = asked;
+    flushed.notify_all();
+  }
+
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::condition_variable flushed;
+  std::vector<std::shared_ptr<Table::File>> files;
+  std::size_t waitingRows = 0;  // until they are written
+  std::size_t waitingBytes = 0;
+  std::uint64_t droppedRows = 0;
+  std::uint64_t flushesAsked = 0;
+  std::uint64_t flushesDone = 0;
+  std::string failure;  // the first failed write of any file
+  bool stopping = false;
+  std::thread thread;
+};
+
+std::string formatCell(const Cell& cell) {
+  struct Formatter {
+    std::string operator()(std::monostate) const { return ""; }
+    std::string operator()(std::int64_t value) const { return formatNumber(value); }
+    std::string operator()(std::uint64_t value) const { return formatNumber(value); }
+    std::string operator()(double value) const {
+      // Whether a NaN has its sign bit set differs between machines, and means nothing.
+      return std::isnan(value) ? "nan" : formatNumber(value, std::chars_format::general, 9);
+    }
+    std::string operator()(const std::string& value) const { return formatText(value); }
+  };
+  return std::visit(Formatter{}, cell);
+}
+
+std::string utcNow() {
+  timespec now;
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  tm utc;
+  ::gmtime_r(&now.tv_sec, &utc);
+  std::array<char, 64> text;
+  const std::size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &utc);
+  std::snprintf(text.data() + size, text.size() - size, ".%03dZ",
+                static_cast<int>(now.tv_nsec / 1'000'000));
+  return text.data();
+}
+
+Recorder::Recorder() : state_(std::make_shared<State>()) {
+  state_->thread = std::thread([state = state_.get()] { state->run(); });
+}
+
+Recorder::~Recorder() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
+  }
+  state_->wake.notify_one();
+  state_->thread.join();
+  state_->files.clear();
+}
+
+std::shared_ptr<Recorder::Table> Recorder::table(const std::string& path,
+                                                 const std::vector<std::string>& columns) {
+  assert(!columns.empty());
+  const int descriptor =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor < 0) throwFailure(path, "cannot be created", errno);
+  auto file = std::make_shared<Table::File>(path, descriptor);
+
+  file->append(formatLine({columns.begin(), columns.end()}));
+  if (file->failed) {
+    ::unlink(path.c_str());
+    throwFailure(path, "cannot be written", file->error);
+  }
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->files.push_back(file);
+  }
+  return std::shared_ptr<Table>(new Table(state_, std::move(file), columns.size()));
+}
+
+void Recorder::flush() {
+  std::unique_lock lock(state_->mutex);
+  const std::uint64_t ticket = ++state_->flushesAsked;
+  state_->wake.notify_one();
+  state_->flushed.wait(lock, [&] { return state_->flushesDone >= ticket; });
+  if (!state_->failure.empty()) {
+    throw RunError("cannot-write", state_->failure, "Make room on the disk, then run again.");
+  }
+  if (state_->droppedRows > 0) {
+    throw RunError("rows-dropped",
+                   std::to_string(state_->droppedRows) +
+                       " rows were dropped, because the disk took them too slowly",
+                   "Record to a faster disk, or less often.");
+  }
+}
+
+Recorder::Table::Table(std::shared_ptr<Recorder::State> recorder, std::shared_ptr<File> file,
+                       std::size_t columns)
+    : recorder_(std::move(recorder)), file_(std::move(file)), columns_(columns) {}
+
+Recorder::Table::~Table() {
+  const std::lock_guard lock(recorder_->mutex);
+  file_->closing = true;
+}
+
+void Recorder::Table::row(std::vector<Cell> cells) {
+  assert(cells.size() == columns_);
+  const std::string line = formatLine(cells);
+  bool isMuch = false;
+  {
+    const std::lock_guard lock(recorder_->mutex);
+    if (recorder_->stopping) return;
+    if (recorder_->waitingRows == kMaxWaitingRows) {
+      ++recorder_->droppedRows;
+      return;
+    }
+    ++recorder_->waitingRows;
+    recorder_->waitingBytes += line.size();
+    file_->lines += line;
+    isMuch = recorder_->waitingBytes >= kWriteAtBytes;
+  }
+  if (isMuch) recorder_->wake.notify_one();
+}
+
+void writeFileDurably(const std::string& path, std::string_view text) {
+  static std::atomic<unsigned> count = 0;
+  // Beside the file, since a rename cannot cross file systems. A name that a killed process left
+  // behind is passed over.
+  std::string temporary;
+  int file = -1;
+  do {
+    temporary = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(count++);
+    file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (file < 0 && errno == EEXIST);
+  if (file < 0) throwFailure(path, "cannot be created", errno);
+
+  int error = writeAll(file, text);
+  if (error == 0 && ::fsync(file) != 0) error = errno;
+  if (::close(file) != 0 && error == 0) error = errno;
+  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) {
+    ::unlink(temporary.c_str());
+    throwFailure(path, "cannot be written", error);
+  }
+
+  // The rename itself lasts once the folder is on the disk. EINVAL: a file system that can't do it.
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  const int folder =
+      ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) throwFailure(path, "its folder cannot be opened", errno);
+  error = ::fsync(folder) != 0 ? errno : 0;
+  ::close(folder);
+  if (error != 0 && error != EINVAL) throwFailure(path, "its folder cannot be synchronised", error);
+}
+
+}  // namespace cleave

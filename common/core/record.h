@@ -1,5 +1,7 @@
-// What a run leaves behind: CSV rows and log lines, written by a thread of their own, so that recording blocks neither
-// the io nor the device thread. RFC 4180, one header, UTF-8, whole lines at a time.
+// What a run leaves behind: CSV rows and log lines, written by a thread of their own, so that
+// recording blocks neither the io nor the device thread. RFC 4180, one header, UTF-8, whole lines
+// at a time; but lines end in "\n", as on any Unix: pandas, DuckDB, gnuplot and spreadsheets read
+// both. Every row is in its file within a second, so that a killed process loses no more than that.
 #pragma once
 
 #include <cstdint>
@@ -15,41 +17,52 @@ namespace cleave {
 
 // An empty cell is std::monostate: the value is not known here.
 using Cell = std::variant<std::monostate, std::int64_t, std::uint64_t, double, std::string>;
-std::string formatCell(const Cell& cell);  // doubles with 9 significant digits, quoting where needed
+// Doubles with 9 significant digits. Text in quotes where RFC 4180 needs them; after a ' where it
+// begins with = + - or @, which a spreadsheet would run as a formula.
+std::string formatCell(const Cell& cell);
 
 // Now in UTC: "2026-01-31T12:34:56.789Z".
 std::string utcNow();
 
 // One thread for all files of a process. Any thread may call.
 class Recorder {
+  struct State;
+
  public:
   Recorder();
   ~Recorder();  // writes what is left
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
+  // A table that outlives the recorder drops its rows.
   class Table {
    public:
-    // Requires as many cells as columns. Returns at once. When 2^18 rows wait (a disk that hangs), further ones are dropped and
-    // counted.
+    // Requires as many cells as columns. Returns at once. When 2^18 rows wait (a disk that hangs),
+    // further ones are dropped and counted.
     void row(std::vector<Cell> cells);
-    ~Table();
+    ~Table();  // its rows so far are still written
+    Table(const Table&) = delete;
+    Table& operator=(const Table&) = delete;
 
    private:
     friend class Recorder;
-    struct State;
-    std::shared_ptr<State> state_;
-    std::shared_ptr<void> recorder_;
+    struct File;
+    Table(std::shared_ptr<Recorder::State> recorder, std::shared_ptr<File> file,
+          std::size_t columns);
+
+    std::shared_ptr<Recorder::State> recorder_;
+    std::shared_ptr<File> file_;
+    std::size_t columns_;
   };
 
-  // Creates the file with its header. Throws RunError where that fails; a file that exists is an error.
+  // Creates the file with its header. Throws RunError where that fails; a file that exists is an
+  // error.
   std::shared_ptr<Table> table(const std::string& path, const std::vector<std::string>& columns);
-  // Waits until all rows so far are in their files. Throws RunError: the first failed write of any table (disk full), or
-  // rows dropped.
+  // Waits until all rows so far are in their files. Throws RunError: the first failed write of any
+  // table (disk full), or rows dropped.
   void flush();
 
  private:
-  struct State;
   std::shared_ptr<State> state_;
 };
 

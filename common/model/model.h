@@ -102,16 +102,22 @@ class ModelPart {
   ModelPart(const std::vector<BlockRow>& blocks, int first, int last, std::uint64_t seed,
             std::vector<int> cutsInside = {});
 
+  // `context.seed` is that of the constructor. Records autograd's graph unless the caller has switched that off.
   at::Tensor forward(at::Tensor x, const BlockContext& context);
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   const std::vector<NamedTensor>& buffers() const { return buffers_; }
+  // Sums up each side of the cuts inside and then the sums, as head, body and tail reported apart add up: to the bit.
   GradientReport gradientReport() const;
   void clearGradients();
 
  private:
+  bool isCutInside(int position) const;
+  static at::Tensor crossCut(const at::Tensor& x);
+
   std::vector<std::unique_ptr<Block>> blocks_;
   int first_ = 0;
   std::vector<int> cutsInside_;
+  std::vector<std::size_t> cutParameters_;  // for each cut inside: the parameters before it
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> buffers_;
 };

@@ -56,9 +56,9 @@ class BodyStage {
   GradientReport report() const;                               // after the last backward
   void update(const StepDecision& decision);                   // clears the gradients
 
-  // The body's parameters and buffers, or its gradients, as safetensors in model order.
-  Payload exportWeights() const;
-  Payload exportGradients() const;
+  // The body's parameters and buffers, or the gradients of its parameters that have one, as safetensors.
+  std::vector<std::byte> exportWeights() const;
+  std::vector<std::byte> exportGradients() const;
 
  private:
   struct State;
@@ -112,6 +112,15 @@ class WholeStage {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// A part's parameters, then its buffers, each in model order. Shares their memory.
+std::vector<NamedTensor> weightsOf(const ModelPart& part);
+// The gradients of its parameters that have one, under the parameters' names.
+std::vector<NamedTensor> gradientsOf(const ModelPart& part);
+// Tensors as a safetensors file and back. What lies in the file is contiguous (images' weights [out, in, height, width]), whatever
+// the memory order here. Reading throws UsageError; `name` stands for the file in errors.
+std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors);
+std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const std::string& name);
 
 // Bytes a body needs at the server for `inFlight` micro-batches of at most `maxSamples`:
 // parameters x (1 + gradient + optimizer state) + in flight x (outputs of all its blocks, which autograd saves, once, and their

@@ -1,18 +1,23 @@
-// One TCP connection: reads frames into where their payload belongs, writes frames from an outbox by priority, pings.
-// Everything here runs on the io thread.
+// One TCP connection: reads frames into where their payload belongs, writes frames from an outbox
+// by priority, pings. Everything here runs on the io thread.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/experimental/channel.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
-#include <memory>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "common/core/clock.h"
+#include "common/core/error.h"
 #include "common/net/frame.h"
+#include "common/net/frame_stream.h"
 #include "common/net/outbox.h"
 
 namespace cleave {
@@ -20,48 +25,45 @@ namespace cleave {
 struct ConnectionOptions {
   std::chrono::milliseconds helloDeadline{5000};
   std::chrono::milliseconds pingEvery{15000};
-  std::chrono::milliseconds pingTimeout{20000};  // no byte for pingEvery + pingTimeout: the peer is gone
+  std::chrono::milliseconds pingTimeout{
+      20000};  // no byte for pingEvery + pingTimeout: the peer is gone
   bool checksum = true;
 };
 
-// Bytes on the wire, headers and metadata included. Control is all but Tensor and Segment frames.
-struct ByteCounts {
-  std::uint64_t controlSent = 0;
-  std::uint64_t controlReceived = 0;
-  std::uint64_t tensorSent = 0;
-  std::uint64_t tensorReceived = 0;
-};
-
-// The kernel's view (TCP_INFO).
-struct LinkInfo {
-  double deliveryRate = 0;        // bytes a second
-  double roundTripSeconds = 0;
-  std::uint64_t retransmits = 0;  // segments, total
-};
+// How long a connection that ends waits for its peer: after a Failure was to be told, and after a
+// Bye.
+inline constexpr std::chrono::seconds kFailureWait{1};
+inline constexpr std::chrono::seconds kByeWait{2};
+// Most frames and tensors that may wait to be sent: far more than credits allow, so a peer that
+// makes us answer, and does not read the answers, cannot fill our memory.
+inline constexpr std::size_t kMaxQueued = 1 << 16;
 
 // Takes what arrives after the handshake. What these functions throw ends the connection.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  // Called with a Tensor's or Segment's header and metadata once they are read and within their caps: returns the
-  // memory (header.payloadBytes of it) that the payload is read into. It must stay valid until receivedFrame() or the
-  // connection's end.
+  // Called with a Tensor's or Segment's header and metadata once they are read and within their
+  // caps: returns the memory (header.payloadBytes of it) that the payload is read into. It must
+  // stay valid until receivedFrame() or the connection's end.
   virtual std::span<std::byte> placePayload(const FrameHeader& header,
                                             std::span<const std::byte> metadata) = 0;
-  // A whole frame, its checksum verified. `payload` is the memory from placePayload; empty for control frames. Ping and
-  // Pong are dealt with by the connection and do not come here.
+  // A whole frame, its checksum verified. `payload` is the memory from placePayload; empty for
+  // control frames. Ping and Pong are dealt with by the connection and do not come here.
   virtual void receivedFrame(const FrameHeader& header, std::span<const std::byte> metadata,
                              std::span<const std::byte> payload) = 0;
 };
 
+// Its address must not change while a coroutine of it runs.
 class Connection {
  public:
   // Sets TCP_NODELAY, TCP_NOTSENT_LOWAT and TCP_USER_TIMEOUT.
   Connection(boost::asio::ip::tcp::socket socket, ConnectionOptions options);
 
-  // The handshake: one control frame each way, before run(). readHandshakeFrame waits at most helloDeadline, and takes at
-  // most kMaxHandshakeBytes. Throw Error with codes such as "not-cleave" (the peer speaks something else),
-  // "version-mismatch", "hello-timeout", "connection-closed".
+  // The handshake: one control frame each way, before run(). readHandshakeFrame waits at most
+  // helloDeadline, and takes at most kMaxHandshakeBytes. Throw Error with codes such as
+  // "not-cleave" (the peer speaks something else), "version-mismatch", "hello-timeout",
+  // "connection-closed"; a Failure from the peer is thrown as in run(). Where our side found the
+  // fault, the peer has been told, unless it does not speak Cleave.
   struct HandshakeFrame {
     FrameKind kind;
     std::string metadata;
@@ -69,16 +71,17 @@ class Connection {
   boost::asio::awaitable<HandshakeFrame> readHandshakeFrame(ConnectionState state);
   boost::asio::awaitable<void> writeHandshakeFrame(FrameKind kind, std::string metadata);
 
-  // Serves both directions until the peer has said Bye (returns its reason), or throws what ended the connection: one
-  // Error, never multiple_exceptions. Where our side found the fault, the peer is told with a Failure before the close (for
-  // at most a second). A Failure from the peer is thrown as RunError with its code, sentence and fix.
+  // Serves both directions until the peer has said Bye (returns its reason), or throws what ended
+  // the connection: one Error, never multiple_exceptions. Where our side found the fault, the peer
+  // is told with a Failure before the close (for at most a second). A Failure from the peer is
+  // thrown as RunError with its code, sentence and fix.
   boost::asio::awaitable<std::string> run(FrameSink& sink);
 
   // What is to be sent. Call wake() after adding to it.
   Outbox& outbox() { return outbox_; }
   void wake();
-  // Ends run(): it sends what is queued, then Bye, waits for the peer's Bye or the end of the stream (at most 2 s),
-  // and returns.
+  // Ends run(): it sends what is queued, then Bye, waits for the peer's Bye or the end of the
+  // stream (at most 2 s), and returns.
   void sayBye(std::string reason);
   // Ends run() with `error`, which the peer is told as a Failure. The first cause given wins.
   void fail(std::exception_ptr error);
@@ -89,14 +92,49 @@ class Connection {
   // "127.0.0.1:4000"; empty where the socket was never connected.
   const std::string& peer() const { return peer_; }
   // The segment size in force: clamp(delivery rate x 5 ms, kMinSegmentBytes, kMaxSegmentBytes).
-  std::size_t segmentBytes() const { return segmentBytes_; }
+  std::size_t segmentBytes() const { return segmentBytes_.load(std::memory_order_relaxed); }
 
  private:
-  boost::asio::ip::tcp::socket socket_;
-  ConnectionOptions options_;
+  boost::asio::awaitable<void> receiveHandshake(ConnectionState state, HandshakeFrame& frame);
+  boost::asio::awaitable<void> sayFailure();
+
+  // The three coroutines of run(): none throws, and together they end.
+  boost::asio::awaitable<void> readUntilEnd(FrameSink& sink);
+  boost::asio::awaitable<void> writeUntilEnd();
+  boost::asio::awaitable<void> watch();
+
+  boost::asio::awaitable<void> readFrames(FrameSink& sink);
+  boost::asio::awaitable<void> writeFrames();
+  void receivedBye(std::span<const std::byte> metadata);
+  void streamEnded(const boost::system::error_code& error);
+  void endWith(std::exception_ptr cause, bool tellPeer);
+  void endWithin(std::chrono::milliseconds time);
+  RunError lost(const boost::system::error_code& error, const std::string& when) const;
+  RunError silent() const;
+  std::chrono::milliseconds longestSilence() const {
+    return options_.pingEvery + options_.pingTimeout;
+  }
+  std::string peerName() const { return peer_.empty() ? "the peer" : peer_; }
+  void tuneSegments();
+
+  const ConnectionOptions options_;
+  const std::string peer_;
+  boost::asio::experimental::channel<void(boost::system::error_code)> wakeUp_;  // holds one wake()
+  boost::asio::steady_timer watchTimer_;
+  FrameStream stream_;
   Outbox outbox_;
-  std::string peer_;
-  std::size_t segmentBytes_ = kMaxSegmentBytes;
+  std::atomic<std::size_t> segmentBytes_{kMinSegmentBytes};  // until the kernel has measured a rate
+  bool rateMeasured_ = false;
+  SteadyTime tunedAt_;
+
+  // Why and how run() ends: with cause_, or after a Bye.
+  std::exception_ptr cause_;           // an Error
+  bool tellPeer_ = false;              // our side found cause_
+  std::exception_ptr writeError_;      // becomes cause_ unless the reader finds out more
+  std::optional<std::string> ourBye_;  // its reason, from when it is to be said
+  bool byeSent_ = false;
+  std::optional<std::string> peerBye_;  // its reason
+  std::optional<SteadyTime> endBy_;     // when run() returns, whatever the peer does
 };
 
 }  // namespace cleave

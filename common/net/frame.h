@@ -1,4 +1,5 @@
-// The frame: header, protobuf metadata, raw payload. Pure functions on spans; proto/PROTOCOL.md is the specification.
+// The frame: header, protobuf metadata, raw payload. Pure functions on spans; proto/PROTOCOL.md is
+// the specification.
 #pragma once
 
 #include <array>
@@ -28,6 +29,10 @@ enum class FrameKind : std::uint8_t {
   fetch = 14,
 };
 std::string_view frameKindName(FrameKind kind);  // "Hello"
+// Tensor and Segment: frames with a stream and a payload. All others are control frames.
+inline bool isTensorData(FrameKind kind) {
+  return kind == FrameKind::tensor || kind == FrameKind::segment;
+}
 
 inline constexpr std::array<std::uint8_t, 4> kMagic = {'C', 'L', 'V', 'E'};
 inline constexpr std::uint8_t kWireVersion = 1;
@@ -35,6 +40,7 @@ inline constexpr std::size_t kHeaderBytes = 32;
 // Before the handshake is done, header, metadata and payload of a frame take at most this much.
 inline constexpr std::size_t kMaxHandshakeBytes = 4096;
 inline constexpr std::size_t kMaxMetadataBytes = 64 << 10;
+inline constexpr std::size_t kMaxTensorMetadataBytes = 4 << 10;  // of Tensor and Segment
 inline constexpr std::size_t kMaxSegmentBytes = 1 << 20;
 inline constexpr std::size_t kMinSegmentBytes = 64 << 10;
 
@@ -54,7 +60,13 @@ using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 
 HeaderBytes encodeHeader(const FrameHeader& header);
 
-// Throws ProtocolError: wrong magic ("not-cleave"), version, unknown kind, unknown flags. Lengths are not judged here.
+// Throws ProtocolError "not-cleave" unless `start`, the first bytes of a header or all that has
+// come of one, may become a Cleave frame. Tells a wrong port apart at its first byte, however short
+// the peer's greeting.
+void checkMagic(std::span<const std::byte> start);
+
+// Throws ProtocolError: wrong magic ("not-cleave"), version, unknown kind, unknown flags, a
+// checksum without its flag. Lengths are not judged here.
 FrameHeader decodeHeader(std::span<const std::byte, kHeaderBytes> bytes);
 
 std::uint64_t frameChecksum(std::span<const std::byte, 24> headerStart,
@@ -63,8 +75,8 @@ std::uint64_t frameChecksum(std::span<const std::byte, 24> headerStart,
 
 enum class ConnectionState : std::uint8_t { awaitingHello, awaitingHelloOk, open };
 
-// Throws ProtocolError where `kind` may not come in `state`, or where a length exceeds its cap. Called before a byte is
-// allocated.
+// Throws ProtocolError where `kind` may not come in `state`, or where a length exceeds its cap.
+// Called before a byte is allocated.
 void checkFrame(const FrameHeader& header, ConnectionState state);
 
 }  // namespace cleave

@@ -1,5 +1,6 @@
-// What waits to be sent on one connection: control frames first, in order; then tensors by priority, cut into segments,
-// so that an urgent tensor overtakes one that is under way. Pure data structure, io thread only.
+// What waits to be sent on one connection: control frames first, in order; then tensors by
+// priority, cut into segments, so that an urgent tensor overtakes one that is under way. Pure data
+// structure, io thread only.
 #pragma once
 
 #include <chrono>
@@ -19,15 +20,18 @@ namespace cleave {
 
 // One encoded tensor on its way out.
 struct OutgoingTensor {
-  std::span<const std::byte> bytes;     // the encoded tensor; may be empty
-  std::shared_ptr<const void> owner;    // keeps `bytes` alive until the last segment is written
-  int priority = 0;                     // lower goes first; equal: first come, first served
+  std::span<const std::byte> bytes;   // the encoded tensor; may be empty
+  std::shared_ptr<const void> owner;  // keeps `bytes` alive until the last segment is written
+  int priority = 0;                   // lower goes first; equal: first come, first served
   std::chrono::steady_clock::time_point queuedAt;
-  // The Tensor metadata, asked for when the first segment is handed to the socket: queueSeconds is known then.
+  // The Tensor metadata, asked for when the first segment is handed to the socket: queueSeconds is
+  // known then.
   std::function<std::string(double queueSeconds)> openMetadata;
-  // SHA-256 for the last segment's metadata; empty: none. A stream with one has at least two frames.
+  // SHA-256 for the last segment's metadata; empty: none. A stream with one has at least two
+  // frames.
   std::string sha256;
-  // Called when the last segment was written, with the stream's bytes on the wire, headers and metadata included.
+  // Called when the last segment was written, with the stream's bytes on the wire, headers and
+  // metadata included.
   std::function<void(std::uint64_t wireBytes)> written;
 };
 
@@ -47,14 +51,15 @@ class Outbox {
   // The next frame to write; a tensor's payload is at most segmentBytes.
   std::optional<OutgoingFrame> next(std::size_t segmentBytes);
   bool empty() const { return control_.empty() && streams_.empty(); }
+  // Control frames and tensors that wait.
+  std::size_t size() const { return control_.size() + streams_.size(); }
 
  private:
   struct Stream {
     OutgoingTensor tensor;
-    std::uint64_t id = 0;
+    std::uint64_t id = 0;  // given when it opens, so that numbers count up on the wire; 0: not yet
     std::size_t offset = 0;
     std::uint64_t wireBytes = 0;
-    bool opened = false;
   };
   std::deque<OutgoingFrame> control_;
   std::deque<std::shared_ptr<Stream>> streams_;  // by priority, then by arrival

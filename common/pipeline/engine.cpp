@@ -118,8 +118,8 @@ void Engine::receiveAtServer(TensorMessage&& message) {
   const bool train = key.phase == Phase::train;
   const std::uint64_t finished = train ? applied_ : lastEval_;
   const bool current = batch_ && batch_->at.phase == key.phase && batch_->at.step == key.step;
+  if (key.step <= finished && (train || !current)) return answerDuplicate(key);
   if (!current) {
-    if (key.step <= finished) return answerDuplicate(key);
     if (key.step != finished + 1) {
       refuse("step-gap", toString(key) + " came, but " + stepText(key.phase, finished) +
                              " is the last one known here");

@@ -6,26 +6,32 @@
 
 namespace cleave {
 
+void Mailbox::deliver(Message message) {
+  {
+    const std::lock_guard lock(mutex_);
+    messages_.push_back(std::move(message));
+  }
+  device_.notify();
+}
+
+std::vector<Message> Mailbox::takeAll() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(messages_, {});
+}
+
 EngineWorker::EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
-                           ActionTable table, std::function<void()> finished,
+                           std::shared_ptr<Mailbox> mailbox, ActionTable table,
+                           std::function<void()> finished,
                            std::function<void(std::exception_ptr)> failed)
     : link_(std::move(link)),
+      mailbox_(std::move(mailbox)),
       engine_(options, *link_),
       table_(std::move(table)),
       finished_(std::move(finished)),
       failed_(std::move(failed)) {}
 
-void EngineWorker::deliver(Message message) {
-  const std::lock_guard lock(mutex_);
-  arrived_.push_back(std::move(message));
-}
-
 bool EngineWorker::receiveAll() {
-  std::vector<Message> messages;
-  {
-    const std::lock_guard lock(mutex_);
-    messages.swap(arrived_);
-  }
+  std::vector<Message> messages = mailbox_->takeAll();
   for (Message& message : messages) engine_.receive(std::move(message));
   return !messages.empty();
 }

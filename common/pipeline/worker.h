@@ -17,17 +17,29 @@ namespace cleave {
 using ActionFunction = std::function<Result(Work work)>;
 using ActionTable = std::array<ActionFunction, kActionKinds>;
 
+// Where a link leaves what has arrived, until the device thread looks. Any thread.
+class Mailbox {
+ public:
+  explicit Mailbox(DeviceExecutor& device) : device_(device) {}
+  void deliver(Message message);
+  std::vector<Message> takeAll();
+
+ private:
+  DeviceExecutor& device_;
+  std::mutex mutex_;
+  std::vector<Message> messages_;
+};
+
 class EngineWorker : public DeviceWorker {
  public:
   // `finished` is called after the action that ended a batch, and `failed` once, after which nothing runs any more. Both
   // on the device thread.
-  EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link, ActionTable table,
-               std::function<void()> finished, std::function<void(std::exception_ptr)> failed);
+  EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
+               std::shared_ptr<Mailbox> mailbox, ActionTable table, std::function<void()> finished,
+               std::function<void(std::exception_ptr)> failed);
 
   bool runOne() noexcept override;
 
-  // Any thread: `message` has arrived. The caller then notifies the executor.
-  void deliver(Message message);
   // Any thread: nothing runs any more once the action under way is done.
   void stop() { stopped_ = true; }
 
@@ -38,13 +50,12 @@ class EngineWorker : public DeviceWorker {
   bool receiveAll();
 
   const std::shared_ptr<EngineLink> link_;
+  const std::shared_ptr<Mailbox> mailbox_;
   Engine engine_;
   const ActionTable table_;
   const std::function<void()> finished_;
   const std::function<void(std::exception_ptr)> failed_;
   std::atomic<bool> stopped_ = false;
-  std::mutex mutex_;
-  std::vector<Message> arrived_;
 };
 
 }  // namespace cleave

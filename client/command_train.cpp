@@ -1,0 +1,139 @@
+// cleave-client train: trains a model, and leaves its weights and records.
+
+#include <spdlog/fmt/fmt.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "client/commands.h"
+#include "client/trainer.h"
+#include "common/core/log.h"
+#include "daemon/action_tables.h"
+
+namespace cleave {
+namespace {
+
+// Head, body and tail in model order, as one file.
+void writeModel(const std::string& path, const ClientStage& stage, const Blob& body) {
+  std::vector<NamedTensor> tensors = weightsOf(stage.head());
+  for (NamedTensor& tensor : fromSafetensors(body.bytes, "weights/body")) tensors.push_back(std::move(tensor));
+  for (NamedTensor& tensor : weightsOf(stage.tail())) tensors.push_back(std::move(tensor));
+  const std::vector<std::byte> bytes = toSafetensors(tensors);
+  writeFileDurably(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+nlohmann::json summarise(const PreparedRun& run, const TrainResult& result, const LinkTotals& totals,
+                         bool hasModel) {
+  nlohmann::json summary;
+  summary["run"] = run.hello.run_id();
+  summary["folder"] = run.folder;
+  summary["steps"] = result.steps;
+  summary["seconds"] = result.seconds;
+  summary["images_per_second"] = static_cast<double>(result.samples) / result.trainSeconds;
+  if (result.lastEval) {
+    const auto values = means(*result.lastEval);
+    const auto names = metricNames();
+    for (std::size_t index = 0; index < names.size(); ++index) {
+      if (values[index]) summary["eval"][names[index]] = *values[index];
+    }
+    summary["eval"]["best_top1"] = *result.bestTop1;
+  }
+  const double wire = static_cast<double>(totals.wireUp + totals.wireDown);
+  summary["bytes_up"] = totals.up();
+  summary["bytes_down"] = totals.down();
+  summary["ratio"] = wire / static_cast<double>(totals.rawUp + totals.rawDown);
+  summary["mean_up_bytes_per_second"] = static_cast<double>(totals.up()) / result.seconds;
+  summary["mean_down_bytes_per_second"] = static_cast<double>(totals.down()) / result.seconds;
+  summary["peak_up_bytes_per_second"] = totals.peakUp;
+  summary["peak_down_bytes_per_second"] = totals.peakDown;
+  summary["model"] = hasModel ? nlohmann::json(run.folder + "/model.safetensors") : nlohmann::json();
+  return summary;
+}
+
+void printSummary(const nlohmann::json& summary) {
+  const auto number = [&](const char* key) { return summary.at(key).get<double>(); };
+  std::cout << "\n";
+  if (summary.contains("eval")) {
+    const auto& eval = summary.at("eval");
+    std::cout << fmt::format("accuracy    {:.2f} % top-1 (best epoch {:.2f} %), loss {:.4f}\n",
+                             100 * eval.at("top1").get<double>(), 100 * eval.at("best_top1").get<double>(),
+                             eval.at("loss").get<double>());
+  }
+  std::cout << fmt::format("time        {} for {} steps, {:.0f} images/s\n", timeText(number("seconds")),
+                           summary.at("steps").get<std::uint64_t>(), number("images_per_second"));
+  std::cout << fmt::format("bytes       {} up, {} down; {:.4f} of the raw tensors' size\n",
+                           bytesText(number("bytes_up")), bytesText(number("bytes_down")), number("ratio"));
+  std::cout << fmt::format("bandwidth   mean {}/s up, {}/s down; peak {}/s up, {}/s down\n",
+                           bytesText(number("mean_up_bytes_per_second")),
+                           bytesText(number("mean_down_bytes_per_second")),
+                           bytesText(number("peak_up_bytes_per_second")),
+                           bytesText(number("peak_down_bytes_per_second")));
+  std::cout << "files       " << summary.at("folder").get<std::string>()
+            << ": transfers.csv, steps.csv, epochs.csv, config.yaml, environment.json, log.txt"
+            << (summary.at("model").is_null() ? "" : ", model.safetensors") << std::endl;
+}
+
+}  // namespace
+
+int trainCommand(const RunOptions& options) {
+  startLog("cleave-client", options.common.logLevel);
+  PreparedRun run = prepareRun(options, false, false);
+  const auto log = runLog(run.folder + "/log.txt", "");
+  setComputeThreads(run.threads);
+  StageWait wait = run.settings.wait;
+  ClientStage stage(run.plan.stage, wait);
+
+  Recorder recorder;
+  ClientSession session;
+  const wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
+  log->info("run {}: connected to {} ({}), session {}; {} threads here, {} there; {} micro-batches in flight",
+            run.hello.run_id(), run.server.text(), ok.software(), ok.session(), run.threads, ok.threads(),
+            ok.in_flight());
+
+  const auto files = std::make_shared<RunFiles>(recorder, run.folder,
+                                                RunIdentity{run.hello.run_id(), ok.session()}, metricNames());
+  const bool showProgress = !options.json;
+  std::ostream& out = showProgress ? std::cout : std::cerr;
+  Progress progress(out, ::isatty(showProgress ? STDOUT_FILENO : STDERR_FILENO) == 1,
+                    totalSteps(run.settings, *run.data.train));
+  Trainer trainer(run.settings, run.data, stage, session, *files, progress);
+  session.start(run.plan, run.settings.errorEvery,
+                clientActions(stage, run.threads, [&](const BodyDone& done) { return trainer.decide(done); }),
+                false, files);
+
+  const auto finishFiles = [&] {
+    StepRow last;
+    last.phase = "bye";
+    files->step(last, session.totals());
+    recorder.flush();
+  };
+  TrainResult result;
+  bool hasModel = false;
+  try {
+    result = trainer.run();
+    if (ok.weights_allowed()) {
+      writeModel(run.folder + "/model.safetensors", stage, session.fetchWeights());
+      hasModel = true;
+    } else {
+      log->warn("the server's policy does not hand out the body: there is no model.safetensors");
+    }
+    session.close("done");
+  } catch (const Error& error) {
+    log->error("the run failed: {}", error.what());
+    session.close("interrupted");
+    finishFiles();
+    throw;
+  }
+  finishFiles();
+  const nlohmann::json summary = summarise(run, result, session.totals(), hasModel);
+  log->info("done: {}", summary.dump());
+  if (options.json) {
+    std::cout << summary.dump(2) << std::endl;
+  } else {
+    printSummary(summary);
+  }
+  return 0;
+}
+
+}  // namespace cleave

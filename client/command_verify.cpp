@@ -1,0 +1,233 @@
+// cleave-client verify: runs some steps through a real server and the same steps as one model in one process, and
+// compares losses, gradients and weights. They are equal to the bit, or something is wrong.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/sub.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <cmath>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "client/commands.h"
+#include "client/data/loader.h"
+#include "client/trainer.h"
+#include "common/core/log.h"
+#include "daemon/action_tables.h"
+
+namespace cleave {
+namespace {
+
+// What was compared under one name, over all steps.
+struct Comparison {
+  std::uint64_t values = 0;
+  bool equal = true;
+  double largestDifference = 0;
+  std::string where;  // of the largest difference
+
+  void add(const at::Tensor& split, const at::Tensor& whole, const std::string& name) {
+    values += static_cast<std::uint64_t>(whole.numel());
+    if (split.sizes() != whole.sizes()) {
+      note(INFINITY, name + " (shapes differ)");
+    } else if (!at::equal(split, whole)) {
+      const double difference = at::sub(split.to(at::kDouble), whole.to(at::kDouble)).abs().max().item<double>();
+      note(std::isnan(difference) ? INFINITY : difference, name);
+    }
+  }
+  void add(float split, float whole, const std::string& name) {
+    ++values;
+    if (split != whole) note(std::abs(double{split} - double{whole}), name);
+  }
+
+ private:
+  void note(double difference, const std::string& name) {
+    equal = false;
+    if (difference < largestDifference) return;
+    largestDifference = difference;
+    where = name;
+  }
+};
+
+using Comparisons = std::map<std::string, Comparison>;
+
+// The gradients as they are now: an update clears them.
+std::vector<NamedTensor> copyGradients(const ModelPart& part) {
+  std::vector<NamedTensor> gradients = gradientsOf(part);
+  for (NamedTensor& gradient : gradients) gradient.tensor = gradient.tensor.detach().clone();
+  return gradients;
+}
+
+const at::Tensor& find(const std::vector<NamedTensor>& tensors, const std::string& name) {
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.name == name) return tensor.tensor;
+  }
+  throw RunError("bad-weights", "the whole model has no " + name + ", which the split has");
+}
+
+void compare(Comparison& result, const std::vector<NamedTensor>& split, const std::vector<NamedTensor>& whole,
+             const std::string& when) {
+  for (const NamedTensor& tensor : split) result.add(tensor.tensor, find(whole, tensor.name), tensor.name + when);
+}
+
+class Verification {
+ public:
+  Verification(PreparedRun& run, std::uint64_t steps)
+      : run_(run), steps_(steps), stage_(run.plan.stage, run.settings.wait), whole_(run.plan.stage) {}
+
+  Comparisons perform();
+
+ private:
+  StepDecision decide(const BodyDone& done);
+  void trainStep(std::uint64_t step, const Batch& batch);
+  void evaluate();
+  void compareGradients(std::uint64_t step);
+  void compareLosses(const std::string& when);
+  TensorView view(const Batch& batch) const;
+
+  PreparedRun& run_;
+  const std::uint64_t steps_;
+  ClientStage stage_;
+  WholeStage whole_;
+  Recorder recorder_;
+  ClientSession session_;
+  Comparisons results_;
+  StepDecision decision_;
+  std::vector<NamedTensor> headGradients_, tailGradients_;
+};
+
+Comparisons Verification::perform() {
+  const wire::HelloOk ok = session_.connect(run_.server, run_.hello, run_.settings.retrySeconds);
+  if (static_cast<int>(ok.threads()) != run_.threads) {
+    throw RunError("thread-mismatch",
+                   fmt::format("the server computes with {} threads, this client with {}: other counts give other bits",
+                               ok.threads(), run_.threads),
+                   fmt::format("--set threads.client={}", ok.threads()));
+  }
+  if (!ok.weights_allowed()) {
+    throw RunError("fetch-not-allowed", "the server's policy does not hand out the body's weights",
+                   "set weights.fetch: true there, or leave out --server");
+  }
+  const auto files = std::make_shared<RunFiles>(
+      recorder_, run_.folder, RunIdentity{run_.hello.run_id(), ok.session()}, metricNames());
+  session_.start(run_.plan, 0,
+                 clientActions(stage_, run_.threads, [this](const BodyDone& done) { return decide(done); }), true,
+                 files);
+  Loader::Options options;
+  options.batch = run_.settings.batch;
+  options.shuffle = true;
+  options.seed = run_.settings.seed;
+  options.epoch = 1;
+  Loader loader(run_.data.train, session_.pool(), options);
+  for (std::uint64_t step = 1; step <= steps_; ++step) {
+    const auto batch = loader.next();
+    if (!batch) break;
+    trainStep(step, *batch);
+  }
+  evaluate();
+
+  const Blob body = session_.fetchWeights();
+  const std::vector<NamedTensor> whole = weightsOf(whole_.part());
+  compare(results_["weights/head"], weightsOf(stage_.head()), whole, "");
+  compare(results_["weights/body"], fromSafetensors(body.bytes, "weights/body"), whole, "");
+  compare(results_["weights/tail"], weightsOf(stage_.tail()), whole, "");
+  session_.close("done");
+  return results_;
+}
+
+StepDecision Verification::decide(const BodyDone& done) {
+  headGradients_ = copyGradients(stage_.head());
+  tailGradients_ = copyGradients(stage_.tail());
+  double norm = 0;
+  decision_ = decideStep(done.step, run_.settings.learningRate, stage_.headReport(), done.report,
+                         stage_.tailReport(), norm);
+  return decision_;
+}
+
+TensorView Verification::view(const Batch& batch) const {
+  TensorSpec spec{DType::f32, {static_cast<std::int64_t>(batch.samples())}, MemoryOrder::contiguous};
+  for (const std::int64_t dim : run_.data.train->sampleShape()) spec.shape.push_back(dim);
+  return {batch.inputs.data(), spec};
+}
+
+void Verification::trainStep(std::uint64_t step, const Batch& batch) {
+  const std::uint32_t count = microBatchCount(batch.samples(), run_.settings.microBatches);
+  stage_.beginBatch(view(batch), batch.labels);
+  session_.runBatch({Phase::train, step, 0, count, batch.samples()});
+  whole_.runBatch(Phase::train, step, run_.settings.microBatches, view(batch), batch.labels);
+  compareLosses(fmt::format(" in step {}", step));
+  compareGradients(step);
+  whole_.update(decision_);
+}
+
+void Verification::evaluate() {
+  Loader::Options options;
+  options.batch = run_.settings.evalBatch;
+  Loader loader(run_.data.test, session_.pool(), options);
+  const auto batch = loader.next();
+  if (!batch) return;
+  const std::uint32_t count = microBatchCount(batch->samples(), run_.settings.microBatches);
+  stage_.beginBatch(view(*batch), batch->labels);
+  session_.runBatch({Phase::eval, 1, 0, count, batch->samples()});
+  whole_.runBatch(Phase::eval, 1, run_.settings.microBatches, view(*batch), batch->labels);
+  compareLosses(" in evaluation");
+}
+
+void Verification::compareLosses(const std::string& when) {
+  const auto& split = stage_.losses();
+  const auto& whole = whole_.losses();
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    results_["losses"].add(split.at(i), whole[i], fmt::format("micro-batch {}{}", i, when));
+  }
+}
+
+void Verification::compareGradients(std::uint64_t step) {
+  const std::string when = fmt::format(" in step {}", step);
+  const std::vector<NamedTensor> whole = gradientsOf(whole_.part());
+  const Blob& body = *session_.engine().blob();
+  compare(results_["gradients/head"], headGradients_, whole, when);
+  compare(results_["gradients/body"], fromSafetensors(body.bytes, "grads/body"), whole, when);
+  compare(results_["gradients/tail"], tailGradients_, whole, when);
+}
+
+void print(const Comparisons& results, const PreparedRun& run) {
+  for (const auto& [name, result] : results) {
+    std::cout << fmt::format("{:<15} {:>10} values  ", name, result.values)
+              << (result.equal ? "equal to the bit"
+                               : fmt::format("DIFFERENT, by up to {:.3g}: {}", result.largestDifference, result.where))
+              << "\n";
+  }
+  std::cout << fmt::format("{}, {} micro-batches, schedule {}, {} threads a side; files in {}\n", run.settings.model,
+                           run.settings.microBatches, run.settings.schedule, run.threads, run.folder);
+}
+
+}  // namespace
+
+int verifyCommand(const VerifyOptions& options) {
+  startLog("cleave-client", options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
+  PreparedRun run = prepareRun(options.run, true, true);
+  setComputeThreads(run.threads);
+  Verification verification(run, options.steps);
+  const Comparisons results = verification.perform();
+  bool equal = true;
+  nlohmann::json json;
+  for (const auto& [name, result] : results) {
+    // No values compared is no proof.
+    equal = equal && result.equal && result.values > 0;
+    json["compared"][name] = {{"values", result.values},
+                              {"equal", result.equal},
+                              {"largest_difference", result.largestDifference},
+                              {"where", result.where}};
+  }
+  json["equal"] = equal;
+  json["folder"] = run.folder;
+  if (options.run.json) {
+    std::cout << json.dump(2) << std::endl;
+  } else {
+    print(results, run);
+    std::cout << (equal ? "split and whole are equal to the bit" : "split and whole DIFFER") << std::endl;
+  }
+  return equal ? 0 : 1;
+}
+
+}  // namespace cleave

@@ -1,0 +1,169 @@
+// IDX, the format of MNIST and its kin (http://yann.lecun.com/exdb/mnist): two zero bytes, the
+// element type, the rank, then each dimension as a big-endian 32-bit number, then the elements.
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <numeric>
+#include <utility>
+
+#include "client/data/dataset.h"
+#include "client/data/unpack.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::size_t kMaxBytes = std::size_t{4} << 30;
+constexpr std::uint8_t kUnsignedByte = 0x08;
+
+struct IdxFile {
+  std::vector<std::uint32_t> dimensions;  // the first counts the images or labels
+  std::vector<std::uint8_t> bytes;        // header and elements
+  std::size_t start = 0;                  // of the elements
+};
+
+[[noreturn]] void throwDamaged(const std::string& path, const std::string& fault,
+                               const std::string& fix = "fetch the file again") {
+  throw UsageError("data-damaged", path + " " + fault, fix);
+}
+
+std::uint32_t bigEndian(const std::uint8_t* bytes) {
+  return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 |
+         std::uint32_t{bytes[2]} << 8 | std::uint32_t{bytes[3]};
+}
+
+// "60000 images of 28x28", "60000 labels"
+std::string describe(const std::vector<std::uint32_t>& dimensions, const std::string& what) {
+  std::string text = std::to_string(dimensions[0]) + " " + what;
+  for (std::size_t d = 1; d < dimensions.size(); ++d) {
+    text += (d == 1 ? " of " : "x") + std::to_string(dimensions[d]);
+  }
+  return text;
+}
+
+// What the header promises. None of the dimensions is 0; their product is held against what can be,
+// before it is used.
+std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::string& what) {
+  std::size_t elements = 1;
+  for (const std::uint32_t dimension : file.dimensions) {
+    if (elements > kMaxBytes / dimension) {
+      throwDamaged(path, "promises " + describe(file.dimensions, what) + ", more than 4 GiB");
+    }
+    elements *= dimension;
+  }
+  return file.start + elements;
+}
+
+void checkHeader(const std::vector<std::uint8_t>& bytes, const std::string& path,
+                 const std::string& what, const std::vector<int>& ranks) {
+  if (bytes.size() < 4 || bytes[0] != 0 || bytes[1] != 0) {
+    throwDamaged(path, "is not an IDX file: it does not start with two zero bytes and a type",
+                 "give an IDX file, plain or gzip");
+  }
+  if (bytes[2] != kUnsignedByte) {
+    throwDamaged(path,
+                 "holds IDX elements of type " + std::to_string(bytes[2]) +
+                     ", and only unsigned bytes (type 8) are read",
+                 "convert the file to unsigned bytes");
+  }
+  const int rank = bytes[3];
+  if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) {
+    std::string expected = std::to_string(ranks.front());
+    for (std::size_t r = 1; r < ranks.size(); ++r) expected += " or " + std::to_string(ranks[r]);
+    throwDamaged(path,
+                 "has rank " + std::to_string(rank) + ", and " + what + " have rank " + expected,
+                 "check that the paths of images and labels are not swapped");
+  }
+  const std::size_t start = 4 + 4 * static_cast<std::size_t>(rank);
+  if (bytes.size() < start) {
+    throwDamaged(path, "is truncated: its IDX header has " + std::to_string(start) +
+                           " bytes, but it holds " + std::to_string(bytes.size()) + " bytes");
+  }
+}
+
+IdxFile readIdx(const std::string& path, const std::string& what, const std::vector<int>& ranks) {
+  IdxFile file;
+  file.bytes = readUnpacked(path, kMaxBytes);
+  checkHeader(file.bytes, path, what, ranks);
+  for (int d = 0; d < file.bytes[3]; ++d) {
+    file.dimensions.push_back(bigEndian(file.bytes.data() + 4 + 4 * d));
+  }
+  file.start = 4 + 4 * file.dimensions.size();
+
+  if (file.dimensions[0] == 0) {
+    throw UsageError("data-empty", path + " holds no " + what, "fetch the file again");
+  }
+  if (std::find(file.dimensions.begin(), file.dimensions.end(), 0u) != file.dimensions.end()) {
+    throwDamaged(path, "promises " + describe(file.dimensions, what) + ", which have no pixels");
+  }
+  const std::size_t promised = fileBytes(file, path, what);
+  const std::size_t held = file.bytes.size();
+  if (held != promised) {
+    const std::string fault = held < promised ? "is truncated" : "has trailing bytes";
+    throwDamaged(path, fault + ": its header promises " + describe(file.dimensions, what) + " (" +
+                           std::to_string(promised) + " bytes), but it holds " +
+                           std::to_string(held) + " bytes");
+  }
+  return file;
+}
+
+void checkLabels(const IdxFile& labels, const std::string& path, int classes) {
+  for (std::size_t j = labels.start; j < labels.bytes.size(); ++j) {
+    const int label = labels.bytes[j];
+    if (label < classes) continue;
+    throwDamaged(path,
+                 "gives sample " + std::to_string(j - labels.start) + " the label " +
+                     std::to_string(label) + ", and labels of " + std::to_string(classes) +
+                     " classes end at " + std::to_string(classes - 1),
+                 "check the number of classes in the configuration");
+  }
+}
+
+class IdxDataset final : public Dataset {
+ public:
+  IdxDataset(IdxFile images, IdxFile labels, const IdxOptions& options)
+      : images_(std::move(images)), labels_(std::move(labels)), classes_(options.classes) {
+    if (images_.dimensions.size() == 3) shape_.push_back(1);  // grey: one channel
+    shape_.insert(shape_.end(), images_.dimensions.begin() + 1, images_.dimensions.end());
+    sampleBytes_ = (images_.bytes.size() - images_.start) / images_.dimensions[0];
+    for (std::size_t x = 0; x < values_.size(); ++x) {
+      values_[x] =
+          static_cast<float>((static_cast<double>(x) / 255 - options.mean) / options.deviation);
+    }
+  }
+
+  std::uint32_t size() const override { return images_.dimensions[0]; }
+  std::vector<std::int64_t> sampleShape() const override { return shape_; }
+  int classes() const override { return classes_; }
+
+  std::int64_t read(std::uint32_t index, std::span<float> out) const override {
+    assert(index < size() && out.size() == sampleBytes_);
+    const std::uint8_t* pixels = images_.bytes.data() + images_.start + index * sampleBytes_;
+    for (std::size_t j = 0; j < out.size(); ++j) out[j] = values_[pixels[j]];
+    return labels_.bytes[labels_.start + index];
+  }
+
+ private:
+  IdxFile images_;
+  IdxFile labels_;
+  int classes_;
+  std::vector<std::int64_t> shape_;
+  std::size_t sampleBytes_ = 0;
+  std::array<float, 256> values_{};  // what each pixel becomes
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> openIdx(const IdxOptions& options) {
+  IdxFile images = readIdx(options.images, "images", {3, 4});
+  IdxFile labels = readIdx(options.labels, "labels", {1});
+  if (images.dimensions[0] != labels.dimensions[0]) {
+    throwDamaged(options.images,
+                 "holds " + std::to_string(images.dimensions[0]) + " images, but " +
+                     options.labels + " holds " + std::to_string(labels.dimensions[0]) + " labels",
+                 "give images and labels of the same samples");
+  }
+  checkLabels(labels, options.labels, options.classes);
+  return std::make_unique<IdxDataset>(std::move(images), std::move(labels), options);
+}
+
+}  // namespace cleave

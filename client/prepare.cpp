@@ -1,0 +1,102 @@
+#include <spdlog/fmt/fmt.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/ip/address.hpp>
+#include <ctime>
+#include <random>
+
+#include "client/commands.h"
+#include "common/core/environment.h"
+#include "common/core/log.h"
+#include "daemon/run_folder.h"
+
+namespace cleave {
+namespace {
+
+// NAME-YYYYMMDD-hhmmss-xxxx: sorts by time, and two runs begun in one second differ.
+std::string makeRunId(const std::string& name) {
+  constexpr std::size_t kMostOfName = 40;
+  std::string id;
+  for (const char c : name.substr(0, kMostOfName)) {
+    const bool fits = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+    id += fits ? c : (c >= 'A' && c <= 'Z') ? static_cast<char>(c - 'A' + 'a') : '-';
+  }
+  const std::time_t seconds = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  char stamp[32];
+  std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &utc);
+  return fmt::format("{}-{}-{:04x}", id, stamp, std::random_device{}() & 0xffff);
+}
+
+bool isThisMachine(const std::string& host) {
+  if (host == "localhost") return true;
+  boost::system::error_code error;
+  const auto address = boost::asio::ip::make_address(host, error);
+  return !error && address.is_loopback();
+}
+
+// Two daemons on one machine share its cores.
+int resolveThreads(int asked, bool serverIsHere) {
+  const int cores = usableCores();
+  if (asked > 0) return std::min(asked, cores);
+  return std::max(1, serverIsHere ? cores / 2 : cores);
+}
+
+}  // namespace
+
+void addRunOptions(CLI::App& command, RunOptions& options) {
+  addCommonOptions(command, options.common, true);
+  command
+      .add_option("--server", options.server,
+                  "The server; without it, one of our own is started on a free loopback port")
+      ->type_name("HOST:PORT");
+  command
+      .add_option("--run-dir", options.runDir, "Where the run leaves its files (runs/<run id>)")
+      ->type_name("DIR");
+  command.add_flag("--json", options.json, "Prints the result as JSON on stdout, and nothing else there");
+}
+
+PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads) {
+  PreparedRun run;
+  if (!options.server.empty()) run.server = parseAddress(options.server);
+  Config config = loadConfig(options.common);
+  run.settings = readClientSettings(config);
+  if (losslessCodecs) {
+    for (auto& [flow, codec] : run.settings.codecs) codec = "none";
+  }
+  const bool serverIsHere = options.server.empty() || isThisMachine(run.server.host);
+  run.threads = resolveThreads(run.settings.clientThreads, serverIsHere);
+  if (sameThreads) run.settings.serverThreads = run.threads;
+
+  run.data = openDatasets(run.settings.data);
+  wire::RunSpec spec = makeRunSpec(run.settings, *run.data.train);
+  run.plan = planRun(spec);
+  const std::uint32_t lastBatch = run.data.train->size() % run.settings.batch;
+  const std::uint32_t leastBatch = lastBatch == 0 ? run.settings.batch : lastBatch;
+  const std::uint32_t least = std::min(
+      {microBatchSize(run.settings.batch, run.settings.microBatches, run.settings.microBatches - 1),
+       microBatchSize(leastBatch, microBatchCount(leastBatch, run.settings.microBatches),
+                      microBatchCount(leastBatch, run.settings.microBatches) - 1)});
+  checkBatchNorm(run.plan.blocks, least);
+
+  run.hello.set_least_version(kWireVersion);
+  run.hello.set_greatest_version(kWireVersion);
+  *run.hello.mutable_run_spec() = std::move(spec);
+  run.hello.set_run_id(makeRunId(run.settings.name));
+  run.hello.set_generation(1);
+  run.hello.set_threads(static_cast<std::uint32_t>(run.threads));
+  run.hello.set_software(softwareVersion());
+
+  run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
+  makeRunFolder(run.folder);
+  writeRunDescription(run.folder, run.settings.resolved, run.threads);
+  if (options.server.empty()) {
+    run.localServer = std::make_unique<LocalServer>(run.folder + "/server");
+    run.server = run.localServer->address();
+  }
+  return run;
+}
+
+}  // namespace cleave

@@ -1,0 +1,224 @@
+#include "client/session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
+#include <csignal>
+#include <utility>
+
+#include "common/core/clock.h"
+#include "common/core/log.h"
+#include "common/pipeline/wire_messages.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+constexpr double kFirstPause = 0.25;  // seconds; doubled each time
+constexpr double kLongestPause = 4;
+constexpr std::chrono::seconds kConnectDeadline{5};
+
+asio::steady_timer::duration duration(double seconds) {
+  return std::chrono::duration_cast<asio::steady_timer::duration>(std::chrono::duration<double>(seconds));
+}
+
+RunError interruptedError() {
+  return RunError("interrupted", "interrupted", "run it again; what was recorded so far is complete");
+}
+
+std::span<const std::byte> bytesOf(const std::string& text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+}  // namespace
+
+ServerAddress parseAddress(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  ServerAddress address;
+  if (colon != std::string::npos) {
+    address.host = text.substr(0, colon);
+    address.port = text.substr(colon + 1);
+  }
+  if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
+    address.host = address.host.substr(1, address.host.size() - 2);
+  }
+  const bool isNumber = !address.port.empty() && address.port.size() <= 5 &&
+                        std::all_of(address.port.begin(), address.port.end(),
+                                    [](char c) { return c >= '0' && c <= '9'; });
+  const int port = isNumber ? std::stoi(address.port) : 0;
+  if (address.host.empty() || port < 1 || port > 65535) {
+    throw UsageError("bad-address", "--server '" + text + "' is not HOST:PORT",
+                     "give a name or an address and a port in 1…65535, such as 10.0.0.5:4800 or [::1]:4800");
+  }
+  return address;
+}
+
+ClientSession::ClientSession() : signals_(io_.context(), SIGINT, SIGTERM) {
+  asio::co_spawn(io_.context(), waitForSignals(), [](std::exception_ptr error) {
+    if (error) std::rethrow_exception(error);
+  });
+}
+
+ClientSession::~ClientSession() {
+  if (worker_) worker_->stop();
+  io_.stop();
+  codecThreads_.join();
+}
+
+// ---- Connecting ----
+
+wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::Hello& hello,
+                                     double retrySeconds) {
+  auto answer = asio::co_spawn(io_.context(), connectWithRetry(address, hello, retrySeconds), asio::use_future);
+  return answer.get();
+}
+
+asio::awaitable<wire::HelloOk> ClientSession::connectWithRetry(ServerAddress address, wire::Hello hello,
+                                                               double retrySeconds) {
+  const SteadyTime start = now();
+  double pause = kFirstPause;
+  for (;;) {
+    std::string reason;
+    try {
+      auto socket = co_await connectOnce(address);
+      connection_ = std::make_shared<Connection>(std::move(socket), ConnectionOptions{});
+    } catch (const boost::system::system_error& error) {
+      reason = error.code().message();
+    }
+    if (connection_) co_return co_await shakeHands(std::move(hello));
+    if (interrupted_) throw interruptedError();
+    const double left = retrySeconds - secondsSince(start);
+    if (left <= 0) {
+      throw RunError("no-server", "cannot connect to " + address.text() + ": " + reason,
+                     "start it there: cleave-server serve --config configs/server.yaml; or check host, port and firewall");
+    }
+    pause = std::min(pause, left);
+    processLog()->warn("cannot connect to {}: {}; trying again in {:.2f} s, for {:.0f} s more",
+                       address.text(), reason, pause, left);
+    asio::steady_timer timer(io_.context(), duration(pause));
+    co_await timer.async_wait(asio::use_awaitable);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+asio::awaitable<tcp::socket> ClientSession::connectOnce(ServerAddress address) {
+  using namespace asio::experimental::awaitable_operators;
+  tcp::resolver resolver(io_.context());
+  const auto endpoints =
+      co_await resolver.async_resolve(address.host, address.port, asio::use_awaitable);
+  tcp::socket socket(io_.context());
+  asio::steady_timer deadline(io_.context(), kConnectDeadline);
+  const auto first = co_await (asio::async_connect(socket, endpoints, asio::use_awaitable) ||
+                               deadline.async_wait(asio::use_awaitable));
+  if (first.index() == 1) throw boost::system::system_error(asio::error::timed_out);
+  co_return socket;
+}
+
+asio::awaitable<wire::HelloOk> ClientSession::shakeHands(wire::Hello hello) {
+  co_await connection_->writeHandshakeFrame(FrameKind::hello, hello.SerializeAsString());
+  const auto frame = co_await connection_->readHandshakeFrame(ConnectionState::awaitingHelloOk);
+  const auto metadata = bytesOf(frame.metadata);
+  if (frame.kind != FrameKind::helloOk) {
+    // Refused and Failure have the same fields.
+    const auto refused = parseMetadata<wire::Refused>(frame.kind, metadata);
+    throw RunError(refused.code(), "the server at " + connection_->peer() + " refuses: " + refused.sentence(),
+                   refused.fix());
+  }
+  auto ok = parseMetadata<wire::HelloOk>(frame.kind, metadata);
+  if (ok.version() != kWireVersion) {
+    throw ProtocolError("version-mismatch", "the server chose version " + std::to_string(ok.version()) +
+                                                " of the wire, which was not offered");
+  }
+  co_return ok;
+}
+
+// ---- The run ----
+
+void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionTable table,
+                          bool fetchGradients, std::shared_ptr<RunFiles> files) {
+  TensorLinkOptions options = linkOptions(plan, Role::client);
+  options.errorEvery = errorEvery;
+  const auto mailbox = std::make_shared<Mailbox>(device_);
+  link_ = std::make_shared<TensorLink>(
+      std::move(options), connection_, pool_, io_.context().get_executor(), codecThreads_.get_executor(),
+      [mailbox](Message message) { mailbox->deliver(std::move(message)); },
+      [files](const TransferRecord& record) { files->transfer(record); });
+  worker_ = std::make_shared<EngineWorker>(
+      EngineOptions{Role::client, plan.schedule, plan.microBatches, plan.inFlight, fetchGradients}, link_,
+      mailbox, std::move(table), [] {},
+      [this](std::exception_ptr error) {
+        asio::post(io_.context(), [this, error] { connection_->fail(error); });
+      });
+  device_.attach(worker_);
+  asio::co_spawn(io_.context(), connection_->run(*link_), [this](std::exception_ptr error, std::string reason) {
+    if (!error && reason != "done") {
+      error = std::make_exception_ptr(
+          RunError("server-left", "the server ended the run (" + reason + ")", "start it again and run again"));
+    }
+    link_->recordUnacknowledged();
+    end(error);
+  });
+}
+
+void ClientSession::end(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = error;
+    ended_ = true;
+  }
+  device_.notify();
+}
+
+asio::awaitable<void> ClientSession::waitForSignals() {
+  co_await signals_.async_wait(asio::use_awaitable);
+  interrupted_ = true;
+  device_.notify();
+  processLog()->info("interrupted; once more to end at once");
+  co_await signals_.async_wait(asio::use_awaitable);
+  ::_exit(1);
+}
+
+void ClientSession::waitUntil(const std::function<bool()>& done) {
+  device_.runUntil([&] { return done() || ended_ || interrupted_; });
+  if (done()) return;
+  if (ended_) {
+    const std::lock_guard lock(mutex_);
+    if (error_) std::rethrow_exception(error_);
+    throw RunError("server-left", "the server ended the run before its end", "look at its log, and run again");
+  }
+  throw interruptedError();
+}
+
+void ClientSession::runBatch(const MicroBatch& at) {
+  worker_->engine().begin(at);
+  device_.notify();
+  waitUntil([this] { return worker_->engine().batchDone(); });
+}
+
+Blob ClientSession::fetchWeights() {
+  Engine& engine = worker_->engine();
+  waitUntil([&] { return engine.appliedByPeer() == engine.applied(); });
+  engine.fetchWeights();
+  waitUntil([&] { return engine.blob().has_value(); });
+  return *engine.blob();
+}
+
+void ClientSession::close(const std::string& reason) {
+  if (!worker_ || ended_) return;
+  asio::post(io_.context(), [this, reason] { connection_->sayBye(reason); });
+  device_.runUntil([this] { return ended_.load(); });
+}
+
+LinkTotals ClientSession::totals() const { return link_ ? link_->totals() : LinkTotals{}; }
+
+}  // namespace cleave

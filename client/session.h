@@ -1,0 +1,82 @@
+// The client's side of a run while it is connected. The thread that calls it is the device thread; to that thread a
+// batch looks like one call.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "common/core/executor.h"
+#include "common/net/io_thread.h"
+#include "common/pipeline/run_files.h"
+#include "common/pipeline/worker.h"
+#include "daemon/plan.h"
+
+namespace cleave {
+
+struct ServerAddress {
+  std::string host;
+  std::string port;
+  std::string text() const { return host + ":" + port; }
+};
+// "HOST:PORT", "[::1]:4800". Throws UsageError.
+ServerAddress parseAddress(const std::string& text);
+
+class ClientSession {
+ public:
+  ClientSession();
+  ~ClientSession();
+  ClientSession(const ClientSession&) = delete;
+  ClientSession& operator=(const ClientSession&) = delete;
+
+  // Connects, trying again with back-off for `retrySeconds`, and shakes hands. Throws RunError or UsageError: what made
+  // it impossible, or the server's refusal.
+  wire::HelloOk connect(const ServerAddress& address, const wire::Hello& hello, double retrySeconds);
+
+  // Joins the stage's actions to the connection. `table` is called on the thread that calls runBatch().
+  void start(const RunPlan& plan, std::uint32_t errorEvery, ActionTable table, bool fetchGradients,
+             std::shared_ptr<RunFiles> files);
+
+  // Runs one batch to its end. Throws RunError: whatever ended the run, such as the server's end or Ctrl-C ("interrupted").
+  void runBatch(const MicroBatch& at);
+  // Waits until the server has applied all steps, and fetches the body's weights.
+  Blob fetchWeights();
+  // Says Bye and waits for the connection's end; afterwards totals() are final. Does nothing where it has ended already.
+  void close(const std::string& reason);
+
+  const Engine& engine() const { return worker_->engine(); }
+  LinkTotals totals() const;
+  const std::shared_ptr<BufferPool>& pool() const { return pool_; }
+
+ private:
+  boost::asio::awaitable<wire::HelloOk> connectWithRetry(ServerAddress address, wire::Hello hello,
+                                                         double retrySeconds);
+  boost::asio::awaitable<boost::asio::ip::tcp::socket> connectOnce(ServerAddress address);
+  boost::asio::awaitable<wire::HelloOk> shakeHands(wire::Hello hello);
+  boost::asio::awaitable<void> waitForSignals();
+  void waitUntil(const std::function<bool()>& done);
+  void end(std::exception_ptr error);
+
+  DeviceExecutor device_;
+  std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();
+  boost::asio::thread_pool codecThreads_{1};
+  IoThread io_;
+  boost::asio::signal_set signals_;
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<TensorLink> link_;
+  std::shared_ptr<EngineWorker> worker_;
+
+  std::atomic<bool> interrupted_ = false;
+  std::atomic<bool> ended_ = false;  // the connection has; error_ is final
+  std::mutex mutex_;
+  std::exception_ptr error_;  // the first
+};
+
+}  // namespace cleave

@@ -1,0 +1,236 @@
+#include "client/settings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "client/data/loader.h"
+#include "common/pipeline/schedule.h"
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::int64_t kMany = std::int64_t{1} << 31;
+
+DataSettings readData(Config& config, std::uint64_t seed) {
+  DataSettings data;
+  data.format = config.text("data.format", std::nullopt, {"idx", "synthetic"});
+  const int classes = static_cast<int>(config.integer("data.classes", 2, 1 << 20, 10));
+  if (data.format == "idx") {
+    data.train.classes = classes;
+    data.train.mean = config.number("data.mean", -1e6, 1e6, 0);
+    data.train.deviation = config.number("data.deviation", 1e-6, 1e6, 1);
+    data.test = data.train;
+    data.train.images = config.text("data.train.images");
+    data.train.labels = config.text("data.train.labels");
+    data.test.images = config.text("data.test.images");
+    data.test.labels = config.text("data.test.labels");
+  } else {
+    SyntheticOptions options;
+    options.shape = config.integers("data.shape", 1, 1 << 16);
+    options.classes = classes;
+    options.seed = static_cast<std::uint64_t>(
+        config.integer("data.seed", 0, kMany, static_cast<std::int64_t>(seed)));
+    options.noise = config.number("data.noise", 0, 1e3, 1);
+    data.syntheticTrain = data.syntheticTest = options;
+    data.syntheticTrain.size = static_cast<std::uint32_t>(config.integer("data.train.size", 1, kMany, 1024));
+    data.syntheticTest.size = static_cast<std::uint32_t>(config.integer("data.test.size", 1, kMany, 256));
+    data.syntheticTest.split = 1;
+  }
+  data.holdout = static_cast<std::uint32_t>(config.integer("data.holdout", 0, kMany, 0));
+  return data;
+}
+
+// Errors of tables and grammars know the value alone; a user needs the place too.
+template <typename Check>
+void checkAt(Config& config, const std::string& path, const Check& check) {
+  try {
+    check();
+  } catch (const UsageError& error) {
+    throw UsageError(error.code(), config.where(path) + ": " + path + ": " + error.what(), error.fix());
+  }
+}
+
+void readModel(Config& config, ClientSettings& settings) {
+  settings.model = config.text("model.name");
+  checkAt(config, "model.name", [&] { findModel(settings.model); });
+  for (const std::string& key : config.keys("model")) {
+    if (key == "name" || key == "cuts") continue;
+    settings.modelParameters[key] = config.text("model." + key);
+  }
+  if (!config.has("model.cuts")) return;
+  const auto cuts = config.integers("model.cuts", 0, 1 << 16);
+  if (cuts.size() != 2) {
+    throw UsageError("bad-cuts", config.where("model.cuts") + ": model.cuts has " +
+                                     std::to_string(cuts.size()) + " values",
+                     "give two block positions, such as [3, 9]");
+  }
+  settings.cuts = Cuts{static_cast<int>(cuts[0]), static_cast<int>(cuts[1])};
+}
+
+void readTraining(Config& config, ClientSettings& settings) {
+  settings.batch = static_cast<std::uint32_t>(config.integer("train.batch", 1, 1 << 20, settings.batch));
+  settings.microBatches = static_cast<std::uint32_t>(
+      config.integer("train.micro_batches", 1, 1 << 16, settings.microBatches));
+  if (settings.microBatches > settings.batch) {
+    throw UsageError("bad-config",
+                     config.where("train.micro_batches") + ": " + std::to_string(settings.microBatches) +
+                         " micro-batches cannot be made of a batch of " +
+                         std::to_string(settings.batch) + " samples",
+                     "train.micro_batches must be in 1…" + std::to_string(settings.batch));
+  }
+  settings.schedule = config.text("train.schedule", "priority");
+  settings.inFlight = static_cast<std::uint32_t>(config.integer("train.in_flight", 0, 1 << 16, 0));
+  checkAt(config, "train.schedule", [&] { findSchedule(settings.schedule); });
+  checkAt(config, "train.in_flight", [&] {
+    resolveInFlight(findSchedule(settings.schedule), settings.inFlight, settings.microBatches);
+  });
+  settings.epochs = static_cast<std::uint64_t>(config.integer("train.epochs", 1, 1 << 20, 1));
+  settings.maxSteps = static_cast<std::uint64_t>(config.integer("train.max_steps", 0, kMany, 0));
+
+  settings.optimizer.name = config.text("train.optimizer.name", "sgd");
+  for (const std::string& key : config.keys("train.optimizer")) {
+    if (key == "name") continue;
+    const std::string path = "train.optimizer." + key;
+    settings.optimizer.parameters[key] = key == "nesterov" ? (config.boolean(path) ? 1 : 0)
+                                                           : config.number(path, -1e6, 1e6);
+  }
+  checkAt(config, "train.optimizer", [&] { checkOptimizer(settings.optimizer); });
+
+  settings.learningRateSchedule = config.text("train.learning_rate.schedule", "constant");
+  settings.learningRate = config.number("train.learning_rate.peak", 0, 1e6, settings.learningRate);
+  settings.warmupEpochs = config.number("train.learning_rate.warmup_epochs", 0, 1e6, 0);
+  checkAt(config, "train.learning_rate.schedule", [&] {
+    LearningRateOptions options;
+    options.schedule = settings.learningRateSchedule;
+    learningRate(options, 1);
+  });
+  settings.evalBatch = static_cast<std::uint32_t>(config.integer("eval.batch", 1, 1 << 20, settings.evalBatch));
+  settings.evalEvery = static_cast<std::uint32_t>(config.integer("eval.every", 0, 1 << 20, settings.evalEvery));
+}
+
+void readCodecs(Config& config, ClientSettings& settings) {
+  const auto read = [&](const std::string& path) {
+    const std::string spec = config.text(path, "none");
+    checkAt(config, path, [&] { makeCodec(spec); });
+    return spec;
+  };
+  if (!config.isMap("codec")) {
+    const std::string spec = read("codec");
+    for (std::size_t flow = 0; flow < kTensorFlows; ++flow) {
+      settings.codecs[std::string(flowName(static_cast<Flow>(flow)))] = spec;
+    }
+    return;
+  }
+  for (std::size_t flow = 0; flow < kTensorFlows; ++flow) {
+    const std::string name(flowName(static_cast<Flow>(flow)));
+    settings.codecs[name] = read("codec." + name);
+  }
+}
+
+void readWait(Config& config, StageWait& wait) {
+  constexpr double kMostMilliseconds = 1e6;
+  const auto read = [&](const char* key, std::optional<double>& value) {
+    const std::string path = std::string("wait.") + key;
+    if (config.has(path)) value = config.number(path, 0, kMostMilliseconds);
+  };
+  read("F1", wait.f1);
+  read("T3", wait.t3);
+  read("B1", wait.b1);
+  read("F2", wait.f2);
+  read("B2", wait.b2);
+}
+
+}  // namespace
+
+ClientSettings readClientSettings(Config& config) {
+  ClientSettings settings;
+  settings.name = config.text("run.name", "run");
+  settings.seed = static_cast<std::uint64_t>(config.integer("run.seed", 0, kMany, 1));
+  readModel(config, settings);
+  settings.data = readData(config, settings.seed);
+  readTraining(config, settings);
+  readCodecs(config, settings);
+  settings.clientThreads = static_cast<int>(config.integer("threads.client", 0, 1024, 0));
+  settings.serverThreads = static_cast<int>(config.integer("threads.server", 0, 1024, 0));
+  readWait(config, settings.wait);
+  settings.errorEvery =
+      static_cast<std::uint32_t>(config.integer("metrics.error_every", 0, kMany, settings.errorEvery));
+  settings.retrySeconds = config.number("connect.retry_seconds", 0, 1e6, settings.retrySeconds);
+  config.refuseUnknown();
+  settings.resolved = config.resolved();
+  return settings;
+}
+
+Datasets openDatasets(const DataSettings& settings) {
+  Datasets data;
+  if (settings.format == "idx") {
+    data.train = openIdx(settings.train);
+    if (settings.holdout == 0) data.test = openIdx(settings.test);
+  } else {
+    data.train = makeSynthetic(settings.syntheticTrain);
+    if (settings.holdout == 0) data.test = makeSynthetic(settings.syntheticTest);
+  }
+  if (settings.holdout > 0) {
+    const std::uint32_t size = data.train->size();
+    if (settings.holdout >= size) {
+      throw UsageError("bad-config",
+                       "data.holdout is " + std::to_string(settings.holdout) + ", but there are " +
+                           std::to_string(size) + " training samples",
+                       "hold out fewer than that");
+    }
+    const std::shared_ptr<const Dataset> whole = data.train;
+    data.train = sliceDataset(whole, 0, size - settings.holdout);
+    data.test = sliceDataset(whole, size - settings.holdout, settings.holdout);
+  }
+  if (data.train->sampleShape() != data.test->sampleShape()) {
+    throw UsageError("data-damaged", "training and test samples have different shapes");
+  }
+  return data;
+}
+
+std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train) {
+  return Loader::batches(train, settings.batch);
+}
+
+std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train) {
+  const std::uint64_t all = settings.epochs * stepsPerEpoch(settings, train);
+  return settings.maxSteps == 0 ? all : std::min(all, settings.maxSteps);
+}
+
+wire::RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train) {
+  ModelSpec model{settings.model, settings.modelParameters, train.sampleShape(), train.classes()};
+  const ModelRow& row = findModel(settings.model);
+  const Cuts cuts = settings.cuts.value_or([&] {
+    const auto [cut0, cut1] = row.defaultCuts(model);
+    return Cuts{cut0, cut1};
+  }());
+
+  wire::RunSpec spec;
+  spec.set_model(settings.model);
+  for (const auto& [key, value] : settings.modelParameters) (*spec.mutable_model_parameters())[key] = value;
+  checkCuts(row.blocks(model), cuts);
+  spec.set_cut0(static_cast<std::uint32_t>(cuts.cut0));
+  spec.set_cut1(static_cast<std::uint32_t>(cuts.cut1));
+  for (const std::int64_t dim : model.sampleShape) spec.add_sample_shape(static_cast<std::uint64_t>(dim));
+  spec.set_classes(static_cast<std::uint32_t>(model.classes));
+  spec.set_max_batch(std::max(settings.batch, settings.evalBatch));
+  spec.set_micro_batches(settings.microBatches);
+  spec.set_in_flight(settings.inFlight);
+  spec.set_schedule(settings.schedule);
+  for (const auto& [flow, codec] : settings.codecs) (*spec.mutable_codecs())[flow] = codec;
+  spec.mutable_optimizer()->set_name(settings.optimizer.name);
+  for (const auto& [key, value] : settings.optimizer.parameters) {
+    (*spec.mutable_optimizer()->mutable_parameters())[key] = value;
+  }
+  spec.set_seed(settings.seed);
+  spec.set_precision("f32");
+  if (settings.wait.f2) spec.mutable_wait()->set_f2(*settings.wait.f2);
+  if (settings.wait.b2) spec.mutable_wait()->set_b2(*settings.wait.b2);
+  spec.set_threads(static_cast<std::uint32_t>(settings.serverThreads));
+  spec.set_steps_per_epoch(stepsPerEpoch(settings, train));
+  return spec;
+}
+
+}  // namespace cleave

@@ -1,0 +1,71 @@
+// The client's configuration: all of the experiment.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/data/dataset.h"
+#include "client/learning_rate.h"
+#include "common/core/config.h"
+#include "common/model/stage.h"
+#include "proto/wire.pb.h"
+
+namespace cleave {
+
+struct DataSettings {
+  std::string format;  // "idx", "synthetic"
+  IdxOptions train, test;
+  SyntheticOptions syntheticTrain, syntheticTest;
+  std::uint32_t holdout = 0;  // the last so many training samples are evaluated on, instead of the test set
+};
+
+struct ClientSettings {
+  std::string name;
+  std::uint64_t seed = 1;
+  std::string model;
+  std::map<std::string, std::string> modelParameters;
+  std::optional<Cuts> cuts;
+  DataSettings data;
+  std::uint32_t batch = 64;
+  std::uint32_t microBatches = 4;
+  std::uint32_t inFlight = 0;
+  std::string schedule;
+  std::uint64_t epochs = 1;
+  std::uint64_t maxSteps = 0;  // 0: no limit
+  OptimizerSpec optimizer;
+  std::string learningRateSchedule;
+  double learningRate = 0.1;
+  double warmupEpochs = 0;
+  std::uint32_t evalBatch = 256;
+  std::uint32_t evalEvery = 1;  // epochs
+  std::map<std::string, std::string> codecs;  // flow -> spec
+  int clientThreads = 0;
+  int serverThreads = 0;
+  StageWait wait;
+  std::uint32_t errorEvery = 100;
+  double retrySeconds = 30;
+  std::string resolved;  // as YAML
+};
+
+// Throws UsageError.
+ClientSettings readClientSettings(Config& config);
+
+struct Datasets {
+  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const Dataset> test;  // what is evaluated on
+};
+// Throws UsageError.
+Datasets openDatasets(const DataSettings& settings);
+
+// The run spec of these settings on that data.
+wire::RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train);
+
+std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train);
+// All steps of the run: epochs, unless maxSteps is less.
+std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train);
+
+}  // namespace cleave

@@ -1,0 +1,174 @@
+#include "client/trainer.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <cmath>
+
+#include "client/data/loader.h"
+#include "common/core/clock.h"
+
+namespace cleave {
+
+std::vector<std::optional<double>> means(const BatchMetrics& metrics) {
+  std::vector<std::optional<double>> values;
+  for (const std::string& name : metricNames()) {
+    const auto found = metrics.sums.find(name);
+    const bool known = found != metrics.sums.end() && metrics.samples > 0;
+    values.push_back(known ? std::optional(found->second / static_cast<double>(metrics.samples)) : std::nullopt);
+  }
+  return values;
+}
+
+StepDecision decideStep(std::uint64_t step, double learningRate, const GradientReport& head,
+                        const GradientReport& body, const GradientReport& tail, double& norm) {
+  norm = std::sqrt(head.squareSum + body.squareSum + tail.squareSum);
+  const char* part = !head.finite ? "head" : !body.finite ? "body" : !tail.finite ? "tail" : nullptr;
+  if (part != nullptr) {
+    throw RunError("non-finite",
+                   fmt::format("the gradients of the {} are not finite in step {}", part, step),
+                   "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
+  }
+  return {step, true, {learningRate}, 1, 1};
+}
+
+Trainer::Trainer(const ClientSettings& settings, const Datasets& data, ClientStage& stage,
+                 ClientSession& session, RunFiles& files, Progress& progress)
+    : settings_(settings),
+      data_(data),
+      stage_(stage),
+      session_(session),
+      files_(files),
+      progress_(progress),
+      totalSteps_(totalSteps(settings, *data.train)) {
+  learningRate_.schedule = settings.learningRateSchedule;
+  learningRate_.peak = settings.learningRate;
+  learningRate_.totalSteps = totalSteps_;
+  learningRate_.warmupSteps = static_cast<std::uint64_t>(
+      settings.warmupEpochs * static_cast<double>(stepsPerEpoch(settings, *data.train)));
+}
+
+StepDecision Trainer::decide(const BodyDone& done) {
+  return decideStep(done.step, learningRate(learningRate_, done.step), stage_.headReport(), done.report,
+                    stage_.tailReport(), gradientNorm_);
+}
+
+TrainResult Trainer::run() {
+  const SteadyTime start = now();
+  StepRow handshake;
+  handshake.phase = "handshake";
+  files_.step(handshake, session_.totals());
+  shown_.epochs = (totalSteps_ + stepsPerEpoch(settings_, *data_.train) - 1) / stepsPerEpoch(settings_, *data_.train);
+
+  for (std::uint64_t epoch = 1; stepsLeft(); ++epoch) {
+    trainEpoch(epoch);
+    evalMetrics_.reset();
+    const SteadyTime evalStart = now();
+    const bool due = settings_.evalEvery > 0 && (epoch % settings_.evalEvery == 0 || !stepsLeft());
+    if (due) evaluate(epoch);
+
+    EpochRow row;
+    row.epoch = epoch;
+    row.steps = epochSteps_;
+    row.samples = epochMetrics_.samples;
+    row.trainSeconds = epochSeconds_;
+    row.trainMetrics = means(epochMetrics_);
+    if (evalMetrics_) {
+      row.evalSeconds = secondsSince(evalStart);
+      row.evalMetrics = means(*evalMetrics_);
+    }
+    files_.epoch(row, session_.totals());
+  }
+  result_.seconds = secondsSince(start);
+  return result_;
+}
+
+void Trainer::trainEpoch(std::uint64_t epoch) {
+  Loader::Options options;
+  options.batch = settings_.batch;
+  options.shuffle = true;
+  options.seed = settings_.seed;
+  options.epoch = epoch;
+  Loader loader(data_.train, session_.pool(), options);
+  epochMetrics_ = {};
+  epochSteps_ = 0;
+  const SteadyTime start = now();
+  shown_.epoch = epoch;
+  shown_.what = "train";
+  while (stepsLeft()) {
+    const auto batch = loader.next();
+    if (!batch) break;
+    const BatchMetrics metrics = runBatch(Phase::train, result_.steps + 1, epoch, *batch);
+    ++result_.steps;
+    ++epochSteps_;
+    result_.samples += batch->samples();
+    epochMetrics_.add(metrics);
+    shown_.step = result_.steps;
+    shown_.samples = result_.samples;
+    shown_.loss = metrics.sums.at("loss") / static_cast<double>(metrics.samples);
+    progress_.update(shown_, session_.totals());
+  }
+  epochSeconds_ = secondsSince(start);
+  result_.trainSeconds += epochSeconds_;
+}
+
+void Trainer::evaluate(std::uint64_t epoch) {
+  Loader::Options options;
+  options.batch = settings_.evalBatch;
+  Loader loader(data_.test, session_.pool(), options);
+  BatchMetrics sum;
+  shown_.what = "eval";
+  while (const auto batch = loader.next()) {
+    sum.add(runBatch(Phase::eval, ++evalBatches_, epoch, *batch));
+    progress_.update(shown_, session_.totals());
+  }
+  evalMetrics_ = sum;
+  result_.lastEval = sum;
+  const double samples = static_cast<double>(sum.samples);
+  const double top1 = sum.sums.at("top1") / samples;
+  result_.bestTop1 = std::max(result_.bestTop1.value_or(top1), top1);
+  const double trainSamples = static_cast<double>(epochMetrics_.samples);
+  progress_.line(fmt::format(
+      "epoch {}/{} done: train loss {:.4f}, top1 {:.2f} %; eval loss {:.4f}, top1 {:.2f} %; {:.0f} images/s; {:.1f} s",
+      epoch, shown_.epochs, epochMetrics_.sums.at("loss") / trainSamples,
+      100 * epochMetrics_.sums.at("top1") / trainSamples, sum.sums.at("loss") / samples, 100 * top1,
+      trainSamples / epochSeconds_, epochSeconds_));
+}
+
+BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch, const Batch& batch) {
+  const SteadyTime start = now();
+  TensorSpec spec{DType::f32, {static_cast<std::int64_t>(batch.samples())}, MemoryOrder::contiguous};
+  for (const std::int64_t dim : data_.train->sampleShape()) spec.shape.push_back(dim);
+  stage_.beginBatch({batch.inputs.data(), spec}, batch.labels);
+  const MicroBatch at{phase, step, 0, microBatchCount(batch.samples(), settings_.microBatches), batch.samples()};
+  session_.runBatch(at);
+  const BatchMetrics metrics = stage_.metrics();
+  if (!std::isfinite(metrics.sums.at("loss"))) {
+    throw RunError("non-finite", fmt::format("the loss is not finite in {} step {}", phaseName(phase), step),
+                   "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
+  }
+  recordStep(at, epoch, metrics, secondsSince(start));
+  return metrics;
+}
+
+void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics, double seconds) {
+  const Engine& engine = session_.engine();
+  StepRow row;
+  row.phase = phaseName(at.phase);
+  row.step = at.step;
+  row.epoch = epoch;
+  row.at = at;
+  row.seconds = seconds;
+  row.metrics = means(metrics);
+  row.actions = engine.seconds();
+  row.hasActions = true;
+  if (at.phase == Phase::train) {
+    row.learningRate = learningRate(learningRate_, at.step);
+    row.gradientNorm = gradientNorm_;
+    // The server's own, as it said in BodyDone.
+    row.actions[static_cast<std::size_t>(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
+    row.actions[static_cast<std::size_t>(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
+  }
+  files_.step(row, session_.totals());
+}
+
+}  // namespace cleave

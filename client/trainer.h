@@ -1,0 +1,69 @@
+// Trains a model through a session: epochs, steps, evaluation, and the decision of each step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "client/progress.h"
+#include "client/session.h"
+#include "client/settings.h"
+
+namespace cleave {
+
+struct TrainResult {
+  std::uint64_t steps = 0;
+  std::uint64_t samples = 0;  // trained on
+  double seconds = 0;         // training and evaluation
+  double trainSeconds = 0;
+  std::optional<BatchMetrics> lastEval;
+  std::optional<double> bestTop1;
+};
+
+class Trainer {
+ public:
+  Trainer(const ClientSettings& settings, const Datasets& data, ClientStage& stage, ClientSession& session,
+          RunFiles& files, Progress& progress);
+
+  // The decision of the running step; goes into the client's action table. Throws RunError "non-finite".
+  StepDecision decide(const BodyDone& done);
+
+  // Throws RunError: whatever ended the run.
+  TrainResult run();
+
+ private:
+  void trainEpoch(std::uint64_t epoch);
+  void evaluate(std::uint64_t epoch);
+  BatchMetrics runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch, const struct Batch& batch);
+  void recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics, double seconds);
+  bool stepsLeft() const { return result_.steps < totalSteps_; }
+
+  const ClientSettings& settings_;
+  const Datasets& data_;
+  ClientStage& stage_;
+  ClientSession& session_;
+  RunFiles& files_;
+  Progress& progress_;
+  const std::uint64_t totalSteps_;
+  LearningRateOptions learningRate_;
+
+  TrainResult result_;
+  std::uint64_t evalBatches_ = 0;
+  BatchMetrics epochMetrics_;
+  std::optional<BatchMetrics> evalMetrics_;
+  double epochSeconds_ = 0;
+  std::uint64_t epochSteps_ = 0;
+  double gradientNorm_ = 0;  // of the running step
+  Progress::State shown_;
+};
+
+// The decision for `step`, from the gradients' reports in the order head, body, tail. `norm` becomes the gradients' global
+// norm. Throws RunError "non-finite".
+StepDecision decideStep(std::uint64_t step, double learningRate, const GradientReport& head,
+                        const GradientReport& body, const GradientReport& tail, double& norm);
+
+// Each metric's mean, in the order of metricNames().
+std::vector<std::optional<double>> means(const BatchMetrics& metrics);
+
+}  // namespace cleave

@@ -1,0 +1,10 @@
+#include "common/codec/codec.h"
+
+namespace cleave {
+
+NonFiniteError::NonFiniteError(const Key& key)
+    : RunError("non-finite", toString(key) + " holds NaN or infinity, which its codec cannot carry",
+               "lower the learning rate or clip gradients; to look at the values, send the flow by "
+               "the codec none") {}
+
+}  // namespace cleave

@@ -1,0 +1,183 @@
+#include "common/codec/spec.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "common/core/config.h"
+#include "common/core/error.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::size_t kMaxLength = 256;
+constexpr int kMaxDepth = 4;
+constexpr std::string_view kGrammarAdvice =
+    "a codec spec reads name, name:key=value,key=value or name:key=value(spec)";
+
+bool isLowerCase(char c) { return c >= 'a' && c <= 'z'; }
+bool isDigit(char c) { return c >= '0' && c <= '9'; }
+bool isNameCharacter(char c) { return isLowerCase(c) || isDigit(c) || c == '_'; }
+bool isValueCharacter(char c) {
+  return isNameCharacter(c) || (c >= 'A' && c <= 'Z') || c == '.' || c == '-';
+}
+
+// Specs come from peers too: what is not printable ASCII must not reach a terminal or a log.
+std::string inQuotes(std::string_view text) {
+  std::string result = "'";
+  for (const char c : text) result += c >= ' ' && c <= '~' ? c : '?';
+  return result + "'";
+}
+
+// Recursive descent over the grammar in spec.h; one method a rule.
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) {}
+
+  CodecSpec whole() {
+    CodecSpec result = spec(1);
+    if (!atEnd()) fail(result.inner ? "the end" : "':', ',', '(' or the end");
+    return result;
+  }
+
+ private:
+  CodecSpec spec(int depth) {
+    if (depth > kMaxDepth) fail("at most " + std::to_string(kMaxDepth) + " levels of codecs");
+    CodecSpec result;
+    result.name = name("a codec's name");
+    if (take(':')) {
+      do {
+        parameter(result);
+      } while (take(','));
+    }
+    if (take('(')) {
+      result.inner = std::make_unique<CodecSpec>(spec(depth + 1));
+      if (!take(')')) fail("')'");
+    }
+    return result;
+  }
+
+  void parameter(CodecSpec& result) {
+    const std::size_t start = position_;
+    std::string key = name("a parameter's name");
+    for (const auto& [known, value] : result.parameters) {
+      if (known != key) continue;
+      position_ = start;
+      fail("each key once, not '" + key + "' again");
+    }
+    if (!take('=')) fail("'=' after '" + key + "'");
+    result.parameters.emplace_back(std::move(key), characters(isValueCharacter, "a value"));
+  }
+
+  std::string name(const std::string& what) {
+    if (atEnd() || !isLowerCase(text_[position_])) fail(what + ", which starts with a-z");
+    return characters(isNameCharacter, what);
+  }
+
+  std::string characters(bool (*allowed)(char), const std::string& what) {
+    const std::size_t start = position_;
+    while (!atEnd() && allowed(text_[position_])) ++position_;
+    if (position_ == start) fail(what);
+    return std::string(text_.substr(start, position_ - start));
+  }
+
+  bool take(char c) {
+    if (atEnd() || text_[position_] != c) return false;
+    ++position_;
+    return true;
+  }
+
+  bool atEnd() const { return position_ == text_.size(); }
+
+  [[noreturn]] void fail(const std::string& expected) const {
+    throw UsageError(
+        "bad-codec-spec",
+        "codec spec " + inQuotes(text_) + ", character " + std::to_string(position_ + 1) +
+            (atEnd() ? " (the end)" : " (" + inQuotes(text_.substr(position_, 1)) + ")") +
+            ": expected " + expected,
+        std::string(kGrammarAdvice));
+  }
+
+  const std::string_view text_;
+  std::size_t position_ = 0;
+};
+
+std::string rangeText(int least, int greatest) {
+  return "an integer from " + std::to_string(least) + " to " + std::to_string(greatest);
+}
+
+std::optional<int> readInteger(const CodecSpec& spec, std::string_view key, int least,
+                               int greatest) {
+  const auto found = std::find_if(spec.parameters.begin(), spec.parameters.end(),
+                                  [&](const auto& parameter) { return parameter.first == key; });
+  if (found == spec.parameters.end()) return std::nullopt;
+  const std::string& text = found->second;
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least ||
+      value > greatest) {
+    throw UsageError("bad-codec-spec",
+                     "codec " + spec.name + ": " + found->first + "=" + text + " is not " +
+                         rangeText(least, greatest),
+                     "give " + found->first + " " + rangeText(least, greatest));
+  }
+  return value;
+}
+
+}  // namespace
+
+CodecSpec parseCodecSpec(std::string_view text) {
+  if (text.size() > kMaxLength) {
+    throw UsageError("bad-codec-spec",
+                     "codec spec " + inQuotes(text.substr(0, 32)) + "… has " +
+                         std::to_string(text.size()) + " characters; character " +
+                         std::to_string(kMaxLength + 1) + " is one too many",
+                     std::string(kGrammarAdvice));
+  }
+  return Parser(text).whole();
+}
+
+std::string toString(const CodecSpec& spec) {
+  std::string text = spec.name;
+  char separator = ':';
+  for (const auto& [key, value] : spec.parameters) {
+    text += separator + key + '=' + value;
+    separator = ',';
+  }
+  if (spec.inner) text += '(' + toString(*spec.inner) + ')';
+  return text;
+}
+
+int CodecParameters::integer(std::string_view key, int least, int greatest, int defaultValue) {
+  known_.emplace_back(key);
+  return readInteger(spec_, key, least, greatest).value_or(defaultValue);
+}
+
+int CodecParameters::integer(std::string_view key, int least, int greatest) {
+  known_.emplace_back(key);
+  if (const std::optional<int> value = readInteger(spec_, key, least, greatest)) return *value;
+  throw UsageError(
+      "bad-codec-spec",
+      "codec " + spec_.name + " needs " + std::string(key) + ", " + rangeText(least, greatest),
+      "write " + spec_.name + ":" + std::string(key) + "=" + std::to_string(greatest));
+}
+
+void CodecParameters::finish() const {
+  for (const auto& [key, value] : spec_.parameters) {
+    if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+    std::string list;
+    for (const std::string& known : known_) list += (list.empty() ? "" : ", ") + known;
+    const std::string nearest = nearestName(key, known_);
+    throw UsageError("bad-codec-spec", "codec " + spec_.name + " has no parameter '" + key + "'",
+                     (nearest.empty() ? "" : "did you mean " + nearest + "? ") +
+                         (list.empty() ? "it takes none" : "known are " + list));
+  }
+  // No codec so far wraps another.
+  if (spec_.inner) {
+    throw UsageError("bad-codec-spec",
+                     "codec " + spec_.name + " cannot wrap '" + toString(*spec_.inner) + "'",
+                     "leave out the parentheses");
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,119 @@
+#include "common/core/config_value.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+namespace cleave {
+namespace {
+
+using Kind = YamlNode::Kind;
+
+std::optional<double> parseNumber(const std::string& text) {
+  if (text == ".inf") return std::numeric_limits<double>::infinity();
+  if (text == "-.inf") return -std::numeric_limits<double>::infinity();
+  // from_chars also takes words, such as nan.
+  const std::size_t first = text.starts_with('-') ? 1 : 0;
+  if (text.find_first_of("0123456789.", first) != first) return std::nullopt;
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop != end) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::string expectedInteger(std::int64_t least, std::int64_t greatest) {
+  using Limits = std::numeric_limits<std::int64_t>;
+  if (greatest != Limits::max()) {
+    return "an integer in " + std::to_string(least) + "…" + std::to_string(greatest);
+  }
+  return least == Limits::min() ? "an integer" : "an integer of at least " + std::to_string(least);
+}
+
+std::string expectedNumber(double least, double greatest) {
+  if (std::isfinite(greatest) && greatest < std::numeric_limits<double>::max()) {
+    return "a number in " + yamlNumber(least) + "…" + yamlNumber(greatest);
+  }
+  return std::isfinite(least) && least > std::numeric_limits<double>::lowest()
+             ? "a number of at least " + yamlNumber(least)
+             : "a number";
+}
+
+std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64_t least,
+                       std::int64_t greatest) {
+  const std::string& text = node.text;
+  const char* const end = text.data() + text.size();
+  std::int64_t value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  // YAML readers disagree about 010: eight or ten.
+  const std::size_t first = text.starts_with('-') ? 1 : 0;
+  const bool octal = text.size() > first + 1 && text[first] == '0';
+  if (node.kind != Kind::scalar || node.quoted || octal || error != std::errc{} || stop != end ||
+      value < least || value > greatest) {
+    const std::string expected = expectedInteger(least, greatest);
+    refuse(node, path, expected,
+           "Set " + path + " to " + expected +
+               ", in digits only: no point, no exponent, no leading zero, no quotes.");
+  }
+  return value;
+}
+
+double toNumber(const YamlNode& node, const std::string& path, double least, double greatest) {
+  const bool plain = node.kind == Kind::scalar && !node.quoted;
+  const std::optional<double> value = plain ? parseNumber(node.text) : std::nullopt;
+  if (!value || *value < least || *value > greatest) {
+    const std::string expected = expectedNumber(least, greatest);
+    refuse(node, path, expected, "Set " + path + " to " + expected + ", such as 0.1 or 1e-3.");
+  }
+  return *value;
+}
+
+bool toBoolean(const YamlNode& node, const std::string& path) {
+  const bool plain = node.kind == Kind::scalar && !node.quoted;
+  if (!plain || (node.text != "true" && node.text != "false")) {
+    refuse(node, path, "true or false", "Set " + path + " to true or false, without quotes.");
+  }
+  return node.text == "true";
+}
+
+std::string toText(const YamlNode& node, const std::string& path, const std::string& expected) {
+  if (node.kind != Kind::scalar) {
+    refuse(node, path, expected,
+           "Write one value after " + path + ":, in quotes if it holds ': ' or ' #'.");
+  }
+  return node.text;
+}
+
+const std::vector<YamlNode>& toList(const YamlNode& node, const std::string& path,
+                                    const std::string& expected) {
+  if (node.kind != Kind::list) {
+    refuse(node, path, expected, "Write " + path + " as a list: [a, b].");
+  }
+  return node.children;
+}
+
+std::string describe(const YamlNode& node) {
+  switch (node.kind) {
+    case Kind::nothing:
+      return "empty";
+    case Kind::scalar:
+      return (node.quoted ? "the text " : "") + quotedForError(node.text);
+    case Kind::list:
+      return "a list";
+    case Kind::map:
+      return "a map";
+  }
+  return "";
+}
+
+void refuse(const YamlNode& node, const std::string& path, const std::string& expected,
+            const std::string& fix) {
+  throw UsageError("config-value",
+                   node.place + ": " + path + " is " + describe(node) + ", but must be " + expected,
+                   fix);
+}
+
+}  // namespace cleave

@@ -1,0 +1,100 @@
+#include <ATen/core/grad_mode.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "common/model/stage.h"
+#include "common/model/stage_parts.h"
+
+namespace cleave {
+namespace {
+
+// Between a micro-batch's forward and its backward.
+struct Saved {
+  at::Tensor input;   // a leaf
+  at::Tensor output;  // with the graph from the leaf
+};
+
+}  // namespace
+
+struct BodyStage::State {
+  State(const StageOptions& stageOptions, const StageWait& stageWait)
+      : options(stageOptions),
+        wait(stageWait),
+        blocks(checkedBlocks(options)),
+        part(blocks, options.cuts.cut0, options.cuts.cut1, options.seed),
+        optimizer(makeOptimizer(options.optimizer, part.parameters())) {
+    if (wait.f2 && !wait.b2) {
+      throw UsageError("bad-wait",
+                       "body forward waits instead of computing, body backward does not",
+                       "let b2 wait as well");
+    }
+  }
+
+  TensorSpec spec(Flow flow, const MicroBatch& at) const {
+    return flowSpec(blocks, options.cuts, flow, sizeOf(at));
+  }
+
+  StageOptions options;
+  StageWait wait;
+  std::vector<BlockRow> blocks;
+  ModelPart part;
+  std::unique_ptr<Optimizer> optimizer;
+  std::map<std::uint32_t, Saved> saved;  // by micro-batch
+  Placeholders placeholders;
+};
+
+BodyStage::BodyStage(const StageOptions& options, const StageWait& wait)
+    : state_(std::make_unique<State>(options, wait)) {}
+BodyStage::~BodyStage() = default;
+
+Payload BodyStage::forward(const MicroBatch& at, Payload activation0) {
+  if (state_->wait.f2) {
+    return state_->placeholders.wait(*state_->wait.f2, state_->spec(Flow::activation1, at));
+  }
+  const at::Tensor input =
+      enteringTensor(std::move(activation0), state_->spec(Flow::activation0, at));
+  const BlockContext context{state_->options.seed, at};
+  if (at.phase != Phase::train) {
+    const at::NoGradGuard noGrad;
+    return leavingPayload(state_->part.forward(input, context));
+  }
+  input.set_requires_grad(true);
+  const at::Tensor output = state_->part.forward(input, context);
+  if (!state_->saved.emplace(at.i, Saved{input, output}).second) {
+    throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
+  }
+  return leavingPayload(output);
+}
+
+Payload BodyStage::backward(const MicroBatch& at, Payload gradient1) {
+  if (state_->wait.b2) {
+    state_->saved.erase(at.i);
+    return state_->placeholders.wait(*state_->wait.b2, state_->spec(Flow::gradient0, at));
+  }
+  const auto node = state_->saved.extract(at.i);
+  if (node.empty()) {
+    throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
+  }
+  const Saved& saved = node.mapped();
+  saved.output.backward(enteringTensor(std::move(gradient1), state_->spec(Flow::gradient1, at)));
+  return leavingPayload(saved.input.grad());
+}
+
+GradientReport BodyStage::report() const { return state_->part.gradientReport(); }
+
+void BodyStage::update(const StepDecision& decision) {
+  state_->optimizer->update(decision);
+  state_->part.clearGradients();
+}
+
+std::vector<std::byte> BodyStage::exportWeights() const {
+  return toSafetensors(weightsOf(state_->part));
+}
+
+std::vector<std::byte> BodyStage::exportGradients() const {
+  return toSafetensors(gradientsOf(state_->part));
+}
+
+}  // namespace cleave

@@ -1,0 +1,123 @@
+#include <ATen/core/grad_mode.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "common/model/stage.h"
+#include "common/model/stage_parts.h"
+
+namespace cleave {
+
+struct ClientStage::State {
+  State(const StageOptions& stageOptions, const StageWait& stageWait)
+      : options(stageOptions),
+        wait(stageWait),
+        blocks(checkedBlocks(options)),
+        head(blocks, 0, options.cuts.cut0, options.seed),
+        tail(blocks, options.cuts.cut1, static_cast<int>(blocks.size()), options.seed),
+        headOptimizer(makeOptimizer(options.optimizer, head.parameters())),
+        tailOptimizer(makeOptimizer(options.optimizer, tail.parameters())),
+        batch(options.model) {
+    if (wait.f1 && !wait.b1) {
+      throw UsageError("bad-wait",
+                       "head forward waits instead of computing, head backward does not",
+                       "let b1 wait as well");
+    }
+  }
+
+  TensorSpec spec(Flow flow, const MicroBatch& at) const {
+    return flowSpec(blocks, options.cuts, flow, sizeOf(at));
+  }
+  BlockContext context(const MicroBatch& at) const { return {options.seed, at}; }
+
+  StageOptions options;
+  StageWait wait;
+  std::vector<BlockRow> blocks;
+  ModelPart head;
+  ModelPart tail;
+  std::unique_ptr<Optimizer> headOptimizer;
+  std::unique_ptr<Optimizer> tailOptimizer;
+  LabeledBatch batch;
+  std::map<std::uint32_t, at::Tensor> headOutputs;  // by micro-batch, with their graphs
+  Placeholders placeholders;
+};
+
+ClientStage::ClientStage(const StageOptions& options, const StageWait& wait)
+    : state_(std::make_unique<State>(options, wait)) {}
+ClientStage::~ClientStage() = default;
+
+void ClientStage::beginBatch(TensorView inputs, std::span<const std::int64_t> labels) {
+  state_->batch.begin(std::move(inputs), labels);
+}
+
+Payload ClientStage::headForward(const MicroBatch& at) {
+  if (state_->wait.f1) {
+    return state_->placeholders.wait(*state_->wait.f1, state_->spec(Flow::activation0, at));
+  }
+  const at::Tensor input = state_->batch.inputs(at);
+  if (at.phase != Phase::train) {
+    const at::NoGradGuard noGrad;
+    return leavingPayload(state_->head.forward(input, state_->context(at)));
+  }
+  const at::Tensor output = state_->head.forward(input, state_->context(at));
+  if (!state_->headOutputs.emplace(at.i, output).second) {
+    throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
+  }
+  return leavingPayload(output);
+}
+
+Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
+  const bool training = at.phase == Phase::train;
+  if (state_->wait.t3) {
+    state_->batch.countOnly(at);
+    if (training) {
+      return state_->placeholders.wait(*state_->wait.t3, state_->spec(Flow::gradient1, at));
+    }
+    waitFor(*state_->wait.t3);
+    return {};
+  }
+  const at::Tensor input =
+      enteringTensor(std::move(activation1), state_->spec(Flow::activation1, at));
+  if (!training) {
+    const at::NoGradGuard noGrad;
+    state_->batch.loss(state_->tail.forward(input, state_->context(at)), at);
+    return {};
+  }
+  input.set_requires_grad(true);
+  state_->batch.loss(state_->tail.forward(input, state_->context(at)), at).backward();
+  return leavingPayload(input.grad());
+}
+
+void ClientStage::headBackward(const MicroBatch& at, Payload gradient0) {
+  const auto node = state_->headOutputs.extract(at.i);
+  if (state_->wait.b1) {
+    waitFor(*state_->wait.b1);
+    return;
+  }
+  if (node.empty()) {
+    throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
+  }
+  const at::Tensor gradient =
+      enteringTensor(std::move(gradient0), state_->spec(Flow::gradient0, at));
+  // A head without parameters, such as a flatten, has nothing to learn.
+  if (node.mapped().requires_grad()) node.mapped().backward(gradient);
+}
+
+GradientReport ClientStage::headReport() const { return state_->head.gradientReport(); }
+GradientReport ClientStage::tailReport() const { return state_->tail.gradientReport(); }
+
+void ClientStage::update(const StepDecision& decision) {
+  state_->headOptimizer->update(decision);
+  state_->tailOptimizer->update(decision);
+  state_->head.clearGradients();
+  state_->tail.clearGradients();
+}
+
+const BatchMetrics& ClientStage::metrics() const { return state_->batch.metrics(); }
+const std::vector<float>& ClientStage::losses() const { return state_->batch.losses(); }
+const ModelPart& ClientStage::head() const { return state_->head; }
+const ModelPart& ClientStage::tail() const { return state_->tail; }
+
+}  // namespace cleave

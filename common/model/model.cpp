@@ -1,0 +1,202 @@
+#include "common/model/model.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <optional>
+
+#include "common/model/advice.h"
+#include "common/model/torch_tensor.h"
+
+namespace cleave {
+
+// Each in the model's own file.
+ModelRow smallCnnModel();
+ModelRow mlpModel();
+
+namespace {
+
+template <typename Number>
+std::optional<Number> parsed(const std::string& text) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+std::string shortNumber(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+UsageError badParameter(const ModelSpec& spec, const std::string& key, const std::string& range) {
+  return UsageError("bad-model-parameter", "model " + spec.name + ": " + key + "=" +
+                                               spec.parameters.at(key) + " is not " + range);
+}
+
+// In fp64. Eight partial sums, which compilers turn into vectors; the order does not depend on
+// threads.
+double squareSum(const at::Tensor& gradient) {
+  if (!gradient.defined()) return 0;
+  const at::Tensor dense = gradient.contiguous(gradient.suggest_memory_format());
+  const std::span<const float> values(dense.const_data_ptr<float>(),
+                                      static_cast<std::size_t>(dense.numel()));
+  constexpr std::size_t kLanes = 8;
+  std::array<double, kLanes> sums{};
+  std::size_t j = 0;
+  for (; j + kLanes <= values.size(); j += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const double value = values[j + lane];
+      sums[lane] += value * value;
+    }
+  }
+  for (; j < values.size(); ++j) sums[0] += double{values[j]} * double{values[j]};
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+}  // namespace
+
+std::span<const ModelRow> modelTable() {
+  static const std::array rows = {smallCnnModel(), mlpModel()};
+  return rows;
+}
+
+const ModelRow& findModel(std::string_view name) {
+  std::vector<std::string> known;
+  for (const ModelRow& row : modelTable()) {
+    if (row.name == name) return row;
+    known.emplace_back(row.name);
+  }
+  throw UsageError("unknown-model", "there is no model '" + std::string(name) + "'",
+                   knownNames(name, known));
+}
+
+void checkCuts(const std::vector<BlockRow>& blocks, const Cuts& cuts) {
+  const int count = static_cast<int>(blocks.size());
+  if (1 <= cuts.cut0 && cuts.cut0 < cuts.cut1 && cuts.cut1 < count) return;
+  std::string list;
+  for (int b = 0; b < count; ++b) {
+    list +=
+        (b > 0 ? ", " : "") + std::to_string(b) + " " + blocks[static_cast<std::size_t>(b)].name;
+  }
+  throw UsageError("bad-cuts",
+                   "cuts " + std::to_string(cuts.cut0) + " and " + std::to_string(cuts.cut1) +
+                       " do not leave a block each to head, body and tail of the " +
+                       std::to_string(count) + " blocks: " + list,
+                   "a cut is the position of the block after it: 1 <= first < second < " +
+                       std::to_string(count));
+}
+
+void checkBatchNorm(const std::vector<BlockRow>& blocks, std::uint32_t leastSamples) {
+  for (const BlockRow& block : blocks) {
+    if (block.normValuesPerSample == 0 || block.normValuesPerSample * leastSamples >= 2) continue;
+    throw UsageError("batch-norm-too-few",
+                     "batch norm " + block.name + " would see " +
+                         std::to_string(block.normValuesPerSample * leastSamples) +
+                         " value a channel in the smallest micro-batch, of " +
+                         std::to_string(leastSamples) + " sample, and needs 2",
+                     "use a larger batch or fewer micro-batches");
+  }
+}
+
+std::int64_t ModelParameters::integer(const std::string& key, std::int64_t least,
+                                      std::int64_t greatest, std::int64_t defaultValue) {
+  known_.push_back(key);
+  const auto found = spec_.parameters.find(key);
+  if (found == spec_.parameters.end()) return defaultValue;
+  const auto value = parsed<std::int64_t>(found->second);
+  if (!value || *value < least || *value > greatest) {
+    throw badParameter(
+        spec_, key, "an integer from " + std::to_string(least) + " to " + std::to_string(greatest));
+  }
+  return *value;
+}
+
+double ModelParameters::number(const std::string& key, double least, double greatest,
+                               double defaultValue) {
+  known_.push_back(key);
+  const auto found = spec_.parameters.find(key);
+  if (found == spec_.parameters.end()) return defaultValue;
+  const auto value = parsed<double>(found->second);
+  // Written so that "nan" fails.
+  if (!value || !(*value >= least && *value <= greatest)) {
+    throw badParameter(spec_, key,
+                       "a number from " + shortNumber(least) + " to " + shortNumber(greatest));
+  }
+  return *value;
+}
+
+void ModelParameters::finish() const {
+  for (const auto& [key, value] : spec_.parameters) {
+    if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+    throw UsageError("bad-model-parameter",
+                     "model " + spec_.name + " has no parameter '" + key + "'",
+                     knownNames(key, known_));
+  }
+}
+
+ModelPart::ModelPart(const std::vector<BlockRow>& blocks, int first, int last, std::uint64_t seed,
+                     std::vector<int> cutsInside)
+    : first_(first), cutsInside_(std::move(cutsInside)) {
+  for (int b = first; b < last; ++b) {
+    if (isCutInside(b)) cutParameters_.push_back(parameters_.size());
+    blocks_.push_back(blocks.at(static_cast<std::size_t>(b)).make(seed));
+    for (NamedTensor& parameter : blocks_.back()->parameters()) {
+      parameters_.push_back(std::move(parameter));
+    }
+    for (NamedTensor& buffer : blocks_.back()->buffers()) buffers_.push_back(std::move(buffer));
+  }
+}
+
+bool ModelPart::isCutInside(int position) const {
+  return position != first_ &&
+         std::find(cutsInside_.begin(), cutsInside_.end(), position) != cutsInside_.end();
+}
+
+at::Tensor ModelPart::forward(at::Tensor x, const BlockContext& context) {
+  int position = first_;
+  for (const std::unique_ptr<Block>& block : blocks_) {
+    if (isCutInside(position)) x = crossCut(x);
+    x = block->forward(x, context);
+    ++position;
+  }
+  return x;
+}
+
+at::Tensor ModelPart::crossCut(const at::Tensor& x) {
+  const MemoryOrder order = cutOrder(static_cast<std::size_t>(x.dim()));
+  at::Tensor crossed = canonical(x, order);
+  if (crossed.requires_grad()) {
+    crossed.register_hook(
+        [order](const at::Tensor& gradient) { return canonical(gradient, order); });
+  }
+  return crossed;
+}
+
+GradientReport ModelPart::gradientReport() const {
+  GradientReport report;
+  std::size_t begin = 0;
+  // A sum a side of each cut, then their sum: as the client adds up what head, body and tail
+  // report.
+  for (std::size_t cut = 0; cut <= cutParameters_.size(); ++cut) {
+    const std::size_t end = cut < cutParameters_.size() ? cutParameters_[cut] : parameters_.size();
+    double sum = 0;
+    for (std::size_t p = begin; p < end; ++p) sum += squareSum(parameters_[p].tensor.grad());
+    report.squareSum += sum;
+    begin = end;
+  }
+  // Squares of finite floats do not overflow a double.
+  report.finite = std::isfinite(report.squareSum);
+  return report;
+}
+
+void ModelPart::clearGradients() {
+  for (const NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+}
+
+}  // namespace cleave

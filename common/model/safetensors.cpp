@@ -1,0 +1,272 @@
+#include "common/model/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "common/codec/tensor.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kLengthBytes = 8;
+constexpr std::size_t kMaxHeaderBytes = 100'000'000;
+constexpr std::size_t kMaxTensors = 100'000;
+// Four a tensor (its own, dtype, shape, data_offsets), and as many as there are tensors for
+// __metadata__.
+constexpr std::size_t kMaxNames = 5 * kMaxTensors;
+// The header is an object of objects that hold arrays.
+constexpr int kMaxDepth = 3;
+// The writer pads its header with spaces, so that the data starts on such a boundary of the file.
+constexpr std::size_t kDataAlignment = 64;
+constexpr std::string_view kMetadata = "__metadata__";
+
+struct DTypeRow {
+  std::string_view name;
+  std::size_t bytes;
+};
+constexpr std::array<DTypeRow, 4> kDTypes = {{{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}}};
+
+std::optional<std::size_t> dtypeBytesOf(std::string_view dtype) {
+  for (const DTypeRow& row : kDTypes) {
+    if (row.name == dtype) return row.bytes;
+  }
+  return std::nullopt;
+}
+
+// The bytes of such a tensor; nothing where the dtype is unknown or the shape is not one.
+std::optional<std::size_t> bytesOf(const SafetensorsEntry& entry) {
+  const std::optional<std::size_t> elementBytes = dtypeBytesOf(entry.dtype);
+  const std::optional<std::size_t> elements = TensorSpec{.shape = entry.shape}.checkedElements();
+  if (!elementBytes || !elements) return std::nullopt;
+  return *elements * *elementBytes;  // at most 2^43
+}
+
+// Text as a JSON string of ASCII only: what a file says must not reach a terminal as it is.
+std::string inQuotes(const std::string& text) {
+  return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
+[[noreturn]] void fail(const std::string& file, const std::string& fault) {
+  throw UsageError("bad-safetensors", file + ": " + fault,
+                   "fetch or write the file again; it is damaged, or no safetensors file");
+}
+
+// Watches the header while it is parsed, and stops before anything big is built. It also sees
+// repeated names, of which the parsed document shows only the last.
+class HeaderGuard {
+ public:
+  explicit HeaderGuard(const std::string& file) : file_(file) {}
+
+  bool operator()(int, Json::parse_event_t event, const Json& parsed) {
+    switch (event) {
+      case Json::parse_event_t::object_start:
+      case Json::parse_event_t::array_start:
+        if (open_.size() == kMaxDepth) fail(file_, "its header nests deeper than 3 levels");
+        if (!open_.empty() && open_.back().isArray) {
+          fail(file_, "its header has an array of something else than numbers");
+        }
+        open_.push_back({event == Json::parse_event_t::array_start, {}, 0});
+        break;
+      case Json::parse_event_t::object_end:
+      case Json::parse_event_t::array_end:
+        open_.pop_back();
+        break;
+      case Json::parse_event_t::key:
+        addKey(parsed.get_ref<const std::string&>());
+        break;
+      case Json::parse_event_t::value:
+        // Shapes are the longest arrays of the format.
+        if (!open_.empty() && open_.back().isArray && ++open_.back().values > kMaxRank) {
+          fail(file_,
+               "its header has an array of more than " + std::to_string(kMaxRank) + " values");
+        }
+        break;
+    }
+    return true;
+  }
+
+ private:
+  struct Container {
+    bool isArray;
+    std::set<std::string> keys;
+    std::size_t values;
+  };
+
+  void addKey(const std::string& key) {
+    std::set<std::string>& keys = open_.back().keys;
+    if (!keys.insert(key).second) fail(file_, "its header names " + inQuotes(key) + " twice");
+    if (open_.size() == 1 && keys.size() > kMaxTensors + 1) {  // and __metadata__
+      fail(file_, "its header has more than " + std::to_string(kMaxTensors) + " tensors");
+    }
+    if (++names_ > kMaxNames) {
+      fail(file_, "its header has more than " + std::to_string(kMaxNames) + " names");
+    }
+  }
+
+  const std::string& file_;
+  std::vector<Container> open_;
+  std::size_t names_ = 0;
+};
+
+std::span<const std::byte> headerOf(std::span<const std::byte> file, const std::string& name) {
+  if (file.size() < kLengthBytes) {
+    fail(name,
+         "too short: " + std::to_string(file.size()) + " bytes, where the header's length takes 8");
+  }
+  std::uint64_t length = 0;
+  std::memcpy(&length, file.data(), kLengthBytes);
+  if (length > kMaxHeaderBytes) {
+    fail(name, "its header claims " + std::to_string(length) + " bytes; the limit is 100 MB");
+  }
+  if (length > file.size() - kLengthBytes) {
+    fail(name, "its header claims " + std::to_string(length) + " bytes, but " +
+                   std::to_string(file.size() - kLengthBytes) + " follow");
+  }
+  return file.subspan(kLengthBytes, length);
+}
+
+Json parseHeader(std::span<const std::byte> header, const std::string& name) {
+  // The format wants the brace first; JSON parsers would also take spaces or a byte order mark.
+  const auto* const text = reinterpret_cast<const char*>(header.data());
+  if (header.empty() || *text != '{') fail(name, "its header is not a JSON object");
+  HeaderGuard guard(name);
+  try {
+    return Json::parse(text, text + header.size(), std::ref(guard));
+  } catch (const Json::parse_error& error) {
+    fail(name, "its header is not JSON, at byte " + std::to_string(error.byte));
+  } catch (const Json::out_of_range&) {
+    fail(name, "its header has a number beyond all limits");
+  }
+}
+
+void checkMetadata(const Json& metadata, const std::string& name) {
+  const bool good =
+      metadata.is_object() &&
+      std::all_of(metadata.begin(), metadata.end(), [](const Json& v) { return v.is_string(); });
+  if (!good) fail(name, "its __metadata__ is not an object of strings");
+}
+
+struct Located {
+  SafetensorsEntry entry;  // without bytes
+  std::uint64_t begin, end;
+};
+
+// `where` names file and tensor in errors.
+Located readEntry(const std::string& tensor, const Json& json, const std::string& where) {
+  const bool hasKeys = json.is_object() && json.size() == 3 && json.contains("dtype") &&
+                       json.contains("shape") && json.contains("data_offsets");
+  if (!hasKeys) fail(where, "does not consist of dtype, shape and data_offsets");
+  const Json& dtype = json["dtype"];
+  const Json& shape = json["shape"];
+  const Json& offsets = json["data_offsets"];
+  const auto isCount = [](const Json& value) { return value.is_number_unsigned(); };
+
+  if (!dtype.is_string()) fail(where, "its dtype is not a string");
+  Located located{{tensor, dtype.get<std::string>(), {}, {}}, 0, 0};
+  if (!dtypeBytesOf(located.entry.dtype)) {
+    fail(where,
+         "unknown dtype " + inQuotes(located.entry.dtype) + "; known are F32, F16, BF16, I64");
+  }
+  if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), isCount)) {
+    fail(where, "its shape is not an array of integers from 0 on");
+  }
+  // A dimension beyond the signed range becomes negative here, which bytesOf refuses.
+  located.entry.shape = shape.get<std::vector<std::int64_t>>();
+  if (!offsets.is_array() || offsets.size() != 2 || !isCount(offsets[0]) || !isCount(offsets[1])) {
+    fail(where, "its data_offsets are not two integers from 0 on");
+  }
+  located.begin = offsets[0].get<std::uint64_t>();
+  located.end = offsets[1].get<std::uint64_t>();
+
+  if (located.begin > located.end) fail(where, "its data_offsets are reversed");
+  const std::optional<std::size_t> bytes = bytesOf(located.entry);
+  if (!bytes) fail(where, "its shape has more elements than 2^40");
+  if (*bytes != located.end - located.begin) {
+    fail(where, "its shape and dtype make " + std::to_string(*bytes) + " bytes, its data_offsets " +
+                    std::to_string(located.end - located.begin));
+  }
+  return located;
+}
+
+}  // namespace
+
+std::vector<std::byte> writeSafetensors(const std::vector<SafetensorsEntry>& entries,
+                                        const std::map<std::string, std::string>& metadata) {
+  // Joined by hand, since a JSON object would sort the entries.
+  std::string header = "{";
+  if (!metadata.empty()) header += "\"" + std::string(kMetadata) + "\":" + Json(metadata).dump();
+  std::size_t dataBytes = 0;
+  for (const SafetensorsEntry& entry : entries) {
+    assert(bytesOf(entry) == entry.bytes.size());
+    const Json json = {{"dtype", entry.dtype},
+                       {"shape", entry.shape},
+                       {"data_offsets", {dataBytes, dataBytes + entry.bytes.size()}}};
+    if (header.size() > 1) header += ',';
+    header += Json(entry.name).dump() + ':' + json.dump();
+    dataBytes += entry.bytes.size();
+  }
+  header += '}';
+  const std::size_t unpadded = kLengthBytes + header.size();
+  header.append((kDataAlignment - unpadded % kDataAlignment) % kDataAlignment, ' ');
+
+  std::vector<std::byte> file(kLengthBytes + header.size() + dataBytes);
+  std::byte* next = file.data();
+  const auto append = [&next](const void* bytes, std::size_t size) {
+    if (size > 0) std::memcpy(next, bytes, size);
+    next += size;
+  };
+  const std::uint64_t headerBytes = header.size();
+  append(&headerBytes, kLengthBytes);
+  append(header.data(), header.size());
+  for (const SafetensorsEntry& entry : entries) append(entry.bytes.data(), entry.bytes.size());
+  return file;
+}
+
+std::vector<SafetensorsEntry> readSafetensors(std::span<const std::byte> file,
+                                              const std::string& name) {
+  const std::span<const std::byte> header = headerOf(file, name);
+  const std::span<const std::byte> data = file.subspan(kLengthBytes + header.size());
+  const Json json = parseHeader(header, name);
+
+  std::vector<Located> located;
+  for (const auto& [tensor, description] : json.items()) {
+    if (tensor == kMetadata) {
+      checkMetadata(description, name);
+    } else {
+      located.push_back(readEntry(tensor, description, name + ": tensor " + inQuotes(tensor)));
+    }
+  }
+  // In the order of their data, each entry must start where the one before it ended.
+  std::stable_sort(located.begin(), located.end(), [](const Located& a, const Located& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+
+  std::vector<SafetensorsEntry> entries;
+  std::uint64_t end = 0;
+  for (Located& next : located) {
+    const std::string where = name + ": tensor " + inQuotes(next.entry.name);
+    if (next.begin < end) fail(where, "its bytes overlap those of another tensor");
+    if (next.begin > end) fail(where, "a gap stands before its bytes");
+    if (next.end > data.size()) {
+      fail(where, "its bytes end at " + std::to_string(next.end) + " of the data, which has " +
+                      std::to_string(data.size()));
+    }
+    end = next.end;
+    next.entry.bytes = data.subspan(next.begin, next.end - next.begin);
+    entries.push_back(std::move(next.entry));
+  }
+  if (end != data.size()) {
+    fail(name, std::to_string(data.size() - end) + " bytes after the last tensor belong to none");
+  }
+  return entries;
+}
+
+}  // namespace cleave

@@ -1,0 +1,58 @@
+#include "common/model/stage.h"
+
+#include <ATen/Parallel.h>
+
+#include <limits>
+#include <stdexcept>
+
+#include "common/model/blocks.h"
+#include "common/model/stage_parts.h"
+#include "common/model/torch_tensor.h"
+
+namespace cleave {
+
+void BatchMetrics::add(const BatchMetrics& other) {
+  samples += other.samples;
+  for (const auto& [name, sum] : other.sums) sums[name] += sum;
+}
+
+std::vector<std::string> metricNames() { return {"loss", "top1", "top5"}; }
+
+std::size_t bodyBytes(const StageOptions& options, std::uint32_t inFlight,
+                      std::uint32_t maxSamples) {
+  const std::vector<BlockRow> blocks = checkedBlocks(options);
+  // In fp64: a peer's numbers may make more than an integer holds.
+  double parameters = 0;
+  double buffers = 0;
+  double outputs = 0;
+  for (int b = options.cuts.cut0; b < options.cuts.cut1; ++b) {
+    const BlockRow& block = blocks[static_cast<std::size_t>(b)];
+    parameters += static_cast<double>(block.parameterCount);
+    buffers += static_cast<double>(block.bufferCount);
+    outputs += static_cast<double>(elementCount(block.outputShape));
+  }
+  const double parameterBytes =
+      2.0 * sizeof(float) + static_cast<double>(optimizerStateBytes(options.optimizer));
+  const double bytes = parameters * parameterBytes + buffers * sizeof(float) +
+                       2.0 * sizeof(float) * outputs * inFlight * maxSamples;
+  constexpr auto kMax = std::numeric_limits<std::size_t>::max();
+  return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;
+}
+
+TensorSpec flowSpec(const std::vector<BlockRow>& blocks, const Cuts& cuts, Flow flow,
+                    std::uint32_t samples) {
+  const int cut = cutOf(flow) == 0 ? cuts.cut0 : cuts.cut1;
+  const Shape& output = blocks.at(static_cast<std::size_t>(cut - 1)).outputShape;
+  TensorSpec spec;
+  spec.shape = {samples};
+  spec.shape.insert(spec.shape.end(), output.begin(), output.end());
+  spec.order = cutOrder(spec.shape.size());
+  return spec;
+}
+
+void setComputeThreads(int threads) {
+  // Asking for the number also gives a thread that has not computed yet its own setting.
+  if (at::get_num_threads() != threads) at::set_num_threads(threads);
+}
+
+}  // namespace cleave

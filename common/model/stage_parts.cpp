@@ -1,0 +1,141 @@
+#include "common/model/stage_parts.h"
+
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "common/core/random.h"
+#include "common/model/blocks.h"
+#include "common/model/torch_tensor.h"
+
+namespace cleave {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Clock::time_point deadline(double milliseconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double, std::milli>(milliseconds));
+}
+
+// How many classes the logits put before the right one; of equal ones the lower counts first. A NaN
+// is never right.
+std::int64_t rankOf(std::span<const float> logits, std::int64_t label) {
+  const auto right = static_cast<std::size_t>(label);
+  std::int64_t rank = 0;
+  for (std::size_t c = 0; c < logits.size(); ++c) {
+    const bool isBehind = c < right ? logits[c] < logits[right] : logits[c] <= logits[right];
+    if (c != right && !isBehind) ++rank;
+  }
+  return rank;
+}
+
+}  // namespace
+
+std::vector<BlockRow> checkedBlocks(const StageOptions& options) {
+  std::vector<BlockRow> blocks = findModel(options.model.name).blocks(options.model);
+  checkCuts(blocks, options.cuts);
+  return blocks;
+}
+
+Payload leavingPayload(const at::Tensor& tensor) {
+  const MemoryOrder order = cutOrder(static_cast<std::size_t>(tensor.dim()));
+  return toPayload(canonical(tensor.detach(), order), order);
+}
+
+at::Tensor enteringTensor(Payload payload, const TensorSpec& expected) {
+  if (payload.view().spec != expected) {
+    throw std::logic_error("a stage got " + toString(payload.view().spec) + " instead of " +
+                           toString(expected));
+  }
+  return toTensor(std::move(payload));
+}
+
+void LabeledBatch::begin(TensorView inputs, std::span<const std::int64_t> labels) {
+  TensorSpec expected;
+  expected.shape = {static_cast<std::int64_t>(labels.size())};
+  expected.shape.insert(expected.shape.end(), model_.sampleShape.begin(), model_.sampleShape.end());
+  if (inputs.spec != expected) {
+    throw std::logic_error("a batch of " + toString(inputs.spec) + " instead of " +
+                           toString(expected));
+  }
+  const auto wrong = std::find_if(labels.begin(), labels.end(), [&](std::int64_t label) {
+    return label < 0 || label >= model_.classes;
+  });
+  if (wrong != labels.end()) {
+    throw UsageError("bad-label", "label " + std::to_string(*wrong) + " of sample " +
+                                      std::to_string(wrong - labels.begin()) +
+                                      " of the batch is not one of the model's " +
+                                      std::to_string(model_.classes) + " classes, 0 to " +
+                                      std::to_string(model_.classes - 1));
+  }
+  inputs_ = std::move(inputs);
+  labels_ = labels;
+  metrics_ = {};
+  for (const std::string& name : metricNames()) metrics_.sums[name] = 0;
+  losses_.clear();
+}
+
+at::Tensor LabeledBatch::inputs(const MicroBatch& at) const {
+  std::vector<std::int64_t> shape = inputs_.spec.shape;
+  shape[0] = sizeOf(at);
+  const std::size_t offset = microBatchOffset(at.samples, at.microBatches, at.i) *
+                             static_cast<std::size_t>(elementCount(model_.sampleShape));
+  auto* data = const_cast<std::byte*>(inputs_.data) + offset * sizeof(float);
+  return canonical(at::from_blob(data, shape), cutOrder(shape.size()));
+}
+
+std::span<const std::int64_t> LabeledBatch::labels(const MicroBatch& at) const {
+  return labels_.subspan(microBatchOffset(at.samples, at.microBatches, at.i), sizeOf(at));
+}
+
+at::Tensor LabeledBatch::loss(const at::Tensor& logits, const MicroBatch& at) {
+  const std::span<const std::int64_t> labels = this->labels(at);
+  const at::Tensor targets =
+      at::from_blob(const_cast<std::int64_t*>(labels.data()), {sizeOf(at)}, at::kLong);
+  const at::Tensor loss =
+      at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum).div(at.samples);
+  setLoss(at, loss.item<float>());
+
+  const at::Tensor rows = logits.detach().contiguous();
+  const auto classes = static_cast<std::size_t>(rows.size(1));
+  for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+    const std::span<const float> row(rows.const_data_ptr<float>() + sample * classes, classes);
+    const std::int64_t rank = rankOf(row, labels[sample]);
+    if (rank < 1) metrics_.sums["top1"] += 1;
+    if (rank < 5) metrics_.sums["top5"] += 1;
+  }
+  return loss;
+}
+
+void LabeledBatch::countOnly(const MicroBatch& at) { setLoss(at, 0); }
+
+void LabeledBatch::setLoss(const MicroBatch& at, float loss) {
+  losses_.resize(at.microBatches);
+  losses_[at.i] = loss;
+  metrics_.samples += sizeOf(at);
+  metrics_.sums["loss"] += double{loss} * at.samples;
+}
+
+Payload Placeholders::wait(double milliseconds, const TensorSpec& spec) {
+  const Clock::time_point end = deadline(milliseconds);
+  at::Tensor& tensor = tensors_[spec.shape];
+  if (!tensor.defined()) {
+    tensor = canonical(at::empty(spec.shape), spec.order);
+    fillUniform(randomKey(0, "placeholder"),
+                {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())});
+  }
+  std::this_thread::sleep_until(end);
+  return toPayload(tensor, spec.order);
+}
+
+void waitFor(double milliseconds) { std::this_thread::sleep_until(deadline(milliseconds)); }
+
+}  // namespace cleave

@@ -1,0 +1,69 @@
+// What the stages of body, client and whole model share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "common/model/stage.h"
+
+namespace cleave {
+
+// The model's blocks, after checking that the cuts fit them.
+std::vector<BlockRow> checkedBlocks(const StageOptions& options);
+
+inline std::uint32_t sizeOf(const MicroBatch& at) {
+  return microBatchSize(at.samples, at.microBatches, at.i);
+}
+
+// A tensor as it leaves a stage: out of autograd and canonical.
+Payload leavingPayload(const at::Tensor& tensor);
+// A tensor as it enters a stage. The engine has checked it: another spec is a bug of ours.
+at::Tensor enteringTensor(Payload payload, const TensorSpec& expected);
+
+// A batch with its labels, and what the loss says of it.
+class LabeledBatch {
+ public:
+  explicit LabeledBatch(const ModelSpec& model) : model_(model) {}
+
+  // Both are borrowed. Starts metrics and losses anew. Throws UsageError: a label that is no class
+  // of the model.
+  void begin(TensorView inputs, std::span<const std::int64_t> labels);
+  std::uint32_t samples() const { return static_cast<std::uint32_t>(labels_.size()); }
+
+  at::Tensor inputs(const MicroBatch& at) const;
+  // loss_i, of which the caller may ask gradients. Adds the micro-batch to metrics and losses.
+  at::Tensor loss(const at::Tensor& logits, const MicroBatch& at);
+  // Counts a micro-batch whose loss nobody computed.
+  void countOnly(const MicroBatch& at);
+
+  const BatchMetrics& metrics() const { return metrics_; }
+  const std::vector<float>& losses() const { return losses_; }
+
+ private:
+  std::span<const std::int64_t> labels(const MicroBatch& at) const;
+  void setLoss(const MicroBatch& at, float loss);
+
+  ModelSpec model_;
+  TensorView inputs_;
+  std::span<const std::int64_t> labels_;
+  BatchMetrics metrics_;
+  std::vector<float> losses_;
+};
+
+// What actions that wait hand on: tensors made once, whose values mean nothing.
+class Placeholders {
+ public:
+  // Returns `milliseconds` after it was called.
+  Payload wait(double milliseconds, const TensorSpec& spec);
+
+ private:
+  std::map<std::vector<std::int64_t>, at::Tensor> tensors_;
+};
+// The same without a tensor.
+void waitFor(double milliseconds);
+
+}  // namespace cleave

@@ -1,0 +1,53 @@
+#include <ATen/core/grad_mode.h>
+
+#include <optional>
+#include <utility>
+
+#include "common/model/stage.h"
+#include "common/model/stage_parts.h"
+
+namespace cleave {
+
+struct WholeStage::State {
+  explicit State(const StageOptions& stageOptions)
+      : State(stageOptions, checkedBlocks(stageOptions)) {}
+  State(const StageOptions& stageOptions, const std::vector<BlockRow>& blocks)
+      : options(stageOptions),
+        part(blocks, 0, static_cast<int>(blocks.size()), options.seed,
+             {options.cuts.cut0, options.cuts.cut1}),
+        optimizer(makeOptimizer(options.optimizer, part.parameters())),
+        batch(options.model) {}
+
+  StageOptions options;
+  ModelPart part;
+  std::unique_ptr<Optimizer> optimizer;
+  LabeledBatch batch;
+};
+
+WholeStage::WholeStage(const StageOptions& options) : state_(std::make_unique<State>(options)) {}
+WholeStage::~WholeStage() = default;
+
+void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
+                          TensorView inputs, std::span<const std::int64_t> labels) {
+  LabeledBatch& batch = state_->batch;
+  batch.begin(std::move(inputs), labels);
+  const bool training = phase == Phase::train;
+  const at::AutoGradMode recordGraph(training);
+  MicroBatch at{phase, step, 0, microBatchCount(batch.samples(), microBatches), batch.samples()};
+  for (; at.i < at.microBatches; ++at.i) {
+    const at::Tensor logits = state_->part.forward(batch.inputs(at), {state_->options.seed, at});
+    const at::Tensor loss = batch.loss(logits, at);
+    if (training) loss.backward();
+  }
+}
+
+void WholeStage::update(const StepDecision& decision) {
+  state_->optimizer->update(decision);
+  state_->part.clearGradients();
+}
+
+const BatchMetrics& WholeStage::metrics() const { return state_->batch.metrics(); }
+const std::vector<float>& WholeStage::losses() const { return state_->batch.losses(); }
+const ModelPart& WholeStage::part() const { return state_->part; }
+
+}  // namespace cleave

@@ -1,0 +1,340 @@
+#include "common/net/connection.h"
+
+#include <algorithm>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <cassert>
+#include <cmath>
+#include <sstream>
+#include <utility>
+
+#include "common/net/notices.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+using namespace asio::experimental::awaitable_operators;
+using asio::awaitable;
+using asio::use_awaitable;
+using boost::system::error_code;
+using boost::system::system_error;
+using std::chrono::milliseconds;
+
+constexpr double kSegmentSeconds = 5e-3;
+constexpr milliseconds kTuneEvery{100};
+constexpr milliseconds kTuneEveryAtFirst{1};  // until there is a measured rate
+
+std::string nameOf(const asio::ip::tcp::socket& socket) {
+  error_code error;
+  const auto endpoint = socket.remote_endpoint(error);
+  if (error) return {};
+  std::ostringstream name;
+  name << endpoint;
+  return name.str();
+}
+
+// Runs `task`, and cancels it after `time`. Returns whether it ended by itself; throws what it
+// threw.
+awaitable<bool> endsWithin(milliseconds time, awaitable<void> task) {
+  asio::steady_timer timer(co_await asio::this_coro::executor, time);
+  std::exception_ptr error;
+  // || waits for a success: a task that throws would have to wait for the timer.
+  const auto guarded = [&]() -> awaitable<void> {
+    try {
+      co_await std::move(task);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  };
+  const auto first = co_await (guarded() || timer.async_wait(use_awaitable));
+  if (first.index() == 1) co_return false;
+  if (error) std::rethrow_exception(error);
+  co_return true;
+}
+
+}  // namespace
+
+Connection::Connection(asio::ip::tcp::socket socket, ConnectionOptions options)
+    : options_(options),
+      peer_(nameOf(socket)),
+      wakeUp_(socket.get_executor(), 1),
+      watchTimer_(socket.get_executor()),
+      stream_(std::move(socket), options.checksum) {
+  stream_.limitUnsent(segmentBytes());
+}
+
+// ---- Handshake ----
+
+awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionState state) {
+  HandshakeFrame frame{};
+  try {
+    if (co_await endsWithin(options_.helloDeadline, receiveHandshake(state, frame)))
+      co_return frame;
+    throw RunError("hello-timeout",
+                   peerName() + " did not complete its part of the handshake within " +
+                       std::to_string(options_.helloDeadline.count()) + " ms",
+                   "check that host and port are those of a Cleave daemon");
+  } catch (const system_error& error) {
+    endWith(std::make_exception_ptr(lost(error.code(), "before the handshake was done")), false);
+  } catch (const Error& error) {
+    endWith(std::current_exception(), error.code() != "not-cleave");
+  }
+  if (tellPeer_) {
+    const auto tell = [this]() -> awaitable<void> {
+      co_await sayFailure();
+      co_await stream_.drain();  // see readUntilEnd()
+    };
+    try {
+      co_await endsWithin(kFailureWait, tell());
+    } catch (const system_error&) {
+      // The peer has closed, as it should.
+    }
+  }
+  std::rethrow_exception(cause_);
+}
+
+awaitable<void> Connection::receiveHandshake(ConnectionState state, HandshakeFrame& frame) {
+  const FrameStream::Head head = co_await stream_.readHead(state);
+  co_await stream_.readPayload(head, {});
+  if (head.header.kind == FrameKind::failure) {
+    endWith(std::make_exception_ptr(errorFromFailure(head.metadata)), false);
+    std::rethrow_exception(cause_);
+  }
+  frame.kind = head.header.kind;
+  frame.metadata.assign(reinterpret_cast<const char*>(head.metadata.data()), head.metadata.size());
+}
+
+awaitable<void> Connection::writeHandshakeFrame(FrameKind kind, std::string metadata) {
+  FrameHeader header;
+  header.kind = kind;
+  header.metadataBytes = static_cast<std::uint32_t>(metadata.size());
+  const bool isHello = kind == FrameKind::hello;
+  checkFrame(header, isHello ? ConnectionState::awaitingHello : ConnectionState::awaitingHelloOk);
+  try {
+    if (co_await endsWithin(options_.helloDeadline, stream_.write(kind, 0, metadata, {})))
+      co_return;
+  } catch (const system_error& error) {
+    throw lost(error.code(), "before the handshake was done");
+  }
+  throw RunError("hello-timeout", peerName() + " does not read the handshake");
+}
+
+// ---- The life of a connection ----
+
+awaitable<std::string> Connection::run(FrameSink& sink) {
+  if (cause_) endBy_ = now() + kFailureWait;  // fail() came first: the time to tell it begins here
+  co_await ((readUntilEnd(sink) && writeUntilEnd()) || watch());
+  stream_.close();
+
+  if (!cause_ && !peerBye_ && !byeSent_) cause_ = writeError_;
+  if (cause_) std::rethrow_exception(cause_);
+  assert(peerBye_ || ourBye_);
+  co_return peerBye_ ? *peerBye_ : *ourBye_;
+}
+
+void Connection::wake() { wakeUp_.try_send(error_code()); }
+
+void Connection::sayBye(std::string reason) {
+  if (!ourBye_) ourBye_ = std::move(reason);
+  wake();
+}
+
+void Connection::fail(std::exception_ptr error) { endWith(asError(std::move(error)), true); }
+
+void Connection::endWith(std::exception_ptr cause, bool tellPeer) {
+  if (cause_) return;
+  cause_ = std::move(cause);
+  tellPeer_ = tellPeer;
+  endWithin(tellPeer ? kFailureWait : milliseconds(0));
+  wake();
+}
+
+void Connection::endWithin(milliseconds time) {
+  endBy_ = std::min(endBy_.value_or(SteadyTime::max()), now() + time);
+  watchTimer_.cancel();
+}
+
+// ---- Reading ----
+
+awaitable<void> Connection::readUntilEnd(FrameSink& sink) {
+  try {
+    co_await readFrames(sink);
+  } catch (const system_error& error) {
+    streamEnded(error.code());
+    co_return;
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  if (!tellPeer_) co_return;
+  // Bytes left unread would turn the close into a reset, which may reach the peer before our
+  // Failure does.
+  try {
+    co_await stream_.drain();
+  } catch (const system_error&) {
+    // The peer has closed, or the time is up.
+  }
+}
+
+awaitable<void> Connection::readFrames(FrameSink& sink) {
+  while (true) {
+    const FrameStream::Head head = co_await stream_.readHead(ConnectionState::open);
+    if (cause_) co_return;  // fail() came meanwhile: the sink hears no more
+    std::span<std::byte> place;
+    if (isTensorData(head.header.kind)) place = sink.placePayload(head.header, head.metadata);
+    co_await stream_.readPayload(head, place);
+    if (cause_) co_return;
+
+    switch (head.header.kind) {
+      case FrameKind::ping:
+        outbox_.pushControl(FrameKind::pong, pongMetadata(head.metadata));
+        wake();
+        break;
+      case FrameKind::pong:
+        break;  // that it came is all there is to know
+      case FrameKind::failure:
+        endWith(std::make_exception_ptr(errorFromFailure(head.metadata)), false);
+        co_return;
+      case FrameKind::bye:
+        receivedBye(head.metadata);
+        co_return;
+      default:
+        sink.receivedFrame(head.header, head.metadata, place);
+    }
+    if (outbox_.size() > kMaxQueued) {
+      throw ProtocolError("not-reading", peerName() + " sends, but does not read: " +
+                                             std::to_string(outbox_.size()) +
+                                             " frames wait for it");
+    }
+  }
+}
+
+// Nothing follows a peer's Bye. Ours follows what is queued.
+void Connection::receivedBye(std::span<const std::byte> metadata) {
+  peerBye_ = reasonFromBye(metadata);
+  if (!ourBye_) ourBye_ = "done";
+  endWithin(kByeWait);  // the peer waits no longer for our Bye
+  wake();
+}
+
+void Connection::streamEnded(const error_code& error) {
+  if (byeSent_) return;  // as good as the peer's Bye
+  if (!writeError_) {
+    const char* when = stream_.isMidFrame() ? "in the middle of a frame" : "without a Bye";
+    writeError_ = std::make_exception_ptr(lost(error, when));
+  }
+  endWith(writeError_, false);
+}
+
+RunError Connection::lost(const error_code& error, const std::string& when) const {
+  if (error == asio::error::eof) {
+    return RunError("connection-closed", peerName() + " closed the connection " + when,
+                    "its log says why");
+  }
+  return RunError("connection-lost",
+                  "the connection to " + peerName() + " was lost: " + error.message());
+}
+
+// ---- Writing ----
+
+awaitable<void> Connection::writeUntilEnd() {
+  try {
+    co_await writeFrames();
+  } catch (const system_error& error) {
+    // A peer that fails tells why, and closes: what it said is still to be read.
+    writeError_ = std::make_exception_ptr(lost(error.code(), "while it was written to"));
+    endWithin(kFailureWait);
+    co_return;
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  if (!tellPeer_) co_return;
+  try {
+    co_await sayFailure();
+  } catch (const system_error&) {
+    // The peer is gone, or does not read: it was worth a try.
+  }
+}
+
+awaitable<void> Connection::writeFrames() {
+  while (!cause_) {
+    tuneSegments();
+    if (const auto frame = outbox_.next(segmentBytes())) {
+      co_await stream_.write(frame->kind, frame->stream, frame->metadata, frame->payload);
+      if (frame->written) frame->written();
+    } else if (ourBye_) {
+      const std::string metadata = byeMetadata(*ourBye_);
+      co_await stream_.write(FrameKind::bye, 0, metadata, {});
+      byeSent_ = true;
+      endWithin(kByeWait);
+      co_return;
+    } else {
+      co_await wakeUp_.async_receive(use_awaitable);
+    }
+  }
+}
+
+awaitable<void> Connection::sayFailure() {
+  std::string metadata;
+  try {
+    std::rethrow_exception(cause_);
+  } catch (const Error& error) {
+    metadata = failureMetadata(error);
+  }
+  co_await stream_.write(FrameKind::failure, 0, metadata, {});
+  stream_.endWriting();
+}
+
+void Connection::tuneSegments() {
+  const SteadyTime time = now();
+  if (time - tunedAt_ < (rateMeasured_ ? kTuneEvery : kTuneEveryAtFirst)) return;
+  tunedAt_ = time;
+  const LinkInfo link = stream_.linkInfo();
+  const double wanted = std::clamp<double>(std::round(link.deliveryRate * kSegmentSeconds),
+                                           kMinSegmentBytes, kMaxSegmentBytes);
+  const auto current = static_cast<double>(segmentBytes());
+  if (link.senderLimited && wanted <= current) return;  // only a lower bound is known
+  rateMeasured_ = !link.senderLimited;
+  if (std::abs(wanted - current) < current / 4) return;
+  segmentBytes_.store(static_cast<std::size_t>(wanted), std::memory_order_relaxed);
+  stream_.limitUnsent(segmentBytes());
+}
+
+// ---- Watching ----
+
+// Pings, finds a peer that has fallen silent, and returns at endBy_, which ends reader and writer.
+awaitable<void> Connection::watch() {
+  const SteadyTime start = now();
+  SteadyTime pingAt = start + options_.pingEvery;
+  while (true) {
+    const SteadyTime time = now();
+    const SteadyTime silentAt = std::max(start, stream_.lastArrival()) + longestSilence();
+    if (endBy_) {
+      if (time >= *endBy_) co_return;
+    } else if (time >= silentAt) {
+      fail(std::make_exception_ptr(silent()));
+    } else if (time >= pingAt) {
+      outbox_.pushControl(FrameKind::ping, pingMetadata());
+      wake();
+      pingAt = time + options_.pingEvery;
+    }
+    watchTimer_.expires_at(endBy_ ? *endBy_ : std::min(pingAt, silentAt));
+    error_code rearmed;  // by endWithin(): look again
+    co_await watchTimer_.async_wait(asio::redirect_error(use_awaitable, rearmed));
+  }
+}
+
+RunError Connection::silent() const {
+  return RunError("peer-silent",
+                  peerName() + " has sent nothing for " + std::to_string(longestSilence().count()) +
+                      " ms, not even an answer to a Ping",
+                  "see whether it still runs, and whether the network between is up");
+}
+
+ByteCounts Connection::bytes() const { return stream_.bytes(); }
+
+LinkInfo Connection::linkInfo() const { return stream_.linkInfo(); }
+
+}  // namespace cleave

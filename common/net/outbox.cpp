@@ -1,0 +1,78 @@
+#include "common/net/outbox.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "common/core/clock.h"
+#include "proto/wire.pb.h"
+
+namespace cleave {
+namespace {
+
+std::string segmentMetadata(std::uint64_t offset, const std::string& sha256) {
+  wire::Segment segment;
+  segment.set_offset(offset);
+  segment.set_sha256(sha256);
+  return segment.SerializeAsString();
+}
+
+}  // namespace
+
+void Outbox::pushControl(FrameKind kind, std::string metadata) {
+  OutgoingFrame frame;
+  frame.kind = kind;
+  frame.metadata = std::move(metadata);
+  control_.push_back(std::move(frame));
+}
+
+void Outbox::pushTensor(OutgoingTensor tensor) {
+  auto stream = std::make_shared<Stream>();
+  stream->tensor = std::move(tensor);
+  // Before the first that is less urgent, even one under way: it goes on when this one is done.
+  const auto place = std::upper_bound(
+      streams_.begin(), streams_.end(), stream->tensor.priority,
+      [](int priority, const auto& other) { return priority < other->tensor.priority; });
+  streams_.insert(place, std::move(stream));
+}
+
+std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes) {
+  assert(segmentBytes > 0 && segmentBytes <= kMaxSegmentBytes);
+  if (!control_.empty()) {
+    OutgoingFrame frame = std::move(control_.front());
+    control_.pop_front();
+    return frame;
+  }
+  if (streams_.empty()) return std::nullopt;
+
+  const std::shared_ptr<Stream> stream = streams_.front();
+  const OutgoingTensor& tensor = stream->tensor;
+  const bool first = stream->id == 0;
+  const std::size_t rest = tensor.bytes.size() - stream->offset;
+
+  OutgoingFrame frame;
+  frame.payload = tensor.bytes.subspan(stream->offset, std::min(rest, segmentBytes));
+  frame.owner = tensor.owner;
+  // The digest stands in the metadata of a Segment, so with one even a short stream has a second
+  // frame.
+  const bool digestFollows = first && !tensor.sha256.empty();
+  const bool last = frame.payload.size() == rest && !digestFollows;
+  if (first) {
+    stream->id = nextStream_++;
+    frame.kind = FrameKind::tensor;
+    frame.metadata = tensor.openMetadata(secondsSince(tensor.queuedAt));
+  } else {
+    frame.kind = FrameKind::segment;
+    frame.metadata = segmentMetadata(stream->offset, last ? tensor.sha256 : std::string());
+  }
+  frame.stream = stream->id;
+  stream->offset += frame.payload.size();
+  stream->wireBytes += kHeaderBytes + frame.metadata.size() + frame.payload.size();
+  if (last) {
+    streams_.pop_front();
+    frame.written = [stream] { stream->tensor.written(stream->wireBytes); };
+  }
+  return frame;
+}
+
+}  // namespace cleave

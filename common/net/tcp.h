@@ -1,0 +1,33 @@
+// What the kernel does with, and knows of, a TCP connection. In a file of its own because
+// <linux/tcp.h>, which has all of TCP_INFO, cannot be included together with Asio. `socket` is a
+// file descriptor. Errors are ignored: without these options a connection is slower, but right.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace cleave {
+
+// The kernel's view (TCP_INFO).
+struct LinkInfo {
+  double deliveryRate = 0;  // bytes a second
+  double roundTripSeconds = 0;
+  std::uint64_t retransmits = 0;  // segments, total
+  // deliveryRate is no more than a lower bound: the kernel had too little to send to measure it.
+  bool senderLimited = false;
+};
+
+// Nothing where the socket is not a TCP connection.
+std::optional<LinkInfo> readLinkInfo(int socket);
+
+// TCP_NODELAY: frames leave at once.
+void sendWithoutDelay(int socket);
+// TCP_NOTSENT_LOWAT: the kernel takes more only while less than this is unsent, so that an urgent
+// tensor does not wait behind a long queue in the kernel.
+void limitUnsent(int socket, std::size_t bytes);
+// TCP_USER_TIMEOUT: what was sent and stays unacknowledged for so long ends the connection.
+void limitUnacknowledged(int socket, std::chrono::milliseconds time);
+
+}  // namespace cleave

@@ -1,0 +1,75 @@
+// The files that a run leaves on either side (docs/metrics.md is their contract): transfers.csv, steps.csv, epochs.csv.
+// Bytes and seconds are recorded apart; every bandwidth is derived from them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/core/record.h"
+#include "common/pipeline/engine.h"
+#include "common/pipeline/tensor_link.h"
+
+namespace cleave {
+
+struct RunIdentity {
+  std::string run;
+  std::uint64_t session = 0;
+};
+
+// One row of steps.csv. What a side does not know stays empty.
+struct StepRow {
+  std::string phase;  // "train", "eval"; "handshake" and "bye" carry the bytes before the first and after the last batch
+  std::optional<std::uint64_t> step;
+  std::optional<std::uint64_t> epoch;
+  std::optional<MicroBatch> at;
+  std::optional<double> learningRate;
+  std::optional<double> gradientNorm;
+  std::optional<double> seconds;
+  ActionSeconds actions{};
+  bool hasActions = false;
+  std::vector<std::optional<double>> metrics;  // as many as the run's metric names
+};
+
+// One row of epochs.csv.
+struct EpochRow {
+  std::uint64_t epoch = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t samples = 0;
+  double trainSeconds = 0;
+  std::optional<double> evalSeconds;
+  std::vector<std::optional<double>> trainMetrics;
+  std::vector<std::optional<double>> evalMetrics;
+};
+
+class RunFiles {
+ public:
+  // Creates the three files in `folder`, which exists. Throws RunError. `metrics` are the columns that this side knows.
+  RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
+           std::vector<std::string> metrics);
+
+  // Any thread; none of these blocks.
+  void transfer(const TransferRecord& record);
+  // Bytes and codec seconds of the row are those since the row before.
+  void step(const StepRow& row, const LinkTotals& totals);
+  void epoch(const EpochRow& row, const LinkTotals& totals);
+
+  static std::vector<std::string> transferColumns();
+  static std::vector<std::string> stepColumns(const std::vector<std::string>& metrics);
+  static std::vector<std::string> epochColumns(const std::vector<std::string>& metrics);
+
+ private:
+  const RunIdentity identity_;
+  const std::vector<std::string> metrics_;
+  std::mutex mutex_;
+  LinkTotals lastStep_;
+  LinkTotals lastEpoch_;
+  std::shared_ptr<Recorder::Table> transfers_;
+  std::shared_ptr<Recorder::Table> steps_;
+  std::shared_ptr<Recorder::Table> epochs_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,23 @@
+// What the codec files share: their make functions, which registry.cpp puts into the table, and the
+// one error of every decoder.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/codec/codec.h"
+#include "common/codec/spec.h"
+
+namespace cleave {
+
+std::unique_ptr<Codec> makeNone(const CodecSpec& spec);
+std::unique_ptr<Codec> makeFp16(const CodecSpec& spec);
+std::unique_ptr<Codec> makeBf16(const CodecSpec& spec);
+std::unique_ptr<Codec> makeUniform(const CodecSpec& spec);
+
+// Throws ProtocolError "bad-payload"; `fault` says what does not fit.
+[[noreturn]] void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault);
+// Throws it where a payload's length, which the tensor's spec fixes, is another.
+void checkPayloadSize(const Codec& codec, const Key& key, std::size_t bytes, std::size_t expected);
+
+}  // namespace cleave

@@ -1,0 +1,51 @@
+#include "compression/registry.h"
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "common/core/config.h"
+#include "compression/codecs.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::array<CodecRow, 4> kCodecs = {{
+    {"none", "", "the values as they are", "none", makeNone},
+    {"fp16", "", "16-bit floats of IEEE 754; above 65504 becomes infinity", "fp16", makeFp16},
+    {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16},
+    {"uniform", "bits=1..16", "2^bits even steps from a tensor's least value to its greatest",
+     "uniform:bits=8", makeUniform},
+}};
+
+}  // namespace
+
+std::span<const CodecRow> codecTable() { return kCodecs; }
+
+std::unique_ptr<Codec> makeCodec(std::string_view text) {
+  const CodecSpec spec = parseCodecSpec(text);
+  std::vector<std::string> names;
+  std::string list;
+  for (const CodecRow& row : kCodecs) {
+    if (row.name == spec.name) return row.make(spec);
+    names.emplace_back(row.name);
+    list += (list.empty() ? "" : ", ") + names.back();
+    if (!row.parameters.empty()) list += ":" + std::string(row.parameters);
+  }
+  const std::string nearest = nearestName(spec.name, names);
+  throw UsageError("unknown-codec", "'" + spec.name + "' is not a codec",
+                   (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list);
+}
+
+void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault) {
+  throw ProtocolError("bad-payload",
+                      toString(key) + " cannot be decoded by " + codec.spec() + ": " + fault);
+}
+
+void checkPayloadSize(const Codec& codec, const Key& key, std::size_t bytes, std::size_t expected) {
+  if (bytes == expected) return;
+  throwBadPayload(codec, key,
+                  std::to_string(bytes) + " bytes came, " + std::to_string(expected) + " are due");
+}
+
+}  // namespace cleave

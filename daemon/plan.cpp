@@ -1,0 +1,149 @@
+#include "daemon/plan.h"
+
+#include <utility>
+
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+// More than any experiment needs, and little enough that products of them fit 64 bits.
+constexpr std::uint32_t kMaxBatch = 1 << 20;
+constexpr std::uint64_t kMaxSampleElements = std::uint64_t{1} << 28;
+constexpr std::uint32_t kMaxClasses = 1 << 20;
+
+[[noreturn]] void refuse(const std::string& sentence, const std::string& fix = "") {
+  throw UsageError("bad-run-spec", sentence, fix);
+}
+
+ModelSpec modelSpec(const wire::RunSpec& spec) {
+  ModelSpec model;
+  model.name = spec.model();
+  for (const auto& [key, value] : spec.model_parameters()) model.parameters[key] = value;
+  if (spec.sample_shape().empty() || spec.sample_shape_size() >= static_cast<int>(kMaxRank)) {
+    refuse("a sample has " + std::to_string(spec.sample_shape_size()) + " dimensions");
+  }
+  std::uint64_t elements = 1;
+  for (const std::uint64_t dim : spec.sample_shape()) {
+    if (dim == 0 || dim > kMaxSampleElements || (elements *= dim) > kMaxSampleElements) {
+      refuse("a sample's shape is empty or too large");
+    }
+    model.sampleShape.push_back(static_cast<std::int64_t>(dim));
+  }
+  if (spec.classes() < 2 || spec.classes() > kMaxClasses) {
+    refuse(std::to_string(spec.classes()) + " classes are not in 2…" + std::to_string(kMaxClasses));
+  }
+  model.classes = static_cast<int>(spec.classes());
+  return model;
+}
+
+std::array<std::shared_ptr<const Codec>, kTensorFlows> codecsOf(const wire::RunSpec& spec) {
+  std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
+  for (const auto& [name, text] : spec.codecs()) {
+    const auto flow = flowFromName(name);
+    if (!flow || static_cast<std::size_t>(*flow) >= kTensorFlows) {
+      refuse("'" + name + "' is not a flow with a codec",
+             "flows are activation/0, activation/1, gradient/1 and gradient/0");
+    }
+    codecs[static_cast<std::size_t>(*flow)] = makeCodec(text);
+  }
+  for (auto& codec : codecs) {
+    if (!codec) codec = makeCodec("none");
+  }
+  return codecs;
+}
+
+}  // namespace
+
+RunPlan planRun(const wire::RunSpec& spec) {
+  RunPlan plan;
+  plan.stage.model = modelSpec(spec);
+  plan.blocks = findModel(spec.model()).blocks(plan.stage.model);
+  constexpr std::uint32_t kMostBlocks = 1 << 16;
+  plan.stage.cuts = {static_cast<int>(std::min(spec.cut0(), kMostBlocks)),
+                     static_cast<int>(std::min(spec.cut1(), kMostBlocks))};
+  checkCuts(plan.blocks, plan.stage.cuts);
+  plan.stage.optimizer.name = spec.optimizer().name();
+  for (const auto& [key, value] : spec.optimizer().parameters()) {
+    plan.stage.optimizer.parameters[key] = value;
+  }
+  checkOptimizer(plan.stage.optimizer);
+  plan.stage.seed = spec.seed();
+  if (spec.precision() != "f32") refuse("the precision '" + spec.precision() + "' is not f32");
+  if (spec.wait().has_f2()) plan.wait.f2 = spec.wait().f2();
+  if (spec.wait().has_b2()) plan.wait.b2 = spec.wait().b2();
+
+  plan.schedule = &findSchedule(spec.schedule());
+  plan.maxBatch = spec.max_batch();
+  plan.microBatches = spec.micro_batches();
+  if (plan.maxBatch == 0 || plan.maxBatch > kMaxBatch) {
+    refuse("a batch of " + std::to_string(plan.maxBatch) + " samples is not in 1…" +
+           std::to_string(kMaxBatch));
+  }
+  if (plan.microBatches == 0 || plan.microBatches > plan.maxBatch) {
+    refuse(std::to_string(plan.microBatches) + " micro-batches do not divide a batch of " +
+               std::to_string(plan.maxBatch) + " samples",
+           "train.micro_batches must be in 1…train.batch");
+  }
+  plan.inFlight = resolveInFlight(*plan.schedule, spec.in_flight(), plan.microBatches);
+  plan.stepsPerEpoch = spec.steps_per_epoch();
+  plan.codecs = codecsOf(spec);
+  return plan;
+}
+
+TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
+  TensorLinkOptions options;
+  options.role = role;
+  options.seed = plan.stage.seed;
+  options.microBatches = plan.microBatches;
+  options.inFlight = plan.inFlight;
+  options.maxBatch = plan.maxBatch;
+  options.codecs = plan.codecs;
+  options.spec = [blocks = plan.blocks, cuts = plan.stage.cuts](Flow flow, std::uint32_t samples) {
+    return flowSpec(blocks, cuts, flow, samples);
+  };
+  options.priority = plan.schedule->linkPriority;
+  options.maxBlobBytes = maxWeightsBytes(plan);
+  return options;
+}
+
+std::int64_t parameterCount(const std::vector<BlockRow>& blocks, int first, int last) {
+  std::int64_t count = 0;
+  for (int index = first; index < last; ++index) {
+    count += blocks[static_cast<std::size_t>(index)].parameterCount;
+  }
+  return count;
+}
+
+std::int64_t bufferCount(const std::vector<BlockRow>& blocks, int first, int last) {
+  std::int64_t count = 0;
+  for (int index = first; index < last; ++index) {
+    count += blocks[static_cast<std::size_t>(index)].bufferCount;
+  }
+  return count;
+}
+
+std::size_t serverBytes(const RunPlan& plan) {
+  const std::uint32_t samples = plan.maxMicroBatchSamples();
+  std::size_t tensors = 0;
+  for (const Flow flow : {Flow::activation0, Flow::activation1, Flow::gradient1, Flow::gradient0}) {
+    const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
+    // Decoded and encoded; the encoded replies are the ones kept.
+    tensors += spec.bytes() +
+               plan.codecs[static_cast<std::size_t>(flow)]->maxEncodedBytes(spec);
+  }
+  // In evaluation the replies of a whole batch are kept.
+  const TensorSpec reply = flowSpec(plan.blocks, plan.stage.cuts, Flow::activation1, plan.maxBatch);
+  return bodyBytes(plan.stage, plan.inFlight, samples) + plan.inFlight * tensors + reply.bytes();
+}
+
+std::uint64_t maxWeightsBytes(const RunPlan& plan) {
+  const auto [first, last] = plan.stage.cuts;
+  const auto elements = parameterCount(plan.blocks, first, last) + bufferCount(plan.blocks, first, last);
+  // 8 bytes an element is more than any dtype takes; a block has a handful of tensors with a line of header each.
+  constexpr std::uint64_t kHeaderBytesABlock = 4096;
+  return static_cast<std::uint64_t>(elements) * 8 +
+         kHeaderBytesABlock * static_cast<std::uint64_t>(last - first + 1);
+}
+
+}  // namespace cleave

@@ -1,0 +1,51 @@
+// A run, resolved: what both daemons derive from the run spec that the client sends, by the same code, so that they cannot
+// disagree.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/codec/codec.h"
+#include "common/model/stage.h"
+#include "common/pipeline/schedule.h"
+#include "common/pipeline/tensor_link.h"
+#include "proto/wire.pb.h"
+
+namespace cleave {
+
+struct RunPlan {
+  StageOptions stage;
+  StageWait wait;  // f2 and b2 only; the client adds its own
+  std::vector<BlockRow> blocks;
+  const Schedule* schedule = nullptr;
+  std::uint32_t microBatches = 1;
+  std::uint32_t inFlight = 1;
+  std::uint32_t maxBatch = 1;
+  std::uint64_t stepsPerEpoch = 0;
+  std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
+
+  std::uint32_t maxMicroBatchSamples() const {
+    return microBatchSize(maxBatch, microBatchCount(maxBatch, microBatches), 0);
+  }
+};
+
+// Throws UsageError: what is unknown, out of range, or does not fit. Builds and allocates nothing.
+RunPlan planRun(const wire::RunSpec& spec);
+
+// What a tensor link needs of a plan; the caller adds what is its own.
+TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
+
+// Elements of the blocks' parameters, and of their buffers.
+std::int64_t parameterCount(const std::vector<BlockRow>& blocks, int first, int last);
+std::int64_t bufferCount(const std::vector<BlockRow>& blocks, int first, int last);
+
+// Bytes the server needs for a run: the body with what autograd saves, the four flows' tensors and the kept replies of
+// the micro-batches in flight.
+std::size_t serverBytes(const RunPlan& plan);
+
+// The most bytes that the body's weights take as safetensors.
+std::uint64_t maxWeightsBytes(const RunPlan& plan);
+
+}  // namespace cleave

@@ -1,0 +1,48 @@
+#include "daemon/run_folder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "common/core/environment.h"
+#include "common/core/error.h"
+#include "common/core/record.h"
+
+namespace cleave {
+
+void checkRunId(const std::string& id) {
+  constexpr std::size_t kMostCharacters = 64;
+  const bool fits = std::all_of(id.begin(), id.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
+  if (!fits || id.empty() || id.size() > kMostCharacters) {
+    throw UsageError("bad-run-id", "a run id that does not fit was given",
+                     "use 1 to 64 of a-z, 0-9 and -");
+  }
+}
+
+void makeRunFolder(const std::string& folder) {
+  std::error_code error;
+  if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
+    throw UsageError("run-exists", "the run directory " + folder + " exists already",
+                     "give another with --run-dir, or remove it: rm -r " + folder);
+  }
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw RunError("not-writable", "cannot make the run directory " + folder + ": " + error.message(),
+                   "give a directory you may write to with --run-dir");
+  }
+  if (::access(folder.c_str(), W_OK) != 0) {
+    throw RunError("not-writable", "the run directory " + folder + " is not writable",
+                   "give a directory you may write to with --run-dir");
+  }
+}
+
+void writeRunDescription(const std::string& folder, const std::string& config, int threads) {
+  writeFileDurably(folder + "/config.yaml", config);
+  writeFileDurably(folder + "/environment.json", describeEnvironment(threads).dump(2) + "\n");
+}
+
+}  // namespace cleave

@@ -1,0 +1,21 @@
+// The folder a run leaves its files in, on either side.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <spdlog/logger.h>
+
+namespace cleave {
+
+// Throws UsageError unless the id is [a-z0-9-]{1,64}.
+void checkRunId(const std::string& id);
+
+// Makes the folder with its parents. Throws UsageError "run-exists" where it is there and not empty, RunError where it
+// can't be made or written to.
+void makeRunFolder(const std::string& folder);
+
+// Writes config.yaml and environment.json into it.
+void writeRunDescription(const std::string& folder, const std::string& config, int threads);
+
+}  // namespace cleave

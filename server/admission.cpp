@@ -1,0 +1,58 @@
+#include "server/admission.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cleave {
+namespace {
+
+std::string mib(std::size_t bytes) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  return std::to_string((bytes + kMiB - 1) / kMiB) + " MiB";
+}
+
+}  // namespace
+
+Admission::Ticket::Ticket(Admission& admission, std::string runId, std::size_t bytes)
+    : admission_(admission), runId_(std::move(runId)), bytes_(bytes) {
+  admission_.runs_.insert(runId_);
+  admission_.bytes_ += bytes_;
+}
+
+Admission::Ticket::~Ticket() {
+  admission_.runs_.erase(runId_);
+  admission_.bytes_ -= bytes_;
+}
+
+std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& runId, const RunPlan& plan) {
+  const std::string& model = plan.stage.model.name;
+  const auto& allowed = settings_.allowedModels;
+  if (std::find(allowed.begin(), allowed.end(), model) == allowed.end()) {
+    std::string list;
+    for (const std::string& name : allowed) list += (list.empty() ? "" : ", ") + name;
+    throw UsageError("model-not-allowed", "this server does not allow the model " + model,
+                     "it allows " + list + " (models.allow in its configuration)");
+  }
+  if (runs_.contains(runId)) {
+    throw UsageError("run-in-use", "the run " + runId + " is connected to this server already",
+                     "end it first, or give this one another name");
+  }
+  if (runs_.size() >= settings_.maxSessions) {
+    throw RunError("too-many-sessions",
+                   "this server serves its " + std::to_string(settings_.maxSessions) +
+                       " sessions already (limits.sessions in its configuration)",
+                   "try again when one has ended");
+  }
+  const std::size_t needed = serverBytes(plan);
+  const std::size_t left = settings_.memoryBytes - std::min(settings_.memoryBytes, bytes_);
+  if (needed > left) {
+    throw RunError("not-enough-memory",
+                   "the run needs " + mib(needed) + " at the server, which has " + mib(left) +
+                       " left of " + mib(settings_.memoryBytes) +
+                       " (limits.memory_mib in its configuration)",
+                   "use a smaller batch, more micro-batches with fewer in flight, or a smaller body");
+  }
+  return std::make_unique<Ticket>(*this, runId, needed);
+}
+
+}  // namespace cleave

@@ -1,0 +1,58 @@
+#include "server/run_record.h"
+
+namespace cleave {
+
+void RunRecord::begin(const LinkTotals& totals) {
+  StepRow row;
+  row.phase = "handshake";
+  files_.step(row, totals);
+  last_ = now();
+  lastTotals_ = totals;
+}
+
+void RunRecord::finishedBatch(const Engine& engine, const LinkTotals& totals) {
+  const MicroBatch at = *engine.batch();
+  const double seconds = secondsSince(last_);
+  last_ = now();
+  const bool train = at.phase == Phase::train;
+  const std::uint64_t epoch = stepsPerEpoch_ == 0 ? 1 : (engine.applied() + stepsPerEpoch_ - 1) / stepsPerEpoch_;
+
+  // An epoch ends with its evaluation, which is over when a step of the next one is done.
+  if (train && epoch_ && epoch_->epoch != epoch) writeEpoch();
+  if (!epoch_) {
+    epoch_.emplace();
+    epoch_->epoch = epoch;
+  }
+  if (train) {
+    ++epoch_->steps;
+    epoch_->samples += at.samples;
+    epoch_->trainSeconds += seconds;
+  } else {
+    epoch_->evalSeconds = epoch_->evalSeconds.value_or(0) + seconds;
+  }
+  lastTotals_ = totals;
+
+  StepRow row;
+  row.phase = phaseName(at.phase);
+  row.step = at.step;
+  row.epoch = epoch;
+  row.at = at;
+  row.seconds = seconds;
+  row.actions = engine.seconds();
+  row.hasActions = true;
+  files_.step(row, totals);
+}
+
+void RunRecord::writeEpoch() {
+  files_.epoch(*epoch_, lastTotals_);
+  epoch_.reset();
+}
+
+void RunRecord::end(const LinkTotals& totals) {
+  if (epoch_) writeEpoch();
+  StepRow row;
+  row.phase = "bye";
+  files_.step(row, totals);
+}
+
+}  // namespace cleave

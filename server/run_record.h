@@ -1,0 +1,31 @@
+// What the server writes down of a run, batch by batch. Device thread, but for the first and the last row.
+#pragma once
+
+#include <optional>
+
+#include "common/core/clock.h"
+#include "common/pipeline/engine.h"
+#include "common/pipeline/run_files.h"
+
+namespace cleave {
+
+class RunRecord {
+ public:
+  RunRecord(RunFiles& files, std::uint64_t stepsPerEpoch)
+      : files_(files), stepsPerEpoch_(stepsPerEpoch) {}
+
+  void begin(const LinkTotals& totals);  // after the handshake
+  void finishedBatch(const Engine& engine, const LinkTotals& totals);
+  void end(const LinkTotals& totals);    // the connection is closed
+
+ private:
+  void writeEpoch();
+
+  RunFiles& files_;
+  const std::uint64_t stepsPerEpoch_;
+  SteadyTime last_;
+  LinkTotals lastTotals_;
+  std::optional<EpochRow> epoch_;  // not yet written
+};
+
+}  // namespace cleave

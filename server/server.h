@@ -1,0 +1,53 @@
+// Listens, and serves each client in a session of its own.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <atomic>
+#include <memory>
+#include <set>
+
+#include "common/net/io_thread.h"
+#include "server/session.h"
+
+namespace cleave {
+
+class Server {
+ public:
+  // Binds. Throws UsageError "port-in-use", "cannot-bind".
+  explicit Server(const ServerSettings& settings);
+  ~Server();
+
+  std::uint16_t port() const { return port_; }
+  // Serves on the calling thread, which becomes the device thread, until SIGINT or SIGTERM: sessions end, and their clients
+  // are told. A second signal ends the process at once.
+  void run();
+
+ private:
+  boost::asio::awaitable<void> accept();
+  boost::asio::awaitable<void> waitForSignals();
+  void start(boost::asio::ip::tcp::socket socket);
+  void shutDown();
+
+  const ServerSettings& settings_;
+  DeviceExecutor device_;
+  Recorder recorder_;
+  Admission admission_;
+  boost::asio::thread_pool codecThreads_{1};
+  IoThread io_;
+  ServerContext context_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::signal_set signals_;
+  std::uint16_t port_ = 0;
+
+  // io thread
+  std::set<std::shared_ptr<Session>> sessions_;
+  std::uint64_t nextSession_ = 1;
+  bool shuttingDown_ = false;
+
+  std::atomic<bool> stopped_ = false;
+};
+
+}  // namespace cleave

@@ -1,0 +1,238 @@
+#include "server/session.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <optional>
+#include <utility>
+
+#include "common/core/config.h"
+#include "common/core/environment.h"
+#include "common/core/log.h"
+#include "common/pipeline/worker.h"
+#include "common/pipeline/wire_messages.h"
+#include "daemon/action_tables.h"
+#include "daemon/plan.h"
+#include "daemon/run_folder.h"
+#include "server/run_record.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+
+// Runs `function` on the device thread; the coroutine goes on on the io thread when it is done, or with what it threw.
+template <typename Function>
+asio::awaitable<void> onDevice(ServerContext& context, Function function) {
+  co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(std::exception_ptr)>(
+      [&context](auto handler, Function inner) {
+        auto shared = std::make_shared<decltype(handler)>(std::move(handler));
+        context.device.post([io = context.io, shared, inner = std::move(inner)]() mutable {
+          std::exception_ptr error;
+          try {
+            inner();
+          } catch (...) {
+            error = std::current_exception();
+          }
+          asio::post(io, [shared, error] { (*shared)(error); });
+        });
+      },
+      asio::use_awaitable, std::move(function));
+}
+
+wire::Refused refusal(const Error& error) {
+  // A refusal must fit the handshake's frame, whatever names stand in it.
+  constexpr std::size_t kMostCharacters = 1024;
+  wire::Refused refused;
+  refused.set_code(error.code());
+  refused.set_sentence(std::string(error.what()).substr(0, kMostCharacters));
+  refused.set_fix(error.fix().substr(0, kMostCharacters));
+  return refused;
+}
+
+// JSON is YAML too.
+std::string jsonOf(const wire::RunSpec& spec) {
+  std::string json;
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  const auto status = google::protobuf::util::MessageToJsonString(spec, &json, options);
+  if (!status.ok()) throw RunError("internal-error", "cannot write the run spec as JSON");
+  return json;
+}
+
+void checkVersion(const wire::Hello& hello) {
+  if (hello.least_version() <= kWireVersion && kWireVersion <= hello.greatest_version()) return;
+  throw RunError("version-mismatch",
+                 "the client speaks versions " + std::to_string(hello.least_version()) + " to " +
+                     std::to_string(hello.greatest_version()) + " of the wire, this server version " +
+                     std::to_string(kWireVersion),
+                 "install the same release of Cleave on both machines");
+}
+
+// Two daemons on one machine share its cores.
+int resolveThreads(std::uint32_t asked, const ServerSettings& settings, bool clientIsLocal) {
+  const int cores = usableCores();
+  const int most = settings.threads == 0 ? cores : std::min(settings.threads, cores);
+  if (asked > 0) return std::min<int>(static_cast<int>(std::min(asked, 1024u)), most);
+  return std::max(1, clientIsLocal ? std::min(most, cores / 2) : most);
+}
+
+}  // namespace
+
+// What an admitted run owns. Stage and engine are built, used and destroyed on the device thread.
+struct Session::Run {
+  wire::Hello hello;
+  RunPlan plan;
+  int threads = 1;
+  std::unique_ptr<Admission::Ticket> ticket;
+  std::string folder;
+  std::shared_ptr<spdlog::logger> log;
+  std::shared_ptr<RunFiles> files;
+  std::unique_ptr<RunRecord> record;
+  std::unique_ptr<BodyStage> stage;
+  std::shared_ptr<TensorLink> link;
+  std::shared_ptr<EngineWorker> worker;
+  std::uint64_t applied = 0;
+  std::uint64_t duplicates = 0;
+};
+
+Session::Session(ServerContext& context, asio::ip::tcp::socket socket, std::uint64_t number)
+    : context_(context), number_(number) {
+  boost::system::error_code error;
+  const auto remote = socket.remote_endpoint(error);
+  clientIsLocal_ = !error && remote.address().is_loopback();
+  connection_ = std::make_shared<Connection>(std::move(socket), ConnectionOptions{});
+}
+
+Session::~Session() = default;
+
+void Session::shutDown() {
+  connection_->fail(std::make_exception_ptr(
+      RunError("shutting-down", "the server is shutting down", "start it again and run again")));
+}
+
+asio::awaitable<void> Session::serve() {
+  std::exception_ptr refused;
+  try {
+    co_await openRun();
+  } catch (...) {
+    refused = std::current_exception();
+  }
+  if (refused) {
+    wire::Refused answer;
+    try {
+      std::rethrow_exception(refused);
+    } catch (const Error& error) {
+      processLog()->warn("session {} from {}: refused: {}", number_, connection_->peer(), error.what());
+      answer = refusal(error);
+    } catch (const std::exception& error) {
+      processLog()->error("session {} from {}: failed: {}", number_, connection_->peer(), error.what());
+      answer = refusal(RunError("internal-error", "the server failed to build the run's model"));
+    }
+    try {
+      co_await connection_->writeHandshakeFrame(FrameKind::refused, answer.SerializeAsString());
+    } catch (const std::exception&) {
+      // The client has gone already: its refusal is logged above.
+    }
+  } else {
+    co_await serveRun();
+  }
+  co_await closeRun();
+}
+
+asio::awaitable<void> Session::openRun() {
+  const auto frame = co_await connection_->readHandshakeFrame(ConnectionState::awaitingHello);
+  run_ = std::make_unique<Run>();
+  Run& run = *run_;
+  run.hello = parseMetadata<wire::Hello>(
+      FrameKind::hello, std::as_bytes(std::span(frame.metadata.data(), frame.metadata.size())));
+  checkVersion(run.hello);
+  const std::string& runId = run.hello.run_id();
+  checkRunId(runId);
+  run.plan = planRun(run.hello.run_spec());
+  run.ticket = context_.admission.admit(runId, run.plan);
+  run.threads = resolveThreads(run.hello.run_spec().threads(), context_.settings, clientIsLocal_);
+  run.folder = context_.settings.store + "/local/" + runId;
+  makeRunFolder(run.folder);
+  writeRunDescription(run.folder,
+                      context_.settings.resolved + "run_spec: " + jsonOf(run.hello.run_spec()) + "\n",
+                      run.threads);
+  run.log = runLog(run.folder + "/log.txt", "run " + runId + ": ");
+  run.files = std::make_shared<RunFiles>(context_.recorder, run.folder, RunIdentity{runId, number_},
+                                         std::vector<std::string>{});
+  run.record = std::make_unique<RunRecord>(*run.files, run.plan.stepsPerEpoch);
+  co_await onDevice(context_, [&run] {
+    setComputeThreads(run.threads);
+    run.stage = std::make_unique<BodyStage>(run.plan.stage, run.plan.wait);
+  });
+
+  TensorLinkOptions options = linkOptions(run.plan, Role::server);
+  options.errorEvery = context_.settings.errorEvery;
+  const auto mailbox = std::make_shared<Mailbox>(context_.device);
+  run.link = std::make_shared<TensorLink>(
+      std::move(options), connection_, context_.pool, context_.io, context_.codecThreads,
+      [mailbox](Message message) { mailbox->deliver(std::move(message)); },
+      [files = run.files](const TransferRecord& record) { files->transfer(record); });
+  run.worker = std::make_shared<EngineWorker>(
+      EngineOptions{Role::server, run.plan.schedule, run.plan.microBatches, run.plan.inFlight, false},
+      run.link, mailbox, bodyActions(*run.stage, run.threads, context_.settings.fetchWeights),
+      [&run] { run.record->finishedBatch(run.worker->engine(), run.link->totals()); },
+      [connection = connection_, io = context_.io](std::exception_ptr error) {
+        asio::post(io, [connection, error] { connection->fail(error); });
+      });
+
+  wire::HelloOk ok;
+  ok.set_version(kWireVersion);
+  ok.set_threads(static_cast<std::uint32_t>(run.threads));
+  ok.set_in_flight(run.plan.inFlight);
+  ok.set_session(number_);
+  ok.set_software(softwareVersion());
+  ok.set_body_bytes(maxWeightsBytes(run.plan));
+  ok.set_weights_allowed(context_.settings.fetchWeights);
+  co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
+  run.record->begin(run.link->totals());
+  run.log->info("session {} from {}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}, {} threads",
+                number_, connection_->peer(), run.plan.stage.model.name, run.plan.stage.cuts.cut0,
+                run.plan.stage.cuts.cut1 - 1, run.plan.microBatches, run.plan.inFlight,
+                run.plan.schedule->name, run.threads);
+}
+
+asio::awaitable<void> Session::serveRun() {
+  Run& run = *run_;
+  context_.device.attach(run.worker);
+  try {
+    const std::string reason = co_await connection_->run(*run.link);
+    run.log->info("session {}: the client said goodbye ({})", number_, reason);
+  } catch (const std::exception& error) {
+    run.log->warn("session {}: ended: {}", number_, error.what());
+  }
+}
+
+asio::awaitable<void> Session::closeRun() {
+  if (!run_) co_return;
+  Run& run = *run_;
+  if (run.worker) {
+    run.worker->stop();
+    context_.device.detach(run.worker);
+  }
+  co_await onDevice(context_, [&run] {
+    if (run.worker) {
+      run.applied = run.worker->engine().applied();
+      run.duplicates = run.worker->engine().duplicates();
+    }
+    run.worker.reset();
+    run.stage.reset();
+  });
+  if (run.link) {
+    run.link->recordUnacknowledged();
+    const LinkTotals totals = run.link->totals();
+    run.record->end(totals);
+    run.log->info("session {}: {} steps applied, {} bytes up, {} bytes down, {} duplicates", number_,
+                  run.applied, totals.up(), totals.down(), totals.duplicates + run.duplicates);
+  }
+  run_.reset();
+}
+
+}  // namespace cleave

@@ -1,0 +1,53 @@
+// One client's run while it is connected: handshake, admission, training, the end.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <memory>
+
+#include "common/core/buffer.h"
+#include "common/core/executor.h"
+#include "common/core/record.h"
+#include "common/net/connection.h"
+#include "server/admission.h"
+#include "server/settings.h"
+
+namespace cleave {
+
+// What all sessions share. Outlives them.
+struct ServerContext {
+  const ServerSettings& settings;
+  DeviceExecutor& device;
+  Recorder& recorder;
+  std::shared_ptr<BufferPool> pool;
+  boost::asio::any_io_executor io;
+  boost::asio::any_io_executor codecThreads;
+  Admission& admission;
+};
+
+class Session {
+ public:
+  Session(ServerContext& context, boost::asio::ip::tcp::socket socket, std::uint64_t number);
+  ~Session();
+
+  // Serves the client to the end. Throws nothing: whatever goes wrong ends this session alone, and is logged. io thread.
+  boost::asio::awaitable<void> serve();
+  // Ends the session; the client is told why.
+  void shutDown();
+
+ private:
+  struct Run;
+  boost::asio::awaitable<void> openRun();
+  boost::asio::awaitable<void> serveRun();
+  boost::asio::awaitable<void> closeRun();
+
+  ServerContext& context_;
+  std::shared_ptr<Connection> connection_;
+  const std::uint64_t number_;
+  bool clientIsLocal_ = false;
+  std::unique_ptr<Run> run_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,55 @@
+#include "server/settings.h"
+
+#include <boost/asio/ip/address.hpp>
+
+#include "common/model/model.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+std::vector<std::string> allModels() {
+  std::vector<std::string> names;
+  for (const ModelRow& row : modelTable()) names.emplace_back(row.name);
+  return names;
+}
+
+}  // namespace
+
+bool isLoopback(const std::string& address) {
+  boost::system::error_code error;
+  const auto parsed = boost::asio::ip::make_address(address, error);
+  return !error && parsed.is_loopback();
+}
+
+ServerSettings readServerSettings(Config& config) {
+  ServerSettings settings;
+  settings.address = config.text("listen.address", settings.address);
+  boost::system::error_code error;
+  boost::asio::ip::make_address(settings.address, error);
+  if (error) {
+    throw UsageError("bad-config",
+                     config.where("listen.address") + ": listen.address is '" + settings.address +
+                         "', which is no IP address",
+                     "use 127.0.0.1 for this machine alone, or the address of one of its interfaces");
+  }
+  settings.port = static_cast<std::uint16_t>(config.integer("listen.port", 0, 65535, settings.port));
+  settings.device = config.text("device", settings.device, {"cpu"});
+  settings.threads = static_cast<int>(config.integer("threads", 0, 1024, settings.threads));
+  settings.allowedModels = config.texts("models.allow", allModels());
+  for (const std::string& name : settings.allowedModels) findModel(name);
+  settings.maxSessions =
+      static_cast<std::uint32_t>(config.integer("limits.sessions", 1, 10000, settings.maxSessions));
+  settings.memoryBytes =
+      kMiB * static_cast<std::size_t>(config.integer("limits.memory_mib", 1, 1 << 24, 8192));
+  settings.store = config.text("store", settings.store);
+  settings.fetchWeights = config.boolean("weights.fetch", settings.fetchWeights);
+  settings.errorEvery = static_cast<std::uint32_t>(
+      config.integer("metrics.error_every", 0, 1 << 30, settings.errorEvery));
+  config.refuseUnknown();
+  settings.resolved = config.resolved();
+  return settings;
+}
+
+}  // namespace cleave

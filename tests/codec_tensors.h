@@ -1,0 +1,73 @@
+// What the tests of codecs share: tensors on the heap of exactly their size, so that
+// AddressSanitizer sees every access beyond, and encoding and decoding with checks of what is
+// written.
+#pragma once
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "common/codec/codec.h"
+#include "compression/convert.h"
+
+namespace cleave::test {
+
+using Bytes = std::vector<std::byte>;
+
+inline const Key kKey{Phase::train, 3, 1, Flow::gradient0};
+
+struct Tensor {
+  TensorSpec spec;
+  Bytes bytes;
+
+  TensorView view() const { return {bytes.data(), spec}; }
+};
+
+inline Tensor tensorOf(const std::vector<float>& values, DType dtype = DType::f32) {
+  Tensor tensor{{dtype, {static_cast<std::int64_t>(values.size())}}, {}};
+  tensor.bytes.resize(tensor.spec.bytes());
+  fromFloat(values.data(), values.size(), dtype, tensor.bytes.data());
+  return tensor;
+}
+
+inline std::vector<float> valuesOf(const Tensor& tensor) {
+  std::vector<float> values(tensor.spec.elements());
+  toFloat(tensor.bytes.data(), tensor.spec.dtype, values.size(), values.data());
+  return values;
+}
+
+// Writes over `fill`; checks that encode keeps to its room.
+inline Bytes encodeOver(std::byte fill, const Codec& codec, const Tensor& tensor) {
+  constexpr std::size_t kGuard = 64;
+  const std::size_t most = codec.maxEncodedBytes(tensor.spec);
+  Bytes out(most + kGuard, fill);
+  CutContext cut;
+  const Encoded encoded = codec.encode({7, kKey}, nullptr, cut, tensor.view(), {out.data(), most});
+  REQUIRE(encoded.bytes <= most);
+  REQUIRE(std::all_of(out.begin() + static_cast<std::ptrdiff_t>(encoded.bytes), out.end(),
+                      [fill](std::byte b) { return b == fill; }));
+  return {out.begin(), out.begin() + static_cast<std::ptrdiff_t>(encoded.bytes)};
+}
+
+// Twice, over different memory: the same bytes must come, and none be left out.
+inline Bytes encode(const Codec& codec, const Tensor& tensor) {
+  const Bytes bytes = encodeOver(std::byte{0xa5}, codec, tensor);
+  REQUIRE(encodeOver(std::byte{0x5a}, codec, tensor) == bytes);
+  return bytes;
+}
+
+inline Tensor decodeOver(std::byte fill, const Codec& codec, const Bytes& bytes,
+                         const TensorSpec& spec) {
+  Tensor tensor{spec, Bytes(spec.bytes(), fill)};
+  CutContext cut;
+  codec.decode({7, kKey}, nullptr, cut, bytes, {tensor.bytes.data(), spec});
+  return tensor;
+}
+
+inline Tensor decode(const Codec& codec, const Bytes& bytes, const TensorSpec& spec) {
+  Tensor tensor = decodeOver(std::byte{0xa5}, codec, bytes, spec);
+  REQUIRE(decodeOver(std::byte{0x5a}, codec, bytes, spec).bytes == tensor.bytes);
+  return tensor;
+}
+
+}  // namespace cleave::test

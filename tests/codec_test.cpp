@@ -1,0 +1,218 @@
+// The contract of codecs, held against every row of the table.
+#include <cmath>
+#include <limits>
+
+#include "common/core/random.h"
+#include "compression/registry.h"
+#include "tests/codec_tensors.h"
+
+using namespace cleave;
+using namespace cleave::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kLargest = std::numeric_limits<float>::max();
+
+// Every row's example, and the widths of `uniform` that pack differently.
+std::vector<std::string> contractSpecs() {
+  std::vector<std::string> specs;
+  for (const CodecRow& row : codecTable()) specs.emplace_back(row.example);
+  for (const char* bits : {"1", "3", "4", "12", "16"})
+    specs.push_back("uniform:bits=" + std::string(bits));
+  return specs;
+}
+
+std::vector<float> normal(std::size_t elements) {
+  std::vector<float> values(elements);
+  fillNormal(randomKey(1, "codec-test"), values);
+  return values;
+}
+
+std::vector<Tensor> sampleTensors() {
+  std::vector<std::vector<float>> values = {{},           {-1.5f},         {-0.0f},
+                                            {0.25f, -3},  {1, 2, 3, 4, 5}, normal(2 * 3 * 4 * 5),
+                                            normal(1024), normal(2061)};
+  values.emplace_back(100, 2.5f);  // constant
+  values.emplace_back(100, -0.0f);
+  values.emplace_back(normal(100)).back() = -kLargest;  // -inf in f16
+  values.back().front() = kLargest;
+  values.emplace_back(normal(100));  // subnormal, also in f16
+  for (float& value : values.back()) value *= 1e-42f;
+  std::vector<Tensor> tensors;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const std::vector<float>& sample : values) {
+      Tensor tensor = tensorOf(sample, dtype);
+      const std::vector<float> converted = valuesOf(tensor);
+      const bool finite =
+          std::all_of(converted.begin(), converted.end(), [](float x) { return std::isfinite(x); });
+      if (finite) tensors.push_back(std::move(tensor));
+    }
+    Tensor image = tensorOf(normal(2 * 3 * 4 * 5), dtype);
+    image.spec.shape = {2, 3, 4, 5};
+    image.spec.order = MemoryOrder::channelsLast;
+    tensors.push_back(image);
+    Tensor scalar = tensorOf({0.5f}, dtype);
+    scalar.spec.shape = {};
+    tensors.push_back(scalar);
+  }
+  return tensors;
+}
+
+// Decodes bytes that no encoder need have made. A refusal must say what was refused.
+bool isRefused(const Codec& codec, const Bytes& bytes, const TensorSpec& spec) {
+  try {
+    decodeOver(std::byte{0xa5}, codec, bytes, spec);
+    return false;
+  } catch (const ProtocolError& error) {
+    REQUIRE(error.code() == "bad-payload");
+    REQUIRE_THAT(error.what(), Contains(codec.spec()) && Contains(toString(kKey)));
+    return true;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the table's rows are named once, and their examples are theirs") {
+  std::vector<std::string_view> names;
+  for (const CodecRow& row : codecTable()) {
+    CHECK(std::find(names.begin(), names.end(), row.name) == names.end());
+    names.push_back(row.name);
+    CHECK(parseCodecSpec(row.example).name == row.name);
+    CHECK_FALSE(row.description.empty());
+  }
+  CHECK(names == std::vector<std::string_view>{"none", "fp16", "bf16", "uniform"});
+}
+
+TEST_CASE("a codec's spec makes an equal codec") {
+  for (const std::string& text : contractSpecs()) {
+    const std::unique_ptr<Codec> codec = makeCodec(text);
+    CHECK(codec->spec() == text);
+    CHECK(makeCodec(codec->spec())->spec() == codec->spec());
+    CHECK(codec->isIdentity() == (text == "none"));
+  }
+}
+
+TEST_CASE("every codec encodes within its bound, the same bytes each time, and decodes them") {
+  for (const std::string& text : contractSpecs()) {
+    const std::unique_ptr<Codec> codec = makeCodec(text);
+    for (const Tensor& tensor : sampleTensors()) {
+      INFO(text << " " << toString(tensor.spec));
+      const Bytes bytes = encode(*codec, tensor);
+      const Tensor decoded = decode(*codec, bytes, tensor.spec);
+      CHECK((bytes.size() <= tensor.spec.bytes() + 1));
+      if (codec->isIdentity()) CHECK(bytes == tensor.bytes);
+      if (codec->isIdentity()) CHECK(decoded.bytes == tensor.bytes);
+    }
+  }
+}
+
+TEST_CASE("every codec carries what is not finite, or says so with the key") {
+  for (const std::string& text : contractSpecs()) {
+    const std::unique_ptr<Codec> codec = makeCodec(text);
+    for (const float bad : {kNaN, kInfinity, -kInfinity}) {
+      for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+        for (const std::size_t elements : {1, 3, 40, 1024, 1100}) {
+          for (const std::size_t place : {std::size_t{0}, elements / 2, elements - 1}) {
+            INFO(text << " with " << bad << " at " << place << " of " << elements);
+            std::vector<float> values = normal(elements);
+            values[place] = bad;
+            const Tensor tensor = tensorOf(values, dtype);
+            try {
+              const float carried =
+                  valuesOf(decode(*codec, encode(*codec, tensor), tensor.spec))[place];
+              REQUIRE((std::isnan(bad) ? std::isnan(carried) : carried == bad));
+            } catch (const NonFiniteError& error) {
+              REQUIRE(error.code() == "non-finite");
+              REQUIRE_THAT(error.what(), Contains(toString(kKey)));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a payload cut short at any length, or one byte too long, is refused") {
+  for (const std::string& text : contractSpecs()) {
+    const std::unique_ptr<Codec> codec = makeCodec(text);
+    for (const Tensor& tensor : sampleTensors()) {
+      INFO(text << " " << toString(tensor.spec));
+      const Bytes bytes = encode(*codec, tensor);
+      const std::size_t stride = std::max<std::size_t>(bytes.size() / 300, 1);
+      for (std::size_t length = 0; length < bytes.size(); length += stride) {
+        const Bytes truncated(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
+        REQUIRE(isRefused(*codec, truncated, tensor.spec));
+      }
+      Bytes longer = bytes;
+      longer.push_back(std::byte{0});
+      longer.shrink_to_fit();
+      REQUIRE(isRefused(*codec, longer, tensor.spec));
+    }
+  }
+}
+
+TEST_CASE("each byte of a payload set to 0x00 or 0xff is refused or decoded in bounds") {
+  for (const std::string& text : contractSpecs()) {
+    const std::unique_ptr<Codec> codec = makeCodec(text);
+    for (const std::size_t elements : {2, 50}) {
+      const Tensor tensor = tensorOf(normal(elements));
+      const Bytes bytes = encode(*codec, tensor);
+      for (std::size_t place = 0; place < bytes.size(); ++place) {
+        for (const std::byte value : {std::byte{0x00}, std::byte{0xff}}) {
+          Bytes garbled = bytes;
+          garbled[place] = value;
+          isRefused(*codec, garbled, tensor.spec);  // its checks are the test
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("bits flipped at random are refused or decoded in bounds") {
+  const RandomKey key = randomKey(2, "flips");
+  std::uint64_t draw = 0;
+  for (const std::string& text : contractSpecs()) {
+    const std::unique_ptr<Codec> codec = makeCodec(text);
+    for (const DType dtype : {DType::f32, DType::f16}) {
+      const Tensor tensor = tensorOf(normal(77), dtype);
+      const Bytes bytes = encode(*codec, tensor);
+      for (int round = 0; round < 300; ++round) {
+        Bytes garbled = bytes;
+        for (int flip = 0; flip <= round % 8; ++flip) {
+          const std::uint64_t bits = randomBits(key, draw++);
+          garbled[(bits >> 8) % garbled.size()] ^= std::byte{1} << (bits % 8);
+        }
+        isRefused(*codec, garbled, tensor.spec);
+      }
+    }
+  }
+}
+
+TEST_CASE("an unknown codec is refused with the nearest name and the list") {
+  try {
+    makeCodec("unifrom:bits=8");
+    FAIL("no error");
+  } catch (const UsageError& error) {
+    CHECK(error.code() == "unknown-codec");
+    CHECK(error.what() == std::string("'unifrom' is not a codec"));
+    CHECK(error.fix() == "did you mean uniform? known are none, fp16, bf16, uniform:bits=1..16");
+  }
+  CHECK_THROWS_AS(makeCodec(""), UsageError);
+}
+
+TEST_CASE("parameters that a codec does not have are refused") {
+  const std::string text =
+      GENERATE("none:bits=8", "fp16:x=1", "bf16(none)", "uniform", "uniform:bits=0",
+               "uniform:bits=17", "uniform:bit=8,bits=8", "uniform:bits=8(none)");
+  INFO(text);
+  try {
+    makeCodec(text);
+    FAIL("no error");
+  } catch (const UsageError& error) {
+    CHECK(error.code() == "bad-codec-spec");
+    CHECK_FALSE(error.fix().empty());
+  }
+}

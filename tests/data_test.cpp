@@ -1,0 +1,450 @@
+// What a data file gives, and what each damage of one is called; synthetic data and slices.
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "client/data/dataset.h"
+#include "client/data/unpack.h"
+
+namespace cleave::test {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes idx(const std::vector<std::uint32_t>& dimensions, const Bytes& elements,
+          std::uint8_t type = 0x08) {
+  Bytes bytes = {0, 0, type, static_cast<std::uint8_t>(dimensions.size())};
+  for (const std::uint32_t dimension : dimensions) {
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      bytes.push_back(static_cast<std::uint8_t>(dimension >> shift));
+    }
+  }
+  bytes.insert(bytes.end(), elements.begin(), elements.end());
+  return bytes;
+}
+
+Bytes counting(std::size_t size) {
+  Bytes bytes(size);
+  for (std::size_t j = 0; j < size; ++j) bytes[j] = static_cast<std::uint8_t>(j * 7);
+  return bytes;
+}
+
+Bytes gzip(const Bytes& plain) {
+  z_stream stream = {};
+  REQUIRE(deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+  Bytes packed(deflateBound(&stream, plain.size()));
+  stream.next_in = const_cast<Bytef*>(plain.data());
+  stream.avail_in = static_cast<uInt>(plain.size());
+  stream.next_out = packed.data();
+  stream.avail_out = static_cast<uInt>(packed.size());
+  REQUIRE(deflate(&stream, Z_FINISH) == Z_STREAM_END);
+  packed.resize(stream.total_out);
+  deflateEnd(&stream);
+  return packed;
+}
+
+// Three images of 2x4 and their labels, in files of their own; each test damages one.
+class Files {
+ public:
+  Files()
+      : folder_(std::filesystem::temp_directory_path() /
+                ("cleave_data_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(folder_);
+    writeImages(goodImages());
+    writeLabels(goodLabels());
+  }
+  ~Files() { std::filesystem::remove_all(folder_); }
+
+  static Bytes goodImages() { return idx({3, 2, 4}, counting(24)); }
+  static Bytes goodLabels() { return idx({3}, {2, 0, 9}); }
+  void writeImages(const Bytes& bytes) const { write("images", bytes); }
+  void writeLabels(const Bytes& bytes) const { write("labels", bytes); }
+  std::string path(const std::string& name) const { return folder_ / name; }
+  IdxOptions options() const { return {.images = path("images"), .labels = path("labels")}; }
+
+ private:
+  void write(const std::string& name, const Bytes& bytes) const {
+    std::ofstream file(path(name), std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  }
+  std::filesystem::path folder_;
+};
+
+// Opening fails with `code`, a sentence that names the file and says `fault`, and advice.
+void checkRefused(const IdxOptions& options, const std::string& file, const std::string& code,
+                  const std::string& fault) {
+  CAPTURE(fault);
+  try {
+    openIdx(options);
+    FAIL("nothing was thrown");
+  } catch (const UsageError& error) {
+    CHECK(error.code() == code);
+    CHECK_THAT(error.what(), Catch::StartsWith(file + " ") && Catch::Contains(fault));
+    CHECK_FALSE(error.fix().empty());
+  }
+}
+
+void checkImagesRefused(const Bytes& bytes, const std::string& code, const std::string& fault) {
+  const Files files;
+  files.writeImages(bytes);
+  checkRefused(files.options(), files.path("images"), code, fault);
+}
+
+void checkLabelsRefused(const Bytes& bytes, const std::string& code, const std::string& fault) {
+  const Files files;
+  files.writeLabels(bytes);
+  checkRefused(files.options(), files.path("labels"), code, fault);
+}
+
+std::vector<float> readSample(const Dataset& data, std::uint32_t index) {
+  std::size_t elements = 1;
+  for (const std::int64_t dimension : data.sampleShape())
+    elements *= static_cast<std::size_t>(dimension);
+  std::vector<float> sample(elements);
+  data.read(index, sample);
+  return sample;
+}
+
+std::int64_t labelOf(const Dataset& data, std::uint32_t index) {
+  std::vector<float> sample(readSample(data, 0).size());
+  return data.read(index, sample);
+}
+
+TEST_CASE("IDX pixels become (x / 255 - mean) / deviation, and labels come with them") {
+  const Files files;
+  IdxOptions options = files.options();
+  options.mean = 0.25;
+  options.deviation = 0.5;
+  const auto data = openIdx(options);
+  CHECK(data->size() == 3);
+  CHECK(data->classes() == 10);
+  CHECK(data->sampleShape() == std::vector<std::int64_t>{1, 2, 4});
+  const Bytes pixels = counting(24);
+  for (std::uint32_t index = 0; index < 3; ++index) {
+    const std::vector<float> sample = readSample(*data, index);
+    for (std::size_t j = 0; j < 8; ++j) {
+      CHECK(sample[j] == static_cast<float>((pixels[index * 8 + j] / 255.0 - 0.25) / 0.5));
+    }
+  }
+  CHECK(labelOf(*data, 0) == 2);
+  CHECK(labelOf(*data, 1) == 0);
+  CHECK(labelOf(*data, 2) == 9);
+}
+
+TEST_CASE("IDX images of rank 4 have channels") {
+  const Files files;
+  files.writeImages(idx({3, 3, 1, 2}, counting(18)));
+  const auto data = openIdx(files.options());
+  CHECK(data->sampleShape() == std::vector<std::int64_t>{3, 1, 2});
+  CHECK(readSample(*data, 2).size() == 6);
+}
+
+TEST_CASE("gzip is told by content, and gives the same data as plain") {
+  const Files files;
+  const auto plain = openIdx(files.options());
+  files.writeImages(gzip(Files::goodImages()));
+  files.writeLabels(gzip(Files::goodLabels()));
+  const auto unpacked = openIdx(files.options());
+  REQUIRE(unpacked->size() == plain->size());
+  for (std::uint32_t index = 0; index < plain->size(); ++index) {
+    CHECK(readSample(*unpacked, index) == readSample(*plain, index));
+    CHECK(labelOf(*unpacked, index) == labelOf(*plain, index));
+  }
+}
+
+TEST_CASE("gzip data larger than any chunk, in several members, unpack whole") {
+  const Files files;
+  const Bytes plain = counting(3'000'001);
+  Bytes packed = gzip(Bytes(plain.begin(), plain.begin() + 2'000'000));
+  const Bytes second = gzip(Bytes(plain.begin() + 2'000'000, plain.end()));
+  packed.insert(packed.end(), second.begin(), second.end());
+  files.writeImages(packed);
+  CHECK(readUnpacked(files.path("images"), plain.size()) == plain);
+}
+
+TEST_CASE("more bytes than the limit are refused, plain or unpacked") {
+  const Files files;
+  const Bytes bytes(3'000'000);
+  for (const Bytes& content : {bytes, gzip(bytes)}) {
+    files.writeImages(content);
+    CHECK(readUnpacked(files.path("images"), bytes.size()) == bytes);
+    CHECK_THROWS_WITH(readUnpacked(files.path("images"), bytes.size() - 1),
+                      Catch::Contains("more than 2999999 bytes"));
+  }
+}
+
+TEST_CASE("a missing file") {
+  const Files files;
+  IdxOptions options = files.options();
+  options.images = files.path("absent");
+  checkRefused(options, options.images, "data-missing", "there is no such file");
+  options = files.options();
+  options.labels = files.path("");
+  checkRefused(options, options.labels, "data-missing", "it is not a regular file");
+}
+
+TEST_CASE("missing Fashion-MNIST says what to install") {
+  IdxOptions options;
+  options.images = "/nowhere/fashion-mnist/train-images-idx3-ubyte.gz";
+  try {
+    openIdx(options);
+    FAIL("nothing was thrown");
+  } catch (const UsageError& error) {
+    CHECK(error.code() == "data-missing");
+    CHECK(error.fix() == "install Debian's dataset-fashion-mnist with scripts/setup.sh");
+  }
+}
+
+TEST_CASE("an empty file") {
+  checkImagesRefused({}, "data-empty", "holds 0 bytes");
+  checkLabelsRefused({}, "data-empty", "holds 0 bytes");
+  checkImagesRefused(gzip({}), "data-damaged", "is not an IDX file");
+}
+
+TEST_CASE("no samples") {
+  checkImagesRefused(idx({0, 2, 4}, {}), "data-empty", "holds no images");
+  checkLabelsRefused(idx({0}, {}), "data-empty", "holds no labels");
+}
+
+TEST_CASE("a file that is not IDX") {
+  const std::string text = "label,pixel\n";
+  checkImagesRefused(Bytes(text.begin(), text.end()), "data-damaged", "is not an IDX file");
+  checkImagesRefused({0, 0, 8}, "data-damaged", "is not an IDX file");
+}
+
+TEST_CASE("an element type that is not unsigned byte") {
+  checkImagesRefused(idx({3, 2, 4}, counting(96), 0x0D), "data-damaged", "of type 13");
+}
+
+TEST_CASE("a wrong rank") {
+  checkImagesRefused(Files::goodLabels(), "data-damaged",
+                     "has rank 1, and images have rank 3 or 4");
+  checkLabelsRefused(Files::goodImages(), "data-damaged", "has rank 3, and labels have rank 1");
+}
+
+TEST_CASE("a truncated header") {
+  Bytes bytes = Files::goodImages();
+  bytes.resize(15);
+  checkImagesRefused(bytes, "data-damaged", "its IDX header has 16 bytes, but it holds 15 bytes");
+}
+
+TEST_CASE("a header that promises more than there is") {
+  Bytes bytes = Files::goodImages();
+  bytes.pop_back();
+  checkImagesRefused(
+      bytes, "data-damaged",
+      "is truncated: its header promises 3 images of 2x4 (40 bytes), but it holds 39 bytes");
+  checkLabelsRefused(idx({60000}, {1}), "data-damaged",
+                     "its header promises 60000 labels (60008 bytes), but it holds 9 bytes");
+}
+
+TEST_CASE("a header whose size overflows") {
+  const std::uint32_t most = 0xFFFFFFFF;
+  checkImagesRefused(idx({most, most, most}, {}), "data-damaged", "more than 4 GiB");
+  // The product is 2^64 + 0: in 64 bits it would look like an empty file.
+  checkImagesRefused(idx({1u << 16, 1u << 16, 1u << 16, 1u << 16}, {}), "data-damaged",
+                     "more than 4 GiB");
+}
+
+TEST_CASE("a dimension of 0") {
+  checkImagesRefused(idx({3, 0, 4}, {}), "data-damaged", "3 images of 0x4, which have no pixels");
+}
+
+TEST_CASE("trailing bytes") {
+  Bytes bytes = Files::goodImages();
+  bytes.push_back(0);
+  checkImagesRefused(bytes, "data-damaged", "has trailing bytes");
+}
+
+TEST_CASE("truncated gzip, at any byte") {
+  const Bytes packed = gzip(Files::goodImages());
+  for (std::size_t size = 2; size < packed.size(); ++size) {
+    checkImagesRefused(Bytes(packed.begin(), packed.begin() + static_cast<std::ptrdiff_t>(size)),
+                       "data-damaged", "is truncated: its gzip data end in the middle");
+  }
+}
+
+TEST_CASE("gzip with garbage inside") {
+  Bytes packed = gzip(Files::goodImages());
+  std::fill(packed.begin() + 10, packed.end() - 8, 0xFF);
+  checkImagesRefused(packed, "data-damaged", "its gzip data do not unpack");
+}
+
+TEST_CASE("gzip whose checksum does not fit") {
+  Bytes packed = gzip(Files::goodImages());
+  packed[packed.size() - 8] ^= 1;
+  checkImagesRefused(packed, "data-damaged", "its gzip data do not unpack (incorrect data check)");
+}
+
+TEST_CASE("garbage after gzip") {
+  Bytes packed = gzip(Files::goodImages());
+  packed.insert(packed.end(), {1, 2, 3});
+  checkImagesRefused(packed, "data-damaged", "has 3 bytes after the end of its gzip data");
+}
+
+TEST_CASE("a label out of range") {
+  checkLabelsRefused(idx({3}, {2, 10, 9}), "data-damaged", "gives sample 1 the label 10");
+}
+
+TEST_CASE("counts of images and labels that differ") {
+  const Files files;
+  files.writeLabels(idx({2}, {2, 0}));
+  checkRefused(files.options(), files.path("images"), "data-damaged", "holds 3 images, but ");
+}
+
+TEST_CASE("Fashion-MNIST has 60000 and 10000 samples, equally many of each class") {
+  const std::string folder = "/usr/share/datasets/fashion-mnist/";
+  if (!std::filesystem::exists(folder)) {
+    WARN("left out: Debian's dataset-fashion-mnist is not installed (scripts/setup.sh)");
+    return;
+  }
+  for (const auto& [split, size] : {std::pair{"train", 60000u}, std::pair{"t10k", 10000u}}) {
+    IdxOptions options;
+    options.images = folder + split + "-images-idx3-ubyte.gz";
+    options.labels = folder + split + "-labels-idx1-ubyte.gz";
+    const auto data = openIdx(options);
+    REQUIRE(data->size() == size);
+    CHECK(data->sampleShape() == std::vector<std::int64_t>{1, 28, 28});
+    std::vector<std::uint32_t> counts(10);
+    std::vector<float> sample(28 * 28);
+    double sum = 0;
+    for (std::uint32_t index = 0; index < size; ++index) {
+      ++counts[static_cast<std::size_t>(data->read(index, sample))];
+      for (const float value : sample) sum += value;
+    }
+    CHECK(counts == std::vector<std::uint32_t>(10, size / 10));
+    CHECK(sum / (784.0 * size) == Approx(0.2865).margin(0.001));  // the known mean of its pixels
+  }
+}
+
+SyntheticOptions syntheticOptions(std::uint64_t split = 0) {
+  return {.shape = {2, 5, 5}, .classes = 7, .size = 500, .seed = 11, .split = split, .noise = 1};
+}
+
+TEST_CASE("synthetic samples do not depend on the order of reads or on threads") {
+  const auto data = makeSynthetic(syntheticOptions());
+  const auto again = makeSynthetic(syntheticOptions());
+  std::vector<std::vector<float>> forwards(data->size()), backwards(data->size());
+  std::thread other([&] {
+    for (std::uint32_t index = 0; index < data->size(); ++index)
+      forwards[index] = readSample(*data, index);
+  });
+  for (std::uint32_t index = data->size(); index-- > 0;)
+    backwards[index] = readSample(*data, index);
+  other.join();
+  CHECK(forwards == backwards);
+  for (const std::uint32_t index : {499u, 0u, 250u})
+    CHECK(readSample(*again, index) == forwards[index]);
+}
+
+TEST_CASE("synthetic samples differ by index, split and seed") {
+  const auto data = makeSynthetic(syntheticOptions());
+  const auto sample = readSample(*data, 3);
+  CHECK(readSample(*data, 4) != sample);
+  CHECK(readSample(*makeSynthetic(syntheticOptions(1)), 3) != sample);
+  SyntheticOptions options = syntheticOptions();
+  options.seed = 12;
+  CHECK(readSample(*makeSynthetic(options), 3) != sample);
+}
+
+TEST_CASE("synthetic labels are balanced and not in order") {
+  const auto data = makeSynthetic(syntheticOptions());
+  std::vector<std::uint32_t> counts(7);
+  std::vector<std::int64_t> labels;
+  for (std::uint32_t index = 0; index < data->size(); ++index) {
+    labels.push_back(labelOf(*data, index));
+    REQUIRE(labels.back() >= 0);
+    REQUIRE(labels.back() < 7);
+    ++counts[static_cast<std::size_t>(labels.back())];
+  }
+  const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
+  CHECK(*most - *least <= 1);
+  std::vector<std::int64_t> first(labels.begin(), labels.begin() + 7);
+  std::sort(first.begin(), first.end());
+  CHECK(first != std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6});
+}
+
+TEST_CASE("without noise, synthetic samples of a class are its pattern in every split") {
+  SyntheticOptions options = syntheticOptions();
+  options.noise = 0;
+  const auto data = makeSynthetic(options);
+  options.split = 1;
+  const auto other = makeSynthetic(options);
+  std::vector<std::vector<float>> patterns(7);
+  for (std::uint32_t index = 0; index < data->size(); ++index) {
+    patterns[static_cast<std::size_t>(labelOf(*data, index))] = readSample(*data, index);
+  }
+  for (std::uint32_t index = 0; index < other->size(); ++index) {
+    CHECK(readSample(*other, index) == patterns[static_cast<std::size_t>(labelOf(*other, index))]);
+  }
+}
+
+TEST_CASE("class means learned on one split classify another") {
+  const auto train = makeSynthetic(syntheticOptions(0));
+  const auto test = makeSynthetic(syntheticOptions(1));
+  std::vector<std::vector<double>> means(7, std::vector<double>(50));
+  std::vector<double> counts(7);
+  std::vector<float> sample(50);
+  for (std::uint32_t index = 0; index < train->size(); ++index) {
+    const auto label = static_cast<std::size_t>(train->read(index, sample));
+    ++counts[label];
+    for (std::size_t j = 0; j < 50; ++j) means[label][j] += sample[j];
+  }
+  std::uint32_t right = 0;
+  for (std::uint32_t index = 0; index < test->size(); ++index) {
+    const auto label = static_cast<std::size_t>(test->read(index, sample));
+    std::vector<double> distances(7);
+    for (std::size_t c = 0; c < 7; ++c) {
+      for (std::size_t j = 0; j < 50; ++j) {
+        const double difference = sample[j] - means[c][j] / counts[c];
+        distances[c] += difference * difference;
+      }
+    }
+    const auto nearest = std::min_element(distances.begin(), distances.end()) - distances.begin();
+    right += static_cast<std::size_t>(nearest) == label ? 1 : 0;
+  }
+  CHECK(right > 475);  // of 500; chance is 71
+}
+
+TEST_CASE("synthetic data of no size, no class or no shape are refused") {
+  SyntheticOptions options = syntheticOptions();
+  options.size = 0;
+  CHECK_THROWS_WITH(makeSynthetic(options), Catch::Contains("0 samples"));
+  options = syntheticOptions();
+  options.classes = 0;
+  CHECK_THROWS_AS(makeSynthetic(options), UsageError);
+  for (const std::vector<std::int64_t>& shape :
+       std::vector<std::vector<std::int64_t>>{{}, {2, 0}, {-1}}) {
+    options = syntheticOptions();
+    options.shape = shape;
+    CHECK_THROWS_AS(makeSynthetic(options), UsageError);
+  }
+}
+
+TEST_CASE("a slice gives the samples of its range") {
+  const std::shared_ptr<const Dataset> data = makeSynthetic(syntheticOptions());
+  const auto slice = sliceDataset(data, 100, 20);
+  CHECK(slice->size() == 20);
+  CHECK(slice->classes() == 7);
+  CHECK(slice->sampleShape() == data->sampleShape());
+  for (const std::uint32_t index : {0u, 19u}) {
+    CHECK(readSample(*slice, index) == readSample(*data, 100 + index));
+    CHECK(labelOf(*slice, index) == labelOf(*data, 100 + index));
+  }
+}
+
+TEST_CASE("a slice beyond the end is refused") {
+  const std::shared_ptr<const Dataset> data = makeSynthetic(syntheticOptions());
+  CHECK(sliceDataset(data, 499, 1)->size() == 1);
+  CHECK_THROWS_WITH(sliceDataset(data, 499, 2), Catch::Contains("data with 500 samples"));
+  CHECK_THROWS_AS(sliceDataset(data, 2, 0xFFFFFFFF), UsageError);  // the sum overflows 32 bits
+}
+
+}  // namespace
+}  // namespace cleave::test

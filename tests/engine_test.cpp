@@ -1,0 +1,375 @@
+// What the engine promises whatever the timing, and what each message does that comes again, late or out of turn.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "tests/virtual_pair.h"
+
+namespace cleave::test {
+namespace {
+
+VirtualOptions optionsFor(const std::string& schedule, std::uint32_t microBatches = 4) {
+  VirtualOptions options;
+  options.schedule = &findSchedule(schedule);
+  options.microBatches = microBatches;
+  options.latency = 0.3;
+  options.tensorSeconds = 0.2;
+  return options;
+}
+
+MicroBatch at(Phase phase, std::uint64_t step, std::uint32_t i, std::uint32_t microBatches = 4,
+              std::uint32_t samples = 8) {
+  return {phase, step, i, microBatches, samples};
+}
+
+TensorMessage tensor(Flow flow, const MicroBatch& where, std::uint64_t weightVersion) {
+  return {flow, where, weightVersion, smallPayload(0)};
+}
+
+std::string codeOf(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return "";
+}
+
+// Three steps and two evaluations; the fingerprints of both sides.
+std::pair<std::uint64_t, std::uint64_t> fingerprints(VirtualPair& pair) {
+  pair.run(Phase::train, 1, 8);
+  pair.run(Phase::train, 2, 8);
+  pair.run(Phase::eval, 1, 8);
+  pair.run(Phase::eval, 2, 3);
+  pair.run(Phase::train, 3, 5);
+  return {pair.fingerprint(Role::client), pair.fingerprint(Role::server)};
+}
+
+TEST_CASE("what is computed does not depend on schedule or timing") {
+  std::set<std::pair<std::uint64_t, std::uint64_t>> seen;
+  for (const Schedule& schedule : scheduleTable()) {
+    for (std::uint64_t seed = 0; seed < 50; ++seed) {
+      VirtualOptions options = optionsFor(std::string(schedule.name));
+      options.jitterSeed = seed;
+      VirtualPair pair(options);
+      seen.insert(fingerprints(pair));
+      CHECK(pair.engine(Role::client).applied() == 3);
+      CHECK(pair.engine(Role::client).appliedByPeer() == 3);
+      CHECK(pair.engine(Role::server).applied() == 3);
+    }
+  }
+  CHECK(seen.size() == 1);
+}
+
+TEST_CASE("the fingerprint notices an action more or less") {
+  VirtualPair three(optionsFor("priority"));
+  VirtualPair two(optionsFor("priority"));
+  const auto whole = fingerprints(three);
+  two.run(Phase::train, 1, 8);
+  two.run(Phase::train, 2, 8);
+  CHECK(two.fingerprint(Role::client) != whole.first);
+  CHECK(two.fingerprint(Role::server) != whole.second);
+}
+
+TEST_CASE("every message delivered twice changes nothing") {
+  VirtualPair once(optionsFor("priority"));
+  const auto expected = fingerprints(once);
+  for (const Schedule& schedule : scheduleTable()) {
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      VirtualOptions options = optionsFor(std::string(schedule.name));
+      options.jitterSeed = seed;
+      options.everythingTwice = true;
+      VirtualPair pair(options);
+      CHECK(fingerprints(pair) == expected);
+      CHECK(pair.engine(Role::server).duplicates() > 0);
+      CHECK(pair.engine(Role::client).duplicates() > 0);
+    }
+  }
+}
+
+TEST_CASE("the client fetches the body's gradients before it decides") {
+  VirtualOptions options = optionsFor("priority");
+  options.fetchGradients = true;
+  VirtualPair pair(options);
+  pair.run(Phase::train, 1, 8);
+  REQUIRE(pair.engine(Role::client).blob());
+  CHECK(pair.engine(Role::client).blob()->flow == Flow::gradsBody);
+  pair.run(Phase::train, 2, 8);
+  CHECK(pair.engine(Role::server).applied() == 2);
+}
+
+// A server's engine alone, with a link that notes what it is asked to do.
+class NotingLink : public EngineLink {
+ public:
+  void send(Message message) override { sent.push_back(std::move(message)); }
+  void resend(const Key& key) override { resent.push_back(key); }
+  void forget(const Key& key) override { forgotten.push_back(key); }
+  void forgetBatch(Phase, std::uint64_t step) override { forgottenBatches.push_back(step); }
+  void commit(std::uint64_t step) override { committed.push_back(step); }
+  std::vector<Message> sent;
+  std::vector<Key> resent;
+  std::vector<Key> forgotten;
+  std::vector<std::uint64_t> forgottenBatches;
+  std::vector<std::uint64_t> committed;
+};
+
+struct Server {
+  NotingLink link;
+  Engine engine{{Role::server, &findSchedule("priority"), 4, 4, false}, link};
+
+  // Runs all that is ready.
+  int work() {
+    int actions = 0;
+    while (auto work = engine.next()) {
+      Result result;
+      if (work->kind == ActionKind::report) {
+        result = GradientReport{2, true};
+      } else if (work->kind == ActionKind::exportBlob) {
+        result = std::make_shared<const std::vector<std::byte>>(4);
+      } else if (work->kind != ActionKind::update) {
+        result = smallPayload(1);
+      }
+      engine.complete(work->token, std::move(result), 0.5);
+      ++actions;
+    }
+    return actions;
+  }
+  void receive(Message message) { engine.receive(std::move(message)); }
+  void trainUntilBodyDone(std::uint64_t step) {
+    for (const Flow flow : {Flow::activation0, Flow::gradient1}) {
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        receive(tensor(flow, at(Phase::train, step, i), step - 1));
+        work();
+      }
+    }
+  }
+  template <typename Kind>
+  int sentOf() const {
+    int count = 0;
+    for (const Message& message : link.sent) count += std::holds_alternative<Kind>(message) ? 1 : 0;
+    return count;
+  }
+};
+
+StepDecision decisionOf(std::uint64_t step, double rate = 0.1) { return {step, true, {rate}, 1, 1}; }
+
+TEST_CASE("activation/0 again is answered with the kept activation/1") {
+  Server server;
+  server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
+  CHECK(server.work() == 1);
+  server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
+  CHECK(server.work() == 0);
+  CHECK(server.link.resent == std::vector<Key>{{Phase::train, 1, 0, Flow::activation1}});
+}
+
+TEST_CASE("gradient/1 again is answered with the kept gradient/0, and frees activation/1 once") {
+  Server server;
+  server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
+  server.work();
+  server.receive(tensor(Flow::gradient1, at(Phase::train, 1, 0), 0));
+  CHECK(server.work() == 1);
+  server.receive(tensor(Flow::gradient1, at(Phase::train, 1, 0), 0));
+  CHECK(server.work() == 0);
+  CHECK(server.link.resent == std::vector<Key>{{Phase::train, 1, 0, Flow::gradient0}});
+  CHECK(server.link.forgotten == std::vector<Key>{{Phase::train, 1, 0, Flow::activation1}});
+}
+
+TEST_CASE("Step again is answered with StepOk and not applied again") {
+  Server server;
+  server.trainUntilBodyDone(1);
+  CHECK(server.sentOf<BodyDone>() == 1);
+  server.receive(decisionOf(1));
+  CHECK(server.work() == 1);
+  CHECK(server.sentOf<StepOk>() == 1);
+  server.receive(decisionOf(1));
+  CHECK(server.work() == 0);
+  CHECK(server.sentOf<StepOk>() == 2);
+  CHECK(server.engine.applied() == 1);
+  CHECK(server.link.committed == std::vector<std::uint64_t>{1});
+}
+
+TEST_CASE("Step again while it waits for its update is applied once") {
+  Server server;
+  server.trainUntilBodyDone(1);
+  server.receive(decisionOf(1));
+  server.receive(decisionOf(1));
+  CHECK(server.work() == 1);
+  CHECK(server.engine.applied() == 1);
+  CHECK(server.sentOf<StepOk>() == 2);
+}
+
+TEST_CASE("Step again with another decision is a conflict") {
+  Server server;
+  server.trainUntilBodyDone(1);
+  server.receive(decisionOf(1));
+  server.work();
+  CHECK(codeOf([&] { server.receive(decisionOf(1, 0.2)); }) == "step-conflict");
+}
+
+TEST_CASE("a skipped step advances too") {
+  Server server;
+  server.trainUntilBodyDone(1);
+  StepDecision skip = decisionOf(1);
+  skip.apply = false;
+  server.receive(skip);
+  server.work();
+  CHECK(server.engine.applied() == 1);
+  server.receive(tensor(Flow::activation0, at(Phase::train, 2, 0), 1));
+  CHECK(server.work() == 1);
+}
+
+TEST_CASE("a late tensor of an applied step is answered if kept, and changes nothing") {
+  Server server;
+  server.trainUntilBodyDone(1);
+  server.receive(decisionOf(1));
+  server.work();
+  server.receive(tensor(Flow::gradient1, at(Phase::train, 1, 3), 0));
+  CHECK(server.work() == 0);
+  CHECK(server.link.resent == std::vector<Key>{{Phase::train, 1, 3, Flow::gradient0}});
+}
+
+TEST_CASE("an evaluation's activation/0 again is answered until the next batch begins") {
+  Server server;
+  server.receive(tensor(Flow::activation0, at(Phase::eval, 1, 0, 1, 1), 0));
+  server.work();
+  server.receive(tensor(Flow::activation0, at(Phase::eval, 1, 0, 1, 1), 0));
+  CHECK(server.link.resent.size() == 1);
+  CHECK(server.link.forgottenBatches.empty());
+  server.receive(tensor(Flow::activation0, at(Phase::eval, 2, 0, 1, 1), 0));
+  CHECK(server.link.forgottenBatches == std::vector<std::uint64_t>{1});
+}
+
+TEST_CASE("tensors that follow a Step wait for its update") {
+  Server server;
+  server.trainUntilBodyDone(1);
+  server.receive(decisionOf(1));
+  server.receive(tensor(Flow::activation0, at(Phase::train, 2, 0), 1));
+  server.receive(Fetch{Flow::weightsBody});  // deferred too; refused once step 2 has begun
+  const auto first = server.engine.next();
+  REQUIRE(first);
+  CHECK(first->kind == ActionKind::update);
+  CHECK_FALSE(server.engine.next());
+}
+
+TEST_CASE("weights are fetched between batches only") {
+  Server server;
+  server.receive(Fetch{Flow::weightsBody});
+  server.work();
+  CHECK(server.sentOf<Blob>() == 1);
+  server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
+  CHECK(codeOf([&] { server.receive(Fetch{Flow::weightsBody}); }) == "unexpected-message");
+  CHECK(codeOf([&] { server.receive(Fetch{Flow::gradsBody}); }) == "unexpected-message");
+}
+
+TEST_CASE("what no correct client sends is refused, each with its code") {
+  const auto refused = [](const std::function<void(Server&)>& prepare, Message message) {
+    Server server;
+    prepare(server);
+    auto shared = std::make_shared<Message>(std::move(message));
+    return codeOf([&] { server.receive(std::move(*shared)); });
+  };
+  const auto fresh = [](Server&) {};
+  const auto begun = [](Server& server) {
+    server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
+    server.work();
+  };
+  CHECK(refused(fresh, tensor(Flow::activation0, at(Phase::train, 2, 0), 1)) == "step-gap");
+  CHECK(refused(fresh, tensor(Flow::activation0, at(Phase::eval, 2, 0), 0)) == "step-gap");
+  CHECK(refused(fresh, tensor(Flow::gradient1, at(Phase::train, 1, 0), 0)) == "bad-key");
+  CHECK(refused(fresh, tensor(Flow::activation1, at(Phase::train, 1, 0), 0)) == "bad-key");
+  CHECK(refused(fresh, tensor(Flow::activation0, at(Phase::train, 1, 0), 7)) == "bad-key");
+  CHECK(refused(fresh, tensor(Flow::activation0, at(Phase::train, 1, 0, 3, 8), 0)) == "bad-key");
+  CHECK(refused(fresh, tensor(Flow::activation0, at(Phase::train, 1, 4), 0)) == "bad-key");
+  CHECK(refused(begun, tensor(Flow::activation0, at(Phase::train, 1, 1, 4, 9), 0)) == "bad-key");
+  CHECK(refused(begun, tensor(Flow::gradient1, at(Phase::train, 1, 1), 0)) == "bad-key");
+  CHECK(refused(begun, tensor(Flow::activation0, at(Phase::eval, 1, 0), 0)) == "unexpected-message");
+  CHECK(refused(fresh, decisionOf(1)) == "unexpected-message");
+  CHECK(refused(begun, decisionOf(1)) == "unexpected-message");
+  CHECK(refused(begun, decisionOf(2)) == "step-gap");
+  CHECK(refused(fresh, StepOk{1}) == "unexpected-message");
+  CHECK(refused(fresh, BodyDone{}) == "unexpected-message");
+  CHECK(refused(fresh, Blob{}) == "unexpected-message");
+}
+
+struct Client {
+  NotingLink link;
+  Engine engine{{Role::client, &findSchedule("priority"), 4, 2, false}, link};
+
+  int work() {
+    int actions = 0;
+    while (auto work = engine.next()) {
+      Result result;
+      if (work->kind == ActionKind::decide) {
+        result = decisionOf(work->at.step);
+      } else if (work->kind != ActionKind::update) {
+        result = smallPayload(1);
+      }
+      engine.complete(work->token, std::move(result), 0.5);
+      ++actions;
+    }
+    return actions;
+  }
+};
+
+TEST_CASE("a client keeps to its micro-batches in flight") {
+  Client client;
+  client.engine.begin(at(Phase::train, 1, 0));
+  CHECK(client.work() == 2);
+  client.engine.receive(tensor(Flow::activation1, at(Phase::train, 1, 0), 0));
+  CHECK(client.work() == 1);  // TailStep(0); its gradient/0 has not come
+  client.engine.receive(tensor(Flow::gradient0, at(Phase::train, 1, 0), 0));
+  CHECK(client.work() == 2);  // HeadForward(2), HeadBackward(0)
+}
+
+TEST_CASE("in evaluation a micro-batch is in flight until its activation/1 has come") {
+  Client client;
+  client.engine.begin(at(Phase::eval, 1, 0));
+  CHECK(client.work() == 2);
+  client.engine.receive(tensor(Flow::activation1, at(Phase::eval, 1, 0), 0));
+  CHECK(client.work() == 2);
+}
+
+TEST_CASE("replies that come again, and late ones, are dropped and counted") {
+  Client client;
+  client.engine.begin(at(Phase::train, 1, 0, 1, 1));
+  client.work();
+  for (int copy = 0; copy < 2; ++copy) {
+    client.engine.receive(tensor(Flow::activation1, at(Phase::train, 1, 0, 1, 1), 0));
+    client.work();
+  }
+  CHECK(client.engine.duplicates() == 1);
+  for (int copy = 0; copy < 2; ++copy) {
+    client.engine.receive(tensor(Flow::gradient0, at(Phase::train, 1, 0, 1, 1), 0));
+    client.engine.receive(BodyDone{1, {}, 0, 0, 0, 0});
+    client.work();
+  }
+  CHECK(client.engine.duplicates() == 3);
+  CHECK(client.engine.applied() == 1);
+  for (int copy = 0; copy < 2; ++copy) client.engine.receive(StepOk{1});
+  CHECK(client.engine.duplicates() == 4);
+  client.engine.receive(tensor(Flow::activation1, at(Phase::train, 1, 0, 1, 1), 0));
+  CHECK(client.engine.duplicates() == 5);
+}
+
+TEST_CASE("what no correct server sends is refused, each with its code") {
+  const auto refused = [](Message message) {
+    Client client;
+    client.engine.begin(at(Phase::train, 1, 0));
+    client.work();
+    auto shared = std::make_shared<Message>(std::move(message));
+    return codeOf([&] { client.engine.receive(std::move(*shared)); });
+  };
+  CHECK(refused(tensor(Flow::activation1, at(Phase::train, 2, 0), 0)) == "bad-key");
+  CHECK(refused(tensor(Flow::activation1, at(Phase::eval, 1, 0), 0)) == "bad-key");
+  CHECK(refused(tensor(Flow::activation1, at(Phase::train, 1, 3), 0)) == "bad-key");
+  CHECK(refused(tensor(Flow::gradient0, at(Phase::train, 1, 0), 0)) == "bad-key");
+  CHECK(refused(tensor(Flow::activation0, at(Phase::train, 1, 0), 0)) == "bad-key");
+  CHECK(refused(BodyDone{1, {}, 0, 0, 0, 0}) == "unexpected-message");
+  CHECK(refused(BodyDone{2, {}, 0, 0, 0, 0}) == "bad-key");
+  CHECK(refused(StepOk{1}) == "step-gap");
+  CHECK(refused(Blob{}) == "unexpected-message");
+  CHECK(refused(decisionOf(1)) == "unexpected-message");
+  CHECK(refused(Fetch{}) == "unexpected-message");
+}
+
+}  // namespace
+}  // namespace cleave::test

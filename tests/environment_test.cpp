@@ -1,0 +1,217 @@
+#include "common/core/environment.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <sstream>
+#include <string>
+
+#include "common/core/error.h"
+#include "common/core/log.h"
+
+using namespace cleave;
+using Catch::Matchers::Contains;
+using Catch::Matchers::Matches;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string readFile(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+struct Folder {
+  Folder() {
+    path = fs::temp_directory_path() / ("cleave-environment-" + std::to_string(::getpid()));
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string file(const std::string& name) const { return path / name; }
+
+  fs::path path;
+};
+
+// What the process writes to stderr while this lives.
+class StderrToFile {
+ public:
+  explicit StderrToFile(const std::string& path) : before_(::dup(STDERR_FILENO)) {
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    ::dup2(file, STDERR_FILENO);
+    ::close(file);
+  }
+  ~StderrToFile() {
+    flushLog();
+    ::dup2(before_, STDERR_FILENO);
+    ::close(before_);
+  }
+
+ private:
+  int before_;
+};
+
+// Ends with the test's own status: 0 where all its checks hold.
+int runHiddenTest(const std::string& name) {
+  const std::string program = fs::read_symlink("/proc/self/exe");
+  return std::system(("env -u OMP_WAIT_POLICY '" + program + "' '" + name + "'").c_str());
+}
+
+[[maybe_unused]] long pageFaults() {
+  rusage usage;
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
+[[maybe_unused]] void useAndFree(std::size_t bytes) {
+  void* block = std::malloc(bytes);
+  std::memset(block, 1, bytes);
+  asm volatile("" : : "r"(block) : "memory");  // or the compiler leaves all of it out
+  std::free(block);
+}
+
+}  // namespace
+
+TEST_CASE("the environment names what figures depend on") {
+  const nlohmann::json environment = describeEnvironment(3);
+  CHECK_THAT(environment.at("software"), Matches("cleave \\d+\\.\\d+\\.\\d+"));
+  CHECK(environment.at("software") == softwareVersion());
+  CHECK_THAT(environment.at("compiler"), Matches(".*\\d+\\.\\d+.*"));
+  CHECK_THAT(environment.at("kernel"), Matches("Linux .+ .+"));
+  CHECK_FALSE(environment.at("cpu").at("model").get<std::string>().empty());
+  CHECK(environment.at("cpu").at("cores") == usableCores());
+  CHECK(environment.at("cpu").at("flags").is_array());
+  CHECK(environment.at("memory_bytes").get<std::uint64_t>() > (1u << 20));
+  CHECK(environment.at("threads") == 3);
+  CHECK(environment.at("pid") == ::getpid());
+  CHECK_THAT(environment.at("started"), Matches("20.+T.+Z"));
+}
+
+#ifdef __AVX2__
+TEST_CASE("instruction sets this very program uses are among the flags") {
+  const auto flags = describeEnvironment(1).at("cpu").at("flags");
+  CHECK(std::find(flags.begin(), flags.end(), "avx2") != flags.end());
+}
+#endif
+
+TEST_CASE("usable cores follow the affinity mask") {
+  cpu_set_t before;
+  REQUIRE(::sched_getaffinity(0, sizeof before, &before) == 0);
+  CHECK(usableCores() >= 1);
+  CHECK(usableCores() <= CPU_COUNT(&before));
+
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core) {
+    if (CPU_ISSET(core, &before)) CPU_SET(core, &one);
+  }
+  REQUIRE(::sched_setaffinity(0, sizeof one, &one) == 0);
+  CHECK(usableCores() == 1);
+  ::sched_setaffinity(0, sizeof before, &before);
+}
+
+// Begins without OMP_WAIT_POLICY, so prepareProcess executes it a second time.
+TEST_CASE("hidden: prepared process", "[.]") {
+  std::string program = "environment_test";
+  std::string test = "hidden: prepared process";
+  char* argv[] = {program.data(), test.data(), nullptr};
+  prepareProcess(argv);
+
+  // What the program was started with, which is what libgomp reads; setenv alone would not show
+  // here.
+  std::string started = readFile("/proc/self/environ");
+  CHECK_THAT(std::string(1, '\0') + started,
+             Contains(std::string("\0OMP_WAIT_POLICY=passive\0", 25)));
+  CHECK(readFile("/proc/self/comm") == "environment_tes\n");  // the kernel keeps 15 letters
+
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)  // they have an allocator of their own
+  constexpr std::size_t kBytes = 100u << 20;
+  useAndFree(kBytes);
+  const long before = pageFaults();
+  for (int round = 0; round < 5; ++round) useAndFree(kBytes);
+  CHECK(pageFaults() - before < 100);  // each round would be 25600, were the block mapped anew
+#endif
+}
+
+TEST_CASE("a prepared process runs again with passive waiting, and keeps its memory") {
+  CHECK(runHiddenTest("hidden: prepared process") == 0);
+}
+
+TEST_CASE("before startLog the process's log goes to stderr") {
+  const Folder folder;
+  {
+    const StderrToFile redirect(folder.file("stderr"));
+    processLog()->info("early");
+  }
+  CHECK_THAT(readFile(folder.file("stderr")), Matches("20[0-9-]+T[0-9:.]+Z info .*early\n"));
+}
+
+TEST_CASE("the process's log has UTC time, level and program, from its level on") {
+  const Folder folder;
+  {
+    const StderrToFile redirect(folder.file("stderr"));
+    const auto early = processLog();
+    startLog("cleave-100%v", "warn");
+    early->info("hidden");
+    processLog()->warn("seen {}", 7);
+    flushLog();
+    startLog("cleave-test", "info");
+  }
+  CHECK_THAT(readFile(folder.file("stderr")),
+             Matches("20[0-9-]+T[0-9:]+\\.[0-9]{3}Z warning cleave-100%v: seen 7\n"));
+}
+
+TEST_CASE("a run's line reaches its file, and the process's log with the prefix") {
+  const Folder folder;
+  {
+    const StderrToFile redirect(folder.file("stderr"));
+    startLog("cleave-test", "info");
+    const auto log = runLog(folder.file("log.txt"), "[run-1] ");
+    log->info("step {}", 5);
+    log->debug("below the level");
+    flushLog();
+    CHECK_THAT(readFile(folder.file("log.txt")), Matches("20[0-9-]+T[0-9:.]+Z info step 5\n"));
+    CHECK_THAT(readFile(folder.file("stderr")),
+               Matches("20[0-9-]+T[0-9:.]+Z info cleave-test: \\[run-1\\] step 5\n"));
+  }
+  {
+    const StderrToFile redirect(folder.file("stderr"));
+    runLog(folder.file("log.txt"), "")->info("resumed");
+  }
+  CHECK_THAT(readFile(folder.file("log.txt")), Contains("step 5\n") && Contains("resumed\n"));
+}
+
+TEST_CASE("a flood of lines neither blocks the logging thread nor flushLog") {
+  const Folder folder;
+  const StderrToFile redirect(folder.file("stderr"));
+  const auto log = runLog(folder.file("log.txt"), "");
+  std::promise<void> flushed;
+  std::thread flood([&, done = flushed.get_future()] {
+    while (done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) log->info("x");
+  });
+  flushLog();
+  flushed.set_value();
+  flood.join();
+  log->info("last");
+  flushLog();
+  CHECK_THAT(readFile(folder.file("log.txt")), Catch::EndsWith("last\n"));
+}
+
+TEST_CASE("unknown levels and files that cannot be opened are refused") {
+  CHECK_THROWS_WITH(startLog("a", "inof"), "'inof' is not a log level; did you mean info?");
+  for (const char* level : {"", "off", "critical", "INFO", "warning"}) {
+    CHECK_THROWS_AS(startLog("a", level), UsageError);
+  }
+  const Folder folder;
+  CHECK_THROWS_AS(runLog(folder.path, ""), RunError);
+}

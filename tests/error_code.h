@@ -1,0 +1,32 @@
+// What a call throws, as tests compare it.
+#pragma once
+
+#include <string>
+
+#include "common/core/error.h"
+
+namespace cleave {
+
+// The code of the Error that `call` throws; empty where it throws nothing.
+template <typename Call>
+std::string errorCode(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return {};
+}
+
+// Its sentence.
+template <typename Call>
+std::string errorText(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace cleave

@@ -1,0 +1,372 @@
+// Models, their blocks, and the tensors between them and the wire.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "common/core/buffer.h"
+#include "common/core/random.h"
+#include "common/model/blocks.h"
+#include "common/model/model.h"
+#include "common/model/torch_tensor.h"
+
+namespace cleave::test {
+namespace {
+
+using Parameters = std::map<std::string, std::string>;
+
+ModelSpec spec(const std::string& name, Shape sampleShape = {1, 28, 28},
+               Parameters parameters = {}) {
+  return {name, std::move(parameters), std::move(sampleShape), 10};
+}
+
+std::vector<BlockRow> blocksOf(const ModelSpec& model) {
+  return findModel(model.name).blocks(model);
+}
+
+ModelPart wholeOf(const std::vector<BlockRow>& blocks, std::uint64_t seed = 1) {
+  return ModelPart(blocks, 0, static_cast<int>(blocks.size()), seed);
+}
+
+at::Tensor randomTensor(const Shape& shape) {
+  at::Tensor tensor = at::empty(shape);
+  fillNormal(randomKey(5, "input"),
+             {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())});
+  return tensor;
+}
+
+std::vector<std::string> namesOf(const std::vector<NamedTensor>& tensors) {
+  std::vector<std::string> names;
+  for (const NamedTensor& named : tensors) names.push_back(named.name);
+  return names;
+}
+
+bool sameBits(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
+  return std::memcmp(a.contiguous().const_data_ptr(), b.contiguous().const_data_ptr(),
+                     a.nbytes()) == 0;
+}
+
+template <typename Call>
+UsageError usageError(const Call& call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    return error;
+  }
+  FAIL("nothing was thrown");
+  throw std::logic_error("unreachable");
+}
+
+constexpr BlockContext kTraining{1, {Phase::train, 3, 2, 4, 32}};
+
+std::vector<ModelSpec> someSpecs() {
+  return {
+      spec("mlp"),
+      spec("mlp", {7}, {{"width", "5"}, {"depth", "1"}}),
+      spec("mlp", {2, 3, 4, 5}, {{"width", "16"}, {"depth", "3"}, {"dropout", "0.5"}}),
+      spec("small_cnn"),
+      spec("small_cnn", {3, 17, 9}, {{"width", "4"}, {"dropout", "0"}}),
+  };
+}
+
+TEST_CASE("rows say what the built blocks are") {
+  for (const ModelSpec& model : someSpecs()) {
+    const std::vector<BlockRow> blocks = blocksOf(model);
+    Shape shape = model.sampleShape;
+    shape.insert(shape.begin(), 3);
+    at::Tensor x = canonical(randomTensor(shape), cutOrder(shape.size()));
+    std::set<std::string> names;
+    for (const BlockRow& row : blocks) {
+      INFO(model.name << " block " << row.name);
+      CHECK(names.insert(row.name).second);
+      const std::unique_ptr<Block> block = row.make(1);
+      x = block->forward(x, kTraining);
+      Shape expected = row.outputShape;
+      expected.insert(expected.begin(), 3);
+      CHECK(x.sizes().vec() == expected);
+      std::int64_t parameters = 0;
+      for (const NamedTensor& named : block->parameters()) {
+        CHECK(named.name.starts_with(row.name + "."));
+        CHECK(named.tensor.requires_grad());
+        parameters += named.tensor.numel();
+      }
+      CHECK(parameters == row.parameterCount);
+      std::int64_t buffers = 0;
+      for (const NamedTensor& named : block->buffers()) {
+        CHECK(named.name.starts_with(row.name + "."));
+        CHECK_FALSE(named.tensor.requires_grad());
+        buffers += named.tensor.numel();
+      }
+      CHECK(buffers == row.bufferCount);
+      CHECK((row.normValuesPerSample > 0) == (row.bufferCount > 0));
+    }
+    CHECK(blocks.back().outputShape == Shape{model.classes});
+  }
+}
+
+TEST_CASE("default cuts fit their models") {
+  for (const ModelSpec& model : someSpecs()) {
+    const auto [cut0, cut1] = findModel(model.name).defaultCuts(model);
+    CHECK_NOTHROW(checkCuts(blocksOf(model), {cut0, cut1}));
+  }
+}
+
+TEST_CASE("parameters have the names that published weights have") {
+  const ModelPart mlp = wholeOf(blocksOf(spec("mlp", {1, 28, 28}, {{"dropout", "0.1"}})));
+  CHECK(namesOf(mlp.parameters()) == std::vector<std::string>{"fc1.weight", "fc1.bias",
+                                                              "fc2.weight", "fc2.bias",
+                                                              "fc_out.weight", "fc_out.bias"});
+  CHECK(mlp.buffers().empty());
+  const ModelPart cnn = wholeOf(blocksOf(spec("small_cnn")));
+  CHECK(namesOf(cnn.parameters()) ==
+        std::vector<std::string>{"conv1.weight", "conv1.bias", "bn1.weight", "bn1.bias",
+                                 "conv2.weight", "conv2.bias", "bn2.weight", "bn2.bias",
+                                 "conv3.weight", "conv3.bias", "bn3.weight", "bn3.bias",
+                                 "fc.weight", "fc.bias"});
+  CHECK(namesOf(cnn.buffers()).at(0) == "bn1.running_mean");
+  CHECK(namesOf(cnn.buffers()).at(1) == "bn1.running_var");
+  CHECK(namesOf(cnn.buffers()).at(2) == "bn1.num_batches_tracked");
+}
+
+TEST_CASE("initial weights are uniform within 1 / sqrt(inputs)") {
+  const ModelPart part = wholeOf(blocksOf(spec("mlp")));
+  const at::Tensor& weight = part.parameters()[0].tensor;
+  const double bound = 1 / std::sqrt(784.0);
+  const double greatest = weight.abs().max().item<double>();
+  CHECK(greatest <= bound);
+  CHECK(greatest > 0.99 * bound);
+  CHECK(weight.mean().item<double>() == Approx(0).margin(0.01 * bound));
+  CHECK(weight.std().item<double>() == Approx(bound / std::sqrt(3.0)).epsilon(0.01));
+  const at::Tensor& bias = part.parameters()[1].tensor;
+  CHECK(bias.abs().max().item<double>() <= bound);
+  CHECK(bias.std().item<double>() > 0.4 * bound);
+}
+
+TEST_CASE("initial values depend on seed and name, not on which blocks are built") {
+  const std::vector<BlockRow> blocks = blocksOf(spec("small_cnn"));
+  const ModelPart whole = wholeOf(blocks, 7);
+  const ModelPart body(blocks, 4, 13, 7);
+  const ModelPart other(blocks, 4, 13, 8);
+  std::map<std::string, at::Tensor> byName;
+  for (const NamedTensor& named : whole.parameters()) byName[named.name] = named.tensor;
+  for (const NamedTensor& named : body.parameters()) {
+    INFO(named.name);
+    CHECK(sameBits(named.tensor, byName.at(named.name)));
+  }
+  CHECK_FALSE(sameBits(body.parameters()[0].tensor, other.parameters()[0].tensor));
+}
+
+TEST_CASE("weights of convolutions lie channels-last with the values of their logical order") {
+  const ModelPart part = wholeOf(blocksOf(spec("small_cnn", {2, 8, 8}, {{"width", "4"}})), 3);
+  const at::Tensor& weight = part.parameters()[0].tensor;
+  CHECK(weight.strides().vec() == std::vector<std::int64_t>{18, 1, 6, 2});
+  std::vector<float> draws(4 * 2 * 3 * 3);
+  fillUniform(randomKey(3, "conv1.weight"), draws);
+  const float bound = static_cast<float>(1 / std::sqrt(18.0));
+  const at::Tensor logical = weight.contiguous();
+  for (std::size_t j = 0; j < draws.size(); ++j) {
+    CHECK(logical.const_data_ptr<float>()[j] == (2 * draws[j] - 1) * bound);
+  }
+}
+
+TEST_CASE("dropout repeats its draws for a micro-batch, and is off outside training") {
+  BlockChain chain(spec("mlp", {1000}));
+  chain.dropout("drop", 0.25);
+  const std::unique_ptr<Block> block = chain.take()[0].make(1);
+  const at::Tensor x = at::ones({4, 1000});
+  const at::Tensor first = block->forward(x, kTraining);
+  CHECK(sameBits(first, block->forward(x, kTraining)));
+  CHECK(first.eq(0).sum().item<double>() == Approx(1000).margin(150));
+  CHECK(first.max().item<float>() == 1 / 0.75f);
+  BlockContext other = kTraining;
+  other.at.i += 1;
+  CHECK_FALSE(sameBits(first, block->forward(x, other)));
+  other = kTraining;
+  other.at.step += 1;
+  CHECK_FALSE(sameBits(first, block->forward(x, other)));
+  other = kTraining;
+  other.at.phase = Phase::eval;
+  CHECK(sameBits(x, block->forward(x, other)));
+}
+
+TEST_CASE("batch norm keeps PyTorch's running statistics, and only in training") {
+  BlockChain chain(spec("mlp", {2, 2, 2}));
+  chain.batchNorm("bn");
+  const std::unique_ptr<Block> block = chain.take()[0].make(1);
+  // Channel 0: eight values, mean 3.5, unbiased variance 6; channel 1: constant 2.
+  at::Tensor x = at::full({2, 2, 2, 2}, 2.0);
+  for (int j = 0; j < 8; ++j) x[j / 4][0][(j / 2) % 2][j % 2] = j;
+  const at::Tensor y = block->forward(x, kTraining);
+  CHECK(y[0][0][0][0].item<double>() == Approx(-3.5 / std::sqrt(5.25 + 1e-5)));
+  const std::vector<NamedTensor> buffers = block->buffers();
+  CHECK(buffers[0].tensor[0].item<double>() == Approx(0.35));
+  CHECK(buffers[0].tensor[1].item<double>() == Approx(0.2));
+  CHECK(buffers[1].tensor[0].item<double>() == Approx(0.9 + 0.6));
+  CHECK(buffers[1].tensor[1].item<double>() == Approx(0.9));
+  CHECK(buffers[2].tensor.item<std::int64_t>() == 1);
+
+  BlockContext eval = kTraining;
+  eval.at.phase = Phase::eval;
+  const at::Tensor z = block->forward(x, eval);
+  CHECK(z[0][0][0][0].item<double>() == Approx(-0.35 / std::sqrt(1.5 + 1e-5)));
+  CHECK(buffers[2].tensor.item<std::int64_t>() == 1);
+}
+
+TEST_CASE("gradient reports of parts add up to the whole's to the bit") {
+  const std::vector<BlockRow> blocks = blocksOf(spec("mlp", {6}, {{"width", "11"}}));
+  const int count = static_cast<int>(blocks.size());
+  ModelPart whole(blocks, 0, count, 1, {2, 4});
+  ModelPart head(blocks, 0, 2, 1), body(blocks, 2, 4, 1), tail(blocks, 4, count, 1);
+  CHECK(whole.gradientReport().squareSum == 0);
+  double expected = 0;
+  for (ModelPart* part : {&whole, &head, &body, &tail}) {
+    for (const NamedTensor& named : part->parameters()) {
+      const at::Tensor gradient = named.tensor.detach().clone().mul(1.1);
+      if (part == &whole) expected += gradient.to(at::kDouble).square().sum().item<double>();
+      named.tensor.mutable_grad() = gradient;
+    }
+  }
+  const double parts = head.gradientReport().squareSum + body.gradientReport().squareSum +
+                       tail.gradientReport().squareSum;
+  CHECK(whole.gradientReport().squareSum == parts);
+  CHECK(parts == Approx(expected).epsilon(1e-12));
+  CHECK(whole.gradientReport().finite);
+  whole.parameters()[2].tensor.mutable_grad()[0][0] = std::numeric_limits<float>::infinity();
+  CHECK_FALSE(whole.gradientReport().finite);
+  whole.clearGradients();
+  CHECK(whole.gradientReport().finite);
+  CHECK_FALSE(whole.parameters()[0].tensor.grad().defined());
+}
+
+TEST_CASE("canonical tensors are dense in their order and aligned") {
+  const at::Tensor image = randomTensor({2, 3, 4, 5});
+  const at::Tensor last = canonical(image, MemoryOrder::channelsLast);
+  CHECK(last.strides().vec() == std::vector<std::int64_t>{60, 1, 15, 3});
+  CHECK(sameBits(image, last));
+  CHECK(canonical(last, MemoryOrder::channelsLast).is_same(last));
+  CHECK(canonical(image, MemoryOrder::contiguous).is_same(image));
+
+  SECTION("where one channel makes both orders fit") {
+    const at::Tensor gray = canonical(randomTensor({2, 1, 4, 5}), MemoryOrder::channelsLast);
+    CHECK(gray.strides().vec() == std::vector<std::int64_t>{20, 1, 5, 1});
+  }
+  SECTION("off a boundary of 64 bytes") {
+    const at::Tensor off = randomTensor({101}).narrow(0, 1, 100);
+    const at::Tensor moved = canonical(off, MemoryOrder::contiguous);
+    CHECK(reinterpret_cast<std::uintptr_t>(moved.const_data_ptr()) % kAlignment == 0);
+    CHECK(sameBits(off, moved));
+  }
+  SECTION("expanded, as gradients of a mean are") {
+    const at::Tensor moved = canonical(at::ones({1}).expand({4, 4}), MemoryOrder::contiguous);
+    CHECK(moved.strides().vec() == std::vector<std::int64_t>{4, 1});
+  }
+}
+
+TEST_CASE("payloads share a tensor's memory and keep it alive") {
+  at::Tensor back;
+  const void* data = nullptr;
+  {
+    const at::Tensor image = canonical(randomTensor({2, 3, 4, 5}), MemoryOrder::channelsLast);
+    data = image.const_data_ptr();
+    Payload payload = toPayload(image, MemoryOrder::channelsLast);
+    CHECK(payload.view().spec == TensorSpec{DType::f32, {2, 3, 4, 5}, MemoryOrder::channelsLast});
+    back = toTensor(std::move(payload));
+  }
+  CHECK(back.const_data_ptr() == data);
+  CHECK(back.strides().vec() == std::vector<std::int64_t>{60, 1, 15, 3});
+  CHECK(sameBits(back, randomTensor({2, 3, 4, 5})));
+  CHECK_FALSE(back.requires_grad());
+
+  const at::Tensor half = at::ones({3}, at::kBFloat16);
+  CHECK(toPayload(half, MemoryOrder::contiguous).view().spec.dtype == DType::bf16);
+  CHECK(toTensor(toPayload(half, MemoryOrder::contiguous)).scalar_type() == at::kBFloat16);
+}
+
+TEST_CASE("no payload is made of a tensor in another form") {
+  const at::Tensor image = randomTensor({2, 3, 4, 5});
+  CHECK_THROWS_AS(toPayload(image, MemoryOrder::channelsLast), std::logic_error);
+  const at::Tensor learned = at::ones({3}).set_requires_grad(true);
+  CHECK_THROWS_AS(toPayload(learned, MemoryOrder::contiguous), std::logic_error);
+  CHECK_THROWS_AS(toPayload(at::ones({3}, at::kLong), MemoryOrder::contiguous), std::logic_error);
+}
+
+TEST_CASE("an unknown model is named with the nearest known one") {
+  const UsageError error = usageError([] { findModel("small_cnm"); });
+  CHECK(error.code() == "unknown-model");
+  CHECK(error.what() == std::string("there is no model 'small_cnm'"));
+  CHECK(error.fix() == "did you mean small_cnn? known: small_cnn, mlp");
+}
+
+TEST_CASE("model parameters are refused with their range") {
+  const auto errorOf = [](const std::string& key, const std::string& value) {
+    return usageError([&] { blocksOf(spec("mlp", {4}, {{key, value}})); });
+  };
+  CHECK(errorOf("width", "0").what() ==
+        std::string("model mlp: width=0 is not an integer from 1 to 65536"));
+  CHECK(errorOf("width", "65537").code() == "bad-model-parameter");
+  CHECK(errorOf("width", "12x").code() == "bad-model-parameter");
+  CHECK(errorOf("width", "").code() == "bad-model-parameter");
+  CHECK(errorOf("width", "99999999999999999999").code() == "bad-model-parameter");
+  CHECK(errorOf("dropout", "0.95").what() ==
+        std::string("model mlp: dropout=0.95 is not a number from 0 to 0.9"));
+  CHECK(errorOf("dropout", "nan").code() == "bad-model-parameter");
+  CHECK(errorOf("widht", "5").what() == std::string("model mlp has no parameter 'widht'"));
+  CHECK(errorOf("widht", "5").fix() == "did you mean width? known: width, depth, dropout");
+  CHECK(usageError([] {
+          blocksOf(spec("small_cnn", {1, 8, 8}, {{"width", "3"}}));
+        }).code() == "bad-model-parameter");
+}
+
+TEST_CASE("cuts that leave a part empty are refused with the list of blocks") {
+  const std::vector<BlockRow> blocks = blocksOf(spec("mlp", {4}, {{"depth", "1"}}));
+  for (const Cuts& cuts : {Cuts{0, 2}, Cuts{2, 2}, Cuts{3, 2}, Cuts{1, 4}, Cuts{-1, 9}}) {
+    CHECK(usageError([&] { checkCuts(blocks, cuts); }).code() == "bad-cuts");
+  }
+  CHECK(
+      usageError([&] {
+        checkCuts(blocks, {2, 2});
+      }).what() ==
+      std::string("cuts 2 and 2 do not leave a block each to head, body and tail of the 4 blocks: "
+                  "0 flatten, 1 fc1, 2 relu1, 3 fc_out"));
+  CHECK_NOTHROW(checkCuts(blocks, {1, 2}));
+  CHECK_NOTHROW(checkCuts(blocks, {2, 3}));
+}
+
+TEST_CASE("a batch norm of one value a channel is refused") {
+  // 8 x 8 pixels leave one pixel to bn3.
+  const std::vector<BlockRow> blocks = blocksOf(spec("small_cnn", {1, 8, 8}));
+  CHECK_NOTHROW(checkBatchNorm(blocks, 2));
+  const UsageError error = usageError([&] { checkBatchNorm(blocks, 1); });
+  CHECK(error.code() == "batch-norm-too-few");
+  CHECK(error.what() == std::string("batch norm bn3 would see 1 value a channel in the smallest "
+                                    "micro-batch, of 1 sample, and needs 2"));
+  CHECK_NOTHROW(checkBatchNorm(blocksOf(spec("small_cnn")), 1));
+}
+
+TEST_CASE("inputs that do not fit a model are refused") {
+  const auto errorOf = [](const std::string& name, const Shape& shape) {
+    return usageError([&] { blocksOf(spec(name, shape)); });
+  };
+  CHECK(errorOf("small_cnn", {784}).what() ==
+        std::string("block conv1 takes images [channels, height, width], but gets [784] a sample"));
+  CHECK(errorOf("small_cnn", {1, 2, 28}).what() ==
+        std::string("block pool2 leaves nothing of [32, 1, 14]: it pools 2 x 2 values into one"));
+  CHECK(errorOf("mlp", {}).code() == "bad-sample-shape");
+  CHECK(errorOf("mlp", {1, 1, 1, 1, 1, 1, 1, 1}).code() == "bad-sample-shape");
+  CHECK(errorOf("mlp", {0}).code() == "bad-sample-shape");
+  CHECK(errorOf("mlp", {-1, 4}).code() == "bad-sample-shape");
+  CHECK(errorOf("mlp", {std::int64_t{1} << 40, std::int64_t{1} << 40}).code() ==
+        "bad-sample-shape");
+  ModelSpec one = spec("mlp");
+  one.classes = 1;
+  CHECK(usageError([&] { blocksOf(one); }).code() == "bad-classes");
+}
+
+}  // namespace
+}  // namespace cleave::test

@@ -1,0 +1,188 @@
+// SGD against PyTorch's formula written out for one number, and the checks of its parameters.
+#include <ATen/ops/full.h>
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "common/model/optimizer.h"
+
+namespace cleave::test {
+namespace {
+
+using Parameters = std::map<std::string, double>;
+
+StepDecision decision(double learningRate, double clipFactor = 1) {
+  StepDecision step;
+  step.learningRates = {learningRate};
+  step.clipFactor = clipFactor;
+  return step;
+}
+
+// One parameter of three values, all alike.
+struct Trained {
+  explicit Trained(const Parameters& parameters, float value = 1)
+      : tensor(at::full({3}, value).set_requires_grad(true)),
+        optimizer(makeOptimizer({"sgd", parameters}, {{"w", tensor}})) {}
+
+  void step(float gradient, const StepDecision& decided) {
+    tensor.mutable_grad() = at::full({3}, gradient);
+    optimizer->update(decided);
+  }
+  double value() const { return tensor[2].item<double>(); }
+
+  at::Tensor tensor;
+  std::unique_ptr<Optimizer> optimizer;
+};
+
+TEST_CASE("plain SGD follows the gradient") {
+  Trained trained({});
+  trained.step(0.5f, decision(0.25));
+  CHECK(trained.value() == 0.875);
+  trained.step(-2.0f, decision(0.5));
+  CHECK(trained.value() == 1.875);
+}
+
+// p = 1, lr = 0.5 throughout; each number is exact in binary.
+TEST_CASE("momentum begins with the first gradient") {
+  Trained trained({{"momentum", 0.5}});
+  trained.step(1, decision(0.5));  // buffer 1
+  CHECK(trained.value() == 0.5);
+  trained.step(1, decision(0.5));  // buffer 0.5 + 1
+  CHECK(trained.value() == -0.25);
+  trained.step(-1, decision(0.5));  // buffer 0.75 - 1
+  CHECK(trained.value() == -0.125);
+}
+
+TEST_CASE("dampening spares the first gradient only") {
+  Trained trained({{"momentum", 0.5}, {"dampening", 0.25}});
+  trained.step(1, decision(0.5));  // buffer 1
+  CHECK(trained.value() == 0.5);
+  trained.step(1, decision(0.5));  // buffer 0.5 + 0.75
+  CHECK(trained.value() == -0.125);
+}
+
+TEST_CASE("Nesterov looks one step ahead") {
+  Trained trained({{"momentum", 0.5}, {"nesterov", 1}});
+  trained.step(1, decision(0.5));  // buffer 1, direction 1 + 0.5
+  CHECK(trained.value() == 0.25);
+  trained.step(1, decision(0.5));  // buffer 1.5, direction 1 + 0.75
+  CHECK(trained.value() == -0.625);
+}
+
+TEST_CASE("weight decay adds to the gradient, after clipping") {
+  Trained trained({{"weight_decay", 0.5}});
+  trained.step(4, decision(0.5, 0.25));  // 4 * 0.25 + 0.5 * 1
+  CHECK(trained.value() == 0.25);
+}
+
+TEST_CASE("many steps stay with the formula in fp64") {
+  const double momentum = 0.9, decay = 5e-4;
+  Trained trained({{"momentum", momentum}, {"weight_decay", decay}, {"nesterov", 1}}, 0.7f);
+  double p = 0.7f, buffer = 0;
+  for (int n = 0; n < 50; ++n) {
+    const float gradient = 0.1f * static_cast<float>(n % 7) - 0.25f;
+    const double learningRate = 0.1 / (1 + n), clip = n % 3 == 0 ? 0.5 : 1;
+    const double g = gradient * clip + decay * p;
+    buffer = n == 0 ? g : momentum * buffer + g;
+    p -= learningRate * (g + momentum * buffer);
+    trained.step(gradient, decision(learningRate, clip));
+    CHECK(trained.value() == Approx(p).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("a skipped step changes neither weights nor momentum") {
+  Trained trained({{"momentum", 0.5}});
+  trained.step(1, decision(0.5));
+  StepDecision skip = decision(0.5);
+  skip.apply = false;
+  trained.step(std::numeric_limits<float>::quiet_NaN(), skip);
+  CHECK(trained.value() == 0.5);
+  trained.step(1, decision(0.5));
+  CHECK(trained.value() == -0.25);
+}
+
+TEST_CASE("a parameter without a gradient stays, and keeps its first step for later") {
+  Trained trained({{"momentum", 0.5}, {"dampening", 0.5}});
+  trained.optimizer->update(decision(0.5));
+  CHECK(trained.value() == 1);
+  trained.step(1, decision(0.5));
+  CHECK(trained.value() == 0.5);
+}
+
+TEST_CASE("updates leave no trace in autograd") {
+  Trained trained({{"momentum", 0.9}, {"weight_decay", 0.1}});
+  trained.step(1, decision(0.1));
+  CHECK(trained.tensor.is_leaf());
+  CHECK(trained.tensor.requires_grad());
+}
+
+struct Refused {
+  OptimizerSpec spec;
+  std::string code;
+  std::string sentence;
+};
+
+TEST_CASE("optimizers that cannot work are refused") {
+  const Refused cases[] = {
+      {{"sdg", {}}, "unknown-optimizer", "there is no optimizer 'sdg'"},
+      {{"sgd", {{"momentun", 0.9}}},
+       "bad-optimizer-parameter",
+       "optimizer sgd has no parameter 'momentun'"},
+      {{"sgd", {{"momentum", 1}}},
+       "bad-optimizer-parameter",
+       "optimizer sgd: momentum=1 is not at least 0 and below 1"},
+      {{"sgd", {{"momentum", -0.1}}},
+       "bad-optimizer-parameter",
+       "optimizer sgd: momentum=-0.1 is not at least 0 and below 1"},
+      {{"sgd", {{"momentum", std::numeric_limits<double>::quiet_NaN()}}},
+       "bad-optimizer-parameter",
+       "optimizer sgd: momentum=nan is not at least 0 and below 1"},
+      {{"sgd", {{"dampening", 1.5}}},
+       "bad-optimizer-parameter",
+       "optimizer sgd: dampening=1.5 is not from 0 to 1"},
+      {{"sgd", {{"weight_decay", 11}}},
+       "bad-optimizer-parameter",
+       "optimizer sgd: weight_decay=11 is not from 0 to 10"},
+      {{"sgd", {{"momentum", 0.9}, {"nesterov", 0.5}}},
+       "bad-optimizer-parameter",
+       "optimizer sgd: nesterov=0.5 is not 0 or 1"},
+      {{"sgd", {{"nesterov", 1}}},
+       "bad-optimizer-parameter",
+       "optimizer sgd: nesterov needs a momentum above 0 and a dampening of 0"},
+      {{"sgd", {{"nesterov", 1}, {"momentum", 0.9}, {"dampening", 0.1}}},
+       "bad-optimizer-parameter",
+       "optimizer sgd: nesterov needs a momentum above 0 and a dampening of 0"},
+  };
+  for (const Refused& refused : cases) {
+    INFO(refused.sentence);
+    try {
+      checkOptimizer(refused.spec);
+      FAIL_CHECK("was accepted");
+    } catch (const UsageError& error) {
+      CHECK(error.code() == refused.code);
+      CHECK(error.what() == refused.sentence);
+    }
+    CHECK_THROWS_AS(makeOptimizer(refused.spec, {}), UsageError);
+    CHECK_THROWS_AS(optimizerStateBytes(refused.spec), UsageError);
+  }
+  CHECK_NOTHROW(checkOptimizer({"sgd", {{"momentum", 0}, {"dampening", 1}, {"weight_decay", 10}}}));
+}
+
+TEST_CASE("an unknown name comes with the nearest known") {
+  try {
+    checkOptimizer({"sgd", {{"momentun", 0.9}}});
+    FAIL("was accepted");
+  } catch (const UsageError& error) {
+    CHECK(error.fix() ==
+          "did you mean momentum? known: momentum, dampening, weight_decay, nesterov");
+  }
+}
+
+TEST_CASE("only momentum needs state") {
+  CHECK(optimizerStateBytes({"sgd", {}}) == 0);
+  CHECK(optimizerStateBytes({"sgd", {{"weight_decay", 0.1}}}) == 0);
+  CHECK(optimizerStateBytes({"sgd", {{"momentum", 0.9}}}) == 4);
+}
+
+}  // namespace
+}  // namespace cleave::test

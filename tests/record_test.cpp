@@ -1,0 +1,277 @@
+#include "common/core/record.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <thread>
+
+using namespace cleave;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string readFile(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// A folder of its own for each test.
+struct Folder {
+  Folder() {
+    static int count = 0;
+    path = fs::temp_directory_path() /
+           ("cleave-record-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string file(const std::string& name) const { return path / name; }
+
+  fs::path path;
+};
+
+// As on a full disk, writes beyond `bytes` in a file fail while this lives.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_;
+  sighandler_t handler_;
+};
+
+// The descriptor of this process under which `path` is open.
+int descriptorOf(const std::string& path) {
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    if (fs::read_symlink(entry.path(), error) == path) return std::stoi(entry.path().filename());
+  }
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("cells are formatted as RFC 4180 and spreadsheets need") {
+  CHECK(formatCell({}) == "");
+  CHECK(formatCell(std::numeric_limits<std::int64_t>::min()) == "-9223372036854775808");
+  CHECK(formatCell(std::numeric_limits<std::uint64_t>::max()) == "18446744073709551615");
+  CHECK(formatCell(1.0 / 3) == "0.333333333");
+  CHECK(formatCell(-1e-9) == "-1e-09");
+  CHECK(formatCell(123456789.0) == "123456789");
+  CHECK(formatCell(-std::nan("")) == "nan");
+  CHECK(formatCell(-INFINITY) == "-inf");
+  CHECK(formatCell("plain text") == "plain text");
+  CHECK(formatCell("a,b") == "\"a,b\"");
+  CHECK(formatCell("say \"a\"") == "\"say \"\"a\"\"\"");
+  CHECK(formatCell("a\r\nb") == "\"a\r\nb\"");
+  CHECK(formatCell("=1+1") == "'=1+1");
+  CHECK(formatCell("-a,b") == "\"'-a,b\"");
+  CHECK(formatCell("+a") == "'+a");
+  CHECK(formatCell("@a") == "'@a");
+}
+
+TEST_CASE("the time is UTC in ISO 8601 with milliseconds") {
+  CHECK_THAT(utcNow(), Catch::Matches(R"(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)"));
+}
+
+TEST_CASE("rows stand below the header, in order, after flush") {
+  const Folder folder;
+  Recorder recorder;
+  const auto steps = recorder.table(folder.file("steps.csv"), {"step", "loss", "note, if any"});
+  CHECK(readFile(folder.file("steps.csv")) == "step,loss,\"note, if any\"\n");
+  steps->row({std::uint64_t{1}, 0.5, "a"});
+  steps->row({std::uint64_t{2}, {}, {}});
+  recorder.flush();
+  CHECK(readFile(folder.file("steps.csv")) == "step,loss,\"note, if any\"\n1,0.5,a\n2,,\n");
+}
+
+TEST_CASE("a row reaches its file without a flush, so that a killed process loses little") {
+  const Folder folder;
+  Recorder recorder;
+  const auto table = recorder.table(folder.file("a.csv"), {"x"});
+  table->row({std::int64_t{1}});
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (readFile(folder.file("a.csv")) != "x\n1\n" &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  CHECK(readFile(folder.file("a.csv")) == "x\n1\n");
+}
+
+TEST_CASE("the destructor writes what is left; later rows are dropped") {
+  const Folder folder;
+  std::shared_ptr<Recorder::Table> survivor;
+  {
+    Recorder recorder;
+    survivor = recorder.table(folder.file("a.csv"), {"x"});
+    const auto gone = recorder.table(folder.file("b.csv"), {"x"});
+    survivor->row({std::int64_t{1}});
+    gone->row({std::int64_t{2}});
+  }
+  survivor->row({std::int64_t{3}});
+  CHECK(readFile(folder.file("a.csv")) == "x\n1\n");
+  CHECK(readFile(folder.file("b.csv")) == "x\n2\n");
+}
+
+TEST_CASE("a table that ends is written and its file closed, while the recorder goes on") {
+  const Folder folder;
+  Recorder recorder;
+  recorder.table(folder.file("a.csv"), {"x"})->row({std::int64_t{1}});
+  recorder.flush();
+  CHECK(readFile(folder.file("a.csv")) == "x\n1\n");
+  CHECK(descriptorOf(folder.file("a.csv")) == -1);
+}
+
+TEST_CASE("rows of many threads stay whole") {
+  const Folder folder;
+  constexpr int kThreads = 4;
+  constexpr int kRows = 5000;
+  Recorder recorder;
+  const auto table = recorder.table(folder.file("a.csv"), {"thread", "row", "text"});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int row = 0; row < kRows; ++row) {
+        table->row(
+            {std::int64_t{t}, std::int64_t{row}, std::string(20, static_cast<char>('a' + t))});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  recorder.flush();
+
+  std::vector<int> next(kThreads, 0);
+  std::istringstream lines(readFile(folder.file("a.csv")));
+  std::string line;
+  std::getline(lines, line);
+  bool whole = true;
+  while (std::getline(lines, line)) {
+    const int t = line[0] - '0';
+    REQUIRE((t >= 0 && t < kThreads));
+    const std::string text(20, static_cast<char>('a' + t));
+    whole &= line == std::to_string(t) + "," + std::to_string(next[t]++) + "," + text;
+  }
+  CHECK(whole);
+  CHECK(next == std::vector<int>(kThreads, kRows));
+}
+
+TEST_CASE("a file that exists, or has no folder, is an error") {
+  const Folder folder;
+  Recorder recorder;
+  std::ofstream(folder.file("a.csv")) << "precious";
+  CHECK_THROWS_WITH(recorder.table(folder.file("a.csv"), {"x"}),
+                    Contains("a.csv") && Contains("File exists"));
+  CHECK(readFile(folder.file("a.csv")) == "precious");
+  CHECK_THROWS_AS(recorder.table(folder.file("none/a.csv"), {"x"}), RunError);
+}
+
+TEST_CASE("a full disk is reported by flush, and the file ends at a whole row") {
+  const Folder folder;
+  Recorder recorder;
+  const auto full = recorder.table(folder.file("full.csv"), {"x"});
+  const auto good = recorder.table(folder.file("good.csv"), {"x"});
+  full->row({"fits"});
+  recorder.flush();
+  {
+    const FileSizeLimit limit(20);
+    full->row({"this does not fit within 20 bytes"});
+    CHECK_THROWS_WITH(recorder.flush(),
+                      Contains("full.csv: rows could not be written: File too large"));
+  }
+  CHECK(readFile(folder.file("full.csv")) == "x\nfits\n");
+
+  // Room again: other tables go on, the damaged one does not continue behind a gap, and the error
+  // stays.
+  full->row({"later"});
+  good->row({"row"});
+  CHECK_THROWS_AS(recorder.flush(), RunError);
+  CHECK(readFile(folder.file("full.csv")) == "x\nfits\n");
+  CHECK(readFile(folder.file("good.csv")) == "x\nrow\n");
+}
+
+TEST_CASE("a table whose header cannot be written leaves no file") {
+  const Folder folder;
+  Recorder recorder;
+  const FileSizeLimit limit(1);
+  CHECK_THROWS_AS(recorder.table(folder.file("a.csv"), {"column"}), RunError);
+  CHECK_FALSE(fs::exists(folder.file("a.csv")));
+}
+
+TEST_CASE("while a disk hangs rows return at once, and beyond the limit are dropped and counted") {
+  const Folder folder;
+  int pipe[2];
+  REQUIRE(::pipe2(pipe, O_CLOEXEC) == 0);
+  Recorder recorder;
+  const auto table = recorder.table(folder.file("a.csv"), {"x"});
+  // A pipe that nobody reads stands for the hanging disk.
+  const int descriptor = descriptorOf(folder.file("a.csv"));
+  REQUIRE(descriptor >= 0);
+  REQUIRE(::dup2(pipe[1], descriptor) == descriptor);
+  ::close(pipe[1]);
+
+  constexpr int kRows = (1 << 18) + 100'000;
+  for (int row = 0; row < kRows; ++row) table->row({std::int64_t{row}});
+
+  // The disk comes back: what waited is written.
+  std::int64_t written = 0;
+  std::thread reader([&] {
+    std::vector<char> bytes(1 << 16);
+    for (ssize_t size; (size = ::read(pipe[0], bytes.data(), bytes.size())) > 0;) {
+      written += std::count(bytes.begin(), bytes.begin() + size, '\n');
+    }
+  });
+  CHECK_THROWS_WITH(recorder.flush(), Contains("rows were dropped"));
+  const int null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  ::dup2(null, descriptor);  // closes the pipe's last writing end, so the reader sees its end
+  ::close(null);
+  reader.join();
+  ::close(pipe[0]);
+  CHECK(written >= (1 << 18));
+  CHECK(written < kRows);
+}
+
+TEST_CASE("a durable write replaces the file and leaves no other") {
+  const Folder folder;
+  const std::string path = folder.file("config.yaml");
+  writeFileDurably(path, "old and longer");
+  writeFileDurably(path, "new");
+  CHECK(readFile(path) == "new");
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);
+}
+
+TEST_CASE("a durable write that fails keeps the old file and leaves no other") {
+  const Folder folder;
+  const std::string path = folder.file("config.yaml");
+  writeFileDurably(path, "old");
+  {
+    const FileSizeLimit limit(4);
+    CHECK_THROWS_WITH(writeFileDurably(path, "too long"),
+                      Contains(path + ": cannot be written: File too large"));
+  }
+  CHECK(readFile(path) == "old");
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);
+
+  CHECK_THROWS_WITH(writeFileDurably(folder.file("none/a"), "x"), Contains("No such file"));
+  fs::create_directories(folder.file("taken/by/a/folder"));
+  CHECK_THROWS_WITH(writeFileDurably(folder.file("taken"), "x"), Contains("Is a directory"));
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 2);
+}

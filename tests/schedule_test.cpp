@@ -1,0 +1,147 @@
+// Draws each schedule: the order of actions on both sides, in virtual time where every action takes one second (unless said)
+// and the link none.
+#include <catch2/catch.hpp>
+#include <iostream>
+#include <set>
+
+#include "tests/virtual_pair.h"
+
+namespace cleave::test {
+namespace {
+
+struct Orders {
+  std::string client;
+  std::string server;
+};
+
+Orders ordersOf(const std::string& schedule, std::uint32_t microBatches, std::uint32_t inFlight = 0,
+                Phase phase = Phase::train, double bodySeconds = 1) {
+  VirtualOptions options;
+  options.seconds = {1, 1, 1, bodySeconds, bodySeconds, 0, 0, 0, 0};
+  options.schedule = &findSchedule(schedule);
+  options.microBatches = microBatches;
+  options.inFlight = inFlight;
+  VirtualPair pair(options);
+  pair.run(phase, 1, microBatches);
+  Orders orders{pair.takeOrder(Role::client), pair.takeOrder(Role::server)};
+  std::cout << schedule << ", " << phaseName(phase) << ", M = " << microBatches << "\n  client "
+            << orders.client << "\n  server " << orders.server << "\n";
+  return orders;
+}
+
+TEST_CASE("gpipe runs all forwards, then all backwards") {
+  const Orders orders = ordersOf("gpipe", 3);
+  CHECK(orders.client == "F0 F1 F2 T0 T1 T2 H0 H1 H2");
+  CHECK(orders.server == "F0 F1 F2 B0 B1 B2");
+}
+
+TEST_CASE("1f1b alternates one forward and one backward after its warm-up") {
+  const Orders orders = ordersOf("1f1b", 5, 3);
+  CHECK(orders.client == "F0 F1 F2 T0 T1 H0 F3 T2 H1 F4 T3 H2 T4 H3 H4");
+  CHECK(orders.server == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
+}
+
+TEST_CASE("1f1b keeps its order whatever the timing, since it waits for the next action") {
+  VirtualOptions options;
+  options.schedule = &findSchedule("1f1b");
+  options.microBatches = 5;
+  options.inFlight = 3;
+  for (std::uint64_t seed = 1; seed < 20; ++seed) {
+    options.jitterSeed = seed;
+    options.latency = 2;
+    options.tensorSeconds = 0.5;
+    VirtualPair pair(options);
+    pair.run(Phase::train, 1, 5);
+    CHECK(pair.takeOrder(Role::client) == "F0 F1 F2 T0 T1 H0 F3 T2 H1 F4 T3 H2 T4 H3 H4");
+    CHECK(pair.takeOrder(Role::server) == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
+  }
+}
+
+TEST_CASE("priority runs what unlocks most first") {
+  // The server takes half a second an action. At 2 the client could go on with F2, but T0 is there; at 4 H0 is there too,
+  // but F2 gives the server something to do.
+  const Orders orders = ordersOf("priority", 4, 0, Phase::train, 0.5);
+  CHECK(orders.client == "F0 F1 T0 T1 F2 F3 T2 T3 H0 H1 H2 H3");
+  CHECK(orders.server == "F0 F1 B0 B1 F2 F3 B2 B3");
+}
+
+TEST_CASE("evaluation runs forwards only") {
+  CHECK(ordersOf("gpipe", 3, 0, Phase::eval).client == "F0 F1 F2 T0 T1 T2");
+  CHECK(ordersOf("gpipe", 3, 0, Phase::eval).server == "F0 F1 F2");
+  CHECK(ordersOf("1f1b", 4, 2, Phase::eval).client == "F0 F1 T0 T1 F2 T2 F3 T3");
+  CHECK(ordersOf("priority", 3, 0, Phase::eval).server == "F0 F1 F2");
+}
+
+TEST_CASE("no schedule deadlocks, and none exceeds its micro-batches in flight") {
+  for (const Schedule& schedule : scheduleTable()) {
+    for (std::uint32_t microBatches = 1; microBatches <= 9; ++microBatches) {
+      for (std::uint32_t inFlight = schedule.leastInFlight(microBatches); inFlight <= microBatches;
+           ++inFlight) {
+        CAPTURE(schedule.name, microBatches, inFlight);
+        VirtualOptions options;
+        options.schedule = &schedule;
+        options.microBatches = microBatches;
+        options.inFlight = inFlight;
+        options.jitterSeed = 7;
+        options.tensorSeconds = 1;
+        options.latency = 0.5;
+        VirtualPair pair(options);
+        pair.run(Phase::train, 1, 64);
+        pair.run(Phase::eval, 1, 64);
+        pair.run(Phase::train, 2, 3);  // fewer samples than micro-batches
+        CHECK(pair.mostInFlight() <= inFlight);
+      }
+    }
+  }
+}
+
+// Where the server's forward and backward take as long as the client's three actions, and nothing is spent on the link,
+// a pipeline must keep both busy but for its fill and drain.
+TEST_CASE("priority overlaps the two sides") {
+  VirtualOptions options;
+  options.schedule = &findSchedule("priority");
+  options.microBatches = 16;
+  options.seconds = {1, 1, 1, 1.5, 1.5, 0, 0, 0, 0};
+  const double pipelined = VirtualPair(options).run(Phase::train, 1, 16);
+  options.microBatches = 1;
+  const double alone = 16 * VirtualPair(options).run(Phase::train, 1, 1);
+  CHECK(alone == Approx(16 * 6));
+  CHECK(pipelined < 0.6 * alone);
+}
+
+TEST_CASE("an urgent tensor is sent before one that came first") {
+  for (const Schedule& schedule : scheduleTable()) {
+    for (const Flow flow : {Flow::activation0, Flow::gradient0}) {
+      CHECK(schedule.linkPriority(flow) >= schedule.linkPriority(Flow::gradient1));
+    }
+  }
+  const Schedule& priority = findSchedule("priority");
+  CHECK(priority.linkPriority(Flow::gradient1) < priority.linkPriority(Flow::activation0));
+  CHECK(priority.linkPriority(Flow::activation1) < priority.linkPriority(Flow::gradient0));
+}
+
+TEST_CASE("too few or too many micro-batches in flight are refused with the range") {
+  CHECK(resolveInFlight(findSchedule("1f1b"), 0, 8) == 4);
+  CHECK(resolveInFlight(findSchedule("priority"), 0, 8) == 8);
+  CHECK_THROWS_AS(resolveInFlight(findSchedule("1f1b"), 1, 8), UsageError);
+  CHECK_THROWS_AS(resolveInFlight(findSchedule("gpipe"), 4, 8), UsageError);
+  CHECK_THROWS_AS(resolveInFlight(findSchedule("priority"), 9, 8), UsageError);
+  try {
+    resolveInFlight(findSchedule("gpipe"), 4, 8);
+  } catch (const UsageError& error) {
+    CHECK(error.fix() == "give a number in 8…8, or 0 for the schedule's default");
+  }
+}
+
+TEST_CASE("an unknown schedule is refused with the nearest known name") {
+  try {
+    findSchedule("priorty");
+    FAIL("was accepted");
+  } catch (const UsageError& error) {
+    CHECK(error.code() == "unknown-schedule");
+    CHECK(error.fix() == "did you mean priority? known are priority, gpipe, 1f1b");
+  }
+}
+
+}  // namespace
+}  // namespace cleave::test

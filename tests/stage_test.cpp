@@ -1,0 +1,519 @@
+// What the project stands on: the split model equals the whole one to the bit, wherever it is cut,
+// however its batches are divided, and in whatever order forwards and backwards take turns.
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstring>
+#include <optional>
+
+#include "common/core/buffer.h"
+#include "common/core/random.h"
+#include "common/model/blocks.h"
+#include "common/model/stage.h"
+#include "common/model/torch_tensor.h"
+
+namespace cleave::test {
+namespace {
+
+constexpr std::uint64_t kSeed = 11;
+
+StageOptions cnnOptions() {
+  StageOptions options;
+  options.model = {"small_cnn", {{"width", "4"}, {"dropout", "0.25"}}, {2, 17, 16}, 6};
+  options.optimizer = {"sgd", {{"momentum", 0.9}, {"weight_decay", 5e-3}, {"nesterov", 1}}};
+  options.seed = kSeed;
+  const auto [cut0, cut1] = findModel("small_cnn").defaultCuts(options.model);
+  options.cuts = {cut0, cut1};
+  return options;
+}
+
+StageOptions mlpOptions() {
+  StageOptions options = cnnOptions();
+  options.model = {"mlp", {{"width", "13"}, {"depth", "2"}, {"dropout", "0.25"}}, {3, 7}, 6};
+  const auto [cut0, cut1] = findModel("mlp").defaultCuts(options.model);
+  options.cuts = {cut0, cut1};
+  return options;
+}
+
+std::vector<BlockRow> blocksOf(const StageOptions& options) {
+  return findModel(options.model.name).blocks(options.model);
+}
+
+struct Batch {
+  std::vector<float> values;
+  std::vector<std::int64_t> labels;
+  TensorSpec spec;
+
+  TensorView view() const { return {reinterpret_cast<const std::byte*>(values.data()), spec}; }
+};
+
+Batch makeBatch(const ModelSpec& model, std::uint32_t samples, std::uint64_t number) {
+  Batch batch;
+  batch.spec.shape = {samples};
+  batch.spec.shape.insert(batch.spec.shape.end(), model.sampleShape.begin(),
+                          model.sampleShape.end());
+  batch.values.resize(batch.spec.elements());
+  fillNormal(randomKey(kSeed, "batch", {number}), batch.values);
+  for (std::uint32_t n = 0; n < samples; ++n) {
+    const std::uint64_t bits = randomBits(randomKey(kSeed, "label", {number}), n);
+    batch.labels.push_back(
+        static_cast<std::int64_t>(bits % static_cast<std::uint64_t>(model.classes)));
+  }
+  return batch;
+}
+
+// As the wire would: other memory, the same bytes.
+Payload copied(const Payload& payload) {
+  static BufferPool pool;
+  const TensorView& view = payload.view();
+  auto buffer = std::make_shared<Buffer>(pool.acquire(view.spec.bytes()));
+  std::memcpy(buffer->data(), view.data, buffer->size());
+  const std::byte* data = buffer->data();
+  return Payload({data, view.spec}, std::move(buffer));
+}
+
+// The order in which a step's actions take turns: action k of micro-batch i at turn(k, i).
+enum class Order { oneByOne, allForwardsFirst, alternating };
+constexpr Order kOrders[] = {Order::oneByOne, Order::allForwardsFirst, Order::alternating};
+
+struct Split {
+  explicit Split(const StageOptions& options, const StageWait& wait = {})
+      : client(options, wait), body(options, wait) {}
+
+  void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches, const Batch& batch,
+                Order order) {
+    client.beginBatch(batch.view(), batch.labels);
+    const auto samples = static_cast<std::uint32_t>(batch.labels.size());
+    const std::uint32_t count = microBatchCount(samples, microBatches);
+    const auto forward = [&](std::uint32_t i) {
+      const MicroBatch at{phase, step, i, count, samples};
+      Payload activation1 = body.forward(at, copied(client.headForward(at)));
+      Payload gradient1 = client.tailStep(at, copied(activation1));
+      if (phase == Phase::train) gradients[i] = std::move(gradient1);
+    };
+    const auto backward = [&](std::uint32_t i) {
+      if (phase != Phase::train) return;
+      const MicroBatch at{phase, step, i, count, samples};
+      client.headBackward(at, copied(body.backward(at, copied(gradients.at(i)))));
+      gradients.erase(i);
+    };
+    // Backwards trail forwards by none, all, or two micro-batches.
+    const std::uint32_t trail =
+        order == Order::oneByOne ? 0 : (order == Order::alternating ? 2 : count);
+    for (std::uint32_t turn = 0; turn < count + trail; ++turn) {
+      if (turn < count) forward(turn);
+      if (turn >= trail && turn - trail < count) backward(turn - trail);
+    }
+  }
+
+  void update(const StepDecision& decision) {
+    client.update(decision);
+    body.update(decision);
+  }
+
+  double squareSum() const {
+    return client.headReport().squareSum + body.report().squareSum + client.tailReport().squareSum;
+  }
+  std::vector<NamedTensor> gradientTensors() const {
+    return joined(gradientsOf(client.head()), fromSafetensors(body.exportGradients(), "gradients"),
+                  gradientsOf(client.tail()));
+  }
+  std::vector<NamedTensor> weights() const {
+    return joined(weightsOf(client.head()), fromSafetensors(body.exportWeights(), "weights"),
+                  weightsOf(client.tail()));
+  }
+
+  static std::vector<NamedTensor> joined(std::vector<NamedTensor> head,
+                                         const std::vector<NamedTensor>& middle,
+                                         const std::vector<NamedTensor>& tail) {
+    head.insert(head.end(), middle.begin(), middle.end());
+    head.insert(head.end(), tail.begin(), tail.end());
+    return head;
+  }
+
+  ClientStage client;
+  BodyStage body;
+  std::map<std::uint32_t, Payload> gradients;
+};
+
+std::map<std::string, at::Tensor> byName(const std::vector<NamedTensor>& tensors) {
+  std::map<std::string, at::Tensor> map;
+  for (const NamedTensor& named : tensors) map[named.name] = named.tensor;
+  return map;
+}
+
+// The first difference; empty where there is none.
+std::string difference(const std::vector<NamedTensor>& left,
+                       const std::vector<NamedTensor>& right) {
+  const auto a = byName(left), b = byName(right);
+  if (a.size() != b.size()) return std::to_string(a.size()) + " and " + std::to_string(b.size());
+  for (const auto& [name, tensor] : a) {
+    const auto found = b.find(name);
+    if (found == b.end()) return name + " is missing";
+    const at::Tensor x = tensor.contiguous(), y = found->second.contiguous();
+    if (x.sizes() != y.sizes() || x.scalar_type() != y.scalar_type())
+      return name + " has another form";
+    if (std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) != 0) {
+      return name + " differs by up to " + std::to_string(x.sub(y).abs().max().item<double>());
+    }
+  }
+  return "";
+}
+
+std::string difference(const std::vector<float>& left, const std::vector<float>& right) {
+  if (left.size() != right.size()) return "number of losses";
+  if (std::memcmp(left.data(), right.data(), left.size() * sizeof(float)) != 0) return "losses";
+  return "";
+}
+
+// The fourth step clips, the third is skipped.
+StepDecision decisionOf(std::uint64_t step) {
+  StepDecision decision;
+  decision.step = step;
+  decision.apply = step != 3;
+  decision.learningRates = {0.1 / static_cast<double>(step)};
+  decision.clipFactor = step == 4 ? 0.3 : 1;
+  return decision;
+}
+
+// Trains both for four steps and evaluates once in between; says where they part.
+std::string splitAgainstWhole(const StageOptions& options, std::uint32_t samples,
+                              std::uint32_t microBatches, Order order) {
+  Split split(options);
+  WholeStage whole(options);
+  for (std::uint64_t step = 1; step <= 4; ++step) {
+    const std::string where = " at step " + std::to_string(step);
+    const Batch batch = makeBatch(options.model, samples, step);
+    split.runBatch(Phase::train, step, microBatches, batch, order);
+    whole.runBatch(Phase::train, step, microBatches, batch.view(), batch.labels);
+    if (auto d = difference(split.client.losses(), whole.losses()); !d.empty()) return d + where;
+    const auto gradients = gradientsOf(whole.part());
+    if (gradients.size() != whole.part().parameters().size()) return "gradients are missing";
+    if (auto d = difference(split.gradientTensors(), gradients); !d.empty()) {
+      return "gradient " + d + where;
+    }
+    if (split.squareSum() != whole.part().gradientReport().squareSum) return "square sum" + where;
+    split.update(decisionOf(step));
+    whole.update(decisionOf(step));
+    if (step == 2) {
+      split.runBatch(Phase::eval, 1, microBatches, batch, order);
+      whole.runBatch(Phase::eval, 1, microBatches, batch.view(), batch.labels);
+      if (auto d = difference(split.client.losses(), whole.losses()); !d.empty())
+        return d + " in eval";
+    }
+    if (auto d = difference(split.weights(), weightsOf(whole.part())); !d.empty()) {
+      return "weight " + d + where;
+    }
+  }
+  return "";
+}
+
+TEST_CASE("split equals whole wherever the model is cut") {
+  setComputeThreads(1);
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    const int blocks = static_cast<int>(blocksOf(options).size());
+    int turn = 0;
+    for (options.cuts.cut0 = 1; options.cuts.cut0 < blocks - 1; ++options.cuts.cut0) {
+      for (options.cuts.cut1 = options.cuts.cut0 + 1; options.cuts.cut1 < blocks;
+           ++options.cuts.cut1) {
+        const Order order = kOrders[turn++ % 3];
+        INFO(options.model.name << " cut at " << options.cuts.cut0 << " and " << options.cuts.cut1
+                                << ", order " << static_cast<int>(order));
+        CHECK(splitAgainstWhole(options, 13, 4, order) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("split equals whole however a batch is divided and its actions take turns") {
+  for (const StageOptions& options : {mlpOptions(), cnnOptions()}) {
+    for (const std::uint32_t samples : {10, 13}) {
+      for (const std::uint32_t microBatches : {1, 2, 4, 7, 8}) {
+        for (const Order order : kOrders) {
+          INFO(options.model.name << ", " << samples << " samples, " << microBatches
+                                  << " micro-batches, order " << static_cast<int>(order));
+          CHECK(splitAgainstWhole(options, samples, microBatches, order) == "");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("split equals whole with two threads, and with images as large as real ones") {
+  setComputeThreads(2);
+  CHECK(splitAgainstWhole(mlpOptions(), 13, 4, Order::alternating) == "");
+  StageOptions options = cnnOptions();
+  options.model = {"small_cnn", {}, {1, 28, 28}, 10};
+  CHECK(splitAgainstWhole(options, 64, 4, Order::alternating) == "");
+  setComputeThreads(1);
+}
+
+TEST_CASE("the difference that the comparison looks for is found") {
+  const StageOptions options = mlpOptions();
+  StageOptions other = options;
+  other.seed += 1;
+  const WholeStage a(options), b(other);
+  CHECK(difference(weightsOf(a.part()), weightsOf(a.part())) == "");
+  CHECK(difference(weightsOf(a.part()), weightsOf(b.part())).find("differs") != std::string::npos);
+}
+
+TEST_CASE("a run repeats to the bit, and training changes the weights") {
+  const StageOptions options = cnnOptions();
+  std::optional<std::vector<NamedTensor>> first;
+  for (int time = 0; time < 2; ++time) {
+    Split split(options);
+    const auto before = byName(split.weights());
+    const at::Tensor start = before.at("conv2.weight").clone();
+    for (std::uint64_t step = 1; step <= 3; ++step) {
+      split.runBatch(Phase::train, step, 4, makeBatch(options.model, 10, step), Order::alternating);
+      split.update(decisionOf(step));
+    }
+    CHECK_FALSE(difference({{"w", start}}, {{"w", byName(split.weights()).at("conv2.weight")}}) ==
+                "");
+    if (!first) {
+      first = split.weights();
+    } else {
+      CHECK(difference(*first, split.weights()) == "");
+    }
+  }
+}
+
+TEST_CASE("evaluation changes nothing and counts every sample") {
+  const StageOptions options = cnnOptions();
+  Split split(options);
+  const std::vector<std::byte> before = toSafetensors(split.weights());
+  split.runBatch(Phase::eval, 1, 4, makeBatch(options.model, 13, 1), Order::allForwardsFirst);
+  CHECK((toSafetensors(split.weights()) == before));
+  CHECK(split.gradientTensors().empty());
+  CHECK(split.client.metrics().samples == 13);
+}
+
+TEST_CASE("gradients add up until an update clears them") {
+  const StageOptions options = mlpOptions();
+  WholeStage whole(options);
+  const Batch batch = makeBatch(options.model, 8, 1);
+  whole.runBatch(Phase::train, 1, 2, batch.view(), batch.labels);
+  const double once = whole.part().gradientReport().squareSum;
+  whole.runBatch(Phase::train, 1, 2, batch.view(), batch.labels);
+  CHECK(whole.part().gradientReport().squareSum == Approx(4 * once).epsilon(1e-5));
+  StepDecision skip = decisionOf(1);
+  skip.apply = false;
+  whole.update(skip);
+  CHECK(gradientsOf(whole.part()).empty());
+}
+
+TEST_CASE("the loss is the mean over the batch's samples, whatever the micro-batches") {
+  StageOptions options = mlpOptions();
+  options.model.parameters["dropout"] = "0";
+  options.cuts = {2, 5};
+  const Batch batch = makeBatch(options.model, 10, 1);
+  WholeStage one(options), three(options);
+  one.runBatch(Phase::train, 1, 1, batch.view(), batch.labels);
+  three.runBatch(Phase::train, 1, 3, batch.view(), batch.labels);
+  REQUIRE(one.losses().size() == 1);
+  REQUIRE(three.losses().size() == 3);
+  CHECK(three.losses()[0] + three.losses()[1] + three.losses()[2] ==
+        Approx(one.losses()[0]).epsilon(1e-5));
+  CHECK(one.metrics().sums.at("loss") == Approx(10.0 * one.losses()[0]));
+  CHECK(three.metrics().sums.at("loss") == Approx(one.metrics().sums.at("loss")).epsilon(1e-5));
+  CHECK(three.part().gradientReport().squareSum ==
+        Approx(one.part().gradientReport().squareSum).epsilon(1e-4));
+}
+
+// An mlp whose last layer is set by hand, so that its outputs are known.
+TEST_CASE("top1 and top5 count the right samples") {
+  StageOptions options = mlpOptions();
+  const auto metricsWith = [&](int classes, const std::vector<float>& logits, std::int64_t label) {
+    options.model.classes = classes;
+    WholeStage whole(options);
+    for (const NamedTensor& named : whole.part().parameters()) {
+      if (named.name == "fc_out.weight") named.tensor.detach().zero_();
+      if (named.name != "fc_out.bias") continue;
+      std::memcpy(named.tensor.detach().mutable_data_ptr(), logits.data(),
+                  logits.size() * sizeof(float));
+    }
+    Batch batch = makeBatch(options.model, 2, 1);
+    batch.labels = {label, 0};
+    whole.runBatch(Phase::eval, 1, 2, batch.view(), batch.labels);
+    return whole.metrics();
+  };
+  const std::vector<float> falling = {6, 5, 4, 3, 2, 1};
+  CHECK(metricsWith(6, falling, 0).sums.at("top1") == 2);
+  CHECK(metricsWith(6, falling, 1).sums.at("top1") == 1);
+  CHECK(metricsWith(6, falling, 4).sums.at("top5") == 2);
+  CHECK(metricsWith(6, falling, 5).sums.at("top5") == 1);
+  CHECK(metricsWith(3, {3, 2, 1}, 2).sums.at("top5") == 2);
+  // Of equal values the first counts as the model's answer, and a NaN never does.
+  CHECK(metricsWith(3, {2, 2, 2}, 1).sums.at("top1") == 1);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  CHECK(metricsWith(6, {nan, nan, nan, nan, nan, nan}, 3).sums.at("top1") == 0);
+
+  const BatchMetrics metrics = metricsWith(6, falling, 0);
+  CHECK(metrics.samples == 2);
+  for (const std::string& name : metricNames()) CHECK(metrics.sums.contains(name));
+  CHECK(metrics.sums.size() == metricNames().size());
+  BatchMetrics sum;
+  sum.add(metrics);
+  sum.add(metricsWith(6, falling, 1));
+  CHECK(sum.samples == 4);
+  CHECK(sum.sums.at("top1") == 3);
+}
+
+TEST_CASE("weights travel as safetensors and come back to the bit") {
+  const StageOptions options = cnnOptions();
+  WholeStage whole(options);
+  const Batch batch = makeBatch(options.model, 8, 1);
+  whole.runBatch(Phase::train, 1, 2, batch.view(), batch.labels);
+  const std::vector<NamedTensor> weights = weightsOf(whole.part());
+  CHECK(weights.front().name == "conv1.weight");
+  CHECK(weights.back().name == "bn3.num_batches_tracked");
+  const std::vector<std::byte> file = toSafetensors(weights);
+  const std::vector<NamedTensor> back = fromSafetensors(file, "weights");
+  CHECK(difference(weights, back) == "");
+  REQUIRE(back.size() == weights.size());
+  for (std::size_t w = 0; w < back.size(); ++w) {
+    CHECK(back[w].name == weights[w].name);
+    CHECK(back[w].tensor.is_contiguous());
+  }
+  CHECK_THROWS_AS(fromSafetensors(std::span(file).first(7), "weights"), UsageError);
+}
+
+TEST_CASE("flows have the shapes and the memory order of their cut") {
+  const StageOptions options = cnnOptions();
+  const std::vector<BlockRow> blocks = blocksOf(options);
+  const TensorSpec image{DType::f32, {5, 4, 8, 8}, MemoryOrder::channelsLast};
+  CHECK(flowSpec(blocks, {4, 13}, Flow::activation0, 5) == image);
+  CHECK(flowSpec(blocks, {4, 13}, Flow::gradient0, 5) == image);
+  const TensorSpec features{DType::f32, {5, 64}, MemoryOrder::contiguous};
+  CHECK(flowSpec(blocks, {4, 13}, Flow::activation1, 5) == features);
+  CHECK(flowSpec(blocks, {4, 13}, Flow::gradient1, 5) == features);
+}
+
+TEST_CASE("a body's memory follows from its shapes") {
+  StageOptions options;
+  options.model = {"mlp", {{"width", "10"}, {"depth", "2"}}, {7}, 3};
+  options.cuts = {2, 5};  // relu1, fc2, relu2
+  options.optimizer = {"sgd", {{"momentum", 0.9}}};
+  CHECK(bodyBytes(options, 2, 4) == 110 * 12 + 2 * 4 * 30 * 8);
+  options.optimizer = {"sgd", {}};
+  CHECK(bodyBytes(options, 2, 4) == 110 * 8 + 2 * 4 * 30 * 8);
+  options.model.parameters["width"] = "65536";
+  options.model.parameters["depth"] = "64";
+  options.cuts = {1, 128};
+  constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
+  CHECK(bodyBytes(options, kMost, kMost) == std::numeric_limits<std::size_t>::max());
+}
+
+TEST_CASE("waiting replaces computing") {
+  const StageOptions options = cnnOptions();
+  StageWait wait;
+  wait.f1 = wait.t3 = wait.b1 = wait.f2 = wait.b2 = 2.0;
+  Split split(options, wait);
+  const std::vector<std::byte> before = toSafetensors(split.weights());
+  const Batch batch = makeBatch(options.model, 9, 1);
+  const auto start = std::chrono::steady_clock::now();
+  split.runBatch(Phase::train, 1, 2, batch, Order::allForwardsFirst);
+  CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(2 * 5 * 2));
+  split.update(decisionOf(1));
+  CHECK((toSafetensors(split.weights()) == before));
+  CHECK(split.client.metrics().samples == 9);
+  CHECK(split.client.losses() == std::vector<float>{0, 0});
+
+  split.client.beginBatch(batch.view(), batch.labels);
+  const MicroBatch at{Phase::train, 2, 1, 2, 9};
+  const Payload activation = split.client.headForward(at);
+  CHECK(activation.view().spec == flowSpec(blocksOf(options), options.cuts, Flow::activation0, 4));
+  CHECK(split.client.headForward(at).view().data == activation.view().data);
+  CHECK(split.client.tailStep({Phase::eval, 1, 1, 2, 9}, {}).empty());
+}
+
+TEST_CASE("a backward that waits forgets its computed forward") {
+  const StageOptions options = mlpOptions();
+  StageWait wait;
+  wait.b1 = wait.b2 = 0.0;
+  Split split(options, wait);
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    split.runBatch(Phase::train, step, 3, makeBatch(options.model, 9, step),
+                   Order::allForwardsFirst);
+    CHECK(split.body.report().squareSum == 0);
+    CHECK(split.client.headReport().squareSum == 0);
+    CHECK(split.client.tailReport().squareSum > 0);
+    split.update(decisionOf(step));
+  }
+}
+
+std::string codeOf(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    return error.code();
+  }
+  return "";
+}
+
+TEST_CASE("a forward must not wait where its backward computes") {
+  const StageOptions options = mlpOptions();
+  StageWait head, body;
+  head.f1 = 1;
+  body.f2 = 1;
+  CHECK(codeOf([&] { ClientStage(options, head); }) == "bad-wait");
+  CHECK(codeOf([&] { BodyStage(options, body); }) == "bad-wait");
+  CHECK(codeOf([&] { ClientStage(options, body); }) == "");
+  CHECK(codeOf([&] { BodyStage(options, head); }) == "");
+}
+
+TEST_CASE("stages refuse options that do not fit") {
+  StageOptions options = mlpOptions();
+  options.cuts = {3, 3};
+  CHECK(codeOf([&] { ClientStage(options, {}); }) == "bad-cuts");
+  CHECK(codeOf([&] { WholeStage{options}; }) == "bad-cuts");
+  options = mlpOptions();
+  options.optimizer.name = "sgdd";
+  CHECK(codeOf([&] { BodyStage(options, {}); }) == "unknown-optimizer");
+  options = mlpOptions();
+  options.model.name = "mpl";
+  CHECK(codeOf([&] { BodyStage(options, {}); }) == "unknown-model");
+}
+
+TEST_CASE("a label that is no class is refused with its sample") {
+  const StageOptions options = mlpOptions();
+  Batch batch = makeBatch(options.model, 4, 1);
+  ClientStage client(options, {});
+  for (const std::int64_t label : {6, -1}) {
+    batch.labels[2] = label;
+    try {
+      client.beginBatch(batch.view(), batch.labels);
+      FAIL_CHECK("was accepted");
+    } catch (const UsageError& error) {
+      CHECK(error.what() ==
+            "label " + std::to_string(label) +
+                " of sample 2 of the batch is not one of the model's 6 classes, 0 to 5");
+    }
+  }
+}
+
+TEST_CASE("actions out of order are bugs of ours") {
+  const StageOptions options = mlpOptions();
+  Split split(options);
+  const Batch batch = makeBatch(options.model, 4, 1);
+  split.client.beginBatch(batch.view(), batch.labels);
+  const MicroBatch at{Phase::train, 1, 0, 2, 4};
+  const auto gradient = [&](Flow flow) {
+    const TensorSpec spec = flowSpec(blocksOf(options), options.cuts, flow, 2);
+    return toPayload(at::empty(spec.shape).zero_(), spec.order);
+  };
+  CHECK_THROWS_AS(split.body.backward(at, gradient(Flow::gradient1)), std::logic_error);
+  CHECK_THROWS_AS(split.client.headBackward(at, gradient(Flow::gradient0)), std::logic_error);
+  Payload activation0 = split.client.headForward(at);
+  CHECK_THROWS_AS(split.client.headForward(at), std::logic_error);
+  split.body.forward(at, copied(activation0));
+  CHECK_THROWS_AS(split.body.forward(at, copied(activation0)), std::logic_error);
+  // Another number of samples than the micro-batch has.
+  CHECK_THROWS_AS(split.body.forward({Phase::train, 1, 1, 4, 4}, copied(activation0)),
+                  std::logic_error);
+}
+
+}  // namespace
+}  // namespace cleave::test
