@@ -244,6 +244,38 @@ TEST_CASE("gradient reports of parts add up to the whole's to the bit") {
   CHECK_FALSE(whole.parameters()[0].tensor.grad().defined());
 }
 
+// Turns its input contiguous, and notes the strides of what it was given and of its output's
+// gradient.
+class Contiguous : public Block {
+ public:
+  at::Tensor forward(const at::Tensor& x, const BlockContext&) override {
+    input = x.strides().vec();
+    const at::Tensor y = x.clone(at::MemoryFormat::Contiguous);
+    y.register_hook([this](const at::Tensor& given) { gradient = given.strides().vec(); });
+    return y;
+  }
+  std::vector<std::int64_t> input, gradient;
+};
+
+TEST_CASE("a cut inside a part brings tensor and gradient into the form they have on the wire") {
+  const std::vector<std::int64_t> contiguous = {60, 20, 5, 1}, channelsLast = {60, 1, 15, 3};
+  for (const bool cut : {false, true}) {
+    std::vector<Contiguous*> built;
+    BlockRow row;
+    row.make = [&](std::uint64_t) {
+      auto block = std::make_unique<Contiguous>();
+      built.push_back(block.get());
+      return block;
+    };
+    ModelPart part({row, row}, 0, 2, 1, cut ? std::vector<int>{1} : std::vector<int>{});
+    const at::Tensor x = randomTensor({2, 3, 4, 5}).set_requires_grad(true);
+    part.forward(x, kTraining).backward(at::ones({2, 3, 4, 5}));
+    CHECK(built[0]->input == contiguous);
+    CHECK(built[1]->input == (cut ? channelsLast : contiguous));
+    CHECK(built[0]->gradient == (cut ? channelsLast : contiguous));
+  }
+}
+
 TEST_CASE("canonical tensors are dense in their order and aligned") {
   const at::Tensor image = randomTensor({2, 3, 4, 5});
   const at::Tensor last = canonical(image, MemoryOrder::channelsLast);

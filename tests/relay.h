@@ -11,8 +11,9 @@ namespace cleave::test {
 
 // Listens on a free port of loopback and forwards every connection to the target, in a thread of
 // its own. "Up" is from whoever connected to the target, "down" the way back. The end of one
-// direction is passed on after its last byte, the other direction goes on; a reset is passed on at
-// once. Every method may be called from any thread, and has taken effect when it returns.
+// direction is passed on after its last byte, the other direction goes on; a reset is passed on as
+// soon as it is met, ahead of bytes still held. Every method may be called from any thread, and has
+// taken effect when it returns.
 class Relay {
  public:
   // Throws boost::system::system_error: the host does not resolve, no port is free.

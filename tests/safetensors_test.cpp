@@ -172,10 +172,14 @@ TEST_CASE("a header that is not JSON") {
   for (const std::string header :
        {"{", "{}}", "{,}", "{} x", "{\"a\":}", "{'a':1}", "{\"\xff\":1}"}) {
     INFO(header);
-    CHECK_THAT(faultOf(fileOf(header, 0)), Contains("not JSON, at byte "));
+    CHECK_THAT(faultOf(fileOf(header, 0)), Contains("cannot be read as JSON, at byte "));
   }
-  CHECK_THAT(faultOf(fileOf("{}" + std::string(1, '\0'), 0)), Contains("not JSON, at byte 3"));
-  CHECK_THAT(faultOf(damaged("[0,24]", "[0,1e999]")), Contains("a number beyond all limits"));
+  CHECK_THAT(faultOf(damaged("[0,24]", "[0,1e999]")), Contains("cannot be read as JSON"));
+}
+
+TEST_CASE("a NUL behind which something hides in the header") {
+  CHECK_THAT(faultOf(fileOf("{}" + std::string(1, '\0'), 0)), Contains("holds a NUL byte"));
+  CHECK_THAT(faultOf(fileOf(kGoodHeader + std::string(1, '\0') + "x")), Contains("NUL"));
 }
 
 TEST_CASE("a tensor named twice") {
@@ -190,7 +194,7 @@ TEST_CASE("a key of a tensor named twice") {
 
 TEST_CASE("a header nested deeper than the format, be it by 100000 levels") {
   CHECK_THAT(faultOf(damaged("[2,3]", R"({"a":{"b":{}}})")), Contains("deeper than 3 levels"));
-  CHECK_THAT(faultOf(damaged("[2,3]", "[[2],3]")), Contains("something else than numbers"));
+  CHECK_THAT(faultOf(damaged("[2,3]", "[[2],3]")), Contains("deeper than 3 levels"));
   std::string deep = "{\"a\":";
   for (int level = 0; level < 100'000; ++level) deep += "{\"a\":";
   CHECK_THAT(faultOf(fileOf(deep)), Contains("deeper than 3 levels"));

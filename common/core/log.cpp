@@ -62,6 +62,7 @@ class PrefixSink final : public spdlog::sinks::base_sink<spdlog::details::null_m
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
+    if (!target_->should_log(message.level)) return;
     const std::string line = prefix_ + std::string(message.payload.data(), message.payload.size());
     spdlog::details::log_msg prefixed = message;
     prefixed.payload = line;
@@ -117,7 +118,8 @@ std::shared_ptr<spdlog::logger> runLog(const std::string& path, const std::strin
   file->set_formatter(utcFormatter(std::string(kTimeAndLevel) + "%v"));
   const Log& log = instance();
   const auto logger = log.logger(file, std::make_shared<PrefixSink>(log.process, prefix));
-  logger->set_level(log.process->level());
+  // A run's file tells of the run, also where stderr is to stay quiet.
+  logger->set_level(std::min(log.process->level(), spdlog::level::info));
   logger->flush_on(spdlog::level::trace);  // each line, so that a crash keeps those that explain it
   return logger;
 }

@@ -59,38 +59,39 @@ std::string inQuotes(const std::string& text) {
                    "fetch or write the file again; it is damaged, or no safetensors file");
 }
 
-// Watches the header while it is parsed, and stops before anything big is built. It also sees
-// repeated names, of which the parsed document shows only the last.
-class HeaderGuard {
+// Reads the header's tokens before a document is built of them, so that a hostile header costs no
+// memory. It also sees repeated names, of which a document shows only the last. (The parser's own
+// callback is no substitute: at the end of each object it looks through all those before.)
+class HeaderGuard : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderGuard(const std::string& file) : file_(file) {}
 
-  bool operator()(int, Json::parse_event_t event, const Json& parsed) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        if (open_.size() == kMaxDepth) fail(file_, "its header nests deeper than 3 levels");
-        if (!open_.empty() && open_.back().isArray) {
-          fail(file_, "its header has an array of something else than numbers");
-        }
-        open_.push_back({event == Json::parse_event_t::array_start, {}, 0});
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end:
-        open_.pop_back();
-        break;
-      case Json::parse_event_t::key:
-        addKey(parsed.get_ref<const std::string&>());
-        break;
-      case Json::parse_event_t::value:
-        // Shapes are the longest arrays of the format.
-        if (!open_.empty() && open_.back().isArray && ++open_.back().values > kMaxRank) {
-          fail(file_,
-               "its header has an array of more than " + std::to_string(kMaxRank) + " values");
-        }
-        break;
+  bool start_object(std::size_t) override { return open(false); }
+  bool end_object() override { return close(); }
+  bool start_array(std::size_t) override { return open(true); }
+  bool end_array() override { return close(); }
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(std::int64_t) override { return value(); }
+  bool number_unsigned(std::uint64_t) override { return value(); }
+  bool number_float(double, const std::string&) override { return value(); }
+  bool string(std::string&) override { return value(); }
+  bool binary(Json::binary_t&) override { return value(); }
+
+  bool key(std::string& key) override {
+    std::set<std::string>& keys = open_.back().keys;
+    if (!keys.insert(key).second) fail(file_, "its header names " + inQuotes(key) + " twice");
+    if (open_.size() == 1 && keys.size() > kMaxTensors + 1) {  // and __metadata__
+      fail(file_, "its header has more than " + std::to_string(kMaxTensors) + " tensors");
+    }
+    if (++names_ > kMaxNames) {
+      fail(file_, "its header has more than " + std::to_string(kMaxNames) + " names");
     }
     return true;
+  }
+
+  bool parse_error(std::size_t byte, const std::string&, const Json::exception&) override {
+    fail(file_, "its header cannot be read as JSON, at byte " + std::to_string(byte));
   }
 
  private:
@@ -100,15 +101,26 @@ class HeaderGuard {
     std::size_t values;
   };
 
-  void addKey(const std::string& key) {
-    std::set<std::string>& keys = open_.back().keys;
-    if (!keys.insert(key).second) fail(file_, "its header names " + inQuotes(key) + " twice");
-    if (open_.size() == 1 && keys.size() > kMaxTensors + 1) {  // and __metadata__
-      fail(file_, "its header has more than " + std::to_string(kMaxTensors) + " tensors");
+  bool open(bool isArray) {
+    if (open_.size() == kMaxDepth) fail(file_, "its header nests deeper than 3 levels");
+    if (!open_.empty() && open_.back().isArray) {
+      fail(file_, "its header has an array of something else than numbers");
     }
-    if (++names_ > kMaxNames) {
-      fail(file_, "its header has more than " + std::to_string(kMaxNames) + " names");
+    open_.push_back({isArray, {}, 0});
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  bool value() {
+    // Shapes are the longest arrays of the format.
+    if (!open_.empty() && open_.back().isArray && ++open_.back().values > kMaxRank) {
+      fail(file_, "its header has an array of more than " + std::to_string(kMaxRank) + " values");
     }
+    return true;
   }
 
   const std::string& file_;
@@ -137,14 +149,11 @@ Json parseHeader(std::span<const std::byte> header, const std::string& name) {
   // The format wants the brace first; JSON parsers would also take spaces or a byte order mark.
   const auto* const text = reinterpret_cast<const char*>(header.data());
   if (header.empty() || *text != '{') fail(name, "its header is not a JSON object");
+  // To the parser, a NUL ends the text; nothing may hide behind it.
+  if (std::memchr(text, 0, header.size()) != nullptr) fail(name, "its header holds a NUL byte");
   HeaderGuard guard(name);
-  try {
-    return Json::parse(text, text + header.size(), std::ref(guard));
-  } catch (const Json::parse_error& error) {
-    fail(name, "its header is not JSON, at byte " + std::to_string(error.byte));
-  } catch (const Json::out_of_range&) {
-    fail(name, "its header has a number beyond all limits");
-  }
+  Json::sax_parse(text, text + header.size(), &guard);
+  return Json::parse(text, text + header.size());
 }
 
 void checkMetadata(const Json& metadata, const std::string& name) {

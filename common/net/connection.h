@@ -25,8 +25,8 @@ namespace cleave {
 struct ConnectionOptions {
   std::chrono::milliseconds helloDeadline{5000};
   std::chrono::milliseconds pingEvery{15000};
-  std::chrono::milliseconds pingTimeout{
-      20000};  // no byte for pingEvery + pingTimeout: the peer is gone
+  // No byte for pingEvery + pingTimeout: the peer is gone.
+  std::chrono::milliseconds pingTimeout{20000};
   bool checksum = true;
 };
 
@@ -98,7 +98,8 @@ class Connection {
   boost::asio::awaitable<void> receiveHandshake(ConnectionState state, HandshakeFrame& frame);
   boost::asio::awaitable<void> sayFailure();
 
-  // The three coroutines of run(): none throws, and together they end.
+  // The three coroutines of run(). None of them throws: what ends one of them ends the others by
+  // way of cause_, ourBye_, peerBye_ and endBy_.
   boost::asio::awaitable<void> readUntilEnd(FrameSink& sink);
   boost::asio::awaitable<void> writeUntilEnd();
   boost::asio::awaitable<void> watch();

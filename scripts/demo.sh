@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# The main job, whole: sets up, builds, starts cleave-server on loopback, trains a small CNN on Fashion-MNIST through
+# cleave-client, evaluates it through the split, and shows the result.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  cat <<'TXT'
+usage: scripts/demo.sh [--short] [--least-accuracy PERCENT] [-- OPTION…]
+
+  --short                    one epoch over 12,800 images instead of four over 60,000
+  --least-accuracy PERCENT   fails where the test accuracy is below
+  -- OPTION…                 further options for cleave-client train, such as --set codec=bf16
+  --help                     this text
+
+Example: ./scripts/demo.sh -- --set codec=uniform:bits=8
+TXT
+}
+
+extra=()
+least=0
+while [ "$#" -gt 0 ]; do
+  case "$1" in
+    --short) extra+=(--set train.max_steps=100 --set train.learning_rate.warmup_epochs=0.05); shift ;;
+    --least-accuracy) least=${2:?--least-accuracy needs a number}; shift 2 ;;
+    --) shift; extra+=("$@"); break ;;
+    -h|--help) usage; exit 0 ;;
+    *) echo "demo.sh: unknown option '$1'" >&2; usage >&2; exit 2 ;;
+  esac
+done
+
+./scripts/setup.sh --run-only
+started=$SECONDS
+echo "demo: building (the first time takes some minutes)"
+cmake --preset release -DBUILD_TESTING=OFF >/dev/null
+cmake --build --preset release --target cleave-client cleave-server
+echo "demo: built in $((SECONDS - started)) s"
+
+runs=runs/demo-$(date -u +%Y%m%d-%H%M%S)
+mkdir -p "$runs"
+build/release/bin/cleave-server serve --config configs/server.yaml --log-level warn \
+  --set listen.port=0 --set store="$runs/server" >"$runs/server.out" &
+server=$!
+trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true' EXIT
+for _ in $(seq 300); do
+  grep -q ' listens on ' "$runs/server.out" && break
+  kill -0 "$server" 2>/dev/null || { echo "demo.sh: cleave-server ended (above: why)" >&2; exit 1; }
+  sleep 0.1
+done
+address=$(sed -n 's/.* listens on //p' "$runs/server.out")
+echo "demo: cleave-server listens on $address; training through it"
+
+build/release/bin/cleave-client train --config configs/fashion_mnist.yaml --server "$address" \
+  --run-dir "$runs/client" --log-level warn "${extra[@]}"
+
+accuracy=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "eval_top1") column = i }
+                    NR > 1 && $column != "" { last = 100 * $column } END { print last }' "$runs/client/epochs.csv")
+echo "the server's records of the run lie in $runs/server/local"
+if awk "BEGIN { exit !($accuracy < $least) }"; then
+  echo "demo.sh: the accuracy of $accuracy % is below the $least % asked for" >&2
+  exit 1
+fi

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# All tests: sets up, builds, runs every test of the release build, then everything that links no Torch again under ASan and
+# UBSan, and under TSan.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  cat <<'TXT'
+usage: scripts/test.sh [--quick] [--help]
+
+  --quick   the release build alone, without the sanitizers
+  --help    this text
+
+CLEAVE_WERROR=ON in the environment makes warnings errors.
+
+Example: ./scripts/test.sh --quick
+TXT
+}
+
+presets=(release asan tsan)
+case "${1:-}" in
+  "") ;;
+  --quick) presets=(release) ;;
+  -h|--help) usage; exit 0 ;;
+  *) echo "test.sh: unknown option '$1'" >&2; usage >&2; exit 2 ;;
+esac
+
+./scripts/setup.sh
+for preset in "${presets[@]}"; do
+  started=$SECONDS
+  echo "test: building preset $preset"
+  cmake --preset "$preset" -DBUILD_TESTING=ON -DCLEAVE_WERROR="${CLEAVE_WERROR:-OFF}" >/dev/null
+  cmake --build --preset "$preset"
+  echo "test: built preset $preset in $((SECONDS - started)) s"
+  ctest --preset "$preset" --no-tests=error
+done

@@ -1,0 +1,138 @@
+#include "tests/daemon/daemons.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+namespace cleave::test {
+namespace {
+
+std::vector<std::string> splitCsvLine(const std::string& line) {
+  std::vector<std::string> cells(1);
+  bool quoted = false;
+  for (std::size_t j = 0; j < line.size(); ++j) {
+    const char c = line[j];
+    if (c == '"' && quoted && j + 1 < line.size() && line[j + 1] == '"') {
+      cells.back() += '"';
+      ++j;
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (c == ',' && !quoted) {
+      cells.emplace_back();
+    } else {
+      cells.back() += c;
+    }
+  }
+  return cells;
+}
+
+Arguments joined(Arguments first, const Arguments& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+}  // namespace
+
+TemporaryFolder::TemporaryFolder() {
+  std::random_device random;
+  folder_ = std::filesystem::temp_directory_path() /
+            ("cleave-test-" + std::to_string(random()) + std::to_string(random()));
+  std::filesystem::create_directories(folder_);
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+std::string serverProgram() { return std::string(CLEAVE_PROGRAMS) + "/cleave-server"; }
+std::string clientProgram() { return std::string(CLEAVE_PROGRAMS) + "/cleave-client"; }
+std::string configFile(const std::string& name) { return std::string(CLEAVE_SOURCE_DIR) + "/configs/" + name; }
+
+TestServer::TestServer(const TemporaryFolder& folder, const Arguments& more, const std::string& store)
+    : store_(folder.path(store)),
+      process_(Process::start(joined({serverProgram(), "serve", "--config", configFile("server.yaml"), "--set",
+                                      "listen.port=0", "--set", "store=" + store_},
+                                     more))) {
+  REQUIRE(process_.waitForOutput(" listens on ", kPatience));
+  REQUIRE(process_.waitForOutput("\n", kPatience));
+  const std::string output = process_.output();
+  port_ = static_cast<std::uint16_t>(std::stoi(output.substr(output.rfind(':') + 1)));
+}
+
+std::vector<std::string> TestServer::runFolders() const {
+  std::vector<std::string> folders;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(store_ + "/local", none)) {
+    folders.push_back(entry.path().string());
+  }
+  return folders;
+}
+
+Process startClient(const std::string& command, const std::string& runFolder, const Arguments& more) {
+  return Process::start(joined({clientProgram(), command, "--config", configFile("synthetic.yaml"), "--run-dir",
+                                runFolder, "--set", "data.train.size=256", "--set", "data.test.size=64", "--set",
+                                "train.epochs=1"},
+                               more));
+}
+
+Ended finish(const Process& process) {
+  const auto code = process.wait(kPatience);
+  INFO(process.output());
+  INFO(process.errors());
+  REQUIRE(code);
+  return {*code, process.output(), process.errors()};
+}
+
+Ended runClient(const std::string& command, const std::string& runFolder, const Arguments& more) {
+  return finish(startClient(command, runFolder, more));
+}
+
+std::string readFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  INFO(path);
+  REQUIRE(file);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<std::string> csvHeader(const std::string& path) {
+  const std::string text = readFile(path);
+  return splitCsvLine(text.substr(0, text.find('\n')));
+}
+
+std::vector<CsvRow> readCsv(const std::string& path) {
+  const std::string text = readFile(path);
+  INFO(path);
+  REQUIRE(!text.empty());
+  REQUIRE(text.back() == '\n');  // whole lines only
+  std::istringstream lines(text);
+  std::string line;
+  std::getline(lines, line);
+  const std::vector<std::string> header = splitCsvLine(line);
+  std::vector<CsvRow> rows;
+  while (std::getline(lines, line)) {
+    const std::vector<std::string> cells = splitCsvLine(line);
+    INFO(line);
+    REQUIRE(cells.size() == header.size());
+    CsvRow row;
+    for (std::size_t j = 0; j < cells.size(); ++j) row[header[j]] = cells[j];
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+double sumOf(const std::vector<CsvRow>& rows, const std::string& summed, const CsvRow& where) {
+  double sum = 0;
+  for (const CsvRow& row : rows) {
+    bool fits = true;
+    for (const auto& [column, value] : where) fits = fits && row.at(column) == value;
+    if (fits && !row.at(summed).empty()) sum += std::stod(row.at(summed));
+  }
+  return sum;
+}
+
+}  // namespace cleave::test

@@ -1,0 +1,72 @@
+// Real daemons for tests: a folder of their own, a server on a free port, clients with a small configuration.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/daemon/process.h"
+
+namespace cleave::test {
+
+using Arguments = std::vector<std::string>;
+
+inline constexpr std::chrono::seconds kPatience{120};  // for what takes a second on an idle machine
+
+// A temporary folder, removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+// A cleave-server that keeps its runs in `folder`/store.
+class TestServer {
+ public:
+  TestServer(const TemporaryFolder& folder, const Arguments& more = {}, const std::string& store = "store");
+  std::uint16_t port() const { return port_; }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  Process& process() { return process_; }
+  // The records of the run that a client made in `clientFolder`.
+  std::string runFolder(const std::string& runId) const { return store_ + "/local/" + runId; }
+  // Every run's folder.
+  std::vector<std::string> runFolders() const;
+
+ private:
+  std::string store_;
+  Process process_;
+  std::uint16_t port_ = 0;
+};
+
+std::string serverProgram();
+std::string clientProgram();
+std::string configFile(const std::string& name);  // of configs/
+
+// `command` of cleave-client with configs/synthetic.yaml made small.
+Process startClient(const std::string& command, const std::string& runFolder, const Arguments& more);
+
+struct Ended {
+  int code = -1;
+  std::string output;
+  std::string errors;
+};
+// Waits for the end of it. Fails the test where it does not come.
+Ended finish(const Process& process);
+Ended runClient(const std::string& command, const std::string& runFolder, const Arguments& more);
+
+// A CSV file: rows as maps from column to text. Fails the test where a row has another number of cells than the header.
+using CsvRow = std::map<std::string, std::string>;
+std::vector<CsvRow> readCsv(const std::string& path);
+std::vector<std::string> csvHeader(const std::string& path);
+std::string readFile(const std::string& path);
+// Sum of a column; of the rows where `column` has `value`, if given.
+double sumOf(const std::vector<CsvRow>& rows, const std::string& summed, const CsvRow& where = {});
+
+}  // namespace cleave::test

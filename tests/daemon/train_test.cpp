@@ -1,0 +1,177 @@
+// The main job through real daemons: what a run leaves, that bytes add up, and that results do not depend on timing or on
+// other clients.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/daemon/daemons.h"
+#include "tests/relay.h"
+
+namespace cleave::test {
+namespace {
+
+const Arguments kSmallCnn = {"--set", "model={name: small_cnn, width: 4}"};
+const std::vector<std::string> kTables = {"transfers.csv", "steps.csv", "epochs.csv"};
+const std::vector<std::string> kFiles = {"transfers.csv", "steps.csv",        "epochs.csv",
+                                         "config.yaml",   "environment.json", "log.txt"};
+
+Arguments with(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST_CASE("a run leaves its files on both sides, and a summary that agrees with them") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const std::string client = folder.path("client");
+  const Ended ended = runClient("train", client, {"--server", server.address(), "--json"});
+  REQUIRE(ended.code == 0);
+  const auto summary = nlohmann::json::parse(ended.output);
+  const std::string runId = summary.at("run");
+  for (const std::string& file : kFiles) {
+    INFO(file);
+    CHECK_FALSE(readFile(client + "/" + file).empty());
+    CHECK_FALSE(readFile(server.runFolder(runId) + "/" + file).empty());
+  }
+  CHECK(readFile(client + "/model.safetensors").size() > 1000);
+  CHECK(summary.at("steps") == 8);
+  CHECK(summary.at("eval").at("top1") == 1.0);
+
+  const auto environment = nlohmann::json::parse(readFile(client + "/environment.json"));
+  CHECK(environment.at("threads").get<int>() >= 1);
+
+  const auto steps = readCsv(client + "/steps.csv");
+  CHECK(steps.front().at("phase") == "handshake");
+  CHECK(steps.back().at("phase") == "bye");
+  CHECK(steps.size() == 2 + 8 + 1);
+  CHECK(sumOf(steps, "samples", {{"phase", "train"}}) == 256);
+  CHECK(readCsv(client + "/epochs.csv").size() == 1);
+  CHECK(readCsv(server.runFolder(runId) + "/epochs.csv").size() == 1);
+  CHECK(readCsv(server.runFolder(runId) + "/steps.csv").size() == 2 + 8 + 1);
+
+  // 8 steps of 4 micro-batches with 4 tensors each, one evaluation of 4 with 2 each, and the weights; the same on both sides.
+  for (const std::string& side : {client, server.runFolder(runId)}) {
+    const auto transfers = readCsv(side + "/transfers.csv");
+    CHECK(transfers.size() == 8 * 4 * 4 + 4 * 2 + 1);
+    for (const CsvRow& row : transfers) {
+      CHECK(std::stod(row.at("wire_bytes")) > std::stod(row.at("raw_bytes")));
+      CHECK_FALSE(row.at("wire_seconds").empty());
+    }
+  }
+}
+
+// Every byte that crossed the relay stands in the files of either side: tensors in transfers.csv, all else in steps.csv.
+void checkBytes(const std::string& folder, bool isClient, double up, double down) {
+  const auto transfers = readCsv(folder + "/transfers.csv");
+  const auto steps = readCsv(folder + "/steps.csv");
+  const std::string upRole = isClient ? "send" : "recv";
+  const std::string downRole = isClient ? "recv" : "send";
+  CHECK(sumOf(transfers, "wire_bytes", {{"role", upRole}}) + sumOf(steps, "control_up_bytes") == up);
+  CHECK(sumOf(transfers, "wire_bytes", {{"role", downRole}}) + sumOf(steps, "control_down_bytes") == down);
+}
+
+TEST_CASE("the bytes in the files are the bytes that crossed") {
+  for (const std::string codec : {"none", "fp16", "uniform:bits=5"}) {
+    CAPTURE(codec);
+    const TemporaryFolder folder;
+    const TestServer server(folder);
+    Relay relay("127.0.0.1", server.port());
+    const std::string client = folder.path("client");
+    const Ended ended = runClient(
+        "train", client,
+        with(kSmallCnn, {"--server", "127.0.0.1:" + std::to_string(relay.port()), "--set", "codec=" + codec, "--json"}));
+    REQUIRE(ended.code == 0);
+    const auto summary = nlohmann::json::parse(ended.output);
+    CHECK(summary.at("bytes_up") == relay.bytesUp());
+    CHECK(summary.at("bytes_down") == relay.bytesDown());
+    const auto up = static_cast<double>(relay.bytesUp());
+    const auto down = static_cast<double>(relay.bytesDown());
+    CHECK(up > 10000);
+    checkBytes(client, true, up, down);
+    checkBytes(server.runFolder(summary.at("run")), false, up, down);
+  }
+}
+
+std::string weightsAfter(const std::string& client, const Arguments& more) {
+  const Ended ended = runClient("train", client, more);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  return readFile(client + "/model.safetensors");
+}
+
+TEST_CASE("the same configuration gives the same bits, whatever the timing and the schedule") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const Arguments common = with(kSmallCnn, {"--set", "codec=uniform:bits=6"});
+  const std::string alone = weightsAfter(folder.path("alone"), with(common, {"--server", server.address()}));
+  CHECK(weightsAfter(folder.path("again"), with(common, {"--server", server.address()})) == alone);
+  for (const std::string schedule : {"gpipe", "1f1b"}) {
+    CAPTURE(schedule);
+    CHECK(weightsAfter(folder.path(schedule),
+                       with(common, {"--server", server.address(), "--set", "train.schedule=" + schedule})) == alone);
+  }
+  Relay relay("127.0.0.1", server.port());
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    relay.delay(std::chrono::milliseconds(2), seed);
+    CHECK(weightsAfter(folder.path("delayed" + std::to_string(seed)),
+                       with(common, {"--server", "127.0.0.1:" + std::to_string(relay.port())})) == alone);
+  }
+  CHECK(weightsAfter(folder.path("other-seed"),
+                     with(common, {"--server", server.address(), "--set", "run.seed=2"})) != alone);
+}
+
+TEST_CASE("clients that train at once do not influence each other") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const std::vector<Arguments> runs = {
+      with(kSmallCnn, {"--set", "run.seed=1"}),
+      with(kSmallCnn, {"--set", "run.seed=2", "--set", "codec=bf16"}),
+      {"--set", "run.seed=3", "--set", "model.dropout=0.2", "--set", "train.schedule=1f1b"},
+  };
+  std::vector<std::string> alone;
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    alone.push_back(weightsAfter(folder.path("alone" + std::to_string(run)), with(runs[run], {"--server", server.address()})));
+  }
+  std::vector<Process> together;
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    together.push_back(startClient("train", folder.path("together" + std::to_string(run)),
+                                   with(runs[run], {"--server", server.address()})));
+  }
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    REQUIRE(finish(together[run]).code == 0);
+    CHECK(readFile(folder.path("together" + std::to_string(run)) + "/model.safetensors") == alone[run]);
+  }
+}
+
+TEST_CASE("the last incomplete batch is used, also with fewer samples than micro-batches") {
+  const TemporaryFolder folder;
+  const Ended ended = runClient("train", folder.path("client"),
+                                {"--set", "data.train.size=67", "--set", "train.micro_batches=8", "--json"});
+  REQUIRE(ended.code == 0);
+  const auto steps = readCsv(folder.path("client") + "/steps.csv");
+  CHECK(sumOf(steps, "samples", {{"phase", "train"}}) == 67);
+  CHECK(sumOf(steps, "micro_batches", {{"phase", "train"}}) == 8 + 8 + 3);
+}
+
+TEST_CASE("waiting stands in for computing, on both sides") {
+  const TemporaryFolder folder;
+  const Ended ended = runClient("train", folder.path("client"),
+                                {"--set", "wait={F1: 3, T3: 2, B1: 4, F2: 5, B2: 6}", "--set", "train.max_steps=3",
+                                 "--set", "eval.every=0", "--json"});
+  REQUIRE(ended.code == 0);
+  const auto steps = readCsv(folder.path("client") + "/steps.csv");
+  int seen = 0;
+  for (const CsvRow& row : steps) {
+    if (row.at("phase") != "train") continue;
+    ++seen;
+    CHECK(std::stod(row.at("head_forward_seconds")) >= 4 * 0.003);
+    CHECK(std::stod(row.at("tail_step_seconds")) >= 4 * 0.002);
+    CHECK(std::stod(row.at("head_backward_seconds")) >= 4 * 0.004);
+    CHECK(std::stod(row.at("body_forward_seconds")) >= 4 * 0.005);
+    CHECK(std::stod(row.at("body_backward_seconds")) >= 4 * 0.006);
+  }
+  CHECK(seen == 3);
+}
+
+}  // namespace
+}  // namespace cleave::test

@@ -1,0 +1,109 @@
+// Holds the tables of docs/metrics.md against the columns that a run's files really have.
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "common/pipeline/run_files.h"
+
+namespace cleave {
+namespace {
+
+std::string section(const std::string& name) {
+  std::ifstream file(CLEAVE_SOURCE_DIR "/docs/metrics.md");
+  REQUIRE(file);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string begin = "<!-- begin:" + name + " -->\n";
+  const auto start = text.find(begin);
+  const auto end = text.find("<!-- end:" + name + " -->");
+  REQUIRE(start != std::string::npos);
+  REQUIRE(end != std::string::npos);
+  REQUIRE(start < end);
+  return text.substr(start + begin.size(), end - start - begin.size());
+}
+
+std::string trimmed(const std::string& text) {
+  const auto first = text.find_first_not_of(' ');
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
+struct DocumentedColumn {
+  std::string name;
+  std::string definition;
+  std::string writtenBy;
+};
+
+// A table's rows, without its head.
+std::vector<DocumentedColumn> table(const std::string& name) {
+  std::vector<DocumentedColumn> columns;
+  std::istringstream lines(section(name));
+  std::size_t row = 0;
+  for (std::string line; std::getline(lines, line); ++row) {
+    if (row < 2) continue;
+    INFO(line);
+    std::vector<std::string> cells;
+    std::istringstream text(line.substr(1));
+    for (std::string cell; std::getline(text, cell, '|');) cells.push_back(trimmed(cell));
+    REQUIRE(cells.size() == 4);
+    const std::string& column = cells[0];
+    REQUIRE(column.size() > 2);
+    REQUIRE(column.front() == '`');
+    REQUIRE(column.back() == '`');
+    columns.push_back({column.substr(1, column.size() - 2), cells[2], cells[3]});
+  }
+  return columns;
+}
+
+std::vector<std::string> names(const std::vector<DocumentedColumn>& columns) {
+  std::vector<std::string> result;
+  for (const DocumentedColumn& column : columns) result.push_back(column.name);
+  return result;
+}
+
+// What is left where the client's metrics, which stand last, are taken away.
+std::vector<std::string> withoutLast(std::vector<std::string> columns, std::size_t count) {
+  REQUIRE(columns.size() > count);
+  columns.resize(columns.size() - count);
+  return columns;
+}
+
+const std::vector<std::string> kMetrics = {"loss", "top1", "top5"};
+
+TEST_CASE("transfers.csv has the documented columns in the documented order") {
+  CHECK(names(table("transfers")) == RunFiles::transferColumns());
+}
+
+TEST_CASE("steps.csv has the documented columns in the documented order") {
+  const std::vector<std::string> documented = names(table("steps"));
+  CHECK(documented == RunFiles::stepColumns(kMetrics));
+  CHECK(withoutLast(documented, kMetrics.size()) == RunFiles::stepColumns({}));
+}
+
+TEST_CASE("epochs.csv has the documented columns in the documented order") {
+  const std::vector<std::string> documented = names(table("epochs"));
+  CHECK(documented == RunFiles::epochColumns(kMetrics));
+  CHECK(withoutLast(documented, 2 * kMetrics.size()) == RunFiles::epochColumns({}));
+}
+
+TEST_CASE("every column is defined, and metrics are documented as the client's alone") {
+  const auto isMetric = [](const std::string& name) {
+    for (const std::string& metric : kMetrics) {
+      if (name == metric || name == "train_" + metric || name == "eval_" + metric) return true;
+    }
+    return false;
+  };
+  for (const char* file : {"transfers", "steps", "epochs"}) {
+    for (const DocumentedColumn& column : table(file)) {
+      INFO(file << ", " << column.name);
+      CHECK_FALSE(column.definition.empty());
+      CHECK_FALSE(column.writtenBy.empty());
+      if (isMetric(column.name)) CHECK(column.writtenBy.rfind("client", 0) == 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cleave
