@@ -24,12 +24,12 @@ void writeModel(const std::string& path, const ClientStage& stage, const Blob& b
 }
 
 nlohmann::json summarise(const PreparedRun& run, const TrainResult& result, const LinkTotals& totals,
-                         bool hasModel) {
+                         double seconds, bool hasModel) {
   nlohmann::json summary;
   summary["run"] = run.hello.run_id();
   summary["folder"] = run.folder;
   summary["steps"] = result.steps;
-  summary["seconds"] = result.seconds;
+  summary["seconds"] = seconds;
   summary["images_per_second"] = static_cast<double>(result.samples) / result.trainSeconds;
   if (result.lastEval) {
     const auto values = means(*result.lastEval);
@@ -43,8 +43,8 @@ nlohmann::json summarise(const PreparedRun& run, const TrainResult& result, cons
   summary["bytes_up"] = totals.up();
   summary["bytes_down"] = totals.down();
   summary["ratio"] = wire / static_cast<double>(totals.rawUp + totals.rawDown);
-  summary["mean_up_bytes_per_second"] = static_cast<double>(totals.up()) / result.seconds;
-  summary["mean_down_bytes_per_second"] = static_cast<double>(totals.down()) / result.seconds;
+  summary["mean_up_bytes_per_second"] = static_cast<double>(totals.up()) / seconds;
+  summary["mean_down_bytes_per_second"] = static_cast<double>(totals.down()) / seconds;
   summary["peak_up_bytes_per_second"] = totals.peakUp;
   summary["peak_down_bytes_per_second"] = totals.peakDown;
   summary["model"] = hasModel ? nlohmann::json(run.folder + "/model.safetensors") : nlohmann::json();
@@ -110,6 +110,7 @@ int trainCommand(const RunOptions& options) {
   };
   TrainResult result;
   bool hasModel = false;
+  const SteadyTime start = now();
   try {
     result = trainer.run();
     if (ok.weights_allowed()) {
@@ -119,14 +120,16 @@ int trainCommand(const RunOptions& options) {
       log->warn("the server's policy does not hand out the body: there is no model.safetensors");
     }
     session.close("done");
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     log->error("the run failed: {}", error.what());
-    session.close("interrupted");
+    const auto* known = dynamic_cast<const Error*>(&error);
+    session.close(known != nullptr && known->code() == "interrupted" ? "interrupted" : "failed");
     finishFiles();
     throw;
   }
+  const double seconds = secondsSince(start);
   finishFiles();
-  const nlohmann::json summary = summarise(run, result, session.totals(), hasModel);
+  const nlohmann::json summary = summarise(run, result, session.totals(), seconds, hasModel);
   log->info("done: {}", summary.dump());
   if (options.json) {
     std::cout << summary.dump(2) << std::endl;

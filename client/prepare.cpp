@@ -61,11 +61,10 @@ void addRunOptions(CLI::App& command, RunOptions& options) {
 PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads) {
   PreparedRun run;
   if (!options.server.empty()) run.server = parseAddress(options.server);
-  Config config = loadConfig(options.common);
+  CommonOptions common = options.common;
+  if (losslessCodecs) common.overrides.emplace_back("codec=none");
+  Config config = loadConfig(common);
   run.settings = readClientSettings(config);
-  if (losslessCodecs) {
-    for (auto& [flow, codec] : run.settings.codecs) codec = "none";
-  }
   const bool serverIsHere = options.server.empty() || isThisMachine(run.server.host);
   run.threads = resolveThreads(run.settings.clientThreads, serverIsHere);
   if (sameThreads) run.settings.serverThreads = run.threads;
@@ -90,7 +89,7 @@ PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool same
   run.hello.set_software(softwareVersion());
 
   run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
-  makeRunFolder(run.folder);
+  makeRunFolder(run.folder, "give another one with --run-dir");
   writeRunDescription(run.folder, run.settings.resolved, run.threads);
   if (options.server.empty()) {
     run.localServer = std::make_unique<LocalServer>(run.folder + "/server");

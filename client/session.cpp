@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/use_future.hpp>
@@ -118,9 +118,12 @@ asio::awaitable<tcp::socket> ClientSession::connectOnce(ServerAddress address) {
       co_await resolver.async_resolve(address.host, address.port, asio::use_awaitable);
   tcp::socket socket(io_.context());
   asio::steady_timer deadline(io_.context(), kConnectDeadline);
-  const auto first = co_await (asio::async_connect(socket, endpoints, asio::use_awaitable) ||
+  // As a tuple, since || waits for a success: a refusal would otherwise wait for the deadline.
+  const auto first = co_await (asio::async_connect(socket, endpoints, asio::as_tuple(asio::use_awaitable)) ||
                                deadline.async_wait(asio::use_awaitable));
   if (first.index() == 1) throw boost::system::system_error(asio::error::timed_out);
+  const boost::system::error_code error = std::get<0>(std::get<0>(first));
+  if (error) throw boost::system::system_error(error);
   co_return socket;
 }
 

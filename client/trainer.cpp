@@ -53,7 +53,6 @@ StepDecision Trainer::decide(const BodyDone& done) {
 }
 
 TrainResult Trainer::run() {
-  const SteadyTime start = now();
   StepRow handshake;
   handshake.phase = "handshake";
   files_.step(handshake, session_.totals());
@@ -78,7 +77,6 @@ TrainResult Trainer::run() {
     }
     files_.epoch(row, session_.totals());
   }
-  result_.seconds = secondsSince(start);
   return result_;
 }
 
@@ -160,7 +158,6 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
   row.seconds = seconds;
   row.metrics = means(metrics);
   row.actions = engine.seconds();
-  row.hasActions = true;
   if (at.phase == Phase::train) {
     row.learningRate = learningRate(learningRate_, at.step);
     row.gradientNorm = gradientNorm_;

@@ -15,7 +15,6 @@ namespace cleave {
 struct TrainResult {
   std::uint64_t steps = 0;
   std::uint64_t samples = 0;  // trained on
-  double seconds = 0;         // training and evaluation
   double trainSeconds = 0;
   std::optional<BatchMetrics> lastEval;
   std::optional<double> bestTop1;

@@ -1,14 +1,13 @@
 // `uniform:bits=B`: each element as one of 2^B even steps from the tensor's least value to its
 // greatest.
 //
-//   payload = nothing                                     for a tensor without elements
-//           | 0x00, the tensor's own bytes                where packing would not make it shorter
-//           | 0x01, min: fp32, step: fp32, codes: B bits an element, from the lowest bit of the
-//           first byte on
+//   payload = nothing                                for a tensor without elements
+//           | 0x00, the tensor's own bytes           where packing would not make it shorter
+//           | 0x01, min: fp32, step: fp32, codes     B bits a code, lowest bit and byte first
 //
-// Which of the three, and so the length, follows from the tensor's spec. An element decodes to min
-// + step * code. min is +0 rather than -0; all arithmetic is fp32, rounded as IEEE 754 says, but
-// for tensors whose range overflows it.
+// Which of the three, and so the length, follows from the tensor's spec. An element decodes to
+// min + step * code. min is +0 rather than -0. All arithmetic is fp32, rounded as IEEE 754 says,
+// but for tensors whose range overflows it, which take double.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -106,7 +105,7 @@ void dequantise(const std::int32_t* codes, std::size_t count, Grid grid, int top
   dequantise<float>(codes, count, grid, values);
 }
 
-// Whether code `top`, the greatest value of the grid, is finite in `dtype`.
+// Whether the grid's least and greatest values, and so all between, are finite in `dtype`.
 bool isFinite(Grid grid, int top, DType dtype) {
   std::array<float, 2> values = {grid.min, 0};
   dequantise(&top, 1, grid, top, &values[1]);
@@ -235,8 +234,8 @@ class Uniform : public Codec {
       decodePacked(context, bytes.data(), out);
     } else {
       std::memcpy(out.data, bytes.data() + kFormatBytes, out.spec.bytes());
-      if (!rangeOf({out.data, out.spec}))
-        throwBadPayload(*this, context.key, "a value is not finite");
+      const bool finite = rangeOf({out.data, out.spec}).has_value();
+      if (!finite) throwBadPayload(*this, context.key, "a value is not finite");
     }
     return nullptr;
   }
@@ -281,8 +280,9 @@ class Uniform : public Codec {
     std::memcpy(&grid.step, bytes + kFormatBytes + sizeof(float), sizeof(float));
     if (!std::isfinite(grid.min) || !std::isfinite(grid.step) || grid.step < 0 ||
         !isFinite(grid, top_, out.spec.dtype)) {
-      throwBadPayload(*this, context.key,
-                      "its min and step give no finite " + std::string(dtypeName(out.spec.dtype)));
+      throwBadPayload(
+          *this, context.key,
+          "its min and step leave the finite values of " + std::string(dtypeName(out.spec.dtype)));
     }
     const std::size_t elements = out.spec.elements();
     alignas(64) std::array<float, kBlock> values;

@@ -23,20 +23,17 @@ void checkRunId(const std::string& id) {
   }
 }
 
-void makeRunFolder(const std::string& folder) {
+void makeRunFolder(const std::string& folder, const std::string& fix) {
   std::error_code error;
   if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
-    throw UsageError("run-exists", "the run directory " + folder + " exists already",
-                     "give another with --run-dir, or remove it: rm -r " + folder);
+    throw UsageError("run-exists", "the run directory " + folder + " exists already", fix);
   }
   std::filesystem::create_directories(folder, error);
   if (error) {
-    throw RunError("not-writable", "cannot make the run directory " + folder + ": " + error.message(),
-                   "give a directory you may write to with --run-dir");
+    throw RunError("not-writable", "cannot make the run directory " + folder + ": " + error.message(), fix);
   }
   if (::access(folder.c_str(), W_OK) != 0) {
-    throw RunError("not-writable", "the run directory " + folder + " is not writable",
-                   "give a directory you may write to with --run-dir");
+    throw RunError("not-writable", "the run directory " + folder + " is not writable", fix);
   }
 }
 

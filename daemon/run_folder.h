@@ -12,8 +12,8 @@ namespace cleave {
 void checkRunId(const std::string& id);
 
 // Makes the folder with its parents. Throws UsageError "run-exists" where it is there and not empty, RunError where it
-// can't be made or written to.
-void makeRunFolder(const std::string& folder);
+// can't be made or written to; `fix` says what the user can do about it.
+void makeRunFolder(const std::string& folder, const std::string& fix);
 
 // Writes config.yaml and environment.json into it.
 void writeRunDescription(const std::string& folder, const std::string& config, int threads);

@@ -39,7 +39,6 @@ void RunRecord::finishedBatch(const Engine& engine, const LinkTotals& totals) {
   row.at = at;
   row.seconds = seconds;
   row.actions = engine.seconds();
-  row.hasActions = true;
   files_.step(row, totals);
 }
 

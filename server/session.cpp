@@ -114,32 +114,30 @@ void Session::shutDown() {
 }
 
 asio::awaitable<void> Session::serve() {
-  std::exception_ptr refused;
+  std::optional<wire::Refused> refused;
   try {
     co_await openRun();
-  } catch (...) {
-    refused = std::current_exception();
+  } catch (const Error& error) {
+    processLog()->warn("session {} from {}: refused: {}", number_, connection_->peer(), error.what());
+    refused = refusal(error);
+  } catch (const std::exception& error) {
+    processLog()->error("session {} from {}: failed: {}", number_, connection_->peer(), error.what());
+    refused = refusal(RunError("internal-error", "the server failed to build the run's model"));
   }
-  if (refused) {
-    wire::Refused answer;
-    try {
-      std::rethrow_exception(refused);
-    } catch (const Error& error) {
-      processLog()->warn("session {} from {}: refused: {}", number_, connection_->peer(), error.what());
-      answer = refusal(error);
-    } catch (const std::exception& error) {
-      processLog()->error("session {} from {}: failed: {}", number_, connection_->peer(), error.what());
-      answer = refusal(RunError("internal-error", "the server failed to build the run's model"));
-    }
-    try {
-      co_await connection_->writeHandshakeFrame(FrameKind::refused, answer.SerializeAsString());
-    } catch (const std::exception&) {
-      // The client has gone already: its refusal is logged above.
-    }
-  } else {
+  if (!refused) {
     co_await serveRun();
+  } else if (run_) {  // else its Hello never came, and the connection has said what there was to say
+    co_await refuse(*refused);
   }
   co_await closeRun();
+}
+
+asio::awaitable<void> Session::refuse(const wire::Refused& answer) {
+  try {
+    co_await connection_->writeHandshakeFrame(FrameKind::refused, answer.SerializeAsString());
+  } catch (const Error&) {
+    // The client has gone already; its refusal is in the log.
+  }
 }
 
 asio::awaitable<void> Session::openRun() {
@@ -155,7 +153,7 @@ asio::awaitable<void> Session::openRun() {
   run.ticket = context_.admission.admit(runId, run.plan);
   run.threads = resolveThreads(run.hello.run_spec().threads(), context_.settings, clientIsLocal_);
   run.folder = context_.settings.store + "/local/" + runId;
-  makeRunFolder(run.folder);
+  makeRunFolder(run.folder, "use another run.name, or try again: each run gets an id of its own");
   writeRunDescription(run.folder,
                       context_.settings.resolved + "run_spec: " + jsonOf(run.hello.run_spec()) + "\n",
                       run.threads);

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -80,6 +79,16 @@ std::vector<std::vector<std::string>> table(const std::string& name) {
   REQUIRE(rows.size() > 2);
   rows.erase(rows.begin(), rows.begin() + 2);
   return rows;
+}
+
+// The codes of `ProtocolError("code", …` in a source file.
+void collectCodes(const std::string& source, std::set<std::string>& codes) {
+  const std::string call = "ProtocolError(";
+  for (auto at = source.find(call); at != std::string::npos; at = source.find(call, at + 1)) {
+    const auto start = source.find_first_not_of(" \n", at + call.size());
+    if (start == std::string::npos || source[start] != '"') continue;
+    codes.insert(source.substr(start + 1, source.find('"', start + 1) - start - 1));
+  }
 }
 
 const std::map<std::string, ConnectionState> kStates = {
@@ -308,21 +317,15 @@ TEST_CASE("PROTOCOL.md: the limits are the code's") {
 TEST_CASE("PROTOCOL.md: every code of a ProtocolError is in the table of errors") {
   std::set<std::string> documented;
   for (const auto& row : table("errors")) documented.insert(row.at(0));
-  const std::regex thrown(R"re(ProtocolError\(\s*"([a-z-]+)",)re");
-  std::set<std::string> found;
+  std::set<std::string> thrown;
   for (const char* folder : {"common", "compression", "client", "server"}) {
     const std::filesystem::path root = std::filesystem::path(CLEAVE_SOURCE_DIR) / folder;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
-      if (entry.path().extension() != ".cpp" && entry.path().extension() != ".h") continue;
-      const std::string text = readFile(entry.path());
-      for (std::sregex_iterator match(text.begin(), text.end(), thrown), end; match != end;
-           ++match) {
-        found.insert((*match)[1]);
-      }
+      if (entry.path().extension() == ".cpp") collectCodes(readFile(entry.path()), thrown);
     }
   }
-  CHECK(found.size() >= 7);  // those of frame.cpp, at least
-  for (const std::string& code : found) {
+  CHECK(thrown.contains("not-cleave"));
+  for (const std::string& code : thrown) {
     INFO(code);
     CHECK(documented.contains(code));
   }

@@ -169,6 +169,7 @@ struct Config::State {
   YamlNode root;
   std::vector<PathAndYaml> values;  // read so far, in that order
   std::set<std::string> sections;   // paths that keys() and isMap() asked for
+  std::vector<std::string> asked;   // paths that has() asked for: keys that need not be there
 
   // Null where there is nothing at `path`.
   const YamlNode* find(const std::string& path) const {
@@ -345,7 +346,10 @@ std::vector<std::string> Config::texts(const std::string& path,
   return values;
 }
 
-bool Config::has(const std::string& path) const { return state_->find(path) != nullptr; }
+bool Config::has(const std::string& path) const {
+  state_->asked.push_back(path);
+  return state_->find(path) != nullptr;
+}
 
 bool Config::isMap(const std::string& path) const {
   state_->sections.insert(path);
@@ -374,6 +378,7 @@ void Config::refuseUnknown() const {
 
     std::vector<std::string> known;
     for (const auto& [knownPath, yaml] : state_->values) known.push_back(knownPath);
+    known.insert(known.end(), state_->asked.begin(), state_->asked.end());
     const std::string meant = nearestPath(path, known);
     const std::string sentence = node->place + ": " + path + " is not a known key";
     if (meant.empty()) {

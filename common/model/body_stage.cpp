@@ -27,8 +27,8 @@ struct BodyStage::State {
         optimizer(makeOptimizer(options.optimizer, part.parameters())) {
     if (wait.f2 && !wait.b2) {
       throw UsageError("bad-wait",
-                       "body forward waits instead of computing, body backward does not",
-                       "let b2 wait as well");
+                       "wait.F2 is given without wait.B2: a forward that only waits leaves nothing to go backward through",
+                       "give wait.B2 too");
     }
   }
 

@@ -97,8 +97,8 @@ class ModelParameters {
 // Consecutive blocks of a model, built.
 class ModelPart {
  public:
-  // Blocks [first, last). At the positions in `cuts` that lie strictly inside, the tensor and its gradient are brought into
-  // canonical form, as the wire would.
+  // Blocks [first, last). At the positions in `cutsInside` that lie strictly inside, the tensor and its gradient are
+  // brought into canonical form, as the wire would.
   ModelPart(const std::vector<BlockRow>& blocks, int first, int last, std::uint64_t seed,
             std::vector<int> cutsInside = {});
 

@@ -26,7 +26,8 @@ class Optimizer {
   virtual void update(const StepDecision& decision) = 0;
 };
 
-// Throws UsageError: unknown name or parameter (with the nearest known), out of range, Nesterov without momentum or with dampening.
+// Throws UsageError: unknown name or parameter (with the nearest known), out of range, Nesterov without momentum or with
+// dampening.
 std::unique_ptr<Optimizer> makeOptimizer(const OptimizerSpec& spec,
                                          const std::vector<NamedTensor>& parameters);
 // The same checks, without parameters. For configs.

@@ -65,15 +65,15 @@ class BodyStage {
   std::unique_ptr<State> state_;
 };
 
-// Head and tail with the loss (cross entropy, loss_i = sum over the micro-batch's samples / samples of the batch), at the
-// client.
+// Head and tail with the loss, at the client: cross entropy, loss_i = sum over the micro-batch's samples / samples of the
+// batch.
 class ClientStage {
  public:
   ClientStage(const StageOptions& options, const StageWait& wait);
   ~ClientStage();
 
-  // Sets the batch that the actions work on; `inputs` is contiguous f32 [samples, sample shape…]. Both are borrowed until the next
-  // call. Starts metrics anew.
+  // Sets the batch that the actions work on; `inputs` is contiguous f32 [samples, sample shape…]. Both are borrowed until
+  // the next call. Starts metrics anew. Throws UsageError: a label that is no class of the model.
   void beginBatch(TensorView inputs, std::span<const std::int64_t> labels);
   Payload headForward(const MicroBatch& at);                    // activation/0
   Payload tailStep(const MicroBatch& at, Payload activation1);  // gradient/1; empty in eval
@@ -117,21 +117,22 @@ class WholeStage {
 std::vector<NamedTensor> weightsOf(const ModelPart& part);
 // The gradients of its parameters that have one, under the parameters' names.
 std::vector<NamedTensor> gradientsOf(const ModelPart& part);
-// Tensors as a safetensors file and back. What lies in the file is contiguous (images' weights [out, in, height, width]), whatever
-// the memory order here. Reading throws UsageError; `name` stands for the file in errors.
+// Tensors as a safetensors file and back. What lies in the file is contiguous (weights of convolutions as [out, in,
+// height, width]), whatever the memory order here. Reading throws UsageError; `name` stands for the file in errors.
 std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors);
 std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const std::string& name);
 
 // Bytes a body needs at the server for `inFlight` micro-batches of at most `maxSamples`:
-// parameters x (1 + gradient + optimizer state) + in flight x (outputs of all its blocks, which autograd saves, once, and their
-// gradients, once). An estimate from shapes; nothing is allocated.
+// parameters x (1 + gradient + optimizer state) + in flight x (outputs of all its blocks, which autograd saves, once, and
+// their gradients, once). An estimate from shapes; nothing is allocated.
 std::size_t bodyBytes(const StageOptions& options, std::uint32_t inFlight, std::uint32_t maxSamples);
 
 // Spec of a flow's tensor for a micro-batch of `samples`. Tensor flows only.
 TensorSpec flowSpec(const std::vector<BlockRow>& blocks, const Cuts& cuts, Flow flow,
                     std::uint32_t samples);
 
-// Sets the threads LibTorch computes with on this thread. 1 and 2 threads give different bits, so that a run keeps its count.
+// Sets the threads LibTorch computes with on this thread. 1 and 2 threads give different bits, so that a run keeps its
+// count.
 void setComputeThreads(int threads);
 
 }  // namespace cleave

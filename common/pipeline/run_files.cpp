@@ -101,8 +101,9 @@ void RunFiles::transfer(const TransferRecord& record) {
                    std::uint64_t{record.key.i}, std::string(flowName(record.key.flow)),
                    record.codec, shapeText(record.spec), record.rawBytes, record.wireBytes,
                    cell(record.encodeSeconds), cell(record.queueSeconds), cell(record.wireSeconds),
-                   cell(record.decodeSeconds), cell(record.snrDb), record.link.deliveryRate,
-                   record.link.roundTripSeconds, record.link.retransmits});
+                   cell(record.decodeSeconds), cell(record.snrDb), record.link ? Cell(record.link->deliveryRate) : Cell(),
+                   record.link ? Cell(record.link->roundTripSeconds) : Cell(),
+                   record.link ? Cell(record.link->retransmits) : Cell()});
 }
 
 void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
@@ -114,7 +115,8 @@ void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
   cells.push_back(cell(row.learningRate));
   cells.push_back(cell(row.gradientNorm));
   for (const auto& [kind, name] : kActionColumns) {
-    cells.push_back(row.hasActions ? Cell(row.actions[static_cast<std::size_t>(kind)]) : Cell());
+    const double seconds = row.actions[static_cast<std::size_t>(kind)];
+    cells.push_back(seconds > 0 ? Cell(seconds) : Cell());
   }
   const std::lock_guard lock(mutex_);
   append(cells, lastStep_, totals);

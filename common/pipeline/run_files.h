@@ -29,8 +29,7 @@ struct StepRow {
   std::optional<double> learningRate;
   std::optional<double> gradientNorm;
   std::optional<double> seconds;
-  ActionSeconds actions{};
-  bool hasActions = false;
+  ActionSeconds actions{};  // 0: did not run here
   std::vector<std::optional<double>> metrics;  // as many as the run's metric names
 };
 

@@ -1,6 +1,6 @@
 // Schedules: which ready action a stage runs next, and which tensor the link sends first. Pure functions in a table; a
-// new schedule is one row. Engine and simulator call the same rows, so that what is predicted and what is run cannot
-// drift apart.
+// new schedule is one row. Whatever runs or predicts a
+// pipeline calls these rows, so that the two cannot drift apart.
 #pragma once
 
 #include <array>

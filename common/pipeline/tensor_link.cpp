@@ -12,7 +12,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::uint64_t kLeastPeakBytes = 64 << 10;
+constexpr double kPeakWindow = 0.1;  // seconds
 constexpr int kBlobPriority = 100;  // after every tensor of a step
 constexpr std::string_view kBlobCodec = "none";
 
@@ -557,13 +557,20 @@ void TensorLink::account(const TransferRecord& record) {
       (up ? totals_.wireUp : totals_.wireDown) += record.wireBytes;
     }
     if (!record.sent) totals_.decodeSeconds += record.decodeSeconds.value_or(0);
-    if (record.wireBytes >= kLeastPeakBytes && record.wireSeconds.value_or(0) > 0) {
-      double& peak = up ? totals_.peakUp : totals_.peakDown;
-      peak = std::max(peak, static_cast<double>(record.wireBytes) / *record.wireSeconds);
-    }
+    addToPeak(up, record.wireBytes);
     ++totals_.transfers;
   }
   record_(record);
+}
+
+// Single transfers say little of the link: what waits in the kernel's buffer is read at the speed of memory.
+void TensorLink::addToPeak(bool up, std::uint64_t bytes) {
+  const double seconds = std::chrono::duration<double>(now().time_since_epoch()).count();
+  const auto number = static_cast<std::int64_t>(seconds / kPeakWindow);
+  if (number != window_.number) window_ = {number, 0, 0};
+  (up ? window_.up : window_.down) += static_cast<double>(bytes);
+  totals_.peakUp = std::max(totals_.peakUp, window_.up / kPeakWindow);
+  totals_.peakDown = std::max(totals_.peakDown, window_.down / kPeakWindow);
 }
 
 LinkTotals TensorLink::totals() const {

@@ -44,7 +44,7 @@ struct TransferRecord {
   std::optional<double> wireSeconds;    // first byte to last, at the receiver
   std::optional<double> decodeSeconds;
   std::optional<double> snrDb;          // of the codec; measured by the sender, now and then
-  LinkInfo link;
+  std::optional<LinkInfo> link;         // while the connection was open
 };
 
 // Sums since the link began. Up is client to server.
@@ -54,7 +54,7 @@ struct LinkTotals {
   std::uint64_t blobUp = 0, blobDown = 0;      // weights/body and grads/body, on the wire
   std::uint64_t controlUp = 0, controlDown = 0;
   double encodeSeconds = 0, decodeSeconds = 0;  // on this side
-  double peakUp = 0, peakDown = 0;              // bytes a second of the fastest transfer of at least 64 KiB
+  double peakUp = 0, peakDown = 0;              // bytes a second in the busiest 100 ms
   std::uint64_t transfers = 0;
   std::uint64_t duplicates = 0;                 // asked for again and no longer kept
 
@@ -168,6 +168,7 @@ class TensorLink : public EngineLink, public FrameSink, public std::enable_share
   void deliverTensor(Stream&& stream, Payload payload, double wireSeconds, double decodeSeconds);
   void acknowledge(const Stream& stream, double wireSeconds, double decodeSeconds);
   void account(const TransferRecord& record);
+  void addToPeak(bool up, std::uint64_t bytes);
 
   const TensorLinkOptions options_;
   const std::shared_ptr<Connection> connection_;
@@ -191,6 +192,11 @@ class TensorLink : public EngineLink, public FrameSink, public std::enable_share
 
   mutable std::mutex totalsMutex_;
   LinkTotals totals_;
+  struct Window {  // the current 100 ms
+    std::int64_t number = -1;
+    double up = 0, down = 0;  // bytes
+  };
+  Window window_;
   double codecSecondsReported_ = 0;
 };
 

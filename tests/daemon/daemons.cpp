@@ -1,6 +1,7 @@
 #include "tests/daemon/daemons.h"
 
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <random>
@@ -60,6 +61,14 @@ TestServer::TestServer(const TemporaryFolder& folder, const Arguments& more, con
   REQUIRE(process_.waitForOutput("\n", kPatience));
   const std::string output = process_.output();
   port_ = static_cast<std::uint16_t>(std::stoi(output.substr(output.rfind(':') + 1)));
+}
+
+void TestServer::stop() {
+  process_.signal(SIGTERM);
+  const auto code = process_.wait(kPatience);
+  INFO(process_.errors());
+  REQUIRE(code);
+  REQUIRE(*code == 0);
 }
 
 std::vector<std::string> TestServer::runFolders() const {

@@ -34,7 +34,8 @@ class TestServer {
   std::uint16_t port() const { return port_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   Process& process() { return process_; }
-  // The records of the run that a client made in `clientFolder`.
+  // Ends it with SIGTERM, so that all its records are written. Fails the test unless it ends with 0.
+  void stop();
   std::string runFolder(const std::string& runId) const { return store_ + "/local/" + runId; }
   // Every run's folder.
   std::vector<std::string> runFolders() const;

@@ -119,10 +119,15 @@ TEST_CASE("Ctrl-C at the server tells its clients, and ends with 0") {
 
 TEST_CASE("without a server the client tries again for the set time, and says why each time failed") {
   const TemporaryFolder folder;
-  const Ended ended = runClient("train", folder.path("client"),
-                                {"--server", "127.0.0.1:1", "--set", "connect.retry_seconds=0.6"});
+  std::string address;
+  {
+    const TestServer server(folder);
+    address = server.address();
+  }
+  const Ended ended =
+      runClient("train", folder.path("client"), {"--server", address, "--set", "connect.retry_seconds=0.6"});
   CHECK(ended.code == 1);
-  CHECK_THAT(ended.errors, Contains("cannot connect to 127.0.0.1:1: Connection refused; trying again in 0.25 s"));
+  CHECK_THAT(ended.errors, Contains("cannot connect to " + address + ": Connection refused; trying again in 0.25 s"));
   CHECK_THAT(ended.errors, Contains("cleave-server serve"));
 }
 

@@ -22,10 +22,11 @@ Arguments with(Arguments arguments, const Arguments& more) {
 
 TEST_CASE("a run leaves its files on both sides, and a summary that agrees with them") {
   const TemporaryFolder folder;
-  const TestServer server(folder);
+  TestServer server(folder);
   const std::string client = folder.path("client");
   const Ended ended = runClient("train", client, {"--server", server.address(), "--json"});
   REQUIRE(ended.code == 0);
+  server.stop();
   const auto summary = nlohmann::json::parse(ended.output);
   const std::string runId = summary.at("run");
   for (const std::string& file : kFiles) {
@@ -35,7 +36,6 @@ TEST_CASE("a run leaves its files on both sides, and a summary that agrees with 
   }
   CHECK(readFile(client + "/model.safetensors").size() > 1000);
   CHECK(summary.at("steps") == 8);
-  CHECK(summary.at("eval").at("top1") == 1.0);
 
   const auto environment = nlohmann::json::parse(readFile(client + "/environment.json"));
   CHECK(environment.at("threads").get<int>() >= 1);
@@ -60,6 +60,13 @@ TEST_CASE("a run leaves its files on both sides, and a summary that agrees with 
   }
 }
 
+TEST_CASE("the split learns") {
+  const TemporaryFolder folder;
+  const Ended ended = runClient("train", folder.path("client"), {"--set", "train.epochs=8", "--json"});
+  REQUIRE(ended.code == 0);
+  CHECK(nlohmann::json::parse(ended.output).at("eval").at("top1") > 0.9);  // 0.1 by guessing
+}
+
 // Every byte that crossed the relay stands in the files of either side: tensors in transfers.csv, all else in steps.csv.
 void checkBytes(const std::string& folder, bool isClient, double up, double down) {
   const auto transfers = readCsv(folder + "/transfers.csv");
@@ -74,13 +81,14 @@ TEST_CASE("the bytes in the files are the bytes that crossed") {
   for (const std::string codec : {"none", "fp16", "uniform:bits=5"}) {
     CAPTURE(codec);
     const TemporaryFolder folder;
-    const TestServer server(folder);
+    TestServer server(folder);
     Relay relay("127.0.0.1", server.port());
     const std::string client = folder.path("client");
     const Ended ended = runClient(
         "train", client,
         with(kSmallCnn, {"--server", "127.0.0.1:" + std::to_string(relay.port()), "--set", "codec=" + codec, "--json"}));
     REQUIRE(ended.code == 0);
+    server.stop();
     const auto summary = nlohmann::json::parse(ended.output);
     CHECK(summary.at("bytes_up") == relay.bytesUp());
     CHECK(summary.at("bytes_down") == relay.bytesDown());

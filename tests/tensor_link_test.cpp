@@ -1,0 +1,404 @@
+// The tensor link: what it refuses of a hostile peer, byte by byte, and two engines that train through two of them over a
+// real connection, with all threads of the daemons.
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_future.hpp>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <future>
+#include <numeric>
+#include <thread>
+
+#include "common/net/io_thread.h"
+#include "common/pipeline/tensor_link.h"
+#include "common/pipeline/wire_messages.h"
+#include "common/pipeline/worker.h"
+#include "compression/registry.h"
+#include "tests/virtual_pair.h"
+
+namespace cleave::test {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+constexpr std::uint32_t kMicroBatches = 4;
+constexpr std::uint32_t kBatch = 10;
+constexpr std::int64_t kWidth = 1000;
+
+TensorSpec specOf(Flow, std::uint32_t samples) {
+  return {DType::f32, {static_cast<std::int64_t>(samples), kWidth}, MemoryOrder::contiguous};
+}
+
+TensorLinkOptions optionsFor(Role role, const std::string& codec, const Schedule& schedule, std::uint32_t inFlight) {
+  TensorLinkOptions options;
+  options.role = role;
+  options.microBatches = kMicroBatches;
+  options.inFlight = inFlight;
+  options.maxBatch = kBatch;
+  for (auto& each : options.codecs) each = makeCodec(codec);
+  options.spec = specOf;
+  options.priority = schedule.linkPriority;
+  options.maxBlobBytes = 1 << 20;
+  options.errorEvery = 3;
+  return options;
+}
+
+// ---- Two engines over a real connection ----
+
+Payload ramp(std::uint32_t samples, float first) {
+  auto values = std::make_shared<std::vector<float>>(samples * kWidth);
+  for (std::size_t j = 0; j < values->size(); ++j) (*values)[j] = first + static_cast<float>(j % 256);
+  const auto* data = reinterpret_cast<const std::byte*>(values->data());
+  return Payload({data, specOf(Flow::activation0, samples)}, values);
+}
+
+float firstValue(const Payload& payload) {
+  float value = 0;
+  std::memcpy(&value, payload.view().data, sizeof value);
+  return value;
+}
+
+// One side of a run, as a daemon has it, with a fake stage that adds up what it sees.
+struct Side {
+  Side(Role which, tcp::socket socket, IoThread& ioThread, const std::string& codec, const Schedule& schedule)
+      : role(which), io(ioThread) {
+    connection = std::make_shared<Connection>(std::move(socket), ConnectionOptions{});
+    const auto mailbox = std::make_shared<Mailbox>(device);
+    link = std::make_shared<TensorLink>(
+        optionsFor(role, codec, schedule, schedule.defaultInFlight(kMicroBatches)), connection,
+        std::make_shared<BufferPool>(), io.context().get_executor(), codecThreads.get_executor(),
+        [mailbox](Message message) { mailbox->deliver(std::move(message)); },
+        [this](const TransferRecord& record) {
+          const std::lock_guard lock(mutex);
+          records.push_back(record);
+        });
+    worker = std::make_shared<EngineWorker>(
+        EngineOptions{role, &schedule, kMicroBatches, schedule.defaultInFlight(kMicroBatches), role == Role::client},
+        link, mailbox, table(), [] {},
+        [this](std::exception_ptr error) {
+          asio::post(io.context(), [this, error] { connection->fail(error); });
+        });
+    device.attach(worker);
+    ended = asio::co_spawn(io.context(), connection->run(*link), asio::use_future);
+  }
+  ~Side() { codecThreads.join(); }
+
+  ActionTable table() {
+    ActionTable actions;
+    for (std::size_t kind = 0; kind < kActionKinds; ++kind) {
+      actions[kind] = [this](Work work) { return perform(std::move(work)); };
+    }
+    return actions;
+  }
+
+  Result perform(Work work) {
+    // Within a kind the order is fixed; between kinds it is the schedule's.
+    double& kindSum = sums[static_cast<std::size_t>(work.kind)];
+    if (!work.input.empty()) kindSum = kindSum * 1.25 + static_cast<double>(firstValue(work.input));
+    const std::uint32_t samples = microBatchSize(work.at.samples, std::max(1u, work.at.microBatches), work.at.i);
+    switch (work.kind) {
+      case ActionKind::report:
+        return GradientReport{sum(), true};
+      case ActionKind::decide:
+        return StepDecision{work.at.step, true, {work.bodyDone->report.squareSum}, 1, 1};
+      case ActionKind::update:
+        sums.back() += work.decision->learningRates[0];
+        return std::monostate{};
+      case ActionKind::exportBlob:
+        return std::make_shared<const std::vector<std::byte>>(std::vector<std::byte>(100, std::byte{7}));
+      case ActionKind::headBackward:
+        return Payload();
+      default:
+        return ramp(samples, static_cast<float>(work.at.i + 1));
+    }
+  }
+
+  const Role role;
+  IoThread& io;
+  DeviceExecutor device;
+  asio::thread_pool codecThreads{1};
+  std::shared_ptr<Connection> connection;
+  std::shared_ptr<TensorLink> link;
+  std::shared_ptr<EngineWorker> worker;
+  std::future<std::string> ended;
+  std::array<double, kActionKinds + 1> sums{};
+  double sum() const { return std::accumulate(sums.begin(), sums.end(), 0.0); }
+  std::mutex mutex;
+  std::vector<TransferRecord> records;
+};
+
+std::pair<double, double> trainThroughLinks(const std::string& codec, const std::string& scheduleName) {
+  const Schedule& schedule = findSchedule(scheduleName);
+  IoThread io;
+  tcp::acceptor acceptor(io.context(), {asio::ip::address_v4::loopback(), 0});
+  tcp::socket clientSocket(io.context());
+  clientSocket.connect(acceptor.local_endpoint());
+  tcp::socket serverSocket = acceptor.accept();
+  Side client(Role::client, std::move(clientSocket), io, codec, schedule);
+  Side server(Role::server, std::move(serverSocket), io, codec, schedule);
+
+  std::atomic<bool> stop = false;
+  std::thread serverDevice([&] { server.device.runUntil([&] { return stop.load(); }); });
+  Engine& engine = client.worker->engine();
+  const auto run = [&](Phase phase, std::uint64_t step, std::uint32_t samples) {
+    engine.begin({phase, step, 0, microBatchCount(samples, kMicroBatches), samples});
+    client.device.notify();
+    client.device.runUntil([&] { return engine.batchDone(); });
+  };
+  for (std::uint64_t step = 1; step <= 5; ++step) run(Phase::train, step, step == 3 ? 3 : kBatch);
+  CHECK(engine.blob()->bytes.size() == 100);
+  CHECK(engine.blob()->bytes[99] == std::byte{7});
+  run(Phase::eval, 1, kBatch);
+  client.device.runUntil([&] { return engine.appliedByPeer() == 5; });
+
+  asio::post(io.context(), [&] { client.connection->sayBye("done"); });
+  CHECK(client.ended.get() == "done");
+  CHECK(server.ended.get() == "done");
+  stop = true;
+  server.device.notify();
+  serverDevice.join();
+  io.stop();
+
+  // Both sides saw the same transfers, and their bytes are those of the connection.
+  CHECK(client.records.size() == server.records.size());
+  const LinkTotals here = client.link->totals();
+  const LinkTotals there = server.link->totals();
+  CHECK(here.up() == there.up());
+  CHECK(here.down() == there.down());
+  CHECK(here.rawUp == there.rawUp);
+  const ByteCounts bytes = client.connection->bytes();
+  CHECK(here.up() == bytes.controlSent + bytes.tensorSent);
+  CHECK(here.down() == bytes.controlReceived + bytes.tensorReceived);
+  CHECK(here.duplicates + there.duplicates == 0);
+  bool anySnr = false;
+  for (const TransferRecord& record : client.records) {
+    CHECK(record.wireSeconds.has_value());
+    anySnr = anySnr || record.snrDb.has_value();
+  }
+  CHECK(anySnr == (codec == "uniform:bits=4"));  // a ramp of 256 values is exact in the others
+  return {client.sum(), server.sum()};
+}
+
+TEST_CASE("two engines train through two links, with every codec and schedule, to the same values") {
+  const auto expected = trainThroughLinks("none", "priority");
+  CHECK(expected.first != 0);
+  for (const std::string codec : {"none", "fp16", "uniform:bits=16"}) {
+    for (const std::string schedule : {"priority", "gpipe", "1f1b"}) {
+      CAPTURE(codec, schedule);
+      const auto [client, server] = trainThroughLinks(codec, schedule);
+      CHECK(client == Approx(expected.first));
+      CHECK(server == Approx(expected.second));
+    }
+  }
+  trainThroughLinks("uniform:bits=4", "priority");
+}
+
+// ---- A hostile peer ----
+
+// A server's link with nobody at the other end: frames are handed to it as a connection would.
+struct HostileClient {
+  HostileClient() {
+    link = std::make_shared<TensorLink>(
+        optionsFor(Role::server, "none", findSchedule("priority"), 2),
+        std::make_shared<Connection>(tcp::socket(io), ConnectionOptions{}), std::make_shared<BufferPool>(),
+        io.get_executor(), codecThreads.get_executor(),
+        [this](Message message) { delivered.push_back(std::move(message)); }, [](const TransferRecord&) {});
+    tensor.mutable_key()->set_phase("train");
+    tensor.mutable_key()->set_step(1);
+    tensor.mutable_key()->set_flow("activation/0");
+    tensor.mutable_spec()->set_dtype("f32");
+    tensor.mutable_spec()->add_shape(3);
+    tensor.mutable_spec()->add_shape(kWidth);
+    tensor.mutable_spec()->set_order("contiguous");
+    tensor.set_codec("none");
+    tensor.set_encoded_bytes(3 * kWidth * 4);
+    tensor.set_micro_batches(kMicroBatches);
+    tensor.set_samples(kBatch);
+  }
+  ~HostileClient() { codecThreads.join(); }
+
+  void frame(FrameKind kind, std::uint64_t stream, const std::string& metadata, std::uint32_t payloadBytes) {
+    FrameHeader header;
+    header.kind = kind;
+    header.stream = stream;
+    header.metadataBytes = static_cast<std::uint32_t>(metadata.size());
+    header.payloadBytes = payloadBytes;
+    const auto bytes = std::as_bytes(std::span(metadata.data(), metadata.size()));
+    std::span<std::byte> place;
+    if (kind == FrameKind::tensor || kind == FrameKind::segment) {
+      place = link->placePayload(header, bytes);
+      REQUIRE(place.size() == payloadBytes);
+      std::fill(place.begin(), place.end(), std::byte{1});
+    }
+    link->receivedFrame(header, bytes, place);
+  }
+  std::string open(std::uint64_t stream, std::uint32_t payloadBytes) {
+    return codeOf([&] { frame(FrameKind::tensor, stream, tensor.SerializeAsString(), payloadBytes); });
+  }
+  std::string segment(std::uint64_t stream, std::uint64_t offset, std::uint32_t payloadBytes,
+                      const std::string& sha256 = "") {
+    wire::Segment proto;
+    proto.set_offset(offset);
+    proto.set_sha256(sha256);
+    return codeOf([&] { frame(FrameKind::segment, stream, proto.SerializeAsString(), payloadBytes); });
+  }
+  template <typename Action>
+  static std::string codeOf(const Action& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return "";
+  }
+
+  asio::io_context io;  // never runs: what is posted does not matter here
+  asio::thread_pool codecThreads{1};
+  std::vector<Message> delivered;
+  std::shared_ptr<TensorLink> link;
+  wire::Tensor tensor;
+};
+
+TEST_CASE("a tensor in one or several segments is delivered") {
+  HostileClient client;
+  CHECK(client.open(1, 12000) == "");
+  CHECK(client.delivered.size() == 1);
+  client.tensor.mutable_key()->set_micro_batch(1);
+  CHECK(client.open(2, 5000) == "");
+  CHECK(client.segment(2, 5000, 6999) == "");
+  CHECK(client.delivered.size() == 1);
+  CHECK(client.segment(2, 11999, 1) == "");
+  CHECK(client.delivered.size() == 2);
+}
+
+TEST_CASE("a tensor that was not agreed is refused before memory is taken") {
+  using Damage = std::function<void(wire::Tensor&)>;
+  const std::vector<std::pair<std::string, Damage>> damages = {
+      {"bad-key", [](auto& tensor) { tensor.mutable_key()->set_phase("dream"); }},
+      {"bad-key", [](auto& tensor) { tensor.mutable_key()->set_flow("activation/2"); }},
+      {"bad-key", [](auto& tensor) { tensor.mutable_key()->set_micro_batch(4); }},
+      {"bad-key", [](auto& tensor) { tensor.mutable_key()->set_micro_batch(0xffffffff); }},
+      {"bad-key", [](auto& tensor) { tensor.set_samples(0); }},
+      {"bad-key", [](auto& tensor) { tensor.set_samples(11); }},
+      {"bad-key", [](auto& tensor) { tensor.set_micro_batches(0); }},
+      {"bad-key", [](auto& tensor) { tensor.set_micro_batches(5); }},
+      {"unexpected-message", [](auto& tensor) { tensor.mutable_key()->set_flow("activation/1"); }},
+      {"unexpected-message", [](auto& tensor) { tensor.mutable_key()->set_flow("weights/body"); }},
+      {"bad-tensor", [](auto& tensor) { tensor.mutable_spec()->set_dtype("f64"); }},
+      {"bad-tensor", [](auto& tensor) { tensor.mutable_spec()->set_dtype("f16"); }},
+      {"bad-tensor", [](auto& tensor) { tensor.mutable_spec()->set_order("channels_last"); }},
+      {"bad-tensor", [](auto& tensor) { tensor.mutable_spec()->set_shape(0, 2); }},
+      {"bad-tensor", [](auto& tensor) { tensor.mutable_spec()->set_shape(0, ~std::uint64_t{0}); }},
+      {"bad-tensor", [](auto& tensor) { tensor.mutable_spec()->add_shape(1); }},
+      {"bad-tensor",
+       [](auto& tensor) {
+         for (int dim = 0; dim < 20; ++dim) tensor.mutable_spec()->add_shape(1);
+       }},
+      {"bad-tensor", [](auto& tensor) { tensor.clear_spec(); }},
+      {"bad-tensor", [](auto& tensor) { tensor.set_codec("fp16"); }},
+      {"bad-tensor", [](auto& tensor) { tensor.set_encoded_bytes(12001); }},
+      {"bad-tensor", [](auto& tensor) { tensor.set_encoded_bytes(11999); }},
+      {"bad-tensor", [](auto& tensor) { tensor.set_encoded_bytes(~std::uint64_t{0}); }},
+      {"bad-metadata", [](auto& tensor) { tensor.set_encode_seconds(-1); }},
+      {"bad-metadata", [](auto& tensor) { tensor.set_queue_seconds(std::numeric_limits<double>::quiet_NaN()); }},
+  };
+  for (std::size_t damage = 0; damage < damages.size(); ++damage) {
+    CAPTURE(damage);
+    HostileClient client;
+    damages[damage].second(client.tensor);
+    CHECK(client.open(1, 1000) == damages[damage].first);
+    CHECK(client.delivered.empty());
+  }
+}
+
+TEST_CASE("metadata that is no protobuf is refused") {
+  HostileClient client;
+  for (const FrameKind kind : {FrameKind::tensor, FrameKind::segment, FrameKind::step, FrameKind::fetch, FrameKind::received}) {
+    CHECK(HostileClient::codeOf([&] { client.frame(kind, 1, "\xff\xff\xff\xff", 0); }) == "bad-metadata");
+  }
+}
+
+TEST_CASE("segments out of place are refused") {
+  const auto afterOpen = [](std::uint64_t stream, std::uint64_t offset, std::uint32_t bytes, const std::string& sha = "") {
+    HostileClient client;
+    REQUIRE(client.open(5, 1000) == "");
+    return client.segment(stream, offset, bytes, sha);
+  };
+  CHECK(afterOpen(5, 1000, 11000) == "");
+  CHECK(afterOpen(4, 1000, 100) == "unknown-stream");
+  CHECK(afterOpen(5, 999, 100) == "bad-segment");   // overlapping
+  CHECK(afterOpen(5, 0, 1000) == "bad-segment");    // again
+  CHECK(afterOpen(5, 1001, 100) == "bad-segment");  // a gap
+  CHECK(afterOpen(5, 1000, 11001) == "bad-segment");
+  CHECK(afterOpen(5, ~std::uint64_t{0}, 1) == "bad-segment");
+  CHECK(afterOpen(5, 1000, 0) == "bad-segment");
+  CHECK(afterOpen(5, 1000, 11000, std::string(32, 'x')) == "bad-segment");  // only weights have a digest
+  HostileClient client;
+  CHECK(client.open(1, 12001) == "bad-segment");
+}
+
+TEST_CASE("a stream that was used before is refused") {
+  HostileClient client;
+  REQUIRE(client.open(5, 12000) == "");
+  client.tensor.mutable_key()->set_micro_batch(1);
+  CHECK(client.open(5, 12000) == "bad-segment");
+  CHECK(client.open(4, 12000) == "bad-segment");
+}
+
+TEST_CASE("more micro-batches in flight than agreed are refused") {
+  HostileClient client;
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    client.tensor.mutable_key()->set_micro_batch(i);
+    CHECK(client.open(i + 1, 12000) == "");
+  }
+  client.tensor.mutable_key()->set_micro_batch(1);  // a duplicate takes no credit
+  CHECK(client.open(3, 12000) == "");
+  client.tensor.mutable_key()->set_micro_batch(2);
+  client.tensor.mutable_spec()->set_shape(0, 2);
+  client.tensor.set_encoded_bytes(2 * kWidth * 4);
+  CHECK(client.open(4, 8000) == "too-many-in-flight");
+}
+
+TEST_CASE("tensors that never end are bounded") {
+  HostileClient client;
+  std::string code;
+  std::uint64_t stream = 0;
+  while (code.empty() && stream < 1000) code = client.open(++stream, 1);  // duplicates of one activation/0
+  CHECK(code == "too-many-in-flight");
+  CHECK(stream <= 4 * 2 + 3);
+}
+
+TEST_CASE("messages of the other direction, and impossible values in control messages, are refused") {
+  HostileClient client;
+  const auto control = [&](FrameKind kind, const std::string& metadata) {
+    return HostileClient::codeOf([&] { client.frame(kind, 0, metadata, 0); });
+  };
+  CHECK(control(FrameKind::bodyDone, "") == "unexpected-message");
+  CHECK(control(FrameKind::stepOk, "") == "unexpected-message");
+  wire::Fetch fetch;
+  fetch.set_flow("activation/0");
+  CHECK(control(FrameKind::fetch, fetch.SerializeAsString()) == "bad-metadata");
+  wire::Step step;
+  step.set_step(1);
+  step.set_loss_scale(1);
+  CHECK(control(FrameKind::step, step.SerializeAsString()) == "bad-metadata");  // no learning rate
+  step.add_learning_rates(std::numeric_limits<double>::infinity());
+  CHECK(control(FrameKind::step, step.SerializeAsString()) == "bad-metadata");
+  step.set_learning_rates(0, 0.1);
+  step.set_clip_factor(std::numeric_limits<double>::quiet_NaN());
+  CHECK(control(FrameKind::step, step.SerializeAsString()) == "bad-metadata");
+  step.set_clip_factor(1);
+  CHECK(control(FrameKind::step, step.SerializeAsString()) == "");
+  wire::Received received;
+  received.mutable_key()->set_phase("train");
+  received.mutable_key()->set_flow("activation/1");
+  received.set_wire_seconds(-1);
+  CHECK(control(FrameKind::received, received.SerializeAsString()) == "bad-metadata");
+  received.set_wire_seconds(1);
+  CHECK(control(FrameKind::received, received.SerializeAsString()) == "");  // of nothing sent: counted
+  CHECK(client.link->totals().duplicates == 1);
+}
+
+}  // namespace
+}  // namespace cleave::test
