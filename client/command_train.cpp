@@ -17,14 +17,15 @@ namespace {
 // Head, body and tail in model order, as one file.
 void writeModel(const std::string& path, const ClientStage& stage, const Blob& body) {
   std::vector<NamedTensor> tensors = weightsOf(stage.head());
-  for (NamedTensor& tensor : fromSafetensors(body.bytes, "weights/body")) tensors.push_back(std::move(tensor));
+  for (NamedTensor& tensor : fromSafetensors(body.bytes, "weights/body"))
+    tensors.push_back(std::move(tensor));
   for (NamedTensor& tensor : weightsOf(stage.tail())) tensors.push_back(std::move(tensor));
   const std::vector<std::byte> bytes = toSafetensors(tensors);
   writeFileDurably(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
-nlohmann::json summarise(const PreparedRun& run, const TrainResult& result, const LinkTotals& totals,
-                         double seconds, bool hasModel) {
+nlohmann::json summarise(const PreparedRun& run, const TrainResult& result,
+                         const LinkTotals& totals, double seconds, bool hasModel) {
   nlohmann::json summary;
   summary["run"] = run.hello.run_id();
   summary["folder"] = run.folder;
@@ -47,7 +48,8 @@ nlohmann::json summarise(const PreparedRun& run, const TrainResult& result, cons
   summary["mean_down_bytes_per_second"] = static_cast<double>(totals.down()) / seconds;
   summary["peak_up_bytes_per_second"] = totals.peakUp;
   summary["peak_down_bytes_per_second"] = totals.peakDown;
-  summary["model"] = hasModel ? nlohmann::json(run.folder + "/model.safetensors") : nlohmann::json();
+  summary["model"] =
+      hasModel ? nlohmann::json(run.folder + "/model.safetensors") : nlohmann::json();
   return summary;
 }
 
@@ -57,13 +59,16 @@ void printSummary(const nlohmann::json& summary) {
   if (summary.contains("eval")) {
     const auto& eval = summary.at("eval");
     std::cout << fmt::format("accuracy    {:.2f} % top-1 (best epoch {:.2f} %), loss {:.4f}\n",
-                             100 * eval.at("top1").get<double>(), 100 * eval.at("best_top1").get<double>(),
+                             100 * eval.at("top1").get<double>(),
+                             100 * eval.at("best_top1").get<double>(),
                              eval.at("loss").get<double>());
   }
-  std::cout << fmt::format("time        {} for {} steps, {:.0f} images/s\n", timeText(number("seconds")),
-                           summary.at("steps").get<std::uint64_t>(), number("images_per_second"));
+  std::cout << fmt::format("time        {} for {} steps, {:.0f} images/s\n",
+                           timeText(number("seconds")), summary.at("steps").get<std::uint64_t>(),
+                           number("images_per_second"));
   std::cout << fmt::format("bytes       {} up, {} down; {:.4f} of the raw tensors' size\n",
-                           bytesText(number("bytes_up")), bytesText(number("bytes_down")), number("ratio"));
+                           bytesText(number("bytes_up")), bytesText(number("bytes_down")),
+                           number("ratio"));
   std::cout << fmt::format("bandwidth   mean {}/s up, {}/s down; peak {}/s up, {}/s down\n",
                            bytesText(number("mean_up_bytes_per_second")),
                            bytesText(number("mean_down_bytes_per_second")),
@@ -87,20 +92,23 @@ int trainCommand(const RunOptions& options) {
   Recorder recorder;
   ClientSession session;
   const wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
-  log->info("run {}: connected to {} ({}), session {}; {} threads here, {} there; {} micro-batches in flight",
-            run.hello.run_id(), run.server.text(), ok.software(), ok.session(), run.threads, ok.threads(),
-            ok.in_flight());
+  log->info(
+      "run {}: connected to {} ({}), session {}; {} threads here, {} there; {} micro-batches in "
+      "flight",
+      run.hello.run_id(), run.server.text(), ok.software(), ok.session(), run.threads, ok.threads(),
+      ok.in_flight());
 
-  const auto files = std::make_shared<RunFiles>(recorder, run.folder,
-                                                RunIdentity{run.hello.run_id(), ok.session()}, metricNames());
+  const auto files = std::make_shared<RunFiles>(
+      recorder, run.folder, RunIdentity{run.hello.run_id(), ok.session()}, metricNames());
   const bool showProgress = !options.json;
   std::ostream& out = showProgress ? std::cout : std::cerr;
   Progress progress(out, ::isatty(showProgress ? STDOUT_FILENO : STDERR_FILENO) == 1,
                     totalSteps(run.settings, *run.data.train));
   Trainer trainer(run.settings, run.data, stage, session, *files, progress);
-  session.start(run.plan, run.settings.errorEvery,
-                clientActions(stage, run.threads, [&](const BodyDone& done) { return trainer.decide(done); }),
-                false, files);
+  session.start(
+      run.plan, run.settings.errorEvery,
+      clientActions(stage, run.threads, [&](const BodyDone& done) { return trainer.decide(done); }),
+      false, files);
 
   const auto finishFiles = [&] {
     StepRow last;

@@ -1,5 +1,6 @@
-// cleave-client verify: runs some steps through a real server and the same steps as one model in one process, and
-// compares losses, gradients and weights. They are equal to the bit, or something is wrong.
+// cleave-client verify: runs some steps through a real server and the same steps as one model in
+// one process, and compares losses, gradients and weights. They are equal to the bit, or something
+// is wrong.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
@@ -31,7 +32,8 @@ struct Comparison {
     if (split.sizes() != whole.sizes()) {
       note(INFINITY, name + " (shapes differ)");
     } else if (!at::equal(split, whole)) {
-      const double difference = at::sub(split.to(at::kDouble), whole.to(at::kDouble)).abs().max().item<double>();
+      const double difference =
+          at::sub(split.to(at::kDouble), whole.to(at::kDouble)).abs().max().item<double>();
       note(std::isnan(difference) ? INFINITY : difference, name);
     }
   }
@@ -65,15 +67,19 @@ const at::Tensor& find(const std::vector<NamedTensor>& tensors, const std::strin
   throw RunError("bad-weights", "the whole model has no " + name + ", which the split has");
 }
 
-void compare(Comparison& result, const std::vector<NamedTensor>& split, const std::vector<NamedTensor>& whole,
-             const std::string& when) {
-  for (const NamedTensor& tensor : split) result.add(tensor.tensor, find(whole, tensor.name), tensor.name + when);
+void compare(Comparison& result, const std::vector<NamedTensor>& split,
+             const std::vector<NamedTensor>& whole, const std::string& when) {
+  for (const NamedTensor& tensor : split)
+    result.add(tensor.tensor, find(whole, tensor.name), tensor.name + when);
 }
 
 class Verification {
  public:
   Verification(PreparedRun& run, std::uint64_t steps)
-      : run_(run), steps_(steps), stage_(run.plan.stage, run.settings.wait), whole_(run.plan.stage) {}
+      : run_(run),
+        steps_(steps),
+        stage_(run.plan.stage, run.settings.wait),
+        whole_(run.plan.stage) {}
 
   Comparisons perform();
 
@@ -100,7 +106,8 @@ Comparisons Verification::perform() {
   const wire::HelloOk ok = session_.connect(run_.server, run_.hello, run_.settings.retrySeconds);
   if (static_cast<int>(ok.threads()) != run_.threads) {
     throw RunError("thread-mismatch",
-                   fmt::format("the server computes with {} threads, this client with {}: other counts give other bits",
+                   fmt::format("the server computes with {} threads, this client with {}: other "
+                               "counts give other bits",
                                ok.threads(), run_.threads),
                    fmt::format("--set threads.client={}", ok.threads()));
   }
@@ -110,9 +117,10 @@ Comparisons Verification::perform() {
   }
   const auto files = std::make_shared<RunFiles>(
       recorder_, run_.folder, RunIdentity{run_.hello.run_id(), ok.session()}, metricNames());
-  session_.start(run_.plan, 0,
-                 clientActions(stage_, run_.threads, [this](const BodyDone& done) { return decide(done); }), true,
-                 files);
+  session_.start(
+      run_.plan, 0,
+      clientActions(stage_, run_.threads, [this](const BodyDone& done) { return decide(done); }),
+      true, files);
   Loader::Options options;
   options.batch = run_.settings.batch;
   options.shuffle = true;
@@ -145,7 +153,8 @@ StepDecision Verification::decide(const BodyDone& done) {
 }
 
 TensorView Verification::view(const Batch& batch) const {
-  TensorSpec spec{DType::f32, {static_cast<std::int64_t>(batch.samples())}, MemoryOrder::contiguous};
+  TensorSpec spec{
+      DType::f32, {static_cast<std::int64_t>(batch.samples())}, MemoryOrder::contiguous};
   for (const std::int64_t dim : run_.data.train->sampleShape()) spec.shape.push_back(dim);
   return {batch.inputs.data(), spec};
 }
@@ -194,17 +203,20 @@ void print(const Comparisons& results, const PreparedRun& run) {
   for (const auto& [name, result] : results) {
     std::cout << fmt::format("{:<15} {:>10} values  ", name, result.values)
               << (result.equal ? "equal to the bit"
-                               : fmt::format("DIFFERENT, by up to {:.3g}: {}", result.largestDifference, result.where))
+                               : fmt::format("DIFFERENT, by up to {:.3g}: {}",
+                                             result.largestDifference, result.where))
               << "\n";
   }
-  std::cout << fmt::format("{}, {} micro-batches, schedule {}, {} threads a side; files in {}\n", run.settings.model,
-                           run.settings.microBatches, run.settings.schedule, run.threads, run.folder);
+  std::cout << fmt::format("{}, {} micro-batches, schedule {}, {} threads a side; files in {}\n",
+                           run.settings.model, run.settings.microBatches, run.settings.schedule,
+                           run.threads, run.folder);
 }
 
 }  // namespace
 
 int verifyCommand(const VerifyOptions& options) {
-  startLog("cleave-client", options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
+  startLog("cleave-client",
+           options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
   PreparedRun run = prepareRun(options.run, true, true);
   setComputeThreads(run.threads);
   Verification verification(run, options.steps);
@@ -225,7 +237,8 @@ int verifyCommand(const VerifyOptions& options) {
     std::cout << json.dump(2) << std::endl;
   } else {
     print(results, run);
-    std::cout << (equal ? "split and whole are equal to the bit" : "split and whole DIFFER") << std::endl;
+    std::cout << (equal ? "split and whole are equal to the bit" : "split and whole DIFFER")
+              << std::endl;
   }
   return equal ? 0 : 1;
 }

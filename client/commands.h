@@ -42,9 +42,10 @@ struct PreparedRun {
   ServerAddress server;
 };
 
-// Reads the configuration, opens the data, plans the run, makes its folder and starts a server where none was given.
-// Throws UsageError or RunError. `losslessCodecs`: "none" on every flow, whatever the configuration says. `sameThreads`: the
-// server is asked to compute with as many threads as the client.
+// Reads the configuration, opens the data, plans the run, makes its folder and starts a server
+// where none was given. Throws UsageError or RunError. `losslessCodecs`: "none" on every flow,
+// whatever the configuration says. `sameThreads`: the server is asked to compute with as many
+// threads as the client.
 PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads);
 
 }  // namespace cleave

@@ -13,7 +13,8 @@ namespace cleave {
 struct LearningRateOptions {
   std::string schedule = "constant";  // a row of the table
   double peak = 0.1;
-  std::uint64_t warmupSteps = 0;  // rises linearly from peak / warmupSteps at step 1 to peak at step warmupSteps
+  std::uint64_t warmupSteps =
+      0;  // rises linearly from peak / warmupSteps at step 1 to peak at step warmupSteps
   std::uint64_t totalSteps = 1;
 };
 
@@ -25,8 +26,8 @@ struct LearningRateRow {
 };
 std::span<const LearningRateRow> learningRateTable();
 
-// `step` counts from 1. Progress is (step - warmupSteps - 1) / max(1, totalSteps - warmupSteps). Throws UsageError for an
-// unknown schedule, with the nearest known.
+// `step` counts from 1. Progress is (step - warmupSteps - 1) / max(1, totalSteps - warmupSteps).
+// Throws UsageError for an unknown schedule, with the nearest known.
 double learningRate(const LearningRateOptions& options, std::uint64_t step);
 
 }  // namespace cleave

@@ -22,11 +22,13 @@ constexpr double kStartSeconds = 60;
 constexpr double kStopSeconds = 10;
 
 [[noreturn]] void refuse(const std::string& sentence) {
-  throw RunError("no-local-server", sentence, "start cleave-server yourself and give --server HOST:PORT");
+  throw RunError("no-local-server", sentence,
+                 "start cleave-server yourself and give --server HOST:PORT");
 }
 
 std::string serverProgram() {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cleave-server";
+  const auto program =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cleave-server";
   if (!std::filesystem::exists(program)) refuse("there is no " + program.string());
   return program.string();
 }
@@ -50,8 +52,9 @@ std::string readLine(int descriptor) {
 }  // namespace
 
 LocalServer::LocalServer(const std::string& store) {
-  std::vector<std::string> arguments = {serverProgram(), "serve",    "--set",       "listen.port=0",
-                                        "--set",         "store=" + store, "--log-level", "warn"};
+  std::vector<std::string> arguments = {serverProgram(), "serve", "--set",
+                                        "listen.port=0", "--set", "store=" + store,
+                                        "--log-level",   "warn"};
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
@@ -62,7 +65,8 @@ LocalServer::LocalServer(const std::string& store) {
   process_ = ::fork();
   if (process_ < 0) refuse("cannot start a process");
   if (process_ == 0) {
-    // In a group of its own, so that Ctrl-C reaches it through us, after our goodbye; and gone when we are.
+    // In a group of its own, so that Ctrl-C reaches it through us, after our goodbye; and gone when
+    // we are.
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != parent) ::_exit(1);

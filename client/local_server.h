@@ -1,4 +1,5 @@
-// A cleave-server of our own, for client commands without --server: on a free loopback port, as long as this lives.
+// A cleave-server of our own, for client commands without --server: on a free loopback port, as
+// long as this lives.
 #pragma once
 
 #include <sys/types.h>
@@ -11,8 +12,8 @@ namespace cleave {
 
 class LocalServer {
  public:
-  // Starts the cleave-server beside this program, which keeps its runs in `store`, and waits until it listens. Throws
-  // RunError.
+  // Starts the cleave-server beside this program, which keeps its runs in `store`, and waits until
+  // it listens. Throws RunError.
   explicit LocalServer(const std::string& store);
   // Ends it with SIGTERM, and with SIGKILL where that does not help within 10 s.
   ~LocalServer();

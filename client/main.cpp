@@ -6,31 +6,38 @@
 namespace cleave {
 namespace {
 
-constexpr const char* kExitCodes = "Exit codes: 0 done, 1 failed run, 2 wrong use or unsafe configuration.";
+constexpr const char* kExitCodes =
+    "Exit codes: 0 done, 1 failed run, 2 wrong use or unsafe configuration.";
 
 int run(int argc, char** argv) {
-  CLI::App app{"Trains a model whose middle layers are on a server; data and labels stay here.", "cleave-client"};
+  CLI::App app{"Trains a model whose middle layers are on a server; data and labels stay here.",
+               "cleave-client"};
   app.set_version_flag("--version", softwareVersion());
   app.require_subcommand(1);
   app.footer("'cleave-client COMMAND --help' shows a command's options and an example.");
   std::function<int()> command;
 
   RunOptions train;
-  CLI::App* trainApp = app.add_subcommand("train", "Trains a model, evaluates it, and leaves weights and records");
+  CLI::App* trainApp =
+      app.add_subcommand("train", "Trains a model, evaluates it, and leaves weights and records");
   addRunOptions(*trainApp, train);
-  trainApp->footer(std::string("Example:\n  cleave-client train --config configs/fashion_mnist.yaml "
-                               "--server 10.0.0.5:4800 --set train.epochs=3\n\n") + kExitCodes);
+  trainApp->footer(
+      std::string("Example:\n  cleave-client train --config configs/fashion_mnist.yaml "
+                  "--server 10.0.0.5:4800 --set train.epochs=3\n\n") +
+      kExitCodes);
   trainApp->callback([&] { command = [&] { return trainCommand(train); }; });
 
   VerifyOptions verify;
-  CLI::App* verifyApp =
-      app.add_subcommand("verify", "Checks that the split trains exactly as the whole model in one process does");
+  CLI::App* verifyApp = app.add_subcommand(
+      "verify", "Checks that the split trains exactly as the whole model in one process does");
   addRunOptions(*verifyApp, verify.run);
   verifyApp->add_option("--steps", verify.steps, "How many steps to compare")
       ->default_str("3")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000000}));
-  verifyApp->footer(std::string("Example:\n  cleave-client verify --config configs/fashion_mnist.yaml "
-                                "--set train.micro_batches=7\n\nExit code 1 where they differ. ") + kExitCodes);
+  verifyApp->footer(
+      std::string("Example:\n  cleave-client verify --config configs/fashion_mnist.yaml "
+                  "--set train.micro_batches=7\n\nExit code 1 where they differ. ") +
+      kExitCodes);
   verifyApp->callback([&] { command = [&] { return verifyCommand(verify); }; });
 
   return runProgram(app, argc, argv, [&] { return command(); });

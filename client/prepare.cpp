@@ -52,10 +52,10 @@ void addRunOptions(CLI::App& command, RunOptions& options) {
       .add_option("--server", options.server,
                   "The server; without it, one of our own is started on a free loopback port")
       ->type_name("HOST:PORT");
-  command
-      .add_option("--run-dir", options.runDir, "Where the run leaves its files (runs/<run id>)")
+  command.add_option("--run-dir", options.runDir, "Where the run leaves its files (runs/<run id>)")
       ->type_name("DIR");
-  command.add_flag("--json", options.json, "Prints the result as JSON on stdout, and nothing else there");
+  command.add_flag("--json", options.json,
+                   "Prints the result as JSON on stdout, and nothing else there");
 }
 
 PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads) {

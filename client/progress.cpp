@@ -21,7 +21,11 @@ std::string bytesText(double bytes) {
     bytes /= 1000;
     ++unit;
   }
-  return fmt::format("{:.{}f} {}", bytes, unit == 0 || bytes >= 99.5 ? 0 : bytes >= 9.95 ? 1 : 2, units[unit]);
+  return fmt::format("{:.{}f} {}", bytes,
+                     unit == 0 || bytes >= 99.5 ? 0
+                     : bytes >= 9.95            ? 1
+                                                : 2,
+                     units[unit]);
 }
 
 std::string timeText(double seconds) {
@@ -44,10 +48,11 @@ void Progress::update(const State& state, const LinkTotals& totals) {
     const double perStep = secondsSince(start_) / static_cast<double>(state.step);
     left = timeText(perStep * static_cast<double>(totalSteps_ - state.step));
   }
-  const std::string text =
-      fmt::format("epoch {}/{}  step {}/{}  {}  loss {:.4f}  {:.0f} images/s  up {:.1f} MB/s  down {:.1f} MB/s  {} left",
-                  state.epoch, state.epochs, state.step, totalSteps_, state.what, state.loss, imagesPerSecond,
-                  up, down, left);
+  const std::string text = fmt::format(
+      "epoch {}/{}  step {}/{}  {}  loss {:.4f}  {:.0f} images/s  up {:.1f} MB/s  down {:.1f} MB/s "
+      " {} left",
+      state.epoch, state.epochs, state.step, totalSteps_, state.what, state.loss, imagesPerSecond,
+      up, down, left);
   if (isTerminal_) {
     clear();
     out_ << text << std::flush;

@@ -1,4 +1,5 @@
-// Shows how a run goes: one line that rewrites itself on a terminal, a plain line every few seconds elsewhere.
+// Shows how a run goes: one line that rewrites itself on a terminal, a plain line every few seconds
+// elsewhere.
 #pragma once
 
 #include <cstdint>

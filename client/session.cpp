@@ -29,11 +29,13 @@ constexpr double kLongestPause = 4;
 constexpr std::chrono::seconds kConnectDeadline{5};
 
 asio::steady_timer::duration duration(double seconds) {
-  return std::chrono::duration_cast<asio::steady_timer::duration>(std::chrono::duration<double>(seconds));
+  return std::chrono::duration_cast<asio::steady_timer::duration>(
+      std::chrono::duration<double>(seconds));
 }
 
 RunError interruptedError() {
-  return RunError("interrupted", "interrupted", "run it again; what was recorded so far is complete");
+  return RunError("interrupted", "interrupted",
+                  "run it again; what was recorded so far is complete");
 }
 
 std::span<const std::byte> bytesOf(const std::string& text) {
@@ -57,8 +59,9 @@ ServerAddress parseAddress(const std::string& text) {
                                     [](char c) { return c >= '0' && c <= '9'; });
   const int port = isNumber ? std::stoi(address.port) : 0;
   if (address.host.empty() || port < 1 || port > 65535) {
-    throw UsageError("bad-address", "--server '" + text + "' is not HOST:PORT",
-                     "give a name or an address and a port in 1…65535, such as 10.0.0.5:4800 or [::1]:4800");
+    throw UsageError(
+        "bad-address", "--server '" + text + "' is not HOST:PORT",
+        "give a name or an address and a port in 1…65535, such as 10.0.0.5:4800 or [::1]:4800");
   }
   return address;
 }
@@ -79,11 +82,13 @@ ClientSession::~ClientSession() {
 
 wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::Hello& hello,
                                      double retrySeconds) {
-  auto answer = asio::co_spawn(io_.context(), connectWithRetry(address, hello, retrySeconds), asio::use_future);
+  auto answer = asio::co_spawn(io_.context(), connectWithRetry(address, hello, retrySeconds),
+                               asio::use_future);
   return answer.get();
 }
 
-asio::awaitable<wire::HelloOk> ClientSession::connectWithRetry(ServerAddress address, wire::Hello hello,
+asio::awaitable<wire::HelloOk> ClientSession::connectWithRetry(ServerAddress address,
+                                                               wire::Hello hello,
                                                                double retrySeconds) {
   const SteadyTime start = now();
   double pause = kFirstPause;
@@ -100,7 +105,8 @@ asio::awaitable<wire::HelloOk> ClientSession::connectWithRetry(ServerAddress add
     const double left = retrySeconds - secondsSince(start);
     if (left <= 0) {
       throw RunError("no-server", "cannot connect to " + address.text() + ": " + reason,
-                     "start it there: cleave-server serve --config configs/server.yaml; or check host, port and firewall");
+                     "start it there: cleave-server serve --config configs/server.yaml; or check "
+                     "host, port and firewall");
     }
     pause = std::min(pause, left);
     processLog()->warn("cannot connect to {}: {}; trying again in {:.2f} s, for {:.0f} s more",
@@ -119,8 +125,9 @@ asio::awaitable<tcp::socket> ClientSession::connectOnce(ServerAddress address) {
   tcp::socket socket(io_.context());
   asio::steady_timer deadline(io_.context(), kConnectDeadline);
   // As a tuple, since || waits for a success: a refusal would otherwise wait for the deadline.
-  const auto first = co_await (asio::async_connect(socket, endpoints, asio::as_tuple(asio::use_awaitable)) ||
-                               deadline.async_wait(asio::use_awaitable));
+  const auto first =
+      co_await (asio::async_connect(socket, endpoints, asio::as_tuple(asio::use_awaitable)) ||
+                deadline.async_wait(asio::use_awaitable));
   if (first.index() == 1) throw boost::system::system_error(asio::error::timed_out);
   const boost::system::error_code error = std::get<0>(std::get<0>(first));
   if (error) throw boost::system::system_error(error);
@@ -134,12 +141,14 @@ asio::awaitable<wire::HelloOk> ClientSession::shakeHands(wire::Hello hello) {
   if (frame.kind != FrameKind::helloOk) {
     // Refused and Failure have the same fields.
     const auto refused = parseMetadata<wire::Refused>(frame.kind, metadata);
-    throw RunError(refused.code(), "the server at " + connection_->peer() + " refuses: " + refused.sentence(),
+    throw RunError(refused.code(),
+                   "the server at " + connection_->peer() + " refuses: " + refused.sentence(),
                    refused.fix());
   }
   auto ok = parseMetadata<wire::HelloOk>(frame.kind, metadata);
   if (ok.version() != kWireVersion) {
-    throw ProtocolError("version-mismatch", "the server chose version " + std::to_string(ok.version()) +
+    throw ProtocolError("version-mismatch", "the server chose version " +
+                                                std::to_string(ok.version()) +
                                                 " of the wire, which was not offered");
   }
   co_return ok;
@@ -153,24 +162,27 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
   options.errorEvery = errorEvery;
   const auto mailbox = std::make_shared<Mailbox>(device_);
   link_ = std::make_shared<TensorLink>(
-      std::move(options), connection_, pool_, io_.context().get_executor(), codecThreads_.get_executor(),
+      std::move(options), connection_, pool_, io_.context().get_executor(),
+      codecThreads_.get_executor(),
       [mailbox](Message message) { mailbox->deliver(std::move(message)); },
       [files](const TransferRecord& record) { files->transfer(record); });
   worker_ = std::make_shared<EngineWorker>(
-      EngineOptions{Role::client, plan.schedule, plan.microBatches, plan.inFlight, fetchGradients}, link_,
-      mailbox, std::move(table), [] {},
+      EngineOptions{Role::client, plan.schedule, plan.microBatches, plan.inFlight, fetchGradients},
+      link_, mailbox, std::move(table), [] {},
       [this](std::exception_ptr error) {
         asio::post(io_.context(), [this, error] { connection_->fail(error); });
       });
   device_.attach(worker_);
-  asio::co_spawn(io_.context(), connection_->run(*link_), [this](std::exception_ptr error, std::string reason) {
-    if (!error && reason != "done") {
-      error = std::make_exception_ptr(
-          RunError("server-left", "the server ended the run (" + reason + ")", "start it again and run again"));
-    }
-    link_->recordUnacknowledged();
-    end(error);
-  });
+  asio::co_spawn(io_.context(), connection_->run(*link_),
+                 [this](std::exception_ptr error, std::string reason) {
+                   if (!error && reason != "done") {
+                     error = std::make_exception_ptr(
+                         RunError("server-left", "the server ended the run (" + reason + ")",
+                                  "start it again and run again"));
+                   }
+                   link_->recordUnacknowledged();
+                   end(error);
+                 });
 }
 
 void ClientSession::end(std::exception_ptr error) {
@@ -197,7 +209,8 @@ void ClientSession::waitUntil(const std::function<bool()>& done) {
   if (ended_) {
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
-    throw RunError("server-left", "the server ended the run before its end", "look at its log, and run again");
+    throw RunError("server-left", "the server ended the run before its end",
+                   "look at its log, and run again");
   }
   throw interruptedError();
 }

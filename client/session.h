@@ -1,5 +1,5 @@
-// The client's side of a run while it is connected. The thread that calls it is the device thread; to that thread a
-// batch looks like one call.
+// The client's side of a run while it is connected. The thread that calls it is the device thread;
+// to that thread a batch looks like one call.
 #pragma once
 
 #include <atomic>
@@ -36,19 +36,23 @@ class ClientSession {
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
 
-  // Connects, trying again with back-off for `retrySeconds`, and shakes hands. Throws RunError or UsageError: what made
-  // it impossible, or the server's refusal.
-  wire::HelloOk connect(const ServerAddress& address, const wire::Hello& hello, double retrySeconds);
+  // Connects, trying again with back-off for `retrySeconds`, and shakes hands. Throws RunError or
+  // UsageError: what made it impossible, or the server's refusal.
+  wire::HelloOk connect(const ServerAddress& address, const wire::Hello& hello,
+                        double retrySeconds);
 
-  // Joins the stage's actions to the connection. `table` is called on the thread that calls runBatch().
+  // Joins the stage's actions to the connection. `table` is called on the thread that calls
+  // runBatch().
   void start(const RunPlan& plan, std::uint32_t errorEvery, ActionTable table, bool fetchGradients,
              std::shared_ptr<RunFiles> files);
 
-  // Runs one batch to its end. Throws RunError: whatever ended the run, such as the server's end or Ctrl-C ("interrupted").
+  // Runs one batch to its end. Throws RunError: whatever ended the run, such as the server's end or
+  // Ctrl-C ("interrupted").
   void runBatch(const MicroBatch& at);
   // Waits until the server has applied all steps, and fetches the body's weights.
   Blob fetchWeights();
-  // Says Bye and waits for the connection's end; afterwards totals() are final. Does nothing where it has ended already.
+  // Says Bye and waits for the connection's end; afterwards totals() are final. Does nothing where
+  // it has ended already.
   void close(const std::string& reason);
 
   const Engine& engine() const { return worker_->engine(); }

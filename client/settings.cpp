@@ -34,8 +34,10 @@ DataSettings readData(Config& config, std::uint64_t seed) {
         config.integer("data.seed", 0, kMany, static_cast<std::int64_t>(seed)));
     options.noise = config.number("data.noise", 0, 1e3, 1);
     data.syntheticTrain = data.syntheticTest = options;
-    data.syntheticTrain.size = static_cast<std::uint32_t>(config.integer("data.train.size", 1, kMany, 1024));
-    data.syntheticTest.size = static_cast<std::uint32_t>(config.integer("data.test.size", 1, kMany, 256));
+    data.syntheticTrain.size =
+        static_cast<std::uint32_t>(config.integer("data.train.size", 1, kMany, 1024));
+    data.syntheticTest.size =
+        static_cast<std::uint32_t>(config.integer("data.test.size", 1, kMany, 256));
     data.syntheticTest.split = 1;
   }
   data.holdout = static_cast<std::uint32_t>(config.integer("data.holdout", 0, kMany, 0));
@@ -48,7 +50,8 @@ void checkAt(Config& config, const std::string& path, const Check& check) {
   try {
     check();
   } catch (const UsageError& error) {
-    throw UsageError(error.code(), config.where(path) + ": " + path + ": " + error.what(), error.fix());
+    throw UsageError(error.code(), config.where(path) + ": " + path + ": " + error.what(),
+                     error.fix());
   }
 }
 
@@ -62,20 +65,23 @@ void readModel(Config& config, ClientSettings& settings) {
   if (!config.has("model.cuts")) return;
   const auto cuts = config.integers("model.cuts", 0, 1 << 16);
   if (cuts.size() != 2) {
-    throw UsageError("bad-cuts", config.where("model.cuts") + ": model.cuts has " +
-                                     std::to_string(cuts.size()) + " values",
-                     "give two block positions, such as [3, 9]");
+    throw UsageError(
+        "bad-cuts",
+        config.where("model.cuts") + ": model.cuts has " + std::to_string(cuts.size()) + " values",
+        "give two block positions, such as [3, 9]");
   }
   settings.cuts = Cuts{static_cast<int>(cuts[0]), static_cast<int>(cuts[1])};
 }
 
 void readTraining(Config& config, ClientSettings& settings) {
-  settings.batch = static_cast<std::uint32_t>(config.integer("train.batch", 1, 1 << 20, settings.batch));
+  settings.batch =
+      static_cast<std::uint32_t>(config.integer("train.batch", 1, 1 << 20, settings.batch));
   settings.microBatches = static_cast<std::uint32_t>(
       config.integer("train.micro_batches", 1, 1 << 16, settings.microBatches));
   if (settings.microBatches > settings.batch) {
     throw UsageError("bad-config",
-                     config.where("train.micro_batches") + ": " + std::to_string(settings.microBatches) +
+                     config.where("train.micro_batches") + ": " +
+                         std::to_string(settings.microBatches) +
                          " micro-batches cannot be made of a batch of " +
                          std::to_string(settings.batch) + " samples",
                      "train.micro_batches must be in 1…" + std::to_string(settings.batch));
@@ -93,8 +99,8 @@ void readTraining(Config& config, ClientSettings& settings) {
   for (const std::string& key : config.keys("train.optimizer")) {
     if (key == "name") continue;
     const std::string path = "train.optimizer." + key;
-    settings.optimizer.parameters[key] = key == "nesterov" ? (config.boolean(path) ? 1 : 0)
-                                                           : config.number(path, -1e6, 1e6);
+    settings.optimizer.parameters[key] =
+        key == "nesterov" ? (config.boolean(path) ? 1 : 0) : config.number(path, -1e6, 1e6);
   }
   checkAt(config, "train.optimizer", [&] { checkOptimizer(settings.optimizer); });
 
@@ -106,8 +112,10 @@ void readTraining(Config& config, ClientSettings& settings) {
     options.schedule = settings.learningRateSchedule;
     learningRate(options, 1);
   });
-  settings.evalBatch = static_cast<std::uint32_t>(config.integer("eval.batch", 1, 1 << 20, settings.evalBatch));
-  settings.evalEvery = static_cast<std::uint32_t>(config.integer("eval.every", 0, 1 << 20, settings.evalEvery));
+  settings.evalBatch =
+      static_cast<std::uint32_t>(config.integer("eval.batch", 1, 1 << 20, settings.evalBatch));
+  settings.evalEvery =
+      static_cast<std::uint32_t>(config.integer("eval.every", 0, 1 << 20, settings.evalEvery));
 }
 
 void readCodecs(Config& config, ClientSettings& settings) {
@@ -155,8 +163,8 @@ ClientSettings readClientSettings(Config& config) {
   settings.clientThreads = static_cast<int>(config.integer("threads.client", 0, 1024, 0));
   settings.serverThreads = static_cast<int>(config.integer("threads.server", 0, 1024, 0));
   readWait(config, settings.wait);
-  settings.errorEvery =
-      static_cast<std::uint32_t>(config.integer("metrics.error_every", 0, kMany, settings.errorEvery));
+  settings.errorEvery = static_cast<std::uint32_t>(
+      config.integer("metrics.error_every", 0, kMany, settings.errorEvery));
   settings.retrySeconds = config.number("connect.retry_seconds", 0, 1e6, settings.retrySeconds);
   config.refuseUnknown();
   settings.resolved = config.resolved();
@@ -209,11 +217,13 @@ wire::RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train) 
 
   wire::RunSpec spec;
   spec.set_model(settings.model);
-  for (const auto& [key, value] : settings.modelParameters) (*spec.mutable_model_parameters())[key] = value;
+  for (const auto& [key, value] : settings.modelParameters)
+    (*spec.mutable_model_parameters())[key] = value;
   checkCuts(row.blocks(model), cuts);
   spec.set_cut0(static_cast<std::uint32_t>(cuts.cut0));
   spec.set_cut1(static_cast<std::uint32_t>(cuts.cut1));
-  for (const std::int64_t dim : model.sampleShape) spec.add_sample_shape(static_cast<std::uint64_t>(dim));
+  for (const std::int64_t dim : model.sampleShape)
+    spec.add_sample_shape(static_cast<std::uint64_t>(dim));
   spec.set_classes(static_cast<std::uint32_t>(model.classes));
   spec.set_max_batch(std::max(settings.batch, settings.evalBatch));
   spec.set_micro_batches(settings.microBatches);

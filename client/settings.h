@@ -20,7 +20,8 @@ struct DataSettings {
   std::string format;  // "idx", "synthetic"
   IdxOptions train, test;
   SyntheticOptions syntheticTrain, syntheticTest;
-  std::uint32_t holdout = 0;  // the last so many training samples are evaluated on, instead of the test set
+  std::uint32_t holdout =
+      0;  // the last so many training samples are evaluated on, instead of the test set
 };
 
 struct ClientSettings {
@@ -41,7 +42,7 @@ struct ClientSettings {
   double learningRate = 0.1;
   double warmupEpochs = 0;
   std::uint32_t evalBatch = 256;
-  std::uint32_t evalEvery = 1;  // epochs
+  std::uint32_t evalEvery = 1;                // epochs
   std::map<std::string, std::string> codecs;  // flow -> spec
   int clientThreads = 0;
   int serverThreads = 0;

@@ -14,7 +14,8 @@ std::vector<std::optional<double>> means(const BatchMetrics& metrics) {
   for (const std::string& name : metricNames()) {
     const auto found = metrics.sums.find(name);
     const bool known = found != metrics.sums.end() && metrics.samples > 0;
-    values.push_back(known ? std::optional(found->second / static_cast<double>(metrics.samples)) : std::nullopt);
+    values.push_back(known ? std::optional(found->second / static_cast<double>(metrics.samples))
+                           : std::nullopt);
   }
   return values;
 }
@@ -22,11 +23,14 @@ std::vector<std::optional<double>> means(const BatchMetrics& metrics) {
 StepDecision decideStep(std::uint64_t step, double learningRate, const GradientReport& head,
                         const GradientReport& body, const GradientReport& tail, double& norm) {
   norm = std::sqrt(head.squareSum + body.squareSum + tail.squareSum);
-  const char* part = !head.finite ? "head" : !body.finite ? "body" : !tail.finite ? "tail" : nullptr;
+  const char* part = !head.finite   ? "head"
+                     : !body.finite ? "body"
+                     : !tail.finite ? "tail"
+                                    : nullptr;
   if (part != nullptr) {
-    throw RunError("non-finite",
-                   fmt::format("the gradients of the {} are not finite in step {}", part, step),
-                   "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
+    throw RunError(
+        "non-finite", fmt::format("the gradients of the {} are not finite in step {}", part, step),
+        "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
   }
   return {step, true, {learningRate}, 1, 1};
 }
@@ -48,15 +52,16 @@ Trainer::Trainer(const ClientSettings& settings, const Datasets& data, ClientSta
 }
 
 StepDecision Trainer::decide(const BodyDone& done) {
-  return decideStep(done.step, learningRate(learningRate_, done.step), stage_.headReport(), done.report,
-                    stage_.tailReport(), gradientNorm_);
+  return decideStep(done.step, learningRate(learningRate_, done.step), stage_.headReport(),
+                    done.report, stage_.tailReport(), gradientNorm_);
 }
 
 TrainResult Trainer::run() {
   StepRow handshake;
   handshake.phase = "handshake";
   files_.step(handshake, session_.totals());
-  shown_.epochs = (totalSteps_ + stepsPerEpoch(settings_, *data_.train) - 1) / stepsPerEpoch(settings_, *data_.train);
+  shown_.epochs = (totalSteps_ + stepsPerEpoch(settings_, *data_.train) - 1) /
+                  stepsPerEpoch(settings_, *data_.train);
 
   for (std::uint64_t epoch = 1; stepsLeft(); ++epoch) {
     trainEpoch(epoch);
@@ -125,30 +130,36 @@ void Trainer::evaluate(std::uint64_t epoch) {
   const double top1 = sum.sums.at("top1") / samples;
   result_.bestTop1 = std::max(result_.bestTop1.value_or(top1), top1);
   const double trainSamples = static_cast<double>(epochMetrics_.samples);
-  progress_.line(fmt::format(
-      "epoch {}/{} done: train loss {:.4f}, top1 {:.2f} %; eval loss {:.4f}, top1 {:.2f} %; {:.0f} images/s; {:.1f} s",
-      epoch, shown_.epochs, epochMetrics_.sums.at("loss") / trainSamples,
-      100 * epochMetrics_.sums.at("top1") / trainSamples, sum.sums.at("loss") / samples, 100 * top1,
-      trainSamples / epochSeconds_, epochSeconds_));
+  progress_.line(
+      fmt::format("epoch {}/{} done: train loss {:.4f}, top1 {:.2f} %; eval loss {:.4f}, top1 "
+                  "{:.2f} %; {:.0f} images/s; {:.1f} s",
+                  epoch, shown_.epochs, epochMetrics_.sums.at("loss") / trainSamples,
+                  100 * epochMetrics_.sums.at("top1") / trainSamples, sum.sums.at("loss") / samples,
+                  100 * top1, trainSamples / epochSeconds_, epochSeconds_));
 }
 
-BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch, const Batch& batch) {
+BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch,
+                               const Batch& batch) {
   const SteadyTime start = now();
-  TensorSpec spec{DType::f32, {static_cast<std::int64_t>(batch.samples())}, MemoryOrder::contiguous};
+  TensorSpec spec{
+      DType::f32, {static_cast<std::int64_t>(batch.samples())}, MemoryOrder::contiguous};
   for (const std::int64_t dim : data_.train->sampleShape()) spec.shape.push_back(dim);
   stage_.beginBatch({batch.inputs.data(), spec}, batch.labels);
-  const MicroBatch at{phase, step, 0, microBatchCount(batch.samples(), settings_.microBatches), batch.samples()};
+  const MicroBatch at{phase, step, 0, microBatchCount(batch.samples(), settings_.microBatches),
+                      batch.samples()};
   session_.runBatch(at);
   const BatchMetrics metrics = stage_.metrics();
   if (!std::isfinite(metrics.sums.at("loss"))) {
-    throw RunError("non-finite", fmt::format("the loss is not finite in {} step {}", phaseName(phase), step),
-                   "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
+    throw RunError(
+        "non-finite", fmt::format("the loss is not finite in {} step {}", phaseName(phase), step),
+        "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
   }
   recordStep(at, epoch, metrics, secondsSince(start));
   return metrics;
 }
 
-void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics, double seconds) {
+void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics,
+                         double seconds) {
   const Engine& engine = session_.engine();
   StepRow row;
   row.phase = phaseName(at.phase);
@@ -162,8 +173,10 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
     row.learningRate = learningRate(learningRate_, at.step);
     row.gradientNorm = gradientNorm_;
     // The server's own, as it said in BodyDone.
-    row.actions[static_cast<std::size_t>(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
-    row.actions[static_cast<std::size_t>(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
+    row.actions[static_cast<std::size_t>(ActionKind::bodyForward)] =
+        engine.bodyDone()->forwardSeconds;
+    row.actions[static_cast<std::size_t>(ActionKind::bodyBackward)] =
+        engine.bodyDone()->backwardSeconds;
   }
   files_.step(row, session_.totals());
 }

@@ -22,10 +22,11 @@ struct TrainResult {
 
 class Trainer {
  public:
-  Trainer(const ClientSettings& settings, const Datasets& data, ClientStage& stage, ClientSession& session,
-          RunFiles& files, Progress& progress);
+  Trainer(const ClientSettings& settings, const Datasets& data, ClientStage& stage,
+          ClientSession& session, RunFiles& files, Progress& progress);
 
-  // The decision of the running step; goes into the client's action table. Throws RunError "non-finite".
+  // The decision of the running step; goes into the client's action table. Throws RunError
+  // "non-finite".
   StepDecision decide(const BodyDone& done);
 
   // Throws RunError: whatever ended the run.
@@ -34,8 +35,10 @@ class Trainer {
  private:
   void trainEpoch(std::uint64_t epoch);
   void evaluate(std::uint64_t epoch);
-  BatchMetrics runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch, const struct Batch& batch);
-  void recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics, double seconds);
+  BatchMetrics runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch,
+                        const struct Batch& batch);
+  void recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics,
+                  double seconds);
   bool stepsLeft() const { return result_.steps < totalSteps_; }
 
   const ClientSettings& settings_;
@@ -57,8 +60,8 @@ class Trainer {
   Progress::State shown_;
 };
 
-// The decision for `step`, from the gradients' reports in the order head, body, tail. `norm` becomes the gradients' global
-// norm. Throws RunError "non-finite".
+// The decision for `step`, from the gradients' reports in the order head, body, tail. `norm`
+// becomes the gradients' global norm. Throws RunError "non-finite".
 StepDecision decideStep(std::uint64_t step, double learningRate, const GradientReport& head,
                         const GradientReport& body, const GradientReport& tail, double& norm);
 

@@ -8,8 +8,8 @@
 
 namespace cleave {
 
-// The stage is borrowed. `threads`: what the run computes with. Where the weights may not be fetched, a Fetch of them throws
-// ProtocolError "fetch-not-allowed".
+// The stage is borrowed. `threads`: what the run computes with. Where the weights may not be
+// fetched, a Fetch of them throws ProtocolError "fetch-not-allowed".
 ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched);
 
 // `decide` makes a step's decision, from what BodyDone says and the stage's own reports.

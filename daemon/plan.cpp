@@ -129,8 +129,7 @@ std::size_t serverBytes(const RunPlan& plan) {
   for (const Flow flow : {Flow::activation0, Flow::activation1, Flow::gradient1, Flow::gradient0}) {
     const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
     // Decoded and encoded; the encoded replies are the ones kept.
-    tensors += spec.bytes() +
-               plan.codecs[static_cast<std::size_t>(flow)]->maxEncodedBytes(spec);
+    tensors += spec.bytes() + plan.codecs[static_cast<std::size_t>(flow)]->maxEncodedBytes(spec);
   }
   // In evaluation the replies of a whole batch are kept.
   const TensorSpec reply = flowSpec(plan.blocks, plan.stage.cuts, Flow::activation1, plan.maxBatch);
@@ -139,8 +138,10 @@ std::size_t serverBytes(const RunPlan& plan) {
 
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {
   const auto [first, last] = plan.stage.cuts;
-  const auto elements = parameterCount(plan.blocks, first, last) + bufferCount(plan.blocks, first, last);
-  // 8 bytes an element is more than any dtype takes; a block has a handful of tensors with a line of header each.
+  const auto elements =
+      parameterCount(plan.blocks, first, last) + bufferCount(plan.blocks, first, last);
+  // 8 bytes an element is more than any dtype takes; a block has a handful of tensors with a line
+  // of header each.
   constexpr std::uint64_t kHeaderBytesABlock = 4096;
   return static_cast<std::uint64_t>(elements) * 8 +
          kHeaderBytesABlock * static_cast<std::uint64_t>(last - first + 1);

@@ -1,5 +1,5 @@
-// A run, resolved: what both daemons derive from the run spec that the client sends, by the same code, so that they cannot
-// disagree.
+// A run, resolved: what both daemons derive from the run spec that the client sends, by the same
+// code, so that they cannot disagree.
 #pragma once
 
 #include <array>
@@ -41,8 +41,8 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 std::int64_t parameterCount(const std::vector<BlockRow>& blocks, int first, int last);
 std::int64_t bufferCount(const std::vector<BlockRow>& blocks, int first, int last);
 
-// Bytes the server needs for a run: the body with what autograd saves, the four flows' tensors and the kept replies of
-// the micro-batches in flight.
+// Bytes the server needs for a run: the body with what autograd saves, the four flows' tensors and
+// the kept replies of the micro-batches in flight.
 std::size_t serverBytes(const RunPlan& plan);
 
 // The most bytes that the body's weights take as safetensors.

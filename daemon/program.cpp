@@ -9,7 +9,8 @@
 namespace cleave {
 
 void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequired) {
-  command.add_option("--config", options.config, "The configuration, a YAML file")->required(configRequired);
+  command.add_option("--config", options.config, "The configuration, a YAML file")
+      ->required(configRequired);
   command
       .add_option("--set", options.overrides,
                   "Replaces one value of the configuration; may be given again")

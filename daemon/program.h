@@ -22,8 +22,8 @@ void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequ
 // The configuration they name; with none, defaults and overrides alone. Throws UsageError.
 Config loadConfig(const CommonOptions& options);
 
-// Parses, runs the command whose callback sets `command`, and turns every error into a sentence on stderr and an exit
-// code: 0 done, 1 failed run, 2 wrong use.
+// Parses, runs the command whose callback sets `command`, and turns every error into a sentence on
+// stderr and an exit code: 0 done, 1 failed run, 2 wrong use.
 int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>& command);
 
 // Prints "PROGRAM: sentence" and the fix. Returns the exit code.

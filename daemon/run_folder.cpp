@@ -30,7 +30,8 @@ void makeRunFolder(const std::string& folder, const std::string& fix) {
   }
   std::filesystem::create_directories(folder, error);
   if (error) {
-    throw RunError("not-writable", "cannot make the run directory " + folder + ": " + error.message(), fix);
+    throw RunError("not-writable",
+                   "cannot make the run directory " + folder + ": " + error.message(), fix);
   }
   if (::access(folder.c_str(), W_OK) != 0) {
     throw RunError("not-writable", "the run directory " + folder + " is not writable", fix);

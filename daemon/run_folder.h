@@ -11,8 +11,8 @@ namespace cleave {
 // Throws UsageError unless the id is [a-z0-9-]{1,64}.
 void checkRunId(const std::string& id);
 
-// Makes the folder with its parents. Throws UsageError "run-exists" where it is there and not empty, RunError where it
-// can't be made or written to; `fix` says what the user can do about it.
+// Makes the folder with its parents. Throws UsageError "run-exists" where it is there and not
+// empty, RunError where it can't be made or written to; `fix` says what the user can do about it.
 void makeRunFolder(const std::string& folder, const std::string& fix);
 
 // Writes config.yaml and environment.json into it.

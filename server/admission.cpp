@@ -15,7 +15,6 @@ std::string mib(std::size_t bytes) {
 
 Admission::Ticket::Ticket(Admission& admission, std::string runId, std::size_t bytes)
     : admission_(admission), runId_(std::move(runId)), bytes_(bytes) {
-  admission_.runs_.insert(runId_);
   admission_.bytes_ += bytes_;
 }
 
@@ -24,7 +23,24 @@ Admission::Ticket::~Ticket() {
   admission_.bytes_ -= bytes_;
 }
 
-std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& runId, const RunPlan& plan) {
+void Admission::refuseConnected(const std::string& runId, std::uint64_t generation) {
+  const auto found = runs_.find(runId);
+  if (found == runs_.end()) return;
+  const std::uint64_t connected = found->second.generation;
+  if (generation < connected) {
+    throw RunError("stale-generation", "generation " + std::to_string(generation) + " of the run " +
+                                           runId + " is older than the one connected, " +
+                                           std::to_string(connected));
+  }
+  if (generation > connected) found->second.fence();
+  throw RunError("run-in-use", "the run " + runId + " is connected to this server already",
+                 generation > connected ? "try again: the older connection is being ended"
+                                        : "end it first, or begin a run of its own");
+}
+
+std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& runId,
+                                                    std::uint64_t generation, const RunPlan& plan,
+                                                    std::function<void()> fence) {
   const std::string& model = plan.stage.model.name;
   const auto& allowed = settings_.allowedModels;
   if (std::find(allowed.begin(), allowed.end(), model) == allowed.end()) {
@@ -33,10 +49,7 @@ std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& runId, co
     throw UsageError("model-not-allowed", "this server does not allow the model " + model,
                      "it allows " + list + " (models.allow in its configuration)");
   }
-  if (runs_.contains(runId)) {
-    throw UsageError("run-in-use", "the run " + runId + " is connected to this server already",
-                     "end it first, or give this one another name");
-  }
+  refuseConnected(runId, generation);
   if (runs_.size() >= settings_.maxSessions) {
     throw RunError("too-many-sessions",
                    "this server serves its " + std::to_string(settings_.maxSessions) +
@@ -46,12 +59,13 @@ std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& runId, co
   const std::size_t needed = serverBytes(plan);
   const std::size_t left = settings_.memoryBytes - std::min(settings_.memoryBytes, bytes_);
   if (needed > left) {
-    throw RunError("not-enough-memory",
-                   "the run needs " + mib(needed) + " at the server, which has " + mib(left) +
-                       " left of " + mib(settings_.memoryBytes) +
-                       " (limits.memory_mib in its configuration)",
-                   "use a smaller batch, more micro-batches with fewer in flight, or a smaller body");
+    throw RunError(
+        "not-enough-memory",
+        "the run needs " + mib(needed) + " at the server, which has " + mib(left) + " left of " +
+            mib(settings_.memoryBytes) + " (limits.memory_mib in its configuration)",
+        "use a smaller batch, more micro-batches with fewer in flight, or a smaller body");
   }
+  runs_[runId] = {generation, std::move(fence)};
   return std::make_unique<Ticket>(*this, runId, needed);
 }
 

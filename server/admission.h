@@ -3,8 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 
 #include "daemon/plan.h"
@@ -16,7 +17,8 @@ class Admission {
  public:
   explicit Admission(const ServerSettings& settings) : settings_(settings) {}
 
-  // What an admitted run holds until this is destroyed: a session, memory, its run id. Must not outlive the Admission.
+  // What an admitted run holds until this is destroyed: a session, memory, its run id. Must not
+  // outlive the Admission.
   class Ticket {
    public:
     Ticket(Admission& admission, std::string runId, std::size_t bytes);
@@ -30,13 +32,22 @@ class Admission {
     const std::size_t bytes_;
   };
 
-  // Throws UsageError or RunError with the code and sentence of the refusal: "model-not-allowed", "too-many-sessions",
-  // "not-enough-memory", "run-in-use".
-  std::unique_ptr<Ticket> admit(const std::string& runId, const RunPlan& plan);
+  // Throws UsageError or RunError with the code and sentence of the refusal: "model-not-allowed",
+  // "too-many-sessions", "not-enough-memory", "run-in-use", "stale-generation". A greater
+  // generation of a run that is connected calls `fence` of the older connection, which is to end
+  // it, and is refused as "run-in-use" until that is gone.
+  std::unique_ptr<Ticket> admit(const std::string& runId, std::uint64_t generation,
+                                const RunPlan& plan, std::function<void()> fence);
 
  private:
   const ServerSettings& settings_;
-  std::set<std::string> runs_;
+  struct Connected {
+    std::uint64_t generation = 0;
+    std::function<void()> fence;
+  };
+  void refuseConnected(const std::string& runId, std::uint64_t generation);
+
+  std::map<std::string, Connected> runs_;
   std::size_t bytes_ = 0;
 };
 

@@ -22,10 +22,11 @@ int serve(const ServeOptions& options) {
   const ServerSettings settings = readServerSettings(config);
   if (!isLoopback(settings.address)) {
     if (!options.insecureBind) {
-      throw UsageError("unsafe-bind",
-                       "listening on " + settings.address +
-                           " would let anyone who reaches it train here and read what crosses the wire",
-                       "bind 127.0.0.1 and tunnel (ssh -L), or, in a network you trust, add --insecure-bind");
+      throw UsageError(
+          "unsafe-bind",
+          "listening on " + settings.address +
+              " would let anyone who reaches it train here and read what crosses the wire",
+          "bind 127.0.0.1 and tunnel (ssh -L), or, in a network you trust, add --insecure-bind");
     }
     processLog()->warn("listening on {} without encryption or authentication (--insecure-bind)",
                        settings.address);

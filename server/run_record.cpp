@@ -15,7 +15,8 @@ void RunRecord::finishedBatch(const Engine& engine, const LinkTotals& totals) {
   const double seconds = secondsSince(last_);
   last_ = now();
   const bool train = at.phase == Phase::train;
-  const std::uint64_t epoch = stepsPerEpoch_ == 0 ? 1 : (engine.applied() + stepsPerEpoch_ - 1) / stepsPerEpoch_;
+  const std::uint64_t epoch =
+      stepsPerEpoch_ == 0 ? 1 : (engine.applied() + stepsPerEpoch_ - 1) / stepsPerEpoch_;
 
   // An epoch ends with its evaluation, which is over when a step of the next one is done.
   if (train && epoch_ && epoch_->epoch != epoch) writeEpoch();

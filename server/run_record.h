@@ -1,4 +1,5 @@
-// What the server writes down of a run, batch by batch. Device thread, but for the first and the last row.
+// What the server writes down of a run, batch by batch. Device thread, but for the first and the
+// last row.
 #pragma once
 
 #include <optional>
@@ -16,7 +17,7 @@ class RunRecord {
 
   void begin(const LinkTotals& totals);  // after the handshake
   void finishedBatch(const Engine& engine, const LinkTotals& totals);
-  void end(const LinkTotals& totals);    // the connection is closed
+  void end(const LinkTotals& totals);  // the connection is closed
 
  private:
   void writeEpoch();

@@ -20,7 +20,8 @@ using asio::ip::tcp;
 // Accepting fails for want of descriptors; those of ended sessions come back.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
-[[noreturn]] void refuseBind(const ServerSettings& settings, const boost::system::error_code& error) {
+[[noreturn]] void refuseBind(const ServerSettings& settings,
+                             const boost::system::error_code& error) {
   const std::string place = settings.address + ":" + std::to_string(settings.port);
   if (error == asio::error::address_in_use) {
     throw UsageError("port-in-use", "cannot listen on " + place + ": another program does already",

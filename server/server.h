@@ -1,11 +1,11 @@
 // Listens, and serves each client in a session of its own.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <atomic>
 #include <memory>
 #include <set>
 
@@ -21,8 +21,8 @@ class Server {
   ~Server();
 
   std::uint16_t port() const { return port_; }
-  // Serves on the calling thread, which becomes the device thread, until SIGINT or SIGTERM: sessions end, and their clients
-  // are told. A second signal ends the process at once.
+  // Serves on the calling thread, which becomes the device thread, until SIGINT or SIGTERM:
+  // sessions end, and their clients are told. A second signal ends the process at once.
   void run();
 
  private:

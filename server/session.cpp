@@ -11,8 +11,8 @@
 #include "common/core/config.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
-#include "common/pipeline/worker.h"
 #include "common/pipeline/wire_messages.h"
+#include "common/pipeline/worker.h"
 #include "daemon/action_tables.h"
 #include "daemon/plan.h"
 #include "daemon/run_folder.h"
@@ -23,7 +23,8 @@ namespace {
 
 namespace asio = boost::asio;
 
-// Runs `function` on the device thread; the coroutine goes on on the io thread when it is done, or with what it threw.
+// Runs `function` on the device thread; the coroutine goes on on the io thread when it is done, or
+// with what it threw.
 template <typename Function>
 asio::awaitable<void> onDevice(ServerContext& context, Function function) {
   co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(std::exception_ptr)>(
@@ -66,9 +67,18 @@ void checkVersion(const wire::Hello& hello) {
   if (hello.least_version() <= kWireVersion && kWireVersion <= hello.greatest_version()) return;
   throw RunError("version-mismatch",
                  "the client speaks versions " + std::to_string(hello.least_version()) + " to " +
-                     std::to_string(hello.greatest_version()) + " of the wire, this server version " +
-                     std::to_string(kWireVersion),
+                     std::to_string(hello.greatest_version()) +
+                     " of the wire, this server version " + std::to_string(kWireVersion),
                  "install the same release of Cleave on both machines");
+}
+
+void checkFeatures(const wire::Hello& hello) {
+  if (hello.features().empty()) return;
+  throw RunError("missing-feature",
+                 "the run needs the feature '" + hello.features(0) +
+                     "'; this server has none beyond version " + std::to_string(kWireVersion) +
+                     " of the wire",
+                 "install the client's release of Cleave at the server");
 }
 
 // Two daemons on one machine share its cores.
@@ -118,15 +128,18 @@ asio::awaitable<void> Session::serve() {
   try {
     co_await openRun();
   } catch (const Error& error) {
-    processLog()->warn("session {} from {}: refused: {}", number_, connection_->peer(), error.what());
+    processLog()->warn("session {} from {}: refused: {}", number_, connection_->peer(),
+                       error.what());
     refused = refusal(error);
   } catch (const std::exception& error) {
-    processLog()->error("session {} from {}: failed: {}", number_, connection_->peer(), error.what());
+    processLog()->error("session {} from {}: failed: {}", number_, connection_->peer(),
+                        error.what());
     refused = refusal(RunError("internal-error", "the server failed to build the run's model"));
   }
   if (!refused) {
     co_await serveRun();
-  } else if (run_) {  // else its Hello never came, and the connection has said what there was to say
+  } else if (run_) {  // else its Hello never came, and the connection has said what there was to
+                      // say
     co_await refuse(*refused);
   }
   co_await closeRun();
@@ -147,16 +160,21 @@ asio::awaitable<void> Session::openRun() {
   run.hello = parseMetadata<wire::Hello>(
       FrameKind::hello, std::as_bytes(std::span(frame.metadata.data(), frame.metadata.size())));
   checkVersion(run.hello);
+  checkFeatures(run.hello);
   const std::string& runId = run.hello.run_id();
   checkRunId(runId);
   run.plan = planRun(run.hello.run_spec());
-  run.ticket = context_.admission.admit(runId, run.plan);
+  run.ticket =
+      context_.admission.admit(runId, run.hello.generation(), run.plan, [connection = connection_] {
+        connection->fail(std::make_exception_ptr(RunError(
+            "stale-generation", "the run has connected again; this older connection ends")));
+      });
   run.threads = resolveThreads(run.hello.run_spec().threads(), context_.settings, clientIsLocal_);
   run.folder = context_.settings.store + "/local/" + runId;
   makeRunFolder(run.folder, "use another run.name, or try again: each run gets an id of its own");
-  writeRunDescription(run.folder,
-                      context_.settings.resolved + "run_spec: " + jsonOf(run.hello.run_spec()) + "\n",
-                      run.threads);
+  writeRunDescription(
+      run.folder, context_.settings.resolved + "run_spec: " + jsonOf(run.hello.run_spec()) + "\n",
+      run.threads);
   run.log = runLog(run.folder + "/log.txt", "run " + runId + ": ");
   run.files = std::make_shared<RunFiles>(context_.recorder, run.folder, RunIdentity{runId, number_},
                                          std::vector<std::string>{});
@@ -174,7 +192,8 @@ asio::awaitable<void> Session::openRun() {
       [mailbox](Message message) { mailbox->deliver(std::move(message)); },
       [files = run.files](const TransferRecord& record) { files->transfer(record); });
   run.worker = std::make_shared<EngineWorker>(
-      EngineOptions{Role::server, run.plan.schedule, run.plan.microBatches, run.plan.inFlight, false},
+      EngineOptions{Role::server, run.plan.schedule, run.plan.microBatches, run.plan.inFlight,
+                    false},
       run.link, mailbox, bodyActions(*run.stage, run.threads, context_.settings.fetchWeights),
       [&run] { run.record->finishedBatch(run.worker->engine(), run.link->totals()); },
       [connection = connection_, io = context_.io](std::exception_ptr error) {
@@ -191,10 +210,12 @@ asio::awaitable<void> Session::openRun() {
   ok.set_weights_allowed(context_.settings.fetchWeights);
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
   run.record->begin(run.link->totals());
-  run.log->info("session {} from {}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}, {} threads",
-                number_, connection_->peer(), run.plan.stage.model.name, run.plan.stage.cuts.cut0,
-                run.plan.stage.cuts.cut1 - 1, run.plan.microBatches, run.plan.inFlight,
-                run.plan.schedule->name, run.threads);
+  run.log->info(
+      "session {} from {}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}, {} "
+      "threads",
+      number_, connection_->peer(), run.plan.stage.model.name, run.plan.stage.cuts.cut0,
+      run.plan.stage.cuts.cut1 - 1, run.plan.microBatches, run.plan.inFlight,
+      run.plan.schedule->name, run.threads);
 }
 
 asio::awaitable<void> Session::serveRun() {
@@ -227,8 +248,9 @@ asio::awaitable<void> Session::closeRun() {
     run.link->recordUnacknowledged();
     const LinkTotals totals = run.link->totals();
     run.record->end(totals);
-    run.log->info("session {}: {} steps applied, {} bytes up, {} bytes down, {} duplicates", number_,
-                  run.applied, totals.up(), totals.down(), totals.duplicates + run.duplicates);
+    run.log->info("session {}: {} steps applied, {} bytes up, {} bytes down, {} duplicates",
+                  number_, run.applied, totals.up(), totals.down(),
+                  totals.duplicates + run.duplicates);
   }
   run_.reset();
 }

@@ -32,7 +32,8 @@ class Session {
   Session(ServerContext& context, boost::asio::ip::tcp::socket socket, std::uint64_t number);
   ~Session();
 
-  // Serves the client to the end. Throws nothing: whatever goes wrong ends this session alone, and is logged. io thread.
+  // Serves the client to the end. Throws nothing: whatever goes wrong ends this session alone, and
+  // is logged. io thread.
   boost::asio::awaitable<void> serve();
   // Ends the session; the client is told why.
   void shutDown();

@@ -29,12 +29,14 @@ ServerSettings readServerSettings(Config& config) {
   boost::system::error_code error;
   boost::asio::ip::make_address(settings.address, error);
   if (error) {
-    throw UsageError("bad-config",
-                     config.where("listen.address") + ": listen.address is '" + settings.address +
-                         "', which is no IP address",
-                     "use 127.0.0.1 for this machine alone, or the address of one of its interfaces");
+    throw UsageError(
+        "bad-config",
+        config.where("listen.address") + ": listen.address is '" + settings.address +
+            "', which is no IP address",
+        "use 127.0.0.1 for this machine alone, or the address of one of its interfaces");
   }
-  settings.port = static_cast<std::uint16_t>(config.integer("listen.port", 0, 65535, settings.port));
+  settings.port =
+      static_cast<std::uint16_t>(config.integer("listen.port", 0, 65535, settings.port));
   settings.device = config.text("device", settings.device, {"cpu"});
   settings.threads = static_cast<int>(config.integer("threads", 0, 1024, settings.threads));
   settings.allowedModels = config.texts("models.allow", allModels());

@@ -1,4 +1,5 @@
-// The server's policy: everything of its configuration. What is trained stands in the clients' run specs.
+// The server's policy: everything of its configuration. What is trained stands in the clients' run
+// specs.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ struct ServerSettings {
   std::string address = "127.0.0.1";
   std::uint16_t port = 4800;  // 0: the system chooses
   std::string device = "cpu";
-  int threads = 0;  // most that a run computes with; 0: all cores
+  int threads = 0;                         // most that a run computes with; 0: all cores
   std::vector<std::string> allowedModels;  // names of the model table
   std::uint32_t maxSessions = 8;
   std::size_t memoryBytes = 0;  // for all sessions together

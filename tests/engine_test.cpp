@@ -1,4 +1,5 @@
-// What the engine promises whatever the timing, and what each message does that comes again, late or out of turn.
+// What the engine promises whatever the timing, and what each message does that comes again, late
+// or out of turn.
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -150,7 +151,9 @@ struct Server {
   }
 };
 
-StepDecision decisionOf(std::uint64_t step, double rate = 0.1) { return {step, true, {rate}, 1, 1}; }
+StepDecision decisionOf(std::uint64_t step, double rate = 0.1) {
+  return {step, true, {rate}, 1, 1};
+}
 
 TEST_CASE("activation/0 again is answered with the kept activation/1") {
   Server server;
@@ -281,7 +284,8 @@ TEST_CASE("what no correct client sends is refused, each with its code") {
   CHECK(refused(fresh, tensor(Flow::activation0, at(Phase::train, 1, 4), 0)) == "bad-key");
   CHECK(refused(begun, tensor(Flow::activation0, at(Phase::train, 1, 1, 4, 9), 0)) == "bad-key");
   CHECK(refused(begun, tensor(Flow::gradient1, at(Phase::train, 1, 1), 0)) == "bad-key");
-  CHECK(refused(begun, tensor(Flow::activation0, at(Phase::eval, 1, 0), 0)) == "unexpected-message");
+  CHECK(refused(begun, tensor(Flow::activation0, at(Phase::eval, 1, 0), 0)) ==
+        "unexpected-message");
   CHECK(refused(fresh, decisionOf(1)) == "unexpected-message");
   CHECK(refused(begun, decisionOf(1)) == "unexpected-message");
   CHECK(refused(begun, decisionOf(2)) == "step-gap");

@@ -1,5 +1,5 @@
-// The tensor link: what it refuses of a hostile peer, byte by byte, and two engines that train through two of them over a
-// real connection, with all threads of the daemons.
+// The tensor link: what it refuses of a hostile peer, byte by byte, and two engines that train
+// through two of them over a real connection, with all threads of the daemons.
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_future.hpp>
@@ -30,7 +30,8 @@ TensorSpec specOf(Flow, std::uint32_t samples) {
   return {DType::f32, {static_cast<std::int64_t>(samples), kWidth}, MemoryOrder::contiguous};
 }
 
-TensorLinkOptions optionsFor(Role role, const std::string& codec, const Schedule& schedule, std::uint32_t inFlight) {
+TensorLinkOptions optionsFor(Role role, const std::string& codec, const Schedule& schedule,
+                             std::uint32_t inFlight) {
   TensorLinkOptions options;
   options.role = role;
   options.microBatches = kMicroBatches;
@@ -48,7 +49,8 @@ TensorLinkOptions optionsFor(Role role, const std::string& codec, const Schedule
 
 Payload ramp(std::uint32_t samples, float first) {
   auto values = std::make_shared<std::vector<float>>(samples * kWidth);
-  for (std::size_t j = 0; j < values->size(); ++j) (*values)[j] = first + static_cast<float>(j % 256);
+  for (std::size_t j = 0; j < values->size(); ++j)
+    (*values)[j] = first + static_cast<float>(j % 256);
   const auto* data = reinterpret_cast<const std::byte*>(values->data());
   return Payload({data, specOf(Flow::activation0, samples)}, values);
 }
@@ -61,7 +63,8 @@ float firstValue(const Payload& payload) {
 
 // One side of a run, as a daemon has it, with a fake stage that adds up what it sees.
 struct Side {
-  Side(Role which, tcp::socket socket, IoThread& ioThread, const std::string& codec, const Schedule& schedule)
+  Side(Role which, tcp::socket socket, IoThread& ioThread, const std::string& codec,
+       const Schedule& schedule)
       : role(which), io(ioThread) {
     connection = std::make_shared<Connection>(std::move(socket), ConnectionOptions{});
     const auto mailbox = std::make_shared<Mailbox>(device);
@@ -74,7 +77,8 @@ struct Side {
           records.push_back(record);
         });
     worker = std::make_shared<EngineWorker>(
-        EngineOptions{role, &schedule, kMicroBatches, schedule.defaultInFlight(kMicroBatches), role == Role::client},
+        EngineOptions{role, &schedule, kMicroBatches, schedule.defaultInFlight(kMicroBatches),
+                      role == Role::client},
         link, mailbox, table(), [] {},
         [this](std::exception_ptr error) {
           asio::post(io.context(), [this, error] { connection->fail(error); });
@@ -96,7 +100,8 @@ struct Side {
     // Within a kind the order is fixed; between kinds it is the schedule's.
     double& kindSum = sums[static_cast<std::size_t>(work.kind)];
     if (!work.input.empty()) kindSum = kindSum * 1.25 + static_cast<double>(firstValue(work.input));
-    const std::uint32_t samples = microBatchSize(work.at.samples, std::max(1u, work.at.microBatches), work.at.i);
+    const std::uint32_t samples =
+        microBatchSize(work.at.samples, std::max(1u, work.at.microBatches), work.at.i);
     switch (work.kind) {
       case ActionKind::report:
         return GradientReport{sum(), true};
@@ -106,7 +111,8 @@ struct Side {
         sums.back() += work.decision->learningRates[0];
         return std::monostate{};
       case ActionKind::exportBlob:
-        return std::make_shared<const std::vector<std::byte>>(std::vector<std::byte>(100, std::byte{7}));
+        return std::make_shared<const std::vector<std::byte>>(
+            std::vector<std::byte>(100, std::byte{7}));
       case ActionKind::headBackward:
         return Payload();
       default:
@@ -128,7 +134,8 @@ struct Side {
   std::vector<TransferRecord> records;
 };
 
-std::pair<double, double> trainThroughLinks(const std::string& codec, const std::string& scheduleName) {
+std::pair<double, double> trainThroughLinks(const std::string& codec,
+                                            const std::string& scheduleName) {
   const Schedule& schedule = findSchedule(scheduleName);
   IoThread io;
   tcp::acceptor acceptor(io.context(), {asio::ip::address_v4::loopback(), 0});
@@ -180,7 +187,8 @@ std::pair<double, double> trainThroughLinks(const std::string& codec, const std:
   return {client.sum(), server.sum()};
 }
 
-TEST_CASE("two engines train through two links, with every codec and schedule, to the same values") {
+TEST_CASE(
+    "two engines train through two links, with every codec and schedule, to the same values") {
   const auto expected = trainThroughLinks("none", "priority");
   CHECK(expected.first != 0);
   for (const std::string codec : {"none", "fp16", "uniform:bits=16"}) {
@@ -201,9 +209,10 @@ struct HostileClient {
   HostileClient() {
     link = std::make_shared<TensorLink>(
         optionsFor(Role::server, "none", findSchedule("priority"), 2),
-        std::make_shared<Connection>(tcp::socket(io), ConnectionOptions{}), std::make_shared<BufferPool>(),
-        io.get_executor(), codecThreads.get_executor(),
-        [this](Message message) { delivered.push_back(std::move(message)); }, [](const TransferRecord&) {});
+        std::make_shared<Connection>(tcp::socket(io), ConnectionOptions{}),
+        std::make_shared<BufferPool>(), io.get_executor(), codecThreads.get_executor(),
+        [this](Message message) { delivered.push_back(std::move(message)); },
+        [](const TransferRecord&) {});
     tensor.mutable_key()->set_phase("train");
     tensor.mutable_key()->set_step(1);
     tensor.mutable_key()->set_flow("activation/0");
@@ -218,7 +227,8 @@ struct HostileClient {
   }
   ~HostileClient() { codecThreads.join(); }
 
-  void frame(FrameKind kind, std::uint64_t stream, const std::string& metadata, std::uint32_t payloadBytes) {
+  void frame(FrameKind kind, std::uint64_t stream, const std::string& metadata,
+             std::uint32_t payloadBytes) {
     FrameHeader header;
     header.kind = kind;
     header.stream = stream;
@@ -234,14 +244,16 @@ struct HostileClient {
     link->receivedFrame(header, bytes, place);
   }
   std::string open(std::uint64_t stream, std::uint32_t payloadBytes) {
-    return codeOf([&] { frame(FrameKind::tensor, stream, tensor.SerializeAsString(), payloadBytes); });
+    return codeOf(
+        [&] { frame(FrameKind::tensor, stream, tensor.SerializeAsString(), payloadBytes); });
   }
   std::string segment(std::uint64_t stream, std::uint64_t offset, std::uint32_t payloadBytes,
                       const std::string& sha256 = "") {
     wire::Segment proto;
     proto.set_offset(offset);
     proto.set_sha256(sha256);
-    return codeOf([&] { frame(FrameKind::segment, stream, proto.SerializeAsString(), payloadBytes); });
+    return codeOf(
+        [&] { frame(FrameKind::segment, stream, proto.SerializeAsString(), payloadBytes); });
   }
   template <typename Action>
   static std::string codeOf(const Action& action) {
@@ -301,7 +313,8 @@ TEST_CASE("a tensor that was not agreed is refused before memory is taken") {
       {"bad-tensor", [](auto& tensor) { tensor.set_encoded_bytes(11999); }},
       {"bad-tensor", [](auto& tensor) { tensor.set_encoded_bytes(~std::uint64_t{0}); }},
       {"bad-metadata", [](auto& tensor) { tensor.set_encode_seconds(-1); }},
-      {"bad-metadata", [](auto& tensor) { tensor.set_queue_seconds(std::numeric_limits<double>::quiet_NaN()); }},
+      {"bad-metadata",
+       [](auto& tensor) { tensor.set_queue_seconds(std::numeric_limits<double>::quiet_NaN()); }},
   };
   for (std::size_t damage = 0; damage < damages.size(); ++damage) {
     CAPTURE(damage);
@@ -314,13 +327,16 @@ TEST_CASE("a tensor that was not agreed is refused before memory is taken") {
 
 TEST_CASE("metadata that is no protobuf is refused") {
   HostileClient client;
-  for (const FrameKind kind : {FrameKind::tensor, FrameKind::segment, FrameKind::step, FrameKind::fetch, FrameKind::received}) {
-    CHECK(HostileClient::codeOf([&] { client.frame(kind, 1, "\xff\xff\xff\xff", 0); }) == "bad-metadata");
+  for (const FrameKind kind : {FrameKind::tensor, FrameKind::segment, FrameKind::step,
+                               FrameKind::fetch, FrameKind::received}) {
+    CHECK(HostileClient::codeOf([&] { client.frame(kind, 1, "\xff\xff\xff\xff", 0); }) ==
+          "bad-metadata");
   }
 }
 
 TEST_CASE("segments out of place are refused") {
-  const auto afterOpen = [](std::uint64_t stream, std::uint64_t offset, std::uint32_t bytes, const std::string& sha = "") {
+  const auto afterOpen = [](std::uint64_t stream, std::uint64_t offset, std::uint32_t bytes,
+                            const std::string& sha = "") {
     HostileClient client;
     REQUIRE(client.open(5, 1000) == "");
     return client.segment(stream, offset, bytes, sha);
@@ -333,7 +349,8 @@ TEST_CASE("segments out of place are refused") {
   CHECK(afterOpen(5, 1000, 11001) == "bad-segment");
   CHECK(afterOpen(5, ~std::uint64_t{0}, 1) == "bad-segment");
   CHECK(afterOpen(5, 1000, 0) == "bad-segment");
-  CHECK(afterOpen(5, 1000, 11000, std::string(32, 'x')) == "bad-segment");  // only weights have a digest
+  CHECK(afterOpen(5, 1000, 11000, std::string(32, 'x')) ==
+        "bad-segment");  // only weights have a digest
   HostileClient client;
   CHECK(client.open(1, 12001) == "bad-segment");
 }
@@ -364,12 +381,14 @@ TEST_CASE("tensors that never end are bounded") {
   HostileClient client;
   std::string code;
   std::uint64_t stream = 0;
-  while (code.empty() && stream < 1000) code = client.open(++stream, 1);  // duplicates of one activation/0
+  while (code.empty() && stream < 1000)
+    code = client.open(++stream, 1);  // duplicates of one activation/0
   CHECK(code == "too-many-in-flight");
   CHECK(stream <= 4 * 2 + 3);
 }
 
-TEST_CASE("messages of the other direction, and impossible values in control messages, are refused") {
+TEST_CASE(
+    "messages of the other direction, and impossible values in control messages, are refused") {
   HostileClient client;
   const auto control = [&](FrameKind kind, const std::string& metadata) {
     return HostileClient::codeOf([&] { client.frame(kind, 0, metadata, 0); });
@@ -396,7 +415,8 @@ TEST_CASE("messages of the other direction, and impossible values in control mes
   received.set_wire_seconds(-1);
   CHECK(control(FrameKind::received, received.SerializeAsString()) == "bad-metadata");
   received.set_wire_seconds(1);
-  CHECK(control(FrameKind::received, received.SerializeAsString()) == "");  // of nothing sent: counted
+  CHECK(control(FrameKind::received, received.SerializeAsString()) ==
+        "");  // of nothing sent: counted
   CHECK(client.link->totals().duplicates == 1);
 }
 

@@ -225,7 +225,9 @@ void VirtualPair::deliver(Role to, const Message& message) {
   }
   for (int copy = 0; copy < (options_.everythingTwice ? 2 : 1); ++copy) {
     // A Blob answers one Fetch, and nothing asks for it twice: on the wire it is one stream.
-    if (copy == 1 && (std::holds_alternative<Blob>(message) || std::holds_alternative<Fetch>(message))) break;
+    if (copy == 1 &&
+        (std::holds_alternative<Blob>(message) || std::holds_alternative<Fetch>(message)))
+      break;
     engine(to).receive(copyOf(message));
   }
   startWork(to);

@@ -1,5 +1,6 @@
-// Two engines, client and server, in virtual time: fake stages whose actions take given times, and a link that sends
-// one tensor after another in each direction, by the schedule's priority. No threads, no sockets.
+// Two engines, client and server, in virtual time: fake stages whose actions take given times, and
+// a link that sends one tensor after another in each direction, by the schedule's priority. No
+// threads, no sockets.
 #pragma once
 
 #include <array>
@@ -25,8 +26,8 @@ struct VirtualOptions {
   std::array<double, kActionKinds> seconds{1, 1, 1, 1, 1, 0, 0, 0, 0};
   double tensorSeconds = 0;  // a tensor occupies its direction for so long
   double latency = 0;
-  std::uint64_t jitterSeed = 0;   // not 0: every duration is multiplied by a random factor in [0, 2)
-  bool everythingTwice = false;   // every message is delivered twice
+  std::uint64_t jitterSeed = 0;  // not 0: every duration is multiplied by a random factor in [0, 2)
+  bool everythingTwice = false;  // every message is delivered twice
   bool fetchGradients = false;
 };
 
@@ -35,13 +36,13 @@ class VirtualPair {
   explicit VirtualPair(const VirtualOptions& options);
   ~VirtualPair();
 
-  // Runs one batch to its end and returns how long it took, in virtual seconds. Fails the test where nothing can run and the
-  // batch is not done.
+  // Runs one batch to its end and returns how long it took, in virtual seconds. Fails the test
+  // where nothing can run and the batch is not done.
   double run(Phase phase, std::uint64_t step, std::uint32_t samples);
 
   Engine& engine(Role role);
-  // The actions in the order they began, "F0 F1 T0 …": F HeadForward or BodyForward, T TailStep, H HeadBackward, B
-  // BodyBackward; the others are left out. Since the last call.
+  // The actions in the order they began, "F0 F1 T0 …": F HeadForward or BodyForward, T TailStep, H
+  // HeadBackward, B BodyBackward; the others are left out. Since the last call.
   std::string takeOrder(Role role);
   // A number that depends on every action of that side and, within each kind, on their order.
   std::uint64_t fingerprint(Role role) const;

@@ -17,13 +17,14 @@ class Dataset {
   virtual std::uint32_t size() const = 0;
   virtual std::vector<std::int64_t> sampleShape() const = 0;  // {1, 28, 28}
   virtual int classes() const = 0;
-  // Writes sample `index`, ready for the model (scaled, normalised), and returns its label in [0, classes). Any thread.
+  // Writes sample `index`, ready for the model (scaled, normalised), and returns its label in [0,
+  // classes). Any thread.
   virtual std::int64_t read(std::uint32_t index, std::span<float> out) const = 0;
 };
 
-// IDX images and labels, plain or gzip (by content, not by name). Pixels become (x / 255 - mean) / deviation. Throws
-// UsageError that names the file and the fault: missing, empty, not IDX, truncated, trailing bytes, counts that differ, label out of
-// range.
+// IDX images and labels, plain or gzip (by content, not by name). Pixels become (x / 255 - mean) /
+// deviation. Throws UsageError that names the file and the fault: missing, empty, not IDX,
+// truncated, trailing bytes, counts that differ, label out of range.
 struct IdxOptions {
   std::string images;
   std::string labels;

@@ -17,8 +17,9 @@ struct Batch {
   std::uint32_t samples() const { return static_cast<std::uint32_t>(labels.size()); }
 };
 
-// One pass over a dataset in batches of `batch`; the last may be smaller. Shuffled: in the order of randomPermutation
-// keyed (seed, "shuffle", epoch); else in order. At most `ahead` batches are prepared beyond the one taken.
+// One pass over a dataset in batches of `batch`; the last may be smaller. Shuffled: in the order of
+// randomPermutation keyed (seed, "shuffle", epoch); else in order. At most `ahead` batches are
+// prepared beyond the one taken.
 class Loader {
  public:
   struct Options {
@@ -28,12 +29,14 @@ class Loader {
     std::uint64_t epoch = 0;
     std::uint32_t ahead = 2;
   };
-  Loader(std::shared_ptr<const Dataset> data, std::shared_ptr<BufferPool> pool, const Options& options);
+  Loader(std::shared_ptr<const Dataset> data, std::shared_ptr<BufferPool> pool,
+         const Options& options);
   ~Loader();  // stops the thread
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // The next batch, waiting for it; nothing at the end of the pass. Throws what reading a sample threw.
+  // The next batch, waiting for it; nothing at the end of the pass. Throws what reading a sample
+  // threw.
   std::optional<Batch> next();
   static std::uint32_t batches(const Dataset& data, std::uint32_t batch);
 

@@ -1,5 +1,5 @@
-// How one flow's tensors become bytes. A codec is immutable and may be used from several threads at once; whatever it
-// must remember is a value that the link keeps for it (CodecState, CutContext).
+// How one flow's tensors become bytes. A codec is immutable and may be used from several threads at
+// once; whatever it must remember is a value that the link keeps for it (CodecState, CutContext).
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,15 @@ struct CodecContext {
   Key key;  // phase, step, micro-batch, flow: the key of every random draw
 };
 
-// Lives per (phase, step, i, cut) on both sides from the activation to its gradient; what the activation's codec leaves
-// for the gradient's, such as a mask.
+// Lives per (phase, step, i, cut) on both sides from the activation to its gradient; what the
+// activation's codec leaves for the gradient's, such as a mask.
 struct CutContext {
   std::shared_ptr<const void> value;
 };
 
-// What a codec carries from one step to the next, per (flow, i), such as an error residual. Staged by encode and decode,
-// and committed by Step; nullptr for codecs without state. In eval it is neither read nor written.
+// What a codec carries from one step to the next, per (flow, i), such as an error residual. Staged
+// by encode and decode, and committed by Step; nullptr for codecs without state. In eval it is
+// neither read nor written.
 using CodecState = std::shared_ptr<const void>;
 
 struct Encoded {
@@ -54,8 +55,8 @@ class Codec {
   // Throws NonFiniteError.
   virtual Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
                          const TensorView& view, std::span<std::byte> out) const = 0;
-  // Writes all of `out`, whose spec was agreed beforehand. Bytes are hostile: whatever does not fit throws
-  // ProtocolError; nothing outside `bytes` is read, nothing outside `out` written.
+  // Writes all of `out`, whose spec was agreed beforehand. Bytes are hostile: whatever does not fit
+  // throws ProtocolError; nothing outside `bytes` is read, nothing outside `out` written.
   virtual CodecState decode(const CodecContext& context, const CodecState& state, CutContext& cut,
                             std::span<const std::byte> bytes, MutableTensorView out) const = 0;
 };

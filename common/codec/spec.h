@@ -20,17 +20,19 @@ struct CodecSpec {
   std::unique_ptr<CodecSpec> inner;
 };
 
-// Throws UsageError that shows where the text stops making sense. Text of more than 256 characters, a repeated key, or
-// more than 4 levels are errors.
+// Throws UsageError that shows where the text stops making sense. Text of more than 256 characters,
+// a repeated key, or more than 4 levels are errors.
 CodecSpec parseCodecSpec(std::string_view text);
 std::string toString(const CodecSpec& spec);
 
-// Reads the parameters of a codec by name. finish() refuses those that nobody asked for, and names the nearest known.
+// Reads the parameters of a codec by name. finish() refuses those that nobody asked for, and names
+// the nearest known.
 class CodecParameters {
  public:
   explicit CodecParameters(const CodecSpec& spec) : spec_(spec) {}
 
-  // Throws UsageError where the value is no integer in [least, greatest], or is missing (second form).
+  // Throws UsageError where the value is no integer in [least, greatest], or is missing (second
+  // form).
   int integer(std::string_view key, int least, int greatest, int defaultValue);
   int integer(std::string_view key, int least, int greatest);
   void finish() const;

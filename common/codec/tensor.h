@@ -16,7 +16,8 @@ std::string_view dtypeName(DType dtype);  // "f32"
 std::optional<DType> dtypeFromName(std::string_view name);
 std::size_t dtypeBytes(DType dtype);
 
-// The order in which the elements of [B, C, H, W] lie in memory; tensors of other rank are always contiguous.
+// The order in which the elements of [B, C, H, W] lie in memory; tensors of other rank are always
+// contiguous.
 enum class MemoryOrder : std::uint8_t { contiguous, channelsLast };
 std::string_view memoryOrderName(MemoryOrder order);  // "contiguous", "channels_last"
 std::optional<MemoryOrder> memoryOrderFromName(std::string_view name);
@@ -48,8 +49,9 @@ struct MutableTensorView {
   TensorSpec spec;
 };
 
-// A tensor that travels between stage, engine and link: a view, and whoever keeps its memory alive. Move-only, so that
-// nobody writes to what another still reads. Memory starts on a 64-byte boundary.
+// A tensor that travels between stage, engine and link: a view, and whoever keeps its memory alive.
+// Move-only, so that nobody writes to what another still reads. Memory starts on a 64-byte
+// boundary.
 class Payload {
  public:
   Payload() = default;

@@ -15,7 +15,7 @@ struct PoolState {
   explicit PoolState(std::size_t most) : maxRetained(most) {}
   ~PoolState() {
     for (auto& [capacity, blocks] : free) {
-      for (std::byte* block : blocks) ::operator delete(block, std::align_val_t{kAlignment});
+      for (std::byte* block : blocks) ::operator delete (block, std::align_val_t{kAlignment});
     }
   }
 
@@ -29,8 +29,8 @@ struct PoolState {
 
 namespace {
 
-// Sizes are rounded up to four steps an octave, so that requests of similar size share buffers and at most a quarter
-// of one is unused.
+// Sizes are rounded up to four steps an octave, so that requests of similar size share buffers and
+// at most a quarter of one is unused.
 std::size_t capacityFor(std::size_t size) {
   if (size <= 4 * kAlignment) return 4 * kAlignment;
   const std::size_t step = std::bit_floor(size - 1) / 4;
@@ -77,7 +77,7 @@ void Buffer::release() noexcept {
       }
     }
   }
-  if (data_ != nullptr) ::operator delete(data_, std::align_val_t{kAlignment});
+  if (data_ != nullptr) ::operator delete (data_, std::align_val_t{kAlignment});
   data_ = nullptr;
   pool_.reset();
 }
@@ -97,7 +97,7 @@ Buffer BufferPool::acquire(std::size_t size) {
       return Buffer(state_, block, size, capacity);
     }
   }
-  auto* block = static_cast<std::byte*>(::operator new(capacity, std::align_val_t{kAlignment}));
+  auto* block = static_cast<std::byte*>(::operator new (capacity, std::align_val_t{kAlignment}));
   return Buffer(state_, block, size, capacity);
 }
 

@@ -1,5 +1,5 @@
-// Pooled byte buffers for the wire and for tensors. Every buffer starts on a 64-byte boundary: a linear layer on
-// memory 4 or 12 bytes off gives other bits.
+// Pooled byte buffers for the wire and for tensors. Every buffer starts on a 64-byte boundary: a
+// linear layer on memory 4 or 12 bytes off gives other bits.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace detail {
 struct PoolState;
 }
 
-// Owns size() bytes; gives them back to its pool when destroyed, also after the pool is gone. Contents are not
-// initialised. Move-only.
+// Owns size() bytes; gives them back to its pool when destroyed, also after the pool is gone.
+// Contents are not initialised. Move-only.
 class Buffer {
  public:
   Buffer() = default;
@@ -44,7 +44,8 @@ class Buffer {
   std::size_t capacity_ = 0;
 };
 
-// Keeps freed buffers for the next request of a similar size, at most maxRetained bytes of them. Any thread.
+// Keeps freed buffers for the next request of a similar size, at most maxRetained bytes of them.
+// Any thread.
 class BufferPool {
  public:
   explicit BufferPool(std::size_t maxRetained = std::size_t{512} << 20);

@@ -1,5 +1,6 @@
-// Configuration: a YAML file plus `--set a.b=c` overrides, read key by key. What nobody read is an error, so that a
-// mistyped key cannot be ignored; every error says file, line and the nearest known key.
+// Configuration: a YAML file plus `--set a.b=c` overrides, read key by key. What nobody read is an
+// error, so that a mistyped key cannot be ignored; every error says file, line and the nearest
+// known key.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,9 @@ namespace cleave {
 
 class Config {
  public:
-  // Throws UsageError: no such file, not YAML (file:line:column), an override that is not KEY=VALUE, a duplicate key, or a
-  // path through a scalar. An override's value is parsed as YAML; it replaces a scalar, adds a key, or replaces a map.
+  // Throws UsageError: no such file, not YAML (file:line:column), an override that is not
+  // KEY=VALUE, a duplicate key, or a path through a scalar. An override's value is parsed as YAML;
+  // it replaces a scalar, adds a key, or replaces a map.
   static Config load(const std::string& path, const std::vector<std::string>& overrides);
   // The same from text; `name` stands for the file in errors.
   static Config parse(std::string_view text, const std::string& name,
@@ -28,8 +30,9 @@ class Config {
   Config& operator=(Config&&) noexcept;
   ~Config();
 
-  // Each reads one key by its path ("train.batch") and remembers it as known, and its value for resolved(). With no
-  // default the key must be there. Throw UsageError: missing, wrong type, out of [least, greatest], not one of `choices`.
+  // Each reads one key by its path ("train.batch") and remembers it as known, and its value for
+  // resolved(). With no default the key must be there. Throw UsageError: missing, wrong type, out
+  // of [least, greatest], not one of `choices`.
   std::int64_t integer(const std::string& path, std::int64_t least, std::int64_t greatest,
                        std::optional<std::int64_t> defaultValue = std::nullopt);
   double number(const std::string& path, double least, double greatest,
@@ -45,13 +48,15 @@ class Config {
 
   bool has(const std::string& path) const;
   bool isMap(const std::string& path) const;
-  // The keys of the map at `path` ("": of the whole file), in file order; empty where there is none.
+  // The keys of the map at `path` ("": of the whole file), in file order; empty where there is
+  // none.
   std::vector<std::string> keys(const std::string& path) const;
 
   // Where a key stands, for errors of the caller's own: "configs/a.yaml:12", "--set train.batch=0".
   std::string where(const std::string& path) const;
 
-  // Throws UsageError for the first key that nobody read: where it is, and the nearest key that was read.
+  // Throws UsageError for the first key that nobody read: where it is, and the nearest key that was
+  // read.
   void refuseUnknown() const;
   // All values read, defaults included, as YAML that load() reads back to the same.
   std::string resolved() const;
@@ -62,7 +67,8 @@ class Config {
   std::unique_ptr<State> state_;
 };
 
-// The candidate with the least edit distance to `word`, where that is small enough to be a typing error; else empty.
+// The candidate with the least edit distance to `word`, where that is small enough to be a typing
+// error; else empty.
 std::string nearestName(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace cleave

@@ -1,22 +1,24 @@
 // What a run's figures depend on, for environment.json; and settings a process must start with.
 #pragma once
 
-#include <string>
 #include <nlohmann/json.hpp>
+#include <string>
 
 namespace cleave {
 
 std::string softwareVersion();  // "cleave 0.1.0"
 
-// {software, compiler, kernel, cpu {model, cores, flags of interest}, memory_bytes, threads, pid, started (UTC)}.
+// {software, compiler, kernel, cpu {model, cores, flags of interest}, memory_bytes, threads, pid,
+// started (UTC)}.
 nlohmann::json describeEnvironment(int threads);
 
 // Cores this process may use (sched_getaffinity, cgroup quota).
 int usableCores();
 
-// Before anything else in main. Keeps big tensors in the process instead of giving them back to the kernel each time
-// (mallopt), one arena; and, where OMP_WAIT_POLICY is unset, sets it to passive and executes the program again, since
-// libgomp reads it while loading: spinning threads would take the cores from the io thread and from the other daemon.
+// Before anything else in main. Keeps big tensors in the process instead of giving them back to the
+// kernel each time (mallopt), one arena; and, where OMP_WAIT_POLICY is unset, sets it to passive
+// and executes the program again, since libgomp reads it while loading: spinning threads would take
+// the cores from the io thread and from the other daemon.
 void prepareProcess(char** argv);
 
 }  // namespace cleave

@@ -1,5 +1,5 @@
-// Errors that a user, a peer, a file or the network can cause. Each says what went wrong and where (what()), and how to
-// mend it (fix()). Our own bugs are assertions instead.
+// Errors that a user, a peer, a file or the network can cause. Each says what went wrong and where
+// (what()), and how to mend it (fix()). Our own bugs are assertions instead.
 #pragma once
 
 #include <stdexcept>
@@ -7,7 +7,8 @@
 
 namespace cleave {
 
-// The codes travel in Refused and Failure, and stand in logs: lower case with hyphens, such as "unknown-codec".
+// The codes travel in Refused and Failure, and stand in logs: lower case with hyphens, such as
+// "unknown-codec".
 class Error : public std::runtime_error {
  public:
   Error(std::string code, const std::string& sentence, std::string fix, int exitCode)
@@ -35,7 +36,8 @@ class UsageError : public Error {
       : Error(std::move(code), sentence, std::move(fix), 2) {}
 };
 
-// A run that began and failed: the network, the peer, the disk, the numbers. Ends a program with exit code 1.
+// A run that began and failed: the network, the peer, the disk, the numbers. Ends a program with
+// exit code 1.
 class RunError : public Error {
  public:
   RunError(std::string code, const std::string& sentence, std::string fix = "")

@@ -8,7 +8,8 @@ namespace cleave {
 
 void DeviceExecutor::attach(std::shared_ptr<DeviceWorker> worker) {
   const std::lock_guard lock(mutex_);
-  // A newcomer starts level with the one that has used least, or it would have the device to itself until it caught up.
+  // A newcomer starts level with the one that has used least, or it would have the device to itself
+  // until it caught up.
   double least = 0;
   if (!workers_.empty()) {
     least = std::min_element(workers_.begin(), workers_.end(), [](const Entry& a, const Entry& b) {

@@ -1,11 +1,12 @@
-// Runs the work of all runs on one device, on one thread: the only thread of a daemon that calls Torch. Each run's
-// worker does one action at a time; among those with work, the one that has used least device time goes first.
+// Runs the work of all runs on one device, on one thread: the only thread of a daemon that calls
+// Torch. Each run's worker does one action at a time; among those with work, the one that has used
+// least device time goes first.
 #pragma once
 
 #include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 namespace cleave {
@@ -14,14 +15,15 @@ namespace cleave {
 class DeviceWorker {
  public:
   virtual ~DeviceWorker() = default;
-  // Does one action if there is one to do. Returns whether it did. Must not throw: a worker deals with its own run's
-  // errors, so that one run's fault never touches another.
+  // Does one action if there is one to do. Returns whether it did. Must not throw: a worker deals
+  // with its own run's errors, so that one run's fault never touches another.
   virtual bool runOne() noexcept = 0;
 };
 
 class DeviceExecutor {
  public:
-  // Any thread. A worker is called until it is detached; the executor shares its ownership meanwhile.
+  // Any thread. A worker is called until it is detached; the executor shares its ownership
+  // meanwhile.
   void attach(std::shared_ptr<DeviceWorker> worker);
   void detach(const std::shared_ptr<DeviceWorker>& worker);
   // Any thread: a worker may have something to do.
@@ -29,8 +31,8 @@ class DeviceExecutor {
   // Any thread: `task` runs on the device thread before the next action.
   void post(std::function<void()> task);
 
-  // Runs on the calling thread, which becomes the device thread for the time being, until done() says so. done() is
-  // asked on this thread after each action and each wake-up.
+  // Runs on the calling thread, which becomes the device thread for the time being, until done()
+  // says so. done() is asked on this thread after each action and each wake-up.
   void runUntil(const std::function<bool()>& done);
 
  private:

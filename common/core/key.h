@@ -25,8 +25,8 @@ enum class Flow : std::uint8_t {
 inline constexpr std::size_t kTensorFlows = 4;
 inline constexpr std::size_t kFlows = 6;
 
-std::string_view phaseName(Phase phase);                     // "train"
-std::string_view flowName(Flow flow);                        // "activation/0"
+std::string_view phaseName(Phase phase);  // "train"
+std::string_view flowName(Flow flow);     // "activation/0"
 std::optional<Phase> phaseFromName(std::string_view name);
 std::optional<Flow> flowFromName(std::string_view name);
 // Whether the client sends it.

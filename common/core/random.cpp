@@ -76,16 +76,16 @@ void fillNormal(RandomKey key, std::span<float> out) {
       const double radius = std::sqrt(-2.0 * std::log(1.0 - double{uniform(words[pair])}));
       const double angle = 2.0 * std::numbers::pi * double{uniform(words[pair + 1])};
       if (j + pair < out.size()) out[j + pair] = static_cast<float>(radius * std::cos(angle));
-      if (j + pair + 1 < out.size()) out[j + pair + 1] = static_cast<float>(radius * std::sin(angle));
+      if (j + pair + 1 < out.size())
+        out[j + pair + 1] = static_cast<float>(radius * std::sin(angle));
     }
   }
 }
 
 void fillDropoutMask(RandomKey key, float p, std::span<float> out) {
   const float kept = 1.0f / (1.0f - p);
-  forEachWord(key, out.size(), [&](std::size_t j, std::uint32_t word) {
-    out[j] = uniform(word) < p ? 0.0f : kept;
-  });
+  forEachWord(key, out.size(),
+              [&](std::size_t j, std::uint32_t word) { out[j] = uniform(word) < p ? 0.0f : kept; });
 }
 
 std::vector<std::uint32_t> randomPermutation(RandomKey key, std::uint32_t n) {

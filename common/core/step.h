@@ -17,7 +17,8 @@ struct MicroBatch {
   std::uint32_t samples = 0;       // of the whole batch
 };
 
-// A batch of `samples` makes min(microBatches, samples) micro-batches whose sizes differ by at most 1, larger first.
+// A batch of `samples` makes min(microBatches, samples) micro-batches whose sizes differ by at most
+// 1, larger first.
 std::uint32_t microBatchCount(std::uint32_t samples, std::uint32_t microBatches);
 std::uint32_t microBatchSize(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
 std::uint32_t microBatchOffset(std::uint32_t samples, std::uint32_t count, std::uint32_t i);

@@ -27,7 +27,8 @@ struct BodyStage::State {
         optimizer(makeOptimizer(options.optimizer, part.parameters())) {
     if (wait.f2 && !wait.b2) {
       throw UsageError("bad-wait",
-                       "wait.F2 is given without wait.B2: a forward that only waits leaves nothing to go backward through",
+                       "wait.F2 is given without wait.B2: a forward that only waits leaves nothing "
+                       "to go backward through",
                        "give wait.B2 too");
     }
   }

@@ -22,7 +22,8 @@ struct ClientStage::State {
         batch(options.model) {
     if (wait.f1 && !wait.b1) {
       throw UsageError("bad-wait",
-                       "wait.F1 is given without wait.B1: a forward that only waits leaves nothing to go backward through",
+                       "wait.F1 is given without wait.B1: a forward that only waits leaves nothing "
+                       "to go backward through",
                        "give wait.B1 too");
     }
   }

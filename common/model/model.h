@@ -1,5 +1,5 @@
-// Models are lists of named blocks; a cut is a position in the list, and a daemon builds only its own blocks. A new
-// model is one file in this folder and one row in model.cpp.
+// Models are lists of named blocks; a cut is a position in the list, and a daemon builds only its
+// own blocks. A new model is one file in this folder and one row in model.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,9 +21,10 @@ namespace cleave {
 using Shape = std::vector<std::int64_t>;
 
 struct ModelSpec {
-  std::string name;                               // "small_cnn"
-  std::map<std::string, std::string> parameters;  // the model's own, such as {"width": "32"}; absent ones have defaults
-  Shape sampleShape;                              // of one input, without the batch: {1, 28, 28}
+  std::string name;  // "small_cnn"
+  std::map<std::string, std::string>
+      parameters;     // the model's own, such as {"width": "32"}; absent ones have defaults
+  Shape sampleShape;  // of one input, without the batch: {1, 28, 28}
   int classes = 0;
 };
 
@@ -32,7 +33,8 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// What a block needs to know besides its input: dropout draws from (seed, block name, step, i), in training only.
+// What a block needs to know besides its input: dropout draws from (seed, block name, step, i), in
+// training only.
 struct BlockContext {
   std::uint64_t seed = 0;
   MicroBatch at;
@@ -49,13 +51,14 @@ class Block {
 
 struct BlockRow {
   std::string name;
-  Shape outputShape;                 // without the batch
-  std::int64_t parameterCount = 0;   // elements
+  Shape outputShape;                // without the batch
+  std::int64_t parameterCount = 0;  // elements
   std::int64_t bufferCount = 0;
-  // Values a batch norm of this block sees per channel and sample; 0: the block has none. Times the samples of a
-  // micro-batch it must be at least 2.
+  // Values a batch norm of this block sees per channel and sample; 0: the block has none. Times the
+  // samples of a micro-batch it must be at least 2.
   std::int64_t normValuesPerSample = 0;
-  std::function<std::unique_ptr<Block>(std::uint64_t seed)> make;  // initial values from (seed, parameter name)
+  std::function<std::unique_ptr<Block>(std::uint64_t seed)>
+      make;  // initial values from (seed, parameter name)
 };
 
 struct ModelRow {
@@ -75,12 +78,15 @@ struct Cuts {
   int cut0 = 0;
   int cut1 = 0;
 };
-// Throws UsageError unless 1 <= cut0 < cut1 < number of blocks; the sentence lists the blocks with their positions.
+// Throws UsageError unless 1 <= cut0 < cut1 < number of blocks; the sentence lists the blocks with
+// their positions.
 void checkCuts(const std::vector<BlockRow>& blocks, const Cuts& cuts);
-// Throws UsageError where a batch norm would see fewer than 2 values per channel in a micro-batch of `leastSamples`.
+// Throws UsageError where a batch norm would see fewer than 2 values per channel in a micro-batch
+// of `leastSamples`.
 void checkBatchNorm(const std::vector<BlockRow>& blocks, std::uint32_t leastSamples);
 
-// Reads a model's own parameters; finish() refuses unknown ones with the nearest known. Throws UsageError.
+// Reads a model's own parameters; finish() refuses unknown ones with the nearest known. Throws
+// UsageError.
 class ModelParameters {
  public:
   explicit ModelParameters(const ModelSpec& spec) : spec_(spec) {}
@@ -97,16 +103,18 @@ class ModelParameters {
 // Consecutive blocks of a model, built.
 class ModelPart {
  public:
-  // Blocks [first, last). At the positions in `cutsInside` that lie strictly inside, the tensor and its gradient are
-  // brought into canonical form, as the wire would.
+  // Blocks [first, last). At the positions in `cutsInside` that lie strictly inside, the tensor and
+  // its gradient are brought into canonical form, as the wire would.
   ModelPart(const std::vector<BlockRow>& blocks, int first, int last, std::uint64_t seed,
             std::vector<int> cutsInside = {});
 
-  // `context.seed` is that of the constructor. Records autograd's graph unless the caller has switched that off.
+  // `context.seed` is that of the constructor. Records autograd's graph unless the caller has
+  // switched that off.
   at::Tensor forward(at::Tensor x, const BlockContext& context);
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   const std::vector<NamedTensor>& buffers() const { return buffers_; }
-  // Sums up each side of the cuts inside and then the sums, as head, body and tail reported apart add up: to the bit.
+  // Sums up each side of the cuts inside and then the sums, as head, body and tail reported apart
+  // add up: to the bit.
   GradientReport gradientReport() const;
   void clearGradients();
 

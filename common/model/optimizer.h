@@ -15,19 +15,21 @@ namespace cleave {
 
 struct OptimizerSpec {
   std::string name = "sgd";
-  std::map<std::string, double> parameters;  // sgd: momentum, dampening, weight_decay, nesterov (0 or 1)
+  std::map<std::string, double>
+      parameters;  // sgd: momentum, dampening, weight_decay, nesterov (0 or 1)
 };
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // Applies the decision to the parameters given at construction from their gradients, which it multiplies by
-  // clipFactor first; parameters without a gradient stay as they are. Where decision.apply is false, changes nothing.
+  // Applies the decision to the parameters given at construction from their gradients, which it
+  // multiplies by clipFactor first; parameters without a gradient stay as they are. Where
+  // decision.apply is false, changes nothing.
   virtual void update(const StepDecision& decision) = 0;
 };
 
-// Throws UsageError: unknown name or parameter (with the nearest known), out of range, Nesterov without momentum or with
-// dampening.
+// Throws UsageError: unknown name or parameter (with the nearest known), out of range, Nesterov
+// without momentum or with dampening.
 std::unique_ptr<Optimizer> makeOptimizer(const OptimizerSpec& spec,
                                          const std::vector<NamedTensor>& parameters);
 // The same checks, without parameters. For configs.

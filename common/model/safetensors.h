@@ -1,5 +1,6 @@
-// The safetensors format (8-byte little-endian header length, JSON header, raw bytes), written and read with limits:
-// files and bytes of a peer are hostile. Format: https://huggingface.co/docs/safetensors
+// The safetensors format (8-byte little-endian header length, JSON header, raw bytes), written and
+// read with limits: files and bytes of a peer are hostile. Format:
+// https://huggingface.co/docs/safetensors
 #pragma once
 
 #include <cstddef>
@@ -25,9 +26,11 @@ struct SafetensorsEntry {
 std::vector<std::byte> writeSafetensors(const std::vector<SafetensorsEntry>& entries,
                                         const std::map<std::string, std::string>& metadata = {});
 
-// The entries point into `file`. Throws UsageError that names the fault: too short, header length beyond the file or
-// 100 MB, not JSON, nested or repeated names, unknown dtype, rank > 8, shape and bytes disagree, offsets that overlap, leave gaps, or
-// leave the file. `name` stands for the file in errors.
-std::vector<SafetensorsEntry> readSafetensors(std::span<const std::byte> file, const std::string& name);
+// The entries point into `file`. Throws UsageError that names the fault: too short, header length
+// beyond the file or 100 MB, not JSON, nested or repeated names, unknown dtype, rank > 8, shape and
+// bytes disagree, offsets that overlap, leave gaps, or leave the file. `name` stands for the file
+// in errors.
+std::vector<SafetensorsEntry> readSafetensors(std::span<const std::byte> file,
+                                              const std::string& name);
 
 }  // namespace cleave

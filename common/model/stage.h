@@ -1,8 +1,8 @@
-// What the engine's actions compute. A stage owns its part of the model, the optimizer, and what autograd saved for the
-// micro-batches in flight. Device thread only.
+// What the engine's actions compute. A stage owns its part of the model, the optimizer, and what
+// autograd saved for the micro-batches in flight. Device thread only.
 //
-// Boundaries are detached leaves: a stage's input is a leaf that requires a gradient, its output leaves autograd before it
-// becomes a payload. The network never hides inside autograd.
+// Boundaries are detached leaves: a stage's input is a leaf that requires a gradient, its output
+// leaves autograd before it becomes a payload. The network never hides inside autograd.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,8 +29,8 @@ struct StageOptions {
   std::uint64_t seed = 0;
 };
 
-// Milliseconds that replace an action's computation in benchmarks; its output has the right shape and meaningless
-// values. A forward that waits needs a backward that waits.
+// Milliseconds that replace an action's computation in benchmarks; its output has the right shape
+// and meaningless values. A forward that waits needs a backward that waits.
 struct StageWait {
   std::optional<double> f1, t3, b1, f2, b2;
 };
@@ -51,12 +51,14 @@ class BodyStage {
   BodyStage(const StageOptions& options, const StageWait& wait);
   ~BodyStage();
 
-  Payload forward(const MicroBatch& at, Payload activation0);  // activation/1; in eval nothing is kept
-  Payload backward(const MicroBatch& at, Payload gradient1);   // gradient/0
-  GradientReport report() const;                               // after the last backward
-  void update(const StepDecision& decision);                   // clears the gradients
+  Payload forward(const MicroBatch& at,
+                  Payload activation0);  // activation/1; in eval nothing is kept
+  Payload backward(const MicroBatch& at, Payload gradient1);  // gradient/0
+  GradientReport report() const;                              // after the last backward
+  void update(const StepDecision& decision);                  // clears the gradients
 
-  // The body's parameters and buffers, or the gradients of its parameters that have one, as safetensors.
+  // The body's parameters and buffers, or the gradients of its parameters that have one, as
+  // safetensors.
   std::vector<std::byte> exportWeights() const;
   std::vector<std::byte> exportGradients() const;
 
@@ -65,15 +67,16 @@ class BodyStage {
   std::unique_ptr<State> state_;
 };
 
-// Head and tail with the loss, at the client: cross entropy, loss_i = sum over the micro-batch's samples / samples of the
-// batch.
+// Head and tail with the loss, at the client: cross entropy, loss_i = sum over the micro-batch's
+// samples / samples of the batch.
 class ClientStage {
  public:
   ClientStage(const StageOptions& options, const StageWait& wait);
   ~ClientStage();
 
-  // Sets the batch that the actions work on; `inputs` is contiguous f32 [samples, sample shape…]. Both are borrowed until
-  // the next call. Starts metrics anew. Throws UsageError: a label that is no class of the model.
+  // Sets the batch that the actions work on; `inputs` is contiguous f32 [samples, sample shape…].
+  // Both are borrowed until the next call. Starts metrics anew. Throws UsageError: a label that is
+  // no class of the model.
   void beginBatch(TensorView inputs, std::span<const std::int64_t> labels);
   Payload headForward(const MicroBatch& at);                    // activation/0
   Payload tailStep(const MicroBatch& at, Payload activation1);  // gradient/1; empty in eval
@@ -117,22 +120,24 @@ class WholeStage {
 std::vector<NamedTensor> weightsOf(const ModelPart& part);
 // The gradients of its parameters that have one, under the parameters' names.
 std::vector<NamedTensor> gradientsOf(const ModelPart& part);
-// Tensors as a safetensors file and back. What lies in the file is contiguous (weights of convolutions as [out, in,
-// height, width]), whatever the memory order here. Reading throws UsageError; `name` stands for the file in errors.
+// Tensors as a safetensors file and back. What lies in the file is contiguous (weights of
+// convolutions as [out, in, height, width]), whatever the memory order here. Reading throws
+// UsageError; `name` stands for the file in errors.
 std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors);
 std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const std::string& name);
 
 // Bytes a body needs at the server for `inFlight` micro-batches of at most `maxSamples`:
-// parameters x (1 + gradient + optimizer state) + in flight x (outputs of all its blocks, which autograd saves, once, and
-// their gradients, once). An estimate from shapes; nothing is allocated.
-std::size_t bodyBytes(const StageOptions& options, std::uint32_t inFlight, std::uint32_t maxSamples);
+// parameters x (1 + gradient + optimizer state) + in flight x (outputs of all its blocks, which
+// autograd saves, once, and their gradients, once). An estimate from shapes; nothing is allocated.
+std::size_t bodyBytes(const StageOptions& options, std::uint32_t inFlight,
+                      std::uint32_t maxSamples);
 
 // Spec of a flow's tensor for a micro-batch of `samples`. Tensor flows only.
 TensorSpec flowSpec(const std::vector<BlockRow>& blocks, const Cuts& cuts, Flow flow,
                     std::uint32_t samples);
 
-// Sets the threads LibTorch computes with on this thread. 1 and 2 threads give different bits, so that a run keeps its
-// count.
+// Sets the threads LibTorch computes with on this thread. 1 and 2 threads give different bits, so
+// that a run keeps its count.
 void setComputeThreads(int threads);
 
 }  // namespace cleave

@@ -7,11 +7,13 @@
 
 namespace cleave {
 
-// The one form a tensor has at a cut, in the split and in the whole model: dense in `order` and on a 64-byte boundary.
-// Returns the tensor itself where it has that form already. Other forms would give other bits.
+// The one form a tensor has at a cut, in the split and in the whole model: dense in `order` and on
+// a 64-byte boundary. Returns the tensor itself where it has that form already. Other forms would
+// give other bits.
 at::Tensor canonical(const at::Tensor& tensor, MemoryOrder order);
 
-// The cut's memory order for a tensor of this rank: channels-last for [B, C, H, W], else contiguous.
+// The cut's memory order for a tensor of this rank: channels-last for [B, C, H, W], else
+// contiguous.
 MemoryOrder cutOrder(std::size_t rank);
 
 // Requires a canonical tensor without gradient history; shares its memory.

@@ -85,7 +85,8 @@ void Engine::fetchWeights() {
 // ---- What arrives ----
 
 void Engine::receive(Message message) {
-  // Between a decision and its update nothing else is looked at: whatever comes next is for the updated weights.
+  // Between a decision and its update nothing else is looked at: whatever comes next is for the
+  // updated weights.
   if (options_.role == Role::server && updatePending_) {
     deferred_.push_back(std::move(message));
     return;
@@ -152,11 +153,11 @@ void Engine::startServerBatch(const TensorMessage& message) {
                                      stepText(batch_->at.phase, batch_->at.step) +
                                      " is not finished");
   }
-  if (at.samples == 0 ||
-      at.microBatches != microBatchCount(at.samples, options_.microBatches)) {
+  if (at.samples == 0 || at.microBatches != microBatchCount(at.samples, options_.microBatches)) {
     refuse("bad-key", toString(message.key()) + " claims " + std::to_string(at.microBatches) +
-                          " micro-batches of " + std::to_string(at.samples) + " samples; agreed are " +
-                          std::to_string(options_.microBatches) + " a batch");
+                          " micro-batches of " + std::to_string(at.samples) +
+                          " samples; agreed are " + std::to_string(options_.microBatches) +
+                          " a batch");
   }
   if (batch_) link_.forgetBatch(batch_->at.phase, batch_->at.step);
   batch_.emplace();
@@ -237,14 +238,14 @@ void Engine::receiveDecision(const StepDecision& decision) {
 
 void Engine::receiveFetch(const Fetch& fetch) {
   if (fetching_) refuse("unexpected-message", "a second Fetch came before the first was answered");
-  const bool possible = fetch.flow == Flow::weightsBody
-                            ? batchDone()
-                            : !batchDone() && isTrain() && batch_->reported;
+  const bool possible =
+      fetch.flow == Flow::weightsBody ? batchDone() : !batchDone() && isTrain() && batch_->reported;
   if (!possible) {
     refuse("unexpected-message",
            "Fetch of " + std::string(flowName(fetch.flow)) +
-               (fetch.flow == Flow::weightsBody ? " came in the middle of a batch"
-                                                : " came at another time than between BodyDone and Step"));
+               (fetch.flow == Flow::weightsBody
+                    ? " came in the middle of a batch"
+                    : " came at another time than between BodyDone and Step"));
   }
   fetching_ = fetch.flow;
   exportStarted_ = false;
@@ -254,7 +255,8 @@ void Engine::receiveBodyDone(const BodyDone& done) {
   const bool running = batch_ && isTrain() && done.step == batch_->at.step;
   if (!running || bodyDone_) {
     if (done.step > applied_ && !running) {
-      refuse("bad-key", "BodyDone of step " + std::to_string(done.step) + " is not the running step's");
+      refuse("bad-key",
+             "BodyDone of step " + std::to_string(done.step) + " is not the running step's");
     }
     ++duplicates_;
     return;
@@ -303,7 +305,8 @@ ReadyKinds Engine::readyKinds() const {
     return isWaiting(*flowsOf(kind).input, started(kind));
   };
   if (options_.role == Role::client) {
-    // A micro-batch is in flight from its activation/0 until its gradient/0 (eval: activation/1) has arrived.
+    // A micro-batch is in flight from its activation/0 until its gradient/0 (eval: activation/1)
+    // has arrived.
     const Flow last = isTrain() ? Flow::gradient0 : Flow::activation1;
     const std::size_t returned = batch_->arrived[indexOf(last)].size();
     set(ActionKind::headForward, started(ActionKind::headForward) - returned < options_.inFlight);

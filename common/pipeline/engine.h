@@ -1,10 +1,13 @@
-// The engine: a non-blocking state machine for one stage, the same in both daemons. It knows which actions are ready,
-// asks the schedule which to run, keeps the order that makes results independent of timing, and answers duplicates.
-// It sees no Torch and no sockets, and has no thread: one thread calls it, the device thread.
+// The engine: a non-blocking state machine for one stage, the same in both daemons. It knows which
+// actions are ready, asks the schedule which to run, keeps the order that makes results independent
+// of timing, and answers duplicates. It sees no Torch and no sockets, and has no thread: one thread
+// calls it, the device thread.
 //
 //   client, train   HeadForward(i) -> activation/0   activation/1 -> TailStep(i) -> gradient/1
-//                   gradient/0 -> HeadBackward(i)    all done and BodyDone -> Decide -> Step -> Update
-//   server, train   activation/0 -> BodyForward(i) -> activation/1   gradient/1 -> BodyBackward(i) -> gradient/0
+//                   gradient/0 -> HeadBackward(i)    all done and BodyDone -> Decide -> Step ->
+//                   Update
+//   server, train   activation/0 -> BodyForward(i) -> activation/1   gradient/1 -> BodyBackward(i)
+//   -> gradient/0
 //                   all done -> Report -> BodyDone   Step -> Update -> StepOk
 //   eval            forward only; the client's TailStep sends nothing
 #pragma once
@@ -40,15 +43,15 @@ using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
 struct Work {
   std::uint64_t token = 0;
   ActionKind kind = ActionKind::headForward;
-  MicroBatch at;                    // of report, decide and update: phase and step
-  Payload input;                    // tailStep, headBackward, bodyForward, bodyBackward
-  std::optional<BodyDone> bodyDone;        // decide
-  std::optional<StepDecision> decision;    // update
-  Flow flow = Flow::weightsBody;           // exportBlob
+  MicroBatch at;                         // of report, decide and update: phase and step
+  Payload input;                         // tailStep, headBackward, bodyForward, bodyBackward
+  std::optional<BodyDone> bodyDone;      // decide
+  std::optional<StepDecision> decision;  // update
+  Flow flow = Flow::weightsBody;         // exportBlob
 };
 
-// What an action gave, by kind: a payload (empty for headBackward, and for tailStep in eval), a GradientReport
-// (report), a StepDecision (decide), bytes (exportBlob), nothing (update).
+// What an action gave, by kind: a payload (empty for headBackward, and for tailStep in eval), a
+// GradientReport (report), a StepDecision (decide), bytes (exportBlob), nothing (update).
 using Result = std::variant<std::monostate, Payload, GradientReport, StepDecision, SharedBytes>;
 
 // What one batch took, by kind of action, in seconds.
@@ -60,20 +63,24 @@ class Engine {
 
   // Client: starts a batch. Requires batchDone(). `at.i` is not used.
   void begin(const MicroBatch& at);
-  // Whether the batch begun last is done (train: updated; eval: all forwards run), or there was none yet.
+  // Whether the batch begun last is done (train: updated; eval: all forwards run), or there was
+  // none yet.
   bool batchDone() const { return !batch_ || batch_->done; }
   // Client: asks for weights/body. Requires batchDone(). The answer is blob().
   void fetchWeights();
-  // Client: the answer to the last Fetch (weights/body, or grads/body of the running step); empty while it is on its way.
+  // Client: the answer to the last Fetch (weights/body, or grads/body of the running step); empty
+  // while it is on its way.
   const std::optional<Blob>& blob() const { return blob_; }
 
-  // What the peer sent. Throws ProtocolError for what no correct peer sends; late duplicates are answered or dropped.
+  // What the peer sent. Throws ProtocolError for what no correct peer sends; late duplicates are
+  // answered or dropped.
   void receive(Message message);
 
   // The action to run now; nothing: wait for a message or a completion. Each is handed out once.
   std::optional<Work> next();
-  // The action is done, now or much later (a GPU's event), and took `seconds` of the device. Actions of one kind complete in
-  // the order they were handed out. Throws as receive() does, for messages that had to wait for an update.
+  // The action is done, now or much later (a GPU's event), and took `seconds` of the device.
+  // Actions of one kind complete in the order they were handed out. Throws as receive() does, for
+  // messages that had to wait for an update.
   void complete(std::uint64_t token, Result result, double seconds);
 
   // Steps whose update is complete here.
@@ -142,7 +149,7 @@ class Engine {
   std::optional<StepDecision> decision_;  // the last one made or received
   bool updatePending_ = false;            // decision_ is not yet applied
   bool updateStarted_ = false;
-  std::deque<Message> deferred_;          // server: came while an update was pending
+  std::deque<Message> deferred_;  // server: came while an update was pending
   double updateSeconds_ = 0;
   std::optional<BodyDone> bodyDone_;
   std::optional<Flow> fetching_;  // client: asked for; server: to be answered

@@ -1,4 +1,5 @@
-// What engines say to each other: plain values. The tensor link turns them into frames; tests pass them on directly.
+// What engines say to each other: plain values. The tensor link turns them into frames; tests pass
+// them on directly.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,8 @@ class EngineLink {
  public:
   virtual ~EngineLink() = default;
   virtual void send(Message message) = 0;
-  // A peer asked again for what was sent already: sends the kept bytes of that tensor again, encoded once, or, where they
-  // are no longer kept, counts a dropped duplicate.
+  // A peer asked again for what was sent already: sends the kept bytes of that tensor again,
+  // encoded once, or, where they are no longer kept, counts a dropped duplicate.
   virtual void resend(const Key& key) = 0;
   // The kept bytes of that tensor will not be asked for again.
   virtual void forget(const Key& key) = 0;

@@ -23,10 +23,11 @@ void append(std::vector<Cell>& cells, const std::vector<std::optional<double>>& 
   }
 }
 
-// The columns of bytes and codec seconds that steps.csv and epochs.csv share, and their values between two totals.
+// The columns of bytes and codec seconds that steps.csv and epochs.csv share, and their values
+// between two totals.
 const std::vector<std::string> kTotalsColumns = {
-    "encode_seconds", "decode_seconds",  "raw_up_bytes",    "raw_down_bytes", "wire_up_bytes",
-    "wire_down_bytes", "control_up_bytes", "control_down_bytes"};
+    "encode_seconds", "decode_seconds",  "raw_up_bytes",     "raw_down_bytes",
+    "wire_up_bytes",  "wire_down_bytes", "control_up_bytes", "control_down_bytes"};
 
 void append(std::vector<Cell>& cells, const LinkTotals& before, const LinkTotals& after) {
   cells.emplace_back(after.encodeSeconds - before.encodeSeconds);
@@ -39,12 +40,14 @@ void append(std::vector<Cell>& cells, const LinkTotals& before, const LinkTotals
   cells.emplace_back(after.controlDown - before.controlDown);
 }
 
-std::vector<std::string> join(std::vector<std::string> first, const std::vector<std::string>& second) {
+std::vector<std::string> join(std::vector<std::string> first,
+                              const std::vector<std::string>& second) {
   first.insert(first.end(), second.begin(), second.end());
   return first;
 }
 
-std::vector<std::string> prefixed(const std::string& prefix, const std::vector<std::string>& names) {
+std::vector<std::string> prefixed(const std::string& prefix,
+                                  const std::vector<std::string>& names) {
   std::vector<std::string> result;
   for (const std::string& name : names) result.push_back(prefix + name);
   return result;
@@ -63,16 +66,31 @@ constexpr std::pair<ActionKind, const char*> kActionColumns[] = {
 }  // namespace
 
 std::vector<std::string> RunFiles::transferColumns() {
-  return {"time",           "run",           "session",      "role",
-          "phase",          "step",          "micro_batch",  "flow",
-          "codec",          "shape",         "raw_bytes",    "wire_bytes",
-          "encode_seconds", "queue_seconds", "wire_seconds", "decode_seconds",
-          "snr_db",         "delivery_rate", "round_trip_seconds", "retransmits"};
+  return {"time",
+          "run",
+          "session",
+          "role",
+          "phase",
+          "step",
+          "micro_batch",
+          "flow",
+          "codec",
+          "shape",
+          "raw_bytes",
+          "wire_bytes",
+          "encode_seconds",
+          "queue_seconds",
+          "wire_seconds",
+          "decode_seconds",
+          "snr_db",
+          "delivery_rate",
+          "round_trip_seconds",
+          "retransmits"};
 }
 
 std::vector<std::string> RunFiles::stepColumns(const std::vector<std::string>& metrics) {
-  std::vector<std::string> columns = {"time",    "run",           "session",       "phase",
-                                      "step",    "epoch",         "samples",       "micro_batches",
+  std::vector<std::string> columns = {"time",    "run",           "session",      "phase",
+                                      "step",    "epoch",         "samples",      "micro_batches",
                                       "seconds", "learning_rate", "gradient_norm"};
   for (const auto& [kind, name] : kActionColumns) columns.emplace_back(name);
   return join(join(std::move(columns), kTotalsColumns), metrics);
@@ -95,20 +113,31 @@ RunFiles::RunFiles(Recorder& recorder, const std::string& folder, RunIdentity id
       epochs_(recorder.table(folder + "/epochs.csv", epochColumns(metrics_))) {}
 
 void RunFiles::transfer(const TransferRecord& record) {
-  transfers_->row({utcNow(), identity_.run, identity_.session,
+  transfers_->row({utcNow(),
+                   identity_.run,
+                   identity_.session,
                    std::string(record.sent ? "send" : "recv"),
-                   std::string(phaseName(record.key.phase)), record.key.step,
-                   std::uint64_t{record.key.i}, std::string(flowName(record.key.flow)),
-                   record.codec, shapeText(record.spec), record.rawBytes, record.wireBytes,
-                   cell(record.encodeSeconds), cell(record.queueSeconds), cell(record.wireSeconds),
-                   cell(record.decodeSeconds), cell(record.snrDb), record.link ? Cell(record.link->deliveryRate) : Cell(),
+                   std::string(phaseName(record.key.phase)),
+                   record.key.step,
+                   std::uint64_t{record.key.i},
+                   std::string(flowName(record.key.flow)),
+                   record.codec,
+                   shapeText(record.spec),
+                   record.rawBytes,
+                   record.wireBytes,
+                   cell(record.encodeSeconds),
+                   cell(record.queueSeconds),
+                   cell(record.wireSeconds),
+                   cell(record.decodeSeconds),
+                   cell(record.snrDb),
+                   record.link ? Cell(record.link->deliveryRate) : Cell(),
                    record.link ? Cell(record.link->roundTripSeconds) : Cell(),
                    record.link ? Cell(record.link->retransmits) : Cell()});
 }
 
 void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
-  std::vector<Cell> cells = {utcNow(), identity_.run, identity_.session, row.phase,
-                             cell(row.step), cell(row.epoch)};
+  std::vector<Cell> cells = {utcNow(),  identity_.run,  identity_.session,
+                             row.phase, cell(row.step), cell(row.epoch)};
   cells.push_back(row.at ? Cell(std::uint64_t{row.at->samples}) : Cell());
   cells.push_back(row.at ? Cell(std::uint64_t{row.at->microBatches}) : Cell());
   cells.push_back(cell(row.seconds));
@@ -126,9 +155,8 @@ void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
 }
 
 void RunFiles::epoch(const EpochRow& row, const LinkTotals& totals) {
-  std::vector<Cell> cells = {utcNow(),     identity_.run,     identity_.session, row.epoch,
-                             row.steps,    row.samples,       row.trainSeconds,
-                             cell(row.evalSeconds)};
+  std::vector<Cell> cells = {utcNow(),  identity_.run, identity_.session, row.epoch,
+                             row.steps, row.samples,   row.trainSeconds,  cell(row.evalSeconds)};
   const std::lock_guard lock(mutex_);
   append(cells, lastEpoch_, totals);
   lastEpoch_ = totals;

@@ -1,5 +1,6 @@
-// The files that a run leaves on either side (docs/metrics.md is their contract): transfers.csv, steps.csv, epochs.csv.
-// Bytes and seconds are recorded apart; every bandwidth is derived from them.
+// The files that a run leaves on either side (docs/metrics.md is their contract): transfers.csv,
+// steps.csv, epochs.csv. Bytes and seconds are recorded apart; every bandwidth is derived from
+// them.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +23,15 @@ struct RunIdentity {
 
 // One row of steps.csv. What a side does not know stays empty.
 struct StepRow {
-  std::string phase;  // "train", "eval"; "handshake" and "bye" carry the bytes before the first and after the last batch
+  std::string phase;  // "train", "eval"; "handshake" and "bye" carry the bytes before the first and
+                      // after the last batch
   std::optional<std::uint64_t> step;
   std::optional<std::uint64_t> epoch;
   std::optional<MicroBatch> at;
   std::optional<double> learningRate;
   std::optional<double> gradientNorm;
   std::optional<double> seconds;
-  ActionSeconds actions{};  // 0: did not run here
+  ActionSeconds actions{};                     // 0: did not run here
   std::vector<std::optional<double>> metrics;  // as many as the run's metric names
 };
 
@@ -46,7 +48,8 @@ struct EpochRow {
 
 class RunFiles {
  public:
-  // Creates the three files in `folder`, which exists. Throws RunError. `metrics` are the columns that this side knows.
+  // Creates the three files in `folder`, which exists. Throws RunError. `metrics` are the columns
+  // that this side knows.
   RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
            std::vector<std::string> metrics);
 

@@ -28,8 +28,8 @@ int firstComeFirstServed(Flow) { return 0; }
 std::uint32_t allInFlight(std::uint32_t microBatches) { return microBatches; }
 std::uint32_t oneInFlight(std::uint32_t) { return 1; }
 
-// priority: whatever unlocks most goes first. A tail step gives the server a backward; activation/1 gives the client a
-// tail step, while gradient/0 only unlocks the last action of its micro-batch.
+// priority: whatever unlocks most goes first. A tail step gives the server a backward; activation/1
+// gives the client a tail step, while gradient/0 only unlocks the last action of its micro-batch.
 Picked pickByPriority(const ReadyKinds& ready, const StageState& state) {
   if (state.role == Role::client) {
     return firstReady(ready,
@@ -47,10 +47,10 @@ int unlockingFirst(Flow flow) {
 //   client  F0 F1 F2 T0 T1 T2          H0 H1 H2       F HeadForward  T TailStep  H HeadBackward
 //   server     F0 F1 F2    B0 B1 B2                   F BodyForward  B BodyBackward
 Picked pickInBlocks(const ReadyKinds& ready, const StageState& state) {
-  const auto blocks = state.role == Role::client
-                          ? std::vector{ActionKind::headForward, ActionKind::tailStep,
-                                        ActionKind::headBackward}
-                          : std::vector{ActionKind::bodyForward, ActionKind::bodyBackward};
+  const auto blocks =
+      state.role == Role::client
+          ? std::vector{ActionKind::headForward, ActionKind::tailStep, ActionKind::headBackward}
+          : std::vector{ActionKind::bodyForward, ActionKind::bodyBackward};
   for (const ActionKind kind : blocks) {
     if (state.next(kind) == state.microBatches) continue;
     return ready[kind] ? Picked(kind) : std::nullopt;
@@ -58,16 +58,17 @@ Picked pickInBlocks(const ReadyKinds& ready, const StageState& state) {
   return std::nullopt;
 }
 
-// 1f1b for the U: after a warm-up, each device alternates one forward and one backward (Narayanan et al., PipeDream,
-// SOSP'19). The client's cycle j is TailStep(j), HeadBackward(j - 1), HeadForward(j - 1 + W), so that W micro-batches
-// are in flight; the server's is BodyBackward(j), BodyForward(j + w) with w = max(1, W - 1). M = 5, W = 3:
+// 1f1b for the U: after a warm-up, each device alternates one forward and one backward (Narayanan
+// et al., PipeDream, SOSP'19). The client's cycle j is TailStep(j), HeadBackward(j - 1),
+// HeadForward(j - 1 + W), so that W micro-batches are in flight; the server's is BodyBackward(j),
+// BodyForward(j + w) with w = max(1, W - 1). M = 5, W = 3:
 //
 //   cycle    warm-up    0       1          2          3       4       5
 //   client   F0 F1 F2   T0      T1 H0 F3   T2 H1 F4   T3 H2   T4 H3   H4
 //   server   F0 F1      B0 F2   B1 F3      B2 F4      B3      B4
 //
-// A device takes the next action of its row or waits for it. With W = 1 and M > 1, T1 would wait for F1, which stands
-// behind it: hence least 2.
+// A device takes the next action of its row or waits for it. With W = 1 and M > 1, T1 would wait
+// for F1, which stands behind it: hence least 2.
 using Place = std::tuple<std::int64_t, int, std::uint32_t>;  // cycle, slot in the cycle, i
 
 Place placeOneForwardOneBackward(ActionKind kind, std::uint32_t i, const StageState& state) {
@@ -154,12 +155,12 @@ std::uint32_t resolveInFlight(const Schedule& schedule, std::uint32_t configured
       configured == 0 ? schedule.defaultInFlight(microBatches) : configured;
   const std::uint32_t least = schedule.leastInFlight(microBatches);
   if (inFlight < least || inFlight > microBatches) {
-    throw UsageError("bad-in-flight",
-                     std::to_string(inFlight) + " micro-batches in flight do not suit the schedule " +
-                         std::string(schedule.name) + " with " + std::to_string(microBatches) +
-                         " micro-batches",
-                     "give a number in " + std::to_string(least) + "…" +
-                         std::to_string(microBatches) + ", or 0 for the schedule's default");
+    throw UsageError(
+        "bad-in-flight",
+        std::to_string(inFlight) + " micro-batches in flight do not suit the schedule " +
+            std::string(schedule.name) + " with " + std::to_string(microBatches) + " micro-batches",
+        "give a number in " + std::to_string(least) + "…" + std::to_string(microBatches) +
+            ", or 0 for the schedule's default");
   }
   return inFlight;
 }

@@ -1,6 +1,6 @@
-// Schedules: which ready action a stage runs next, and which tensor the link sends first. Pure functions in a table; a
-// new schedule is one row. Whatever runs or predicts a
-// pipeline calls these rows, so that the two cannot drift apart.
+// Schedules: which ready action a stage runs next, and which tensor the link sends first. Pure
+// functions in a table; a new schedule is one row. Whatever runs or predicts a pipeline calls these
+// rows, so that the two cannot drift apart.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ namespace cleave {
 
 enum class Role : std::uint8_t { client, server };
 
-// What a stage can do. The first five work on micro-batches and are the schedule's to order; the others run as soon as
-// they are ready, since nothing else of the batch can.
+// What a stage can do. The first five work on micro-batches and are the schedule's to order; the
+// others run as soon as they are ready, since nothing else of the batch can.
 enum class ActionKind : std::uint8_t {
   headForward,
   tailStep,  // forward, loss and backward of the tail in one
@@ -34,8 +34,8 @@ inline constexpr std::size_t kScheduledKinds = 5;
 inline constexpr std::size_t kActionKinds = 9;
 std::string_view actionName(ActionKind kind);  // "HeadForward"
 
-// One bit a scheduled kind: its next micro-batch is ready. Within a kind, micro-batches always go in order, so that
-// there is at most one ready action a kind.
+// One bit a scheduled kind: its next micro-batch is ready. Within a kind, micro-batches always go
+// in order, so that there is at most one ready action a kind.
 struct ReadyKinds {
   std::array<bool, kScheduledKinds> ready{};
   bool operator[](ActionKind kind) const { return ready[static_cast<std::size_t>(kind)]; }
@@ -58,7 +58,8 @@ struct Schedule {
   std::string_view description;  // one line
   // The kind to run now, one of the ready ones; nothing: wait, although something may be ready.
   std::optional<ActionKind> (*pick)(const ReadyKinds& ready, const StageState& state);
-  // Of tensors that wait on a link, the one with the least value goes first; equal: first come, first served.
+  // Of tensors that wait on a link, the one with the least value goes first; equal: first come,
+  // first served.
   int (*linkPriority)(Flow flow);
   // Micro-batches in flight, for a batch of M: fewer than the least would deadlock.
   std::uint32_t (*leastInFlight)(std::uint32_t microBatches);
@@ -68,8 +69,9 @@ struct Schedule {
 std::span<const Schedule> scheduleTable();
 // Throws UsageError "unknown-schedule" with the nearest known name.
 const Schedule& findSchedule(std::string_view name);
-// The micro-batches in flight of a run: `configured`, or the schedule's default where it is 0. Throws UsageError "bad-in-flight"
-// unless least <= W <= M.
-std::uint32_t resolveInFlight(const Schedule& schedule, std::uint32_t configured, std::uint32_t microBatches);
+// The micro-batches in flight of a run: `configured`, or the schedule's default where it is 0.
+// Throws UsageError "bad-in-flight" unless least <= W <= M.
+std::uint32_t resolveInFlight(const Schedule& schedule, std::uint32_t configured,
+                              std::uint32_t microBatches);
 
 }  // namespace cleave

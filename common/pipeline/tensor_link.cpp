@@ -13,7 +13,7 @@ namespace cleave {
 namespace {
 
 constexpr double kPeakWindow = 0.1;  // seconds
-constexpr int kBlobPriority = 100;  // after every tensor of a step
+constexpr int kBlobPriority = 100;   // after every tensor of a step
 constexpr std::string_view kBlobCodec = "none";
 
 bool isBlob(Flow flow) { return flow == Flow::weightsBody || flow == Flow::gradsBody; }
@@ -58,13 +58,14 @@ void TensorLink::onIo(Function function) {
 
 template <typename Function>
 void TensorLink::onCodecStrand(Function function) {
-  boost::asio::post(codecStrand_, [self = shared_from_this(), function = std::move(function)]() mutable {
-    try {
-      function();
-    } catch (...) {
-      self->failLater(std::current_exception());
-    }
-  });
+  boost::asio::post(codecStrand_,
+                    [self = shared_from_this(), function = std::move(function)]() mutable {
+                      try {
+                        function();
+                      } catch (...) {
+                        self->failLater(std::current_exception());
+                      }
+                    });
 }
 
 void TensorLink::failLater(std::exception_ptr error) {
@@ -122,8 +123,9 @@ void TensorLink::encode(TensorMessage&& message) {
   const CodecContext context{options_.seed, message.key()};
   const bool train = message.at.phase == Phase::train;
   CutContext evalCut;
-  CutContext& cut = train ? cuts_[{message.at.phase, message.at.step, message.at.i, cutOf(message.flow)}]
-                          : evalCut;
+  CutContext& cut =
+      train ? cuts_[{message.at.phase, message.at.step, message.at.i, cutOf(message.flow)}]
+            : evalCut;
   const CutContext cutBefore = cut;
   const CodecState state = train ? states_[{message.flow, message.at.i}] : nullptr;
 
@@ -152,7 +154,8 @@ void TensorLink::encode(TensorMessage&& message) {
   onIo([this, encoding] { queue(encoding); });
 }
 
-// Signal to noise of what the peer will decode; nothing where there is no noise, or for other dtypes than f32.
+// Signal to noise of what the peer will decode; nothing where there is no noise, or for other
+// dtypes than f32.
 std::optional<double> TensorLink::measureError(const Codec& codec, const CodecContext& context,
                                                const CodecState& state, const CutContext& cut,
                                                const TensorView& original,
@@ -320,7 +323,8 @@ std::span<std::byte> TensorLink::openStream(const FrameHeader& header,
   const auto proto = parseMetadata<wire::Tensor>(FrameKind::tensor, metadata);
   if (header.stream <= lastStream_) {
     throw ProtocolError("bad-segment", "stream " + std::to_string(header.stream) +
-                                           " is opened after stream " + std::to_string(lastStream_));
+                                           " is opened after stream " +
+                                           std::to_string(lastStream_));
   }
   const std::size_t mostStreams = std::size_t{4} * options_.inFlight + 2;
   if (streams_.size() >= mostStreams) {
@@ -363,9 +367,9 @@ void TensorLink::checkTensor(const Stream& stream, std::uint64_t encodedBytes) c
   if (at.samples == 0 || at.samples > options_.maxBatch ||
       at.microBatches != microBatchCount(at.samples, options_.microBatches) ||
       at.i >= at.microBatches) {
-    throw ProtocolError("bad-key", name + " does not fit the agreed batch: " +
-                                       std::to_string(at.samples) + " samples in " +
-                                       std::to_string(at.microBatches) + " micro-batches");
+    throw ProtocolError("bad-key",
+                        name + " does not fit the agreed batch: " + std::to_string(at.samples) +
+                            " samples in " + std::to_string(at.microBatches) + " micro-batches");
   }
   const TensorSpec agreed = options_.spec(flow, microBatchSize(at.samples, at.microBatches, at.i));
   if (stream.spec != agreed) {
@@ -374,12 +378,14 @@ void TensorLink::checkTensor(const Stream& stream, std::uint64_t encodedBytes) c
   }
   const Codec& codec = codecOf(flow);
   if (stream.codec != codec.spec()) {
-    throw ProtocolError("bad-tensor", name + " comes by another codec than the agreed " + codec.spec());
+    throw ProtocolError("bad-tensor",
+                        name + " comes by another codec than the agreed " + codec.spec());
   }
   const std::size_t most = codec.maxEncodedBytes(agreed);
   if (encodedBytes > most || (codec.isIdentity() && encodedBytes != most)) {
     throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
-                                          " bytes; its codec makes at most " + std::to_string(most));
+                                          " bytes; its codec makes at most " +
+                                          std::to_string(most));
   }
 }
 
@@ -388,8 +394,8 @@ void TensorLink::checkBlob(const Stream& stream, std::uint64_t encodedBytes) con
   if (stream.codec != kBlobCodec) throw ProtocolError("bad-tensor", name + " has a codec");
   if (encodedBytes > options_.maxBlobBytes) {
     throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
-                                          " bytes; at most " + std::to_string(options_.maxBlobBytes) +
-                                          " were agreed");
+                                          " bytes; at most " +
+                                          std::to_string(options_.maxBlobBytes) + " were agreed");
   }
 }
 
@@ -408,8 +414,9 @@ std::span<std::byte> TensorLink::continueStream(const FrameHeader& header,
   const auto proto = parseMetadata<wire::Segment>(FrameKind::segment, metadata);
   const auto found = streams_.find(header.stream);
   if (found == streams_.end()) {
-    throw ProtocolError("unknown-stream", "a segment came for stream " +
-                                              std::to_string(header.stream) + ", which is not open");
+    throw ProtocolError(
+        "unknown-stream",
+        "a segment came for stream " + std::to_string(header.stream) + ", which is not open");
   }
   Stream& stream = found->second;
   const std::string name = toString(stream.message.key());
@@ -491,8 +498,7 @@ void TensorLink::decode(Stream&& stream, double wireSeconds) {
   const MicroBatch& at = stream.message.at;
   const bool train = at.phase == Phase::train;
   CutContext evalCut;
-  CutContext& cut =
-      train ? cuts_[{at.phase, at.step, at.i, cutOf(stream.message.flow)}] : evalCut;
+  CutContext& cut = train ? cuts_[{at.phase, at.step, at.i, cutOf(stream.message.flow)}] : evalCut;
   const CodecState state = train ? states_[{stream.message.flow, at.i}] : nullptr;
   Buffer buffer = pool_->acquire(stream.spec.bytes());
   const SteadyTime start = now();
@@ -563,7 +569,8 @@ void TensorLink::account(const TransferRecord& record) {
   record_(record);
 }
 
-// Single transfers say little of the link: what waits in the kernel's buffer is read at the speed of memory.
+// Single transfers say little of the link: what waits in the kernel's buffer is read at the speed
+// of memory.
 void TensorLink::addToPeak(bool up, std::uint64_t bytes) {
   const double seconds = std::chrono::duration<double>(now().time_since_epoch()).count();
   const auto number = static_cast<std::int64_t>(seconds / kPeakWindow);

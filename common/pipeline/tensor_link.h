@@ -1,17 +1,17 @@
-// The tensor link: codecs and a connection joined into what an engine talks to. Encodes, sends, receives, checks,
-// decodes, keeps replies, counts credits, and reports every transfer.
+// The tensor link: codecs and a connection joined into what an engine talks to. Encodes, sends,
+// receives, checks, decodes, keeps replies, counts credits, and reports every transfer.
 //
-//   device thread   send(), resend(), forget(), forgetBatch(), commit(): post to the others, never wait
-//   codec strand    encode, decode, digests; codec states and cut contexts live here
-//   io thread       frames, streams, credits, kept replies
+//   device thread   send(), resend(), forget(), forgetBatch(), commit(): post to the others, never
+//   wait codec strand    encode, decode, digests; codec states and cut contexts live here io thread
+//   frames, streams, credits, kept replies
 //
-// Tensors of the codec `none` skip the codec strand and are never copied: the socket reads from the stage's own memory,
-// and into memory that the stage computes on.
+// Tensors of the codec `none` skip the codec strand and are never copied: the socket reads from the
+// stage's own memory, and into memory that the stage computes on.
 #pragma once
 
+#include <array>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/strand.hpp>
-#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -41,22 +41,22 @@ struct TransferRecord {
   std::uint64_t wireBytes = 0;  // headers and metadata included
   std::optional<double> encodeSeconds;
   std::optional<double> queueSeconds;
-  std::optional<double> wireSeconds;    // first byte to last, at the receiver
+  std::optional<double> wireSeconds;  // first byte to last, at the receiver
   std::optional<double> decodeSeconds;
-  std::optional<double> snrDb;          // of the codec; measured by the sender, now and then
-  std::optional<LinkInfo> link;         // while the connection was open
+  std::optional<double> snrDb;   // of the codec; measured by the sender, now and then
+  std::optional<LinkInfo> link;  // while the connection was open
 };
 
 // Sums since the link began. Up is client to server.
 struct LinkTotals {
   std::uint64_t rawUp = 0, rawDown = 0;
-  std::uint64_t wireUp = 0, wireDown = 0;      // of the four tensor flows, by transfers recorded
-  std::uint64_t blobUp = 0, blobDown = 0;      // weights/body and grads/body, on the wire
+  std::uint64_t wireUp = 0, wireDown = 0;  // of the four tensor flows, by transfers recorded
+  std::uint64_t blobUp = 0, blobDown = 0;  // weights/body and grads/body, on the wire
   std::uint64_t controlUp = 0, controlDown = 0;
   double encodeSeconds = 0, decodeSeconds = 0;  // on this side
   double peakUp = 0, peakDown = 0;              // bytes a second in the busiest 100 ms
   std::uint64_t transfers = 0;
-  std::uint64_t duplicates = 0;                 // asked for again and no longer kept
+  std::uint64_t duplicates = 0;  // asked for again and no longer kept
 
   std::uint64_t up() const { return wireUp + blobUp + controlUp; }
   std::uint64_t down() const { return wireDown + blobDown + controlDown; }
@@ -72,13 +72,16 @@ struct TensorLinkOptions {
   // What was agreed for a flow's tensor with `samples` samples.
   std::function<TensorSpec(Flow flow, std::uint32_t samples)> spec;
   int (*priority)(Flow flow) = nullptr;
-  std::uint64_t maxBlobBytes = 0;   // client: the most that weights/body or grads/body may have
-  std::uint32_t errorEvery = 100;   // one tensor in so many has its SNR measured; 0: none
+  std::uint64_t maxBlobBytes = 0;  // client: the most that weights/body or grads/body may have
+  std::uint32_t errorEvery = 100;  // one tensor in so many has its SNR measured; 0: none
 };
 
-class TensorLink : public EngineLink, public FrameSink, public std::enable_shared_from_this<TensorLink> {
+class TensorLink : public EngineLink,
+                   public FrameSink,
+                   public std::enable_shared_from_this<TensorLink> {
  public:
-  // `deliver` is called on the io thread or on the codec strand; `record` likewise, and must not block.
+  // `deliver` is called on the io thread or on the codec strand; `record` likewise, and must not
+  // block.
   TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> connection,
              std::shared_ptr<BufferPool> pool, boost::asio::any_io_executor io,
              boost::asio::any_io_executor codecThreads, std::function<void(Message)> deliver,
@@ -141,7 +144,8 @@ class TensorLink : public EngineLink, public FrameSink, public std::enable_share
   void encode(TensorMessage&& message);
   std::optional<double> measureError(const Codec& codec, const CodecContext& context,
                                      const CodecState& state, const CutContext& cut,
-                                     const TensorView& original, std::span<const std::byte> encoded);
+                                     const TensorView& original,
+                                     std::span<const std::byte> encoded);
   void failLater(std::exception_ptr error);
   template <typename Function>
   void onIo(Function function);
@@ -152,7 +156,8 @@ class TensorLink : public EngineLink, public FrameSink, public std::enable_share
   void queue(const std::shared_ptr<Encoding>& encoding);
   std::string openMetadata(const Encoding& encoding, double queueSeconds) const;
   std::span<std::byte> openStream(const FrameHeader& header, std::span<const std::byte> metadata);
-  std::span<std::byte> continueStream(const FrameHeader& header, std::span<const std::byte> metadata);
+  std::span<std::byte> continueStream(const FrameHeader& header,
+                                      std::span<const std::byte> metadata);
   void checkTensor(const Stream& stream, std::uint64_t encodedBytes) const;
   void checkBlob(const Stream& stream, std::uint64_t encodedBytes) const;
   void takeCredit(const Key& key);
@@ -163,8 +168,8 @@ class TensorLink : public EngineLink, public FrameSink, public std::enable_share
   // codec strand
   void decode(Stream&& stream, double wireSeconds);
   void verifyBlob(Stream&& stream, double wireSeconds);
-  // io thread or codec strand: a tensor is complete. Reports it to the peer before the engine hears of it, so that the
-  // sender's credit is back before anything that the engine sends next.
+  // io thread or codec strand: a tensor is complete. Reports it to the peer before the engine hears
+  // of it, so that the sender's credit is back before anything that the engine sends next.
   void deliverTensor(Stream&& stream, Payload payload, double wireSeconds, double decodeSeconds);
   void acknowledge(const Stream& stream, double wireSeconds, double decodeSeconds);
   void account(const TransferRecord& record);

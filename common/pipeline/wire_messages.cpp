@@ -45,12 +45,15 @@ TensorSpec specFromWire(const wire::TensorSpec& proto) {
   const auto dtype = dtypeFromName(proto.dtype());
   const auto order = memoryOrderFromName(proto.order());
   if (!dtype || !order || proto.shape_size() > static_cast<int>(kMaxRank)) {
-    throw ProtocolError("bad-tensor", "a tensor has an unknown dtype or order, or too many dimensions");
+    throw ProtocolError("bad-tensor",
+                        "a tensor has an unknown dtype or order, or too many dimensions");
   }
   TensorSpec spec{*dtype, {}, *order};
   for (const std::uint64_t dim : proto.shape()) {
-    // Larger than any tensor: what does not fit is no agreed shape, and is refused where shapes are compared.
-    spec.shape.push_back(static_cast<std::int64_t>(std::min<std::uint64_t>(dim, std::uint64_t{1} << 62)));
+    // Larger than any tensor: what does not fit is no agreed shape, and is refused where shapes are
+    // compared.
+    spec.shape.push_back(
+        static_cast<std::int64_t>(std::min<std::uint64_t>(dim, std::uint64_t{1} << 62)));
   }
   return spec;
 }
@@ -73,7 +76,8 @@ BodyDone bodyDoneFromWire(std::span<const std::byte> metadata) {
   done.step = proto.step();
   done.report = {proto.gradient_square_sum(), proto.finite()};
   // The sum may be infinite or NaN only where the gradients are said not to be finite.
-  if (done.report.finite && !(done.report.squareSum >= 0)) refuse("a sum of squares is negative or NaN");
+  if (done.report.finite && !(done.report.squareSum >= 0))
+    refuse("a sum of squares is negative or NaN");
   done.forwardSeconds = checkedSeconds(proto.forward_seconds());
   done.backwardSeconds = checkedSeconds(proto.backward_seconds());
   done.codecSeconds = checkedSeconds(proto.codec_seconds());

@@ -1,5 +1,5 @@
-// Between plain values and the protobuf metadata of frames. Everything a peer can get wrong is checked here: these
-// functions throw ProtocolError, and what they return is valid.
+// Between plain values and the protobuf metadata of frames. Everything a peer can get wrong is
+// checked here: these functions throw ProtocolError, and what they return is valid.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ Proto parseMetadata(FrameKind kind, std::span<const std::byte> metadata) {
   return proto;
 }
 
-// Durations travel for the record only, but end in sums and files. Throws ProtocolError unless finite and >= 0.
+// Durations travel for the record only, but end in sums and files. Throws ProtocolError unless
+// finite and >= 0.
 double checkedSeconds(double seconds);
 
 void toWire(const Key& key, wire::Key& proto);

@@ -1,4 +1,5 @@
-// One run's work on the device: an engine, the functions its actions call, and the messages that wait for it.
+// One run's work on the device: an engine, the functions its actions call, and the messages that
+// wait for it.
 #pragma once
 
 #include <array>
@@ -32,8 +33,8 @@ class Mailbox {
 
 class EngineWorker : public DeviceWorker {
  public:
-  // `finished` is called after the action that ended a batch, and `failed` once, after which nothing runs any more. Both
-  // on the device thread.
+  // `finished` is called after the action that ended a batch, and `failed` once, after which
+  // nothing runs any more. Both on the device thread.
   EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
                std::shared_ptr<Mailbox> mailbox, ActionTable table, std::function<void()> finished,
                std::function<void(std::exception_ptr)> failed);

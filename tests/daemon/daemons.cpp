@@ -50,13 +50,17 @@ TemporaryFolder::~TemporaryFolder() {
 
 std::string serverProgram() { return std::string(CLEAVE_PROGRAMS) + "/cleave-server"; }
 std::string clientProgram() { return std::string(CLEAVE_PROGRAMS) + "/cleave-client"; }
-std::string configFile(const std::string& name) { return std::string(CLEAVE_SOURCE_DIR) + "/configs/" + name; }
+std::string configFile(const std::string& name) {
+  return std::string(CLEAVE_SOURCE_DIR) + "/configs/" + name;
+}
 
-TestServer::TestServer(const TemporaryFolder& folder, const Arguments& more, const std::string& store)
+TestServer::TestServer(const TemporaryFolder& folder, const Arguments& more,
+                       const std::string& store)
     : store_(folder.path(store)),
-      process_(Process::start(joined({serverProgram(), "serve", "--config", configFile("server.yaml"), "--set",
-                                      "listen.port=0", "--set", "store=" + store_},
-                                     more))) {
+      process_(
+          Process::start(joined({serverProgram(), "serve", "--config", configFile("server.yaml"),
+                                 "--set", "listen.port=0", "--set", "store=" + store_},
+                                more))) {
   REQUIRE(process_.waitForOutput(" listens on ", kPatience));
   REQUIRE(process_.waitForOutput("\n", kPatience));
   const std::string output = process_.output();
@@ -80,11 +84,12 @@ std::vector<std::string> TestServer::runFolders() const {
   return folders;
 }
 
-Process startClient(const std::string& command, const std::string& runFolder, const Arguments& more) {
-  return Process::start(joined({clientProgram(), command, "--config", configFile("synthetic.yaml"), "--run-dir",
-                                runFolder, "--set", "data.train.size=256", "--set", "data.test.size=64", "--set",
-                                "train.epochs=1"},
-                               more));
+Process startClient(const std::string& command, const std::string& runFolder,
+                    const Arguments& more) {
+  return Process::start(joined(
+      {clientProgram(), command, "--config", configFile("synthetic.yaml"), "--run-dir", runFolder,
+       "--set", "data.train.size=256", "--set", "data.test.size=64", "--set", "train.epochs=1"},
+      more));
 }
 
 Ended finish(const Process& process) {

@@ -1,4 +1,5 @@
-// Real daemons for tests: a folder of their own, a server on a free port, clients with a small configuration.
+// Real daemons for tests: a folder of their own, a server on a free port, clients with a small
+// configuration.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +31,13 @@ class TemporaryFolder {
 // A cleave-server that keeps its runs in `folder`/store.
 class TestServer {
  public:
-  TestServer(const TemporaryFolder& folder, const Arguments& more = {}, const std::string& store = "store");
+  TestServer(const TemporaryFolder& folder, const Arguments& more = {},
+             const std::string& store = "store");
   std::uint16_t port() const { return port_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   Process& process() { return process_; }
-  // Ends it with SIGTERM, so that all its records are written. Fails the test unless it ends with 0.
+  // Ends it with SIGTERM, so that all its records are written. Fails the test unless it ends with
+  // 0.
   void stop();
   std::string runFolder(const std::string& runId) const { return store_ + "/local/" + runId; }
   // Every run's folder.
@@ -51,7 +54,8 @@ std::string clientProgram();
 std::string configFile(const std::string& name);  // of configs/
 
 // `command` of cleave-client with configs/synthetic.yaml made small.
-Process startClient(const std::string& command, const std::string& runFolder, const Arguments& more);
+Process startClient(const std::string& command, const std::string& runFolder,
+                    const Arguments& more);
 
 struct Ended {
   int code = -1;
@@ -62,7 +66,8 @@ struct Ended {
 Ended finish(const Process& process);
 Ended runClient(const std::string& command, const std::string& runFolder, const Arguments& more);
 
-// A CSV file: rows as maps from column to text. Fails the test where a row has another number of cells than the header.
+// A CSV file: rows as maps from column to text. Fails the test where a row has another number of
+// cells than the header.
 using CsvRow = std::map<std::string, std::string>;
 std::vector<CsvRow> readCsv(const std::string& path);
 std::vector<std::string> csvHeader(const std::string& path);

@@ -1,4 +1,5 @@
-// What goes wrong says so, ends in time, and leaves complete files: each fault is provoked with real daemons.
+// What goes wrong says so, ends in time, and leaves complete files: each fault is provoked with
+// real daemons.
 #include <csignal>
 
 #include <boost/asio/io_context.hpp>
@@ -22,7 +23,8 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 // Long enough to be met in the middle: each micro-batch waits.
-const Arguments kSlow = {"--set", "wait={F1: 1, B1: 1}", "--set", "train.epochs=1000", "--set", "eval.every=0"};
+const Arguments kSlow = {"--set", "wait={F1: 1, B1: 1}", "--set", "train.epochs=1000",
+                         "--set", "eval.every=0"};
 
 Process startSlowClient(const std::string& folder, const std::string& server) {
   Arguments arguments = kSlow;
@@ -77,7 +79,8 @@ TEST_CASE("a connection that breaks ends the run on both sides") {
   const TemporaryFolder folder;
   TestServer server(folder);
   Relay relay("127.0.0.1", server.port());
-  const Process client = startSlowClient(folder.path("client"), "127.0.0.1:" + std::to_string(relay.port()));
+  const Process client =
+      startSlowClient(folder.path("client"), "127.0.0.1:" + std::to_string(relay.port()));
   waitForSteps(folder.path("client"));
   relay.cut();
   CHECK(finish(client).code == 1);
@@ -117,17 +120,19 @@ TEST_CASE("Ctrl-C at the server tells its clients, and ends with 0") {
   checkFilesComplete(server.runFolders().at(0));
 }
 
-TEST_CASE("without a server the client tries again for the set time, and says why each time failed") {
+TEST_CASE(
+    "without a server the client tries again for the set time, and says why each time failed") {
   const TemporaryFolder folder;
   std::string address;
   {
     const TestServer server(folder);
     address = server.address();
   }
-  const Ended ended =
-      runClient("train", folder.path("client"), {"--server", address, "--set", "connect.retry_seconds=0.6"});
+  const Ended ended = runClient("train", folder.path("client"),
+                                {"--server", address, "--set", "connect.retry_seconds=0.6"});
   CHECK(ended.code == 1);
-  CHECK_THAT(ended.errors, Contains("cannot connect to " + address + ": Connection refused; trying again in 0.25 s"));
+  CHECK_THAT(ended.errors, Contains("cannot connect to " + address +
+                                    ": Connection refused; trying again in 0.25 s"));
   CHECK_THAT(ended.errors, Contains("cleave-server serve"));
 }
 
@@ -138,7 +143,8 @@ TEST_CASE("a server that comes late is found") {
     const TestServer server(folder);
     port = server.port();
   }
-  const Process client = startClient("train", folder.path("client"), {"--server", "127.0.0.1:" + std::to_string(port)});
+  const Process client = startClient("train", folder.path("client"),
+                                     {"--server", "127.0.0.1:" + std::to_string(port)});
   REQUIRE(client.waitForOutput("trying again", kPatience));
   const TestServer server(folder, {"--set", "listen.port=" + std::to_string(port)}, "second");
   CHECK(finish(client).code == 0);
@@ -155,12 +161,12 @@ TEST_CASE("a port in use") {
 }
 
 TEST_CASE("listening beyond loopback needs --insecure-bind, and warns") {
-  const Ended refused = finish(
-      Process::start({serverProgram(), "serve", "--set", "listen.address=0.0.0.0", "--set", "listen.port=0"}));
+  const Ended refused = finish(Process::start(
+      {serverProgram(), "serve", "--set", "listen.address=0.0.0.0", "--set", "listen.port=0"}));
   CHECK(refused.code == 2);
   CHECK_THAT(refused.errors, Contains("--insecure-bind"));
-  Process allowed = Process::start({serverProgram(), "serve", "--insecure-bind", "--set", "listen.address=0.0.0.0",
-                                    "--set", "listen.port=0"});
+  Process allowed = Process::start({serverProgram(), "serve", "--insecure-bind", "--set",
+                                    "listen.address=0.0.0.0", "--set", "listen.port=0"});
   REQUIRE(allowed.waitForOutput(" listens on ", kPatience));
   allowed.signal(SIGTERM);
   const Ended ended = finish(allowed);
@@ -177,9 +183,11 @@ Ended wrongUse(const Arguments& more) {
 TEST_CASE("mistakes in the configuration name place and nearest key, and end with 2") {
   const TemporaryFolder folder;
   const std::string path = folder.path("wrong.yaml");
-  std::ofstream(path) << "run:\n  name: wrong\nmodel: {name: mlp}\ndata: {format: synthetic, shape: [4]}\n"
-                      << "train:\n  batchs: 16\n";
-  const Ended ended = finish(Process::start({clientProgram(), "train", "--config", path, "--run-dir", folder.path("run")}));
+  std::ofstream(path)
+      << "run:\n  name: wrong\nmodel: {name: mlp}\ndata: {format: synthetic, shape: [4]}\n"
+      << "train:\n  batchs: 16\n";
+  const Ended ended = finish(Process::start(
+      {clientProgram(), "train", "--config", path, "--run-dir", folder.path("run")}));
   CHECK(ended.code == 2);
   CHECK_THAT(ended.errors, Contains(path + ":6"));
   CHECK_THAT(ended.errors, Contains("train.batchs"));
@@ -195,7 +203,8 @@ TEST_CASE("mistakes in overrides name the override, and end with 2") {
   };
   CHECK_THAT(errorsOf({"--set", "train.epoch=3"}), Contains("train.epochs"));
   CHECK_THAT(errorsOf({"--set", "train.batch=many"}), Contains("--set train.batch=many"));
-  CHECK_THAT(errorsOf({"--set", "train.micro_batches=33"}), Contains("33 micro-batches cannot be made of a batch of 32"));
+  CHECK_THAT(errorsOf({"--set", "train.micro_batches=33"}),
+             Contains("33 micro-batches cannot be made of a batch of 32"));
   CHECK_THAT(errorsOf({"--set", "train.schedule=1f2b"}), Contains("did you mean 1f1b?"));
   CHECK_THAT(errorsOf({"--set", "codec=unifrom:bits=8"}), Contains("uniform"));
   CHECK_THAT(errorsOf({"--set", "codec=uniform:bits=17"}), Contains("16"));
@@ -224,8 +233,9 @@ TEST_CASE("missing or damaged data") {
   const auto errorsOf = [&](const std::string& path) {
     const std::string data = "data={format: idx, train: {images: " + path + ", labels: " + path +
                              "}, test: {images: " + path + ", labels: " + path + "}}";
-    const Ended ended = finish(Process::start({clientProgram(), "train", "--config", configFile("fashion_mnist.yaml"),
-                                               "--run-dir", folder.path("run"), "--set", data}));
+    const Ended ended = finish(
+        Process::start({clientProgram(), "train", "--config", configFile("fashion_mnist.yaml"),
+                        "--run-dir", folder.path("run"), "--set", data}));
     CHECK(ended.code == 2);
     return ended.errors;
   };
@@ -246,8 +256,10 @@ TEST_CASE("what the server's policy forbids is refused with its reason") {
     CHECK(server.process().waitForOutput("refused: ", kPatience));
     return ended.errors;
   };
-  CHECK_THAT(errorsOf({"--set", "models.allow=[small_cnn]"}, {}), Contains("does not allow the model mlp"));
-  CHECK_THAT(errorsOf({"--set", "limits.memory_mib=1"}, {"--set", "model.width=4096"}), Contains("limits.memory_mib"));
+  CHECK_THAT(errorsOf({"--set", "models.allow=[small_cnn]"}, {}),
+             Contains("does not allow the model mlp"));
+  CHECK_THAT(errorsOf({"--set", "limits.memory_mib=1"}, {"--set", "model.width=4096"}),
+             Contains("limits.memory_mib"));
 }
 
 TEST_CASE("a server that keeps its weights still trains") {
@@ -264,7 +276,8 @@ TEST_CASE("a client pointed at another service says so") {
   boost::asio::ip::tcp::acceptor acceptor(context, {boost::asio::ip::address_v4::loopback(), 0});
   std::thread service([&] {
     auto socket = acceptor.accept();
-    const std::string answer = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    const std::string answer =
+        "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     boost::system::error_code ignored;
     boost::asio::write(socket, boost::asio::buffer(answer), ignored);
     char byte = 0;
@@ -272,8 +285,9 @@ TEST_CASE("a client pointed at another service says so") {
     }
   });
   const TemporaryFolder folder;
-  const Ended ended = runClient("train", folder.path("client"),
-                                {"--server", "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port())});
+  const Ended ended =
+      runClient("train", folder.path("client"),
+                {"--server", "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port())});
   service.join();
   CHECK(ended.code == 1);
   CHECK_THAT(ended.errors, Contains("HTTP"));
@@ -281,8 +295,9 @@ TEST_CASE("a client pointed at another service says so") {
 
 TEST_CASE("a NaN ends the run and says in which step") {
   const TemporaryFolder folder;
-  const Ended ended = runClient("train", folder.path("client"),
-                                {"--set", "train.learning_rate={peak: 1e6}", "--set", "train.epochs=20"});
+  const Ended ended =
+      runClient("train", folder.path("client"),
+                {"--set", "train.learning_rate={peak: 1e6}", "--set", "train.epochs=20"});
   CHECK(ended.code == 1);
   CHECK_THAT(ended.errors, Contains("not finite in"));
   CHECK_THAT(ended.errors, Contains("learning_rate"));
@@ -300,9 +315,11 @@ TEST_CASE("help and version") {
     CHECK(finish(Process::start({program, "trian"})).code == 2);
   }
   for (const std::string command : {"train", "verify"}) {
-    CHECK_THAT(finish(Process::start({clientProgram(), command, "--help"})).output, Contains("Example"));
+    CHECK_THAT(finish(Process::start({clientProgram(), command, "--help"})).output,
+               Contains("Example"));
   }
-  CHECK_THAT(finish(Process::start({serverProgram(), "serve", "--help"})).output, Contains("Example"));
+  CHECK_THAT(finish(Process::start({serverProgram(), "serve", "--help"})).output,
+             Contains("Example"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The main job through real daemons: what a run leaves, that bytes add up, and that results do not depend on timing or on
-// other clients.
+// The main job through real daemons: what a run leaves, that bytes add up, and that results do not
+// depend on timing or on other clients.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -49,7 +49,8 @@ TEST_CASE("a run leaves its files on both sides, and a summary that agrees with 
   CHECK(readCsv(server.runFolder(runId) + "/epochs.csv").size() == 1);
   CHECK(readCsv(server.runFolder(runId) + "/steps.csv").size() == 2 + 8 + 1);
 
-  // 8 steps of 4 micro-batches with 4 tensors each, one evaluation of 4 with 2 each, and the weights; the same on both sides.
+  // 8 steps of 4 micro-batches with 4 tensors each, one evaluation of 4 with 2 each, and the
+  // weights; the same on both sides.
   for (const std::string& side : {client, server.runFolder(runId)}) {
     const auto transfers = readCsv(side + "/transfers.csv");
     CHECK(transfers.size() == 8 * 4 * 4 + 4 * 2 + 1);
@@ -62,19 +63,23 @@ TEST_CASE("a run leaves its files on both sides, and a summary that agrees with 
 
 TEST_CASE("the split learns") {
   const TemporaryFolder folder;
-  const Ended ended = runClient("train", folder.path("client"), {"--set", "train.epochs=8", "--json"});
+  const Ended ended =
+      runClient("train", folder.path("client"), {"--set", "train.epochs=8", "--json"});
   REQUIRE(ended.code == 0);
   CHECK(nlohmann::json::parse(ended.output).at("eval").at("top1") > 0.9);  // 0.1 by guessing
 }
 
-// Every byte that crossed the relay stands in the files of either side: tensors in transfers.csv, all else in steps.csv.
+// Every byte that crossed the relay stands in the files of either side: tensors in transfers.csv,
+// all else in steps.csv.
 void checkBytes(const std::string& folder, bool isClient, double up, double down) {
   const auto transfers = readCsv(folder + "/transfers.csv");
   const auto steps = readCsv(folder + "/steps.csv");
   const std::string upRole = isClient ? "send" : "recv";
   const std::string downRole = isClient ? "recv" : "send";
-  CHECK(sumOf(transfers, "wire_bytes", {{"role", upRole}}) + sumOf(steps, "control_up_bytes") == up);
-  CHECK(sumOf(transfers, "wire_bytes", {{"role", downRole}}) + sumOf(steps, "control_down_bytes") == down);
+  CHECK(sumOf(transfers, "wire_bytes", {{"role", upRole}}) + sumOf(steps, "control_up_bytes") ==
+        up);
+  CHECK(sumOf(transfers, "wire_bytes", {{"role", downRole}}) + sumOf(steps, "control_down_bytes") ==
+        down);
 }
 
 TEST_CASE("the bytes in the files are the bytes that crossed") {
@@ -84,9 +89,10 @@ TEST_CASE("the bytes in the files are the bytes that crossed") {
     TestServer server(folder);
     Relay relay("127.0.0.1", server.port());
     const std::string client = folder.path("client");
-    const Ended ended = runClient(
-        "train", client,
-        with(kSmallCnn, {"--server", "127.0.0.1:" + std::to_string(relay.port()), "--set", "codec=" + codec, "--json"}));
+    const Ended ended =
+        runClient("train", client,
+                  with(kSmallCnn, {"--server", "127.0.0.1:" + std::to_string(relay.port()), "--set",
+                                   "codec=" + codec, "--json"}));
     REQUIRE(ended.code == 0);
     server.stop();
     const auto summary = nlohmann::json::parse(ended.output);
@@ -111,18 +117,21 @@ TEST_CASE("the same configuration gives the same bits, whatever the timing and t
   const TemporaryFolder folder;
   const TestServer server(folder);
   const Arguments common = with(kSmallCnn, {"--set", "codec=uniform:bits=6"});
-  const std::string alone = weightsAfter(folder.path("alone"), with(common, {"--server", server.address()}));
+  const std::string alone =
+      weightsAfter(folder.path("alone"), with(common, {"--server", server.address()}));
   CHECK(weightsAfter(folder.path("again"), with(common, {"--server", server.address()})) == alone);
   for (const std::string schedule : {"gpipe", "1f1b"}) {
     CAPTURE(schedule);
-    CHECK(weightsAfter(folder.path(schedule),
-                       with(common, {"--server", server.address(), "--set", "train.schedule=" + schedule})) == alone);
+    CHECK(weightsAfter(folder.path(schedule), with(common, {"--server", server.address(), "--set",
+                                                            "train.schedule=" + schedule})) ==
+          alone);
   }
   Relay relay("127.0.0.1", server.port());
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     relay.delay(std::chrono::milliseconds(2), seed);
     CHECK(weightsAfter(folder.path("delayed" + std::to_string(seed)),
-                       with(common, {"--server", "127.0.0.1:" + std::to_string(relay.port())})) == alone);
+                       with(common, {"--server", "127.0.0.1:" + std::to_string(relay.port())})) ==
+          alone);
   }
   CHECK(weightsAfter(folder.path("other-seed"),
                      with(common, {"--server", server.address(), "--set", "run.seed=2"})) != alone);
@@ -138,7 +147,8 @@ TEST_CASE("clients that train at once do not influence each other") {
   };
   std::vector<std::string> alone;
   for (std::size_t run = 0; run < runs.size(); ++run) {
-    alone.push_back(weightsAfter(folder.path("alone" + std::to_string(run)), with(runs[run], {"--server", server.address()})));
+    alone.push_back(weightsAfter(folder.path("alone" + std::to_string(run)),
+                                 with(runs[run], {"--server", server.address()})));
   }
   std::vector<Process> together;
   for (std::size_t run = 0; run < runs.size(); ++run) {
@@ -147,14 +157,16 @@ TEST_CASE("clients that train at once do not influence each other") {
   }
   for (std::size_t run = 0; run < runs.size(); ++run) {
     REQUIRE(finish(together[run]).code == 0);
-    CHECK(readFile(folder.path("together" + std::to_string(run)) + "/model.safetensors") == alone[run]);
+    CHECK(readFile(folder.path("together" + std::to_string(run)) + "/model.safetensors") ==
+          alone[run]);
   }
 }
 
 TEST_CASE("the last incomplete batch is used, also with fewer samples than micro-batches") {
   const TemporaryFolder folder;
-  const Ended ended = runClient("train", folder.path("client"),
-                                {"--set", "data.train.size=67", "--set", "train.micro_batches=8", "--json"});
+  const Ended ended =
+      runClient("train", folder.path("client"),
+                {"--set", "data.train.size=67", "--set", "train.micro_batches=8", "--json"});
   REQUIRE(ended.code == 0);
   const auto steps = readCsv(folder.path("client") + "/steps.csv");
   CHECK(sumOf(steps, "samples", {{"phase", "train"}}) == 67);
@@ -164,8 +176,8 @@ TEST_CASE("the last incomplete batch is used, also with fewer samples than micro
 TEST_CASE("waiting stands in for computing, on both sides") {
   const TemporaryFolder folder;
   const Ended ended = runClient("train", folder.path("client"),
-                                {"--set", "wait={F1: 3, T3: 2, B1: 4, F2: 5, B2: 6}", "--set", "train.max_steps=3",
-                                 "--set", "eval.every=0", "--json"});
+                                {"--set", "wait={F1: 3, T3: 2, B1: 4, F2: 5, B2: 6}", "--set",
+                                 "train.max_steps=3", "--set", "eval.every=0", "--json"});
   REQUIRE(ended.code == 0);
   const auto steps = readCsv(folder.path("client") + "/steps.csv");
   int seen = 0;

@@ -1,4 +1,5 @@
-// The split changes nothing: `verify` through real daemons, for every model, number of micro-batches and schedule.
+// The split changes nothing: `verify` through real daemons, for every model, number of
+// micro-batches and schedule.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -7,15 +8,18 @@
 namespace cleave::test {
 namespace {
 
-// Dropout is on in both; 30 samples a batch make uneven micro-batches of 4, 7 and 8. 13 samples are evaluated.
+// Dropout is on in both; 30 samples a batch make uneven micro-batches of 4, 7 and 8. 13 samples are
+// evaluated.
 const std::vector<Arguments> kModels = {
     {"--set", "model={name: mlp, width: 16, depth: 2, dropout: 0.3}"},
     {"--set", "model={name: small_cnn, width: 4, dropout: 0.3}"},
 };
 
 nlohmann::json verify(const TemporaryFolder& folder, const std::string& name, Arguments arguments) {
-  arguments.insert(arguments.end(), {"--json", "--steps", "2", "--set", "train.batch=30", "--set",
-                                     "train.optimizer={name: sgd, momentum: 0.9, nesterov: true, weight_decay: 0.001}"});
+  arguments.insert(
+      arguments.end(),
+      {"--json", "--steps", "2", "--set", "train.batch=30", "--set",
+       "train.optimizer={name: sgd, momentum: 0.9, nesterov: true, weight_decay: 0.001}"});
   const Ended ended = runClient("verify", folder.path(name), arguments);
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
@@ -30,12 +34,14 @@ TEST_CASE("split and whole are equal to the bit") {
       for (const std::string microBatches : {"1", "2", "4", "7", "8"}) {
         CAPTURE(model, schedule, microBatches);
         Arguments arguments = kModels[model];
-        arguments.insert(arguments.end(), {"--server", server.address(), "--set", "train.schedule=" + schedule, "--set",
-                                           "train.micro_batches=" + microBatches});
-        const auto result = verify(folder, std::to_string(model) + schedule + microBatches, arguments);
+        arguments.insert(arguments.end(),
+                         {"--server", server.address(), "--set", "train.schedule=" + schedule,
+                          "--set", "train.micro_batches=" + microBatches});
+        const auto result =
+            verify(folder, std::to_string(model) + schedule + microBatches, arguments);
         CHECK(result.at("equal") == true);
-        for (const char* what : {"losses", "gradients/head", "gradients/body", "gradients/tail", "weights/head",
-                                 "weights/body", "weights/tail"}) {
+        for (const char* what : {"losses", "gradients/head", "gradients/body", "gradients/tail",
+                                 "weights/head", "weights/body", "weights/tail"}) {
           INFO(what);
           CHECK(result.at("compared").at(what).at("values") > 0);
           CHECK(result.at("compared").at(what).at("largest_difference") == 0.0);

@@ -1,0 +1,66 @@
+// bench_whole: trains the model of a client's configuration in one piece in one process, and prints
+// its images/s as JSON: what the split is held against by scripts/bench.sh split.
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "client/data/loader.h"
+#include "client/settings.h"
+#include "client/trainer.h"
+#include "common/core/environment.h"
+#include "daemon/plan.h"
+#include "daemon/program.h"
+
+namespace cleave {
+namespace {
+
+int run(const CommonOptions& options, int threads) {
+  Config config = loadConfig(options);
+  const ClientSettings settings = readClientSettings(config);
+  const Datasets data = openDatasets(settings.data);
+  const RunPlan plan = planRun(makeRunSpec(settings, *data.train));
+  setComputeThreads(threads);
+  WholeStage whole(plan.stage);
+  Loader::Options loaderOptions;
+  loaderOptions.batch = settings.batch;
+  loaderOptions.shuffle = true;
+  loaderOptions.seed = settings.seed;
+  loaderOptions.epoch = 1;
+  Loader loader(data.train, std::make_shared<BufferPool>(), loaderOptions);
+
+  std::uint64_t samples = 0;
+  std::uint64_t steps = 0;
+  const std::uint64_t total = totalSteps(settings, *data.train);
+  const SteadyTime start = now();
+  while (steps < total) {
+    const auto batch = loader.next();
+    if (!batch) break;
+    TensorSpec spec{
+        DType::f32, {static_cast<std::int64_t>(batch->samples())}, MemoryOrder::contiguous};
+    for (const std::int64_t dim : data.train->sampleShape()) spec.shape.push_back(dim);
+    whole.runBatch(Phase::train, ++steps, settings.microBatches, {batch->inputs.data(), spec},
+                   batch->labels);
+    whole.update({steps, true, {settings.learningRate}, 1, 1});
+    samples += batch->samples();
+  }
+  const double seconds = secondsSince(start);
+  const nlohmann::json result = {{"steps", steps},
+                                 {"seconds", seconds},
+                                 {"images_per_second", static_cast<double>(samples) / seconds}};
+  std::cout << result.dump() << std::endl;
+  return 0;
+}
+
+}  // namespace
+}  // namespace cleave
+
+int main(int argc, char** argv) {
+  cleave::prepareProcess(argv);
+  CLI::App app{"Trains a model in one piece, and prints its images/s", "bench_whole"};
+  cleave::CommonOptions options;
+  int threads = cleave::usableCores();
+  cleave::addCommonOptions(app, options, true);
+  app.add_option("--threads", threads, "Threads to compute with (all cores)");
+  return cleave::runProgram(app, argc, argv, [&] { return cleave::run(options, threads); });
+}
