@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/commands.h"
+#include "client/prepare.h"
 #include "client/trainer.h"
 #include "common/core/log.h"
 #include "daemon/action_tables.h"

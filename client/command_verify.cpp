@@ -13,6 +13,7 @@
 
 #include "client/commands.h"
 #include "client/data/loader.h"
+#include "client/prepare.h"
 #include "client/trainer.h"
 #include "common/core/log.h"
 #include "daemon/action_tables.h"

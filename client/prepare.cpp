@@ -1,3 +1,5 @@
+#include "client/prepare.h"
+
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
@@ -6,7 +8,6 @@
 #include <ctime>
 #include <random>
 
-#include "client/commands.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "daemon/run_folder.h"

@@ -230,7 +230,9 @@ Blob ClientSession::fetchWeights() {
 }
 
 void ClientSession::close(const std::string& reason) {
-  if (!worker_ || ended_) return;
+  if (!worker_) return;
+  worker_->stop();  // what a batch borrowed may be gone by now
+  if (ended_) return;
   asio::post(io_.context(), [this, reason] { connection_->sayBye(reason); });
   device_.runUntil([this] { return ended_.load(); });
 }

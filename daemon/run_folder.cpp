@@ -40,7 +40,10 @@ void makeRunFolder(const std::string& folder, const std::string& fix) {
 
 void writeRunDescription(const std::string& folder, const std::string& config, int threads) {
   writeFileDurably(folder + "/config.yaml", config);
-  writeFileDurably(folder + "/environment.json", describeEnvironment(threads).dump(2) + "\n");
+  nlohmann::json environment = describeEnvironment(threads);
+  environment["device"] = "cpu";
+  environment["libtorch"] = CLEAVE_LIBTORCH_VERSION;
+  writeFileDurably(folder + "/environment.json", environment.dump(2) + "\n");
 }
 
 }  // namespace cleave

@@ -202,6 +202,92 @@ TEST_CASE(
   trainThroughLinks("uniform:bits=4", "priority");
 }
 
+// ---- Seen again ----
+
+// A server's link whose outbox is looked into instead of being sent.
+struct KeepingServer {
+  explicit KeepingServer(const std::string& codec) {
+    connection = std::make_shared<Connection>(tcp::socket(io), ConnectionOptions{});
+    link = std::make_shared<TensorLink>(
+        optionsFor(Role::server, codec, findSchedule("priority"), kMicroBatches), connection,
+        std::make_shared<BufferPool>(), io.get_executor(), io.get_executor(), [](Message) {},
+        [](const TransferRecord&) {});
+  }
+  // The payloads that wait to be sent, joined.
+  std::vector<std::byte> sent() {
+    io.restart();
+    io.poll();
+    std::vector<std::byte> bytes;
+    while (const auto frame = connection->outbox().next(kMaxSegmentBytes)) {
+      bytes.insert(bytes.end(), frame->payload.begin(), frame->payload.end());
+    }
+    return bytes;
+  }
+
+  asio::io_context io;
+  std::shared_ptr<Connection> connection;
+  std::shared_ptr<TensorLink> link;
+};
+
+TEST_CASE("a reply that is asked for again is the same bytes, until it is forgotten") {
+  for (const std::string codec : {"none", "uniform:bits=6"}) {
+    CAPTURE(codec);
+    KeepingServer server(codec);
+    TensorMessage reply;
+    reply.flow = Flow::activation1;
+    reply.at = {Phase::train, 1, 0, kMicroBatches, kBatch};
+    reply.payload = ramp(3, 1);
+    const Key key = reply.key();
+    server.link->send(std::move(reply));
+    const auto first = server.sent();
+    REQUIRE(!first.empty());
+    const double encodeSeconds = server.link->totals().encodeSeconds;
+    server.link->resend(key);
+    CHECK(server.sent() == first);
+    CHECK(server.link->totals().encodeSeconds == encodeSeconds);  // not encoded again
+    CHECK(server.link->totals().duplicates == 0);
+    server.link->forget(key);
+    server.link->resend(key);
+    CHECK(server.sent().empty());
+    CHECK(server.link->totals().duplicates == 1);
+  }
+}
+
+TEST_CASE(
+    "gradient/0 is kept until it is acknowledged, evaluation's replies until the batch is "
+    "forgotten") {
+  KeepingServer server("none");
+  const auto sendAndResend = [&](Flow flow, Phase phase,
+                                 const std::function<void(const Key&)>& release) {
+    TensorMessage reply;
+    reply.flow = flow;
+    reply.at = {phase, 1, 2, kMicroBatches, kBatch};
+    reply.payload = ramp(2, 1);
+    const Key key = reply.key();
+    server.link->send(std::move(reply));
+    CHECK_FALSE(server.sent().empty());
+    server.link->resend(key);
+    CHECK_FALSE(server.sent().empty());
+    release(key);
+    server.link->resend(key);
+    CHECK(server.sent().empty());
+  };
+  const auto acknowledge = [&](const Key& key) {
+    const std::string metadata = toWire(ReceivedReport{key, 0.1, 0});
+    FrameHeader header;
+    header.kind = FrameKind::received;
+    server.link->receivedFrame(header, std::as_bytes(std::span(metadata.data(), metadata.size())),
+                               {});
+  };
+  sendAndResend(Flow::gradient0, Phase::train, acknowledge);
+  sendAndResend(Flow::activation1, Phase::eval, [&](const Key& key) {
+    acknowledge(key);
+    server.link->resend(key);
+    CHECK_FALSE(server.sent().empty());
+    server.link->forgetBatch(Phase::eval, 1);
+  });
+}
+
 // ---- A hostile peer ----
 
 // A server's link with nobody at the other end: frames are handed to it as a connection would.

@@ -123,6 +123,7 @@ nlohmann::json describeEnvironment(int threads) {
                       static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return {
       {"software", softwareVersion()},
+      {"revision", CLEAVE_REVISION},  // empty where it was not built from a git checkout
       {"compiler", compiler},
       {"kernel", std::string(kernel.sysname) + " " + kernel.release + " " + kernel.machine},
       {"cpu", {{"model", processor.model}, {"cores", usableCores()}, {"flags", processor.flags}}},

@@ -8,8 +8,8 @@ namespace cleave {
 
 std::string softwareVersion();  // "cleave 0.1.0"
 
-// {software, compiler, kernel, cpu {model, cores, flags of interest}, memory_bytes, threads, pid,
-// started (UTC)}.
+// {software, revision (git), compiler, kernel, cpu {model, cores, flags of interest}, memory_bytes,
+// threads, pid, started (UTC)}.
 nlohmann::json describeEnvironment(int threads);
 
 // Cores this process may use (sched_getaffinity, cgroup quota).

@@ -1,0 +1,32 @@
+// What the commands that talk to a server begin with.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "client/commands.h"
+#include "client/local_server.h"
+#include "client/session.h"
+#include "client/settings.h"
+#include "daemon/plan.h"
+
+namespace cleave {
+
+struct PreparedRun {
+  ClientSettings settings;
+  Datasets data;
+  wire::Hello hello;
+  RunPlan plan;
+  int threads = 1;
+  std::string folder;
+  std::unique_ptr<LocalServer> localServer;  // where no --server was given
+  ServerAddress server;
+};
+
+// Reads the configuration, opens the data, plans the run, makes its folder and starts a server
+// where none was given. Throws UsageError or RunError. `losslessCodecs`: "none" on every flow,
+// whatever the configuration says. `sameThreads`: the server is asked to compute with as many
+// threads as the client.
+PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads);
+
+}  // namespace cleave
