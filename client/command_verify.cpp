@@ -3,11 +3,11 @@
 // is wrong.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/equal.h>
 #include <ATen/ops/sub.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <cmath>
+#include <cstring>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -21,6 +21,13 @@
 namespace cleave {
 namespace {
 
+// To the bit: unlike comparing values, -0 is not 0, and a NaN equals itself.
+bool sameBits(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor x = a.contiguous();
+  const at::Tensor y = b.contiguous();
+  return x.nbytes() == y.nbytes() && std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
+}
+
 // What was compared under one name, over all steps.
 struct Comparison {
   std::uint64_t values = 0;
@@ -32,7 +39,7 @@ struct Comparison {
     values += static_cast<std::uint64_t>(whole.numel());
     if (split.sizes() != whole.sizes()) {
       note(INFINITY, name + " (shapes differ)");
-    } else if (!at::equal(split, whole)) {
+    } else if (!sameBits(split, whole)) {
       const double difference =
           at::sub(split.to(at::kDouble), whole.to(at::kDouble)).abs().max().item<double>();
       note(std::isnan(difference) ? INFINITY : difference, name);
@@ -40,7 +47,8 @@ struct Comparison {
   }
   void add(float split, float whole, const std::string& name) {
     ++values;
-    if (split != whole) note(std::abs(double{split} - double{whole}), name);
+    if (std::memcmp(&split, &whole, sizeof split) != 0)
+      note(std::abs(double{split} - double{whole}), name);
   }
 
  private:
@@ -68,6 +76,15 @@ const at::Tensor& find(const std::vector<NamedTensor>& tensors, const std::strin
   throw RunError("bad-weights", "the whole model has no " + name + ", which the split has");
 }
 
+// Head, body and tail together must have just what the whole has.
+void checkComplete(std::initializer_list<std::size_t> parts, std::size_t whole, const char* what) {
+  std::size_t sum = 0;
+  for (const std::size_t part : parts) sum += part;
+  if (sum == whole) return;
+  throw RunError("bad-weights", fmt::format("head, body and tail have {} {}, the whole model {}",
+                                            sum, what, whole));
+}
+
 void compare(Comparison& result, const std::vector<NamedTensor>& split,
              const std::vector<NamedTensor>& whole, const std::string& when) {
   for (const NamedTensor& tensor : split)
@@ -83,6 +100,8 @@ class Verification {
         whole_(run.plan.stage) {}
 
   Comparisons perform();
+  // Says goodbye to the server after a failure.
+  void end() { session_.close("failed"); }
 
  private:
   StepDecision decide(const BodyDone& done);
@@ -137,9 +156,13 @@ Comparisons Verification::perform() {
 
   const Blob body = session_.fetchWeights();
   const std::vector<NamedTensor> whole = weightsOf(whole_.part());
-  compare(results_["weights/head"], weightsOf(stage_.head()), whole, "");
-  compare(results_["weights/body"], fromSafetensors(body.bytes, "weights/body"), whole, "");
-  compare(results_["weights/tail"], weightsOf(stage_.tail()), whole, "");
+  const std::vector<NamedTensor> head = weightsOf(stage_.head());
+  const std::vector<NamedTensor> middle = fromSafetensors(body.bytes, "weights/body");
+  const std::vector<NamedTensor> tail = weightsOf(stage_.tail());
+  checkComplete({head.size(), middle.size(), tail.size()}, whole.size(), "weights");
+  compare(results_["weights/head"], head, whole, "");
+  compare(results_["weights/body"], middle, whole, "");
+  compare(results_["weights/tail"], tail, whole, "");
   session_.close("done");
   return results_;
 }
@@ -195,8 +218,11 @@ void Verification::compareGradients(std::uint64_t step) {
   const std::string when = fmt::format(" in step {}", step);
   const std::vector<NamedTensor> whole = gradientsOf(whole_.part());
   const Blob& body = *session_.engine().blob();
+  const std::vector<NamedTensor> middle = fromSafetensors(body.bytes, "grads/body");
+  checkComplete({headGradients_.size(), middle.size(), tailGradients_.size()}, whole.size(),
+                "gradients");
   compare(results_["gradients/head"], headGradients_, whole, when);
-  compare(results_["gradients/body"], fromSafetensors(body.bytes, "grads/body"), whole, when);
+  compare(results_["gradients/body"], middle, whole, when);
   compare(results_["gradients/tail"], tailGradients_, whole, when);
 }
 
@@ -221,7 +247,14 @@ int verifyCommand(const VerifyOptions& options) {
   PreparedRun run = prepareRun(options.run, true, true);
   setComputeThreads(run.threads);
   Verification verification(run, options.steps);
-  const Comparisons results = verification.perform();
+  const Comparisons results = [&] {
+    try {
+      return verification.perform();
+    } catch (const std::exception&) {
+      verification.end();
+      throw;
+    }
+  }();
   bool equal = true;
   nlohmann::json json;
   for (const auto& [name, result] : results) {

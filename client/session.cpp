@@ -16,6 +16,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/log.h"
+#include "common/net/notices.h"
 #include "common/pipeline/wire_messages.h"
 
 namespace cleave {
@@ -76,6 +77,11 @@ ClientSession::~ClientSession() {
   if (worker_) worker_->stop();
   io_.stop();
   codecThreads_.join();
+  // Before the threads and the io context that they belong to.
+  if (worker_) device_.detach(worker_);
+  worker_.reset();
+  link_.reset();
+  connection_.reset();
 }
 
 // ---- Connecting ----
@@ -139,10 +145,9 @@ asio::awaitable<wire::HelloOk> ClientSession::shakeHands(wire::Hello hello) {
   const auto frame = co_await connection_->readHandshakeFrame(ConnectionState::awaitingHelloOk);
   const auto metadata = bytesOf(frame.metadata);
   if (frame.kind != FrameKind::helloOk) {
-    // Refused and Failure have the same fields.
-    const auto refused = parseMetadata<wire::Refused>(frame.kind, metadata);
+    const RunError refused = errorFromFailure(metadata);
     throw RunError(refused.code(),
-                   "the server at " + connection_->peer() + " refuses: " + refused.sentence(),
+                   "the server at " + connection_->peer() + " refuses: " + refused.what(),
                    refused.fix());
   }
   auto ok = parseMetadata<wire::HelloOk>(frame.kind, metadata);
@@ -160,7 +165,7 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
                           bool fetchGradients, std::shared_ptr<RunFiles> files) {
   TensorLinkOptions options = linkOptions(plan, Role::client);
   options.errorEvery = errorEvery;
-  const auto mailbox = std::make_shared<Mailbox>(device_);
+  const auto mailbox = std::make_shared<Mailbox>(device_, plan.inFlight);
   link_ = std::make_shared<TensorLink>(
       std::move(options), connection_, pool_, io_.context().get_executor(),
       codecThreads_.get_executor(),

@@ -11,9 +11,16 @@ namespace {
 constexpr std::uint32_t kMaxBatch = 1 << 20;
 constexpr std::uint64_t kMaxSampleElements = std::uint64_t{1} << 28;
 constexpr std::uint32_t kMaxClasses = 1 << 20;
+constexpr double kMaxWait = 60000;  // ms
 
 [[noreturn]] void refuse(const std::string& sentence, const std::string& fix = "") {
   throw UsageError("bad-run-spec", sentence, fix);
+}
+
+// Waiting keeps the device from all other runs.
+double checkedWait(double milliseconds) {
+  if (!(milliseconds >= 0 && milliseconds <= kMaxWait)) refuse("a wait is not in 0…60000 ms");
+  return milliseconds;
 }
 
 ModelSpec modelSpec(const wire::RunSpec& spec) {
@@ -36,6 +43,9 @@ ModelSpec modelSpec(const wire::RunSpec& spec) {
   model.classes = static_cast<int>(spec.classes());
   return model;
 }
+
+constexpr Flow kStepFlows[] = {Flow::activation0, Flow::activation1, Flow::gradient1,
+                               Flow::gradient0};
 
 std::array<std::shared_ptr<const Codec>, kTensorFlows> codecsOf(const wire::RunSpec& spec) {
   std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
@@ -70,8 +80,8 @@ RunPlan planRun(const wire::RunSpec& spec) {
   checkOptimizer(plan.stage.optimizer);
   plan.stage.seed = spec.seed();
   if (spec.precision() != "f32") refuse("the precision '" + spec.precision() + "' is not f32");
-  if (spec.wait().has_f2()) plan.wait.f2 = spec.wait().f2();
-  if (spec.wait().has_b2()) plan.wait.b2 = spec.wait().b2();
+  if (spec.wait().has_f2()) plan.wait.f2 = checkedWait(spec.wait().f2());
+  if (spec.wait().has_b2()) plan.wait.b2 = checkedWait(spec.wait().b2());
 
   plan.schedule = &findSchedule(spec.schedule());
   plan.maxBatch = spec.max_batch();
@@ -84,6 +94,11 @@ RunPlan planRun(const wire::RunSpec& spec) {
     refuse(std::to_string(plan.microBatches) + " micro-batches do not divide a batch of " +
                std::to_string(plan.maxBatch) + " samples",
            "train.micro_batches must be in 1…train.batch");
+  }
+  for (const Flow flow : kStepFlows) {
+    if (!flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxBatch).checkedElements()) {
+      refuse("the tensor of " + std::string(flowName(flow)) + " would be too large");
+    }
   }
   plan.inFlight = resolveInFlight(*plan.schedule, spec.in_flight(), plan.microBatches);
   plan.stepsPerEpoch = spec.steps_per_epoch();
@@ -125,15 +140,20 @@ std::int64_t bufferCount(const std::vector<BlockRow>& blocks, int first, int las
 
 std::size_t serverBytes(const RunPlan& plan) {
   const std::uint32_t samples = plan.maxMicroBatchSamples();
-  std::size_t tensors = 0;
-  for (const Flow flow : {Flow::activation0, Flow::activation1, Flow::gradient1, Flow::gradient0}) {
+  double tensors = 0;  // sums of what a client asks for may exceed any integer
+  for (const Flow flow : kStepFlows) {
     const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
     // Decoded and encoded; the encoded replies are the ones kept.
-    tensors += spec.bytes() + plan.codecs[static_cast<std::size_t>(flow)]->maxEncodedBytes(spec);
+    tensors += static_cast<double>(spec.bytes());
+    tensors +=
+        static_cast<double>(plan.codecs[static_cast<std::size_t>(flow)]->maxEncodedBytes(spec));
   }
   // In evaluation the replies of a whole batch are kept.
   const TensorSpec reply = flowSpec(plan.blocks, plan.stage.cuts, Flow::activation1, plan.maxBatch);
-  return bodyBytes(plan.stage, plan.inFlight, samples) + plan.inFlight * tensors + reply.bytes();
+  const double bytes = static_cast<double>(bodyBytes(plan.stage, plan.inFlight, samples)) +
+                       plan.inFlight * tensors + static_cast<double>(reply.bytes());
+  constexpr double kMost = 0x1p62;
+  return static_cast<std::size_t>(std::min(bytes, kMost));
 }
 
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {

@@ -38,7 +38,7 @@ echo "demo: built in $((SECONDS - started)) s"
 
 runs=runs/demo-$(date -u +%Y%m%d-%H%M%S)
 mkdir -p "$runs"
-build/release/bin/cleave-server serve --config configs/server.yaml --log-level warn \
+setsid build/release/bin/cleave-server serve --config configs/server.yaml --log-level warn \
   --set listen.port=0 --set store="$runs/server" >"$runs/server.out" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true' EXIT
@@ -48,6 +48,7 @@ for _ in $(seq 300); do
   sleep 0.1
 done
 address=$(sed -n 's/.* listens on //p' "$runs/server.out")
+[ -n "$address" ] || { echo "demo.sh: cleave-server did not listen within 30 s" >&2; exit 1; }
 echo "demo: cleave-server listens on $address; training through it"
 
 build/release/bin/cleave-client train --config configs/fashion_mnist.yaml --server "$address" \
@@ -56,7 +57,7 @@ build/release/bin/cleave-client train --config configs/fashion_mnist.yaml --serv
 accuracy=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "eval_top1") column = i }
                     NR > 1 && $column != "" { last = 100 * $column } END { print last }' "$runs/client/epochs.csv")
 echo "the server's records of the run lie in $runs/server/local"
-if awk "BEGIN { exit !($accuracy < $least) }"; then
-  echo "demo.sh: the accuracy of $accuracy % is below the $least % asked for" >&2
+if ! awk -v got="$accuracy" -v least="$least" 'BEGIN { exit !(got != "" && got + 0 >= least + 0) }'; then
+  echo "demo.sh: the accuracy of '$accuracy' % is below the $least % asked for" >&2
   exit 1
 fi

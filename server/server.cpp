@@ -19,6 +19,7 @@ using asio::ip::tcp;
 
 // Accepting fails for want of descriptors; those of ended sessions come back.
 constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr std::size_t kMostHandshakes = 128;  // connections at once beyond the sessions
 
 [[noreturn]] void refuseBind(const ServerSettings& settings,
                              const boost::system::error_code& error) {
@@ -84,6 +85,8 @@ asio::awaitable<void> Server::accept() {
 }
 
 void Server::start(tcp::socket socket) {
+  // Closed at once: an accept that was under way at the end, or connections that never say Hello.
+  if (shuttingDown_ || sessions_.size() >= settings_.maxSessions + kMostHandshakes) return;
   auto session = std::make_shared<Session>(context_, std::move(socket), nextSession_++);
   sessions_.insert(session);
   asio::co_spawn(io_.context(), session->serve(), [this, session](std::exception_ptr error) {

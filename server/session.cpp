@@ -11,6 +11,7 @@
 #include "common/core/config.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/net/notices.h"
 #include "common/pipeline/wire_messages.h"
 #include "common/pipeline/worker.h"
 #include "daemon/action_tables.h"
@@ -41,16 +42,6 @@ asio::awaitable<void> onDevice(ServerContext& context, Function function) {
         });
       },
       asio::use_awaitable, std::move(function));
-}
-
-wire::Refused refusal(const Error& error) {
-  // A refusal must fit the handshake's frame, whatever names stand in it.
-  constexpr std::size_t kMostCharacters = 1024;
-  wire::Refused refused;
-  refused.set_code(error.code());
-  refused.set_sentence(std::string(error.what()).substr(0, kMostCharacters));
-  refused.set_fix(error.fix().substr(0, kMostCharacters));
-  return refused;
 }
 
 // JSON is YAML too.
@@ -124,17 +115,18 @@ void Session::shutDown() {
 }
 
 asio::awaitable<void> Session::serve() {
-  std::optional<wire::Refused> refused;
+  std::optional<std::string> refused;
   try {
     co_await openRun();
   } catch (const Error& error) {
     processLog()->warn("session {} from {}: refused: {}", number_, connection_->peer(),
                        error.what());
-    refused = refusal(error);
+    refused = failureMetadata(error);
   } catch (const std::exception& error) {
     processLog()->error("session {} from {}: failed: {}", number_, connection_->peer(),
                         error.what());
-    refused = refusal(RunError("internal-error", "the server failed to build the run's model"));
+    refused =
+        failureMetadata(RunError("internal-error", "the server failed to build the run's model"));
   }
   if (!refused) {
     co_await serveRun();
@@ -145,9 +137,9 @@ asio::awaitable<void> Session::serve() {
   co_await closeRun();
 }
 
-asio::awaitable<void> Session::refuse(const wire::Refused& answer) {
+asio::awaitable<void> Session::refuse(std::string answer) {
   try {
-    co_await connection_->writeHandshakeFrame(FrameKind::refused, answer.SerializeAsString());
+    co_await connection_->writeHandshakeFrame(FrameKind::refused, std::move(answer));
   } catch (const Error&) {
     // The client has gone already; its refusal is in the log.
   }
@@ -186,7 +178,7 @@ asio::awaitable<void> Session::openRun() {
 
   TensorLinkOptions options = linkOptions(run.plan, Role::server);
   options.errorEvery = context_.settings.errorEvery;
-  const auto mailbox = std::make_shared<Mailbox>(context_.device);
+  const auto mailbox = std::make_shared<Mailbox>(context_.device, run.plan.inFlight);
   run.link = std::make_shared<TensorLink>(
       std::move(options), connection_, context_.pool, context_.io, context_.codecThreads,
       [mailbox](Message message) { mailbox->deliver(std::move(message)); },

@@ -41,7 +41,7 @@ class Session {
  private:
   struct Run;
   boost::asio::awaitable<void> openRun();
-  boost::asio::awaitable<void> refuse(const wire::Refused& answer);
+  boost::asio::awaitable<void> refuse(std::string answer);
   boost::asio::awaitable<void> serveRun();
   boost::asio::awaitable<void> closeRun();
 

@@ -253,6 +253,26 @@ TEST_CASE("tensors that follow a Step wait for its update") {
   CHECK_FALSE(server.engine.next());
 }
 
+TEST_CASE("a batch is done before the next one, which waited for its update, begins") {
+  Server server;
+  server.trainUntilBodyDone(1);
+  server.receive(decisionOf(1));
+  server.receive(tensor(Flow::activation0, at(Phase::train, 2, 0), 1));
+  const auto update = server.engine.next();
+  REQUIRE(update);
+  server.engine.complete(update->token, std::monostate{}, 0.5);
+  CHECK(server.engine.batchDone());
+  CHECK(server.engine.batch()->step == 1);
+  REQUIRE(server.engine.next());
+  CHECK_FALSE(server.engine.batchDone());
+  CHECK(server.engine.batch()->step == 2);
+}
+
+TEST_CASE("a Step numbered 0 changes nothing") {
+  Server server;
+  server.receive(decisionOf(0));
+}
+
 TEST_CASE("weights are fetched between batches only") {
   Server server;
   server.receive(Fetch{Flow::weightsBody});

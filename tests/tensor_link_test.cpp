@@ -67,7 +67,7 @@ struct Side {
        const Schedule& schedule)
       : role(which), io(ioThread) {
     connection = std::make_shared<Connection>(std::move(socket), ConnectionOptions{});
-    const auto mailbox = std::make_shared<Mailbox>(device);
+    const auto mailbox = std::make_shared<Mailbox>(device, kMicroBatches);
     link = std::make_shared<TensorLink>(
         optionsFor(role, codec, schedule, schedule.defaultInFlight(kMicroBatches)), connection,
         std::make_shared<BufferPool>(), io.context().get_executor(), codecThreads.get_executor(),
@@ -86,7 +86,12 @@ struct Side {
     device.attach(worker);
     ended = asio::co_spawn(io.context(), connection->run(*link), asio::use_future);
   }
-  ~Side() { codecThreads.join(); }
+  ~Side() {
+    codecThreads.join();
+    device.detach(worker);
+    worker.reset();
+    link.reset();
+  }
 
   ActionTable table() {
     ActionTable actions;

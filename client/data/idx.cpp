@@ -85,7 +85,8 @@ IdxFile readIdx(const std::string& path, const std::string& what, const std::vec
   file.bytes = readUnpacked(path, kMaxBytes);
   checkHeader(file.bytes, path, what, ranks);
   for (int d = 0; d < file.bytes[3]; ++d) {
-    file.dimensions.push_back(bigEndian(file.bytes.data() + 4 + 4 * d));
+    file.dimensions.push_back(
+        bigEndian(file.bytes.data() + 4 + std::size_t{4} * static_cast<std::size_t>(d)));
   }
   file.start = 4 + 4 * file.dimensions.size();
 

@@ -8,15 +8,7 @@ namespace cleave {
 
 void DeviceExecutor::attach(std::shared_ptr<DeviceWorker> worker) {
   const std::lock_guard lock(mutex_);
-  // A newcomer starts level with the one that has used least, or it would have the device to itself
-  // until it caught up.
-  double least = 0;
-  if (!workers_.empty()) {
-    least = std::min_element(workers_.begin(), workers_.end(), [](const Entry& a, const Entry& b) {
-              return a.deviceSeconds < b.deviceSeconds;
-            })->deviceSeconds;
-  }
-  workers_.push_back({std::move(worker), least});
+  workers_.push_back({std::move(worker), virtualNow_});
   notified_ = true;
   changed_.notify_all();
 }
@@ -61,7 +53,7 @@ bool DeviceExecutor::runOneWorker() {
     order = workers_;
   }
   std::stable_sort(order.begin(), order.end(), [](const Entry& a, const Entry& b) {
-    return a.deviceSeconds < b.deviceSeconds;
+    return a.virtualSeconds < b.virtualSeconds;
   });
   for (const Entry& entry : order) {
     const SteadyTime start = now();
@@ -69,7 +61,10 @@ bool DeviceExecutor::runOneWorker() {
     const double seconds = secondsSince(start);
     const std::lock_guard lock(mutex_);
     for (Entry& current : workers_) {
-      if (current.worker == entry.worker) current.deviceSeconds += seconds;
+      if (current.worker != entry.worker) continue;
+      // Start-time fair queueing: whoever was idle does not catch up at the others' cost.
+      virtualNow_ = std::max(virtualNow_, current.virtualSeconds);
+      current.virtualSeconds = virtualNow_ + seconds;
     }
     return true;
   }

@@ -38,7 +38,7 @@ class DeviceExecutor {
  private:
   struct Entry {
     std::shared_ptr<DeviceWorker> worker;
-    double deviceSeconds = 0;
+    double virtualSeconds = 0;  // device time used, counted from when it last had to catch up
   };
   bool runOneWorker();
 
@@ -46,6 +46,7 @@ class DeviceExecutor {
   std::condition_variable changed_;
   bool notified_ = false;
   std::vector<Entry> workers_;
+  double virtualNow_ = 0;  // virtualSeconds of the worker that ran last, before it ran
   std::vector<std::function<void()>> tasks_;
 };
 

@@ -89,7 +89,10 @@ at::Tensor LabeledBatch::inputs(const MicroBatch& at) const {
   const std::size_t offset = microBatchOffset(at.samples, at.microBatches, at.i) *
                              static_cast<std::size_t>(elementCount(model_.sampleShape));
   auto* data = const_cast<std::byte*>(inputs_.data) + offset * sizeof(float);
-  return canonical(at::from_blob(data, shape), cutOrder(shape.size()));
+  // A copy always: what a head passes on unchanged is still being sent when the batch has gone.
+  const at::Tensor borrowed = at::from_blob(data, shape);
+  const at::Tensor input = canonical(borrowed, cutOrder(shape.size()));
+  return input.is_same(borrowed) ? input.clone() : input;
 }
 
 std::span<const std::int64_t> LabeledBatch::labels(const MicroBatch& at) const {

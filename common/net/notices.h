@@ -19,7 +19,8 @@ std::string reasonFromBye(std::span<const std::byte> bye);
 std::string byeMetadata(const std::string& reason);
 // Fits a handshake frame too.
 std::string failureMetadata(const Error& error);
-// What the peer says has failed; "bad-metadata" where even that cannot be read.
+// What the peer says has failed, or why it refuses: Failure and Refused have the same fields;
+// "bad-metadata" where even that cannot be read.
 RunError errorFromFailure(std::span<const std::byte> failure);
 
 // `error` itself where it holds an Error; else an "internal-error" with its text.

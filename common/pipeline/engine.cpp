@@ -88,6 +88,11 @@ void Engine::receive(Message message) {
   // Between a decision and its update nothing else is looked at: whatever comes next is for the
   // updated weights.
   if (options_.role == Role::server && updatePending_) {
+    const std::size_t most = std::size_t{8} * options_.inFlight + 64;
+    if (deferred_.size() >= most) {
+      refuse("too-many-in-flight",
+             "more than " + std::to_string(most) + " messages came before an update");
+    }
     deferred_.push_back(std::move(message));
     return;
   }
@@ -216,7 +221,7 @@ void Engine::receiveDecision(const StepDecision& decision) {
   if (decision.step <= applied_) {
     ++duplicates_;
     if (decision.step != applied_) return;  // an old one, answered long ago
-    if (decision != *decision_) {
+    if (!decision_ || decision != *decision_) {
       refuse("step-conflict", "Step " + std::to_string(decision.step) +
                                   " came again with another decision than the one applied");
     }
@@ -338,6 +343,11 @@ std::optional<ActionKind> Engine::readyUnscheduled() const {
 }
 
 std::optional<Work> Engine::next() {
+  while (!deferred_.empty() && !updatePending_) {
+    Message message = std::move(deferred_.front());
+    deferred_.pop_front();
+    dispatch(std::move(message));
+  }
   Work work;
   if (const auto kind = readyUnscheduled()) {
     work = makeUnscheduled(*kind);
@@ -458,11 +468,6 @@ void Engine::finishUpdate(double seconds) {
   link_.commit(applied_);
   if (options_.role == Role::client) return;
   link_.send(StepOk{applied_});
-  while (!deferred_.empty() && !updatePending_) {
-    Message message = std::move(deferred_.front());
-    deferred_.pop_front();
-    dispatch(std::move(message));
-  }
 }
 
 }  // namespace cleave

@@ -3,13 +3,14 @@
 // of timing, and answers duplicates. It sees no Torch and no sockets, and has no thread: one thread
 // calls it, the device thread.
 //
-//   client, train   HeadForward(i) -> activation/0   activation/1 -> TailStep(i) -> gradient/1
-//                   gradient/0 -> HeadBackward(i)    all done and BodyDone -> Decide -> Step ->
-//                   Update
-//   server, train   activation/0 -> BodyForward(i) -> activation/1   gradient/1 -> BodyBackward(i)
-//   -> gradient/0
-//                   all done -> Report -> BodyDone   Step -> Update -> StepOk
+// clang-format off
+//   client, train   HeadForward(i) -> activation/0    activation/1 -> TailStep(i) -> gradient/1
+//                   gradient/0 -> HeadBackward(i)     all done and BodyDone -> Decide -> Step -> Update
+//   server, train   activation/0 -> BodyForward(i) -> activation/1
+//                   gradient/1 -> BodyBackward(i) -> gradient/0
+//                   all done -> Report -> BodyDone    Step -> Update -> StepOk
 //   eval            forward only; the client's TailStep sends nothing
+// clang-format on
 #pragma once
 
 #include <array>
@@ -57,6 +58,20 @@ using Result = std::variant<std::monostate, Payload, GradientReport, StepDecisio
 // What one batch took, by kind of action, in seconds.
 using ActionSeconds = std::array<double, kActionKinds>;
 
+// What an engine knows of the batch begun last.
+struct BatchState {
+  MicroBatch at;
+  std::array<std::uint32_t, kScheduledKinds> started{};
+  std::array<std::uint32_t, kScheduledKinds> completed{};
+  std::array<std::set<std::uint32_t>, kTensorFlows> arrived;  // micro-batches, by flow
+  std::map<Key, Payload> waiting;  // arrived, and not yet handed to an action
+  ActionSeconds seconds{};
+  bool reportStarted = false;
+  bool reported = false;  // server: BodyDone is sent
+  bool decideStarted = false;
+  bool done = false;
+};
+
 class Engine {
  public:
   Engine(const EngineOptions& options, EngineLink& link);
@@ -77,6 +92,7 @@ class Engine {
   void receive(Message message);
 
   // The action to run now; nothing: wait for a message or a completion. Each is handed out once.
+  // Throws as receive() does, for messages that had to wait for an update.
   std::optional<Work> next();
   // The action is done, now or much later (a GPU's event), and took `seconds` of the device.
   // Actions of one kind complete in the order they were handed out. Throws as receive() does, for
@@ -97,19 +113,6 @@ class Engine {
   std::uint64_t duplicates() const { return duplicates_; }
 
  private:
-  struct BatchState {
-    MicroBatch at;
-    std::array<std::uint32_t, kScheduledKinds> started{};
-    std::array<std::uint32_t, kScheduledKinds> completed{};
-    std::array<std::set<std::uint32_t>, kTensorFlows> arrived;  // micro-batches, by flow
-    std::map<Key, Payload> waiting;  // arrived, and not yet handed to an action
-    ActionSeconds seconds{};
-    bool reportStarted = false;
-    bool reported = false;  // server: BodyDone is sent
-    bool decideStarted = false;
-    bool done = false;
-  };
-
   void dispatch(Message&& message);
   void receiveAtServer(TensorMessage&& message);
   void receiveAtClient(TensorMessage&& message);

@@ -2,6 +2,7 @@
 
 #include <openssl/sha.h>
 
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <cmath>
 #include <cstring>
@@ -44,10 +45,11 @@ TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> co
       deliver_(std::move(deliver)),
       record_(std::move(record)) {}
 
-// What fails on another thread ends the connection, whose owner hears of it.
+// At once where this is the io thread, so that a Received is queued before the engine hears of the
+// tensor. What fails ends the connection, whose owner hears of it.
 template <typename Function>
 void TensorLink::onIo(Function function) {
-  boost::asio::post(io_, [self = shared_from_this(), function = std::move(function)]() mutable {
+  boost::asio::dispatch(io_, [self = shared_from_this(), function = std::move(function)]() mutable {
     try {
       function();
     } catch (...) {
@@ -197,6 +199,13 @@ void TensorLink::queue(const std::shared_ptr<Encoding>& encoding) {
   // Only replies are asked for again: a client that lost one repeats its request.
   if (options_.role == Role::server && !blob) kept_[key] = encoding;
 
+  // Both sides acknowledge what arrives before they send on: only a peer that never does leaves
+  // more.
+  const std::size_t mostPending = std::size_t{8} * options_.inFlight + 64;
+  if (pending_.size() >= mostPending) {
+    throw ProtocolError("too-many-in-flight", "the peer has left " + std::to_string(mostPending) +
+                                                  " tensors without a Received");
+  }
   auto pending = std::make_shared<Pending>();
   TransferRecord& record = pending->record;
   record.sent = true;
@@ -281,6 +290,7 @@ void TensorLink::receivedReport(const ReceivedReport& report) {
     pending->record.wireSeconds = report.wireSeconds;
     pending->record.decodeSeconds = report.decodeSeconds;
     const Key& key = report.key;
+    if (isBlob(key.flow)) blobUnderWay_ = false;
     if (key.flow == Flow::gradient0) kept_.erase(key);
     const bool lastOfItsMicroBatch =
         key.flow == Flow::gradient0 || (key.phase == Phase::eval && key.flow == Flow::activation1);
@@ -470,13 +480,22 @@ void TensorLink::receivedFrame(const FrameHeader& header, std::span<const std::b
       if (atServer) return deliver_(decisionFromWire(metadata));
       break;
     case FrameKind::fetch:
-      if (atServer) return deliver_(fetchFromWire(metadata));
+      if (atServer) return receivedFetch(metadata);
       break;
     default:
       break;
   }
   throw ProtocolError("unexpected-message",
                       std::string(frameKindName(header.kind)) + " goes the other way");
+}
+
+// One at a time: each answer is a copy of the body until it is acknowledged.
+void TensorLink::receivedFetch(std::span<const std::byte> metadata) {
+  const Fetch fetch = fetchFromWire(metadata);
+  if (std::exchange(blobUnderWay_, true)) {
+    throw ProtocolError("too-many-in-flight", "a Fetch came before the last one was answered");
+  }
+  deliver_(fetch);
 }
 
 void TensorLink::finishStream(Stream&& stream) {

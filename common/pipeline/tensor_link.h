@@ -1,9 +1,11 @@
 // The tensor link: codecs and a connection joined into what an engine talks to. Encodes, sends,
 // receives, checks, decodes, keeps replies, counts credits, and reports every transfer.
 //
-//   device thread   send(), resend(), forget(), forgetBatch(), commit(): post to the others, never
-//   wait codec strand    encode, decode, digests; codec states and cut contexts live here io thread
-//   frames, streams, credits, kept replies
+// clang-format off
+//   device thread   send(), resend(), forget(), forgetBatch(), commit(): post to the others, never wait
+//   codec strand    encode, decode, digests; codec states and cut contexts live here
+//   io thread       frames, streams, credits, kept replies
+// clang-format on
 //
 // Tensors of the codec `none` skip the codec strand and are never copied: the socket reads from the
 // stage's own memory, and into memory that the stage computes on.
@@ -161,6 +163,7 @@ class TensorLink : public EngineLink,
   void checkTensor(const Stream& stream, std::uint64_t encodedBytes) const;
   void checkBlob(const Stream& stream, std::uint64_t encodedBytes) const;
   void takeCredit(const Key& key);
+  void receivedFetch(std::span<const std::byte> metadata);
   void finishStream(Stream&& stream);
   void receivedReport(const ReceivedReport& report);
   void settle(const std::shared_ptr<Pending>& pending);
@@ -188,6 +191,7 @@ class TensorLink : public EngineLink,
   std::uint64_t lastStream_ = 0;
   std::map<Key, std::shared_ptr<Encoding>> kept_;
   std::multimap<Key, std::shared_ptr<Pending>> pending_;
+  bool blobUnderWay_ = false;  // server: a Fetch is not yet answered and acknowledged
   std::set<std::tuple<Phase, std::uint64_t, std::uint32_t>> inFlight_;  // server: credits in use
 
   // codec strand

@@ -99,6 +99,7 @@ StepDecision decisionFromWire(std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::Step>(FrameKind::step, metadata);
   StepDecision decision;
   decision.step = proto.step();
+  if (decision.step == 0) refuse("a Step has the number 0; steps count from 1");
   decision.apply = proto.apply();
   if (proto.learning_rates_size() != 1) {
     refuse("a Step has " + std::to_string(proto.learning_rates_size()) +

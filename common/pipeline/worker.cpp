@@ -9,6 +9,10 @@ namespace cleave {
 void Mailbox::deliver(Message message) {
   {
     const std::lock_guard lock(mutex_);
+    if (messages_.size() >= most_) {
+      throw ProtocolError("too-many-in-flight",
+                          "more than " + std::to_string(most_) + " messages wait to be dealt with");
+    }
     messages_.push_back(std::move(message));
   }
   device_.notify();

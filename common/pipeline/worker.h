@@ -18,15 +18,19 @@ namespace cleave {
 using ActionFunction = std::function<Result(Work work)>;
 using ActionTable = std::array<ActionFunction, kActionKinds>;
 
-// Where a link leaves what has arrived, until the device thread looks. Any thread.
+// Where a link leaves what has arrived, until the device thread looks. Any thread. A peer that
+// sends more than what was agreed, while the device is busy with others, gets ProtocolError
+// "too-many-in-flight".
 class Mailbox {
  public:
-  explicit Mailbox(DeviceExecutor& device) : device_(device) {}
+  Mailbox(DeviceExecutor& device, std::uint32_t inFlight)
+      : device_(device), most_(std::size_t{8} * inFlight + 64) {}
   void deliver(Message message);
   std::vector<Message> takeAll();
 
  private:
   DeviceExecutor& device_;
+  const std::size_t most_;
   std::mutex mutex_;
   std::vector<Message> messages_;
 };
