@@ -268,9 +268,9 @@ TEST_CASE("a batch is done before the next one, which waited for its update, beg
   CHECK(server.engine.batch()->step == 2);
 }
 
-TEST_CASE("a Step numbered 0 changes nothing") {
+TEST_CASE("a Step numbered 0 is refused") {
   Server server;
-  server.receive(decisionOf(0));
+  CHECK(codeOf([&] { server.receive(decisionOf(0)); }) == "step-conflict");
 }
 
 TEST_CASE("weights are fetched between batches only") {
