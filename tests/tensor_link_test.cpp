@@ -356,8 +356,8 @@ struct HostileClient {
     return "";
   }
 
-  asio::io_context io;  // never runs: what is posted does not matter here
-  asio::thread_pool codecThreads{1};
+  asio::thread_pool codecThreads{1};  // outlives what waits in io
+  asio::io_context io;                // never runs: what is posted does not matter here
   std::vector<Message> delivered;
   std::shared_ptr<TensorLink> link;
   wire::Tensor tensor;

@@ -41,7 +41,7 @@ TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> co
       connection_(std::move(connection)),
       pool_(std::move(pool)),
       io_(std::move(io)),
-      codecStrand_(boost::asio::make_strand(std::move(codecThreads))),
+      codecStrand_(boost::asio::make_strand(codecThreads)),
       deliver_(std::move(deliver)),
       record_(std::move(record)) {}
 
