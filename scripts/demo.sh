@@ -32,7 +32,7 @@ done
 ./scripts/setup.sh --run-only
 started=$SECONDS
 echo "demo: building (the first time takes some minutes)"
-cmake --preset release -DBUILD_TESTING=OFF >/dev/null
+cmake --preset release >/dev/null
 cmake --build --preset release --target cleave-client cleave-server
 echo "demo: built in $((SECONDS - started)) s"
 
