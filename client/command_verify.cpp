@@ -177,12 +177,7 @@ StepDecision Verification::decide(const BodyDone& done) {
   return decision_;
 }
 
-TensorView Verification::view(const Batch& batch) const {
-  TensorSpec spec{
-      DType::f32, {static_cast<std::int64_t>(batch.samples())}, MemoryOrder::contiguous};
-  for (const std::int64_t dim : run_.data.train->sampleShape()) spec.shape.push_back(dim);
-  return {batch.inputs.data(), spec};
-}
+TensorView Verification::view(const Batch& batch) const { return viewOf(batch, *run_.data.train); }
 
 void Verification::trainStep(std::uint64_t step, const Batch& batch) {
   const std::uint32_t count = microBatchCount(batch.samples(), run_.settings.microBatches);

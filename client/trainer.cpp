@@ -4,10 +4,16 @@
 
 #include <cmath>
 
-#include "client/data/loader.h"
 #include "common/core/clock.h"
 
 namespace cleave {
+
+TensorView viewOf(const Batch& batch, const Dataset& data) {
+  TensorSpec spec{
+      DType::f32, {static_cast<std::int64_t>(batch.samples())}, MemoryOrder::contiguous};
+  for (const std::int64_t dim : data.sampleShape()) spec.shape.push_back(dim);
+  return {batch.inputs.data(), spec};
+}
 
 std::vector<std::optional<double>> means(const BatchMetrics& metrics) {
   std::vector<std::optional<double>> values;
@@ -141,10 +147,7 @@ void Trainer::evaluate(std::uint64_t epoch) {
 BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch,
                                const Batch& batch) {
   const SteadyTime start = now();
-  TensorSpec spec{
-      DType::f32, {static_cast<std::int64_t>(batch.samples())}, MemoryOrder::contiguous};
-  for (const std::int64_t dim : data_.train->sampleShape()) spec.shape.push_back(dim);
-  stage_.beginBatch({batch.inputs.data(), spec}, batch.labels);
+  stage_.beginBatch(viewOf(batch, *data_.train), batch.labels);
   const MicroBatch at{phase, step, 0, microBatchCount(batch.samples(), settings_.microBatches),
                       batch.samples()};
   session_.runBatch(at);

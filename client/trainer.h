@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "client/data/loader.h"
 #include "client/progress.h"
 #include "client/session.h"
 #include "client/settings.h"
@@ -35,8 +36,7 @@ class Trainer {
  private:
   void trainEpoch(std::uint64_t epoch);
   void evaluate(std::uint64_t epoch);
-  BatchMetrics runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch,
-                        const struct Batch& batch);
+  BatchMetrics runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch, const Batch& batch);
   void recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics,
                   double seconds);
   bool stepsLeft() const { return result_.steps < totalSteps_; }
@@ -64,6 +64,9 @@ class Trainer {
 // becomes the gradients' global norm. Throws RunError "non-finite".
 StepDecision decideStep(std::uint64_t step, double learningRate, const GradientReport& head,
                         const GradientReport& body, const GradientReport& tail, double& norm);
+
+// A loaded batch as stages take it: f32 [samples, sample shape…]. Borrows the batch's memory.
+TensorView viewOf(const Batch& batch, const Dataset& data);
 
 // Each metric's mean, in the order of metricNames().
 std::vector<std::optional<double>> means(const BatchMetrics& metrics);

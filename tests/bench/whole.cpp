@@ -36,10 +36,7 @@ int run(const CommonOptions& options, int threads) {
   while (steps < total) {
     const auto batch = loader.next();
     if (!batch) break;
-    TensorSpec spec{
-        DType::f32, {static_cast<std::int64_t>(batch->samples())}, MemoryOrder::contiguous};
-    for (const std::int64_t dim : data.train->sampleShape()) spec.shape.push_back(dim);
-    whole.runBatch(Phase::train, ++steps, settings.microBatches, {batch->inputs.data(), spec},
+    whole.runBatch(Phase::train, ++steps, settings.microBatches, viewOf(*batch, *data.train),
                    batch->labels);
     whole.update({steps, true, {settings.learningRate}, 1, 1});
     samples += batch->samples();
