@@ -122,22 +122,6 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   return options;
 }
 
-std::int64_t parameterCount(const std::vector<BlockRow>& blocks, int first, int last) {
-  std::int64_t count = 0;
-  for (int index = first; index < last; ++index) {
-    count += blocks[static_cast<std::size_t>(index)].parameterCount;
-  }
-  return count;
-}
-
-std::int64_t bufferCount(const std::vector<BlockRow>& blocks, int first, int last) {
-  std::int64_t count = 0;
-  for (int index = first; index < last; ++index) {
-    count += blocks[static_cast<std::size_t>(index)].bufferCount;
-  }
-  return count;
-}
-
 std::size_t serverBytes(const RunPlan& plan) {
   const std::uint32_t samples = plan.maxMicroBatchSamples();
   double tensors = 0;  // sums of what a client asks for may exceed any integer

@@ -37,10 +37,6 @@ RunPlan planRun(const wire::RunSpec& spec);
 // What a tensor link needs of a plan; the caller adds what is its own.
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 
-// Elements of the blocks' parameters, and of their buffers.
-std::int64_t parameterCount(const std::vector<BlockRow>& blocks, int first, int last);
-std::int64_t bufferCount(const std::vector<BlockRow>& blocks, int first, int last);
-
 // Bytes the server needs for a run: the body with what autograd saves, the four flows' tensors and
 // the kept replies of the micro-batches in flight.
 std::size_t serverBytes(const RunPlan& plan);

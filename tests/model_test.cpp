@@ -1,4 +1,5 @@
 // Models, their blocks, and the tensors between them and the wire.
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -6,13 +7,17 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <set>
+#include <sstream>
 
 #include "common/core/buffer.h"
 #include "common/core/random.h"
 #include "common/model/blocks.h"
 #include "common/model/model.h"
+#include "common/model/stage.h"
 #include "common/model/torch_tensor.h"
 
 namespace cleave::test {
@@ -72,7 +77,13 @@ std::vector<ModelSpec> someSpecs() {
       spec("mlp", {2, 3, 4, 5}, {{"width", "16"}, {"depth", "3"}, {"dropout", "0.5"}}),
       spec("small_cnn"),
       spec("small_cnn", {3, 17, 9}, {{"width", "4"}, {"dropout", "0"}}),
+      spec("mobilenet_v2", {3, 40, 33}, {{"width", "0.25"}}),
+      spec("mobilenet_v2", {1, 128, 128}, {{"width", "0.1"}, {"tail", "prototype"}}),
   };
+}
+
+TensorRow rowOf(const NamedTensor& named, bool isBuffer) {
+  return {named.name, named.tensor.sizes().vec(), isBuffer, named.tensor.scalar_type()};
 }
 
 TEST_CASE("rows say what the built blocks are") {
@@ -90,21 +101,21 @@ TEST_CASE("rows say what the built blocks are") {
       Shape expected = row.outputShape;
       expected.insert(expected.begin(), 3);
       CHECK(x.sizes().vec() == expected);
-      std::int64_t parameters = 0;
+      std::vector<TensorRow> built;
       for (const NamedTensor& named : block->parameters()) {
-        CHECK(named.name.starts_with(row.name + "."));
         CHECK(named.tensor.requires_grad());
-        parameters += named.tensor.numel();
+        built.push_back(rowOf(named, false));
       }
-      CHECK(parameters == row.parameterCount);
-      std::int64_t buffers = 0;
       for (const NamedTensor& named : block->buffers()) {
-        CHECK(named.name.starts_with(row.name + "."));
         CHECK_FALSE(named.tensor.requires_grad());
-        buffers += named.tensor.numel();
+        built.push_back(rowOf(named, true));
       }
-      CHECK(buffers == row.bufferCount);
-      CHECK((row.normValuesPerSample > 0) == (row.bufferCount > 0));
+      CHECK(built.size() == row.tensors.size());
+      for (const TensorRow& tensor : built) {
+        CHECK(tensor.name.starts_with(row.name + "."));
+        CHECK(std::count(row.tensors.begin(), row.tensors.end(), tensor) == 1);
+      }
+      CHECK((row.normValuesPerSample > 0) == (bufferCount({row}, 0, 1) > 0));
     }
     CHECK(blocks.back().outputShape == Shape{model.classes});
   }
@@ -132,6 +143,93 @@ TEST_CASE("parameters have the names that published weights have") {
   CHECK(namesOf(cnn.buffers()).at(0) == "bn1.running_mean");
   CHECK(namesOf(cnn.buffers()).at(1) == "bn1.running_var");
   CHECK(namesOf(cnn.buffers()).at(2) == "bn1.num_batches_tracked");
+}
+
+// tests/data/NAME, line by line, each cut at blanks.
+std::vector<std::vector<std::string>> dataLines(const std::string& name) {
+  std::ifstream file(std::string(CLEAVE_SOURCE_DIR) + "/tests/data/" + name);
+  REQUIRE(file);
+  std::vector<std::vector<std::string>> lines;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    lines.emplace_back(std::istream_iterator<std::string>(words),
+                       std::istream_iterator<std::string>());
+  }
+  return lines;
+}
+
+TEST_CASE("mobilenet_v2 has torchvision's 314 names and shapes") {
+  ModelSpec model = spec("mobilenet_v2", {3, 224, 224});
+  model.classes = 1000;
+  std::map<std::string, Shape> ours;
+  for (const BlockRow& block : blocksOf(model)) {
+    for (const TensorRow& tensor : block.tensors) ours[tensor.name] = tensor.shape;
+  }
+  std::map<std::string, Shape> published;
+  for (const auto& line : dataLines("mobilenet_v2_tensors.txt")) {
+    Shape& shape = published[line.at(0)];
+    for (std::size_t d = 1; d < line.size(); ++d) shape.push_back(std::stoll(line[d]));
+  }
+  CHECK(published.size() == 314);
+  CHECK(ours == published);
+}
+
+TEST_CASE("mobilenet_v2's cuts have the experiments' shapes") {
+  const std::vector<BlockRow> blocks = blocksOf(spec("mobilenet_v2", {3, 224, 224}));
+  const auto [cut0, cut1] = findModel("mobilenet_v2").defaultCuts(spec("mobilenet_v2"));
+  CHECK(blocks.at(static_cast<std::size_t>(cut0 - 1)).name == "features.0.1");
+  CHECK(blocks.at(static_cast<std::size_t>(cut0 - 1)).outputShape == Shape{32, 112, 112});
+  CHECK(blocks.at(static_cast<std::size_t>(cut1 - 1)).name == "features.18");
+  CHECK(blocks.at(static_cast<std::size_t>(cut1 - 1)).outputShape == Shape{1280, 7, 7});
+  const auto prototype =
+      blocksOf(spec("mobilenet_v2", {3, 224, 224}, {{"tail", "prototype"}, {"width", "1.4"}}));
+  CHECK(prototype.at(prototype.size() - 3).outputShape == Shape{1792, 1, 1});
+  // 4 x 4 values are too many to pool of 2 x 2.
+  CHECK_THROWS_AS(blocksOf(spec("mobilenet_v2", {3, 56, 56}, {{"tail", "prototype"}})), UsageError);
+}
+
+// As tests/oracle/mobilenet_v2.py has them.
+at::Tensor pattern(const std::string& name, const Shape& shape) {
+  std::int64_t key = 0;
+  for (std::size_t k = 0; k < name.size(); ++k) key += static_cast<std::int64_t>(k + 1) * name[k];
+  at::Tensor tensor = at::empty(shape);
+  float* out = tensor.mutable_data_ptr<float>();
+  for (std::int64_t j = 0; j < tensor.numel(); ++j) {
+    out[j] = static_cast<float>(static_cast<double>((j * 7919 + key * 104729) % 2003) / 2003);
+  }
+  return tensor;
+}
+
+TEST_CASE("mobilenet_v2 computes what torchvision's computes") {
+  const std::vector<BlockRow> blocks = blocksOf(spec("mobilenet_v2", {3, 72, 56}));
+  ModelPart part = wholeOf(blocks);
+  const at::NoGradGuard noGrad;
+  for (const NamedTensor& named : weightsOf(part)) {
+    if (named.tensor.scalar_type() == at::kLong) continue;
+    const Shape shape = named.tensor.sizes().vec();
+    at::Tensor value = pattern(named.name, shape);
+    if (shape.size() > 1) {
+      const double fanIn = static_cast<double>(elementCount(shape) / shape[0]);
+      value = value.sub(0.5).mul(4 / std::sqrt(fanIn));
+    } else if (named.name.ends_with(".running_var") || named.name.ends_with(".weight")) {
+      value = value.add(0.5);
+    } else {
+      value = value.sub(0.5);
+    }
+    at::Tensor(named.tensor).copy_(value);
+  }
+  const at::Tensor input = pattern("input", {2, 3, 72, 56}).sub(0.5).mul(4);
+  const at::Tensor logits =
+      part.forward(canonical(input, MemoryOrder::channelsLast), {1, {Phase::eval, 1, 0, 1, 2}});
+  const auto published = dataLines("mobilenet_v2_logits.txt");
+  REQUIRE(published.size() == 2);
+  for (std::size_t sample = 0; sample < 2; ++sample) {
+    REQUIRE(published[sample].size() == 10);
+    for (std::size_t c = 0; c < 10; ++c) {
+      const float ours = logits.const_data_ptr<float>()[sample * 10 + c];
+      CHECK(ours == Approx(std::stod(published[sample][c])).margin(1e-4));
+    }
+  }
 }
 
 TEST_CASE("initial weights are uniform within 1 / sqrt(inputs)") {
@@ -332,7 +430,7 @@ TEST_CASE("an unknown model is named with the nearest known one") {
   const UsageError error = usageError([] { findModel("small_cnm"); });
   CHECK(error.code() == "unknown-model");
   CHECK(error.what() == std::string("there is no model 'small_cnm'"));
-  CHECK(error.fix() == "did you mean small_cnn? known: small_cnn, mlp");
+  CHECK(error.fix() == "did you mean small_cnn? known: small_cnn, mlp, mobilenet_v2");
 }
 
 TEST_CASE("model parameters are refused with their range") {

@@ -1,9 +1,12 @@
 #include "common/model/blocks.h"
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/hardtanh.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/mul.h>
@@ -11,8 +14,10 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <stdexcept>
 #include <utility>
 
 #include "common/core/random.h"
@@ -39,27 +44,57 @@ at::Tensor uniformParameter(std::uint64_t seed, const std::string& name, const S
   return canonical(values, cutOrder(shape.size())).set_requires_grad(true);
 }
 
-// A layer with weight and bias; `inputs` feed one output.
+double initialBound(InitialWeight initial, std::int64_t fanIn, std::int64_t fanOut) {
+  const double kUniform = std::sqrt(3.0);  // bound of a uniform distribution of deviation 1
+  switch (initial) {
+    case InitialWeight::heFanOut:
+      return kUniform * std::sqrt(2 / static_cast<double>(fanOut));
+    case InitialWeight::small:
+      return kUniform * 0.01;
+    case InitialWeight::inverseFanIn:
+      break;
+  }
+  return 1 / std::sqrt(static_cast<double>(fanIn));
+}
+
+// A layer with a weight and, perhaps, a bias.
+struct WeightRow {
+  std::string name;  // of the layer
+  Shape shape;       // of the weight: [outputs, …]
+  std::int64_t fanIn = 1, fanOut = 1;
+  bool hasBias = true;
+  InitialWeight initial = InitialWeight::inverseFanIn;
+
+  std::vector<TensorRow> tensors() const {
+    std::vector<TensorRow> rows = {{name + ".weight", shape}};
+    if (hasBias) rows.push_back({name + ".bias", {shape[0]}});
+    return rows;
+  }
+};
+
 class WeightedBlock : public Block {
  public:
-  WeightedBlock(std::uint64_t seed, const std::string& name, const Shape& weightShape,
-                std::int64_t inputs)
-      : weight_{name + ".weight", {}}, bias_{name + ".bias", {}} {
-    const double bound = 1 / std::sqrt(static_cast<double>(inputs));
-    weight_.tensor = uniformParameter(seed, weight_.name, weightShape, bound);
-    bias_.tensor = uniformParameter(seed, bias_.name, {weightShape[0]}, bound);
+  WeightedBlock(std::uint64_t seed, const WeightRow& row) : weight_{row.name + ".weight", {}} {
+    const double bound = initialBound(row.initial, row.fanIn, row.fanOut);
+    weight_.tensor = uniformParameter(seed, weight_.name, row.shape, bound);
+    if (!row.hasBias) return;
+    bias_.name = row.name + ".bias";
+    const double biasBound = row.initial == InitialWeight::inverseFanIn ? bound : 0;
+    bias_.tensor = uniformParameter(seed, bias_.name, {row.shape[0]}, biasBound);
   }
-  std::vector<NamedTensor> parameters() const override { return {weight_, bias_}; }
+  std::vector<NamedTensor> parameters() const override {
+    if (!bias_.tensor.defined()) return {weight_};
+    return {weight_, bias_};
+  }
 
  protected:
   NamedTensor weight_;
-  NamedTensor bias_;
+  NamedTensor bias_;  // undefined where the layer has none
 };
 
 class Linear : public WeightedBlock {
  public:
-  Linear(std::uint64_t seed, const std::string& name, std::int64_t inputs, std::int64_t outputs)
-      : WeightedBlock(seed, name, {outputs, inputs}, inputs) {}
+  using WeightedBlock::WeightedBlock;
   at::Tensor forward(const at::Tensor& x, const BlockContext&) override {
     return at::linear(x, weight_.tensor, bias_.tensor);
   }
@@ -67,16 +102,15 @@ class Linear : public WeightedBlock {
 
 class Conv2d : public WeightedBlock {
  public:
-  Conv2d(std::uint64_t seed, const std::string& name, std::int64_t inputs, std::int64_t outputs,
-         std::int64_t kernel, std::int64_t padding)
-      : WeightedBlock(seed, name, {outputs, inputs, kernel, kernel}, inputs * kernel * kernel),
-        padding_(padding) {}
+  Conv2d(std::uint64_t seed, const WeightRow& row, const Conv2dOptions& options)
+      : WeightedBlock(seed, row), options_(options) {}
   at::Tensor forward(const at::Tensor& x, const BlockContext&) override {
-    return at::conv2d(x, weight_.tensor, bias_.tensor, 1, padding_);
+    return at::conv2d(x, weight_.tensor, bias_.tensor, options_.stride, options_.padding, 1,
+                      options_.groups);
   }
 
  private:
-  std::int64_t padding_;
+  Conv2dOptions options_;
 };
 
 class BatchNorm : public Block {
@@ -119,6 +153,33 @@ class Dropout : public Block {
  private:
   std::string name_;
   float p_;
+};
+
+// Layers in a row, with or without the input added to the last one's output.
+class JoinedBlock : public Block {
+ public:
+  JoinedBlock(std::vector<std::unique_ptr<Block>> layers, bool addInput)
+      : layers_(std::move(layers)), addInput_(addInput) {}
+
+  at::Tensor forward(const at::Tensor& input, const BlockContext& context) override {
+    at::Tensor x = input;
+    for (const auto& layer : layers_) x = layer->forward(x, context);
+    return addInput_ ? at::add(input, x) : x;
+  }
+  std::vector<NamedTensor> parameters() const override { return collect(&Block::parameters); }
+  std::vector<NamedTensor> buffers() const override { return collect(&Block::buffers); }
+
+ private:
+  std::vector<NamedTensor> collect(std::vector<NamedTensor> (Block::*of)() const) const {
+    std::vector<NamedTensor> all;
+    for (const auto& layer : layers_) {
+      for (NamedTensor& tensor : (*layer.*of)()) all.push_back(std::move(tensor));
+    }
+    return all;
+  }
+
+  std::vector<std::unique_ptr<Block>> layers_;
+  bool addInput_;
 };
 
 // A block without state.
@@ -180,6 +241,7 @@ BlockRow& BlockChain::append(const std::string& name) {
   BlockRow& row = rows_.emplace_back();
   row.name = name;
   row.outputShape = shape_;
+  row.savedPerSample = elementCount(shape_);
   return row;
 }
 
@@ -189,40 +251,49 @@ void BlockChain::requireRank(const std::string& name, std::size_t rank, const ch
                  " a sample");
 }
 
-void BlockChain::linear(const std::string& name, std::int64_t outputs) {
+void BlockChain::linear(const std::string& name, std::int64_t outputs, InitialWeight initial) {
   requireRank(name, 1, "one dimension of features");
   const std::int64_t inputs = shape_[0];
   shape_ = {outputs};
+  const WeightRow weight{name, {outputs, inputs}, inputs, outputs, true, initial};
   BlockRow& row = append(name);
-  row.parameterCount = inputs * outputs + outputs;
-  row.make = [=](std::uint64_t seed) {
-    return std::make_unique<Linear>(seed, name, inputs, outputs);
-  };
+  row.tensors = weight.tensors();
+  row.make = [weight](std::uint64_t seed) { return std::make_unique<Linear>(seed, weight); };
 }
 
-void BlockChain::conv2d(const std::string& name, std::int64_t channels, std::int64_t kernel,
-                        std::int64_t padding) {
+void BlockChain::conv2d(const std::string& name, const Conv2dOptions& options) {
   requireRank(name, 3, "images [channels, height, width]");
-  const std::int64_t inputs = shape_[0];
-  const std::int64_t height = shape_[1] + 2 * padding - kernel + 1;
-  const std::int64_t width = shape_[2] + 2 * padding - kernel + 1;
-  if (height < 1 || width < 1) {
+  const std::int64_t kernel = options.kernel;
+  const std::int64_t inputs = shape_[0] / options.groups;
+  const auto positions = [&](std::int64_t size) {
+    const std::int64_t room = size + 2 * options.padding - kernel;
+    return room < 0 ? 0 : room / options.stride + 1;
+  };
+  const Shape after = {options.channels, positions(shape_[1]), positions(shape_[2])};
+  if (after[1] < 1 || after[2] < 1) {
     throw badShape("block " + name + " leaves nothing of " + toString(shape_) +
                    ": its windows are " + std::to_string(kernel) + " wide");
   }
-  shape_ = {channels, height, width};
+  shape_ = after;
+  const WeightRow weight{name,
+                         {options.channels, inputs, kernel, kernel},
+                         inputs * kernel * kernel,
+                         options.channels / options.groups * kernel * kernel,
+                         options.bias,
+                         options.initial};
   BlockRow& row = append(name);
-  row.parameterCount = channels * inputs * kernel * kernel + channels;
-  row.make = [=](std::uint64_t seed) {
-    return std::make_unique<Conv2d>(seed, name, inputs, channels, kernel, padding);
-  };
+  row.tensors = weight.tensors();
+  row.make = [=](std::uint64_t seed) { return std::make_unique<Conv2d>(seed, weight, options); };
 }
 
 void BlockChain::batchNorm(const std::string& name) {
   const std::int64_t channels = shape_[0];
   BlockRow& row = append(name);
-  row.parameterCount = 2 * channels;
-  row.bufferCount = 2 * channels + 1;
+  row.tensors = {{name + ".weight", {channels}},
+                 {name + ".bias", {channels}},
+                 {name + ".running_mean", {channels}, true},
+                 {name + ".running_var", {channels}, true},
+                 {name + ".num_batches_tracked", {}, true, at::kLong}};
   row.normValuesPerSample = elementCount(shape_) / channels;
   row.make = [=](std::uint64_t) { return std::make_unique<BatchNorm>(name, channels); };
 }
@@ -231,15 +302,36 @@ void BlockChain::relu(const std::string& name) {
   append(name).make = makeFunctionBlock([](const at::Tensor& x) { return at::relu(x); });
 }
 
-void BlockChain::maxPool2d(const std::string& name, std::int64_t size) {
+void BlockChain::relu6(const std::string& name) {
+  BlockRow& row = append(name);
+  if (inGroup_) {
+    // In place: nobody else needs the layer's output before it.
+    row.savedPerSample = 0;
+    row.make = makeFunctionBlock([](at::Tensor x) { return at::hardtanh_(x, 0, 6); });
+  } else {
+    row.make = makeFunctionBlock([](const at::Tensor& x) { return at::hardtanh(x, 0, 6); });
+  }
+}
+
+void BlockChain::pool2d(const std::string& name, std::int64_t size) {
   requireRank(name, 3, "images [channels, height, width]");
   if (shape_[1] < size || shape_[2] < size) {
     throw badShape("block " + name + " leaves nothing of " + toString(shape_) + ": it pools " +
                    std::to_string(size) + " x " + std::to_string(size) + " values into one");
   }
   shape_ = {shape_[0], shape_[1] / size, shape_[2] / size};
+}
+
+void BlockChain::maxPool2d(const std::string& name, std::int64_t size) {
+  pool2d(name, size);
   append(name).make =
       makeFunctionBlock([size](const at::Tensor& x) { return at::max_pool2d(x, size); });
+}
+
+void BlockChain::averagePool2d(const std::string& name, std::int64_t size) {
+  pool2d(name, size);
+  append(name).make =
+      makeFunctionBlock([size](const at::Tensor& x) { return at::avg_pool2d(x, size); });
 }
 
 void BlockChain::globalAveragePool(const std::string& name) {
@@ -255,6 +347,48 @@ void BlockChain::flatten(const std::string& name) {
 
 void BlockChain::dropout(const std::string& name, double p) {
   append(name).make = [=](std::uint64_t) { return std::make_unique<Dropout>(name, p); };
+}
+
+void BlockChain::group(const std::string& name, const std::function<void()>& append) {
+  join(name, append, false);
+}
+
+void BlockChain::residual(const std::string& name, const std::function<void()>& append) {
+  join(name, append, true);
+}
+
+void BlockChain::join(const std::string& name, const std::function<void()>& append, bool addInput) {
+  const std::size_t first = rows_.size();
+  const Shape before = shape_;
+  inGroup_ = true;
+  append();
+  inGroup_ = false;
+  if (addInput && shape_ != before) {
+    throw std::logic_error("block " + name + " adds its input to an output of another shape");
+  }
+
+  BlockRow joined;
+  joined.name = name;
+  joined.outputShape = shape_;
+  std::vector<std::function<std::unique_ptr<Block>(std::uint64_t)>> makers;
+  for (std::size_t r = first; r < rows_.size(); ++r) {
+    BlockRow& row = rows_[r];
+    joined.tensors.insert(joined.tensors.end(), row.tensors.begin(), row.tensors.end());
+    joined.savedPerSample += row.savedPerSample;
+    if (row.normValuesPerSample > 0) {
+      std::int64_t& fewest = joined.normValuesPerSample;
+      fewest = fewest == 0 ? row.normValuesPerSample : std::min(fewest, row.normValuesPerSample);
+    }
+    makers.push_back(std::move(row.make));
+  }
+  if (addInput) joined.savedPerSample += elementCount(shape_);
+  joined.make = [makers = std::move(makers), addInput](std::uint64_t seed) {
+    std::vector<std::unique_ptr<Block>> layers;
+    for (const auto& make : makers) layers.push_back(make(seed));
+    return std::make_unique<JoinedBlock>(std::move(layers), addInput);
+  };
+  rows_.resize(first);
+  rows_.push_back(std::move(joined));
 }
 
 }  // namespace cleave

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "common/model/advice.h"
+#include "common/model/blocks.h"
 #include "common/model/torch_tensor.h"
 
 namespace cleave {
@@ -16,6 +17,7 @@ namespace cleave {
 // Each in the model's own file.
 ModelRow smallCnnModel();
 ModelRow mlpModel();
+ModelRow mobilenetV2Model();
 
 namespace {
 
@@ -59,10 +61,29 @@ double squareSum(const at::Tensor& gradient) {
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
+std::int64_t elementCountOf(const std::vector<BlockRow>& blocks, int first, int last,
+                            bool areBuffers) {
+  std::int64_t count = 0;
+  for (int b = first; b < last; ++b) {
+    for (const TensorRow& tensor : blocks[static_cast<std::size_t>(b)].tensors) {
+      if (tensor.isBuffer == areBuffers) count += elementCount(tensor.shape);
+    }
+  }
+  return count;
+}
+
 }  // namespace
 
+std::int64_t parameterCount(const std::vector<BlockRow>& blocks, int first, int last) {
+  return elementCountOf(blocks, first, last, false);
+}
+
+std::int64_t bufferCount(const std::vector<BlockRow>& blocks, int first, int last) {
+  return elementCountOf(blocks, first, last, true);
+}
+
 std::span<const ModelRow> modelTable() {
-  static const std::array rows = {smallCnnModel(), mlpModel()};
+  static const std::array rows = {smallCnnModel(), mlpModel(), mobilenetV2Model()};
   return rows;
 }
 
@@ -129,6 +150,19 @@ double ModelParameters::number(const std::string& key, double least, double grea
                        "a number from " + shortNumber(least) + " to " + shortNumber(greatest));
   }
   return *value;
+}
+
+std::string ModelParameters::choice(const std::string& key,
+                                    const std::vector<std::string>& choices) {
+  known_.push_back(key);
+  const auto found = spec_.parameters.find(key);
+  if (found == spec_.parameters.end()) return choices.front();
+  if (std::find(choices.begin(), choices.end(), found->second) != choices.end()) {
+    return found->second;
+  }
+  std::string list;
+  for (const std::string& known : choices) list += (list.empty() ? "" : " or ") + known;
+  throw badParameter(spec_, key, list);
 }
 
 void ModelParameters::finish() const {

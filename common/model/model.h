@@ -49,17 +49,32 @@ class Block {
   virtual std::vector<NamedTensor> buffers() const { return {}; }
 };
 
+// A parameter or buffer of a block that is not built.
+struct TensorRow {
+  std::string name;  // "conv1.weight"
+  Shape shape;
+  bool isBuffer = false;
+  at::ScalarType type = at::kFloat;
+
+  bool operator==(const TensorRow&) const = default;
+};
+
 struct BlockRow {
   std::string name;
-  Shape outputShape;                // without the batch
-  std::int64_t parameterCount = 0;  // elements
-  std::int64_t bufferCount = 0;
-  // Values a batch norm of this block sees per channel and sample; 0: the block has none. Times the
-  // samples of a micro-batch it must be at least 2.
+  Shape outputShape;  // without the batch
+  std::vector<TensorRow> tensors;
+  // Values that forward leaves in memory for backward, a sample: the outputs of all its layers.
+  std::int64_t savedPerSample = 0;
+  // The fewest values that a batch norm of this block sees per channel and sample; 0: the block has
+  // none. Times the samples of a micro-batch it must be at least 2.
   std::int64_t normValuesPerSample = 0;
   std::function<std::unique_ptr<Block>(std::uint64_t seed)>
       make;  // initial values from (seed, parameter name)
 };
+
+// Elements of the parameters, or of the buffers, of blocks [first, last).
+std::int64_t parameterCount(const std::vector<BlockRow>& blocks, int first, int last);
+std::int64_t bufferCount(const std::vector<BlockRow>& blocks, int first, int last);
 
 struct ModelRow {
   std::string_view name;
@@ -93,6 +108,8 @@ class ModelParameters {
   std::int64_t integer(const std::string& key, std::int64_t least, std::int64_t greatest,
                        std::int64_t defaultValue);
   double number(const std::string& key, double least, double greatest, double defaultValue);
+  // One of `choices`, of which the first is the default.
+  std::string choice(const std::string& key, const std::vector<std::string>& choices);
   void finish() const;
 
  private:

@@ -15,7 +15,7 @@ std::vector<BlockRow> smallCnnBlocks(const ModelSpec& spec) {
   BlockChain chain(spec);
   for (std::int64_t layer = 1; layer <= 3; ++layer) {
     const std::string number = std::to_string(layer);
-    chain.conv2d("conv" + number, width << (layer - 1), 3, 1);
+    chain.conv2d("conv" + number, {.channels = width << (layer - 1), .kernel = 3, .padding = 1});
     // Before batch norm and ReLU, which then work on a quarter of the values.
     chain.maxPool2d("pool" + number, 2);
     chain.batchNorm("bn" + number);

@@ -22,19 +22,17 @@ std::size_t bodyBytes(const StageOptions& options, std::uint32_t inFlight,
                       std::uint32_t maxSamples) {
   const std::vector<BlockRow> blocks = checkedBlocks(options);
   // In fp64: a peer's numbers may make more than an integer holds.
-  double parameters = 0;
-  double buffers = 0;
-  double outputs = 0;
-  for (int b = options.cuts.cut0; b < options.cuts.cut1; ++b) {
-    const BlockRow& block = blocks[static_cast<std::size_t>(b)];
-    parameters += static_cast<double>(block.parameterCount);
-    buffers += static_cast<double>(block.bufferCount);
-    outputs += static_cast<double>(elementCount(block.outputShape));
+  const auto [first, last] = options.cuts;
+  const auto parameters = static_cast<double>(parameterCount(blocks, first, last));
+  const auto buffers = static_cast<double>(bufferCount(blocks, first, last));
+  double saved = 0;
+  for (int b = first; b < last; ++b) {
+    saved += static_cast<double>(blocks[static_cast<std::size_t>(b)].savedPerSample);
   }
   const double parameterBytes =
       2.0 * sizeof(float) + static_cast<double>(optimizerStateBytes(options.optimizer));
   const double bytes = parameters * parameterBytes + buffers * sizeof(float) +
-                       2.0 * sizeof(float) * outputs * inFlight * maxSamples;
+                       2.0 * sizeof(float) * saved * inFlight * maxSamples;
   constexpr auto kMax = std::numeric_limits<std::size_t>::max();
   return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;
 }
