@@ -121,6 +121,7 @@ int trainCommand(const RunOptions& options) {
   bool hasModel = false;
   const SteadyTime start = now();
   try {
+    sendInitialWeights(run, stage, session);
     result = trainer.run();
     if (ok.weights_allowed()) {
       writeModel(run.folder + "/model.safetensors", stage, session.fetchWeights());

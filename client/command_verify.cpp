@@ -45,10 +45,10 @@ struct Comparison {
       note(std::isnan(difference) ? INFINITY : difference, name);
     }
   }
-  void add(float split, float whole, const std::string& name) {
+  // Floats become doubles without loss.
+  void add(double split, double whole, const std::string& name) {
     ++values;
-    if (std::memcmp(&split, &whole, sizeof split) != 0)
-      note(std::abs(double{split} - double{whole}), name);
+    if (std::memcmp(&split, &whole, sizeof split) != 0) note(std::abs(split - whole), name);
   }
 
   void note(double difference, const std::string& name) {
@@ -105,6 +105,7 @@ class Verification {
 
  private:
   StepDecision decide(const BodyDone& done);
+  StepDecision decisionOf(std::uint64_t step, double norm) const;
   void trainStep(std::uint64_t step, const Batch& batch);
   void evaluate();
   void compareGradients(std::uint64_t step);
@@ -118,7 +119,7 @@ class Verification {
   Recorder recorder_;
   ClientSession session_;
   Comparisons results_;
-  StepDecision decision_;
+  double norm_ = 0;  // of the split's gradients in the running step
   std::vector<NamedTensor> headGradients_, tailGradients_;
 };
 
@@ -141,6 +142,8 @@ Comparisons Verification::perform() {
       run_.plan, 0,
       clientActions(stage_, run_.threads, [this](const BodyDone& done) { return decide(done); }),
       true, files);
+  sendInitialWeights(run_, stage_, session_);
+  whole_.importWeights(run_.weights);
   Loader::Options options;
   options.batch = run_.settings.batch;
   options.shuffle = true;
@@ -171,10 +174,13 @@ Comparisons Verification::perform() {
 StepDecision Verification::decide(const BodyDone& done) {
   headGradients_ = copyGradients(stage_.head());
   tailGradients_ = copyGradients(stage_.tail());
-  double norm = 0;
-  decision_ = decideStep(done.step, run_.settings.learningRate, stage_.headReport(), done.report,
-                         stage_.tailReport(), norm);
-  return decision_;
+  norm_ = gradientNorm(done.step, stage_.headReport(), done.report, stage_.tailReport());
+  return decisionOf(done.step, norm_);
+}
+
+StepDecision Verification::decisionOf(std::uint64_t step, double norm) const {
+  const LearningRateOptions rates = learningRateOptions(run_.settings, *run_.data.train);
+  return decideStep(step, learningRate(rates, step), norm, run_.settings.clipNorm);
 }
 
 TensorView Verification::view(const Batch& batch) const { return viewOf(batch, *run_.data.train); }
@@ -186,7 +192,10 @@ void Verification::trainStep(std::uint64_t step, const Batch& batch) {
   whole_.runBatch(Phase::train, step, run_.settings.microBatches, view(batch), batch.labels);
   compareLosses(fmt::format(" in step {}", step));
   compareGradients(step);
-  whole_.update(decision_);
+  // Each decides for itself, and the norms must agree.
+  const double norm = std::sqrt(whole_.part().gradientReport().squareSum);
+  results_["gradient norm"].add(norm_, norm, fmt::format("step {}", step));
+  whole_.update(decisionOf(step, norm));
 }
 
 void Verification::evaluate() {

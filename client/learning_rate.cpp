@@ -12,15 +12,25 @@
 namespace cleave {
 namespace {
 
-double constant(double) { return 1; }
+double constant(const LearningRateOptions&, double) { return 1; }
 
 // Loshchilov and Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017, without
 // restarts.
-double cosine(double progress) { return 0.5 * (1 + std::cos(std::numbers::pi * progress)); }
+double cosine(const LearningRateOptions&, double progress) {
+  return 0.5 * (1 + std::cos(std::numbers::pi * progress));
+}
 
-constexpr std::array<LearningRateRow, 2> kTable = {{
-    {"constant", "the peak to the end", constant},
-    {"cosine", "half a cosine from the peak towards 0", cosine},
+double linear(const LearningRateOptions&, double progress) { return 1 - progress; }
+
+double polynomial(const LearningRateOptions& options, double progress) {
+  return std::pow(1 - progress, options.power);
+}
+
+constexpr std::array<LearningRateRow, 4> kTable = {{
+    {"constant", "the peak to the last step", constant},
+    {"cosine", "half a cosine from the peak to the end value", cosine},
+    {"linear", "a straight line from the peak to the end value", linear},
+    {"polynomial", "(1 - progress)^power between the peak and the end value", polynomial},
 }};
 
 const LearningRateRow& findRow(const std::string& name) {
@@ -49,7 +59,9 @@ double learningRate(const LearningRateOptions& options, std::uint64_t step) {
   }
   const std::uint64_t after = options.totalSteps > warmup ? options.totalSteps - warmup : 1;
   const double progress = static_cast<double>(step - warmup - 1) / static_cast<double>(after);
-  return options.peak * row.factor(std::min(progress, 1.0));
+  const double factor = row.factor(options, std::min(progress, 1.0));
+  // Written so that a factor of 1 is the peak to the bit.
+  return options.peak * factor + options.end * (1 - factor);
 }
 
 }  // namespace cleave

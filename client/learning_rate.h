@@ -16,13 +16,16 @@ struct LearningRateOptions {
   std::uint64_t warmupSteps =
       0;  // rises linearly from peak / warmupSteps at step 1 to peak at step warmupSteps
   std::uint64_t totalSteps = 1;
+  double end = 0;    // what schedules that fall fall to
+  double power = 1;  // polynomial's
 };
 
 struct LearningRateRow {
   std::string_view name;         // "cosine"
   std::string_view description;  // one line
-  // Factor of the peak at `progress` in [0, 1] after the warm-up.
-  double (*factor)(double progress);
+  // Where between `end` (0) and the peak (1) the rate is, at `progress` in [0, 1] after the
+  // warm-up.
+  double (*factor)(const LearningRateOptions& options, double progress);
 };
 std::span<const LearningRateRow> learningRateTable();
 

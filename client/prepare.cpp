@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
 #include <ctime>
+#include <fstream>
 #include <random>
+#include <span>
+#include <sstream>
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
@@ -45,6 +48,32 @@ int resolveThreads(int asked, bool serverIsHere) {
   return std::max(1, serverIsHere ? cores / 2 : cores);
 }
 
+// Those of the file that the run begins with. Throws UsageError: unreadable, or of another model.
+std::vector<NamedTensor> readWeights(const ClientSettings& settings,
+                                     const std::vector<BlockRow>& blocks) {
+  const std::string& path = settings.weightsFile;
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  content << file.rdbuf();
+  if (!file || !content) {
+    throw UsageError("no-weights", "cannot read the weights " + path + " (weights.file)",
+                     "give a safetensors file, or leave out weights to begin from the seed");
+  }
+  const std::string bytes = std::move(content).str();
+  std::vector<NamedTensor> weights =
+      fromSafetensors(std::as_bytes(std::span(bytes.data(), bytes.size())), path);
+  checkWeights(weights, blocks, settings.weightsExcept, path);
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    const auto& except = settings.weightsExcept;
+    if (std::find(except.begin(), except.end(), blocks[b].name) == except.end()) continue;
+    const int block = static_cast<int>(b);
+    for (const NamedTensor& anew : selectWeights(weights, blocks, block, block + 1)) {
+      std::erase_if(weights, [&](const NamedTensor& tensor) { return tensor.name == anew.name; });
+    }
+  }
+  return weights;
+}
+
 }  // namespace
 
 void addRunOptions(CLI::App& command, RunOptions& options) {
@@ -80,6 +109,7 @@ PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool same
        microBatchSize(leastBatch, microBatchCount(leastBatch, run.settings.microBatches),
                       microBatchCount(leastBatch, run.settings.microBatches) - 1)});
   checkBatchNorm(run.plan.blocks, least);
+  if (run.plan.initialWeights) run.weights = readWeights(run.settings, run.plan.blocks);
 
   run.hello.set_least_version(kWireVersion);
   run.hello.set_greatest_version(kWireVersion);
@@ -97,6 +127,14 @@ PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool same
     run.server = run.localServer->address();
   }
   return run;
+}
+
+void sendInitialWeights(const PreparedRun& run, ClientStage& stage, ClientSession& session) {
+  if (!run.plan.initialWeights) return;
+  stage.importWeights(run.weights);
+  const auto [cut0, cut1] = run.plan.stage.cuts;
+  session.sendWeights(std::make_shared<const std::vector<std::byte>>(
+      toSafetensors(selectWeights(run.weights, run.plan.blocks, cut0, cut1))));
 }
 
 }  // namespace cleave

@@ -17,6 +17,7 @@ struct PreparedRun {
   Datasets data;
   wire::Hello hello;
   RunPlan plan;
+  std::vector<NamedTensor> weights;  // to begin with, where the configuration names a file
   int threads = 1;
   std::string folder;
   std::unique_ptr<LocalServer> localServer;  // where no --server was given
@@ -28,5 +29,8 @@ struct PreparedRun {
 // whatever the configuration says. `sameThreads`: the server is asked to compute with as many
 // threads as the client.
 PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads);
+
+// Puts the run's initial weights, if it has any, in place at the client and at the server.
+void sendInitialWeights(const PreparedRun& run, ClientStage& stage, ClientSession& session);
 
 }  // namespace cleave

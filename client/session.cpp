@@ -172,7 +172,8 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
       [mailbox](Message message) { mailbox->deliver(std::move(message)); },
       [files](const TransferRecord& record) { files->transfer(record); });
   worker_ = std::make_shared<EngineWorker>(
-      EngineOptions{Role::client, plan.schedule, plan.microBatches, plan.inFlight, fetchGradients},
+      EngineOptions{Role::client, plan.schedule, plan.microBatches, plan.inFlight, fetchGradients,
+                    plan.initialWeights},
       link_, mailbox, std::move(table), [] {},
       [this](std::exception_ptr error) {
         asio::post(io_.context(), [this, error] { connection_->fail(error); });
@@ -218,6 +219,11 @@ void ClientSession::waitUntil(const std::function<bool()>& done) {
                    "look at its log, and run again");
   }
   throw interruptedError();
+}
+
+void ClientSession::sendWeights(SharedBytes weights) {
+  worker_->engine().sendWeights(std::move(weights));
+  waitUntil([this] { return worker_->engine().weightsInPlace(); });
 }
 
 void ClientSession::runBatch(const MicroBatch& at) {

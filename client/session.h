@@ -46,6 +46,8 @@ class ClientSession {
   void start(const RunPlan& plan, std::uint32_t errorEvery, ActionTable table, bool fetchGradients,
              std::shared_ptr<RunFiles> files);
 
+  // Sends the body's initial weights, and waits until they are in place there. Throws RunError.
+  void sendWeights(SharedBytes weights);
   // Runs one batch to its end. Throws RunError: whatever ended the run, such as the server's end or
   // Ctrl-C ("interrupted").
   void runBatch(const MicroBatch& at);

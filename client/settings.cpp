@@ -104,14 +104,16 @@ void readTraining(Config& config, ClientSettings& settings) {
   }
   checkAt(config, "train.optimizer", [&] { checkOptimizer(settings.optimizer); });
 
-  settings.learningRateSchedule = config.text("train.learning_rate.schedule", "constant");
-  settings.learningRate = config.number("train.learning_rate.peak", 0, 1e6, settings.learningRate);
+  LearningRateOptions& rate = settings.learningRate;
+  rate.schedule = config.text("train.learning_rate.schedule", rate.schedule);
+  checkAt(config, "train.learning_rate.schedule", [&] { learningRate(rate, 1); });
+  rate.peak = config.number("train.learning_rate.peak", 0, 1e6, rate.peak);
   settings.warmupEpochs = config.number("train.learning_rate.warmup_epochs", 0, 1e6, 0);
-  checkAt(config, "train.learning_rate.schedule", [&] {
-    LearningRateOptions options;
-    options.schedule = settings.learningRateSchedule;
-    learningRate(options, 1);
-  });
+  if (rate.schedule != "constant") rate.end = config.number("train.learning_rate.end", 0, 1e6, 0);
+  if (rate.schedule == "polynomial") {
+    rate.power = config.number("train.learning_rate.power", 0.01, 100, rate.power);
+  }
+  settings.clipNorm = config.number("train.clip_norm", 0, 1e12, 0);
   settings.evalBatch =
       static_cast<std::uint32_t>(config.integer("eval.batch", 1, 1 << 20, settings.evalBatch));
   settings.evalEvery =
@@ -157,6 +159,10 @@ ClientSettings readClientSettings(Config& config) {
   settings.name = config.text("run.name", "run");
   settings.seed = static_cast<std::uint64_t>(config.integer("run.seed", 0, kMany, 1));
   readModel(config, settings);
+  if (config.has("weights")) {
+    settings.weightsFile = config.text("weights.file");
+    settings.weightsExcept = config.texts("weights.except", std::vector<std::string>{});
+  }
   settings.data = readData(config, settings.seed);
   readTraining(config, settings);
   readCodecs(config, settings);
@@ -202,6 +208,14 @@ std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train
   return Loader::batches(train, settings.batch);
 }
 
+LearningRateOptions learningRateOptions(const ClientSettings& settings, const Dataset& train) {
+  LearningRateOptions options = settings.learningRate;
+  options.totalSteps = totalSteps(settings, train);
+  options.warmupSteps = static_cast<std::uint64_t>(
+      settings.warmupEpochs * static_cast<double>(stepsPerEpoch(settings, train)));
+  return options;
+}
+
 std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train) {
   const std::uint64_t all = settings.epochs * stepsPerEpoch(settings, train);
   return settings.maxSteps == 0 ? all : std::min(all, settings.maxSteps);
@@ -240,6 +254,7 @@ wire::RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train) 
   if (settings.wait.b2) spec.mutable_wait()->set_b2(*settings.wait.b2);
   spec.set_threads(static_cast<std::uint32_t>(settings.serverThreads));
   spec.set_steps_per_epoch(stepsPerEpoch(settings, train));
+  spec.set_initial_weights(!settings.weightsFile.empty());
   return spec;
 }
 

@@ -30,6 +30,8 @@ struct ClientSettings {
   std::string model;
   std::map<std::string, std::string> modelParameters;
   std::optional<Cuts> cuts;
+  std::string weightsFile;                 // safetensors to begin with; empty: from the seed
+  std::vector<std::string> weightsExcept;  // blocks that begin anew all the same
   DataSettings data;
   std::uint32_t batch = 64;
   std::uint32_t microBatches = 4;
@@ -38,9 +40,9 @@ struct ClientSettings {
   std::uint64_t epochs = 1;
   std::uint64_t maxSteps = 0;  // 0: no limit
   OptimizerSpec optimizer;
-  std::string learningRateSchedule;
-  double learningRate = 0.1;
+  LearningRateOptions learningRate;  // without the steps, which depend on the data
   double warmupEpochs = 0;
+  double clipNorm = 0;  // most that the gradients' global norm may be; 0: no limit
   std::uint32_t evalBatch = 256;
   std::uint32_t evalEvery = 1;                // epochs
   std::map<std::string, std::string> codecs;  // flow -> spec
@@ -66,6 +68,8 @@ Datasets openDatasets(const DataSettings& settings);
 wire::RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train);
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train);
+// The learning rate's options, with the run's steps.
+LearningRateOptions learningRateOptions(const ClientSettings& settings, const Dataset& train);
 // All steps of the run: epochs, unless maxSteps is less.
 std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train);
 

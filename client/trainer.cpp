@@ -26,9 +26,8 @@ std::vector<std::optional<double>> means(const BatchMetrics& metrics) {
   return values;
 }
 
-StepDecision decideStep(std::uint64_t step, double learningRate, const GradientReport& head,
-                        const GradientReport& body, const GradientReport& tail, double& norm) {
-  norm = std::sqrt(head.squareSum + body.squareSum + tail.squareSum);
+double gradientNorm(std::uint64_t step, const GradientReport& head, const GradientReport& body,
+                    const GradientReport& tail) {
   const char* part = !head.finite   ? "head"
                      : !body.finite ? "body"
                      : !tail.finite ? "tail"
@@ -36,9 +35,19 @@ StepDecision decideStep(std::uint64_t step, double learningRate, const GradientR
   if (part != nullptr) {
     throw RunError(
         "non-finite", fmt::format("the gradients of the {} are not finite in step {}", part, step),
-        "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
+        "lower train.learning_rate.peak, lengthen its warm-up, set train.clip_norm, or use a codec "
+        "with more bits");
   }
-  return {step, true, {learningRate}, 1, 1};
+  return std::sqrt(head.squareSum + body.squareSum + tail.squareSum);
+}
+
+StepDecision decideStep(std::uint64_t step, double learningRate, double norm, double clipNorm) {
+  constexpr double kEpsilon = 1e-6;
+  StepDecision decision;
+  decision.step = step;
+  decision.learningRates = {learningRate};
+  if (clipNorm > 0) decision.clipFactor = std::min(1.0, clipNorm / (norm + kEpsilon));
+  return decision;
 }
 
 Trainer::Trainer(const ClientSettings& settings, const Datasets& data, ClientStage& stage,
@@ -49,17 +58,13 @@ Trainer::Trainer(const ClientSettings& settings, const Datasets& data, ClientSta
       session_(session),
       files_(files),
       progress_(progress),
-      totalSteps_(totalSteps(settings, *data.train)) {
-  learningRate_.schedule = settings.learningRateSchedule;
-  learningRate_.peak = settings.learningRate;
-  learningRate_.totalSteps = totalSteps_;
-  learningRate_.warmupSteps = static_cast<std::uint64_t>(
-      settings.warmupEpochs * static_cast<double>(stepsPerEpoch(settings, *data.train)));
-}
+      totalSteps_(totalSteps(settings, *data.train)),
+      learningRate_(learningRateOptions(settings, *data.train)) {}
 
 StepDecision Trainer::decide(const BodyDone& done) {
-  return decideStep(done.step, learningRate(learningRate_, done.step), stage_.headReport(),
-                    done.report, stage_.tailReport(), gradientNorm_);
+  gradientNorm_ = gradientNorm(done.step, stage_.headReport(), done.report, stage_.tailReport());
+  return decideStep(done.step, learningRate(learningRate_, done.step), gradientNorm_,
+                    settings_.clipNorm);
 }
 
 TrainResult Trainer::run() {

@@ -48,7 +48,7 @@ class Trainer {
   RunFiles& files_;
   Progress& progress_;
   const std::uint64_t totalSteps_;
-  LearningRateOptions learningRate_;
+  const LearningRateOptions learningRate_;
 
   TrainResult result_;
   std::uint64_t evalBatches_ = 0;
@@ -60,10 +60,12 @@ class Trainer {
   Progress::State shown_;
 };
 
-// The decision for `step`, from the gradients' reports in the order head, body, tail. `norm`
-// becomes the gradients' global norm. Throws RunError "non-finite".
-StepDecision decideStep(std::uint64_t step, double learningRate, const GradientReport& head,
-                        const GradientReport& body, const GradientReport& tail, double& norm);
+// The norm of all gradients together, from their reports. Throws RunError "non-finite".
+double gradientNorm(std::uint64_t step, const GradientReport& head, const GradientReport& body,
+                    const GradientReport& tail);
+// The decision for `step`. Where `norm` exceeds `clipNorm` (0: no limit), gradients are scaled by
+// clipNorm / (norm + 1e-6), as PyTorch's clip_grad_norm_ does.
+StepDecision decideStep(std::uint64_t step, double learningRate, double norm, double clipNorm);
 
 // A loaded batch as stages take it: f32 [samples, sample shape…]. Borrows the batch's memory.
 TensorView viewOf(const Batch& batch, const Dataset& data);

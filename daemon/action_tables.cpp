@@ -45,6 +45,10 @@ ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched)
     return std::make_shared<const std::vector<std::byte>>(
         work.flow == Flow::weightsBody ? stage.exportWeights() : stage.exportGradients());
   };
+  at(table, ActionKind::importBlob) = [&stage](Work work) -> Result {
+    stage.importWeights(work.blob->bytes);
+    return std::monostate{};
+  };
   computeWith(table, threads);
   return table;
 }

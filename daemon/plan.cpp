@@ -103,6 +103,7 @@ RunPlan planRun(const wire::RunSpec& spec) {
   plan.inFlight = resolveInFlight(*plan.schedule, spec.in_flight(), plan.microBatches);
   plan.stepsPerEpoch = spec.steps_per_epoch();
   plan.codecs = codecsOf(spec);
+  plan.initialWeights = spec.initial_weights();
   return plan;
 }
 
@@ -119,6 +120,7 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   };
   options.priority = plan.schedule->linkPriority;
   options.maxBlobBytes = maxWeightsBytes(plan);
+  options.initialWeights = plan.initialWeights;
   return options;
 }
 
@@ -134,7 +136,8 @@ std::size_t serverBytes(const RunPlan& plan) {
   }
   // In evaluation the replies of a whole batch are kept.
   const TensorSpec reply = flowSpec(plan.blocks, plan.stage.cuts, Flow::activation1, plan.maxBatch);
-  const double bytes = static_cast<double>(bodyBytes(plan.stage, plan.inFlight, samples)) +
+  const double blob = static_cast<double>(maxWeightsBytes(plan));  // fetched, or sent at first
+  const double bytes = blob + static_cast<double>(bodyBytes(plan.stage, plan.inFlight, samples)) +
                        plan.inFlight * tensors + static_cast<double>(reply.bytes());
   constexpr double kMost = 0x1p62;
   return static_cast<std::size_t>(std::min(bytes, kMost));

@@ -185,7 +185,7 @@ asio::awaitable<void> Session::openRun() {
       [files = run.files](const TransferRecord& record) { files->transfer(record); });
   run.worker = std::make_shared<EngineWorker>(
       EngineOptions{Role::server, run.plan.schedule, run.plan.microBatches, run.plan.inFlight,
-                    false},
+                    false, run.plan.initialWeights},
       run.link, mailbox, bodyActions(*run.stage, run.threads, context_.settings.fetchWeights),
       [&run] { run.record->finishedBatch(run.worker->engine(), run.link->totals()); },
       [connection = connection_, io = context_.io](std::exception_ptr error) {
@@ -200,6 +200,7 @@ asio::awaitable<void> Session::openRun() {
   ok.set_software(softwareVersion());
   ok.set_body_bytes(maxWeightsBytes(run.plan));
   ok.set_weights_allowed(context_.settings.fetchWeights);
+  ok.set_device(context_.settings.device);
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
   run.record->begin(run.link->totals());
   run.log->info(

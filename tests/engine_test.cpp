@@ -155,6 +155,58 @@ StepDecision decisionOf(std::uint64_t step, double rate = 0.1) {
   return {step, true, {rate}, 1, 1};
 }
 
+struct ServerWithWeights {
+  NotingLink link;
+  Engine engine{{Role::server, &findSchedule("priority"), 4, 4, false, true}, link};
+};
+
+TEST_CASE("initial weights are put in place once, and then acknowledged") {
+  ServerWithWeights server;
+  CHECK_FALSE(server.engine.weightsInPlace());
+  server.engine.receive(Blob{Flow::weightsBody, {}, nullptr});
+  const auto work = server.engine.next();
+  REQUIRE(work);
+  CHECK(work->kind == ActionKind::importBlob);
+  CHECK(work->blob);
+  CHECK_FALSE(server.engine.next());
+  CHECK_FALSE(server.engine.weightsInPlace());
+  server.engine.complete(work->token, std::monostate{}, 0.1);
+  CHECK(server.engine.weightsInPlace());
+  REQUIRE(server.link.sent.size() == 1);
+  CHECK(std::get<StepOk>(server.link.sent[0]).step == 0);
+  CHECK(codeOf([&] {
+          server.engine.receive(Blob{Flow::weightsBody, {}, nullptr});
+        }) == "unexpected-message");
+}
+
+TEST_CASE("nothing comes before the initial weights, and they come to no run that has none") {
+  ServerWithWeights server;
+  CHECK(codeOf([&] {
+          server.engine.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
+        }) == "unexpected-message");
+  CHECK(codeOf([&] { server.engine.receive(Fetch{Flow::weightsBody}); }) == "unexpected-message");
+  CHECK(codeOf([&] {
+          server.engine.receive(Blob{Flow::gradsBody, {}, nullptr});
+        }) == "unexpected-message");
+  Server without;
+  CHECK(codeOf([&] {
+          without.receive(Blob{Flow::weightsBody, {}, nullptr});
+        }) == "unexpected-message");
+}
+
+TEST_CASE("a client that sends initial weights waits for StepOk 0") {
+  NotingLink link;
+  Engine engine({Role::client, &findSchedule("priority"), 4, 4, false, true}, link);
+  CHECK_FALSE(engine.weightsInPlace());
+  engine.sendWeights(std::make_shared<const std::vector<std::byte>>(3));
+  REQUIRE(link.sent.size() == 1);
+  CHECK(std::get<Blob>(link.sent[0]).bytes.size() == 3);
+  engine.receive(StepOk{0});
+  CHECK(engine.weightsInPlace());
+  engine.receive(StepOk{0});
+  CHECK(engine.duplicates() == 1);
+}
+
 TEST_CASE("activation/0 again is answered with the kept activation/1") {
   Server server;
   server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));

@@ -49,6 +49,23 @@ TEST_CASE("cosine falls by half a cosine, and stays at 0 beyond the last step") 
   CHECK(learningRate(options, 1000) == Approx(0).margin(1e-15));
 }
 
+TEST_CASE("linear and polynomial fall to the end value") {
+  LearningRateOptions options = optionsFor("linear", 2, 10);
+  CHECK(learningRate(options, 3) == 0.4);
+  CHECK(learningRate(options, 7) == Approx(0.2));
+  CHECK(learningRate(options, 11) == 0);
+  options.schedule = "polynomial";
+  CHECK(learningRate(options, 7) == Approx(0.2));  // power 1 is linear
+  options.power = 2;
+  CHECK(learningRate(options, 7) == Approx(0.1));
+  options.end = 0.1;
+  CHECK(learningRate(options, 7) == Approx(0.1 + 0.3 / 4));
+  CHECK(learningRate(options, 11) == Approx(0.1));
+  CHECK(learningRate(options, 1000) == Approx(0.1));
+  options.schedule = "cosine";
+  CHECK(learningRate(options, 11) == Approx(0.1));
+}
+
 TEST_CASE("a warm-up longer than the run is cut off by its end") {
   const LearningRateOptions options = optionsFor("cosine", 20, 10);
   CHECK(learningRate(options, 10) == Approx(0.2));

@@ -1,7 +1,9 @@
-// SGD against PyTorch's formula written out for one number, and the checks of its parameters.
+// Optimizers against PyTorch's formulas written out for one number, and the checks of its
+// parameters.
 #include <ATen/ops/full.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <limits>
 
 #include "common/model/optimizer.h"
@@ -20,9 +22,9 @@ StepDecision decision(double learningRate, double clipFactor = 1) {
 
 // One parameter of three values, all alike.
 struct Trained {
-  explicit Trained(const Parameters& parameters, float value = 1)
+  explicit Trained(const Parameters& parameters, float value = 1, const std::string& name = "sgd")
       : tensor(at::full({3}, value).set_requires_grad(true)),
-        optimizer(makeOptimizer({"sgd", parameters}, {{"w", tensor}})) {}
+        optimizer(makeOptimizer({name, parameters}, {{"w", tensor}})) {}
 
   void step(float gradient, const StepDecision& decided) {
     tensor.mutable_grad() = at::full({3}, gradient);
@@ -90,6 +92,45 @@ TEST_CASE("many steps stay with the formula in fp64") {
   }
 }
 
+TEST_CASE("adam and adamw stay with their formulas in fp64") {
+  const double beta1 = 0.8, beta2 = 0.95, epsilon = 1e-3, decay = 0.1;
+  for (const std::string name : {"adam", "adamw"}) {
+    CAPTURE(name);
+    const bool decoupled = name == "adamw";
+    Trained trained({{"beta1", beta1}, {"beta2", beta2}, {"eps", epsilon}, {"weight_decay", decay}},
+                    0.7f, name);
+    double p = 0.7f, m = 0, v = 0;
+    for (int t = 1; t <= 50; ++t) {
+      const float gradient = 0.1f * static_cast<float>(t % 7) - 0.25f;
+      const double learningRate = 0.1 / t, clip = t % 3 == 0 ? 0.5 : 1;
+      if (decoupled) p -= learningRate * decay * p;
+      const double g = gradient * clip + (decoupled ? 0 : decay * p);
+      m = beta1 * m + (1 - beta1) * g;
+      v = beta2 * v + (1 - beta2) * g * g;
+      const double m1 = m / (1 - std::pow(beta1, t)), v1 = v / (1 - std::pow(beta2, t));
+      p -= learningRate * m1 / (std::sqrt(v1) + epsilon);
+      trained.step(gradient, decision(learningRate, clip));
+      CHECK(trained.value() == Approx(p).epsilon(1e-5));
+    }
+  }
+}
+
+TEST_CASE("adam's first step is the learning rate, whatever the gradient's size") {
+  for (const float gradient : {1e-3f, 1.0f, 1e3f}) {
+    Trained trained({}, 1, "adam");
+    trained.step(gradient, decision(0.25));
+    CHECK(trained.value() == Approx(0.75).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("adamw decays by 0.01 unless told otherwise, adam not at all") {
+  Trained adamw({}, 1, "adamw"), adam({}, 1, "adam");
+  adamw.step(0, decision(0.5));
+  adam.step(0, decision(0.5));
+  CHECK(adamw.value() == Approx(0.995));
+  CHECK(adam.value() == 1);
+}
+
 TEST_CASE("a skipped step changes neither weights nor momentum") {
   Trained trained({{"momentum", 0.5}});
   trained.step(1, decision(0.5));
@@ -152,6 +193,15 @@ TEST_CASE("optimizers that cannot work are refused") {
       {{"sgd", {{"nesterov", 1}, {"momentum", 0.9}, {"dampening", 0.1}}},
        "bad-optimizer-parameter",
        "optimizer sgd: nesterov needs a momentum above 0 and a dampening of 0"},
+      {{"adam", {{"eps", 0}}},
+       "bad-optimizer-parameter",
+       "optimizer adam: eps=0 is not above 0 and at most 1"},
+      {{"adamw", {{"beta2", 1}}},
+       "bad-optimizer-parameter",
+       "optimizer adamw: beta2=1 is not at least 0 and below 1"},
+      {{"adamw", {{"momentum", 0.9}}},
+       "bad-optimizer-parameter",
+       "optimizer adamw has no parameter 'momentum'"},
   };
   for (const Refused& refused : cases) {
     INFO(refused.sentence);
@@ -178,7 +228,9 @@ TEST_CASE("an unknown name comes with the nearest known") {
   }
 }
 
-TEST_CASE("only momentum needs state") {
+TEST_CASE("only momentum and adam's moments need state") {
+  CHECK(optimizerStateBytes({"adam", {}}) == 8);
+  CHECK(optimizerStateBytes({"adamw", {}}) == 8);
   CHECK(optimizerStateBytes({"sgd", {}}) == 0);
   CHECK(optimizerStateBytes({"sgd", {{"weight_decay", 0.1}}}) == 0);
   CHECK(optimizerStateBytes({"sgd", {{"momentum", 0.9}}}) == 4);

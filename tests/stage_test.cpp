@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -380,6 +381,51 @@ TEST_CASE("weights travel as safetensors and come back to the bit") {
   CHECK_THROWS_AS(fromSafetensors(std::span(file).first(7), "weights"), UsageError);
 }
 
+TEST_CASE("weights loaded into head, body and tail are those of the whole model") {
+  StageOptions options = cnnOptions();
+  const WholeStage donor(options);
+  const std::vector<NamedTensor> donated = weightsOf(donor.part());
+  options.seed = kSeed + 1;
+  Split split(options);
+  REQUIRE(difference(split.weights(), donated) != "");
+  split.client.importWeights(donated);
+  split.body.importWeights(toSafetensors(
+      selectWeights(donated, blocksOf(options), options.cuts.cut0, options.cuts.cut1)));
+  CHECK(difference(split.weights(), donated) == "");
+  WholeStage whole(options);
+  whole.importWeights(donated);
+  CHECK((sortedFile(weightsOf(whole.part())) == sortedFile(donated)));
+  CHECK_THROWS_AS(split.body.importWeights(toSafetensors(donated)), UsageError);
+}
+
+TEST_CASE("a file is held against the whole model before anything is loaded") {
+  const StageOptions options = cnnOptions();
+  const std::vector<BlockRow> blocks = blocksOf(options);
+  std::vector<NamedTensor> weights = weightsOf(WholeStage(options).part());
+  CHECK_NOTHROW(checkWeights(weights, blocks, {}, "file"));
+  const auto refusal = [&](const std::vector<std::string>& except) -> std::string {
+    try {
+      checkWeights(weights, blocks, except, "file");
+    } catch (const UsageError& error) {
+      return error.what() + ("|" + error.fix());
+    }
+    return "";
+  };
+  StageOptions others = options;
+  others.model.classes = 7;
+  weights = weightsOf(WholeStage(others).part());
+  CHECK_THAT(refusal({}), Catch::StartsWith("file does not fit the model: fc.weight is [7, ") &&
+                              Catch::Contains("and [6, ") && Catch::Contains("1 more") &&
+                              Catch::EndsWith("weights.except: [fc]"));
+  CHECK(refusal({"fc"}).empty());
+  CHECK_THAT(refusal({"fcc"}), Catch::Contains("no block 'fcc'") && Catch::Contains("fc"));
+  weights.pop_back();
+  weights.erase(weights.begin());
+  CHECK_THAT(refusal({"fc"}), Catch::Contains("it has no conv1.weight"));
+  weights = weightsOf(WholeStage(mlpOptions()).part());
+  CHECK_THAT(refusal({}), Catch::Contains("more of its tensors do not fit"));
+}
+
 TEST_CASE("flows have the shapes and the memory order of their cut") {
   const StageOptions options = cnnOptions();
   const std::vector<BlockRow> blocks = blocksOf(options);
@@ -389,6 +435,31 @@ TEST_CASE("flows have the shapes and the memory order of their cut") {
   const TensorSpec features{DType::f32, {5, 64}, MemoryOrder::contiguous};
   CHECK(flowSpec(blocks, {4, 13}, Flow::activation1, 5) == features);
   CHECK(flowSpec(blocks, {4, 13}, Flow::gradient1, 5) == features);
+}
+
+TEST_CASE("every optimizer, with clipping, gives the whole model's weights") {
+  for (const OptimizerRow& row : optimizerTable()) {
+    CAPTURE(row.name);
+    StageOptions options = cnnOptions();
+    options.optimizer = {std::string(row.name), {}};
+    Split split(options);
+    WholeStage whole(options);
+    for (std::uint64_t step = 1; step <= 3; ++step) {
+      const Batch batch = makeBatch(options.model, 9, step);
+      split.runBatch(Phase::train, step, 3, batch, Order::allForwardsFirst);
+      whole.runBatch(Phase::train, step, 3, batch.view(), batch.labels);
+      // Summed up as the client does, and as the whole model does.
+      const double splitSum = split.client.headReport().squareSum + split.body.report().squareSum +
+                              split.client.tailReport().squareSum;
+      const double wholeSum = whole.part().gradientReport().squareSum;
+      CHECK(splitSum == wholeSum);
+      StepDecision decision = decisionOf(step);
+      decision.clipFactor = 0.5 / (std::sqrt(wholeSum) + 1e-6);
+      split.update(decision);
+      whole.update(decision);
+    }
+    CHECK(difference(split.weights(), weightsOf(whole.part())) == "");
+  }
 }
 
 TEST_CASE("a body's memory follows from its shapes") {

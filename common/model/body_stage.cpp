@@ -98,4 +98,8 @@ std::vector<std::byte> BodyStage::exportGradients() const {
   return toSafetensors(gradientsOf(state_->part));
 }
 
+void BodyStage::importWeights(std::span<const std::byte> file) {
+  loadWeights(state_->part, fromSafetensors(file, "weights/body"));
+}
+
 }  // namespace cleave

@@ -121,4 +121,11 @@ const std::vector<float>& ClientStage::losses() const { return state_->batch.los
 const ModelPart& ClientStage::head() const { return state_->head; }
 const ModelPart& ClientStage::tail() const { return state_->tail; }
 
+void ClientStage::importWeights(const std::vector<NamedTensor>& model) {
+  const auto& blocks = state_->blocks;
+  const auto [cut0, cut1] = state_->options.cuts;
+  loadWeights(state_->head, selectWeights(model, blocks, 0, cut0));
+  loadWeights(state_->tail, selectWeights(model, blocks, cut1, static_cast<int>(blocks.size())));
+}
+
 }  // namespace cleave

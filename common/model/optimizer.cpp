@@ -2,9 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/addcdiv.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/lerp.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/sqrt.h>
+#include <ATen/ops/zeros_like.h>
 
-#include <array>
+#include <cmath>
 #include <cstdio>
 #include <span>
 #include <stdexcept>
@@ -15,32 +20,12 @@
 namespace cleave {
 namespace {
 
-struct ParameterRow {
-  std::string_view name;
-  std::string_view range;
-  bool (*accepts)(double value);  // false for NaN
-};
+constexpr bool isRate(double v) { return v >= 0 && v < 1; }
+constexpr bool isDecay(double v) { return v >= 0 && v <= 10; }
 
-struct OptimizerRow {
-  std::string_view name;
-  std::span<const ParameterRow> parameters;
-  void (*check)(const OptimizerSpec& spec);  // what concerns several parameters
-  std::unique_ptr<Optimizer> (*make)(const OptimizerSpec& spec,
-                                     const std::vector<NamedTensor>& parameters);
-  std::size_t (*stateBytes)(const OptimizerSpec& spec);  // a parameter element
-};
-
-constexpr ParameterRow kSgdParameters[] = {
-    {"momentum", "at least 0 and below 1", [](double v) { return v >= 0 && v < 1; }},
-    {"dampening", "from 0 to 1", [](double v) { return v >= 0 && v <= 1; }},
-    {"weight_decay", "from 0 to 10", [](double v) { return v >= 0 && v <= 10; }},
-    {"nesterov", "0 or 1", [](double v) { return v == 0 || v == 1; }},
-};
-
-// All defaults are 0.
+// Of a spec whose parameters are all there.
 double valueOf(const OptimizerSpec& spec, const std::string& key) {
-  const auto found = spec.parameters.find(key);
-  return found == spec.parameters.end() ? 0 : found->second;
+  return spec.parameters.at(key);
 }
 
 // PyTorch's SGD (torch/optim/sgd.py):
@@ -98,17 +83,109 @@ void checkSgd(const OptimizerSpec& spec) {
                    "set momentum=0.9 and leave dampening out, or leave nesterov out");
 }
 
-std::unique_ptr<Optimizer> makeSgd(const OptimizerSpec& spec,
-                                   const std::vector<NamedTensor>& parameters) {
-  return std::make_unique<Sgd>(spec, parameters);
-}
-
 std::size_t sgdStateBytes(const OptimizerSpec& spec) {
   return valueOf(spec, "momentum") > 0 ? sizeof(float) : 0;
 }
 
+constexpr OptimizerParameterRow kSgdParameters[] = {
+    {"momentum", "at least 0 and below 1", 0, isRate},
+    {"dampening", "from 0 to 1", 0, [](double v) { return v >= 0 && v <= 1; }},
+    {"weight_decay", "from 0 to 10", 0, isDecay},
+    {"nesterov", "0 or 1", 0, [](double v) { return v == 0 || v == 1; }},
+};
+
+// PyTorch's Adam and AdamW (torch/optim/adam.py, without amsgrad), at update t = 1, 2, …:
+//   adam:  g = gradient + weight_decay * p          adamw: p = p - learningRate * weight_decay * p
+//   m = m + (1 - beta1) * (g - m)
+//   v = beta2 * v + (1 - beta2) * g²
+//   p = p - learningRate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+// A parameter's t counts the updates that had a gradient for it.
+class Adam : public Optimizer {
+ public:
+  Adam(const OptimizerSpec& spec, const std::vector<NamedTensor>& parameters, bool decoupledDecay)
+      : beta1_(valueOf(spec, "beta1")),
+        beta2_(valueOf(spec, "beta2")),
+        epsilon_(valueOf(spec, "eps")),
+        weightDecay_(valueOf(spec, "weight_decay")),
+        decoupledDecay_(decoupledDecay),
+        parameters_(parameters),
+        moments_(parameters.size()) {}
+
+  void update(const StepDecision& decision) override {
+    if (!decision.apply) return;
+    const double learningRate = decision.learningRates.at(0);
+    const at::NoGradGuard noGrad;
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      const at::Tensor& parameter = parameters_[p].tensor;
+      at::Tensor gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      if (decision.clipFactor != 1) gradient = gradient.mul(decision.clipFactor);
+      updateOne(parameter, std::move(gradient), moments_[p], learningRate);
+    }
+  }
+
+ private:
+  struct Moments {
+    at::Tensor first, second;  // undefined before the first gradient
+    std::uint64_t updates = 0;
+  };
+
+  void updateOne(const at::Tensor& parameter, at::Tensor gradient, Moments& moments,
+                 double learningRate) const {
+    if (moments.updates++ == 0) {
+      moments.first = at::zeros_like(parameter);
+      moments.second = at::zeros_like(parameter);
+    }
+    if (weightDecay_ != 0) {
+      if (decoupledDecay_) {
+        parameter.mul_(1 - learningRate * weightDecay_);
+      } else {
+        gradient = gradient.add(parameter, weightDecay_);
+      }
+    }
+    moments.first.lerp_(gradient, 1 - beta1_);
+    moments.second.mul_(beta2_).addcmul_(gradient, gradient, 1 - beta2_);
+    const auto updates = static_cast<double>(moments.updates);
+    const double correction1 = 1 - std::pow(beta1_, updates);
+    const double correction2 = 1 - std::pow(beta2_, updates);
+    const at::Tensor scale = moments.second.sqrt().div_(std::sqrt(correction2)).add_(epsilon_);
+    parameter.addcdiv_(moments.first, scale, -learningRate / correction1);
+  }
+
+  double beta1_;
+  double beta2_;
+  double epsilon_;
+  double weightDecay_;
+  bool decoupledDecay_;
+  std::vector<NamedTensor> parameters_;
+  std::vector<Moments> moments_;  // by parameter
+};
+
+constexpr OptimizerParameterRow kBeta1 = {"beta1", "at least 0 and below 1", 0.9, isRate};
+constexpr OptimizerParameterRow kBeta2 = {"beta2", "at least 0 and below 1", 0.999, isRate};
+constexpr OptimizerParameterRow kEpsilon = {"eps", "above 0 and at most 1", 1e-8,
+                                            [](double v) { return v > 0 && v <= 1; }};
+constexpr OptimizerParameterRow kAdamParameters[] = {
+    kBeta1, kBeta2, kEpsilon, {"weight_decay", "from 0 to 10", 0, isDecay}};
+constexpr OptimizerParameterRow kAdamWParameters[] = {
+    kBeta1, kBeta2, kEpsilon, {"weight_decay", "from 0 to 10", 0.01, isDecay}};
+
+void checkNothing(const OptimizerSpec&) {}
+std::size_t twoMoments(const OptimizerSpec&) { return 2 * sizeof(float); }
+
+template <typename Kind, auto... more>
+std::unique_ptr<Optimizer> make(const OptimizerSpec& spec,
+                                const std::vector<NamedTensor>& parameters) {
+  return std::make_unique<Kind>(spec, parameters, more...);
+}
+
 constexpr OptimizerRow kOptimizers[] = {
-    {"sgd", kSgdParameters, checkSgd, makeSgd, sgdStateBytes},
+    {"sgd", "stochastic gradient descent, with momentum if wanted", kSgdParameters, checkSgd,
+     make<Sgd>, sgdStateBytes},
+    {"adam", "Adam; weight decay is part of the gradient", kAdamParameters, checkNothing,
+     make<Adam, false>, twoMoments},
+    {"adamw", "Adam with weight decay apart from the gradient", kAdamWParameters, checkNothing,
+     make<Adam, true>, twoMoments},
 };
 
 template <typename Row>
@@ -122,34 +199,49 @@ const Row& find(std::span<const Row> rows, const std::string& name, const std::s
   throw UsageError(code, sentence, knownNames(name, known));
 }
 
-const OptimizerRow& checkedRow(const OptimizerSpec& spec) {
-  const OptimizerRow& row = find(std::span<const OptimizerRow>(kOptimizers), spec.name,
-                                 "unknown-optimizer", "there is no optimizer '" + spec.name + "'");
+struct Checked {
+  const OptimizerRow& row;
+  OptimizerSpec spec;  // with all parameters
+};
+
+Checked checked(const OptimizerSpec& spec) {
+  const OptimizerRow& row = find(optimizerTable(), spec.name, "unknown-optimizer",
+                                 "there is no optimizer '" + spec.name + "'");
+  Checked result{row, {spec.name, {}}};
+  for (const OptimizerParameterRow& parameter : row.parameters) {
+    result.spec.parameters[std::string(parameter.name)] = parameter.defaultValue;
+  }
   const std::string prefix = "optimizer " + spec.name;
   for (const auto& [key, value] : spec.parameters) {
-    const ParameterRow& parameter = find(row.parameters, key, "bad-optimizer-parameter",
-                                         prefix + " has no parameter '" + key + "'");
-    if (parameter.accepts(value)) continue;
-    char text[32];
-    std::snprintf(text, sizeof text, "%g", value);
-    throw UsageError("bad-optimizer-parameter",
-                     prefix + ": " + key + "=" + text + " is not " + std::string(parameter.range));
+    const OptimizerParameterRow& parameter = find(row.parameters, key, "bad-optimizer-parameter",
+                                                  prefix + " has no parameter '" + key + "'");
+    if (!parameter.accepts(value)) {
+      char text[32];
+      std::snprintf(text, sizeof text, "%g", value);
+      throw UsageError("bad-optimizer-parameter", prefix + ": " + key + "=" + text + " is not " +
+                                                      std::string(parameter.range));
+    }
+    result.spec.parameters[key] = value;
   }
-  row.check(spec);
-  return row;
+  row.check(result.spec);
+  return result;
 }
 
 }  // namespace
 
-void checkOptimizer(const OptimizerSpec& spec) { checkedRow(spec); }
+std::span<const OptimizerRow> optimizerTable() { return kOptimizers; }
+
+void checkOptimizer(const OptimizerSpec& spec) { checked(spec); }
 
 std::unique_ptr<Optimizer> makeOptimizer(const OptimizerSpec& spec,
                                          const std::vector<NamedTensor>& parameters) {
-  return checkedRow(spec).make(spec, parameters);
+  const Checked found = checked(spec);
+  return found.row.make(found.spec, parameters);
 }
 
 std::size_t optimizerStateBytes(const OptimizerSpec& spec) {
-  return checkedRow(spec).stateBytes(spec);
+  const Checked found = checked(spec);
+  return found.row.stateBytes(found.spec);
 }
 
 }  // namespace cleave

@@ -5,7 +5,9 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/core/step.h"
@@ -15,8 +17,15 @@ namespace cleave {
 
 struct OptimizerSpec {
   std::string name = "sgd";
-  std::map<std::string, double>
-      parameters;  // sgd: momentum, dampening, weight_decay, nesterov (0 or 1)
+  // Absent ones have the defaults of the table. Switches such as nesterov are 0 or 1.
+  std::map<std::string, double> parameters;
+};
+
+struct OptimizerParameterRow {
+  std::string_view name;
+  std::string_view range;  // "at least 0 and below 1"
+  double defaultValue;
+  bool (*accepts)(double value);  // false for NaN
 };
 
 class Optimizer {
@@ -28,13 +37,25 @@ class Optimizer {
   virtual void update(const StepDecision& decision) = 0;
 };
 
+struct OptimizerRow {
+  std::string_view name;
+  std::string_view description;  // one line
+  std::span<const OptimizerParameterRow> parameters;
+  // These take specs whose parameters are all there and within their ranges.
+  void (*check)(const OptimizerSpec& spec);  // what concerns several parameters; throws UsageError
+  std::unique_ptr<Optimizer> (*make)(const OptimizerSpec& spec,
+                                     const std::vector<NamedTensor>& parameters);
+  std::size_t (*stateBytes)(const OptimizerSpec& spec);  // a parameter element
+};
+std::span<const OptimizerRow> optimizerTable();
+
 // Throws UsageError: unknown name or parameter (with the nearest known), out of range, Nesterov
 // without momentum or with dampening.
 std::unique_ptr<Optimizer> makeOptimizer(const OptimizerSpec& spec,
                                          const std::vector<NamedTensor>& parameters);
 // The same checks, without parameters. For configs.
 void checkOptimizer(const OptimizerSpec& spec);
-// Bytes of state a parameter element needs: 4 for SGD with momentum, else 0.
+// Bytes of state that a parameter element needs.
 std::size_t optimizerStateBytes(const OptimizerSpec& spec);
 
 }  // namespace cleave

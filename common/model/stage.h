@@ -61,6 +61,8 @@ class BodyStage {
   // safetensors.
   std::vector<std::byte> exportWeights() const;
   std::vector<std::byte> exportGradients() const;
+  // Puts weights in place, as loadWeights() does.
+  void importWeights(std::span<const std::byte> file);
 
  private:
   struct State;
@@ -91,6 +93,8 @@ class ClientStage {
 
   const ModelPart& head() const;
   const ModelPart& tail() const;
+  // Takes those of head and tail, and leaves out the others.
+  void importWeights(const std::vector<NamedTensor>& model);
 
  private:
   struct State;
@@ -110,6 +114,7 @@ class WholeStage {
   const BatchMetrics& metrics() const;
   const std::vector<float>& losses() const;
   const ModelPart& part() const;
+  void importWeights(const std::vector<NamedTensor>& model);
 
  private:
   struct State;
@@ -125,6 +130,19 @@ std::vector<NamedTensor> gradientsOf(const ModelPart& part);
 // UsageError; `name` stands for the file in errors.
 std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors);
 std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const std::string& name);
+
+// Copies each tensor into the part's parameter or buffer of its name; those not given keep their
+// values. Throws UsageError "bad-weights": a name that the part has not, or another shape.
+void loadWeights(const ModelPart& part, const std::vector<NamedTensor>& tensors);
+// Those of `tensors` that belong to blocks [first, last).
+std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
+                                       const std::vector<BlockRow>& blocks, int first, int last);
+// Checks a file's tensors against a model, of which the blocks named in `except` are left out.
+// Throws UsageError "bad-weights" unless the file has every other parameter and buffer of the model
+// in its shape, and nothing else; the sentence begins with `source` and names what does not fit.
+// Throws UsageError "unknown-block": `except` names no block.
+void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockRow>& blocks,
+                  const std::vector<std::string>& except, const std::string& source);
 
 // Bytes a body needs at the server for `inFlight` micro-batches of at most `maxSamples`:
 // parameters x (1 + gradient + optimizer state) + in flight x (outputs of all its blocks, which

@@ -1,10 +1,16 @@
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
+#include "common/model/advice.h"
+#include "common/model/blocks.h"
 #include "common/model/safetensors.h"
 #include "common/model/stage.h"
 
@@ -23,6 +29,13 @@ std::string dtypeName(at::ScalarType type) {
     if (known == type) return std::string(name);
   }
   throw std::logic_error(std::string("no weights are of ") + c10::toString(type));
+}
+
+at::ScalarType scalarTypeOf(std::string_view name) {
+  for (const auto& [type, known] : kDtypes) {
+    if (known == name) return type;
+  }
+  throw std::logic_error("safetensors of an unknown type were read");
 }
 
 }  // namespace
@@ -61,16 +74,87 @@ std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors) {
 std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const std::string& name) {
   std::vector<NamedTensor> tensors;
   for (const SafetensorsEntry& entry : readSafetensors(file, name)) {
-    for (const auto& [type, typeName] : kDtypes) {
-      if (entry.dtype != typeName) continue;
-      at::Tensor tensor = at::empty(entry.shape, type);
-      if (!entry.bytes.empty()) {
-        std::memcpy(tensor.mutable_data_ptr(), entry.bytes.data(), entry.bytes.size());
-      }
-      tensors.push_back({entry.name, std::move(tensor)});
+    at::Tensor tensor = at::empty(entry.shape, scalarTypeOf(entry.dtype));
+    if (!entry.bytes.empty()) {
+      std::memcpy(tensor.mutable_data_ptr(), entry.bytes.data(), entry.bytes.size());
     }
+    tensors.push_back({entry.name, std::move(tensor)});
   }
   return tensors;
+}
+
+void loadWeights(const ModelPart& part, const std::vector<NamedTensor>& tensors) {
+  std::map<std::string, at::Tensor> targets;
+  for (NamedTensor& target : weightsOf(part)) targets[target.name] = std::move(target.tensor);
+  const at::NoGradGuard noGrad;
+  for (const NamedTensor& given : tensors) {
+    const auto target = targets.find(given.name);
+    if (target == targets.end()) {
+      throw UsageError("bad-weights", "this part of the model has no " + given.name);
+    }
+    if (target->second.sizes() != given.tensor.sizes()) {
+      throw UsageError("bad-weights", given.name + " is " + toString(given.tensor.sizes().vec()) +
+                                          ", but " + toString(target->second.sizes().vec()) +
+                                          " in the model");
+    }
+    target->second.copy_(given.tensor);
+  }
+}
+
+std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
+                                       const std::vector<BlockRow>& blocks, int first, int last) {
+  std::set<std::string> names;
+  for (int b = first; b < last; ++b) {
+    for (const TensorRow& tensor : blocks[static_cast<std::size_t>(b)].tensors) {
+      names.insert(tensor.name);
+    }
+  }
+  std::vector<NamedTensor> selected;
+  for (const NamedTensor& tensor : tensors) {
+    if (names.contains(tensor.name)) selected.push_back(tensor);
+  }
+  return selected;
+}
+
+void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockRow>& blocks,
+                  const std::vector<std::string>& except, const std::string& source) {
+  std::vector<std::string> blockNames;
+  for (const BlockRow& block : blocks) blockNames.push_back(block.name);
+  for (const std::string& name : except) {
+    if (std::find(blockNames.begin(), blockNames.end(), name) != blockNames.end()) continue;
+    throw UsageError("unknown-block", "the model has no block '" + name + "'",
+                     knownNames(name, blockNames));
+  }
+  std::map<std::string, Shape> given;
+  for (const NamedTensor& tensor : tensors) given[tensor.name] = tensor.tensor.sizes().vec();
+  std::vector<std::string> faults;
+  std::string blockAtFault;
+  for (const BlockRow& block : blocks) {
+    const bool isExcepted = std::find(except.begin(), except.end(), block.name) != except.end();
+    for (const TensorRow& tensor : block.tensors) {
+      const auto found = given.find(tensor.name);
+      const bool fits = found != given.end() && found->second == tensor.shape;
+      if (!fits && !isExcepted) {
+        faults.push_back(found == given.end()
+                             ? "it has no " + tensor.name
+                             : tensor.name + " is " + toString(found->second) + " there, and " +
+                                   toString(tensor.shape) + " in the model");
+        if (blockAtFault.empty()) blockAtFault = block.name;
+      }
+      if (found != given.end()) given.erase(found);
+    }
+  }
+  for (const auto& [name, shape] : given) faults.push_back("the model has no " + name);
+  if (faults.empty()) return;
+  std::string sentence = source + " does not fit the model: " + faults.front();
+  if (faults.size() > 1) {
+    sentence += "; and " + std::to_string(faults.size() - 1) + " more of its tensors do not fit";
+  }
+  throw UsageError("bad-weights", sentence,
+                   "give the weights of this model, with the same parameters" +
+                       (blockAtFault.empty() ? std::string()
+                                             : ", or let blocks begin anew: weights.except: [" +
+                                                   blockAtFault + "]"));
 }
 
 }  // namespace cleave

@@ -50,4 +50,8 @@ const BatchMetrics& WholeStage::metrics() const { return state_->batch.metrics()
 const std::vector<float>& WholeStage::losses() const { return state_->batch.losses(); }
 const ModelPart& WholeStage::part() const { return state_->part; }
 
+void WholeStage::importWeights(const std::vector<NamedTensor>& model) {
+  loadWeights(state_->part, model);
+}
+
 }  // namespace cleave

@@ -44,7 +44,8 @@ std::string stepText(Phase phase, std::uint64_t step) {
 
 }  // namespace
 
-Engine::Engine(const EngineOptions& options, EngineLink& link) : options_(options), link_(link) {}
+Engine::Engine(const EngineOptions& options, EngineLink& link)
+    : options_(options), link_(link), weightsInPlace_(!options.initialWeights) {}
 
 std::uint32_t Engine::started(ActionKind kind) const { return batch_->started[indexOf(kind)]; }
 std::uint32_t Engine::completed(ActionKind kind) const { return batch_->completed[indexOf(kind)]; }
@@ -62,7 +63,7 @@ std::optional<MicroBatch> Engine::batch() const {
 }
 
 void Engine::begin(const MicroBatch& at) {
-  assert(options_.role == Role::client && batchDone());
+  assert(options_.role == Role::client && batchDone() && weightsInPlace_);
   assert(at.phase == Phase::eval || at.step == applied_ + 1);
   batch_.emplace();
   batch_->at = at;
@@ -80,6 +81,11 @@ void Engine::fetchWeights() {
   blob_.reset();
   fetching_ = Flow::weightsBody;
   link_.send(Fetch{Flow::weightsBody});
+}
+
+void Engine::sendWeights(SharedBytes weights) {
+  assert(options_.role == Role::client && options_.initialWeights);
+  link_.send(Blob{Flow::weightsBody, {weights->data(), weights->size()}, weights});
 }
 
 // ---- What arrives ----
@@ -101,6 +107,12 @@ void Engine::receive(Message message) {
 
 void Engine::dispatch(Message&& message) {
   const bool atServer = options_.role == Role::server;
+  if (auto* blob = std::get_if<Blob>(&message)) {
+    return atServer ? receiveWeights(std::move(*blob)) : receiveBlob(std::move(*blob));
+  }
+  if (atServer && !weightsInPlace_) {
+    refuse("unexpected-message", "something else came before the initial weights were in place");
+  }
   if (auto* tensor = std::get_if<TensorMessage>(&message)) {
     atServer ? receiveAtServer(std::move(*tensor)) : receiveAtClient(std::move(*tensor));
   } else if (const auto* decision = std::get_if<StepDecision>(&message); decision && atServer) {
@@ -111,8 +123,6 @@ void Engine::dispatch(Message&& message) {
     receiveBodyDone(*done);
   } else if (const auto* ok = std::get_if<StepOk>(&message); ok && !atServer) {
     receiveStepOk(*ok);
-  } else if (auto* blob = std::get_if<Blob>(&message); blob && !atServer) {
-    receiveBlob(std::move(*blob));
   } else {
     refuse("unexpected-message", "a message came that only the other side may send");
   }
@@ -283,6 +293,10 @@ void Engine::receiveStepOk(const StepOk& ok) {
     refuse("step-gap", "StepOk " + std::to_string(ok.step) + " came, but step " +
                            std::to_string(decided) + " was the last decided");
   }
+  if (ok.step == 0 && !weightsInPlace_) {
+    weightsInPlace_ = true;
+    return;
+  }
   if (ok.step <= appliedByPeer_) {
     ++duplicates_;
     return;
@@ -296,6 +310,14 @@ void Engine::receiveBlob(Blob&& blob) {
   }
   fetching_.reset();
   blob_ = std::move(blob);
+}
+
+void Engine::receiveWeights(Blob&& blob) {
+  if (weightsInPlace_ || importing_ || blob.flow != Flow::weightsBody) {
+    refuse("unexpected-message",
+           std::string(flowName(blob.flow)) + " came, but no initial weights are waited for");
+  }
+  importing_ = std::move(blob);
 }
 
 // ---- What to do ----
@@ -328,6 +350,7 @@ std::optional<ActionKind> Engine::readyUnscheduled() const {
   if (updatePending_) {
     return updateStarted_ ? std::nullopt : std::optional(ActionKind::update);
   }
+  if (importing_) return ActionKind::importBlob;
   if (fetching_ && options_.role == Role::server && !exportStarted_) return ActionKind::exportBlob;
   if (!batch_ || batch_->done || !isTrain()) return std::nullopt;
   if (options_.role == Role::server) {
@@ -398,6 +421,9 @@ Work Engine::makeUnscheduled(ActionKind kind) {
       updateStarted_ = true;
       work.decision = decision_;
       break;
+    case ActionKind::importBlob:
+      work.blob = std::exchange(importing_, std::nullopt);
+      break;
     default:  // exportBlob
       exportStarted_ = true;
       work.flow = *fetching_;
@@ -431,6 +457,10 @@ void Engine::complete(std::uint64_t token, Result result, double seconds) {
       link_.send(Blob{work.flow, {bytes->data(), bytes->size()}, bytes});
       return;
     }
+    case ActionKind::importBlob:
+      weightsInPlace_ = true;
+      link_.send(StepOk{0});
+      return;
     default:
       return finishScheduled(std::move(work), std::move(result));
   }

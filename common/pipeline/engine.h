@@ -36,6 +36,8 @@ struct EngineOptions {
   std::uint32_t inFlight = 1;      // W as agreed
   // Client: every step fetches grads/body before it decides (verify).
   bool fetchGradients = false;
+  // The client sends weights/body before anything else.
+  bool initialWeights = false;
 };
 
 using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
@@ -49,10 +51,12 @@ struct Work {
   std::optional<BodyDone> bodyDone;      // decide
   std::optional<StepDecision> decision;  // update
   Flow flow = Flow::weightsBody;         // exportBlob
+  std::optional<Blob> blob;              // importBlob
 };
 
 // What an action gave, by kind: a payload (empty for headBackward, and for tailStep in eval), a
-// GradientReport (report), a StepDecision (decide), bytes (exportBlob), nothing (update).
+// GradientReport (report), a StepDecision (decide), bytes (exportBlob), nothing (update,
+// importBlob).
 using Result = std::variant<std::monostate, Payload, GradientReport, StepDecision, SharedBytes>;
 
 // What one batch took, by kind of action, in seconds.
@@ -83,6 +87,11 @@ class Engine {
   bool batchDone() const { return !batch_ || batch_->done; }
   // Client: asks for weights/body. Requires batchDone(). The answer is blob().
   void fetchWeights();
+  // Client: sends the body's initial weights, a safetensors file. Requires
+  // EngineOptions::initialWeights; no batch can begin before weightsInPlace().
+  void sendWeights(SharedBytes weights);
+  // Whether the server has its initial weights, sent or its own.
+  bool weightsInPlace() const { return weightsInPlace_; }
   // Client: the answer to the last Fetch (weights/body, or grads/body of the running step); empty
   // while it is on its way.
   const std::optional<Blob>& blob() const { return blob_; }
@@ -122,6 +131,7 @@ class Engine {
   void receiveStepOk(const StepOk& ok);
   void receiveFetch(const Fetch& fetch);
   void receiveBlob(Blob&& blob);
+  void receiveWeights(Blob&& blob);
   void checkAgainstBatch(const TensorMessage& message) const;
   void store(TensorMessage&& message);
   void answerDuplicate(const Key& request);
@@ -158,6 +168,8 @@ class Engine {
   std::optional<Flow> fetching_;  // client: asked for; server: to be answered
   bool exportStarted_ = false;
   std::optional<Blob> blob_;
+  bool weightsInPlace_;
+  std::optional<Blob> importing_;  // server: arrived, and not yet handed to its action
   std::uint64_t duplicates_ = 0;
 };
 

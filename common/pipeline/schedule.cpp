@@ -15,7 +15,7 @@ using Picked = std::optional<ActionKind>;
 
 constexpr std::array<std::string_view, kActionKinds> kActionNames = {
     "HeadForward", "TailStep", "HeadBackward", "BodyForward", "BodyBackward",
-    "Report",      "Decide",   "Update",       "Export"};
+    "Report",      "Decide",   "Update",       "Export",      "Import"};
 
 Picked firstReady(const ReadyKinds& ready, std::initializer_list<ActionKind> order) {
   for (const ActionKind kind : order) {

@@ -29,9 +29,10 @@ enum class ActionKind : std::uint8_t {
   decide,  // client: the step's decision, from BodyDone and its own gradients
   update,
   exportBlob,  // server: answers a Fetch
+  importBlob,  // server: puts the initial weights in place
 };
 inline constexpr std::size_t kScheduledKinds = 5;
-inline constexpr std::size_t kActionKinds = 9;
+inline constexpr std::size_t kActionKinds = 10;
 std::string_view actionName(ActionKind kind);  // "HeadForward"
 
 // One bit a scheduled kind: its next micro-batch is ready. Within a kind, micro-batches always go

@@ -342,9 +342,7 @@ std::span<std::byte> TensorLink::openStream(const FrameHeader& header,
                         "more than " + std::to_string(mostStreams) + " tensors arrive at once");
   }
   const Key key = keyFromWire(proto.key());
-  if (isUp(key.flow) != (options_.role == Role::server)) {
-    throw ProtocolError("unexpected-message", toString(key) + " goes the other way");
-  }
+  checkDirection(key);
   Stream stream;
   stream.message.flow = key.flow;
   stream.message.at = {key.phase, key.step, key.i, proto.micro_batches(), proto.samples()};
@@ -368,6 +366,16 @@ std::span<std::byte> TensorLink::openStream(const FrameHeader& header,
   lastStream_ = header.stream;
   Stream& placed = streams_.emplace(header.stream, std::move(stream)).first->second;
   return placed.buffer.span().first(header.payloadBytes);
+}
+
+void TensorLink::checkDirection(const Key& key) {
+  const bool atServer = options_.role == Role::server;
+  if (isUp(key.flow) == atServer) return;
+  if (atServer && key.flow == Flow::weightsBody && options_.initialWeights &&
+      !std::exchange(weightsOpened_, true)) {
+    return;
+  }
+  throw ProtocolError("unexpected-message", toString(key) + " goes the other way");
 }
 
 void TensorLink::checkTensor(const Stream& stream, std::uint64_t encodedBytes) const {
@@ -574,7 +582,7 @@ void TensorLink::acknowledge(const Stream& stream, double wireSeconds, double de
 void TensorLink::account(const TransferRecord& record) {
   {
     const std::lock_guard lock(totalsMutex_);
-    const bool up = isUp(record.key.flow);
+    const bool up = record.sent == (options_.role == Role::client);
     if (isBlob(record.key.flow)) {
       (up ? totals_.blobUp : totals_.blobDown) += record.wireBytes;
     } else {

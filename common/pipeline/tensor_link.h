@@ -74,7 +74,8 @@ struct TensorLinkOptions {
   // What was agreed for a flow's tensor with `samples` samples.
   std::function<TensorSpec(Flow flow, std::uint32_t samples)> spec;
   int (*priority)(Flow flow) = nullptr;
-  std::uint64_t maxBlobBytes = 0;  // client: the most that weights/body or grads/body may have
+  std::uint64_t maxBlobBytes = 0;  // the most that weights/body or grads/body may have
+  bool initialWeights = false;     // the client may send weights/body, once
   std::uint32_t errorEvery = 100;  // one tensor in so many has its SNR measured; 0: none
 };
 
@@ -160,6 +161,7 @@ class TensorLink : public EngineLink,
   std::span<std::byte> openStream(const FrameHeader& header, std::span<const std::byte> metadata);
   std::span<std::byte> continueStream(const FrameHeader& header,
                                       std::span<const std::byte> metadata);
+  void checkDirection(const Key& key);
   void checkTensor(const Stream& stream, std::uint64_t encodedBytes) const;
   void checkBlob(const Stream& stream, std::uint64_t encodedBytes) const;
   void takeCredit(const Key& key);
@@ -191,7 +193,8 @@ class TensorLink : public EngineLink,
   std::uint64_t lastStream_ = 0;
   std::map<Key, std::shared_ptr<Encoding>> kept_;
   std::multimap<Key, std::shared_ptr<Pending>> pending_;
-  bool blobUnderWay_ = false;  // server: a Fetch is not yet answered and acknowledged
+  bool blobUnderWay_ = false;   // server: a Fetch is not yet answered and acknowledged
+  bool weightsOpened_ = false;  // server: the client's weights/body has begun
   std::set<std::tuple<Phase, std::uint64_t, std::uint32_t>> inFlight_;  // server: credits in use
 
   // codec strand

@@ -162,6 +162,23 @@ TEST_CASE("clients that train at once do not influence each other") {
   }
 }
 
+TEST_CASE("a run begins with given weights, at the client and at the server") {
+  const TemporaryFolder folder;
+  REQUIRE(runClient("train", folder.path("first"), {}).code == 0);
+  const std::string weights = folder.path("first") + "/model.safetensors";
+  // A learning rate of 0 changes nothing.
+  const Arguments arguments = {"--set", "weights.file=" + weights,
+                               "--set", "train.learning_rate={schedule: constant, peak: 0}",
+                               "--set", "run.seed=99"};
+  REQUIRE(runClient("train", folder.path("second"), arguments).code == 0);
+  CHECK(readFile(folder.path("second") + "/model.safetensors") == readFile(weights));
+  Arguments except = arguments;
+  except.insert(except.end(), {"--set", "weights.except=[fc1]"});
+  REQUIRE(runClient("train", folder.path("third"), except).code == 0);
+  CHECK(readFile(folder.path("third") + "/model.safetensors") != readFile(weights));
+  CHECK(runClient("verify", folder.path("fourth"), arguments).code == 0);
+}
+
 TEST_CASE("the last incomplete batch is used, also with fewer samples than micro-batches") {
   const TemporaryFolder folder;
   const Ended ended =

@@ -51,6 +51,25 @@ TEST_CASE("split and whole are equal to the bit") {
   }
 }
 
+TEST_CASE("mobilenet_v2, clipping and every optimizer: equal to the bit") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  for (const std::string optimizer : {"sgd", "adam", "adamw"}) {
+    for (const std::string microBatches : {"1", "3"}) {
+      CAPTURE(optimizer, microBatches);
+      const auto result =
+          verify(folder, optimizer + microBatches,
+                 {"--server", server.address(), "--set", "model={name: mobilenet_v2}", "--set",
+                  "data.shape=[3, 56, 56]", "--set", "train.batch=8", "--set", "eval.batch=8",
+                  "--set", "train.micro_batches=" + microBatches, "--set",
+                  "train.optimizer={name: " + optimizer + "}", "--set", "train.clip_norm=0.5"});
+      CHECK(result.at("equal") == true);
+      CHECK(result.at("compared").at("gradient norm").at("values") == 3);
+      CHECK(result.at("compared").at("weights/body").at("values") > 2000000);
+    }
+  }
+}
+
 TEST_CASE("verify starts and stops a server of its own where none is given") {
   const TemporaryFolder folder;
   CHECK(verify(folder, "own", kModels[1]).at("equal") == true);
