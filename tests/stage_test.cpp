@@ -394,7 +394,7 @@ TEST_CASE("weights loaded into head, body and tail are those of the whole model"
   CHECK(difference(split.weights(), donated) == "");
   WholeStage whole(options);
   whole.importWeights(donated);
-  CHECK((sortedFile(weightsOf(whole.part())) == sortedFile(donated)));
+  CHECK(difference(weightsOf(whole.part()), donated) == "");
   CHECK_THROWS_AS(split.body.importWeights(toSafetensors(donated)), UsageError);
 }
 

@@ -140,7 +140,7 @@ std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
 // Checks a file's tensors against a model, of which the blocks named in `except` are left out.
 // Throws UsageError "bad-weights" unless the file has every other parameter and buffer of the model
 // in its shape, and nothing else; the sentence begins with `source` and names what does not fit.
-// Throws UsageError "unknown-block": `except` names no block.
+// The same where `except` names no block.
 void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockRow>& blocks,
                   const std::vector<std::string>& except, const std::string& source);
 
