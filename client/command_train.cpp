@@ -88,16 +88,16 @@ int trainCommand(const RunOptions& options) {
   const auto log = runLog(run.folder + "/log.txt", "");
   setComputeThreads(run.threads);
   StageWait wait = run.settings.wait;
-  ClientStage stage(run.plan.stage, wait);
+  ClientStage stage(run.plan.stage, wait, *run.device);
 
   Recorder recorder;
-  ClientSession session;
+  ClientSession session(*run.device);
   const wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
   log->info(
-      "run {}: connected to {} ({}), session {}; {} threads here, {} there; {} micro-batches in "
-      "flight",
-      run.hello.run_id(), run.server.text(), ok.software(), ok.session(), run.threads, ok.threads(),
-      ok.in_flight());
+      "run {}: connected to {} ({}), session {}; {} threads and {} here, {} threads and {} there; "
+      "{} micro-batches in flight",
+      run.hello.run_id(), run.server.text(), ok.software(), ok.session(), run.threads,
+      run.settings.device, ok.threads(), ok.device(), ok.in_flight());
 
   const auto files = std::make_shared<RunFiles>(
       recorder, run.folder, RunIdentity{run.hello.run_id(), ok.session()}, metricNames());

@@ -20,6 +20,7 @@ void addRunOptions(CLI::App& command, RunOptions& options);
 struct VerifyOptions {
   RunOptions run;
   std::uint64_t steps = 3;
+  double tolerance = 0;  // most relative difference; 0: equal to the bit
 };
 
 int trainCommand(const RunOptions& options);

@@ -34,6 +34,13 @@ int run(int argc, char** argv) {
   verifyApp->add_option("--steps", verify.steps, "How many steps to compare")
       ->default_str("3")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000000}));
+  verifyApp
+      ->add_option(
+          "--tolerance", verify.tolerance,
+          "Most that split and whole may differ, as |split - whole| / |whole| of each kind "
+          "of result; 0: not by a bit, which only CPUs promise")
+      ->default_str("0")
+      ->check(CLI::Range(0.0, 1.0));
   verifyApp->footer(
       std::string("Example:\n  cleave-client verify --config configs/fashion_mnist.yaml "
                   "--set train.micro_batches=7\n\nExit code 1 where they differ. ") +

@@ -13,6 +13,7 @@
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "daemon/device.h"
 #include "daemon/run_folder.h"
 
 namespace cleave {
@@ -119,9 +120,10 @@ PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool same
   run.hello.set_threads(static_cast<std::uint32_t>(run.threads));
   run.hello.set_software(softwareVersion());
 
+  run.device = &openDevice(run.settings.device);
   run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
   makeRunFolder(run.folder, "give another one with --run-dir");
-  writeRunDescription(run.folder, run.settings.resolved, run.threads);
+  writeRunDescription(run.folder, run.settings.resolved, run.threads, run.device->description());
   if (options.server.empty()) {
     run.localServer = std::make_unique<LocalServer>(run.folder + "/server");
     run.server = run.localServer->address();

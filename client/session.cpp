@@ -67,7 +67,10 @@ ServerAddress parseAddress(const std::string& text) {
   return address;
 }
 
-ClientSession::ClientSession() : signals_(io_.context(), SIGINT, SIGTERM) {
+ClientSession::ClientSession(ComputeDevice& compute)
+    : compute_(compute),
+      pool_(std::make_shared<BufferPool>(BufferPool::kMaxRetained, compute.hostMemory())),
+      signals_(io_.context(), SIGINT, SIGTERM) {
   asio::co_spawn(io_.context(), waitForSignals(), [](std::exception_ptr error) {
     if (error) std::rethrow_exception(error);
   });
@@ -177,7 +180,8 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
       link_, mailbox, std::move(table), [] {},
       [this](std::exception_ptr error) {
         asio::post(io_.context(), [this, error] { connection_->fail(error); });
-      });
+      },
+      compute_.queue());
   device_.attach(worker_);
   asio::co_spawn(io_.context(), connection_->run(*link_),
                  [this](std::exception_ptr error, std::string reason) {

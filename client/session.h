@@ -14,6 +14,7 @@
 #include <string>
 
 #include "common/core/executor.h"
+#include "common/model/compute_device.h"
 #include "common/net/io_thread.h"
 #include "common/pipeline/run_files.h"
 #include "common/pipeline/worker.h"
@@ -31,7 +32,8 @@ ServerAddress parseAddress(const std::string& text);
 
 class ClientSession {
  public:
-  ClientSession();
+  // The device is borrowed.
+  explicit ClientSession(ComputeDevice& compute);
   ~ClientSession();
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
@@ -70,8 +72,9 @@ class ClientSession {
   void waitUntil(const std::function<bool()>& done);
   void end(std::exception_ptr error);
 
+  ComputeDevice& compute_;
   DeviceExecutor device_;
-  std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();
+  const std::shared_ptr<BufferPool> pool_;
   boost::asio::thread_pool codecThreads_{1};
   IoThread io_;
   boost::asio::signal_set signals_;

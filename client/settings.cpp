@@ -7,6 +7,7 @@
 #include "client/data/loader.h"
 #include "common/pipeline/schedule.h"
 #include "compression/registry.h"
+#include "daemon/device.h"
 
 namespace cleave {
 namespace {
@@ -166,6 +167,8 @@ ClientSettings readClientSettings(Config& config) {
   settings.data = readData(config, settings.seed);
   readTraining(config, settings);
   readCodecs(config, settings);
+  settings.device = config.text("device", settings.device);
+  checkAt(config, "device", [&] { checkDeviceName(settings.device); });
   settings.clientThreads = static_cast<int>(config.integer("threads.client", 0, 1024, 0));
   settings.serverThreads = static_cast<int>(config.integer("threads.server", 0, 1024, 0));
   readWait(config, settings.wait);

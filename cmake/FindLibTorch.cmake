@@ -1,4 +1,4 @@
-# LibTorch for CPU as an imported target LibTorch::cpu, from CLEAVE_TORCH_DIR (an unpacked wheel's or zip's `torch` or
+# LibTorch as imported targets: LibTorch::cpu, and LibTorch::cuda where it has GPU support. From CLEAVE_TORCH_DIR (an unpacked wheel's or zip's `torch` or
 # `libtorch` folder) or from .deps/, where scripts/setup.sh puts it.
 #
 # Not TorchConfig.cmake: the wheel's own demands a CUDA toolkit. Its include folder also holds fmt and protobuf headers
@@ -8,6 +8,8 @@ set(LibTorch_VERSION 2.11.0)
 find_path(LibTorch_INCLUDE_DIR ATen/ATen.h
   PATHS ${CLEAVE_TORCH_DIR}/include ${CMAKE_SOURCE_DIR}/.deps/torch-${LibTorch_VERSION}/torch/include NO_DEFAULT_PATH)
 find_library(LibTorch_CPU_LIBRARY torch_cpu PATHS ${LibTorch_INCLUDE_DIR}/../lib NO_DEFAULT_PATH)
+find_library(LibTorch_CUDA_LIBRARY torch_cuda PATHS ${LibTorch_INCLUDE_DIR}/../lib NO_DEFAULT_PATH)
+find_library(LibTorch_C10_CUDA_LIBRARY c10_cuda PATHS ${LibTorch_INCLUDE_DIR}/../lib NO_DEFAULT_PATH)
 find_library(LibTorch_C10_LIBRARY c10 PATHS ${LibTorch_INCLUDE_DIR}/../lib NO_DEFAULT_PATH)
 
 include(FindPackageHandleStandardArgs)
@@ -26,4 +28,11 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   # libtorch_cpu names GPU libraries that a CPU machine need not have.
   target_link_options(LibTorch::cpu INTERFACE -Wl,--allow-shlib-undefined)
   target_link_libraries(LibTorch::cpu INTERFACE LibTorch::c10 Threads::Threads)
+endif()
+
+if(LibTorch_FOUND AND LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY AND NOT TARGET LibTorch::cuda)
+  # Nothing of ours names a symbol of libtorch_cuda, whose loading is what gives LibTorch its GPU operations.
+  add_library(LibTorch::cuda INTERFACE IMPORTED)
+  target_link_options(LibTorch::cuda INTERFACE -Wl,--no-as-needed)
+  target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu ${LibTorch_CUDA_LIBRARY} ${LibTorch_C10_CUDA_LIBRARY})
 endif()

@@ -38,10 +38,11 @@ void makeRunFolder(const std::string& folder, const std::string& fix) {
   }
 }
 
-void writeRunDescription(const std::string& folder, const std::string& config, int threads) {
+void writeRunDescription(const std::string& folder, const std::string& config, int threads,
+                         const std::string& device) {
   writeFileDurably(folder + "/config.yaml", config);
   nlohmann::json environment = describeEnvironment(threads);
-  environment["device"] = "cpu";
+  environment["device"] = device;
   environment["libtorch"] = CLEAVE_LIBTORCH_VERSION;
   writeFileDurably(folder + "/environment.json", environment.dump(2) + "\n");
 }

@@ -15,7 +15,8 @@ void checkRunId(const std::string& id);
 // empty, RunError where it can't be made or written to; `fix` says what the user can do about it.
 void makeRunFolder(const std::string& folder, const std::string& fix);
 
-// Writes config.yaml and environment.json into it.
-void writeRunDescription(const std::string& folder, const std::string& config, int threads);
+// Writes config.yaml and environment.json into it. `device`: ComputeDevice::description().
+void writeRunDescription(const std::string& folder, const std::string& config, int threads,
+                         const std::string& device);
 
 }  // namespace cleave

@@ -4,6 +4,7 @@
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "daemon/device.h"
 #include "daemon/program.h"
 #include "server/server.h"
 #include "server/settings.h"
@@ -19,7 +20,7 @@ struct ServeOptions {
 int serve(const ServeOptions& options) {
   startLog("cleave-server", options.common.logLevel);
   Config config = loadConfig(options.common);
-  const ServerSettings settings = readServerSettings(config);
+  ServerSettings settings = readServerSettings(config);
   if (!isLoopback(settings.address)) {
     if (!options.insecureBind) {
       throw UsageError(
@@ -31,7 +32,14 @@ int serve(const ServeOptions& options) {
     processLog()->warn("listening on {} without encryption or authentication (--insecure-bind)",
                        settings.address);
   }
-  Server server(settings);
+  ComputeDevice& device = openDevice(settings.device);
+  processLog()->info("computing on {}", device.description());
+  if (device.memoryBytes() > 0 && settings.memoryBytes > device.memoryBytes()) {
+    processLog()->warn("limits.memory_mib is more than the device has: it is lowered to {} MiB",
+                       device.memoryBytes() >> 20);
+    settings.memoryBytes = device.memoryBytes();
+  }
+  Server server(settings, device);
   std::cout << "cleave-server listens on " << settings.address << ":" << server.port() << std::endl;
   server.run();
   return 0;

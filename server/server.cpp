@@ -35,13 +35,14 @@ constexpr std::size_t kMostHandshakes = 128;  // connections at once beyond the 
 
 }  // namespace
 
-Server::Server(const ServerSettings& settings)
+Server::Server(const ServerSettings& settings, ComputeDevice& device)
     : settings_(settings),
       admission_(settings),
       context_{settings,
+               device,
                device_,
                recorder_,
-               std::make_shared<BufferPool>(),
+               std::make_shared<BufferPool>(BufferPool::kMaxRetained, device.hostMemory()),
                io_.context().get_executor(),
                codecThreads_.get_executor(),
                admission_},

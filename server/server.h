@@ -16,8 +16,8 @@ namespace cleave {
 
 class Server {
  public:
-  // Binds. Throws UsageError "port-in-use", "cannot-bind".
-  explicit Server(const ServerSettings& settings);
+  // Binds. Both are borrowed. Throws UsageError "port-in-use", "cannot-bind".
+  Server(const ServerSettings& settings, ComputeDevice& device);
   ~Server();
 
   std::uint16_t port() const { return port_; }

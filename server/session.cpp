@@ -166,14 +166,14 @@ asio::awaitable<void> Session::openRun() {
   makeRunFolder(run.folder, "use another run.name, or try again: each run gets an id of its own");
   writeRunDescription(
       run.folder, context_.settings.resolved + "run_spec: " + jsonOf(run.hello.run_spec()) + "\n",
-      run.threads);
+      run.threads, context_.compute.description());
   run.log = runLog(run.folder + "/log.txt", "run " + runId + ": ");
   run.files = std::make_shared<RunFiles>(context_.recorder, run.folder, RunIdentity{runId, number_},
                                          std::vector<std::string>{});
   run.record = std::make_unique<RunRecord>(*run.files, run.plan.stepsPerEpoch);
-  co_await onDevice(context_, [&run] {
+  co_await onDevice(context_, [this, &run] {
     setComputeThreads(run.threads);
-    run.stage = std::make_unique<BodyStage>(run.plan.stage, run.plan.wait);
+    run.stage = std::make_unique<BodyStage>(run.plan.stage, run.plan.wait, context_.compute);
   });
 
   TensorLinkOptions options = linkOptions(run.plan, Role::server);
@@ -190,7 +190,8 @@ asio::awaitable<void> Session::openRun() {
       [&run] { run.record->finishedBatch(run.worker->engine(), run.link->totals()); },
       [connection = connection_, io = context_.io](std::exception_ptr error) {
         asio::post(io, [connection, error] { connection->fail(error); });
-      });
+      },
+      context_.compute.queue());
 
   wire::HelloOk ok;
   ok.set_version(kWireVersion);

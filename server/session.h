@@ -10,6 +10,7 @@
 #include "common/core/buffer.h"
 #include "common/core/executor.h"
 #include "common/core/record.h"
+#include "common/model/compute_device.h"
 #include "common/net/connection.h"
 #include "server/admission.h"
 #include "server/settings.h"
@@ -19,6 +20,7 @@ namespace cleave {
 // What all sessions share. Outlives them.
 struct ServerContext {
   const ServerSettings& settings;
+  ComputeDevice& compute;
   DeviceExecutor& device;
   Recorder& recorder;
   std::shared_ptr<BufferPool> pool;

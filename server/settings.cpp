@@ -3,6 +3,7 @@
 #include <boost/asio/ip/address.hpp>
 
 #include "common/model/model.h"
+#include "daemon/device.h"
 
 namespace cleave {
 namespace {
@@ -37,7 +38,8 @@ ServerSettings readServerSettings(Config& config) {
   }
   settings.port =
       static_cast<std::uint16_t>(config.integer("listen.port", 0, 65535, settings.port));
-  settings.device = config.text("device", settings.device, {"cpu"});
+  settings.device = config.text("device", settings.device);
+  checkDeviceName(settings.device);
   settings.threads = static_cast<int>(config.integer("threads", 0, 1024, settings.threads));
   settings.allowedModels = config.texts("models.allow", allModels());
   for (const std::string& name : settings.allowedModels) findModel(name);

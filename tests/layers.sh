@@ -21,6 +21,8 @@ refuse "client and server do not know each other" "client/" server
 refuse "core, net, codec and pipeline are free of Torch" "(torch|ATen|c10)/" common/core common/net common/codec common/pipeline
 refuse "codecs are free of Torch" "(torch|ATen|c10)/" compression
 refuse "core, codec, model and codecs are free of Asio" "boost/" common/core common/codec common/model compression
+refuse "only the daemons' loader knows the GPU library" "cuda/" common compression client server
+refuse "the GPU library knows devices, not daemons" "(client|server|daemon|compression)/|common/(net|pipeline|codec)/" cuda
 refuse "core stands at the bottom" "common/(net|codec|pipeline|model)/" common/core
 refuse "codec knows core only" "common/(net|pipeline|model)/" common/codec
 refuse "net knows core only" "common/(codec|pipeline|model)/" common/net

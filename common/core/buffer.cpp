@@ -12,14 +12,16 @@ namespace cleave {
 namespace detail {
 
 struct PoolState {
-  explicit PoolState(std::size_t most) : maxRetained(most) {}
+  PoolState(std::size_t most, std::shared_ptr<BufferMemory> from)
+      : maxRetained(most), memory(std::move(from)) {}
   ~PoolState() {
     for (auto& [capacity, blocks] : free) {
-      for (std::byte* block : blocks) ::operator delete (block, std::align_val_t{kAlignment});
+      for (std::byte* block : blocks) memory->release(block);
     }
   }
 
   const std::size_t maxRetained;
+  const std::shared_ptr<BufferMemory> memory;
   std::mutex mutex;
   std::size_t retained = 0;
   std::map<std::size_t, std::vector<std::byte*>> free;  // by capacity
@@ -28,6 +30,16 @@ struct PoolState {
 }  // namespace detail
 
 namespace {
+
+class Heap : public BufferMemory {
+ public:
+  std::byte* allocate(std::size_t size) override {
+    return static_cast<std::byte*>(::operator new (size, std::align_val_t{kAlignment}));
+  }
+  void release(std::byte* block) noexcept override {
+    ::operator delete (block, std::align_val_t{kAlignment});
+  }
+};
 
 // Sizes are rounded up to four steps an octave, so that requests of similar size share buffers and
 // at most a quarter of one is unused.
@@ -77,13 +89,14 @@ void Buffer::release() noexcept {
       }
     }
   }
-  if (data_ != nullptr) ::operator delete (data_, std::align_val_t{kAlignment});
+  if (data_ != nullptr) pool_->memory->release(data_);
   data_ = nullptr;
   pool_.reset();
 }
 
-BufferPool::BufferPool(std::size_t maxRetained)
-    : state_(std::make_shared<detail::PoolState>(maxRetained)) {}
+BufferPool::BufferPool(std::size_t maxRetained, std::shared_ptr<BufferMemory> memory)
+    : state_(std::make_shared<detail::PoolState>(
+          maxRetained, memory ? std::move(memory) : std::make_shared<Heap>())) {}
 
 Buffer BufferPool::acquire(std::size_t size) {
   const std::size_t capacity = capacityFor(size);
@@ -97,8 +110,7 @@ Buffer BufferPool::acquire(std::size_t size) {
       return Buffer(state_, block, size, capacity);
     }
   }
-  auto* block = static_cast<std::byte*>(::operator new (capacity, std::align_val_t{kAlignment}));
-  return Buffer(state_, block, size, capacity);
+  return Buffer(state_, state_->memory->allocate(capacity), size, capacity);
 }
 
 std::size_t BufferPool::retainedBytes() const {

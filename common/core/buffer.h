@@ -44,11 +44,23 @@ class Buffer {
   std::size_t capacity_ = 0;
 };
 
+// Where a pool's memory comes from. Blocks start on a boundary of kAlignment. Any thread.
+class BufferMemory {
+ public:
+  virtual ~BufferMemory() = default;
+  virtual std::byte* allocate(std::size_t size) = 0;  // throws std::bad_alloc
+  virtual void release(std::byte* block) noexcept = 0;
+};
+
 // Keeps freed buffers for the next request of a similar size, at most maxRetained bytes of them.
 // Any thread.
 class BufferPool {
  public:
-  explicit BufferPool(std::size_t maxRetained = std::size_t{512} << 20);
+  static constexpr std::size_t kMaxRetained = std::size_t{512} << 20;
+
+  // Without `memory`: the heap.
+  explicit BufferPool(std::size_t maxRetained = kMaxRetained,
+                      std::shared_ptr<BufferMemory> memory = nullptr);
 
   // Throws std::bad_alloc. The caller has checked `size` against what was agreed with the peer.
   Buffer acquire(std::size_t size);

@@ -11,6 +11,24 @@
 
 namespace cleave {
 
+// How a worker learns that a device is through with an action whose function only issued work, as a
+// GPU's does. Device thread only.
+class DeviceQueue {
+ public:
+  // What an action took of the device, in seconds. Asked once, on the device thread, after the
+  // action's `done`; destroyed there too.
+  using Seconds = std::function<double()>;
+
+  virtual ~DeviceQueue() = default;
+  // What is issued from now on belongs to the next action.
+  virtual void begin() = 0;
+  // Calls `done` once, on any thread, when all that was issued since begin() is done. `done` must
+  // not call back into the queue.
+  virtual Seconds end(std::function<void()> done) = 0;
+  // Returns when all that was issued is done, and every `done` has been called.
+  virtual void drain() = 0;
+};
+
 // One run's work on the device. Called on the device thread only.
 class DeviceWorker {
  public:

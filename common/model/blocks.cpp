@@ -126,7 +126,7 @@ class BatchNorm : public Block {
     const bool training = context.at.phase == Phase::train;
     if (training) batches_.tensor.add_(1);
     return at::batch_norm(x, weight_.tensor, bias_.tensor, mean_.tensor, variance_.tensor, training,
-                          kNormMomentum, kNormEpsilon, /*cudnn_enabled=*/false);
+                          kNormMomentum, kNormEpsilon, /*cudnn_enabled=*/true);
   }
   std::vector<NamedTensor> parameters() const override { return {weight_, bias_}; }
   std::vector<NamedTensor> buffers() const override { return {mean_, variance_, batches_}; }
@@ -144,10 +144,10 @@ class Dropout : public Block {
     // One memory order for input and mask: draws then belong to positions in memory, wherever the
     // model is cut.
     const at::Tensor x = canonical(input, cutOrder(static_cast<std::size_t>(input.dim())));
-    at::Tensor mask = at::empty_like(x);
+    at::Tensor mask = at::empty_like(x, at::TensorOptions().device(at::kCPU));
     fillDropoutMask(randomKey(context.seed, name_, {context.at.step, context.at.i}), p_,
                     {mask.mutable_data_ptr<float>(), static_cast<std::size_t>(mask.numel())});
-    return x.mul(mask);
+    return x.mul(mask.to(x.device()));
   }
 
  private:

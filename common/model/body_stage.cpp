@@ -19,11 +19,12 @@ struct Saved {
 }  // namespace
 
 struct BodyStage::State {
-  State(const StageOptions& stageOptions, const StageWait& stageWait)
+  State(const StageOptions& stageOptions, const StageWait& stageWait, ComputeDevice& on)
       : options(stageOptions),
         wait(stageWait),
+        device(on),
         blocks(checkedBlocks(options)),
-        part(blocks, options.cuts.cut0, options.cuts.cut1, options.seed),
+        part(blocks, options.cuts.cut0, options.cuts.cut1, options.seed, {}, device.device()),
         optimizer(makeOptimizer(options.optimizer, part.parameters())) {
     if (wait.f2 && !wait.b2) {
       throw UsageError("bad-wait",
@@ -39,6 +40,7 @@ struct BodyStage::State {
 
   StageOptions options;
   StageWait wait;
+  ComputeDevice& device;
   std::vector<BlockRow> blocks;
   ModelPart part;
   std::unique_ptr<Optimizer> optimizer;
@@ -46,8 +48,8 @@ struct BodyStage::State {
   Placeholders placeholders;
 };
 
-BodyStage::BodyStage(const StageOptions& options, const StageWait& wait)
-    : state_(std::make_unique<State>(options, wait)) {}
+BodyStage::BodyStage(const StageOptions& options, const StageWait& wait, ComputeDevice& device)
+    : state_(std::make_unique<State>(options, wait, device)) {}
 BodyStage::~BodyStage() = default;
 
 Payload BodyStage::forward(const MicroBatch& at, Payload activation0) {
@@ -55,18 +57,18 @@ Payload BodyStage::forward(const MicroBatch& at, Payload activation0) {
     return state_->placeholders.wait(*state_->wait.f2, state_->spec(Flow::activation1, at));
   }
   const at::Tensor input =
-      enteringTensor(std::move(activation0), state_->spec(Flow::activation0, at));
+      enteringTensor(std::move(activation0), state_->spec(Flow::activation0, at), state_->device);
   const BlockContext context{state_->options.seed, at};
   if (at.phase != Phase::train) {
     const at::NoGradGuard noGrad;
-    return leavingPayload(state_->part.forward(input, context));
+    return leavingPayload(state_->part.forward(input, context), state_->device);
   }
   input.set_requires_grad(true);
   const at::Tensor output = state_->part.forward(input, context);
   if (!state_->saved.emplace(at.i, Saved{input, output}).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
-  return leavingPayload(output);
+  return leavingPayload(output, state_->device);
 }
 
 Payload BodyStage::backward(const MicroBatch& at, Payload gradient1) {
@@ -79,8 +81,9 @@ Payload BodyStage::backward(const MicroBatch& at, Payload gradient1) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
   }
   const Saved& saved = node.mapped();
-  saved.output.backward(enteringTensor(std::move(gradient1), state_->spec(Flow::gradient1, at)));
-  return leavingPayload(saved.input.grad());
+  saved.output.backward(
+      enteringTensor(std::move(gradient1), state_->spec(Flow::gradient1, at), state_->device));
+  return leavingPayload(saved.input.grad(), state_->device);
 }
 
 GradientReport BodyStage::report() const { return state_->part.gradientReport(); }

@@ -11,15 +11,17 @@
 namespace cleave {
 
 struct ClientStage::State {
-  State(const StageOptions& stageOptions, const StageWait& stageWait)
+  State(const StageOptions& stageOptions, const StageWait& stageWait, ComputeDevice& on)
       : options(stageOptions),
         wait(stageWait),
+        device(on),
         blocks(checkedBlocks(options)),
-        head(blocks, 0, options.cuts.cut0, options.seed),
-        tail(blocks, options.cuts.cut1, static_cast<int>(blocks.size()), options.seed),
+        head(blocks, 0, options.cuts.cut0, options.seed, {}, device.device()),
+        tail(blocks, options.cuts.cut1, static_cast<int>(blocks.size()), options.seed, {},
+             device.device()),
         headOptimizer(makeOptimizer(options.optimizer, head.parameters())),
         tailOptimizer(makeOptimizer(options.optimizer, tail.parameters())),
-        batch(options.model) {
+        batch(options.model, device) {
     if (wait.f1 && !wait.b1) {
       throw UsageError("bad-wait",
                        "wait.F1 is given without wait.B1: a forward that only waits leaves nothing "
@@ -35,6 +37,7 @@ struct ClientStage::State {
 
   StageOptions options;
   StageWait wait;
+  ComputeDevice& device;
   std::vector<BlockRow> blocks;
   ModelPart head;
   ModelPart tail;
@@ -45,8 +48,8 @@ struct ClientStage::State {
   Placeholders placeholders;
 };
 
-ClientStage::ClientStage(const StageOptions& options, const StageWait& wait)
-    : state_(std::make_unique<State>(options, wait)) {}
+ClientStage::ClientStage(const StageOptions& options, const StageWait& wait, ComputeDevice& device)
+    : state_(std::make_unique<State>(options, wait, device)) {}
 ClientStage::~ClientStage() = default;
 
 void ClientStage::beginBatch(TensorView inputs, std::span<const std::int64_t> labels) {
@@ -60,13 +63,13 @@ Payload ClientStage::headForward(const MicroBatch& at) {
   const at::Tensor input = state_->batch.inputs(at);
   if (at.phase != Phase::train) {
     const at::NoGradGuard noGrad;
-    return leavingPayload(state_->head.forward(input, state_->context(at)));
+    return leavingPayload(state_->head.forward(input, state_->context(at)), state_->device);
   }
   const at::Tensor output = state_->head.forward(input, state_->context(at));
   if (!state_->headOutputs.emplace(at.i, output).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
-  return leavingPayload(output);
+  return leavingPayload(output, state_->device);
 }
 
 Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
@@ -80,7 +83,7 @@ Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
     return {};
   }
   const at::Tensor input =
-      enteringTensor(std::move(activation1), state_->spec(Flow::activation1, at));
+      enteringTensor(std::move(activation1), state_->spec(Flow::activation1, at), state_->device);
   if (!training) {
     const at::NoGradGuard noGrad;
     state_->batch.loss(state_->tail.forward(input, state_->context(at)), at);
@@ -88,7 +91,7 @@ Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
   }
   input.set_requires_grad(true);
   state_->batch.loss(state_->tail.forward(input, state_->context(at)), at).backward();
-  return leavingPayload(input.grad());
+  return leavingPayload(input.grad(), state_->device);
 }
 
 void ClientStage::headBackward(const MicroBatch& at, Payload gradient0) {
@@ -101,7 +104,7 @@ void ClientStage::headBackward(const MicroBatch& at, Payload gradient0) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
   }
   const at::Tensor gradient =
-      enteringTensor(std::move(gradient0), state_->spec(Flow::gradient0, at));
+      enteringTensor(std::move(gradient0), state_->spec(Flow::gradient0, at), state_->device);
   // A head without parameters, such as a flatten, has nothing to learn.
   if (node.mapped().requires_grad()) node.mapped().backward(gradient);
 }

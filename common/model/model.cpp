@@ -1,5 +1,7 @@
 #include "common/model/model.h"
 
+#include <ATen/ops/stack.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -44,7 +46,6 @@ UsageError badParameter(const ModelSpec& spec, const std::string& key, const std
 // In fp64. Eight partial sums, which compilers turn into vectors; the order does not depend on
 // threads.
 double squareSum(const at::Tensor& gradient) {
-  if (!gradient.defined()) return 0;
   const at::Tensor dense = gradient.contiguous(gradient.suggest_memory_format());
   const std::span<const float> values(dense.const_data_ptr<float>(),
                                       static_cast<std::size_t>(dense.numel()));
@@ -59,6 +60,29 @@ double squareSum(const at::Tensor& gradient) {
   }
   for (; j < values.size(); ++j) sums[0] += double{values[j]} * double{values[j]};
   return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+// The square sum of each gradient, in fp64; 0 where there is none.
+std::vector<double> squareSums(const std::vector<NamedTensor>& parameters) {
+  std::vector<double> sums(parameters.size());
+  std::vector<at::Tensor> onDevice;  // brought here together: each copy would wait for the device
+  std::vector<std::size_t> positions;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const at::Tensor& gradient = parameters[p].tensor.grad();
+    if (!gradient.defined()) continue;
+    if (gradient.is_cpu()) {
+      sums[p] = squareSum(gradient);
+    } else {
+      onDevice.push_back(gradient.to(at::kDouble).square_().sum());
+      positions.push_back(p);
+    }
+  }
+  if (onDevice.empty()) return sums;
+  const at::Tensor values = at::stack(onDevice).cpu();
+  for (std::size_t n = 0; n < positions.size(); ++n) {
+    sums[positions[n]] = values.const_data_ptr<double>()[n];
+  }
+  return sums;
 }
 
 std::int64_t elementCountOf(const std::vector<BlockRow>& blocks, int first, int last,
@@ -175,7 +199,7 @@ void ModelParameters::finish() const {
 }
 
 ModelPart::ModelPart(const std::vector<BlockRow>& blocks, int first, int last, std::uint64_t seed,
-                     std::vector<int> cutsInside)
+                     std::vector<int> cutsInside, at::Device device)
     : first_(first), cutsInside_(std::move(cutsInside)) {
   for (int b = first; b < last; ++b) {
     if (isCutInside(b)) cutParameters_.push_back(parameters_.size());
@@ -184,6 +208,13 @@ ModelPart::ModelPart(const std::vector<BlockRow>& blocks, int first, int last, s
       parameters_.push_back(std::move(parameter));
     }
     for (NamedTensor& buffer : blocks_.back()->buffers()) buffers_.push_back(std::move(buffer));
+  }
+  if (device.is_cpu()) return;
+  // Drawn on the CPU, so that every device begins with the same values.
+  for (const auto* tensors : {&parameters_, &buffers_}) {
+    for (const NamedTensor& named : *tensors) {
+      named.tensor.set_data(named.tensor.detach().to(device));
+    }
   }
 }
 
@@ -214,13 +245,14 @@ at::Tensor ModelPart::crossCut(const at::Tensor& x) {
 
 GradientReport ModelPart::gradientReport() const {
   GradientReport report;
+  const std::vector<double> sums = squareSums(parameters_);
   std::size_t begin = 0;
   // A sum a side of each cut, then their sum: as the client adds up what head, body and tail
   // report.
   for (std::size_t cut = 0; cut <= cutParameters_.size(); ++cut) {
     const std::size_t end = cut < cutParameters_.size() ? cutParameters_[cut] : parameters_.size();
     double sum = 0;
-    for (std::size_t p = begin; p < end; ++p) sum += squareSum(parameters_[p].tensor.grad());
+    for (std::size_t p = begin; p < end; ++p) sum += sums[p];
     report.squareSum += sum;
     begin = end;
   }

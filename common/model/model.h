@@ -123,7 +123,7 @@ class ModelPart {
   // Blocks [first, last). At the positions in `cutsInside` that lie strictly inside, the tensor and
   // its gradient are brought into canonical form, as the wire would.
   ModelPart(const std::vector<BlockRow>& blocks, int first, int last, std::uint64_t seed,
-            std::vector<int> cutsInside = {});
+            std::vector<int> cutsInside = {}, at::Device device = at::kCPU);
 
   // `context.seed` is that of the constructor. Records autograd's graph unless the caller has
   // switched that off.

@@ -17,6 +17,7 @@
 
 #include "common/codec/tensor.h"
 #include "common/core/step.h"
+#include "common/model/compute_device.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
 
@@ -48,7 +49,9 @@ std::vector<std::string> metricNames();
 // The body: cut0 to cut1, at the server.
 class BodyStage {
  public:
-  BodyStage(const StageOptions& options, const StageWait& wait);
+  // The device is borrowed.
+  BodyStage(const StageOptions& options, const StageWait& wait,
+            ComputeDevice& device = cpuDevice());
   ~BodyStage();
 
   Payload forward(const MicroBatch& at,
@@ -73,7 +76,9 @@ class BodyStage {
 // samples / samples of the batch.
 class ClientStage {
  public:
-  ClientStage(const StageOptions& options, const StageWait& wait);
+  // The device is borrowed.
+  ClientStage(const StageOptions& options, const StageWait& wait,
+              ComputeDevice& device = cpuDevice());
   ~ClientStage();
 
   // Sets the batch that the actions work on; `inputs` is contiguous f32 [samples, sample shape…].
@@ -101,7 +106,7 @@ class ClientStage {
   std::unique_ptr<State> state_;
 };
 
-// The same model in one piece in one process: what the split must equal to the bit.
+// The same model in one piece in one process, on the CPU: what the split must equal to the bit.
 class WholeStage {
  public:
   explicit WholeStage(const StageOptions& options);

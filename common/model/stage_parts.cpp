@@ -45,17 +45,17 @@ std::vector<BlockRow> checkedBlocks(const StageOptions& options) {
   return blocks;
 }
 
-Payload leavingPayload(const at::Tensor& tensor) {
+Payload leavingPayload(const at::Tensor& tensor, ComputeDevice& device) {
   const MemoryOrder order = cutOrder(static_cast<std::size_t>(tensor.dim()));
-  return toPayload(canonical(tensor.detach(), order), order);
+  return toPayload(device.toHost(canonical(tensor.detach(), order)), order);
 }
 
-at::Tensor enteringTensor(Payload payload, const TensorSpec& expected) {
+at::Tensor enteringTensor(Payload payload, const TensorSpec& expected, ComputeDevice& device) {
   if (payload.view().spec != expected) {
     throw std::logic_error("a stage got " + toString(payload.view().spec) + " instead of " +
                            toString(expected));
   }
-  return toTensor(std::move(payload));
+  return device.toDevice(toTensor(std::move(payload)));
 }
 
 void LabeledBatch::begin(TensorView inputs, std::span<const std::int64_t> labels) {
@@ -91,7 +91,7 @@ at::Tensor LabeledBatch::inputs(const MicroBatch& at) const {
   auto* data = const_cast<std::byte*>(inputs_.data) + offset * sizeof(float);
   // A copy always: what a head passes on unchanged is still being sent when the batch has gone.
   const at::Tensor borrowed = at::from_blob(data, shape);
-  const at::Tensor input = canonical(borrowed, cutOrder(shape.size()));
+  const at::Tensor input = canonical(device_.toDevice(borrowed), cutOrder(shape.size()));
   return input.is_same(borrowed) ? input.clone() : input;
 }
 
@@ -101,13 +101,13 @@ std::span<const std::int64_t> LabeledBatch::labels(const MicroBatch& at) const {
 
 at::Tensor LabeledBatch::loss(const at::Tensor& logits, const MicroBatch& at) {
   const std::span<const std::int64_t> labels = this->labels(at);
-  const at::Tensor targets =
-      at::from_blob(const_cast<std::int64_t*>(labels.data()), {sizeOf(at)}, at::kLong);
+  const at::Tensor targets = device_.toDevice(
+      at::from_blob(const_cast<std::int64_t*>(labels.data()), {sizeOf(at)}, at::kLong));
   const at::Tensor loss =
       at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum).div(at.samples);
   setLoss(at, loss.item<float>());
 
-  const at::Tensor rows = logits.detach().contiguous();
+  const at::Tensor rows = logits.detach().cpu().contiguous();
   const auto classes = static_cast<std::size_t>(rows.size(1));
   for (std::size_t sample = 0; sample < labels.size(); ++sample) {
     const std::span<const float> row(rows.const_data_ptr<float>() + sample * classes, classes);

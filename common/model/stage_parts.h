@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "common/model/compute_device.h"
 #include "common/model/stage.h"
 
 namespace cleave {
@@ -19,22 +20,23 @@ inline std::uint32_t sizeOf(const MicroBatch& at) {
   return microBatchSize(at.samples, at.microBatches, at.i);
 }
 
-// A tensor as it leaves a stage: out of autograd and canonical.
-Payload leavingPayload(const at::Tensor& tensor);
-// A tensor as it enters a stage. The engine has checked it: another spec is a bug of ours.
-at::Tensor enteringTensor(Payload payload, const TensorSpec& expected);
+// A tensor as it leaves a stage: out of autograd, canonical, and in host memory.
+Payload leavingPayload(const at::Tensor& tensor, ComputeDevice& device);
+// A tensor as it enters a stage, on its device. The engine has checked it: another spec is a bug of
+// ours.
+at::Tensor enteringTensor(Payload payload, const TensorSpec& expected, ComputeDevice& device);
 
 // A batch with its labels, and what the loss says of it.
 class LabeledBatch {
  public:
-  explicit LabeledBatch(const ModelSpec& model) : model_(model) {}
+  LabeledBatch(const ModelSpec& model, ComputeDevice& device) : model_(model), device_(device) {}
 
   // Both are borrowed. Starts metrics and losses anew. Throws UsageError: a label that is no class
   // of the model.
   void begin(TensorView inputs, std::span<const std::int64_t> labels);
   std::uint32_t samples() const { return static_cast<std::uint32_t>(labels_.size()); }
 
-  at::Tensor inputs(const MicroBatch& at) const;
+  at::Tensor inputs(const MicroBatch& at) const;  // on the device
   // loss_i, of which the caller may ask gradients. Adds the micro-batch to metrics and losses.
   at::Tensor loss(const at::Tensor& logits, const MicroBatch& at);
   // Counts a micro-batch whose loss nobody computed.
@@ -48,6 +50,7 @@ class LabeledBatch {
   void setLoss(const MicroBatch& at, float loss);
 
   ModelSpec model_;
+  ComputeDevice& device_;
   TensorView inputs_;
   std::span<const std::int64_t> labels_;
   BatchMetrics metrics_;

@@ -62,7 +62,7 @@ std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors) {
   std::vector<at::Tensor> contiguous;  // keeps alive what the entries point into
   std::vector<SafetensorsEntry> entries;
   for (const NamedTensor& named : tensors) {
-    const at::Tensor& tensor = contiguous.emplace_back(named.tensor.contiguous());
+    const at::Tensor& tensor = contiguous.emplace_back(named.tensor.cpu().contiguous());
     entries.push_back({named.name,
                        dtypeName(tensor.scalar_type()),
                        tensor.sizes().vec(),

@@ -16,7 +16,7 @@ struct WholeStage::State {
         part(blocks, 0, static_cast<int>(blocks.size()), options.seed,
              {options.cuts.cut0, options.cuts.cut1}),
         optimizer(makeOptimizer(options.optimizer, part.parameters())),
-        batch(options.model) {}
+        batch(options.model, cpuDevice()) {}
 
   StageOptions options;
   ModelPart part;

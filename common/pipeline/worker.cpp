@@ -23,16 +23,35 @@ std::vector<Message> Mailbox::takeAll() {
   return std::exchange(messages_, {});
 }
 
+void Completions::add(std::shared_ptr<Completion> completion) {
+  {
+    const std::lock_guard lock(mutex_);
+    done_.push_back(std::move(completion));
+  }
+  device_.notify();
+}
+
+std::vector<std::shared_ptr<Completions::Completion>> Completions::takeAll() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(done_, {});
+}
+
 EngineWorker::EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
                            std::shared_ptr<Mailbox> mailbox, ActionTable table,
                            std::function<void()> finished,
-                           std::function<void(std::exception_ptr)> failed)
+                           std::function<void(std::exception_ptr)> failed, DeviceQueue* queue)
     : link_(std::move(link)),
       mailbox_(std::move(mailbox)),
       engine_(options, *link_),
       table_(std::move(table)),
       finished_(std::move(finished)),
-      failed_(std::move(failed)) {}
+      failed_(std::move(failed)),
+      queue_(queue),
+      completions_(std::make_shared<Completions>(mailbox_->device())) {}
+
+EngineWorker::~EngineWorker() {
+  if (queue_ != nullptr) queue_->drain();
+}
 
 bool EngineWorker::receiveAll() {
   std::vector<Message> messages = mailbox_->takeAll();
@@ -40,20 +59,49 @@ bool EngineWorker::receiveAll() {
   return !messages.empty();
 }
 
+bool EngineWorker::completeAll() {
+  const auto done = completions_->takeAll();
+  for (const auto& completion : done) {
+    complete(completion->token, std::move(completion->result), completion->seconds());
+  }
+  return !done.empty();
+}
+
+void EngineWorker::complete(std::uint64_t token, Result result, double seconds) {
+  const bool wasDone = engine_.batchDone();
+  engine_.complete(token, std::move(result), seconds);
+  if (!wasDone && engine_.batchDone()) finished_();
+}
+
+void EngineWorker::issue(Work work) {
+  const std::uint64_t token = work.token;
+  const ActionFunction& function = table_[static_cast<std::size_t>(work.kind)];
+  if (queue_ == nullptr) {
+    const SteadyTime start = now();
+    Result result = function(std::move(work));
+    return complete(token, std::move(result), secondsSince(start));
+  }
+  auto completion = std::make_shared<Completions::Completion>();
+  completion->token = token;
+  queue_->begin();
+  completion->result = function(std::move(work));
+  // Whoever calls back only hands the completion on: the device thread alone reads and destroys it.
+  Completions::Completion& kept = *completion;
+  kept.seconds = queue_->end([completions = completions_, completion]() mutable {
+    completions->add(std::move(completion));
+  });
+}
+
 bool EngineWorker::runOne() noexcept {
   if (stopped_) return false;
   try {
-    const bool received = receiveAll();
+    // A message or a completion alone counts as progress: whoever waits for the engine's state must
+    // look at it.
+    const bool completed = completeAll();
+    const bool progressed = receiveAll() || completed;
     auto work = engine_.next();
-    // A message alone counts as progress: whoever waits for the engine's state must look at it.
-    if (!work) return received;
-    const std::uint64_t token = work->token;
-    const ActionKind kind = work->kind;
-    const bool wasDone = engine_.batchDone();
-    const SteadyTime start = now();
-    Result result = table_[static_cast<std::size_t>(kind)](std::move(*work));
-    engine_.complete(token, std::move(result), secondsSince(start));
-    if (!wasDone && engine_.batchDone()) finished_();
+    if (!work) return progressed;
+    issue(std::move(*work));
     return true;
   } catch (...) {
     stopped_ = true;

@@ -18,6 +18,25 @@ namespace cleave {
 using ActionFunction = std::function<Result(Work work)>;
 using ActionTable = std::array<ActionFunction, kActionKinds>;
 
+// Actions that a queue is through with, until the device thread looks. Shared with the queue's
+// callbacks, which may come after the worker has gone.
+class Completions {
+ public:
+  struct Completion {
+    std::uint64_t token = 0;
+    Result result;
+    DeviceQueue::Seconds seconds;
+  };
+  explicit Completions(DeviceExecutor& device) : device_(device) {}
+  void add(std::shared_ptr<Completion> completion);  // any thread
+  std::vector<std::shared_ptr<Completion>> takeAll();
+
+ private:
+  DeviceExecutor& device_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Completion>> done_;
+};
+
 // Where a link leaves what has arrived, until the device thread looks. Any thread. A peer that
 // sends more than what was agreed, while the device is busy with others, gets ProtocolError
 // "too-many-in-flight".
@@ -27,6 +46,7 @@ class Mailbox {
       : device_(device), most_(std::size_t{8} * inFlight + 64) {}
   void deliver(Message message);
   std::vector<Message> takeAll();
+  DeviceExecutor& device() const { return device_; }
 
  private:
   DeviceExecutor& device_;
@@ -38,10 +58,13 @@ class Mailbox {
 class EngineWorker : public DeviceWorker {
  public:
   // `finished` is called after the action that ended a batch, and `failed` once, after which
-  // nothing runs any more. Both on the device thread.
+  // nothing runs any more. Both on the device thread. With a `queue`, which outlives the worker's
+  // actions, an action is done when the queue says so; without, when its function returns.
   EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
                std::shared_ptr<Mailbox> mailbox, ActionTable table, std::function<void()> finished,
-               std::function<void(std::exception_ptr)> failed);
+               std::function<void(std::exception_ptr)> failed, DeviceQueue* queue = nullptr);
+  // Device thread: waits for what the queue still has to do.
+  ~EngineWorker() override;
 
   bool runOne() noexcept override;
 
@@ -53,6 +76,9 @@ class EngineWorker : public DeviceWorker {
 
  private:
   bool receiveAll();
+  bool completeAll();
+  void issue(Work work);
+  void complete(std::uint64_t token, Result result, double seconds);
 
   const std::shared_ptr<EngineLink> link_;
   const std::shared_ptr<Mailbox> mailbox_;
@@ -60,6 +86,8 @@ class EngineWorker : public DeviceWorker {
   const ActionTable table_;
   const std::function<void()> finished_;
   const std::function<void(std::exception_ptr)> failed_;
+  DeviceQueue* const queue_;
+  const std::shared_ptr<Completions> completions_;
   std::atomic<bool> stopped_ = false;
 };
 

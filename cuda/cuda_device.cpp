@@ -1,0 +1,185 @@
+// Stages on a GPU: LibTorch's own operations on one stream, copies to and from pinned host memory
+// on two streams of their own, and a callback of the driver when an action is done.
+#include <ATen/Context.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "cuda/cuda_library.h"
+
+namespace cleave {
+namespace {
+
+using c10::cuda::CUDAStream;
+using c10::cuda::CUDAStreamGuard;
+
+void check(cudaError_t result) {
+  if (result == cudaSuccess) return;
+  throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(result));
+}
+
+class Event {
+ public:
+  Event() { check(cudaEventCreate(&event_)); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(const CUDAStream& stream) { check(cudaEventRecord(event_, stream.stream())); }
+  // What `stream` does from now on waits for what was recorded.
+  void block(const CUDAStream& stream) { check(cudaStreamWaitEvent(stream.stream(), event_, 0)); }
+  // Both must be done.
+  double secondsSince(const Event& start) const {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, start.event_, event_));
+    return milliseconds / 1e3;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class PinnedMemory : public BufferMemory {
+ public:
+  std::byte* allocate(std::size_t size) override {
+    void* block = nullptr;
+    if (cudaHostAlloc(&block, size, cudaHostAllocPortable) != cudaSuccess) throw std::bad_alloc();
+    return static_cast<std::byte*>(block);
+  }
+  void release(std::byte* block) noexcept override { cudaFreeHost(block); }
+};
+
+// Runs on a thread of the driver, where no function of CUDA may be called.
+void CUDART_CB callDone(void* data) {
+  const std::unique_ptr<std::function<void()>> done(static_cast<std::function<void()>*>(data));
+  (*done)();
+}
+
+class CudaDevice : public ComputeDevice, public DeviceQueue {
+ public:
+  explicit CudaDevice(int index)
+      : device_(at::kCUDA, static_cast<c10::DeviceIndex>(index)),
+        compute_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device_.index())),
+        copyIn_(c10::cuda::getStreamFromPool(false, device_.index())),
+        copyOut_(c10::cuda::getStreamFromPool(false, device_.index())) {
+    check(cudaGetDeviceProperties(&properties_, index));
+  }
+
+  at::Device device() const override { return device_; }
+  std::string description() const override {
+    return std::string(properties_.name) + " with " + std::to_string(memoryBytes() >> 20) + " MiB";
+  }
+  std::size_t memoryBytes() const override { return properties_.totalGlobalMem; }
+
+  at::Tensor toDevice(const at::Tensor& host) override {
+    at::Tensor tensor;
+    {
+      // Its memory belongs to the stream that writes it first.
+      const CUDAStreamGuard guard(copyIn_);
+      tensor = at::empty_strided(host.sizes(), host.strides(), host.options().device(device_));
+      check(cudaMemcpyAsync(tensor.mutable_data_ptr(), host.const_data_ptr(), host.nbytes(),
+                            cudaMemcpyHostToDevice, copyIn_.stream()));
+    }
+    c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), compute_);
+    Event copied;
+    copied.record(copyIn_);
+    copied.block(compute_);
+    held_.push_back(host);
+    // Waiting for the copy is none of the action's work.
+    if (start_) start_->record(compute_);
+    return tensor;
+  }
+
+  at::Tensor toHost(const at::Tensor& tensor) override {
+    at::Tensor host = at::empty_strided(
+        tensor.sizes(), tensor.strides(),
+        tensor.options().device(at::kCPU).pinned_memory(true).requires_grad(false));
+    Event computed;
+    computed.record(compute_);
+    computed.block(copyOut_);
+    check(cudaMemcpyAsync(host.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes(),
+                          cudaMemcpyDeviceToHost, copyOut_.stream()));
+    c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), copyOut_);
+    leaving_ = true;
+    return host;
+  }
+
+  DeviceQueue* queue() override { return this; }
+  std::shared_ptr<BufferMemory> hostMemory() override { return std::make_shared<PinnedMemory>(); }
+
+  void begin() override {
+    c10::cuda::set_device(device_.index());
+    c10::cuda::setCurrentCUDAStream(compute_);
+    held_.clear();
+    leaving_ = false;
+    start_ = std::make_shared<Event>();
+    start_->record(compute_);
+  }
+
+  Seconds end(std::function<void()> done) override {
+    const auto stop = std::make_shared<Event>();
+    stop->record(compute_);
+    // What leaves is copied after the last kernel.
+    const CUDAStream& last = leaving_ ? copyOut_ : compute_;
+    auto callback = std::make_unique<std::function<void()>>(std::move(done));
+    check(cudaLaunchHostFunc(last.stream(), callDone, callback.get()));
+    callback.release();
+    return [start = std::exchange(start_, nullptr), stop, held = std::exchange(held_, {})] {
+      return stop->secondsSince(*start);
+    };
+  }
+
+  void drain() override {
+    for (const CUDAStream* stream : {&copyIn_, &compute_, &copyOut_}) {
+      cudaStreamSynchronize(stream->stream());
+    }
+  }
+
+ private:
+  const at::Device device_;
+  const CUDAStream compute_;
+  const CUDAStream copyIn_;
+  const CUDAStream copyOut_;
+  cudaDeviceProp properties_{};
+  // Of the action under way.
+  std::shared_ptr<Event> start_;
+  std::vector<at::Tensor> held_;  // host memory that is still read
+  bool leaving_ = false;
+};
+
+}  // namespace
+}  // namespace cleave
+
+extern "C" cleave::ComputeDevice* cleaveOpenCuda(int index, std::string& error) noexcept {
+  try {
+    const int count = c10::cuda::device_count();
+    if (count == 0) {
+      error = "the driver shows no GPU that this LibTorch can use";
+      return nullptr;
+    }
+    if (index >= count) {
+      error = "there is no GPU " + std::to_string(index) + ": they are numbered 0 to " +
+              std::to_string(count - 1);
+      return nullptr;
+    }
+    // The same bits each time, and fp32 that is fp32.
+    at::globalContext().setDeterministicCuDNN(true);
+    at::globalContext().setBenchmarkCuDNN(false);
+    at::globalContext().setAllowTF32CuBLAS(false);
+    at::globalContext().setAllowTF32CuDNN(false);
+    at::globalContext().lazyInitDevice(at::kCUDA);
+    return new cleave::CudaDevice(index);
+  } catch (const std::exception& failure) {
+    error = failure.what();
+    return nullptr;
+  }
+}

@@ -1,0 +1,195 @@
+// Stages on a GPU against the CPU's. Where there is no GPU, ends with 77, which CTest shows as
+// skipped.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sub.h>
+
+#include <condition_variable>
+#include <iostream>
+#include <mutex>
+
+#include "common/core/random.h"
+#include "common/model/blocks.h"
+#include "common/model/stage.h"
+#include "common/model/torch_tensor.h"
+#include "daemon/device.h"
+
+#define CATCH_CONFIG_RUNNER
+#include <catch2/catch.hpp>
+
+namespace cleave::test {
+namespace {
+
+// |a - b| / |b| at most so much after one step in fp32: kernels sum in other orders.
+constexpr double kTolerance = 1e-4;
+
+ComputeDevice& gpu() { return openDevice("cuda"); }
+
+// One action on the GPU, waited for.
+template <typename Function>
+auto onGpu(const Function& function) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool isDone = false;
+  gpu().queue()->begin();
+  auto result = function();
+  const DeviceQueue::Seconds seconds = gpu().queue()->end([&] {
+    const std::lock_guard lock(mutex);
+    isDone = true;
+    changed.notify_all();
+  });
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return isDone; });
+  CHECK(seconds() >= 0);
+  return result;
+}
+
+at::Tensor randomTensor(const Shape& shape, std::uint64_t number) {
+  at::Tensor tensor = at::empty(shape);
+  fillNormal(randomKey(3, "tensor", {number}),
+             {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())});
+  return canonical(tensor, cutOrder(shape.size()));
+}
+
+double relativeDifference(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor exact = b.cpu().to(at::kDouble);
+  return at::sub(a.cpu().to(at::kDouble), exact).norm().item<double>() /
+         exact.norm().item<double>();
+}
+
+StageOptions optionsOf(const std::string& model, const Shape& sample) {
+  StageOptions options;
+  options.model = {model, {}, sample, 10};
+  const auto [cut0, cut1] = findModel(model).defaultCuts(options.model);
+  options.cuts = {cut0, cut1};
+  options.optimizer = {"adamw", {}};
+  options.seed = 5;
+  return options;
+}
+
+TEST_CASE("tensors go to the GPU and back unchanged, in either memory order") {
+  for (const Shape& shape : {Shape{5, 7}, Shape{3, 4, 6, 5}, Shape{1, 1, 1, 1}, Shape{2, 0}}) {
+    const at::Tensor host = randomTensor(shape, 1);
+    const at::Tensor back = onGpu([&] {
+      const at::Tensor there = gpu().toDevice(host);
+      CHECK(there.is_cuda());
+      CHECK(there.strides() == host.strides());
+      return gpu().toHost(there);
+    });
+    CHECK(back.strides() == host.strides());
+    CHECK(at::allclose(back, host, 0, 0));
+  }
+}
+
+TEST_CASE("pinned memory is aligned") {
+  const auto memory = gpu().hostMemory();
+  std::byte* block = memory->allocate(100);
+  CHECK(reinterpret_cast<std::uintptr_t>(block) % kAlignment == 0);
+  memory->release(block);
+}
+
+TEST_CASE("a body on the GPU computes what it computes on the CPU") {
+  struct Case {
+    const char* model;
+    Shape sample;
+  };
+  for (const Case& one : {Case{"mlp", {1, 28, 28}}, Case{"small_cnn", {1, 28, 28}},
+                          Case{"mobilenet_v2", {3, 56, 56}}}) {
+    CAPTURE(one.model);
+    const StageOptions options = optionsOf(one.model, one.sample);
+    const std::vector<BlockRow> blocks = findModel(one.model).blocks(options.model);
+    BodyStage there(options, {}, gpu());
+    BodyStage here(options, {});
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      const MicroBatch at{Phase::train, 1, i, 2, 16};
+      const auto payload = [&](Flow flow) {
+        const TensorSpec spec = flowSpec(blocks, options.cuts, flow, 8);
+        return toPayload(randomTensor(spec.shape, 10 * i + static_cast<std::uint64_t>(flow)),
+                         spec.order);
+      };
+      const at::Tensor output =
+          toTensor(onGpu([&] { return there.forward(at, payload(Flow::activation0)); }));
+      CHECK(relativeDifference(output, toTensor(here.forward(at, payload(Flow::activation0)))) <
+            kTolerance);
+      const at::Tensor gradient =
+          toTensor(onGpu([&] { return there.backward(at, payload(Flow::gradient1)); }));
+      CHECK(relativeDifference(gradient, toTensor(here.backward(at, payload(Flow::gradient1)))) <
+            kTolerance);
+    }
+    const GradientReport expected = here.report();
+    const GradientReport report = onGpu([&] { return there.report(); });
+    CHECK(report.finite);
+    CHECK(report.squareSum == Approx(expected.squareSum).epsilon(kTolerance));
+    const StepDecision decision{1, true, {1e-3}, 0.5, 1};
+    onGpu([&] {
+      there.update(decision);
+      return 0;
+    });
+    here.update(decision);
+    const auto weights = fromSafetensors(there.exportWeights(), "GPU");
+    const auto exact = fromSafetensors(here.exportWeights(), "CPU");
+    REQUIRE(weights.size() == exact.size());
+    for (std::size_t w = 0; w < weights.size(); ++w) {
+      if (weights[w].tensor.scalar_type() != at::kFloat) continue;
+      INFO(weights[w].name);
+      // Adam divides by the gradient's size: where that is noise, so is the step, but not more.
+      CHECK(at::allclose(weights[w].tensor, exact[w].tensor, 1e-3, 2.5e-3));
+    }
+  }
+}
+
+TEST_CASE("the same twice gives the same bits") {
+  const StageOptions options = optionsOf("mobilenet_v2", {3, 56, 56});
+  const std::vector<BlockRow> blocks = findModel("mobilenet_v2").blocks(options.model);
+  std::vector<std::vector<std::byte>> files;
+  for (int run = 0; run < 2; ++run) {
+    BodyStage stage(options, {}, gpu());
+    const MicroBatch at{Phase::train, 1, 0, 1, 8};
+    for (const Flow flow : {Flow::activation0, Flow::gradient1}) {
+      const TensorSpec spec = flowSpec(blocks, options.cuts, flow, 8);
+      onGpu([&] {
+        Payload payload = toPayload(randomTensor(spec.shape, 1), spec.order);
+        return flow == Flow::activation0 ? stage.forward(at, std::move(payload))
+                                         : stage.backward(at, std::move(payload));
+      });
+    }
+    files.push_back(stage.exportGradients());
+  }
+  CHECK((files[0] == files[1]));
+}
+
+TEST_CASE("a client's stage trains on the GPU") {
+  const StageOptions options = optionsOf("small_cnn", {1, 28, 28});
+  ClientStage there(options, {}, gpu());
+  ClientStage here(options, {});
+  const at::Tensor inputs = randomTensor({8, 1, 28, 28}, 1).contiguous();
+  const std::vector<std::int64_t> labels = {0, 1, 2, 3, 4, 5, 6, 7};
+  const TensorView view{static_cast<const std::byte*>(inputs.const_data_ptr()),
+                        {DType::f32, {8, 1, 28, 28}, MemoryOrder::contiguous}};
+  const MicroBatch at{Phase::train, 1, 0, 1, 8};
+  const std::vector<BlockRow> blocks = findModel("small_cnn").blocks(options.model);
+  const TensorSpec spec = flowSpec(blocks, options.cuts, Flow::activation1, 8);
+  there.beginBatch(view, labels);
+  here.beginBatch(view, labels);
+  const at::Tensor head = toTensor(onGpu([&] { return there.headForward(at); }));
+  CHECK(relativeDifference(head, toTensor(here.headForward(at))) < kTolerance);
+  const auto activation1 = [&] { return toPayload(randomTensor(spec.shape, 2), spec.order); };
+  const at::Tensor gradient = toTensor(onGpu([&] { return there.tailStep(at, activation1()); }));
+  CHECK(relativeDifference(gradient, toTensor(here.tailStep(at, activation1()))) < kTolerance);
+  CHECK(there.losses().at(0) == Approx(here.losses().at(0)).epsilon(kTolerance));
+}
+
+}  // namespace
+}  // namespace cleave::test
+
+int main(int argc, char** argv) {
+  constexpr int kSkipped = 77;
+  try {
+    std::cout << "on " << cleave::openDevice("cuda").description() << std::endl;
+  } catch (const cleave::UsageError& error) {
+    std::cout << "skipped: " << error.what() << std::endl;
+    return kSkipped;
+  }
+  return Catch::Session().run(argc, argv);
+}

@@ -1,0 +1,127 @@
+// A worker on a device that is done with an action some time after the action's function returned.
+#include "common/pipeline/worker.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "tests/virtual_pair.h"
+
+namespace cleave::test {
+namespace {
+
+class NotingLink : public EngineLink {
+ public:
+  void send(Message message) override { sent.push_back(std::move(message)); }
+  void resend(const Key&) override {}
+  void forget(const Key&) override {}
+  void forgetBatch(Phase, std::uint64_t) override {}
+  void commit(std::uint64_t) override {}
+  std::vector<Message> sent;
+};
+
+// Done with nothing until told to be; each action took two seconds.
+class SlowQueue : public DeviceQueue {
+ public:
+  void begin() override { ++begun; }
+  Seconds end(std::function<void()> done) override {
+    waiting.push_back(std::move(done));
+    return [] { return 2.0; };
+  }
+  void drain() override {
+    while (!waiting.empty()) finishOne();
+  }
+  void finishOne() {
+    auto done = std::move(waiting.front());
+    waiting.erase(waiting.begin());
+    std::thread(std::move(done)).join();
+  }
+  int begun = 0;
+  std::vector<std::function<void()>> waiting;
+};
+
+struct SlowServer {
+  SlowServer() {
+    ActionTable table;
+    for (const ActionKind kind : {ActionKind::bodyForward, ActionKind::bodyBackward}) {
+      table[static_cast<std::size_t>(kind)] = [](Work) -> Result { return smallPayload(1); };
+    }
+    table[static_cast<std::size_t>(ActionKind::report)] = [](Work) -> Result {
+      return GradientReport{2, true};
+    };
+    worker = std::make_unique<EngineWorker>(
+        EngineOptions{Role::server, &findSchedule("priority"), 2, 2}, link, mailbox, table,
+        [this] { ++finished; }, [this](std::exception_ptr) { failed = true; }, &queue);
+  }
+  void deliver(Flow flow, std::uint32_t i, Phase phase = Phase::train) {
+    mailbox->deliver(TensorMessage{flow, {phase, 1, i, 2, 4}, 0, smallPayload(0)});
+  }
+  void runAll() {
+    while (worker->runOne()) {
+    }
+  }
+
+  DeviceExecutor device;
+  std::shared_ptr<NotingLink> link = std::make_shared<NotingLink>();
+  std::shared_ptr<Mailbox> mailbox = std::make_shared<Mailbox>(device, 2);
+  SlowQueue queue;
+  int finished = 0;
+  bool failed = false;
+  std::unique_ptr<EngineWorker> worker;
+};
+
+TEST_CASE("an action's output leaves when the device is done with it, and not before") {
+  SlowServer server;
+  server.deliver(Flow::activation0, 0);
+  server.deliver(Flow::activation0, 1);
+  server.runAll();
+  // Both are issued, one behind the other.
+  CHECK(server.queue.begun == 2);
+  CHECK(server.link->sent.empty());
+  server.queue.finishOne();
+  server.runAll();
+  REQUIRE(server.link->sent.size() == 1);
+  CHECK(std::get<TensorMessage>(server.link->sent[0]).at.i == 0);
+  server.queue.finishOne();
+  server.runAll();
+  CHECK(server.link->sent.size() == 2);
+
+  server.deliver(Flow::gradient1, 0);
+  server.deliver(Flow::gradient1, 1);
+  server.runAll();
+  server.queue.finishOne();
+  server.queue.finishOne();
+  server.runAll();
+  // The report is issued only now that all backwards are done.
+  CHECK(server.queue.begun == 5);
+  server.queue.finishOne();
+  server.runAll();
+  const BodyDone& done = std::get<BodyDone>(server.link->sent.back());
+  CHECK(done.forwardSeconds == 4.0);
+  CHECK(done.backwardSeconds == 4.0);
+  CHECK_FALSE(server.failed);
+}
+
+TEST_CASE("a batch that ends with a late completion is finished once") {
+  SlowServer server;
+  server.deliver(Flow::activation0, 0, Phase::eval);
+  server.deliver(Flow::activation0, 1, Phase::eval);
+  server.runAll();
+  CHECK(server.finished == 0);
+  server.queue.finishOne();
+  server.queue.finishOne();
+  server.runAll();
+  CHECK(server.finished == 1);
+}
+
+TEST_CASE("a worker that goes waits for its device, and sends nothing more") {
+  SlowServer server;
+  server.deliver(Flow::activation0, 0);
+  server.runAll();
+  server.worker->stop();
+  server.worker.reset();
+  CHECK(server.queue.waiting.empty());
+  CHECK(server.link->sent.empty());
+}
+
+}  // namespace
+}  // namespace cleave::test
