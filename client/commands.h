@@ -24,6 +24,8 @@ struct VerifyOptions {
 };
 
 int trainCommand(const RunOptions& options);
+// What `train` would do, without doing it.
+int dryRunCommand(const RunOptions& options);
 int verifyCommand(const VerifyOptions& options);
 
 }  // namespace cleave

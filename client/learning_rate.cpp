@@ -27,10 +27,11 @@ double polynomial(const LearningRateOptions& options, double progress) {
 }
 
 constexpr std::array<LearningRateRow, 4> kTable = {{
-    {"constant", "the peak to the last step", constant},
-    {"cosine", "half a cosine from the peak to the end value", cosine},
-    {"linear", "a straight line from the peak to the end value", linear},
-    {"polynomial", "(1 - progress)^power between the peak and the end value", polynomial},
+    {"constant", "the peak to the last step", "", constant},
+    {"cosine", "half a cosine from the peak to the end value", ", end=0..1e6 (0)", cosine},
+    {"linear", "a straight line from the peak to the end value", ", end=0..1e6 (0)", linear},
+    {"polynomial", "(1 - progress)^power between the peak and the end value",
+     ", end=0..1e6 (0), power=0.01..100 (1)", polynomial},
 }};
 
 const LearningRateRow& findRow(const std::string& name) {

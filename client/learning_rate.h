@@ -23,6 +23,7 @@ struct LearningRateOptions {
 struct LearningRateRow {
   std::string_view name;         // "cosine"
   std::string_view description;  // one line
+  std::string_view parameters;   // beyond those of all: ", end=0..1e6 (0)"
   // Where between `end` (0) and the peak (1) the rate is, at `progress` in [0, 1] after the
   // warm-up.
   double (*factor)(const LearningRateOptions& options, double progress);

@@ -1,6 +1,9 @@
 // cleave-client: keeps data, labels, the first and the last layers.
 
+#include <spdlog/fmt/fmt.h>
+
 #include "client/commands.h"
+#include "client/listing.h"
 #include "common/core/environment.h"
 
 namespace cleave {
@@ -23,9 +26,14 @@ int run(int argc, char** argv) {
   addRunOptions(*trainApp, train);
   trainApp->footer(
       std::string("Example:\n  cleave-client train --config configs/fashion_mnist.yaml "
-                  "--server 10.0.0.5:4800 --set train.epochs=3\n\n") +
+                  "--server 10.0.0.5:4800 --set train.epochs=3\n  cleave-client train --config "
+                  "configs/fashion_mnist.yaml --dry-run\n\n") +
       kExitCodes);
-  trainApp->callback([&] { command = [&] { return trainCommand(train); }; });
+  bool dryRun = false;
+  trainApp->add_flag("--dry-run", dryRun,
+                     "Prints what would be trained, sent and needed, and starts nothing");
+  trainApp->callback(
+      [&] { command = [&] { return dryRun ? dryRunCommand(train) : trainCommand(train); }; });
 
   VerifyOptions verify;
   CLI::App* verifyApp = app.add_subcommand(
@@ -46,6 +54,14 @@ int run(int argc, char** argv) {
                   "--set train.micro_batches=7\n\nExit code 1 where they differ. ") +
       kExitCodes);
   verifyApp->callback([&] { command = [&] { return verifyCommand(verify); }; });
+
+  bool listAsJson = false;
+  for (const ListingRow& row : listingTable()) {
+    CLI::App* list = app.add_subcommand(std::string(row.command), std::string(row.summary));
+    list->add_flag("--json", listAsJson, "As JSON, for programs");
+    list->footer(fmt::format("Example:\n  cleave-client {} --json", row.command));
+    list->callback([&, row] { command = [&, row] { return listCommand(row, listAsJson); }; });
+  }
 
   return runProgram(app, argc, argv, [&] { return command(); });
 }

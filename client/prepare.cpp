@@ -89,7 +89,7 @@ void addRunOptions(CLI::App& command, RunOptions& options) {
                    "Prints the result as JSON on stdout, and nothing else there");
 }
 
-PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads) {
+PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool sameThreads) {
   PreparedRun run;
   if (!options.server.empty()) run.server = parseAddress(options.server);
   CommonOptions common = options.common;
@@ -119,7 +119,11 @@ PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool same
   run.hello.set_generation(1);
   run.hello.set_threads(static_cast<std::uint32_t>(run.threads));
   run.hello.set_software(softwareVersion());
+  return run;
+}
 
+PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads) {
+  PreparedRun run = resolveRun(options, losslessCodecs, sameThreads);
   run.device = &openDevice(run.settings.device);
   run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
   makeRunFolder(run.folder, "give another one with --run-dir");

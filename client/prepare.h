@@ -25,10 +25,13 @@ struct PreparedRun {
   ServerAddress server;
 };
 
-// Reads the configuration, opens the data, plans the run, makes its folder and starts a server
-// where none was given. Throws UsageError or RunError. `losslessCodecs`: "none" on every flow,
-// whatever the configuration says. `sameThreads`: the server is asked to compute with as many
-// threads as the client.
+// Reads the configuration, opens the data and plans the run; leaves nothing behind and starts
+// nothing, so that `folder` and `localServer` stay empty. Throws UsageError or RunError.
+// `losslessCodecs`: "none" on every flow, whatever the configuration says. `sameThreads`: the
+// server is asked to compute with as many threads as the client.
+PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool sameThreads);
+
+// The same; then makes the run's folder, and starts a server where none was given.
 PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads);
 
 // Puts the run's initial weights, if it has any, in place at the client and at the server.

@@ -1,5 +1,6 @@
 #include "compression/registry.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -11,11 +12,12 @@ namespace cleave {
 namespace {
 
 constexpr std::array<CodecRow, 4> kCodecs = {{
-    {"none", "", "the values as they are", "none", makeNone},
-    {"fp16", "", "16-bit floats of IEEE 754; above 65504 becomes infinity", "fp16", makeFp16},
-    {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16},
+    {"none", "", "the values as they are", "none", makeNone, true},
+    {"fp16", "", "16-bit floats of IEEE 754; above 65504 becomes infinity", "fp16", makeFp16, true},
+    {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
+     true},
     {"uniform", "bits=1..16", "2^bits even steps from a tensor's least value to its greatest",
-     "uniform:bits=8", makeUniform},
+     "uniform:bits=8", makeUniform, true},
 }};
 
 }  // namespace
@@ -35,6 +37,12 @@ std::unique_ptr<Codec> makeCodec(std::string_view text) {
   const std::string nearest = nearestName(spec.name, names);
   throw UsageError("unknown-codec", "'" + spec.name + "' is not a codec",
                    (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list);
+}
+
+bool sizeIsFixed(const Codec& codec) {
+  const std::string name = parseCodecSpec(codec.spec()).name;
+  return std::any_of(kCodecs.begin(), kCodecs.end(),
+                     [&](const CodecRow& row) { return row.name == name && row.sizeIsFixed; });
 }
 
 void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault) {

@@ -17,11 +17,14 @@ struct CodecRow {
   std::string_view description;  // one line
   std::string_view example;      // "uniform:bits=8": a valid spec that the contract tests use
   std::unique_ptr<Codec> (*make)(const CodecSpec& spec);  // throws UsageError
+  bool sizeIsFixed = false;  // encode always writes maxEncodedBytes: the size follows from the spec
 };
 
 std::span<const CodecRow> codecTable();
 
 // Throws UsageError with the nearest known name.
 std::unique_ptr<Codec> makeCodec(std::string_view spec);
+// Whether this codec always writes as many bytes as its bound says.
+bool sizeIsFixed(const Codec& codec);
 
 }  // namespace cleave

@@ -46,7 +46,8 @@ int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>&
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
+    const std::string help = app.help();
+    std::cout << help << (help.ends_with('\n') ? "" : "\n");
     return 0;
   } catch (const CLI::CallForVersion& version) {
     std::cout << version.what() << "\n";

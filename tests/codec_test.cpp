@@ -103,6 +103,7 @@ TEST_CASE("every codec encodes within its bound, the same bytes each time, and d
       const Bytes bytes = encode(*codec, tensor);
       const Tensor decoded = decode(*codec, bytes, tensor.spec);
       CHECK((bytes.size() <= tensor.spec.bytes() + 1));
+      if (sizeIsFixed(*codec)) CHECK(bytes.size() == codec->maxEncodedBytes(tensor.spec));
       if (codec->isIdentity()) CHECK(bytes == tensor.bytes);
       if (codec->isIdentity()) CHECK(decoded.bytes == tensor.bytes);
     }

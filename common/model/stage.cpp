@@ -18,11 +18,10 @@ void BatchMetrics::add(const BatchMetrics& other) {
 
 std::vector<std::string> metricNames() { return {"loss", "top1", "top5"}; }
 
-std::size_t bodyBytes(const StageOptions& options, std::uint32_t inFlight,
+std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t inFlight,
                       std::uint32_t maxSamples) {
   const std::vector<BlockRow> blocks = checkedBlocks(options);
   // In fp64: a peer's numbers may make more than an integer holds.
-  const auto [first, last] = options.cuts;
   const auto parameters = static_cast<double>(parameterCount(blocks, first, last));
   const auto buffers = static_cast<double>(bufferCount(blocks, first, last));
   double saved = 0;

@@ -149,10 +149,11 @@ std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
 void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockRow>& blocks,
                   const std::vector<std::string>& except, const std::string& source);
 
-// Bytes a body needs at the server for `inFlight` micro-batches of at most `maxSamples`:
-// parameters x (1 + gradient + optimizer state) + in flight x (outputs of all its blocks, which
-// autograd saves, once, and their gradients, once). An estimate from shapes; nothing is allocated.
-std::size_t bodyBytes(const StageOptions& options, std::uint32_t inFlight,
+// Bytes that blocks [first, last) need for `inFlight` micro-batches of at most `maxSamples`:
+// parameters x (1 + gradient + optimizer state) + buffers + in flight x (outputs of all layers,
+// which autograd saves, once, and their gradients, once). An estimate from shapes; nothing is
+// allocated.
+std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t inFlight,
                       std::uint32_t maxSamples);
 
 // Spec of a flow's tensor for a micro-batch of `samples`. Tensor flows only.

@@ -1,0 +1,30 @@
+// The commands that list what a configuration can choose from, for people and for programs.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cleave {
+
+struct ListedItem {
+  std::string name;
+  std::string description;  // one line
+  std::string parameters;   // empty: none
+  std::string example;      // a line of the configuration
+};
+
+struct ListingRow {
+  std::string_view command;  // "codecs"; also the key in the JSON
+  std::string_view summary;  // for --help
+  std::string_view about;    // stands above the list
+  std::vector<ListedItem> (*items)();
+};
+
+std::span<const ListingRow> listingTable();
+
+// Prints the list on stdout. Returns the exit code.
+int listCommand(const ListingRow& row, bool json);
+
+}  // namespace cleave

@@ -1,0 +1,169 @@
+// What the client tells without a server: its lists, its version and help, and the dry run.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/daemon/daemons.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+constexpr std::size_t kMostColumns = 100;
+
+Ended ask(Arguments arguments) {
+  arguments.insert(arguments.begin(), clientProgram());
+  return finish(Process::start(arguments));
+}
+
+nlohmann::json askJson(Arguments arguments) {
+  arguments.emplace_back("--json");
+  const Ended ended = ask(arguments);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  return nlohmann::json::parse(ended.output);
+}
+
+void checkFitsTerminal(const std::string& output) {
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    INFO(line);
+    CHECK(line.size() <= kMostColumns);
+    CHECK((line.empty() || line.back() != ' '));
+  }
+  CHECK(output.ends_with('\n'));
+}
+
+void checkList(const std::string& command, const std::vector<std::string>& names) {
+  INFO(command);
+  const nlohmann::json listed = askJson({command});
+  REQUIRE(listed.size() == 1);
+  const Ended shown = ask({command});
+  CHECK(shown.code == 0);
+  CHECK(shown.errors.empty());
+  checkFitsTerminal(shown.output);
+
+  std::vector<std::string> seen;
+  for (const nlohmann::json& item : listed.at(command)) {
+    const std::string name = item.at("name");
+    INFO(name);
+    seen.push_back(name);
+    CHECK_FALSE(item.at("description").get<std::string>().empty());
+    CHECK(item.at("parameters").is_string());
+    CHECK_THAT(item.at("example").get<std::string>(), Contains(name));
+    CHECK_THAT(shown.output, Contains("\n  " + name + " ") &&
+                                 Contains(item.at("example").get<std::string>() + "\n"));
+  }
+  for (const std::string& name : names) {
+    CHECK(std::find(seen.begin(), seen.end(), name) != seen.end());
+  }
+}
+
+TEST_CASE("each list has its entries, for people and for programs") {
+  checkList("models", {"small_cnn", "mlp"});
+  checkList("schedules", {"priority", "gpipe", "1f1b"});
+  checkList("codecs", {"none", "fp16", "bf16", "uniform"});
+  checkList("optimizers", {"sgd"});
+  checkList("learning-rates", {"constant", "cosine"});
+}
+
+TEST_CASE("a model's example is a configuration that trains") {
+  for (const nlohmann::json& item : askJson({"models"}).at("models")) {
+    const std::string name = item.at("name");
+    if (name != "mlp") continue;  // other models take images of their own size
+    const std::string example = item.at("example");
+    const std::string set = "model=" + example.substr(example.find('{'));
+    CHECK(
+        ask({"train", "--dry-run", "--config", configFile("synthetic.yaml"), "--set", set}).code ==
+        0);
+  }
+}
+
+TEST_CASE("every command's help has an example and ends its last line") {
+  for (const char* command :
+       {"train", "verify", "models", "schedules", "codecs", "optimizers", "learning-rates"}) {
+    INFO(command);
+    const Ended help = ask({command, "--help"});
+    CHECK(help.code == 0);
+    CHECK_THAT(help.output, Contains(std::string("Example:\n  cleave-client ") + command));
+    CHECK(help.output.ends_with('\n'));
+  }
+  CHECK_THAT(ask({"--help"}).output, Contains("codecs"));
+  CHECK_THAT(ask({"--version"}).output, Catch::Matches("cleave \\d+\\.\\d+\\.\\d+\n"));
+}
+
+// Nothing listens on port 1: a dry run that connected would fail.
+const Arguments kDryRun = {"train",    "--dry-run",        "--config", configFile("synthetic.yaml"),
+                           "--server", "127.0.0.1:1",      "--set",    "data.train.size=67",
+                           "--set",    "data.test.size=40"};
+
+Arguments dryRun(const Arguments& more) {
+  Arguments arguments = kDryRun;
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST_CASE("a dry run shows layers, cuts, bytes and memory, and starts nothing") {
+  const TemporaryFolder folder;
+  const std::string runFolder = folder.path("run");
+  const Ended shown = ask(dryRun({"--run-dir", runFolder}));
+  CHECK(shown.code == 0);
+  CHECK(shown.errors.empty());
+  checkFitsTerminal(shown.output);
+  for (const char* text :
+       {"warmup_epochs: 0.0\n", "head, at the client: 2080 parameters", "cut 0: [batch, 32]",
+        "body, at the server: 1056 parameters", "cut 1: [batch, 32]", "tail, at the client",
+        "activation/0", "Left out: frame headers, control messages", "\n  client  ", "\n  server  ",
+        "Nothing was started"}) {
+    CHECK_THAT(shown.output, Contains(text));
+  }
+  CHECK_FALSE(std::filesystem::exists(runFolder));
+}
+
+TEST_CASE("a dry run's bytes are those that a training sends") {
+  const Arguments sizes = {"--set", "train.micro_batches=8", "--set", "codec=none",
+                           "--set", "data.train.size=67",    "--set", "data.test.size=40",
+                           "--set", "train.epochs=1"};
+  const nlohmann::json planned = askJson(dryRun(sizes));
+  const TemporaryFolder folder;
+  const std::string client = folder.path("client");
+  REQUIRE(runClient("train", client, sizes).code == 0);
+  const auto rows = readCsv(client + "/transfers.csv");
+  // With the codec none, raw bytes are encoded bytes; weights are no tensor of a step.
+  const auto sum = [&](const char* phase, const char* flow) {
+    return sumOf(rows, "raw_bytes", {{"phase", phase}, {"flow", flow}});
+  };
+  CHECK(planned.at("epoch").at("up_bytes") ==
+        sum("train", "activation/0") + sum("train", "gradient/1"));
+  CHECK(planned.at("epoch").at("down_bytes") ==
+        sum("train", "activation/1") + sum("train", "gradient/0"));
+  CHECK(planned.at("evaluation").at("up_bytes") == sum("eval", "activation/0"));
+  CHECK(planned.at("evaluation").at("down_bytes") == sum("eval", "activation/1"));
+  CHECK(planned.at("steps") == 3);
+}
+
+TEST_CASE("a dry run knows what codecs make of the bytes") {
+  const nlohmann::json planned =
+      askJson(dryRun({"--set", "codec={activation/0: 'uniform:bits=8', gradient/0: fp16}"}));
+  const auto& flows = planned.at("flows");
+  REQUIRE(flows.size() == 4);
+  for (const auto& flow : flows) CHECK(flow.at("encoded_bytes_are") == "exact");
+  // 4 micro-batches of 8 x 32 values, each with 9 bytes of header.
+  CHECK(flows[0].at("raw_bytes_a_step") == 4096);
+  CHECK(flows[0].at("encoded_bytes_a_step") == 1024 + 4 * 9);
+  CHECK(flows[3].at("encoded_bytes_a_step") == 2048);
+  CHECK(planned.at("parts").at(1).at("side") == "server");
+  CHECK(planned.at("server_memory_bytes").get<std::uint64_t>() > 0);
+  CHECK(planned.at("client_memory_bytes").get<std::uint64_t>() > 0);
+}
+
+TEST_CASE("a dry run refuses what a training would refuse") {
+  const Ended ended = ask(dryRun({"--set", "train.batchs=3"}));
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.errors, Contains("train.batchs is not a known key"));
+}
+
+}  // namespace
+}  // namespace cleave::test
