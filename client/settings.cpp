@@ -14,14 +14,40 @@ namespace {
 
 constexpr std::int64_t kMany = std::int64_t{1} << 31;
 
+ImageOptions readImage(Config& config, std::uint64_t seed) {
+  constexpr int kMostPixels = 4096;
+  ImageOptions image;
+  image.mean = config.numbers("data.mean", -1e6, 1e6, image.mean);
+  image.deviation = config.numbers("data.deviation", 1e-6, 1e6, image.deviation);
+  image.resize = config.integer("data.resize", 0, kMostPixels, 0);
+  image.flip = config.boolean("data.augment.flip", false);
+  image.cropPadding =
+      static_cast<int>(config.integer("data.augment.crop_padding", 0, kMostPixels, 0));
+  image.seed = seed;
+  return image;
+}
+
 DataSettings readData(Config& config, std::uint64_t seed) {
   DataSettings data;
-  data.format = config.text("data.format", std::nullopt, {"idx", "synthetic"});
+  data.format =
+      config.text("data.format", std::nullopt, {"idx", "cifar10", "cifar100", "synthetic"});
+  if (data.format == "cifar10" || data.format == "cifar100") {
+    CifarOptions& cifar = data.cifarTrain;
+    cifar.folder = config.text("data.folder");
+    if (data.format == "cifar100") {
+      const bool coarse = config.text("data.labels", "fine", {"fine", "coarse"}) == "coarse";
+      cifar.kind = coarse ? CifarKind::cifar100Coarse : CifarKind::cifar100Fine;
+    }
+    cifar.image = readImage(config, seed);
+    data.cifarTest = cifar;
+    data.cifarTest.train = false;
+    data.holdout = static_cast<std::uint32_t>(config.integer("data.holdout", 0, kMany, 0));
+    return data;
+  }
   const int classes = static_cast<int>(config.integer("data.classes", 2, 1 << 20, 10));
   if (data.format == "idx") {
     data.train.classes = classes;
-    data.train.mean = config.number("data.mean", -1e6, 1e6, 0);
-    data.train.deviation = config.number("data.deviation", 1e-6, 1e6, 1);
+    data.train.image = readImage(config, seed);
     data.test = data.train;
     data.train.images = config.text("data.train.images");
     data.train.labels = config.text("data.train.labels");
@@ -185,6 +211,9 @@ Datasets openDatasets(const DataSettings& settings) {
   if (settings.format == "idx") {
     data.train = openIdx(settings.train);
     if (settings.holdout == 0) data.test = openIdx(settings.test);
+  } else if (settings.format != "synthetic") {
+    data.train = openCifar(settings.cifarTrain);
+    if (settings.holdout == 0) data.test = openCifar(settings.cifarTest);
   } else {
     data.train = makeSynthetic(settings.syntheticTrain);
     if (settings.holdout == 0) data.test = makeSynthetic(settings.syntheticTest);

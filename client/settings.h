@@ -17,8 +17,9 @@
 namespace cleave {
 
 struct DataSettings {
-  std::string format;  // "idx", "synthetic"
+  std::string format;  // "idx", "cifar10", "cifar100", "synthetic"
   IdxOptions train, test;
+  CifarOptions cifarTrain, cifarTest;
   SyntheticOptions syntheticTrain, syntheticTest;
   std::uint32_t holdout =
       0;  // the last so many training samples are evaluated on, instead of the test set

@@ -100,6 +100,7 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
   Loader::Options options;
   options.batch = settings_.batch;
   options.shuffle = true;
+  options.training = true;
   options.seed = settings_.seed;
   options.epoch = epoch;
   Loader loader(data_.train, session_.pool(), options);

@@ -138,6 +138,29 @@ TEST_CASE("numbers take every usual spelling, but no words") {
   CHECK_THROWS_AS(config("rate: .inf").number("rate", 0, 1), UsageError);
 }
 
+TEST_CASE("numbers are a list, or one number alone") {
+  Config c = config("mean: [0.5, 1e-3, -2]\ndeviation: 0.25\nempty: []\n");
+  CHECK(c.numbers("mean", -10, 10) == std::vector<double>{0.5, 1e-3, -2});
+  CHECK(c.numbers("deviation", 0, 1) == std::vector<double>{0.25});
+  CHECK(c.numbers("empty", 0, 1).empty());
+  CHECK(c.numbers("other", 0, 1, std::vector<double>{1}) == std::vector<double>{1});
+  Config again = config(c.resolved());
+  CHECK(again.numbers("mean", -10, 10) == std::vector<double>{0.5, 1e-3, -2});
+  CHECK(again.numbers("deviation", 0, 1) == std::vector<double>{0.25});
+  CHECK(again.numbers("other", 0, 1) == std::vector<double>{1});
+}
+
+TEST_CASE("an item of numbers that does not fit is named") {
+  const auto read = [](Config& c) { c.numbers("mean", 0, 1); };
+  CHECK(readError("mean: [0.5, x]", read) ==
+        "configs/a.yaml:1: mean[1] is 'x', but must be a number in 0.0…1.0");
+  CHECK(readError("mean: 2", read) ==
+        "configs/a.yaml:1: mean is '2', but must be a number in 0.0…1.0");
+  CHECK(readError("mean: {a: 1}", read) ==
+        "configs/a.yaml:1: mean is a map, but must be a number in 0.0…1.0");
+  CHECK_THAT(readError("other: 1", read), Contains("mean is missing"));
+}
+
 TEST_CASE("booleans are true and false only") {
   for (const char* value : {"yes", "on", "1", "True", "'true'", "", "[]"}) {
     INFO(value);

@@ -65,7 +65,12 @@ class Files {
   void writeImages(const Bytes& bytes) const { write("images", bytes); }
   void writeLabels(const Bytes& bytes) const { write("labels", bytes); }
   std::string path(const std::string& name) const { return folder_ / name; }
-  IdxOptions options() const { return {.images = path("images"), .labels = path("labels")}; }
+  IdxOptions options() const {
+    IdxOptions options;
+    options.images = path("images");
+    options.labels = path("labels");
+    return options;
+  }
 
  private:
   void write(const std::string& name, const Bytes& bytes) const {
@@ -119,8 +124,8 @@ std::int64_t labelOf(const Dataset& data, std::uint32_t index) {
 TEST_CASE("IDX pixels become (x / 255 - mean) / deviation, and labels come with them") {
   const Files files;
   IdxOptions options = files.options();
-  options.mean = 0.25;
-  options.deviation = 0.5;
+  options.image.mean = {0.25};
+  options.image.deviation = {0.5};
   const auto data = openIdx(options);
   CHECK(data->size() == 3);
   CHECK(data->classes() == 10);

@@ -20,6 +20,12 @@ class Slice final : public Dataset {
     return whole_->read(first_ + index, out);
   }
 
+  std::int64_t readForTraining(std::uint32_t index, std::uint64_t epoch,
+                               std::span<float> out) const override {
+    assert(index < count_);
+    return whole_->readForTraining(first_ + index, epoch, out);
+  }
+
  private:
   std::shared_ptr<const Dataset> whole_;
   std::uint32_t first_;

@@ -1,12 +1,10 @@
 // IDX, the format of MNIST and its kin (http://yann.lecun.com/exdb/mnist): two zero bytes, the
 // element type, the rank, then each dimension as a big-endian 32-bit number, then the elements.
 #include <algorithm>
-#include <array>
-#include <cassert>
-#include <numeric>
+#include <cstddef>
 #include <utility>
 
-#include "client/data/dataset.h"
+#include "client/data/images.h"
 #include "client/data/unpack.h"
 
 namespace cleave {
@@ -119,39 +117,6 @@ void checkLabels(const IdxFile& labels, const std::string& path, int classes) {
   }
 }
 
-class IdxDataset final : public Dataset {
- public:
-  IdxDataset(IdxFile images, IdxFile labels, const IdxOptions& options)
-      : images_(std::move(images)), labels_(std::move(labels)), classes_(options.classes) {
-    if (images_.dimensions.size() == 3) shape_.push_back(1);  // grey: one channel
-    shape_.insert(shape_.end(), images_.dimensions.begin() + 1, images_.dimensions.end());
-    sampleBytes_ = (images_.bytes.size() - images_.start) / images_.dimensions[0];
-    for (std::size_t x = 0; x < values_.size(); ++x) {
-      values_[x] =
-          static_cast<float>((static_cast<double>(x) / 255 - options.mean) / options.deviation);
-    }
-  }
-
-  std::uint32_t size() const override { return images_.dimensions[0]; }
-  std::vector<std::int64_t> sampleShape() const override { return shape_; }
-  int classes() const override { return classes_; }
-
-  std::int64_t read(std::uint32_t index, std::span<float> out) const override {
-    assert(index < size() && out.size() == sampleBytes_);
-    const std::uint8_t* pixels = images_.bytes.data() + images_.start + index * sampleBytes_;
-    for (std::size_t j = 0; j < out.size(); ++j) out[j] = values_[pixels[j]];
-    return labels_.bytes[labels_.start + index];
-  }
-
- private:
-  IdxFile images_;
-  IdxFile labels_;
-  int classes_;
-  std::vector<std::int64_t> shape_;
-  std::size_t sampleBytes_ = 0;
-  std::array<float, 256> values_{};  // what each pixel becomes
-};
-
 }  // namespace
 
 std::unique_ptr<Dataset> openIdx(const IdxOptions& options) {
@@ -164,7 +129,16 @@ std::unique_ptr<Dataset> openIdx(const IdxOptions& options) {
                  "give images and labels of the same samples");
   }
   checkLabels(labels, options.labels, options.classes);
-  return std::make_unique<IdxDataset>(std::move(images), std::move(labels), options);
+  ImageStore store;
+  if (images.dimensions.size() == 3) store.shape.push_back(1);  // grey: one channel
+  store.shape.insert(store.shape.end(), images.dimensions.begin() + 1, images.dimensions.end());
+  store.stride = (images.bytes.size() - images.start) / images.dimensions[0];
+  store.first = images.start;
+  store.bytes = std::move(images.bytes);
+  store.labels.assign(labels.bytes.begin() + static_cast<std::ptrdiff_t>(labels.start),
+                      labels.bytes.end());
+  store.classes = options.classes;
+  return makeImages(std::move(store), options.image);
 }
 
 }  // namespace cleave

@@ -87,7 +87,9 @@ std::optional<Batch> Loader::State::prepare(std::span<const std::uint32_t> indic
   auto* out = reinterpret_cast<float*>(batch.inputs.data());
   for (const std::uint32_t index : indices) {
     if (stop.stop_requested()) return std::nullopt;
-    batch.labels.push_back(data->read(index, {out, sampleElements}));
+    const std::span<float> sample(out, sampleElements);
+    batch.labels.push_back(options.training ? data->readForTraining(index, options.epoch, sample)
+                                            : data->read(index, sample));
     out += sampleElements;
   }
   return batch;

@@ -25,6 +25,7 @@ class Loader {
   struct Options {
     std::uint32_t batch = 0;
     bool shuffle = false;
+    bool training = false;  // samples as the epoch trains on them: augmented, where asked for
     std::uint64_t seed = 0;
     std::uint64_t epoch = 0;
     std::uint32_t ahead = 2;

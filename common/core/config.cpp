@@ -328,6 +328,27 @@ std::vector<std::int64_t> Config::integers(const std::string& path, std::int64_t
   return values;
 }
 
+std::vector<double> Config::numbers(const std::string& path, double least, double greatest,
+                                    std::optional<std::vector<double>> defaultValue) {
+  const std::string one = expectedNumber(least, greatest);
+  const YamlNode* node =
+      state_->findValue(path, one + ", or a list of such", defaultValue.has_value());
+  std::vector<double> values;
+  if (node == nullptr) {
+    values = std::move(*defaultValue);
+  } else if (node->kind != Kind::list) {
+    values.push_back(toNumber(*node, path, least, greatest));
+  } else {
+    for (const YamlNode& item : node->children) {
+      values.push_back(toNumber(item, itemPath(path, values.size()), least, greatest));
+    }
+  }
+  std::vector<std::string> items;
+  for (const double value : values) items.push_back(yamlNumber(value));
+  state_->remember(path, items.size() == 1 ? items.front() : yamlList(items));
+  return values;
+}
+
 std::vector<std::string> Config::texts(const std::string& path,
                                        std::optional<std::vector<std::string>> defaultValue) {
   const std::string expected = "a list of texts";

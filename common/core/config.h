@@ -43,6 +43,9 @@ class Config {
   std::vector<std::int64_t> integers(const std::string& path, std::int64_t least,
                                      std::int64_t greatest,
                                      std::optional<std::vector<std::int64_t>> defaultValue = {});
+  // A list, or one number, which is a list of one.
+  std::vector<double> numbers(const std::string& path, double least, double greatest,
+                              std::optional<std::vector<double>> defaultValue = {});
   std::vector<std::string> texts(const std::string& path,
                                  std::optional<std::vector<std::string>> defaultValue = {});
 

@@ -25,6 +25,7 @@ int run(const CommonOptions& options, int threads) {
   Loader::Options loaderOptions;
   loaderOptions.batch = settings.batch;
   loaderOptions.shuffle = true;
+  loaderOptions.training = true;
   loaderOptions.seed = settings.seed;
   loaderOptions.epoch = 1;
   Loader loader(data.train, std::make_shared<BufferPool>(), loaderOptions);

@@ -1,0 +1,112 @@
+// The binary versions of CIFAR-10 and CIFAR-100 (A. Krizhevsky, "Learning multiple layers of
+// features from tiny images", 2009): records without a header, each
+//
+//   CIFAR-10    label, pixels
+//   CIFAR-100   coarse label, fine label, pixels
+//
+// a byte a label, and 3072 bytes of pixels: the red, green and blue planes of 32 x 32, row by row.
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/data/images.h"
+#include "client/data/unpack.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::size_t kMaxBytes = std::size_t{4} << 30;  // of all files together
+constexpr std::size_t kPixels = 3 * 32 * 32;
+
+struct Layout {
+  const char* name;
+  const char* folder;  // that its archive unpacks to
+  std::size_t labels;  // bytes
+  std::size_t label;   // which of them
+  int classes;
+  std::vector<std::string> train, test;  // files
+};
+
+Layout layoutOf(CifarKind kind) {
+  if (kind == CifarKind::cifar10) {
+    return {"CIFAR-10",
+            "cifar-10-batches-bin",
+            1,
+            0,
+            10,
+            {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+             "data_batch_5.bin"},
+            {"test_batch.bin"}};
+  }
+  const bool fine = kind == CifarKind::cifar100Fine;
+  return {"CIFAR-100",     "cifar-100-binary", 2,           fine ? 1u : 0u,
+          fine ? 100 : 20, {"train.bin"},      {"test.bin"}};
+}
+
+std::string archiveAdvice(const Layout& layout) {
+  return std::string("data.folder must hold the files of the binary version of ") + layout.name +
+         " from the dataset's home page, unpacked (its archive makes a folder " + layout.folder +
+         ")";
+}
+
+// The file itself, or the packed one where that alone is there.
+std::string findFile(const std::string& folder, const std::string& name, const Layout& layout) {
+  const std::filesystem::path path = std::filesystem::path(folder) / name;
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return path;
+  const std::string packed = path.string() + ".gz";
+  if (std::filesystem::exists(packed, ignored)) return packed;
+  throw UsageError("data-missing",
+                   path.string() + " cannot be read: there is no such file, nor " + name + ".gz",
+                   archiveAdvice(layout));
+}
+
+void checkRecords(const std::vector<std::uint8_t>& bytes, const std::string& path,
+                  const Layout& layout) {
+  const std::size_t record = layout.labels + kPixels;
+  if (bytes.empty()) {
+    throw UsageError("data-empty", path + " holds no images", "fetch the file again");
+  }
+  if (bytes.size() % record != 0) {
+    throw UsageError("data-damaged",
+                     path + " is truncated, or no " + layout.name + " file: its " +
+                         std::to_string(bytes.size()) +
+                         " bytes are no whole number of records of " + std::to_string(record) +
+                         " bytes",
+                     "fetch the file again; " + archiveAdvice(layout));
+  }
+  for (std::size_t start = 0; start < bytes.size(); start += record) {
+    const int label = bytes[start + layout.label];
+    if (label < layout.classes) continue;
+    throw UsageError("data-damaged",
+                     path + " is damaged, or no " + layout.name + " file: image " +
+                         std::to_string(start / record) + " has the label " +
+                         std::to_string(label) + ", and labels end at " +
+                         std::to_string(layout.classes - 1),
+                     "fetch the file again; " + archiveAdvice(layout));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> openCifar(const CifarOptions& options) {
+  const Layout layout = layoutOf(options.kind);
+  ImageStore store;
+  store.first = layout.labels;
+  store.stride = layout.labels + kPixels;
+  store.shape = {3, 32, 32};
+  store.classes = layout.classes;
+  for (const std::string& name : options.train ? layout.train : layout.test) {
+    const std::string path = findFile(options.folder, name, layout);
+    const std::vector<std::uint8_t> bytes = readUnpacked(path, kMaxBytes - store.bytes.size());
+    checkRecords(bytes, path, layout);
+    store.bytes.insert(store.bytes.end(), bytes.begin(), bytes.end());
+  }
+  for (std::size_t start = layout.label; start < store.bytes.size(); start += store.stride) {
+    store.labels.push_back(store.bytes[start]);
+  }
+  return makeImages(std::move(store), options.image);
+}
+
+}  // namespace cleave

@@ -1,0 +1,231 @@
+// Augmentation and resizing of images, held against plain references.
+#include "client/data/images.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <set>
+
+#include "client/data/loader.h"
+#include "common/core/random.h"
+
+namespace cleave::test {
+namespace {
+
+constexpr std::uint32_t kImages = 40;
+const std::vector<std::int64_t> kShape = {2, 5, 7};
+constexpr std::size_t kPixels = 2 * 5 * 7;
+
+ImageStore store() {
+  ImageStore images;
+  images.first = 3;  // as after a header
+  images.stride = kPixels + 1;
+  images.shape = kShape;
+  images.classes = 4;
+  for (std::uint32_t j = 0; j < 3 + kImages * (kPixels + 1); ++j) {
+    images.bytes.push_back(static_cast<std::uint8_t>(1 + j * 37 % 255));  // never black
+  }
+  for (std::uint32_t j = 0; j < kImages; ++j) images.labels.push_back(j % 4);
+  return images;
+}
+
+std::uint8_t pixelOf(std::uint32_t index, std::int64_t c, std::int64_t y, std::int64_t x) {
+  static const ImageStore images = store();
+  return images.bytes[3 + index * (kPixels + 1) + static_cast<std::size_t>((c * 5 + y) * 7 + x)];
+}
+
+ImageOptions augmenting(bool flip, int padding, std::uint64_t seed = 3) {
+  ImageOptions options;
+  options.flip = flip;
+  options.cropPadding = padding;
+  options.seed = seed;
+  options.mean = {0.4, 0.6};
+  options.deviation = {0.5, 0.25};
+  return options;
+}
+
+std::vector<float> sample(const Dataset& data, std::uint32_t index, std::uint64_t epoch) {
+  std::vector<float> out(kPixels);
+  CHECK(data.readForTraining(index, epoch, out) == index % 4);
+  return out;
+}
+
+// The padded image written out, and the crop taken from it: the definition.
+std::vector<float> referenceCrop(const ImageOptions& options, std::uint32_t index,
+                                 const Placement& placement) {
+  const std::int64_t p = options.cropPadding;
+  std::vector<float> out;
+  for (std::int64_t c = 0; c < 2; ++c) {
+    std::vector<double> padded(static_cast<std::size_t>((5 + 2 * p) * (7 + 2 * p)), 0);
+    for (std::int64_t y = 0; y < 5; ++y) {
+      for (std::int64_t x = 0; x < 7; ++x) {
+        padded[static_cast<std::size_t>((y + p) * (7 + 2 * p) + x + p)] =
+            pixelOf(index, c, y, placement.flip ? 6 - x : x);
+      }
+    }
+    for (std::int64_t y = 0; y < 5; ++y) {
+      for (std::int64_t x = 0; x < 7; ++x) {
+        const std::int64_t row = y + p - placement.down;
+        const std::int64_t column = x + p - placement.right;
+        const double pixel = padded[static_cast<std::size_t>(row * (7 + 2 * p) + column)];
+        const auto channel = static_cast<std::size_t>(c);
+        out.push_back(
+            static_cast<float>((pixel / 255 - options.mean[channel]) / options.deviation[channel]));
+      }
+    }
+  }
+  return out;
+}
+
+TEST_CASE("an augmented image is a crop of the padded, perhaps flipped one") {
+  const ImageOptions options = augmenting(true, 2);
+  const auto data = makeImages(store(), options);
+  for (std::uint32_t index = 0; index < kImages; ++index) {
+    for (const std::uint64_t epoch : {1u, 2u}) {
+      CHECK(sample(*data, index, epoch) ==
+            referenceCrop(options, index, drawPlacement(options, epoch, index)));
+    }
+  }
+}
+
+TEST_CASE("evaluation reads images as they are, whatever the augmentation") {
+  const auto augmented = makeImages(store(), augmenting(true, 2));
+  const auto plain = makeImages(store(), augmenting(false, 0));
+  std::vector<float> one(kPixels), other(kPixels);
+  for (std::uint32_t index = 0; index < kImages; ++index) {
+    augmented->read(index, one);
+    plain->read(index, other);
+    CHECK(one == other);
+    CHECK(sample(*plain, index, 1) == other);
+  }
+}
+
+TEST_CASE("a draw is a function of seed, epoch and image alone, and covers every place") {
+  const ImageOptions options = augmenting(true, 2);
+  const auto data = makeImages(store(), options);
+  const auto again = makeImages(store(), options);
+  CHECK(sample(*data, 7, 4) == sample(*again, 7, 4));
+  const auto otherSeed = makeImages(store(), augmenting(true, 2, 4));
+  int sameEpoch = 0;
+  int sameSeed = 0;
+  for (std::uint32_t index = 0; index < kImages; ++index) {
+    sameEpoch += sample(*data, index, 1) == sample(*data, index, 2);
+    sameSeed += sample(*data, index, 1) == sample(*otherSeed, index, 1);
+  }
+  CHECK(sameEpoch < 10);  // 1 in 50 by chance
+  CHECK(sameSeed < 10);
+
+  std::set<int> downs, rights;
+  int flips = 0;
+  constexpr std::uint32_t kDraws = 2000;
+  for (std::uint32_t index = 0; index < kDraws; ++index) {
+    const Placement placement = drawPlacement(options, 1, index);
+    downs.insert(placement.down);
+    rights.insert(placement.right);
+    flips += placement.flip ? 1 : 0;
+  }
+  CHECK(downs == std::set<int>{-2, -1, 0, 1, 2});
+  CHECK(rights == downs);
+  CHECK(std::abs(flips - 1000) < 150);  // 6.7 standard deviations
+}
+
+TEST_CASE("a slice augments an image as the whole does") {
+  const std::shared_ptr<const Dataset> data = makeImages(store(), augmenting(true, 2));
+  const auto slice = sliceDataset(data, 12, 8);
+  CHECK(sample(*slice, 4, 3) == sample(*data, 16, 3));
+}
+
+TEST_CASE("a loader augments in training passes only, whatever the batch") {
+  const std::shared_ptr<const Dataset> data = makeImages(store(), augmenting(true, 2));
+  for (const std::uint32_t size : {1u, 7u, 40u}) {
+    Loader loader(data, std::make_shared<BufferPool>(),
+                  {.batch = size, .training = true, .epoch = 5});
+    Loader plain(data, std::make_shared<BufferPool>(), {.batch = size, .epoch = 5});
+    std::vector<float> unchanged(kPixels);
+    std::uint32_t index = 0;
+    while (const auto batch = loader.next()) {
+      const auto plainBatch = plain.next();
+      const auto* values = reinterpret_cast<const float*>(batch->inputs.data());
+      const auto* plainValues = reinterpret_cast<const float*>(plainBatch->inputs.data());
+      for (std::uint32_t j = 0; j < batch->samples(); ++j, ++index) {
+        const auto expected = sample(*data, index, 5);
+        CHECK(std::equal(expected.begin(), expected.end(), values + j * kPixels));
+        data->read(index, unchanged);
+        CHECK(std::equal(unchanged.begin(), unchanged.end(), plainValues + j * kPixels));
+      }
+    }
+    CHECK(index == kImages);
+  }
+}
+
+// Bilinear interpolation by its definition, each output on its own, in double.
+std::vector<double> referenceResize(const std::vector<float>& in, ImageSize from, ImageSize to) {
+  std::vector<double> out;
+  const auto at = [&](std::size_t c, std::int64_t y, std::int64_t x) {
+    y = std::clamp<std::int64_t>(y, 0, from.height - 1);
+    x = std::clamp<std::int64_t>(x, 0, from.width - 1);
+    return double{in[c * static_cast<std::size_t>(from.height * from.width) +
+                     static_cast<std::size_t>(y * from.width + x)]};
+  };
+  const std::size_t channels = in.size() / static_cast<std::size_t>(from.height * from.width);
+  for (std::size_t c = 0; c < channels; ++c) {
+    for (std::int64_t y = 0; y < to.height; ++y) {
+      for (std::int64_t x = 0; x < to.width; ++x) {
+        const double sy = (static_cast<double>(y) + 0.5) * static_cast<double>(from.height) /
+                              static_cast<double>(to.height) -
+                          0.5;
+        const double sx = (static_cast<double>(x) + 0.5) * static_cast<double>(from.width) /
+                              static_cast<double>(to.width) -
+                          0.5;
+        const auto top = static_cast<std::int64_t>(std::floor(sy));
+        const auto left = static_cast<std::int64_t>(std::floor(sx));
+        const double fy = sy - static_cast<double>(top);
+        const double fx = sx - static_cast<double>(left);
+        out.push_back((1 - fy) * ((1 - fx) * at(c, top, left) + fx * at(c, top, left + 1)) +
+                      fy * ((1 - fx) * at(c, top + 1, left) + fx * at(c, top + 1, left + 1)));
+      }
+    }
+  }
+  return out;
+}
+
+TEST_CASE("resizing is bilinear interpolation, larger and smaller") {
+  const std::vector<std::pair<ImageSize, ImageSize>> cases = {
+      {{32, 32}, {224, 224}}, {{5, 7}, {12, 9}}, {{9, 8}, {4, 3}},    {{1, 1}, {3, 5}},
+      {{1, 6}, {4, 1}},       {{6, 6}, {6, 6}},  {{28, 28}, {96, 96}}};
+  for (const auto& [from, to] : cases) {
+    INFO(from.height << "x" << from.width << " to " << to.height << "x" << to.width);
+    std::vector<float> in(static_cast<std::size_t>(3 * from.height * from.width));
+    fillNormal(randomKey(1, "resize"), in);
+    std::vector<float> out(static_cast<std::size_t>(3 * to.height * to.width));
+    resizeBilinear(in, from, out, to);
+    const std::vector<double> expected = referenceResize(in, from, to);
+    double worst = 0;
+    for (std::size_t j = 0; j < out.size(); ++j) {
+      worst = std::max(worst, std::abs(double{out[j]} - expected[j]));
+    }
+    CHECK(worst < 2e-5);
+    if (from.height == to.height && from.width == to.width) CHECK(out == in);
+  }
+}
+
+TEST_CASE("a resized dataset has the shape that the model gets, and resizes after augmenting") {
+  ImageOptions options = augmenting(true, 2);
+  const auto small = makeImages(store(), options);
+  options.resize = 16;
+  const auto large = makeImages(store(), options);
+  CHECK(large->sampleShape() == std::vector<std::int64_t>{2, 16, 16});
+  std::vector<float> resized(2 * 16 * 16), expected(2 * 16 * 16);
+  CHECK(large->readForTraining(9, 2, resized) == 1);
+  resizeBilinear(sample(*small, 9, 2), {5, 7}, expected, {16, 16});
+  CHECK(resized == expected);
+}
+
+TEST_CASE("padding beyond the image is refused") {
+  CHECK_NOTHROW(makeImages(store(), augmenting(false, 5)));
+  CHECK_THROWS_WITH(makeImages(store(), augmenting(false, 6)),
+                    Catch::Contains("crop_padding is 6, more than the images' 5 x 7 pixels"));
+}
+
+}  // namespace
+}  // namespace cleave::test
