@@ -5,10 +5,12 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split [OPTION…]
+usage: scripts/bench.sh split|head [OPTION…]
 
   split    the demo's split (codec none, schedule priority) against the same model whole in one process
            --rounds N (5), --steps N (200), --json FILE
+  head     forward and backward of MobileNetV2's head, as our daemons run it against stock LibTorch
+           --rounds N (9), --repetitions N (10), --batch N (64), --json FILE
   --help   this text
 
 Example: ./scripts/bench.sh split --rounds 9
@@ -16,12 +18,14 @@ TXT
 }
 
 case "${1:-}" in
-  split) ;;
+  split) targets=(cleave-client cleave-server bench_whole) ;;
+  head) targets=(bench_head) ;;
   -h|--help) usage; exit 0 ;;
   *) echo "bench.sh: '${1:-}' is not a benchmark" >&2; usage >&2; exit 2 ;;
 esac
+benchmark=$1
 shift
 ./scripts/setup.sh
 cmake --preset release -DBUILD_TESTING=ON >/dev/null
-cmake --build --preset release --target cleave-client cleave-server bench_whole
-exec python3 tests/bench/split.py "$@"
+cmake --build --preset release --target "${targets[@]}"
+exec python3 "tests/bench/$benchmark.py" "$@"
