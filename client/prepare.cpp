@@ -15,6 +15,7 @@
 #include "common/core/log.h"
 #include "daemon/device.h"
 #include "daemon/run_folder.h"
+#include "daemon/self_check.h"
 
 namespace cleave {
 namespace {
@@ -127,6 +128,8 @@ PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool same
   run.device = &openDevice(run.settings.device);
   run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
   makeRunFolder(run.folder, "give another one with --run-dir");
+  // Before a server of our own starts: it checks too, and each would measure the other.
+  checkMachine(run.threads);
   writeRunDescription(run.folder, run.settings.resolved, run.threads, run.device->description());
   if (options.server.empty()) {
     run.localServer = std::make_unique<LocalServer>(run.folder + "/server");

@@ -9,6 +9,7 @@
 #include "common/core/environment.h"
 #include "common/core/error.h"
 #include "common/core/record.h"
+#include "daemon/self_check.h"
 
 namespace cleave {
 
@@ -44,6 +45,7 @@ void writeRunDescription(const std::string& folder, const std::string& config, i
   nlohmann::json environment = describeEnvironment(threads);
   environment["device"] = device;
   environment["libtorch"] = CLEAVE_LIBTORCH_VERSION;
+  environment["self_check"] = selfCheckJson();
   writeFileDurably(folder + "/environment.json", environment.dump(2) + "\n");
 }
 

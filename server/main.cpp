@@ -1,11 +1,13 @@
 // cleave-server: keeps the middle layers of its clients' models.
 
+#include <algorithm>
 #include <iostream>
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "daemon/device.h"
 #include "daemon/program.h"
+#include "daemon/self_check.h"
 #include "server/server.h"
 #include "server/settings.h"
 
@@ -40,6 +42,9 @@ int serve(const ServeOptions& options) {
     settings.memoryBytes = device.memoryBytes();
   }
   Server server(settings, device);
+  // Before it says that it listens: no client waits for it yet, and no session disturbs it.
+  const int cores = usableCores();
+  checkMachine(settings.threads == 0 ? cores : std::min(settings.threads, cores));
   std::cout << "cleave-server listens on " << settings.address << ":" << server.port() << std::endl;
   server.run();
   return 0;

@@ -1,0 +1,73 @@
+// The self-check: plausible figures in bounded time, no trace in what is computed, and its advice.
+#include "daemon/self_check.h"
+
+#include <ATen/Parallel.h>
+
+#include <catch2/catch.hpp>
+
+#include "common/core/environment.h"
+#include "common/model/stage.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+const std::vector<std::string> kAvx2 = {"avx2", "fma"};
+
+SelfCheck healthy() {
+  SelfCheck check;
+  check.cores = check.threads = 2;
+  check.instructionSet = "AVX2";
+  check.gigaflops = 80;
+  check.copyGigabytes = 8;
+  return check;
+}
+
+TEST_CASE("the check measures this machine, and keeps the number of threads") {
+  const SelfCheck check = measureMachine(1);
+  CHECK(at::get_num_threads() == 1);
+  CHECK(check.cores == usableCores());
+  CHECK(check.threads == 1);
+  CHECK_FALSE(check.instructionSet.empty());
+  CHECK(check.gigaflops > 0.1);
+  CHECK(check.copyGigabytes > 0.1);
+  CHECK(check.seconds > 0);
+  CHECK(check.seconds < 5);  // 0.1 on an idle machine
+}
+
+TEST_CASE("a sound machine gets no advice, with any instruction set") {
+  CHECK(slownessAdvice(healthy(), kAvx2).empty());
+  for (const char* set : {"AVX512", "DEFAULT", "NEON", "ZVECTOR"}) {
+    SelfCheck check = healthy();
+    check.instructionSet = set;
+    CHECK(slownessAdvice(check, {}).empty());
+  }
+}
+
+TEST_CASE("slow products get advice by the instruction set, for each thread") {
+  SelfCheck check = healthy();
+  check.gigaflops = 11;  // below 6 a thread
+  const auto advice = slownessAdvice(check, kAvx2);
+  REQUIRE(advice.size() == 1);
+  CHECK_THAT(advice[0], Contains("AVX2") && Contains("at 5.5 GFLOP/s a thread") &&
+                            Contains("should give at least 6") && Contains("scripts/setup.sh"));
+  check.threads = 1;
+  CHECK(slownessAdvice(check, kAvx2).empty());
+  check.instructionSet = "AVX512";
+  check.gigaflops = 7.9;
+  CHECK(slownessAdvice(check, kAvx2).size() == 1);
+  check.instructionSet = "DEFAULT";
+  CHECK(slownessAdvice(check, {}).empty());
+}
+
+TEST_CASE("kernels that leave the processor's vectors unused get advice") {
+  SelfCheck check = healthy();
+  check.instructionSet = "DEFAULT";
+  const auto advice = slownessAdvice(check, kAvx2);
+  REQUIRE(advice.size() == 1);
+  CHECK_THAT(advice[0], Contains("AVX2") && Contains("unset ATEN_CPU_CAPABILITY"));
+}
+
+}  // namespace
+}  // namespace cleave::test
