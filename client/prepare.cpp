@@ -7,6 +7,7 @@
 #include <boost/asio/ip/address.hpp>
 #include <ctime>
 #include <fstream>
+#include <map>
 #include <random>
 #include <span>
 #include <sstream>
@@ -76,6 +77,23 @@ std::vector<NamedTensor> readWeights(const ClientSettings& settings,
   return weights;
 }
 
+// In samples: of a whole batch, and of an epoch's last one.
+std::uint32_t leastMicroBatch(const ClientSettings& settings, const Dataset& train) {
+  const auto leastOf = [&](std::uint32_t samples) {
+    const std::uint32_t count = microBatchCount(samples, settings.microBatches);
+    return microBatchSize(samples, count, count - 1);
+  };
+  const std::uint32_t last = train.size() % settings.batch;
+  return last == 0 ? leastOf(settings.batch) : std::min(leastOf(settings.batch), leastOf(last));
+}
+
+// The keys behind what turns out to be wrong only when model and data are joined.
+const std::map<std::string, std::string> kKeysOfErrors = {
+    {"bad-config", "data.holdout"},   {"bad-cuts", "model.cuts"},
+    {"bad-model-parameter", "model"}, {"bad-sample-shape", "model.name"},
+    {"bad-weights", "weights.file"},  {"bad-classes", "data.classes"},  {"batch-norm-too-few", "train.micro_batches"},
+};
+
 }  // namespace
 
 void addRunOptions(CLI::App& command, RunOptions& options) {
@@ -101,17 +119,14 @@ PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool same
   run.threads = resolveThreads(run.settings.clientThreads, serverIsHere);
   if (sameThreads) run.settings.serverThreads = run.threads;
 
-  run.data = openDatasets(run.settings.data);
-  wire::RunSpec spec = makeRunSpec(run.settings, *run.data.train);
-  run.plan = planRun(spec);
-  const std::uint32_t lastBatch = run.data.train->size() % run.settings.batch;
-  const std::uint32_t leastBatch = lastBatch == 0 ? run.settings.batch : lastBatch;
-  const std::uint32_t least = std::min(
-      {microBatchSize(run.settings.batch, run.settings.microBatches, run.settings.microBatches - 1),
-       microBatchSize(leastBatch, microBatchCount(leastBatch, run.settings.microBatches),
-                      microBatchCount(leastBatch, run.settings.microBatches) - 1)});
-  checkBatchNorm(run.plan.blocks, least);
-  if (run.plan.initialWeights) run.weights = readWeights(run.settings, run.plan.blocks);
+  wire::RunSpec spec;
+  checkAt(config, kKeysOfErrors, [&] {
+    run.data = openDatasets(run.settings.data);
+    spec = makeRunSpec(run.settings, *run.data.train);
+    run.plan = planRun(spec);
+    checkBatchNorm(run.plan.blocks, leastMicroBatch(run.settings, *run.data.train));
+    if (run.plan.initialWeights) run.weights = readWeights(run.settings, run.plan.blocks);
+  });
 
   run.hello.set_least_version(kWireVersion);
   run.hello.set_greatest_version(kWireVersion);
@@ -127,7 +142,7 @@ PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool same
   PreparedRun run = resolveRun(options, losslessCodecs, sameThreads);
   run.device = &openDevice(run.settings.device);
   run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
-  makeRunFolder(run.folder, "give another one with --run-dir");
+  makeRunFolder(run.folder, "give another one with --run-dir, or remove what is there");
   // Before a server of our own starts: it checks too, and each would measure the other.
   checkMachine(run.threads);
   writeRunDescription(run.folder, run.settings.resolved, run.threads, run.device->description());

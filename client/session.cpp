@@ -10,8 +10,10 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/use_future.hpp>
 #include <csignal>
+#include <iterator>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "common/core/clock.h"
@@ -28,6 +30,15 @@ using asio::ip::tcp;
 constexpr double kFirstPause = 0.25;  // seconds; doubled each time
 constexpr double kLongestPause = 4;
 constexpr std::chrono::seconds kConnectDeadline{5};
+// Refusals that the client's configuration is at fault for; all others may pass as they came.
+constexpr std::string_view kWrongUse[] = {"bad-run-spec",      "unknown-model",
+                                          "model-not-allowed", "bad-model-parameter",
+                                          "bad-sample-shape",  "bad-classes",
+                                          "bad-cuts",          "batch-norm-too-few",
+                                          "unknown-codec",     "bad-codec-spec",
+                                          "unknown-schedule",  "bad-in-flight",
+                                          "unknown-optimizer", "bad-optimizer-parameter",
+                                          "bad-wait",          "bad-run-id"};
 
 asio::steady_timer::duration duration(double seconds) {
   return std::chrono::duration_cast<asio::steady_timer::duration>(
@@ -41,6 +52,29 @@ RunError interruptedError() {
 
 std::span<const std::byte> bytesOf(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+[[noreturn]] void throwRefused(const std::string& peer, const RunError& refused) {
+  const std::string sentence = "the server at " + peer + " refuses: " + refused.what();
+  if (std::find(std::begin(kWrongUse), std::end(kWrongUse), refused.code()) !=
+      std::end(kWrongUse)) {
+    throw UsageError(refused.code(), sentence, refused.fix());
+  }
+  throw RunError(refused.code(), sentence, refused.fix());
+}
+
+// Throws where `frame` is no HelloOk that was asked for.
+wire::HelloOk helloOkFrom(const Connection::HandshakeFrame& frame, const std::string& peer) {
+  const auto metadata = bytesOf(frame.metadata);
+  if (frame.kind != FrameKind::helloOk) throwRefused(peer, errorFromFailure(metadata));
+  auto ok = parseMetadata<wire::HelloOk>(frame.kind, metadata);
+  if (ok.version() != kWireVersion) {
+    throw ProtocolError("version-mismatch",
+                        "the server chose version " + std::to_string(ok.version()) +
+                            " of the wire, which was not offered",
+                        "install the same release of Cleave on both machines");
+  }
+  return ok;
 }
 
 }  // namespace
@@ -91,9 +125,23 @@ ClientSession::~ClientSession() {
 
 wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::Hello& hello,
                                      double retrySeconds) {
-  auto answer = asio::co_spawn(io_.context(), connectWithRetry(address, hello, retrySeconds),
-                               asio::use_future);
-  return answer.get();
+  std::optional<wire::HelloOk> answer;
+  std::exception_ptr error;
+  std::atomic<bool> done = false;
+  asio::co_spawn(io_.context(), connectWithRetry(address, hello, retrySeconds),
+                 [&](std::exception_ptr failed, wire::HelloOk ok) {
+                   error = std::move(failed);
+                   answer = std::move(ok);
+                   done = true;
+                   device_.notify();
+                 });
+  device_.runUntil([&] { return done || interrupted_; });
+  if (!done) {
+    io_.stop();  // what still waits goes no further: neither does anything of this session
+    throw interruptedError();
+  }
+  if (error) std::rethrow_exception(error);
+  return *std::move(answer);
 }
 
 asio::awaitable<wire::HelloOk> ClientSession::connectWithRetry(ServerAddress address,
@@ -107,10 +155,15 @@ asio::awaitable<wire::HelloOk> ClientSession::connectWithRetry(ServerAddress add
       auto socket = co_await connectOnce(address);
       connection_ = std::make_shared<Connection>(std::move(socket), ConnectionOptions{});
     } catch (const boost::system::system_error& error) {
+      if (error.code() == asio::error::host_not_found) {
+        throw UsageError("no-such-host",
+                         "--server " + address.text() + ": there is no host '" + address.host +
+                             "': " + error.code().message(),
+                         "check the name, or give the server's IP address");
+      }
       reason = error.code().message();
     }
     if (connection_) co_return co_await shakeHands(std::move(hello));
-    if (interrupted_) throw interruptedError();
     const double left = retrySeconds - secondsSince(start);
     if (left <= 0) {
       throw RunError("no-server", "cannot connect to " + address.text() + ": " + reason,
@@ -144,22 +197,16 @@ asio::awaitable<tcp::socket> ClientSession::connectOnce(ServerAddress address) {
 }
 
 asio::awaitable<wire::HelloOk> ClientSession::shakeHands(wire::Hello hello) {
-  co_await connection_->writeHandshakeFrame(FrameKind::hello, hello.SerializeAsString());
-  const auto frame = co_await connection_->readHandshakeFrame(ConnectionState::awaitingHelloOk);
-  const auto metadata = bytesOf(frame.metadata);
-  if (frame.kind != FrameKind::helloOk) {
-    const RunError refused = errorFromFailure(metadata);
-    throw RunError(refused.code(),
-                   "the server at " + connection_->peer() + " refuses: " + refused.what(),
-                   refused.fix());
+  try {
+    co_await connection_->writeHandshakeFrame(FrameKind::hello, hello.SerializeAsString());
+    const auto frame = co_await connection_->readHandshakeFrame(ConnectionState::awaitingHelloOk);
+    co_return helloOkFrom(frame, connection_->peer());
+  } catch (const RunError& error) {
+    // Perhaps it is no Cleave server that answers: the address is what a user can check.
+    const std::string sentence = error.what();
+    if (sentence.find(connection_->peer()) != std::string::npos) throw;
+    throw RunError(error.code(), connection_->peer() + ": " + sentence, error.fix());
   }
-  auto ok = parseMetadata<wire::HelloOk>(frame.kind, metadata);
-  if (ok.version() != kWireVersion) {
-    throw ProtocolError("version-mismatch", "the server chose version " +
-                                                std::to_string(ok.version()) +
-                                                " of the wire, which was not offered");
-  }
-  co_return ok;
 }
 
 // ---- The run ----

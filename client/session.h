@@ -39,7 +39,8 @@ class ClientSession {
   ClientSession& operator=(const ClientSession&) = delete;
 
   // Connects, trying again with back-off for `retrySeconds`, and shakes hands. Throws RunError or
-  // UsageError: what made it impossible, or the server's refusal.
+  // UsageError: what made it impossible, or the server's refusal; "interrupted", at once, after
+  // which the session is of no use.
   wire::HelloOk connect(const ServerAddress& address, const wire::Hello& hello,
                         double retrySeconds);
 

@@ -71,14 +71,30 @@ DataSettings readData(Config& config, std::uint64_t seed) {
   return data;
 }
 
-// Errors of tables and grammars know the value alone; a user needs the place too.
+UsageError placed(const Config& config, const std::string& path, const UsageError& error) {
+  return UsageError(error.code(), config.where(path) + ": " + path + ": " + error.what(),
+                    error.fix());
+}
+
+// The key within the map at `path` whose value `error` speaks of, as "key=value" or 'key'; else
+// `path` itself.
+std::string keyNamedBy(const UsageError& error, const Config& config, const std::string& path) {
+  const std::string sentence = error.what();
+  for (const std::string& key : config.keys(path)) {
+    for (const std::string& named : {" " + key + "=", "'" + key + "'"}) {
+      if (sentence.find(named) != std::string::npos) return path + "." + key;
+    }
+  }
+  return path;
+}
+
+// For a check of one key.
 template <typename Check>
-void checkAt(Config& config, const std::string& path, const Check& check) {
+void checkAt(const Config& config, const std::string& path, const Check& check) {
   try {
     check();
   } catch (const UsageError& error) {
-    throw UsageError(error.code(), config.where(path) + ": " + path + ": " + error.what(),
-                     error.fix());
+    throw placed(config, path, error);
   }
 }
 
@@ -128,8 +144,12 @@ void readTraining(Config& config, ClientSettings& settings) {
     const std::string path = "train.optimizer." + key;
     settings.optimizer.parameters[key] =
         key == "nesterov" ? (config.boolean(path) ? 1 : 0) : config.number(path, -1e6, 1e6);
+    // One by one, so that an error has the key's own place.
+    OptimizerSpec alone{settings.optimizer.name, {}};
+    if (key != "nesterov") alone.parameters[key] = settings.optimizer.parameters[key];
+    checkAt(config, path, [&] { checkOptimizer(alone); });
   }
-  checkAt(config, "train.optimizer", [&] { checkOptimizer(settings.optimizer); });
+  checkAt(config, "train.optimizer.name", [&] { checkOptimizer(settings.optimizer); });
 
   LearningRateOptions& rate = settings.learningRate;
   rate.schedule = config.text("train.learning_rate.schedule", rate.schedule);
@@ -177,9 +197,29 @@ void readWait(Config& config, StageWait& wait) {
   read("B1", wait.b1);
   read("F2", wait.f2);
   read("B2", wait.b2);
+  const auto refuseLone = [&](const char* forward, const char* backward) {
+    throw UsageError("bad-wait",
+                     config.where(std::string("wait.") + forward) + ": wait." + forward +
+                         " is given without wait." + backward +
+                         ": a forward that only waits leaves nothing to go backward through",
+                     std::string("give wait.") + backward + " too");
+  };
+  if (wait.f1 && !wait.b1) refuseLone("F1", "B1");
+  if (wait.f2 && !wait.b2) refuseLone("F2", "B2");
 }
 
 }  // namespace
+
+void checkAt(const Config& config, const std::map<std::string, std::string>& keys,
+             const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const UsageError& error) {
+    const auto key = keys.find(error.code());
+    if (key == keys.end()) throw;
+    throw placed(config, keyNamedBy(error, config, key->second), error);
+  }
+}
 
 ClientSettings readClientSettings(Config& config) {
   ClientSettings settings;
@@ -222,7 +262,7 @@ Datasets openDatasets(const DataSettings& settings) {
     const std::uint32_t size = data.train->size();
     if (settings.holdout >= size) {
       throw UsageError("bad-config",
-                       "data.holdout is " + std::to_string(settings.holdout) + ", but there are " +
+                       std::to_string(settings.holdout) + " samples cannot be held out of " +
                            std::to_string(size) + " training samples",
                        "hold out fewer than that");
     }
@@ -231,7 +271,8 @@ Datasets openDatasets(const DataSettings& settings) {
     data.test = sliceDataset(whole, size - settings.holdout, settings.holdout);
   }
   if (data.train->sampleShape() != data.test->sampleShape()) {
-    throw UsageError("data-damaged", "training and test samples have different shapes");
+    throw UsageError("data-damaged", "training and test samples have different shapes",
+                     "give files of one data set");
   }
   return data;
 }

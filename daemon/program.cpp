@@ -1,5 +1,6 @@
 #include "daemon/program.h"
 
+#include <algorithm>
 #include <iostream>
 #include <new>
 
@@ -7,6 +8,63 @@
 #include "common/core/log.h"
 
 namespace cleave {
+namespace {
+
+void print(const std::string& program, const std::string& sentence, const std::string& fix) {
+  std::cerr << program << ": " << sentence << "\n" << program << ": to mend it: " << fix << "\n";
+}
+
+std::string didYouMean(const std::string& word, const std::vector<std::string>& known) {
+  const std::string meant = nearestName(word, known);
+  return meant.empty() ? "" : "; did you mean " + meant + "?";
+}
+
+void explainCommand(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> names;
+  std::string list;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    names.push_back(command->get_name());
+    list += (list.empty() ? "" : ", ") + command->get_name();
+  }
+  const std::string& program = app.get_name();
+  print(program,
+        word.empty() ? "a command is missing"
+                     : "there is no command '" + word + "'" + didYouMean(word, names),
+        "give one of: " + list + "; '" + program + " --help' says what they do");
+}
+
+void explainOption(const CLI::App& app, const CLI::App& command, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  const std::string whole = app.get_name() + " " + command.get_name();
+  const bool isOption = word.starts_with("-");
+  print(app.get_name(),
+        whole + (isOption ? " has no option '" + word + "'" + didYouMean(word, names)
+                          : " takes no argument '" + word + "'"),
+        "'" + whole + " --help' lists its options");
+}
+
+// What is wrong with a command line: CLI11 knows that, but neither the nearest name nor the
+// command.
+void explain(CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> extras = app.remaining(true);
+  const auto option = std::find_if(extras.begin(), extras.end(),
+                                   [](const std::string& word) { return word.starts_with("-"); });
+  const std::vector<CLI::App*> given = app.get_subcommands();
+  const std::string command = given.empty() ? "" : " " + given.front()->get_name();
+  if (given.empty() && option == extras.end()) {
+    explainCommand(app, extras.empty() ? "" : extras.front());
+  } else if (!given.empty() && !extras.empty()) {
+    explainOption(app, *given.front(), option == extras.end() ? extras.front() : *option);
+  } else {
+    print(app.get_name(), error.what(),
+          "'" + app.get_name() + command + " --help' lists the options");
+  }
+}
+
+}  // namespace
 
 void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequired) {
   command.add_option("--config", options.config, "The configuration, a YAML file")
@@ -30,11 +88,15 @@ int reportError(const std::string& program, std::exception_ptr error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& known) {
-    std::cerr << program << ": " << known.what() << "\n";
-    if (!known.fix().empty()) std::cerr << program << ": to mend it: " << known.fix() << "\n";
+    print(program, known.what(),
+          known.fix().empty() ? "try again; where it comes again, see what the logs of client and "
+                                "server say before it, "
+                                "and whether both are of the same release"
+                              : known.fix());
     return known.exitCode();
   } catch (const std::bad_alloc&) {
-    std::cerr << program << ": out of memory\n";
+    print(program, "out of memory",
+          "use a smaller batch or a smaller model, or end other programs on this machine");
   } catch (const std::exception& unknown) {
     std::cerr << program << ": internal error: " << unknown.what() << "\n";
   }
@@ -53,8 +115,7 @@ int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>&
     std::cout << version.what() << "\n";
     return 0;
   } catch (const CLI::ParseError& error) {
-    std::cerr << app.get_name() << ": " << error.what() << "\n"
-              << app.get_name() << ": '" << app.get_name() << " --help' lists what there is\n";
+    explain(app, error);
     return kWrongUse;
   }
   try {

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -27,15 +29,18 @@ void checkRunId(const std::string& id) {
 void makeRunFolder(const std::string& folder, const std::string& fix) {
   std::error_code error;
   if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
-    throw UsageError("run-exists", "the run directory " + folder + " exists already", fix);
+    throw UsageError("run-exists",
+                     "the run directory " + folder + " exists already, and is not empty", fix);
   }
   std::filesystem::create_directories(folder, error);
   if (error) {
-    throw RunError("not-writable",
-                   "cannot make the run directory " + folder + ": " + error.message(), fix);
+    throw UsageError("not-writable",
+                     "cannot make the run directory " + folder + ": " + error.message(), fix);
   }
   if (::access(folder.c_str(), W_OK) != 0) {
-    throw RunError("not-writable", "the run directory " + folder + " is not writable", fix);
+    throw UsageError("not-writable",
+                     "cannot write in the run directory " + folder + ": " + std::strerror(errno),
+                     fix);
   }
 }
 

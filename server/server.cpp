@@ -7,6 +7,8 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "common/core/log.h"
@@ -30,7 +32,21 @@ constexpr std::size_t kMostHandshakes = 128;  // connections at once beyond the 
                          std::to_string(settings.port == 65535 ? 4800 : settings.port + 1));
   }
   throw UsageError("cannot-bind", "cannot listen on " + place + ": " + error.message(),
-                   "set listen.address to an address of this machine");
+                   error == asio::error::access_denied
+                       ? "choose a port from 1024 on: --set listen.port=4800"
+                       : "set listen.address to an address of this machine");
+}
+
+// Else each client would hear of it, and nobody here.
+void checkStore(const std::string& store) {
+  std::error_code error;
+  std::filesystem::create_directories(store + "/local", error);
+  if (!error && ::access((store + "/local").c_str(), W_OK) != 0) {
+    error = {errno, std::generic_category()};
+  }
+  if (!error) return;
+  throw UsageError("not-writable", "the store " + store + " cannot be written: " + error.message(),
+                   "name a folder that may be written: --set store=DIR");
 }
 
 }  // namespace
@@ -48,6 +64,7 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device)
                admission_},
       acceptor_(io_.context()),
       signals_(io_.context(), SIGINT, SIGTERM) {
+  checkStore(settings.store);
   const tcp::endpoint endpoint(asio::ip::make_address(settings.address), settings.port);
   boost::system::error_code error;
   acceptor_.open(endpoint.protocol(), error);

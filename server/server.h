@@ -16,7 +16,7 @@ namespace cleave {
 
 class Server {
  public:
-  // Binds. Both are borrowed. Throws UsageError "port-in-use", "cannot-bind".
+  // Binds. Both are borrowed. Throws UsageError "port-in-use", "cannot-bind", "not-writable".
   Server(const ServerSettings& settings, ComputeDevice& device);
   ~Server();
 

@@ -42,7 +42,15 @@ ServerSettings readServerSettings(Config& config) {
   checkDeviceName(settings.device);
   settings.threads = static_cast<int>(config.integer("threads", 0, 1024, settings.threads));
   settings.allowedModels = config.texts("models.allow", allModels());
-  for (const std::string& name : settings.allowedModels) findModel(name);
+  for (const std::string& name : settings.allowedModels) {
+    try {
+      findModel(name);
+    } catch (const UsageError& unknown) {
+      throw UsageError(unknown.code(),
+                       config.where("models.allow") + ": models.allow: " + unknown.what(),
+                       unknown.fix());
+    }
+  }
   settings.maxSessions =
       static_cast<std::uint32_t>(config.integer("limits.sessions", 1, 10000, settings.maxSessions));
   settings.memoryBytes =

@@ -146,10 +146,12 @@ TEST_CASE("what else listens on a port is named") {
   const auto sentence = [](std::string_view text) {
     return errorText([&] { checkMagic(bytesOf(text)); });
   };
-  CHECK(sentence("HTTP/1.1 400 Bad Request") == "the peer seems to speak HTTP, not Cleave");
-  CHECK(sentence("GET / HTTP/1.1\r\n") == "the peer seems to speak HTTP, not Cleave");
-  CHECK(sentence("SSH-2.0-OpenSSH_9.2p1\r\n") == "the peer seems to speak SSH, not Cleave");
-  CHECK(sentence("\x16\x03\x01\x02") == "the peer seems to speak TLS, not Cleave");
+  CHECK(sentence("HTTP/1.1 400 Bad Request") ==
+        "the peer does not speak Cleave: that is an HTTP server");
+  CHECK(sentence("GET / HTTP/1.1\r\n") == "the peer does not speak Cleave: that is an HTTP client");
+  CHECK(sentence("SSH-2.0-OpenSSH_9.2p1\r\n") ==
+        "the peer does not speak Cleave: that is an SSH server or client");
+  CHECK(sentence("\x16\x03\x01\x02") == "the peer does not speak Cleave: that is TLS");
   CHECK(sentence("220 mail ESMTP\r\n") ==
         "the peer does not speak Cleave: it sent \"220 mail ESMTP\"");
   CHECK(sentence("\xff\xfd\x18\x20") ==

@@ -58,6 +58,7 @@ struct Relay::State {
   std::set<std::shared_ptr<Link>> links;
   std::uint64_t accepted = 0;
   bool stalled = false;
+  std::array<bool, 2> damages = {};  // what comes next: up, down
   std::chrono::microseconds oneWay{0};
   std::uint64_t seed = 0;
   std::array<std::byte, kRead> scratch;
@@ -174,6 +175,9 @@ void Relay::Link::receive(Direction& direction) {
 
   direction.ended = error == asio::error::eof;
   direction.held += got;
+  if (got > 0 && std::exchange(relay_.damages[direction.number % 2], false)) {
+    relay_.scratch[got - 1] = ~relay_.scratch[got - 1];
+  }
   const auto begin = relay_.scratch.begin();
   direction.chunks.push_back(
       {nextDue(direction), {begin, begin + static_cast<std::ptrdiff_t>(got)}});
@@ -309,6 +313,10 @@ void Relay::stall(bool stalled) {
     state->stalled = stalled;
     state->advanceAll();
   });
+}
+
+void Relay::damage(Way way) {
+  state_->onThread([state = state_.get(), way] { state->damages[way == Way::up ? 0 : 1] = true; });
 }
 
 void Relay::delay(std::chrono::microseconds oneWay, std::uint64_t seed) {

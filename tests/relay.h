@@ -33,6 +33,9 @@ class Relay {
   // While stalled, no byte, end or reset crosses, and a new connection does not reach the target;
   // all stay open.
   void stall(bool stalled);
+  // The last byte of what is read next in that direction is inverted.
+  enum class Way { up, down };
+  void damage(Way way);
   // What is read from now on is held for oneWay and a random time up to as much again, drawn from
   // `seed`, in order. At most 64 MiB a direction are held. 0: no delay, and at most 256 KiB.
   void delay(std::chrono::microseconds oneWay, std::uint64_t seed = 0);

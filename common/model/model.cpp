@@ -39,8 +39,10 @@ std::string shortNumber(double value) {
 }
 
 UsageError badParameter(const ModelSpec& spec, const std::string& key, const std::string& range) {
-  return UsageError("bad-model-parameter", "model " + spec.name + ": " + key + "=" +
-                                               spec.parameters.at(key) + " is not " + range);
+  return UsageError(
+      "bad-model-parameter",
+      "model " + spec.name + ": " + key + "=" + spec.parameters.at(key) + " is not " + range,
+      "give " + key + " as " + range);
 }
 
 // In fp64. Eight partial sums, which compilers turn into vectors; the order does not depend on

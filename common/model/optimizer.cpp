@@ -218,8 +218,9 @@ Checked checked(const OptimizerSpec& spec) {
     if (!parameter.accepts(value)) {
       char text[32];
       std::snprintf(text, sizeof text, "%g", value);
-      throw UsageError("bad-optimizer-parameter", prefix + ": " + key + "=" + text + " is not " +
-                                                      std::string(parameter.range));
+      const std::string range(parameter.range);
+      throw UsageError("bad-optimizer-parameter", prefix + ": " + key + "=" + text + " is not " + range,
+                       "give a " + key + " " + range);
     }
     result.spec.parameters[key] = value;
   }

@@ -36,6 +36,12 @@ std::string nameOf(const asio::ip::tcp::socket& socket) {
   return name.str();
 }
 
+std::string secondsText(milliseconds time) {
+  std::ostringstream text;
+  text << std::chrono::duration<double>(time).count() << " s";
+  return text.str();
+}
+
 // Runs `task`, and cancels it after `time`. Returns whether it ended by itself; throws what it
 // threw.
 awaitable<bool> endsWithin(milliseconds time, awaitable<void> task) {
@@ -75,7 +81,7 @@ awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionS
       co_return frame;
     throw RunError("hello-timeout",
                    peerName() + " did not complete its part of the handshake within " +
-                       std::to_string(options_.helloDeadline.count()) + " ms",
+                       secondsText(options_.helloDeadline),
                    "check that host and port are those of a Cleave daemon");
   } catch (const system_error& error) {
     endWith(std::make_exception_ptr(lost(error.code(), "before the handshake was done")), false);
@@ -119,7 +125,8 @@ awaitable<void> Connection::writeHandshakeFrame(FrameKind kind, std::string meta
   } catch (const system_error& error) {
     throw lost(error.code(), "before the handshake was done");
   }
-  throw RunError("hello-timeout", peerName() + " does not read the handshake");
+  throw RunError("hello-timeout", peerName() + " does not read the handshake",
+                 "check that host and port are those of a Cleave daemon");
 }
 
 // ---- The life of a connection ----
@@ -231,10 +238,11 @@ void Connection::streamEnded(const error_code& error) {
 RunError Connection::lost(const error_code& error, const std::string& when) const {
   if (error == asio::error::eof) {
     return RunError("connection-closed", peerName() + " closed the connection " + when,
-                    "its log says why");
+                    "its log says why; see whether it still runs, and is a Cleave daemon");
   }
   return RunError("connection-lost",
-                  "the connection to " + peerName() + " was lost: " + error.message());
+                  "the connection to " + peerName() + " was lost: " + error.message(),
+                  "see whether it still runs, is a Cleave daemon, and can be reached");
 }
 
 // ---- Writing ----
@@ -328,8 +336,8 @@ awaitable<void> Connection::watch() {
 
 RunError Connection::silent() const {
   return RunError("peer-silent",
-                  peerName() + " has sent nothing for " + std::to_string(longestSilence().count()) +
-                      " ms, not even an answer to a Ping",
+                  peerName() + " has sent nothing for " + secondsText(longestSilence()) +
+                      ", not even an answer to a Ping",
                   "see whether it still runs, and whether the network between is up");
 }
 

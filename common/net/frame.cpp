@@ -49,19 +49,19 @@ std::string describeForeign(std::span<const std::byte> start) {
     if (c < ' ' || c > '~') break;
     text += c;
   }
-  for (const auto& [prefix, protocol] : {std::pair{"HTTP/", "HTTP"},
-                                         {"GET ", "HTTP"},
-                                         {"POST ", "HTTP"},
-                                         {"HEAD ", "HTTP"},
-                                         {"PUT ", "HTTP"},
-                                         {"PRI * ", "HTTP"},
-                                         {"SSH-", "SSH"}}) {
+  for (const auto& [prefix, program] : {std::pair{"HTTP/", "an HTTP server"},
+                                        {"GET ", "an HTTP client"},
+                                        {"POST ", "an HTTP client"},
+                                        {"HEAD ", "an HTTP client"},
+                                        {"PUT ", "an HTTP client"},
+                                        {"PRI * ", "an HTTP client"},
+                                        {"SSH-", "an SSH server or client"}}) {
     if (text.starts_with(prefix)) {
-      return std::string("the peer seems to speak ") + protocol + ", not Cleave";
+      return std::string("the peer does not speak Cleave: that is ") + program;
     }
   }
   if (start.size() >= 2 && start[0] == std::byte{0x16} && start[1] == std::byte{0x03}) {
-    return "the peer seems to speak TLS, not Cleave";
+    return "the peer does not speak Cleave: that is TLS";
   }
   if (!text.empty()) return "the peer does not speak Cleave: it sent \"" + text + "\"";
   std::string hex;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <random>
 #include <sstream>
+#include <thread>
 
 namespace cleave::test {
 namespace {
@@ -102,6 +103,31 @@ Ended finish(const Process& process) {
 
 Ended runClient(const std::string& command, const std::string& runFolder, const Arguments& more) {
   return finish(startClient(command, runFolder, more));
+}
+
+Process startSlowClient(const std::string& runFolder, const std::string& server,
+                        const Arguments& more) {
+  return startClient("train", runFolder,
+                     joined({"--set", "wait={F1: 1, B1: 1}", "--set", "train.epochs=1000", "--set",
+                             "eval.every=0", "--server", server},
+                            more));
+}
+
+void waitForSteps(const std::string& runFolder) {
+  const auto start = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - start < kPatience) {
+    std::error_code none;
+    if (std::filesystem::file_size(runFolder + "/steps.csv", none) > 4096 && !none) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  FAIL("no steps were recorded in " << runFolder);
+}
+
+void checkFilesComplete(const std::string& runFolder) {
+  CHECK(readCsv(runFolder + "/transfers.csv").size() > 10);
+  const auto steps = readCsv(runFolder + "/steps.csv");
+  CHECK(steps.size() > 3);
+  CHECK(steps.back().at("phase") == "bye");
 }
 
 std::string readFile(const std::string& path) {

@@ -65,6 +65,13 @@ struct Ended {
 // Waits for the end of it. Fails the test where it does not come.
 Ended finish(const Process& process);
 Ended runClient(const std::string& command, const std::string& runFolder, const Arguments& more);
+// `train` for so long that it can be met in the middle: each micro-batch waits.
+Process startSlowClient(const std::string& runFolder, const std::string& server,
+                        const Arguments& more = {});
+// Waits until some steps are in the client's file.
+void waitForSteps(const std::string& runFolder);
+// Fails the test unless the records in the folder of a run that has ended are whole.
+void checkFilesComplete(const std::string& runFolder);
 
 // A CSV file: rows as maps from column to text. Fails the test where a row has another number of
 // cells than the header.

@@ -1,0 +1,303 @@
+// The mistakes that a user can make before a run begins: each is made for real, and each says what
+// is wrong, where, and what to do.
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+void write(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+Mistake set(const std::string& name, const std::string& value, std::vector<std::string> says) {
+  says.push_back("--set " + value);  // where
+  return {name, {"--set", value}, kWrongUse, std::move(says)};
+}
+
+TEST_CASE("mistakes in command lines") {
+  checkMistakes(
+      {clientProgram()},
+      {
+          {"no command", {}, kWrongUse, {"a command is missing", "give one of: train, verify"}},
+          {"unknown command",
+           {"trian"},
+           kWrongUse,
+           {"there is no command 'trian'; did you mean train?", "give one of: train, verify"}},
+          {"unknown flag",
+           {"train", "--confg", "x.yaml"},
+           kWrongUse,
+           {"cleave-client train has no option '--confg'; did you mean --config?",
+            "'cleave-client train --help'"}},
+          {"an argument too many",
+           {"train", "now", "--config", "x.yaml"},
+           kWrongUse,
+           {"cleave-client train takes no argument 'now'", "'cleave-client train --help'"}},
+          {"no configuration",
+           {"train"},
+           kWrongUse,
+           {"--config is required", "'cleave-client train --help'"}},
+          {"steps out of range",
+           {"verify", "--config", "x.yaml", "--steps", "0"},
+           kWrongUse,
+           {"--steps", "0", "'cleave-client verify --help'"}},
+      });
+  checkMistakes(
+      {serverProgram()},
+      {
+          {"no command", {}, kWrongUse, {"a command is missing", "give one of: serve"}},
+          {"unknown command",
+           {"sreve"},
+           kWrongUse,
+           {"there is no command 'sreve'; did you mean serve?", "give one of: serve"}},
+          {"unknown flag",
+           {"serve", "--insecure"},
+           kWrongUse,
+           {"cleave-server serve has no option '--insecure'", "'cleave-server serve --help'"}},
+      });
+}
+
+TEST_CASE("mistakes in the configuration of a run") {
+  const TemporaryFolder folder;
+  const std::string runFolder = folder.path("run");
+  checkMistakes(
+      {clientProgram(), "train", "--config", configFile("synthetic.yaml"), "--run-dir", runFolder},
+      {
+          {"--set without =",
+           {"--set", "train.batch"},
+           kWrongUse,
+           {"--set train.batch is not KEY=VALUE", "such as --set train.batch=64"}},
+          {"--set alone", {"--set"}, kWrongUse, {"--set", "KEY=VALUE", "--help"}},
+          set("mistyped key", "train.batchs=16", {"did you mean train.batch?", "Rename it"}),
+          set("unknown section", "tarin.batch=16", {"tarin.batch", "train.batch"}),
+          set("wrong type", "train.batch=many",
+              {"train.batch is 'many'", "an integer in 1…1048576"}),
+          set("out of range", "train.batch=0", {"train.batch is '0'", "an integer in 1…1048576"}),
+          set("a map where a value belongs", "train.epochs={a: 1}",
+              {"train.epochs is a map", "Set train.epochs to an integer"}),
+          set("more micro-batches than samples", "train.micro_batches=33",
+              {"33 micro-batches cannot be made of a batch of 32 samples", "in 1…32"}),
+          set("unknown schedule", "train.schedule=1f2b",
+              {"'1f2b' is not a schedule", "did you mean 1f1b?"}),
+          set("too many in flight", "train.in_flight=99",
+              {"99 micro-batches in flight", "give a number in 1…4"}),
+          set("unknown optimizer", "train.optimizer={name: sdg}",
+              {"there is no optimizer 'sdg'", "sgd"}),
+          set("unknown optimizer's parameter", "train.optimizer.momentun=0.5",
+              {"train.optimizer.momentun", "did you mean momentum?"}),
+          set("optimizer's parameter out of range", "train.optimizer.momentum=2",
+              {"momentum=2 is not at least 0 and below 1", "give a momentum"}),
+          set("unknown learning rate", "train.learning_rate.schedule=cosin",
+              {"'cosin' is not a learning rate schedule", "did you mean cosine?"}),
+          set("unknown model", "model.name=mpl", {"there is no model 'mpl'", "did you mean mlp?"}),
+          set("unknown model's parameter", "model.widht=8",
+              {"model mlp has no parameter 'widht'", "did you mean width?"}),
+          set("model's parameter out of range", "model.width=0",
+              {"width=0 is not an integer from 1 to 65536", "give width"}),
+          set("a cut beyond the model", "model.cuts=[3, 90]",
+              {"cuts 3 and 90", "of the 6 blocks: 0 flatten, 1 fc1", "first < second < 6"}),
+          set("cuts in the wrong order", "model.cuts=[5, 3]",
+              {"cuts 5 and 3", "1 <= first < second < 6"}),
+          set("one cut", "model.cuts=[3]", {"model.cuts has 1 values", "two block positions"}),
+          set("a forward that waits alone", "wait.F1=1",
+              {"wait.F1 is given without wait.B1", "give wait.B1 too"}),
+          set("unknown codec", "codec=unifrom:bits=8",
+              {"'unifrom' is not a codec", "did you mean uniform?"}),
+          set("codec's parameter out of range", "codec=uniform:bits=17",
+              {"bits=17 is not an integer from 1 to 16", "give bits"}),
+          set("codec without its parameter", "codec=uniform",
+              {"codec uniform needs bits", "write uniform:bits=16"}),
+          set("codec with a parameter it has not", "codec=none:bits=8",
+              {"codec none has no parameter 'bits'", "it takes none"}),
+          set("codec's grammar", "codec=uniform:bits=",
+              {"character 14 (the end): expected a value", "name:key=value"}),
+          set("codec of an unknown flow", "codec={activation/2: none}",
+              {"codec.activation/2 is not a known key", "did you mean codec.activation/0?"}),
+          set("unknown data format", "data.format=idz",
+              {"data.format is 'idz'", "did you mean idx?"}),
+          set("too many held out", "data.holdout=5000",
+              {"data.holdout: 5000 samples cannot be held out of 2048", "fewer"}),
+          {"vectors for a model of images",
+           {"--set", "model={name: small_cnn}", "--set", "data.shape=[4]"},
+           kWrongUse,
+           {"--set model={name: small_cnn}: model.name: block conv1 takes images", "gets [4]",
+            "choose another model"}},
+          {"batch norm with one value a channel",
+           {"--set", "model={name: small_cnn}", "--set", "train.micro_batches=32"},
+           kWrongUse,
+           {"--set train.micro_batches=32", "would see 1 value a channel",
+            "micro-batch, of 1 sample", "use a larger batch or fewer micro-batches"}},
+          {"log level",
+           {"--log-level", "loud"},
+           kWrongUse,
+           {"'loud' is not a log level", "Use one of"}},
+          {"no HOST:PORT",
+           {"--server", "nowhere"},
+           kWrongUse,
+           {"--server 'nowhere' is not HOST:PORT", "such as 10.0.0.5:4800"}},
+          {"port out of range",
+           {"--server", "here:70000"},
+           kWrongUse,
+           {"--server 'here:70000'", "a port in 1…65535"}},
+      });
+  CHECK_FALSE(std::filesystem::exists(runFolder));
+}
+
+TEST_CASE("mistakes in configuration files") {
+  const TemporaryFolder folder;
+  const auto file = [&](const std::string& name, const std::string& text) {
+    write(folder.path(name), text);
+    return folder.path(name);
+  };
+  const std::string most = "model: {name: mlp}\ndata: {format: synthetic, shape: [4]}\n";
+  const std::string typed = file("typed.yaml", most + "train:\n  batchs: 16\n");
+  const std::string typeless = file("type.yaml", most + "train:\n  epochs: 1.5\n");
+  const std::string broken = file("broken.yaml", "model: {name: mlp\ndata: 3\n");
+  const std::string tabs = file("tabs.yaml", "model:\n\tname: mlp\n");
+  const std::string twice = file("twice.yaml", most + "model: {name: mlp}\n");
+  const std::string list = file("list.yaml", "- 1\n- 2\n");
+  const std::string empty = file("empty.yaml", "");
+  const std::string partial = file("partial.yaml", "model: {name: mlp}\n");
+  const std::string missing = folder.path("missing.yaml");
+  const std::vector<Mistake> table = {
+      {"mistyped key",
+       {typed},
+       kWrongUse,
+       {typed + ":4", "train.batchs is not a known key; did you mean train.batch?", "Rename it"}},
+      {"wrong type",
+       {typeless},
+       kWrongUse,
+       {typeless + ":4", "train.epochs is '1.5'", "Set train.epochs to an integer"}},
+      {"missing file",
+       {missing},
+       kWrongUse,
+       {missing, "No such file or directory", "Check the path"}},
+      {"a folder",
+       {folder.path("")},
+       kWrongUse,
+       {folder.path(""), "Is a directory", "Check the path"}},
+      {"not YAML",
+       {broken},
+       kWrongUse,
+       {broken + ":2", "not valid YAML", "close quotes and brackets"}},
+      {"tabs", {tabs}, kWrongUse, {tabs + ":2", "not valid YAML", "Indent with spaces"}},
+      {"a key twice", {twice}, kWrongUse, {twice + ":3", "appears twice", "Remove one of the two"}},
+      {"a list", {list}, kWrongUse, {list + ":1", "the file is a list", "key: value"}},
+      {"empty", {empty}, kWrongUse, {empty, "model.name is missing", "Add model.name"}},
+      {"missing required key",
+       {partial},
+       kWrongUse,
+       {partial, "data.format is missing", "Add data.format"}},
+  };
+  checkMistakes({clientProgram(), "train", "--run-dir", folder.path("run"), "--config"}, table);
+  CHECK_FALSE(std::filesystem::exists(folder.path("run")));
+}
+
+TEST_CASE("mistakes in data files") {
+  const TemporaryFolder folder;
+  const auto file = [&](const std::string& name, const std::string& text) {
+    write(folder.path(name), text);
+    return folder.path(name);
+  };
+  using namespace std::string_literals;
+  const std::string missing = folder.path("missing.gz");
+  const std::string empty = file("empty", "");
+  const std::string foreign = file("foreign", "this is no IDX file");
+  // Two images of 2 x 2 pixels are promised.
+  const std::string header = "\0\0\x08\x03\0\0\0\x02\0\0\0\x02\0\0\0\x02"s;
+  const std::string whole = file("images", header + "12345678");
+  const std::string truncated = file("truncated", header + "12345");
+  const std::string labels = file("labels", "\0\0\x08\x01\0\0\0\x02\x01\x02"s);
+  const std::string three = file("three", "\0\0\x08\x01\0\0\0\x03\x01\x02\x03"s);
+  const std::string wrong = file("wrong", "\0\0\x08\x01\0\0\0\x02\x01\x63"s);
+  const std::string gzip = file("cut.gz", "\x1f\x8b\x08\0\0\0\0\0\0\x03\x63"s);
+  const auto row = [&](const std::string& name, const std::string& images,
+                       const std::string& labelsFile, std::vector<std::string> says) {
+    const std::string data = "data={format: idx, train: {images: " + images +
+                             ", labels: " + labelsFile + "}, test: {images: " + whole +
+                             ", labels: " + labels + "}}";
+    return Mistake{name, {"--set", data}, kWrongUse, std::move(says)};
+  };
+  checkMistakes(
+      {clientProgram(), "train", "--config", configFile("synthetic.yaml"), "--run-dir",
+       folder.path("run")},
+      {
+          row("missing", missing, labels, {missing, "there is no such file", "check the path"}),
+          row("a folder", folder.path(""), labels, {"not a regular file", "check the path"}),
+          row("empty", empty, labels, {empty, "is empty", "fetch the file again"}),
+          row("another format", foreign, labels,
+              {foreign, "is not an IDX file", "give an IDX file"}),
+          row("truncated", truncated, labels,
+              {truncated, "is truncated", "2 images of 2x2", "fetch the file again"}),
+          row("truncated gzip", gzip, labels, {gzip, "is truncated", "fetch the file again"}),
+          row("swapped", labels, whole, {labels, "images have rank 3", "are not swapped"}),
+          row("more labels than images", whole, three, {three, "3", "2"}),
+          row("a label that is no class", whole, wrong, {wrong, "99", "10"}),
+      });
+  CHECK_FALSE(std::filesystem::exists(folder.path("run")));
+}
+
+TEST_CASE("mistakes with run directories") {
+  const TemporaryFolder folder;
+  const std::string full = folder.path("full");
+  std::filesystem::create_directories(full);
+  write(full + "/precious", "keep");
+  const std::string below = full + "/precious/run";
+  checkMistakes({clientProgram(), "train", "--config", configFile("synthetic.yaml"), "--run-dir"},
+                {
+                    {"one that exists",
+                     {full},
+                     kWrongUse,
+                     {full + " exists already", "another one with --run-dir, or remove"}},
+                    {"below a file",
+                     {below},
+                     kWrongUse,
+                     {below, "Not a directory", "another one with --run-dir"}},
+                    {"below what takes no folders",
+                     {"/proc/run"},
+                     kWrongUse,
+                     {"/proc/run", "another one with --run-dir"}},
+                });
+  CHECK(readFile(full + "/precious") == "keep");
+}
+
+TEST_CASE("mistakes in the server's configuration") {
+  const TemporaryFolder folder;
+  const TestServer other(folder);
+  const std::string used = std::to_string(other.port());
+  write(folder.path("file"), "");
+  const std::string store = folder.path("file") + "/store";
+  checkMistakes(
+      {serverProgram(), "serve", "--config", configFile("server.yaml"), "--set", "listen.port=0",
+       "--set", "store=" + folder.path("unused")},
+      {
+          set("unknown key", "listen.prot=1", {"did you mean listen.port?", "Rename it"}),
+          set("no IP address", "listen.address=localhost",
+              {"listen.address is 'localhost', which is no IP address", "use 127.0.0.1"}),
+          {"not this machine's address",
+           {"--insecure-bind", "--set", "listen.address=192.0.2.1"},
+           kWrongUse,
+           {"cannot listen on 192.0.2.1:0", "an address of this machine"}},
+          {"beyond loopback",
+           {"--set", "listen.address=0.0.0.0"},
+           kWrongUse,
+           {"listening on 0.0.0.0 would let anyone", "--insecure-bind"}},
+          set("port out of range", "listen.port=70000", {"listen.port is '70000'", "in 0…65535"}),
+          {"port in use",
+           {"--set", "listen.port=" + used},
+           kWrongUse,
+           {"cannot listen on 127.0.0.1:" + used + ": another program does already",
+            "--set listen.port=" + std::to_string(other.port() + 1)}},
+          set("unknown model allowed", "models.allow=[mpl]", {"models.allow", "did you mean mlp?"}),
+          set("unknown device", "device=gpu", {"device is 'gpu'", "Set device to"}),
+          {"a store that cannot be made",
+           {"--set", "store=" + store},
+           kWrongUse,
+           {"the store " + store + " cannot be written: Not a directory", "--set store=DIR"}},
+      });
+}
+
+}  // namespace
+}  // namespace cleave::test

@@ -1,0 +1,192 @@
+// What can be wrong at the other end of the connection: no server, another service, a server that
+// refuses, bytes that are damaged on the way. Each is met for real, and each error says what, where
+// and what to do.
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "tests/daemon/mistakes.h"
+#include "tests/relay.h"
+
+namespace cleave::test {
+namespace {
+
+using namespace std::string_literals;
+using boost::asio::ip::tcp;
+
+enum class Then { waits, ends, resets };
+
+// A service on a free port of loopback that answers its first connection with `greeting`, and then
+// waits until its peer has closed; or ends its own direction first; or resets the connection.
+class FakeService {
+ public:
+  FakeService(std::string greeting, Then then)
+      : thread_([this, greeting = std::move(greeting), then] {
+          auto socket = acceptor_.accept();
+          boost::system::error_code ignored;
+          boost::asio::write(socket, boost::asio::buffer(greeting), ignored);
+          if (then == Then::ends) socket.shutdown(tcp::socket::shutdown_send, ignored);
+          if (then == Then::resets) {
+            socket.set_option(boost::asio::socket_base::linger(true, 0), ignored);
+            return;
+          }
+          char byte = 0;
+          while (socket.read_some(boost::asio::buffer(&byte, 1), ignored) > 0) {
+          }
+        }) {}
+  ~FakeService() { thread_.join(); }  // its client must have connected
+  FakeService(const FakeService&) = delete;
+  FakeService& operator=(const FakeService&) = delete;
+
+  std::string address() const {
+    return "127.0.0.1:" + std::to_string(acceptor_.local_endpoint().port());
+  }
+
+ private:
+  boost::asio::io_context context_;
+  tcp::acceptor acceptor_{context_, {boost::asio::ip::address_v4::loopback(), 0}};
+  std::thread thread_;
+};
+
+// A control frame without a checksum, of a wire version and kind.
+std::string frame(char version, char kind, const std::string& metadata) {
+  return "CLVE"s + version + kind + "\0\0"s + static_cast<char>(metadata.size()) +
+         std::string(23, '\0') + metadata;
+}
+
+// A protobuf field of type string.
+std::string field(char number, const std::string& text) {
+  return std::string(1, static_cast<char>(number << 3 | 2)) + static_cast<char>(text.size()) + text;
+}
+
+TEST_CASE("another service than a Cleave server") {
+  struct Row {
+    std::string name;
+    std::string greeting;
+    Then then;
+    std::vector<std::string> says;
+  };
+  const std::string checkHost = "check that host and port are those of a Cleave daemon";
+  const std::string sameRelease = "the same release of Cleave on both";
+  const std::string refused = field(1, "version-mismatch") +
+                              field(2, "the client speaks versions 1 to 1, this server version 7") +
+                              field(3, "install the same release of Cleave on both machines");
+  const std::vector<Row> rows = {
+      {"HTTP",
+       "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+       Then::ends,
+       {"that is an HTTP server", checkHost}},
+      {"SSH", "SSH-2.0-OpenSSH_9.2p1\r\n", Then::waits, {"that is an SSH server", checkHost}},
+      {"SMTP", "220 mail.example.org ESMTP\r\n", Then::waits, {"it sent \"220 mail", checkHost}},
+      {"silent",
+       "",
+       Then::waits,
+       {"did not complete its part of the handshake within 5 s", checkHost}},
+      {"closes at once",
+       "",
+       Then::ends,
+       {"closed the connection before the handshake", "see whether it still runs"}},
+      {"resets at once", "", Then::resets, {"was lost: ", "see whether it still runs"}},
+      {"another wire version", frame(7, 2, ""), Then::waits, {"wire version 7", sameRelease}},
+      {"refuses our version",
+       frame(1, 3, refused),
+       Then::ends,
+       {"refuses: the client speaks versions 1 to 1", sameRelease}},
+      {"a reply that is none", frame(1, 2, "\xff\xff\xff"), Then::waits, {"HelloOk", "try again"}},
+  };
+  const TemporaryFolder folder;
+  for (const Row& row : rows) {
+    INFO(row.name);
+    const FakeService service(row.greeting, row.then);
+    std::vector<std::string> says = row.says;
+    says.push_back(service.address());  // where
+    checkError(runClient("train", folder.path(row.name), {"--server", service.address()}),
+               kFailedRun, says);
+  }
+}
+
+TEST_CASE("no server at the address") {
+  const TemporaryFolder folder;
+  std::string address;
+  {
+    const TestServer server(folder);
+    address = server.address();
+  }
+  checkError(runClient("train", folder.path("refused"),
+                       {"--server", address, "--set", "connect.retry_seconds=0.6"}),
+             kFailedRun,
+             {"cannot connect to " + address + ": Connection refused; trying again in 0.25 s",
+              "start it there: cleave-server serve"});
+  // A name that cannot be one is not asked for again and again.
+  const Ended noHost =
+      runClient("train", folder.path("name"),
+                {"--server", "no such host:4800", "--set", "connect.retry_seconds=100000"});
+  checkError(noHost, kWrongUse,
+             {"--server no such host:4800: there is no host 'no such host'", "check the name"});
+  CHECK_THAT(noHost.errors, !Catch::Matchers::Contains("trying again"));
+}
+
+TEST_CASE("what the server's policy forbids") {
+  struct Row {
+    std::string name;
+    Arguments policy;
+    Arguments run;
+    int code;
+    std::vector<std::string> says;
+  };
+  const std::vector<Row> rows = {
+      {"model",
+       {"--set", "models.allow=[small_cnn]"},
+       {},
+       kWrongUse,
+       {"does not allow the model mlp", "it allows small_cnn (models.allow"}},
+      {"memory",
+       {"--set", "limits.memory_mib=3"},
+       {"--set", "model.width=4096"},
+       kFailedRun,
+       {"the run needs ", " MiB at the server, which has 3 MiB left of 3 MiB (limits.memory_mib",
+        "use a smaller batch"}},
+  };
+  for (const Row& row : rows) {
+    INFO(row.name);
+    const TemporaryFolder folder;
+    TestServer server(folder, row.policy);
+    Arguments all = row.run;
+    all.insert(all.end(), {"--server", server.address()});
+    std::vector<std::string> says = row.says;
+    says.push_back("the server at " + server.address() + " refuses: ");  // where
+    checkError(runClient("train", folder.path("client"), all), row.code, says);
+    CHECK(server.process().waitForOutput("refused: ", kPatience));
+  }
+}
+
+TEST_CASE("more clients than the server serves") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "limits.sessions=1"});
+  const Process first = startSlowClient(folder.path("first"), server.address());
+  waitForSteps(folder.path("first"));
+  checkError(runClient("train", folder.path("second"), {"--server", server.address()}), kFailedRun,
+             {"the server at " + server.address() + " refuses: this server serves its 1 sessions",
+              "limits.sessions", "try again when one has ended"});
+}
+
+TEST_CASE("bytes that are damaged on the way") {
+  for (const Relay::Way way : {Relay::Way::up, Relay::Way::down}) {
+    const TemporaryFolder folder;
+    TestServer server(folder);
+    Relay relay("127.0.0.1", server.port());
+    const std::string address = "127.0.0.1:" + std::to_string(relay.port());
+    const Process client = startSlowClient(folder.path("client"), address);
+    waitForSteps(folder.path("client"));
+    relay.damage(way);
+    // Whichever frame it hits: a header, a length, a payload.
+    checkError(finish(client), kFailedRun, {"try again"});
+    checkFilesComplete(folder.path("client"));
+    CHECK(server.process().waitForOutput("ended: ", kPatience));
+  }
+}
+
+}  // namespace
+}  // namespace cleave::test
