@@ -134,7 +134,11 @@ int trainCommand(const RunOptions& options) {
     log->error("the run failed: {}", error.what());
     const auto* known = dynamic_cast<const Error*>(&error);
     session.close(known != nullptr && known->code() == "interrupted" ? "interrupted" : "failed");
-    finishFiles();
+    try {
+      finishFiles();
+    } catch (const Error& second) {
+      log->error("and then: {}", second.what());
+    }
     throw;
   }
   const double seconds = secondsSince(start);

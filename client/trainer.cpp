@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "common/core/clock.h"
 
@@ -158,12 +159,12 @@ BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t ep
                       batch.samples()};
   session_.runBatch(at);
   const BatchMetrics metrics = stage_.metrics();
-  if (!std::isfinite(metrics.sums.at("loss"))) {
-    throw RunError(
-        "non-finite", fmt::format("the loss is not finite in {} step {}", phaseName(phase), step),
-        "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
-  }
   recordStep(at, epoch, metrics, secondsSince(start));
+  if (const auto failure = files_.writeFailure()) {
+    throw RunError("cannot-write",
+                   failure->path + ": rows could not be written: " + std::strerror(failure->error),
+                   "make room on the disk, or give another one with --run-dir, and run again");
+  }
   return metrics;
 }
 

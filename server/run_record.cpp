@@ -1,5 +1,9 @@
 #include "server/run_record.h"
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
 namespace cleave {
 
 void RunRecord::begin(const LinkTotals& totals) {
@@ -11,6 +15,7 @@ void RunRecord::begin(const LinkTotals& totals) {
 }
 
 void RunRecord::finishedBatch(const Engine& engine, const LinkTotals& totals) {
+  refuseUnwritten();
   const MicroBatch at = *engine.batch();
   const double seconds = secondsSince(last_);
   last_ = now();
@@ -41,6 +46,17 @@ void RunRecord::finishedBatch(const Engine& engine, const LinkTotals& totals) {
   row.seconds = seconds;
   row.actions = engine.seconds();
   files_.step(row, totals);
+}
+
+void RunRecord::refuseUnwritten() const {
+  const auto failure = files_.writeFailure();
+  if (!failure) return;
+  const bool isFull = failure->error == ENOSPC || failure->error == EDQUOT;
+  throw RunError("cannot-write",
+                 std::string(isFull ? "the server's disk is full" : "the server's disk failed") +
+                     ": " + std::filesystem::path(failure->path).filename().string() +
+                     " of this run could not be written: " + std::strerror(failure->error),
+                 "make room at the server, where its configuration has 'store', and run again");
 }
 
 void RunRecord::writeEpoch() {

@@ -82,10 +82,9 @@ struct Recorder::Table::File {
   File& operator=(const File&) = delete;
 
   void append(const std::string& text) {
-    if (failed) return;
+    if (error != 0) return;
     error = writeAll(file, text);
-    failed = error != 0;
-    if (failed) {
+    if (error != 0) {
       cutShort = ::ftruncate(file, bytes) != 0;
     } else {
       bytes += static_cast<off_t>(text.size());
@@ -97,10 +96,11 @@ struct Recorder::Table::File {
   std::string lines;     // waiting, whole
   bool closing = false;  // its Table is gone
 
-  off_t bytes = 0;      // in the file, whole lines
-  bool failed = false;  // takes no more rows: a gap would read as if nothing were missing
+  off_t bytes = 0;  // in the file, whole lines
   bool cutShort = false;
-  int error = 0;
+  // Of the write that failed, else 0; any thread may look. Then it takes no more rows: a gap would
+  // read as if nothing were missing.
+  std::atomic<int> error = 0;
 };
 
 struct Recorder::State {
@@ -129,9 +129,9 @@ struct Recorder::State {
     lock.unlock();
     std::string firstFailure;
     for (const auto& [file, lines] : batch) {
-      if (lines.empty() || file->failed) continue;
+      if (lines.empty() || file->error != 0) continue;
       file->append(lines);
-      if (file->failed && firstFailure.empty()) {
+      if (file->error != 0 && firstFailure.empty()) {
         firstFailure = file->path + ": rows could not be written: " + std::strerror(file->error) +
                        (file->cutShort ? " (the last row is cut short)" : "");
       }
@@ -208,7 +208,7 @@ std::shared_ptr<Recorder::Table> Recorder::table(const std::string& path,
   auto file = std::make_shared<Table::File>(path, descriptor);
 
   file->append(formatLine({columns.begin(), columns.end()}));
-  if (file->failed) {
+  if (file->error != 0) {
     ::unlink(path.c_str());
     throwFailure(path, "cannot be written", file->error);
   }
@@ -243,6 +243,10 @@ Recorder::Table::~Table() {
   const std::lock_guard lock(recorder_->mutex);
   file_->closing = true;
 }
+
+int Recorder::Table::error() const { return file_->error; }
+
+const std::string& Recorder::Table::path() const { return file_->path; }
 
 void Recorder::Table::row(std::vector<Cell> cells) {
   assert(cells.size() == columns_);

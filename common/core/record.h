@@ -40,6 +40,10 @@ class Recorder {
     // Requires as many cells as columns. Returns at once. When 2^18 rows wait (a disk that hangs),
     // further ones are dropped and counted.
     void row(std::vector<Cell> cells);
+    // The errno of the write that failed (disk full), 0 where none did. After it the file takes no
+    // more rows.
+    int error() const;
+    const std::string& path() const;
     ~Table();  // its rows so far are still written
     Table(const Table&) = delete;
     Table& operator=(const Table&) = delete;

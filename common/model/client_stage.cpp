@@ -87,10 +87,13 @@ Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
   if (!training) {
     const at::NoGradGuard noGrad;
     state_->batch.loss(state_->tail.forward(input, state_->context(at)), at);
+    state_->batch.checkLoss(at, input);
     return {};
   }
   input.set_requires_grad(true);
-  state_->batch.loss(state_->tail.forward(input, state_->context(at)), at).backward();
+  const at::Tensor loss = state_->batch.loss(state_->tail.forward(input, state_->context(at)), at);
+  state_->batch.checkLoss(at, input);
+  loss.backward();
   return leavingPayload(input.grad(), state_->device);
 }
 

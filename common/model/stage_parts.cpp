@@ -4,9 +4,11 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/isfinite.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -116,6 +118,21 @@ at::Tensor LabeledBatch::loss(const at::Tensor& logits, const MicroBatch& at) {
     if (rank < 5) metrics_.sums["top5"] += 1;
   }
   return loss;
+}
+
+void LabeledBatch::checkLoss(const MicroBatch& at, const at::Tensor& activation1) const {
+  const float loss = losses_[at.i];
+  if (std::isfinite(loss)) return;
+  const bool arrived = !at::isfinite(activation1.detach()).all().item<bool>();
+  throw RunError(
+      "non-finite",
+      "the loss is " + std::string(std::isnan(loss) ? "not a number" : "infinite") + " in " +
+          std::string(phaseName(at.phase)) + " step " + std::to_string(at.step) + ", micro-batch " +
+          std::to_string(at.i) + ": its activation/1 " +
+          (arrived ? "held values that are not finite as it arrived, so head, body or a codec "
+                     "made them"
+                   : "was finite as it arrived, so the tail made it"),
+      "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
 }
 
 void LabeledBatch::countOnly(const MicroBatch& at) { setLoss(at, 0); }

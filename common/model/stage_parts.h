@@ -39,6 +39,9 @@ class LabeledBatch {
   at::Tensor inputs(const MicroBatch& at) const;  // on the device
   // loss_i, of which the caller may ask gradients. Adds the micro-batch to metrics and losses.
   at::Tensor loss(const at::Tensor& logits, const MicroBatch& at);
+  // Throws RunError "non-finite" where the loss of `at` is none; `activation1`, from which it was
+  // made, tells where to look.
+  void checkLoss(const MicroBatch& at, const at::Tensor& activation1) const;
   // Counts a micro-batch whose loss nobody computed.
   void countOnly(const MicroBatch& at);
 

@@ -165,4 +165,11 @@ void RunFiles::epoch(const EpochRow& row, const LinkTotals& totals) {
   epochs_->row(std::move(cells));
 }
 
+std::optional<RunFiles::WriteFailure> RunFiles::writeFailure() const {
+  for (const auto& table : {transfers_, steps_, epochs_}) {
+    if (const int error = table->error()) return WriteFailure{table->path(), error};
+  }
+  return std::nullopt;
+}
+
 }  // namespace cleave

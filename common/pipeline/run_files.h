@@ -59,6 +59,14 @@ class RunFiles {
   void step(const StepRow& row, const LinkTotals& totals);
   void epoch(const EpochRow& row, const LinkTotals& totals);
 
+  // The file whose rows could not be written, and the errno: rows are written a little later than
+  // they are given, so a run asks from time to time.
+  struct WriteFailure {
+    std::string path;
+    int error = 0;
+  };
+  std::optional<WriteFailure> writeFailure() const;
+
   static std::vector<std::string> transferColumns();
   static std::vector<std::string> stepColumns(const std::vector<std::string>& metrics);
   static std::vector<std::string> epochColumns(const std::vector<std::string>& metrics);

@@ -56,12 +56,12 @@ std::string configFile(const std::string& name) {
 }
 
 TestServer::TestServer(const TemporaryFolder& folder, const Arguments& more,
-                       const std::string& store)
+                       const std::string& store, const Arguments& within)
     : store_(folder.path(store)),
-      process_(
-          Process::start(joined({serverProgram(), "serve", "--config", configFile("server.yaml"),
-                                 "--set", "listen.port=0", "--set", "store=" + store_},
-                                more))) {
+      process_(Process::start(
+          joined(joined(within, {serverProgram(), "serve", "--config", configFile("server.yaml"),
+                                 "--set", "listen.port=0", "--set", "store=" + store_}),
+                 more))) {
   REQUIRE(process_.waitForOutput(" listens on ", kPatience));
   REQUIRE(process_.waitForOutput("\n", kPatience));
   const std::string output = process_.output();
@@ -85,12 +85,13 @@ std::vector<std::string> TestServer::runFolders() const {
   return folders;
 }
 
-Process startClient(const std::string& command, const std::string& runFolder,
-                    const Arguments& more) {
-  return Process::start(joined(
-      {clientProgram(), command, "--config", configFile("synthetic.yaml"), "--run-dir", runFolder,
-       "--set", "data.train.size=256", "--set", "data.test.size=64", "--set", "train.epochs=1"},
-      more));
+Process startClient(const std::string& command, const std::string& runFolder, const Arguments& more,
+                    const Arguments& within) {
+  return Process::start(
+      joined(joined(within, {clientProgram(), command, "--config", configFile("synthetic.yaml"),
+                             "--run-dir", runFolder, "--set", "data.train.size=256", "--set",
+                             "data.test.size=64", "--set", "train.epochs=1"}),
+             more));
 }
 
 Ended finish(const Process& process) {
@@ -106,11 +107,12 @@ Ended runClient(const std::string& command, const std::string& runFolder, const 
 }
 
 Process startSlowClient(const std::string& runFolder, const std::string& server,
-                        const Arguments& more) {
+                        const Arguments& more, const Arguments& within) {
   return startClient("train", runFolder,
                      joined({"--set", "wait={F1: 1, B1: 1}", "--set", "train.epochs=1000", "--set",
                              "eval.every=0", "--server", server},
-                            more));
+                            more),
+                     within);
 }
 
 void waitForSteps(const std::string& runFolder) {

@@ -28,11 +28,12 @@ class TemporaryFolder {
   std::filesystem::path folder_;
 };
 
-// A cleave-server that keeps its runs in `folder`/store.
+// A cleave-server that keeps its runs in `folder`/store. `within`: a program, with arguments, that
+// runs it.
 class TestServer {
  public:
   TestServer(const TemporaryFolder& folder, const Arguments& more = {},
-             const std::string& store = "store");
+             const std::string& store = "store", const Arguments& within = {});
   std::uint16_t port() const { return port_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   Process& process() { return process_; }
@@ -54,8 +55,8 @@ std::string clientProgram();
 std::string configFile(const std::string& name);  // of configs/
 
 // `command` of cleave-client with configs/synthetic.yaml made small.
-Process startClient(const std::string& command, const std::string& runFolder,
-                    const Arguments& more);
+Process startClient(const std::string& command, const std::string& runFolder, const Arguments& more,
+                    const Arguments& within = {});
 
 struct Ended {
   int code = -1;
@@ -67,7 +68,7 @@ Ended finish(const Process& process);
 Ended runClient(const std::string& command, const std::string& runFolder, const Arguments& more);
 // `train` for so long that it can be met in the middle: each micro-batch waits.
 Process startSlowClient(const std::string& runFolder, const std::string& server,
-                        const Arguments& more = {});
+                        const Arguments& more = {}, const Arguments& within = {});
 // Waits until some steps are in the client's file.
 void waitForSteps(const std::string& runFolder);
 // Fails the test unless the records in the folder of a run that has ended are whole.

@@ -4,9 +4,8 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <thread>
 
-#include "tests/daemon/daemons.h"
+#include "tests/daemon/mistakes.h"
 #include "tests/relay.h"
 
 namespace cleave::test {
@@ -25,8 +24,7 @@ TEST_CASE("a server that is killed in mid-run ends the client in 5 s, with its f
   const auto start = steady_clock::now();
   const Ended ended = finish(client);
   CHECK(steady_clock::now() - start < seconds(5));
-  CHECK(ended.code == 1);
-  CHECK_THAT(ended.errors, Contains("127.0.0.1"));
+  checkError(ended, kFailedRun, {server.address(), "see whether it still runs"});
   checkFilesComplete(folder.path("client"));
 }
 
@@ -49,41 +47,118 @@ TEST_CASE("a connection that breaks ends the run on both sides") {
       startSlowClient(folder.path("client"), "127.0.0.1:" + std::to_string(relay.port()));
   waitForSteps(folder.path("client"));
   relay.cut();
-  CHECK(finish(client).code == 1);
+  checkError(finish(client), kFailedRun,
+             {"the connection to 127.0.0.1:" + std::to_string(relay.port()) + " was lost",
+              "see whether it still runs"});
   checkFilesComplete(folder.path("client"));
   CHECK(server.process().waitForOutput("ended: ", kPatience));
 }
 
-TEST_CASE("Ctrl-C at the client ends both sides cleanly") {
-  for (const int number : {SIGINT, SIGTERM}) {
-    const TemporaryFolder folder;
-    TestServer server(folder);
-    Process client = startSlowClient(folder.path("client"), server.address());
-    waitForSteps(folder.path("client"));
-    client.signal(number);
-    const Ended ended = finish(client);
-    CHECK(ended.code == 1);
-    CHECK_THAT(ended.errors, Contains("interrupted"));
-    checkFilesComplete(folder.path("client"));
-    CHECK(server.process().waitForOutput("the client said goodbye (interrupted)", kPatience));
-    server.process().signal(number);
-    CHECK(finish(server.process()).code == 0);
-    checkFilesComplete(server.runFolders().at(0));
+TEST_CASE("a peer that is stopped is noticed in 35 s, on both sides") {
+  // Both at once: the waiting is the same.
+  const TemporaryFolder folder;
+  TestServer stopped(folder, {}, "stopped");
+  TestServer left(folder, {}, "left");
+  const Process alone = startSlowClient(folder.path("alone"), stopped.address());
+  Process held = startSlowClient(folder.path("held"), left.address());
+  waitForSteps(folder.path("alone"));
+  waitForSteps(folder.path("held"));
+  const auto start = steady_clock::now();
+  stopped.process().signal(SIGSTOP);
+  held.signal(SIGSTOP);
+
+  const std::string silent = "has sent nothing for 35 s, not even an answer to a Ping";
+  CHECK(left.process().waitForOutput(silent, kPatience));
+  const Ended ended = finish(alone);
+  CHECK(steady_clock::now() - start < seconds(38));
+  checkError(ended, kFailedRun, {stopped.address() + " " + silent, "see whether it still runs"});
+  checkFilesComplete(folder.path("alone"));
+
+  stopped.process().signal(SIGCONT);
+  CHECK(stopped.process().waitForOutput("ended: ", kPatience));
+  held.signal(SIGCONT);
+  checkError(finish(held), kFailedRun, {});
+  for (TestServer* server : {&stopped, &left}) {
+    const std::string next = folder.path("next-" + std::to_string(server->port()));
+    CHECK(runClient("train", next, {"--server", server->address()}).code == 0);
   }
 }
 
-TEST_CASE("Ctrl-C at the server tells its clients, and ends with 0") {
+// A program that runs another one with a disk of 200 KiB at `folder`, which nobody else sees; empty
+// where this user may not do so.
+Arguments withSmallDisk(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  for (const char* flags : {"-m", "-rm"}) {
+    const Arguments within = {"/usr/bin/unshare",
+                              flags,
+                              "/bin/sh",
+                              "-c",
+                              "mount -t tmpfs -o size=200k none \"$0\" && exec \"$@\"",
+                              folder};
+    Arguments trial = within;
+    trial.emplace_back("/bin/true");
+    if (finish(Process::start(trial)).code == 0) return within;
+  }
+  WARN("skipped: this user may mount nothing in a namespace of its own");
+  return {};
+}
+
+TEST_CASE("a disk that is full at the client ends the run, which says so") {
   const TemporaryFolder folder;
+  const std::string disk = folder.path("disk");
+  const Arguments within = withSmallDisk(disk);
+  if (within.empty()) return;
   TestServer server(folder);
-  const Process client = startSlowClient(folder.path("client"), server.address());
-  waitForSteps(folder.path("client"));
-  server.process().signal(SIGINT);
-  CHECK(finish(server.process()).code == 0);
-  const Ended ended = finish(client);
-  CHECK(ended.code == 1);
-  CHECK_THAT(ended.errors, Contains("the server is shutting down"));
-  checkFilesComplete(folder.path("client"));
-  checkFilesComplete(server.runFolders().at(0));
+  const Ended ended = finish(startSlowClient(disk + "/run", server.address(), {}, within));
+  checkError(ended, kFailedRun,
+             {disk + "/run/", ".csv: rows could not be written: No space left on device",
+              "make room on the disk, or give another one with --run-dir"});
+  CHECK(server.process().waitForOutput("the client said goodbye (failed)", kPatience));
+}
+
+TEST_CASE("a disk that is full at the server ends the run, and the client is told") {
+  const TemporaryFolder folder;
+  const std::string disk = folder.path("disk");
+  const Arguments within = withSmallDisk(disk);
+  if (within.empty()) return;
+  TestServer server(folder, {}, "disk/store", within);
+  const Process first = startSlowClient(folder.path("first"), server.address());
+  checkError(finish(first), kFailedRun,
+             {"the server's disk is full: ", ".csv of this run could not be written",
+              "make room at the server"});
+  checkFilesComplete(folder.path("first"));
+  CHECK(server.process().waitForOutput("ended: the server's disk is full", kPatience));
+  // It still serves: the next run fails as this one, or is refused where nothing at all has room.
+  const Process second = startSlowClient(folder.path("second"), server.address());
+  checkError(finish(second), kFailedRun, {"No space left on device"});
+
+  server.process().signal(SIGTERM);
+  checkError(finish(server.process()), kFailedRun,
+             {disk, "could not be written: No space left on device", "Make room on the disk"});
+}
+
+TEST_CASE("a loss that is not finite says in which step and micro-batch, and where to look") {
+  struct Row {
+    std::string name;
+    Arguments more;
+    std::vector<std::string> says;
+  };
+  const std::vector<Row> rows = {
+      {"made by the tail", {}, {" in train step ", "was finite as it arrived, so the tail"}},
+      {"came from the body",
+       {"--set", "codec=fp16"},
+       {" in train step 2, micro-batch 0", "held values that are not finite as it arrived"}},
+      {"in evaluation", {"--set", "train.max_steps=2"}, {" in eval step 1, micro-batch 0"}},
+  };
+  const TemporaryFolder folder;
+  for (const Row& row : rows) {
+    INFO(row.name);
+    Arguments arguments = {"--set", "train.learning_rate={peak: 1e6}", "--set", "train.epochs=20"};
+    arguments.insert(arguments.end(), row.more.begin(), row.more.end());
+    std::vector<std::string> says = row.says;
+    says.insert(says.end(), {"the loss is ", ", micro-batch ", "lower train.learning_rate.peak"});
+    checkError(runClient("train", folder.path(row.name), arguments), kFailedRun, says);
+  }
 }
 
 TEST_CASE("a server that comes late is found") {

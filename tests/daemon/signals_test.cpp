@@ -1,0 +1,130 @@
+// SIGINT and SIGTERM, once and twice, at either daemon: once is a clean end, twice an end at once.
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <thread>
+
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+TEST_CASE("Ctrl-C at the client ends both sides cleanly") {
+  for (const int number : {SIGINT, SIGTERM}) {
+    const TemporaryFolder folder;
+    TestServer server(folder);
+    Process client = startSlowClient(folder.path("client"), server.address());
+    waitForSteps(folder.path("client"));
+    client.signal(number);
+    const Ended ended = finish(client);
+    checkError(ended, kFailedRun, {"cleave-client: interrupted", "run it again"});
+    checkFilesComplete(folder.path("client"));
+    CHECK(server.process().waitForOutput("the client said goodbye (interrupted)", kPatience));
+    server.process().signal(number);
+    CHECK(finish(server.process()).code == 0);
+    checkFilesComplete(server.runFolders().at(0));
+  }
+}
+
+TEST_CASE("Ctrl-C at the server tells its clients, and ends with 0") {
+  for (const int number : {SIGINT, SIGTERM}) {
+    const TemporaryFolder folder;
+    TestServer server(folder);
+    const Process client = startSlowClient(folder.path("client"), server.address());
+    waitForSteps(folder.path("client"));
+    server.process().signal(number);
+    CHECK(finish(server.process()).code == 0);
+    checkError(finish(client), kFailedRun, {"the server is shutting down", "start it again"});
+    checkFilesComplete(folder.path("client"));
+    checkFilesComplete(server.runFolders().at(0));
+  }
+}
+
+TEST_CASE("Ctrl-C at the client, of which the server is stopped") {
+  for (const bool twice : {false, true}) {
+    const TemporaryFolder folder;
+    TestServer server(folder);
+    Process client = startSlowClient(folder.path("client"), server.address());
+    waitForSteps(folder.path("client"));
+    server.process().signal(SIGSTOP);
+    client.signal(SIGINT);
+    REQUIRE(client.waitForOutput("interrupted; once more to end at once", kPatience));
+    if (twice) client.signal(SIGINT);
+    const Ended ended = finish(client);
+    CHECK(ended.code == 1);
+    // Once, it waits for the server's Bye, but not for long, and says its last sentence.
+    CHECK((ended.errors.find("cleave-client: interrupted\n") != std::string::npos) == !twice);
+  }
+}
+
+TEST_CASE("Ctrl-C at the server, of which the client is stopped") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  Process client = startSlowClient(folder.path("client"), server.address());
+  waitForSteps(folder.path("client"));
+  client.signal(SIGSTOP);
+  server.process().signal(SIGTERM);
+  CHECK(finish(server.process()).code == 0);
+  checkFilesComplete(server.runFolders().at(0));
+}
+
+TEST_CASE("Ctrl-C twice at a server that computes ends it at once") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const Process client =
+      startClient("train", folder.path("client"),
+                  {"--set", "wait={F2: 50000, B2: 50000}", "--server", server.address()});
+  REQUIRE(server.process().waitForOutput("session 1 from", kPatience));
+  // Until the first micro-batch is at the server, which then waits with the device.
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const auto start = steady_clock::now();
+  server.process().signal(SIGINT);
+  REQUIRE(server.process().waitForOutput("once more to end at once", kPatience));
+  server.process().signal(SIGINT);
+  CHECK(finish(server.process()).code == 1);
+  CHECK(steady_clock::now() - start < seconds(20));
+  checkError(finish(client), kFailedRun, {});
+}
+
+// Until the given text, then Ctrl-C: the seconds until the client's end.
+void checkEndsAtOnce(Process client, const std::string& when) {
+  REQUIRE(client.waitForOutput(when, kPatience));
+  client.signal(SIGINT);
+  const auto start = steady_clock::now();
+  const Ended ended = finish(client);
+  CHECK(steady_clock::now() - start < seconds(2));  // it would have waited for 4 s and more
+  checkError(ended, kFailedRun, {"cleave-client: interrupted", "run it again"});
+}
+
+TEST_CASE("Ctrl-C takes effect while the client tries to connect") {
+  const TemporaryFolder folder;
+  std::string address;
+  {
+    const TestServer server(folder);
+    address = server.address();
+  }
+  checkEndsAtOnce(startClient("train", folder.path("refused"), {"--server", address}),
+                  "trying again in 4.00 s");
+}
+
+TEST_CASE("Ctrl-C takes effect while the client waits for an answer") {
+  const TemporaryFolder folder;
+  boost::asio::io_context context;
+  boost::asio::ip::tcp::acceptor silent(context, {boost::asio::ip::address_v4::loopback(), 0});
+  Process client =
+      startClient("train", folder.path("silent"),
+                  {"--server", "127.0.0.1:" + std::to_string(silent.local_endpoint().port())});
+  const auto socket = silent.accept();
+  const auto start = steady_clock::now();
+  client.signal(SIGINT);
+  checkError(finish(client), kFailedRun, {"cleave-client: interrupted", "run it again"});
+  CHECK(steady_clock::now() - start < seconds(2));  // the server would have 5 s to answer
+}
+
+}  // namespace
+}  // namespace cleave::test
