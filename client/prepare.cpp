@@ -89,9 +89,13 @@ std::uint32_t leastMicroBatch(const ClientSettings& settings, const Dataset& tra
 
 // The keys behind what turns out to be wrong only when model and data are joined.
 const std::map<std::string, std::string> kKeysOfErrors = {
-    {"bad-config", "data.holdout"},   {"bad-cuts", "model.cuts"},
-    {"bad-model-parameter", "model"}, {"bad-sample-shape", "model.name"},
-    {"bad-weights", "weights.file"},  {"bad-classes", "data.classes"},  {"batch-norm-too-few", "train.micro_batches"},
+    {"bad-config", "data.holdout"},
+    {"bad-cuts", "model.cuts"},
+    {"bad-model-parameter", "model"},
+    {"bad-sample-shape", "model.name"},
+    {"bad-weights", "weights.file"},
+    {"bad-classes", "data.classes"},
+    {"batch-norm-too-few", "train.micro_batches"},
 };
 
 }  // namespace

@@ -138,8 +138,9 @@ std::size_t serverBytes(const RunPlan& plan) {
   const TensorSpec reply = flowSpec(plan.blocks, plan.stage.cuts, Flow::activation1, plan.maxBatch);
   const auto [first, last] = plan.stage.cuts;
   const double blob = static_cast<double>(maxWeightsBytes(plan));  // fetched, or sent at first
-  const double bytes = blob + static_cast<double>(partBytes(plan.stage, first, last, plan.inFlight, samples)) +
-                       plan.inFlight * tensors + static_cast<double>(reply.bytes());
+  const double bytes =
+      blob + static_cast<double>(partBytes(plan.stage, first, last, plan.inFlight, samples)) +
+      plan.inFlight * tensors + static_cast<double>(reply.bytes());
   constexpr double kMost = 0x1p62;
   return static_cast<std::size_t>(std::min(bytes, kMost));
 }

@@ -467,14 +467,16 @@ TEST_CASE("a body's memory follows from its shapes") {
   options.model = {"mlp", {{"width", "10"}, {"depth", "2"}}, {7}, 3};
   options.cuts = {2, 5};  // relu1, fc2, relu2
   options.optimizer = {"sgd", {{"momentum", 0.9}}};
-  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, 2, 4) == 110 * 12 + 2 * 4 * 30 * 8);
+  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, 2, 4) ==
+        110 * 12 + 2 * 4 * 30 * 8);
   options.optimizer = {"sgd", {}};
   CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, 2, 4) == 110 * 8 + 2 * 4 * 30 * 8);
   options.model.parameters["width"] = "65536";
   options.model.parameters["depth"] = "64";
   options.cuts = {1, 128};
   constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
-  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, kMost, kMost) == std::numeric_limits<std::size_t>::max());
+  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, kMost, kMost) ==
+        std::numeric_limits<std::size_t>::max());
 }
 
 TEST_CASE("waiting replaces computing") {

@@ -219,7 +219,8 @@ Checked checked(const OptimizerSpec& spec) {
       char text[32];
       std::snprintf(text, sizeof text, "%g", value);
       const std::string range(parameter.range);
-      throw UsageError("bad-optimizer-parameter", prefix + ": " + key + "=" + text + " is not " + range,
+      throw UsageError("bad-optimizer-parameter",
+                       prefix + ": " + key + "=" + text + " is not " + range,
                        "give a " + key + " " + range);
     }
     result.spec.parameters[key] = value;
