@@ -15,6 +15,7 @@
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "daemon/device.h"
+#include "daemon/placed_errors.h"
 #include "daemon/run_folder.h"
 #include "daemon/self_check.h"
 
@@ -59,7 +60,7 @@ std::vector<NamedTensor> readWeights(const ClientSettings& settings,
   std::ostringstream content;
   content << file.rdbuf();
   if (!file || !content) {
-    throw UsageError("no-weights", "cannot read the weights " + path + " (weights.file)",
+    throw UsageError("no-weights", "cannot read the weights " + path,
                      "give a safetensors file, or leave out weights to begin from the seed");
   }
   const std::string bytes = std::move(content).str();
@@ -93,7 +94,9 @@ const std::map<std::string, std::string> kKeysOfErrors = {
     {"bad-cuts", "model.cuts"},
     {"bad-model-parameter", "model"},
     {"bad-sample-shape", "model.name"},
-    {"bad-weights", "weights.file"},
+    {"bad-weights", "weights"},
+    {"bad-safetensors", "weights.file"},
+    {"no-weights", "weights.file"},
     {"bad-classes", "data.classes"},
     {"batch-norm-too-few", "train.micro_batches"},
 };

@@ -8,6 +8,7 @@
 #include "common/pipeline/schedule.h"
 #include "compression/registry.h"
 #include "daemon/device.h"
+#include "daemon/placed_errors.h"
 
 namespace cleave {
 namespace {
@@ -69,33 +70,6 @@ DataSettings readData(Config& config, std::uint64_t seed) {
   }
   data.holdout = static_cast<std::uint32_t>(config.integer("data.holdout", 0, kMany, 0));
   return data;
-}
-
-UsageError placed(const Config& config, const std::string& path, const UsageError& error) {
-  return UsageError(error.code(), config.where(path) + ": " + path + ": " + error.what(),
-                    error.fix());
-}
-
-// The key within the map at `path` whose value `error` speaks of, as "key=value" or 'key'; else
-// `path` itself.
-std::string keyNamedBy(const UsageError& error, const Config& config, const std::string& path) {
-  const std::string sentence = error.what();
-  for (const std::string& key : config.keys(path)) {
-    for (const std::string& named : {" " + key + "=", "'" + key + "'"}) {
-      if (sentence.find(named) != std::string::npos) return path + "." + key;
-    }
-  }
-  return path;
-}
-
-// For a check of one key.
-template <typename Check>
-void checkAt(const Config& config, const std::string& path, const Check& check) {
-  try {
-    check();
-  } catch (const UsageError& error) {
-    throw placed(config, path, error);
-  }
 }
 
 void readModel(Config& config, ClientSettings& settings) {
@@ -209,17 +183,6 @@ void readWait(Config& config, StageWait& wait) {
 }
 
 }  // namespace
-
-void checkAt(const Config& config, const std::map<std::string, std::string>& keys,
-             const std::function<void()>& check) {
-  try {
-    check();
-  } catch (const UsageError& error) {
-    const auto key = keys.find(error.code());
-    if (key == keys.end()) throw;
-    throw placed(config, keyNamedBy(error, config, key->second), error);
-  }
-}
 
 ClientSettings readClientSettings(Config& config) {
   ClientSettings settings;

@@ -57,12 +57,6 @@ struct ClientSettings {
   std::string resolved;  // as YAML
 };
 
-// Errors of tables and grammars know the value alone; a user needs the place too. Runs `check`, and
-// throws its UsageError again with the place and the key that `keys` has for its code; errors of
-// other codes pass as they are.
-void checkAt(const Config& config, const std::map<std::string, std::string>& keys,
-             const std::function<void()>& check);
-
 // Throws UsageError.
 ClientSettings readClientSettings(Config& config);
 

@@ -30,7 +30,8 @@ std::optional<int> gpuOf(const std::string& name) {
     const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, index);
     if (error == std::errc() && stop == end && index >= 0 && index < 64) return index;
   }
-  refuse("device is '" + name + "'", "use cpu, cuda, or cuda:N for the GPU of that number");
+  refuse("there is no device '" + name + "'",
+         "use cpu, cuda, or cuda:N for the GPU of that number");
 }
 
 std::string libraryPath() {

@@ -4,6 +4,7 @@
 
 #include "common/model/model.h"
 #include "daemon/device.h"
+#include "daemon/placed_errors.h"
 
 namespace cleave {
 namespace {
@@ -39,18 +40,12 @@ ServerSettings readServerSettings(Config& config) {
   settings.port =
       static_cast<std::uint16_t>(config.integer("listen.port", 0, 65535, settings.port));
   settings.device = config.text("device", settings.device);
-  checkDeviceName(settings.device);
+  checkAt(config, "device", [&] { checkDeviceName(settings.device); });
   settings.threads = static_cast<int>(config.integer("threads", 0, 1024, settings.threads));
   settings.allowedModels = config.texts("models.allow", allModels());
-  for (const std::string& name : settings.allowedModels) {
-    try {
-      findModel(name);
-    } catch (const UsageError& unknown) {
-      throw UsageError(unknown.code(),
-                       config.where("models.allow") + ": models.allow: " + unknown.what(),
-                       unknown.fix());
-    }
-  }
+  checkAt(config, "models.allow", [&] {
+    for (const std::string& name : settings.allowedModels) findModel(name);
+  });
   settings.maxSessions =
       static_cast<std::uint32_t>(config.integer("limits.sessions", 1, 10000, settings.maxSessions));
   settings.memoryBytes =

@@ -122,7 +122,7 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
   for (const BlockRow& block : blocks) blockNames.push_back(block.name);
   for (const std::string& name : except) {
     if (std::find(blockNames.begin(), blockNames.end(), name) != blockNames.end()) continue;
-    throw UsageError("bad-weights", "weights.except: the model has no block '" + name + "'",
+    throw UsageError("bad-weights", "the model has no block '" + name + "'",
                      knownNames(name, blockNames));
   }
   std::map<std::string, Shape> given;

@@ -1,6 +1,7 @@
 // The mistakes that a user can make before a run begins: each is made for real, and each says what
 // is wrong, where, and what to do.
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <fstream>
 
 #include "tests/daemon/mistakes.h"
@@ -21,11 +22,15 @@ TEST_CASE("mistakes in command lines") {
   checkMistakes(
       {clientProgram()},
       {
-          {"no command", {}, kWrongUse, {"a command is missing", "give one of: train, verify"}},
+          {"no command",
+           {},
+           kWrongUse,
+           {"a command is missing", "give one of: train, verify, models"}},
           {"unknown command",
            {"trian"},
            kWrongUse,
-           {"there is no command 'trian'; did you mean train?", "give one of: train, verify"}},
+           {"there is no command 'trian'; did you mean train?",
+            "give one of: train, verify, models"}},
           {"unknown flag",
            {"train", "--confg", "x.yaml"},
            kWrongUse,
@@ -89,6 +94,12 @@ TEST_CASE("mistakes in the configuration of a run") {
               {"train.optimizer.momentun", "did you mean momentum?"}),
           set("optimizer's parameter out of range", "train.optimizer.momentum=2",
               {"momentum=2 is not at least 0 and below 1", "give a momentum"}),
+          set("adam's parameter out of range", "train.optimizer={name: adam, eps: 0}",
+              {"eps=0 is not above 0 and at most 1", "give a eps"}),
+          set("a power for another schedule", "train.learning_rate={schedule: linear, power: 2}",
+              {"train.learning_rate.power is not a known key", "train.learning_rate.peak"}),
+          set("a clipping norm below 0", "train.clip_norm=-1", {"train.clip_norm is '-1'", "0…"}),
+          set("unknown device", "device=gpu", {"there is no device 'gpu'", "use cpu, cuda"}),
           set("unknown learning rate", "train.learning_rate.schedule=cosin",
               {"'cosin' is not a learning rate schedule", "did you mean cosine?"}),
           set("unknown model", "model.name=mpl", {"there is no model 'mpl'", "did you mean mlp?"}),
@@ -239,6 +250,74 @@ TEST_CASE("mistakes in data files") {
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
 }
 
+TEST_CASE("mistakes with weights to begin with") {
+  const TemporaryFolder folder;
+  const auto weightsOf = [&](const std::string& name, const Arguments& arguments) {
+    REQUIRE(runClient("train", folder.path(name), arguments).code == 0);
+    return folder.path(name) + "/model.safetensors";
+  };
+  const std::string wide = weightsOf("wide", {"--set", "model.width=24"});
+  const std::string whole = weightsOf("whole", {});
+  const std::string cut = folder.path("cut.safetensors");
+  write(cut, readFile(whole).substr(0, 1000));
+  const std::string foreign = folder.path("foreign.safetensors");
+  write(foreign, "this is no safetensors file");
+  const std::string empty = folder.path("empty.safetensors");
+  write(empty, "");
+  const auto row = [](const std::string& name, const std::string& file, const std::string& except,
+                      std::vector<std::string> says) {
+    says.insert(says.end(), {"weights", file});
+    return Mistake{name,
+                   {"--set", "weights={file: " + file + ", except: [" + except + "]}"},
+                   kWrongUse,
+                   std::move(says)};
+  };
+  checkMistakes(
+      {clientProgram(), "train", "--config", configFile("synthetic.yaml"), "--run-dir",
+       folder.path("run")},
+      {
+          row("of another model", wide, "",
+              {"does not fit the model: fc1.weight is [24, 64] there, and [32, 64] in the model",
+               "5 more of its tensors", "give the weights of this model"}),
+          row("missing", folder.path("missing"), "", {"cannot read", "give a safetensors file"}),
+          row("truncated", cut, "", {cut, "no safetensors file"}),
+          row("of another format", foreign, "", {foreign, "no safetensors file"}),
+          row("empty", empty, "", {empty, "no safetensors file"}),
+          row("unknown block", whole, "fc9", {"no block 'fc9'", "did you mean fc1?"}),
+      });
+  CHECK_FALSE(std::filesystem::exists(folder.path("run")));
+}
+
+TEST_CASE("a GPU where there is none, or no library for it") {
+  const TemporaryFolder folder;
+  // Beside no library: as a build without a CUDA toolkit.
+  const std::string alone = folder.path("cleave-server");
+  std::filesystem::copy(serverProgram(), alone);
+  checkMistakes({alone, "serve", "--set", "listen.port=0", "--set", "store=" + folder.path("s")},
+                {{"no library",
+                  {"--set", "device=cuda"},
+                  kWrongUse,
+                  {"this build has no libcleave_cuda.so", "-DCLEAVE_CUDA=ON", "device: cpu"}}});
+  const bool hasLibrary = std::filesystem::exists(
+      std::filesystem::path(serverProgram()).parent_path() / "../lib/libcleave_cuda.so");
+  const bool hasDriver = std::system("ldconfig -p | grep -q libcuda.so.1") == 0;
+  if (!hasLibrary || hasDriver) {
+    WARN("left out: this machine has a GPU's driver, or the build no libcleave_cuda");
+    return;
+  }
+  const std::vector<Mistake> table = {{"no driver",
+                                       {"--set", "device=cuda"},
+                                       kWrongUse,
+                                       {"there is no NVIDIA driver", "nvidia-smi", "device: cpu"}}};
+  checkMistakes({serverProgram(), "serve", "--set", "listen.port=0", "--set",
+                 "store=" + folder.path("store")},
+                table);
+  checkMistakes({clientProgram(), "train", "--config", configFile("synthetic.yaml"), "--run-dir",
+                 folder.path("run")},
+                table);
+  CHECK_FALSE(std::filesystem::exists(folder.path("run")));
+}
+
 TEST_CASE("mistakes with run directories") {
   const TemporaryFolder folder;
   const std::string full = folder.path("full");
@@ -291,7 +370,7 @@ TEST_CASE("mistakes in the server's configuration") {
            {"cannot listen on 127.0.0.1:" + used + ": another program does already",
             "--set listen.port=" + std::to_string(other.port() + 1)}},
           set("unknown model allowed", "models.allow=[mpl]", {"models.allow", "did you mean mlp?"}),
-          set("unknown device", "device=gpu", {"device is 'gpu'", "Set device to"}),
+          set("unknown device", "device=gpu", {"there is no device 'gpu'", "use cpu, cuda"}),
           {"a store that cannot be made",
            {"--set", "store=" + store},
            kWrongUse,

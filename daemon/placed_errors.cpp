@@ -1,0 +1,44 @@
+#include "daemon/placed_errors.h"
+
+namespace cleave {
+namespace {
+
+UsageError placed(const Config& config, const std::string& path, const UsageError& error) {
+  return UsageError(error.code(), config.where(path) + ": " + path + ": " + error.what(),
+                    error.fix());
+}
+
+// The key within the map at `path` whose value `error` speaks of, as "key=value" or 'key'; else
+// `path` itself.
+std::string keyNamedBy(const UsageError& error, const Config& config, const std::string& path) {
+  const std::string sentence = error.what();
+  for (const std::string& key : config.keys(path)) {
+    for (const std::string& named : {" " + key + "=", "'" + key + "'"}) {
+      if (sentence.find(named) != std::string::npos) return path + "." + key;
+    }
+  }
+  return path;
+}
+
+}  // namespace
+
+void checkAt(const Config& config, const std::string& path, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const UsageError& error) {
+    throw placed(config, path, error);
+  }
+}
+
+void checkAt(const Config& config, const std::map<std::string, std::string>& keys,
+             const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const UsageError& error) {
+    const auto key = keys.find(error.code());
+    if (key == keys.end()) throw;
+    throw placed(config, keyNamedBy(error, config, key->second), error);
+  }
+}
+
+}  // namespace cleave
