@@ -4,6 +4,7 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
@@ -11,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/core/environment.h"
 #include "common/core/log.h"
 
 namespace cleave {
@@ -110,6 +112,11 @@ void Server::start(tcp::socket socket) {
   asio::co_spawn(io_.context(), session->serve(), [this, session](std::exception_ptr error) {
     sessions_.erase(session);
     if (error) std::rethrow_exception(error);
+    // Not here: io must not wait for it.
+    asio::post(codecThreads_, [pool = context_.pool, idle = sessions_.empty()] {
+      if (idle) pool->clear();
+      releaseMemory();
+    });
     if (shuttingDown_ && sessions_.empty()) {
       stopped_ = true;
       device_.notify();

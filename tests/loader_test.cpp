@@ -179,6 +179,8 @@ TEST_CASE("buffers come from the pool and outlive the loader") {
   const std::size_t before = pool->retainedBytes();
   kept.reset();
   CHECK(pool->retainedBytes() > before);
+  pool->clear();
+  CHECK(pool->retainedBytes() == 0);
 }
 
 TEST_CASE("a batch of 0 is refused") {

@@ -14,10 +14,14 @@ namespace detail {
 struct PoolState {
   PoolState(std::size_t most, std::shared_ptr<BufferMemory> from)
       : maxRetained(most), memory(std::move(from)) {}
-  ~PoolState() {
+  ~PoolState() { clear(); }
+
+  void clear() {
     for (auto& [capacity, blocks] : free) {
       for (std::byte* block : blocks) memory->release(block);
     }
+    free.clear();
+    retained = 0;
   }
 
   const std::size_t maxRetained;
@@ -111,6 +115,11 @@ Buffer BufferPool::acquire(std::size_t size) {
     }
   }
   return Buffer(state_, state_->memory->allocate(capacity), size, capacity);
+}
+
+void BufferPool::clear() {
+  const std::lock_guard lock(state_->mutex);
+  state_->clear();
 }
 
 std::size_t BufferPool::retainedBytes() const {

@@ -64,6 +64,8 @@ class BufferPool {
 
   // Throws std::bad_alloc. The caller has checked `size` against what was agreed with the peer.
   Buffer acquire(std::size_t size);
+  // Frees all that is kept.
+  void clear();
   std::size_t retainedBytes() const;
 
  private:

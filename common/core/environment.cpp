@@ -161,4 +161,6 @@ void prepareProcess(char** argv) {
   ::mallopt(M_ARENA_MAX, 1);
 }
 
+void releaseMemory() { ::malloc_trim(0); }
+
 }  // namespace cleave

@@ -20,5 +20,9 @@ int usableCores();
 // and executes the program again, since libgomp reads it while loading: spinning threads would take
 // the cores from the io thread and from the other daemon.
 void prepareProcess(char** argv);
+// Gives memory that nobody uses back to the system, which malloc never does by itself after
+// prepareProcess(). Takes some ms for each 100 MiB; a later user of such memory pays for its pages
+// again, so call it when something large has ended.
+void releaseMemory();
 
 }  // namespace cleave

@@ -132,6 +132,25 @@ void checkFilesComplete(const std::string& runFolder) {
   CHECK(steps.back().at("phase") == "bye");
 }
 
+Resources resourcesOf(const Process& process) {
+  const std::string folder = "/proc/" + std::to_string(process.pid());
+  const auto entries = [&](const char* name) {
+    std::error_code gone;
+    std::size_t count = 0;
+    for (std::filesystem::directory_iterator entry(folder + name, gone), end; !gone && entry != end;
+         entry.increment(gone)) {
+      ++count;
+    }
+    return count;
+  };
+  Resources resources{0, entries("/fd"), entries("/task")};
+  std::ifstream status(folder + "/status");
+  for (std::string word; status >> word;) {
+    if (word == "VmRSS:") status >> resources.residentKiB;
+  }
+  return resources;
+}
+
 std::string readFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   INFO(path);

@@ -74,6 +74,15 @@ void waitForSteps(const std::string& runFolder);
 // Fails the test unless the records in the folder of a run that has ended are whole.
 void checkFilesComplete(const std::string& runFolder);
 
+// What a process holds.
+struct Resources {
+  std::int64_t residentKiB = 0;
+  std::size_t descriptors = 0;
+  std::size_t threads = 0;
+};
+// All 0 where it has ended.
+Resources resourcesOf(const Process& process);
+
 // A CSV file: rows as maps from column to text. Fails the test where a row has another number of
 // cells than the header.
 using CsvRow = std::map<std::string, std::string>;

@@ -1,0 +1,68 @@
+// A long run takes no more memory than a short one, in either daemon.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <thread>
+
+#include "tests/daemon/daemons.h"
+
+namespace cleave::test {
+namespace {
+
+constexpr int kSteps = 10000;
+constexpr int kWarmUp = 2000;  // steps, until pools and tables have their size
+// Over the other steps: 280 bytes each, less than one leaves in its records. Measured: 80 KiB.
+constexpr std::int64_t kMostGrowthKiB = 2048;
+
+// Lines of a file that is being written.
+std::int64_t linesOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+}
+
+TEST_CASE("10,000 steps leave the memory of both daemons as it was") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const std::string run = folder.path("client");
+  const Process client = startClient(
+      "train", run,
+      {"--server", server.address(), "--set", "train.max_steps=" + std::to_string(kSteps), "--set",
+       "train.epochs=100000", "--set", "data.train.size=4096", "--set", "train.batch=8", "--set",
+       "train.micro_batches=2", "--set", "model.width=16", "--set", "data.test.size=16"});
+  std::optional<Resources> clientFirst;
+  Resources clientLast;
+  Resources serverFirst;
+  Resources serverLast;
+  while (!client.wait(std::chrono::milliseconds(250))) {
+    const std::int64_t steps = linesOf(run + "/steps.csv");
+    const Resources now = resourcesOf(client);
+    if (now.threads == 0 || steps < kWarmUp) continue;  // ended, or not yet warm
+    if (!clientFirst) {
+      clientFirst = now;
+      serverFirst = resourcesOf(server.process());
+    }
+    // At its end it takes the body's weights, and makes a file of the whole.
+    if (steps > kSteps - 500) continue;
+    clientLast = now;
+    serverLast = resourcesOf(server.process());
+  }
+  const Ended ended = finish(client);
+  REQUIRE(ended.code == 0);
+  REQUIRE(clientFirst);
+  REQUIRE(serverLast.threads > 0);
+  INFO("client " << clientFirst->residentKiB << " to " << clientLast.residentKiB << " KiB, server "
+                 << serverFirst.residentKiB << " to " << serverLast.residentKiB << " KiB");
+
+  CHECK(clientLast.residentKiB - clientFirst->residentKiB <= kMostGrowthKiB);
+  CHECK(clientLast.descriptors == clientFirst->descriptors);
+  CHECK(clientLast.threads == clientFirst->threads);
+  CHECK(serverLast.residentKiB - serverFirst.residentKiB <= kMostGrowthKiB);
+  CHECK(serverLast.descriptors == serverFirst.descriptors);
+  CHECK(serverLast.threads == serverFirst.threads);
+  const auto steps = readCsv(run + "/steps.csv");
+  CHECK(std::count_if(steps.begin(), steps.end(),
+                      [](const CsvRow& row) { return row.at("phase") == "train"; }) == kSteps);
+}
+
+}  // namespace
+}  // namespace cleave::test

@@ -1,0 +1,145 @@
+// A server that has served many clients, of which some were killed, is as it was before; and no
+// client's result shows that there were others.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <deque>
+#include <random>
+#include <thread>
+
+#include "tests/daemon/daemons.h"
+
+namespace cleave::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr int kClients = 100;
+constexpr int kWarmUp = 8;     // clients, after which the server's pools have their size
+constexpr int kOneByOne = 60;  // of all clients
+constexpr int kAtOnce = 8;     // the others, in waves
+constexpr int kKillOneIn = 4;
+constexpr unsigned kSeed = 1;
+// Over all clients after the warm-up. What each of them had at the server, weights and their
+// gradients alone, is 0.5 MiB, and the large one's 32 MiB: none of it may be kept.
+// Measured: 0.7 MiB.
+constexpr std::int64_t kMostGrowthKiB = 4096;
+// From the server's start to the end of the warm-up: what libraries take at their first use, but
+// not the 100 MiB and more that the large one had. Measured: 16 MiB.
+constexpr std::int64_t kMostFirstKiB = 32768;
+
+const Arguments kRun = {"--set", "model.width=256", "--set", "threads={client: 1, server: 1}"};
+
+// One client: trains to its end, or is killed at a random moment after its run has begun.
+struct Client {
+  std::string folder;
+  bool isVictim;
+  Process process;
+};
+
+class Crowd {
+ public:
+  Crowd(const TemporaryFolder& folder, const TestServer& server)
+      : folder_(folder), server_(server) {}
+
+  Client start() {
+    const std::string folder = folder_.path("client-" + std::to_string(++count_));
+    const bool isVictim = count_ % kKillOneIn == 0;
+    Arguments arguments = kRun;
+    arguments.insert(arguments.end(), {"--server", server_.address()});
+    if (isVictim) arguments.insert(arguments.end(), {"--set", "train.epochs=1000"});
+    return {folder, isVictim, startClient("train", folder, arguments)};
+  }
+
+  void end(Client& client) {
+    if (!client.isVictim) {
+      REQUIRE(finish(client.process).code == 0);
+      survivors.push_back(client.folder);
+      return;
+    }
+    REQUIRE(client.process.waitForOutput("connected to", kPatience));
+    std::this_thread::sleep_for(milliseconds(random_() % 200));
+    client.process.signal(SIGKILL);
+    CHECK(finish(client.process).code == 128 + SIGKILL);
+  }
+
+  // One more, of another model, which is let end.
+  void runLarge() {
+    Arguments arguments = kRun;
+    arguments.insert(arguments.end(), {"--server", server_.address(), "--set", "model.width=2048"});
+    const std::string folder = folder_.path("large-" + std::to_string(count_));
+    CHECK(runClient("train", folder, arguments).code == 0);
+  }
+
+  std::vector<std::string> survivors;
+
+ private:
+  const TemporaryFolder& folder_;
+  const TestServer& server_;
+  int count_ = 0;
+  std::mt19937 random_{kSeed};
+};
+
+// What the server holds once its last session is closed: descriptors tell.
+Resources settled(TestServer& server, std::size_t descriptors) {
+  const auto start = steady_clock::now();
+  Resources held = resourcesOf(server.process());
+  while (held.descriptors > descriptors && steady_clock::now() - start < kPatience) {
+    std::this_thread::sleep_for(milliseconds(50));
+    held = resourcesOf(server.process());
+  }
+  std::this_thread::sleep_for(milliseconds(500));  // what it frees, it gives back a little later
+  return resourcesOf(server.process());
+}
+
+TEST_CASE("100 clients, some of them killed, leave the server as it was and the others alone") {
+  const TemporaryFolder folder;
+  REQUIRE(runClient("train", folder.path("alone"), kRun).code == 0);
+  const std::string alone = readFile(folder.path("alone") + "/model.safetensors");
+
+  TestServer server(folder);
+  const Resources fresh = resourcesOf(server.process());
+  Crowd crowd(folder, server);
+  for (int client = 0; client < kWarmUp; ++client) {
+    Client one = crowd.start();
+    crowd.end(one);
+  }
+  crowd.runLarge();  // libraries keep working memory of their own, as much as the largest takes
+  const Resources warm = settled(server, fresh.descriptors);
+
+  // One after another; the next one starts while one trains.
+  std::deque<Client> running;
+  for (int client = kWarmUp; client < kOneByOne; ++client) {
+    running.push_back(crowd.start());
+    if (running.size() < 2) continue;
+    crowd.end(running.front());
+    running.pop_front();
+  }
+  crowd.end(running.front());
+  const Resources later = settled(server, fresh.descriptors);
+
+  crowd.runLarge();
+  for (int client = kOneByOne; client < kClients; client += kAtOnce) {
+    std::vector<Client> wave;
+    for (int i = 0; i < kAtOnce; ++i) wave.push_back(crowd.start());
+    for (Client& one : wave) crowd.end(one);
+  }
+  const Resources last = settled(server, fresh.descriptors);
+  INFO("server's resident KiB: " << fresh.residentKiB << " fresh, " << warm.residentKiB << " warm, "
+                                 << later.residentKiB << " later, " << last.residentKiB << " last");
+
+  CHECK(warm.residentKiB - fresh.residentKiB <= kMostFirstKiB);
+  for (const Resources& held : {later, last}) {
+    CHECK(held.residentKiB - warm.residentKiB <= kMostGrowthKiB);
+    CHECK(held.descriptors == fresh.descriptors);
+    CHECK(held.threads == warm.threads);
+  }
+  CHECK(crowd.survivors.size() == kClients - kClients / kKillOneIn);
+  for (const std::string& survivor : crowd.survivors) {
+    INFO(survivor);
+    CHECK((readFile(survivor + "/model.safetensors") == alone));
+  }
+}
+
+}  // namespace
+}  // namespace cleave::test
