@@ -7,10 +7,10 @@
 #include <boost/asio/ip/address.hpp>
 #include <ctime>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <random>
 #include <span>
-#include <sstream>
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
@@ -57,13 +57,11 @@ std::vector<NamedTensor> readWeights(const ClientSettings& settings,
                                      const std::vector<BlockRow>& blocks) {
   const std::string& path = settings.weightsFile;
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  content << file.rdbuf();
-  if (!file || !content) {
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || file.bad()) {
     throw UsageError("no-weights", "cannot read the weights " + path,
                      "give a safetensors file, or leave out weights to begin from the seed");
   }
-  const std::string bytes = std::move(content).str();
   std::vector<NamedTensor> weights =
       fromSafetensors(std::as_bytes(std::span(bytes.data(), bytes.size())), path);
   checkWeights(weights, blocks, settings.weightsExcept, path);

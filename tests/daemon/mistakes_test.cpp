@@ -278,7 +278,7 @@ TEST_CASE("mistakes with weights to begin with") {
       {
           row("of another model", wide, "",
               {"does not fit the model: fc1.weight is [24, 64] there, and [32, 64] in the model",
-               "5 more of its tensors", "give the weights of this model"}),
+               "4 more of its tensors", "give the weights of this model"}),
           row("missing", folder.path("missing"), "", {"cannot read", "give a safetensors file"}),
           row("truncated", cut, "", {cut, "no safetensors file"}),
           row("of another format", foreign, "", {foreign, "no safetensors file"}),
