@@ -468,9 +468,10 @@ TEST_CASE("a body's memory follows from its shapes") {
   options.cuts = {2, 5};  // relu1, fc2, relu2
   options.optimizer = {"sgd", {{"momentum", 0.9}}};
   CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, 2, 4) ==
-        110 * 12 + 2 * 4 * 30 * 8);
+        110 * 12 + (2 * 30 + 2 * 10) * 4 * 4);
   options.optimizer = {"sgd", {}};
-  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, 2, 4) == 110 * 8 + 2 * 4 * 30 * 8);
+  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, 2, 4) ==
+        110 * 8 + (2 * 30 + 2 * 10) * 4 * 4);
   options.model.parameters["width"] = "65536";
   options.model.parameters["depth"] = "64";
   options.cuts = {1, 128};

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <limits>
 #include <stdexcept>
 
@@ -25,13 +26,16 @@ std::size_t partBytes(const StageOptions& options, int first, int last, std::uin
   const auto parameters = static_cast<double>(parameterCount(blocks, first, last));
   const auto buffers = static_cast<double>(bufferCount(blocks, first, last));
   double saved = 0;
+  double largest = 0;  // of one block
   for (int b = first; b < last; ++b) {
-    saved += static_cast<double>(blocks[static_cast<std::size_t>(b)].savedPerSample);
+    const auto values = static_cast<double>(blocks[static_cast<std::size_t>(b)].savedPerSample);
+    saved += values;
+    largest = std::max(largest, values);
   }
   const double parameterBytes =
       2.0 * sizeof(float) + static_cast<double>(optimizerStateBytes(options.optimizer));
   const double bytes = parameters * parameterBytes + buffers * sizeof(float) +
-                       2.0 * sizeof(float) * saved * inFlight * maxSamples;
+                       sizeof(float) * (saved * inFlight + 2 * largest) * maxSamples;
   constexpr auto kMax = std::numeric_limits<std::size_t>::max();
   return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;
 }

@@ -150,9 +150,9 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
                   const std::vector<std::string>& except, const std::string& source);
 
 // Bytes that blocks [first, last) need for `inFlight` micro-batches of at most `maxSamples`:
-// parameters x (1 + gradient + optimizer state) + buffers + in flight x (outputs of all layers,
-// which autograd saves, once, and their gradients, once). An estimate from shapes; nothing is
-// allocated.
+// parameters x (1 + gradient + optimizer state) + buffers + in flight x outputs of all layers,
+// which autograd saves + 2 x outputs of the largest block, whose gradients come and go as one
+// micro-batch goes backward. An estimate from shapes; nothing is allocated.
 std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t inFlight,
                       std::uint32_t maxSamples);
 
