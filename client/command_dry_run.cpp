@@ -20,8 +20,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr Flow kStepFlows[] = {Flow::activation0, Flow::activation1, Flow::gradient1,
-                               Flow::gradient0};
 constexpr Flow kEvalFlows[] = {Flow::activation0, Flow::activation1};
 
 struct Part {
@@ -153,7 +151,7 @@ Json describe(const PreparedRun& run) {
   out["step"] = encodedBytes(plan, kStepFlows, settings.batch, settings.batch);
   out["epoch"] = encodedBytes(plan, kStepFlows, run.data.train->size(), settings.batch);
   out["evaluation"] = encodedBytes(plan, kEvalFlows, run.data.test->size(), settings.evalBatch);
-  out["left_out"] = "frame headers, control messages, and the weights fetched at the end";
+  out["left_out"] = "frame headers, control messages, weights sent at first and fetched at the end";
   out["client_memory_bytes"] = clientBytes(run);
   out["server_memory_bytes"] = serverBytes(plan);
   return out;

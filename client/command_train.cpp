@@ -11,6 +11,7 @@
 #include "client/trainer.h"
 #include "common/core/log.h"
 #include "daemon/action_tables.h"
+#include "daemon/torch_errors.h"
 
 namespace cleave {
 namespace {
@@ -88,14 +89,15 @@ int trainCommand(const RunOptions& options) {
   const auto log = runLog(run.folder + "/log.txt", "");
   setComputeThreads(run.threads);
   StageWait wait = run.settings.wait;
-  ClientStage stage(run.plan.stage, wait, *run.device);
+  ClientStage stage =
+      withTorchErrors([&] { return ClientStage(run.plan.stage, wait, *run.device); });
 
   Recorder recorder;
   ClientSession session(*run.device);
   const wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
   log->info(
-      "run {}: connected to {} ({}), session {}; {} threads and {} here, {} threads and {} there; "
-      "{} micro-batches in flight",
+      "run {}: connected to {} ({}), session {}; threads: {} here ({}), {} there ({}); {} "
+      "micro-batches in flight",
       run.hello.run_id(), run.server.text(), ok.software(), ok.session(), run.threads,
       run.settings.device, ok.threads(), ok.device(), ok.in_flight());
 
@@ -122,6 +124,7 @@ int trainCommand(const RunOptions& options) {
   const SteadyTime start = now();
   try {
     sendInitialWeights(run, stage, session);
+    run.weights.clear();
     result = trainer.run();
     if (ok.weights_allowed()) {
       writeModel(run.folder + "/model.safetensors", stage, session.fetchWeights());

@@ -51,10 +51,14 @@ std::string readLine(int descriptor) {
 
 }  // namespace
 
-LocalServer::LocalServer(const std::string& store) {
-  std::vector<std::string> arguments = {serverProgram(), "serve", "--set",
-                                        "listen.port=0", "--set", "store=" + store,
-                                        "--log-level",   "warn"};
+LocalServer::LocalServer(const std::string& store, const std::string& device) {
+  // The user's own: no limit but the machine's.
+  std::vector<std::string> arguments = {serverProgram(), "serve", "--log-level", "warn"};
+  for (const std::string& setting :
+       {std::string("listen.port=0"), "store=" + store, "device=" + device,
+        std::string("limits.memory_mib=16777216")}) {
+    arguments.insert(arguments.end(), {"--set", setting});
+  }
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);

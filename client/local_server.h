@@ -12,9 +12,9 @@ namespace cleave {
 
 class LocalServer {
  public:
-  // Starts the cleave-server beside this program, which keeps its runs in `store`, and waits until
-  // it listens. Throws RunError.
-  explicit LocalServer(const std::string& store);
+  // Starts the cleave-server beside this program, which keeps its runs in `store`, computes on
+  // `device` and may use all memory, and waits until it listens. Throws RunError.
+  LocalServer(const std::string& store, const std::string& device);
   // Ends it with SIGTERM, and with SIGKILL where that does not help within 10 s.
   ~LocalServer();
   LocalServer(const LocalServer&) = delete;

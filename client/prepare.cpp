@@ -152,7 +152,7 @@ PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool same
   checkMachine(run.threads);
   writeRunDescription(run.folder, run.settings.resolved, run.threads, run.device->description());
   if (options.server.empty()) {
-    run.localServer = std::make_unique<LocalServer>(run.folder + "/server");
+    run.localServer = std::make_unique<LocalServer>(run.folder + "/server", run.settings.device);
     run.server = run.localServer->address();
   }
   return run;

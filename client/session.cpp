@@ -31,14 +31,21 @@ constexpr double kFirstPause = 0.25;  // seconds; doubled each time
 constexpr double kLongestPause = 4;
 constexpr std::chrono::seconds kConnectDeadline{5};
 // Refusals that the client's configuration is at fault for; all others may pass as they came.
-constexpr std::string_view kWrongUse[] = {"bad-run-spec",      "unknown-model",
-                                          "model-not-allowed", "bad-model-parameter",
-                                          "bad-sample-shape",  "bad-classes",
-                                          "bad-cuts",          "batch-norm-too-few",
-                                          "unknown-codec",     "bad-codec-spec",
-                                          "unknown-schedule",  "bad-in-flight",
-                                          "unknown-optimizer", "bad-optimizer-parameter",
-                                          "bad-wait",          "bad-run-id"};
+constexpr std::string_view kWrongUse[] = {"bad-run-spec",
+                                          "unknown-model",
+                                          "model-not-allowed",
+                                          "bad-model-parameter",
+                                          "bad-sample-shape",
+                                          "bad-classes",
+                                          "bad-cuts",
+                                          "unknown-codec",
+                                          "bad-codec-spec",
+                                          "unknown-schedule",
+                                          "bad-in-flight",
+                                          "unknown-optimizer",
+                                          "bad-optimizer-parameter",
+                                          "bad-wait",
+                                          "bad-run-id"};
 
 asio::steady_timer::duration duration(double seconds) {
   return std::chrono::duration_cast<asio::steady_timer::duration>(

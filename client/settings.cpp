@@ -9,6 +9,7 @@
 #include "compression/registry.h"
 #include "daemon/device.h"
 #include "daemon/placed_errors.h"
+#include "daemon/plan.h"
 
 namespace cleave {
 namespace {
@@ -161,10 +162,9 @@ void readCodecs(Config& config, ClientSettings& settings) {
 }
 
 void readWait(Config& config, StageWait& wait) {
-  constexpr double kMostMilliseconds = 1e6;
   const auto read = [&](const char* key, std::optional<double>& value) {
     const std::string path = std::string("wait.") + key;
-    if (config.has(path)) value = config.number(path, 0, kMostMilliseconds);
+    if (config.has(path)) value = config.number(path, 0, kMostWait);
   };
   read("F1", wait.f1);
   read("T3", wait.t3);

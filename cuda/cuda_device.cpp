@@ -1,6 +1,7 @@
 // Stages on a GPU: LibTorch's own operations on one stream, copies to and from pinned host memory
 // on two streams of their own, and a callback of the driver when an action is done.
 #include <ATen/Context.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -8,6 +9,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <map>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -29,7 +31,10 @@ void check(cudaError_t result) {
 
 class Event {
  public:
-  Event() { check(cudaEventCreate(&event_)); }
+  // Untimed ones only order streams.
+  explicit Event(bool isTimed) {
+    check(cudaEventCreateWithFlags(&event_, isTimed ? cudaEventDefault : cudaEventDisableTiming));
+  }
   ~Event() { cudaEventDestroy(event_); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
@@ -37,7 +42,7 @@ class Event {
   void record(const CUDAStream& stream) { check(cudaEventRecord(event_, stream.stream())); }
   // What `stream` does from now on waits for what was recorded.
   void block(const CUDAStream& stream) { check(cudaStreamWaitEvent(stream.stream(), event_, 0)); }
-  // Both must be done.
+  // Both must be timed, and done. Throws what went wrong on the device meanwhile.
   double secondsSince(const Event& start) const {
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, start.event_, event_));
@@ -48,18 +53,29 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
+// On any thread: none of them would otherwise know which GPU is meant.
 class PinnedMemory : public BufferMemory {
  public:
+  explicit PinnedMemory(int index) : index_(index) {}
+
   std::byte* allocate(std::size_t size) override {
+    check(cudaSetDevice(index_));
     void* block = nullptr;
     if (cudaHostAlloc(&block, size, cudaHostAllocPortable) != cudaSuccess) throw std::bad_alloc();
     return static_cast<std::byte*>(block);
   }
-  void release(std::byte* block) noexcept override { cudaFreeHost(block); }
+  void release(std::byte* block) noexcept override {
+    cudaSetDevice(index_);
+    cudaFreeHost(block);
+  }
+
+ private:
+  const int index_;
 };
 
-// Runs on a thread of the driver, where no function of CUDA may be called.
-void CUDART_CB callDone(void* data) {
+// Runs on a thread of the driver, where no function of CUDA may be called. Comes after an error of
+// the device too (unlike cudaLaunchHostFunc's), which Seconds then throws on the device thread.
+void CUDART_CB callDone(cudaStream_t, cudaError_t, void* data) {
   const std::unique_ptr<std::function<void()>> done(static_cast<std::function<void()>*>(data));
   (*done)();
 }
@@ -72,6 +88,8 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
         copyIn_(c10::cuda::getStreamFromPool(false, device_.index())),
         copyOut_(c10::cuda::getStreamFromPool(false, device_.index())) {
     check(cudaGetDeviceProperties(&properties_, index));
+    // Also for what is done outside actions, such as building a stage.
+    useStream();
   }
 
   at::Device device() const override { return device_; }
@@ -90,12 +108,12 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
                             cudaMemcpyHostToDevice, copyIn_.stream()));
     }
     c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), compute_);
-    Event copied;
+    Event copied(false);
     copied.record(copyIn_);
     copied.block(compute_);
     held_.push_back(host);
-    // Waiting for the copy is none of the action's work.
-    if (start_) start_->record(compute_);
+    // Waiting for its first input is none of the action's work.
+    if (start_ && !std::exchange(hasInput_, true)) start_->record(compute_);
     return tensor;
   }
 
@@ -103,7 +121,7 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
     at::Tensor host = at::empty_strided(
         tensor.sizes(), tensor.strides(),
         tensor.options().device(at::kCPU).pinned_memory(true).requires_grad(false));
-    Event computed;
+    Event computed(false);
     computed.record(compute_);
     computed.block(copyOut_);
     check(cudaMemcpyAsync(host.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes(),
@@ -114,37 +132,50 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
   }
 
   DeviceQueue* queue() override { return this; }
-  std::shared_ptr<BufferMemory> hostMemory() override { return std::make_shared<PinnedMemory>(); }
+  std::shared_ptr<BufferMemory> hostMemory() override {
+    return std::make_shared<PinnedMemory>(device_.index());
+  }
 
   void begin() override {
-    c10::cuda::set_device(device_.index());
-    c10::cuda::setCurrentCUDAStream(compute_);
+    useStream();
     held_.clear();
     leaving_ = false;
-    start_ = std::make_shared<Event>();
+    hasInput_ = false;
+    start_ = std::make_shared<Event>(true);
     start_->record(compute_);
   }
 
   Seconds end(std::function<void()> done) override {
-    const auto stop = std::make_shared<Event>();
+    const auto stop = std::make_shared<Event>(true);
     stop->record(compute_);
     // What leaves is copied after the last kernel.
     const CUDAStream& last = leaving_ ? copyOut_ : compute_;
     auto callback = std::make_unique<std::function<void()>>(std::move(done));
-    check(cudaLaunchHostFunc(last.stream(), callDone, callback.get()));
+    check(cudaStreamAddCallback(last.stream(), callDone, callback.get(), 0));
     callback.release();
     return [start = std::exchange(start_, nullptr), stop, held = std::exchange(held_, {})] {
       return stop->secondsSince(*start);
     };
   }
 
+  void releaseMemory() override {
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    at::getHostAllocator(at::kCUDA)->empty_cache();
+  }
+
   void drain() override {
+    // An error of the device ends the waiting too: callbacks come all the same.
     for (const CUDAStream* stream : {&copyIn_, &compute_, &copyOut_}) {
       cudaStreamSynchronize(stream->stream());
     }
   }
 
  private:
+  void useStream() const {
+    c10::cuda::set_device(device_.index());
+    c10::cuda::setCurrentCUDAStream(compute_);
+  }
+
   const at::Device device_;
   const CUDAStream compute_;
   const CUDAStream copyIn_;
@@ -154,6 +185,7 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
   std::shared_ptr<Event> start_;
   std::vector<at::Tensor> held_;  // host memory that is still read
   bool leaving_ = false;
+  bool hasInput_ = false;
 };
 
 }  // namespace
@@ -177,7 +209,10 @@ extern "C" cleave::ComputeDevice* cleaveOpenCuda(int index, std::string& error) 
     at::globalContext().setAllowTF32CuBLAS(false);
     at::globalContext().setAllowTF32CuDNN(false);
     at::globalContext().lazyInitDevice(at::kCUDA);
-    return new cleave::CudaDevice(index);
+    static std::map<int, cleave::CudaDevice*> devices;
+    cleave::CudaDevice*& device = devices[index];
+    if (device == nullptr) device = new cleave::CudaDevice(index);
+    return device;
   } catch (const std::exception& failure) {
     error = failure.what();
     return nullptr;

@@ -6,8 +6,9 @@
 
 #include "common/model/compute_device.h"
 
-// Opens GPU `index`. Returns null and says why in `error` where that is impossible. The device is
-// never destroyed: CUDA may be gone by the time a process ends.
+// Opens GPU `index`, or returns it again. Returns null and says why in `error` where that is
+// impossible. Main thread. The device is never destroyed: CUDA may be gone by the time a process
+// ends.
 extern "C" cleave::ComputeDevice* cleaveOpenCuda(int index, std::string& error) noexcept;
 using CleaveOpenCuda = decltype(cleaveOpenCuda);
 inline constexpr const char* kCleaveOpenCuda = "cleaveOpenCuda";

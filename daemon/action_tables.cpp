@@ -1,10 +1,10 @@
 #include "daemon/action_tables.h"
 
-#include <c10/util/Exception.h>
-
 #include <memory>
 #include <utility>
 #include <vector>
+
+#include "daemon/torch_errors.h"
 
 namespace cleave {
 namespace {
@@ -20,13 +20,7 @@ void computeWith(ActionTable& table, int threads) {
     if (!function) continue;
     function = [threads, inner = std::move(function)](Work work) {
       setComputeThreads(threads);
-      try {
-        return inner(std::move(work));
-      } catch (const c10::OutOfMemoryError&) {
-        throw RunError("out-of-memory", "the GPU's memory is full",
-                       "use a smaller batch, more micro-batches with fewer in flight, or a smaller "
-                       "model there");
-      }
+      return withTorchErrors([&] { return inner(std::move(work)); });
     };
   }
 }

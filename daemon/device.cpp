@@ -65,10 +65,11 @@ CleaveOpenCuda* loadLibrary() {
   void* open = library != nullptr ? ::dlsym(library, kCleaveOpenCuda) : nullptr;
   if (open == nullptr) {
     const char* reason = ::dlerror();
-    refuse("device is cuda, but " + path + " cannot be loaded: " + (reason ? reason : "unknown"),
-           std::string("run with a LibTorch that has all its GPU libraries, such as an installed "
-                       "PyTorch's (CLEAVE_TORCH_DIR), ") +
-               kUseCpu);
+    refuse(
+        "device is cuda, but " + path + " cannot be loaded: " + (reason ? reason : "unknown"),
+        std::string("let LD_LIBRARY_PATH name a LibTorch that has all its GPU libraries, such as "
+                    "an installed PyTorch's lib folder (README, GPUs), ") +
+            kUseCpu);
   }
   return reinterpret_cast<CleaveOpenCuda*>(open);
 }

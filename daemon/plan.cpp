@@ -11,7 +11,6 @@ namespace {
 constexpr std::uint32_t kMaxBatch = 1 << 20;
 constexpr std::uint64_t kMaxSampleElements = std::uint64_t{1} << 28;
 constexpr std::uint32_t kMaxClasses = 1 << 20;
-constexpr double kMaxWait = 60000;  // ms
 
 [[noreturn]] void refuse(const std::string& sentence, const std::string& fix = "") {
   throw UsageError("bad-run-spec", sentence, fix);
@@ -19,7 +18,7 @@ constexpr double kMaxWait = 60000;  // ms
 
 // Waiting keeps the device from all other runs.
 double checkedWait(double milliseconds) {
-  if (!(milliseconds >= 0 && milliseconds <= kMaxWait)) refuse("a wait is not in 0…60000 ms");
+  if (!(milliseconds >= 0 && milliseconds <= kMostWait)) refuse("a wait is not in 0…60000 ms");
   return milliseconds;
 }
 
@@ -43,9 +42,6 @@ ModelSpec modelSpec(const wire::RunSpec& spec) {
   model.classes = static_cast<int>(spec.classes());
   return model;
 }
-
-constexpr Flow kStepFlows[] = {Flow::activation0, Flow::activation1, Flow::gradient1,
-                               Flow::gradient0};
 
 std::array<std::shared_ptr<const Codec>, kTensorFlows> codecsOf(const wire::RunSpec& spec) {
   std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
@@ -137,7 +133,9 @@ std::size_t serverBytes(const RunPlan& plan) {
   // In evaluation the replies of a whole batch are kept.
   const TensorSpec reply = flowSpec(plan.blocks, plan.stage.cuts, Flow::activation1, plan.maxBatch);
   const auto [first, last] = plan.stage.cuts;
-  const double blob = static_cast<double>(maxWeightsBytes(plan));  // fetched, or sent at first
+  // Fetched, or sent at first, when it is unpacked too.
+  const double blob =
+      (plan.initialWeights ? 2.0 : 1.0) * static_cast<double>(maxWeightsBytes(plan));
   const double bytes =
       blob + static_cast<double>(partBytes(plan.stage, first, last, plan.inFlight, samples)) +
       plan.inFlight * tensors + static_cast<double>(reply.bytes());

@@ -15,6 +15,12 @@
 
 namespace cleave {
 
+// The flows of a training step, in the order in which a micro-batch crosses.
+inline constexpr Flow kStepFlows[] = {Flow::activation0, Flow::activation1, Flow::gradient1,
+                                      Flow::gradient0};
+// Milliseconds that an action may wait at most instead of computing.
+inline constexpr double kMostWait = 60000;
+
 struct RunPlan {
   StageOptions stage;
   StageWait wait;  // f2 and b2 only; the client adds its own

@@ -150,7 +150,7 @@ std::vector<std::string> slownessAdvice(const SelfCheck& check,
 void checkMachine(int threads) {
   result = measureMachine(threads);
   processLog()->info(
-      "self-check: {} cores, {} compute threads, {}; {:.0f} GFLOP/s fp32, {:.1f} GB/s copied "
+      "self-check: cores {}, threads {}, {}; {:.0f} GFLOP/s fp32, {:.1f} GB/s copied "
       "({:.0f} ms)",
       result->cores, result->threads, result->instructionSet, result->gigaflops,
       result->copyGigabytes, result->seconds * 1e3);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The GPU's tests: those labelled cuda, `verify` with the server on the GPU, and a benchmark with the client on the CPU
-# and the server on the GPU. Runs inside a bundle of scripts/package.sh, or in the sources after a build.
+# The GPU's tests: units and those labelled cuda, `verify` with the server on the GPU, and a benchmark with the client on
+# the CPU and the server on the GPU. Runs inside a bundle of scripts/package.sh, or in the sources after a build.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -30,18 +30,10 @@ while [ "$#" -gt 0 ]; do
   esac
 done
 
+run=()
 if [ -d "$here/bin" ]; then  # a bundle
   programs=$here/bin tests=$here/tests configs=$here/configs benchmark=$here/gpu.py
-  torch=${CLEAVE_TORCH_DIR:-$(python3 -c 'import importlib.util as u
-spec = u.find_spec("torch")
-print(spec.submodule_search_locations[0] if spec else "")')}
-  [ -e "$torch/lib/libtorch_cpu.so" ] || {
-    echo "gpu.sh: there is no LibTorch: install PyTorch 2.11 for python3, or set CLEAVE_TORCH_DIR to its folder" >&2
-    exit 2
-  }
-  # A wheel keeps the GPU's libraries beside torch.
-  nvidia=$(find "$torch/../nvidia" -maxdepth 2 -type d -name lib 2>/dev/null | tr '\n' ':')
-  export LD_LIBRARY_PATH=$here/lib:$torch/lib:$nvidia${LD_LIBRARY_PATH:-}
+  run=("$here/with_torch.sh")
 else
   root=$(cd "$here/.." && pwd)
   programs=$root/build/release/bin tests=$programs configs=$root/configs benchmark=$root/tests/bench/gpu.py
@@ -49,14 +41,18 @@ fi
 [ -x "$programs/cleave-server" ] || { echo "gpu.sh: there is no $programs/cleave-server: build first" >&2; exit 2; }
 export OMP_WAIT_POLICY=passive
 
-echo "gpu: $("$programs/cleave-server" --version) on device $device"
+echo "gpu: $("${run[@]+"${run[@]}"}" "$programs/cleave-server" --version) on device $device"
 command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+for test in stage optimizer worker engine tensor_link connection codec safetensors; do
+  echo "gpu: ${test}_test"
+  "${run[@]+"${run[@]}"}" "$tests/${test}_test" | tail -n 2
+done
 if [ "$device" = cpu ]; then
-  echo "gpu: no GPU asked for: the tests labelled cuda are left out"
+  echo "gpu: no GPU asked for: cuda_test is left out"
 else
-  "$tests/cuda_test"
+  "${run[@]+"${run[@]}"}" "$tests/cuda_test"
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-python3 "$benchmark" --programs "$programs" --configs "$configs" --device "$device" --work "$work" \
+"${run[@]+"${run[@]}"}" python3 "$benchmark" --programs "$programs" --configs "$configs" --device "$device" --work "$work" \
   "${bench[@]+"${bench[@]}"}"

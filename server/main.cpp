@@ -37,7 +37,7 @@ int serve(const ServeOptions& options) {
   ComputeDevice& device = openDevice(settings.device);
   processLog()->info("computing on {}", device.description());
   if (device.memoryBytes() > 0 && settings.memoryBytes > device.memoryBytes()) {
-    processLog()->warn("limits.memory_mib is more than the device has: it is lowered to {} MiB",
+    processLog()->info("limits.memory_mib is more than the device has: it is lowered to {} MiB",
                        device.memoryBytes() >> 20);
     settings.memoryBytes = device.memoryBytes();
   }

@@ -117,6 +117,7 @@ void Server::start(tcp::socket socket) {
       if (idle) pool->clear();
       releaseMemory();
     });
+    if (sessions_.empty()) device_.post([&compute = context_.compute] { compute.releaseMemory(); });
     if (shuttingDown_ && sessions_.empty()) {
       stopped_ = true;
       device_.notify();

@@ -17,6 +17,7 @@
 #include "daemon/action_tables.h"
 #include "daemon/plan.h"
 #include "daemon/run_folder.h"
+#include "daemon/torch_errors.h"
 #include "server/run_record.h"
 
 namespace cleave {
@@ -173,7 +174,9 @@ asio::awaitable<void> Session::openRun() {
   run.record = std::make_unique<RunRecord>(*run.files, run.plan.stepsPerEpoch);
   co_await onDevice(context_, [this, &run] {
     setComputeThreads(run.threads);
-    run.stage = std::make_unique<BodyStage>(run.plan.stage, run.plan.wait, context_.compute);
+    run.stage = withTorchErrors([&] {
+      return std::make_unique<BodyStage>(run.plan.stage, run.plan.wait, context_.compute);
+    });
   });
 
   TensorLinkOptions options = linkOptions(run.plan, Role::server);

@@ -24,7 +24,10 @@ namespace {
 // |a - b| / |b| at most so much after one step in fp32: kernels sum in other orders.
 constexpr double kTolerance = 1e-4;
 
-ComputeDevice& gpu() { return openDevice("cuda"); }
+ComputeDevice& gpu() {
+  static ComputeDevice& device = openDevice("cuda");
+  return device;
+}
 
 // One action on the GPU, waited for.
 template <typename Function>

@@ -170,6 +170,9 @@ TEST_CASE("initial weights are put in place once, and then acknowledged") {
   CHECK(work->blob);
   CHECK_FALSE(server.engine.next());
   CHECK_FALSE(server.engine.weightsInPlace());
+  CHECK(codeOf([&] {
+          server.engine.receive(Blob{Flow::weightsBody, {}, nullptr});
+        }) == "unexpected-message");
   server.engine.complete(work->token, std::monostate{}, 0.1);
   CHECK(server.engine.weightsInPlace());
   REQUIRE(server.link.sent.size() == 1);

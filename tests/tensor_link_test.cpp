@@ -297,10 +297,12 @@ TEST_CASE(
 
 // A server's link with nobody at the other end: frames are handed to it as a connection would.
 struct HostileClient {
-  HostileClient() {
+  explicit HostileClient(bool initialWeights = false) {
+    TensorLinkOptions options = optionsFor(Role::server, "none", findSchedule("priority"), 2);
+    options.initialWeights = initialWeights;
+    options.maxBlobBytes = 1000;
     link = std::make_shared<TensorLink>(
-        optionsFor(Role::server, "none", findSchedule("priority"), 2),
-        std::make_shared<Connection>(tcp::socket(io), ConnectionOptions{}),
+        std::move(options), std::make_shared<Connection>(tcp::socket(io), ConnectionOptions{}),
         std::make_shared<BufferPool>(), io.get_executor(), codecThreads.get_executor(),
         [this](Message message) { delivered.push_back(std::move(message)); },
         [](const TransferRecord&) {});
@@ -414,6 +416,31 @@ TEST_CASE("a tensor that was not agreed is refused before memory is taken") {
     CHECK(client.open(1, 1000) == damages[damage].first);
     CHECK(client.delivered.empty());
   }
+}
+
+TEST_CASE("initial weights come once, as weights/body, and no longer than agreed") {
+  const auto open = [](HostileClient& client, const std::string& flow, std::uint64_t stream,
+                       std::uint64_t bytes) {
+    client.tensor.mutable_key()->set_step(0);
+    client.tensor.mutable_key()->set_flow(flow);
+    client.tensor.clear_spec();
+    client.tensor.set_encoded_bytes(bytes);
+    return client.open(stream, 500);
+  };
+  HostileClient none(false), once(true), gradients(true), long_(true), coded(true), digest(true);
+  CHECK(open(none, "weights/body", 1, 1000) == "unexpected-message");
+  CHECK(open(once, "weights/body", 1, 1000) == "");
+  CHECK(open(once, "weights/body", 2, 1000) == "unexpected-message");
+  CHECK(open(gradients, "grads/body", 1, 1000) == "unexpected-message");
+  CHECK(open(long_, "weights/body", 1, 1001) == "bad-tensor");
+  CHECK(open(long_, "weights/body", 2, ~std::uint64_t{0}) == "unexpected-message");
+  coded.tensor.set_codec("fp16");
+  CHECK(open(coded, "weights/body", 1, 1000) == "bad-tensor");
+  CHECK(open(digest, "weights/body", 1, 1000) == "");
+  CHECK(digest.segment(1, 500, 500, std::string(31, 'x')) == "bad-segment");
+  CHECK(digest.segment(1, 500, 499, std::string(32, 'x')) == "bad-segment");
+  CHECK(digest.segment(1, 500, 500, std::string(32, 'x')) == "");  // it is wrong, as is found later
+  CHECK(digest.delivered.empty());
 }
 
 TEST_CASE("metadata that is no protobuf is refused") {

@@ -14,21 +14,20 @@ namespace detail {
 struct PoolState {
   PoolState(std::size_t most, std::shared_ptr<BufferMemory> from)
       : maxRetained(most), memory(std::move(from)) {}
-  ~PoolState() { clear(); }
+  ~PoolState() { releaseAll(free); }
 
-  void clear() {
-    for (auto& [capacity, blocks] : free) {
-      for (std::byte* block : blocks) memory->release(block);
+  using Blocks = std::map<std::size_t, std::vector<std::byte*>>;  // by capacity
+  void releaseAll(const Blocks& blocks) {
+    for (const auto& [capacity, same] : blocks) {
+      for (std::byte* block : same) memory->release(block);
     }
-    free.clear();
-    retained = 0;
   }
 
   const std::size_t maxRetained;
   const std::shared_ptr<BufferMemory> memory;
   std::mutex mutex;
   std::size_t retained = 0;
-  std::map<std::size_t, std::vector<std::byte*>> free;  // by capacity
+  Blocks free;
 };
 
 }  // namespace detail
@@ -118,8 +117,13 @@ Buffer BufferPool::acquire(std::size_t size) {
 }
 
 void BufferPool::clear() {
-  const std::lock_guard lock(state_->mutex);
-  state_->clear();
+  detail::PoolState::Blocks blocks;
+  {
+    const std::lock_guard lock(state_->mutex);
+    blocks.swap(state_->free);
+    state_->retained = 0;
+  }
+  state_->releaseAll(blocks);  // which may take its time
 }
 
 std::size_t BufferPool::retainedBytes() const {

@@ -1,6 +1,7 @@
 #include "common/core/executor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/core/clock.h"
 
@@ -14,8 +15,12 @@ void DeviceExecutor::attach(std::shared_ptr<DeviceWorker> worker) {
 }
 
 void DeviceExecutor::detach(const std::shared_ptr<DeviceWorker>& worker) {
+  std::vector<Entry> detached;  // destroyed unlocked: a worker's end may wait for its device
   const std::lock_guard lock(mutex_);
-  std::erase_if(workers_, [&](const Entry& entry) { return entry.worker == worker; });
+  for (Entry& entry : workers_) {
+    if (entry.worker == worker) detached.push_back(std::exchange(entry, {}));
+  }
+  std::erase_if(workers_, [](const Entry& entry) { return entry.worker == nullptr; });
 }
 
 void DeviceExecutor::notify() {

@@ -30,6 +30,8 @@ class ComputeDevice {
 
   // Null: actions are done when their functions return.
   virtual DeviceQueue* queue() = 0;
+  // Gives memory back that is kept for later use. When nobody computes.
+  virtual void releaseMemory() = 0;
   // For buffers that are copied from and to the device; null: any memory does.
   virtual std::shared_ptr<BufferMemory> hostMemory() = 0;
 };

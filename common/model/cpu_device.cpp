@@ -11,6 +11,7 @@ class CpuDevice : public ComputeDevice {
   at::Tensor toDevice(const at::Tensor& host) override { return host; }
   at::Tensor toHost(const at::Tensor& tensor) override { return tensor; }
   DeviceQueue* queue() override { return nullptr; }
+  void releaseMemory() override {}
   std::shared_ptr<BufferMemory> hostMemory() override { return nullptr; }
 };
 

@@ -70,8 +70,8 @@ void bottleneck(BlockChain& chain, const std::string& name, std::int64_t expansi
 std::vector<BlockRow> mobilenetV2Blocks(const ModelSpec& spec) {
   ModelParameters parameters(spec);
   const double width = parameters.number("width", 0.1, 4, 1);
-  const double dropout = parameters.number("dropout", 0, 0.9, 0.2);
   const std::string tail = parameters.choice("tail", {"global", "prototype"});
+  const double dropout = tail == "global" ? parameters.number("dropout", 0, 0.9, 0.2) : 0;
   parameters.finish();
 
   BlockChain chain(spec);
@@ -108,7 +108,7 @@ std::pair<int, int> mobilenetV2Cuts(const ModelSpec&) { return {2, 21}; }
 ModelRow mobilenetV2Model() {
   return {"mobilenet_v2",
           "MobileNetV2, for images of any size; published weights of torchvision's fit",
-          "width=0.1..4 (1), dropout=0..0.9 (0.2), tail=global|prototype (global)",
+          "width=0.1..4 (1), tail=global|prototype (global), with global dropout=0..0.9 (0.2)",
           mobilenetV2Blocks, mobilenetV2Cuts};
 }
 

@@ -28,34 +28,54 @@ double valueOf(const OptimizerSpec& spec, const std::string& key) {
   return spec.parameters.at(key);
 }
 
-// PyTorch's SGD (torch/optim/sgd.py):
-//   g = gradient + weight_decay * p
-//   buffer = g at the first step, then momentum * buffer + (1 - dampening) * g
-//   p = p - learningRate * (nesterov ? g + momentum * buffer : buffer)
-class Sgd : public Optimizer {
+// One parameter after the other, each with a state of its own.
+template <typename State>
+class EachParameter : public Optimizer {
  public:
-  Sgd(const OptimizerSpec& spec, const std::vector<NamedTensor>& parameters)
-      : momentum_(valueOf(spec, "momentum")),
-        dampening_(valueOf(spec, "dampening")),
-        weightDecay_(valueOf(spec, "weight_decay")),
-        nesterov_(valueOf(spec, "nesterov") != 0),
-        parameters_(parameters),
-        buffers_(parameters.size()) {}
+  explicit EachParameter(const std::vector<NamedTensor>& parameters)
+      : parameters_(parameters), states_(parameters.size()) {}
 
-  void update(const StepDecision& decision) override {
+  void update(const StepDecision& decision) final {
     if (!decision.apply) return;
-    const double learningRate = decision.learningRates.at(0);
     const at::NoGradGuard noGrad;
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       const at::Tensor& parameter = parameters_[p].tensor;
       at::Tensor gradient = parameter.grad();
       if (!gradient.defined()) continue;
       if (decision.clipFactor != 1) gradient = gradient.mul(decision.clipFactor);
-      parameter.add_(direction(parameter, gradient, buffers_[p]), -learningRate);
+      updateOne(parameter, std::move(gradient), states_[p], decision.learningRates.at(0));
     }
   }
 
+ protected:
+  virtual void updateOne(const at::Tensor& parameter, at::Tensor gradient, State& state,
+                         double learningRate) const = 0;
+
  private:
+  std::vector<NamedTensor> parameters_;
+  std::vector<State> states_;  // by parameter
+};
+
+// PyTorch's SGD (torch/optim/sgd.py):
+//   g = gradient + weight_decay * p
+//   buffer = g at the first step, then momentum * buffer + (1 - dampening) * g
+//   p = p - learningRate * (nesterov ? g + momentum * buffer : buffer)
+// The buffer is undefined before the first gradient.
+class Sgd : public EachParameter<at::Tensor> {
+ public:
+  Sgd(const OptimizerSpec& spec, const std::vector<NamedTensor>& parameters)
+      : EachParameter(parameters),
+        momentum_(valueOf(spec, "momentum")),
+        dampening_(valueOf(spec, "dampening")),
+        weightDecay_(valueOf(spec, "weight_decay")),
+        nesterov_(valueOf(spec, "nesterov") != 0) {}
+
+ private:
+  void updateOne(const at::Tensor& parameter, at::Tensor gradient, at::Tensor& buffer,
+                 double learningRate) const override {
+    parameter.add_(direction(parameter, std::move(gradient), buffer), -learningRate);
+  }
+
   at::Tensor direction(const at::Tensor& parameter, at::Tensor gradient, at::Tensor& buffer) const {
     if (weightDecay_ != 0) gradient = gradient.add(parameter, weightDecay_);
     if (momentum_ == 0) return gradient;
@@ -71,8 +91,6 @@ class Sgd : public Optimizer {
   double dampening_;
   double weightDecay_;
   bool nesterov_;
-  std::vector<NamedTensor> parameters_;
-  std::vector<at::Tensor> buffers_;  // by parameter; undefined before its first gradient
 };
 
 void checkSgd(const OptimizerSpec& spec) {
@@ -100,38 +118,24 @@ constexpr OptimizerParameterRow kSgdParameters[] = {
 //   v = beta2 * v + (1 - beta2) * g²
 //   p = p - learningRate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 // A parameter's t counts the updates that had a gradient for it.
-class Adam : public Optimizer {
+struct Moments {
+  at::Tensor first, second;  // undefined before the first gradient
+  std::uint64_t updates = 0;
+};
+
+class Adam : public EachParameter<Moments> {
  public:
   Adam(const OptimizerSpec& spec, const std::vector<NamedTensor>& parameters, bool decoupledDecay)
-      : beta1_(valueOf(spec, "beta1")),
+      : EachParameter(parameters),
+        beta1_(valueOf(spec, "beta1")),
         beta2_(valueOf(spec, "beta2")),
         epsilon_(valueOf(spec, "eps")),
         weightDecay_(valueOf(spec, "weight_decay")),
-        decoupledDecay_(decoupledDecay),
-        parameters_(parameters),
-        moments_(parameters.size()) {}
-
-  void update(const StepDecision& decision) override {
-    if (!decision.apply) return;
-    const double learningRate = decision.learningRates.at(0);
-    const at::NoGradGuard noGrad;
-    for (std::size_t p = 0; p < parameters_.size(); ++p) {
-      const at::Tensor& parameter = parameters_[p].tensor;
-      at::Tensor gradient = parameter.grad();
-      if (!gradient.defined()) continue;
-      if (decision.clipFactor != 1) gradient = gradient.mul(decision.clipFactor);
-      updateOne(parameter, std::move(gradient), moments_[p], learningRate);
-    }
-  }
+        decoupledDecay_(decoupledDecay) {}
 
  private:
-  struct Moments {
-    at::Tensor first, second;  // undefined before the first gradient
-    std::uint64_t updates = 0;
-  };
-
   void updateOne(const at::Tensor& parameter, at::Tensor gradient, Moments& moments,
-                 double learningRate) const {
+                 double learningRate) const override {
     if (moments.updates++ == 0) {
       moments.first = at::zeros_like(parameter);
       moments.second = at::zeros_like(parameter);
@@ -157,8 +161,6 @@ class Adam : public Optimizer {
   double epsilon_;
   double weightDecay_;
   bool decoupledDecay_;
-  std::vector<NamedTensor> parameters_;
-  std::vector<Moments> moments_;  // by parameter
 };
 
 constexpr OptimizerParameterRow kBeta1 = {"beta1", "at least 0 and below 1", 0.9, isRate};

@@ -313,7 +313,7 @@ void Engine::receiveBlob(Blob&& blob) {
 }
 
 void Engine::receiveWeights(Blob&& blob) {
-  if (weightsInPlace_ || importing_ || blob.flow != Flow::weightsBody) {
+  if (weightsInPlace_ || importing_ || importStarted_ || blob.flow != Flow::weightsBody) {
     refuse("unexpected-message",
            std::string(flowName(blob.flow)) + " came, but no initial weights are waited for");
   }
@@ -422,6 +422,7 @@ Work Engine::makeUnscheduled(ActionKind kind) {
       work.decision = decision_;
       break;
     case ActionKind::importBlob:
+      importStarted_ = true;
       work.blob = std::exchange(importing_, std::nullopt);
       break;
     default:  // exportBlob

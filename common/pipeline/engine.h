@@ -170,6 +170,7 @@ class Engine {
   std::optional<Blob> blob_;
   bool weightsInPlace_;
   std::optional<Blob> importing_;  // server: arrived, and not yet handed to its action
+  bool importStarted_ = false;
   std::uint64_t duplicates_ = 0;
 };
 

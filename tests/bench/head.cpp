@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <cstring>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -25,20 +26,58 @@ namespace {
 constexpr std::int64_t kImage = 224;
 constexpr std::int64_t kChannels = 32;
 
+at::Tensor randomImages(std::int64_t batch) { return at::randn({batch, 3, kImage, kImage}); }
+at::Tensor randomGradient(std::int64_t batch) {
+  return at::randn({batch, kChannels, kImage / 2, kImage / 2});
+}
+
 class Head {
  public:
-  // `order`: of the weights, as our blocks and received gradients have it; stock LibTorch keeps
-  // everything contiguous. Images come contiguous from the loader either way.
-  Head(std::int64_t batch, MemoryOrder order)
-      : images_(at::randn({batch, 3, kImage, kImage})),
-        weight_(parameter(canonical(at::randn({kChannels, 3, 3, 3}).mul_(0.2), order))),
+  virtual ~Head() = default;
+  virtual void runStep() = 0;
+};
+
+// The model's own blocks, fed as ClientStage feeds them: images are brought into the cut's memory
+// order, the output leaves in it, and so the gradient comes.
+class OurHead : public Head {
+ public:
+  explicit OurHead(std::int64_t batch)
+      : part_(blocks(), 0, 2, 1),
+        images_(randomImages(batch)),
+        gradient_(canonical(randomGradient(batch), MemoryOrder::channelsLast)),
+        at_{Phase::train, 1, 0, 1, static_cast<std::uint32_t>(batch)} {}
+
+  void runStep() override {
+    const at::Tensor output =
+        part_.forward(canonical(images_, MemoryOrder::channelsLast), {1, at_});
+    const at::Tensor leaving = canonical(output.detach(), MemoryOrder::channelsLast);
+    output.backward(gradient_);
+    part_.clearGradients();
+  }
+
+ private:
+  static std::vector<BlockRow> blocks() {
+    return findModel("mobilenet_v2").blocks({"mobilenet_v2", {}, {3, kImage, kImage}, 10});
+  }
+
+  ModelPart part_;
+  at::Tensor images_, gradient_;
+  MicroBatch at_;
+};
+
+// What LibTorch's own functions do with contiguous tensors, as it comes.
+class StockHead : public Head {
+ public:
+  explicit StockHead(std::int64_t batch)
+      : images_(randomImages(batch)),
+        weight_(parameter(at::randn({kChannels, 3, 3, 3}).mul_(0.2))),
         scale_(parameter(at::ones({kChannels}))),
         shift_(parameter(at::zeros({kChannels}))),
         mean_(at::zeros({kChannels})),
         variance_(at::ones({kChannels})),
-        gradient_(canonical(at::randn({batch, kChannels, kImage / 2, kImage / 2}), order)) {}
+        gradient_(randomGradient(batch)) {}
 
-  void runStep() {
+  void runStep() override {
     const at::Tensor convolved = at::conv2d(images_, weight_, {}, 2, 1);
     const at::Tensor output = at::batch_norm(convolved, scale_, shift_, mean_, variance_,
                                              /*training=*/true, 0.1, 1e-5, /*cudnn_enabled=*/false);
@@ -54,13 +93,18 @@ class Head {
 
 int run(bool ours, int threads, std::int64_t batch, int repetitions) {
   setComputeThreads(threads);
-  Head head(batch, ours ? MemoryOrder::channelsLast : MemoryOrder::contiguous);
+  std::unique_ptr<Head> head;
+  if (ours) {
+    head = std::make_unique<OurHead>(batch);
+  } else {
+    head = std::make_unique<StockHead>(batch);
+  }
   constexpr int kWarmUp = 3;
-  for (int i = 0; i < kWarmUp; ++i) head.runStep();
+  for (int i = 0; i < kWarmUp; ++i) head->runStep();
   std::vector<double> milliseconds;
   for (int i = 0; i < repetitions; ++i) {
     const SteadyTime start = now();
-    head.runStep();
+    head->runStep();
     milliseconds.push_back(secondsSince(start) * 1e3);
   }
   std::cout << nlohmann::json{{"milliseconds", milliseconds}}.dump() << std::endl;

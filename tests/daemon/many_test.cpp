@@ -97,7 +97,8 @@ TEST_CASE("100 clients, some of them killed, leave the server as it was and the 
   REQUIRE(runClient("train", folder.path("alone"), kRun).code == 0);
   const std::string alone = readFile(folder.path("alone") + "/model.safetensors");
 
-  TestServer server(folder);
+  // Twice as many as a wave: a killed one's session may still be closing when the next begins.
+  TestServer server(folder, {"--set", "limits.sessions=16"});
   const Resources fresh = resourcesOf(server.process());
   Crowd crowd(folder, server);
   for (int client = 0; client < kWarmUp; ++client) {

@@ -1,0 +1,31 @@
+// LibTorch's errors come with a trace of its inside; a user's have a sentence and a way to mend it.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <string>
+
+#include "common/core/error.h"
+
+namespace cleave {
+
+// Returns what `function` does. Throws RunError "out-of-memory" or "compute-failed" for what
+// LibTorch throws.
+template <typename Function>
+auto withTorchErrors(const Function& function) {
+  try {
+    return function();
+  } catch (const c10::OutOfMemoryError&) {
+    throw RunError(
+        "out-of-memory", "the GPU's memory is full",
+        "use a smaller batch, more micro-batches with fewer in flight, or a smaller model "
+        "there");
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    throw RunError("compute-failed", "LibTorch cannot compute: " + text.substr(0, text.find('\n')),
+                   "where memory is short, use a smaller batch or more micro-batches; see that "
+                   "driver and LibTorch fit each other");
+  }
+}
+
+}  // namespace cleave
