@@ -41,7 +41,8 @@ fi
 [ -x "$programs/cleave-server" ] || { echo "gpu.sh: there is no $programs/cleave-server: build first" >&2; exit 2; }
 export OMP_WAIT_POLICY=passive
 
-echo "gpu: $("${run[@]+"${run[@]}"}" "$programs/cleave-server" --version) on device $device"
+version=$("${run[@]+"${run[@]}"}" "$programs/cleave-server" --version)
+echo "gpu: $version on device $device"
 command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 for test in stage optimizer worker engine tensor_link connection codec safetensors; do
   echo "gpu: ${test}_test"
