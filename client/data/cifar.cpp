@@ -17,7 +17,7 @@ namespace cleave {
 namespace {
 
 constexpr std::size_t kMaxBytes = std::size_t{4} << 30;  // of all files together
-constexpr std::size_t kPixels = 3 * 32 * 32;
+constexpr std::size_t kPixels = std::size_t{3} * 32 * 32;
 
 struct Layout {
   const char* name;
