@@ -1,0 +1,65 @@
+// The loops of the codecs: pointers and sizes, no tensors. Each is written once with Highway,
+// compiled for every instruction set, and chosen at run time; each has a scalar twin of the same
+// name and the same bytes in plain.h. Pointers need no alignment; ranges must not overlap.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cleave::kernels {
+
+struct Range {
+  float least = 0;     // +0 rather than -0
+  float greatest = 0;  // likewise
+  bool finite = true;  // where an element is NaN or infinite, the other two mean nothing
+};
+
+// Requires count > 0.
+Range rangeOf(const float* values, std::size_t count);
+
+// Conversions round to nearest, ties to even. NaN stays NaN (narrowing makes it quiet and keeps its
+// payload's top bits), what is too large becomes infinity, subnormals are exact.
+void floatFromHalf(const std::byte* in, std::size_t count, float* out);
+void halfFromFloat(const float* in, std::size_t count, std::byte* out);
+void floatFromBf16(const std::byte* in, std::size_t count, float* out);
+void bf16FromFloat(const float* in, std::size_t count, std::byte* out);
+
+// Codes of `bits` each, the first in the lowest bits of the first byte; the last byte is filled up
+// with zeros.
+constexpr std::size_t packedBytes(std::size_t count, int bits) {
+  return (count * static_cast<std::size_t>(bits) + 7) / 8;
+}
+
+// How codes map to values: min + step * code.
+struct Grid {
+  float min = 0;
+  float step = 0;
+};
+
+// code = round((value - min) / step), at most 2^bits - 1; bits in 1…16. Requires finite values that
+// are not below min, and whose difference from it is finite; step > 0. Writes packedBytes.
+void quantize(const float* values, std::size_t count, Grid grid, int bits, std::byte* codes);
+// value = min + step * code. Reads packedBytes.
+void dequantize(const std::byte* codes, std::size_t count, Grid grid, int bits, float* values);
+
+// What compression/block.cpp's format calls by these names.
+struct BlockFormat {
+  std::size_t size = 64;    // values a block: 32, 64, …, 1024
+  int bits = 8;             // 1…8
+  bool halfHeader = false;  // fp16 rather than bf16
+  bool stochastic = false;
+  std::uint32_t keyLow = 0, keyHigh = 0;  // of stochastic rounding
+};
+inline constexpr std::size_t kBlockHeaderBytes = 4;
+
+// `blocks` whole blocks, whose first value is the tensor's element `first`. Writes
+// blocks * kBlockHeaderBytes to `headers` and packedBytes(blocks * size, bits) to `codes`. False
+// where a value is not finite; what was written means nothing then.
+bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& format,
+                  std::uint64_t first, std::byte* headers, std::byte* codes);
+// False where a header's min is not finite or its step is not finite and at least +0. Values are
+// at most `limit` in magnitude.
+bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t blocks,
+                  const BlockFormat& format, float limit, float* values);
+
+}  // namespace cleave::kernels

@@ -1,0 +1,306 @@
+#include "compression/kernels/plain.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace cleave::kernels::plain {
+namespace {
+
+constexpr std::uint32_t kSign = 0x80000000;
+constexpr std::uint32_t kInfinity = 0x7f800000;
+constexpr float kLargestBf16 = 0x1.fep127f;
+constexpr float kLargestHalf = 65504;
+constexpr float kLeastNormal = 0x1p-126f;
+constexpr std::size_t kMostSize = 1024;
+
+// From here on floats have no fraction bits: adding it rounds to an integer, ties to even.
+constexpr float kNoFraction = 0x1p23f;
+
+std::uint16_t load16(const std::byte* in) {
+  std::uint16_t value;
+  std::memcpy(&value, in, sizeof value);
+  return value;
+}
+
+void store16(std::uint16_t value, std::byte* out) { std::memcpy(out, &value, sizeof value); }
+
+// ---- The header of a block: towards minus infinity, and away from zero ----
+
+float bf16Down(float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t away = bits & kSign ? 0xffff : 0;
+  const float down = std::bit_cast<float>((bits + away) & 0xffff0000);
+  return std::max(down, -kLargestBf16);
+}
+
+float bf16Up(float value) {  // of values from +0
+  const std::uint32_t bits = (std::bit_cast<std::uint32_t>(value) + 0xffff) & 0xffff0000;
+  return std::min(std::bit_cast<float>(bits), kLargestBf16);
+}
+
+float halfDown(float value) {
+  value = std::clamp(value, -kLargestHalf, kLargestHalf);
+  const std::uint16_t half = toHalf(value);
+  if (fromHalf(half) <= value) return fromHalf(half);
+  if (half == 0) return fromHalf(0x8001);
+  return fromHalf(static_cast<std::uint16_t>(half & 0x8000 ? half + 1 : half - 1));
+}
+
+float halfUp(float value) {  // of values from +0
+  value = std::min(value, kLargestHalf);
+  const std::uint16_t half = toHalf(value);
+  return fromHalf(fromHalf(half) < value ? static_cast<std::uint16_t>(half + 1) : half);
+}
+
+// In [0, 1), in steps of 2^-16, for element j: an integer hash with full avalanche (lowbias32,
+// https://nullprogram.com/blog/2018/07/31/), keyed before and within.
+float drawFor(std::uint32_t j, const BlockFormat& format) {
+  std::uint32_t x = j + format.keyLow;
+  x ^= x >> 16;
+  x *= 0x7feb352d;
+  x ^= format.keyHigh;
+  x ^= x >> 15;
+  x *= 0x846ca68b;
+  return static_cast<float>(x >> 16) * 0x1p-16f;
+}
+
+}  // namespace
+
+Range rangeOf(const float* values, std::size_t count) {
+  Range range{values[0], values[0], true};
+  for (std::size_t j = 0; j < count; ++j) {
+    const float x = values[j];
+    range.finite = range.finite && std::isfinite(x);
+    range.least = x < range.least ? x : range.least;
+    range.greatest = x > range.greatest ? x : range.greatest;
+  }
+  range.least += 0.0f;
+  range.greatest += 0.0f;
+  return range;
+}
+
+// ---- Conversions. Float additions are exact or round once, as IEEE 754 says, and their results
+// ---- are normal or zero: modes that flush subnormals do not change them.
+
+std::uint16_t toHalf(float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = bits & ~kSign;
+  const auto sign = static_cast<std::uint16_t>((bits & kSign) >> 16);
+  constexpr std::uint32_t kTwoTo16 = (127 + 16) << 23;
+  constexpr std::uint32_t kLeastNormalHalf = (127 - 14) << 23;
+  std::uint32_t half = 0;
+  if (magnitude > kInfinity) {
+    half = 0x7e00 | ((magnitude >> 13) & 0x3ff);
+  } else if (magnitude >= kTwoTo16) {
+    half = 0x7c00;
+  } else if (magnitude >= kLeastNormalHalf) {
+    // Move the exponent's bias from 127 to 15 and round off 13 bits. A carry out of the mantissa is
+    // right: it raises the exponent, up to infinity.
+    half = (magnitude - ((127 - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  } else {
+    // Next to 0.5, the last bit of an fp32 weighs 2^-24, as that of a half subnormal does; so
+    // adding 0.5 rounds.
+    half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) -
+           std::bit_cast<std::uint32_t>(0.5f);
+  }
+  return static_cast<std::uint16_t>(half | sign);
+}
+
+float fromHalf(std::uint16_t half) {
+  const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7fff) << 13;
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16;
+  constexpr std::uint32_t kExponent = 0x7c00 << 13;
+  constexpr std::uint32_t kHidden = (127 - 14) << 23;
+  std::uint32_t bits = magnitude + ((127 - 15) << 23);
+  if ((magnitude & kExponent) == kExponent) bits = magnitude | kInfinity;
+  if ((magnitude & kExponent) == 0) {
+    // Zero and subnormals: give them the hidden bit that they lack, 2^-14, and subtract it again.
+    bits = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude + kHidden) -
+                                        std::bit_cast<float>(kHidden));
+  }
+  return std::bit_cast<float>(bits | sign);
+}
+
+std::uint16_t toBf16(float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  if ((bits & ~kSign) > kInfinity) return static_cast<std::uint16_t>((bits >> 16) | 0x40);
+  return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+float fromBf16(std::uint16_t value) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16);
+}
+
+void floatFromHalf(const std::byte* in, std::size_t count, float* out) {
+  for (std::size_t j = 0; j < count; ++j) out[j] = fromHalf(load16(in + 2 * j));
+}
+
+void halfFromFloat(const float* in, std::size_t count, std::byte* out) {
+  for (std::size_t j = 0; j < count; ++j) store16(toHalf(in[j]), out + 2 * j);
+}
+
+void floatFromBf16(const std::byte* in, std::size_t count, float* out) {
+  for (std::size_t j = 0; j < count; ++j) out[j] = fromBf16(load16(in + 2 * j));
+}
+
+void bf16FromFloat(const float* in, std::size_t count, std::byte* out) {
+  for (std::size_t j = 0; j < count; ++j) store16(toBf16(in[j]), out + 2 * j);
+}
+
+// ---- Codes ----
+
+void pack(const std::uint16_t* codes, std::size_t count, int bits, std::byte* out) {
+  std::uint64_t pending = 0;
+  int held = 0;
+  for (std::size_t j = 0; j < count; ++j) {
+    pending |= static_cast<std::uint64_t>(codes[j]) << held;
+    for (held += bits; held >= 8; held -= 8, pending >>= 8)
+      *out++ = static_cast<std::byte>(pending);
+  }
+  if (held > 0) *out = static_cast<std::byte>(pending);
+}
+
+void unpack(const std::byte* in, std::size_t count, int bits, std::uint16_t* codes) {
+  std::uint64_t pending = 0;
+  int held = 0;
+  for (std::size_t j = 0; j < count; ++j) {
+    for (; held < bits; held += 8) pending |= std::to_integer<std::uint64_t>(*in++) << held;
+    codes[j] = static_cast<std::uint16_t>(pending & ((1u << bits) - 1));
+    pending >>= bits;
+    held -= bits;
+  }
+}
+
+void quantize(const float* values, std::size_t count, Grid grid, int bits, std::byte* codes) {
+  const auto most = static_cast<float>((1 << bits) - 1);
+  std::array<std::uint16_t, kMostSize> block;
+  for (std::size_t start = 0; start < count; start += block.size()) {
+    const std::size_t here = std::min(block.size(), count - start);
+    for (std::size_t j = 0; j < here; ++j) {
+      const float exact = (values[start + j] - grid.min) / grid.step;
+      const float bounded = exact < most ? exact : most;
+      block[j] = static_cast<std::uint16_t>((bounded + kNoFraction) - kNoFraction);
+    }
+    pack(block.data(), here, bits, codes + packedBytes(start, bits));
+  }
+}
+
+void dequantize(const std::byte* codes, std::size_t count, Grid grid, int bits, float* values) {
+  std::array<std::uint16_t, kMostSize> block;
+  for (std::size_t start = 0; start < count; start += block.size()) {
+    const std::size_t here = std::min(block.size(), count - start);
+    unpack(codes + packedBytes(start, bits), here, bits, block.data());
+    for (std::size_t j = 0; j < here; ++j)
+      values[start + j] = grid.min + grid.step * static_cast<float>(block[j]);
+  }
+}
+
+// ---- Blocks ----
+
+Grid blockGrid(Range range, int top, bool halfHeader) {
+  Grid grid;
+  grid.min = (halfHeader ? halfDown(range.least) : bf16Down(range.least)) + 0.0f;
+  const float most = static_cast<float>(top);
+  float step = (range.greatest - grid.min) / most;
+  if (!std::isfinite(step)) step = range.greatest / most - grid.min / most;
+  step = std::max(step, 0.0f);  // below where min was too small for its type
+  if (step > 0) step = std::max(step, kLeastNormal);
+  grid.step = halfHeader ? halfUp(step) : bf16Up(step);
+  return grid;
+}
+
+std::uint32_t blockHeader(Grid grid, bool halfHeader) {
+  const std::uint32_t min = halfHeader ? toHalf(grid.min) : toBf16(grid.min);
+  const std::uint32_t step = halfHeader ? toHalf(grid.step) : toBf16(grid.step);
+  return min | step << 16;
+}
+
+bool blockGridOf(const std::byte* header, bool halfHeader, Grid& grid) {
+  const std::uint16_t min = load16(header);
+  const std::uint16_t step = load16(header + 2);
+  grid = halfHeader ? Grid{fromHalf(min), fromHalf(step)} : Grid{fromBf16(min), fromBf16(step)};
+  const std::uint16_t infinity = halfHeader ? 0x7c00 : 0x7f80;
+  return (min & 0x7fff) < infinity && step < infinity;
+}
+
+void quantizeWide(const float* values, std::size_t count, Grid grid, int top, std::uint8_t* codes) {
+  constexpr double kNoFractionDouble = 0x1p52;
+  for (std::size_t j = 0; j < count; ++j) {
+    const double exact = (double{values[j]} - double{grid.min}) / double{grid.step};
+    const double bounded = std::clamp(exact, 0.0, static_cast<double>(top));
+    codes[j] = static_cast<std::uint8_t>((bounded + kNoFractionDouble) - kNoFractionDouble);
+  }
+}
+
+void dequantizeWide(const std::byte* codes, std::size_t count, Grid grid, int bits, float limit,
+                    float* values) {
+  std::array<std::uint16_t, kMostSize> block;
+  unpack(codes, count, bits, block.data());
+  for (std::size_t j = 0; j < count; ++j) {
+    const double value = double{grid.min} + double{grid.step} * block[j];
+    values[j] = static_cast<float>(std::clamp(value, -double{limit}, double{limit}));
+  }
+}
+
+bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& format,
+                  std::uint64_t first, std::byte* headers, std::byte* codes) {
+  const int top = (1 << format.bits) - 1;
+  const auto most = static_cast<float>(top);
+  std::array<std::uint16_t, kMostSize> block;
+  std::array<std::uint8_t, kMostSize> wide;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    const float* const in = values + b * format.size;
+    const Range range = rangeOf(in, format.size);
+    if (!range.finite) return false;
+    const Grid grid = blockGrid(range, top, format.halfHeader);
+    const std::uint32_t header = blockHeader(grid, format.halfHeader);
+    std::memcpy(headers + b * kBlockHeaderBytes, &header, kBlockHeaderBytes);
+    const float inverse = grid.step > 0 ? 1.0f / grid.step : 0.0f;
+    if (!std::isfinite(range.greatest - grid.min)) {
+      quantizeWide(in, format.size, grid, top, wide.data());
+      std::copy_n(wide.begin(), format.size, block.begin());
+    } else {
+      for (std::size_t j = 0; j < format.size; ++j) {
+        float exact = (in[j] - grid.min) * inverse;
+        exact = exact > 0 ? exact : 0;
+        if (format.stochastic) {
+          exact += drawFor(static_cast<std::uint32_t>(first + b * format.size + j), format);
+          block[j] = static_cast<std::uint16_t>(exact < most ? exact : most);
+        } else {
+          block[j] = static_cast<std::uint16_t>(((exact < most ? exact : most) + kNoFraction) -
+                                                kNoFraction);
+        }
+      }
+    }
+    pack(block.data(), format.size, format.bits, codes + packedBytes(b * format.size, format.bits));
+  }
+  return true;
+}
+
+bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t blocks,
+                  const BlockFormat& format, float limit, float* values) {
+  const int top = (1 << format.bits) - 1;
+  std::array<std::uint16_t, kMostSize> block;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    Grid grid;
+    if (!blockGridOf(headers + b * kBlockHeaderBytes, format.halfHeader, grid)) return false;
+    const std::byte* const in = codes + packedBytes(b * format.size, format.bits);
+    float* const out = values + b * format.size;
+    if (!std::isfinite(grid.step * static_cast<float>(top))) {
+      dequantizeWide(in, format.size, grid, format.bits, limit, out);
+      continue;
+    }
+    unpack(in, format.size, format.bits, block.data());
+    for (std::size_t j = 0; j < format.size; ++j) {
+      const float value = grid.min + grid.step * static_cast<float>(block[j]);
+      out[j] = std::clamp(value, -limit, limit);
+    }
+  }
+  return true;
+}
+
+}  // namespace cleave::kernels::plain
