@@ -1,30 +1,12 @@
 // `fp16` and `bf16`: every element as a 16-bit float, in memory order. A payload is 2 bytes an
 // element, no header.
-#include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "compression/codecs.h"
-#include "compression/convert.h"
+#include "compression/pieces.h"
 
 namespace cleave {
 namespace {
-
-// From one 16-bit format to the other by way of fp32, in pieces that stay in the first-level cache.
-constexpr std::size_t kBlock = 1024;
-
-void convert(const std::byte* in, DType from, std::size_t elements, DType to, std::byte* out) {
-  if (from == to) {
-    if (elements > 0) std::memcpy(out, in, elements * dtypeBytes(to));
-    return;
-  }
-  std::array<float, kBlock> block;
-  for (std::size_t start = 0; start < elements; start += kBlock) {
-    const std::size_t count = std::min(kBlock, elements - start);
-    toFloat(in + start * dtypeBytes(from), from, count, block.data());
-    fromFloat(block.data(), count, to, out + start * dtypeBytes(to));
-  }
-}
 
 class Cast : public Codec {
  public:
@@ -37,14 +19,29 @@ class Cast : public Codec {
 
   Encoded encode(const CodecContext&, const CodecState&, CutContext&, const TensorView& view,
                  std::span<std::byte> out) const override {
-    convert(view.data, view.spec.dtype, view.spec.elements(), wireType_, out.data());
-    return {maxEncodedBytes(view.spec), nullptr};
+    const std::size_t bytes = maxEncodedBytes(view.spec);
+    if (view.spec.dtype == wireType_) {
+      if (bytes > 0) std::memcpy(out.data(), view.data, bytes);
+    } else {
+      forEachPiece(view.data, view.spec.dtype, view.spec.elements(),
+                   [&](std::size_t start, std::size_t count, const float* values) {
+                     fromFloat(values, count, wireType_, &out[start * dtypeBytes(wireType_)]);
+                   });
+    }
+    return {bytes, nullptr};
   }
 
   CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
                     std::span<const std::byte> bytes, MutableTensorView out) const override {
     checkPayloadSize(*this, context.key, bytes.size(), maxEncodedBytes(out.spec));
-    convert(bytes.data(), wireType_, out.spec.elements(), out.spec.dtype, out.data);
+    if (out.spec.dtype == wireType_) {
+      if (!bytes.empty()) std::memcpy(out.data, bytes.data(), bytes.size());
+    } else {
+      makeEachPiece(out.data, out.spec.dtype, out.spec.elements(),
+                    [&](std::size_t start, std::size_t count, float* values) {
+                      toFloat(&bytes[start * dtypeBytes(wireType_)], wireType_, count, values);
+                    });
+    }
     return nullptr;
   }
 

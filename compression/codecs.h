@@ -2,7 +2,9 @@
 // one error of every decoder.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "common/codec/codec.h"
@@ -15,9 +17,15 @@ std::unique_ptr<Codec> makeFp16(const CodecSpec& spec);
 std::unique_ptr<Codec> makeBf16(const CodecSpec& spec);
 std::unique_ptr<Codec> makeUniform(const CodecSpec& spec);
 
+// Whether no element is NaN or infinite.
+bool isFinite(const TensorView& view);
+
 // Throws ProtocolError "bad-payload"; `fault` says what does not fit.
 [[noreturn]] void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault);
 // Throws it where a payload's length, which the tensor's spec fixes, is another.
 void checkPayloadSize(const Codec& codec, const Key& key, std::size_t bytes, std::size_t expected);
+// Throws it for a payload whose first byte, its format, is not one of this tensor's.
+[[noreturn]] void throwBadFormat(const Codec& codec, const Key& key,
+                                 std::span<const std::byte> bytes, const MutableTensorView& out);
 
 }  // namespace cleave

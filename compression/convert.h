@@ -1,7 +1,6 @@
-// Conversions between fp32 and the 16-bit formats: round to nearest, ties to even, the same bits on
-// every instruction set. NaN stays NaN (narrowing makes it quiet and keeps its payload's top bits),
-// infinities stay, what is too large becomes infinity, subnormals are exact. Pointers need no
-// alignment.
+// Tensors of any dtype as fp32: round to nearest, ties to even, the same bits on every instruction
+// set. NaN stays NaN (narrowing makes it quiet and keeps its payload's top bits), infinities stay,
+// what is too large becomes infinity, subnormals are exact. Pointers need no alignment.
 #pragma once
 
 #include <cstddef>
@@ -14,5 +13,7 @@ namespace cleave {
 void toFloat(const std::byte* in, DType dtype, std::size_t elements, float* out);
 // Writes `elements` values of `dtype` to `out`. The ranges must not overlap.
 void fromFloat(const float* in, std::size_t elements, DType dtype, std::byte* out);
+// The greatest finite value.
+float largestOf(DType dtype);
 
 }  // namespace cleave

@@ -7,6 +7,8 @@
 
 #include "common/core/config.h"
 #include "compression/codecs.h"
+#include "compression/kernels/kernels.h"
+#include "compression/pieces.h"
 
 namespace cleave {
 namespace {
@@ -54,6 +56,22 @@ void checkPayloadSize(const Codec& codec, const Key& key, std::size_t bytes, std
   if (bytes == expected) return;
   throwBadPayload(codec, key,
                   std::to_string(bytes) + " bytes came, " + std::to_string(expected) + " are due");
+}
+
+void throwBadFormat(const Codec& codec, const Key& key, std::span<const std::byte> bytes,
+                    const MutableTensorView& out) {
+  throwBadPayload(codec, key,
+                  "format " + std::to_string(std::to_integer<int>(bytes[0])) +
+                      " does not belong to " + toString(out.spec));
+}
+
+bool isFinite(const TensorView& view) {
+  bool finite = true;
+  forEachPiece(view.data, view.spec.dtype, view.spec.elements(),
+               [&](std::size_t, std::size_t count, const float* values) {
+                 finite = finite && kernels::rangeOf(values, count).finite;
+               });
+  return finite;
 }
 
 }  // namespace cleave

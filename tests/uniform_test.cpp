@@ -253,10 +253,3 @@ TEST_CASE("a format byte that the tensor does not have is refused") {
     }
   }
 }
-
-TEST_CASE("a NaN in a tensor that travels as it is is refused") {
-  const Tensor tensor = tensorOf({1.0f});
-  Bytes bytes = encode(*uniform(8), tensor);
-  bytes[3] = bytes[4] = std::byte{0xff};
-  CHECK_THROWS_AS(decode(*uniform(8), bytes, tensor.spec), ProtocolError);
-}

@@ -106,20 +106,26 @@ std::string rangeText(int least, int greatest) {
   return "an integer from " + std::to_string(least) + " to " + std::to_string(greatest);
 }
 
-std::optional<int> readInteger(const CodecSpec& spec, std::string_view key, int least,
-                               int greatest) {
+// The parameter's text, or nullptr.
+const std::string* find(const CodecSpec& spec, std::string_view key) {
   const auto found = std::find_if(spec.parameters.begin(), spec.parameters.end(),
                                   [&](const auto& parameter) { return parameter.first == key; });
-  if (found == spec.parameters.end()) return std::nullopt;
-  const std::string& text = found->second;
+  return found == spec.parameters.end() ? nullptr : &found->second;
+}
+
+std::optional<int> readInteger(const CodecSpec& spec, std::string_view key, int least,
+                               int greatest) {
+  const std::string* const found = find(spec, key);
+  if (!found) return std::nullopt;
+  const std::string& text = *found;
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least ||
       value > greatest) {
     throw UsageError("bad-codec-spec",
-                     "codec " + spec.name + ": " + found->first + "=" + text + " is not " +
+                     "codec " + spec.name + ": " + std::string(key) + "=" + text + " is not " +
                          rangeText(least, greatest),
-                     "give " + found->first + " " + rangeText(least, greatest));
+                     "give " + std::string(key) + " " + rangeText(least, greatest));
   }
   return value;
 }
@@ -160,6 +166,23 @@ int CodecParameters::integer(std::string_view key, int least, int greatest) {
       "bad-codec-spec",
       "codec " + spec_.name + " needs " + std::string(key) + ", " + rangeText(least, greatest),
       "write " + spec_.name + ":" + std::string(key) + "=" + std::to_string(greatest));
+}
+
+std::size_t CodecParameters::choice(std::string_view key, std::span<const std::string_view> choices,
+                                    std::size_t defaultChoice) {
+  known_.emplace_back(key);
+  const std::string* const text = find(spec_, key);
+  if (!text) return defaultChoice;
+  const auto chosen = std::find(choices.begin(), choices.end(), *text);
+  if (chosen != choices.end()) return static_cast<std::size_t>(chosen - choices.begin());
+  const std::vector<std::string> names(choices.begin(), choices.end());
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  const std::string nearest = nearestName(*text, names);
+  throw UsageError(
+      "bad-codec-spec",
+      "codec " + spec_.name + ": " + std::string(key) + "=" + *text + " is not one of " + list,
+      (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list);
 }
 
 void CodecParameters::finish() const {

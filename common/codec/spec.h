@@ -6,7 +6,9 @@
 //   value     = 1*( letter / digit / "." / "-" / "_" )
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,6 +37,9 @@ class CodecParameters {
   // form).
   int integer(std::string_view key, int least, int greatest, int defaultValue);
   int integer(std::string_view key, int least, int greatest);
+  // The place of the value among `choices`. Throws UsageError where it is none of them.
+  std::size_t choice(std::string_view key, std::span<const std::string_view> choices,
+                     std::size_t defaultChoice);
   void finish() const;
 
  private:
