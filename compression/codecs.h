@@ -16,6 +16,7 @@ std::unique_ptr<Codec> makeNone(const CodecSpec& spec);
 std::unique_ptr<Codec> makeFp16(const CodecSpec& spec);
 std::unique_ptr<Codec> makeBf16(const CodecSpec& spec);
 std::unique_ptr<Codec> makeUniform(const CodecSpec& spec);
+std::unique_ptr<Codec> makeBlock(const CodecSpec& spec);
 
 // Whether no element is NaN or infinite.
 bool isFinite(const TensorView& view);

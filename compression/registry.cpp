@@ -13,13 +13,16 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 4> kCodecs = {{
+constexpr std::array<CodecRow, 5> kCodecs = {{
     {"none", "", "the values as they are", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; above 65504 becomes infinity", "fp16", makeFp16, true},
     {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
      true},
     {"uniform", "bits=1..16", "2^bits even steps from a tensor's least value to its greatest",
      "uniform:bits=8", makeUniform, true},
+    {"block", "bits=1..8,size=32..1024,header=bf16|fp16,rounding=nearest|stochastic",
+     "2^bits even steps from the least value to the greatest of each 64 (or size) values",
+     "block:bits=8", makeBlock, true},
 }};
 
 }  // namespace

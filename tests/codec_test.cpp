@@ -23,6 +23,10 @@ std::vector<std::string> contractSpecs() {
   for (const CodecRow& row : codecTable()) specs.emplace_back(row.example);
   for (const char* bits : {"1", "3", "4", "12", "16"})
     specs.push_back("uniform:bits=" + std::string(bits));
+  for (const char* parameters :
+       {"bits=1", "bits=3", "bits=4,size=32", "bits=5,size=1024", "bits=2,rounding=stochastic",
+        "bits=8,header=fp16", "bits=7,size=128,header=fp16,rounding=stochastic"})
+    specs.push_back("block:" + std::string(parameters));
   return specs;
 }
 
@@ -238,7 +242,9 @@ TEST_CASE("an unknown codec is refused with the nearest name and the list") {
 TEST_CASE("parameters that a codec does not have are refused") {
   const std::string text =
       GENERATE("none:bits=8", "fp16:x=1", "bf16(none)", "uniform", "uniform:bits=0",
-               "uniform:bits=17", "uniform:bit=8,bits=8", "uniform:bits=8(none)");
+               "uniform:bits=17", "uniform:bit=8,bits=8", "uniform:bits=8(none)", "block",
+               "block:bits=9", "block:bits=8,size=48", "block:bits=8,header=fp8",
+               "block:bits=8,rounding=up", "block:bits=8(none)");
   INFO(text);
   try {
     makeCodec(text);

@@ -1,0 +1,188 @@
+// `block:bits=B,size=S,header=bf16|fp16,rounding=nearest|stochastic`: blocks of S values that lie
+// side by side in memory, each on a grid of its own with 2^B values.
+//
+//   payload = nothing                              for a tensor without elements
+//           | 0x00, the tensor's own bytes         where packing would not make it shorter
+//           | 0x01, a header a block, then codes   the last block may have fewer than S values
+//   header  = min: bf16 or fp16, step: likewise
+//   codes   = B bits a value, lowest bit and byte first, without gaps; the last byte is filled up
+//             with zeros
+//
+// Which of the three, and so the length, follows from the tensor's spec. In fp32, rounded as IEEE
+// 754 says:
+//
+//   min   = the block's least value, rounded down to the header's type; +0 rather than -0
+//   step  = (greatest - min) / (2^B - 1), at least 2^-126 unless 0, rounded up to the header's type
+//   code  = (value - min) * (1 / step), bounded to 0…2^B - 1 and rounded to the nearest, ties to
+//   even value = min + step * code, bounded to the finite values of the tensor's type
+//
+// So multiplying a tensor by a power of two changes its bf16 headers' exponents and no code, as
+// long as nothing is subnormal or infinite. min and step beyond the header's type are the greatest
+// finite one. Where greatest - min overflows, code is (value - min) / step in double; where step *
+// (2^B - 1) does, so is value.
+//
+// Stochastic rounding: code = floor((value - min) * (1 / step) + u), u in [0, 1) a function of
+// seed, phase, step, micro-batch, flow and the element's place, so that codes are right on average.
+// The decoder does not know of it. Evaluation rounds to nearest.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "common/core/random.h"
+#include "compression/codecs.h"
+#include "compression/kernels/kernels.h"
+#include "compression/pieces.h"
+#include "compression/raw.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::byte kPacked{1};
+constexpr std::size_t kFormatBytes = 1;
+constexpr int kLeastSize = 32;
+constexpr int kMostSize = 1024;
+static_assert(kPieceElements % kMostSize == 0);
+
+class Block : public Codec {
+ public:
+  explicit Block(const kernels::BlockFormat& format) : format_(format) {}
+
+  std::string spec() const override {
+    std::string text = "block:bits=" + std::to_string(format_.bits);
+    const kernels::BlockFormat defaults;
+    if (format_.size != defaults.size) text += ",size=" + std::to_string(format_.size);
+    if (format_.halfHeader) text += ",header=fp16";
+    if (format_.stochastic) text += ",rounding=stochastic";
+    return text;
+  }
+
+  // What a payload has exactly.
+  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
+    return isPacked(spec) ? packedPayloadBytes(spec) : rawPayloadBytes(spec);
+  }
+
+  Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
+                 const TensorView& view, std::span<std::byte> out) const override {
+    if (!isPacked(view.spec)) {
+      if (!isFinite(view)) throw NonFiniteError(context.key);
+      return encodeRaw(view, out);
+    }
+    kernels::BlockFormat format = format_;
+    format.stochastic = format_.stochastic && context.key.phase == Phase::train;
+    if (format.stochastic) {
+      const Key& key = context.key;
+      const RandomKey random =
+          randomKey(context.seed, "block", {key.step, key.i, static_cast<std::uint64_t>(key.flow)});
+      format.keyLow = random.low;
+      format.keyHigh = random.high;
+    }
+    out[0] = kPacked;
+    std::byte* const headers = out.data() + kFormatBytes;
+    std::byte* const codes = headers + headerBytes(view.spec.elements());
+    bool finite = true;
+    forEachPiece(view.data, view.spec.dtype, view.spec.elements(),
+                 [&](std::size_t start, std::size_t count, const float* values) {
+                   finite = finite && encodePiece(format, start, count, values, headers, codes);
+                 });
+    if (!finite) throw NonFiniteError(context.key);
+    return {packedPayloadBytes(view.spec), nullptr};
+  }
+
+  CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
+                    std::span<const std::byte> bytes, MutableTensorView out) const override {
+    if (decodeRaw(bytes, out)) return nullptr;
+    checkPayloadSize(*this, context.key, bytes.size(), maxEncodedBytes(out.spec));
+    if (bytes[0] != kPacked || !isPacked(out.spec)) throwBadFormat(*this, context.key, bytes, out);
+    const std::byte* const headers = bytes.data() + kFormatBytes;
+    const std::byte* const codes = headers + headerBytes(out.spec.elements());
+    const float limit = largestOf(out.spec.dtype);
+    bool valid = true;
+    makeEachPiece(out.data, out.spec.dtype, out.spec.elements(),
+                  [&](std::size_t start, std::size_t count, float* values) {
+                    valid = valid && decodePiece(start, count, headers, codes, limit, values);
+                  });
+    if (!valid) {
+      throwBadPayload(*this, context.key,
+                      "a block's min is not finite, or its step is negative or not finite");
+    }
+    return nullptr;
+  }
+
+ private:
+  std::size_t headerBytes(std::size_t elements) const {
+    return (elements + format_.size - 1) / format_.size * kernels::kBlockHeaderBytes;
+  }
+  std::size_t packedPayloadBytes(const TensorSpec& spec) const {
+    const std::size_t elements = spec.elements();
+    return kFormatBytes + headerBytes(elements) + kernels::packedBytes(elements, format_.bits);
+  }
+  bool isPacked(const TensorSpec& spec) const {
+    return packedPayloadBytes(spec) < rawPayloadBytes(spec);
+  }
+
+  // Starts at whole blocks; ends at one too, or at the tensor's end. False where a value is not
+  // finite.
+  bool encodePiece(const kernels::BlockFormat& format, std::size_t start, std::size_t count,
+                   const float* values, std::byte* headers, std::byte* codes) const {
+    headers += headerBytes(start);
+    codes += kernels::packedBytes(start, format.bits);
+    const std::size_t blocks = count / format.size;
+    if (!kernels::encodeBlocks(values, blocks, format, start, headers, codes)) return false;
+    const std::size_t whole = blocks * format.size;
+    const std::size_t rest = count - whole;
+    if (rest == 0) return true;
+    // The last block is filled up with a value of its own, which changes neither min nor step.
+    std::array<float, kMostSize> padded;
+    std::array<std::byte, kMostSize> packed;
+    std::fill_n(std::copy_n(values + whole, rest, padded.begin()), format.size - rest,
+                values[whole]);
+    if (!kernels::encodeBlocks(padded.data(), 1, format, start + whole,
+                               headers + headerBytes(whole), packed.data()))
+      return false;
+    const std::size_t bytes = kernels::packedBytes(rest, format.bits);
+    const std::size_t used = rest * static_cast<std::size_t>(format.bits) % 8;  // bits of the last
+    if (used > 0) packed[bytes - 1] &= static_cast<std::byte>((1 << used) - 1);
+    std::memcpy(codes + kernels::packedBytes(whole, format.bits), packed.data(), bytes);
+    return true;
+  }
+
+  bool decodePiece(std::size_t start, std::size_t count, const std::byte* headers,
+                   const std::byte* codes, float limit, float* values) const {
+    headers += headerBytes(start);
+    codes += kernels::packedBytes(start, format_.bits);
+    const std::size_t blocks = count / format_.size;
+    if (!kernels::decodeBlocks(headers, codes, blocks, format_, limit, values)) return false;
+    const std::size_t whole = blocks * format_.size;
+    const std::size_t rest = count - whole;
+    if (rest == 0) return true;
+    std::array<float, kMostSize> padded;
+    std::array<std::byte, kMostSize> packed = {};
+    std::memcpy(packed.data(), codes + kernels::packedBytes(whole, format_.bits),
+                kernels::packedBytes(rest, format_.bits));
+    if (!kernels::decodeBlocks(headers + headerBytes(whole), packed.data(), 1, format_, limit,
+                               padded.data()))
+      return false;
+    std::copy_n(padded.begin(), rest, values + whole);
+    return true;
+  }
+
+  const kernels::BlockFormat format_;
+};
+
+}  // namespace
+
+std::unique_ptr<Codec> makeBlock(const CodecSpec& spec) {
+  CodecParameters parameters(spec);
+  kernels::BlockFormat format;
+  format.bits = parameters.integer("bits", 1, 8);
+  constexpr std::array<std::string_view, 6> kSizes = {"32", "64", "128", "256", "512", "1024"};
+  format.size = std::size_t{kLeastSize} << parameters.choice("size", kSizes, 1);
+  constexpr std::array<std::string_view, 2> kHeaders = {"bf16", "fp16"};
+  format.halfHeader = parameters.choice("header", kHeaders, 0) == 1;
+  constexpr std::array<std::string_view, 2> kRoundings = {"nearest", "stochastic"};
+  format.stochastic = parameters.choice("rounding", kRoundings, 0) == 1;
+  parameters.finish();
+  return std::make_unique<Block>(format);
+}
+
+}  // namespace cleave

@@ -1,0 +1,260 @@
+// `block`: its layout to the byte, its accuracy, and what scaling, rounding and the ends of the
+// number range do to it.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "common/core/random.h"
+#include "compression/registry.h"
+#include "tests/codec_tensors.h"
+
+using namespace cleave;
+using namespace cleave::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr float kLargest = std::numeric_limits<float>::max();
+
+std::unique_ptr<Codec> block(const std::string& parameters) {
+  return makeCodec("block:" + parameters);
+}
+
+std::vector<float> normal(std::size_t elements) {
+  std::vector<float> values(elements);
+  fillNormal(randomKey(3, "block-test"), values);
+  return values;
+}
+
+std::vector<float> roundTrip(const std::string& parameters, const std::vector<float>& values,
+                             DType dtype = DType::f32) {
+  const Tensor tensor = tensorOf(values, dtype);
+  const std::unique_ptr<Codec> codec = block(parameters);
+  return valuesOf(decode(*codec, encode(*codec, tensor), tensor.spec));
+}
+
+std::uint16_t shortAt(const Bytes& bytes, std::size_t place) {
+  std::uint16_t value;
+  std::memcpy(&value, &bytes[place], sizeof value);
+  return value;
+}
+
+// Signal to noise in dB.
+double snr(const std::vector<float>& values, const std::vector<float>& decoded) {
+  double signal = 0;
+  double noise = 0;
+  for (std::size_t j = 0; j < values.size(); ++j) {
+    signal += double{values[j]} * double{values[j]};
+    noise += std::pow(double{values[j]} - double{decoded[j]}, 2);
+  }
+  return 10 * std::log10(signal / noise);
+}
+
+Bytes encodeAt(const Codec& codec, const Tensor& tensor, std::uint64_t seed, const Key& key) {
+  Bytes out(codec.maxEncodedBytes(tensor.spec));
+  CutContext cut;
+  codec.encode({seed, key}, nullptr, cut, tensor.view(), out);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("the bytes of a small block are those of the documented layout") {
+  // 35 values: 0, 1, 2, 3, 0, 1, ...; the second block has three.
+  std::vector<float> values;
+  for (int j = 0; j < 35; ++j) values.push_back(static_cast<float>(j % 4));
+  const Bytes bytes = encode(*block("bits=2,size=32"), tensorOf(values));
+  REQUIRE(bytes.size() == 1 + 2 * 4 + 9);
+  CHECK(bytes[0] == std::byte{1});
+  CHECK(shortAt(bytes, 1) == 0);       // min 0
+  CHECK(shortAt(bytes, 3) == 0x3f80);  // step 1
+  CHECK(shortAt(bytes, 5) == 0);
+  CHECK(shortAt(bytes, 7) == 0x3f2b);  // 2/3, rounded up
+  for (std::size_t j = 0; j < 8; ++j) CHECK(bytes[9 + j] == std::byte{0xe4});
+  CHECK(bytes[17] == std::byte{0x34});  // codes 0, 1, 3; two bits of filling
+}
+
+TEST_CASE("headers round min down and step up, so that no value falls outside") {
+  const std::vector<float> values = normal(64 * 100);
+  for (const std::string header : {"bf16", "fp16"}) {
+    const Bytes bytes = encode(*block("bits=4,header=" + header), tensorOf(values));
+    for (std::size_t b = 0; b < 100; ++b) {
+      float grid[2];
+      toFloat(&bytes[1 + 4 * b], header == "bf16" ? DType::bf16 : DType::f16, 2, grid);
+      const auto [least, greatest] =
+          std::minmax_element(values.begin() + static_cast<std::ptrdiff_t>(64 * b),
+                              values.begin() + static_cast<std::ptrdiff_t>(64 * (b + 1)));
+      REQUIRE(grid[0] <= *least);
+      REQUIRE(grid[0] + 15 * grid[1] >= *greatest * (1 - 1e-6f) - 1e-6f);
+      REQUIRE(grid[0] >= *least - std::abs(*least) / 128);
+      REQUIRE(grid[1] <= (*greatest - *least + std::abs(*least) / 128) / 15 * (1 + 1.0f / 128));
+    }
+  }
+}
+
+TEST_CASE("a power of two over the tensor changes no code with bf16 headers") {
+  const std::vector<float> values = normal(64 * 50 + 17);
+  const std::size_t headers = 1 + 51 * 4;
+  for (const std::string parameters :
+       {"bits=8", "bits=4", "bits=2", "bits=3,rounding=stochastic"}) {
+    const std::unique_ptr<Codec> codec = block(parameters);
+    const Bytes expected = encode(*codec, tensorOf(values));
+    for (int exponent = -40; exponent <= 40; ++exponent) {
+      std::vector<float> scaled = values;
+      for (float& value : scaled) value = std::ldexp(value, exponent);
+      const Bytes bytes = encode(*codec, tensorOf(scaled));
+      REQUIRE(std::equal(bytes.begin() + static_cast<std::ptrdiff_t>(headers), bytes.end(),
+                         expected.begin() + static_cast<std::ptrdiff_t>(headers)));
+    }
+  }
+}
+
+TEST_CASE("small gradients keep their accuracy with bf16 headers and lose it with fp16") {
+  std::vector<float> values = normal(64 * 200);
+  const auto at = [&](float scale, const std::string& header) {
+    std::vector<float> scaled = values;
+    for (float& value : scaled) value *= scale;
+    return snr(scaled, roundTrip("bits=8,header=" + header, scaled));
+  };
+  CHECK(at(1, "bf16") > 42);
+  CHECK(at(1e-6f, "bf16") == Approx(at(1, "bf16")).margin(0.5));
+  CHECK(at(1e-30f, "bf16") == Approx(at(1, "bf16")).margin(0.5));
+  CHECK(at(1, "fp16") > 42);
+  CHECK(at(1e-8f, "fp16") < 10);
+}
+
+TEST_CASE("no value moves by more than half a step, nor by a step where rounding is stochastic") {
+  const std::vector<float> values = normal(64 * 100 + 5);
+  for (const int bits : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    for (const bool stochastic : {false, true}) {
+      const std::string parameters =
+          "bits=" + std::to_string(bits) + (stochastic ? ",rounding=stochastic" : "");
+      const Bytes bytes = encode(*block(parameters), tensorOf(values));
+      const std::vector<float> decoded = roundTrip(parameters, values);
+      for (std::size_t j = 0; j < values.size(); ++j) {
+        float step;
+        toFloat(&bytes[1 + j / 64 * 4 + 2], DType::bf16, 1, &step);
+        REQUIRE(std::abs(values[j] - decoded[j]) <= step * (stochastic ? 1.0f : 0.5f) + 1e-6f);
+      }
+    }
+  }
+}
+
+TEST_CASE("values of ReLU6 whose block spans 0 to 6 come back within a bf16 step") {
+  std::vector<float> values(64, 0.0f);
+  values[5] = 6;
+  values[6] = 3;
+  const std::vector<float> decoded = roundTrip("bits=8", values);
+  CHECK(decoded[0] == 0);
+  CHECK(decoded[5] == Approx(6).epsilon(0.005));
+}
+
+TEST_CASE("constants that the header holds come back exactly, others within 2^-8 of themselves") {
+  for (const float constant : {0.0f, 6.0f, -2.5f, 0x1p-100f})
+    CHECK(roundTrip("bits=4", std::vector<float>(100, constant)) ==
+          std::vector<float>(100, constant));
+  for (const float constant : {0.1f, -7.3f, 3e38f, -3e38f}) {
+    for (const float value : roundTrip("bits=4", std::vector<float>(100, constant)))
+      REQUIRE(std::abs(value - constant) <= std::abs(constant) * 0x1p-8f);
+  }
+}
+
+TEST_CASE("stochastic rounding is right on average and differs between keys") {
+  // Each block spans 0 to 3, and the rest is 1.25: codes 1 and 2, three to one.
+  std::vector<float> values(64 * 1000, 1.25f);
+  for (std::size_t b = 0; b < 1000; ++b) values[64 * b] = 0, values[64 * b + 1] = 3;
+  const std::vector<float> decoded = roundTrip("bits=2,rounding=stochastic", values);
+  double sum = 0;
+  for (const float value : decoded) {
+    REQUIRE((value == 0 || value == 1 || value == 2 || value == 3));
+    sum += value;
+  }
+  CHECK(sum / static_cast<double>(values.size()) == Approx((1.25 * 62 + 3) / 64).epsilon(0.005));
+
+  const std::unique_ptr<Codec> codec = block("bits=2,rounding=stochastic");
+  const Tensor tensor = tensorOf(values);
+  const Bytes bytes = encodeAt(*codec, tensor, 7, kKey);
+  CHECK(encodeAt(*codec, tensor, 7, kKey) == bytes);
+  CHECK(encodeAt(*codec, tensor, 8, kKey) != bytes);
+  for (const Key& other :
+       {Key{Phase::train, 4, 1, Flow::gradient0}, Key{Phase::train, 3, 2, Flow::gradient0},
+        Key{Phase::train, 3, 1, Flow::gradient1}})
+    CHECK(encodeAt(*codec, tensor, 7, other) != bytes);
+}
+
+TEST_CASE("evaluation rounds to nearest") {
+  const Tensor tensor = tensorOf(normal(1000));
+  const Key eval{Phase::eval, 3, 1, Flow::activation0};
+  CHECK(encodeAt(*block("bits=3,rounding=stochastic"), tensor, 7, eval) ==
+        encodeAt(*block("bits=3"), tensor, 7, eval));
+}
+
+TEST_CASE("values whose range overflows fp32, or the tensor's type, stay finite and close") {
+  for (const std::string parameters : {"bits=8", "bits=4", "bits=1"}) {
+    std::vector<float> values = normal(200);
+    for (float& value : values) value *= 1e37f;
+    values[7] = -kLargest;
+    values[8] = kLargest;
+    const int top = (1 << std::stoi(parameters.substr(5))) - 1;
+    const std::vector<float> decoded = roundTrip(parameters, values);
+    for (std::size_t j = 0; j < 64; ++j) {
+      REQUIRE(std::isfinite(decoded[j]));
+      REQUIRE(std::abs(double{values[j]} - double{decoded[j]}) <=
+              2.0 * kLargest / top * 0.51 + (top == 1 ? kLargest : 0.005 * kLargest));
+    }
+  }
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    std::vector<float> values(100, largestOf(dtype));
+    values[3] = -largestOf(dtype);
+    values[70] = 0.5f;
+    for (const std::string parameters : {"bits=8", "bits=3", "bits=8,header=fp16"})
+      for (const float value : roundTrip(parameters, values, dtype)) REQUIRE(std::isfinite(value));
+  }
+}
+
+TEST_CASE("a tensor without elements has no payload, and one that would grow travels as it is") {
+  CHECK(encode(*block("bits=8"), tensorOf({})).empty());
+  const Tensor tensor = tensorOf({-0.0f});
+  const Bytes bytes = encode(*block("bits=8"), tensor);
+  CHECK(bytes.size() == 5);
+  CHECK(bytes[0] == std::byte{0});
+  CHECK(decode(*block("bits=8"), bytes, tensor.spec).bytes == tensor.bytes);
+  CHECK(encode(*block("bits=8"), tensorOf({1, 2}))[0] == std::byte{1});
+}
+
+TEST_CASE("hostile headers are refused with the key") {
+  const Tensor tensor = tensorOf(normal(150));
+  for (const std::string header : {"bf16", "fp16"}) {
+    const std::unique_ptr<Codec> codec = block("bits=8,header=" + header);
+    const Bytes good = encode(*codec, tensor);
+    for (std::size_t b = 0; b < 3; ++b) {
+      for (const std::uint16_t pattern : {0x7f80, 0x7fff, 0xff80, 0xffff}) {
+        for (const std::size_t field : {0, 2}) {
+          Bytes bytes = good;
+          std::memcpy(&bytes[1 + 4 * b + field], &pattern, 2);
+          CHECK_THROWS_WITH(decode(*codec, bytes, tensor.spec),
+                            Contains("gradient/0") && Contains("not finite"));
+        }
+      }
+      Bytes bytes = good;
+      bytes[1 + 4 * b + 3] |= std::byte{0x80};  // a negative step
+      CHECK_THROWS_AS(decode(*codec, bytes, tensor.spec), ProtocolError);
+    }
+  }
+}
+
+TEST_CASE("any finite header decodes to finite values of the tensor's type") {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const Tensor tensor = tensorOf(normal(64), dtype);
+    const std::unique_ptr<Codec> codec = block("bits=8");
+    Bytes bytes = encode(*codec, tensor);
+    for (const std::uint16_t min : {0x7f7f, 0xff7f, 0x0000}) {
+      for (const std::uint16_t step : {0x7f7f, 0x7c00, 0x0001}) {
+        std::memcpy(&bytes[1], &min, 2);
+        std::memcpy(&bytes[3], &step, 2);
+        for (const float value : valuesOf(decode(*codec, bytes, tensor.spec)))
+          REQUIRE(std::isfinite(value));
+      }
+    }
+  }
+}
