@@ -13,17 +13,18 @@
 //
 //   min   = the block's least value, rounded down to the header's type; +0 rather than -0
 //   step  = (greatest - min) / (2^B - 1), at least 2^-126 unless 0, rounded up to the header's type
-//   code  = (value - min) * (1 / step), bounded to 0…2^B - 1 and rounded to the nearest, ties to
-//   even value = min + step * code, bounded to the finite values of the tensor's type
+//   code  = (value - min) * (1 / step), rounded to the nearest, ties to even
+//   value = min + step * code, bounded to the finite values of the tensor's type
 //
 // So multiplying a tensor by a power of two changes its bf16 headers' exponents and no code, as
-// long as nothing is subnormal or infinite. min and step beyond the header's type are the greatest
-// finite one. Where greatest - min overflows, code is (value - min) / step in double; where step *
-// (2^B - 1) does, so is value.
+// long as nothing is subnormal or infinite. Where min or step would leave the header's finite
+// values, it is the nearest of them; then, and where greatest - min overflows, code is (value -
+// min) / step in double, bounded to 0…2^B - 1. Where step * (2^B - 1) overflows, value is computed
+// in double.
 //
-// Stochastic rounding: code = floor((value - min) * (1 / step) + u), u in [0, 1) a function of
-// seed, phase, step, micro-batch, flow and the element's place, so that codes are right on average.
-// The decoder does not know of it. Evaluation rounds to nearest.
+// Stochastic rounding adds u in [-1/2, 1/2) before it rounds, and bounds the code: u is a function
+// of seed, step, micro-batch, flow and the element's place (modulo 2^32), so that values are right
+// on average. The decoder does not know of it. Evaluation rounds to nearest.
 #include <algorithm>
 #include <array>
 #include <cstring>

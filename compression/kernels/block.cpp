@@ -39,29 +39,80 @@ struct Group {
   alignas(64) float min[kGroup];
   alignas(64) float inverse[kGroup];  // of the step; 0 for a step of 0
   alignas(64) float step[kGroup];
-  bool wide = false;  // a block's range overflows fp32
+  bool wide = false;  // a block is; see plain::isWide
 };
+
+struct Least {
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Min(a, b);
+  }
+};
+struct Greatest {
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Max(a, b);
+  }
+};
+
+// Of a vector whose lanes j, j + 4, j + 8, … belong together: the chosen one of each four.
+template <class D, class Choose>
+HWY_INLINE void storeFour(D d, hn::VFromD<D> v, Choose choose, float* out) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    hn::StoreU(v, d, out);
+  } else {
+    const hn::Half<D> half;
+    storeFour(half, choose(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), choose, out);
+  }
+}
+
+// The chosen lane of each of four vectors.
+template <class D, class Choose>
+HWY_INLINE void reduceFour(D d, hn::VFromD<D> v0, hn::VFromD<D> v1, hn::VFromD<D> v2,
+                           hn::VFromD<D> v3, Choose choose, float* out) {
+  const hn::Repartition<std::uint64_t, D> d64;
+  const auto v01 =
+      hn::BitCast(d64, choose(hn::InterleaveLower(d, v0, v1), hn::InterleaveUpper(d, v0, v1)));
+  const auto v23 =
+      hn::BitCast(d64, choose(hn::InterleaveLower(d, v2, v3), hn::InterleaveUpper(d, v2, v3)));
+  storeFour(d,
+            choose(hn::BitCast(d, hn::InterleaveLower(d64, v01, v23)),
+                   hn::BitCast(d, hn::InterleaveUpper(d64, v01, v23))),
+            choose, out);
+}
 
 // False where a value is not finite.
 HWY_INLINE bool findRanges(const float* values, std::size_t blocks, std::size_t size,
                            Group& group) {
   const Floats d = kFloats;
-  auto broken = hn::Zero(d);
-  for (std::size_t b = 0; b < blocks; ++b, values += size) {
-    auto least = hn::LoadU(d, values);
-    auto greatest = least;
-    broken = hn::Or(broken, hn::Sub(least, least));  // +0 just where finite
+  using V = hn::VFromD<Floats>;
+  auto sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  const auto take = [&](std::size_t b, V& least, V& greatest, V& sum) HWY_ATTR {
+    // Four at a time: behind the last block it comes again.
+    const float* const in = values + (b < blocks ? b : blocks - 1) * size;
+    least = hn::LoadU(d, in);
+    greatest = least;
+    sum = hn::Add(sum, least);
     for (std::size_t j = kLanes; j < size; j += kLanes) {
-      const auto x = hn::LoadU(d, values + j);
+      const auto x = hn::LoadU(d, in + j);
       least = hn::Min(least, x);
       greatest = hn::Max(greatest, x);
-      broken = hn::Or(broken, hn::Sub(x, x));
+      sum = hn::Add(sum, x);
     }
-    group.least[b] = hn::GetLane(hn::MinOfLanes(d, least));
-    group.greatest[b] = hn::GetLane(hn::MaxOfLanes(d, greatest));
+  };
+  for (std::size_t b = 0; b < blocks; b += 4) {
+    V least0, least1, least2, least3, most0, most1, most2, most3;
+    take(b, least0, most0, sum0);
+    take(b + 1, least1, most1, sum1);
+    take(b + 2, least2, most2, sum2);
+    take(b + 3, least3, most3, sum3);
+    reduceFour(d, least0, least1, least2, least3, Least(), group.least + b);
+    reduceFour(d, most0, most1, most2, most3, Greatest(), group.greatest + b);
   }
-  const hn::RebindToUnsigned<Floats> d32;
-  return hn::AllTrue(d32, hn::Eq(hn::BitCast(d32, broken), hn::Zero(d32)));
+  // NaN and infinity stay in a sum. Finite values may make it so too: then look closer.
+  const auto sum = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
+  const bool finite = hn::AllTrue(d, hn::Eq(hn::Sub(sum, sum), hn::Zero(d)));
+  return HWY_LIKELY(finite) || rangeOf(values, blocks * size).finite;
 }
 
 // plain::blockGrid with bf16, for all of a group. Writes all kGroup headers.
@@ -73,84 +124,102 @@ HWY_INLINE void findGrids(int top, Group& group, std::uint32_t* headers) {
   const auto upper = hn::Set(d32, 0xffff0000u);
   const auto lower = hn::Set(d32, 0x0000ffffu);
   const auto zero = hn::Zero(d);
-  auto broken = zero;
+  const auto infinity = hn::BitCast(d, hn::Set(d32, 0x7f800000u));
+  group.wide = false;
   for (std::size_t g = 0; g < kGroup; g += kLanes) {
-    const auto leastBits = hn::BitCast(d32, hn::Load(d, group.least + g));
+    const auto least = hn::Add(hn::Load(d, group.least + g), zero);
+    const auto leastBits = hn::BitCast(d32, least);
     const auto sign = hn::BitCast(d32, hn::ShiftRight<31>(hn::BitCast(di32, leastBits)));
     const auto down = hn::And(hn::Add(leastBits, hn::And(sign, lower)), upper);
     const auto min = hn::Add(hn::Max(hn::BitCast(d, down), hn::Set(d, -kLargestBf16)), zero);
     const auto range = hn::Sub(hn::Add(hn::Load(d, group.greatest + g), zero), min);
-    broken = hn::Or(broken, hn::Sub(range, range));
-    auto step = hn::Max(hn::Div(range, most), zero);
-    step = hn::IfThenZeroElse(hn::Eq(step, zero), hn::Max(step, hn::Set(d, kLeastNormal)));
+    const auto exact = hn::Max(hn::Div(range, most), zero);
+    auto step = hn::IfThenZeroElse(hn::Eq(exact, zero), hn::Max(exact, hn::Set(d, kLeastNormal)));
     const auto up = hn::And(hn::Add(hn::BitCast(d32, step), lower), upper);
     step = hn::Min(hn::BitCast(d, up), hn::Set(d, kLargestBf16));
     const auto inverse = hn::IfThenZeroElse(hn::Eq(step, zero), hn::Div(hn::Set(d, 1.0f), step));
+    const auto narrow =
+        hn::And(hn::And(hn::Le(min, least), hn::Ge(step, exact)), hn::Lt(range, infinity));
+    group.wide = group.wide || !hn::AllTrue(d, narrow);
     hn::Store(min, d, group.min + g);
     hn::Store(inverse, d, group.inverse + g);
     hn::Store(step, d, group.step + g);
-    hn::StoreU(hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, min)), hn::BitCast(d32, step)), d32,
-               headers + g);
+    const auto header = hn::Or(hn::ShiftRight<16>(hn::BitCast(d32, min)), hn::BitCast(d32, step));
+    hn::StoreU(header, d32, headers + g);
   }
-  group.wide = !hn::AllTrue(d32, hn::Eq(hn::BitCast(d32, broken), hn::Zero(d32)));
 }
 
-// The same one by one: for fp16 headers, and where a range overflows.
+// The same one by one: for fp16 headers, and where a block is wide.
 HWY_NOINLINE void findGridsPlainly(std::size_t blocks, int top, bool halfHeader, Group& group,
                                    std::uint32_t* headers) {
   group.wide = false;
   for (std::size_t b = 0; b < blocks; ++b) {
-    const float least = group.least[b] + 0.0f;
-    const float greatest = group.greatest[b] + 0.0f;
-    const Grid grid = plain::blockGrid({least, greatest, true}, top, halfHeader);
+    const Range range{group.least[b] + 0.0f, group.greatest[b] + 0.0f, true};
+    const Grid grid = plain::blockGrid(range, top, halfHeader);
     headers[b] = plain::blockHeader(grid, halfHeader);
     group.min[b] = grid.min;
     group.step[b] = grid.step;
     group.inverse[b] = grid.step > 0 ? 1.0f / grid.step : 0.0f;
-    const float range = greatest - grid.min;
-    group.wide = group.wide || !(range - range == 0);
+    group.wide = group.wide || plain::isWide(range, grid, top);
   }
 }
 
 // plain.cpp's drawFor.
-template <class D32>
-HWY_INLINE hn::VFromD<Floats> drawsFor(D32 d32, hn::VFromD<D32> x, std::uint32_t high) {
-  const hn::RebindToSigned<Floats> di32;
+template <class D>
+HWY_INLINE hn::VFromD<D> drawsFor(D d, hn::VFromD<hn::RebindToUnsigned<D> > x, std::uint32_t high) {
+  const hn::RebindToUnsigned<D> d32;
   x = hn::Xor(x, hn::ShiftRight<16>(x));
   x = hn::Mul(x, hn::Set(d32, 0x7feb352du));
   x = hn::Xor(x, hn::Set(d32, high));
   x = hn::Xor(x, hn::ShiftRight<15>(x));
   x = hn::Mul(x, hn::Set(d32, 0x846ca68bu));
-  const auto draw = hn::ConvertTo(kFloats, hn::BitCast(di32, hn::ShiftRight<16>(x)));
-  return hn::Mul(draw, hn::Set(kFloats, 0x1p-16f));
+  const auto bits = hn::Or(hn::ShiftRight<9>(x), hn::Set(d32, 0x3f800000u));
+  return hn::Sub(hn::BitCast(d, bits), hn::Set(d, 1.5f));
 }
 
-template <bool kStochastic>
-HWY_INLINE void quantizeGroup(const float* values, std::size_t blocks, const BlockFormat& format,
-                              std::uint32_t first, const Group& group, std::uint8_t* codes) {
-  const Floats d = kFloats;
-  const hn::RebindToUnsigned<Floats> d32;
-  const hn::RebindToSigned<Floats> di32;
+// Writes kOverhang bytes behind the codes at most.
+template <bool kStochastic, class D>
+HWY_INLINE void quantizeGroup(D d, const float* values, std::size_t blocks,
+                              const BlockFormat& format, std::uint32_t first, const Group& group,
+                              std::byte* codes) {
+  using Join = Joiner<D, std::uint8_t>;
+  constexpr std::size_t kWidth = hn::MaxLanes(D());
+  const hn::RebindToUnsigned<D> d32;
+  const std::size_t blockBytes = packedBytes(format.size, format.bits);
   const auto most = hn::Set(d, static_cast<float>((1 << format.bits) - 1));
   const auto noFraction = hn::Set(d, kNoFraction);
-  const auto zero = hn::Zero(d);
-  [[maybe_unused]] auto counter = hn::Iota(d32, first + format.keyLow);
+  const auto iota = hn::Iota(d32, first + format.keyLow);
+  const Join joiner;
   for (std::size_t b = 0; b < blocks; ++b) {
     const auto min = hn::Set(d, group.min[b]);
     const auto inverse = hn::Set(d, group.inverse[b]);
-    for (std::size_t j = 0; j < format.size; j += kLanes) {
-      auto exact = hn::Max(hn::Mul(hn::Sub(hn::LoadU(d, values + j), min), inverse), zero);
+    const auto rounded = [&](std::size_t j) HWY_ATTR {
+      auto exact = hn::Mul(hn::Sub(hn::LoadU(d, values + j), min), inverse);
       if constexpr (kStochastic) {
-        exact = hn::Min(hn::Add(exact, drawsFor(d32, counter, format.keyHigh)), most);
-        exact = hn::ConvertTo(d, hn::ConvertTo(di32, exact));  // towards zero
-        counter = hn::Add(counter, hn::Set(d32, static_cast<std::uint32_t>(kLanes)));
-      } else {
-        exact = hn::Min(exact, most);
+        const auto place =
+            hn::Add(iota, hn::Set(d32, static_cast<std::uint32_t>(b * format.size + j)));
+        exact = hn::Min(hn::Add(exact, drawsFor(d, place, format.keyHigh)), most);
       }
-      storeCodes(hn::Add(exact, noFraction), codes + j);
-    }
+      return hn::Add(exact, noFraction);
+    };
+    const auto make = [&](const Join& join, std::size_t j) HWY_ATTR {
+      return join(rounded(j), rounded(j + kWidth), rounded(j + 2 * kWidth),
+                  rounded(j + 3 * kWidth));
+    };
+    packRun(joiner, format.size, format.bits, make, codes);
     values += format.size;
-    codes += format.size;
+    codes += blockBytes;
+  }
+}
+
+template <class D>
+HWY_INLINE void quantizeAnyGroup(D d, const float* values, std::size_t blocks,
+                                 const BlockFormat& format, std::uint32_t first, const Group& group,
+                                 std::byte* codes) {
+  if (format.stochastic) {
+    quantizeGroup<true>(d, values, blocks, format, first, group, codes);
+  } else {
+    quantizeGroup<false>(d, values, blocks, format, first, group, codes);
   }
 }
 
@@ -188,8 +257,10 @@ bool encode(const float* values, std::size_t blocks, const BlockFormat& format, 
   const int top = (1 << format.bits) - 1;
   const std::size_t most =
       kGroupValues / format.size < kGroup ? kGroupValues / format.size : kGroup;
-  alignas(64) std::uint8_t unpacked[kGroupValues];
-  std::uint32_t words[kGroup];
+  const std::size_t blockBytes = packedBytes(format.size, format.bits);
+  using Eight = hn::CappedTag<float, 8>;  // four vectors of which are the smallest block
+  std::byte last[kGroupValues + kOverhang];
+  alignas(64) std::uint32_t words[kGroup];
   for (std::size_t b = 0; b < blocks; b += most) {
     const std::size_t here = blocks - b < most ? blocks - b : most;
     const float* const in = values + b * format.size;
@@ -200,22 +271,22 @@ bool encode(const float* values, std::size_t blocks, const BlockFormat& format, 
       findGridsPlainly(here, top, format.halfHeader, group, words);
     std::memcpy(headers + b * kBlockHeaderBytes, words, here * kBlockHeaderBytes);
 
-    std::byte* const packed = codes + packedBytes(b * format.size, format.bits);
-    std::uint8_t* const bytes =
-        format.bits == 8 ? reinterpret_cast<std::uint8_t*>(packed) : unpacked;
+    // Nothing may be written behind the last codes.
+    const bool isLast = b + here == blocks;
+    std::byte* const out = codes + b * blockBytes;
+    std::byte* const packed = isLast ? last : out;
     const auto counter = static_cast<std::uint32_t>(first + b * format.size);
-    if (format.stochastic) {
-      quantizeGroup<true>(in, here, format, counter, group, bytes);
+    if (format.size < 4 * kLanes) {
+      quantizeAnyGroup(Eight(), in, here, format, counter, group, packed);
     } else {
-      quantizeGroup<false>(in, here, format, counter, group, bytes);
+      quantizeAnyGroup(kFloats, in, here, format, counter, group, packed);
     }
+    if (isLast) std::memcpy(out, last, here * blockBytes);
     for (std::size_t w = 0; group.wide && w < here; ++w) {
-      const float range = group.greatest[w] - group.min[w];
-      if (range - range == 0) continue;
-      plain::quantizeWide(in + w * format.size, format.size, {group.min[w], group.step[w]}, top,
-                          bytes + w * format.size);
+      plain::quantizeIfWide(in + w * format.size, format,
+                            {group.least[w] + 0.0f, group.greatest[w] + 0.0f, true},
+                            {group.min[w], group.step[w]}, out + w * blockBytes);
     }
-    if (format.bits < 8) packCodes(unpacked, here * format.size, format.bits, packed);
   }
   return true;
 }

@@ -25,40 +25,115 @@ using Floats = hn::CappedTag<float, 16>;
 constexpr Floats kFloats;
 constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
 
-// Adding it to 0…2^16 rounds to an integer, ties to even, which the lowest bits of the sum then
+// Adding it to -1/2…2^16 rounds to an integer, ties to even, which the lowest bits of the sum then
 // are.
-constexpr float kNoFraction = 0x1p23f;
-constexpr std::uint32_t kNoFractionBits = 0x4b000000;
-
-// The integers of `rounded`, floats to which kNoFraction was added.
-template <class V>
-HWY_INLINE void storeCodes(V rounded, std::uint8_t* out) {
-  const hn::RebindToUnsigned<hn::DFromV<V>> d32;
-  const hn::Rebind<std::uint8_t, decltype(d32)> d8;
-  hn::StoreU(hn::TruncateTo(d8, hn::BitCast(d32, rounded)), d8, out);
-}
-
-template <class V>
-HWY_INLINE void storeCodes(V rounded, std::uint16_t* out) {
-  const hn::RebindToUnsigned<hn::DFromV<V>> d32;
-  const hn::Rebind<std::uint16_t, decltype(d32)> d16;
-  hn::StoreU(hn::TruncateTo(d16, hn::BitCast(d32, rounded)), d16, out);
-}
+constexpr float kNoFraction = 0x1.8p23f;
+constexpr std::uint32_t kNoFractionBits = 0x4b400000;
 
 // ---- Packing ----
-// Neighbours are merged in vectors, until each 64-bit word holds 8 codes (of up to 8 bits) or 4 (of
-// more) in its lowest bits. Words are then stored whole, each over the unused end of the one
-// before.
+// Vectors of rounded floats are shifted into each other, so that each 32-bit lane holds codes of 8
+// or 16 bits from as many vectors, and two shuffles bring these into the order of the values. Codes
+// of fewer bits are then merged with their neighbours, until each 64-bit word holds 8 codes (of up
+// to 8 bits) or 4 (of more) in its lowest bits. Words are stored whole, each over the unused end of
+// the one before.
 
-HWY_INLINE void storeWords(const std::uint64_t* words, std::size_t count, int bits, std::uint8_t,
-                           std::byte* out) {
-  for (std::size_t w = 0; w < count; ++w)
-    std::memcpy(out + w * static_cast<std::size_t>(bits), &words[w], 8);
+// Bytes that may be written behind packed codes.
+constexpr std::size_t kOverhang = 16;
+
+template <class D, typename Code>
+struct Joiner {
+  using D32 = hn::RebindToUnsigned<D>;
+  using D8 = hn::Repartition<std::uint8_t, D>;
+  using V = hn::VFromD<D>;
+  static constexpr std::size_t kWidth = hn::MaxLanes(D());
+  static constexpr std::size_t kVectors = 4 / sizeof(Code);
+  static constexpr std::size_t kCodes = kVectors * kWidth;
+
+  Joiner() {
+    constexpr std::size_t kUnit = sizeof(Code);
+    alignas(64) std::uint8_t bytes[4 * kWidth];
+    for (std::size_t j = 0; j < 4 * kWidth; ++j) {  // within 16 bytes: by vector, then by lane
+      const std::size_t vector = j % 16 / (4 * kUnit), lane = j % (4 * kUnit) / kUnit;
+      bytes[j] = static_cast<std::uint8_t>(4 * lane + kUnit * vector + j % kUnit);
+    }
+    withinBlocks = hn::Load(D8(), bytes);
+    alignas(64) std::uint32_t lanes[kWidth];
+    for (std::size_t j = 0; j < kWidth; ++j) {  // a vector's lanes side by side
+      const std::size_t vector = j / (kWidth / kVectors), place = j % (kWidth / kVectors);
+      lanes[j] = static_cast<std::uint32_t>(place / kUnit * 4 + vector * kUnit + place % kUnit);
+    }
+    acrossBlocks = hn::SetTableIndices(D32(), lanes);
+  }
+
+  HWY_INLINE hn::VFromD<D8> shuffled(hn::VFromD<D32> joined) const {
+    const auto blocks = hn::TableLookupBytes(hn::BitCast(D8(), joined), withinBlocks);
+    if constexpr (kWidth == 4) return blocks;
+    return hn::BitCast(D8(), hn::TableLookupLanes(hn::BitCast(D32(), blocks), acrossBlocks));
+  }
+
+  // Of floats to which kNoFraction was added.
+  HWY_INLINE hn::VFromD<D8> operator()(V v0, V v1, V v2, V v3) const {
+    const D32 d32;
+    const auto low = hn::Add(hn::BitCast(d32, v0), hn::ShiftLeft<8>(hn::BitCast(d32, v1)));
+    const auto high =
+        hn::Add(hn::ShiftLeft<16>(hn::BitCast(d32, v2)), hn::ShiftLeft<24>(hn::BitCast(d32, v3)));
+    constexpr std::uint32_t kRest = kNoFractionBits + (kNoFractionBits << 8);  // further shifted: 0
+    return shuffled(hn::Sub(hn::Add(low, high), hn::Set(d32, kRest)));
+  }
+  HWY_INLINE hn::VFromD<D8> operator()(V v0, V v1) const {
+    const D32 d32;
+    const auto both = hn::Add(hn::BitCast(d32, v0), hn::ShiftLeft<16>(hn::BitCast(d32, v1)));
+    return shuffled(hn::Sub(both, hn::Set(d32, kNoFractionBits)));
+  }
+
+  hn::VFromD<D8> withinBlocks;
+  decltype(hn::SetTableIndices(D32(), static_cast<const std::uint32_t*>(nullptr))) acrossBlocks;
+};
+
+template <class D8>
+HWY_INLINE hn::VFromD<hn::Repartition<std::uint64_t, D8>> mergeHalves(
+    hn::VFromD<hn::Repartition<std::uint32_t, D8>> x, int bits) {
+  const hn::Repartition<std::uint32_t, D8> d32;
+  const hn::Repartition<std::uint64_t, D8> d64;
+  const auto y =
+      hn::Or(hn::And(x, hn::Set(d32, 0xffff)), hn::ShiftLeftSame(hn::ShiftRight<16>(x), bits));
+  const auto z = hn::BitCast(d64, y);
+  return hn::Or(hn::And(z, hn::Set(d64, 0xffffffff)),
+                hn::ShiftLeftSame(hn::ShiftRight<32>(z), 2 * bits));
 }
 
-HWY_INLINE void storeWords(const std::uint64_t* words, std::size_t count, int bits, std::uint16_t,
-                           std::byte* out) {
-  for (std::size_t w = 0; w < count; w += 2) {
+// The codes of a joiner, `bits` each. Writes kOverhang bytes beyond at most.
+template <class D8>
+HWY_INLINE void storePacked(D8 d8, hn::VFromD<D8> codes, int bits, std::uint8_t, std::byte* out) {
+  if (bits == 8) {
+    hn::StoreU(codes, d8, reinterpret_cast<std::uint8_t*>(out));
+    return;
+  }
+  const hn::Repartition<std::uint16_t, D8> d16;
+  const hn::Repartition<std::uint32_t, D8> d32;
+  const hn::Repartition<std::uint64_t, D8> d64;
+  const auto pairs = hn::BitCast(d16, codes);
+  const auto merged =
+      hn::Or(hn::And(pairs, hn::Set(d16, 0xff)), hn::ShiftLeftSame(hn::ShiftRight<8>(pairs), bits));
+  alignas(64) std::uint64_t words[hn::MaxLanes(d64)];
+  hn::Store(mergeHalves<D8>(hn::BitCast(d32, merged), 2 * bits), d64, words);
+  for (const std::uint64_t word : words) {
+    std::memcpy(out, &word, 8);
+    out += bits;
+  }
+}
+
+template <class D8>
+HWY_INLINE void storePacked(D8 d8, hn::VFromD<D8> codes, int bits, std::uint16_t, std::byte* out) {
+  if (bits == 16) {
+    hn::StoreU(codes, d8, reinterpret_cast<std::uint8_t*>(out));
+    return;
+  }
+  const hn::Repartition<std::uint32_t, D8> d32;
+  const hn::Repartition<std::uint64_t, D8> d64;
+  alignas(64) std::uint64_t words[hn::MaxLanes(d64)];
+  hn::Store(mergeHalves<D8>(hn::BitCast(d32, codes), bits), d64, words);
+  for (std::size_t w = 0; w < hn::MaxLanes(d64); w += 2) {
     const std::uint64_t low = words[w] | words[w + 1] << (4 * bits);
     const std::uint64_t high = words[w + 1] >> (64 - 4 * bits);
     std::memcpy(out, &low, 8);
@@ -67,73 +142,14 @@ HWY_INLINE void storeWords(const std::uint64_t* words, std::size_t count, int bi
   }
 }
 
-template <class D16>
-HWY_INLINE hn::VFromD<D16> mergedPairs(D16 d16, const std::uint8_t* codes, int bits) {
-  const hn::Repartition<std::uint8_t, D16> d8;
-  const auto pairs = hn::BitCast(d16, hn::LoadU(d8, codes));
-  return hn::Or(hn::And(pairs, hn::Set(d16, 0xff)),
-                hn::ShiftLeftSame(hn::ShiftRight<8>(pairs), bits));
-}
-
-// 64 bytes of codes to words of 4 (16-bit codes) or 8.
-HWY_INLINE void mergeCodes(const std::uint8_t* codes, int bits, std::uint64_t* words) {
-  const hn::CappedTag<std::uint16_t, 32> d16;
-  const hn::RepartitionToWide<decltype(d16)> d32;
-  const hn::RepartitionToWide<decltype(d32)> d64;
-  constexpr std::size_t kBytes = 2 * hn::MaxLanes(d16);
-  for (std::size_t j = 0; j < 64; j += kBytes) {
-    const auto x16 = mergedPairs(d16, codes + j, bits);
-    const auto x32 = hn::BitCast(d32, x16);
-    const auto y32 = hn::Or(hn::And(x32, hn::Set(d32, 0xffff)),
-                            hn::ShiftLeftSame(hn::ShiftRight<16>(x32), 2 * bits));
-    const auto x64 = hn::BitCast(d64, y32);
-    const auto y64 = hn::Or(hn::And(x64, hn::Set(d64, 0xffffffff)),
-                            hn::ShiftLeftSame(hn::ShiftRight<32>(x64), 4 * bits));
-    hn::Store(y64, d64, words + j / 8);
-  }
-}
-
-HWY_INLINE void mergeCodes(const std::uint16_t* codes, int bits, std::uint64_t* words) {
-  const hn::CappedTag<std::uint16_t, 32> d16;
-  const hn::RepartitionToWide<decltype(d16)> d32;
-  const hn::RepartitionToWide<decltype(d32)> d64;
-  constexpr std::size_t kCodes = hn::MaxLanes(d16);
-  for (std::size_t j = 0; j < 32; j += kCodes) {
-    const auto x32 = hn::BitCast(d32, hn::LoadU(d16, codes + j));
-    const auto y32 = hn::Or(hn::And(x32, hn::Set(d32, 0xffff)),
-                            hn::ShiftLeftSame(hn::ShiftRight<16>(x32), bits));
-    const auto x64 = hn::BitCast(d64, y32);
-    const auto y64 = hn::Or(hn::And(x64, hn::Set(d64, 0xffffffff)),
-                            hn::ShiftLeftSame(hn::ShiftRight<32>(x64), 2 * bits));
-    hn::Store(y64, d64, words + j / 4);
-  }
-}
-
-// Writes packedBytes(count, bits). bits < 8 for codes of 8 bits, 8 < bits < 16 for those of 16.
-template <typename Code>
-HWY_NOINLINE void packCodes(const Code* codes, std::size_t count, int bits, std::byte* out) {
-  constexpr std::size_t kCodes = 64 / sizeof(Code);
-  constexpr std::size_t kOverhang = sizeof(Code) == 1 ? 8 : 16;
-  const std::byte* const end = out + packedBytes(count, bits);
-  const std::size_t step = packedBytes(kCodes, bits);
-  alignas(64) std::uint64_t words[8];
-  std::size_t j = 0;
-  for (; j + kCodes <= count && static_cast<std::size_t>(end - out) >= step + kOverhang;
-       j += kCodes) {
-    mergeCodes(codes + j, bits, words);
-    storeWords(words, 8, bits, Code{}, out);
-    out += step;
-  }
-  for (; j < count; j += kCodes) {
-    const std::size_t here = count - j < kCodes ? count - j : kCodes;
-    Code padded[kCodes] = {};
-    std::memcpy(padded, codes + j, here * sizeof(Code));
-    mergeCodes(padded, bits, words);
-    std::byte packed[64 + kOverhang];
-    storeWords(words, 8, bits, Code{}, packed);
-    std::memcpy(out, packed, packedBytes(here, bits));
-    out += step;
-  }
+// Packs `count` codes that make(first value) yields as joined vectors, kCodes at a time.
+template <class D, typename Code, typename Make>
+HWY_INLINE void packRun(const Joiner<D, Code>& joiner, std::size_t count, int bits, Make make,
+                        std::byte* out) {
+  const typename Joiner<D, Code>::D8 d8;
+  const std::size_t bytes = packedBytes(Joiner<D, Code>::kCodes, bits);
+  for (std::size_t j = 0; j < count; j += Joiner<D, Code>::kCodes, out += bytes)
+    storePacked(d8, make(joiner, j), bits, Code{}, out);
 }
 
 // ---- Unpacking ----

@@ -17,8 +17,8 @@ constexpr float kLargestHalf = 65504;
 constexpr float kLeastNormal = 0x1p-126f;
 constexpr std::size_t kMostSize = 1024;
 
-// From here on floats have no fraction bits: adding it rounds to an integer, ties to even.
-constexpr float kNoFraction = 0x1p23f;
+// Floats of this size have no fraction bits: adding it rounds to an integer, ties to even.
+constexpr float kNoFraction = 0x1.8p23f;
 
 std::uint16_t load16(const std::byte* in) {
   std::uint16_t value;
@@ -56,8 +56,8 @@ float halfUp(float value) {  // of values from +0
   return fromHalf(fromHalf(half) < value ? static_cast<std::uint16_t>(half + 1) : half);
 }
 
-// In [0, 1), in steps of 2^-16, for element j: an integer hash with full avalanche (lowbias32,
-// https://nullprogram.com/blog/2018/07/31/), keyed before and within.
+// In [-1/2, 1/2), for element j: an integer hash with full avalanche (lowbias32,
+// https://nullprogram.com/blog/2018/07/31/) without its last shift, keyed before and within.
 float drawFor(std::uint32_t j, const BlockFormat& format) {
   std::uint32_t x = j + format.keyLow;
   x ^= x >> 16;
@@ -65,7 +65,7 @@ float drawFor(std::uint32_t j, const BlockFormat& format) {
   x ^= format.keyHigh;
   x ^= x >> 15;
   x *= 0x846ca68b;
-  return static_cast<float>(x >> 16) * 0x1p-16f;
+  return std::bit_cast<float>((x >> 9) | 0x3f800000) - 1.5f;
 }
 
 }  // namespace
@@ -207,7 +207,7 @@ Grid blockGrid(Range range, int top, bool halfHeader) {
   const float most = static_cast<float>(top);
   float step = (range.greatest - grid.min) / most;
   if (!std::isfinite(step)) step = range.greatest / most - grid.min / most;
-  step = std::max(step, 0.0f);  // below where min was too small for its type
+  step = std::max(step, 0.0f);
   if (step > 0) step = std::max(step, kLeastNormal);
   grid.step = halfHeader ? halfUp(step) : bf16Up(step);
   return grid;
@@ -227,13 +227,24 @@ bool blockGridOf(const std::byte* header, bool halfHeader, Grid& grid) {
   return (min & 0x7fff) < infinity && step < infinity;
 }
 
-void quantizeWide(const float* values, std::size_t count, Grid grid, int top, std::uint8_t* codes) {
+bool isWide(Range range, Grid grid, int top) {
+  const float span = range.greatest - grid.min;
+  return !(std::isfinite(span) && grid.min <= range.least &&
+           grid.step >= span / static_cast<float>(top));
+}
+
+void quantizeIfWide(const float* values, const BlockFormat& format, Range range, Grid grid,
+                    std::byte* codes) {
+  const int top = (1 << format.bits) - 1;
+  if (!isWide(range, grid, top)) return;
   constexpr double kNoFractionDouble = 0x1p52;
-  for (std::size_t j = 0; j < count; ++j) {
+  std::array<std::uint16_t, kMostSize> block;
+  for (std::size_t j = 0; j < format.size; ++j) {
     const double exact = (double{values[j]} - double{grid.min}) / double{grid.step};
     const double bounded = std::clamp(exact, 0.0, static_cast<double>(top));
-    codes[j] = static_cast<std::uint8_t>((bounded + kNoFractionDouble) - kNoFractionDouble);
+    block[j] = static_cast<std::uint16_t>((bounded + kNoFractionDouble) - kNoFractionDouble);
   }
+  pack(block.data(), format.size, format.bits, codes);
 }
 
 void dequantizeWide(const std::byte* codes, std::size_t count, Grid grid, int bits, float limit,
@@ -251,7 +262,6 @@ bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& fo
   const int top = (1 << format.bits) - 1;
   const auto most = static_cast<float>(top);
   std::array<std::uint16_t, kMostSize> block;
-  std::array<std::uint8_t, kMostSize> wide;
   for (std::size_t b = 0; b < blocks; ++b) {
     const float* const in = values + b * format.size;
     const Range range = rangeOf(in, format.size);
@@ -260,23 +270,17 @@ bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& fo
     const std::uint32_t header = blockHeader(grid, format.halfHeader);
     std::memcpy(headers + b * kBlockHeaderBytes, &header, kBlockHeaderBytes);
     const float inverse = grid.step > 0 ? 1.0f / grid.step : 0.0f;
-    if (!std::isfinite(range.greatest - grid.min)) {
-      quantizeWide(in, format.size, grid, top, wide.data());
-      std::copy_n(wide.begin(), format.size, block.begin());
-    } else {
-      for (std::size_t j = 0; j < format.size; ++j) {
-        float exact = (in[j] - grid.min) * inverse;
-        exact = exact > 0 ? exact : 0;
-        if (format.stochastic) {
-          exact += drawFor(static_cast<std::uint32_t>(first + b * format.size + j), format);
-          block[j] = static_cast<std::uint16_t>(exact < most ? exact : most);
-        } else {
-          block[j] = static_cast<std::uint16_t>(((exact < most ? exact : most) + kNoFraction) -
-                                                kNoFraction);
-        }
-      }
+    for (std::size_t j = 0; j < format.size; ++j) {
+      float exact = (in[j] - grid.min) * inverse;
+      if (format.stochastic)
+        exact += drawFor(static_cast<std::uint32_t>(first + b * format.size + j), format);
+      // Beyond the last code by rounding only, or in a wide block, whose codes are not from here.
+      exact = std::clamp(exact, -0.5f, most);
+      block[j] = static_cast<std::uint16_t>((exact + kNoFraction) - kNoFraction);
     }
-    pack(block.data(), format.size, format.bits, codes + packedBytes(b * format.size, format.bits));
+    std::byte* const out = codes + packedBytes(b * format.size, format.bits);
+    pack(block.data(), format.size, format.bits, out);
+    quantizeIfWide(in, format, range, grid, out);
   }
   return true;
 }

@@ -34,8 +34,12 @@ Grid blockGrid(Range range, int top, bool halfHeader);
 std::uint32_t blockHeader(Grid grid, bool halfHeader);
 // The inverse. False where min is not finite, or step not finite and at least +0.
 bool blockGridOf(const std::byte* header, bool halfHeader, Grid& grid);
-// Blocks whose range overflows fp32, in double; always rounded to nearest.
-void quantizeWide(const float* values, std::size_t count, Grid grid, int top, std::uint8_t* codes);
+// Whether fp32 does not do for a block: its range overflows, or its grid, whose min and step are
+// bounded by the header's type, does not span it.
+bool isWide(Range range, Grid grid, int top);
+// Writes such a block's codes, in double and rounded to nearest; leaves others alone.
+void quantizeIfWide(const float* values, const BlockFormat& format, Range range, Grid grid,
+                    std::byte* codes);
 void dequantizeWide(const std::byte* codes, std::size_t count, Grid grid, int bits, float limit,
                     float* values);
 

@@ -24,42 +24,43 @@ void decodeGrid(const std::byte* codes, std::size_t count, Grid grid, int bits, 
 
 namespace {
 
-constexpr std::size_t kRun = 2048;  // values whose codes wait in the first-level cache to be packed
-
-template <typename Code>
-HWY_INLINE void quantizeRun(const float* values, std::size_t count, Grid grid, float top,
-                            Code* codes) {
-  const Floats d = kFloats;
-  const auto min = hn::Set(d, grid.min);
-  const auto step = hn::Set(d, grid.step);
-  const auto most = hn::Set(d, top);
-  const auto noFraction = hn::Set(d, kNoFraction);
-  const auto take = [&](const float* in, Code* out) HWY_ATTR {
-    const auto exact = hn::Div(hn::Sub(hn::LoadU(d, in), min), step);
-    storeCodes(hn::Add(hn::Min(exact, most), noFraction), out);
-  };
-  std::size_t j = 0;
-  for (; j + kLanes <= count; j += kLanes) take(values + j, codes + j);
-  if (j == count) return;
-  float padded[kLanes] = {};
-  Code few[kLanes];
-  std::memcpy(padded, values + j, (count - j) * sizeof(float));
-  take(padded, few);
-  std::memcpy(codes + j, few, (count - j) * sizeof(Code));
-}
+constexpr std::size_t kTail = 128;  // values; at least what a joiner takes at once
+static_assert(kTail % Joiner<Floats, std::uint8_t>::kCodes == 0);
 
 template <typename Code>
 HWY_INLINE void quantizeAll(const float* values, std::size_t count, Grid grid, int bits,
                             std::byte* out) {
-  const auto top = static_cast<float>((1 << bits) - 1);
-  if (bits == 8 * static_cast<int>(sizeof(Code)))
-    return quantizeRun(values, count, grid, top, reinterpret_cast<Code*>(out));
-  alignas(64) Code codes[kRun];
-  for (std::size_t start = 0; start < count; start += kRun) {
-    const std::size_t here = count - start < kRun ? count - start : kRun;
-    quantizeRun(values + start, here, grid, top, codes);
-    packCodes(codes, here, bits, out + packedBytes(start, bits));
-  }
+  using Join = Joiner<Floats, Code>;
+  const Floats d = kFloats;
+  const auto min = hn::Set(d, grid.min);
+  const auto step = hn::Set(d, grid.step);
+  const auto most = hn::Set(d, static_cast<float>((1 << bits) - 1));
+  const auto noFraction = hn::Set(d, kNoFraction);
+  const auto rounded = [&](const float* in) HWY_ATTR {
+    const auto exact = hn::Div(hn::Sub(hn::LoadU(d, in), min), step);
+    return hn::Add(hn::Min(exact, most), noFraction);
+  };
+  const Join joiner;
+  const auto packFrom = [&](const float* in, std::size_t values, std::byte* packed) HWY_ATTR {
+    const auto make = [&](const Join& join, std::size_t j) HWY_ATTR {
+      if constexpr (sizeof(Code) == 1) {
+        return join(rounded(in + j), rounded(in + j + kLanes), rounded(in + j + 2 * kLanes),
+                    rounded(in + j + 3 * kLanes));
+      } else {
+        return join(rounded(in + j), rounded(in + j + kLanes));
+      }
+    };
+    packRun(joiner, values, bits, make, packed);
+  };
+  // The last values are packed apart: nothing may be written behind them.
+  const std::size_t whole = count < kTail ? 0 : (count - kTail) / kTail * kTail;
+  packFrom(values, whole, out);
+  std::byte packed[2 * 2 * kTail + kOverhang];
+  float padded[2 * kTail] = {};
+  std::memcpy(padded, values + whole, (count - whole) * sizeof(float));
+  for (std::size_t j = count - whole; j < 2 * kTail; ++j) padded[j] = grid.min;  // code 0
+  packFrom(padded, 2 * kTail, packed);
+  std::memcpy(out + packedBytes(whole, bits), packed, packedBytes(count - whole, bits));
 }
 
 template <class AnyUnpacker, class D>
