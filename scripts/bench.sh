@@ -5,12 +5,14 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head [OPTION…]
+usage: scripts/bench.sh split|head|codecs [OPTION…]
 
   split    the demo's split (codec none, schedule priority) against the same model whole in one process
            --rounds N (5), --steps N (200), --json FILE
   head     forward and backward of MobileNetV2's head, as our daemons run it against stock LibTorch
            --rounds N (9), --repetitions N (10), --batch N (64), --json FILE
+  codecs   every codec's encode and decode, one thread, beside a read-only pass and memcpy
+           [SPEC…] (beside the table's examples), --seconds S a figure (0.5), --json FILE
   --help   this text
 
 Example: ./scripts/bench.sh split --rounds 9
@@ -20,6 +22,7 @@ TXT
 case "${1:-}" in
   split) targets=(cleave-client cleave-server bench_whole) ;;
   head) targets=(bench_head) ;;
+  codecs) targets=(bench_codecs) ;;
   -h|--help) usage; exit 0 ;;
   *) echo "bench.sh: '${1:-}' is not a benchmark" >&2; usage >&2; exit 2 ;;
 esac

@@ -32,7 +32,7 @@ packages=(
   dataset-fashion-mnist
 )
 if [ "$withTests" = 1 ]; then
-  packages+=(catch2 clang-format clang-tidy-16)
+  packages+=(catch2 libbenchmark-dev clang-format clang-tidy-16)
 fi
 
 started=$SECONDS
