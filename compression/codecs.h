@@ -17,6 +17,7 @@ std::unique_ptr<Codec> makeFp16(const CodecSpec& spec);
 std::unique_ptr<Codec> makeBf16(const CodecSpec& spec);
 std::unique_ptr<Codec> makeUniform(const CodecSpec& spec);
 std::unique_ptr<Codec> makeBlock(const CodecSpec& spec);
+std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 
 // Whether no element is NaN or infinite.
 bool isFinite(const TensorView& view);

@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 5> kCodecs = {{
+constexpr std::array<CodecRow, 6> kCodecs = {{
     {"none", "", "the values as they are", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; above 65504 becomes infinity", "fp16", makeFp16, true},
     {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
@@ -23,6 +23,8 @@ constexpr std::array<CodecRow, 5> kCodecs = {{
     {"block", "bits=1..8,size=32..1024,header=bf16|fp16,rounding=nearest|stochastic",
      "2^bits even steps from the least value to the greatest of each 64 (or size) values",
      "block:bits=8", makeBlock, true},
+    {"zstd", "level=1..19(CODEC)", "what CODEC wrote, by Zstandard where that takes off an eighth",
+     "zstd:level=3(block:bits=4)", makeZstd},
 }};
 
 }  // namespace

@@ -28,7 +28,7 @@ torchVersion=2.11.0
 packages=(
   g++ cmake ninja-build ccache mold git ca-certificates python3-venv
   libboost1.81-dev libssl-dev libprotobuf-dev protobuf-compiler
-  libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libxxhash-dev zlib1g-dev libhwy-dev
+  libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libxxhash-dev zlib1g-dev libhwy-dev libzstd-dev
   dataset-fashion-mnist
 )
 if [ "$withTests" = 1 ]; then

@@ -141,3 +141,27 @@ TEST_CASE("a codec that wraps none refuses an inner spec") {
   CHECK(error.code() == "bad-codec-spec");
   CHECK_THAT(error.what(), Contains("cannot wrap 'd:e=1'"));
 }
+
+TEST_CASE("a word is one of those that a codec names") {
+  const std::vector<std::string_view> choices = {"bf16", "fp16"};
+  const CodecSpec spec = parseCodecSpec("c:header=fp16,other=fp17");
+  CodecParameters parameters(spec);
+  CHECK(parameters.choice("header", choices, 0) == 1);
+  CHECK(parameters.choice("absent", choices, 0) == 0);
+  const UsageError error = errorOf([&] { parameters.choice("other", choices, 0); });
+  CHECK(error.code() == "bad-codec-spec");
+  CHECK(error.what() == std::string("codec c: other=fp17 is not one of bf16, fp16"));
+  CHECK(error.fix() == "did you mean fp16? known are bf16, fp16");
+}
+
+TEST_CASE("a codec that wraps another needs it") {
+  const CodecSpec spec = parseCodecSpec("c:e=1(d:f=2)");
+  CodecParameters parameters(spec);
+  parameters.integer("e", 1, 2);
+  CHECK(parameters.innerSpec() == "d:f=2");
+  CHECK_NOTHROW(parameters.finish());
+  const CodecSpec bare = parseCodecSpec("c:e=1");
+  const UsageError error = errorOf([&] { CodecParameters(bare).innerSpec(); });
+  CHECK(error.code() == "bad-codec-spec");
+  CHECK_THAT(error.fix(), Contains("c:e=1(block:bits=4)"));
+}

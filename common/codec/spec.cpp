@@ -185,6 +185,13 @@ std::size_t CodecParameters::choice(std::string_view key, std::span<const std::s
       (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list);
 }
 
+std::string CodecParameters::innerSpec() {
+  wraps_ = true;
+  if (spec_.inner) return toString(*spec_.inner);
+  throw UsageError("bad-codec-spec", "codec " + spec_.name + " needs a codec to wrap",
+                   "write it in parentheses, as in " + toString(spec_) + "(block:bits=4)");
+}
+
 void CodecParameters::finish() const {
   for (const auto& [key, value] : spec_.parameters) {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
@@ -195,8 +202,7 @@ void CodecParameters::finish() const {
                      (nearest.empty() ? "" : "did you mean " + nearest + "? ") +
                          (list.empty() ? "it takes none" : "known are " + list));
   }
-  // No codec so far wraps another.
-  if (spec_.inner) {
+  if (spec_.inner && !wraps_) {
     throw UsageError("bad-codec-spec",
                      "codec " + spec_.name + " cannot wrap '" + toString(*spec_.inner) + "'",
                      "leave out the parentheses");

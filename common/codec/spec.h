@@ -40,11 +40,14 @@ class CodecParameters {
   // The place of the value among `choices`. Throws UsageError where it is none of them.
   std::size_t choice(std::string_view key, std::span<const std::string_view> choices,
                      std::size_t defaultChoice);
+  // The spec in parentheses, for codecs that wrap another. Throws UsageError where there is none.
+  std::string innerSpec();
   void finish() const;
 
  private:
   const CodecSpec& spec_;
   std::vector<std::string> known_;
+  bool wraps_ = false;
 };
 
 }  // namespace cleave

@@ -1,0 +1,116 @@
+// `zstd:level=L(CODEC)`: what another codec wrote, compressed without loss by Zstandard (RFC 8878),
+// where that takes off an eighth or more.
+//
+//   payload = nothing                        for a tensor without elements
+//           | 0x00, the tensor's own bytes   where the tensor travels raw
+//           | 0x01, the inner codec's payload
+//           | 0x02, one Zstandard frame      with its content's size, which is the inner codec's
+//                                            payload; no checksum, no dictionary
+//
+// The same bytes for one version of libzstd. Decoding takes memory for the inner payload, whose
+// size the frame says and the inner codec's bound limits, and nothing that a frame could make
+// larger: a whole frame needs no window beside its output.
+#include <zstd.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "compression/codecs.h"
+#include "compression/raw.h"
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::byte kStored{1};
+constexpr std::byte kCompressed{2};
+
+class Zstd : public Codec {
+ public:
+  Zstd(int level, std::unique_ptr<Codec> inner) : level_(level), inner_(std::move(inner)) {}
+
+  std::string spec() const override {
+    return "zstd:level=" + std::to_string(level_) + "(" + inner_->spec() + ")";
+  }
+
+  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
+    const std::size_t most = inner_->maxEncodedBytes(spec);
+    return most == 0 ? 0 : 1 + most;
+  }
+
+  Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
+                 const TensorView& view, std::span<std::byte> out) const override {
+    std::vector<std::byte> payload(inner_->maxEncodedBytes(view.spec));
+    Encoded encoded = inner_->encode(context, state, cut, view, payload);
+    if (encoded.bytes == 0) return encoded;
+    // zstd gives up where its output would not fit. It may write behind its output, hence the copy.
+    std::vector<std::byte> frame(encoded.bytes - (encoded.bytes + 7) / 8);
+    const std::size_t bytes =
+        ZSTD_compress(frame.data(), frame.size(), payload.data(), encoded.bytes, level_);
+    const bool gains = !ZSTD_isError(bytes);
+    const std::size_t kept = gains ? bytes : encoded.bytes;
+    out[0] = gains ? kCompressed : kStored;
+    std::memcpy(out.data() + 1, gains ? frame.data() : payload.data(), kept);
+    encoded.bytes = 1 + kept;
+    return encoded;
+  }
+
+  CodecState decode(const CodecContext& context, const CodecState& state, CutContext& cut,
+                    std::span<const std::byte> bytes, MutableTensorView out) const override {
+    if (bytes.empty() || bytes[0] == kStored)
+      return decodeInner(context, state, cut, bytes.subspan(bytes.empty() ? 0 : 1), out);
+    if (bytes[0] == kCompressed) {
+      const std::vector<std::byte> payload = decompress(context.key, bytes.subspan(1), out.spec);
+      return decodeInner(context, state, cut, payload, out);
+    }
+    if (!decodeRaw(bytes, out)) throwBadFormat(*this, context.key, bytes, out);
+    return nullptr;
+  }
+
+ private:
+  CodecState decodeInner(const CodecContext& context, const CodecState& state, CutContext& cut,
+                         std::span<const std::byte> payload, const MutableTensorView& out) const {
+    try {
+      return inner_->decode(context, state, cut, payload, out);
+    } catch (const ProtocolError& error) {
+      throwBadPayload(*this, context.key, error.what());
+    }
+  }
+
+  std::vector<std::byte> decompress(const Key& key, std::span<const std::byte> frame,
+                                    const TensorSpec& spec) const {
+    const auto refuse = [&](const std::string& fault) { throwBadPayload(*this, key, fault); };
+    const unsigned long long size = ZSTD_getFrameContentSize(frame.data(), frame.size());
+    if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN)
+      refuse("it is no Zstandard frame that says its content's size");
+    const std::size_t most = inner_->maxEncodedBytes(spec);
+    if (size > most) {
+      refuse("its frame holds " + std::to_string(size) + " bytes, " + inner_->spec() +
+             " writes at most " + std::to_string(most));
+    }
+    if (ZSTD_findFrameCompressedSize(frame.data(), frame.size()) != frame.size())
+      refuse("it is not one whole Zstandard frame");
+    std::vector<std::byte> payload(size);
+    const std::size_t bytes =
+        ZSTD_decompress(payload.data(), payload.size(), frame.data(), frame.size());
+    if (ZSTD_isError(bytes)) refuse(std::string("Zstandard says: ") + ZSTD_getErrorName(bytes));
+    if (bytes != payload.size()) refuse("its frame holds fewer bytes than it says");
+    return payload;
+  }
+
+  const int level_;
+  const std::unique_ptr<Codec> inner_;
+};
+
+}  // namespace
+
+std::unique_ptr<Codec> makeZstd(const CodecSpec& spec) {
+  CodecParameters parameters(spec);
+  const int level = parameters.integer("level", 1, 19);
+  const std::string inner = parameters.innerSpec();
+  parameters.finish();
+  return std::make_unique<Zstd>(level, makeCodec(inner));
+}
+
+}  // namespace cleave
