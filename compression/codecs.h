@@ -15,6 +15,9 @@ std::unique_ptr<Codec> makeFp16(const CodecSpec& spec);
 std::unique_ptr<Codec> makeBf16(const CodecSpec& spec);
 std::unique_ptr<Codec> makeUniform(const CodecSpec& spec);
 
+std::unique_ptr<Codec> makeSort(const CodecSpec& spec);
+std::unique_ptr<Codec> makeFast(const CodecSpec& spec);
+
 // Throws ProtocolError "bad-payload"; `fault` says what does not fit.
 [[noreturn]] void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault);
 // Throws it where a payload's length, which the tensor's spec fixes, is another.

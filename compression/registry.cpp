@@ -11,13 +11,19 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 4> kCodecs = {{
+constexpr std::array<CodecRow, 6> kCodecs = {{
     {"none", "", "the values as they are", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; above 65504 becomes infinity", "fp16", makeFp16, true},
     {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
      true},
     {"uniform", "bits=1..16", "2^bits even steps from a tensor's least value to its greatest",
      "uniform:bits=8", makeUniform, true},
+    {"sort", "q=1..16,s=0..8,select=sampled|exact",
+     "2^s pieces of equal count, in the order of the values, with 2^q even steps each",
+     "sort:q=6,s=2,select=sampled", makeSort, true},
+    {"fast", "q=1..16,s=0..8,boundaries=first|all",
+     "as sort, its pieces those of the batch's first sample", "fast:q=6,s=2,boundaries=first",
+     makeFast, true},
 }};
 
 }  // namespace

@@ -9,6 +9,7 @@
 using namespace cleave;
 using namespace cleave::test;
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 
 namespace {
 
@@ -22,6 +23,10 @@ std::vector<std::string> contractSpecs() {
   for (const CodecRow& row : codecTable()) specs.emplace_back(row.example);
   for (const char* bits : {"1", "3", "4", "12", "16"})
     specs.push_back("uniform:bits=" + std::string(bits));
+  for (const char* spec :
+       {"sort:q=3,s=1,select=exact", "sort:q=1,s=0,select=exact", "sort:q=2,s=5,select=sampled",
+        "sort:q=8,s=8,select=sampled", "fast:q=7,s=4,boundaries=all"})
+    specs.emplace_back(spec);
   return specs;
 }
 
@@ -83,7 +88,7 @@ TEST_CASE("the table's rows are named once, and their examples are theirs") {
     CHECK(parseCodecSpec(row.example).name == row.name);
     CHECK_FALSE(row.description.empty());
   }
-  CHECK(names == std::vector<std::string_view>{"none", "fp16", "bf16", "uniform"});
+  CHECK(names == std::vector<std::string_view>{"none", "fp16", "bf16", "uniform", "sort", "fast"});
 }
 
 TEST_CASE("a codec's spec makes an equal codec") {
@@ -199,15 +204,17 @@ TEST_CASE("an unknown codec is refused with the nearest name and the list") {
   } catch (const UsageError& error) {
     CHECK(error.code() == "unknown-codec");
     CHECK(error.what() == std::string("'unifrom' is not a codec"));
-    CHECK(error.fix() == "did you mean uniform? known are none, fp16, bf16, uniform:bits=1..16");
+    CHECK_THAT(error.fix(), StartsWith("did you mean uniform? known are none, fp16, bf16, "
+                                       "uniform:bits=1..16, sort:q=1..16,s=0..8,"));
   }
   CHECK_THROWS_AS(makeCodec(""), UsageError);
 }
 
 TEST_CASE("parameters that a codec does not have are refused") {
-  const std::string text =
-      GENERATE("none:bits=8", "fp16:x=1", "bf16(none)", "uniform", "uniform:bits=0",
-               "uniform:bits=17", "uniform:bit=8,bits=8", "uniform:bits=8(none)");
+  const std::string text = GENERATE(
+      "none:bits=8", "fp16:x=1", "bf16(none)", "uniform", "uniform:bits=0", "uniform:bits=17",
+      "uniform:bit=8,bits=8", "uniform:bits=8(none)", "sort:q=6", "sort:q=9,s=8", "sort:q=0,s=2",
+      "sort:q=6,s=9", "sort:q=6,s=2,select=best", "fast:q=6,s=2,select=exact");
   INFO(text);
   try {
     makeCodec(text);

@@ -1,6 +1,7 @@
 #include "common/codec/spec.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
 
@@ -124,7 +125,19 @@ std::optional<int> readInteger(const CodecSpec& spec, std::string_view key, int 
   return value;
 }
 
+const std::string* findValue(const CodecSpec& spec, std::string_view key) {
+  const auto found = std::find_if(spec.parameters.begin(), spec.parameters.end(),
+                                  [&](const auto& parameter) { return parameter.first == key; });
+  return found == spec.parameters.end() ? nullptr : &found->second;
+}
+
 }  // namespace
+
+std::string shortestText(double value) {
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() ? std::string(text.data(), end) : std::string();
+}
 
 CodecSpec parseCodecSpec(std::string_view text) {
   if (text.size() > kMaxLength) {
@@ -162,7 +175,45 @@ int CodecParameters::integer(std::string_view key, int least, int greatest) {
       "write " + spec_.name + ":" + std::string(key) + "=" + std::to_string(greatest));
 }
 
-void CodecParameters::finish() const {
+double CodecParameters::number(std::string_view key, double least, double greatest) {
+  known_.emplace_back(key);
+  const std::string range =
+      "a number from " + shortestText(least) + " to " + shortestText(greatest);
+  const std::string* text = findValue(spec_, key);
+  if (!text) {
+    throw UsageError("bad-codec-spec",
+                     "codec " + spec_.name + " needs " + std::string(key) + ", " + range,
+                     "write " + spec_.name + ":" + std::string(key) + "=" + shortestText(greatest));
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size() ||
+      !(value >= least && value <= greatest)) {
+    throw UsageError(
+        "bad-codec-spec",
+        "codec " + spec_.name + ": " + std::string(key) + "=" + *text + " is not " + range,
+        "give " + std::string(key) + " " + range);
+  }
+  return value;
+}
+
+std::size_t CodecParameters::choice(std::string_view key,
+                                    std::initializer_list<std::string_view> choices) {
+  known_.emplace_back(key);
+  const std::string* text = findValue(spec_, key);
+  if (!text) return 0;
+  const auto found = std::find(choices.begin(), choices.end(), *text);
+  if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
+  std::string list;
+  for (const std::string_view name : choices) {
+    list += (list.empty() ? "" : ", ") + std::string(name);
+  }
+  throw UsageError("bad-codec-spec",
+                   "codec " + spec_.name + ": " + std::string(key) + "=" + *text + " is unknown",
+                   std::string(key) + " is one of " + list);
+}
+
+void CodecParameters::finishWrapper() const {
   for (const auto& [key, value] : spec_.parameters) {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
     std::string list;
@@ -172,7 +223,10 @@ void CodecParameters::finish() const {
                      (nearest.empty() ? "" : "did you mean " + nearest + "? ") +
                          (list.empty() ? "it takes none" : "known are " + list));
   }
-  // No codec so far wraps another.
+}
+
+void CodecParameters::finish() const {
+  finishWrapper();
   if (spec_.inner) {
     throw UsageError("bad-codec-spec",
                      "codec " + spec_.name + " cannot wrap '" + toString(*spec_.inner) + "'",

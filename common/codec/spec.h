@@ -6,6 +6,7 @@
 //   value     = 1*( letter / digit / "." / "-" / "_" )
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,6 +25,8 @@ struct CodecSpec {
 // a repeated key, or more than 4 levels are errors.
 CodecSpec parseCodecSpec(std::string_view text);
 std::string toString(const CodecSpec& spec);
+// The fewest digits that read back as the same number, as values of parameters are written.
+std::string shortestText(double value);
 
 // Reads the parameters of a codec by name. finish() refuses those that nobody asked for, and names
 // the nearest known.
@@ -35,7 +38,13 @@ class CodecParameters {
   // form).
   int integer(std::string_view key, int least, int greatest, int defaultValue);
   int integer(std::string_view key, int least, int greatest);
+  // Throws UsageError where the value is no number in [least, greatest], or is missing.
+  double number(std::string_view key, double least, double greatest);
+  // The place of the value in `choices`; 0 where the key is missing. Throws UsageError for others.
+  std::size_t choice(std::string_view key, std::initializer_list<std::string_view> choices);
   void finish() const;
+  // For codecs that may wrap another.
+  void finishWrapper() const;
 
  private:
   const CodecSpec& spec_;

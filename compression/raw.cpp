@@ -1,0 +1,44 @@
+#include "compression/raw.h"
+
+#include <algorithm>
+#include <array>
+
+#include "compression/codecs.h"
+#include "compression/convert.h"
+#include "compression/kernels/pieces.h"
+
+namespace cleave {
+
+const float* FloatReader::read(std::size_t start, std::size_t count, float* scratch) const {
+  const std::byte* const from = data_ + start * dtypeBytes(dtype_);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(from) % alignof(float) == 0;
+  if (dtype_ == DType::f32 && aligned) return reinterpret_cast<const float*>(from);
+  toFloat(from, dtype_, count, scratch);
+  return scratch;
+}
+
+Encoded encodeRaw(const CodecContext& context, const TensorView& view, std::span<std::byte> out) {
+  if (!extentOf(FloatReader(view)).finite) throw NonFiniteError(context.key);
+  out[0] = kRawFormat;
+  std::memcpy(out.data() + kFormatBytes, view.data, view.spec.bytes());
+  return {kFormatBytes + view.spec.bytes(), nullptr};
+}
+
+void decodeRaw(const Codec& codec, const CodecContext& context, std::span<const std::byte> bytes,
+               MutableTensorView out) {
+  checkPayloadSize(codec, context.key, bytes.size(), kFormatBytes + out.spec.bytes());
+  checkFormat(codec, context, bytes, kRawFormat, out.spec);
+  std::memcpy(out.data, bytes.data() + kFormatBytes, out.spec.bytes());
+  const bool finite = extentOf(FloatReader({out.data, out.spec})).finite;
+  if (!finite) throwBadPayload(codec, context.key, "a value is not finite");
+}
+
+void checkFormat(const Codec& codec, const CodecContext& context, std::span<const std::byte> bytes,
+                 std::byte format, const TensorSpec& spec) {
+  if (bytes[0] == format) return;
+  throwBadPayload(codec, context.key,
+                  "format " + std::to_string(std::to_integer<int>(bytes[0])) +
+                      " does not belong to " + toString(spec));
+}
+
+}  // namespace cleave
