@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 6> kCodecs = {{
+constexpr std::array<CodecRow, 8> kCodecs = {{
     {"none", "", "the values as they are", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; above 65504 becomes infinity", "fp16", makeFp16, true},
     {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
@@ -24,6 +24,11 @@ constexpr std::array<CodecRow, 6> kCodecs = {{
     {"fast", "q=1..16,s=0..8,boundaries=first|all",
      "as sort, its pieces those of the batch's first sample", "fast:q=6,s=2,boundaries=first",
      makeFast, true},
+    {"topk", "ratio=0..1", "the elements of greatest magnitude; the others become 0",
+     "topk:ratio=0.1", makeTopK},
+    {"randtopk", "ratio=0..1,alpha=0..1",
+     "topk, each element replaced by one of the others with probability alpha while training",
+     "randtopk:ratio=0.1,alpha=0.1", makeRandTopK},
 }};
 
 }  // namespace
