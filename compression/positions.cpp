@@ -60,18 +60,22 @@ struct Threshold {
   std::size_t ties = 0;         // so many elements of this magnitude are kept
 };
 
-// Magnitudes of one bin.
+// Magnitudes of one bin, below those that are not finite.
 std::vector<std::uint32_t> collect(const FloatReader& values, std::uint32_t bin, std::size_t most) {
-  std::vector<std::uint32_t> found(most + 1);  // each element is written, and kept by moving on
-  std::size_t kept = 0;
+  std::vector<std::uint32_t> found;
+  found.reserve(most);
+  std::array<std::uint64_t, kBlockElements / 64> atLeast;
+  std::array<std::uint64_t, kBlockElements / 64> above;
   forEachBlock(values, [&](const float* block, std::size_t, std::size_t count) {
-    for (std::size_t j = 0; j < count; ++j) {
-      const std::uint32_t magnitude = magnitudeOf(block[j]);
-      found[kept] = magnitude;
-      kept += static_cast<std::size_t>(magnitude >> kBinShift == bin);
+    flagMagnitudes(block, count, bin << kBinShift, atLeast.data());
+    flagMagnitudes(block, count, (bin + 1) << kBinShift, above.data());
+    for (std::size_t w = 0; w < (count + 63) / 64; ++w) {
+      for (std::uint64_t word = atLeast[w] & ~above[w]; word != 0; word &= word - 1) {
+        const auto bit = static_cast<std::size_t>(std::countr_zero(word));
+        found.push_back(magnitudeOf(block[w * 64 + bit]));
+      }
     }
   });
-  found.resize(kept);
   return found;
 }
 

@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 8> kCodecs = {{
+constexpr std::array<CodecRow, 9> kCodecs = {{
     {"none", "", "the values as they are", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; above 65504 becomes infinity", "fp16", makeFp16, true},
     {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
@@ -29,6 +29,9 @@ constexpr std::array<CodecRow, 8> kCodecs = {{
     {"randtopk", "ratio=0..1,alpha=0..1",
      "topk, each element replaced by one of the others with probability alpha while training",
      "randtopk:ratio=0.1,alpha=0.1", makeRandTopK},
+    {"kmeans", "bits=1..8,iterations=1..1000",
+     "the nearest of 2^bits centroids that fit the tensor", "kmeans:bits=4,iterations=20",
+     makeKMeans, true},
 }};
 
 }  // namespace

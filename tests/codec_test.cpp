@@ -26,7 +26,8 @@ std::vector<std::string> contractSpecs() {
   for (const char* spec :
        {"sort:q=3,s=1,select=exact", "sort:q=1,s=0,select=exact", "sort:q=2,s=5,select=sampled",
         "sort:q=8,s=8,select=sampled", "fast:q=7,s=4,boundaries=all", "topk:ratio=0.5",
-        "topk:ratio=0.01", "topk:ratio=1", "randtopk:ratio=0.9,alpha=1"})
+        "topk:ratio=0.01", "topk:ratio=1", "randtopk:ratio=0.9,alpha=1",
+        "kmeans:bits=8,iterations=3", "kmeans:bits=1,iterations=50"})
     specs.emplace_back(spec);
   return specs;
 }
@@ -90,7 +91,7 @@ TEST_CASE("the table's rows are named once, and their examples are theirs") {
     CHECK_FALSE(row.description.empty());
   }
   CHECK(names == std::vector<std::string_view>{"none", "fp16", "bf16", "uniform", "sort", "fast",
-                                               "topk", "randtopk"});
+                                               "topk", "randtopk", "kmeans"});
 }
 
 TEST_CASE("a codec's spec makes an equal codec") {
@@ -218,7 +219,7 @@ TEST_CASE("parameters that a codec does not have are refused") {
       "uniform:bit=8,bits=8", "uniform:bits=8(none)", "sort:q=6", "sort:q=9,s=8", "sort:q=0,s=2",
       "sort:q=6,s=9", "sort:q=6,s=2,select=best", "fast:q=6,s=2,select=exact", "topk",
       "topk:ratio=0", "topk:ratio=1.5", "topk:ratio=x", "topk:ratio=nan", "randtopk:ratio=0.1",
-      "randtopk:ratio=0.1,alpha=-1");
+      "randtopk:ratio=0.1,alpha=-1", "kmeans:bits=9", "kmeans:iterations=0");
   INFO(text);
   try {
     makeCodec(text);
