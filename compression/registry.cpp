@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 9> kCodecs = {{
+constexpr std::array<CodecRow, 11> kCodecs = {{
     {"none", "", "the values as they are", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; above 65504 becomes infinity", "fp16", makeFp16, true},
     {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
@@ -32,6 +32,11 @@ constexpr std::array<CodecRow, 9> kCodecs = {{
     {"kmeans", "bits=1..8,iterations=1..1000",
      "the nearest of 2^bits centroids that fit the tensor", "kmeans:bits=4,iterations=20",
      makeKMeans, true},
+    {"power", "rank=1..4096,iterations=1..100",
+     "two factors of a sample's matrix by power iteration, a codec in parentheses for them",
+     "power:rank=2,iterations=2", makePower},
+    {"svd", "rank=1..4096", "two factors of a sample's matrix by singular value decomposition",
+     "svd:rank=2", makeSvd},
 }};
 
 }  // namespace

@@ -27,7 +27,8 @@ std::vector<std::string> contractSpecs() {
        {"sort:q=3,s=1,select=exact", "sort:q=1,s=0,select=exact", "sort:q=2,s=5,select=sampled",
         "sort:q=8,s=8,select=sampled", "fast:q=7,s=4,boundaries=all", "topk:ratio=0.5",
         "topk:ratio=0.01", "topk:ratio=1", "randtopk:ratio=0.9,alpha=1",
-        "kmeans:bits=8,iterations=3", "kmeans:bits=1,iterations=50"})
+        "kmeans:bits=8,iterations=3", "kmeans:bits=1,iterations=50",
+        "power:rank=1,iterations=1(uniform:bits=8)", "svd:rank=1(topk:ratio=0.5)", "svd:rank=7"})
     specs.emplace_back(spec);
   return specs;
 }
@@ -91,7 +92,7 @@ TEST_CASE("the table's rows are named once, and their examples are theirs") {
     CHECK_FALSE(row.description.empty());
   }
   CHECK(names == std::vector<std::string_view>{"none", "fp16", "bf16", "uniform", "sort", "fast",
-                                               "topk", "randtopk", "kmeans"});
+                                               "topk", "randtopk", "kmeans", "power", "svd"});
 }
 
 TEST_CASE("a codec's spec makes an equal codec") {
@@ -219,7 +220,8 @@ TEST_CASE("parameters that a codec does not have are refused") {
       "uniform:bit=8,bits=8", "uniform:bits=8(none)", "sort:q=6", "sort:q=9,s=8", "sort:q=0,s=2",
       "sort:q=6,s=9", "sort:q=6,s=2,select=best", "fast:q=6,s=2,select=exact", "topk",
       "topk:ratio=0", "topk:ratio=1.5", "topk:ratio=x", "topk:ratio=nan", "randtopk:ratio=0.1",
-      "randtopk:ratio=0.1,alpha=-1", "kmeans:bits=9", "kmeans:iterations=0");
+      "randtopk:ratio=0.1,alpha=-1", "kmeans:bits=9", "kmeans:iterations=0", "power", "svd:rank=0",
+      "svd:rank=1,iterations=2", "topk:ratio=0.1(none)");
   INFO(text);
   try {
     makeCodec(text);
