@@ -92,6 +92,25 @@ struct ByBounds {
   V top;
 };
 
+// A few more: counted, without their grids.
+template <int kPieces>
+struct PieceByCount {
+  HWY_INLINE explicit PieceByCount(const PieceGrids& grids) {
+    for (int p = 1; p < kPieces; ++p) bounds[p] = hn::Set(D(), grids.bounds[p]);
+  }
+
+  HWY_INLINE VI operator()(V x) const {
+    const DI di;
+    VI piece = hn::Zero(di);
+    for (int p = 1; p < kPieces; ++p) {
+      piece = hn::Sub(piece, hn::VecFromMask(di, hn::RebindMask(di, hn::Ge(x, bounds[p]))));
+    }
+    return piece;
+  }
+
+  V bounds[kPieces];
+};
+
 // Many: down the tree.
 HWY_INLINE VI pieceByTree(V x, const PieceGrids& grids) {
   const D d;
@@ -105,9 +124,8 @@ HWY_INLINE VI pieceByTree(V x, const PieceGrids& grids) {
   return hn::Sub(node, hn::Set(di, 1 << grids.pieceBits));
 }
 
-HWY_INLINE VI codesByTree(V x, const PieceGrids& grids, V top) {
+HWY_INLINE VI codesInPiece(V x, VI piece, const PieceGrids& grids, V top) {
   const D d;
-  const VI piece = pieceByTree(x, grids);
   const V min = hn::GatherIndex(d, grids.mins.data(), piece);
   const V divisor = hn::GatherIndex(d, grids.divisors.data(), piece);
   return hn::Add(hn::ShiftLeftSame(piece, grids.bits), stepsOf(x, min, divisor, top));
@@ -138,6 +156,13 @@ HWY_INLINE void codesOfBlock(const float* HWY_RESTRICT values, std::size_t count
                              const PieceGrids& grids, Code* HWY_RESTRICT codes) {
   const V top = hn::Set(D(), static_cast<float>((1 << grids.bits) - 1));
   if (grids.bits == 0) {
+    switch (grids.pieceBits) {
+      case 1: return forEachVector(values, count, codes, PieceByCount<2>(grids));
+      case 2: return forEachVector(values, count, codes, PieceByCount<4>(grids));
+      case 3: return forEachVector(values, count, codes, PieceByCount<8>(grids));
+      case 4: return forEachVector(values, count, codes, PieceByCount<16>(grids));
+      default: break;
+    }
     return forEachVector(values, count, codes,
                          [&](V x) HWY_ATTR { return pieceByTree(x, grids); });
   }
@@ -150,9 +175,16 @@ HWY_INLINE void codesOfBlock(const float* HWY_RESTRICT values, std::size_t count
       return forEachVector(values, count, codes, ByBounds<4>(grids, top));
     case 3:
       return forEachVector(values, count, codes, ByBounds<8>(grids, top));
+    case 4: {
+      const PieceByCount<16> pieceOf(grids);
+      return forEachVector(values, count, codes, [&](V x) HWY_ATTR {
+        return codesInPiece(x, pieceOf(x), grids, top);
+      });
+    }
     default:
-      return forEachVector(values, count, codes,
-                           [&](V x) HWY_ATTR { return codesByTree(x, grids, top); });
+      return forEachVector(values, count, codes, [&](V x) HWY_ATTR {
+        return codesInPiece(x, pieceByTree(x, grids), grids, top);
+      });
   }
 }
 // clang-format on
