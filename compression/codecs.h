@@ -22,6 +22,14 @@ std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 // Whether no element is NaN or infinite.
 bool isFinite(const TensorView& view);
 
+std::unique_ptr<Codec> makeSort(const CodecSpec& spec);
+std::unique_ptr<Codec> makeFast(const CodecSpec& spec);
+std::unique_ptr<Codec> makeTopK(const CodecSpec& spec);
+std::unique_ptr<Codec> makeRandTopK(const CodecSpec& spec);
+std::unique_ptr<Codec> makeKMeans(const CodecSpec& spec);
+std::unique_ptr<Codec> makePower(const CodecSpec& spec);
+std::unique_ptr<Codec> makeSvd(const CodecSpec& spec);
+
 // Throws ProtocolError "bad-payload"; `fault` says what does not fit.
 [[noreturn]] void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault);
 // Throws it where a payload's length, which the tensor's spec fixes, is another.

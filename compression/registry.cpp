@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 6> kCodecs = {{
+constexpr std::array<CodecRow, 13> kCodecs = {{
     {"none", "", "the values as they are", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; above 65504 becomes infinity", "fp16", makeFp16, true},
     {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
@@ -23,6 +23,25 @@ constexpr std::array<CodecRow, 6> kCodecs = {{
     {"block", "bits=1..8,size=32..1024,header=bf16|fp16,rounding=nearest|stochastic",
      "2^bits even steps from the least value to the greatest of each 64 (or size) values",
      "block:bits=8", makeBlock, true},
+    {"sort", "q=1..16,s=0..8,select=sampled|exact",
+     "2^s pieces of equal count, in the order of the values, with 2^q even steps each",
+     "sort:q=6,s=2,select=sampled", makeSort, true},
+    {"fast", "q=1..16,s=0..8,boundaries=first|all",
+     "as sort, its pieces those of the batch's first sample", "fast:q=6,s=2,boundaries=first",
+     makeFast, true},
+    {"topk", "ratio=0..1", "the elements of greatest magnitude; the others become 0",
+     "topk:ratio=0.1", makeTopK},
+    {"randtopk", "ratio=0..1,alpha=0..1",
+     "topk, each element replaced by one of the others with probability alpha while training",
+     "randtopk:ratio=0.1,alpha=0.1", makeRandTopK},
+    {"kmeans", "bits=1..8,iterations=1..1000",
+     "the nearest of 2^bits centroids that fit the tensor", "kmeans:bits=4,iterations=20",
+     makeKMeans, true},
+    {"power", "rank=1..4096,iterations=1..100",
+     "two factors of a sample's matrix by power iteration, a codec in parentheses for them",
+     "power:rank=2,iterations=2", makePower},
+    {"svd", "rank=1..4096", "two factors of a sample's matrix by singular value decomposition",
+     "svd:rank=2", makeSvd},
     {"zstd", "level=1..19(CODEC)", "what CODEC wrote, by Zstandard where that takes off an eighth",
      "zstd:level=3(block:bits=4)", makeZstd},
 }};

@@ -108,9 +108,14 @@ class Zstd : public Codec {
 std::unique_ptr<Codec> makeZstd(const CodecSpec& spec) {
   CodecParameters parameters(spec);
   const int level = parameters.integer("level", 1, 19);
-  const std::string inner = parameters.innerSpec();
+  const auto inner = parameters.innerSpec();
   parameters.finish();
-  return std::make_unique<Zstd>(level, makeCodec(inner));
+  if (!inner) {
+    throw UsageError(
+        "bad-codec-spec", "codec zstd needs a codec to wrap",
+        "write it in parentheses, as in zstd:level=" + std::to_string(level) + "(block:bits=4)");
+  }
+  return std::make_unique<Zstd>(level, makeCodec(*inner));
 }
 
 }  // namespace cleave

@@ -10,6 +10,7 @@
 using namespace cleave;
 using namespace cleave::test;
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 
 namespace {
 
@@ -27,7 +28,13 @@ std::vector<std::string> contractSpecs() {
        {"bits=1", "bits=3", "bits=4,size=32", "bits=5,size=1024", "bits=2,rounding=stochastic",
         "bits=8,header=fp16", "bits=7,size=128,header=fp16,rounding=stochastic"})
     specs.push_back("block:" + std::string(parameters));
-  for (const char* spec : {"zstd:level=1(none)", "zstd:level=19(uniform:bits=3)"})
+  for (const char* spec :
+       {"sort:q=3,s=1,select=exact", "sort:q=1,s=0,select=exact", "sort:q=2,s=5,select=sampled",
+        "sort:q=8,s=8,select=sampled", "fast:q=7,s=4,boundaries=all", "topk:ratio=0.5",
+        "topk:ratio=0.01", "topk:ratio=1", "randtopk:ratio=0.9,alpha=1",
+        "kmeans:bits=8,iterations=3", "kmeans:bits=1,iterations=50",
+        "power:rank=1,iterations=1(uniform:bits=8)", "svd:rank=1(topk:ratio=0.5)", "svd:rank=7",
+        "zstd:level=1(none)", "zstd:level=19(uniform:bits=3)"})
     specs.emplace_back(spec);
   return specs;
 }
@@ -263,11 +270,15 @@ TEST_CASE("an unknown codec is refused with the nearest name and the list") {
 }
 
 TEST_CASE("parameters that a codec does not have are refused") {
-  const std::string text =
-      GENERATE("none:bits=8", "fp16:x=1", "bf16(none)", "uniform", "uniform:bits=0",
-               "uniform:bits=17", "uniform:bit=8,bits=8", "uniform:bits=8(none)", "block",
-               "block:bits=9", "block:bits=8,size=48", "block:bits=8,header=fp8",
-               "block:bits=8,rounding=up", "block:bits=8(none)");
+  const std::string text = GENERATE(
+      "none:bits=8", "fp16:x=1", "bf16(none)", "uniform", "uniform:bits=0", "uniform:bits=17",
+      "uniform:bit=8,bits=8", "uniform:bits=8(none)", "block", "block:bits=9",
+      "block:bits=8,size=48", "block:bits=8,header=fp8", "block:bits=8,rounding=up",
+      "block:bits=8(none)", "sort:q=6", "sort:q=9,s=8", "sort:q=0,s=2", "sort:q=6,s=9",
+      "sort:q=6,s=2,select=best", "fast:q=6,s=2,select=exact", "topk", "topk:ratio=0",
+      "topk:ratio=1.5", "topk:ratio=x", "topk:ratio=nan", "randtopk:ratio=0.1",
+      "randtopk:ratio=0.1,alpha=-1", "kmeans:bits=9", "kmeans:iterations=0", "power", "svd:rank=0",
+      "svd:rank=1,iterations=2", "topk:ratio=0.1(none)");
   INFO(text);
   try {
     makeCodec(text);

@@ -154,14 +154,12 @@ TEST_CASE("a word is one of those that a codec names") {
   CHECK(error.fix() == "did you mean fp16? known are bf16, fp16");
 }
 
-TEST_CASE("a codec that wraps another needs it") {
+TEST_CASE("a codec that wraps another asks for it") {
   const CodecSpec spec = parseCodecSpec("c:e=1(d:f=2)");
   CodecParameters parameters(spec);
   parameters.integer("e", 1, 2);
   CHECK(parameters.innerSpec() == "d:f=2");
   CHECK_NOTHROW(parameters.finish());
   const CodecSpec bare = parseCodecSpec("c:e=1");
-  const UsageError error = errorOf([&] { CodecParameters(bare).innerSpec(); });
-  CHECK(error.code() == "bad-codec-spec");
-  CHECK_THAT(error.fix(), Contains("c:e=1(block:bits=4)"));
+  CHECK_FALSE(CodecParameters(bare).innerSpec());
 }

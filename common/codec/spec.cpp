@@ -1,6 +1,7 @@
 #include "common/codec/spec.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
 
@@ -132,6 +133,12 @@ std::optional<int> readInteger(const CodecSpec& spec, std::string_view key, int 
 
 }  // namespace
 
+std::string shortestText(double value) {
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() ? std::string(text.data(), end) : std::string();
+}
+
 CodecSpec parseCodecSpec(std::string_view text) {
   if (text.size() > kMaxLength) {
     throw UsageError("bad-codec-spec",
@@ -168,6 +175,28 @@ int CodecParameters::integer(std::string_view key, int least, int greatest) {
       "write " + spec_.name + ":" + std::string(key) + "=" + std::to_string(greatest));
 }
 
+double CodecParameters::number(std::string_view key, double least, double greatest) {
+  known_.emplace_back(key);
+  const std::string range =
+      "a number from " + shortestText(least) + " to " + shortestText(greatest);
+  const std::string* text = find(spec_, key);
+  if (!text) {
+    throw UsageError("bad-codec-spec",
+                     "codec " + spec_.name + " needs " + std::string(key) + ", " + range,
+                     "write " + spec_.name + ":" + std::string(key) + "=" + shortestText(greatest));
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size() ||
+      !(value >= least && value <= greatest)) {
+    throw UsageError(
+        "bad-codec-spec",
+        "codec " + spec_.name + ": " + std::string(key) + "=" + *text + " is not " + range,
+        "give " + std::string(key) + " " + range);
+  }
+  return value;
+}
+
 std::size_t CodecParameters::choice(std::string_view key, std::span<const std::string_view> choices,
                                     std::size_t defaultChoice) {
   known_.emplace_back(key);
@@ -185,11 +214,9 @@ std::size_t CodecParameters::choice(std::string_view key, std::span<const std::s
       (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list);
 }
 
-std::string CodecParameters::innerSpec() {
+std::optional<std::string> CodecParameters::innerSpec() {
   wraps_ = true;
-  if (spec_.inner) return toString(*spec_.inner);
-  throw UsageError("bad-codec-spec", "codec " + spec_.name + " needs a codec to wrap",
-                   "write it in parentheses, as in " + toString(spec_) + "(block:bits=4)");
+  return spec_.inner ? std::optional(toString(*spec_.inner)) : std::nullopt;
 }
 
 void CodecParameters::finish() const {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@ struct CodecSpec {
 // a repeated key, or more than 4 levels are errors.
 CodecSpec parseCodecSpec(std::string_view text);
 std::string toString(const CodecSpec& spec);
+// The fewest digits that read back as the same number, as values of parameters are written.
+std::string shortestText(double value);
 
 // Reads the parameters of a codec by name. finish() refuses those that nobody asked for, and names
 // the nearest known.
@@ -40,8 +43,10 @@ class CodecParameters {
   // The place of the value among `choices`. Throws UsageError where it is none of them.
   std::size_t choice(std::string_view key, std::span<const std::string_view> choices,
                      std::size_t defaultChoice);
-  // The spec in parentheses, for codecs that wrap another. Throws UsageError where there is none.
-  std::string innerSpec();
+  // Throws UsageError where the value is no number in [least, greatest], or is missing.
+  double number(std::string_view key, double least, double greatest);
+  // The spec in parentheses, for codecs that wrap another; nothing where there is none.
+  std::optional<std::string> innerSpec();
   void finish() const;
 
  private:

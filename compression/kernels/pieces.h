@@ -1,0 +1,47 @@
+// Kernels of codecs whose grid differs from piece to piece of the value range. One source, compiled
+// for each instruction set and chosen at run time; the same results on all of them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace cleave {
+
+class FloatReader;
+
+struct Extent {
+  float least = 0, greatest = 0;  // meaningless where not finite
+  bool finite = true;
+};
+
+// Over all elements; -0 counts as +0. Of no elements: {0, 0, true}.
+Extent extentOf(const FloatReader& values);
+
+// A value x belongs to piece p, the number of bounds[1…pieces - 1] that are <= x. Its code is
+// p << bits | min(round((x - mins[p]) / divisors[p]), 2^bits - 1), in fp32, ties to even.
+// Where bits is 0, the code is p. The arrays have 2^pieceBits elements; bounds[0] is not read.
+struct PieceGrids {
+  static constexpr std::size_t kMostPieces = 256;
+
+  int bits = 0;       // 0…16
+  int pieceBits = 0;  // 0…8
+  alignas(64) std::array<float, kMostPieces> bounds{};
+  alignas(64) std::array<float, kMostPieces> mins{};
+  alignas(64) std::array<float, kMostPieces> divisors{};
+  // The bounds as a binary tree, its root at 1: filled in by prepare().
+  alignas(64) std::array<float, kMostPieces> tree{};
+
+  void prepare();
+};
+
+// Requires x >= mins[p] for every value, and a prepared grid. With codes in bytes,
+// bits + pieceBits <= 8.
+void codesOf(const float* values, std::size_t count, const PieceGrids& grids, std::uint8_t* codes);
+void codesOf(const float* values, std::size_t count, const PieceGrids& grids, std::uint16_t* codes);
+
+// For tests: the instruction sets that this machine has, as bits, and a choice among them (0: all).
+std::int64_t instructionSets();
+void chooseInstructionSets(std::int64_t sets);
+
+}  // namespace cleave

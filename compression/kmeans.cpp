@@ -1,0 +1,258 @@
+// `kmeans:bits=B,iterations=N`: each element as the nearest of 2^B centroids, by Lloyd's algorithm
+// (Lloyd, "Least squares quantization in PCM", 1982).
+//
+//   payload = nothing                          for a tensor without elements
+//           | 0x00, the tensor's own bytes     where packing would not make it shorter
+//           | 0x01, 2^B centroids: fp32, ascending, codes
+//                                              B bits a code, lowest bit and byte first
+//
+// Which of the three, and so the length, follows from the tensor's spec. An element decodes to its
+// code's centroid; of two equally near, it is the greater. -0 counts as +0.
+//
+// Lloyd's algorithm runs on a histogram of 65536 bins, the top 16 bits of keys that order as the
+// values do, each with the sum of its values: bins are at most 1/128 of their values wide, and
+// iterations touch bins only. Centroids begin where the integral of the square root of the density
+// is cut into equal parts. Of a centroid that no bin is nearest to, the next place is the bin whose
+// values lie farthest from theirs, weighted by their number.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "compression/codecs.h"
+#include "compression/convert.h"
+#include "compression/kernels/pieces.h"
+#include "compression/look_up.h"
+#include "compression/packing.h"
+#include "compression/payload.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::byte kPacked{1};
+constexpr std::size_t kBins = 65536;
+
+struct Bin {
+  double sum = 0;
+  std::uint64_t count = 0;
+};
+
+std::uint32_t binOf(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return (bits ^
+          (static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31) | 0x80000000)) >>
+         16;
+}
+
+// The values' bins that are not empty, ascending, as prefix sums: what lies below bin b.
+struct Histogram {
+  std::vector<double> means;       // of each bin
+  std::vector<double> sums = {0};  // means.size() + 1
+  std::vector<std::uint64_t> counts = {0};
+
+  std::size_t size() const { return means.size(); }
+  double count(std::size_t b) const { return static_cast<double>(counts[b + 1] - counts[b]); }
+};
+
+Histogram histogramOf(const FloatReader& values) {
+  // Neighbours take turns between two sets of bins: they often fall into the same one, and an
+  // addition must wait for the one before it.
+  std::vector<Bin> bins(2 * kBins);
+  alignas(64) std::array<float, kBlockElements> scratch;
+  for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
+    const std::size_t count = std::min(kBlockElements, values.size() - start);
+    const float* const block = values.read(start, count, scratch.data());
+    for (std::size_t j = 0; j < count; ++j) {
+      const float value = block[j] + 0.0f;  // -0 + 0 = +0
+      Bin& bin = bins[2 * binOf(value) + j % 2];
+      bin.sum += double{value};
+      ++bin.count;
+    }
+  }
+  Histogram histogram;
+  for (std::size_t b = 0; b < kBins; ++b) {
+    const double sum = bins[2 * b].sum + bins[2 * b + 1].sum;
+    const std::uint64_t count = bins[2 * b].count + bins[2 * b + 1].count;
+    if (count == 0) continue;
+    histogram.means.push_back(sum / static_cast<double>(count));
+    histogram.sums.push_back(histogram.sums.back() + sum);
+    histogram.counts.push_back(histogram.counts.back() + count);
+  }
+  return histogram;
+}
+
+std::vector<double> initialCentroids(const Histogram& histogram, std::size_t count) {
+  // A bin reaches halfway to its neighbours; where there is but one, its width does not matter.
+  std::vector<double> integral = {0};
+  for (std::size_t b = 0; b < histogram.size(); ++b) {
+    const double below = histogram.means[b > 0 ? b - 1 : b];
+    const double above = histogram.means[std::min(b + 1, histogram.size() - 1)];
+    integral.push_back(integral.back() + std::sqrt(histogram.count(b) * (above / 2 - below / 2)));
+  }
+  std::vector<double> centroids;
+  for (std::size_t c = 0; c < count; ++c) {
+    const double target =
+        integral.back() * (static_cast<double>(c) + 0.5) / static_cast<double>(count);
+    const auto place = std::upper_bound(integral.begin() + 1, integral.end() - 1, target);
+    centroids.push_back(histogram.means[static_cast<std::size_t>(place - integral.begin() - 1)]);
+  }
+  return centroids;
+}
+
+// Of each cluster the first bin; at the end, the number of bins.
+std::vector<std::size_t> assign(const Histogram& histogram, const std::vector<double>& centroids) {
+  std::vector<std::size_t> first = {0};
+  for (std::size_t c = 1; c < centroids.size(); ++c) {
+    const double bound = centroids[c - 1] / 2 + centroids[c] / 2;
+    const auto from = histogram.means.begin() + static_cast<std::ptrdiff_t>(first.back());
+    const auto place = std::lower_bound(from, histogram.means.end(), bound);
+    first.push_back(static_cast<std::size_t>(place - histogram.means.begin()));
+  }
+  first.push_back(histogram.size());
+  return first;
+}
+
+// Puts empty clusters where the error is greatest, a bin each; without an error they stay.
+void placeEmpty(const Histogram& histogram, const std::vector<std::size_t>& first,
+                std::vector<double>& centroids, const std::vector<std::size_t>& empty) {
+  std::vector<std::pair<double, std::size_t>> errors;
+  for (std::size_t c = 0; c < centroids.size(); ++c) {
+    for (std::size_t b = first[c]; b < first[c + 1]; ++b) {
+      const double distance = histogram.means[b] - centroids[c];
+      const double error = histogram.count(b) * (distance * distance);
+      if (error > 0) errors.emplace_back(-error, b);
+    }
+  }
+  const std::size_t placed = std::min(errors.size(), empty.size());
+  std::partial_sort(errors.begin(), errors.begin() + static_cast<std::ptrdiff_t>(placed),
+                    errors.end());
+  for (std::size_t k = 0; k < placed; ++k) {
+    centroids[empty[k]] = histogram.means[errors[k].second];
+  }
+}
+
+std::vector<double> lloyd(const Histogram& histogram, std::size_t count, int iterations) {
+  std::vector<double> centroids = initialCentroids(histogram, count);
+  std::vector<std::size_t> before;
+  for (int iteration = 0; iteration < iterations; ++iteration) {
+    const std::vector<std::size_t> first = assign(histogram, centroids);
+    if (first == before) break;
+    std::vector<std::size_t> empty;
+    for (std::size_t c = 0; c < count; ++c) {
+      const std::size_t low = first[c];
+      const std::size_t high = first[c + 1];
+      if (low == high) {
+        empty.push_back(c);
+      } else if (high - low == 1) {
+        centroids[c] = histogram.means[low];
+      } else {
+        centroids[c] = (histogram.sums[high] - histogram.sums[low]) /
+                       static_cast<double>(histogram.counts[high] - histogram.counts[low]);
+      }
+    }
+    // The last iteration leaves centroids where their values are.
+    if (!empty.empty() && iteration + 1 < iterations) {
+      placeEmpty(histogram, first, centroids, empty);
+    }
+    std::sort(centroids.begin(), centroids.end());
+    before = first;
+  }
+  return centroids;
+}
+
+class KMeans : public Codec {
+ public:
+  KMeans(int bits, int iterations) : bits_(bits), iterations_(iterations) {}
+
+  std::string spec() const override {
+    return "kmeans:bits=" + std::to_string(bits_) + ",iterations=" + std::to_string(iterations_);
+  }
+
+  // What a payload has exactly.
+  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
+    if (spec.elements() == 0) return 0;
+    return isPacked(spec) ? packedPayload(spec) : kFormatBytes + spec.bytes();
+  }
+
+  Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
+                 const TensorView& view, std::span<std::byte> out) const override {
+    if (view.spec.elements() == 0) return {};
+    if (!isPacked(view.spec)) return encodeFiniteRaw(context, view, out);
+    const FloatReader values(view);
+    const Extent extent = extentOf(values);
+    if (!extent.finite) throw NonFiniteError(context.key);
+    PieceGrids grids;
+    grids.pieceBits = bits_;
+    const std::vector<double> centroids = lloyd(histogramOf(values), centroidCount(), iterations_);
+    out[0] = kPacked;
+    for (std::size_t c = 0; c < centroidCount(); ++c) {
+      // A mean that was rounded leaves the values' range no more than they do.
+      const float centroid =
+          std::clamp(static_cast<float>(centroids[c]), extent.least, extent.greatest) + 0.0f;
+      grids.mins[c] = centroid;
+      putFloat(out.data() + kFormatBytes + c * sizeof(float), centroid);
+      if (c == 0) continue;
+      grids.bounds[c] = static_cast<float>(double{grids.mins[c - 1]} / 2 + double{centroid} / 2);
+    }
+    grids.prepare();
+    std::byte* const codesOut = out.data() + headerBytes();
+    alignas(64) std::array<float, kBlockElements> scratch;
+    alignas(64) std::array<std::uint8_t, kBlockElements> codes;
+    for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
+      const std::size_t count = std::min(kBlockElements, values.size() - start);
+      codesOf(values.read(start, count, scratch.data()), count, grids, codes.data());
+      pack(codes.data(), count, bits_, codesOut + packedBytes(start, bits_));
+    }
+    return {packedPayload(view.spec), nullptr};
+  }
+
+  CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
+                    std::span<const std::byte> bytes, MutableTensorView out) const override {
+    if (decodeRaw(bytes, out)) return nullptr;
+    checkPayloadSize(*this, context.key, bytes.size(), maxEncodedBytes(out.spec));
+    if (!isPacked(out.spec)) throwBadFormat(*this, context.key, bytes, out);
+    checkFormat(*this, context, bytes, kPacked, out.spec);
+    std::array<float, PieceGrids::kMostPieces> table{};
+    std::memcpy(table.data(), bytes.data() + kFormatBytes, centroidCount() * sizeof(float));
+    const std::span<float> centroids(table.data(), centroidCount());
+    if (!std::is_sorted(centroids.begin(), centroids.end())) {
+      throwBadPayload(*this, context.key, "its centroids do not ascend");
+    }
+    // As the tensor's type has them.
+    std::array<std::byte, sizeof table> converted;
+    fromFloat(table.data(), centroidCount(), out.spec.dtype, converted.data());
+    toFloat(converted.data(), out.spec.dtype, centroidCount(), table.data());
+    if (!std::all_of(centroids.begin(), centroids.end(),
+                     [](float x) { return std::isfinite(x); })) {
+      throwBadPayload(*this, context.key, "a centroid is not finite");
+    }
+    lookUp(bytes.data() + headerBytes(), bits_, centroids, out);
+    return nullptr;
+  }
+
+ private:
+  std::size_t centroidCount() const { return std::size_t{1} << bits_; }
+  std::size_t headerBytes() const { return kFormatBytes + centroidCount() * sizeof(float); }
+  std::size_t packedPayload(const TensorSpec& spec) const {
+    return headerBytes() + packedBytes(spec.elements(), bits_);
+  }
+  bool isPacked(const TensorSpec& spec) const {
+    return packedPayload(spec) < kFormatBytes + spec.bytes();
+  }
+
+  const int bits_;
+  const int iterations_;
+};
+
+}  // namespace
+
+std::unique_ptr<Codec> makeKMeans(const CodecSpec& spec) {
+  CodecParameters parameters(spec);
+  const int bits = parameters.integer("bits", 1, 8, 4);
+  const int iterations = parameters.integer("iterations", 1, 1000, 20);
+  parameters.finish();
+  return std::make_unique<KMeans>(bits, iterations);
+}
+
+}  // namespace cleave

@@ -1,0 +1,325 @@
+// `power:rank=R,iterations=N` and `svd:rank=R`: each sample's matrix as the product of two factors
+// of rank R. A sample of [B, C, H, W] is a matrix of C x (H * W), one of [B, S, F] is S x F; a rank
+// above the lesser side is that side.
+//
+//   payload = nothing                         for a tensor without elements
+//           | 0x00, the tensor's own bytes    for other ranks of tensors, where factors would not
+//           be
+//                                             shorter, and for svd of matrices with both sides >
+//                                             1024
+//           | 0x01, features: fp32, others: fp32
+//           | 0x01, length: u64, features, others      with a codec for the factors
+//
+// `features` is [B, R, C] (or [B, R, F]), `others` [B, R, H * W] (or [B, R, S]). With a codec, both
+// are its payloads for fp32 tensors of these shapes, the first of `length` bytes. Which form it is
+// follows from the tensor's spec, and without a codec the length too. An element of a sample is the
+// sum over r of features[r] * others[r], in fp32, kept within the finite values of the tensor's
+// type.
+//
+// svd: the truncated decomposition, by the eigenvectors of the lesser Gram matrix. power: subspace
+// iteration from `features` at random, others = orthonormalised A * features, features = A^T *
+// others (Vogels et al., "PowerSGD", arXiv 1905.13727). While training, it begins where the same
+// micro-batch's factors of the step before ended.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "common/core/random.h"
+#include "compression/codecs.h"
+#include "compression/convert.h"
+#include "compression/kernels/pieces.h"
+#include "compression/matrix.h"
+#include "compression/payload.h"
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::byte kFactors{1};
+constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
+constexpr std::size_t kGreatestGram = 1024;
+
+struct Factors {
+  std::size_t rank = 0;
+  std::vector<float> features;  // [samples, rank, features of a sample]
+  std::vector<float> others;
+
+  bool sameShape(const Factors& other) const {
+    return rank == other.rank && features.size() == other.features.size() &&
+           others.size() == other.others.size();
+  }
+};
+
+float greatestOf(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return std::numeric_limits<float>::max();
+    case DType::f16:
+      return 65504.0f;
+    case DType::bf16:
+      return 0x1.fep127f;
+  }
+  return 0;
+}
+
+TensorView viewOf(const std::vector<float>& values, TensorSpec spec) {
+  return {reinterpret_cast<const std::byte*>(values.data()), std::move(spec)};
+}
+
+class LowRank : public Codec {
+ public:
+  // Without iterations: svd.
+  LowRank(std::string name, int rank, int iterations, std::unique_ptr<Codec> inner)
+      : name_(std::move(name)), rank_(rank), iterations_(iterations), inner_(std::move(inner)) {}
+
+  std::string spec() const override { return name_; }
+
+  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
+    if (spec.elements() == 0) return 0;
+    return isRaw(spec) ? kFormatBytes + spec.bytes() : withFactors(spec);
+  }
+
+  Encoded encode(const CodecContext& context, const CodecState& state, CutContext&,
+                 const TensorView& view, std::span<std::byte> out) const override {
+    if (view.spec.elements() == 0) return {};
+    if (isRaw(view.spec)) return encodeFiniteRaw(context, view, out);
+    const FloatReader values(view);
+    const Extent extent = extentOf(values);
+    if (!extent.finite) throw NonFiniteError(context.key);
+    const MatrixShape shape = *matrixShape(view.spec);
+    const bool train = context.key.phase == Phase::train;
+    auto factors = std::make_shared<Factors>(emptyFactors(shape));
+    if (iterations_ > 0) start(context, train ? state : nullptr, *factors);
+
+    // Scaled by a power of two, so that no product leaves the range of fp32.
+    const float greatest = std::max(std::abs(extent.least), std::abs(extent.greatest));
+    const int exponent = greatest > 0 ? std::ilogb(greatest) : 0;
+    std::vector<float> sample(shape.rows * shape.columns);
+    for (std::size_t b = 0; b < shape.samples; ++b) {
+      const float* const read = values.read(b * sample.size(), sample.size(), sample.data());
+      const double scale = std::ldexp(1.0, -exponent);
+      for (std::size_t j = 0; j < sample.size(); ++j) {
+        sample[j] = static_cast<float>(double{read[j]} * scale);
+      }
+      factorise(sample.data(), shape, *factors, b);
+    }
+    const std::size_t bytes = write(context, *factors, exponent, shape, out);
+    const bool remembers = train && iterations_ > 0;
+    return {bytes, remembers ? std::shared_ptr<const void>(std::move(factors)) : nullptr};
+  }
+
+  CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
+                    std::span<const std::byte> bytes, MutableTensorView out) const override {
+    if (decodeRaw(bytes, out)) return nullptr;
+    if (bytes.empty() || isRaw(out.spec)) {
+      throwBadPayload(*this, context.key, "it does not belong to " + toString(out.spec));
+    }
+    const MatrixShape shape = *matrixShape(out.spec);
+    Factors factors = emptyFactors(shape);
+    read(context, bytes, shape, out.spec, factors);
+    const auto& left = shape.featuresAreRows ? factors.features : factors.others;
+    const auto& right = shape.featuresAreRows ? factors.others : factors.features;
+    std::vector<float> sample(shape.rows * shape.columns);
+    for (std::size_t b = 0; b < shape.samples; ++b) {
+      outerProduct(&left[b * factors.rank * shape.rows], shape.rows,
+                   &right[b * factors.rank * shape.columns], shape.columns, factors.rank,
+                   greatestOf(out.spec.dtype), sample.data());
+      fromFloat(sample.data(), sample.size(), out.spec.dtype,
+                out.data + b * sample.size() * dtypeBytes(out.spec.dtype));
+    }
+    return nullptr;
+  }
+
+ private:
+  static std::size_t features(const MatrixShape& shape) {
+    return shape.featuresAreRows ? shape.rows : shape.columns;
+  }
+  static std::size_t others(const MatrixShape& shape) {
+    return shape.featuresAreRows ? shape.columns : shape.rows;
+  }
+  std::size_t rankOf(const MatrixShape& shape) const {
+    return std::min({static_cast<std::size_t>(rank_), shape.rows, shape.columns});
+  }
+  TensorSpec factorSpec(const MatrixShape& shape, std::size_t side) const {
+    return {DType::f32,
+            {static_cast<std::int64_t>(shape.samples), static_cast<std::int64_t>(rankOf(shape)),
+             static_cast<std::int64_t>(side)}};
+  }
+  Factors emptyFactors(const MatrixShape& shape) const {
+    const std::size_t rank = rankOf(shape);
+    return {rank, std::vector<float>(shape.samples * rank * features(shape)),
+            std::vector<float>(shape.samples * rank * others(shape))};
+  }
+
+  // Requires a spec of matrices.
+  std::size_t withFactors(const TensorSpec& spec) const {
+    const MatrixShape shape = *matrixShape(spec);
+    const TensorSpec first = factorSpec(shape, features(shape));
+    const TensorSpec second = factorSpec(shape, others(shape));
+    if (!inner_) return kFormatBytes + first.bytes() + second.bytes();
+    return kFormatBytes + kLengthBytes + inner_->maxEncodedBytes(first) +
+           inner_->maxEncodedBytes(second);
+  }
+
+  bool isRaw(const TensorSpec& spec) const {
+    const std::optional<MatrixShape> shape = matrixShape(spec);
+    if (!shape) return true;
+    if (iterations_ == 0 && std::min(shape->rows, shape->columns) > kGreatestGram) return true;
+    return withFactors(spec) >= kFormatBytes + spec.bytes();
+  }
+
+  // Features to begin with: those of the step before, or random ones.
+  void start(const CodecContext& context, const CodecState& state, Factors& factors) const {
+    const Key& key = context.key;
+    fillNormal(randomKey(context.seed, "power",
+                         {static_cast<std::uint64_t>(key.phase), key.step, key.i,
+                          static_cast<std::uint64_t>(key.flow)}),
+               factors.features);
+    const auto* before = static_cast<const Factors*>(state.get());
+    if (!before || !before->sameShape(factors)) return;
+    // A little of the random ones stays: what has once become 0 would remain so.
+    for (std::size_t j = 0; j < factors.features.size(); ++j) {
+      factors.features[j] = before->features[j] + 1e-3f * factors.features[j];
+    }
+  }
+
+  void factorise(const float* a, const MatrixShape& shape, Factors& factors, std::size_t b) const {
+    const std::size_t rank = factors.rank;
+    float* const x = &factors.features[b * rank * features(shape)];
+    float* const y = &factors.others[b * rank * others(shape)];
+    const auto toOthers = shape.featuresAreRows ? timesRows : timesColumns;
+    const auto toFeatures = shape.featuresAreRows ? timesColumns : timesRows;
+    for (int iteration = 0; iteration < iterations_; ++iteration) {
+      toOthers(a, shape.rows, shape.columns, x, rank, y);
+      orthonormalise(y, others(shape), rank);
+      toFeatures(a, shape.rows, shape.columns, y, rank, x);
+    }
+    if (iterations_ > 0) return;
+    const bool byRows = shape.rows <= shape.columns;
+    const std::size_t n = std::min(shape.rows, shape.columns);
+    std::vector<double> gram = gramMatrix(a, shape.rows, shape.columns);
+    const std::vector<float> vectors = eigenvectors(gram, n, rank);
+    const bool areFeatures = byRows == shape.featuresAreRows;
+    std::copy(vectors.begin(), vectors.end(), areFeatures ? x : y);
+    if (areFeatures) {
+      toOthers(a, shape.rows, shape.columns, x, rank, y);
+    } else {
+      toFeatures(a, shape.rows, shape.columns, y, rank, x);
+    }
+  }
+
+  // Writes the factors of the matrices scaled by 2^-exponent. Each is scaled back by half: so
+  // neither leaves the range of fp32.
+  std::size_t write(const CodecContext& context, Factors factors, int exponent,
+                    const MatrixShape& shape, std::span<std::byte> out) const {
+    const int half = exponent / 2;
+    const auto scaleOthers = static_cast<float>(std::ldexp(1.0, half));
+    const auto scaleFeatures = static_cast<float>(std::ldexp(1.0, exponent - half));
+    for (float& x : factors.features) x *= scaleFeatures;
+    for (float& x : factors.others) x *= scaleOthers;
+    out[0] = kFactors;
+    if (!inner_) {
+      const std::size_t bytes = factors.features.size() * sizeof(float);
+      std::memcpy(out.data() + kFormatBytes, factors.features.data(), bytes);
+      std::memcpy(out.data() + kFormatBytes + bytes, factors.others.data(),
+                  factors.others.size() * sizeof(float));
+      return kFormatBytes + bytes + factors.others.size() * sizeof(float);
+    }
+    const TensorView first = viewOf(factors.features, factorSpec(shape, features(shape)));
+    const TensorView second = viewOf(factors.others, factorSpec(shape, others(shape)));
+    CutContext none;
+    std::span<std::byte> rest = out.subspan(kFormatBytes + kLengthBytes);
+    const std::uint64_t length =
+        inner_
+            ->encode(context, nullptr, none, first, rest.first(inner_->maxEncodedBytes(first.spec)))
+            .bytes;
+    std::memcpy(out.data() + kFormatBytes, &length, kLengthBytes);
+    CutContext noneEither;
+    rest = rest.subspan(length);
+    return kFormatBytes + kLengthBytes + length +
+           inner_
+               ->encode(context, nullptr, noneEither, second,
+                        rest.first(inner_->maxEncodedBytes(second.spec)))
+               .bytes;
+  }
+
+  void read(const CodecContext& context, std::span<const std::byte> bytes, const MatrixShape& shape,
+            const TensorSpec& spec, Factors& factors) const {
+    if (!inner_) {
+      checkPayloadSize(*this, context.key, bytes.size(), withFactors(spec));
+      checkFormat(*this, context, bytes, kFactors, spec);
+      const std::size_t first = factors.features.size() * sizeof(float);
+      std::memcpy(factors.features.data(), bytes.data() + kFormatBytes, first);
+      std::memcpy(factors.others.data(), bytes.data() + kFormatBytes + first,
+                  factors.others.size() * sizeof(float));
+    } else {
+      checkFormat(*this, context, bytes, kFactors, spec);
+      if (bytes.size() < kFormatBytes + kLengthBytes) {
+        throwBadPayload(*this, context.key, "its first factor's length is missing");
+      }
+      std::uint64_t length = 0;
+      std::memcpy(&length, bytes.data() + kFormatBytes, kLengthBytes);
+      const std::span<const std::byte> rest = bytes.subspan(kFormatBytes + kLengthBytes);
+      if (length > rest.size()) {
+        throwBadPayload(*this, context.key,
+                        "its first factor's length is " + std::to_string(length) + " of " +
+                            std::to_string(rest.size()) + " bytes");
+      }
+      readInner(context, rest.first(length), factorSpec(shape, features(shape)), factors.features);
+      readInner(context, rest.subspan(length), factorSpec(shape, others(shape)), factors.others);
+    }
+    const auto finite = [](float x) { return std::isfinite(x); };
+    if (!std::all_of(factors.features.begin(), factors.features.end(), finite) ||
+        !std::all_of(factors.others.begin(), factors.others.end(), finite)) {
+      throwBadPayload(*this, context.key, "a factor is not finite");
+    }
+  }
+
+  void readInner(const CodecContext& context, std::span<const std::byte> bytes, TensorSpec spec,
+                 std::vector<float>& factor) const {
+    CutContext none;
+    try {
+      inner_->decode(context, nullptr, none, bytes,
+                     {reinterpret_cast<std::byte*>(factor.data()), std::move(spec)});
+    } catch (const ProtocolError& error) {
+      throwBadPayload(*this, context.key, std::string("a factor: ") + error.what());
+    }
+  }
+
+  const std::string name_;
+  const int rank_;
+  const int iterations_;
+  const std::unique_ptr<Codec> inner_;  // nullptr: fp32
+};
+
+constexpr int kMostRank = 4096;
+
+std::unique_ptr<Codec> make(const std::optional<std::string>& innerSpec, int rank, int iterations,
+                            std::string name) {
+  std::unique_ptr<Codec> inner = innerSpec ? makeCodec(*innerSpec) : nullptr;
+  if (inner) name += "(" + inner->spec() + ")";
+  return std::make_unique<LowRank>(std::move(name), rank, iterations, std::move(inner));
+}
+
+}  // namespace
+
+std::unique_ptr<Codec> makePower(const CodecSpec& spec) {
+  CodecParameters parameters(spec);
+  const int rank = parameters.integer("rank", 1, kMostRank);
+  const int iterations = parameters.integer("iterations", 1, 100, 2);
+  const auto inner = parameters.innerSpec();
+  parameters.finish();
+  return make(inner, rank, iterations,
+              "power:rank=" + std::to_string(rank) + ",iterations=" + std::to_string(iterations));
+}
+
+std::unique_ptr<Codec> makeSvd(const CodecSpec& spec) {
+  CodecParameters parameters(spec);
+  const int rank = parameters.integer("rank", 1, kMostRank);
+  const auto inner = parameters.innerSpec();
+  parameters.finish();
+  return make(inner, rank, 0, "svd:rank=" + std::to_string(rank));
+}
+
+}  // namespace cleave

@@ -1,0 +1,48 @@
+// Matrices as tensors hold them, and the few operations that low-rank codecs need. Sums have a
+// fixed order: the same bytes each time on one machine, and on every instruction set.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/codec/tensor.h"
+
+namespace cleave {
+
+// How a tensor is a batch of matrices: samples x rows x columns, each row contiguous.
+//   [B, C, H, W] contiguous     C rows of H * W
+//   [B, C, H, W] channels-last  H * W rows of C
+//   [B, S, F]                   S rows of F
+struct MatrixShape {
+  std::size_t samples = 0, rows = 0, columns = 0;
+  bool featuresAreRows = false;  // C or F: the side that means the same in every sample
+};
+// Nothing for tensors of other ranks.
+std::optional<MatrixShape> matrixShape(const TensorSpec& spec);
+
+// Factors are stored rank by rank: factor[r * n + j], n the number of rows or columns.
+//
+// product[r] = a * x[r] for each of `rank` vectors: x over columns, product over rows.
+void timesColumns(const float* a, std::size_t rows, std::size_t columns, const float* x,
+                  std::size_t rank, float* product);
+// product[r] = a^T * x[r]: x over rows, product over columns.
+void timesRows(const float* a, std::size_t rows, std::size_t columns, const float* x,
+               std::size_t rank, float* product);
+// a = sum over r of left[r] * right[r]^T, each element within ±greatest.
+void outerProduct(const float* left, std::size_t rows, const float* right, std::size_t columns,
+                  std::size_t rank, float greatest, float* a);
+
+// a * a^T where rows <= columns, else a^T * a.
+std::vector<double> gramMatrix(const float* a, std::size_t rows, std::size_t columns);
+
+// Makes `rank` vectors of n elements orthonormal, by modified Gram-Schmidt, twice over; what
+// depends on the vectors before it becomes 0.
+void orthonormalise(float* vectors, std::size_t n, std::size_t rank);
+
+// The eigenvectors of the symmetric n x n matrix that belong to its `rank` greatest eigenvalues,
+// greatest first, by Jacobi's rotations (Golub and Van Loan, "Matrix Computations", 8.5). Destroys
+// the matrix. Requires rank <= n.
+std::vector<float> eigenvectors(std::vector<double>& matrix, std::size_t n, std::size_t rank);
+
+}  // namespace cleave

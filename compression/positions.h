@@ -1,0 +1,52 @@
+// Which elements of a tensor a sparsifying codec keeps.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "compression/payload.h"
+
+namespace cleave {
+
+// In the tensor's memory order. What topk and randtopk leave in a CutContext is a Positions, and
+// nothing else is left there by any codec.
+struct Positions {
+  std::size_t elements = 0;
+  std::size_t kept = 0;
+  std::vector<std::uint64_t> words;  // bit j % 64 of word j / 64: element j is kept; no bits beyond
+
+  explicit Positions(std::size_t n = 0) : elements(n), words((n + 63) / 64) {}
+  std::size_t bitmapBytes() const { return (elements + 7) / 8; }
+  bool has(std::size_t j) const { return words[j / 64] >> (j % 64) & 1; }
+
+  // Calls use(j) for each element kept, ascending.
+  template <typename Use>
+  void forEach(const Use& use) const {
+    for (std::size_t w = 0; w < words.size(); ++w) {
+      for (std::uint64_t word = words[w]; word != 0; word &= word - 1) {
+        use(w * 64 + static_cast<std::size_t>(std::countr_zero(word)));
+      }
+    }
+  }
+};
+
+// The `count` elements of the greatest magnitude; of equal ones, those that come first. Nothing
+// where a value is not finite. Requires 1 <= count <= values.size().
+std::optional<Positions> largest(const FloatReader& values, std::size_t count);
+
+// The positions as distances: of each kept element from the one before it, less 1 (the first: its
+// position), as LEB128: 7 bits a byte, the lowest first, the highest bit set where more follow.
+// Returns the bytes written; 0 where `out` has no room for them.
+std::size_t writeDistances(const Positions& positions, std::span<std::byte> out);
+// Nothing unless `bytes` is just that, for `kept` elements below `elements`.
+std::optional<Positions> readDistances(std::span<const std::byte> bytes, std::size_t elements,
+                                       std::size_t kept);
+
+void writeBitmap(const Positions& positions, std::byte* out);  // bitmapBytes()
+// Nothing unless just `kept` bits are set, none of them beyond the elements.
+std::optional<Positions> readBitmap(const std::byte* bytes, std::size_t elements, std::size_t kept);
+
+}  // namespace cleave

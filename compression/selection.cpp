@@ -1,0 +1,178 @@
+#include "compression/selection.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+
+namespace cleave {
+namespace {
+
+constexpr std::size_t kBins = 2048;
+constexpr int kBinShift = 32 - 11;
+// Counters that take turns: neighbours mostly fall into the same bin, and an increment must wait
+// for the one before it.
+constexpr std::size_t kTurns = 4;
+constexpr std::size_t kFewValues = 1 << 14;
+constexpr std::size_t kFewRanks = 8;
+
+using Counts = std::array<std::uint64_t, kBins>;
+
+// Orders as the float does: negative numbers have all bits turned, others the sign.
+std::uint32_t keyOf(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value + 0.0f);  // -0 + 0 = +0
+  return bits ^ (static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31) | 0x80000000);
+}
+
+std::uint16_t binOf(float value) { return static_cast<std::uint16_t>(keyOf(value) >> kBinShift); }
+
+Counts countBins(const FloatReader& values) {
+  Counts counts{};
+  std::vector<std::uint32_t> turns(kTurns * kBins);
+  alignas(64) std::array<float, kBlockElements> scratch;
+  alignas(64) std::array<std::uint16_t, kBlockElements> bins;
+  constexpr std::size_t kFlush = std::size_t{1} << 30;  // elements; no counter overflows before
+  for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
+    const std::size_t count = std::min(kBlockElements, values.size() - start);
+    const float* const block = values.read(start, count, scratch.data());
+    for (std::size_t j = 0; j < count; ++j) bins[j] = binOf(block[j]);
+    std::uint32_t* const turn = turns.data();
+    std::size_t j = 0;
+    for (; j + kTurns <= count; j += kTurns) {
+      ++turn[0 * kBins + bins[j]];
+      ++turn[1 * kBins + bins[j + 1]];
+      ++turn[2 * kBins + bins[j + 2]];
+      ++turn[3 * kBins + bins[j + 3]];
+    }
+    for (; j < count; ++j) ++turn[bins[j]];
+    const std::size_t done = start + count;
+    if (done % kFlush != 0 && done != values.size()) continue;
+    for (std::size_t k = 0; k < turns.size(); ++k) counts[k % kBins] += turns[k];
+    std::fill(turns.begin(), turns.end(), 0);
+  }
+  return counts;
+}
+
+// A bin that holds a rank that is asked for.
+struct Wanted {
+  std::uint64_t firstRank = 0;  // of the bin's values
+  std::uint64_t count = 0;
+  float frequent = 0;            // a value that is counted, not collected
+  std::vector<float> collected;  // the others
+};
+
+// Selects among first…last - 1, ranks counted from 0.
+void selectRanks(std::vector<float>::iterator first, std::vector<float>::iterator last,
+                 std::span<const std::size_t> ranks, float* out) {
+  if (ranks.size() > kFewRanks) {
+    std::sort(first, last);
+    for (const std::size_t rank : ranks) *out++ = first[static_cast<std::ptrdiff_t>(rank)];
+    return;
+  }
+  auto from = first;
+  for (const std::size_t rank : ranks) {
+    const auto place = first + static_cast<std::ptrdiff_t>(rank);
+    if (place >= from) std::nth_element(from, place, last);
+    *out++ = *place;
+    from = place + 1;
+  }
+}
+
+// The ranks, counted in the bin, as values.
+void selectInBin(Wanted& bin, std::vector<std::size_t> ranks, float* out) {
+  const auto middle = std::partition(bin.collected.begin(), bin.collected.end(),
+                                     [&](float x) { return x < bin.frequent; });
+  const auto below = static_cast<std::size_t>(middle - bin.collected.begin());
+  const std::size_t equal = bin.count - bin.collected.size();
+  const auto firstEqual = std::lower_bound(ranks.begin(), ranks.end(), below);
+  const auto firstAbove = std::lower_bound(firstEqual, ranks.end(), below + equal);
+  for (auto rank = firstAbove; rank != ranks.end(); ++rank) *rank -= below + equal;
+  selectRanks(bin.collected.begin(), middle, {ranks.begin(), firstEqual}, out);
+  std::fill(out + (firstEqual - ranks.begin()), out + (firstAbove - ranks.begin()), bin.frequent);
+  selectRanks(middle, bin.collected.end(), {firstAbove, ranks.end()},
+              out + (firstAbove - ranks.begin()));
+}
+
+// For each bin, a value that a few of the tensor's elements, evenly spread, show there.
+std::vector<std::uint32_t> frequentKeys(const FloatReader& values) {
+  constexpr std::size_t kLooks = 512;
+  std::vector<std::uint32_t> keys(kBins);
+  for (std::size_t bin = 0; bin < kBins; ++bin) {
+    keys[bin] = static_cast<std::uint32_t>(bin) << kBinShift;
+  }
+  for (std::size_t look = 0; look < kLooks; ++look) {
+    const float value = values.at(values.size() / kLooks * look + look % 7);
+    keys[binOf(value)] = keyOf(value);
+  }
+  return keys;
+}
+
+float valueOfKey(std::uint32_t key) {
+  return std::bit_cast<float>(key & 0x80000000 ? key ^ 0x80000000 : ~key);
+}
+
+// The values of the bins flagged, but for the frequent ones, in no bin's order.
+std::vector<float> collect(const FloatReader& values, const std::vector<std::uint32_t>& frequent,
+                           const std::vector<std::uint8_t>& flags, std::size_t most) {
+  std::vector<float> found(most + 1);  // each element is written, and kept by moving on
+  std::size_t kept = 0;
+  alignas(64) std::array<float, kBlockElements> scratch;
+  alignas(64) std::array<std::uint32_t, kBlockElements> keys;
+  for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
+    const std::size_t count = std::min(kBlockElements, values.size() - start);
+    const float* const block = values.read(start, count, scratch.data());
+    for (std::size_t j = 0; j < count; ++j) keys[j] = keyOf(block[j]);
+    for (std::size_t j = 0; j < count; ++j) {
+      const std::uint32_t bin = keys[j] >> kBinShift;
+      found[kept] = block[j];
+      kept += static_cast<std::size_t>(flags[bin] & (keys[j] != frequent[bin]));
+    }
+  }
+  found.resize(kept);
+  return found;
+}
+
+}  // namespace
+
+std::vector<float> valuesAtRanks(const FloatReader& values, std::span<const std::size_t> ranks) {
+  std::vector<float> result(ranks.size());
+  if (ranks.empty()) return result;
+  if (values.size() <= kFewValues) {
+    std::vector<float> all(values.size());
+    const float* const read = values.read(0, values.size(), all.data());
+    if (read != all.data()) std::copy(read, read + values.size(), all.begin());
+    for (float& value : all) value += 0.0f;
+    selectRanks(all.begin(), all.end(), ranks, result.data());
+    return result;
+  }
+
+  const Counts counts = countBins(values);
+  const std::vector<std::uint32_t> frequent = frequentKeys(values);
+  std::vector<std::uint8_t> flags(kBins);
+  std::vector<Wanted> wanted(kBins);
+  std::vector<std::vector<std::size_t>> ranksOfBin(kBins);
+  std::size_t most = 0;
+  std::uint64_t rank = 0;
+  std::size_t next = 0;
+  for (std::size_t bin = 0; bin < kBins; rank += counts[bin++]) {
+    for (; next < ranks.size() && ranks[next] < rank + counts[bin]; ++next) {
+      ranksOfBin[bin].push_back(ranks[next] - rank);
+    }
+    if (ranksOfBin[bin].empty()) continue;
+    flags[bin] = 1;
+    wanted[bin] = {rank, counts[bin], valueOfKey(frequent[bin]), {}};
+    most += counts[bin];
+  }
+  for (const float value : collect(values, frequent, flags, most)) {
+    wanted[binOf(value)].collected.push_back(value + 0.0f);
+  }
+  float* out = result.data();
+  for (std::size_t bin = 0; bin < kBins; ++bin) {
+    if (!flags[bin]) continue;
+    selectInBin(wanted[bin], ranksOfBin[bin], out);
+    out += ranksOfBin[bin].size();
+  }
+  return result;
+}
+
+}  // namespace cleave

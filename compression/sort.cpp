@@ -1,0 +1,306 @@
+// `sort:q=Q,s=S` and `fast:q=Q,s=S`: the sorted order of a tensor's values, cut into 2^S pieces of
+// equal count, each piece quantised uniformly with Q bits.
+//
+//   payload = nothing                              for a tensor without elements
+//           | 0x00, the tensor's own bytes         where packing would not make it shorter
+//           | 0x01, 2^S x (min: fp32, step: fp32), codes
+//                                                  Q + S bits a code, lowest bit and byte first
+//
+// Which of the three, and so the length, follows from the tensor's spec. A code is
+// piece << Q | round((x - min) / step), and decodes to min + step * (code mod 2^Q) of its piece,
+// computed in fp64 and rounded to fp32: by a table of 2^(Q+S) values. Pieces ascend; their counts
+// differ by at most 1, larger first; a piece of equal values has step 0; min is +0 rather than -0.
+//
+// Encoders differ in where the pieces begin, and the payload does not show it:
+//   sort, select=exact           as sorting all values has it
+//   sort, select=sampled         as sorting 4096 of them has it
+//   fast, boundaries=first       as sorting the first sample of the batch has it
+//   fast, boundaries=all         as select=exact
+// Exact pieces have the min and max of their values. Of the others, the first begins with the
+// tensor's least value, each ends where the next begins, and the last with the tensor's greatest.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "compression/codecs.h"
+#include "compression/convert.h"
+#include "compression/kernels/pieces.h"
+#include "compression/look_up.h"
+#include "compression/packing.h"
+#include "compression/payload.h"
+#include "compression/selection.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::byte kPacked{1};
+constexpr std::size_t kPieceBytes = 2 * sizeof(float);
+constexpr std::size_t kSamples = 4096;
+
+enum class Boundaries { exact, sampled, firstSample };
+
+// Least and greatest value of each piece.
+struct Pieces {
+  std::vector<float> least, greatest;
+};
+
+// The rank at which piece p of `pieces` begins among `count` values.
+std::size_t firstRank(std::size_t count, std::size_t pieces, std::size_t p) {
+  return p * (count / pieces) + std::min(p, count % pieces);
+}
+
+Pieces exactPieces(const FloatReader& values, std::size_t count, Extent extent) {
+  // Each piece's first rank after the last rank of the piece before it.
+  std::vector<std::size_t> ranks;
+  for (std::size_t p = 1; p < count; ++p) {
+    const std::size_t rank = firstRank(values.size(), count, p);
+    ranks.insert(ranks.end(), {rank - 1, rank});
+  }
+  const std::vector<float> found = valuesAtRanks(values, ranks);
+  Pieces pieces{{extent.least}, {}};
+  for (std::size_t k = 0; k < found.size(); k += 2) {
+    pieces.greatest.push_back(found[k]);
+    pieces.least.push_back(found[k + 1]);
+  }
+  pieces.greatest.push_back(extent.greatest);
+  return pieces;
+}
+
+Pieces piecesOfSubset(const FloatReader& subset, std::size_t count, Extent extent) {
+  std::vector<std::size_t> ranks;
+  for (std::size_t p = 1; p < count; ++p) {
+    ranks.push_back(std::min(firstRank(subset.size(), count, p), subset.size() - 1));
+  }
+  Pieces pieces{{extent.least}, {}};
+  for (const float bound : valuesAtRanks(subset, ranks)) {
+    pieces.greatest.push_back(bound);
+    pieces.least.push_back(bound);
+  }
+  pieces.greatest.push_back(extent.greatest);
+  return pieces;
+}
+
+// One element of each of kSamples stretches; its place in the stretch follows the golden ratio, so
+// that no period of the tensor, such as its channels, meets a period of the places.
+std::vector<float> samplesOf(const FloatReader& values) {
+  std::vector<float> samples(kSamples);
+  const std::size_t stretch = values.size() / kSamples;
+  for (std::size_t j = 0; j < kSamples; ++j) {
+    const auto fraction = static_cast<std::uint32_t>(j) * 0x9E3779B9u;
+    samples[j] =
+        values.at(j * stretch + static_cast<std::size_t>(static_cast<double>(fraction) * 0x1p-32 *
+                                                         static_cast<double>(stretch)));
+  }
+  return samples;
+}
+
+float valueAt(float min, float step, int code) {
+  return static_cast<float>(double{min} + double{step} * code);
+}
+
+// Where the range overflows fp32, the step is that of fp64, rounded, and at most the largest float.
+float stepOf(float least, float greatest, int top) {
+  const double range = double{greatest} - double{least};
+  float step = (greatest - least) / static_cast<float>(top);
+  if (!std::isfinite(step)) {
+    step = static_cast<float>(std::min(range / top, double{std::numeric_limits<float>::max()}));
+  }
+  // A step that was rounded up may take the greatest value past the largest float.
+  while (!std::isfinite(valueAt(least, step, top))) step = std::nextafter(step, 0.0f);
+  return step;
+}
+
+class Sort : public Codec {
+ public:
+  Sort(std::string name, int q, int s, Boundaries boundaries)
+      : name_(std::move(name)), q_(q), s_(s), top_((1 << q) - 1), boundaries_(boundaries) {}
+
+  std::string spec() const override { return name_; }
+
+  // What a payload has exactly.
+  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
+    if (spec.elements() == 0) return 0;
+    return isPacked(spec) ? packedPayload(spec) : kFormatBytes + spec.bytes();
+  }
+
+  Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
+                 const TensorView& view, std::span<std::byte> out) const override {
+    if (view.spec.elements() == 0) return {};
+    if (!isPacked(view.spec)) return encodeFiniteRaw(context, view, out);
+    const FloatReader values(view);
+    const Extent extent = extentOf(values);
+    if (!extent.finite) throw NonFiniteError(context.key);
+    const Pieces pieces = piecesOf(view, values, extent);
+    out[0] = kPacked;
+    std::byte* const codes = out.data() + kFormatBytes + pieceCount() * kPieceBytes;
+    const std::vector<float> steps = writeHeader(pieces, out.data() + kFormatBytes);
+    if (overflows(pieces)) {
+      writeCodesOfWideRange(values, pieces, steps, codes);
+    } else if (q_ + s_ <= 8) {
+      writeCodes<std::uint8_t>(values, pieces, steps, codes);
+    } else {
+      writeCodes<std::uint16_t>(values, pieces, steps, codes);
+    }
+    return {packedPayload(view.spec), nullptr};
+  }
+
+  CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
+                    std::span<const std::byte> bytes, MutableTensorView out) const override {
+    if (decodeRaw(bytes, out)) return nullptr;
+    checkPayloadSize(*this, context.key, bytes.size(), maxEncodedBytes(out.spec));
+    if (!isPacked(out.spec)) throwBadFormat(*this, context.key, bytes, out);
+    checkFormat(*this, context, bytes, kPacked, out.spec);
+    const std::vector<float> table = readTable(context, bytes.data() + kFormatBytes, out.spec);
+    const std::byte* const codes = bytes.data() + kFormatBytes + pieceCount() * kPieceBytes;
+    lookUp(codes, q_ + s_, table, out);
+    return nullptr;
+  }
+
+ private:
+  std::size_t pieceCount() const { return std::size_t{1} << s_; }
+
+  std::size_t packedPayload(const TensorSpec& spec) const {
+    return kFormatBytes + pieceCount() * kPieceBytes + packedBytes(spec.elements(), q_ + s_);
+  }
+
+  // Packed tensors have more elements than pieces.
+  bool isPacked(const TensorSpec& spec) const {
+    return packedPayload(spec) < kFormatBytes + spec.bytes();
+  }
+
+  Pieces piecesOf(const TensorView& view, const FloatReader& values, Extent extent) const {
+    if (boundaries_ == Boundaries::firstSample && view.spec.shape.size() > 1) {
+      const auto samples = static_cast<std::size_t>(view.spec.shape[0]);
+      return piecesOfSubset(FloatReader(view, values.size() / samples), pieceCount(), extent);
+    }
+    if (boundaries_ == Boundaries::sampled && values.size() > kSamples) {
+      const std::vector<float> samples = samplesOf(values);
+      const TensorView view1{reinterpret_cast<const std::byte*>(samples.data()),
+                             {DType::f32, {static_cast<std::int64_t>(samples.size())}}};
+      return piecesOfSubset(FloatReader(view1), pieceCount(), extent);
+    }
+    return exactPieces(values, pieceCount(), extent);
+  }
+
+  std::vector<float> writeHeader(const Pieces& pieces, std::byte* out) const {
+    std::vector<float> steps;
+    for (std::size_t p = 0; p < pieceCount(); ++p) {
+      steps.push_back(stepOf(pieces.least[p], pieces.greatest[p], top_));
+      putFloat(out + p * kPieceBytes, pieces.least[p]);
+      putFloat(out + p * kPieceBytes + sizeof(float), steps[p]);
+    }
+    return steps;
+  }
+
+  static bool overflows(const Pieces& pieces) {
+    for (std::size_t p = 0; p < pieces.least.size(); ++p) {
+      if (!std::isfinite(pieces.greatest[p] - pieces.least[p])) return true;
+    }
+    return false;
+  }
+
+  template <typename Code>
+  void writeCodes(const FloatReader& values, const Pieces& pieces, const std::vector<float>& steps,
+                  std::byte* out) const {
+    PieceGrids grids;
+    grids.bits = q_;
+    grids.pieceBits = s_;
+    for (std::size_t p = 0; p < pieceCount(); ++p) {
+      grids.bounds[p] = grids.mins[p] = pieces.least[p];
+      // Without a step, all codes are 0: so is what is divided, or too small to be told from it.
+      grids.divisors[p] = steps[p] == 0 ? 1 : steps[p];
+    }
+    grids.prepare();
+    alignas(64) std::array<float, kBlockElements> scratch;
+    alignas(64) std::array<Code, kBlockElements> codes;
+    for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
+      const std::size_t count = std::min(kBlockElements, values.size() - start);
+      codesOf(values.read(start, count, scratch.data()), count, grids, codes.data());
+      pack(codes.data(), count, q_ + s_, out + packedBytes(start, q_ + s_));
+    }
+  }
+
+  // For values near the ends of fp32, in fp64.
+  void writeCodesOfWideRange(const FloatReader& values, const Pieces& pieces,
+                             const std::vector<float>& steps, std::byte* out) const {
+    std::array<std::uint16_t, kBlockElements> codes;
+    for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
+      const std::size_t count = std::min(kBlockElements, values.size() - start);
+      for (std::size_t j = 0; j < count; ++j) {
+        const float x = values.at(start + j);
+        const auto bound = std::upper_bound(pieces.least.begin() + 1, pieces.least.end(), x);
+        const auto p = static_cast<std::size_t>(bound - pieces.least.begin() - 1);
+        const double divisor = steps[p] == 0 ? 1 : steps[p];
+        const double exact =
+            std::min((double{x} - double{pieces.least[p]}) / divisor, static_cast<double>(top_));
+        constexpr double kNoFraction = 1 / std::numeric_limits<double>::epsilon();
+        const auto code = static_cast<unsigned>((exact + kNoFraction) - kNoFraction);
+        codes[j] = static_cast<std::uint16_t>(p << q_ | code);
+      }
+      pack(codes.data(), count, q_ + s_, out + packedBytes(start, q_ + s_));
+    }
+  }
+
+  std::vector<float> readTable(const CodecContext& context, const std::byte* in,
+                               const TensorSpec& spec) const {
+    std::vector<float> table(std::size_t{1} << (q_ + s_));
+    for (std::size_t p = 0; p < pieceCount(); ++p) {
+      const float min = getFloat(in + p * kPieceBytes);
+      const float step = getFloat(in + p * kPieceBytes + sizeof(float));
+      const bool valid = std::isfinite(min) && std::isfinite(step) && step >= 0;
+      for (int code = 0; code <= top_; ++code) {
+        table[(p << q_) + static_cast<std::size_t>(code)] =
+            valid ? valueAt(min, step, code) : std::numeric_limits<float>::infinity();
+      }
+    }
+    // As the tensor's type has them.
+    std::vector<std::byte> converted(table.size() * dtypeBytes(spec.dtype));
+    fromFloat(table.data(), table.size(), spec.dtype, converted.data());
+    toFloat(converted.data(), spec.dtype, table.size(), table.data());
+    if (!std::all_of(table.begin(), table.end(), [](float x) { return std::isfinite(x); })) {
+      throwBadPayload(*this, context.key,
+                      "a piece's min and step leave the finite values of " +
+                          std::string(dtypeName(spec.dtype)));
+    }
+    return table;
+  }
+
+  const std::string name_;
+  const int q_, s_;
+  const int top_;  // the greatest code of a piece
+  const Boundaries boundaries_;
+};
+
+std::unique_ptr<Codec> make(const CodecSpec& spec, std::string_view key,
+                            std::array<std::string_view, 2> names,
+                            std::array<Boundaries, 2> boundaries) {
+  CodecParameters parameters(spec);
+  const int q = parameters.integer("q", 1, 16);
+  const int s = parameters.integer("s", 0, 8);
+  const std::size_t choice = parameters.choice(key, names, 0);
+  parameters.finish();
+  if (q + s > 16) {
+    throw UsageError("bad-codec-spec",
+                     "codec " + spec.name + ": q + s is " + std::to_string(q + s) + ", above 16",
+                     "a code has q + s bits, at most 16; lower q or s");
+  }
+  std::string text = spec.name + ":q=" + std::to_string(q) + ",s=" + std::to_string(s) + "," +
+                     std::string(key) + "=" + std::string(names[choice]);
+  return std::make_unique<Sort>(std::move(text), q, s, boundaries[choice]);
+}
+
+}  // namespace
+
+std::unique_ptr<Codec> makeSort(const CodecSpec& spec) {
+  return make(spec, "select", {"sampled", "exact"}, {Boundaries::sampled, Boundaries::exact});
+}
+
+std::unique_ptr<Codec> makeFast(const CodecSpec& spec) {
+  return make(spec, "boundaries", {"first", "all"}, {Boundaries::firstSample, Boundaries::exact});
+}
+
+}  // namespace cleave

@@ -1,0 +1,287 @@
+// `topk:ratio=R`: the k = ceil(R * n) elements of the greatest magnitude, as they are; the others
+// become 0. Of equal magnitudes those that come first in memory are kept.
+// `randtopk:ratio=R,alpha=A`: while training, each of the k is replaced, with probability A, by an
+// element that is not among them (Zheng et al., "Reducing communication for split learning by
+// randomized top-k sparsification", arXiv 2305.18469).
+//
+//   payload = nothing                            for a tensor without elements
+//           | 0x00, the tensor's own bytes       where values and a bitmap would not be shorter
+//           | 0x01, values, bitmap               k values in the tensor's type, in memory order;
+//                                                bit j % 8 of byte j / 8: element j is kept
+//           | 0x02, values, distances            where they are shorter than the bitmap
+//           | 0x03, values                       at the positions that the cut's activation kept
+//
+// A distance is the number of elements left out since the one kept before, as LEB128: 7 bits a
+// byte, the lowest first, the highest bit set where more follow.
+//
+// A gradient takes form 3 just where its cut's activation was encoded by topk or randtopk, has as
+// many elements, and kept no more than k of them: other gradients do not pass through the
+// activation's mask.
+#include <algorithm>
+#include <cmath>
+
+#include "common/core/random.h"
+#include "compression/codecs.h"
+#include "compression/kernels/pieces.h"
+#include "compression/positions.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::byte kBitmap{1};
+constexpr std::byte kDistances{2};
+constexpr std::byte kActivations{3};
+
+bool isGradient(Flow flow) { return flow == Flow::gradient0 || flow == Flow::gradient1; }
+
+template <typename Word>
+void gather(const std::byte* values, const Positions& positions, std::byte* out) {
+  positions.forEach([&](std::size_t j) {
+    std::memcpy(out, values + j * sizeof(Word), sizeof(Word));
+    out += sizeof(Word);
+  });
+}
+
+// Whether all values are finite: whether none has all bits of the exponent.
+template <typename Word>
+bool scatter(const std::byte* values, const Positions& positions, Word exponent, std::byte* out) {
+  if (positions.elements > 0) std::memset(out, 0, positions.elements * sizeof(Word));
+  unsigned faults = 0;
+  positions.forEach([&](std::size_t j) {
+    Word value;
+    std::memcpy(&value, values, sizeof value);
+    faults |= static_cast<unsigned>((value & exponent) == exponent);
+    std::memcpy(out + j * sizeof value, &value, sizeof value);
+    values += sizeof value;
+  });
+  return faults == 0;
+}
+
+bool scatterAs(DType dtype, const std::byte* values, const Positions& positions, std::byte* out) {
+  switch (dtype) {
+    case DType::f32:
+      return scatter<std::uint32_t>(values, positions, 0x7f800000, out);
+    case DType::f16:
+      return scatter<std::uint16_t>(values, positions, 0x7c00, out);
+    case DType::bf16:
+      return scatter<std::uint16_t>(values, positions, 0x7f80, out);
+  }
+  return false;
+}
+
+// Distances between those of the top elements that are replaced follow the geometric distribution.
+// Returns how many were taken away from `positions`, at most `most`.
+std::size_t dropSome(Positions& positions, RandomKey key, double alpha, std::size_t most) {
+  const double perElement = std::log1p(-alpha);
+  std::uint64_t draw = 0;
+  const auto gap = [&] {
+    const double uniform = (static_cast<double>(randomBits(key, draw++) >> 11) + 0.5) * 0x1p-53;
+    return std::log(uniform) / perElement;
+  };
+  std::size_t dropped = 0;
+  double wait = gap();
+  for (std::uint64_t& word : positions.words) {
+    for (std::uint64_t rest = word; rest != 0; rest &= rest - 1) {
+      if (dropped == most) return dropped;
+      if (wait >= 1) {
+        --wait;
+        continue;
+      }
+      word &= ~(rest & -rest);
+      ++dropped;
+      wait = gap();
+    }
+  }
+  return dropped;
+}
+
+// Adds `count` elements of those that `top` does not have, each as likely. Requires that many.
+void addOthers(Positions& positions, const Positions& top, RandomKey key, std::size_t count) {
+  const std::size_t others = top.elements - top.kept;
+  const auto add = [&](std::size_t j) { positions.words[j / 64] |= std::uint64_t{1} << (j % 64); };
+  std::uint64_t draw = 0;
+  if (others >= top.elements / 8) {
+    while (count > 0) {
+      const std::size_t j = randomBits(key, draw++) % top.elements;
+      if (top.has(j) || positions.has(j)) continue;
+      add(j);
+      --count;
+    }
+    return;
+  }
+  // Few: drawing until one of them is met would take long.
+  std::vector<std::size_t> list;
+  for (std::size_t j = 0; j < top.elements; ++j) {
+    if (!top.has(j)) list.push_back(j);
+  }
+  for (std::size_t k = 0; k < count; ++k) {
+    std::swap(list[k], list[k + randomBits(key, draw++) % (list.size() - k)]);
+    add(list[k]);
+  }
+}
+
+class TopK : public Codec {
+ public:
+  TopK(std::string name, double ratio, double alpha)
+      : name_(std::move(name)), ratio_(ratio), alpha_(alpha) {}
+
+  std::string spec() const override { return name_; }
+
+  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
+    if (spec.elements() == 0) return 0;
+    return isRaw(spec) ? kFormatBytes + spec.bytes() : withBitmap(spec);
+  }
+
+  Encoded encode(const CodecContext& context, const CodecState&, CutContext& cut,
+                 const TensorView& view, std::span<std::byte> out) const override {
+    const std::size_t elements = view.spec.elements();
+    if (elements == 0) return {};
+    if (const Positions* activations = positionsOfActivation(context.key, cut, elements)) {
+      if (!extentOf(FloatReader(view)).finite) throw NonFiniteError(context.key);
+      return {writeValues(kActivations, *activations, view, out.data()), nullptr};
+    }
+    if (isRaw(view.spec)) return encodeFiniteRaw(context, view, out);
+    std::optional<Positions> positions = largest(FloatReader(view), kept(elements));
+    if (!positions) throw NonFiniteError(context.key);
+    if (alpha_ > 0 && context.key.phase == Phase::train) replaceSome(context, *positions);
+    const std::size_t valuesEnd = writeValues(kBitmap, *positions, view, out.data());
+    const std::size_t bitmap = positions->bitmapBytes();
+    std::size_t bytes = positions->kept < bitmap
+                            ? writeDistances(*positions, out.subspan(valuesEnd, bitmap - 1))
+                            : 0;
+    if (bytes > 0) {
+      out[0] = kDistances;
+    } else {
+      writeBitmap(*positions, out.data() + valuesEnd);
+      bytes = bitmap;
+    }
+    leave(context.key, cut, std::move(*positions));
+    return {valuesEnd + bytes, nullptr};
+  }
+
+  CodecState decode(const CodecContext& context, const CodecState&, CutContext& cut,
+                    std::span<const std::byte> bytes, MutableTensorView out) const override {
+    const std::size_t elements = out.spec.elements();
+    if (decodeRaw(bytes, out)) return nullptr;
+    const Positions* const activations = positionsOfActivation(context.key, cut, elements);
+    if (bytes.empty() || elements == 0 || (activations == nullptr && isRaw(out.spec))) {
+      throwBadPayload(*this, context.key, "it does not belong to " + toString(out.spec));
+    }
+    if (activations != nullptr) {
+      checkPayloadSize(*this, context.key, bytes.size(), valuesEnd(out.spec, activations->kept));
+      checkFormat(*this, context, bytes, kActivations, out.spec);
+      readValues(context, *activations, bytes, out);
+      return nullptr;
+    }
+    Positions positions = readPositions(context, bytes, out.spec);
+    readValues(context, positions, bytes, out);
+    leave(context.key, cut, std::move(positions));
+    return nullptr;
+  }
+
+ private:
+  std::size_t kept(std::size_t elements) const {
+    const auto count = static_cast<std::size_t>(std::ceil(ratio_ * static_cast<double>(elements)));
+    return std::clamp<std::size_t>(count, 1, elements);
+  }
+
+  static std::size_t valuesEnd(const TensorSpec& spec, std::size_t count) {
+    return kFormatBytes + count * dtypeBytes(spec.dtype);
+  }
+
+  std::size_t withBitmap(const TensorSpec& spec) const {
+    return valuesEnd(spec, kept(spec.elements())) + (spec.elements() + 7) / 8;
+  }
+
+  bool isRaw(const TensorSpec& spec) const {
+    return withBitmap(spec) >= kFormatBytes + spec.bytes();
+  }
+
+  const Positions* positionsOfActivation(const Key& key, const CutContext& cut,
+                                         std::size_t elements) const {
+    if (!isGradient(key.flow) || !cut.value) return nullptr;
+    const auto* positions = static_cast<const Positions*>(cut.value.get());
+    const bool fits = positions->elements == elements && positions->kept <= kept(elements);
+    return fits ? positions : nullptr;
+  }
+
+  static void leave(const Key& key, CutContext& cut, Positions positions) {
+    if (isGradient(key.flow) || key.phase != Phase::train) return;
+    cut.value = std::make_shared<const Positions>(std::move(positions));
+  }
+
+  void replaceSome(const CodecContext& context, Positions& positions) const {
+    const Key& key = context.key;
+    const auto stream = [&](std::string_view name) {
+      return randomKey(context.seed, name, {key.step, key.i, static_cast<std::uint64_t>(key.flow)});
+    };
+    const Positions top = positions;
+    const std::size_t dropped =
+        dropSome(positions, stream("randtopk.drop"), alpha_, top.elements - top.kept);
+    addOthers(positions, top, stream("randtopk.add"), dropped);
+  }
+
+  // Returns the bytes written.
+  static std::size_t writeValues(std::byte format, const Positions& positions,
+                                 const TensorView& view, std::byte* out) {
+    out[0] = format;
+    const bool wide = dtypeBytes(view.spec.dtype) == 4;
+    (wide ? gather<std::uint32_t> : gather<std::uint16_t>)(view.data, positions,
+                                                           out + kFormatBytes);
+    return valuesEnd(view.spec, positions.kept);
+  }
+
+  void readValues(const CodecContext& context, const Positions& positions,
+                  std::span<const std::byte> bytes, MutableTensorView out) const {
+    if (scatterAs(out.spec.dtype, bytes.data() + kFormatBytes, positions, out.data)) return;
+    throwBadPayload(*this, context.key, "a value is not finite");
+  }
+
+  Positions readPositions(const CodecContext& context, std::span<const std::byte> bytes,
+                          const TensorSpec& spec) const {
+    const std::size_t elements = spec.elements();
+    const std::size_t count = kept(elements);
+    const std::size_t end = valuesEnd(spec, count);
+    if (bytes.size() <= end || bytes.size() > withBitmap(spec)) {
+      checkPayloadSize(*this, context.key, bytes.size(), withBitmap(spec));
+    }
+    std::optional<Positions> positions;
+    if (bytes[0] == kDistances) {
+      positions = readDistances(bytes.subspan(end), elements, count);
+    } else {
+      checkFormat(*this, context, bytes, kBitmap, spec);
+      checkPayloadSize(*this, context.key, bytes.size(), withBitmap(spec));
+      positions = readBitmap(bytes.data() + end, elements, count);
+    }
+    if (positions) return std::move(*positions);
+    throwBadPayload(*this, context.key,
+                    "its positions are not " + std::to_string(count) + " of " +
+                        std::to_string(elements) + " elements");
+  }
+
+  const std::string name_;
+  const double ratio_;
+  const double alpha_;  // 0: topk
+};
+
+constexpr double kLeastRatio = 1e-6;
+
+}  // namespace
+
+std::unique_ptr<Codec> makeTopK(const CodecSpec& spec) {
+  CodecParameters parameters(spec);
+  const double ratio = parameters.number("ratio", kLeastRatio, 1);
+  parameters.finish();
+  return std::make_unique<TopK>("topk:ratio=" + shortestText(ratio), ratio, 0);
+}
+
+std::unique_ptr<Codec> makeRandTopK(const CodecSpec& spec) {
+  CodecParameters parameters(spec);
+  const double ratio = parameters.number("ratio", kLeastRatio, 1);
+  const double alpha = parameters.number("alpha", 0, 1);
+  parameters.finish();
+  return std::make_unique<TopK>(
+      "randtopk:ratio=" + shortestText(ratio) + ",alpha=" + shortestText(alpha), ratio, alpha);
+}
+
+}  // namespace cleave
