@@ -65,7 +65,7 @@ class Block : public Codec {
   Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
                  const TensorView& view, std::span<std::byte> out) const override {
     if (!isPacked(view.spec)) {
-      if (!isFinite(view)) throw NonFiniteError(context.key);
+      if (!rangeOf(view).finite) throw NonFiniteError(context.key);
       return encodeRaw(view, out);
     }
     kernels::BlockFormat format = format_;

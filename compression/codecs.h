@@ -9,18 +9,20 @@
 
 #include "common/codec/codec.h"
 #include "common/codec/spec.h"
+#include "compression/kernels/kernels.h"
 
 namespace cleave {
 
 std::unique_ptr<Codec> makeNone(const CodecSpec& spec);
 std::unique_ptr<Codec> makeFp16(const CodecSpec& spec);
 std::unique_ptr<Codec> makeBf16(const CodecSpec& spec);
+std::unique_ptr<Codec> makeFp8(const CodecSpec& spec);
 std::unique_ptr<Codec> makeUniform(const CodecSpec& spec);
 std::unique_ptr<Codec> makeBlock(const CodecSpec& spec);
 std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 
-// Whether no element is NaN or infinite.
-bool isFinite(const TensorView& view);
+// Of all elements; for none, least is infinity and greatest its negative.
+kernels::Range rangeOf(const TensorView& view);
 
 std::unique_ptr<Codec> makeSort(const CodecSpec& spec);
 std::unique_ptr<Codec> makeFast(const CodecSpec& spec);

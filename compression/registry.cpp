@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -13,11 +14,13 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<CodecRow, 13> kCodecs = {{
+constexpr std::array<CodecRow, 14> kCodecs = {{
     {"none", "", "the values as they are", "none", makeNone, true},
     {"fp16", "", "16-bit floats of IEEE 754; above 65504 becomes infinity", "fp16", makeFp16, true},
     {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
      true},
+    {"fp8", "format=e4m3|e5m2", "8-bit floats of OFP8 with a power of two for the tensor",
+     "fp8:format=e4m3", makeFp8, true},
     {"uniform", "bits=1..16", "2^bits even steps from a tensor's least value to its greatest",
      "uniform:bits=8", makeUniform, true},
     {"block", "bits=1..8,size=32..1024,header=bf16|fp16,rounding=nearest|stochastic",
@@ -89,13 +92,17 @@ void throwBadFormat(const Codec& codec, const Key& key, std::span<const std::byt
                       " does not belong to " + toString(out.spec));
 }
 
-bool isFinite(const TensorView& view) {
-  bool finite = true;
+kernels::Range rangeOf(const TensorView& view) {
+  kernels::Range range{std::numeric_limits<float>::infinity(),
+                       -std::numeric_limits<float>::infinity()};
   forEachPiece(view.data, view.spec.dtype, view.spec.elements(),
                [&](std::size_t, std::size_t count, const float* values) {
-                 finite = finite && kernels::rangeOf(values, count).finite;
+                 const kernels::Range piece = kernels::rangeOf(values, count);
+                 range.least = std::min(range.least, piece.least);
+                 range.greatest = std::max(range.greatest, piece.greatest);
+                 range.finite = range.finite && piece.finite;
                });
-  return finite;
+  return range;
 }
 
 }  // namespace cleave

@@ -34,18 +34,6 @@ constexpr std::size_t kHeaderBytes = kFormatBytes + 2 * sizeof(float);
 // At any width their codes fill whole bytes.
 static_assert(kPieceElements % 8 == 0);
 
-Range rangeOf(const TensorView& view) {
-  Range range{std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()};
-  forEachPiece(view.data, view.spec.dtype, view.spec.elements(),
-               [&](std::size_t, std::size_t count, const float* values) {
-                 const Range piece = kernels::rangeOf(values, count);
-                 range.least = std::min(range.least, piece.least);
-                 range.greatest = std::max(range.greatest, piece.greatest);
-                 range.finite = range.finite && piece.finite;
-               });
-  return range;
-}
-
 // ---- Tensors whose range, or whose grid's, overflows fp32 ----
 
 void quantizeWide(const float* values, std::size_t count, Grid grid, int bits, std::byte* out) {

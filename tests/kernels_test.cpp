@@ -162,6 +162,36 @@ TEST_CASE("conversions are those of the scalar twin on every instruction set") {
   });
 }
 
+TEST_CASE("8-bit floats are those of the scalar twin on every instruction set") {
+  std::vector<float> values = normal(5001);
+  Bytes codes(5001);
+  for (std::size_t j = 0; j < codes.size(); ++j) codes[j] = static_cast<std::byte>(j);
+  forEachTarget([&] {
+    for (const Fp8 format : {Fp8::e4m3, Fp8::e5m2}) {
+      for (const int exponent : {-126, -20, -8, 0, 100, 120}) {
+        std::vector<float> scaled = values;
+        for (float& value : scaled) value = std::ldexp(value, exponent + 6);
+        for (const std::size_t count : kCounts) {
+          const std::vector<float> some = exactly(scaled, count);
+          REQUIRE(written(count, [&](std::byte* out) {
+                    fp8FromFloat(some.data(), count, format, exponent, out);
+                  }) == written(count, [&](std::byte* out) {
+                    plain::fp8FromFloat(some.data(), count, format, exponent, out);
+                  }));
+          const Bytes in = exactly(codes, count);
+          const auto widenBy = [&](auto widen) {
+            return writtenFloats(count, [&](float* out) {
+              REQUIRE(widen(in.data(), count, format, exponent, kLargest, out) ==
+                      (count <= fp8Most(format) + 1));
+            });
+          };
+          REQUIRE(widenBy(floatFromFp8) == widenBy(plain::floatFromFp8));
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("codes at every width are those of the scalar twin on every instruction set") {
   const std::vector<float> values = normal(5001);
   const Range range = rangeOf(values.data(), values.size());

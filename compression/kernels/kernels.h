@@ -24,6 +24,16 @@ void halfFromFloat(const float* in, std::size_t count, std::byte* out);
 void floatFromBf16(const std::byte* in, std::size_t count, float* out);
 void bf16FromFloat(const float* in, std::size_t count, std::byte* out);
 
+// 8-bit floats times 2^exponent, of which there are finite ones only, with exponent in -126…126.
+enum class Fp8 { e4m3, e5m2 };
+// The greatest code of a finite value, without its sign.
+constexpr std::uint32_t fp8Most(Fp8 format) { return format == Fp8::e4m3 ? 0x7e : 0x7b; }
+// Requires values of at most 448 * 2^exponent (e4m3) or 57344 * 2^exponent (e5m2).
+void fp8FromFloat(const float* in, std::size_t count, Fp8 format, int exponent, std::byte* out);
+// Values are at most `limit` in magnitude. False where a code stands for NaN or infinity.
+bool floatFromFp8(const std::byte* in, std::size_t count, Fp8 format, int exponent, float limit,
+                  float* out);
+
 // Codes of `bits` each, the first in the lowest bits of the first byte; the last byte is filled up
 // with zeros.
 constexpr std::size_t packedBytes(std::size_t count, int bits) {

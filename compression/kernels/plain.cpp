@@ -151,6 +151,52 @@ void bf16FromFloat(const float* in, std::size_t count, std::byte* out) {
   for (std::size_t j = 0; j < count; ++j) store16(toBf16(in[j]), out + 2 * j);
 }
 
+float powerOfTwo(int exponent) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
+}
+
+void fp8FromFloat(const float* in, std::size_t count, Fp8 format, int exponent, std::byte* out) {
+  const int mantissa = format == Fp8::e4m3 ? 3 : 2;
+  const int bias = format == Fp8::e4m3 ? 7 : 15;
+  const int shift = 23 - mantissa;
+  // As in toHalf: next to it, fp32's last bit weighs what that of a subnormal does.
+  const float hidden = powerOfTwo(1 - bias - mantissa + 23);
+  for (std::size_t j = 0; j < count; ++j) {
+    const auto bits = std::bit_cast<std::uint32_t>(in[j] * powerOfTwo(-exponent));
+    const std::uint32_t magnitude = bits & ~kSign;
+    std::uint32_t code = 0;
+    if (magnitude < static_cast<std::uint32_t>(128 - bias) << 23) {
+      code = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + hidden) -
+             std::bit_cast<std::uint32_t>(hidden);
+    } else {
+      const std::uint32_t odd = (magnitude >> shift) & 1;
+      const std::uint32_t rebiased = magnitude - (static_cast<std::uint32_t>(127 - bias) << 23);
+      code = (rebiased + (1u << (shift - 1)) - 1 + odd) >> shift;
+    }
+    out[j] = static_cast<std::byte>(code | (bits & kSign) >> 24);
+  }
+}
+
+bool floatFromFp8(const std::byte* in, std::size_t count, Fp8 format, int exponent, float limit,
+                  float* out) {
+  const int mantissa = format == Fp8::e4m3 ? 3 : 2;
+  const int bias = format == Fp8::e4m3 ? 7 : 15;
+  bool finite = true;
+  for (std::size_t j = 0; j < count; ++j) {
+    const auto code = std::to_integer<std::uint32_t>(in[j]);
+    const std::uint32_t magnitude = code & 0x7f;
+    finite = finite && magnitude <= fp8Most(format);
+    const auto fraction = static_cast<float>(magnitude & ((1u << mantissa) - 1));
+    const auto power = static_cast<int>(magnitude >> mantissa);
+    float value = power == 0 ? fraction * powerOfTwo(1 - bias - mantissa)
+                             : (fraction + static_cast<float>(1 << mantissa)) *
+                                   powerOfTwo(power - bias - mantissa);
+    value *= powerOfTwo(exponent);
+    out[j] = std::clamp(code & 0x80 ? -value : value, -limit, limit);
+  }
+  return finite;
+}
+
 // ---- Codes ----
 
 void pack(const std::uint16_t* codes, std::size_t count, int bits, std::byte* out) {

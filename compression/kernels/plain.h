@@ -11,6 +11,9 @@ void floatFromHalf(const std::byte* in, std::size_t count, float* out);
 void halfFromFloat(const float* in, std::size_t count, std::byte* out);
 void floatFromBf16(const std::byte* in, std::size_t count, float* out);
 void bf16FromFloat(const float* in, std::size_t count, std::byte* out);
+void fp8FromFloat(const float* in, std::size_t count, Fp8 format, int exponent, std::byte* out);
+bool floatFromFp8(const std::byte* in, std::size_t count, Fp8 format, int exponent, float limit,
+                  float* out);
 void quantize(const float* values, std::size_t count, Grid grid, int bits, std::byte* codes);
 void dequantize(const std::byte* codes, std::size_t count, Grid grid, int bits, float* values);
 bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& format,
@@ -21,6 +24,9 @@ bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t 
 // Codes already in 0…2^bits - 1.
 void pack(const std::uint16_t* codes, std::size_t count, int bits, std::byte* out);
 void unpack(const std::byte* in, std::size_t count, int bits, std::uint16_t* codes);
+
+// For exponents of normal numbers.
+float powerOfTwo(int exponent);
 
 // One value of each conversion.
 std::uint16_t toHalf(float value);

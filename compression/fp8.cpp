@@ -1,0 +1,114 @@
+// `fp8:format=e4m3|e5m2`: every element as an 8-bit float times 2^E, with one E for the tensor.
+//
+//   payload = nothing                              for a tensor without elements
+//           | 0x00, the tensor's own bytes         where packing would not make it shorter
+//           | 0x01, E: int8, a byte an element     in memory order
+//
+// A byte is sign, exponent and mantissa as in the OCP 8-bit floating point specification (OFP8):
+// e4m3 with bias 7 and up to 448, e5m2 with bias 15 and up to 57344. E is the least from -126 to
+// 120 with which the greatest magnitude, over 2^E, is at most that; 0 for a tensor of zeros.
+// Rounding is to nearest, ties to even; signs stay, also that of zero. Decoded values beyond the
+// finite ones of the tensor's type become the greatest of them. Infinity and NaN have no place:
+// their codes are refused.
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "compression/codecs.h"
+#include "compression/kernels/kernels.h"
+#include "compression/pieces.h"
+#include "compression/raw.h"
+
+namespace cleave {
+namespace {
+
+using kernels::Fp8;
+using kernels::Range;
+
+constexpr std::byte kPacked{1};
+constexpr std::size_t kHeaderBytes = 2;
+constexpr int kLeastExponent = -126;
+constexpr int kMostExponent = 120;
+
+// The greatest magnitude is 1.75 * 2^kTop.
+int topExponent(Fp8 format) { return format == Fp8::e4m3 ? 8 : 15; }
+
+int exponentFor(float magnitude, Fp8 format) {
+  if (magnitude == 0) return 0;
+  int exponent;
+  const float fraction = std::frexp(magnitude, &exponent);  // in [1/2, 1)
+  exponent += fraction > 0.875f ? 0 : -1;
+  return std::max(exponent - topExponent(format), kLeastExponent);
+}
+
+class Fp8Cast : public Codec {
+ public:
+  explicit Fp8Cast(Fp8 format) : format_(format) {}
+
+  std::string spec() const override {
+    return format_ == Fp8::e4m3 ? "fp8:format=e4m3" : "fp8:format=e5m2";
+  }
+
+  // What a payload has exactly.
+  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
+    return isPacked(spec) ? kHeaderBytes + spec.elements() : rawPayloadBytes(spec);
+  }
+
+  Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
+                 const TensorView& view, std::span<std::byte> out) const override {
+    const Range range = rangeOf(view);
+    if (!range.finite) throw NonFiniteError(context.key);
+    if (!isPacked(view.spec)) return encodeRaw(view, out);
+    const int exponent = exponentFor(std::max(-range.least, range.greatest), format_);
+    out[0] = kPacked;
+    out[1] = static_cast<std::byte>(exponent);
+    forEachPiece(view.data, view.spec.dtype, view.spec.elements(),
+                 [&](std::size_t start, std::size_t count, const float* values) {
+                   kernels::fp8FromFloat(values, count, format_, exponent,
+                                         &out[kHeaderBytes + start]);
+                 });
+    return {maxEncodedBytes(view.spec), nullptr};
+  }
+
+  CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
+                    std::span<const std::byte> bytes, MutableTensorView out) const override {
+    if (decodeRaw(bytes, out)) return nullptr;
+    checkPayloadSize(*this, context.key, bytes.size(), maxEncodedBytes(out.spec));
+    if (bytes[0] != kPacked || !isPacked(out.spec)) throwBadFormat(*this, context.key, bytes, out);
+    const int exponent = std::to_integer<std::int8_t>(bytes[1]);
+    if (exponent < kLeastExponent || exponent > kMostExponent) {
+      throwBadPayload(*this, context.key,
+                      "exponent " + std::to_string(exponent) + " is not from " +
+                          std::to_string(kLeastExponent) + " to " + std::to_string(kMostExponent));
+    }
+    const float limit = largestOf(out.spec.dtype);
+    bool finite = true;
+    makeEachPiece(out.data, out.spec.dtype, out.spec.elements(),
+                  [&](std::size_t start, std::size_t count, float* values) {
+                    finite = kernels::floatFromFp8(&bytes[kHeaderBytes + start], count, format_,
+                                                   exponent, limit, values) &&
+                             finite;
+                  });
+    if (!finite) throwBadPayload(*this, context.key, "a value is not finite");
+    return nullptr;
+  }
+
+ private:
+  bool isPacked(const TensorSpec& spec) const {
+    return kHeaderBytes + spec.elements() < rawPayloadBytes(spec);
+  }
+
+  const Fp8 format_;
+};
+
+}  // namespace
+
+std::unique_ptr<Codec> makeFp8(const CodecSpec& spec) {
+  CodecParameters parameters(spec);
+  constexpr std::array<std::string_view, 2> kFormats = {"e4m3", "e5m2"};
+  const std::size_t format = parameters.choice("format", kFormats, 0);
+  parameters.finish();
+  return std::make_unique<Fp8Cast>(format == 0 ? Fp8::e4m3 : Fp8::e5m2);
+}
+
+}  // namespace cleave
