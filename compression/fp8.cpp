@@ -75,7 +75,7 @@ class Fp8Cast : public Codec {
     if (decodeRaw(bytes, out)) return nullptr;
     checkPayloadSize(*this, context.key, bytes.size(), maxEncodedBytes(out.spec));
     if (bytes[0] != kPacked || !isPacked(out.spec)) throwBadFormat(*this, context.key, bytes, out);
-    const int exponent = std::to_integer<std::int8_t>(bytes[1]);
+    const int exponent{std::bit_cast<std::int8_t>(bytes[1])};
     if (exponent < kLeastExponent || exponent > kMostExponent) {
       throwBadPayload(*this, context.key,
                       "exponent " + std::to_string(exponent) + " is not from " +
