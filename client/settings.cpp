@@ -196,6 +196,7 @@ ClientSettings readClientSettings(Config& config) {
   settings.data = readData(config, settings.seed);
   readTraining(config, settings);
   readCodecs(config, settings);
+  settings.rawNonFinite = config.text("non_finite", "fail", {"fail", "raw"}) == "raw";
   settings.device = config.text("device", settings.device);
   checkAt(config, "device", [&] { checkDeviceName(settings.device); });
   settings.clientThreads = static_cast<int>(config.integer("threads.client", 0, 1024, 0));
@@ -290,6 +291,7 @@ wire::RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train) 
   if (settings.wait.b2) spec.mutable_wait()->set_b2(*settings.wait.b2);
   spec.set_threads(static_cast<std::uint32_t>(settings.serverThreads));
   spec.set_steps_per_epoch(stepsPerEpoch(settings, train));
+  spec.set_raw_non_finite(settings.rawNonFinite);
   spec.set_initial_weights(!settings.weightsFile.empty());
   return spec;
 }

@@ -48,6 +48,7 @@ struct ClientSettings {
   std::uint32_t evalBatch = 256;
   std::uint32_t evalEvery = 1;                // epochs
   std::map<std::string, std::string> codecs;  // flow -> spec
+  bool rawNonFinite = false;                  // as TensorLinkOptions
   std::string device = "cpu";                 // that head and tail compute on
   int clientThreads = 0;
   int serverThreads = 0;

@@ -29,11 +29,11 @@
 #include <array>
 #include <cstring>
 
+#include "common/codec/raw.h"
 #include "common/core/random.h"
 #include "compression/codecs.h"
 #include "compression/kernels/kernels.h"
 #include "compression/pieces.h"
-#include "compression/raw.h"
 
 namespace cleave {
 namespace {

@@ -14,10 +14,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/codec/raw.h"
 #include "compression/codecs.h"
 #include "compression/kernels/kernels.h"
 #include "compression/pieces.h"
-#include "compression/raw.h"
 
 namespace cleave {
 namespace {

@@ -5,8 +5,8 @@
 #include <span>
 
 #include "common/codec/codec.h"
+#include "common/codec/raw.h"
 #include "compression/kernels/kernels.h"
-#include "compression/raw.h"
 
 namespace cleave {
 

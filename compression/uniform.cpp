@@ -15,11 +15,11 @@
 #include <cstring>
 #include <limits>
 
+#include "common/codec/raw.h"
 #include "compression/codecs.h"
 #include "compression/convert.h"
 #include "compression/kernels/plain.h"
 #include "compression/pieces.h"
-#include "compression/raw.h"
 
 namespace cleave {
 namespace {

@@ -16,8 +16,8 @@
 #include <memory>
 #include <vector>
 
+#include "common/codec/raw.h"
 #include "compression/codecs.h"
-#include "compression/raw.h"
 #include "compression/registry.h"
 
 namespace cleave {

@@ -100,6 +100,7 @@ RunPlan planRun(const wire::RunSpec& spec) {
   plan.stepsPerEpoch = spec.steps_per_epoch();
   plan.codecs = codecsOf(spec);
   plan.initialWeights = spec.initial_weights();
+  plan.rawNonFinite = spec.raw_non_finite();
   return plan;
 }
 
@@ -117,6 +118,7 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   options.priority = plan.schedule->linkPriority;
   options.maxBlobBytes = maxWeightsBytes(plan);
   options.initialWeights = plan.initialWeights;
+  options.rawNonFinite = plan.rawNonFinite;
   return options;
 }
 

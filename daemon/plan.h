@@ -31,6 +31,7 @@ struct RunPlan {
   std::uint32_t maxBatch = 1;
   std::uint64_t stepsPerEpoch = 0;
   bool initialWeights = false;  // the client sends the body's
+  bool rawNonFinite = false;    // as TensorLinkOptions
   std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
 
   std::uint32_t maxMicroBatchSamples() const {

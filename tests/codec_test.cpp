@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
+#include "common/codec/raw.h"
 #include "common/core/random.h"
-#include "compression/raw.h"
 #include "compression/registry.h"
 #include "tests/codec_tensors.h"
 

@@ -211,12 +211,14 @@ TEST_CASE(
 
 // A server's link whose outbox is looked into instead of being sent.
 struct KeepingServer {
-  explicit KeepingServer(const std::string& codec) {
+  explicit KeepingServer(const std::string& codec, bool rawNonFinite = false) {
     connection = std::make_shared<Connection>(tcp::socket(io), ConnectionOptions{});
+    TensorLinkOptions options =
+        optionsFor(Role::server, codec, findSchedule("priority"), kMicroBatches);
+    options.rawNonFinite = rawNonFinite;
     link = std::make_shared<TensorLink>(
-        optionsFor(Role::server, codec, findSchedule("priority"), kMicroBatches), connection,
-        std::make_shared<BufferPool>(), io.get_executor(), io.get_executor(), [](Message) {},
-        [](const TransferRecord&) {});
+        std::move(options), connection, std::make_shared<BufferPool>(), io.get_executor(),
+        io.get_executor(), [](Message) {}, [](const TransferRecord&) {});
   }
   // The payloads that wait to be sent, joined.
   std::vector<std::byte> sent() {
@@ -364,6 +366,22 @@ struct HostileClient {
   std::shared_ptr<TensorLink> link;
   wire::Tensor tensor;
 };
+
+TEST_CASE("a tensor that its codec cannot carry goes raw, where the run wants that") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto sentOf = [&](bool rawNonFinite) {
+    KeepingServer server("uniform:bits=8", rawNonFinite);
+    server.link->send(TensorMessage{
+        Flow::activation1, {Phase::train, 1, 0, kMicroBatches, kBatch}, 0, ramp(3, nan)});
+    return server.sent();
+  };
+  CHECK(sentOf(false).empty());  // and the connection fails
+  const std::vector<std::byte> sent = sentOf(true);
+  REQUIRE(sent.size() == 1 + 3 * kWidth * sizeof(float));
+  CHECK(sent[0] == std::byte{0});
+  const Payload original = ramp(3, nan);
+  CHECK(std::memcmp(sent.data() + 1, original.view().data, sent.size() - 1) == 0);
+}
 
 TEST_CASE("a tensor in one or several segments is delivered") {
   HostileClient client;

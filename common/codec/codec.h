@@ -35,7 +35,8 @@ struct Encoded {
   CodecState state;
 };
 
-// The input holds NaN or infinity, and the codec cannot carry it.
+// The input holds NaN or infinity, and the codec cannot carry it. Whoever wants to send it all the
+// same sends it raw (raw.h), which the decoders of such codecs take.
 class NonFiniteError : public RunError {
  public:
   explicit NonFiniteError(const Key& key);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/codec/raw.h"
 #include "common/pipeline/wire_messages.h"
 
 namespace cleave {
@@ -131,9 +132,9 @@ void TensorLink::encode(TensorMessage&& message) {
   const CutContext cutBefore = cut;
   const CodecState state = train ? states_[{message.flow, message.at.i}] : nullptr;
 
-  Buffer buffer = pool_->acquire(codec.maxEncodedBytes(view.spec));
+  Buffer buffer = pool_->acquire(maxEncodedBytes(message.flow, view.spec));
   const SteadyTime start = now();
-  const Encoded encoded = codec.encode(context, state, cut, view, buffer.span());
+  const Encoded encoded = encodeOrRaw(codec, context, state, cut, view, buffer.span());
   auto encoding = std::make_shared<Encoding>();
   encoding->encodeSeconds = secondsSince(start);
   buffer.shrink(encoded.bytes);
@@ -154,6 +155,22 @@ void TensorLink::encode(TensorMessage&& message) {
     totals_.encodeSeconds += encoding->encodeSeconds;
   }
   onIo([this, encoding] { queue(encoding); });
+}
+
+std::size_t TensorLink::maxEncodedBytes(Flow flow, const TensorSpec& spec) const {
+  const std::size_t most = codecOf(flow).maxEncodedBytes(spec);
+  return options_.rawNonFinite ? std::max(most, rawPayloadBytes(spec)) : most;
+}
+
+Encoded TensorLink::encodeOrRaw(const Codec& codec, const CodecContext& context,
+                                const CodecState& state, CutContext& cut, const TensorView& view,
+                                std::span<std::byte> out) const {
+  try {
+    return codec.encode(context, state, cut, view, out);
+  } catch (const NonFiniteError&) {
+    if (!options_.rawNonFinite) throw;
+    return encodeRaw(view, out);
+  }
 }
 
 // Signal to noise of what the peer will decode; nothing where there is no noise, or for other
@@ -399,7 +416,7 @@ void TensorLink::checkTensor(const Stream& stream, std::uint64_t encodedBytes) c
     throw ProtocolError("bad-tensor",
                         name + " comes by another codec than the agreed " + codec.spec());
   }
-  const std::size_t most = codec.maxEncodedBytes(agreed);
+  const std::size_t most = maxEncodedBytes(flow, agreed);
   if (encodedBytes > most || (codec.isIdentity() && encodedBytes != most)) {
     throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
                                           " bytes; its codec makes at most " +

@@ -76,6 +76,9 @@ struct TensorLinkOptions {
   int (*priority)(Flow flow) = nullptr;
   std::uint64_t maxBlobBytes = 0;  // the most that weights/body or grads/body may have
   bool initialWeights = false;     // the client may send weights/body, once
+  // A tensor that its codec cannot carry, for NaN or infinities in it, is sent as it is; else the
+  // run fails.
+  bool rawNonFinite = false;
   std::uint32_t errorEvery = 100;  // one tensor in so many has its SNR measured; 0: none
 };
 
@@ -140,11 +143,14 @@ class TensorLink : public EngineLink,
   using CodecStrand = boost::asio::strand<boost::asio::any_io_executor>;
 
   const Codec& codecOf(Flow flow) const { return *options_.codecs[static_cast<std::size_t>(flow)]; }
+  std::size_t maxEncodedBytes(Flow flow, const TensorSpec& spec) const;
   // device thread or codec strand
   void sendTensor(TensorMessage&& message);
   void sendBlob(Blob&& blob);
   void sendControl(FrameKind kind, std::string metadata);
   void encode(TensorMessage&& message);
+  Encoded encodeOrRaw(const Codec& codec, const CodecContext& context, const CodecState& state,
+                      CutContext& cut, const TensorView& view, std::span<std::byte> out) const;
   std::optional<double> measureError(const Codec& codec, const CodecContext& context,
                                      const CodecState& state, const CutContext& cut,
                                      const TensorView& original,
