@@ -80,7 +80,7 @@ def measure(options, server, micro_batches):
     warm = 2  # steps that are not counted: memory and kernels are first chosen then
     folder = f"bench-{micro_batches}"
     result = client(options, "train", folder, server, [
-        "model={name: mobilenet_v2, tail: " + ("global" if options.short else "prototype") + "}",
+        "codec=none", "model={name: mobilenet_v2, tail: " + ("global" if options.short else "prototype") + "}",
         f"data.shape=[3, {size}, {size}]", f"data.train.size={batch * steps}", f"data.test.size={batch}",
         f"train.batch={batch}", f"eval.batch={batch}", f"train.micro_batches={micro_batches}", "train.epochs=1",
         "train.optimizer={name: sgd, momentum: 0.1}", "train.learning_rate={peak: 0.005}"])
