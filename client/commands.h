@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "daemon/program.h"
 
@@ -27,5 +29,16 @@ int trainCommand(const RunOptions& options);
 // What `train` would do, without doing it.
 int dryRunCommand(const RunOptions& options);
 int verifyCommand(const VerifyOptions& options);
+
+// Of the commands `codec list`, `codec run` and `codec compare`.
+struct CodecOptions {
+  std::vector<std::string> specs;
+  std::string input;
+  std::string output;
+  bool overwrite = false;
+  bool json = false;
+};
+// Adds them. The one that is given sets `command`, which reads `options`.
+void addCodecCommands(CLI::App& app, CodecOptions& options, std::function<int()>& command);
 
 }  // namespace cleave

@@ -140,10 +140,15 @@ void printItems(const ListingRow& row, const std::vector<ListedItem>& items) {
     const std::size_t indent = width + 4;
     const std::string under = "\n" + std::string(indent, ' ');
     constexpr std::string_view kParameters = "parameters: ";
+    constexpr std::string_view kRatio = "ratio:      ";
     constexpr std::string_view kExample = "example:    ";
     std::cout << fmt::format("\n  {:<{}}  ", item.name, width) << wrapped(item.description, indent);
     if (!item.parameters.empty()) {
       std::cout << under << kParameters << wrapped(item.parameters, indent + kParameters.size());
+    }
+    if (item.ratio) {
+      std::cout << under << kRatio << (item.ratioIsExact ? "" : "at most ")
+                << fmt::format("{:.4f}", *item.ratio);
     }
     std::cout << under << kExample << item.example << "\n";
   }
@@ -163,10 +168,15 @@ int listCommand(const ListingRow& row, bool json) {
   using Json = nlohmann::ordered_json;
   Json list = Json::array();
   for (const ListedItem& item : items) {
-    list.push_back({{"name", item.name},
-                    {"description", item.description},
-                    {"parameters", item.parameters},
-                    {"example", item.example}});
+    Json entry = {{"name", item.name},
+                  {"description", item.description},
+                  {"parameters", item.parameters},
+                  {"example", item.example}};
+    if (item.ratio) {
+      entry["ratio"] = *item.ratio;
+      entry["ratio_is"] = item.ratioIsExact ? "exact" : "at most";
+    }
+    list.push_back(std::move(entry));
   }
   std::cout << Json{{std::string(row.command), list}}.dump(2) << std::endl;
   return 0;

@@ -1,6 +1,7 @@
 // The commands that list what a configuration can choose from, for people and for programs.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,9 @@ struct ListedItem {
   std::string description;  // one line
   std::string parameters;   // empty: none
   std::string example;      // a line of the configuration
+  // Of codecs, where a list shows it: encoded bytes by raw bytes, or the most they can be.
+  std::optional<double> ratio = std::nullopt;
+  bool ratioIsExact = false;
 };
 
 struct ListingRow {

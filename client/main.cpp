@@ -63,6 +63,9 @@ int run(int argc, char** argv) {
     list->callback([&, row] { command = [&, row] { return listCommand(row, listAsJson); }; });
   }
 
+  CodecOptions codec;
+  addCodecCommands(app, codec, command);
+
   return runProgram(app, argc, argv, [&] { return command(); });
 }
 

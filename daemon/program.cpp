@@ -19,26 +19,28 @@ std::string didYouMean(const std::string& word, const std::vector<std::string>& 
   return meant.empty() ? "" : "; did you mean " + meant + "?";
 }
 
-void explainCommand(const CLI::App& app, const std::string& word) {
+// `whole`: the program and the commands on the way to `command`.
+void explainCommand(const CLI::App& app, const CLI::App& parent, const std::string& whole,
+                    const std::string& word) {
   std::vector<std::string> names;
   std::string list;
-  for (const CLI::App* command : app.get_subcommands({})) {
+  for (const CLI::App* command : parent.get_subcommands({})) {
     names.push_back(command->get_name());
     list += (list.empty() ? "" : ", ") + command->get_name();
   }
-  const std::string& program = app.get_name();
-  print(program,
-        word.empty() ? "a command is missing"
-                     : "there is no command '" + word + "'" + didYouMean(word, names),
-        "give one of: " + list + "; '" + program + " --help' says what they do");
+  const std::string after = &parent == &app ? "" : " after '" + whole + "'";
+  print(app.get_name(),
+        word.empty() ? "a command is missing" + after
+                     : "there is no command '" + word + "'" + after + didYouMean(word, names),
+        "give one of: " + list + "; '" + whole + " --help' says what they do");
 }
 
-void explainOption(const CLI::App& app, const CLI::App& command, const std::string& word) {
+void explainOption(const CLI::App& app, const CLI::App& command, const std::string& whole,
+                   const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
-  const std::string whole = app.get_name() + " " + command.get_name();
   const bool isOption = word.starts_with("-");
   print(app.get_name(),
         whole + (isOption ? " has no option '" + word + "'" + didYouMean(word, names)
@@ -52,15 +54,19 @@ void explain(CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> extras = app.remaining(true);
   const auto option = std::find_if(extras.begin(), extras.end(),
                                    [](const std::string& word) { return word.starts_with("-"); });
-  const std::vector<CLI::App*> given = app.get_subcommands();
-  const std::string command = given.empty() ? "" : " " + given.front()->get_name();
-  if (given.empty() && option == extras.end()) {
-    explainCommand(app, extras.empty() ? "" : extras.front());
-  } else if (!given.empty() && !extras.empty()) {
-    explainOption(app, *given.front(), option == extras.end() ? extras.front() : *option);
+  const CLI::App* command = &app;
+  std::string whole = app.get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    whole += " " + command->get_name();
+  }
+  const bool lacksCommand = !command->get_subcommands({}).empty();
+  if (lacksCommand && (extras.empty() || !extras.front().starts_with("-"))) {
+    explainCommand(app, *command, whole, extras.empty() ? "" : extras.front());
+  } else if (command != &app && !extras.empty()) {
+    explainOption(app, *command, whole, option == extras.end() ? extras.front() : *option);
   } else {
-    print(app.get_name(), error.what(),
-          "'" + app.get_name() + command + " --help' lists the options");
+    print(app.get_name(), error.what(), "'" + whole + " --help' lists the options");
   }
 }
 

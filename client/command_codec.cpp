@@ -1,0 +1,516 @@
+// cleave-client codec: the codecs with their ratios, and what they make of the tensors in a
+// safetensors file.
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "client/commands.h"
+#include "client/listing.h"
+#include "common/core/buffer.h"
+#include "common/core/record.h"
+#include "common/model/safetensors.h"
+#include "compression/convert.h"
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+using Row = std::vector<std::string>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// The key of the random draws, as in a first step.
+constexpr std::uint64_t kSeed = 1;
+
+std::string dumped(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+// What a file says, fit for a terminal.
+std::string inAscii(const std::string& text) {
+  const std::string quoted = Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+std::optional<DType> floatOf(const SafetensorsEntry& entry) {
+  if (entry.dtype == "F32") return DType::f32;
+  if (entry.dtype == "F16") return DType::f16;
+  if (entry.dtype == "BF16") return DType::bf16;
+  return std::nullopt;
+}
+
+// A safetensors file in memory.
+struct File {
+  std::string bytes;
+  std::vector<SafetensorsEntry> entries;  // point into `bytes`
+
+  std::size_t offsetOf(const SafetensorsEntry& entry) const {
+    return static_cast<std::size_t>(entry.bytes.data() -
+                                    reinterpret_cast<const std::byte*>(bytes.data()));
+  }
+};
+
+void readFile(const std::string& path, File& file) {
+  const std::string fix = "--input takes a safetensors file, such as a run's model.safetensors";
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    throw UsageError("no-input", "cannot read " + path + ": there is no such file", fix);
+  }
+  if (!std::filesystem::is_regular_file(path, ignored)) {
+    throw UsageError("no-input", "cannot read " + path + ": it is no file", fix);
+  }
+  std::ifstream stream(path, std::ios::binary);
+  if (stream.is_open()) {
+    file.bytes.resize(std::filesystem::file_size(path));
+    stream.read(file.bytes.data(), static_cast<std::streamsize>(file.bytes.size()));
+  }
+  if (!stream) {
+    throw UsageError("no-input", "cannot read " + path, "check that you may read it; " + fix);
+  }
+  file.entries =
+      readSafetensors(std::as_bytes(std::span(file.bytes.data(), file.bytes.size())), path);
+}
+
+// Of one tensor or, added up, of several.
+struct Figures {
+  std::size_t tensors = 0;
+  std::size_t rawBytes = 0;
+  std::size_t wireBytes = 0;
+  double encodeSeconds = 0;
+  double decodeSeconds = 0;
+  double signal = 0;  // sum of the squares of what came in
+  double noise = 0;   // and of the differences to what came out
+  double largestError = 0;
+  bool exact = true;  // to the bit
+
+  void add(const Figures& other) {
+    tensors += other.tensors;
+    rawBytes += other.rawBytes;
+    wireBytes += other.wireBytes;
+    encodeSeconds += other.encodeSeconds;
+    decodeSeconds += other.decodeSeconds;
+    signal += other.signal;
+    noise += other.noise;
+    largestError = std::max(largestError, other.largestError);
+    exact = exact && other.exact;
+  }
+
+  // Nothing where there are no bytes.
+  std::optional<double> ratio() const {
+    if (rawBytes == 0) return std::nullopt;
+    return static_cast<double>(wireBytes) / static_cast<double>(rawBytes);
+  }
+  std::optional<double> rate(double seconds) const {  // GB/s
+    if (rawBytes == 0 || seconds <= 0) return std::nullopt;
+    return static_cast<double>(rawBytes) / seconds * 1e-9;
+  }
+  double snr() const {  // dB
+    if (noise == 0) return kInfinity;
+    return signal == 0 ? -kInfinity : 10 * std::log10(signal / noise);
+  }
+};
+
+// Least time of a call. One that is short is called again, since the first meets cold caches.
+template <typename Call>
+double timed(Call call) {
+  constexpr double kEnoughSeconds = 0.005;
+  constexpr int kMostCalls = 20;
+  double least = kInfinity;
+  double sum = 0;
+  for (int j = 0; j < kMostCalls && sum < kEnoughSeconds; ++j) {
+    const Clock::time_point start = Clock::now();
+    call();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    least = std::min(least, seconds);
+    // However long it took, there is a second one, unless that would be felt.
+    if (j > 0 || seconds > 0.5) sum += seconds;
+  }
+  return least;
+}
+
+void compareValues(std::span<const std::byte> in, std::span<const std::byte> out, DType dtype,
+                   Figures& figures) {
+  figures.exact = in.empty() || std::memcmp(in.data(), out.data(), in.size()) == 0;
+  constexpr std::size_t kPiece = 4096;
+  std::vector<float> x(kPiece);
+  std::vector<float> y(kPiece);
+  const std::size_t width = dtypeBytes(dtype);
+  const std::size_t elements = in.size() / width;
+  for (std::size_t begin = 0; begin < elements; begin += kPiece) {
+    const std::size_t count = std::min(kPiece, elements - begin);
+    toFloat(in.data() + begin * width, dtype, count, x.data());
+    toFloat(out.data() + begin * width, dtype, count, y.data());
+    for (std::size_t j = 0; j < count; ++j) {
+      const double value = x[j];
+      if (std::isfinite(value)) figures.signal += value * value;
+      if (x[j] == y[j] || (std::isnan(x[j]) && std::isnan(y[j]))) continue;
+      double error = std::abs(value - double{y[j]});
+      if (std::isnan(error)) error = kInfinity;
+      figures.noise += error * error;
+      figures.largestError = std::max(figures.largestError, error);
+    }
+  }
+}
+
+// The tensor could not be carried. `where` names file and tensor.
+RunError cannotCarry(const Codec& codec, const std::string& where) {
+  return {"non-finite",
+          where + " holds NaN or infinity, which the codec " + codec.spec() + " cannot carry",
+          "none, fp16 and bf16 carry such values; or look at what wrote the file: a training that "
+          "diverged leaves them"};
+}
+
+// Sends a tensor through the codec, and writes what comes out to `out`, which may be nullptr.
+Figures roundTrip(const Codec& codec, BufferPool& pool, const SafetensorsEntry& entry,
+                  std::uint32_t index, const std::string& path, std::byte* out) {
+  const TensorSpec spec{*floatOf(entry), entry.shape};
+  const std::size_t size = entry.bytes.size();
+  // A file's tensors start anywhere, those of a run on a boundary.
+  Buffer in = pool.acquire(size);
+  Buffer decoded = pool.acquire(size);
+  if (size > 0) std::memcpy(in.data(), entry.bytes.data(), size);
+  Buffer wire = pool.acquire(codec.maxEncodedBytes(spec));
+  const CodecContext context{kSeed, Key{Phase::train, 1, index, Flow::activation0}};
+
+  Figures figures;
+  figures.tensors = 1;
+  figures.rawBytes = size;
+  try {
+    figures.encodeSeconds = timed([&] {
+      CutContext cut;
+      figures.wireBytes =
+          codec.encode(context, nullptr, cut, TensorView{in.data(), spec}, wire.span()).bytes;
+    });
+  } catch (const NonFiniteError&) {
+    throw cannotCarry(codec, path + ": tensor \"" + inAscii(entry.name) + '"');
+  }
+  wire.shrink(figures.wireBytes);
+  figures.decodeSeconds = timed([&] {
+    CutContext cut;
+    codec.decode(context, nullptr, cut, std::as_const(wire).span(),
+                 MutableTensorView{decoded.data(), spec});
+  });
+  compareValues(std::as_const(in).span(), std::as_const(decoded).span(), spec.dtype, figures);
+  if (out != nullptr && size > 0) std::memcpy(out, decoded.data(), size);
+  return figures;
+}
+
+std::vector<const SafetensorsEntry*> copiedOf(const File& file) {
+  std::vector<const SafetensorsEntry*> copied;
+  for (const SafetensorsEntry& entry : file.entries) {
+    if (!floatOf(entry)) copied.push_back(&entry);
+  }
+  return copied;
+}
+
+Json jsonOf(std::optional<double> number) {
+  if (!number || !std::isfinite(*number)) return nullptr;
+  return *number;
+}
+
+void addFigures(Json& json, const Figures& figures) {
+  json["raw_bytes"] = figures.rawBytes;
+  json["wire_bytes"] = figures.wireBytes;
+  json["ratio"] = jsonOf(figures.ratio());
+  json["encode_seconds"] = figures.encodeSeconds;
+  json["decode_seconds"] = figures.decodeSeconds;
+  json["encode_gb_s"] = jsonOf(figures.rate(figures.encodeSeconds));
+  json["decode_gb_s"] = jsonOf(figures.rate(figures.decodeSeconds));
+  json["snr_db"] = jsonOf(figures.snr());
+  json["largest_error"] = jsonOf(figures.largestError);
+  json["exact"] = figures.exact;
+}
+
+Json copiedJson(const File& file) {
+  Json copied = Json::array();
+  for (const SafetensorsEntry* entry : copiedOf(file)) {
+    copied.push_back({{"name", entry->name},
+                      {"dtype", entry->dtype},
+                      {"shape", entry->shape},
+                      {"bytes", entry->bytes.size()}});
+  }
+  return copied;
+}
+
+std::string shown(std::optional<double> number, const char* format) {
+  return number ? fmt::format(fmt::runtime(format), *number) : "-";
+}
+
+const Row kFigureTitles = {"raw bytes",   "wire bytes", "ratio",        "encode GB/s",
+                           "decode GB/s", "SNR dB",     "largest error"};
+
+Row cellsOf(const Figures& figures) {
+  return {std::to_string(figures.rawBytes),
+          std::to_string(figures.wireBytes),
+          shown(figures.ratio(), "{:.4f}"),
+          shown(figures.rate(figures.encodeSeconds), "{:.2f}"),
+          shown(figures.rate(figures.decodeSeconds), "{:.2f}"),
+          figures.exact ? "exact" : fmt::format("{:.2f}", figures.snr()),
+          fmt::format("{:.3g}", figures.largestError)};
+}
+
+Row joined(Row first, const Row& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+// Columns as wide as their widest cell: the first ones begin, the others end where their title
+// does. A row may end early; its last cell then takes what room it needs.
+void printTable(const std::vector<Row>& rows, std::size_t texts) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const Row& row : rows) {
+    for (std::size_t column = 0; column < row.size(); ++column) {
+      if (row.size() < widths.size() && column + 1 == row.size()) continue;
+      widths[column] = std::max(widths[column], row[column].size());
+    }
+  }
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t column = 0; column < row.size(); ++column) {
+      if (column > 0) line += "  ";
+      const bool isLast = column + 1 == row.size();
+      if (column >= texts && row.size() == widths.size()) {
+        line += fmt::format("{:>{}}", row[column], widths[column]);
+      } else {
+        line += isLast ? row[column] : fmt::format("{:<{}}", row[column], widths[column]);
+      }
+    }
+    std::cout << line << "\n";
+  }
+}
+
+void printCopied(const File& file) {
+  std::size_t bytes = 0;
+  std::string names;
+  for (const SafetensorsEntry* entry : copiedOf(file)) {
+    bytes += entry->bytes.size();
+    names += fmt::format("  {} ({})\n", inAscii(entry->name), entry->dtype);
+  }
+  if (names.empty()) return;
+  std::cout << fmt::format("\nNo floats, so copied as they are and not counted: {} bytes\n", bytes)
+            << names;
+}
+
+void checkOutput(const CodecOptions& options) {
+  const std::filesystem::path path = options.output;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw UsageError("output-exists", options.output + " is a folder",
+                     "give --output the name of a file in it");
+  }
+  if (std::filesystem::exists(path, ignored) && !options.overwrite) {
+    throw UsageError("output-exists", "the output " + options.output + " exists already",
+                     "give another --output, or --overwrite to replace it");
+  }
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    throw UsageError("no-output-folder",
+                     "cannot write " + options.output + ": there is no folder " + folder.string(),
+                     "make the folder, or give another --output");
+  }
+}
+
+int runCodec(const CodecOptions& options) {
+  const std::unique_ptr<Codec> codec = makeCodec(options.specs.front());
+  checkOutput(options);
+  File file;
+  readFile(options.input, file);
+  // Names, shapes and dtypes stay, and so does all but the values.
+  std::string output = file.bytes;
+
+  BufferPool pool;
+  Figures total;
+  std::vector<Row> rows = {joined({"tensor", "dtype"}, kFigureTitles)};
+  Json tensors = Json::array();
+  for (const SafetensorsEntry& entry : file.entries) {
+    if (!floatOf(entry)) {
+      rows.push_back({inAscii(entry.name), entry.dtype, "copied as it is"});
+      continue;
+    }
+    std::byte* out = reinterpret_cast<std::byte*>(output.data()) + file.offsetOf(entry);
+    const Figures figures = roundTrip(
+        *codec, pool, entry, static_cast<std::uint32_t>(total.tensors), options.input, out);
+    total.add(figures);
+    rows.push_back(joined({inAscii(entry.name), entry.dtype}, cellsOf(figures)));
+    Json tensor = {{"name", entry.name}, {"dtype", entry.dtype}, {"shape", entry.shape}};
+    addFigures(tensor, figures);
+    tensors.push_back(std::move(tensor));
+  }
+  rows.push_back(joined({"total", ""}, cellsOf(total)));
+  writeFileDurably(options.output, output);
+
+  if (options.json) {
+    Json sum = {{"tensors", total.tensors}};
+    addFigures(sum, total);
+    const Json json = {{"codec", codec->spec()},     {"input", options.input},
+                       {"output", options.output},   {"tensors", std::move(tensors)},
+                       {"copied", copiedJson(file)}, {"total", std::move(sum)}};
+    std::cout << dumped(json, 2) << std::endl;
+    return 0;
+  }
+  std::cout << fmt::format("{} through {}; tensors of floats: {}\n\n", options.input, codec->spec(),
+                           total.tensors);
+  printTable(rows, 2);
+  printCopied(file);
+  std::cout << "\nWritten to " << options.output << std::endl;
+  return 0;
+}
+
+int compareCodecs(const CodecOptions& options) {
+  std::vector<std::unique_ptr<Codec>> codecs;
+  for (const std::string& spec : options.specs) codecs.push_back(makeCodec(spec));
+  File file;
+  readFile(options.input, file);
+
+  BufferPool pool;
+  std::vector<Row> rows = {joined({"codec"}, kFigureTitles)};
+  Json list = Json::array();
+  std::exception_ptr failure;  // the first codec's that cannot carry a tensor
+  std::size_t tensors = 0;
+  for (const std::unique_ptr<Codec>& codec : codecs) {
+    Figures total;
+    Json json = {{"codec", codec->spec()}};
+    try {
+      for (const SafetensorsEntry& entry : file.entries) {
+        if (!floatOf(entry)) continue;
+        total.add(roundTrip(*codec, pool, entry, static_cast<std::uint32_t>(total.tensors),
+                            options.input, nullptr));
+      }
+      tensors = total.tensors;
+      addFigures(json, total);
+      rows.push_back(joined({codec->spec()}, cellsOf(total)));
+    } catch (const RunError& error) {
+      if (!failure) failure = std::current_exception();
+      json["error"] = error.what();
+      rows.push_back({codec->spec(), "cannot carry a tensor: see below"});
+    }
+    list.push_back(std::move(json));
+  }
+
+  if (options.json) {
+    const Json json = {
+        {"input", options.input}, {"codecs", std::move(list)}, {"copied", copiedJson(file)}};
+    std::cout << dumped(json, 2) << std::endl;
+  } else {
+    std::cout << options.input;
+    if (tensors > 0) std::cout << fmt::format("; tensors of floats: {}", tensors);
+    std::cout << "\n\n";
+    printTable(rows, 1);
+    printCopied(file);
+    std::cout << std::flush;
+  }
+  if (failure) std::rethrow_exception(failure);
+  return 0;
+}
+
+// The codecs of the other listing, with the ratio.
+std::vector<ListedItem> codecsWithRatio() {
+  const std::span<const ListingRow> listings = listingTable();
+  const auto codecs = std::find_if(listings.begin(), listings.end(),
+                                   [](const ListingRow& row) { return row.command == "codecs"; });
+  const TensorSpec example{DType::f32, {8, 32, 56, 56}};
+  std::vector<ListedItem> items = codecs->items();
+  for (ListedItem& item : items) {
+    for (const CodecRow& row : codecTable()) {
+      if (row.name != item.name) continue;
+      const std::unique_ptr<Codec> codec = makeCodec(row.example);
+      item.ratio = static_cast<double>(codec->maxEncodedBytes(example)) /
+                   static_cast<double>(example.bytes());
+      item.ratioIsExact = sizeIsFixed(*codec);
+    }
+  }
+  return items;
+}
+
+constexpr ListingRow kCodecsWithRatio = {
+    "codecs", "Lists the codecs with their parameters and ratios",
+    "Codecs; ratio: encoded bytes by raw bytes, of the example, for f32[8, 32, 56, 56].",
+    codecsWithRatio};
+
+constexpr const char* kExitCodes =
+    "Exit codes: 0 done, 1 a codec cannot carry a tensor, or the disk is full, 2 wrong use.";
+
+constexpr const char* kHow =
+    "Each tensor of floats (F32, F16, BF16) is encoded and decoded by itself, on one thread, in\n"
+    "the file's memory order (contiguous, never channels-last), as an activation in training's\n"
+    "first step. Tensors of other dtypes are not encoded.\n\n"
+    "  wire bytes     the payload, without frame headers\n"
+    "  ratio          wire bytes by raw bytes\n"
+    "  GB/s           1e9 raw bytes a second, of the fastest of several calls\n"
+    "  SNR dB         signal to noise; exact: equal to the bit\n"
+    "  largest error  of one value\n"
+    "  in JSON, null  infinite, or of no bytes";
+
+void addInput(CLI::App& command, CodecOptions& options) {
+  command.add_option("--input", options.input, "The safetensors file with the tensors")
+      ->type_name("FILE")
+      ->required();
+}
+
+void addJson(CLI::App& command, CodecOptions& options) {
+  command.add_flag("--json", options.json, "As JSON, for programs");
+}
+
+}  // namespace
+
+void addCodecCommands(CLI::App& app, CodecOptions& options, std::function<int()>& command) {
+  CLI::App* codec = app.add_subcommand(
+      "codec", "Lists the codecs with their ratios, and tries them on the tensors of a file");
+  codec->require_subcommand(1);
+  codec->footer(
+      "Example:\n  cleave-client codec compare --input runs/RUN/model.safetensors block:bits=8 "
+      "uniform:bits=8\n\n'cleave-client codec COMMAND --help' shows a command's options and an "
+      "example.");
+
+  CLI::App* list = codec->add_subcommand("list", std::string(kCodecsWithRatio.summary));
+  addJson(*list, options);
+  list->footer("Example:\n  cleave-client codec list --json");
+  list->callback([&] { command = [&] { return listCommand(kCodecsWithRatio, options.json); }; });
+
+  CLI::App* run = codec->add_subcommand(
+      "run", "Sends a file's tensors through a codec, and writes what comes out");
+  run->add_option("SPEC", options.specs, "The codec, such as block:bits=8")
+      ->type_name("")
+      ->expected(1)
+      ->required();
+  addInput(*run, options);
+  run->add_option("--output", options.output,
+                  "Where to write the same file with the decoded values; must not exist")
+      ->type_name("FILE")
+      ->required();
+  run->add_flag("--overwrite", options.overwrite, "Replaces the output where it exists");
+  addJson(*run, options);
+  run->footer(std::string("Example:\n  cleave-client codec run block:bits=8 --input "
+                          "runs/RUN/model.safetensors --output out.safetensors\n\n") +
+              kHow + "\n\n" + kExitCodes);
+  run->callback([&] { command = [&] { return runCodec(options); }; });
+
+  CLI::App* compare = codec->add_subcommand(
+      "compare", "Sends a file's tensors through several codecs, and shows a table of them");
+  compare->add_option("SPEC", options.specs, "The codecs, such as none block:bits=8 'sort:q=6,s=2'")
+      ->type_name("")
+      ->expected(1, 1000)
+      ->required();
+  addInput(*compare, options);
+  addJson(*compare, options);
+  compare->footer(std::string("Example:\n  cleave-client codec compare --input "
+                              "runs/RUN/model.safetensors none block:bits=8 "
+                              "sort:q=6,s=2,select=sampled\n\n") +
+                  kHow + "\n\n" + kExitCodes);
+  compare->callback([&] { command = [&] { return compareCodecs(options); }; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,236 @@
+// `cleave-client codec`: what codecs make of the tensors in a file.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/daemon/daemons.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+constexpr int kFailed = 1;
+constexpr int kWrongUse = 2;
+
+Ended ask(Arguments arguments) {
+  arguments.insert(arguments.begin(), {clientProgram(), "codec"});
+  return finish(Process::start(arguments));
+}
+
+nlohmann::json askJson(Arguments arguments) {
+  arguments.emplace_back("--json");
+  const Ended ended = ask(arguments);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  return nlohmann::json::parse(ended.output);
+}
+
+// A safetensors file whose data starts at no round offset: floats of each width, integers, and
+// metadata. `value` is one of its fp32 values.
+std::string writeTensors(const TemporaryFolder& folder, float value = 0.5f) {
+  std::string header =
+      R"({"__metadata__":{"made":"by hand"},)"
+      R"("conv.weight":{"dtype":"F32","shape":[8,16,4,4],"data_offsets":[0,8192]},)"
+      R"("half":{"dtype":"F16","shape":[100],"data_offsets":[8192,8392]},)"
+      R"("brain":{"dtype":"BF16","shape":[3,5],"data_offsets":[8392,8422]},)"
+      R"("none":{"dtype":"F32","shape":[0,4],"data_offsets":[8422,8422]},)"
+      R"("steps":{"dtype":"I64","shape":[],"data_offsets":[8422,8430]}})";
+  if (header.size() % 4 == 0) header += ' ';
+  const std::uint64_t length = header.size();
+  std::vector<float> values(2048);
+  for (std::size_t j = 0; j < values.size(); ++j) {
+    values[j] = std::sin(0.7f * static_cast<float>(j)) + 0.01f * static_cast<float>(j % 13);
+  }
+  values[77] = value;
+  std::string file(reinterpret_cast<const char*>(&length), sizeof length);
+  file += header;
+  file.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  for (int j = 0; j < 115; ++j) {  // 0x38.., 0x39..: finite and positive in both formats
+    file += static_cast<char>(j);
+    file += static_cast<char>(0x38 + j % 2);
+  }
+  file += std::string("\x07\0\0\0\0\0\0\0", 8);
+  const std::string path = folder.path("in.safetensors");
+  std::ofstream(path, std::ios::binary) << file;
+  return path;
+}
+
+TEST_CASE("the list has each codec's parameters and ratio") {
+  const nlohmann::json listed = askJson({"list"}).at("codecs");
+  const Ended shown = ask({"list"});
+  CHECK(shown.code == 0);
+  bool seesBlock = false;
+  for (const nlohmann::json& item : listed) {
+    const std::string name = item.at("name");
+    INFO(name);
+    CHECK(item.at("parameters").is_string());
+    CHECK(item.at("ratio").get<double>() > 0);
+    CHECK_THAT(shown.output, Contains("\n  " + name + " "));
+    if (name == "none") CHECK(item.at("ratio") == 1.0);
+    if (name != "block") continue;
+    seesBlock = true;
+    CHECK(item.at("ratio").get<double>() == Approx(8.5 / 32).epsilon(1e-4));
+    CHECK(item.at("ratio_is") == "exact");
+  }
+  CHECK(seesBlock);
+  CHECK_THAT(shown.output, Contains("f32[8, 32, 56, 56]") && Contains("ratio:      0.2656\n") &&
+                               Contains("ratio:      at most "));
+}
+
+TEST_CASE("run writes the decoded file, and says what was lost") {
+  const TemporaryFolder folder;
+  const std::string input = writeTensors(folder);
+  const std::string exact = folder.path("exact.safetensors");
+  const nlohmann::json none = askJson({"run", "none", "--input", input, "--output", exact});
+  CHECK(readFile(exact) == readFile(input));
+  CHECK(none.at("total").at("exact") == true);
+  CHECK(none.at("total").at("snr_db").is_null());
+  CHECK(none.at("total").at("ratio") == 1.0);
+
+  const std::string output = folder.path("out.safetensors");
+  const nlohmann::json block =
+      askJson({"run", "block:bits=8", "--input", input, "--output", output});
+  CHECK_THAT(block.at("codec").get<std::string>(), Contains("block:bits=8"));
+  CHECK(block.at("output") == output);
+  REQUIRE(block.at("tensors").size() == 4);
+  const nlohmann::json& weight = block.at("tensors").at(0);
+  CHECK(weight.at("name") == "conv.weight");
+  CHECK(weight.at("dtype") == "F32");
+  CHECK(weight.at("shape") == nlohmann::json::array({8, 16, 4, 4}));
+  CHECK(weight.at("raw_bytes") == 8192);
+  CHECK(weight.at("wire_bytes") == 1 + 2048 + 2048 / 64 * 4);
+  CHECK(weight.at("ratio").get<double>() == Approx(2177.0 / 8192));
+  CHECK(weight.at("snr_db").get<double>() > 30);
+  CHECK(weight.at("largest_error").get<double>() > 0);
+  CHECK(weight.at("largest_error").get<double>() < 0.02);
+  CHECK(weight.at("encode_gb_s").get<double>() > 0);
+  CHECK(weight.at("decode_gb_s").get<double>() > 0);
+  CHECK(weight.at("exact") == false);
+  CHECK(block.at("tensors").at(3).at("ratio").is_null());  // it has no bytes
+  CHECK(block.at("total").at("tensors") == 4);
+  CHECK(block.at("total").at("raw_bytes") == 8422);
+  CHECK(block.at("total").at("snr_db").get<double>() > 30);
+  REQUIRE(block.at("copied").size() == 1);
+  CHECK(block.at("copied").at(0).at("name") == "steps");
+
+  const std::string before = readFile(input);
+  const std::string after = readFile(output);
+  REQUIRE(after.size() == before.size());
+  CHECK(after.substr(0, before.size() - 8422 - 8) == before.substr(0, before.size() - 8422 - 8));
+  CHECK(after.substr(after.size() - 8) == before.substr(before.size() - 8));
+  CHECK(after != before);
+
+  const Ended shown =
+      ask({"run", "fp16", "--input", input, "--output", folder.path("shown.safetensors")});
+  CHECK(shown.code == 0);
+  CHECK_THAT(shown.output, Contains("conv.weight") && Contains("copied as it is") &&
+                               Contains("\ntotal ") && Contains("SNR dB"));
+}
+
+TEST_CASE("compare prints a row a codec, aligned") {
+  const TemporaryFolder folder;
+  const std::string input = writeTensors(folder);
+  const Ended shown = ask(
+      {"compare", "--input", input, "none", "block:bits=8", "uniform:bits=4", "topk:ratio=0.1"});
+  INFO(shown.output << shown.errors);
+  CHECK(shown.code == 0);
+  std::istringstream lines(shown.output);
+  std::size_t width = 0;
+  int rows = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (width == 0 && line.starts_with("codec")) width = line.size();
+    if (width == 0) continue;
+    if (line.empty()) break;
+    CHECK(line.size() == width);
+    ++rows;
+  }
+  CHECK(rows == 5);
+
+  const nlohmann::json codecs =
+      askJson({"compare", "none", "block:bits=8", "block:bits=2", "--input", input}).at("codecs");
+  REQUIRE(codecs.size() == 3);
+  CHECK(codecs.at(0).at("exact") == true);
+  CHECK(codecs.at(1).at("snr_db").get<double>() > 30);
+  CHECK(codecs.at(2).at("snr_db").get<double>() < codecs.at(1).at("snr_db").get<double>());
+  CHECK(codecs.at(2).at("wire_bytes") < codecs.at(1).at("wire_bytes"));
+}
+
+TEST_CASE("a tensor that a codec cannot carry is named") {
+  const TemporaryFolder folder;
+  const std::string input = writeTensors(folder, std::numeric_limits<float>::infinity());
+  const std::string output = folder.path("out.safetensors");
+  const Ended run = ask({"run", "block:bits=8", "--input", input, "--output", output});
+  CHECK(run.code == kFailed);
+  CHECK_THAT(run.errors, Contains("in.safetensors: tensor \"conv.weight\" holds NaN or infinity") &&
+                             Contains("to mend it: none, fp16 and bf16"));
+  CHECK_FALSE(std::filesystem::exists(output));
+
+  const Ended compared = ask({"compare", "--input", input, "block:bits=8", "bf16", "--json"});
+  CHECK(compared.code == kFailed);
+  CHECK_THAT(compared.errors, Contains("conv.weight"));
+  const nlohmann::json codecs = nlohmann::json::parse(compared.output).at("codecs");
+  CHECK(codecs.at(0).contains("error"));
+  CHECK(codecs.at(1).at("snr_db").get<double>() > 30);
+}
+
+void checkMistake(const Arguments& arguments, const std::vector<std::string>& texts) {
+  const Ended ended = ask(arguments);
+  INFO(ended.errors);
+  CHECK(ended.code == kWrongUse);
+  CHECK(ended.output.empty());
+  CHECK_THAT(ended.errors, Contains("to mend it: "));
+  for (const std::string& text : texts) CHECK_THAT(ended.errors, Contains(text));
+}
+
+TEST_CASE("mistakes are explained") {
+  const TemporaryFolder folder;
+  const std::string input = writeTensors(folder);
+  const std::string output = folder.path("out.safetensors");
+  checkMistake({"run", "unifrom:bits=8", "--input", input, "--output", output},
+               {"'unifrom' is not a codec", "did you mean uniform?"});
+  checkMistake({"compare", "none", "block:bits=99", "--input", input}, {"bits", "1", "8"});
+  checkMistake({"run", "none", "--input", folder.path("absent"), "--output", output},
+               {"absent: there is no such file"});
+  checkMistake({"run", "none", "--input", input, "--output", folder.path("no/where")},
+               {"there is no folder"});
+  checkMistake({"compare", "none", "--input", configFile("synthetic.yaml")},
+               {"synthetic.yaml: its header claims"});
+  checkMistake({}, {"a command is missing after 'cleave-client codec'", "list, run, compare"});
+  checkMistake({"lst"}, {"there is no command 'lst'", "did you mean list?"});
+  checkMistake({"lst", "--json"}, {"there is no command 'lst'"});
+  checkMistake({"run", "none", "--inptu", input}, {"--inptu", "did you mean --input?"});
+  checkMistake({"run", "none", "--input", input}, {"--output"});
+  CHECK_FALSE(std::filesystem::exists(output));
+}
+
+TEST_CASE("an output that exists is replaced only where that is asked for") {
+  const TemporaryFolder folder;
+  const std::string input = writeTensors(folder);
+  const std::string output = folder.path("out.safetensors");
+  std::ofstream(output) << "precious";
+  const Arguments run = {"run", "none", "--input", input, "--output", output};
+  checkMistake(run, {"out.safetensors exists already", "--overwrite"});
+  CHECK(readFile(output) == "precious");
+  Arguments overwrite = run;
+  overwrite.emplace_back("--overwrite");
+  CHECK(ask(overwrite).code == 0);
+  CHECK(readFile(output) == readFile(input));
+}
+
+TEST_CASE("every help of codec has an example") {
+  for (const char* command : {"list", "run", "compare"}) {
+    const Ended help = ask({command, "--help"});
+    CHECK(help.code == 0);
+    CHECK_THAT(help.output, Contains(std::string("Example:\n  cleave-client codec ") + command));
+  }
+  CHECK_THAT(ask({"run", "--help"}).output, Contains("never channels-last"));
+}
+
+}  // namespace
+}  // namespace cleave::test
