@@ -5,6 +5,7 @@
 #include "common/codec/raw.h"
 #include "common/core/random.h"
 #include "compression/registry.h"
+#include "tests/codec_specs.h"
 #include "tests/codec_tensors.h"
 
 using namespace cleave;
@@ -17,27 +18,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kLargest = std::numeric_limits<float>::max();
-
-// Every row's example, and the widths of `uniform` that pack differently.
-std::vector<std::string> contractSpecs() {
-  std::vector<std::string> specs;
-  for (const CodecRow& row : codecTable()) specs.emplace_back(row.example);
-  for (const char* bits : {"1", "3", "4", "12", "16"})
-    specs.push_back("uniform:bits=" + std::string(bits));
-  for (const char* parameters :
-       {"bits=1", "bits=3", "bits=4,size=32", "bits=5,size=1024", "bits=2,rounding=stochastic",
-        "bits=8,header=fp16", "bits=7,size=128,header=fp16,rounding=stochastic"})
-    specs.push_back("block:" + std::string(parameters));
-  for (const char* spec :
-       {"sort:q=3,s=1,select=exact", "sort:q=1,s=0,select=exact", "sort:q=2,s=5,select=sampled",
-        "sort:q=8,s=8,select=sampled", "fast:q=7,s=4,boundaries=all", "topk:ratio=0.5",
-        "topk:ratio=0.01", "topk:ratio=1", "randtopk:ratio=0.9,alpha=1",
-        "kmeans:bits=8,iterations=3", "kmeans:bits=1,iterations=50",
-        "power:rank=1,iterations=1(uniform:bits=8)", "svd:rank=1(topk:ratio=0.5)", "svd:rank=7",
-        "fp8:format=e5m2", "zstd:level=1(none)", "zstd:level=19(uniform:bits=3)"})
-    specs.emplace_back(spec);
-  return specs;
-}
 
 std::vector<float> normal(std::size_t elements) {
   std::vector<float> values(elements);

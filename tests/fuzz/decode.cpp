@@ -1,0 +1,174 @@
+// The target of the fuzzing: one input (input.h), which is decoded, or encoded and decoded, by any
+// codec. A decoder may refuse what it was given, and nothing else. Every buffer has exactly its
+// size, so that AddressSanitizer sees each access beyond.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "compression/codecs.h"
+#include "tests/codec_specs.h"
+#include "tests/fuzz/input.h"
+
+using namespace cleave;
+using namespace cleave::fuzz;
+
+namespace {
+
+const Codec& codecOf(std::uint16_t hash) {
+  static const auto& codecs = *[] {
+    auto* const all = new std::map<std::uint16_t, std::unique_ptr<Codec>>;
+    for (const std::string& spec : test::contractSpecs()) {
+      std::uint16_t key = hashOf(spec);
+      while (!all->try_emplace(key, makeCodec(spec)).second) ++key;
+    }
+    return all;
+  }();
+  const auto found = codecs.lower_bound(hash);
+  return *(found == codecs.end() ? codecs.begin() : found)->second;
+}
+
+// On the heap, of exactly that size.
+class Room {
+ public:
+  Room(std::size_t bytes, std::byte fill, bool unaligned)
+      : bytes_(bytes), start_(unaligned ? 1 : 0), memory_(new std::byte[bytes + start_]) {
+    std::fill_n(memory_.get(), bytes + start_, fill);
+  }
+  Room(std::span<const std::byte> content, bool unaligned)
+      : Room(content.size(), std::byte{0}, unaligned) {
+    std::copy(content.begin(), content.end(), data());
+  }
+
+  std::byte* data() { return memory_.get() + start_; }
+  std::span<std::byte> span() { return {data(), bytes_}; }
+
+ private:
+  std::size_t bytes_;
+  std::size_t start_;
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+[[noreturn]] void find(const Codec& codec, const TensorSpec& spec, const char* what) {
+  std::fprintf(stderr, "fuzz: %s, %s: %s\n", codec.spec().c_str(), toString(spec).c_str(), what);
+  std::abort();
+}
+
+// What travels, and what it travels as.
+struct Trip {
+  const Codec& codec;
+  CodecContext context;
+  TensorSpec spec;
+  bool unaligned;
+};
+
+// Nothing where the payload is refused. Leaves in `cut` what the codec does.
+std::optional<Bytes> decodeOver(std::byte fill, const Trip& trip, CutContext& cut,
+                                std::span<const std::byte> payload) {
+  Room in(payload, trip.unaligned);
+  Room out(trip.spec.bytes(), fill, trip.unaligned);
+  try {
+    trip.codec.decode(trip.context, nullptr, cut, in.span(), {out.data(), trip.spec});
+  } catch (const ProtocolError& error) {
+    if (error.code() != "bad-payload") find(trip.codec, trip.spec, "refuses by another error");
+    return std::nullopt;
+  }
+  return Bytes(out.span().begin(), out.span().end());
+}
+
+// Twice, over different memory: the same must come, and no element be left out.
+bool decodes(const Trip& trip, CutContext& cut, std::span<const std::byte> payload) {
+  CutContext again = cut;
+  const auto first = decodeOver(std::byte{0xa5}, trip, cut, payload);
+  const auto second = decodeOver(std::byte{0x5a}, trip, again, payload);
+  if (first != second) find(trip.codec, trip.spec, "decodes differently each time");
+  return first.has_value();
+}
+
+// The tensor whose elements are those bytes, again and again, NaN and infinities made finite.
+void fillFinite(std::span<const std::byte> bytes, const TensorSpec& spec, std::byte* out) {
+  for (std::size_t j = 0; j < spec.bytes(); ++j)
+    out[j] = bytes.empty() ? std::byte{0} : bytes[j % bytes.size()];
+  const auto finite = [&]<typename Word>(Word exponent) {
+    for (std::size_t j = 0; j < spec.elements(); ++j) {
+      Word word;
+      std::memcpy(&word, out + j * sizeof word, sizeof word);
+      if ((word & exponent) == exponent)
+        word = static_cast<Word>(word ^ (exponent & ~(exponent << 1)));
+      std::memcpy(out + j * sizeof word, &word, sizeof word);
+    }
+  };
+  switch (spec.dtype) {
+    case DType::f32:
+      return finite(std::uint32_t{0x7f800000});
+    case DType::f16:
+      return finite(std::uint16_t{0x7c00});
+    case DType::bf16:
+      return finite(std::uint16_t{0x7f80});
+  }
+}
+
+// Two steps, the second with the state of the first, each with the cut as it was before.
+void encodeAndDecode(const Trip& trip, CutContext& sender, CutContext& receiver,
+                     std::span<const std::byte> elements) {
+  Room tensor(trip.spec.bytes(), std::byte{0}, trip.unaligned);
+  fillFinite(elements, trip.spec, tensor.data());
+  CodecState state;
+  const CutContext before = sender;
+  const CutContext receiverBefore = receiver;
+  for (int step = 0; step < 2; ++step) {
+    sender = before;
+    receiver = receiverBefore;
+    Room out(trip.codec.maxEncodedBytes(trip.spec), std::byte{0xa5}, trip.unaligned);
+    Encoded encoded;
+    try {
+      encoded =
+          trip.codec.encode(trip.context, state, sender, {tensor.data(), trip.spec}, out.span());
+    } catch (const NonFiniteError&) {
+      find(trip.codec, trip.spec, "finds finite elements not finite");
+    }
+    if (encoded.bytes > out.span().size()) find(trip.codec, trip.spec, "exceeds its bound");
+    if (!decodes(trip, receiver, out.span().first(encoded.bytes)))
+      find(trip.codec, trip.spec, "refuses what it encoded");
+    state = encoded.state;
+  }
+}
+
+void run(const Input& input) {
+  const bool unaligned = (input.flags & kUnaligned) != 0;
+  const TensorSpec spec = specOf(input);
+  const bool encodes = (input.flags & kEncode) != 0;
+  CutContext sender;
+  CutContext receiver;
+  std::span<const std::byte> rest = input.rest;
+  if ((input.flags & kAfter) != 0) {
+    const std::span<const std::byte> first =
+        rest.first(std::min<std::size_t>(input.activationBytes, rest.size()));
+    rest = rest.subspan(first.size());
+    Key key = keyOf(input);
+    key.flow = Flow::activation0;
+    const Trip trip{codecOf(input.activation), {7, key}, spec, unaligned};
+    if (encodes) {
+      encodeAndDecode(trip, sender, receiver, first);
+    } else {
+      decodes(trip, receiver, first);
+    }
+  }
+  const Trip trip{codecOf(input.codec), {7, keyOf(input)}, spec, unaligned};
+  if (encodes) {
+    encodeAndDecode(trip, sender, receiver, rest);
+  } else {
+    decodes(trip, receiver, rest);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < kHeaderBytes || size > kMaxInputBytes) return -1;
+  run(read({reinterpret_cast<const std::byte*>(data), size}));
+  return 0;
+}

@@ -1,0 +1,118 @@
+// What an input of the fuzzing means. Any bytes are one, so that each may be mutated into another:
+//
+//   input = flags, codec, activation codec, rank, 4 dimensions, activation's length, the rest
+//
+// The rest is a payload for the decoder, or the elements of a tensor for the encoder; where an
+// activation of the same cut comes before, its length in bytes says how the rest is shared.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/codec/tensor.h"
+#include "common/core/key.h"
+
+namespace cleave::fuzz {
+
+using Bytes = std::vector<std::byte>;
+
+inline constexpr std::uint8_t kEncode = 0x01;     // else the rest is decoded
+inline constexpr std::uint8_t kEval = 0x02;       // else train
+inline constexpr std::uint8_t kGradient = 0x04;   // else an activation
+inline constexpr std::uint8_t kAfter = 0x08;      // after an activation of the same cut
+inline constexpr std::uint8_t kDType = 0x30;      // 0x00 and 0x30 f32, 0x10 f16, 0x20 bf16
+inline constexpr std::uint8_t kLast = 0x40;       // channels last, where the rank is 4
+inline constexpr std::uint8_t kUnaligned = 0x80;  // payload and tensor start at odd addresses
+inline constexpr std::size_t kHeaderBytes = 12;
+inline constexpr std::size_t kMaxInputBytes = kHeaderBytes + 8192;
+
+struct Input {
+  std::uint8_t flags = 0;
+  std::uint16_t codec = 0;       // a hash, of which the next codec in order is meant
+  std::uint16_t activation = 0;  // the same
+  std::uint8_t rank = 0;
+  std::array<std::uint8_t, 4> dimensions{};
+  std::uint16_t activationBytes = 0;
+  std::span<const std::byte> rest;
+};
+
+// Nothing that changes with the table: an input means the same codec after another was added.
+inline std::uint16_t hashOf(std::string_view spec) {
+  std::uint32_t hash = 2166136261;  // FNV-1a
+  for (const char c : spec) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619;
+  return static_cast<std::uint16_t>(hash ^ (hash >> 16));
+}
+
+inline std::uint16_t twoBytes(std::byte low, std::byte high) {
+  return static_cast<std::uint16_t>(std::to_integer<unsigned>(low) |
+                                    (std::to_integer<unsigned>(high) << 8));
+}
+
+// Requires kHeaderBytes.
+inline Input read(std::span<const std::byte> bytes) {
+  Input input;
+  input.flags = std::to_integer<std::uint8_t>(bytes[0]);
+  input.codec = twoBytes(bytes[1], bytes[2]);
+  input.activation = twoBytes(bytes[3], bytes[4]);
+  input.rank = std::to_integer<std::uint8_t>(bytes[5]);
+  for (std::size_t d = 0; d < 4; ++d)
+    input.dimensions[d] = std::to_integer<std::uint8_t>(bytes[6 + d]);
+  input.activationBytes = twoBytes(bytes[10], bytes[11]);
+  input.rest = bytes.subspan(kHeaderBytes);
+  return input;
+}
+
+inline Bytes write(const Input& input) {
+  const auto byte = [](unsigned value) { return static_cast<std::byte>(value); };
+  Bytes bytes = {byte(input.flags),
+                 byte(input.codec),
+                 byte(input.codec >> 8u),
+                 byte(input.activation),
+                 byte(input.activation >> 8u),
+                 byte(input.rank)};
+  for (const std::uint8_t dimension : input.dimensions) bytes.push_back(byte(dimension));
+  bytes.push_back(byte(input.activationBytes));
+  bytes.push_back(byte(input.activationBytes >> 8u));
+  bytes.insert(bytes.end(), input.rest.begin(), input.rest.end());
+  return bytes;
+}
+
+// At most 2,303 elements: more than two blocks of every codec.
+inline TensorSpec specOf(const Input& input) {
+  const auto& d = input.dimensions;
+  const auto within = [](unsigned value, unsigned most) {
+    return static_cast<std::int64_t>(value % (most + 1));
+  };
+  TensorSpec spec;
+  constexpr std::array kTypes = {DType::f32, DType::f16, DType::bf16, DType::f32};
+  spec.dtype = kTypes[(input.flags & kDType) >> 4];
+  switch (input.rank % 5) {
+    case 0:
+      break;
+    case 1:
+      spec.shape = {within(d[0] + 256u * d[1], 2303)};
+      break;
+    case 2:
+      spec.shape = {within(d[0], 47), within(d[1], 48)};
+      break;
+    case 3:
+      spec.shape = {within(d[0], 4), within(d[1], 15), within(d[2], 30)};
+      break;
+    default:
+      spec.shape = {within(d[0], 4), within(d[1], 9), within(d[2], 7), within(d[3], 7)};
+      if ((input.flags & kLast) != 0) spec.order = MemoryOrder::channelsLast;
+  }
+  return spec;
+}
+
+inline Key keyOf(const Input& input) {
+  const Phase phase = (input.flags & kEval) != 0 ? Phase::eval : Phase::train;
+  return {phase, 3, 1, (input.flags & kGradient) != 0 ? Flow::gradient0 : Flow::activation0};
+}
+
+}  // namespace cleave::fuzz

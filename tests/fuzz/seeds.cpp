@@ -1,0 +1,85 @@
+#include "tests/fuzz/seeds.h"
+
+#include "common/core/random.h"
+#include "compression/convert.h"
+#include "tests/codec_specs.h"
+
+namespace cleave::fuzz {
+namespace {
+
+struct Shape {
+  std::uint8_t flags;  // data type and order
+  std::uint8_t rank;
+  std::array<std::uint8_t, 4> dimensions;
+};
+
+constexpr std::array kShapes = {
+    Shape{0x00, 1, {0, 0}},           // nothing
+    Shape{0x10, 0, {}},               // a scalar, f16
+    Shape{0x00, 1, {40, 0}},          //
+    Shape{0x20, 1, {70, 0}},          // bf16
+    Shape{kLast, 4, {2, 3, 4, 5}},    //
+    Shape{0x10, 3, {2, 3, 5}},        //
+    Shape{0x20, 1, {1100 % 256, 4}},  // more than a block
+};
+
+// A bell with equal values and zeros among them.
+Bytes elementsOf(const TensorSpec& spec) {
+  std::vector<float> values(spec.elements());
+  fillNormal(randomKey(1, "fuzz"), values);
+  for (std::size_t j = 0; j < values.size(); j += 5) values[j] = j % 2 == 0 ? 0.0f : 6.0f;
+  Bytes bytes(spec.bytes());
+  fromFloat(values.data(), values.size(), spec.dtype, bytes.data());
+  return bytes;
+}
+
+Bytes encode(const std::string& codecSpec, const Input& input, const Bytes& elements,
+             CutContext& cut, Flow flow) {
+  const std::unique_ptr<Codec> codec = makeCodec(codecSpec);
+  const TensorSpec spec = specOf(input);
+  Bytes payload(codec->maxEncodedBytes(spec));
+  Key key = keyOf(input);
+  key.flow = flow;
+  const Encoded encoded = codec->encode({7, key}, nullptr, cut, {elements.data(), spec}, payload);
+  payload.resize(encoded.bytes);
+  return payload;
+}
+
+}  // namespace
+
+std::vector<Seed> seeds() {
+  std::vector<Seed> all;
+  for (const std::string& spec : test::contractSpecs()) {
+    for (std::size_t j = 0; j < kShapes.size(); ++j) {
+      Input input;
+      input.flags = kShapes[j].flags;
+      input.codec = input.activation = hashOf(spec);
+      input.rank = kShapes[j].rank;
+      input.dimensions = kShapes[j].dimensions;
+      const Bytes elements = elementsOf(specOf(input));
+      const auto add = [&](const char* what, const Bytes& rest) {
+        input.rest = rest;
+        all.push_back({spec + " " + std::to_string(j) + " " + what, write(input)});
+      };
+      CutContext cut;
+      Bytes payloads = encode(spec, input, elements, cut, Flow::activation0);
+      add("decode", payloads);
+      // The gradient of that cut.
+      input.flags |= kGradient | kAfter;
+      input.activationBytes = static_cast<std::uint16_t>(payloads.size());
+      const Bytes gradient = encode(spec, input, elements, cut, Flow::gradient0);
+      payloads.insert(payloads.end(), gradient.begin(), gradient.end());
+      add("decode gradient", payloads);
+      // Elements are repeated: a few will do.
+      input.flags |= kEncode;
+      const Bytes few(elements.begin(),
+                      elements.begin() +
+                          static_cast<std::ptrdiff_t>(std::min<std::size_t>(elements.size(), 160)));
+      input.activationBytes = static_cast<std::uint16_t>(few.size() / 2);
+      add("encode", few);
+    }
+  }
+  return all;
+}
+
+}  // namespace cleave::fuzz
