@@ -11,8 +11,10 @@ usage: scripts/bench.sh split|head|codecs [OPTION…]
            --rounds N (5), --steps N (200), --json FILE
   head     forward and backward of MobileNetV2's head, as our daemons run it against stock LibTorch
            --rounds N (9), --repetitions N (10), --batch N (64), --json FILE
-  codecs   every codec's encode and decode, one thread, beside a read-only pass and memcpy
-           [SPEC…] (beside the table's examples), --seconds S a figure (0.5), --json FILE
+  codecs   every codec's encode and decode, one thread, beside a read-only pass and memcpy; then sort and uniform beside
+           plain LibTorch operations
+           [SPEC…] (beside the table's examples), --seconds S a figure (0.5), --rounds N (3) and --plain-only for the
+           second part, --json FILE
   --help   this text
 
 Example: ./scripts/bench.sh split --rounds 9
@@ -22,7 +24,7 @@ TXT
 case "${1:-}" in
   split) targets=(cleave-client cleave-server bench_whole) ;;
   head) targets=(bench_head) ;;
-  codecs) targets=(bench_codecs) ;;
+  codecs) targets=(bench_codecs bench_codecs_torch) ;;
   -h|--help) usage; exit 0 ;;
   *) echo "bench.sh: '${1:-}' is not a benchmark" >&2; usage >&2; exit 2 ;;
 esac

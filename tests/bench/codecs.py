@@ -1,32 +1,63 @@
-"""Every codec's encode and decode on one thread, beside a read-only pass and memcpy over the same tensor in the same run.
+"""Every codec's encode and decode on one thread, beside a read-only pass and memcpy over the same tensor in the same run;
+then sort and uniform beside the same in plain LibTorch operations, which sort.
 
 Prints a table and writes the figures as JSON. Called by scripts/bench.sh codecs."""
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import tempfile
 
 
-def measure(program, specs, seconds):
+# What is measured beside what.
+PLAIN = {"plain sort": ["sort:q=6,s=2,select=sampled", "sort:q=6,s=2,select=exact"], "plain uniform": ["uniform:bits=8"]}
+
+
+def measure(program, arguments, seconds):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         subprocess.run([program, f"--benchmark_min_time={seconds}", "--benchmark_out_format=json",
-                        f"--benchmark_out={file.name}", *specs], check=True, stdout=subprocess.DEVNULL)
+                        f"--benchmark_out={file.name}", *arguments], check=True, stdout=subprocess.DEVNULL)
         return json.load(file)["benchmarks"]
+
+
+def compare_plain(program, seconds, rounds):
+    """Times sort and uniform beside plain operations in interleaved rounds; prints the medians and returns them."""
+    tensors = {}  # tensor -> codec -> direction -> GB/s of each round; and "snr_db"
+    for result in measure(program, [f"--benchmark_repetitions={rounds}", "--benchmark_enable_random_interleaving=true"], seconds):
+        if result["run_type"] != "iteration":
+            continue
+        tensor, codec, direction = result["run_name"].split("/")[:3]
+        row = tensors.setdefault(tensor, {}).setdefault(codec, {"encode": [], "decode": []})
+        row[direction].append(result["bytes_per_second"] / 1e9)
+        if "snr_db" in result:
+            row["snr_db"] = result["snr_db"]
+    print(f"\nbeside plain LibTorch operations, one thread, GB/s, medians of {rounds} interleaved rounds")
+    for tensor, rows in sorted(tensors.items()):
+        print(f"\n{tensor:<34}{'encode':>8}{'/ plain':>9}{'decode':>8}{'/ plain':>9}{'SNR, dB':>9}")
+        speed = lambda codec, direction: statistics.median(rows[codec][direction])
+        for plain, ours in PLAIN.items():
+            for codec in [plain, *ours]:
+                cells = "".join(f"{speed(codec, way):>8.3f}{speed(codec, way) / speed(plain, way):>9.1f}" for way in ("encode", "decode"))
+                print(f"{codec:<34}{cells}{rows[codec]['snr_db']:>9.2f}")
+    return tensors
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", default="build/release/bin")
     parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--rounds", type=int, default=3, help="of those beside plain operations")
+    parser.add_argument("--plain-only", action="store_true", help="only those beside plain operations")
     parser.add_argument("--json", help="where the figures go")
     parser.add_argument("specs", nargs="*", metavar="SPEC", help="measured beside the table's examples")
     options = parser.parse_args()
     load = os.getloadavg()[0]
 
     tensors = {}  # tensor -> spec, or "read" or "memcpy" -> what was measured
-    for result in measure(f"{options.programs}/bench_codecs", options.specs, options.seconds):
+    table = [] if options.plain_only else measure(f"{options.programs}/bench_codecs", options.specs, options.seconds)
+    for result in table:
         tensor, what = result["name"].split("/", 1)
         spec, _, direction = what.partition("/")
         row = tensors.setdefault(tensor, {}).setdefault(spec, {})
@@ -45,9 +76,10 @@ def main():
             print(f"{spec:<34}{row['encode']:>8.2f}{row['encode'] / read:>9.2f}{row['decode']:>8.2f}"
                   f"{row['decode'] / copy:>11.2f}{row['ratio']:>8.4f}{snr:>9}")
         rows["read"], rows["memcpy"] = {"speed": read}, {"speed": copy}
+    plain = compare_plain(f"{options.programs}/bench_codecs_torch", options.seconds, options.rounds)
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"gigabytes_per_second": tensors, "load": load}, file, indent=2)
+            json.dump({"gigabytes_per_second": tensors, "plain": plain, "load": load}, file, indent=2)
 
 
 if __name__ == "__main__":
