@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|codecs [OPTION…]
+usage: scripts/bench.sh split|head|codecs|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority) against the same model whole in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -15,6 +15,8 @@ usage: scripts/bench.sh split|head|codecs [OPTION…]
            plain LibTorch operations
            [SPEC…] (beside the table's examples), --seconds S a figure (0.5), --rounds N (3) and --plain-only for the
            second part, --json FILE
+  accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
+           --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE
   --help   this text
 
 Example: ./scripts/bench.sh split --rounds 9
@@ -25,6 +27,7 @@ case "${1:-}" in
   split) targets=(cleave-client cleave-server bench_whole) ;;
   head) targets=(bench_head) ;;
   codecs) targets=(bench_codecs bench_codecs_torch) ;;
+  accuracy) targets=(cleave-client cleave-server) ;;
   -h|--help) usage; exit 0 ;;
   *) echo "bench.sh: '${1:-}' is not a benchmark" >&2; usage >&2; exit 2 ;;
 esac
