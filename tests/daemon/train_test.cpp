@@ -24,8 +24,8 @@ TEST_CASE("a run leaves its files on both sides, and a summary that agrees with 
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string client = folder.path("client");
-  const Ended ended = runClient(
-      "train", client, {"--server", server.address(), "--json", "--set", "codec=none"});
+  const Ended ended =
+      runClient("train", client, {"--server", server.address(), "--json", "--set", "codec=none"});
   REQUIRE(ended.code == 0);
   server.stop();
   const auto summary = nlohmann::json::parse(ended.output);
