@@ -65,7 +65,7 @@ Histogram histogramOf(const FloatReader& values) {
     const float* const block = values.read(start, count, scratch.data());
     for (std::size_t j = 0; j < count; ++j) {
       const float value = block[j] + 0.0f;  // -0 + 0 = +0
-      Bin& bin = bins[2 * binOf(value) + j % 2];
+      Bin& bin = bins[std::size_t{2} * binOf(value) + j % 2];
       bin.sum += double{value};
       ++bin.count;
     }

@@ -206,7 +206,7 @@ struct ByteUnpacker {
     return hn::ConvertTo(d, hn::PromoteTo(di32, hn::LoadU(d8, codes)));
   }
 
-  static constexpr std::size_t stepBytes = kStep;
+  const std::size_t stepBytes = kStep;
 };
 
 // out = min + step * code, for whole steps of the unpacker, each of which reads kReads bytes.
