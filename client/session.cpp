@@ -222,6 +222,7 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
                           bool fetchGradients, std::shared_ptr<RunFiles> files) {
   TensorLinkOptions options = linkOptions(plan, Role::client);
   options.errorEvery = errorEvery;
+  options.helper = helper_.get();
   const auto mailbox = std::make_shared<Mailbox>(device_, plan.inFlight);
   link_ = std::make_shared<TensorLink>(
       std::move(options), connection_, pool_, io_.context().get_executor(),

@@ -76,6 +76,7 @@ class ClientSession {
   ComputeDevice& compute_;
   DeviceExecutor device_;
   const std::shared_ptr<BufferPool> pool_;
+  const std::unique_ptr<Helper> helper_ = makeHelper();  // of the codec thread
   boost::asio::thread_pool codecThreads_{1};
   IoThread io_;
   boost::asio::signal_set signals_;

@@ -29,22 +29,20 @@
 #include <array>
 #include <cstring>
 
-#include "common/codec/raw.h"
 #include "common/core/random.h"
 #include "compression/codecs.h"
 #include "compression/kernels/kernels.h"
-#include "compression/pieces.h"
+#include "compression/packed_codec.h"
+#include "compression/strips.h"
 
 namespace cleave {
 namespace {
 
-constexpr std::byte kPacked{1};
-constexpr std::size_t kFormatBytes = 1;
 constexpr int kLeastSize = 32;
 constexpr int kMostSize = 1024;
-static_assert(kPieceElements % kMostSize == 0);
+static_assert(kStripElements % kMostSize == 0);
 
-class Block : public Codec {
+class Block : public PackedCodec {
  public:
   explicit Block(const kernels::BlockFormat& format) : format_(format) {}
 
@@ -57,17 +55,18 @@ class Block : public Codec {
     return text;
   }
 
-  // What a payload has exactly.
-  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
-    return isPacked(spec) ? packedPayloadBytes(spec) : rawPayloadBytes(spec);
+ private:
+  std::size_t headerBytes(std::size_t elements) const {
+    return (elements + format_.size - 1) / format_.size * kernels::kBlockHeaderBytes;
   }
 
-  Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
-                 const TensorView& view, std::span<std::byte> out) const override {
-    if (!isPacked(view.spec)) {
-      if (!rangeOf(view).finite) throw NonFiniteError(context.key);
-      return encodeRaw(view, out);
-    }
+  std::size_t packedPayloadBytes(const TensorSpec& spec) const override {
+    const std::size_t elements = spec.elements();
+    return kFormatBytes + headerBytes(elements) + packedBytes(elements, format_.bits);
+  }
+
+  void encodePacked(const CodecContext& context, const TensorView& view,
+                    std::byte* out) const override {
     kernels::BlockFormat format = format_;
     format.stochastic = format_.stochastic && context.key.phase == Phase::train;
     if (format.stochastic) {
@@ -77,56 +76,34 @@ class Block : public Codec {
       format.keyLow = random.low;
       format.keyHigh = random.high;
     }
-    out[0] = kPacked;
-    std::byte* const headers = out.data() + kFormatBytes;
-    std::byte* const codes = headers + headerBytes(view.spec.elements());
-    bool finite = true;
-    forEachPiece(view.data, view.spec.dtype, view.spec.elements(),
-                 [&](std::size_t start, std::size_t count, const float* values) {
-                   finite = finite && encodePiece(format, start, count, values, headers, codes);
-                 });
+    std::byte* const codes = out + headerBytes(view.spec.elements());
+    const bool finite = forEachStrip(
+        context, FloatReader(view), [&](std::size_t start, std::size_t count, const float* values) {
+          return encodeStrip(format, start, count, values, out, codes);
+        });
     if (!finite) throw NonFiniteError(context.key);
-    return {packedPayloadBytes(view.spec), nullptr};
   }
 
-  CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
-                    std::span<const std::byte> bytes, MutableTensorView out) const override {
-    if (decodeRaw(bytes, out)) return nullptr;
-    checkPayloadSize(*this, context.key, bytes.size(), maxEncodedBytes(out.spec));
-    if (bytes[0] != kPacked || !isPacked(out.spec)) throwBadFormat(*this, context.key, bytes, out);
-    const std::byte* const headers = bytes.data() + kFormatBytes;
+  void decodePacked(const CodecContext& context, const std::byte* headers,
+                    MutableTensorView out) const override {
     const std::byte* const codes = headers + headerBytes(out.spec.elements());
     const float limit = largestOf(out.spec.dtype);
-    bool valid = true;
-    makeEachPiece(out.data, out.spec.dtype, out.spec.elements(),
-                  [&](std::size_t start, std::size_t count, float* values) {
-                    valid = valid && decodePiece(start, count, headers, codes, limit, values);
-                  });
+    const bool valid =
+        makeEachStrip(context, out, [&](std::size_t start, std::size_t count, float* values) {
+          return decodeStrip(start, count, headers, codes, limit, values);
+        });
     if (!valid) {
       throwBadPayload(*this, context.key,
                       "a block's min is not finite, or its step is negative or not finite");
     }
-    return nullptr;
-  }
-
- private:
-  std::size_t headerBytes(std::size_t elements) const {
-    return (elements + format_.size - 1) / format_.size * kernels::kBlockHeaderBytes;
-  }
-  std::size_t packedPayloadBytes(const TensorSpec& spec) const {
-    const std::size_t elements = spec.elements();
-    return kFormatBytes + headerBytes(elements) + kernels::packedBytes(elements, format_.bits);
-  }
-  bool isPacked(const TensorSpec& spec) const {
-    return packedPayloadBytes(spec) < rawPayloadBytes(spec);
   }
 
   // Starts at whole blocks; ends at one too, or at the tensor's end. False where a value is not
   // finite.
-  bool encodePiece(const kernels::BlockFormat& format, std::size_t start, std::size_t count,
+  bool encodeStrip(const kernels::BlockFormat& format, std::size_t start, std::size_t count,
                    const float* values, std::byte* headers, std::byte* codes) const {
     headers += headerBytes(start);
-    codes += kernels::packedBytes(start, format.bits);
+    codes += packedBytes(start, format.bits);
     const std::size_t blocks = count / format.size;
     if (!kernels::encodeBlocks(values, blocks, format, start, headers, codes)) return false;
     const std::size_t whole = blocks * format.size;
@@ -140,17 +117,17 @@ class Block : public Codec {
     if (!kernels::encodeBlocks(padded.data(), 1, format, start + whole,
                                headers + headerBytes(whole), packed.data()))
       return false;
-    const std::size_t bytes = kernels::packedBytes(rest, format.bits);
+    const std::size_t bytes = packedBytes(rest, format.bits);
     const std::size_t used = rest * static_cast<std::size_t>(format.bits) % 8;  // bits of the last
     if (used > 0) packed[bytes - 1] &= static_cast<std::byte>((1 << used) - 1);
-    std::memcpy(codes + kernels::packedBytes(whole, format.bits), packed.data(), bytes);
+    std::memcpy(codes + packedBytes(whole, format.bits), packed.data(), bytes);
     return true;
   }
 
-  bool decodePiece(std::size_t start, std::size_t count, const std::byte* headers,
+  bool decodeStrip(std::size_t start, std::size_t count, const std::byte* headers,
                    const std::byte* codes, float limit, float* values) const {
     headers += headerBytes(start);
-    codes += kernels::packedBytes(start, format_.bits);
+    codes += packedBytes(start, format_.bits);
     const std::size_t blocks = count / format_.size;
     if (!kernels::decodeBlocks(headers, codes, blocks, format_, limit, values)) return false;
     const std::size_t whole = blocks * format_.size;
@@ -158,8 +135,8 @@ class Block : public Codec {
     if (rest == 0) return true;
     std::array<float, kMostSize> padded;
     std::array<std::byte, kMostSize> packed = {};
-    std::memcpy(packed.data(), codes + kernels::packedBytes(whole, format_.bits),
-                kernels::packedBytes(rest, format_.bits));
+    std::memcpy(packed.data(), codes + packedBytes(whole, format_.bits),
+                packedBytes(rest, format_.bits));
     if (!kernels::decodeBlocks(headers + headerBytes(whole), packed.data(), 1, format_, limit,
                                padded.data()))
       return false;

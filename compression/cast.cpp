@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "compression/codecs.h"
-#include "compression/pieces.h"
+#include "compression/strips.h"
 
 namespace cleave {
 namespace {
@@ -17,13 +17,13 @@ class Cast : public Codec {
     return spec.elements() * dtypeBytes(wireType_);
   }
 
-  Encoded encode(const CodecContext&, const CodecState&, CutContext&, const TensorView& view,
-                 std::span<std::byte> out) const override {
+  Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
+                 const TensorView& view, std::span<std::byte> out) const override {
     const std::size_t bytes = maxEncodedBytes(view.spec);
     if (view.spec.dtype == wireType_) {
       if (bytes > 0) std::memcpy(out.data(), view.data, bytes);
     } else {
-      forEachPiece(view.data, view.spec.dtype, view.spec.elements(),
+      forEachStrip(context, FloatReader(view),
                    [&](std::size_t start, std::size_t count, const float* values) {
                      fromFloat(values, count, wireType_, &out[start * dtypeBytes(wireType_)]);
                    });
@@ -37,10 +37,9 @@ class Cast : public Codec {
     if (out.spec.dtype == wireType_) {
       if (!bytes.empty()) std::memcpy(out.data, bytes.data(), bytes.size());
     } else {
-      makeEachPiece(out.data, out.spec.dtype, out.spec.elements(),
-                    [&](std::size_t start, std::size_t count, float* values) {
-                      toFloat(&bytes[start * dtypeBytes(wireType_)], wireType_, count, values);
-                    });
+      makeEachStrip(context, out, [&](std::size_t start, std::size_t count, float* values) {
+        toFloat(&bytes[start * dtypeBytes(wireType_)], wireType_, count, values);
+      });
     }
     return nullptr;
   }

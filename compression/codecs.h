@@ -9,7 +9,6 @@
 
 #include "common/codec/codec.h"
 #include "common/codec/spec.h"
-#include "compression/kernels/kernels.h"
 
 namespace cleave {
 
@@ -19,11 +18,6 @@ std::unique_ptr<Codec> makeBf16(const CodecSpec& spec);
 std::unique_ptr<Codec> makeFp8(const CodecSpec& spec);
 std::unique_ptr<Codec> makeUniform(const CodecSpec& spec);
 std::unique_ptr<Codec> makeBlock(const CodecSpec& spec);
-std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
-
-// Of all elements; for none, least is infinity and greatest its negative.
-kernels::Range rangeOf(const TensorView& view);
-
 std::unique_ptr<Codec> makeSort(const CodecSpec& spec);
 std::unique_ptr<Codec> makeFast(const CodecSpec& spec);
 std::unique_ptr<Codec> makeTopK(const CodecSpec& spec);
@@ -31,6 +25,7 @@ std::unique_ptr<Codec> makeRandTopK(const CodecSpec& spec);
 std::unique_ptr<Codec> makeKMeans(const CodecSpec& spec);
 std::unique_ptr<Codec> makePower(const CodecSpec& spec);
 std::unique_ptr<Codec> makeSvd(const CodecSpec& spec);
+std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 
 // Throws ProtocolError "bad-payload"; `fault` says what does not fit.
 [[noreturn]] void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault);
@@ -38,6 +33,6 @@ std::unique_ptr<Codec> makeSvd(const CodecSpec& spec);
 void checkPayloadSize(const Codec& codec, const Key& key, std::size_t bytes, std::size_t expected);
 // Throws it for a payload whose first byte, its format, is not one of this tensor's.
 [[noreturn]] void throwBadFormat(const Codec& codec, const Key& key,
-                                 std::span<const std::byte> bytes, const MutableTensorView& out);
+                                 std::span<const std::byte> bytes, const TensorSpec& spec);
 
 }  // namespace cleave

@@ -14,10 +14,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "common/codec/raw.h"
 #include "compression/codecs.h"
 #include "compression/kernels/kernels.h"
-#include "compression/pieces.h"
+#include "compression/packed_codec.h"
+#include "compression/strips.h"
 
 namespace cleave {
 namespace {
@@ -25,8 +25,7 @@ namespace {
 using kernels::Fp8;
 using kernels::Range;
 
-constexpr std::byte kPacked{1};
-constexpr std::size_t kHeaderBytes = 2;
+constexpr std::size_t kExponentBytes = 1;
 constexpr int kLeastExponent = -126;
 constexpr int kMostExponent = 120;
 
@@ -41,7 +40,7 @@ int exponentFor(float magnitude, Fp8 format) {
   return std::max(exponent - topExponent(format), kLeastExponent);
 }
 
-class Fp8Cast : public Codec {
+class Fp8Cast : public PackedCodec {
  public:
   explicit Fp8Cast(Fp8 format) : format_(format) {}
 
@@ -49,53 +48,38 @@ class Fp8Cast : public Codec {
     return format_ == Fp8::e4m3 ? "fp8:format=e4m3" : "fp8:format=e5m2";
   }
 
-  // What a payload has exactly.
-  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
-    return isPacked(spec) ? kHeaderBytes + spec.elements() : rawPayloadBytes(spec);
+ private:
+  std::size_t packedPayloadBytes(const TensorSpec& spec) const override {
+    return kFormatBytes + kExponentBytes + spec.elements();
   }
 
-  Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
-                 const TensorView& view, std::span<std::byte> out) const override {
-    const Range range = rangeOf(view);
+  void encodePacked(const CodecContext& context, const TensorView& view,
+                    std::byte* out) const override {
+    const Range range = rangeOf(context, view);
     if (!range.finite) throw NonFiniteError(context.key);
-    if (!isPacked(view.spec)) return encodeRaw(view, out);
     const int exponent = exponentFor(std::max(-range.least, range.greatest), format_);
-    out[0] = kPacked;
-    out[1] = static_cast<std::byte>(exponent);
-    forEachPiece(view.data, view.spec.dtype, view.spec.elements(),
-                 [&](std::size_t start, std::size_t count, const float* values) {
-                   kernels::fp8FromFloat(values, count, format_, exponent,
-                                         &out[kHeaderBytes + start]);
-                 });
-    return {maxEncodedBytes(view.spec), nullptr};
+    out[0] = static_cast<std::byte>(exponent);
+    forEachStrip(
+        context, FloatReader(view), [&](std::size_t start, std::size_t count, const float* values) {
+          kernels::fp8FromFloat(values, count, format_, exponent, out + kExponentBytes + start);
+        });
   }
 
-  CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
-                    std::span<const std::byte> bytes, MutableTensorView out) const override {
-    if (decodeRaw(bytes, out)) return nullptr;
-    checkPayloadSize(*this, context.key, bytes.size(), maxEncodedBytes(out.spec));
-    if (bytes[0] != kPacked || !isPacked(out.spec)) throwBadFormat(*this, context.key, bytes, out);
-    const int exponent{std::bit_cast<std::int8_t>(bytes[1])};
+  void decodePacked(const CodecContext& context, const std::byte* bytes,
+                    MutableTensorView out) const override {
+    const int exponent{std::bit_cast<std::int8_t>(bytes[0])};
     if (exponent < kLeastExponent || exponent > kMostExponent) {
       throwBadPayload(*this, context.key,
                       "exponent " + std::to_string(exponent) + " is not from " +
                           std::to_string(kLeastExponent) + " to " + std::to_string(kMostExponent));
     }
     const float limit = largestOf(out.spec.dtype);
-    bool finite = true;
-    makeEachPiece(out.data, out.spec.dtype, out.spec.elements(),
-                  [&](std::size_t start, std::size_t count, float* values) {
-                    finite = kernels::floatFromFp8(&bytes[kHeaderBytes + start], count, format_,
-                                                   exponent, limit, values) &&
-                             finite;
-                  });
+    const bool finite =
+        makeEachStrip(context, out, [&](std::size_t start, std::size_t count, float* values) {
+          return kernels::floatFromFp8(bytes + kExponentBytes + start, count, format_, exponent,
+                                       limit, values);
+        });
     if (!finite) throwBadPayload(*this, context.key, "a value is not finite");
-    return nullptr;
-  }
-
- private:
-  bool isPacked(const TensorSpec& spec) const {
-    return kHeaderBytes + spec.elements() < rawPayloadBytes(spec);
   }
 
   const Fp8 format_;

@@ -16,34 +16,26 @@
 // values lie farthest from theirs, weighted by their number.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 
+#include "compression/bins.h"
 #include "compression/codecs.h"
-#include "compression/convert.h"
-#include "compression/kernels/pieces.h"
 #include "compression/look_up.h"
-#include "compression/packing.h"
-#include "compression/payload.h"
+#include "compression/packed_codec.h"
+#include "compression/piece_codes.h"
 
 namespace cleave {
 namespace {
 
-constexpr std::byte kPacked{1};
-constexpr std::size_t kBins = 65536;
+constexpr std::size_t kFineBins = 65536;
 
 struct Bin {
   double sum = 0;
   std::uint64_t count = 0;
 };
 
-std::uint32_t binOf(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  return (bits ^
-          (static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31) | 0x80000000)) >>
-         16;
-}
+std::uint32_t fineBinOf(float value) { return orderKey(value) >> 16; }
 
 // The values' bins that are not empty, ascending, as prefix sums: what lies below bin b.
 struct Histogram {
@@ -58,20 +50,16 @@ struct Histogram {
 Histogram histogramOf(const FloatReader& values) {
   // Neighbours take turns between two sets of bins: they often fall into the same one, and an
   // addition must wait for the one before it.
-  std::vector<Bin> bins(2 * kBins);
-  alignas(64) std::array<float, kBlockElements> scratch;
-  for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
-    const std::size_t count = std::min(kBlockElements, values.size() - start);
-    const float* const block = values.read(start, count, scratch.data());
+  std::vector<Bin> bins(2 * kFineBins);
+  forEachStrip(values, [&](std::size_t, std::size_t count, const float* strip) {
     for (std::size_t j = 0; j < count; ++j) {
-      const float value = block[j] + 0.0f;  // -0 + 0 = +0
-      Bin& bin = bins[std::size_t{2} * binOf(value) + j % 2];
-      bin.sum += double{value};
+      Bin& bin = bins[std::size_t{2} * fineBinOf(strip[j]) + j % 2];
+      bin.sum += double{strip[j]};
       ++bin.count;
     }
-  }
+  });
   Histogram histogram;
-  for (std::size_t b = 0; b < kBins; ++b) {
+  for (std::size_t b = 0; b < kFineBins; ++b) {
     const double sum = bins[2 * b].sum + bins[2 * b + 1].sum;
     const std::uint64_t count = bins[2 * b].count + bins[2 * b + 1].count;
     if (count == 0) continue;
@@ -161,7 +149,7 @@ std::vector<double> lloyd(const Histogram& histogram, std::size_t count, int ite
   return centroids;
 }
 
-class KMeans : public Codec {
+class KMeans : public PackedCodec {
  public:
   KMeans(int bits, int iterations) : bits_(bits), iterations_(iterations) {}
 
@@ -169,52 +157,38 @@ class KMeans : public Codec {
     return "kmeans:bits=" + std::to_string(bits_) + ",iterations=" + std::to_string(iterations_);
   }
 
-  // What a payload has exactly.
-  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
-    if (spec.elements() == 0) return 0;
-    return isPacked(spec) ? packedPayload(spec) : kFormatBytes + spec.bytes();
+ private:
+  std::size_t centroidCount() const { return std::size_t{1} << bits_; }
+  std::size_t headerBytes() const { return centroidCount() * sizeof(float); }
+  std::size_t packedPayloadBytes(const TensorSpec& spec) const override {
+    return kFormatBytes + headerBytes() + packedBytes(spec.elements(), bits_);
   }
 
-  Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
-                 const TensorView& view, std::span<std::byte> out) const override {
-    if (view.spec.elements() == 0) return {};
-    if (!isPacked(view.spec)) return encodeFiniteRaw(context, view, out);
+  void encodePacked(const CodecContext& context, const TensorView& view,
+                    std::byte* out) const override {
+    const kernels::Range range = rangeOf(context, view);
+    if (!range.finite) throw NonFiniteError(context.key);
     const FloatReader values(view);
-    const Extent extent = extentOf(values);
-    if (!extent.finite) throw NonFiniteError(context.key);
+    const std::vector<double> centroids = lloyd(histogramOf(values), centroidCount(), iterations_);
     PieceGrids grids;
     grids.pieceBits = bits_;
-    const std::vector<double> centroids = lloyd(histogramOf(values), centroidCount(), iterations_);
-    out[0] = kPacked;
     for (std::size_t c = 0; c < centroidCount(); ++c) {
       // A mean that was rounded leaves the values' range no more than they do.
       const float centroid =
-          std::clamp(static_cast<float>(centroids[c]), extent.least, extent.greatest) + 0.0f;
+          std::clamp(static_cast<float>(centroids[c]), range.least, range.greatest) + 0.0f;
       grids.mins[c] = centroid;
-      putFloat(out.data() + kFormatBytes + c * sizeof(float), centroid);
+      putFloat(out + c * sizeof(float), centroid);
       if (c == 0) continue;
       grids.bounds[c] = static_cast<float>(double{grids.mins[c - 1]} / 2 + double{centroid} / 2);
     }
     grids.prepare();
-    std::byte* const codesOut = out.data() + headerBytes();
-    alignas(64) std::array<float, kBlockElements> scratch;
-    alignas(64) std::array<std::uint8_t, kBlockElements> codes;
-    for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
-      const std::size_t count = std::min(kBlockElements, values.size() - start);
-      codesOf(values.read(start, count, scratch.data()), count, grids, codes.data());
-      pack(codes.data(), count, bits_, codesOut + packedBytes(start, bits_));
-    }
-    return {packedPayload(view.spec), nullptr};
+    packCodes<std::uint8_t>(context, values, grids, out + headerBytes());
   }
 
-  CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
-                    std::span<const std::byte> bytes, MutableTensorView out) const override {
-    if (decodeRaw(bytes, out)) return nullptr;
-    checkPayloadSize(*this, context.key, bytes.size(), maxEncodedBytes(out.spec));
-    if (!isPacked(out.spec)) throwBadFormat(*this, context.key, bytes, out);
-    checkFormat(*this, context, bytes, kPacked, out.spec);
+  void decodePacked(const CodecContext& context, const std::byte* bytes,
+                    MutableTensorView out) const override {
     std::array<float, PieceGrids::kMostPieces> table{};
-    std::memcpy(table.data(), bytes.data() + kFormatBytes, centroidCount() * sizeof(float));
+    std::memcpy(table.data(), bytes, headerBytes());
     const std::span<float> centroids(table.data(), centroidCount());
     if (!std::is_sorted(centroids.begin(), centroids.end())) {
       throwBadPayload(*this, context.key, "its centroids do not ascend");
@@ -227,18 +201,7 @@ class KMeans : public Codec {
                      [](float x) { return std::isfinite(x); })) {
       throwBadPayload(*this, context.key, "a centroid is not finite");
     }
-    lookUp(bytes.data() + headerBytes(), bits_, centroids, out);
-    return nullptr;
-  }
-
- private:
-  std::size_t centroidCount() const { return std::size_t{1} << bits_; }
-  std::size_t headerBytes() const { return kFormatBytes + centroidCount() * sizeof(float); }
-  std::size_t packedPayload(const TensorSpec& spec) const {
-    return headerBytes() + packedBytes(spec.elements(), bits_);
-  }
-  bool isPacked(const TensorSpec& spec) const {
-    return packedPayload(spec) < kFormatBytes + spec.bytes();
+    lookUp(context, bytes + headerBytes(), bits_, centroids, out);
   }
 
   const int bits_;

@@ -28,10 +28,10 @@
 #include "common/core/random.h"
 #include "compression/codecs.h"
 #include "compression/convert.h"
-#include "compression/kernels/pieces.h"
 #include "compression/matrix.h"
 #include "compression/payload.h"
 #include "compression/registry.h"
+#include "compression/strips.h"
 
 namespace cleave {
 namespace {
@@ -51,18 +51,6 @@ struct Factors {
   }
 };
 
-float greatestOf(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return std::numeric_limits<float>::max();
-    case DType::f16:
-      return 65504.0f;
-    case DType::bf16:
-      return 0x1.fep127f;
-  }
-  return 0;
-}
-
 TensorView viewOf(const std::vector<float>& values, TensorSpec spec) {
   return {reinterpret_cast<const std::byte*>(values.data()), std::move(spec)};
 }
@@ -76,8 +64,7 @@ class LowRank : public Codec {
   std::string spec() const override { return name_; }
 
   std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
-    if (spec.elements() == 0) return 0;
-    return isRaw(spec) ? kFormatBytes + spec.bytes() : withFactors(spec);
+    return isRaw(spec) ? rawPayloadBytes(spec) : withFactors(spec);
   }
 
   Encoded encode(const CodecContext& context, const CodecState& state, CutContext&,
@@ -85,15 +72,15 @@ class LowRank : public Codec {
     if (view.spec.elements() == 0) return {};
     if (isRaw(view.spec)) return encodeFiniteRaw(context, view, out);
     const FloatReader values(view);
-    const Extent extent = extentOf(values);
-    if (!extent.finite) throw NonFiniteError(context.key);
+    const kernels::Range range = rangeOf(context, view);
+    if (!range.finite) throw NonFiniteError(context.key);
     const MatrixShape shape = *matrixShape(view.spec);
     const bool train = context.key.phase == Phase::train;
     auto factors = std::make_shared<Factors>(emptyFactors(shape));
     if (iterations_ > 0) start(context, train ? state : nullptr, *factors);
 
     // Scaled by a power of two, so that no product leaves the range of fp32.
-    const float greatest = std::max(std::abs(extent.least), std::abs(extent.greatest));
+    const float greatest = std::max(std::abs(range.least), std::abs(range.greatest));
     const int exponent = greatest > 0 ? std::ilogb(greatest) : 0;
     std::vector<float> sample(shape.rows * shape.columns);
     for (std::size_t b = 0; b < shape.samples; ++b) {
@@ -124,7 +111,7 @@ class LowRank : public Codec {
     for (std::size_t b = 0; b < shape.samples; ++b) {
       outerProduct(&left[b * factors.rank * shape.rows], shape.rows,
                    &right[b * factors.rank * shape.columns], shape.columns, factors.rank,
-                   greatestOf(out.spec.dtype), sample.data());
+                   largestOf(out.spec.dtype), sample.data());
       fromFloat(sample.data(), sample.size(), out.spec.dtype,
                 out.data + b * sample.size() * dtypeBytes(out.spec.dtype));
     }
@@ -248,13 +235,13 @@ class LowRank : public Codec {
             const TensorSpec& spec, Factors& factors) const {
     if (!inner_) {
       checkPayloadSize(*this, context.key, bytes.size(), withFactors(spec));
-      checkFormat(*this, context, bytes, kFactors, spec);
+      if (bytes[0] != kFactors) throwBadFormat(*this, context.key, bytes, spec);
       const std::size_t first = factors.features.size() * sizeof(float);
       std::memcpy(factors.features.data(), bytes.data() + kFormatBytes, first);
       std::memcpy(factors.others.data(), bytes.data() + kFormatBytes + first,
                   factors.others.size() * sizeof(float));
     } else {
-      checkFormat(*this, context, bytes, kFactors, spec);
+      if (bytes[0] != kFactors) throwBadFormat(*this, context.key, bytes, spec);
       if (bytes.size() < kFormatBytes + kLengthBytes) {
         throwBadPayload(*this, context.key, "its first factor's length is missing");
       }

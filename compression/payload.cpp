@@ -1,34 +1,35 @@
 #include "compression/payload.h"
 
-#include <algorithm>
-#include <array>
+#include <limits>
 
-#include "compression/codecs.h"
-#include "compression/convert.h"
-#include "compression/kernels/pieces.h"
+#include "compression/strips.h"
 
 namespace cleave {
 
-const float* FloatReader::read(std::size_t start, std::size_t count, float* scratch) const {
-  const std::byte* const from = data_ + start * dtypeBytes(dtype_);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(from) % alignof(float) == 0;
-  if (dtype_ == DType::f32 && aligned) return reinterpret_cast<const float*>(from);
-  toFloat(from, dtype_, count, scratch);
-  return scratch;
+kernels::Range rangeOf(const CodecContext& context, const TensorView& view) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::array<kernels::Range, 2> ranges;
+  ranges.fill({kInfinity, -kInfinity});
+  const FloatReader values(view);
+  forEachPart(context, values.size(),
+              [&](std::size_t part, std::size_t first, std::size_t elements) {
+                kernels::Range& range = ranges[part];
+                forEachStrip(values, first, elements,
+                             [&](std::size_t, std::size_t count, const float* strip) {
+                               const kernels::Range here = kernels::rangeOf(strip, count);
+                               range.least = std::min(range.least, here.least);
+                               range.greatest = std::max(range.greatest, here.greatest);
+                               range.finite = range.finite && here.finite;
+                             });
+              });
+  return {std::min(ranges[0].least, ranges[1].least),
+          std::max(ranges[0].greatest, ranges[1].greatest), ranges[0].finite && ranges[1].finite};
 }
 
 Encoded encodeFiniteRaw(const CodecContext& context, const TensorView& view,
                         std::span<std::byte> out) {
-  if (!extentOf(FloatReader(view)).finite) throw NonFiniteError(context.key);
+  if (!rangeOf(context, view).finite) throw NonFiniteError(context.key);
   return encodeRaw(view, out);
-}
-
-void checkFormat(const Codec& codec, const CodecContext& context, std::span<const std::byte> bytes,
-                 std::byte format, const TensorSpec& spec) {
-  if (bytes[0] == format) return;
-  throwBadPayload(codec, context.key,
-                  "format " + std::to_string(std::to_integer<int>(bytes[0])) +
-                      " does not belong to " + toString(spec));
 }
 
 }  // namespace cleave

@@ -5,55 +5,16 @@
 #include <cstring>
 #include <functional>
 
+#include "compression/bins.h"
 #include "compression/kernels/magnitudes.h"
 
 namespace cleave {
 namespace {
 
-constexpr std::size_t kBins = 2048;
 constexpr int kBinShift = 31 - 11;
+static_assert(kBins == 1 << 11);
 constexpr std::uint32_t kFirstNonFiniteBin = 0x7f800000 >> kBinShift;
-// Counters that take turns: neighbours mostly fall into the same bin, and an increment must wait
-// for the one before it.
-constexpr std::size_t kTurns = 4;
-
-std::uint32_t magnitudeOf(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7fffffff; }
-
-// Calls use(block, start, count) for each block of the values.
-template <typename Use>
-void forEachBlock(const FloatReader& values, const Use& use) {
-  alignas(64) std::array<float, kBlockElements> scratch;
-  for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
-    const std::size_t count = std::min(kBlockElements, values.size() - start);
-    use(values.read(start, count, scratch.data()), start, count);
-  }
-}
-
-std::array<std::uint64_t, kBins> countBins(const FloatReader& values) {
-  std::vector<std::uint32_t> turns(kTurns * kBins);
-  std::array<std::uint64_t, kBins> counts{};
-  alignas(64) std::array<std::uint16_t, kBlockElements> bins;
-  constexpr std::size_t kFlush = std::size_t{1} << 30;  // elements; no counter overflows before
-  forEachBlock(values, [&](const float* block, std::size_t start, std::size_t count) {
-    for (std::size_t j = 0; j < count; ++j) {
-      bins[j] = static_cast<std::uint16_t>(magnitudeOf(block[j]) >> kBinShift);
-    }
-    std::uint32_t* const turn = turns.data();
-    std::size_t j = 0;
-    for (; j + kTurns <= count; j += kTurns) {
-      ++turn[0 * kBins + bins[j]];
-      ++turn[1 * kBins + bins[j + 1]];
-      ++turn[2 * kBins + bins[j + 2]];
-      ++turn[3 * kBins + bins[j + 3]];
-    }
-    for (; j < count; ++j) ++turn[bins[j]];
-    const std::size_t done = start + count;
-    if (done % kFlush != 0 && done != values.size()) return;
-    for (std::size_t k = 0; k < turns.size(); ++k) counts[k % kBins] += turns[k];
-    std::fill(turns.begin(), turns.end(), 0);
-  });
-  return counts;
-}
+constexpr std::size_t kStripWords = kStripElements / 64;
 
 struct Threshold {
   std::uint32_t magnitude = 0;  // of the last element that is kept
@@ -64,23 +25,25 @@ struct Threshold {
 std::vector<std::uint32_t> collect(const FloatReader& values, std::uint32_t bin, std::size_t most) {
   std::vector<std::uint32_t> found;
   found.reserve(most);
-  std::array<std::uint64_t, kBlockElements / 64> atLeast;
-  std::array<std::uint64_t, kBlockElements / 64> above;
-  forEachBlock(values, [&](const float* block, std::size_t, std::size_t count) {
-    flagMagnitudes(block, count, bin << kBinShift, atLeast.data());
-    flagMagnitudes(block, count, (bin + 1) << kBinShift, above.data());
+  std::array<std::uint64_t, kStripWords> atLeast;
+  std::array<std::uint64_t, kStripWords> above;
+  forEachStrip(values, [&](std::size_t, std::size_t count, const float* strip) {
+    flagMagnitudes(strip, count, bin << kBinShift, atLeast.data());
+    flagMagnitudes(strip, count, (bin + 1) << kBinShift, above.data());
     for (std::size_t w = 0; w < (count + 63) / 64; ++w) {
       for (std::uint64_t word = atLeast[w] & ~above[w]; word != 0; word &= word - 1) {
         const auto bit = static_cast<std::size_t>(std::countr_zero(word));
-        found.push_back(magnitudeOf(block[w * 64 + bit]));
+        found.push_back(magnitudeKey(strip[w * 64 + bit]));
       }
     }
   });
   return found;
 }
 
-std::optional<Threshold> thresholdOf(const FloatReader& values, std::size_t count) {
-  const std::array<std::uint64_t, kBins> counts = countBins(values);
+std::optional<Threshold> thresholdOf(const CodecContext& context, const FloatReader& values,
+                                     std::size_t count) {
+  const BinCounts counts =
+      countBins(context, values, [](float value) { return magnitudeKey(value) >> kBinShift; });
   if (std::any_of(counts.begin() + kFirstNonFiniteBin, counts.end(),
                   [](std::uint64_t n) { return n > 0; })) {
     return std::nullopt;
@@ -106,18 +69,19 @@ std::uint64_t lowestBits(std::uint64_t word, std::size_t count) {
 
 }  // namespace
 
-std::optional<Positions> largest(const FloatReader& values, std::size_t count) {
-  const std::optional<Threshold> threshold = thresholdOf(values, count);
+std::optional<Positions> largest(const CodecContext& context, const FloatReader& values,
+                                 std::size_t count) {
+  const std::optional<Threshold> threshold = thresholdOf(context, values, count);
   if (!threshold) return std::nullopt;
   Positions positions(values.size());
   positions.kept = count;
   std::size_t ties = threshold->ties;
-  forEachBlock(values, [&](const float* block, std::size_t start, std::size_t n) {
+  forEachStrip(values, [&](std::size_t start, std::size_t n, const float* strip) {
     std::uint64_t* const words = positions.words.data() + start / 64;
-    flagMagnitudes(block, n, threshold->magnitude + 1, words);
+    flagMagnitudes(strip, n, threshold->magnitude + 1, words);
     if (ties == 0) return;
-    std::array<std::uint64_t, kBlockElements / 64> atLeast;
-    flagMagnitudes(block, n, threshold->magnitude, atLeast.data());
+    std::array<std::uint64_t, kStripWords> atLeast;
+    flagMagnitudes(strip, n, threshold->magnitude, atLeast.data());
     for (std::size_t w = 0; w < (n + 63) / 64; ++w) {
       const std::uint64_t equal = atLeast[w] & ~words[w];
       const auto found = static_cast<std::size_t>(std::popcount(equal));

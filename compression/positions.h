@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "compression/payload.h"
+#include "compression/strips.h"
 
 namespace cleave {
 
@@ -35,7 +35,8 @@ struct Positions {
 
 // The `count` elements of the greatest magnitude; of equal ones, those that come first. Nothing
 // where a value is not finite. Requires 1 <= count <= values.size().
-std::optional<Positions> largest(const FloatReader& values, std::size_t count);
+std::optional<Positions> largest(const CodecContext& context, const FloatReader& values,
+                                 std::size_t count);
 
 // The positions as distances: of each kept element from the one before it, less 1 (the first: its
 // position), as LEB128: 7 bits a byte, the lowest first, the highest bit set where more follow.

@@ -9,7 +9,6 @@
 #include "common/core/config.h"
 #include "compression/codecs.h"
 #include "compression/kernels/kernels.h"
-#include "compression/pieces.h"
 
 namespace cleave {
 namespace {
@@ -86,23 +85,10 @@ void checkPayloadSize(const Codec& codec, const Key& key, std::size_t bytes, std
 }
 
 void throwBadFormat(const Codec& codec, const Key& key, std::span<const std::byte> bytes,
-                    const MutableTensorView& out) {
+                    const TensorSpec& spec) {
   throwBadPayload(codec, key,
                   "format " + std::to_string(std::to_integer<int>(bytes[0])) +
-                      " does not belong to " + toString(out.spec));
-}
-
-kernels::Range rangeOf(const TensorView& view) {
-  kernels::Range range{std::numeric_limits<float>::infinity(),
-                       -std::numeric_limits<float>::infinity()};
-  forEachPiece(view.data, view.spec.dtype, view.spec.elements(),
-               [&](std::size_t, std::size_t count, const float* values) {
-                 const kernels::Range piece = kernels::rangeOf(values, count);
-                 range.least = std::min(range.least, piece.least);
-                 range.greatest = std::max(range.greatest, piece.greatest);
-                 range.finite = range.finite && piece.finite;
-               });
-  return range;
+                      " does not belong to " + toString(spec));
 }
 
 }  // namespace cleave

@@ -1,57 +1,18 @@
 #include "compression/selection.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cstdint>
+
+#include "compression/bins.h"
 
 namespace cleave {
 namespace {
 
-constexpr std::size_t kBins = 2048;
 constexpr int kBinShift = 32 - 11;
-// Counters that take turns: neighbours mostly fall into the same bin, and an increment must wait
-// for the one before it.
-constexpr std::size_t kTurns = 4;
+static_assert(kBins == 1 << 11);
 constexpr std::size_t kFewValues = 1 << 14;
 constexpr std::size_t kFewRanks = 8;
 
-using Counts = std::array<std::uint64_t, kBins>;
-
-// Orders as the float does: negative numbers have all bits turned, others the sign.
-std::uint32_t keyOf(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value + 0.0f);  // -0 + 0 = +0
-  return bits ^ (static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31) | 0x80000000);
-}
-
-std::uint16_t binOf(float value) { return static_cast<std::uint16_t>(keyOf(value) >> kBinShift); }
-
-Counts countBins(const FloatReader& values) {
-  Counts counts{};
-  std::vector<std::uint32_t> turns(kTurns * kBins);
-  alignas(64) std::array<float, kBlockElements> scratch;
-  alignas(64) std::array<std::uint16_t, kBlockElements> bins;
-  constexpr std::size_t kFlush = std::size_t{1} << 30;  // elements; no counter overflows before
-  for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
-    const std::size_t count = std::min(kBlockElements, values.size() - start);
-    const float* const block = values.read(start, count, scratch.data());
-    for (std::size_t j = 0; j < count; ++j) bins[j] = binOf(block[j]);
-    std::uint32_t* const turn = turns.data();
-    std::size_t j = 0;
-    for (; j + kTurns <= count; j += kTurns) {
-      ++turn[0 * kBins + bins[j]];
-      ++turn[1 * kBins + bins[j + 1]];
-      ++turn[2 * kBins + bins[j + 2]];
-      ++turn[3 * kBins + bins[j + 3]];
-    }
-    for (; j < count; ++j) ++turn[bins[j]];
-    const std::size_t done = start + count;
-    if (done % kFlush != 0 && done != values.size()) continue;
-    for (std::size_t k = 0; k < turns.size(); ++k) counts[k % kBins] += turns[k];
-    std::fill(turns.begin(), turns.end(), 0);
-  }
-  return counts;
-}
+std::uint32_t binOf(float value) { return orderKey(value) >> kBinShift; }
 
 // A bin that holds a rank that is asked for.
 struct Wanted {
@@ -102,7 +63,7 @@ std::vector<std::uint32_t> frequentKeys(const FloatReader& values) {
   }
   for (std::size_t look = 0; look < kLooks; ++look) {
     const float value = values.at(values.size() / kLooks * look + look % 7);
-    keys[binOf(value)] = keyOf(value);
+    keys[binOf(value)] = orderKey(value);
   }
   return keys;
 }
@@ -111,30 +72,28 @@ float valueOfKey(std::uint32_t key) {
   return std::bit_cast<float>(key & 0x80000000 ? key ^ 0x80000000 : ~key);
 }
 
-// The values of the bins flagged, but for the frequent ones, in no bin's order.
+// The values of the bins flagged, but for the frequent ones, at most `most`, in no bin's order.
 std::vector<float> collect(const FloatReader& values, const std::vector<std::uint32_t>& frequent,
                            const std::vector<std::uint8_t>& flags, std::size_t most) {
   std::vector<float> found(most + 1);  // each element is written, and kept by moving on
   std::size_t kept = 0;
-  alignas(64) std::array<float, kBlockElements> scratch;
-  alignas(64) std::array<std::uint32_t, kBlockElements> keys;
-  for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
-    const std::size_t count = std::min(kBlockElements, values.size() - start);
-    const float* const block = values.read(start, count, scratch.data());
-    for (std::size_t j = 0; j < count; ++j) keys[j] = keyOf(block[j]);
+  alignas(64) std::array<std::uint32_t, kStripElements> keys;
+  forEachStrip(values, [&](std::size_t, std::size_t count, const float* strip) {
+    for (std::size_t j = 0; j < count; ++j) keys[j] = orderKey(strip[j]);
     for (std::size_t j = 0; j < count; ++j) {
       const std::uint32_t bin = keys[j] >> kBinShift;
-      found[kept] = block[j];
+      found[kept] = strip[j];
       kept += static_cast<std::size_t>(flags[bin] & (keys[j] != frequent[bin]));
     }
-  }
+  });
   found.resize(kept);
   return found;
 }
 
 }  // namespace
 
-std::vector<float> valuesAtRanks(const FloatReader& values, std::span<const std::size_t> ranks) {
+std::vector<float> valuesAtRanks(const CodecContext& context, const FloatReader& values,
+                                 std::span<const std::size_t> ranks) {
   std::vector<float> result(ranks.size());
   if (ranks.empty()) return result;
   if (values.size() <= kFewValues) {
@@ -146,7 +105,7 @@ std::vector<float> valuesAtRanks(const FloatReader& values, std::span<const std:
     return result;
   }
 
-  const Counts counts = countBins(values);
+  const BinCounts counts = countBins(context, values, binOf);
   const std::vector<std::uint32_t> frequent = frequentKeys(values);
   std::vector<std::uint8_t> flags(kBins);
   std::vector<Wanted> wanted(kBins);

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "compression/payload.h"
+#include "compression/strips.h"
 
 namespace cleave {
 
@@ -14,6 +14,7 @@ namespace cleave {
 // A histogram over the top 11 bits of a key that orders as the value does says in which bin each
 // rank lies; only those bins' values are collected, and selected among by nth_element. Values that
 // fill a bin again and again, such as ReLU's zeros, are counted instead of collected.
-std::vector<float> valuesAtRanks(const FloatReader& values, std::span<const std::size_t> ranks);
+std::vector<float> valuesAtRanks(const CodecContext& context, const FloatReader& values,
+                                 std::span<const std::size_t> ranks);
 
 }  // namespace cleave

@@ -24,20 +24,23 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <numeric>
+#include <optional>
 #include <vector>
 
 #include "compression/codecs.h"
 #include "compression/convert.h"
-#include "compression/kernels/pieces.h"
 #include "compression/look_up.h"
+#include "compression/packed_codec.h"
 #include "compression/packing.h"
-#include "compression/payload.h"
+#include "compression/piece_codes.h"
 #include "compression/selection.h"
 
 namespace cleave {
 namespace {
 
-constexpr std::byte kPacked{1};
+using kernels::Range;
+
 constexpr std::size_t kPieceBytes = 2 * sizeof(float);
 constexpr std::size_t kSamples = 4096;
 
@@ -53,34 +56,36 @@ std::size_t firstRank(std::size_t count, std::size_t pieces, std::size_t p) {
   return p * (count / pieces) + std::min(p, count % pieces);
 }
 
-Pieces exactPieces(const FloatReader& values, std::size_t count, Extent extent) {
+Pieces exactPieces(const CodecContext& context, const FloatReader& values, std::size_t count,
+                   Range range) {
   // Each piece's first rank after the last rank of the piece before it.
   std::vector<std::size_t> ranks;
   for (std::size_t p = 1; p < count; ++p) {
     const std::size_t rank = firstRank(values.size(), count, p);
     ranks.insert(ranks.end(), {rank - 1, rank});
   }
-  const std::vector<float> found = valuesAtRanks(values, ranks);
-  Pieces pieces{{extent.least}, {}};
+  const std::vector<float> found = valuesAtRanks(context, values, ranks);
+  Pieces pieces{{range.least}, {}};
   for (std::size_t k = 0; k < found.size(); k += 2) {
     pieces.greatest.push_back(found[k]);
     pieces.least.push_back(found[k + 1]);
   }
-  pieces.greatest.push_back(extent.greatest);
+  pieces.greatest.push_back(range.greatest);
   return pieces;
 }
 
-Pieces piecesOfSubset(const FloatReader& subset, std::size_t count, Extent extent) {
+Pieces piecesOfSubset(const CodecContext& context, const FloatReader& subset, std::size_t count,
+                      Range range) {
   std::vector<std::size_t> ranks;
   for (std::size_t p = 1; p < count; ++p) {
     ranks.push_back(std::min(firstRank(subset.size(), count, p), subset.size() - 1));
   }
-  Pieces pieces{{extent.least}, {}};
-  for (const float bound : valuesAtRanks(subset, ranks)) {
+  Pieces pieces{{range.least}, {}};
+  for (const float bound : valuesAtRanks(context, subset, ranks)) {
     pieces.greatest.push_back(bound);
     pieces.least.push_back(bound);
   }
-  pieces.greatest.push_back(extent.greatest);
+  pieces.greatest.push_back(range.greatest);
   return pieces;
 }
 
@@ -114,76 +119,86 @@ float stepOf(float least, float greatest, int top) {
   return step;
 }
 
-class Sort : public Codec {
+class Sort : public PackedCodec {
  public:
   Sort(std::string name, int q, int s, Boundaries boundaries)
       : name_(std::move(name)), q_(q), s_(s), top_((1 << q) - 1), boundaries_(boundaries) {}
 
   std::string spec() const override { return name_; }
 
-  // What a payload has exactly.
-  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
-    if (spec.elements() == 0) return 0;
-    return isPacked(spec) ? packedPayload(spec) : kFormatBytes + spec.bytes();
-  }
-
-  Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
-                 const TensorView& view, std::span<std::byte> out) const override {
-    if (view.spec.elements() == 0) return {};
-    if (!isPacked(view.spec)) return encodeFiniteRaw(context, view, out);
-    const FloatReader values(view);
-    const Extent extent = extentOf(values);
-    if (!extent.finite) throw NonFiniteError(context.key);
-    const Pieces pieces = piecesOf(view, values, extent);
-    out[0] = kPacked;
-    std::byte* const codes = out.data() + kFormatBytes + pieceCount() * kPieceBytes;
-    const std::vector<float> steps = writeHeader(pieces, out.data() + kFormatBytes);
-    if (overflows(pieces)) {
-      writeCodesOfWideRange(values, pieces, steps, codes);
-    } else if (q_ + s_ <= 8) {
-      writeCodes<std::uint8_t>(values, pieces, steps, codes);
-    } else {
-      writeCodes<std::uint16_t>(values, pieces, steps, codes);
-    }
-    return {packedPayload(view.spec), nullptr};
-  }
-
-  CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
-                    std::span<const std::byte> bytes, MutableTensorView out) const override {
-    if (decodeRaw(bytes, out)) return nullptr;
-    checkPayloadSize(*this, context.key, bytes.size(), maxEncodedBytes(out.spec));
-    if (!isPacked(out.spec)) throwBadFormat(*this, context.key, bytes, out);
-    checkFormat(*this, context, bytes, kPacked, out.spec);
-    const std::vector<float> table = readTable(context, bytes.data() + kFormatBytes, out.spec);
-    const std::byte* const codes = bytes.data() + kFormatBytes + pieceCount() * kPieceBytes;
-    lookUp(codes, q_ + s_, table, out);
-    return nullptr;
-  }
-
  private:
   std::size_t pieceCount() const { return std::size_t{1} << s_; }
+  std::size_t headerBytes() const { return pieceCount() * kPieceBytes; }
 
-  std::size_t packedPayload(const TensorSpec& spec) const {
-    return kFormatBytes + pieceCount() * kPieceBytes + packedBytes(spec.elements(), q_ + s_);
+  // So packed tensors have more elements than pieces.
+  std::size_t packedPayloadBytes(const TensorSpec& spec) const override {
+    return kFormatBytes + headerBytes() + packedBytes(spec.elements(), q_ + s_);
   }
 
-  // Packed tensors have more elements than pieces.
-  bool isPacked(const TensorSpec& spec) const {
-    return packedPayload(spec) < kFormatBytes + spec.bytes();
+  void encodePacked(const CodecContext& context, const TensorView& view,
+                    std::byte* out) const override {
+    const Range range = rangeOf(context, view);
+    if (!range.finite) throw NonFiniteError(context.key);
+    const Pieces pieces = piecesOf(context, view, range);
+    const std::vector<float> steps = writeHeader(pieces, out);
+    const FloatReader values(view);
+    if (overflows(pieces)) {
+      writeCodesOfWideRange(values, pieces, steps, out + headerBytes());
+    } else if (q_ + s_ <= 8) {
+      writeCodes<std::uint8_t>(context, values, pieces, steps, out + headerBytes());
+    } else {
+      writeCodes<std::uint16_t>(context, values, pieces, steps, out + headerBytes());
+    }
   }
 
-  Pieces piecesOf(const TensorView& view, const FloatReader& values, Extent extent) const {
+  void decodePacked(const CodecContext& context, const std::byte* bytes,
+                    MutableTensorView out) const override {
+    const std::vector<float> table = readTable(context, bytes, out.spec);
+    const std::byte* const codes = bytes + headerBytes();
+    const int bits = q_ + s_;
+    const std::optional<kernels::PieceLines> lines = linesOf(bytes, table);
+    if (!lines) return lookUp(context, codes, bits, table, out);
+    makeEachStrip(context, out, [&](std::size_t start, std::size_t count, float* values) {
+      std::array<std::uint8_t, kStripElements> scratch;
+      kernels::valuesInPieces(bytesOfCodes(codes, start, count, bits, scratch), count, *lines,
+                              values);
+    });
+  }
+
+  // Computing values is several times as fast as looking them up. It is rounded once, by a fused
+  // multiply-add, or twice, where the table's were rounded twice in other places: that makes no
+  // difference for nearly all tables, and those for which it does are looked up in.
+  std::optional<kernels::PieceLines> linesOf(const std::byte* header,
+                                             const std::vector<float>& table) const {
+    if (q_ + s_ > 8 || pieceCount() > kernels::PieceLines::kMostPieces) return std::nullopt;
+    kernels::PieceLines lines{q_, s_, {}, {}};
+    for (std::size_t p = 0; p < pieceCount(); ++p) {
+      lines.mins[p] = getFloat(header + p * kPieceBytes);
+      lines.steps[p] = getFloat(header + p * kPieceBytes + sizeof(float));
+    }
+    std::vector<std::uint8_t> codes(table.size());
+    std::iota(codes.begin(), codes.end(), std::uint8_t{0});
+    std::vector<float> computed(table.size());
+    if (!kernels::valuesInPieces(codes.data(), codes.size(), lines, computed.data())) return {};
+    const std::size_t size = table.size() * sizeof(float);
+    if (std::memcmp(computed.data(), table.data(), size) != 0) return std::nullopt;
+    return lines;
+  }
+
+  Pieces piecesOf(const CodecContext& context, const TensorView& view, Range range) const {
+    const FloatReader values(view);
     if (boundaries_ == Boundaries::firstSample && view.spec.shape.size() > 1) {
       const auto samples = static_cast<std::size_t>(view.spec.shape[0]);
-      return piecesOfSubset(FloatReader(view, values.size() / samples), pieceCount(), extent);
+      return piecesOfSubset(context, FloatReader(view, values.size() / samples), pieceCount(),
+                            range);
     }
     if (boundaries_ == Boundaries::sampled && values.size() > kSamples) {
       const std::vector<float> samples = samplesOf(values);
       const TensorView view1{reinterpret_cast<const std::byte*>(samples.data()),
                              {DType::f32, {static_cast<std::int64_t>(samples.size())}}};
-      return piecesOfSubset(FloatReader(view1), pieceCount(), extent);
+      return piecesOfSubset(context, FloatReader(view1), pieceCount(), range);
     }
-    return exactPieces(values, pieceCount(), extent);
+    return exactPieces(context, values, pieceCount(), range);
   }
 
   std::vector<float> writeHeader(const Pieces& pieces, std::byte* out) const {
@@ -204,8 +219,8 @@ class Sort : public Codec {
   }
 
   template <typename Code>
-  void writeCodes(const FloatReader& values, const Pieces& pieces, const std::vector<float>& steps,
-                  std::byte* out) const {
+  void writeCodes(const CodecContext& context, const FloatReader& values, const Pieces& pieces,
+                  const std::vector<float>& steps, std::byte* out) const {
     PieceGrids grids;
     grids.bits = q_;
     grids.pieceBits = s_;
@@ -215,34 +230,26 @@ class Sort : public Codec {
       grids.divisors[p] = steps[p] == 0 ? 1 : steps[p];
     }
     grids.prepare();
-    alignas(64) std::array<float, kBlockElements> scratch;
-    alignas(64) std::array<Code, kBlockElements> codes;
-    for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
-      const std::size_t count = std::min(kBlockElements, values.size() - start);
-      codesOf(values.read(start, count, scratch.data()), count, grids, codes.data());
-      pack(codes.data(), count, q_ + s_, out + packedBytes(start, q_ + s_));
-    }
+    packCodes<Code>(context, values, grids, out);
   }
 
   // For values near the ends of fp32, in fp64.
   void writeCodesOfWideRange(const FloatReader& values, const Pieces& pieces,
                              const std::vector<float>& steps, std::byte* out) const {
-    std::array<std::uint16_t, kBlockElements> codes;
-    for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
-      const std::size_t count = std::min(kBlockElements, values.size() - start);
+    std::array<std::uint16_t, kStripElements> codes;
+    forEachStrip(values, [&](std::size_t start, std::size_t count, const float* strip) {
       for (std::size_t j = 0; j < count; ++j) {
-        const float x = values.at(start + j);
-        const auto bound = std::upper_bound(pieces.least.begin() + 1, pieces.least.end(), x);
+        const auto bound = std::upper_bound(pieces.least.begin() + 1, pieces.least.end(), strip[j]);
         const auto p = static_cast<std::size_t>(bound - pieces.least.begin() - 1);
         const double divisor = steps[p] == 0 ? 1 : steps[p];
-        const double exact =
-            std::min((double{x} - double{pieces.least[p]}) / divisor, static_cast<double>(top_));
+        const double exact = std::min((double{strip[j]} - double{pieces.least[p]}) / divisor,
+                                      static_cast<double>(top_));
         constexpr double kNoFraction = 1 / std::numeric_limits<double>::epsilon();
         const auto code = static_cast<unsigned>((exact + kNoFraction) - kNoFraction);
         codes[j] = static_cast<std::uint16_t>(p << q_ | code);
       }
       pack(codes.data(), count, q_ + s_, out + packedBytes(start, q_ + s_));
-    }
+    });
   }
 
   std::vector<float> readTable(const CodecContext& context, const std::byte* in,

@@ -22,7 +22,7 @@
 
 #include "common/core/random.h"
 #include "compression/codecs.h"
-#include "compression/kernels/pieces.h"
+#include "compression/payload.h"
 #include "compression/positions.h"
 
 namespace cleave {
@@ -128,8 +128,7 @@ class TopK : public Codec {
   std::string spec() const override { return name_; }
 
   std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
-    if (spec.elements() == 0) return 0;
-    return isRaw(spec) ? kFormatBytes + spec.bytes() : withBitmap(spec);
+    return isRaw(spec) ? rawPayloadBytes(spec) : withBitmap(spec);
   }
 
   Encoded encode(const CodecContext& context, const CodecState&, CutContext& cut,
@@ -137,11 +136,11 @@ class TopK : public Codec {
     const std::size_t elements = view.spec.elements();
     if (elements == 0) return {};
     if (const Positions* activations = positionsOfActivation(context.key, cut, elements)) {
-      if (!extentOf(FloatReader(view)).finite) throw NonFiniteError(context.key);
+      if (!rangeOf(context, view).finite) throw NonFiniteError(context.key);
       return {writeValues(kActivations, *activations, view, out.data()), nullptr};
     }
     if (isRaw(view.spec)) return encodeFiniteRaw(context, view, out);
-    std::optional<Positions> positions = largest(FloatReader(view), kept(elements));
+    std::optional<Positions> positions = largest(context, FloatReader(view), kept(elements));
     if (!positions) throw NonFiniteError(context.key);
     if (alpha_ > 0 && context.key.phase == Phase::train) replaceSome(context, *positions);
     const std::size_t valuesEnd = writeValues(kBitmap, *positions, view, out.data());
@@ -169,7 +168,7 @@ class TopK : public Codec {
     }
     if (activations != nullptr) {
       checkPayloadSize(*this, context.key, bytes.size(), valuesEnd(out.spec, activations->kept));
-      checkFormat(*this, context, bytes, kActivations, out.spec);
+      if (bytes[0] != kActivations) throwBadFormat(*this, context.key, bytes, out.spec);
       readValues(context, *activations, bytes, out);
       return nullptr;
     }
@@ -249,7 +248,7 @@ class TopK : public Codec {
     if (bytes[0] == kDistances) {
       positions = readDistances(bytes.subspan(end), elements, count);
     } else {
-      checkFormat(*this, context, bytes, kBitmap, spec);
+      if (bytes[0] != kBitmap) throwBadFormat(*this, context.key, bytes, spec);
       checkPayloadSize(*this, context.key, bytes.size(), withBitmap(spec));
       positions = readBitmap(bytes.data() + end, elements, count);
     }

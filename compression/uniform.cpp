@@ -15,11 +15,11 @@
 #include <cstring>
 #include <limits>
 
-#include "common/codec/raw.h"
 #include "compression/codecs.h"
 #include "compression/convert.h"
 #include "compression/kernels/plain.h"
-#include "compression/pieces.h"
+#include "compression/packed_codec.h"
+#include "compression/strips.h"
 
 namespace cleave {
 namespace {
@@ -27,18 +27,13 @@ namespace {
 using kernels::Grid;
 using kernels::Range;
 
-constexpr std::byte kPacked{1};
-constexpr std::size_t kFormatBytes = 1;
-constexpr std::size_t kHeaderBytes = kFormatBytes + 2 * sizeof(float);
-
-// At any width their codes fill whole bytes.
-static_assert(kPieceElements % 8 == 0);
+constexpr std::size_t kGridBytes = 2 * sizeof(float);
 
 // ---- Tensors whose range, or whose grid's, overflows fp32 ----
 
 void quantizeWide(const float* values, std::size_t count, Grid grid, int bits, std::byte* out) {
   constexpr double kNoFraction = 0x1p52;  // doubles have none from here on: adding it rounds
-  std::array<std::uint16_t, kPieceElements> codes;
+  std::array<std::uint16_t, kStripElements> codes;
   const double top = (1 << bits) - 1;
   for (std::size_t start = 0; start < count; start += codes.size()) {
     const std::size_t here = std::min(codes.size(), count - start);
@@ -46,7 +41,7 @@ void quantizeWide(const float* values, std::size_t count, Grid grid, int bits, s
       const double exact = (double{values[start + j]} - double{grid.min}) / double{grid.step};
       codes[j] = static_cast<std::uint16_t>((std::min(exact, top) + kNoFraction) - kNoFraction);
     }
-    kernels::plain::pack(codes.data(), here, bits, out + kernels::packedBytes(start, bits));
+    kernels::plain::pack(codes.data(), here, bits, out + packedBytes(start, bits));
   }
 }
 
@@ -55,10 +50,10 @@ float valueWide(Grid grid, int code) {
 }
 
 void dequantizeWide(const std::byte* in, std::size_t count, Grid grid, int bits, float* values) {
-  std::array<std::uint16_t, kPieceElements> codes;
+  std::array<std::uint16_t, kStripElements> codes;
   for (std::size_t start = 0; start < count; start += codes.size()) {
     const std::size_t here = std::min(codes.size(), count - start);
-    kernels::plain::unpack(in + kernels::packedBytes(start, bits), here, bits, codes.data());
+    kernels::plain::unpack(in + packedBytes(start, bits), here, bits, codes.data());
     for (std::size_t j = 0; j < here; ++j) values[start + j] = valueWide(grid, codes[j]);
   }
 }
@@ -91,50 +86,40 @@ Grid gridOf(Range range, int top) {
   return grid;
 }
 
-class Uniform : public Codec {
+class Uniform : public PackedCodec {
  public:
   explicit Uniform(int bits) : bits_(bits), top_((1 << bits) - 1) {}
 
   std::string spec() const override { return "uniform:bits=" + std::to_string(bits_); }
 
-  // What a payload has exactly.
-  std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
-    return isPacked(spec) ? packedPayloadBytes(spec) : rawPayloadBytes(spec);
+ private:
+  std::size_t packedPayloadBytes(const TensorSpec& spec) const override {
+    return kFormatBytes + kGridBytes + packedBytes(spec.elements(), bits_);
   }
 
-  Encoded encode(const CodecContext& context, const CodecState&, CutContext&,
-                 const TensorView& view, std::span<std::byte> out) const override {
-    const Range range = rangeOf(view);
+  void encodePacked(const CodecContext& context, const TensorView& view,
+                    std::byte* out) const override {
+    const Range range = rangeOf(context, view);
     if (!range.finite) throw NonFiniteError(context.key);
-    if (!isPacked(view.spec)) return encodeRaw(view, out);
     const Grid grid = gridOf(range, top_);
-    out[0] = kPacked;
-    std::memcpy(out.data() + kFormatBytes, &grid.min, sizeof(float));
-    std::memcpy(out.data() + kFormatBytes + sizeof(float), &grid.step, sizeof(float));
-    std::byte* const codes = out.data() + kHeaderBytes;
-    const std::size_t elements = view.spec.elements();
+    putFloat(out, grid.min);
+    putFloat(out + sizeof(float), grid.step);
+    std::byte* const codes = out + kGridBytes;
     if (grid.step == 0) {
-      std::memset(codes, 0, kernels::packedBytes(elements, bits_));
-    } else {
-      const bool wide = !std::isfinite(range.greatest - range.least);
-      const auto quantize = wide ? quantizeWide : kernels::quantize;
-      forEachPiece(view.data, view.spec.dtype, elements,
-                   [&](std::size_t start, std::size_t count, const float* values) {
-                     quantize(values, count, grid, bits_,
-                              codes + kernels::packedBytes(start, bits_));
-                   });
+      std::memset(codes, 0, packedBytes(view.spec.elements(), bits_));
+      return;
     }
-    return {packedPayloadBytes(view.spec), nullptr};
+    const bool wide = !std::isfinite(range.greatest - range.least);
+    const auto quantize = wide ? quantizeWide : kernels::quantize;
+    forEachStrip(context, FloatReader(view),
+                 [&](std::size_t start, std::size_t count, const float* values) {
+                   quantize(values, count, grid, bits_, codes + packedBytes(start, bits_));
+                 });
   }
 
-  CodecState decode(const CodecContext& context, const CodecState&, CutContext&,
-                    std::span<const std::byte> bytes, MutableTensorView out) const override {
-    if (decodeRaw(bytes, out)) return nullptr;
-    checkPayloadSize(*this, context.key, bytes.size(), maxEncodedBytes(out.spec));
-    if (bytes[0] != kPacked || !isPacked(out.spec)) throwBadFormat(*this, context.key, bytes, out);
-    Grid grid;
-    std::memcpy(&grid.min, bytes.data() + kFormatBytes, sizeof(float));
-    std::memcpy(&grid.step, bytes.data() + kFormatBytes + sizeof(float), sizeof(float));
+  void decodePacked(const CodecContext& context, const std::byte* bytes,
+                    MutableTensorView out) const override {
+    const Grid grid{getFloat(bytes), getFloat(bytes + sizeof(float))};
     if (!std::isfinite(grid.min) || !std::isfinite(grid.step) || grid.step < 0 ||
         !isFinite(grid, top_, out.spec.dtype)) {
       throwBadPayload(
@@ -142,21 +127,10 @@ class Uniform : public Codec {
           "its min and step leave the finite values of " + std::string(dtypeName(out.spec.dtype)));
     }
     const auto dequantize = isWide(grid, top_) ? dequantizeWide : kernels::dequantize;
-    const std::byte* const codes = bytes.data() + kHeaderBytes;
-    makeEachPiece(out.data, out.spec.dtype, out.spec.elements(),
-                  [&](std::size_t start, std::size_t count, float* values) {
-                    dequantize(codes + kernels::packedBytes(start, bits_), count, grid, bits_,
-                               values);
-                  });
-    return nullptr;
-  }
-
- private:
-  std::size_t packedPayloadBytes(const TensorSpec& spec) const {
-    return kHeaderBytes + kernels::packedBytes(spec.elements(), bits_);
-  }
-  bool isPacked(const TensorSpec& spec) const {
-    return packedPayloadBytes(spec) < rawPayloadBytes(spec);
+    const std::byte* const codes = bytes + kGridBytes;
+    makeEachStrip(context, out, [&](std::size_t start, std::size_t count, float* values) {
+      dequantize(codes + packedBytes(start, bits_), count, grid, bits_, values);
+    });
   }
 
   const int bits_;

@@ -64,7 +64,7 @@ class Zstd : public Codec {
       const std::vector<std::byte> payload = decompress(context.key, bytes.subspan(1), out.spec);
       return decodeInner(context, state, cut, payload, out);
     }
-    if (!decodeRaw(bytes, out)) throwBadFormat(*this, context.key, bytes, out);
+    if (!decodeRaw(bytes, out)) throwBadFormat(*this, context.key, bytes, out.spec);
     return nullptr;
   }
 

@@ -11,7 +11,7 @@ usage: scripts/bench.sh split|head|codecs|accuracy [OPTION…]
            --rounds N (5), --steps N (200), --json FILE
   head     forward and backward of MobileNetV2's head, as our daemons run it against stock LibTorch
            --rounds N (9), --repetitions N (10), --batch N (64), --json FILE
-  codecs   every codec's encode and decode, one thread, beside a read-only pass and memcpy; then sort and uniform beside
+  codecs   every codec's encode and decode, one thread and two, beside a read-only pass and memcpy; then sort and uniform beside
            plain LibTorch operations
            [SPEC…] (beside the table's examples), --seconds S a figure (0.5), --rounds N (3) and --plain-only for the
            second part, --json FILE

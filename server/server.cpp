@@ -63,6 +63,7 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device)
                std::make_shared<BufferPool>(BufferPool::kMaxRetained, device.hostMemory()),
                io_.context().get_executor(),
                codecThreads_.get_executor(),
+               helper_.get(),
                admission_},
       acceptor_(io_.context()),
       signals_(io_.context(), SIGINT, SIGTERM) {

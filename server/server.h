@@ -35,6 +35,7 @@ class Server {
   DeviceExecutor device_;
   Recorder recorder_;
   Admission admission_;
+  const std::unique_ptr<Helper> helper_ = makeHelper();  // of the codec thread
   boost::asio::thread_pool codecThreads_{1};
   IoThread io_;
   ServerContext context_;

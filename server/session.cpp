@@ -181,6 +181,7 @@ asio::awaitable<void> Session::openRun() {
 
   TensorLinkOptions options = linkOptions(run.plan, Role::server);
   options.errorEvery = context_.settings.errorEvery;
+  options.helper = context_.helper;
   const auto mailbox = std::make_shared<Mailbox>(context_.device, run.plan.inFlight);
   run.link = std::make_shared<TensorLink>(
       std::move(options), connection_, context_.pool, context_.io, context_.codecThreads,

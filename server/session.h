@@ -26,6 +26,7 @@ struct ServerContext {
   std::shared_ptr<BufferPool> pool;
   boost::asio::any_io_executor io;
   boost::asio::any_io_executor codecThreads;
+  Helper* helper;  // of the codec thread; null: none
   Admission& admission;
 };
 

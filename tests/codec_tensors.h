@@ -37,12 +37,14 @@ inline std::vector<float> valuesOf(const Tensor& tensor) {
 }
 
 // Writes over `fill`; checks that encode keeps to its room.
-inline Bytes encodeOver(std::byte fill, const Codec& codec, const Tensor& tensor) {
+inline Bytes encodeOver(std::byte fill, const Codec& codec, const Tensor& tensor,
+                        Helper* helper = nullptr) {
   constexpr std::size_t kGuard = 64;
   const std::size_t most = codec.maxEncodedBytes(tensor.spec);
   Bytes out(most + kGuard, fill);
   CutContext cut;
-  const Encoded encoded = codec.encode({7, kKey}, nullptr, cut, tensor.view(), {out.data(), most});
+  const Encoded encoded =
+      codec.encode({7, kKey, helper}, nullptr, cut, tensor.view(), {out.data(), most});
   REQUIRE(encoded.bytes <= most);
   REQUIRE(std::all_of(out.begin() + static_cast<std::ptrdiff_t>(encoded.bytes), out.end(),
                       [fill](std::byte b) { return b == fill; }));
@@ -57,10 +59,10 @@ inline Bytes encode(const Codec& codec, const Tensor& tensor) {
 }
 
 inline Tensor decodeOver(std::byte fill, const Codec& codec, const Bytes& bytes,
-                         const TensorSpec& spec) {
+                         const TensorSpec& spec, Helper* helper = nullptr) {
   Tensor tensor{spec, Bytes(spec.bytes(), fill)};
   CutContext cut;
-  codec.decode({7, kKey}, nullptr, cut, bytes, {tensor.bytes.data(), spec});
+  codec.decode({7, kKey, helper}, nullptr, cut, bytes, {tensor.bytes.data(), spec});
   return tensor;
 }
 

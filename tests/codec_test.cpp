@@ -5,6 +5,7 @@
 #include "common/codec/raw.h"
 #include "common/core/random.h"
 #include "compression/registry.h"
+#include "compression/strips.h"
 #include "tests/codec_specs.h"
 #include "tests/codec_tensors.h"
 
@@ -99,6 +100,23 @@ TEST_CASE("every codec encodes within its bound, the same bytes each time, and d
       if (sizeIsFixed(*codec)) CHECK(bytes.size() == codec->maxEncodedBytes(tensor.spec));
       if (codec->isIdentity()) CHECK(bytes == tensor.bytes);
       if (codec->isIdentity()) CHECK(decoded.bytes == tensor.bytes);
+    }
+  }
+}
+
+TEST_CASE("every codec encodes and decodes the same with a helper, in two parts") {
+  Helper helper;
+  const std::vector<float> values = normal(2 * kLeastPartElements + 5 * kStripElements + 77);
+  for (const std::string& text : contractSpecs()) {
+    const std::unique_ptr<Codec> codec = makeCodec(text);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      INFO(text << " " << dtypeName(dtype));
+      const Tensor tensor = tensorOf(values, dtype);
+      const Bytes bytes = encodeOver(std::byte{0}, *codec, tensor);
+      REQUIRE((encodeOver(std::byte{0}, *codec, tensor, &helper) == bytes));
+      const Tensor decoded = decodeOver(std::byte{0}, *codec, bytes, tensor.spec);
+      const Tensor helped = decodeOver(std::byte{0xff}, *codec, bytes, tensor.spec, &helper);
+      REQUIRE((helped.bytes == decoded.bytes));
     }
   }
 }

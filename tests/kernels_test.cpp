@@ -297,3 +297,26 @@ TEST_CASE("headers with NaN, infinity or a negative step are refused on every in
     }
   });
 }
+
+TEST_CASE("codes are looked up as they are one by one") {
+  for (int bits = 1; bits <= 8; ++bits) {
+    std::vector<float> table = anyFloats(std::max(std::size_t{1} << bits, kLeastTable));
+    std::vector<std::uint8_t> codes(1029);
+    const RandomKey key = randomKey(9, "kernels-test");
+    for (std::size_t j = 0; j < codes.size(); ++j) {
+      codes[j] = static_cast<std::uint8_t>(randomBits(key, j) & ((1u << bits) - 1));
+    }
+    forEachTarget([&] {
+      for (const std::size_t count : {0, 1, 7, 8, 15, 16, 17, 64, 1029}) {
+        INFO(bits << " bits, " << count);
+        std::vector<float> values(count + 1, 7.0f);
+        lookUp(codes.data(), count, bits, table.data(), values.data());
+        for (std::size_t j = 0; j < count; ++j) {
+          REQUIRE(std::bit_cast<std::uint32_t>(values[j]) ==
+                  std::bit_cast<std::uint32_t>(table[codes[j]]));
+        }
+        REQUIRE(values[count] == 7.0f);
+      }
+    });
+  }
+}

@@ -10,6 +10,7 @@
 
 #include "common/codec/tensor.h"
 #include "common/core/error.h"
+#include "common/core/helper.h"
 #include "common/core/key.h"
 
 namespace cleave {
@@ -17,6 +18,8 @@ namespace cleave {
 struct CodecContext {
   std::uint64_t seed = 0;
   Key key;  // phase, step, micro-batch, flow: the key of every random draw
+  // Does a part of the work where it finds a processor; null: there is none. No bit depends on it.
+  Helper* helper = nullptr;
 };
 
 // Lives per (phase, step, i, cut) on both sides from the activation to its gradient; what the

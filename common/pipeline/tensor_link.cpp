@@ -123,7 +123,7 @@ void TensorLink::sendTensor(TensorMessage&& message) {
 void TensorLink::encode(TensorMessage&& message) {
   const Codec& codec = codecOf(message.flow);
   const TensorView view = message.payload.view();
-  const CodecContext context{options_.seed, message.key()};
+  const CodecContext context{options_.seed, message.key(), options_.helper};
   const bool train = message.at.phase == Phase::train;
   CutContext evalCut;
   CutContext& cut =
@@ -546,8 +546,8 @@ void TensorLink::decode(Stream&& stream, double wireSeconds) {
   const CodecState state = train ? states_[{stream.message.flow, at.i}] : nullptr;
   Buffer buffer = pool_->acquire(stream.spec.bytes());
   const SteadyTime start = now();
-  CodecState after = codec.decode({options_.seed, stream.message.key()}, state, cut,
-                                  stream.buffer.span(), {buffer.data(), stream.spec});
+  CodecState after = codec.decode({options_.seed, stream.message.key(), options_.helper}, state,
+                                  cut, stream.buffer.span(), {buffer.data(), stream.spec});
   const double decodeSeconds = secondsSince(start);
   if (train && after) stagedStates_[{stream.message.flow, at.i}] = std::move(after);
   const TensorView view{buffer.data(), stream.spec};

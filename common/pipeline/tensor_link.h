@@ -79,6 +79,7 @@ struct TensorLinkOptions {
   // A tensor that its codec cannot carry, for NaN or infinities in it, is sent as it is; else the
   // run fails.
   bool rawNonFinite = false;
+  Helper* helper = nullptr;        // for codecs; must outlive the link
   std::uint32_t errorEvery = 100;  // one tensor in so many has its SNR measured; 0: none
 };
 

@@ -52,6 +52,26 @@ void quantize(const float* values, std::size_t count, Grid grid, int bits, std::
 // value = min + step * code. Reads packedBytes.
 void dequantize(const std::byte* codes, std::size_t count, Grid grid, int bits, float* values);
 
+// value = table[code], of codes of 1…8 bits in a byte each. The table has 2^bits values, at least
+// kLeastTable of which can be read.
+inline constexpr std::size_t kLeastTable = 32;
+void lookUp(const std::uint8_t* codes, std::size_t count, int bits, const float* table,
+            float* values);
+
+// The upper bits of a code choose a piece, the lower `bits` the place in it.
+struct PieceLines {
+  static constexpr std::size_t kMostPieces = 16;
+  int bits = 0;
+  int pieceBits = 0;
+  float mins[kMostPieces] = {};
+  float steps[kMostPieces] = {};
+};
+// value = min + step * place, with the instruction set's own multiply-add: unlike all other
+// kernels, not everywhere the same bits. Requires bits + pieceBits <= 8, pieceBits <= 4. False
+// where the instruction set's vectors have fewer lanes than there are pieces.
+bool valuesInPieces(const std::uint8_t* codes, std::size_t count, const PieceLines& lines,
+                    float* values);
+
 // What compression/block.cpp's format calls by these names.
 struct BlockFormat {
   std::size_t size = 64;    // values a block: 32, 64, …, 1024

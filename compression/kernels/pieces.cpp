@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "compression/kernels/pieces.h"
-#include "compression/payload.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace cleave {
@@ -18,37 +17,6 @@ using D = hn::ScalableTag<float>;
 using DI = hn::RebindToSigned<D>;
 using V = hn::Vec<D>;
 using VI = hn::Vec<DI>;
-
-// Requires count >= 1.
-Extent extentOfBlock(const float* HWY_RESTRICT values, std::size_t count) {
-  const D d;
-  const std::size_t lanes = hn::Lanes(d);
-  V least0 = hn::Set(d, values[0]), least1 = least0;
-  V greatest0 = least0, greatest1 = least0;
-  // x - x is +0, or NaN where x is not finite; NaN has bits.
-  V fault = hn::Sub(least0, least0);
-  std::size_t j = 0;
-  for (; j + 2 * lanes <= count; j += 2 * lanes) {
-    const V x = hn::LoadU(d, values + j);
-    const V y = hn::LoadU(d, values + j + lanes);
-    least0 = hn::Min(least0, x);
-    least1 = hn::Min(least1, y);
-    greatest0 = hn::Max(greatest0, x);
-    greatest1 = hn::Max(greatest1, y);
-    fault = hn::Or(fault, hn::Or(hn::Sub(x, x), hn::Sub(y, y)));
-  }
-  Extent extent;
-  extent.least = hn::GetLane(hn::MinOfLanes(d, hn::Min(least0, least1)));
-  extent.greatest = hn::GetLane(hn::MaxOfLanes(d, hn::Max(greatest0, greatest1)));
-  const DI di;
-  extent.finite = hn::AllTrue(di, hn::Eq(hn::BitCast(di, fault), hn::Zero(di)));
-  for (; j < count; ++j) {
-    extent.least = values[j] < extent.least ? values[j] : extent.least;
-    extent.greatest = values[j] > extent.greatest ? values[j] : extent.greatest;
-    extent.finite = extent.finite && values[j] - values[j] == 0;
-  }
-  return extent;
-}
 
 // round((x - min) / divisor), bounded. From 2^23 on, numbers have no fraction bits: adding it
 // rounds to an integer, ties to even, which then stands in the lowest bits.
@@ -207,7 +175,6 @@ HWY_AFTER_NAMESPACE();
 namespace cleave {
 namespace {
 
-HWY_EXPORT(extentOfBlock);
 HWY_EXPORT(codesOf8);
 HWY_EXPORT(codesOf16);
 
@@ -220,24 +187,6 @@ std::size_t fillTree(PieceGrids& grids, std::size_t node, std::size_t next) {
 }
 
 }  // namespace
-
-Extent extentOf(const FloatReader& values) {
-  if (values.size() == 0) return {};
-  Extent extent;
-  alignas(64) std::array<float, kBlockElements> scratch;
-  for (std::size_t start = 0; start < values.size(); start += kBlockElements) {
-    const std::size_t count = std::min(kBlockElements, values.size() - start);
-    const Extent block =
-        HWY_DYNAMIC_DISPATCH(extentOfBlock)(values.read(start, count, scratch.data()), count);
-    extent.least = start == 0 ? block.least : std::min(extent.least, block.least);
-    extent.greatest = start == 0 ? block.greatest : std::max(extent.greatest, block.greatest);
-    extent.finite = extent.finite && block.finite;
-  }
-  // -0 + 0 = +0
-  extent.least += 0.0f;
-  extent.greatest += 0.0f;
-  return extent;
-}
 
 void PieceGrids::prepare() { fillTree(*this, 1, 1); }
 

@@ -8,16 +8,6 @@
 
 namespace cleave {
 
-class FloatReader;
-
-struct Extent {
-  float least = 0, greatest = 0;  // meaningless where not finite
-  bool finite = true;
-};
-
-// Over all elements; -0 counts as +0. Of no elements: {0, 0, true}.
-Extent extentOf(const FloatReader& values);
-
 // A value x belongs to piece p, the number of bounds[1…pieces - 1] that are <= x. Its code is
 // p << bits | min(round((x - mins[p]) / divisors[p]), 2^bits - 1), in fp32, ties to even.
 // Where bits is 0, the code is p. The arrays have 2^pieceBits elements; bounds[0] is not read.

@@ -199,6 +199,24 @@ bool floatFromFp8(const std::byte* in, std::size_t count, Fp8 format, int expone
 
 // ---- Codes ----
 
+void lookUp(const std::uint8_t* codes, std::size_t count, const float* table, float* values) {
+  constexpr std::size_t kGroup = 8;
+  std::size_t j = 0;
+  for (; j + kGroup <= count; j += kGroup) {
+    std::uint64_t group = 0;
+    std::memcpy(&group, codes + j, kGroup);
+    // Two values make one store.
+    for (std::size_t pair = 0; pair < kGroup / 2; ++pair) {
+      const auto two = static_cast<std::uint32_t>(group >> 16 * pair);
+      const std::uint64_t both = std::bit_cast<std::uint32_t>(table[two & 0xff]) |
+                                 std::uint64_t{std::bit_cast<std::uint32_t>(table[two >> 8 & 0xff])}
+                                     << 32;
+      std::memcpy(values + j + 2 * pair, &both, sizeof both);
+    }
+  }
+  for (; j < count; ++j) values[j] = table[codes[j]];
+}
+
 void pack(const std::uint16_t* codes, std::size_t count, int bits, std::byte* out) {
   std::uint64_t pending = 0;
   int held = 0;

@@ -21,6 +21,7 @@ bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& fo
 bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t blocks,
                   const BlockFormat& format, float limit, float* values);
 
+void lookUp(const std::uint8_t* codes, std::size_t count, const float* table, float* values);
 // Codes already in 0…2^bits - 1.
 void pack(const std::uint16_t* codes, std::size_t count, int bits, std::byte* out);
 void unpack(const std::byte* in, std::size_t count, int bits, std::uint16_t* codes);

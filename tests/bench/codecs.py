@@ -1,4 +1,4 @@
-"""Every codec's encode and decode on one thread, beside a read-only pass and memcpy over the same tensor in the same run;
+"""Every codec's encode and decode on one thread and on two, beside a read-only pass and memcpy over the same tensor in the same run;
 then sort and uniform beside the same in plain LibTorch operations, which sort.
 
 Prints a table and writes the figures as JSON. Called by scripts/bench.sh codecs."""
@@ -61,20 +61,20 @@ def main():
         tensor, what = result["name"].split("/", 1)
         spec, _, direction = what.partition("/")
         row = tensors.setdefault(tensor, {}).setdefault(spec, {})
-        row[direction or "speed"] = result["bytes_per_second"] / 1e9
+        row[direction.removesuffix("/real_time") or "speed"] = result["bytes_per_second"] / 1e9
         for counter in ("ratio", "snr_db"):
             if counter in result:
                 row[counter] = result[counter]
 
-    print(f"one thread, GB/s of fp32 bytes by processor time, {len(os.sched_getaffinity(0))} cores, load {load:.2f} at the start")
+    print(f"GB/s of fp32 bytes, one thread by processor time, two by real time, {len(os.sched_getaffinity(0))} cores, load {load:.2f} at the start")
     for tensor, rows in tensors.items():
         read, copy = rows.pop("read")["speed"], rows.pop("memcpy")["speed"]
         print(f"\n{tensor}: read-only pass {read:.1f}, memcpy {copy:.1f}")
-        print(f"{'codec':<34}{'encode':>8}{'of read':>9}{'decode':>8}{'of memcpy':>11}{'bytes':>8}{'SNR, dB':>9}")
+        print(f"{'codec':<34}{'encode':>8}{'of read':>9}{'decode':>8}{'of memcpy':>11}{'2 threads: encode':>19}{'decode':>8}{'bytes':>8}{'SNR, dB':>9}")
         for spec, row in rows.items():
             snr = f"{row['snr_db']:.1f}" if "snr_db" in row else "-"
             print(f"{spec:<34}{row['encode']:>8.2f}{row['encode'] / read:>9.2f}{row['decode']:>8.2f}"
-                  f"{row['decode'] / copy:>11.2f}{row['ratio']:>8.4f}{snr:>9}")
+                  f"{row['decode'] / copy:>11.2f}{row['encode2']:>19.2f}{row['decode2']:>8.2f}{row['ratio']:>8.4f}{snr:>9}")
         rows["read"], rows["memcpy"] = {"speed": read}, {"speed": copy}
     plain = compare_plain(f"{options.programs}/bench_codecs_torch", options.seconds, options.rounds)
     if options.json:

@@ -1,0 +1,36 @@
+// What codecs do alike whose payload's form and length follow from the tensor's spec alone:
+//
+//   payload = nothing                        for a tensor without elements
+//           | 0x00, the tensor's own bytes   where packing would not make it shorter
+//           | 0x01, what the codec packs
+#pragma once
+
+#include "compression/payload.h"
+
+namespace cleave {
+
+class PackedCodec : public Codec {
+ public:
+  // What a payload has exactly.
+  std::size_t maxEncodedBytes(const TensorSpec& spec) const final;
+  Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
+                 const TensorView& view, std::span<std::byte> out) const final;
+  CodecState decode(const CodecContext& context, const CodecState& state, CutContext& cut,
+                    std::span<const std::byte> bytes, MutableTensorView out) const final;
+
+ protected:
+  // Of a tensor that is packed, with the format byte.
+  virtual std::size_t packedPayloadBytes(const TensorSpec& spec) const = 0;
+  // `out` is the payload behind the format byte, and all of it is to be written; the tensor has
+  // elements. Throws NonFiniteError.
+  virtual void encodePacked(const CodecContext& context, const TensorView& view,
+                            std::byte* out) const = 0;
+  // `bytes` is the payload behind the format byte, of the right length. Throws ProtocolError.
+  virtual void decodePacked(const CodecContext& context, const std::byte* bytes,
+                            MutableTensorView out) const = 0;
+
+ private:
+  bool isPacked(const TensorSpec& spec) const;
+};
+
+}  // namespace cleave

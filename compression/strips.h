@@ -1,0 +1,122 @@
+// Tensors of any dtype, strip by strip as fp32: what lies in memory as fp32 is used in place, the
+// rest passes through a buffer that stays in the first-level cache.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "common/codec/codec.h"
+#include "common/core/helper.h"
+#include "compression/convert.h"
+
+namespace cleave {
+
+// At any width the codes of a whole strip fill whole bytes.
+inline constexpr std::size_t kStripElements = 4096;
+// Less is not worth another thread's waking up.
+inline constexpr std::size_t kLeastPartElements = std::size_t{1} << 17;
+
+// A tensor's elements as fp32.
+class FloatReader {
+ public:
+  explicit FloatReader(const TensorView& view) : FloatReader(view, view.spec.elements()) {}
+  // Of its first elements only.
+  FloatReader(const TensorView& view, std::size_t elements)
+      : data_(view.data), dtype_(view.spec.dtype), size_(elements) {}
+
+  std::size_t size() const { return size_; }
+  // Elements start…start + count - 1: the tensor's own memory where it holds fp32, else `scratch`,
+  // which has room for them. Requires start + count <= size().
+  const float* read(std::size_t start, std::size_t count, float* scratch) const;
+  // Requires j < size().
+  float at(std::size_t j) const {
+    float value = 0;
+    return *read(j, 1, &value);
+  }
+
+ private:
+  const std::byte* data_;
+  DType dtype_;
+  std::size_t size_;
+};
+
+bool isAlignedFloat(const std::byte* data, DType dtype);
+
+// Calls work(part, first element, count) for one part, all elements; or for two at once, parts 0
+// and 1 on a thread each, where the context has a helper and there are enough elements. Parts begin
+// at whole strips.
+template <typename Work>
+void forEachPart(const CodecContext& context, std::size_t elements, const Work& work) {
+  const std::size_t half = elements / 2 / kStripElements * kStripElements;
+  if (context.helper == nullptr || half < kLeastPartElements) {
+    work(std::size_t{0}, std::size_t{0}, elements);
+    return;
+  }
+  context.helper->run([&] { work(std::size_t{0}, std::size_t{0}, half); },
+                      [&] { work(std::size_t{1}, half, elements - half); });
+}
+
+// Whether `use` holds; one that returns nothing does.
+template <typename Use, typename... Arguments>
+bool holds(const Use& use, Arguments... arguments) {
+  if constexpr (std::is_void_v<std::invoke_result_t<Use, Arguments...>>) {
+    use(arguments...);
+    return true;
+  } else {
+    return use(arguments...);
+  }
+}
+
+// Calls use(start, count, values) for each strip of at most kStripElements, in order. Returns
+// whether `use` returned true, or nothing, each time; it is not called again after false.
+template <typename Use>
+bool forEachStrip(const FloatReader& values, std::size_t first, std::size_t elements,
+                  const Use& use) {
+  alignas(64) std::array<float, kStripElements> scratch;
+  for (std::size_t start = first; start < first + elements; start += kStripElements) {
+    const std::size_t count = std::min(kStripElements, first + elements - start);
+    if (!holds(use, start, count, values.read(start, count, scratch.data()))) return false;
+  }
+  return true;
+}
+template <typename Use>
+bool forEachStrip(const FloatReader& values, const Use& use) {
+  return forEachStrip(values, 0, values.size(), use);
+}
+// The same, with two strips at once on two threads where forEachPart has two parts.
+template <typename Use>
+bool forEachStrip(const CodecContext& context, const FloatReader& values, const Use& use) {
+  std::array<bool, 2> held = {true, true};
+  forEachPart(context, values.size(),
+              [&](std::size_t part, std::size_t first, std::size_t elements) {
+                held[part] = forEachStrip(values, first, elements, use);
+              });
+  return held[0] && held[1];
+}
+
+// Calls make(start, count, values), which writes `count` values, for each strip of a tensor, as
+// forEachStrip does.
+template <typename Make>
+bool makeEachStrip(const CodecContext& context, const MutableTensorView& out, const Make& make) {
+  const DType dtype = out.spec.dtype;
+  const bool inPlace = isAlignedFloat(out.data, dtype);
+  std::array<bool, 2> held = {true, true};
+  const auto makePart = [&](std::size_t part, std::size_t first, std::size_t elements) {
+    alignas(64) std::array<float, kStripElements> scratch;
+    for (std::size_t start = first; held[part] && start < first + elements;
+         start += kStripElements) {
+      const std::size_t count = std::min(kStripElements, first + elements - start);
+      std::byte* const place = out.data + start * dtypeBytes(dtype);
+      float* const values = inPlace ? reinterpret_cast<float*>(place) : scratch.data();
+      held[part] = holds(make, start, count, values);
+      if (!inPlace) fromFloat(values, count, dtype, place);
+    }
+  };
+  forEachPart(context, out.spec.elements(), makePart);
+  return held[0] && held[1];
+}
+
+}  // namespace cleave

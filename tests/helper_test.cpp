@@ -1,0 +1,82 @@
+#include "common/core/helper.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
+#include <stdexcept>
+#include <string>
+
+#include "common/core/clock.h"
+
+using namespace cleave;
+
+TEST_CASE("A helper runs the second function while the caller runs the first") {
+  Helper helper;
+  std::promise<std::thread::id> ranOn;
+  std::thread::id seen;
+  // The first returns only when the second has run: so somebody else runs it.
+  helper.run([&] { seen = ranOn.get_future().get(); },
+             [&] { ranOn.set_value(std::this_thread::get_id()); });
+  CHECK(seen != std::this_thread::get_id());
+}
+
+TEST_CASE("Both functions run once each time, whoever runs them") {
+  Helper helper;
+  int first = 0;
+  int second = 0;
+  for (int k = 1; k <= 20'000; ++k) {
+    helper.run([&] { ++first; }, [&] { ++second; });
+    REQUIRE(first == k);
+    REQUIRE(second == k);
+  }
+}
+
+TEST_CASE("A caller does not wait for a helper that another caller has") {
+  Helper helper;
+  std::promise<void> busy;
+  std::promise<void> release;
+  std::shared_future<void> released(release.get_future());
+  std::thread other([&] {
+    helper.run(
+        [&] {
+          busy.set_value();
+          released.wait();
+        },
+        [&] { released.wait(); });
+  });
+  busy.get_future().wait();
+  std::thread::id first;
+  std::thread::id second;
+  helper.run([&] { first = std::this_thread::get_id(); },
+             [&] { second = std::this_thread::get_id(); });
+  CHECK(first == std::this_thread::get_id());
+  CHECK(second == std::this_thread::get_id());
+  release.set_value();
+  other.join();
+}
+
+TEST_CASE("What a function throws reaches the caller, after both are done") {
+  Helper helper;
+  const auto fail = [](const std::string& text) { throw std::runtime_error(text); };
+  const auto textOf = [&](const std::function<void()>& first,
+                          const std::function<void()>& second) -> std::string {
+    try {
+      helper.run(first, second);
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto nothing = [] {};
+  CHECK(textOf([&] { fail("first"); }, nothing) == "first");
+  CHECK(textOf(nothing, [&] { fail("second"); }) == "second");
+  CHECK(textOf([&] { fail("first"); }, [&] { fail("second"); }) == "first");
+  // The second on the helper's thread, for certain.
+  std::promise<void> begun;
+  const auto waitForIt = [&] { begun.get_future().wait(); };
+  CHECK(textOf(waitForIt, [&] {
+          begun.set_value();
+          fail("second");
+        }) == "second");
+  CHECK(textOf(nothing, nothing).empty());
+}
