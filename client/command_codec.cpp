@@ -39,12 +39,6 @@ std::string dumped(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
-// What a file says, fit for a terminal.
-std::string inAscii(const std::string& text) {
-  const std::string quoted = Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
-  return quoted.substr(1, quoted.size() - 2);
-}
-
 std::optional<DType> floatOf(const SafetensorsEntry& entry) {
   if (entry.dtype == "F32") return DType::f32;
   if (entry.dtype == "F16") return DType::f16;

@@ -69,27 +69,18 @@ bool scatterAs(DType dtype, const std::byte* values, const Positions& positions,
   return false;
 }
 
-// Distances between those of the top elements that are replaced follow the geometric distribution.
-// Returns how many were taken away from `positions`, at most `most`.
+// Takes each element away with probability `alpha`, while there are fewer than `most` gone. Returns
+// how many are.
 std::size_t dropSome(Positions& positions, RandomKey key, double alpha, std::size_t most) {
-  const double perElement = std::log1p(-alpha);
+  const auto limit = static_cast<std::uint64_t>(alpha * 0x1p53);
   std::uint64_t draw = 0;
-  const auto gap = [&] {
-    const double uniform = (static_cast<double>(randomBits(key, draw++) >> 11) + 0.5) * 0x1p-53;
-    return std::log(uniform) / perElement;
-  };
   std::size_t dropped = 0;
-  double wait = gap();
   for (std::uint64_t& word : positions.words) {
     for (std::uint64_t rest = word; rest != 0; rest &= rest - 1) {
       if (dropped == most) return dropped;
-      if (wait >= 1) {
-        --wait;
-        continue;
-      }
+      if (randomBits(key, draw++) >> 11 >= limit) continue;
       word &= ~(rest & -rest);
       ++dropped;
-      wait = gap();
     }
   }
   return dropped;

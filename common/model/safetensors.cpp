@@ -12,9 +12,15 @@
 #include "common/codec/tensor.h"
 
 namespace cleave {
-namespace {
 
 using Json = nlohmann::json;
+
+std::string inAscii(const std::string& text) {
+  const std::string quoted = Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+namespace {
 
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kMaxHeaderBytes = 100'000'000;
@@ -32,7 +38,21 @@ struct DTypeRow {
   std::string_view name;
   std::size_t bytes;
 };
-constexpr std::array<DTypeRow, 4> kDTypes = {{{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}}};
+constexpr std::array<DTypeRow, 15> kDTypes = {{{"F32", 4},
+                                               {"F16", 2},
+                                               {"BF16", 2},
+                                               {"I64", 8},
+                                               {"F64", 8},
+                                               {"F8_E4M3", 1},
+                                               {"F8_E5M2", 1},
+                                               {"U64", 8},
+                                               {"I32", 4},
+                                               {"U32", 4},
+                                               {"I16", 2},
+                                               {"U16", 2},
+                                               {"I8", 1},
+                                               {"U8", 1},
+                                               {"BOOL", 1}}};
 
 std::optional<std::size_t> dtypeBytesOf(std::string_view dtype) {
   for (const DTypeRow& row : kDTypes) {
@@ -49,10 +69,7 @@ std::optional<std::size_t> bytesOf(const SafetensorsEntry& entry) {
   return *elements * *elementBytes;  // at most 2^43
 }
 
-// Text as a JSON string of ASCII only: what a file says must not reach a terminal as it is.
-std::string inQuotes(const std::string& text) {
-  return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
-}
+std::string inQuotes(const std::string& text) { return '"' + inAscii(text) + '"'; }
 
 [[noreturn]] void fail(const std::string& file, const std::string& fault) {
   throw UsageError("bad-safetensors", file + ": " + fault,
@@ -181,8 +198,10 @@ Located readEntry(const std::string& tensor, const Json& json, const std::string
   if (!dtype.is_string()) fail(where, "its dtype is not a string");
   Located located{{tensor, dtype.get<std::string>(), {}, {}}, 0, 0};
   if (!dtypeBytesOf(located.entry.dtype)) {
-    fail(where,
-         "unknown dtype " + inQuotes(located.entry.dtype) + "; known are F32, F16, BF16, I64");
+    std::string known;
+    for (const DTypeRow& row : kDTypes)
+      known += (known.empty() ? "" : ", ") + std::string(row.name);
+    fail(where, "unknown dtype " + inQuotes(located.entry.dtype) + "; known are " + known);
   }
   if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), isCount)) {
     fail(where, "its shape is not an array of integers from 0 on");

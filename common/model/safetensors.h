@@ -14,13 +14,16 @@
 
 namespace cleave {
 
-// dtype as the format names it: "F32", "F16", "BF16", "I64".
+// dtype as the format names it, such as "F32", "BF16" or "I64".
 struct SafetensorsEntry {
   std::string name;
   std::string dtype;
   std::vector<std::int64_t> shape;
   std::span<const std::byte> bytes;  // contiguous, little-endian; borrowed
 };
+
+// What a file says, fit for a terminal: as in a JSON string of ASCII only.
+std::string inAscii(const std::string& text);
 
 // Entries in the given order; `metadata` becomes __metadata__.
 std::vector<std::byte> writeSafetensors(const std::vector<SafetensorsEntry>& entries,

@@ -31,11 +31,13 @@ std::string dtypeName(at::ScalarType type) {
   throw std::logic_error(std::string("no weights are of ") + c10::toString(type));
 }
 
-at::ScalarType scalarTypeOf(std::string_view name) {
+at::ScalarType scalarTypeOf(const SafetensorsEntry& entry, const std::string& file) {
   for (const auto& [type, known] : kDtypes) {
-    if (known == name) return type;
+    if (known == entry.dtype) return type;
   }
-  throw std::logic_error("safetensors of an unknown type were read");
+  throw UsageError("bad-weights",
+                   file + ": tensor " + inAscii(entry.name) + " is of dtype " + entry.dtype,
+                   "weights are of F32, F16, BF16 or I64; convert it, or leave it out");
 }
 
 }  // namespace
@@ -74,7 +76,7 @@ std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors) {
 std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const std::string& name) {
   std::vector<NamedTensor> tensors;
   for (const SafetensorsEntry& entry : readSafetensors(file, name)) {
-    at::Tensor tensor = at::empty(entry.shape, scalarTypeOf(entry.dtype));
+    at::Tensor tensor = at::empty(entry.shape, scalarTypeOf(entry, name));
     if (!entry.bytes.empty()) {
       std::memcpy(tensor.mutable_data_ptr(), entry.bytes.data(), entry.bytes.size());
     }
@@ -90,7 +92,7 @@ void loadWeights(const ModelPart& part, const std::vector<NamedTensor>& tensors)
   for (const NamedTensor& given : tensors) {
     const auto target = targets.find(given.name);
     if (target == targets.end()) {
-      throw UsageError("bad-weights", "this part of the model has no " + given.name);
+      throw UsageError("bad-weights", "this part of the model has no " + inAscii(given.name));
     }
     if (target->second.sizes() != given.tensor.sizes()) {
       throw UsageError("bad-weights", given.name + " is " + toString(given.tensor.sizes().vec()) +
@@ -144,7 +146,7 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
       if (found != given.end()) given.erase(found);
     }
   }
-  for (const auto& [name, shape] : given) faults.push_back("the model has no " + name);
+  for (const auto& [name, shape] : given) faults.push_back("the model has no " + inAscii(name));
   if (faults.empty()) return;
   std::string sentence = source + " does not fit the model: " + faults.front();
   if (faults.size() > 1) {

@@ -40,7 +40,8 @@ std::string writeTensors(const TemporaryFolder& folder, float value = 0.5f) {
       R"("half":{"dtype":"F16","shape":[100],"data_offsets":[8192,8392]},)"
       R"("brain":{"dtype":"BF16","shape":[3,5],"data_offsets":[8392,8422]},)"
       R"("none":{"dtype":"F32","shape":[0,4],"data_offsets":[8422,8422]},)"
-      R"("steps":{"dtype":"I64","shape":[],"data_offsets":[8422,8430]}})";
+      R"("steps":{"dtype":"I64","shape":[],"data_offsets":[8422,8430]},)"
+      R"("mask":{"dtype":"BOOL","shape":[2],"data_offsets":[8430,8432]}})";
   if (header.size() % 4 == 0) header += ' ';
   const std::uint64_t length = header.size();
   std::vector<float> values(2048);
@@ -56,6 +57,7 @@ std::string writeTensors(const TemporaryFolder& folder, float value = 0.5f) {
     file += static_cast<char>(0x38 + j % 2);
   }
   file += std::string("\x07\0\0\0\0\0\0\0", 8);
+  file += std::string("\x01\0", 2);
   const std::string path = folder.path("in.safetensors");
   std::ofstream(path, std::ios::binary) << file;
   return path;
@@ -116,14 +118,15 @@ TEST_CASE("run writes the decoded file, and says what was lost") {
   CHECK(block.at("total").at("tensors") == 4);
   CHECK(block.at("total").at("raw_bytes") == 8422);
   CHECK(block.at("total").at("snr_db").get<double>() > 30);
-  REQUIRE(block.at("copied").size() == 1);
+  REQUIRE(block.at("copied").size() == 2);
   CHECK(block.at("copied").at(0).at("name") == "steps");
+  CHECK(block.at("copied").at(1).at("name") == "mask");
 
   const std::string before = readFile(input);
   const std::string after = readFile(output);
   REQUIRE(after.size() == before.size());
-  CHECK(after.substr(0, before.size() - 8422 - 8) == before.substr(0, before.size() - 8422 - 8));
-  CHECK(after.substr(after.size() - 8) == before.substr(before.size() - 8));
+  CHECK(after.substr(0, before.size() - 8422 - 10) == before.substr(0, before.size() - 8422 - 10));
+  CHECK(after.substr(after.size() - 10) == before.substr(before.size() - 10));
   CHECK(after != before);
 
   const Ended shown =
