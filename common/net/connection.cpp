@@ -23,7 +23,6 @@ using boost::system::error_code;
 using boost::system::system_error;
 using std::chrono::milliseconds;
 
-constexpr double kSegmentSeconds = 5e-3;
 constexpr milliseconds kTuneEvery{100};
 constexpr milliseconds kTuneEveryAtFirst{1};  // until there is a measured rate
 
@@ -300,13 +299,12 @@ void Connection::tuneSegments() {
   if (time - tunedAt_ < (rateMeasured_ ? kTuneEvery : kTuneEveryAtFirst)) return;
   tunedAt_ = time;
   const LinkInfo link = stream_.linkInfo();
-  const double wanted = std::clamp<double>(std::round(link.deliveryRate * kSegmentSeconds),
-                                           kMinSegmentBytes, kMaxSegmentBytes);
-  const auto current = static_cast<double>(segmentBytes());
+  const std::size_t wanted = segmentBytesFor(link.deliveryRate);
+  const std::size_t current = segmentBytes();
   if (link.senderLimited && wanted <= current) return;  // only a lower bound is known
   rateMeasured_ = !link.senderLimited;
-  if (std::abs(wanted - current) < current / 4) return;
-  segmentBytes_.store(static_cast<std::size_t>(wanted), std::memory_order_relaxed);
+  if (std::max(wanted, current) - std::min(wanted, current) < current / 4) return;
+  segmentBytes_.store(wanted, std::memory_order_relaxed);
   stream_.limitUnsent(segmentBytes());
 }
 

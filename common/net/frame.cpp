@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <new>
@@ -217,6 +218,12 @@ void checkFrame(const FrameHeader& header, ConnectionState state) {
   if (state != ConnectionState::open) mostMetadata = kMaxHandshakeBytes - kHeaderBytes;
   checkLength(header.kind, "metadata", header.metadataBytes, mostMetadata);
   checkLength(header.kind, "payload", header.payloadBytes, tensorData ? kMaxSegmentBytes : 0);
+}
+
+std::size_t segmentBytesFor(double rate) {
+  constexpr double kSegmentSeconds = 5e-3;
+  return static_cast<std::size_t>(
+      std::clamp<double>(std::round(rate * kSegmentSeconds), kMinSegmentBytes, kMaxSegmentBytes));
 }
 
 }  // namespace cleave

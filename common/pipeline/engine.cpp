@@ -8,29 +8,6 @@
 namespace cleave {
 namespace {
 
-// Per scheduled kind: the flow it consumes and the flow it produces.
-struct KindFlows {
-  std::optional<Flow> input;
-  std::optional<Flow> output;
-};
-
-KindFlows flowsOf(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::headForward:
-      return {std::nullopt, Flow::activation0};
-    case ActionKind::tailStep:
-      return {Flow::activation1, Flow::gradient1};
-    case ActionKind::headBackward:
-      return {Flow::gradient0, std::nullopt};
-    case ActionKind::bodyForward:
-      return {Flow::activation0, Flow::activation1};
-    case ActionKind::bodyBackward:
-      return {Flow::gradient1, Flow::gradient0};
-    default:
-      return {};
-  }
-}
-
 std::size_t indexOf(ActionKind kind) { return static_cast<std::size_t>(kind); }
 std::size_t indexOf(Flow flow) { return static_cast<std::size_t>(flow); }
 

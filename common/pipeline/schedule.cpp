@@ -130,6 +130,23 @@ std::string_view actionName(ActionKind kind) {
   return kActionNames[static_cast<std::size_t>(kind)];
 }
 
+KindFlows flowsOf(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::headForward:
+      return {std::nullopt, Flow::activation0};
+    case ActionKind::tailStep:
+      return {Flow::activation1, Flow::gradient1};
+    case ActionKind::headBackward:
+      return {Flow::gradient0, std::nullopt};
+    case ActionKind::bodyForward:
+      return {Flow::activation0, Flow::activation1};
+    case ActionKind::bodyBackward:
+      return {Flow::gradient1, Flow::gradient0};
+    default:
+      return {};
+  }
+}
+
 bool ReadyKinds::any() const {
   return std::any_of(ready.begin(), ready.end(), [](bool value) { return value; });
 }

@@ -35,6 +35,13 @@ inline constexpr std::size_t kScheduledKinds = 5;
 inline constexpr std::size_t kActionKinds = 10;
 std::string_view actionName(ActionKind kind);  // "HeadForward"
 
+// Per scheduled kind: the flow it consumes and the flow it produces; of the others: nothing.
+struct KindFlows {
+  std::optional<Flow> input;
+  std::optional<Flow> output;
+};
+KindFlows flowsOf(ActionKind kind);
+
 // One bit a scheduled kind: its next micro-batch is ready. Within a kind, micro-batches always go
 // in order, so that there is at most one ready action a kind.
 struct ReadyKinds {
