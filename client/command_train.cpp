@@ -6,6 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "client/advice.h"
 #include "client/commands.h"
 #include "client/prepare.h"
 #include "client/trainer.h"
@@ -50,6 +51,16 @@ nlohmann::json summarise(const PreparedRun& run, const TrainResult& result,
   summary["mean_down_bytes_per_second"] = static_cast<double>(totals.down()) / seconds;
   summary["peak_up_bytes_per_second"] = totals.peakUp;
   summary["peak_down_bytes_per_second"] = totals.peakDown;
+  if (result.costs) {
+    const StepBound bound = stepBound(*result.costs);
+    summary["bound"] = {{"seconds_a_step", bound.seconds},
+                        {"over_bound", result.overBound},
+                        {"bottleneck", bottleneckName(bound.bottleneck)},
+                        {"rate_up", result.costs->rateUp},
+                        {"rate_down", result.costs->rateDown},
+                        {"latency_seconds", result.costs->latency},
+                        {"advice", whatWouldHelp(*result.costs, run.plan)}};
+  }
   summary["model"] =
       hasModel ? nlohmann::json(run.folder + "/model.safetensors") : nlohmann::json();
   return summary;
@@ -76,6 +87,13 @@ void printSummary(const nlohmann::json& summary) {
                            bytesText(number("mean_down_bytes_per_second")),
                            bytesText(number("peak_up_bytes_per_second")),
                            bytesText(number("peak_down_bytes_per_second")));
+  if (summary.contains("bound")) {
+    const auto& bound = summary.at("bound");
+    std::cout << fmt::format("bound       a step took {:.2f} times the least possible {:.1f} ms\n",
+                             bound.at("over_bound").get<double>(),
+                             1e3 * bound.at("seconds_a_step").get<double>())
+              << "held back   " << bound.at("advice").get<std::string>() << "\n";
+  }
   std::cout << "files       " << summary.at("folder").get<std::string>()
             << ": transfers.csv, steps.csv, epochs.csv, config.yaml, environment.json, log.txt"
             << (summary.at("model").is_null() ? "" : ", model.safetensors") << std::endl;

@@ -287,6 +287,8 @@ void ClientSession::sendWeights(SharedBytes weights) {
 
 void ClientSession::runBatch(const MicroBatch& at) {
   worker_->engine().begin(at);
+  // Nothing else is on the link now, so that the answer says how long it is.
+  asio::post(io_.context(), [connection = connection_] { connection->ping(); });
   device_.notify();
   waitUntil([this] { return worker_->engine().batchDone(); });
 }
@@ -305,6 +307,11 @@ void ClientSession::close(const std::string& reason) {
   if (ended_) return;
   asio::post(io_.context(), [this, reason] { connection_->sayBye(reason); });
   device_.runUntil([this] { return ended_.load(); });
+}
+
+LinkSpeed ClientSession::linkSpeed() const {
+  const auto& done = worker_->engine().bodyDone();
+  return {connection_->sendRate(), done ? done->sendRate : 0, connection_->roundTripSeconds()};
 }
 
 LinkTotals ClientSession::totals() const { return link_ ? link_->totals() : LinkTotals{}; }

@@ -17,6 +17,7 @@
 #include "common/model/compute_device.h"
 #include "common/net/io_thread.h"
 #include "common/pipeline/run_files.h"
+#include "common/pipeline/step_meter.h"
 #include "common/pipeline/worker.h"
 #include "daemon/plan.h"
 
@@ -62,6 +63,8 @@ class ClientSession {
 
   const Engine& engine() const { return worker_->engine(); }
   LinkTotals totals() const;
+  // The downlink's rate is what the server said of the last step.
+  LinkSpeed linkSpeed() const;
   const std::shared_ptr<BufferPool>& pool() const { return pool_; }
 
  private:

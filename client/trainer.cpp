@@ -94,6 +94,8 @@ TrainResult Trainer::run() {
     }
     files_.epoch(row, session_.totals());
   }
+  result_.costs = meter_.mean();
+  if (boundSeconds_ > 0) result_.overBound = overallSeconds_ / boundSeconds_;
   return result_;
 }
 
@@ -171,6 +173,7 @@ BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t ep
 void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics,
                          double seconds) {
   const Engine& engine = session_.engine();
+  const LinkTotals totals = session_.totals();
   StepRow row;
   row.phase = phaseName(at.phase);
   row.step = at.step;
@@ -187,8 +190,15 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
         engine.bodyDone()->forwardSeconds;
     row.actions[static_cast<std::size_t>(ActionKind::bodyBackward)] =
         engine.bodyDone()->backwardSeconds;
+    row.costs = meter_.measure(at, row.actions, totals, session_.linkSpeed());
+    if (row.costs) {
+      boundSeconds_ += stepBound(*row.costs).seconds;
+      overallSeconds_ += seconds;
+    }
+  } else {
+    meter_.pass(totals);
   }
-  files_.step(row, session_.totals());
+  files_.step(row, totals);
 }
 
 }  // namespace cleave

@@ -10,6 +10,7 @@
 #include "client/progress.h"
 #include "client/session.h"
 #include "client/settings.h"
+#include "common/pipeline/step_meter.h"
 
 namespace cleave {
 
@@ -19,6 +20,8 @@ struct TrainResult {
   double trainSeconds = 0;
   std::optional<BatchMetrics> lastEval;
   std::optional<double> bestTop1;
+  std::optional<StepCosts> costs;  // of a step, in the mean
+  double overBound = 0;            // seconds of the steps by their bounds
 };
 
 class Trainer {
@@ -57,6 +60,8 @@ class Trainer {
   double epochSeconds_ = 0;
   std::uint64_t epochSteps_ = 0;
   double gradientNorm_ = 0;  // of the running step
+  StepMeter meter_;
+  double boundSeconds_ = 0, overallSeconds_ = 0;  // of the steps that have a bound
   Progress::State shown_;
 };
 

@@ -159,6 +159,18 @@ TEST_CASE("constants that the header holds come back exactly, others within 2^-8
   }
 }
 
+TEST_CASE("values at the lowest that the header holds, and below it, become that") {
+  for (const char* spec : {"block:bits=8,header=fp16", "block:bits=1,header=fp16"}) {
+    std::vector<float> values(64, -65504.0f);
+    values[3] = -70000.0f;
+    const std::unique_ptr<Codec> codec = makeCodec(spec);
+    const Tensor tensor = tensorOf(values);
+    for (const float value : valuesOf(decode(*codec, encode(*codec, tensor), tensor.spec))) {
+      CHECK(value == -65504.0f);
+    }
+  }
+}
+
 TEST_CASE("stochastic rounding is right on average and differs between keys") {
   // Each block spans 0 to 3, and the rest is 1.25: codes 1 and 2, three to one.
   std::vector<float> values(64 * 1000, 1.25f);

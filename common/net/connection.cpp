@@ -23,8 +23,7 @@ using boost::system::error_code;
 using boost::system::system_error;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kTuneEvery{100};
-constexpr milliseconds kTuneEveryAtFirst{1};  // until there is a measured rate
+constexpr std::size_t kRoundTrips = 16;
 
 std::string nameOf(const asio::ip::tcp::socket& socket) {
   error_code error;
@@ -143,6 +142,11 @@ awaitable<std::string> Connection::run(FrameSink& sink) {
 
 void Connection::wake() { wakeUp_.try_send(error_code()); }
 
+void Connection::ping() {
+  outbox_.pushControl(FrameKind::ping, pingMetadata());
+  wake();
+}
+
 void Connection::sayBye(std::string reason) {
   if (!ourBye_) ourBye_ = std::move(reason);
   wake();
@@ -191,6 +195,7 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
     std::span<std::byte> place;
     if (isTensorData(head.header.kind)) place = sink.placePayload(head.header, head.metadata);
     co_await stream_.readPayload(head, place);
+    peakReceived_.passed(kHeaderBytes + head.metadata.size() + place.size());
     if (cause_) co_return;
 
     switch (head.header.kind) {
@@ -199,7 +204,8 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
         wake();
         break;
       case FrameKind::pong:
-        break;  // that it came is all there is to know
+        receivedPong(head.metadata);
+        break;
       case FrameKind::failure:
         endWith(std::make_exception_ptr(errorFromFailure(head.metadata)), false);
         co_return;
@@ -215,6 +221,13 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
                                              " frames wait for it");
     }
   }
+}
+
+void Connection::receivedPong(std::span<const std::byte> metadata) {
+  roundTrips_.push_back(roundTripOfPong(metadata));
+  if (roundTrips_.size() > kRoundTrips) roundTrips_.pop_front();
+  roundTrip_.store(*std::min_element(roundTrips_.begin(), roundTrips_.end()),
+                   std::memory_order_relaxed);
 }
 
 // Nothing follows a peer's Bye. Ours follows what is queued.
@@ -267,9 +280,13 @@ awaitable<void> Connection::writeUntilEnd() {
 
 awaitable<void> Connection::writeFrames() {
   while (!cause_) {
-    tuneSegments();
     if (const auto frame = outbox_.next(segmentBytes())) {
+      const SteadyTime start = now();
       co_await stream_.write(frame->kind, frame->stream, frame->metadata, frame->payload);
+      const std::size_t bytes = kHeaderBytes + frame->metadata.size() + frame->payload.size();
+      meter_.sent(bytes, secondsSince(start));
+      peakSent_.passed(bytes);
+      tuneSegments();
       if (frame->written) frame->written();
     } else if (ourBye_) {
       const std::string metadata = byeMetadata(*ourBye_);
@@ -295,14 +312,9 @@ awaitable<void> Connection::sayFailure() {
 }
 
 void Connection::tuneSegments() {
-  const SteadyTime time = now();
-  if (time - tunedAt_ < (rateMeasured_ ? kTuneEvery : kTuneEveryAtFirst)) return;
-  tunedAt_ = time;
-  const LinkInfo link = stream_.linkInfo();
-  const std::size_t wanted = segmentBytesFor(link.deliveryRate);
+  if (meter_.rate() == 0) return;
+  const std::size_t wanted = segmentBytesFor(meter_.rate());
   const std::size_t current = segmentBytes();
-  if (link.senderLimited && wanted <= current) return;  // only a lower bound is known
-  rateMeasured_ = !link.senderLimited;
   if (std::max(wanted, current) - std::min(wanted, current) < current / 4) return;
   segmentBytes_.store(wanted, std::memory_order_relaxed);
   stream_.limitUnsent(segmentBytes());
@@ -322,8 +334,7 @@ awaitable<void> Connection::watch() {
     } else if (time >= silentAt) {
       fail(std::make_exception_ptr(silent()));
     } else if (time >= pingAt) {
-      outbox_.pushControl(FrameKind::ping, pingMetadata());
-      wake();
+      ping();
       pingAt = time + options_.pingEvery;
     }
     watchTimer_.expires_at(endBy_ ? *endBy_ : std::min(pingAt, silentAt));

@@ -9,6 +9,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <optional>
 #include <span>
@@ -19,6 +20,7 @@
 #include "common/net/frame.h"
 #include "common/net/frame_stream.h"
 #include "common/net/outbox.h"
+#include "common/net/rate_meters.h"
 
 namespace cleave {
 
@@ -86,12 +88,21 @@ class Connection {
   // Ends run() with `error`, which the peer is told as a Failure. The first cause given wins.
   void fail(std::exception_ptr error);
 
+  // Asks for a Pong. When nothing else is under way it says how long the way there and back is.
+  void ping();
+
   // Any thread.
   ByteCounts bytes() const;
   LinkInfo linkInfo() const;
+  // Bytes a second; 0 until known. See SendMeter.
+  double sendRate() const { return meter_.rate(); }
+  double peakSent() const { return peakSent_.peak(); }  // see PeakMeter
+  double peakReceived() const { return peakReceived_.peak(); }
+  // The least of the last 16 Pongs', without the peer's own time, in seconds; 0 before the first.
+  double roundTripSeconds() const { return roundTrip_.load(std::memory_order_relaxed); }
   // "127.0.0.1:4000"; empty where the socket was never connected.
   const std::string& peer() const { return peer_; }
-  // The segment size in force: clamp(delivery rate x 5 ms, kMinSegmentBytes, kMaxSegmentBytes).
+  // The segment size in force: segmentBytesFor(sendRate()).
   std::size_t segmentBytes() const { return segmentBytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -116,6 +127,7 @@ class Connection {
     return options_.pingEvery + options_.pingTimeout;
   }
   std::string peerName() const { return peer_.empty() ? "the peer" : peer_; }
+  void receivedPong(std::span<const std::byte> metadata);
   void tuneSegments();
 
   const ConnectionOptions options_;
@@ -124,9 +136,11 @@ class Connection {
   boost::asio::steady_timer watchTimer_;
   FrameStream stream_;
   Outbox outbox_;
-  std::atomic<std::size_t> segmentBytes_{kMinSegmentBytes};  // until the kernel has measured a rate
-  bool rateMeasured_ = false;
-  SteadyTime tunedAt_;
+  SendMeter meter_;
+  PeakMeter peakSent_, peakReceived_;
+  std::atomic<std::size_t> segmentBytes_{kMinSegmentBytes};  // until there is a measured rate
+  std::deque<double> roundTrips_;
+  std::atomic<double> roundTrip_ = 0;
 
   // Why and how run() ends: with cause_, or after a Bye.
   std::exception_ptr cause_;           // an Error

@@ -46,6 +46,15 @@ std::string pingMetadata() {
   return ping.SerializeAsString();
 }
 
+double roundTripOfPong(std::span<const std::byte> metadata) {
+  const auto pong = parse<wire::Pong>(metadata, "Pong");
+  // The numbers are the peer's to choose: any of them may wrap around.
+  const auto there = static_cast<std::int64_t>(nanoseconds() - pong.ping_sent());
+  const auto atPeer = static_cast<std::int64_t>(pong.sent() - pong.ping_received());
+  const auto between = static_cast<double>(there) - std::max(0.0, static_cast<double>(atPeer));
+  return std::max(0.0, between * 1e-9);
+}
+
 std::string pongMetadata(std::span<const std::byte> ping) {
   wire::Pong pong;
   pong.set_ping_received(nanoseconds());

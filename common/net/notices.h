@@ -14,6 +14,8 @@ namespace cleave {
 std::string pingMetadata();
 // Throw ProtocolError "bad-metadata".
 std::string pongMetadata(std::span<const std::byte> ping);
+// Seconds from our Ping to its Pong, less those between the two at the peer; at least 0.
+double roundTripOfPong(std::span<const std::byte> pong);
 std::string reasonFromBye(std::span<const std::byte> bye);
 
 std::string byeMetadata(const std::string& reason);

@@ -21,7 +21,6 @@ std::optional<LinkInfo> readLinkInfo(int socket) {
   link.deliveryRate = static_cast<double>(info.tcpi_delivery_rate);
   link.roundTripSeconds = info.tcpi_rtt * 1e-6;
   link.retransmits = info.tcpi_total_retrans;
-  link.senderLimited = info.tcpi_delivery_rate_app_limited != 0;
   return link;
 }
 

@@ -15,8 +15,6 @@ struct LinkInfo {
   double deliveryRate = 0;  // bytes a second
   double roundTripSeconds = 0;
   std::uint64_t retransmits = 0;  // segments, total
-  // deliveryRate is no more than a lower bound: the kernel had too little to send to measure it.
-  bool senderLimited = false;
 };
 
 // Nothing where the socket is not a TCP connection.

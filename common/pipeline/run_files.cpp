@@ -40,6 +40,23 @@ void append(std::vector<Cell>& cells, const LinkTotals& before, const LinkTotals
   cells.emplace_back(after.controlDown - before.controlDown);
 }
 
+const std::vector<std::string> kBoundColumns = {"rate_up",       "rate_down",  "latency_seconds",
+                                                "bound_seconds", "over_bound", "bottleneck"};
+
+void appendBound(std::vector<Cell>& cells, const StepRow& row) {
+  if (!row.costs) {
+    cells.resize(cells.size() + kBoundColumns.size());
+    return;
+  }
+  const StepBound bound = stepBound(*row.costs);
+  cells.emplace_back(row.costs->rateUp);
+  cells.emplace_back(row.costs->rateDown);
+  cells.emplace_back(row.costs->latency);
+  cells.emplace_back(bound.seconds);
+  cells.emplace_back(row.seconds.value_or(0) / bound.seconds);
+  cells.emplace_back(std::string(bottleneckName(bound.bottleneck)));
+}
+
 std::vector<std::string> join(std::vector<std::string> first,
                               const std::vector<std::string>& second) {
   first.insert(first.end(), second.begin(), second.end());
@@ -93,7 +110,8 @@ std::vector<std::string> RunFiles::stepColumns(const std::vector<std::string>& m
                                       "step",    "epoch",         "samples",      "micro_batches",
                                       "seconds", "learning_rate", "gradient_norm"};
   for (const auto& [kind, name] : kActionColumns) columns.emplace_back(name);
-  return join(join(std::move(columns), kTotalsColumns), metrics);
+  columns = join(std::move(columns), kTotalsColumns);
+  return join(join(std::move(columns), kBoundColumns), metrics);
 }
 
 std::vector<std::string> RunFiles::epochColumns(const std::vector<std::string>& metrics) {
@@ -150,6 +168,7 @@ void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
   const std::lock_guard lock(mutex_);
   append(cells, lastStep_, totals);
   lastStep_ = totals;
+  appendBound(cells, row);
   append(cells, row.metrics, metrics_.size());
   steps_->row(std::move(cells));
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/core/record.h"
+#include "common/pipeline/bound.h"
 #include "common/pipeline/engine.h"
 #include "common/pipeline/tensor_link.h"
 
@@ -32,6 +33,7 @@ struct StepRow {
   std::optional<double> gradientNorm;
   std::optional<double> seconds;
   ActionSeconds actions{};                     // 0: did not run here
+  std::optional<StepCosts> costs;              // client, train
   std::vector<std::optional<double>> metrics;  // as many as the run's metric names
 };
 

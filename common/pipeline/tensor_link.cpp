@@ -14,8 +14,7 @@
 namespace cleave {
 namespace {
 
-constexpr double kPeakWindow = 0.1;  // seconds
-constexpr int kBlobPriority = 100;   // after every tensor of a step
+constexpr int kBlobPriority = 100;  // after every tensor of a step
 constexpr std::string_view kBlobCodec = "none";
 
 bool isBlob(Flow flow) { return flow == Flow::weightsBody || flow == Flow::gradsBody; }
@@ -88,6 +87,7 @@ void TensorLink::send(Message message) {
       const double codecSeconds = totals_.encodeSeconds + totals_.decodeSeconds;
       done->codecSeconds = codecSeconds - std::exchange(codecSecondsReported_, codecSeconds);
     }
+    done->sendRate = connection_->sendRate();
     sendControl(FrameKind::bodyDone, toWire(*done));
   } else if (const auto* decision = std::get_if<StepDecision>(&message)) {
     sendControl(FrameKind::step, toWire(*decision));
@@ -605,23 +605,16 @@ void TensorLink::account(const TransferRecord& record) {
     } else {
       (up ? totals_.rawUp : totals_.rawDown) += record.rawBytes;
       (up ? totals_.wireUp : totals_.wireDown) += record.wireBytes;
+      LinkTotals::FlowTotals& flow = totals_.flows[static_cast<std::size_t>(record.key.flow)];
+      ++flow.tensors;
+      flow.wireBytes += record.wireBytes;
+      flow.encodeSeconds += record.encodeSeconds.value_or(0);
+      flow.decodeSeconds += record.decodeSeconds.value_or(0);
     }
     if (!record.sent) totals_.decodeSeconds += record.decodeSeconds.value_or(0);
-    addToPeak(up, record.wireBytes);
     ++totals_.transfers;
   }
   record_(record);
-}
-
-// Single transfers say little of the link: what waits in the kernel's buffer is read at the speed
-// of memory.
-void TensorLink::addToPeak(bool up, std::uint64_t bytes) {
-  const double seconds = std::chrono::duration<double>(now().time_since_epoch()).count();
-  const auto number = static_cast<std::int64_t>(seconds / kPeakWindow);
-  if (number != window_.number) window_ = {number, 0, 0};
-  (up ? window_.up : window_.down) += static_cast<double>(bytes);
-  totals_.peakUp = std::max(totals_.peakUp, window_.up / kPeakWindow);
-  totals_.peakDown = std::max(totals_.peakDown, window_.down / kPeakWindow);
 }
 
 LinkTotals TensorLink::totals() const {
@@ -631,6 +624,8 @@ LinkTotals TensorLink::totals() const {
   const bool client = options_.role == Role::client;
   totals.controlUp = client ? bytes.controlSent : bytes.controlReceived;
   totals.controlDown = client ? bytes.controlReceived : bytes.controlSent;
+  totals.peakUp = client ? connection_->peakSent() : connection_->peakReceived();
+  totals.peakDown = client ? connection_->peakReceived() : connection_->peakSent();
   return totals;
 }
 

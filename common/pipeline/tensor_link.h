@@ -56,7 +56,14 @@ struct LinkTotals {
   std::uint64_t blobUp = 0, blobDown = 0;  // weights/body and grads/body, on the wire
   std::uint64_t controlUp = 0, controlDown = 0;
   double encodeSeconds = 0, decodeSeconds = 0;  // on this side
-  double peakUp = 0, peakDown = 0;              // bytes a second in the busiest 100 ms
+  // Of the flow's tensors, from both sides, as transfers.csv has them.
+  struct FlowTotals {
+    std::uint64_t tensors = 0;
+    std::uint64_t wireBytes = 0;
+    double encodeSeconds = 0, decodeSeconds = 0;
+  };
+  std::array<FlowTotals, kTensorFlows> flows{};
+  double peakUp = 0, peakDown = 0;  // bytes a second in the busiest 100 ms
   std::uint64_t transfers = 0;
   std::uint64_t duplicates = 0;  // asked for again and no longer kept
 
@@ -185,7 +192,6 @@ class TensorLink : public EngineLink,
   void deliverTensor(Stream&& stream, Payload payload, double wireSeconds, double decodeSeconds);
   void acknowledge(const Stream& stream, double wireSeconds, double decodeSeconds);
   void account(const TransferRecord& record);
-  void addToPeak(bool up, std::uint64_t bytes);
 
   const TensorLinkOptions options_;
   const std::shared_ptr<Connection> connection_;
@@ -211,11 +217,6 @@ class TensorLink : public EngineLink,
 
   mutable std::mutex totalsMutex_;
   LinkTotals totals_;
-  struct Window {  // the current 100 ms
-    std::int64_t number = -1;
-    double up = 0, down = 0;  // bytes
-  };
-  Window window_;
   double codecSecondsReported_ = 0;
 };
 

@@ -67,6 +67,7 @@ std::string toWire(const BodyDone& done) {
   proto.set_backward_seconds(done.backwardSeconds);
   proto.set_codec_seconds(done.codecSeconds);
   proto.set_update_seconds(done.updateSeconds);
+  proto.set_send_rate(done.sendRate);
   return proto.SerializeAsString();
 }
 
@@ -82,6 +83,9 @@ BodyDone bodyDoneFromWire(std::span<const std::byte> metadata) {
   done.backwardSeconds = checkedSeconds(proto.backward_seconds());
   done.codecSeconds = checkedSeconds(proto.codec_seconds());
   done.updateSeconds = checkedSeconds(proto.update_seconds());
+  done.sendRate = proto.send_rate();
+  if (!(done.sendRate >= 0 && std::isfinite(done.sendRate)))
+    refuse("a rate is negative or not finite");
   return done;
 }
 

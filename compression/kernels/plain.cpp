@@ -302,9 +302,11 @@ void quantizeIfWide(const float* values, const BlockFormat& format, Range range,
   const int top = (1 << format.bits) - 1;
   if (!isWide(range, grid, top)) return;
   constexpr double kNoFractionDouble = 0x1p52;
+  // Without a step all values are at most min, which is as low as the header goes.
+  const double step = grid.step > 0 ? grid.step : 1;
   std::array<std::uint16_t, kMostSize> block;
   for (std::size_t j = 0; j < format.size; ++j) {
-    const double exact = (double{values[j]} - double{grid.min}) / double{grid.step};
+    const double exact = (double{values[j]} - double{grid.min}) / step;
     const double bounded = std::clamp(exact, 0.0, static_cast<double>(top));
     block[j] = static_cast<std::uint16_t>((bounded + kNoFractionDouble) - kNoFractionDouble);
   }
