@@ -19,7 +19,6 @@ import time
 from head import busy_seconds
 
 WAIT = {"F2": 2, "B2": 4}  # ms a micro-batch
-BATCH_RAW_BYTES = 118816768  # a direction: 64 samples of [32, 112, 112] and of [1280, 7, 7]
 COMPUTE = ["HeadForward", "TailStep", "HeadBackward", "Update"]
 
 
@@ -56,6 +55,17 @@ class ShapedLink:
 
 def run(arguments):
     subprocess.run(arguments, check=True)
+
+
+def machine():
+    with open("/proc/cpuinfo") as file:
+        fields = dict(line.split(":", 1) for line in file.read().split("\n\n")[0].splitlines() if ":" in line)
+    values = {key.strip(): value.strip() for key, value in fields.items()}
+    with open("/proc/sys/net/ipv4/tcp_congestion_control") as file:
+        congestion = file.read().strip()
+    return {"processor": values.get("model name", os.uname().machine), "family": values.get("cpu family"),
+            "model": values.get("model"), "cores": len(os.sched_getaffinity(0)), "kernel": os.uname().release,
+            "congestion": congestion}
 
 
 @contextlib.contextmanager
@@ -155,21 +165,22 @@ def main():
         links = []
         if options.link != "shaped":
             links.append((Loopback(), "sort:q=6,s=2", 1.05))
-        if options.link != "loopback" and os.geteuid() == 0:
-            links.append((ShapedLink(1000, stack), "block:bits=8", 1.0))
-        elif options.link != "loopback":
-            print("1 Gbit/s: skipped, since network namespaces and tc take root")
+        if options.link != "loopback":
+            try:
+                links.append((ShapedLink(1000, stack), "block:bits=8", 1.0))
+            except (OSError, subprocess.CalledProcessError) as error:
+                print(f"1 Gbit/s: skipped, since it takes root, unshare, nsenter, ip and tc: {error}")
         for link, codec, most in links:
             steps = measure(options, link, ["none", codec])
             results.append((link, steps, compare(steps, codec, most)))
     own_after, everyone_after = busy_seconds()
     others = (everyone_after - everyone - (own_after - own)) / (time.monotonic() - started) / cores
 
-    with open("/proc/sys/net/ipv4/tcp_congestion_control") as file:
-        congestion = file.read().strip()
+    here = machine()
     print(f"MobileNetV2, batch 64, 8 micro-batches, server waits {WAIT['F2']} + {WAIT['B2']} ms each; {options.pairs} pairs of "
           f"turns of {options.steps} steps;\nclient with {options.threads} thread(s) on {cores} cores, which the server shares and "
-          f"of which others took {100 * others:.0f} %; TCP {congestion}")
+          f"of which others took {100 * others:.0f} %\n"
+          f"{here['processor']}, family {here['family']}, model {here['model']}; Linux {here['kernel']}; TCP {here['congestion']}")
     print(f"\n{'link':<20}{'codec':<16}{'step, ms':>9}{'none, ms':>9}{'ratio':>8}{'95 % limits':>18}{'at most':>8}{'reached':>9}")
     for link, _, result in results:
         print_comparison(link, result)
@@ -178,7 +189,7 @@ def main():
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"results": [{"link": link.name, **result, "steps": steps} for link, steps, result in results],
-                       "threads": options.threads, "cores": cores, "others": others, "congestion": congestion}, file, indent=2)
+                       "threads": options.threads, "others": others, "machine": here}, file, indent=2)
 
 
 if __name__ == "__main__":

@@ -182,6 +182,11 @@ int main(int argc, char** argv) {
   cleave::prepareProcess(argv);
   CLI::App app{"Steps through several sessions in turn, and prints what each step took",
                "bench_step"};
+  app.footer(
+      "Example, where nothing computes:\n  bench_step --config tests/bench/mobilenet_v2.yaml "
+      "--server 127.0.0.1:4800 --folder /tmp/steps\n    --set 'wait={F1: 6, T3: 1, B1: 11, F2: 2, "
+      "B2: 4}' --set codec=block:bits=4\n    --variant train.schedule=priority --variant "
+      "train.schedule=gpipe");
   cleave::Options options;
   cleave::addCommonOptions(app, options.common, true);
   app.add_option("--server", options.server, "HOST:PORT")->required();
