@@ -40,8 +40,10 @@ class ShapedLink:
         self.server, self.client = (["nsenter", "--net", f"--target={holder.pid}"] for holder in holders)
         own = os.readlink("/proc/self/ns/net")
         for holder in holders:
-            while os.readlink(f"/proc/{holder.pid}/ns/net") == own and holder.poll() is None:
+            while holder.poll() is None and os.readlink(f"/proc/{holder.pid}/ns/net") == own:
                 time.sleep(0.01)
+            if holder.poll() is not None:
+                raise OSError("no network namespace can be made here")
         ends = [("cleave0", self.server, self.address), ("cleave1", self.client, "10.0.0.2")]
         run(self.server + ["ip", "link", "add", "name", "cleave0", "type", "veth",
                            "peer", "name", "cleave1", "netns", str(holders[1].pid)])
@@ -173,6 +175,8 @@ def main():
         for link, codec, most in links:
             steps = measure(options, link, ["none", codec])
             results.append((link, steps, compare(steps, codec, most)))
+    if not results:
+        return
     own_after, everyone_after = busy_seconds()
     others = (everyone_after - everyone - (own_after - own)) / (time.monotonic() - started) / cores
 
