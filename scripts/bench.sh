@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|codecs|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|codecs|codec-step|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority) against the same model whole in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -15,6 +15,11 @@ usage: scripts/bench.sh split|head|codecs|accuracy [OPTION…]
            plain LibTorch operations
            [SPEC…] (beside the table's examples), --seconds S a figure (0.5), --rounds N (3) and --plain-only for the
            second part, --json FILE
+  codec-step
+           a step of MobileNetV2 with a codec beside one with none, the server waiting instead of computing: over loopback,
+           and at 1 Gbit/s between network namespaces, which takes root
+           --pairs N (20), --steps N a turn (3), --threads N of the client (half of the cores), --link loopback|shaped,
+           --set KEY=VALUE, --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
            --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE
   --help   this text
@@ -27,6 +32,7 @@ case "${1:-}" in
   split) targets=(cleave-client cleave-server bench_whole) ;;
   head) targets=(bench_head) ;;
   codecs) targets=(bench_codecs bench_codecs_torch) ;;
+  codec-step) targets=(cleave-server bench_step) ;;
   accuracy) targets=(cleave-client cleave-server) ;;
   -h|--help) usage; exit 0 ;;
   *) echo "bench.sh: '${1:-}' is not a benchmark" >&2; usage >&2; exit 2 ;;
@@ -36,4 +42,4 @@ shift
 ./scripts/setup.sh
 cmake --preset release -DBUILD_TESTING=ON >/dev/null
 cmake --build --preset release --target "${targets[@]}"
-exec python3 "tests/bench/$benchmark.py" "$@"
+exec python3 "tests/bench/${benchmark//-/_}.py" "$@"

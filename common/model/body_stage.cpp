@@ -37,6 +37,9 @@ struct BodyStage::State {
   TensorSpec spec(Flow flow, const MicroBatch& at) const {
     return flowSpec(blocks, options.cuts, flow, sizeOf(at));
   }
+  Payload waitInstead(double milliseconds, Flow flow, const MicroBatch& at) {
+    return placeholders.wait(milliseconds, flow, at, spec(flow, at));
+  }
 
   StageOptions options;
   StageWait wait;
@@ -54,7 +57,7 @@ BodyStage::~BodyStage() = default;
 
 Payload BodyStage::forward(const MicroBatch& at, Payload activation0) {
   if (state_->wait.f2) {
-    return state_->placeholders.wait(*state_->wait.f2, state_->spec(Flow::activation1, at));
+    return state_->waitInstead(*state_->wait.f2, Flow::activation1, at);
   }
   const at::Tensor input =
       enteringTensor(std::move(activation0), state_->spec(Flow::activation0, at), state_->device);
@@ -74,7 +77,7 @@ Payload BodyStage::forward(const MicroBatch& at, Payload activation0) {
 Payload BodyStage::backward(const MicroBatch& at, Payload gradient1) {
   if (state_->wait.b2) {
     state_->saved.erase(at.i);
-    return state_->placeholders.wait(*state_->wait.b2, state_->spec(Flow::gradient0, at));
+    return state_->waitInstead(*state_->wait.b2, Flow::gradient0, at);
   }
   const auto node = state_->saved.extract(at.i);
   if (node.empty()) {

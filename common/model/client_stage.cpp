@@ -33,6 +33,9 @@ struct ClientStage::State {
   TensorSpec spec(Flow flow, const MicroBatch& at) const {
     return flowSpec(blocks, options.cuts, flow, sizeOf(at));
   }
+  Payload waitInstead(double milliseconds, Flow flow, const MicroBatch& at) {
+    return placeholders.wait(milliseconds, flow, at, spec(flow, at));
+  }
   BlockContext context(const MicroBatch& at) const { return {options.seed, at}; }
 
   StageOptions options;
@@ -58,7 +61,7 @@ void ClientStage::beginBatch(TensorView inputs, std::span<const std::int64_t> la
 
 Payload ClientStage::headForward(const MicroBatch& at) {
   if (state_->wait.f1) {
-    return state_->placeholders.wait(*state_->wait.f1, state_->spec(Flow::activation0, at));
+    return state_->waitInstead(*state_->wait.f1, Flow::activation0, at);
   }
   const at::Tensor input = state_->batch.inputs(at);
   if (at.phase != Phase::train) {
@@ -77,7 +80,7 @@ Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
   if (state_->wait.t3) {
     state_->batch.countOnly(at);
     if (training) {
-      return state_->placeholders.wait(*state_->wait.t3, state_->spec(Flow::gradient1, at));
+      return state_->waitInstead(*state_->wait.t3, Flow::gradient1, at);
     }
     waitFor(*state_->wait.t3);
     return {};

@@ -144,13 +144,20 @@ void LabeledBatch::setLoss(const MicroBatch& at, float loss) {
   metrics_.sums["loss"] += double{loss} * at.samples;
 }
 
-Payload Placeholders::wait(double milliseconds, const TensorSpec& spec) {
+Payload Placeholders::wait(double milliseconds, Flow flow, const MicroBatch& at,
+                           const TensorSpec& spec) {
   const Clock::time_point end = deadline(milliseconds);
-  at::Tensor& tensor = tensors_[spec.shape];
+  at::Tensor& tensor = tensors_[{flow, at.i, spec.shape}];
   if (!tensor.defined()) {
     tensor = canonical(at::empty(spec.shape), spec.order);
-    fillUniform(randomKey(0, "placeholder"),
-                {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())});
+    fillNormal(randomKey(0, flowName(flow), {at.i}),
+               {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())});
+    if (flow == Flow::activation0 || flow == Flow::activation1) {
+      tensor.clamp_(0, 6);
+    } else {
+      constexpr double kGradientRms = 1e-5;
+      tensor.mul_(kGradientRms);
+    }
   }
   std::this_thread::sleep_until(end);
   return toPayload(tensor, spec.order);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "common/model/compute_device.h"
@@ -60,14 +61,16 @@ class LabeledBatch {
   std::vector<float> losses_;
 };
 
-// What actions that wait hand on: tensors made once, whose values mean nothing.
+// What actions that wait hand on: tensors made once, one a micro-batch, as computed ones lie apart
+// in memory too. Their values mean nothing, but are distributed as codecs and optimizers expect:
+// activations as after ReLU6, half of them zeros; gradients small.
 class Placeholders {
  public:
-  // Returns `milliseconds` after it was called.
-  Payload wait(double milliseconds, const TensorSpec& spec);
+  // Returns `milliseconds` after it was called; the first time in a micro-batch, later.
+  Payload wait(double milliseconds, Flow flow, const MicroBatch& at, const TensorSpec& spec);
 
  private:
-  std::map<std::vector<std::int64_t>, at::Tensor> tensors_;
+  std::map<std::tuple<Flow, std::uint32_t, std::vector<std::int64_t>>, at::Tensor> tensors_;
 };
 // The same without a tensor.
 void waitFor(double milliseconds);

@@ -1,0 +1,201 @@
+// bench_step: runs one batch over and over through several sessions with a server, in turn, and
+// prints what each step took, a line of JSON each. Each session is a variant: the configuration
+// with one value replaced, such as its codec or its schedule. What waits instead of computing
+// stands in the configuration too (`wait`, README): the body alone, or all.
+//
+// One process holds all sessions, so that what is compared is measured within the same seconds. A
+// session that is not its turn does nothing: its server has no message to work on.
+
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/data/loader.h"
+#include "client/prepare.h"
+#include "client/session.h"
+#include "client/trainer.h"
+#include "common/core/clock.h"
+#include "common/core/environment.h"
+#include "common/core/log.h"
+#include "daemon/action_tables.h"
+#include "daemon/device.h"
+#include "daemon/program.h"
+#include "daemon/torch_errors.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  CommonOptions common;
+  std::string server;
+  std::vector<std::string> variants;
+  std::string folder;
+  int rounds = 20;
+  int warmUp = 1;
+  int steps = 3;
+};
+
+// Of this process, in all its threads.
+double processorSeconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+PreparedRun resolveVariant(const Options& options, const std::string& variant) {
+  RunOptions run;
+  run.common = options.common;
+  run.common.overrides.push_back(variant);
+  run.server = options.server;
+  return resolveRun(run, false, false);
+}
+
+Batch firstBatch(const PreparedRun& run) {
+  Loader::Options options;
+  options.batch = run.settings.batch;
+  Loader loader(run.data.train, std::make_shared<BufferPool>(), options);
+  return *loader.next();
+}
+
+class Variant {
+ public:
+  Variant(const Options& options, std::size_t number, Recorder& recorder)
+      : name_(options.variants[number]),
+        run_(resolveVariant(options, name_)),
+        batch_(firstBatch(run_)),
+        device_(openDevice(run_.settings.device)),
+        session_(device_) {
+    setComputeThreads(run_.threads);
+    withTorchErrors([&] {
+      stage_ = std::make_unique<ClientStage>(run_.plan.stage, run_.settings.wait, device_);
+    });
+    const wire::HelloOk ok = session_.connect(run_.server, run_.hello, run_.settings.retrySeconds);
+    serverThreads_ = ok.threads();
+    const std::string folder = options.folder + "/" + std::to_string(number);
+    std::filesystem::create_directories(folder);
+    const auto files = std::make_shared<RunFiles>(
+        recorder, folder, RunIdentity{run_.hello.run_id(), ok.session()}, metricNames());
+    session_.start(
+        run_.plan, run_.settings.errorEvery,
+        clientActions(*stage_, run_.threads, [this](const BodyDone& done) { return decide(done); }),
+        false, files);
+    sendInitialWeights(run_, *stage_, session_);
+  }
+  ~Variant() { session_.close("done"); }
+  Variant(const Variant&) = delete;
+  Variant& operator=(const Variant&) = delete;
+
+  Json describe() const {
+    return {{"variant", name_},
+            {"model", run_.settings.model},
+            {"batch", batch_.samples()},
+            {"micro_batches", run_.plan.microBatches},
+            {"schedule", run_.plan.schedule->name},
+            {"in_flight", run_.plan.inFlight},
+            {"threads", run_.threads},
+            {"server_threads", serverThreads_}};
+  }
+
+  // What one step took; bytes are those on the wire, seconds of codecs those of this side unless
+  // they are said to be the server's.
+  Json step() {
+    const LinkTotals before = session_.totals();
+    const double processorBefore = processorSeconds();
+    const SteadyTime start = now();
+    stage_->beginBatch(viewOf(batch_, *run_.data.train), batch_.labels);
+    session_.runBatch({Phase::train, ++steps_, 0,
+                       microBatchCount(batch_.samples(), run_.plan.microBatches),
+                       batch_.samples()});
+    Json row = {{"variant", name_}, {"step", steps_}, {"seconds", secondsSince(start)}};
+    row["processor_seconds"] = processorSeconds() - processorBefore;
+    const Engine& engine = session_.engine();
+    for (const ActionKind kind : {ActionKind::headForward, ActionKind::tailStep,
+                                  ActionKind::headBackward, ActionKind::update}) {
+      row[std::string(actionName(kind))] = engine.seconds()[static_cast<std::size_t>(kind)];
+    }
+    row["BodyForward"] = engine.bodyDone()->forwardSeconds;
+    row["BodyBackward"] = engine.bodyDone()->backwardSeconds;
+    row["server_codec"] = engine.bodyDone()->codecSeconds;
+    const LinkTotals after = session_.totals();
+    row["encode"] = after.encodeSeconds - before.encodeSeconds;
+    row["decode"] = after.decodeSeconds - before.decodeSeconds;
+    row["bytes_up"] = after.up() - before.up();
+    row["bytes_down"] = after.down() - before.down();
+    return row;
+  }
+
+ private:
+  StepDecision decide(const BodyDone& done) {
+    const double norm =
+        gradientNorm(done.step, stage_->headReport(), done.report, stage_->tailReport());
+    return decideStep(done.step, run_.settings.learningRate.peak, norm, run_.settings.clipNorm);
+  }
+
+  const std::string name_;
+  const PreparedRun run_;
+  const Batch batch_;
+  ComputeDevice& device_;
+  std::unique_ptr<ClientStage> stage_;
+  ClientSession session_;
+  std::uint32_t serverThreads_ = 0;
+  std::uint64_t steps_ = 0;
+};
+
+int run(const Options& options) {
+  startLog("bench_step", options.common.logLevel);
+  Recorder recorder;
+  std::vector<std::unique_ptr<Variant>> variants;
+  for (std::size_t number = 0; number < options.variants.size(); ++number) {
+    variants.push_back(std::make_unique<Variant>(options, number, recorder));
+    std::cout << variants.back()->describe().dump() << std::endl;
+  }
+  for (int round = 0; round < options.rounds; ++round) {
+    for (std::size_t turn = 0; turn < variants.size(); ++turn) {
+      // Forwards and backwards, so that a drift of the machine favours none of two.
+      const std::size_t number = round % 2 == 0 ? turn : variants.size() - 1 - turn;
+      for (int step = -options.warmUp; step < options.steps; ++step) {
+        Json row = {{"round", round}, {"warm_up", step < 0}};
+        row.update(variants[number]->step());
+        std::cout << row.dump() << std::endl;
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cleave
+
+int main(int argc, char** argv) {
+  cleave::prepareProcess(argv);
+  CLI::App app{"Steps through several sessions in turn, and prints what each step took",
+               "bench_step"};
+  app.footer(
+      "Example, where nothing computes:\n  bench_step --config tests/bench/mobilenet_v2.yaml "
+      "--server 127.0.0.1:4800 --folder /tmp/steps\n    --set 'wait={F1: 6, T3: 1, B1: 11, F2: 2, "
+      "B2: 4}' --set codec=block:bits=4\n    --variant train.schedule=priority --variant "
+      "train.schedule=gpipe");
+  cleave::Options options;
+  cleave::addCommonOptions(app, options.common, true);
+  app.add_option("--server", options.server, "HOST:PORT")->required();
+  app.add_option("--variant", options.variants, "What a session differs in, as --set takes it")
+      ->required()
+      ->allow_extra_args(false);
+  app.add_option("--folder", options.folder, "Where the sessions leave their records")->required();
+  app.add_option("--rounds", options.rounds, "Turns of each session (20)");
+  app.add_option("--warm-up", options.warmUp, "Steps at the start of each turn (1)");
+  app.add_option("--steps", options.steps, "Steps after them (3)");
+  return cleave::runProgram(app, argc, argv, [&] { return cleave::run(options); });
+}
