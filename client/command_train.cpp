@@ -51,7 +51,7 @@ nlohmann::json summarise(const PreparedRun& run, const TrainResult& result,
   summary["mean_down_bytes_per_second"] = static_cast<double>(totals.down()) / seconds;
   summary["peak_up_bytes_per_second"] = totals.peakUp;
   summary["peak_down_bytes_per_second"] = totals.peakDown;
-  if (result.costs) {
+  if (result.costs && result.costs->hasRates()) {
     const StepBound bound = stepBound(*result.costs);
     summary["bound"] = {{"seconds_a_step", bound.seconds},
                         {"over_bound", result.overBound},

@@ -30,6 +30,18 @@ int trainCommand(const RunOptions& options);
 int dryRunCommand(const RunOptions& options);
 int verifyCommand(const VerifyOptions& options);
 
+struct SimulateOptions {
+  RunOptions run;
+  std::string rate, upRate, downRate;  // with units
+  std::string latency;
+  std::vector<std::uint32_t> microBatches;
+  std::uint32_t steps = 4;
+  std::string times, writeTimes;  // files; empty: none
+  bool timeline = false;
+};
+// Adds `simulate`. Where it is given it sets `command`, which reads `options`.
+void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<int()>& command);
+
 // Of the commands `codec list`, `codec run` and `codec compare`.
 struct CodecOptions {
   std::vector<std::string> specs;

@@ -63,6 +63,9 @@ int run(int argc, char** argv) {
     list->callback([&, row] { command = [&, row] { return listCommand(row, listAsJson); }; });
   }
 
+  SimulateOptions simulate;
+  addSimulateCommand(app, simulate, command);
+
   CodecOptions codec;
   addCodecCommands(app, codec, command);
 

@@ -191,6 +191,7 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
     row.actions[static_cast<std::size_t>(ActionKind::bodyBackward)] =
         engine.bodyDone()->backwardSeconds;
     row.costs = meter_.measure(at, row.actions, totals, session_.linkSpeed());
+    if (row.costs && !row.costs->hasRates()) row.costs.reset();
     if (row.costs) {
       boundSeconds_ += stepBound(*row.costs).seconds;
       overallSeconds_ += seconds;

@@ -18,10 +18,11 @@ struct StepCosts {
   std::array<double, kScheduledKinds> seconds{};  // by ActionKind
   std::array<double, kTensorFlows> bytes{};       // on the wire, by Flow
   std::array<double, kTensorFlows> encodeSeconds{}, decodeSeconds{};
-  double rateUp = 0, rateDown = 0;  // bytes a second, above 0
+  double rateUp = 0, rateDown = 0;  // bytes a second; a bound needs both
   double latency = 0;               // seconds, one way
   double updateSeconds = 0;         // the client's, once a step
 
+  bool hasRates() const { return rateUp > 0 && rateDown > 0; }
   double of(ActionKind kind) const { return seconds[static_cast<std::size_t>(kind)]; }
   double wireSeconds(Flow flow) const;
   // From handing a tensor to the link to having it on the other side, but for the latency.
@@ -49,7 +50,7 @@ struct StepBound {
 // Each resource (client, server, the link's two directions, each side's codecs) works through its
 // share of all micro-batches, from when the first can reach it until the last is through with what
 // comes after; and one micro-batch has its path to go. The greatest of these is the bound:
-// docs/DESIGN.md has the formulas.
+// docs/DESIGN.md has the formulas. Requires hasRates().
 StepBound stepBound(const StepCosts& costs);
 
 }  // namespace cleave

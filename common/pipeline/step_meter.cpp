@@ -12,7 +12,7 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
   costs.latency = link.roundTripSeconds / 2;
   costs.rateUp = link.rateUp;
   costs.rateDown = link.rateDown;
-  bool known = link.rateUp > 0 && link.rateDown > 0;
+  bool known = true;
   for (std::size_t f = 0; f < kTensorFlows; ++f) {
     // Transfers are recorded a little later: a step may see those of the one before, or none.
     const LinkTotals::FlowTotals& before = before_.flows[f];

@@ -18,8 +18,8 @@ struct LinkSpeed {
 
 class StepMeter {
  public:
-  // After a training step; `actions` with the body's. Nothing where the link's rates, or a flow's
-  // bytes, are not known yet.
+  // After a training step; `actions` with the body's. Nothing where the bytes of a flow are not
+  // known yet. Where a rate is not, it is 0.
   std::optional<StepCosts> measure(const MicroBatch& at, const ActionSeconds& actions,
                                    const LinkTotals& totals, const LinkSpeed& link);
   // After an evaluation's batch.

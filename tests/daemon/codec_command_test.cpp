@@ -18,17 +18,14 @@ using Catch::Matchers::Contains;
 constexpr int kFailed = 1;
 constexpr int kWrongUse = 2;
 
-Ended ask(Arguments arguments) {
-  arguments.insert(arguments.begin(), {clientProgram(), "codec"});
-  return finish(Process::start(arguments));
+Ended askCodec(Arguments arguments) {
+  arguments.insert(arguments.begin(), "codec");
+  return ask(arguments);
 }
 
-nlohmann::json askJson(Arguments arguments) {
-  arguments.emplace_back("--json");
-  const Ended ended = ask(arguments);
-  INFO(ended.errors);
-  REQUIRE(ended.code == 0);
-  return nlohmann::json::parse(ended.output);
+nlohmann::json codecJson(Arguments arguments) {
+  arguments.insert(arguments.begin(), "codec");
+  return askJson(arguments);
 }
 
 // A safetensors file whose data starts at no round offset: floats of each width, integers, and
@@ -64,8 +61,8 @@ std::string writeTensors(const TemporaryFolder& folder, float value = 0.5f) {
 }
 
 TEST_CASE("the list has each codec's parameters and ratio") {
-  const nlohmann::json listed = askJson({"list"}).at("codecs");
-  const Ended shown = ask({"list"});
+  const nlohmann::json listed = codecJson({"list"}).at("codecs");
+  const Ended shown = askCodec({"list"});
   CHECK(shown.code == 0);
   bool seesBlock = false;
   for (const nlohmann::json& item : listed) {
@@ -89,7 +86,7 @@ TEST_CASE("run writes the decoded file, and says what was lost") {
   const TemporaryFolder folder;
   const std::string input = writeTensors(folder);
   const std::string exact = folder.path("exact.safetensors");
-  const nlohmann::json none = askJson({"run", "none", "--input", input, "--output", exact});
+  const nlohmann::json none = codecJson({"run", "none", "--input", input, "--output", exact});
   CHECK(readFile(exact) == readFile(input));
   CHECK(none.at("total").at("exact") == true);
   CHECK(none.at("total").at("snr_db").is_null());
@@ -97,7 +94,7 @@ TEST_CASE("run writes the decoded file, and says what was lost") {
 
   const std::string output = folder.path("out.safetensors");
   const nlohmann::json block =
-      askJson({"run", "block:bits=8", "--input", input, "--output", output});
+      codecJson({"run", "block:bits=8", "--input", input, "--output", output});
   CHECK_THAT(block.at("codec").get<std::string>(), Contains("block:bits=8"));
   CHECK(block.at("output") == output);
   REQUIRE(block.at("tensors").size() == 4);
@@ -130,7 +127,7 @@ TEST_CASE("run writes the decoded file, and says what was lost") {
   CHECK(after != before);
 
   const Ended shown =
-      ask({"run", "fp16", "--input", input, "--output", folder.path("shown.safetensors")});
+      askCodec({"run", "fp16", "--input", input, "--output", folder.path("shown.safetensors")});
   CHECK(shown.code == 0);
   CHECK_THAT(shown.output, Contains("conv.weight") && Contains("copied as it is") &&
                                Contains("\ntotal ") && Contains("SNR dB"));
@@ -139,7 +136,7 @@ TEST_CASE("run writes the decoded file, and says what was lost") {
 TEST_CASE("compare prints a row a codec, aligned") {
   const TemporaryFolder folder;
   const std::string input = writeTensors(folder);
-  const Ended shown = ask(
+  const Ended shown = askCodec(
       {"compare", "--input", input, "none", "block:bits=8", "uniform:bits=4", "topk:ratio=0.1"});
   INFO(shown.output << shown.errors);
   CHECK(shown.code == 0);
@@ -156,7 +153,7 @@ TEST_CASE("compare prints a row a codec, aligned") {
   CHECK(rows == 5);
 
   const nlohmann::json codecs =
-      askJson({"compare", "none", "block:bits=8", "block:bits=2", "--input", input}).at("codecs");
+      codecJson({"compare", "none", "block:bits=8", "block:bits=2", "--input", input}).at("codecs");
   REQUIRE(codecs.size() == 3);
   CHECK(codecs.at(0).at("exact") == true);
   CHECK(codecs.at(1).at("snr_db").get<double>() > 30);
@@ -168,13 +165,13 @@ TEST_CASE("a tensor that a codec cannot carry is named") {
   const TemporaryFolder folder;
   const std::string input = writeTensors(folder, std::numeric_limits<float>::infinity());
   const std::string output = folder.path("out.safetensors");
-  const Ended run = ask({"run", "block:bits=8", "--input", input, "--output", output});
+  const Ended run = askCodec({"run", "block:bits=8", "--input", input, "--output", output});
   CHECK(run.code == kFailed);
   CHECK_THAT(run.errors, Contains("in.safetensors: tensor \"conv.weight\" holds NaN or infinity") &&
                              Contains("to mend it: none, fp16 and bf16"));
   CHECK_FALSE(std::filesystem::exists(output));
 
-  const Ended compared = ask({"compare", "--input", input, "block:bits=8", "bf16", "--json"});
+  const Ended compared = askCodec({"compare", "--input", input, "block:bits=8", "bf16", "--json"});
   CHECK(compared.code == kFailed);
   CHECK_THAT(compared.errors, Contains("conv.weight"));
   const nlohmann::json codecs = nlohmann::json::parse(compared.output).at("codecs");
@@ -183,7 +180,7 @@ TEST_CASE("a tensor that a codec cannot carry is named") {
 }
 
 void checkMistake(const Arguments& arguments, const std::vector<std::string>& texts) {
-  const Ended ended = ask(arguments);
+  const Ended ended = askCodec(arguments);
   INFO(ended.errors);
   CHECK(ended.code == kWrongUse);
   CHECK(ended.output.empty());
@@ -222,17 +219,17 @@ TEST_CASE("an output that exists is replaced only where that is asked for") {
   CHECK(readFile(output) == "precious");
   Arguments overwrite = run;
   overwrite.emplace_back("--overwrite");
-  CHECK(ask(overwrite).code == 0);
+  CHECK(askCodec(overwrite).code == 0);
   CHECK(readFile(output) == readFile(input));
 }
 
 TEST_CASE("every help of codec has an example") {
   for (const char* command : {"list", "run", "compare"}) {
-    const Ended help = ask({command, "--help"});
+    const Ended help = askCodec({command, "--help"});
     CHECK(help.code == 0);
     CHECK_THAT(help.output, Contains(std::string("Example:\n  cleave-client codec ") + command));
   }
-  CHECK_THAT(ask({"run", "--help"}).output, Contains("never channels-last"));
+  CHECK_THAT(askCodec({"run", "--help"}).output, Contains("never channels-last"));
 }
 
 }  // namespace

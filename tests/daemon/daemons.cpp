@@ -106,6 +106,19 @@ Ended runClient(const std::string& command, const std::string& runFolder, const 
   return finish(startClient(command, runFolder, more));
 }
 
+Ended ask(Arguments arguments) {
+  arguments.insert(arguments.begin(), clientProgram());
+  return finish(Process::start(arguments));
+}
+
+nlohmann::json askJson(Arguments arguments) {
+  arguments.emplace_back("--json");
+  const Ended ended = ask(arguments);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  return nlohmann::json::parse(ended.output);
+}
+
 Process startSlowClient(const std::string& runFolder, const std::string& server,
                         const Arguments& more, const Arguments& within) {
   return startClient("train", runFolder,

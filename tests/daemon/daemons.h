@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,10 @@ struct Ended {
 // Waits for the end of it. Fails the test where it does not come.
 Ended finish(const Process& process);
 Ended runClient(const std::string& command, const std::string& runFolder, const Arguments& more);
+// cleave-client with these arguments.
+Ended ask(Arguments arguments);
+// The same with --json. Fails the test unless it ends with 0.
+nlohmann::json askJson(Arguments arguments);
 // `train` for so long that it can be met in the middle: each micro-batch waits.
 Process startSlowClient(const std::string& runFolder, const std::string& server,
                         const Arguments& more = {}, const Arguments& within = {});

@@ -13,19 +13,6 @@ using Catch::Matchers::Contains;
 
 constexpr std::size_t kMostColumns = 100;
 
-Ended ask(Arguments arguments) {
-  arguments.insert(arguments.begin(), clientProgram());
-  return finish(Process::start(arguments));
-}
-
-nlohmann::json askJson(Arguments arguments) {
-  arguments.emplace_back("--json");
-  const Ended ended = ask(arguments);
-  INFO(ended.errors);
-  REQUIRE(ended.code == 0);
-  return nlohmann::json::parse(ended.output);
-}
-
 void checkFitsTerminal(const std::string& output) {
   std::istringstream lines(output);
   for (std::string line; std::getline(lines, line);) {

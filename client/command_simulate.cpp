@@ -1,0 +1,432 @@
+// cleave-client simulate: how long a step would take on a given link, by each schedule, from times
+// that are measured here and at the server, or read from a file.
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "client/commands.h"
+#include "client/prepare.h"
+#include "client/trainer.h"
+#include "common/core/log.h"
+#include "common/core/units.h"
+#include "common/pipeline/simulator.h"
+#include "daemon/action_tables.h"
+#include "daemon/torch_errors.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::pair<ActionKind, const char*> kKindKeys[] = {
+    {ActionKind::headForward, "head_forward_seconds"},
+    {ActionKind::tailStep, "tail_step_seconds"},
+    {ActionKind::headBackward, "head_backward_seconds"},
+    {ActionKind::bodyForward, "body_forward_seconds"},
+    {ActionKind::bodyBackward, "body_backward_seconds"},
+};
+
+// What was measured with one number of micro-batches.
+struct Measurement {
+  StepCosts costs;  // without rates and latency
+  std::uint32_t batch = 0;
+};
+
+// ---- Measuring ----
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = std::filesystem::temp_directory_path() / "cleave-simulate-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) {
+      throw RunError("cannot-write", "cannot make the folder " + name,
+                     "set TMPDIR to a folder that can be written to");
+    }
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Trains a few steps through the server, as `train` would.
+Measurement measure(const SimulateOptions& options, std::uint32_t microBatches) {
+  const TemporaryFolder folder;
+  RunOptions runOptions = options.run;
+  runOptions.runDir = folder.path() + "/run";
+  std::vector<std::string>& overrides = runOptions.common.overrides;
+  if (microBatches > 0) overrides.push_back("train.micro_batches=" + std::to_string(microBatches));
+  overrides.push_back("train.max_steps=" + std::to_string(options.steps + 1));
+  overrides.emplace_back("train.in_flight=0");
+  overrides.emplace_back("eval.every=0");
+  PreparedRun run = prepareRun(runOptions, false, false);
+  run.settings.epochs = options.steps + 1;
+  setComputeThreads(run.threads);
+  ClientStage stage =
+      withTorchErrors([&] { return ClientStage(run.plan.stage, run.settings.wait, *run.device); });
+  Recorder recorder;
+  ClientSession session(*run.device);
+  const wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
+  const auto files = std::make_shared<RunFiles>(
+      recorder, run.folder, RunIdentity{run.hello.run_id(), ok.session()}, metricNames());
+  std::ostream nowhere(nullptr);
+  Progress progress(nowhere, false, options.steps + 1);
+  Trainer trainer(run.settings, run.data, stage, session, *files, progress);
+  session.start(
+      run.plan, 0,
+      clientActions(stage, run.threads, [&](const BodyDone& done) { return trainer.decide(done); }),
+      false, files);
+  TrainResult result;
+  try {
+    sendInitialWeights(run, stage, session);
+    result = trainer.run();
+    session.close("done");
+  } catch (...) {
+    session.close("failed");
+    throw;
+  }
+  if (!result.costs) {
+    throw RunError("not-measured", "no step could be measured: the data makes too few batches",
+                   "give more samples, or a smaller train.batch");
+  }
+  return {*result.costs, run.settings.batch};
+}
+
+// ---- The file of times ----
+
+Json toJson(const Measurement& measurement) {
+  const StepCosts& costs = measurement.costs;
+  Json json = {{"batch", measurement.batch}, {"micro_batches", costs.microBatches}};
+  for (const auto& [kind, key] : kKindKeys) json[key] = costs.of(kind);
+  json["update_seconds"] = costs.updateSeconds;
+  for (const Flow flow : kStepFlows) {
+    const auto f = static_cast<std::size_t>(flow);
+    json["flows"][std::string(flowName(flow))] = {{"bytes", costs.bytes[f]},
+                                                  {"encode_seconds", costs.encodeSeconds[f]},
+                                                  {"decode_seconds", costs.decodeSeconds[f]}};
+  }
+  return json;
+}
+
+Measurement fromJson(const Json& json) {
+  const auto number = [](const Json& object, const std::string& key) {
+    const double value = object.at(key).get<double>();
+    if (!(value >= 0 && std::isfinite(value))) throw std::out_of_range(key + " is below 0");
+    return value;
+  };
+  Measurement measurement;
+  measurement.batch = json.at("batch").get<std::uint32_t>();
+  StepCosts& costs = measurement.costs;
+  costs.microBatches = json.at("micro_batches").get<std::uint32_t>();
+  if (costs.microBatches < 1 || costs.microBatches > measurement.batch) {
+    throw std::out_of_range("micro_batches is not in 1…batch");
+  }
+  for (const auto& [kind, key] : kKindKeys) {
+    costs.seconds[static_cast<std::size_t>(kind)] = number(json, key);
+  }
+  costs.updateSeconds = number(json, "update_seconds");
+  for (const Flow flow : kStepFlows) {
+    const auto f = static_cast<std::size_t>(flow);
+    const Json& object = json.at("flows").at(std::string(flowName(flow)));
+    costs.bytes[f] = number(object, "bytes");
+    costs.encodeSeconds[f] = number(object, "encode_seconds");
+    costs.decodeSeconds[f] = number(object, "decode_seconds");
+  }
+  return measurement;
+}
+
+std::vector<Measurement> readTimes(const std::string& path) {
+  std::ifstream file(path);
+  try {
+    const Json json = Json::parse(file);
+    std::vector<Measurement> measurements;
+    for (const Json& object : json.at("measured")) measurements.push_back(fromJson(object));
+    if (measurements.empty()) throw std::out_of_range("nothing is measured");
+    return measurements;
+  } catch (const std::exception& error) {
+    throw UsageError("bad-times",
+                     path + (file.is_open() ? " is no file of times: " + std::string(error.what())
+                                            : ": cannot be read"),
+                     "write one with --write-times FILE");
+  }
+}
+
+void writeTimes(const std::string& path, const std::vector<Measurement>& measurements) {
+  Json json = {{"measured", Json::array()}};
+  for (const Measurement& measurement : measurements) {
+    json["measured"].push_back(toJson(measurement));
+  }
+  writeFileDurably(path, json.dump(2) + "\n");
+}
+
+// The measurement with so many micro-batches; else the nearest, its seconds and bytes in
+// proportion.
+Measurement scaled(const std::vector<Measurement>& measurements, std::uint32_t microBatches) {
+  const auto distance = [&](const Measurement& one) {
+    return std::abs(std::log(static_cast<double>(microBatches) / one.costs.microBatches));
+  };
+  Measurement nearest = *std::min_element(
+      measurements.begin(), measurements.end(),
+      [&](const Measurement& a, const Measurement& b) { return distance(a) < distance(b); });
+  StepCosts& costs = nearest.costs;
+  const double factor = static_cast<double>(costs.microBatches) / microBatches;
+  costs.microBatches = microBatches;
+  for (double& seconds : costs.seconds) seconds *= factor;
+  for (double& bytes : costs.bytes) bytes *= factor;
+  for (double& seconds : costs.encodeSeconds) seconds *= factor;
+  for (double& seconds : costs.decodeSeconds) seconds *= factor;
+  return nearest;
+}
+
+// ---- Simulating ----
+
+struct Prediction {
+  std::uint32_t microBatches = 0;
+  std::string schedule;
+  double seconds = 0;
+};
+
+struct Case {
+  Measurement measurement;
+  bool isScaled = false;
+  StepBound bound;
+  std::vector<Prediction> predictions;  // a schedule each
+  double bestOrder = 0;                 // seconds of the best order that a search found
+};
+
+Case simulate(const Measurement& measurement, bool isScaled) {
+  Case result{measurement, isScaled, stepBound(measurement.costs), {}, 0};
+  const StepCosts& costs = measurement.costs;
+  for (const Schedule& schedule : scheduleTable()) {
+    const Policy policy = policyOf(schedule, schedule.defaultInFlight(costs.microBatches));
+    result.predictions.push_back(
+        {costs.microBatches, std::string(schedule.name), simulateStep(costs, policy).seconds});
+  }
+  result.bestOrder = bestStepSeconds(costs);
+  return result;
+}
+
+// A line a lane, a letter for what it does then: of actions F, T, H (client) and F, B (server), of
+// codecs e and d, of the link a and g for activations and gradients.
+std::string timelineText(const SimulatedStep& step) {
+  constexpr std::size_t kWidth = 85;
+  const std::pair<Span::Lane, const char*> lanes[] = {
+      {Span::Lane::client, "client"},      {Span::Lane::clientCodec, "its codecs"},
+      {Span::Lane::uplink, "uplink"},      {Span::Lane::downlink, "downlink"},
+      {Span::Lane::serverCodec, "codecs"}, {Span::Lane::server, "server"}};
+  std::string text;
+  for (const auto& [lane, name] : lanes) {
+    std::string line(kWidth, '.');
+    for (const Span& span : step.timeline) {
+      if (span.lane != lane) continue;
+      const auto column = [&](double time) {
+        return std::min(kWidth - 1, static_cast<std::size_t>(time / step.seconds * kWidth));
+      };
+      char letter = span.what[0];
+      if (span.what.starts_with("Head")) letter = span.what[4] == 'F' ? 'F' : 'H';
+      if (span.what.starts_with("Body")) letter = span.what[4] == 'F' ? 'F' : 'B';
+      for (std::size_t c = column(span.begin); c <= column(span.end); ++c) {
+        if (line[c] == '.' || c > column(span.begin)) line[c] = letter;
+      }
+    }
+    if (line.find_first_not_of('.') == std::string::npos) continue;
+    text += fmt::format("  {:<11}{}\n", name, line);
+  }
+  return text + fmt::format("  {:<11}0{:>{}}\n", "", fmt::format("{:.1f} ms", step.seconds * 1e3),
+                            kWidth - 1);
+}
+
+void printCosts(const Case& one) {
+  const StepCosts& costs = one.measurement.costs;
+  const auto ms = [&](ActionKind kind) { return 1e3 * costs.of(kind); };
+  double codec = 0;
+  for (const double seconds : costs.encodeSeconds) codec += 1e3 * seconds;
+  for (const double seconds : costs.decodeSeconds) codec += 1e3 * seconds;
+  std::cout << fmt::format(
+      "\n{} micro-batches, {}; each takes HeadForward {:.2f}, TailStep {:.2f}, HeadBackward "
+      "{:.2f},\nBodyForward {:.2f}, BodyBackward {:.2f}, codecs {:.2f} ms, and has {} up, {} "
+      "down\n",
+      costs.microBatches, one.isScaled ? "scaled from other measurements" : "measured",
+      ms(ActionKind::headForward), ms(ActionKind::tailStep), ms(ActionKind::headBackward),
+      ms(ActionKind::bodyForward), ms(ActionKind::bodyBackward), codec,
+      bytesText(costs.bytes[static_cast<std::size_t>(Flow::activation0)] +
+                costs.bytes[static_cast<std::size_t>(Flow::gradient1)]),
+      bytesText(costs.bytes[static_cast<std::size_t>(Flow::activation1)] +
+                costs.bytes[static_cast<std::size_t>(Flow::gradient0)]));
+}
+
+void printCase(const Case& one, bool withTimeline) {
+  const StepCosts& costs = one.measurement.costs;
+  printCosts(one);
+  std::cout << fmt::format("  {:<18}{:>12}{:>14}{:>18}{:>12}\n", "schedule", "step, ms",
+                           "times bound", "times best order", "images/s");
+  const auto row = [&](const std::string& name, double seconds) {
+    std::cout << fmt::format("  {:<18}{:>12.1f}{:>14.3f}{:>18.3f}{:>12.0f}\n", name, 1e3 * seconds,
+                             seconds / one.bound.seconds, seconds / one.bestOrder,
+                             one.measurement.batch / seconds);
+  };
+  for (const Prediction& prediction : one.predictions) row(prediction.schedule, prediction.seconds);
+  row("best order found", one.bestOrder);
+  std::cout << fmt::format("  bound {:.1f} ms: {}\n", 1e3 * one.bound.seconds,
+                           bottleneckName(one.bound.bottleneck));
+  if (!withTimeline) return;
+  for (const Schedule& schedule : scheduleTable()) {
+    const Policy policy = policyOf(schedule, schedule.defaultInFlight(costs.microBatches));
+    std::cout << "\n  " << schedule.name << "\n" << timelineText(simulateStep(costs, policy, true));
+  }
+}
+
+Json toJson(const Case& one) {
+  Json json = toJson(one.measurement);
+  json["scaled"] = one.isScaled;
+  json["bound_seconds"] = one.bound.seconds;
+  json["bottleneck"] = bottleneckName(one.bound.bottleneck);
+  json["best_order_seconds"] = one.bestOrder;
+  for (const Prediction& prediction : one.predictions) {
+    json["schedules"][prediction.schedule] = {
+        {"seconds", prediction.seconds}, {"over_bound", prediction.seconds / one.bound.seconds}};
+  }
+  return json;
+}
+
+struct LinkOfOptions {
+  double rateUp = 0, rateDown = 0, latency = 0;
+};
+
+LinkOfOptions linkOf(const SimulateOptions& options) {
+  const auto rate = [&](const char* flag, const std::string& own) {
+    const bool isOwn = !own.empty();
+    const double value = parseRate({isOwn ? flag : "--rate", isOwn ? own : options.rate});
+    // "unlimited": more than any memory moves.
+    return value > 0 ? value : 1e12;
+  };
+  return {rate("--up-rate", options.upRate), rate("--down-rate", options.downRate),
+          std::chrono::duration<double>(parseTime({"--latency", options.latency})).count()};
+}
+
+}  // namespace
+
+int simulateCommand(const SimulateOptions& options) {
+  startLog("cleave-client", options.run.common.logLevel);
+  const LinkOfOptions link = linkOf(options);
+  std::vector<Measurement> measurements;
+  if (!options.times.empty()) {
+    measurements = readTimes(options.times);
+  } else {
+    if (options.run.common.config.empty()) {
+      throw UsageError("no-config", "there is neither --config nor --times",
+                       "give --config FILE to measure what it describes, or --times FILE");
+    }
+    const std::vector<std::uint32_t> asked =
+        options.microBatches.empty() ? std::vector<std::uint32_t>{0} : options.microBatches;
+    for (const std::uint32_t number : asked) measurements.push_back(measure(options, number));
+  }
+  if (!options.writeTimes.empty()) writeTimes(options.writeTimes, measurements);
+
+  std::vector<std::uint32_t> numbers = options.microBatches;
+  if (numbers.empty()) {
+    for (const Measurement& one : measurements) numbers.push_back(one.costs.microBatches);
+  }
+  std::vector<Case> cases;
+  for (const std::uint32_t number : numbers) {
+    Measurement one = scaled(measurements, number);
+    if (number > one.batch) {
+      throw UsageError("bad-micro-batches",
+                       fmt::format("--micro-batches {}: a batch has {} samples", number, one.batch),
+                       fmt::format("give a number in 1…{}", one.batch));
+    }
+    one.costs.rateUp = link.rateUp;
+    one.costs.rateDown = link.rateDown;
+    one.costs.latency = link.latency;
+    const bool isMeasured =
+        std::any_of(measurements.begin(), measurements.end(),
+                    [&](const Measurement& m) { return m.costs.microBatches == number; });
+    cases.push_back(simulate(one, !isMeasured));
+  }
+  const Prediction* best = nullptr;
+  for (const Case& one : cases) {
+    for (const Prediction& prediction : one.predictions) {
+      if (best == nullptr || prediction.seconds < best->seconds) best = &prediction;
+    }
+  }
+  if (options.run.json) {
+    Json json = {{"rate_up", link.rateUp},
+                 {"rate_down", link.rateDown},
+                 {"latency_seconds", link.latency},
+                 {"cases", Json::array()},
+                 {"best",
+                  {{"micro_batches", best->microBatches},
+                   {"schedule", best->schedule},
+                   {"seconds", best->seconds}}}};
+    for (const Case& one : cases) json["cases"].push_back(toJson(one));
+    std::cout << json.dump(2) << std::endl;
+    return 0;
+  }
+  std::cout << fmt::format(
+      "link: {} up, {} down, {} one way\n", rateText(link.rateUp), rateText(link.rateDown),
+      durationText(
+          std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(link.latency))));
+  for (const Case& one : cases) printCase(one, options.timeline);
+  std::cout << fmt::format("\nbest: {} with {} micro-batches, {:.1f} ms a step\n", best->schedule,
+                           best->microBatches, 1e3 * best->seconds);
+  return 0;
+}
+
+void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<int()>& command) {
+  CLI::App* simulate = app.add_subcommand(
+      "simulate",
+      "Predicts a step's time on a given link, by each schedule, from times measured here and at "
+      "the server");
+  addRunOptions(*simulate, options.run);
+  simulate->remove_option(simulate->get_option("--run-dir"));
+  simulate->get_option("--config")->required(false);  // not with --times
+  simulate
+      ->add_option("--rate", options.rate,
+                   "Of the link, either direction: 1Gbit/s, 20MB/s, unlimited")
+      ->type_name("RATE")
+      ->required();
+  simulate->add_option("--up-rate", options.upRate, "From client to server, if it is another")
+      ->type_name("RATE");
+  simulate->add_option("--down-rate", options.downRate, "From server to client, if it is another")
+      ->type_name("RATE");
+  simulate->add_option("--latency", options.latency, "One way: 10ms, 100us")
+      ->type_name("TIME")
+      ->required();
+  simulate
+      ->add_option("--micro-batches", options.microBatches,
+                   "Predicts for this number; may be given again (the configuration's)")
+      ->type_name("N")
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1u, 65536u));
+  simulate->add_option("--steps", options.steps, "Steps to measure, after one that warms up")
+      ->default_str("4")
+      ->check(CLI::Range(1u, 1000u));
+  simulate
+      ->add_option("--times", options.times,
+                   "Measures nothing: takes the times that --write-times has written")
+      ->type_name("FILE");
+  simulate->add_option("--write-times", options.writeTimes, "Keeps the measured times")
+      ->type_name("FILE");
+  simulate->add_flag("--timeline", options.timeline, "Draws who does what when, by each schedule");
+  simulate->footer(
+      "Example:\n  cleave-client simulate --config configs/fashion_mnist.yaml --rate 100Mbit/s "
+      "--latency 10ms \\\n    --micro-batches 4 --micro-batches 8 --timeline\n\n"
+      "Without --server, client and server share this machine, and both are slower than on two.");
+  simulate->callback([&] { command = [&] { return simulateCommand(options); }; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,117 @@
+// cleave-client simulate: from times that are measured, or kept in a file.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/daemon/daemons.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// A client's 10 ms, a server's 3 ms and 1 MB each way a micro-batch, of 4.
+std::string writeTimes(const TemporaryFolder& folder) {
+  const nlohmann::json flow = {{"bytes", 5e5}, {"encode_seconds", 0}, {"decode_seconds", 0}};
+  const nlohmann::json measured = {{"batch", 64},
+                                   {"micro_batches", 4},
+                                   {"head_forward_seconds", 3e-3},
+                                   {"tail_step_seconds", 1e-3},
+                                   {"head_backward_seconds", 6e-3},
+                                   {"body_forward_seconds", 1e-3},
+                                   {"body_backward_seconds", 2e-3},
+                                   {"update_seconds", 5e-4},
+                                   {"flows",
+                                    {{"activation/0", flow},
+                                     {"activation/1", flow},
+                                     {"gradient/1", flow},
+                                     {"gradient/0", flow}}}};
+  const std::string path = folder.path("times.json");
+  std::ofstream(path) << nlohmann::json{{"measured", {measured}}}.dump();
+  return path;
+}
+
+TEST_CASE("simulate measures, predicts, and names what holds a step back") {
+  const TemporaryFolder folder;
+  const std::string times = folder.path("times.json");
+  const nlohmann::json first =
+      askJson({"simulate", "--config", configFile("synthetic.yaml"), "--set", "train.batch=32",
+               "--rate", "10Mbit/s", "--latency", "1ms", "--micro-batches", "2", "--micro-batches",
+               "4", "--steps", "2", "--write-times", times});
+  REQUIRE(first.at("cases").size() == 2);
+  CHECK(first.at("rate_up") == 10e6 / 8);
+  for (const nlohmann::json& one : first.at("cases")) {
+    CHECK(one.at("scaled") == false);
+    CHECK(one.at("head_forward_seconds").get<double>() > 0);
+    CHECK(one.at("flows").at("gradient/0").at("bytes").get<double>() > 0);
+    for (const auto& [name, schedule] : one.at("schedules").items()) {
+      CHECK(schedule.at("over_bound").get<double>() >= 1 - 1e-9);
+      CHECK(schedule.at("seconds") >= first.at("best").at("seconds"));
+      CHECK(one.at("best_order_seconds") <= schedule.at("seconds"));
+    }
+  }
+  // The same times again, on another link.
+  const nlohmann::json again = askJson({"simulate", "--times", times, "--rate", "unlimited",
+                                        "--latency", "500ms", "--micro-batches", "4"});
+  REQUIRE(again.at("cases").size() == 1);
+  CHECK(again.at("cases").at(0).at("head_forward_seconds") ==
+        first.at("cases").at(1).at("head_forward_seconds"));
+  CHECK(again.at("cases").at(0).at("bottleneck") == "latency");
+  CHECK(again.at("best").at("seconds").get<double>() > 2);
+}
+
+TEST_CASE("simulate computes what can be computed by hand") {
+  const TemporaryFolder folder;
+  const std::string times = writeTimes(folder);
+  const nlohmann::json fast =
+      askJson({"simulate", "--times", times, "--rate", "unlimited", "--latency", "0"});
+  // The client never waits but for the first micro-batch's way and the last one's.
+  const nlohmann::json& priority = fast.at("cases").at(0).at("schedules").at("priority");
+  CHECK(priority.at("seconds").get<double>() == Approx(4 * 10e-3 + 5e-4).margin(3.1e-3));
+  CHECK(fast.at("cases").at(0).at("bottleneck") == "client compute");
+  const nlohmann::json slow =
+      askJson({"simulate", "--times", times, "--rate", "1Gbit/s", "--up-rate", "8Mbit/s",
+               "--latency", "0", "--micro-batches", "8"});
+  CHECK(slow.at("cases").at(0).at("scaled") == true);
+  CHECK(slow.at("cases").at(0).at("flows").at("activation/0").at("bytes") == 2.5e5);
+  CHECK(slow.at("cases").at(0).at("bottleneck") == "uplink");
+  CHECK(slow.at("cases").at(0).at("bound_seconds").get<double>() == Approx(4.0).epsilon(0.02));
+}
+
+TEST_CASE("simulate shows a table and a timeline that fit a terminal of 100 columns") {
+  const TemporaryFolder folder;
+  const Ended shown = ask({"simulate", "--times", writeTimes(folder), "--rate", "100Mbit/s",
+                           "--latency", "5ms", "--timeline"});
+  REQUIRE(shown.code == 0);
+  CHECK_THAT(shown.output, Contains("link: 100 Mbit/s up, 100 Mbit/s down, 5 ms one way") &&
+                               Contains("best order found") && Contains("  uplink ") &&
+                               Contains("\nbest: ") && Contains(" with 4 micro-batches"));
+  std::istringstream lines(shown.output);
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 100);
+}
+
+TEST_CASE("simulate says what is wrong and how to mend it") {
+  const TemporaryFolder folder;
+  const std::string times = writeTimes(folder);
+  const auto refused = [](const Arguments& arguments, const std::string& sentence) {
+    const Ended ended = ask(arguments);
+    INFO(ended.errors);
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.errors, Contains(sentence) && Contains("to mend it: "));
+  };
+  refused({"simulate", "--rate", "1Gbit/s", "--latency", "1ms"}, "neither --config nor --times");
+  refused({"simulate", "--times", times, "--rate", "1Gbit", "--latency", "1ms"}, "--rate: '1Gbit'");
+  refused({"simulate", "--times", times, "--rate", "1Gbit/s", "--latency", "1"}, "--latency: '1'");
+  refused({"simulate", "--times", times, "--rate", "1Gbit/s", "--latency", "1ms", "--micro-batches",
+           "65"},
+          "a batch has 64 samples");
+  refused({"simulate", "--times", folder.path("none"), "--rate", "1Gbit/s", "--latency", "1ms"},
+          "cannot be read");
+  std::ofstream(folder.path("bad")) << R"({"measured": [{"batch": 1}]})";
+  refused({"simulate", "--times", folder.path("bad"), "--rate", "1Gbit/s", "--latency", "1ms"},
+          "is no file of times");
+}
+
+}  // namespace
+}  // namespace cleave::test

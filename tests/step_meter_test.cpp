@@ -1,0 +1,83 @@
+#include "common/pipeline/step_meter.h"
+
+#include <catch2/catch.hpp>
+
+using namespace cleave;
+
+namespace {
+
+const LinkSpeed kLink{1e8, 2e8, 4e-3};
+
+ActionSeconds actions(double headForward) {
+  ActionSeconds seconds{};
+  seconds[static_cast<std::size_t>(ActionKind::headForward)] = headForward;
+  seconds[static_cast<std::size_t>(ActionKind::decide)] = 1e-3;
+  seconds[static_cast<std::size_t>(ActionKind::update)] = 2e-3;
+  return seconds;
+}
+
+// What `tensors` more of each flow, of 1000 bytes, add.
+LinkTotals later(LinkTotals totals, std::uint64_t tensors) {
+  for (LinkTotals::FlowTotals& flow : totals.flows) {
+    flow.tensors += tensors;
+    flow.wireBytes += 1000 * tensors;
+    flow.encodeSeconds += 1e-3 * static_cast<double>(tensors);
+    flow.decodeSeconds += 2e-3 * static_cast<double>(tensors);
+  }
+  return totals;
+}
+
+MicroBatch step(std::uint64_t number, std::uint32_t microBatches) {
+  return {Phase::train, number, 0, microBatches, 64};
+}
+
+}  // namespace
+
+TEST_CASE("a step's costs are those of a micro-batch, of what has come since the step before") {
+  StepMeter meter;
+  LinkTotals totals = later({}, 100);  // an evaluation's
+  meter.pass(totals);
+  totals = later(totals, 4);
+  const auto costs = meter.measure(step(1, 4), actions(0.4), totals, kLink);
+  REQUIRE(costs);
+  CHECK(costs->microBatches == 4);
+  CHECK(costs->of(ActionKind::headForward) == Approx(0.1));
+  CHECK(costs->updateSeconds == Approx(3e-3));
+  CHECK(costs->latency == Approx(2e-3));
+  CHECK(costs->rateUp == 1e8);
+  CHECK(costs->rateDown == 2e8);
+  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+    CHECK(costs->bytes[f] == Approx(1000));
+    CHECK(costs->encodeSeconds[f] == Approx(1e-3));
+    CHECK(costs->decodeSeconds[f] == Approx(2e-3));
+  }
+}
+
+TEST_CASE("a flow that is not recorded yet keeps what it had, and has nothing at first") {
+  StepMeter meter;
+  CHECK_FALSE(meter.measure(step(1, 4), actions(1), {}, kLink));
+  const LinkTotals totals = later({}, 4);
+  CHECK(meter.measure(step(2, 4), actions(1), totals, kLink));
+  const auto costs = meter.measure(step(3, 4), actions(1), totals, {});
+  REQUIRE(costs);
+  CHECK(costs->bytes[0] == Approx(1000));
+  CHECK_FALSE(costs->hasRates());
+}
+
+TEST_CASE("the mean leaves out the first step and those with fewer micro-batches") {
+  StepMeter meter;
+  LinkTotals totals;
+  const auto measure = [&](std::uint32_t microBatches, double seconds) {
+    totals = later(totals, microBatches);
+    meter.measure(step(1, microBatches), actions(seconds), totals, kLink);
+  };
+  measure(4, 100);
+  CHECK_FALSE(meter.mean());
+  measure(4, 0.4);
+  measure(2, 50);
+  measure(4, 0.8);
+  REQUIRE(meter.mean());
+  CHECK(meter.mean()->microBatches == 4);
+  CHECK(meter.mean()->of(ActionKind::headForward) == Approx(0.15));
+  CHECK(meter.mean()->bytes[2] == Approx(1000));
+}
