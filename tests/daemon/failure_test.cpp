@@ -47,9 +47,9 @@ TEST_CASE("a connection that breaks ends the run on both sides") {
       startSlowClient(folder.path("client"), "127.0.0.1:" + std::to_string(relay.port()));
   waitForSteps(folder.path("client"));
   relay.cut();
+  // Where a write meets the reset first, the read behind it finds but the end of the stream.
   checkError(finish(client), kFailedRun,
-             {"the connection to 127.0.0.1:" + std::to_string(relay.port()) + " was lost",
-              "see whether it still runs"});
+             {"127.0.0.1:" + std::to_string(relay.port()), "see whether it still runs"});
   checkFilesComplete(folder.path("client"));
   CHECK(server.process().waitForOutput("ended: ", kPatience));
 }
