@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "client/commands.h"
 #include "client/prepare.h"
+#include "client/step_times.h"
 #include "client/trainer.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
@@ -24,20 +23,6 @@ namespace cleave {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::pair<ActionKind, const char*> kKindKeys[] = {
-    {ActionKind::headForward, "head_forward_seconds"},
-    {ActionKind::tailStep, "tail_step_seconds"},
-    {ActionKind::headBackward, "head_backward_seconds"},
-    {ActionKind::bodyForward, "body_forward_seconds"},
-    {ActionKind::bodyBackward, "body_backward_seconds"},
-};
-
-// What was measured with one number of micro-batches.
-struct Measurement {
-  StepCosts costs;  // without rates and latency
-  std::uint32_t batch = 0;
-};
 
 // ---- Measuring ----
 
@@ -64,7 +49,7 @@ class TemporaryFolder {
 };
 
 // Trains a few steps through the server, as `train` would.
-Measurement measure(const SimulateOptions& options, std::uint32_t microBatches) {
+StepTimes measure(const SimulateOptions& options, std::uint32_t microBatches) {
   const TemporaryFolder folder;
   RunOptions runOptions = options.run;
   runOptions.runDir = folder.path() + "/run";
@@ -106,82 +91,15 @@ Measurement measure(const SimulateOptions& options, std::uint32_t microBatches) 
   return {*result.costs, run.settings.batch};
 }
 
-// ---- The file of times ----
-
-Json toJson(const Measurement& measurement) {
-  const StepCosts& costs = measurement.costs;
-  Json json = {{"batch", measurement.batch}, {"micro_batches", costs.microBatches}};
-  for (const auto& [kind, key] : kKindKeys) json[key] = costs.of(kind);
-  json["update_seconds"] = costs.updateSeconds;
-  for (const Flow flow : kStepFlows) {
-    const auto f = static_cast<std::size_t>(flow);
-    json["flows"][std::string(flowName(flow))] = {{"bytes", costs.bytes[f]},
-                                                  {"encode_seconds", costs.encodeSeconds[f]},
-                                                  {"decode_seconds", costs.decodeSeconds[f]}};
-  }
-  return json;
-}
-
-Measurement fromJson(const Json& json) {
-  const auto number = [](const Json& object, const std::string& key) {
-    const double value = object.at(key).get<double>();
-    if (!(value >= 0 && std::isfinite(value))) throw std::out_of_range(key + " is below 0");
-    return value;
-  };
-  Measurement measurement;
-  measurement.batch = json.at("batch").get<std::uint32_t>();
-  StepCosts& costs = measurement.costs;
-  costs.microBatches = json.at("micro_batches").get<std::uint32_t>();
-  if (costs.microBatches < 1 || costs.microBatches > measurement.batch) {
-    throw std::out_of_range("micro_batches is not in 1…batch");
-  }
-  for (const auto& [kind, key] : kKindKeys) {
-    costs.seconds[static_cast<std::size_t>(kind)] = number(json, key);
-  }
-  costs.updateSeconds = number(json, "update_seconds");
-  for (const Flow flow : kStepFlows) {
-    const auto f = static_cast<std::size_t>(flow);
-    const Json& object = json.at("flows").at(std::string(flowName(flow)));
-    costs.bytes[f] = number(object, "bytes");
-    costs.encodeSeconds[f] = number(object, "encode_seconds");
-    costs.decodeSeconds[f] = number(object, "decode_seconds");
-  }
-  return measurement;
-}
-
-std::vector<Measurement> readTimes(const std::string& path) {
-  std::ifstream file(path);
-  try {
-    const Json json = Json::parse(file);
-    std::vector<Measurement> measurements;
-    for (const Json& object : json.at("measured")) measurements.push_back(fromJson(object));
-    if (measurements.empty()) throw std::out_of_range("nothing is measured");
-    return measurements;
-  } catch (const std::exception& error) {
-    throw UsageError("bad-times",
-                     path + (file.is_open() ? " is no file of times: " + std::string(error.what())
-                                            : ": cannot be read"),
-                     "write one with --write-times FILE");
-  }
-}
-
-void writeTimes(const std::string& path, const std::vector<Measurement>& measurements) {
-  Json json = {{"measured", Json::array()}};
-  for (const Measurement& measurement : measurements) {
-    json["measured"].push_back(toJson(measurement));
-  }
-  writeFileDurably(path, json.dump(2) + "\n");
-}
-
 // The measurement with so many micro-batches; else the nearest, its seconds and bytes in
 // proportion.
-Measurement scaled(const std::vector<Measurement>& measurements, std::uint32_t microBatches) {
-  const auto distance = [&](const Measurement& one) {
+StepTimes scaled(const std::vector<StepTimes>& measurements, std::uint32_t microBatches) {
+  const auto distance = [&](const StepTimes& one) {
     return std::abs(std::log(static_cast<double>(microBatches) / one.costs.microBatches));
   };
-  Measurement nearest = *std::min_element(
+  StepTimes nearest = *std::min_element(
       measurements.begin(), measurements.end(),
-      [&](const Measurement& a, const Measurement& b) { return distance(a) < distance(b); });
+      [&](const StepTimes& a, const StepTimes& b) { return distance(a) < distance(b); });
   StepCosts& costs = nearest.costs;
   const double factor = static_cast<double>(costs.microBatches) / microBatches;
   costs.microBatches = microBatches;
@@ -201,14 +119,14 @@ struct Prediction {
 };
 
 struct Case {
-  Measurement measurement;
+  StepTimes measurement;
   bool isScaled = false;
   StepBound bound;
   std::vector<Prediction> predictions;  // a schedule each
   double bestOrder = 0;                 // seconds of the best order that a search found
 };
 
-Case simulate(const Measurement& measurement, bool isScaled) {
+Case simulate(const StepTimes& measurement, bool isScaled) {
   Case result{measurement, isScaled, stepBound(measurement.costs), {}, 0};
   const StepCosts& costs = measurement.costs;
   for (const Schedule& schedule : scheduleTable()) {
@@ -323,7 +241,7 @@ LinkOfOptions linkOf(const SimulateOptions& options) {
 int simulateCommand(const SimulateOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   const LinkOfOptions link = linkOf(options);
-  std::vector<Measurement> measurements;
+  std::vector<StepTimes> measurements;
   if (!options.times.empty()) {
     measurements = readTimes(options.times);
   } else {
@@ -339,11 +257,11 @@ int simulateCommand(const SimulateOptions& options) {
 
   std::vector<std::uint32_t> numbers = options.microBatches;
   if (numbers.empty()) {
-    for (const Measurement& one : measurements) numbers.push_back(one.costs.microBatches);
+    for (const StepTimes& one : measurements) numbers.push_back(one.costs.microBatches);
   }
   std::vector<Case> cases;
   for (const std::uint32_t number : numbers) {
-    Measurement one = scaled(measurements, number);
+    StepTimes one = scaled(measurements, number);
     if (number > one.batch) {
       throw UsageError("bad-micro-batches",
                        fmt::format("--micro-batches {}: a batch has {} samples", number, one.batch),
@@ -354,7 +272,7 @@ int simulateCommand(const SimulateOptions& options) {
     one.costs.latency = link.latency;
     const bool isMeasured =
         std::any_of(measurements.begin(), measurements.end(),
-                    [&](const Measurement& m) { return m.costs.microBatches == number; });
+                    [&](const StepTimes& m) { return m.costs.microBatches == number; });
     cases.push_back(simulate(one, !isMeasured));
   }
   const Prediction* best = nullptr;

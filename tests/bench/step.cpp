@@ -20,6 +20,7 @@
 #include "client/data/loader.h"
 #include "client/prepare.h"
 #include "client/session.h"
+#include "client/step_times.h"
 #include "client/trainer.h"
 #include "common/core/clock.h"
 #include "common/core/environment.h"
@@ -133,7 +134,26 @@ class Variant {
     row["decode"] = after.decodeSeconds - before.decodeSeconds;
     row["bytes_up"] = after.up() - before.up();
     row["bytes_down"] = after.down() - before.down();
+    ActionSeconds actions = engine.seconds();
+    actions[static_cast<std::size_t>(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
+    actions[static_cast<std::size_t>(ActionKind::bodyBackward)] =
+        engine.bodyDone()->backwardSeconds;
+    if (const auto costs = meter_.measure(*engine.batch(), actions, after, session_.linkSpeed());
+        costs && costs->hasRates()) {
+      row["rate_up"] = costs->rateUp;
+      row["rate_down"] = costs->rateDown;
+      row["latency"] = costs->latency;
+      row["bound"] = stepBound(*costs).seconds;
+      row["bottleneck"] = bottleneckName(stepBound(*costs).bottleneck);
+    }
     return row;
+  }
+
+  // As `cleave-client simulate --times` reads them.
+  Json times() const {
+    Json json = {{"variant", name_}};
+    if (meter_.mean()) json["times"] = toJson(StepTimes{*meter_.mean(), batch_.samples()});
+    return json;
   }
 
  private:
@@ -151,6 +171,7 @@ class Variant {
   ClientSession session_;
   std::uint32_t serverThreads_ = 0;
   std::uint64_t steps_ = 0;
+  StepMeter meter_;
 };
 
 int run(const Options& options) {
@@ -172,6 +193,7 @@ int run(const Options& options) {
       }
     }
   }
+  for (const auto& variant : variants) std::cout << variant->times().dump() << std::endl;
   return 0;
 }
 

@@ -1,0 +1,24 @@
+// What a step takes, as `simulate` keeps it in files (JSON): seconds and bytes, without a link.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/pipeline/bound.h"
+
+namespace cleave {
+
+struct StepTimes {
+  StepCosts costs;          // without rates and latency
+  std::uint32_t batch = 0;  // samples
+};
+
+nlohmann::ordered_json toJson(const StepTimes& times);
+// Throws UsageError.
+std::vector<StepTimes> readTimes(const std::string& path);
+// Throws RunError.
+void writeTimes(const std::string& path, const std::vector<StepTimes>& times);
+
+}  // namespace cleave
