@@ -151,7 +151,7 @@ TEST_CASE("a small message waits for one chunk of each other connection, not for
   CHECK(millis(world.deliveries[2].front().at - 1s) < 0.6);
 }
 
-TEST_CASE("what the link holds is bounded by queue, round trip and two chunks") {
+TEST_CASE("what the link holds is bounded by two segments and a round trip") {
   for (const double mbit : {10.0, 200.0, 2000.0}) {
     for (const Time latency : {Time(0), Time(25ms)}) {
       World world(rated(mbit, latency));
@@ -160,7 +160,7 @@ TEST_CASE("what the link holds is bounded by queue, round trip and two chunks") 
       const double rate = mbit * kMbit;
       const double product = rate * seconds(2 * latency);
       CHECK(static_cast<double>(world.mostHeld) <=
-            static_cast<double>(segmentBytes(rate)) + product + 2 * 65536);
+            2 * static_cast<double>(segmentBytes(rate)) + product + 65536);
       // So much is really under way.
       CHECK(static_cast<double>(world.mostHeld) >=
             static_cast<double>(segmentBytes(rate)) + product / 2);
@@ -181,7 +181,8 @@ TEST_CASE("a receiver that takes nothing stops the sender, and its time is not m
     if (world.shaper.arrived(1, now).bytes > 0) world.shaper.block(1);
   }
   const double rate = 100 * kMbit;
-  CHECK(static_cast<double>(sent) <= static_cast<double>(segmentBytes(rate)) + rate * 20e-3 + 8192);
+  CHECK(static_cast<double>(sent) <=
+        2 * static_cast<double>(segmentBytes(rate)) + rate * 20e-3 + 8192);
   CHECK(world.shaper.room(1) == 0);
   // It takes all: now the line goes on, at its rate.
   std::size_t taken = 0;

@@ -134,6 +134,7 @@ void Relay::admit(tcp::socket socket) {
   }
   processLog()->info("connection {} from {}", number, peer);
   connections_.push_back(connection);
+  runScript(now());  // an event of this very moment is also for this connection
   asio::co_spawn(context_, connect(connection, number), [](std::exception_ptr bug) {
     if (bug) std::rethrow_exception(bug);
   });
@@ -141,7 +142,6 @@ void Relay::admit(tcp::socket socket) {
 }
 
 asio::awaitable<void> Relay::connect(std::shared_ptr<Connection> connection, std::uint64_t number) {
-  co_await asio::post(asio::use_awaitable);  // after an event that is due already
   while (up_.isDown() && !stopped_) {
     linkUp_.expires_at(asio::steady_timer::time_point::max());
     error_code cancelled;
@@ -193,11 +193,7 @@ void Relay::pump() {
   bool more = true;
   for (int round = 0; more && round < kMostRounds; ++round) {
     const Time time = now();
-    while (scriptBegin_) {
-      const auto event = script_.take(time - *scriptBegin_);
-      if (!event) break;
-      happen(*event, time);
-    }
+    runScript(time);
     more = false;
     for (const auto& connection : connections_) more = connection->move(time) || more;
     connections_.remove_if([](const auto& connection) { return connection->isClosed(); });
@@ -222,6 +218,14 @@ void Relay::setTimer(Time now) {
 }
 
 // ---- Events ----
+
+void Relay::runScript(Time now) {
+  while (scriptBegin_) {
+    const auto event = script_.take(now - *scriptBegin_);
+    if (!event) return;
+    happen(*event, now);
+  }
+}
 
 void Relay::happen(const Event& event, Time now) {
   if (event.text.empty()) {

@@ -51,6 +51,7 @@ class Relay {
   boost::asio::awaitable<boost::system::error_code> connectTo(Tcp::socket& socket);
   void wakeSoon();
   void pump();
+  void runScript(Time now);
   void happen(const Event& event, Time now);
   void changeShaper(Shaper& shaper, int& downs, const Event& event, Time now);
   void setTimer(Time now);

@@ -69,9 +69,9 @@ class Reader {
       if (flag != flags_.values.end() && !found) found = Placed{flagOf(path), flag->second};
     }
     for (const std::string& path : paths) {
-      if (!config_.has(path)) continue;
-      const Placed value{config_.where(path) + ": " + path, config_.text(path)};
-      if (!found) found = value;
+      const std::string text = config_.text(path, "");  // also finds a value where a map must be
+      if (text.empty() && !config_.has(path)) continue;
+      if (!found) found = Placed{config_.where(path) + ": " + path, text};
     }
     return found;
   }

@@ -44,12 +44,12 @@ std::size_t segmentBytes(double rate) {
 }
 
 std::size_t windowBytes(double rate, Time roundTrip) {
-  const std::size_t least = 2 * chunkBytes(rate);
   if (rate == 0) {
-    return std::min(kMostUnlimitedWindow,
-                    8 * least + static_cast<std::size_t>(kUnlimitedRate * seconds(roundTrip)));
+    return std::min(
+        kMostUnlimitedWindow,
+        segmentBytes(rate) + static_cast<std::size_t>(kUnlimitedRate * seconds(roundTrip)));
   }
-  return least + static_cast<std::size_t>(rate * seconds(roundTrip));
+  return segmentBytes(rate) + static_cast<std::size_t>(rate * seconds(roundTrip));
 }
 
 Shaper::Shaper(const Profile& profile, std::uint64_t seed, std::string_view direction)
