@@ -7,7 +7,6 @@
 #include <csignal>
 #include <fstream>
 #include <regex>
-#include <set>
 
 #include "tests/daemon/daemons.h"
 #include "tests/daemon/mistakes.h"
@@ -29,7 +28,7 @@ class TestLink {
           arguments.insert(arguments.begin(), linkProgram());
           return Process::start(arguments);
         }()) {
-    REQUIRE(process_.waitForOutput("\n", kPatience));
+    REQUIRE(process_.waitForOutput("listening on ", kPatience));  // written with its line's end
     const std::string output = process_.output();
     REQUIRE(std::regex_match(output, std::regex("listening on 127\\.0\\.0\\.1:[0-9]+\n")));
     address_ = output.substr(13, output.size() - 14);
@@ -165,6 +164,14 @@ TEST_CASE("mistakes with cleave-link") {
            {"there.csv: cannot be created: File exists"}},
       });
   CHECK(readFile(folder.path("there.csv")) == "kept");
+}
+
+TEST_CASE("configs/link.yaml is valid") {
+  TestLink link({"--config", configFile("link.yaml"), "--listen", "127.0.0.1:0"});
+  link.process().signal(SIGTERM);
+  const Ended ended = finish(link.process());
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.errors, Contains("up 200 Mbit/s, 20 ms; down 200 Mbit/s, 20 ms"));
 }
 
 TEST_CASE("its help shows examples and exit codes") {
