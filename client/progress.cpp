@@ -14,20 +14,6 @@ constexpr double kMegabyte = 1e6;
 
 }  // namespace
 
-std::string bytesText(double bytes) {
-  const char* units[] = {"B", "kB", "MB", "GB", "TB"};
-  int unit = 0;
-  while (bytes >= 999.5 && unit < 4) {
-    bytes /= 1000;
-    ++unit;
-  }
-  return fmt::format("{:.{}f} {}", bytes,
-                     unit == 0 || bytes >= 99.5 ? 0
-                     : bytes >= 9.95            ? 1
-                                                : 2,
-                     units[unit]);
-}
-
 std::string timeText(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::llround(std::max(0.0, seconds)));
   if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/core/clock.h"
+#include "common/core/units.h"
 #include "common/pipeline/tensor_link.h"
 
 namespace cleave {
@@ -40,8 +41,6 @@ class Progress {
   std::size_t width_ = 0;  // of the line on the terminal
 };
 
-// "1.2 GB", "34 MB"; decimal.
-std::string bytesText(double bytes);
 // "1:02:03", "0:07".
 std::string timeText(double seconds);
 

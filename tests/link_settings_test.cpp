@@ -6,7 +6,7 @@
 #include <set>
 
 #include "common/core/error.h"
-#include "tools/link/units.h"
+#include "common/core/units.h"
 
 namespace cleave::link {
 namespace {

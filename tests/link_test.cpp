@@ -19,9 +19,9 @@
 
 #include "common/core/clock.h"
 #include "common/core/log.h"
+#include "common/core/units.h"
 #include "common/net/tcp.h"
 #include "tools/link/relay.h"
-#include "tools/link/units.h"
 
 namespace cleave::link {
 namespace {
@@ -223,7 +223,7 @@ TEST_CASE("the rate is what it was told, within 3 %") {
       if (std::abs(rate - wanted) < std::abs(best - wanted)) best = rate;
       return rate > 0.97 * wanted && rate < 1.03 * wanted;
     });
-    INFO(text << ", " << timeText(latency) << ": " << rateText(best));
+    INFO(text << ", " << durationText(latency) << ": " << rateText(best));
     CHECK(best < 1.03 * profile.rate);
     // A machine that others keep busy cannot always move so much.
     if (!right && profile.rate > 60e6) {
@@ -250,7 +250,7 @@ TEST_CASE("the latency is added to a round trip, and no more than 0.3 ms each wa
       added = medianRoundTrip(ends, 101) - least;
       return added > wanted - 0.02 && added < wanted + 0.6;
     });
-    INFO(timeText(latency) << ": " << added << " ms");
+    INFO(durationText(latency) << ": " << added << " ms");
     CHECK(added > wanted - 0.02);
     if (!right) WARN("slow machine: " << added << " ms were added, not " << wanted);
     CHECK(added < wanted + 5);

@@ -132,4 +132,18 @@ std::string durationText(Nanoseconds time) {
   return value >= 1e-3 ? number(value * 1e3) + " ms" : number(value * 1e6) + " us";
 }
 
+std::string bytesText(double bytes) {
+  const char* units[] = {"B", "kB", "MB", "GB", "TB"};
+  int unit = 0;
+  while (bytes >= 999.5 && unit < 4) {
+    bytes /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.{}f} {}", bytes,
+                     unit == 0 || bytes >= 99.5 ? 0
+                     : bytes >= 9.95            ? 1
+                                                : 2,
+                     units[unit]);
+}
+
 }  // namespace cleave

@@ -74,8 +74,8 @@ TEST_CASE("it records what crossed, sums it up, and ends with 0 on a signal") {
     link.process().signal(signal);
     const Ended ended = finish(link.process());
     CHECK(ended.code == 0);
-    CHECK_THAT(ended.errors, Contains(" s, 1 connection; up 1 MB at ") &&
-                                 Contains("; down 1 kB at ") && Contains(", 0 drops"));
+    CHECK_THAT(ended.errors, Contains(" s, 1 connection; up 1.00 MB at ") &&
+                                 Contains("; down 1.00 kB at ") && Contains(", 0 drops"));
 
     CHECK(csvHeader(file) == std::vector<std::string>{"time", "direction", "interval_seconds",
                                                       "connections", "bytes", "rate_mbit_s",

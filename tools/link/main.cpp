@@ -9,18 +9,18 @@
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/core/units.h"
 #include "daemon/program.h"
 #include "tools/link/relay.h"
 #include "tools/link/settings.h"
 #include "tools/link/stats.h"
-#include "tools/link/units.h"
 
 namespace cleave::link {
 namespace {
 
 std::string profileText(const Profile& profile) {
-  std::string text = rateText(profile.rate) + ", " + timeText(profile.latency);
-  if (profile.jitter.count() > 0) text += " + up to " + timeText(profile.jitter);
+  std::string text = rateText(profile.rate) + ", " + durationText(profile.latency);
+  if (profile.jitter.count() > 0) text += " + up to " + durationText(profile.jitter);
   if (profile.loss > 0) text += fmt::format(", loss {:.4g} %", 100 * profile.loss);
   return text;
 }

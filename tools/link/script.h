@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "common/core/units.h"
 #include "tools/link/shaper.h"
-#include "tools/link/units.h"
 
 namespace cleave::link {
 

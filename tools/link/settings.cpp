@@ -9,8 +9,8 @@
 #include <limits>
 #include <optional>
 
+#include "common/core/units.h"
 #include "common/core/yaml.h"
-#include "tools/link/units.h"
 
 namespace cleave::link {
 namespace {
@@ -219,8 +219,8 @@ void checkWindow(const Settings& settings) {
   throw UsageError("bad-value",
                    fmt::format("{} and a round trip of {} together mean {} under way, and 268 MB "
                                "is the most that a connection may have",
-                               rateText(rate), timeText(roundTrip),
-                               sizeText(rate * std::chrono::duration<double>(roundTrip).count())),
+                               rateText(rate), durationText(roundTrip),
+                               bytesText(rate * std::chrono::duration<double>(roundTrip).count())),
                    "lower the rate, the latencies or the jitter");
 }
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "tools/link/units.h"
+#include "common/core/units.h"
 
 namespace cleave::link {
 namespace {
@@ -16,7 +16,7 @@ double seconds(std::chrono::nanoseconds time) {
 std::string describe(const char* direction, const Shaper& shaper, double time) {
   const Shaper::Totals& totals = shaper.totals();
   const auto bytes = static_cast<double>(totals.bytes);
-  return fmt::format("{} {} at {}, {} drops", direction, sizeText(bytes),
+  return fmt::format("{} {} at {}, {} drops", direction, bytesText(bytes),
                      totals.bytes == 0 ? "0 kbit/s" : rateText(bytes / time), totals.drops);
 }
 
