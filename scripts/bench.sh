@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|codecs|codec-step|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority) against the same model whole in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -20,6 +20,9 @@ usage: scripts/bench.sh split|head|codecs|codec-step|accuracy [OPTION…]
            and at 1 Gbit/s between network namespaces, which takes root
            --pairs N (20), --steps N a turn (3), --threads N of the client (half of the cores), --link loopback|shaped,
            --set KEY=VALUE, --json FILE
+  pipeline schedules on emulated links, both daemons waiting instead of computing, beside prediction, best order and bound
+           --model mobilenet_v2|small_cnn, --rate MBITS…, --latency MS…, --codec SPEC…, --rounds N (9), --seconds S a row (20),
+           --short, --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
            --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE
   --help   this text
@@ -33,6 +36,7 @@ case "${1:-}" in
   head) targets=(bench_head) ;;
   codecs) targets=(bench_codecs bench_codecs_torch) ;;
   codec-step) targets=(cleave-server bench_step) ;;
+  pipeline) targets=(cleave-client cleave-server cleave-link bench_step) ;;
   accuracy) targets=(cleave-client cleave-server) ;;
   -h|--help) usage; exit 0 ;;
   *) echo "bench.sh: '${1:-}' is not a benchmark" >&2; usage >&2; exit 2 ;;
