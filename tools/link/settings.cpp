@@ -23,10 +23,10 @@ struct Shape {
 
 constexpr std::array<Shape, 6> kShapes = {{
     {"rate", "RATE", "such as 200Mbit/s (kbit/s, Mbit/s, Gbit/s, MB/s); unlimited where left out"},
-    {"latency", "TIME", "one way, such as 20ms (us, ms, s)"},
+    {"latency", "TIME", "such as 20ms (us, ms, s)"},
     {"jitter", "TIME", "up to so much more latency, at random; the order is kept"},
     {"loss", "SHARE", "of packets, such as 0.1%; each costs a retransmission's time"},
-    {"queue", "SIZE", "of each connection, such as 256KiB; 5 ms of the rate where left out"},
+    {"queue", "SIZE", "of a connection, such as 256KiB; 5 ms of the rate where left out"},
     {"burst", "SIZE", "what may pass at once after a rest; 0 where left out"},
 }};
 
@@ -40,19 +40,22 @@ std::vector<Flag> makeFlagTable() {
        "Where to accept connections; port 0, as in the default 127.0.0.1:0, is a free one"},
       {"--target", "target", "HOST:PORT", "Where to pass them on to"}};
   for (const auto& [way, whose] :
-       {std::pair{"", "both ways"}, {"up", "towards the target"}, {"down", "from the target"}}) {
+       {std::pair{"", "Each way"}, {"up", "towards the target"}, {"down", "from the target"}}) {
     const std::string prefix(way);
     for (const Shape& shape : kShapes) {
       const std::string key(shape.key);
       table.push_back({"--" + (prefix.empty() ? "" : prefix + "-") + key,
                        (prefix.empty() ? "" : prefix + ".") + key, std::string(shape.type),
-                       prefix.empty() ? fmt::format("{}, {}", whose, shape.help)
-                                      : fmt::format("the same, {}", whose)});
+                       prefix.empty() ? fmt::format("{}: {}", whose, shape.help)
+                                      : fmt::format("The same, {} only", whose)});
     }
   }
-  table.push_back({"--seed", "seed", "NUMBER", "Of jitter and losses; 1 where left out"});
-  table.push_back({"--stats", "stats.file", "FILE", "CSV, a row a direction and interval"});
-  table.push_back({"--stats-interval", "stats.interval", "TIME", "1s where left out"});
+  table.push_back(
+      {"--seed", "seed", "NUMBER", "Of the draws of jitter and losses; 1 where left out"});
+  table.push_back(
+      {"--stats", "stats.file", "FILE", "Statistics as CSV: a row a direction and interval"});
+  table.push_back(
+      {"--stats-interval", "stats.interval", "TIME", "How long an interval is; 1s where left out"});
   return table;
 }
 

@@ -276,7 +276,7 @@ Time Shaper::drawJitter(const Stream& stream) const {
 // One round trip until later packets have told of the loss and it was sent again; with too few
 // behind it, the retransmission time-out (RFC 6298, with Linux's least).
 Time Shaper::lossDelay(const Stream& stream) const {
-  if (stream.queued >= kTellingPackets * kPacketBytes) return roundTrip_;
+  if (stream.more || stream.queued >= kTellingPackets * kPacketBytes) return roundTrip_;
   return roundTrip_ + std::max(kLeastTimeout, profile_.jitter);
 }
 
