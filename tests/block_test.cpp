@@ -39,17 +39,6 @@ std::uint16_t shortAt(const Bytes& bytes, std::size_t place) {
   return value;
 }
 
-// Signal to noise in dB.
-double snr(const std::vector<float>& values, const std::vector<float>& decoded) {
-  double signal = 0;
-  double noise = 0;
-  for (std::size_t j = 0; j < values.size(); ++j) {
-    signal += double{values[j]} * double{values[j]};
-    noise += std::pow(double{values[j]} - double{decoded[j]}, 2);
-  }
-  return 10 * std::log10(signal / noise);
-}
-
 Bytes encodeAt(const Codec& codec, const Tensor& tensor, std::uint64_t seed, const Key& key) {
   Bytes out(codec.maxEncodedBytes(tensor.spec));
   CutContext cut;
@@ -114,7 +103,7 @@ TEST_CASE("small gradients keep their accuracy with bf16 headers and lose it wit
   const auto at = [&](float scale, const std::string& header) {
     std::vector<float> scaled = values;
     for (float& value : scaled) value *= scale;
-    return snr(scaled, roundTrip("bits=8,header=" + header, scaled));
+    return snrOf(scaled, roundTrip("bits=8,header=" + header, scaled));
   };
   CHECK(at(1, "bf16") > 42);
   CHECK(at(1e-6f, "bf16") == Approx(at(1, "bf16")).margin(0.5));

@@ -5,6 +5,7 @@
 
 #include "client/data/dataset.h"
 #include "tests/cifar_files.h"
+#include "tests/refused.h"
 
 namespace cleave::test {
 namespace {
@@ -24,20 +25,6 @@ Bytes joined(const std::vector<Bytes>& parts) {
   Bytes all;
   for (const Bytes& part : parts) all.insert(all.end(), part.begin(), part.end());
   return all;
-}
-
-// Opening fails with `code`, a sentence that names the file and says `fault`, and advice.
-void checkRefused(const CifarOptions& options, const std::string& file, const std::string& code,
-                  const std::string& fault) {
-  CAPTURE(fault);
-  try {
-    openCifar(options);
-    FAIL("nothing was thrown");
-  } catch (const UsageError& error) {
-    CHECK(error.code() == code);
-    CHECK_THAT(error.what(), Catch::StartsWith(file + " ") && Catch::Contains(fault));
-    CHECK_FALSE(error.fix().empty());
-  }
 }
 
 std::int64_t labelOf(const Dataset& data, std::uint32_t index) {
@@ -131,8 +118,8 @@ TEST_CASE("a missing file is named, with the place to get it") {
   const CifarFolder files("missing");
   files.writeCifar10(1);
   std::filesystem::remove(files.path("data_batch_4.bin"));
-  checkRefused(cifarOptions(files), files.path("data_batch_4.bin"), "data-missing",
-               "there is no such file, nor data_batch_4.bin.gz");
+  checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_4.bin"),
+               "data-missing", "there is no such file, nor data_batch_4.bin.gz");
   CHECK_NOTHROW(openCifar(cifarOptions(files, CifarKind::cifar10, false)));
   try {
     openCifar(cifarOptions(files, CifarKind::cifar100Fine));
@@ -150,26 +137,29 @@ TEST_CASE("a truncated, overlong or empty file is refused") {
   Bytes bytes = joined({cifarRecord({0}, 0), cifarRecord({1}, 1)});
   bytes.pop_back();
   files.write("data_batch_2.bin", bytes);
-  checkRefused(cifarOptions(files), files.path("data_batch_2.bin"), "data-damaged",
-               "6145 bytes are no whole number of records of 3073 bytes");
+  checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_2.bin"),
+               "data-damaged", "6145 bytes are no whole number of records of 3073 bytes");
   bytes.resize(6147);
   files.write("data_batch_2.bin", bytes);
-  checkRefused(cifarOptions(files), files.path("data_batch_2.bin"), "data-damaged", "6147 bytes");
+  checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_2.bin"),
+               "data-damaged", "6147 bytes");
   files.write("data_batch_2.bin", {});
-  checkRefused(cifarOptions(files), files.path("data_batch_2.bin"), "data-empty", "0 bytes");
+  checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_2.bin"),
+               "data-empty", "0 bytes");
 }
 
 TEST_CASE("a file of the other format, or with a label out of range, is refused") {
   const CifarFolder files("labels");
   files.writeCifar10(2);
   files.write("data_batch_5.bin", joined({cifarRecord({9}, 0), cifarRecord({10}, 1)}));
-  checkRefused(cifarOptions(files), files.path("data_batch_5.bin"), "data-damaged",
-               "image 1 has the label 10, and labels end at 9");
+  checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_5.bin"),
+               "data-damaged", "image 1 has the label 10, and labels end at 9");
   files.write("data_batch_5.bin", cifarRecord({1, 57}, 0));  // of CIFAR-100
-  checkRefused(cifarOptions(files), files.path("data_batch_5.bin"), "data-damaged", "3074 bytes");
+  checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_5.bin"),
+               "data-damaged", "3074 bytes");
   files.write("train.bin", cifarRecord({20, 57}, 0));
-  checkRefused(cifarOptions(files, CifarKind::cifar100Coarse), files.path("train.bin"),
-               "data-damaged", "the label 20, and labels end at 19");
+  checkRefused([&] { openCifar(cifarOptions(files, CifarKind::cifar100Coarse)); },
+               files.path("train.bin"), "data-damaged", "the label 20, and labels end at 19");
   CHECK_NOTHROW(openCifar(cifarOptions(files, CifarKind::cifar100Fine)));
 }
 

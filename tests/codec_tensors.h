@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <vector>
 
 #include "common/codec/codec.h"
@@ -70,6 +71,22 @@ inline Tensor decode(const Codec& codec, const Bytes& bytes, const TensorSpec& s
   Tensor tensor = decodeOver(std::byte{0xa5}, codec, bytes, spec);
   REQUIRE(decodeOver(std::byte{0x5a}, codec, bytes, spec).bytes == tensor.bytes);
   return tensor;
+}
+
+// Signal to noise in dB; infinite where they are equal.
+inline double snrOf(const std::vector<float>& values, const std::vector<float>& decoded) {
+  double signal = 0;
+  double noise = 0;
+  for (std::size_t j = 0; j < values.size(); ++j) {
+    signal += double{values[j]} * double{values[j]};
+    noise += std::pow(double{values[j]} - double{decoded[j]}, 2);
+  }
+  return 10 * std::log10(signal / noise);
+}
+
+// Of the tensor against what it decodes to.
+inline double snr(const Codec& codec, const Tensor& tensor) {
+  return snrOf(valuesOf(tensor), valuesOf(decode(codec, encode(codec, tensor), tensor.spec)));
 }
 
 }  // namespace cleave::test

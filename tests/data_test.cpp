@@ -10,6 +10,7 @@
 
 #include "client/data/dataset.h"
 #include "client/data/unpack.h"
+#include "tests/refused.h"
 
 namespace cleave::test {
 namespace {
@@ -81,30 +82,16 @@ class Files {
   std::filesystem::path folder_;
 };
 
-// Opening fails with `code`, a sentence that names the file and says `fault`, and advice.
-void checkRefused(const IdxOptions& options, const std::string& file, const std::string& code,
-                  const std::string& fault) {
-  CAPTURE(fault);
-  try {
-    openIdx(options);
-    FAIL("nothing was thrown");
-  } catch (const UsageError& error) {
-    CHECK(error.code() == code);
-    CHECK_THAT(error.what(), Catch::StartsWith(file + " ") && Catch::Contains(fault));
-    CHECK_FALSE(error.fix().empty());
-  }
-}
-
 void checkImagesRefused(const Bytes& bytes, const std::string& code, const std::string& fault) {
   const Files files;
   files.writeImages(bytes);
-  checkRefused(files.options(), files.path("images"), code, fault);
+  checkRefused([&] { openIdx(files.options()); }, files.path("images"), code, fault);
 }
 
 void checkLabelsRefused(const Bytes& bytes, const std::string& code, const std::string& fault) {
   const Files files;
   files.writeLabels(bytes);
-  checkRefused(files.options(), files.path("labels"), code, fault);
+  checkRefused([&] { openIdx(files.options()); }, files.path("labels"), code, fault);
 }
 
 std::vector<float> readSample(const Dataset& data, std::uint32_t index) {
@@ -188,10 +175,11 @@ TEST_CASE("a missing file") {
   const Files files;
   IdxOptions options = files.options();
   options.images = files.path("absent");
-  checkRefused(options, options.images, "data-missing", "there is no such file");
+  checkRefused([&] { openIdx(options); }, options.images, "data-missing", "there is no such file");
   options = files.options();
   options.labels = files.path("");
-  checkRefused(options, options.labels, "data-missing", "it is not a regular file");
+  checkRefused([&] { openIdx(options); }, options.labels, "data-missing",
+               "it is not a regular file");
 }
 
 TEST_CASE("missing Fashion-MNIST says what to install") {
@@ -300,7 +288,8 @@ TEST_CASE("a label out of range") {
 TEST_CASE("counts of images and labels that differ") {
   const Files files;
   files.writeLabels(idx({2}, {2, 0}));
-  checkRefused(files.options(), files.path("images"), "data-damaged", "holds 3 images, but ");
+  checkRefused([&] { openIdx(files.options()); }, files.path("images"), "data-damaged",
+               "holds 3 images, but ");
 }
 
 TEST_CASE("Fashion-MNIST has 60000 and 10000 samples, equally many of each class") {

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "tests/noting_link.h"
 #include "tests/virtual_pair.h"
 
 namespace cleave::test {
@@ -99,20 +100,6 @@ TEST_CASE("the client fetches the body's gradients before it decides") {
 }
 
 // A server's engine alone, with a link that notes what it is asked to do.
-class NotingLink : public EngineLink {
- public:
-  void send(Message message) override { sent.push_back(std::move(message)); }
-  void resend(const Key& key) override { resent.push_back(key); }
-  void forget(const Key& key) override { forgotten.push_back(key); }
-  void forgetBatch(Phase, std::uint64_t step) override { forgottenBatches.push_back(step); }
-  void commit(std::uint64_t step) override { committed.push_back(step); }
-  std::vector<Message> sent;
-  std::vector<Key> resent;
-  std::vector<Key> forgotten;
-  std::vector<std::uint64_t> forgottenBatches;
-  std::vector<std::uint64_t> committed;
-};
-
 struct Server {
   NotingLink link;
   Engine engine{{Role::server, &findSchedule("priority"), 4, 4, false}, link};

@@ -21,31 +21,18 @@
 #include "common/core/log.h"
 #include "common/core/units.h"
 #include "common/net/tcp.h"
+#include "tests/sockets.h"
 #include "tools/link/relay.h"
 
 namespace cleave::link {
 namespace {
 
+using namespace cleave::test;
+
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 using namespace std::chrono_literals;
-
-using Bytes = std::vector<std::uint8_t>;
-
-Bytes pattern(std::size_t size, std::uint32_t seed) {
-  Bytes bytes(size);
-  for (std::uint8_t& byte : bytes) {
-    seed = seed * 1664525 + 1013904223;
-    byte = static_cast<std::uint8_t>(seed >> 24);
-  }
-  return bytes;
-}
-
-struct Ends {
-  tcp::socket client;
-  tcp::socket server;
-};
 
 // A target with a link before it, which runs in a thread of its own.
 class World {
@@ -116,19 +103,6 @@ Settings with(const std::vector<std::string>& events, const Profile& profile = {
     for (const Event& event : parseEvent({"--event", text})) settings.events.push_back(event);
   }
   return settings;
-}
-
-Bytes readExactly(tcp::socket& socket, std::size_t size) {
-  Bytes bytes(size);
-  asio::read(socket, asio::buffer(bytes));
-  return bytes;
-}
-
-error_code readError(tcp::socket& socket) {
-  std::uint8_t byte = 0;
-  error_code error;
-  asio::read(socket, asio::buffer(&byte, 1), error);
-  return error;
 }
 
 // Whether there is something to read within so long.

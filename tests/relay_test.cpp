@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/sockets.h"
+
 namespace cleave::test {
 namespace {
 
@@ -23,22 +25,6 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 using namespace std::chrono_literals;
-
-using Bytes = std::vector<std::uint8_t>;
-
-Bytes pattern(std::size_t size, std::uint32_t seed) {
-  Bytes bytes(size);
-  for (std::uint8_t& byte : bytes) {
-    seed = seed * 1664525 + 1013904223;
-    byte = static_cast<std::uint8_t>(seed >> 24);
-  }
-  return bytes;
-}
-
-struct Ends {
-  tcp::socket client;
-  tcp::socket server;
-};
 
 // A target with a relay before it.
 struct Setup {
@@ -56,19 +42,6 @@ struct Setup {
     return {std::move(client), acceptor.accept()};
   }
 };
-
-Bytes readExactly(tcp::socket& socket, std::size_t size) {
-  Bytes bytes(size);
-  asio::read(socket, asio::buffer(bytes));
-  return bytes;
-}
-
-error_code readError(tcp::socket& socket) {
-  std::uint8_t byte = 0;
-  error_code error;
-  asio::read(socket, asio::buffer(&byte, 1), error);
-  return error;
-}
 
 // Whether there is something to read or accept within a time that is long for loopback.
 bool becomesReadable(int descriptor) {

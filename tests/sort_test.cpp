@@ -85,17 +85,6 @@ Bytes oracle(const std::vector<float>& values, int q, int s) {
   return bytes;
 }
 
-double snr(const Codec& codec, const Tensor& tensor) {
-  const std::vector<float> values = valuesOf(tensor);
-  const std::vector<float> decoded = valuesOf(decode(codec, encode(codec, tensor), tensor.spec));
-  double signal = 0, noise = 0;
-  for (std::size_t j = 0; j < values.size(); ++j) {
-    signal += double{values[j]} * double{values[j]};
-    noise += std::pow(double{values[j]} - double{decoded[j]}, 2);
-  }
-  return 10 * std::log10(signal / noise);
-}
-
 }  // namespace
 
 TEST_CASE("the bytes of a small tensor are those of the documented layout") {

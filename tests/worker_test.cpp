@@ -4,20 +4,11 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "tests/noting_link.h"
 #include "tests/virtual_pair.h"
 
 namespace cleave::test {
 namespace {
-
-class NotingLink : public EngineLink {
- public:
-  void send(Message message) override { sent.push_back(std::move(message)); }
-  void resend(const Key&) override {}
-  void forget(const Key&) override {}
-  void forgetBatch(Phase, std::uint64_t) override {}
-  void commit(std::uint64_t) override {}
-  std::vector<Message> sent;
-};
 
 // Done with nothing until told to be; each action took two seconds.
 class SlowQueue : public DeviceQueue {
