@@ -116,12 +116,7 @@ std::size_t clientBytes(const PreparedRun& run) {
                                            part.first == 0 ? plan.inFlight : 1,
                                            plan.maxMicroBatchSamples()));
   }
-  for (const Flow flow : kStepFlows) {
-    const TensorSpec spec =
-        flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxMicroBatchSamples());
-    const std::size_t encoded = plan.codecs[static_cast<std::size_t>(flow)]->maxEncodedBytes(spec);
-    bytes += plan.inFlight * static_cast<double>(spec.bytes() + encoded);
-  }
+  bytes += flowBytes(plan);
   const double batches = Loader::Options().ahead + 2;  // ready, being prepared, and in use
   bytes += batches * plan.maxBatch * sizeof(float) *
            static_cast<double>(elementCount(run.data.train->sampleShape()));

@@ -122,16 +122,19 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   return options;
 }
 
+double flowBytes(const RunPlan& plan) {
+  const TensorLinkOptions link = linkOptions(plan, Role::server);
+  double bytes = 0;  // sums of what a client asks for may exceed any integer
+  for (const Flow flow : kStepFlows) {
+    const TensorSpec spec = link.spec(flow, plan.maxMicroBatchSamples());
+    bytes +=
+        static_cast<double>(spec.bytes()) + static_cast<double>(link.maxEncodedBytes(flow, spec));
+  }
+  return plan.inFlight * bytes;
+}
+
 std::size_t serverBytes(const RunPlan& plan) {
   const std::uint32_t samples = plan.maxMicroBatchSamples();
-  double tensors = 0;  // sums of what a client asks for may exceed any integer
-  for (const Flow flow : kStepFlows) {
-    const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
-    // Decoded and encoded; the encoded replies are the ones kept.
-    tensors += static_cast<double>(spec.bytes());
-    tensors +=
-        static_cast<double>(plan.codecs[static_cast<std::size_t>(flow)]->maxEncodedBytes(spec));
-  }
   // In evaluation the replies of a whole batch are kept.
   const TensorSpec reply = flowSpec(plan.blocks, plan.stage.cuts, Flow::activation1, plan.maxBatch);
   const auto [first, last] = plan.stage.cuts;
@@ -140,7 +143,8 @@ std::size_t serverBytes(const RunPlan& plan) {
       (plan.initialWeights ? 2.0 : 1.0) * static_cast<double>(maxWeightsBytes(plan));
   const double bytes =
       blob + static_cast<double>(partBytes(plan.stage, first, last, plan.inFlight, samples)) +
-      plan.inFlight * tensors + static_cast<double>(reply.bytes());
+      // The encoded replies are the ones kept.
+      flowBytes(plan) + static_cast<double>(reply.bytes());
   constexpr double kMost = 0x1p62;
   return static_cast<std::size_t>(std::min(bytes, kMost));
 }

@@ -45,6 +45,10 @@ RunPlan planRun(const wire::RunSpec& spec);
 // What a tensor link needs of a plan; the caller adds what is its own.
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 
+// Bytes that the four flows' tensors of the micro-batches in flight take on either side, decoded
+// and encoded.
+double flowBytes(const RunPlan& plan);
+
 // Bytes the server needs for a run: the body with what autograd saves, the four flows' tensors and
 // the kept replies of the micro-batches in flight.
 std::size_t serverBytes(const RunPlan& plan);

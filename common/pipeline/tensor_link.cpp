@@ -106,7 +106,7 @@ void TensorLink::sendControl(FrameKind kind, std::string metadata) {
 }
 
 void TensorLink::sendTensor(TensorMessage&& message) {
-  if (!codecOf(message.flow).isIdentity()) {
+  if (!options_.codec(message.flow).isIdentity()) {
     onCodecStrand([this, message = std::move(message)]() mutable { encode(std::move(message)); });
     return;
   }
@@ -115,13 +115,13 @@ void TensorLink::sendTensor(TensorMessage&& message) {
   encoding->spec = view.spec;
   encoding->bytes = {view.data, view.spec.bytes()};
   encoding->owner = message.payload.owner();
-  encoding->codec = codecOf(message.flow).spec();
+  encoding->codec = options_.codec(message.flow).spec();
   encoding->message = std::move(message);
   onIo([this, encoding] { queue(encoding); });
 }
 
 void TensorLink::encode(TensorMessage&& message) {
-  const Codec& codec = codecOf(message.flow);
+  const Codec& codec = options_.codec(message.flow);
   const TensorView view = message.payload.view();
   const CodecContext context{options_.seed, message.key(), options_.helper};
   const bool train = message.at.phase == Phase::train;
@@ -132,7 +132,7 @@ void TensorLink::encode(TensorMessage&& message) {
   const CutContext cutBefore = cut;
   const CodecState state = train ? states_[{message.flow, message.at.i}] : nullptr;
 
-  Buffer buffer = pool_->acquire(maxEncodedBytes(message.flow, view.spec));
+  Buffer buffer = pool_->acquire(options_.maxEncodedBytes(message.flow, view.spec));
   const SteadyTime start = now();
   const Encoded encoded = encodeOrRaw(codec, context, state, cut, view, buffer.span());
   auto encoding = std::make_shared<Encoding>();
@@ -157,9 +157,9 @@ void TensorLink::encode(TensorMessage&& message) {
   onIo([this, encoding] { queue(encoding); });
 }
 
-std::size_t TensorLink::maxEncodedBytes(Flow flow, const TensorSpec& spec) const {
-  const std::size_t most = codecOf(flow).maxEncodedBytes(spec);
-  return options_.rawNonFinite ? std::max(most, rawPayloadBytes(spec)) : most;
+std::size_t TensorLinkOptions::maxEncodedBytes(Flow flow, const TensorSpec& tensor) const {
+  const std::size_t most = codec(flow).maxEncodedBytes(tensor);
+  return rawNonFinite ? std::max(most, rawPayloadBytes(tensor)) : most;
 }
 
 Encoded TensorLink::encodeOrRaw(const Codec& codec, const CodecContext& context,
@@ -411,12 +411,12 @@ void TensorLink::checkTensor(const Stream& stream, std::uint64_t encodedBytes) c
     throw ProtocolError("bad-tensor", name + " is " + toString(stream.spec) + ", but " +
                                           toString(agreed) + " was agreed");
   }
-  const Codec& codec = codecOf(flow);
+  const Codec& codec = options_.codec(flow);
   if (stream.codec != codec.spec()) {
     throw ProtocolError("bad-tensor",
                         name + " comes by another codec than the agreed " + codec.spec());
   }
-  const std::size_t most = maxEncodedBytes(flow, agreed);
+  const std::size_t most = options_.maxEncodedBytes(flow, agreed);
   if (encodedBytes > most || (codec.isIdentity() && encodedBytes != most)) {
     throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
                                           " bytes; its codec makes at most " +
@@ -528,7 +528,7 @@ void TensorLink::finishStream(Stream&& stream) {
   auto shared = std::make_shared<Stream>(std::move(stream));
   if (isBlob(shared->message.flow)) {
     onCodecStrand([this, shared, wireSeconds] { verifyBlob(std::move(*shared), wireSeconds); });
-  } else if (!codecOf(shared->message.flow).isIdentity()) {
+  } else if (!options_.codec(shared->message.flow).isIdentity()) {
     onCodecStrand([this, shared, wireSeconds] { decode(std::move(*shared), wireSeconds); });
   } else {
     const TensorView view{shared->buffer.data(), shared->spec};
@@ -538,7 +538,7 @@ void TensorLink::finishStream(Stream&& stream) {
 }
 
 void TensorLink::decode(Stream&& stream, double wireSeconds) {
-  const Codec& codec = codecOf(stream.message.flow);
+  const Codec& codec = options_.codec(stream.message.flow);
   const MicroBatch& at = stream.message.at;
   const bool train = at.phase == Phase::train;
   CutContext evalCut;

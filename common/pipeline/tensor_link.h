@@ -88,6 +88,10 @@ struct TensorLinkOptions {
   bool rawNonFinite = false;
   Helper* helper = nullptr;        // for codecs; must outlive the link
   std::uint32_t errorEvery = 100;  // one tensor in so many has its SNR measured; 0: none
+
+  const Codec& codec(Flow flow) const { return *codecs[static_cast<std::size_t>(flow)]; }
+  // The most that a tensor of the flow has encoded, also where it goes raw.
+  std::size_t maxEncodedBytes(Flow flow, const TensorSpec& tensor) const;
 };
 
 class TensorLink : public EngineLink,
@@ -150,8 +154,6 @@ class TensorLink : public EngineLink,
   using CutKey = std::tuple<Phase, std::uint64_t, std::uint32_t, int>;
   using CodecStrand = boost::asio::strand<boost::asio::any_io_executor>;
 
-  const Codec& codecOf(Flow flow) const { return *options_.codecs[static_cast<std::size_t>(flow)]; }
-  std::size_t maxEncodedBytes(Flow flow, const TensorSpec& spec) const;
   // device thread or codec strand
   void sendTensor(TensorMessage&& message);
   void sendBlob(Blob&& blob);
