@@ -20,7 +20,6 @@ struct RangeState {
 };
 inline constexpr std::uint32_t kNotFinite = 1;
 inline constexpr std::uint32_t kWide = 2;  // a range that overflows fp32
-inline constexpr std::uint32_t kBadGrid = 4;
 
 // Requires elements; a state of zeros.
 struct RangeKernel {
