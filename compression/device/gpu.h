@@ -9,17 +9,17 @@
 #include <variant>
 
 #include "compression/device/block_kernels.h"
-#include "compression/device/topk_kernels.h"
+#include "compression/device/distance_kernels.h"
 
 namespace cleave {
 
-using DeviceKernel =
-    std::variant<device::RangeKernel, device::UniformGridKernel, device::BoundsKernel,
-                 device::PieceGridsKernel, device::QuantizeKernel, device::DequantizeKernel,
-                 device::LookUpKernel, device::CastKernel, device::EncodeBlocksKernel,
-                 device::DecodeBlocksKernel, device::HistogramKernel, device::ChooseKernel,
-                 device::MarkKernel, device::CountKernel, device::OffsetsKernel,
-                 device::GatherKernel, device::ScatterKernel>;
+using DeviceKernel = std::variant<
+    device::RangeKernel, device::UniformGridKernel, device::BoundsKernel, device::PieceGridsKernel,
+    device::QuantizeKernel, device::DequantizeKernel, device::LookUpKernel, device::CastKernel,
+    device::EncodeBlocksKernel, device::DecodeBlocksKernel, device::HistogramKernel,
+    device::ChooseKernel, device::MarkKernel, device::CountKernel, device::OffsetsKernel,
+    device::GatherKernel, device::ScatterKernel, device::LengthsKernel, device::DistancesKernel,
+    device::EndsKernel, device::StepsKernel, device::SumsKernel, device::PlacesKernel>;
 
 class Gpu {
  public:

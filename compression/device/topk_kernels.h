@@ -22,7 +22,11 @@ struct TopKState {
   std::uint32_t bins[3][kBins];  // of the three histograms
   std::uint32_t missing;    // elements still to be kept, from the magnitudes chosen on downwards
   std::uint32_t magnitude;  // its bits chosen so far; in the end, of the last element kept
-  std::uint32_t faults;
+  struct Found {
+    std::uint32_t faults;
+    std::uint32_t distanceBytes;
+  };
+  Found found;  // what the host wants to know
 };
 
 CLEAVE_DEVICE inline std::uint32_t magnitudeOf(float value) { return bitsOf(value) & ~kSign; }
@@ -109,7 +113,8 @@ struct ChooseKernel {
       std::uint32_t sum = 0;
       for (std::uint32_t b = at.thread * kChunk; b < (at.thread + 1) * kChunk; ++b) {
         sum += bins[b];
-        if (level == 0 && b >= kFirstNotFinite && bins[b] > 0) raise(state->faults, kNotFinite);
+        if (level == 0 && b >= kFirstNotFinite && bins[b] > 0)
+          raise(state->found.faults, kNotFinite);
       }
       shared.sums[at.thread] = sum;
     } else if (at.thread == 0) {
@@ -218,6 +223,12 @@ struct CountKernel {
   }
 };
 
+// Sums of what a peer has sent do not come round to small numbers again: they end at 2^31 - 1. Of
+// two such.
+CLEAVE_DEVICE inline std::uint32_t boundedSum(std::uint32_t a, std::uint32_t b) {
+  return lesser(a + b, 0x7fffffffu);
+}
+
 // tiles[t] becomes what the tiles before t have: `equal` all of them, `above` all that are kept.
 struct OffsetsKernel {
   static constexpr int kPhases = 5;
@@ -230,7 +241,8 @@ struct OffsetsKernel {
 
   TileCount* tiles;
   std::uint32_t count;
-  const std::uint32_t* ties;  // so many of the equal ones are kept; null: none are
+  const std::uint32_t* ties;       // so many of the equal ones are kept; null: none are
+  std::uint32_t* total = nullptr;  // becomes what all tiles have that is kept; null: not wanted
 
   std::uint32_t blocks() const { return 1; }
 
@@ -248,7 +260,8 @@ struct OffsetsKernel {
       thread.equal = shared.sums[at.thread];
       shared.sums[at.thread] = walk(first, end, most, thread.equal, 0, false);
     } else if constexpr (kPhase == 4) {
-      walk(first, end, most, thread.equal, shared.sums[at.thread], true);
+      const std::uint32_t kept = walk(first, end, most, thread.equal, shared.sums[at.thread], true);
+      if (at.thread == kThreads - 1 && total != nullptr) *total = kept;
     } else if (at.thread == 0) {
       accumulate(shared);
     }
@@ -260,7 +273,7 @@ struct OffsetsKernel {
     for (std::uint32_t t = first; t < end; ++t) {
       const TileCount here = tiles[t];
       if (write) tiles[t] = {kept, equal};
-      kept += here.above + lesser(here.equal, most - lesser(equal, most));
+      kept = boundedSum(kept, here.above + lesser(here.equal, most - lesser(equal, most)));
       equal += here.equal;
     }
     return kept;
@@ -272,7 +285,7 @@ struct OffsetsKernel {
     for (std::uint32_t t = 0; t < kThreads; ++t) {
       const std::uint32_t here = shared.sums[t];
       shared.sums[t] = sum;
-      sum += here;
+      sum = boundedSum(sum, here);
     }
   }
 };
@@ -280,7 +293,7 @@ struct OffsetsKernel {
 // The sum of what the threads before this one have.
 CLEAVE_DEVICE inline std::uint32_t sumBefore(const std::uint32_t* counts, std::uint32_t thread) {
   std::uint32_t sum = 0;
-  for (std::uint32_t t = 0; t < thread; ++t) sum += counts[t];
+  for (std::uint32_t t = 0; t < thread; ++t) sum = boundedSum(sum, counts[t]);
   return sum;
 }
 
@@ -314,6 +327,7 @@ struct GatherKernel {
   const TileCount* tiles;      // what comes before each
   std::byte* values;           // of the tensor's type
   std::uint32_t most;          // values that there is room for
+  std::uint32_t* places;       // of the values, in the tensor; null: not wanted
 
   std::uint32_t blocks() const { return tilesOf(in.elements); }
 
@@ -330,7 +344,7 @@ struct GatherKernel {
       }
       shared.kept[at.thread] = bitCount(thread.word);
     } else {
-      copy(at, word * 32, thread.word, tiles[at.block].above + sumBefore(shared.kept, at.thread));
+      copy(word * 32, thread.word, tiles[at.block].above + sumBefore(shared.kept, at.thread));
     }
   }
 
@@ -342,11 +356,14 @@ struct GatherKernel {
     return ones & ~rest;
   }
 
-  CLEAVE_DEVICE void copy(Place, std::uint64_t start, std::uint32_t word, std::uint32_t to) const {
+  CLEAVE_DEVICE void copy(std::uint64_t start, std::uint32_t word, std::uint32_t to) const {
     const bool wide = in.dtype == DType::f32;
     for (std::uint32_t j = 0; j < 32; ++j) {
       if ((word >> j & 1) == 0) continue;
-      if (to < most) storeBits(loadBits(in.data, start + j, wide), values, to, wide);
+      if (to < most) {
+        storeBits(loadBits(in.data, start + j, wide), values, to, wide);
+        if (places != nullptr) places[to] = static_cast<std::uint32_t>(start + j);
+      }
       ++to;
     }
   }

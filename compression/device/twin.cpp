@@ -31,7 +31,7 @@ void Twin::copyToHost(const std::byte* from_dev, std::size_t bytes, std::byte* t
 bool Twin::isOrdinary(const TensorSpec& spec, const std::byte* data_dev) {
   constexpr std::uintptr_t kBoundary = 16;
   const std::size_t elements = spec.elements();
-  return elements > 0 && elements < std::size_t{1} << 31 &&
+  return elements > 0 && elements < std::size_t{1} << 30 &&
          reinterpret_cast<std::uintptr_t>(data_dev) % kBoundary == 0;
 }
 

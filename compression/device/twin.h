@@ -60,7 +60,7 @@ class Twin : public DeviceCodec {
   void copyToHost(const std::byte* from_dev, std::size_t bytes, std::byte* to) const override;
 
  protected:
-  // What kernels can work on: elements that 31 bits count, on a boundary of 16 bytes.
+  // What kernels can work on: fewer than 2^30 elements, on a boundary of 16 bytes.
   static bool isOrdinary(const TensorSpec& spec, const std::byte* data_dev);
 
   Encoded encodeOnHost(const CodecContext& context, const CodecState& state, CutContext& cut,
