@@ -12,7 +12,7 @@
 
 namespace cleave::test {
 
-// What kernel_executor does between the phases of a kernel that asks for it.
+// What cuda/kernels.cu does between the phases of a kernel that asks for it.
 template <typename Kernel>
 void reduceLanes(const Kernel& kernel, std::vector<typename Kernel::Thread>& threads) {
   const std::uint32_t lanes = kernel.reduceLanes();
@@ -30,8 +30,11 @@ template <int kPhase, typename Kernel>
 void runPhases(const Kernel& kernel, device::Place at, typename Kernel::Shared& shared,
                std::vector<typename Kernel::Thread>& threads) {
   if constexpr (kPhase < Kernel::kPhases) {
-    for (at.thread = 0; at.thread < device::kThreads; ++at.thread)
+    // In either order: within a phase, no thread may count on another.
+    for (std::uint32_t t = 0; t < device::kThreads; ++t) {
+      at.thread = (at.block + kPhase) % 2 == 0 ? t : device::kThreads - 1 - t;
       kernel.template run<kPhase>(at, shared, threads[at.thread]);
+    }
     if constexpr (requires { Kernel::kReduceAfter; }) {
       if constexpr (Kernel::kReduceAfter == kPhase) reduceLanes(kernel, threads);
     }

@@ -89,6 +89,15 @@ struct EncodeBlocksKernel {
     return {lesser(a.least, b.least), greater(a.greatest, b.greatest)};
   }
 
+  static CLEAVE_DEVICE CLEAVE_RARE std::uint32_t wideQuad(FourFloats four, Grid grid,
+                                                          std::uint32_t bits) {
+    std::uint32_t quad = 0;
+    CLEAVE_UNROLL
+    for (std::uint32_t j = 0; j < 4; ++j)
+      quad |= wideBlockCode(four.x[j], grid, (1 << bits) - 1) << (j * bits);
+    return quad;
+  }
+
   CLEAVE_DEVICE void quantize(Place at, Shared& shared, const Thread& thread) const {
     const int top = (1 << format.bits) - 1;
     const auto most = static_cast<float>(top);
@@ -98,19 +107,21 @@ struct EncodeBlocksKernel {
       const Range range{thread.ranges[k].least + 0.0f, thread.ranges[k].greatest + 0.0f};
       const Grid grid = blockGrid(range, top, format.halfHeader);
       const float inverse = grid.step > 0 ? 1.0f / grid.step : 0.0f;
-      const bool wide = isWide(range, grid, top);
-      const std::uint32_t count = countOf(in.elements, start);
-      std::uint64_t quad = 0;
-      CLEAVE_UNROLL
-      for (std::uint32_t j = 0; j < 4; ++j) {
-        const float x = thread.mine.quads[k].x[j];
-        const float draw = format.stochastic ? drawFor(static_cast<std::uint32_t>(start + j),
-                                                       format.keyLow, format.keyHigh)
-                                             : 0;
-        const std::uint64_t code =
-            wide ? wideBlockCode(x, grid, top) : blockCode(x, grid.min, inverse, draw, most);
-        quad |= j < count ? code << (j * format.bits) : 0;
+      const FourFloats& four = thread.mine.quads[k];
+      std::uint32_t quad = 0;
+      if (isWide(range, grid, top)) {
+        quad = wideQuad(four, grid, format.bits);
+      } else {
+        CLEAVE_UNROLL
+        for (std::uint32_t j = 0; j < 4; ++j) {
+          const float draw = format.stochastic ? drawFor(static_cast<std::uint32_t>(start + j),
+                                                         format.keyLow, format.keyHigh)
+                                               : 0;
+          quad |= blockCode(four.x[j], grid.min, inverse, draw, most) << (j * format.bits);
+        }
       }
+      const std::uint32_t count = countOf(in.elements, start);
+      if (count < 4) quad &= (1u << (count * format.bits)) - 1;
       shared.tile.quads[quadIndex(at.thread, k)] = quad;
       if (start % format.size == 0 && count > 0)
         headers[start / format.size] = blockHeader(grid, format.halfHeader);

@@ -12,9 +12,12 @@
 #define CLEAVE_DEVICE __host__ __device__
 // Before loops over arrays that are to be held in registers: their indices must be known.
 #define CLEAVE_UNROLL _Pragma("unroll")
+// A function that is called so seldom that its code is better kept apart.
+#define CLEAVE_RARE __noinline__
 #else
 #define CLEAVE_DEVICE
 #define CLEAVE_UNROLL
+#define CLEAVE_RARE
 #endif
 
 namespace cleave::device {

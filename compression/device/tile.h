@@ -5,8 +5,8 @@
 // A kernel is a struct with its arguments, a number of blocks, and phases. run<p>() is phase p of
 // one thread of one block; all threads of a block finish a phase before any begins the next.
 // Threads of a block meet in Shared, which nobody initialises; a thread keeps its own between
-// phases in Thread. Pointers are to the GPU's memory. kernel_executor of cuda/ runs kernels on a
-// GPU, tests/emulated_gpu.h on the host: what they compute is the same code.
+// phases in Thread. Pointers are to the GPU's memory. cuda/kernels.cu runs kernels on a GPU,
+// tests/emulated_gpu.h on the host: what they compute is the same code.
 #pragma once
 
 #include "compression/device/arithmetic.h"
@@ -146,7 +146,6 @@ CLEAVE_DEVICE inline void writeFour(const Output& out, std::uint64_t start,
 
 // ---- Codes of 1…16 bits: a quad's four in a word of 64 bits, as they lie in the stream ----
 
-// Of the tile, and one more for reading beyond.
 CLEAVE_DEVICE constexpr std::uint32_t tileWords(std::uint32_t bits) {
   return kTileElements / 32 * bits;
 }
@@ -166,6 +165,10 @@ CLEAVE_DEVICE inline void writeWords(const TileQuads& tile, Place at, std::uint3
   const std::uint32_t quadBits = 4 * bits;
   codes += std::uint64_t{at.block} * words;
   for (std::uint32_t w = at.thread; w < words; w += kThreads) {
+    if (bits == 8) {
+      codes[w] = static_cast<std::uint32_t>(tile.quads[w]);
+      continue;
+    }
     const std::uint32_t begin = 32 * w;
     std::uint32_t word = 0;
     std::uint32_t q = begin / quadBits;
@@ -177,7 +180,7 @@ CLEAVE_DEVICE inline void writeWords(const TileQuads& tile, Place at, std::uint3
   }
 }
 
-struct TileWords {
+struct TileWords {  // and two more, for reading beyond
   std::uint32_t words[kTileElements / 32 * 16 + 2];
 };
 
@@ -192,6 +195,7 @@ CLEAVE_DEVICE inline void readWords(TileWords& tile, Place at, std::uint32_t bit
 // The tile's quad q.
 CLEAVE_DEVICE inline std::uint64_t quadOf(const TileWords& tile, std::uint32_t q,
                                           std::uint32_t bits) {
+  if (bits == 8) return tile.words[q];
   const std::uint32_t bit = q * 4 * bits;
   const std::uint32_t w = bit / 32;
   const std::uint32_t shift = bit % 32;
