@@ -228,7 +228,7 @@ struct ScatterKernel {
       }
       if (!finite) raise(*fault, 1);
     } else {
-      const std::uint64_t start = at.block * std::uint64_t{kTileElements};
+      const std::uint64_t start = tileStart(at.block);
       for (std::uint32_t e = at.thread; e < kTileElements; e += kThreads) {
         if (start + e < out.elements)
           storeBits(shared.elements[e / 32 * 33 + e % 32], out.data, start + e, wide);

@@ -45,11 +45,11 @@ struct EncodeBlocksKernel {
   }
 
   CLEAVE_DEVICE std::uint64_t elementOf(Place at, std::uint32_t k) const {
-    return std::uint64_t{at.block} * kTileElements + 4 * quadIndex(at.thread, k);
+    return quadStart(at.block, quadIndex(at.thread, k));
   }
 
   CLEAVE_DEVICE void read(Place at, Thread& thread) const {
-    const std::uint64_t tile = std::uint64_t{at.block} * kTileElements;
+    const std::uint64_t tile = tileStart(at.block);
     thread.mine = readTile(in, tile, at.thread, 0);
     if (in.elements - tile < kTileElements) fillUp(at, thread);
     bool finite = true;
@@ -154,7 +154,7 @@ struct DecodeBlocksKernel {
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k) {
       const std::uint32_t q = quadIndex(at.thread, k);
-      const std::uint64_t start = std::uint64_t{at.block} * kTileElements + 4 * q;
+      const std::uint64_t start = quadStart(at.block, q);
       if (start >= out.elements) continue;
       Grid grid;
       if (!blockGridOf(headers[start / format.size], format.halfHeader, grid)) {

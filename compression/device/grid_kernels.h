@@ -41,7 +41,7 @@ struct RangeKernel {
   }
 
   CLEAVE_DEVICE void search(Place at, Shared& shared) const {
-    const std::uint64_t start = std::uint64_t{at.block} * kTileElements;
+    const std::uint64_t start = tileStart(at.block);
     const float rest = valueOf(in, start);
     float least = rest, most = rest;
     bool finite = true;
@@ -216,14 +216,14 @@ struct QuantizeKernel {
   }
 
   CLEAVE_DEVICE void quantize(Place at, Shared& shared) const {
-    const std::uint64_t start = std::uint64_t{at.block} * kTileElements;
+    const std::uint64_t start = tileStart(at.block);
     const std::uint32_t codeBits = bits + pieceBits;
     const auto most = static_cast<float>((1u << bits) - 1);
     const ThreadQuads mine = readTile(in, start, at.thread, shared.mins[0]);
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k) {
       const std::uint32_t q = quadIndex(at.thread, k);
-      const std::uint32_t count = countOf(in.elements, start + 4 * q);
+      const std::uint32_t count = countOf(in.elements, quadStart(at.block, q));
       std::uint64_t quad = 0;
       CLEAVE_UNROLL
       for (std::uint32_t j = 0; j < 4; ++j) {
@@ -268,7 +268,7 @@ struct DequantizeKernel {
       CLEAVE_UNROLL
       for (std::uint32_t j = 0; j < 4; ++j)
         four.x[j] = grid.min + grid.step * static_cast<float>(codeOfQuad(quad, j, bits));
-      writeFour(out, std::uint64_t{at.block} * kTileElements + 4 * q, four);
+      writeFour(out, quadStart(at.block, q), four);
     }
   }
 };
@@ -300,7 +300,7 @@ struct LookUpKernel {
       FourFloats four;
       CLEAVE_UNROLL
       for (std::uint32_t j = 0; j < 4; ++j) four.x[j] = table[codeOfQuad(quad, j, bits)];
-      writeFour(out, std::uint64_t{at.block} * kTileElements + 4 * q, four);
+      writeFour(out, quadStart(at.block, q), four);
     }
   }
 };
@@ -318,11 +318,11 @@ struct CastKernel {
 
   template <int kPhase>
   CLEAVE_DEVICE void run(Place at, Shared&, Thread&) const {
-    const std::uint64_t start = std::uint64_t{at.block} * kTileElements;
+    const std::uint64_t start = tileStart(at.block);
     const ThreadQuads mine = readTile(in, start, at.thread, 0);
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k)
-      writeFour(out, start + 4 * quadIndex(at.thread, k), mine.quads[k]);
+      writeFour(out, quadStart(at.block, quadIndex(at.thread, k)), mine.quads[k]);
   }
 };
 

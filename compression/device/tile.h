@@ -36,6 +36,14 @@ CLEAVE_DEVICE inline std::uint32_t quadIndex(std::uint32_t thread, std::uint32_t
   return thread / kWarp * (kWarp * kQuads) + k * kWarp + thread % kWarp;
 }
 
+// The first element of a tile, and of its quad q.
+CLEAVE_DEVICE inline std::uint64_t tileStart(std::uint32_t tile) {
+  return std::uint64_t{tile} * kTileElements;
+}
+CLEAVE_DEVICE inline std::uint64_t quadStart(std::uint32_t tile, std::uint32_t q) {
+  return (std::uint64_t{tile} * kTileQuads + q) * 4;
+}
+
 // ---- Elements ----
 
 struct alignas(16) FourFloats {
@@ -99,16 +107,17 @@ CLEAVE_DEVICE inline ThreadQuads readTile(const Input& in, std::uint64_t start,
   if (in.elements - start < kTileElements) {
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k)
-      mine.quads[k] = readFour(in, 4 * (first + k * kWarp), rest);
+      mine.quads[k] = readFour(in, 4 * (first + std::uint64_t{k} * kWarp), rest);
   } else if (in.dtype == DType::f32) {
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k)
-      mine.quads[k] = reinterpret_cast<const FourFloats*>(in.data)[first + k * kWarp];
+      mine.quads[k] =
+          reinterpret_cast<const FourFloats*>(in.data)[first + std::uint64_t{k} * kWarp];
   } else {
     FourHalves halves[kQuads];
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k)
-      halves[k] = reinterpret_cast<const FourHalves*>(in.data)[first + k * kWarp];
+      halves[k] = reinterpret_cast<const FourHalves*>(in.data)[first + std::uint64_t{k} * kWarp];
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k) mine.quads[k] = widenFour(halves[k], in.dtype);
   }

@@ -56,7 +56,7 @@ struct HistogramKernel {
     } else if constexpr (kPhase == 1) {
       const std::uint32_t tiles = tilesOf(in.elements);
       for (std::uint32_t tile = at.block; tile < tiles; tile += at.blocks)
-        count(std::uint64_t{tile} * kTileElements, at.thread, shared);
+        count(tile, at.thread, shared);
     } else {
       for (std::uint32_t b = at.thread; b < kBins; b += kThreads) {
         if (shared.bins[b] > 0) addTo(state->bins[level][b], shared.bins[b]);
@@ -65,14 +65,14 @@ struct HistogramKernel {
   }
 
   // Neighbours mostly fall into the same bin: they are added together.
-  CLEAVE_DEVICE void count(std::uint64_t start, std::uint32_t thread, Shared& shared) const {
+  CLEAVE_DEVICE void count(std::uint32_t tile, std::uint32_t thread, Shared& shared) const {
     const std::uint32_t shift = shiftOf(level);
     const std::uint32_t chosen = level == 0 ? 0 : state->magnitude >> (shift + 10);
-    const ThreadQuads mine = readTile(in, start, thread, 0);
+    const ThreadQuads mine = readTile(in, tileStart(tile), thread, 0);
     std::uint32_t bin = 0, run = 0;
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k) {
-      const std::uint32_t there = countOf(in.elements, start + 4 * quadIndex(thread, k));
+      const std::uint32_t there = countOf(in.elements, quadStart(tile, quadIndex(thread, k)));
       CLEAVE_UNROLL
       for (std::uint32_t j = 0; j < 4; ++j) {
         const std::uint32_t magnitude = magnitudeOf(mine.quads[k].x[j]);
@@ -156,13 +156,13 @@ struct MarkKernel {
 
   CLEAVE_DEVICE void compare(Place at, Shared& shared) const {
     if (at.thread == 0) shared.aboveCount = shared.equalCount = 0;
-    const std::uint64_t start = std::uint64_t{at.block} * kTileElements;
+    const std::uint64_t start = tileStart(at.block);
     const std::uint32_t magnitude = state->magnitude;
     const ThreadQuads mine = readTile(in, start, at.thread, 0);
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k) {
       const std::uint32_t q = quadIndex(at.thread, k);
-      const std::uint32_t count = countOf(in.elements, start + 4 * q);
+      const std::uint32_t count = countOf(in.elements, quadStart(at.block, q));
       std::uint32_t aboveBits = 0, equalBits = 0;
       CLEAVE_UNROLL
       for (std::uint32_t j = 0; j < 4; ++j) {
