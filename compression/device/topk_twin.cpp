@@ -94,15 +94,19 @@ class TopKTwin : public Twin {
   static std::size_t bitmapWords(std::size_t elements) {
     return std::size_t{device::tilesOf(elements)} * device::kTileWords;
   }
-  void copyBitmapIn(const Positions& positions, const Scratch<std::uint32_t>& bitmap) const {
-    const std::size_t bytes = positions.words.size() * sizeof(std::uint64_t);
+  // The positions on the GPU: as they were left there, or as they are copied now.
+  Scratch<std::uint32_t> bitmapOf(const Positions& positions) const {
+    if (positions.copy_dev) return Scratch<std::uint32_t>(positions.copy_dev);
+    Scratch<std::uint32_t> bitmap(gpu_, bitmapWords(positions.elements));
     gpu_.clear(bitmap.bytes(), bitmapWords(positions.elements) * sizeof(std::uint32_t));
-    gpu_.copyIn(reinterpret_cast<const std::byte*>(positions.words.data()), bytes, bitmap.bytes());
+    gpu_.copyIn(reinterpret_cast<const std::byte*>(positions.words.data()),
+                positions.words.size() * sizeof(std::uint64_t), bitmap.bytes());
+    return bitmap;
   }
-
   void copyBitmapOut(const Scratch<std::uint32_t>& bitmap, Positions& positions) const {
     gpu_.copyOut(bitmap.bytes(), positions.words.size() * sizeof(std::uint64_t),
                  reinterpret_cast<std::byte*>(positions.words.data()));
+    positions.copy_dev = bitmap.owner();
   }
 
   // Returns the payload's size. Throws NonFiniteError.
@@ -171,14 +175,13 @@ class TopKTwin : public Twin {
     const std::size_t valueBytes = positions.kept * dtypeBytes(in.dtype);
     const std::uint32_t tileCount = device::tilesOf(in.elements);
     const Scratch<device::RangeState> range_dev(gpu_, 1);
-    const Scratch<std::uint32_t> bitmap(gpu_, bitmapWords(in.elements));
     const Scratch<device::TileCount> tiles(gpu_, tileCount);
     const Scratch<std::byte> values(gpu_, valueBytes);
     device::RangeState range;
     Issued issued(gpu_);
     gpu_.clear(range_dev.bytes(), sizeof range);
     gpu_.launch(device::RangeKernel{in, range_dev.data()});
-    copyBitmapIn(positions, bitmap);
+    const Scratch<std::uint32_t> bitmap = bitmapOf(positions);
     gpu_.launch(device::CountKernel{bitmap.data(), in.elements, tiles.data()});
     gpu_.launch(device::OffsetsKernel{tiles.data(), tileCount, nullptr});
     gpu_.launch(device::GatherKernel{in, bitmap.data(), nullptr, nullptr, tiles.data(),
@@ -195,14 +198,13 @@ class TopKTwin : public Twin {
                 const MutableTensorView& out) const {
     const std::size_t valueBytes = positions.kept * dtypeBytes(out.spec.dtype);
     const std::uint32_t tileCount = device::tilesOf(positions.elements);
-    const Scratch<std::uint32_t> bitmap(gpu_, bitmapWords(positions.elements));
     const Scratch<device::TileCount> tiles(gpu_, tileCount);
     const Scratch<std::byte> values(gpu_, valueBytes);
     const Scratch<std::uint32_t> fault_dev(gpu_, 1);
     std::uint32_t fault = 0;
     Issued issued(gpu_);
     gpu_.clear(fault_dev.bytes(), sizeof fault);
-    copyBitmapIn(positions, bitmap);
+    const Scratch<std::uint32_t> bitmap = bitmapOf(positions);
     gpu_.copyIn(&bytes[kFormatBytes], valueBytes, values.data());
     scatter(bitmap, tiles, values, fault_dev.data(), out);
     gpu_.copyOut(fault_dev.bytes(), sizeof fault, reinterpret_cast<std::byte*>(&fault));

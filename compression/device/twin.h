@@ -40,7 +40,9 @@ class Scratch {
  public:
   Scratch(Gpu& gpu, std::size_t count) : owner_(gpu.scratch(count * sizeof(T))) {}
   T* data() const { return reinterpret_cast<T*>(owner_.get()); }
+  explicit Scratch(std::shared_ptr<std::byte> owner) : owner_(std::move(owner)) {}
   std::byte* bytes() const { return owner_.get(); }
+  const std::shared_ptr<std::byte>& owner() const { return owner_; }
 
  private:
   std::shared_ptr<std::byte> owner_;
