@@ -146,6 +146,7 @@ PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool same
 PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads) {
   PreparedRun run = resolveRun(options, losslessCodecs, sameThreads);
   run.device = &openDevice(run.settings.device);
+  useDeviceCodecs(run.plan, *run.device);
   run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
   makeRunFolder(run.folder, "give another one with --run-dir, or remove what is there");
   // Before a server of our own starts: it checks too, and each would measure the other.

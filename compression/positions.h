@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -17,6 +18,7 @@ struct Positions {
   std::size_t elements = 0;
   std::size_t kept = 0;
   std::vector<std::uint64_t> words;  // bit j % 64 of word j / 64: element j is kept; no bits beyond
+  std::shared_ptr<std::byte> copy_dev;  // the twin's on a GPU; null elsewhere
 
   explicit Positions(std::size_t n = 0) : elements(n), words((n + 63) / 64) {}
   std::size_t bitmapBytes() const { return (elements + 7) / 8; }

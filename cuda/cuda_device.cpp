@@ -1,5 +1,6 @@
 // Stages on a GPU: LibTorch's own operations on one stream, copies to and from pinned host memory
-// on two streams of their own, and a callback of the driver when an action is done.
+// on two streams of their own, and a callback of the driver when an action is done. So what leaves
+// a stage is there when a codec hears of it, and needs no event to be waited for.
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty_strided.h>
@@ -12,10 +13,11 @@
 #include <map>
 #include <memory>
 #include <new>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "cuda/check.h"
+#include "cuda/cuda_gpu.h"
 #include "cuda/cuda_library.h"
 
 namespace cleave {
@@ -23,11 +25,6 @@ namespace {
 
 using c10::cuda::CUDAStream;
 using c10::cuda::CUDAStreamGuard;
-
-void check(cudaError_t result) {
-  if (result == cudaSuccess) return;
-  throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(result));
-}
 
 class Event {
  public:
@@ -86,7 +83,8 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
       : device_(at::kCUDA, static_cast<c10::DeviceIndex>(index)),
         compute_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device_.index())),
         copyIn_(c10::cuda::getStreamFromPool(false, device_.index())),
-        copyOut_(c10::cuda::getStreamFromPool(false, device_.index())) {
+        copyOut_(c10::cuda::getStreamFromPool(false, device_.index())),
+        gpu_(makeCudaGpu(compute_)) {
     check(cudaGetDeviceProperties(&properties_, index));
     // Also for what is done outside actions, such as building a stage.
     useStream();
@@ -132,6 +130,7 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
   }
 
   DeviceQueue* queue() override { return this; }
+  Gpu* gpu() override { return gpu_.get(); }
   std::shared_ptr<BufferMemory> hostMemory() override {
     return std::make_shared<PinnedMemory>(device_.index());
   }
@@ -180,6 +179,7 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
   const CUDAStream compute_;
   const CUDAStream copyIn_;
   const CUDAStream copyOut_;
+  const std::unique_ptr<Gpu> gpu_;
   cudaDeviceProp properties_{};
   // Of the action under way.
   std::shared_ptr<Event> start_;

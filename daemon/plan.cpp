@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "compression/device/device_codecs.h"
 #include "compression/registry.h"
 
 namespace cleave {
@@ -104,6 +105,14 @@ RunPlan planRun(const wire::RunSpec& spec) {
   return plan;
 }
 
+void useDeviceCodecs(RunPlan& plan, ComputeDevice& device) {
+  if (device.gpu() == nullptr) return;
+  for (std::size_t flow = 0; flow < kTensorFlows; ++flow) {
+    plan.deviceCodecs[flow] = makeDeviceCodec(plan.codecs[flow], *device.gpu());
+    plan.stage.staysOnDevice[flow] = plan.deviceCodecs[flow] != nullptr;
+  }
+}
+
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   TensorLinkOptions options;
   options.role = role;
@@ -112,6 +121,7 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   options.inFlight = plan.inFlight;
   options.maxBatch = plan.maxBatch;
   options.codecs = plan.codecs;
+  options.deviceCodecs = plan.deviceCodecs;
   options.spec = [blocks = plan.blocks, cuts = plan.stage.cuts](Flow flow, std::uint32_t samples) {
     return flowSpec(blocks, cuts, flow, samples);
   };

@@ -33,6 +33,8 @@ struct RunPlan {
   bool initialWeights = false;  // the client sends the body's
   bool rawNonFinite = false;    // as TensorLinkOptions
   std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
+  // As TensorLinkOptions; set by useDeviceCodecs().
+  std::array<std::shared_ptr<const DeviceCodec>, kTensorFlows> deviceCodecs;
 
   std::uint32_t maxMicroBatchSamples() const {
     return microBatchSize(maxBatch, microBatchCount(maxBatch, microBatches), 0);
@@ -41,6 +43,10 @@ struct RunPlan {
 
 // Throws UsageError: what is unknown, out of range, or does not fit. Builds and allocates nothing.
 RunPlan planRun(const wire::RunSpec& spec);
+
+// Lets the flows whose codecs have a twin on the device stay there, on this side. Borrows the
+// device.
+void useDeviceCodecs(RunPlan& plan, ComputeDevice& device);
 
 // What a tensor link needs of a plan; the caller adds what is its own.
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The GPU's tests: units and those labelled cuda, `verify` with the server on the GPU, and a benchmark with the client on
-# the CPU and the server on the GPU. Runs inside a bundle of scripts/package.sh, or in the sources after a build.
+# The GPU's tests: units and those labelled cuda, its codecs beside a copy within its memory, `verify` with the server on
+# the GPU, and a benchmark with the client on the CPU and the server on the GPU. Runs inside a bundle of scripts/package.sh, or in the sources after a build.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -10,7 +10,7 @@ usage: gpu.sh [--device DEVICE] [--short] [--json FILE]
 
   --device DEVICE  that the server computes on: cuda (default), cuda:N, or cpu, to try the script where there is no GPU
   --short          fewer and smaller batches
-  --json FILE      the benchmark's figures, for programs
+  --json FILE      the benchmark's figures, for programs; the codecs' go to FILE.codecs
   --help           this text
 
 LibTorch is taken from CLEAVE_TORCH_DIR, else from the PyTorch that python3 has installed.
@@ -19,12 +19,12 @@ TXT
 }
 
 device=cuda
-bench=()
+bench=() codecs=()
 while [ "$#" -gt 0 ]; do
   case "$1" in
     --device) device=${2:?--device needs a name}; shift 2 ;;
     --short) bench+=(--short); shift ;;
-    --json) bench+=(--json "${2:?--json needs a file}"); shift 2 ;;
+    --json) bench+=(--json "${2:?--json needs a file}") codecs+=(--json "$2.codecs"); shift 2 ;;
     -h|--help) usage; exit 0 ;;
     *) echo "gpu.sh: unknown option '$1'" >&2; usage >&2; exit 2 ;;
   esac
@@ -49,9 +49,10 @@ for test in stage optimizer worker engine tensor_link connection codec safetenso
   "${run[@]+"${run[@]}"}" "$tests/${test}_test" | tail -n 2
 done
 if [ "$device" = cpu ]; then
-  echo "gpu: no GPU asked for: cuda_test is left out"
+  echo "gpu: no GPU asked for: cuda_test and bench_gpu_codecs are left out"
 else
   "${run[@]+"${run[@]}"}" "$tests/cuda_test"
+  "${run[@]+"${run[@]}"}" "$tests/bench_gpu_codecs" --device "$device" "${codecs[@]+"${codecs[@]}"}"
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -26,7 +26,7 @@ for argument in "$@"; do
   esac
 done
 
-mapfile -t sources < <(git ls-files --cached --others --exclude-standard '*.cpp' '*.h')
+mapfile -t sources < <(git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.cu')
 [ "${#sources[@]}" -gt 0 ] || { echo "lint.sh: git lists no sources here" >&2; exit 1; }
 clang-format "${mode[@]}" "${sources[@]}"
 echo "lint: ${#sources[@]} files are formatted"

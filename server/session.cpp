@@ -157,6 +157,7 @@ asio::awaitable<void> Session::openRun() {
   const std::string& runId = run.hello.run_id();
   checkRunId(runId);
   run.plan = planRun(run.hello.run_spec());
+  useDeviceCodecs(run.plan, context_.compute);
   run.ticket =
       context_.admission.admit(runId, run.hello.generation(), run.plan, [connection = connection_] {
         connection->fail(std::make_exception_ptr(RunError(

@@ -55,7 +55,7 @@ inline Bytes encodeOver(std::byte fill, const Codec& codec, const Tensor& tensor
 // Twice, over different memory: the same bytes must come, and none be left out.
 inline Bytes encode(const Codec& codec, const Tensor& tensor) {
   const Bytes bytes = encodeOver(std::byte{0xa5}, codec, tensor);
-  REQUIRE(encodeOver(std::byte{0x5a}, codec, tensor) == bytes);
+  REQUIRE((encodeOver(std::byte{0x5a}, codec, tensor) == bytes));
   return bytes;
 }
 
@@ -69,7 +69,7 @@ inline Tensor decodeOver(std::byte fill, const Codec& codec, const Bytes& bytes,
 
 inline Tensor decode(const Codec& codec, const Bytes& bytes, const TensorSpec& spec) {
   Tensor tensor = decodeOver(std::byte{0xa5}, codec, bytes, spec);
-  REQUIRE(decodeOver(std::byte{0x5a}, codec, bytes, spec).bytes == tensor.bytes);
+  REQUIRE((decodeOver(std::byte{0x5a}, codec, bytes, spec).bytes == tensor.bytes));
   return tensor;
 }
 

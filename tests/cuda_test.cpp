@@ -5,9 +5,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sub.h>
 
+#include <atomic>
 #include <condition_variable>
+#include <cstring>
 #include <iostream>
 #include <mutex>
+#include <thread>
 
 #include "common/core/random.h"
 #include "common/model/blocks.h"
@@ -17,6 +20,8 @@
 
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
+
+#include "tests/device_codec_checks.h"
 
 namespace cleave::test {
 namespace {
@@ -181,6 +186,84 @@ TEST_CASE("a client's stage trains on the GPU") {
   const at::Tensor gradient = toTensor(onGpu([&] { return there.tailStep(at, activation1()); }));
   CHECK(relativeDifference(gradient, toTensor(here.tailStep(at, activation1()))) < kTolerance);
   CHECK(there.losses().at(0) == Approx(here.losses().at(0)).epsilon(kTolerance));
+}
+
+TEST_CASE("twins of codecs on the GPU write and read what the codecs do") {
+  checkDeviceCodecs(*gpu().gpu(), {0, 1, 3, 65, 4095, 4096, 4097});
+}
+
+TEST_CASE("twins on the GPU take tensors of many tiles") {
+  checkDeviceCodecs(*gpu().gpu(), {3 * device::kTileElements + 1037, 1000003});
+}
+
+TEST_CASE("twins of several threads do not disturb each other") {
+  const std::shared_ptr<const Codec> codec = makeCodec("topk:ratio=0.1");
+  const auto twin = makeDeviceCodec(codec, *gpu().gpu());
+  std::atomic<int> faults = 0;
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 4; ++number) {
+    threads.emplace_back([&, number] {
+      const Tensor tensor = tensorOf(deviceValues(number, 100000));
+      const DeviceTensor there(*gpu().gpu(), tensor.spec, tensor.bytes);
+      const auto payloadOf = [&](const Codec& one, const TensorView& view) {
+        CutContext cut;
+        Bytes out(one.maxEncodedBytes(tensor.spec));
+        out.resize(one.encode({7, kKey}, nullptr, cut, view, out).bytes);
+        return out;
+      };
+      const Bytes expected = payloadOf(*codec, tensor.view());
+      for (int round = 0; round < 50; ++round) {
+        if (payloadOf(*twin, there.view()) != expected) ++faults;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(faults == 0);
+}
+
+// What a link does with a body's output, and a body with what a link decoded.
+TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
+  StageOptions options = optionsOf("small_cnn", {1, 28, 28});
+  BodyStage through(options, {}, gpu());
+  options.staysOnDevice.fill(true);
+  BodyStage there(options, {}, gpu());
+  const std::vector<BlockRow> blocks = findModel("small_cnn").blocks(options.model);
+  const std::shared_ptr<const Codec> codec = makeCodec("block:bits=8");
+  const auto twin = makeDeviceCodec(codec, *gpu().gpu());
+  const MicroBatch at{Phase::train, 1, 0, 1, 8};
+  for (const Flow flow : {Flow::activation0, Flow::gradient1}) {
+    const TensorSpec spec = flowSpec(blocks, options.cuts, flow, 8);
+    const CodecContext context{7, {at.phase, at.step, at.i, flow}};
+    CutContext cut;
+    const Payload input = toPayload(randomTensor(spec.shape, 1), spec.order);
+    Bytes wire(codec->maxEncodedBytes(spec));
+    wire.resize(codec->encode(context, nullptr, cut, input.view(), wire).bytes);
+    // By host memory.
+    Tensor decoded{spec, Bytes(spec.bytes())};
+    codec->decode(context, nullptr, cut, wire, {decoded.bytes.data(), spec});
+    const at::Tensor host = randomTensor(spec.shape, 1);
+    std::memcpy(host.mutable_data_ptr(), decoded.bytes.data(), decoded.bytes.size());
+    const Payload expected = onGpu([&] {
+      Payload payload = toPayload(host, spec.order);
+      return flow == Flow::activation0 ? through.forward(at, std::move(payload))
+                                       : through.backward(at, std::move(payload));
+    });
+    // By the GPU's.
+    const std::shared_ptr<std::byte> memory = twin->allocate(spec.bytes());
+    twin->decode(context, nullptr, cut, wire, {memory.get(), spec});
+    const Payload output = onGpu([&] {
+      Payload payload({memory.get(), spec, MemoryPlace::device}, memory);
+      return flow == Flow::activation0 ? there.forward(at, std::move(payload))
+                                       : there.backward(at, std::move(payload));
+    });
+    REQUIRE(output.view().place == MemoryPlace::device);
+    REQUIRE(expected.view().place == MemoryPlace::host);
+    const TensorSpec& leaving = output.view().spec;
+    CHECK(leaving == expected.view().spec);
+    Bytes bytes(leaving.bytes());
+    twin->copyToHost(output.view().data, bytes.size(), bytes.data());
+    CHECK(std::memcmp(bytes.data(), expected.view().data, bytes.size()) == 0);
+  }
 }
 
 }  // namespace

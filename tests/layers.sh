@@ -7,7 +7,7 @@ refuse() {  # refuse WHAT PATTERN FOLDER…
   local what=$1 pattern=$2
   shift 2
   local lines
-  lines=$(grep -rnE "#include [<\"]($pattern)" --include='*.h' --include='*.cpp' "$@" 2>/dev/null) || return 0
+  lines=$(grep -rnE "#include [<\"]($pattern)" --include='*.h' --include='*.cpp' --include='*.cu' "$@" 2>/dev/null) || return 0
   echo "$what:"
   echo "$lines"
   bad=1
@@ -22,7 +22,8 @@ refuse "core, net, codec and pipeline are free of Torch" "(torch|ATen|c10)/" com
 refuse "codecs are free of Torch" "(torch|ATen|c10)/" compression
 refuse "core, codec, model and codecs are free of Asio" "boost/" common/core common/codec common/model compression
 refuse "only the daemons' loader knows the GPU library" "cuda/" common compression client server
-refuse "the GPU library knows devices, not daemons" "(client|server|daemon|compression)/|common/(net|pipeline|codec)/" cuda
+refuse "the GPU library knows devices and kernels, not daemons" "(client|server|daemon)/|compression/[^d]|common/(net|pipeline)/" cuda
+refuse "kernels are free of Torch and CUDA's headers" "(torch|ATen|c10|cuda)" compression/device
 refuse "core stands at the bottom" "common/(net|codec|pipeline|model)/" common/core
 refuse "codec knows core only" "common/(net|pipeline|model)/" common/codec
 refuse "net knows core only" "common/(codec|pipeline|model)/" common/net

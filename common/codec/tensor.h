@@ -39,10 +39,15 @@ struct TensorSpec {
 };
 std::string toString(const TensorSpec& spec);  // "f32[64, 32, 7, 7] channels_last"
 
+// Where a tensor lies: in the machine's memory, or in that of the device that computes. Only a
+// DeviceCodec (device_codec.h) and stages touch the latter.
+enum class MemoryPlace : std::uint8_t { host, device };
+
 // A borrowed tensor: spec.bytes() bytes at data, dense in spec.order. Valid as long as its owner.
 struct TensorView {
   const std::byte* data = nullptr;
   TensorSpec spec;
+  MemoryPlace place = MemoryPlace::host;
 };
 struct MutableTensorView {
   std::byte* data = nullptr;

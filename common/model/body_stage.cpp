@@ -41,6 +41,10 @@ struct BodyStage::State {
     return placeholders.wait(milliseconds, flow, at, spec(flow, at));
   }
 
+  Payload leaving(Flow flow, const at::Tensor& tensor) const {
+    return leavingPayload(tensor, device, options.staysOnDevice[static_cast<std::size_t>(flow)]);
+  }
+
   StageOptions options;
   StageWait wait;
   ComputeDevice& device;
@@ -64,14 +68,14 @@ Payload BodyStage::forward(const MicroBatch& at, Payload activation0) {
   const BlockContext context{state_->options.seed, at};
   if (at.phase != Phase::train) {
     const at::NoGradGuard noGrad;
-    return leavingPayload(state_->part.forward(input, context), state_->device);
+    return state_->leaving(Flow::activation1, state_->part.forward(input, context));
   }
   input.set_requires_grad(true);
   const at::Tensor output = state_->part.forward(input, context);
   if (!state_->saved.emplace(at.i, Saved{input, output}).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
-  return leavingPayload(output, state_->device);
+  return state_->leaving(Flow::activation1, output);
 }
 
 Payload BodyStage::backward(const MicroBatch& at, Payload gradient1) {
@@ -86,7 +90,7 @@ Payload BodyStage::backward(const MicroBatch& at, Payload gradient1) {
   const Saved& saved = node.mapped();
   saved.output.backward(
       enteringTensor(std::move(gradient1), state_->spec(Flow::gradient1, at), state_->device));
-  return leavingPayload(saved.input.grad(), state_->device);
+  return state_->leaving(Flow::gradient0, saved.input.grad());
 }
 
 GradientReport BodyStage::report() const { return state_->part.gradientReport(); }

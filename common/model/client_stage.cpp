@@ -37,6 +37,9 @@ struct ClientStage::State {
     return placeholders.wait(milliseconds, flow, at, spec(flow, at));
   }
   BlockContext context(const MicroBatch& at) const { return {options.seed, at}; }
+  Payload leaving(Flow flow, const at::Tensor& tensor) const {
+    return leavingPayload(tensor, device, options.staysOnDevice[static_cast<std::size_t>(flow)]);
+  }
 
   StageOptions options;
   StageWait wait;
@@ -66,13 +69,13 @@ Payload ClientStage::headForward(const MicroBatch& at) {
   const at::Tensor input = state_->batch.inputs(at);
   if (at.phase != Phase::train) {
     const at::NoGradGuard noGrad;
-    return leavingPayload(state_->head.forward(input, state_->context(at)), state_->device);
+    return state_->leaving(Flow::activation0, state_->head.forward(input, state_->context(at)));
   }
   const at::Tensor output = state_->head.forward(input, state_->context(at));
   if (!state_->headOutputs.emplace(at.i, output).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
-  return leavingPayload(output, state_->device);
+  return state_->leaving(Flow::activation0, output);
 }
 
 Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
@@ -97,7 +100,7 @@ Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
   const at::Tensor loss = state_->batch.loss(state_->tail.forward(input, state_->context(at)), at);
   state_->batch.checkLoss(at, input);
   loss.backward();
-  return leavingPayload(input.grad(), state_->device);
+  return state_->leaving(Flow::gradient1, input.grad());
 }
 
 void ClientStage::headBackward(const MicroBatch& at, Payload gradient0) {

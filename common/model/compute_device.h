@@ -1,4 +1,4 @@
-// Where a stage computes: the CPU, or a GPU. Device thread only, but for hostMemory().
+// Where a stage computes: the CPU, or a GPU. Device thread only, but for hostMemory() and gpu().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,6 +11,8 @@
 #include "common/core/executor.h"
 
 namespace cleave {
+
+class Gpu;
 
 class ComputeDevice {
  public:
@@ -34,6 +36,9 @@ class ComputeDevice {
   virtual void releaseMemory() = 0;
   // For buffers that are copied from and to the device; null: any memory does.
   virtual std::shared_ptr<BufferMemory> hostMemory() = 0;
+  // What codecs need to work where the stage's tensors are (compression/device/gpu.h); null: they
+  // work in host memory.
+  virtual Gpu* gpu() = 0;
 };
 
 ComputeDevice& cpuDevice();

@@ -13,6 +13,7 @@ class CpuDevice : public ComputeDevice {
   DeviceQueue* queue() override { return nullptr; }
   void releaseMemory() override {}
   std::shared_ptr<BufferMemory> hostMemory() override { return nullptr; }
+  Gpu* gpu() override { return nullptr; }
 };
 
 }  // namespace

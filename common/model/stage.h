@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -28,6 +29,8 @@ struct StageOptions {
   Cuts cuts;
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
+  // The flows whose tensors leave a stage in its device's memory, by Flow: their codecs work there.
+  std::array<bool, kTensorFlows> staysOnDevice{};
 };
 
 // Milliseconds that replace an action's computation in benchmarks; its output has the right shape

@@ -47,9 +47,10 @@ std::vector<BlockRow> checkedBlocks(const StageOptions& options) {
   return blocks;
 }
 
-Payload leavingPayload(const at::Tensor& tensor, ComputeDevice& device) {
+Payload leavingPayload(const at::Tensor& tensor, ComputeDevice& device, bool stays) {
   const MemoryOrder order = cutOrder(static_cast<std::size_t>(tensor.dim()));
-  return toPayload(device.toHost(canonical(tensor.detach(), order)), order);
+  const at::Tensor leaving = canonical(tensor.detach(), order);
+  return toPayload(stays ? leaving : device.toHost(leaving), order);
 }
 
 at::Tensor enteringTensor(Payload payload, const TensorSpec& expected, ComputeDevice& device) {
@@ -57,7 +58,9 @@ at::Tensor enteringTensor(Payload payload, const TensorSpec& expected, ComputeDe
     throw std::logic_error("a stage got " + toString(payload.view().spec) + " instead of " +
                            toString(expected));
   }
-  return device.toDevice(toTensor(std::move(payload)));
+  const bool isThere = payload.view().place == MemoryPlace::device;
+  const at::Tensor tensor = toTensor(std::move(payload), device.device());
+  return isThere ? tensor : device.toDevice(tensor);
 }
 
 void LabeledBatch::begin(TensorView inputs, std::span<const std::int64_t> labels) {

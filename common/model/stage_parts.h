@@ -21,10 +21,11 @@ inline std::uint32_t sizeOf(const MicroBatch& at) {
   return microBatchSize(at.samples, at.microBatches, at.i);
 }
 
-// A tensor as it leaves a stage: out of autograd, canonical, and in host memory.
-Payload leavingPayload(const at::Tensor& tensor, ComputeDevice& device);
-// A tensor as it enters a stage, on its device. The engine has checked it: another spec is a bug of
-// ours.
+// A tensor as it leaves a stage: out of autograd, canonical, and in host memory, or, where it
+// `stays`, on the device.
+Payload leavingPayload(const at::Tensor& tensor, ComputeDevice& device, bool stays);
+// A tensor as it enters a stage, on its device, where it may have been already. The engine has
+// checked it: another spec is a bug of ours.
 at::Tensor enteringTensor(Payload payload, const TensorSpec& expected, ComputeDevice& device);
 
 // A batch with its labels, and what the loss says of it.

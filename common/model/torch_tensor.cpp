@@ -76,17 +76,19 @@ Payload toPayload(const at::Tensor& tensor, MemoryOrder order) {
   TensorView view;
   view.data = static_cast<const std::byte*>(tensor.const_data_ptr());
   view.spec = {dtypeOf(tensor), tensor.sizes().vec(), order};
+  view.place = tensor.is_cpu() ? MemoryPlace::host : MemoryPlace::device;
   return Payload(std::move(view), std::make_shared<at::Tensor>(tensor));
 }
 
-at::Tensor toTensor(Payload payload) {
+at::Tensor toTensor(Payload payload, at::Device device) {
   const TensorView& view = payload.view();
+  const at::Device place = view.place == MemoryPlace::device ? device : at::Device(at::kCPU);
   // LibTorch has no tensors of constant memory; stages write to none of their inputs.
   void* data = const_cast<std::byte*>(view.data);
   return at::from_blob(
       data, view.spec.shape, denseStrides(view.spec.shape, view.spec.order),
       [owner = payload.owner()](void*) mutable { owner.reset(); },
-      at::TensorOptions().dtype(scalarType(view.spec.dtype)));
+      at::TensorOptions().dtype(scalarType(view.spec.dtype)).device(place), place);
 }
 
 }  // namespace cleave

@@ -16,9 +16,10 @@ at::Tensor canonical(const at::Tensor& tensor, MemoryOrder order);
 // contiguous.
 MemoryOrder cutOrder(std::size_t rank);
 
-// Requires a canonical tensor without gradient history; shares its memory.
+// Requires a canonical tensor without gradient history; shares its memory, wherever it is.
 Payload toPayload(const at::Tensor& tensor, MemoryOrder order);
-// Shares the payload's memory. The result does not require a gradient.
-at::Tensor toTensor(Payload payload);
+// Shares the payload's memory, which is the host's or that of `device`. The result does not require
+// a gradient.
+at::Tensor toTensor(Payload payload, at::Device device = at::kCPU);
 
 }  // namespace cleave

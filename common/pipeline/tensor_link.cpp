@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "common/codec/raw.h"
@@ -121,7 +122,6 @@ void TensorLink::sendTensor(TensorMessage&& message) {
 }
 
 void TensorLink::encode(TensorMessage&& message) {
-  const Codec& codec = options_.codec(message.flow);
   const TensorView view = message.payload.view();
   const CodecContext context{options_.seed, message.key(), options_.helper};
   const bool train = message.at.phase == Phase::train;
@@ -134,7 +134,7 @@ void TensorLink::encode(TensorMessage&& message) {
 
   Buffer buffer = pool_->acquire(options_.maxEncodedBytes(message.flow, view.spec));
   const SteadyTime start = now();
-  const Encoded encoded = encodeOrRaw(codec, context, state, cut, view, buffer.span());
+  const Encoded encoded = encodeOrRaw(context, state, cut, view, buffer.span());
   auto encoding = std::make_shared<Encoding>();
   encoding->encodeSeconds = secondsSince(start);
   buffer.shrink(encoded.bytes);
@@ -142,10 +142,10 @@ void TensorLink::encode(TensorMessage&& message) {
 
   std::uint64_t& count = encoded_[static_cast<std::size_t>(message.flow)];
   if (options_.errorEvery > 0 && count++ % options_.errorEvery == 0) {
-    encoding->snrDb = measureError(codec, context, state, cutBefore, view, buffer.span());
+    encoding->snrDb = measureError(context, state, cutBefore, view, buffer.span());
   }
   encoding->spec = view.spec;
-  encoding->codec = codec.spec();
+  encoding->codec = options_.codec(message.flow).spec();
   message.payload = Payload();
   encoding->message = std::move(message);
   encoding->bytes = buffer.span();
@@ -162,27 +162,44 @@ std::size_t TensorLinkOptions::maxEncodedBytes(Flow flow, const TensorSpec& tens
   return rawNonFinite ? std::max(most, rawPayloadBytes(tensor)) : most;
 }
 
-Encoded TensorLink::encodeOrRaw(const Codec& codec, const CodecContext& context,
-                                const CodecState& state, CutContext& cut, const TensorView& view,
+Encoded TensorLink::encodeOrRaw(const CodecContext& context, const CodecState& state,
+                                CutContext& cut, const TensorView& view,
                                 std::span<std::byte> out) const {
+  const Flow flow = context.key.flow;
+  const bool isThere = view.place == MemoryPlace::device;
+  const DeviceCodec* const device = isThere ? deviceCodecOf(flow) : nullptr;
+  if (isThere && device == nullptr) {
+    throw std::logic_error(toString(context.key) + " is on a device that its codec is not on");
+  }
   try {
-    return codec.encode(context, state, cut, view, out);
+    return (device != nullptr ? *device : options_.codec(flow))
+        .encode(context, state, cut, view, out);
   } catch (const NonFiniteError&) {
     if (!options_.rawNonFinite) throw;
-    return encodeRaw(view, out);
+    if (device == nullptr) return encodeRaw(view, out);
+    out[0] = kRawFormat;
+    device->copyToHost(view.data, view.spec.bytes(), &out[1]);
+    return {rawPayloadBytes(view.spec), nullptr};
   }
 }
 
 // Signal to noise of what the peer will decode; nothing where there is no noise, or for other
 // dtypes than f32.
-std::optional<double> TensorLink::measureError(const Codec& codec, const CodecContext& context,
-                                               const CodecState& state, const CutContext& cut,
-                                               const TensorView& original,
+std::optional<double> TensorLink::measureError(const CodecContext& context, const CodecState& state,
+                                               const CutContext& cut, const TensorView& view,
                                                std::span<const std::byte> encoded) {
-  if (original.spec.dtype != DType::f32) return std::nullopt;
+  if (view.spec.dtype != DType::f32) return std::nullopt;
+  Buffer copy;
+  TensorView original = view;
+  if (view.place == MemoryPlace::device) {
+    copy = pool_->acquire(view.spec.bytes());
+    deviceCodecOf(context.key.flow)->copyToHost(view.data, view.spec.bytes(), copy.data());
+    original = {copy.data(), view.spec};
+  }
   Buffer decoded = pool_->acquire(original.spec.bytes());
   CutContext cutCopy = cut;
-  codec.decode(context, state, cutCopy, encoded, {decoded.data(), original.spec});
+  options_.codec(context.key.flow)
+      .decode(context, state, cutCopy, encoded, {decoded.data(), original.spec});
   double signal = 0;
   double noise = 0;
   for (std::size_t j = 0; j < original.spec.elements(); ++j) {
@@ -538,21 +555,33 @@ void TensorLink::finishStream(Stream&& stream) {
 }
 
 void TensorLink::decode(Stream&& stream, double wireSeconds) {
-  const Codec& codec = options_.codec(stream.message.flow);
+  const Flow flow = stream.message.flow;
   const MicroBatch& at = stream.message.at;
   const bool train = at.phase == Phase::train;
   CutContext evalCut;
-  CutContext& cut = train ? cuts_[{at.phase, at.step, at.i, cutOf(stream.message.flow)}] : evalCut;
-  const CodecState state = train ? states_[{stream.message.flow, at.i}] : nullptr;
-  Buffer buffer = pool_->acquire(stream.spec.bytes());
+  CutContext& cut = train ? cuts_[{at.phase, at.step, at.i, cutOf(flow)}] : evalCut;
+  const CodecState state = train ? states_[{flow, at.i}] : nullptr;
+  auto [out, payload] = roomFor(flow, stream.spec);
+  const DeviceCodec* const device = deviceCodecOf(flow);
   const SteadyTime start = now();
-  CodecState after = codec.decode({options_.seed, stream.message.key(), options_.helper}, state,
-                                  cut, stream.buffer.span(), {buffer.data(), stream.spec});
+  CodecState after = (device != nullptr ? *device : options_.codec(flow))
+                         .decode({options_.seed, stream.message.key(), options_.helper}, state, cut,
+                                 stream.buffer.span(), out);
   const double decodeSeconds = secondsSince(start);
-  if (train && after) stagedStates_[{stream.message.flow, at.i}] = std::move(after);
-  const TensorView view{buffer.data(), stream.spec};
-  auto owner = shareBuffer(std::move(buffer));
-  deliverTensor(std::move(stream), Payload(view, std::move(owner)), wireSeconds, decodeSeconds);
+  if (train && after) stagedStates_[{flow, at.i}] = std::move(after);
+  deliverTensor(std::move(stream), std::move(payload), wireSeconds, decodeSeconds);
+}
+
+// Where the stage wants it.
+TensorLink::Room TensorLink::roomFor(Flow flow, const TensorSpec& spec) {
+  if (const DeviceCodec* const device = deviceCodecOf(flow)) {
+    std::shared_ptr<std::byte> memory = device->allocate(spec.bytes());
+    std::byte* const data = memory.get();
+    return {{data, spec}, Payload({data, spec, MemoryPlace::device}, std::move(memory))};
+  }
+  Buffer buffer = pool_->acquire(spec.bytes());
+  std::byte* const data = buffer.data();
+  return {{data, spec}, Payload({data, spec}, shareBuffer(std::move(buffer)))};
 }
 
 void TensorLink::verifyBlob(Stream&& stream, double wireSeconds) {

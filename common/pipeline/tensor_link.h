@@ -22,7 +22,7 @@
 #include <set>
 #include <string>
 
-#include "common/codec/codec.h"
+#include "common/codec/device_codec.h"
 #include "common/core/buffer.h"
 #include "common/core/clock.h"
 #include "common/net/connection.h"
@@ -78,6 +78,9 @@ struct TensorLinkOptions {
   std::uint32_t inFlight = 1;
   std::uint32_t maxBatch = 1;
   std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
+  // Twins of codecs, by which tensors are decoded into a device's memory, and encoded that come
+  // from there; null where a flow's tensors are in host memory.
+  std::array<std::shared_ptr<const DeviceCodec>, kTensorFlows> deviceCodecs;
   // What was agreed for a flow's tensor with `samples` samples.
   std::function<TensorSpec(Flow flow, std::uint32_t samples)> spec;
   int (*priority)(Flow flow) = nullptr;
@@ -151,19 +154,26 @@ class TensorLink : public EngineLink,
     std::string sha256;
     bool complete() const { return received == buffer.size(); }
   };
+  struct Room {  // to decode into, and the payload that it becomes
+    MutableTensorView out;
+    Payload payload;
+  };
   using CutKey = std::tuple<Phase, std::uint64_t, std::uint32_t, int>;
   using CodecStrand = boost::asio::strand<boost::asio::any_io_executor>;
 
+  // Null where the flow's tensors are in host memory.
+  const DeviceCodec* deviceCodecOf(Flow flow) const {
+    return options_.deviceCodecs[static_cast<std::size_t>(flow)].get();
+  }
   // device thread or codec strand
   void sendTensor(TensorMessage&& message);
   void sendBlob(Blob&& blob);
   void sendControl(FrameKind kind, std::string metadata);
   void encode(TensorMessage&& message);
-  Encoded encodeOrRaw(const Codec& codec, const CodecContext& context, const CodecState& state,
-                      CutContext& cut, const TensorView& view, std::span<std::byte> out) const;
-  std::optional<double> measureError(const Codec& codec, const CodecContext& context,
-                                     const CodecState& state, const CutContext& cut,
-                                     const TensorView& original,
+  Encoded encodeOrRaw(const CodecContext& context, const CodecState& state, CutContext& cut,
+                      const TensorView& view, std::span<std::byte> out) const;
+  std::optional<double> measureError(const CodecContext& context, const CodecState& state,
+                                     const CutContext& cut, const TensorView& view,
                                      std::span<const std::byte> encoded);
   void failLater(std::exception_ptr error);
   template <typename Function>
@@ -188,6 +198,7 @@ class TensorLink : public EngineLink,
 
   // codec strand
   void decode(Stream&& stream, double wireSeconds);
+  Room roomFor(Flow flow, const TensorSpec& spec);
   void verifyBlob(Stream&& stream, double wireSeconds);
   // io thread or codec strand: a tensor is complete. Reports it to the peer before the engine hears
   // of it, so that the sender's credit is back before anything that the engine sends next.

@@ -1,0 +1,214 @@
+// The codecs' arithmetic on one value, one grid or one block, to the bit as compression/ has it on
+// the CPU (kernels/plain.h, uniform.cpp, sort.cpp): IEEE 754, each operation rounded on its own,
+// divisions that are divisions, subnormals kept. nvcc needs -fmad=false for it.
+#pragma once
+
+#include "compression/device/host_device.h"
+
+namespace cleave::device {
+
+inline constexpr std::uint32_t kSign = 0x80000000;
+inline constexpr std::uint32_t kInfinityBits = 0x7f800000;
+inline constexpr float kLargestFloat = 0x1.fffffep127f;
+inline constexpr float kLargestBf16 = 0x1.fep127f;
+inline constexpr float kLargestHalf = 65504;
+inline constexpr float kLeastNormal = 0x1p-126f;
+// Floats of this size have no fraction bits: adding it rounds to an integer, ties to even.
+inline constexpr float kNoFraction = 0x1.8p23f;
+inline constexpr double kNoFractionDouble = 0x1p52;
+
+// ---- Conversions: as kernels/plain.cpp, where their workings are explained ----
+
+CLEAVE_DEVICE inline std::uint16_t toHalf(float value) {
+  const std::uint32_t bits = bitsOf(value);
+  const std::uint32_t magnitude = bits & ~kSign;
+  constexpr std::uint32_t kTwoTo16 = (127 + 16) << 23;
+  constexpr std::uint32_t kLeastNormalHalf = (127 - 14) << 23;
+  std::uint32_t half = 0;
+  if (magnitude > kInfinityBits) {
+    half = 0x7e00 | ((magnitude >> 13) & 0x3ff);
+  } else if (magnitude >= kTwoTo16) {
+    half = 0x7c00;
+  } else if (magnitude >= kLeastNormalHalf) {
+    half = (magnitude - ((127 - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  } else {
+    half = bitsOf(floatOf(magnitude) + 0.5f) - bitsOf(0.5f);
+  }
+  return static_cast<std::uint16_t>(half | (bits & kSign) >> 16);
+}
+
+CLEAVE_DEVICE inline float fromHalf(std::uint16_t half) {
+  const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7fff) << 13;
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16;
+  constexpr std::uint32_t kExponent = 0x7c00 << 13;
+  constexpr std::uint32_t kHidden = (127 - 14) << 23;
+  std::uint32_t bits = magnitude + ((127 - 15) << 23);
+  if ((magnitude & kExponent) == kExponent) bits = magnitude | kInfinityBits;
+  if ((magnitude & kExponent) == 0) bits = bitsOf(floatOf(magnitude + kHidden) - floatOf(kHidden));
+  return floatOf(bits | sign);
+}
+
+CLEAVE_DEVICE inline std::uint16_t toBf16(float value) {
+  const std::uint32_t bits = bitsOf(value);
+  if ((bits & ~kSign) > kInfinityBits) return static_cast<std::uint16_t>((bits >> 16) | 0x40);
+  return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+CLEAVE_DEVICE inline float fromBf16(std::uint16_t value) {
+  return floatOf(static_cast<std::uint32_t>(value) << 16);
+}
+
+CLEAVE_DEVICE inline std::uint16_t narrow(float value, DType dtype) {
+  return dtype == DType::f16 ? toHalf(value) : toBf16(value);
+}
+CLEAVE_DEVICE inline float widen(std::uint16_t value, DType dtype) {
+  return dtype == DType::f16 ? fromHalf(value) : fromBf16(value);
+}
+
+// Order as the values do; -0 counts as +0.
+CLEAVE_DEVICE inline std::uint32_t keyOf(float value) {
+  const std::uint32_t bits = bitsOf(value + 0.0f);
+  return bits & kSign ? ~bits : bits | kSign;
+}
+CLEAVE_DEVICE inline float valueOfKey(std::uint32_t key) {
+  return floatOf(key & kSign ? key ^ kSign : ~key);
+}
+
+// The next value towards +0, of values above it.
+CLEAVE_DEVICE inline float nextBelow(float value) { return floatOf(bitsOf(value) - 1); }
+
+// ---- One grid for a tensor, or for a piece of its values ----
+
+struct Grid {
+  float min = 0;
+  float step = 0;
+};
+
+CLEAVE_DEVICE inline float valueAt(Grid grid, int code) {
+  return static_cast<float>(static_cast<double>(grid.min) + static_cast<double>(grid.step) * code);
+}
+
+// As uniform.cpp's gridOf, for values whose range is finite.
+CLEAVE_DEVICE inline Grid uniformGrid(float least, float greatest, int top) {
+  const auto most = static_cast<float>(top);
+  Grid grid{least, (greatest - least) / most};
+  for (;;) {
+    const float span = grid.step * most;
+    if (isFinite(isFinite(span) ? grid.min + span : valueAt(grid, top))) return grid;
+    grid.step = nextBelow(grid.step);
+  }
+}
+
+// As sort.cpp's stepOf, for pieces whose range is finite.
+CLEAVE_DEVICE inline float pieceStep(float least, float greatest, int top) {
+  float step = (greatest - least) / static_cast<float>(top);
+  while (!isFinite(valueAt({least, step}, top))) step = nextBelow(step);
+  return step;
+}
+
+// Requires value >= min; divisor > 0.
+CLEAVE_DEVICE inline std::uint32_t codeOf(float value, float min, float divisor, float most) {
+  const float exact = (value - min) / divisor;
+  return static_cast<std::uint32_t>(((exact < most ? exact : most) + kNoFraction) - kNoFraction);
+}
+
+// ---- A block's grid: as kernels/plain.cpp ----
+
+struct Range {
+  float least = 0, greatest = 0;
+};
+
+CLEAVE_DEVICE inline float bf16Down(float value) {
+  const std::uint32_t bits = bitsOf(value);
+  const std::uint32_t away = bits & kSign ? 0xffff : 0;
+  return greater(floatOf((bits + away) & 0xffff0000), -kLargestBf16);
+}
+
+CLEAVE_DEVICE inline float bf16Up(float value) {  // of values from +0
+  return lesser(floatOf((bitsOf(value) + 0xffff) & 0xffff0000), kLargestBf16);
+}
+
+CLEAVE_DEVICE inline float halfDown(float value) {
+  value = bounded(value, -kLargestHalf, kLargestHalf);
+  const std::uint16_t half = toHalf(value);
+  if (fromHalf(half) <= value) return fromHalf(half);
+  if (half == 0) return fromHalf(0x8001);
+  return fromHalf(static_cast<std::uint16_t>(half & 0x8000 ? half + 1 : half - 1));
+}
+
+CLEAVE_DEVICE inline float halfUp(float value) {  // of values from +0
+  value = lesser(value, kLargestHalf);
+  const std::uint16_t half = toHalf(value);
+  return fromHalf(fromHalf(half) < value ? static_cast<std::uint16_t>(half + 1) : half);
+}
+
+CLEAVE_DEVICE inline Grid blockGrid(Range range, int top, bool halfHeader) {
+  Grid grid;
+  grid.min = (halfHeader ? halfDown(range.least) : bf16Down(range.least)) + 0.0f;
+  const auto most = static_cast<float>(top);
+  float step = (range.greatest - grid.min) / most;
+  if (!isFinite(step)) step = range.greatest / most - grid.min / most;
+  step = greater(step, 0.0f);
+  if (step > 0) step = greater(step, kLeastNormal);
+  grid.step = halfHeader ? halfUp(step) : bf16Up(step);
+  return grid;
+}
+
+CLEAVE_DEVICE inline std::uint32_t blockHeader(Grid grid, bool halfHeader) {
+  const DType dtype = halfHeader ? DType::f16 : DType::bf16;
+  const std::uint32_t step = narrow(grid.step, dtype);
+  return narrow(grid.min, dtype) | step << 16;
+}
+
+// False where min is not finite, or step not finite and at least +0.
+CLEAVE_DEVICE inline bool blockGridOf(std::uint32_t header, bool halfHeader, Grid& grid) {
+  const DType dtype = halfHeader ? DType::f16 : DType::bf16;
+  const auto min = static_cast<std::uint16_t>(header);
+  const auto step = static_cast<std::uint16_t>(header >> 16);
+  grid = {widen(min, dtype), widen(step, dtype)};
+  const std::uint16_t infinity = halfHeader ? 0x7c00 : 0x7f80;
+  return (min & 0x7fff) < infinity && step < infinity;
+}
+
+CLEAVE_DEVICE inline bool isWide(Range range, Grid grid, int top) {
+  const float span = range.greatest - grid.min;
+  return !(isFinite(span) && grid.min <= range.least &&
+           grid.step >= span / static_cast<float>(top));
+}
+
+CLEAVE_DEVICE inline std::uint32_t wideBlockCode(float value, Grid grid, int top) {
+  // Without a step all values are at most min, which is as low as the header goes.
+  const double step = grid.step > 0 ? static_cast<double>(grid.step) : 1.0;
+  const double exact = (static_cast<double>(value) - static_cast<double>(grid.min)) / step;
+  const double inRange = bounded(exact, 0.0, static_cast<double>(top));
+  return static_cast<std::uint32_t>((inRange + kNoFractionDouble) - kNoFractionDouble);
+}
+
+// Of a grid that spans its block. `draw` is 0, or that of stochastic rounding.
+CLEAVE_DEVICE inline std::uint32_t blockCode(float value, float min, float inverse, float draw,
+                                             float most) {
+  const float exact = bounded((value - min) * inverse + draw, -0.5f, most);
+  return static_cast<std::uint32_t>((exact + kNoFraction) - kNoFraction);
+}
+
+// In [-1/2, 1/2), for element j.
+CLEAVE_DEVICE inline float drawFor(std::uint32_t j, std::uint32_t keyLow, std::uint32_t keyHigh) {
+  std::uint32_t x = j + keyLow;
+  x ^= x >> 16;
+  x *= 0x7feb352d;
+  x ^= keyHigh;
+  x ^= x >> 15;
+  x *= 0x846ca68b;
+  return floatOf((x >> 9) | 0x3f800000) - 1.5f;
+}
+
+CLEAVE_DEVICE inline float blockValue(std::uint32_t code, Grid grid, bool wide, float limit) {
+  if (wide) {
+    const double value = static_cast<double>(grid.min) + static_cast<double>(grid.step) * code;
+    return static_cast<float>(
+        bounded(value, -static_cast<double>(limit), static_cast<double>(limit)));
+  }
+  return bounded(grid.min + grid.step * static_cast<float>(code), -limit, limit);
+}
+
+}  // namespace cleave::device

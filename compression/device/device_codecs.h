@@ -1,0 +1,17 @@
+// The codecs that have a twin on GPUs.
+#pragma once
+
+#include <memory>
+
+#include "common/codec/device_codec.h"
+
+namespace cleave {
+
+class Gpu;
+
+// Null where `codec` has no twin: its tensors then pass through host memory. Twins exist of `fp16`,
+// `bf16`, `uniform`, `block`, `sort` with select=sampled, and `topk`. Borrows the GPU.
+std::shared_ptr<const DeviceCodec> makeDeviceCodec(const std::shared_ptr<const Codec>& codec,
+                                                   Gpu& gpu);
+
+}  // namespace cleave

@@ -1,0 +1,225 @@
+// Kernels of the distances between the elements that `topk` keeps, in LEB128: 7 bits a byte, the
+// lowest first, the highest bit set where more follow.
+//
+//   Lengths, Offsets, Distances          from places to bytes
+//   Ends, Offsets, Steps                 from bytes to steps: a distance and 1, to the next place
+//   Sums, Offsets, Places                from steps to a bitmap
+#pragma once
+
+#include "compression/device/topk_kernels.h"
+
+namespace cleave::device {
+
+// A thread's part of a tile: so many neighbours.
+inline constexpr std::uint32_t kEach = kTileElements / kThreads;
+
+CLEAVE_DEVICE inline std::uint32_t distanceBefore(const std::uint32_t* places, std::uint32_t k) {
+  return k == 0 ? places[0] : places[k] - places[k - 1] - 1;
+}
+CLEAVE_DEVICE inline std::uint32_t distanceBytes(std::uint32_t distance) {
+  std::uint32_t bytes = 1;
+  for (; distance >= 0x80; distance >>= 7) ++bytes;
+  return bytes;
+}
+
+// One count of each thread, and the tile's.
+struct ThreadCounts {
+  std::uint32_t counts[kThreads];
+
+  CLEAVE_DEVICE void writeSum(Place at, TileCount* tiles) const {
+    if (at.thread == 0) tiles[at.block] = {sumBefore(counts, kThreads), 0};
+  }
+};
+
+struct LengthsKernel {
+  static constexpr int kPhases = 2;
+  using Shared = ThreadCounts;
+  struct Thread {};
+
+  const std::uint32_t* places;  // ascending
+  std::uint32_t count;
+  TileCount* tiles;  // `above` becomes the bytes of the tile's distances
+
+  std::uint32_t blocks() const { return tilesOf(count); }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
+    if constexpr (kPhase == 0) shared.counts[at.thread] = bytesOf(at);
+    if constexpr (kPhase == 1) shared.writeSum(at, tiles);
+  }
+
+  CLEAVE_DEVICE std::uint32_t bytesOf(Place at) const {
+    const std::uint32_t first = at.block * kTileElements + at.thread * kEach;
+    std::uint32_t bytes = 0;
+    for (std::uint32_t k = first; k < lesser(first + kEach, count); ++k)
+      bytes += distanceBytes(distanceBefore(places, k));
+    return bytes;
+  }
+};
+
+struct DistancesKernel {
+  static constexpr int kPhases = 2;
+  using Shared = ThreadCounts;
+  struct Thread {};
+
+  LengthsKernel lengths;  // its tiles by now have what comes before each
+  std::byte* out;
+  std::uint32_t room;  // bytes beyond are not written
+
+  std::uint32_t blocks() const { return lengths.blocks(); }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
+    if constexpr (kPhase == 0) shared.counts[at.thread] = lengths.bytesOf(at);
+    if constexpr (kPhase == 1)
+      write(at, lengths.tiles[at.block].above + sumBefore(shared.counts, at.thread));
+  }
+
+  CLEAVE_DEVICE void write(Place at, std::uint32_t to) const {
+    const std::uint32_t first = at.block * kTileElements + at.thread * kEach;
+    for (std::uint32_t k = first; k < lesser(first + kEach, lengths.count); ++k) {
+      std::uint32_t distance = distanceBefore(lengths.places, k);
+      for (; distance >= 0x80; distance >>= 7) put(to++, distance | 0x80);
+      put(to++, distance);
+    }
+  }
+  CLEAVE_DEVICE void put(std::uint32_t to, std::uint32_t byte) const {
+    if (to < room) out[to] = static_cast<std::byte>(byte);
+  }
+};
+
+// ---- The way back: of bytes that a peer has sent ----
+
+// Bytes that end a distance.
+struct EndsKernel {
+  static constexpr int kPhases = 2;
+  using Shared = ThreadCounts;
+  struct Thread {};
+
+  const std::uint8_t* bytes;
+  std::uint32_t count;
+  TileCount* tiles;  // `above` becomes the tile's ends
+
+  std::uint32_t blocks() const { return tilesOf(count); }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
+    if constexpr (kPhase == 0) shared.counts[at.thread] = endsOf(at);
+    if constexpr (kPhase == 1) shared.writeSum(at, tiles);
+  }
+
+  CLEAVE_DEVICE std::uint32_t endsOf(Place at) const {
+    const std::uint32_t first = at.block * kTileElements + at.thread * kEach;
+    std::uint32_t ends = 0;
+    for (std::uint32_t b = first; b < lesser(first + kEach, count); ++b)
+      ends += bytes[b] < 0x80 ? 1 : 0;
+    return ends;
+  }
+};
+
+struct StepsKernel {
+  static constexpr int kPhases = 2;
+  static constexpr std::uint32_t kMostBytes = 9;  // of a distance
+  using Shared = ThreadCounts;
+  struct Thread {};
+
+  EndsKernel ends;       // its tiles by now have what comes before each
+  std::uint32_t* steps;  // of those distances that there is room for
+  std::uint32_t room;
+  std::uint32_t elements;  // of the tensor
+  std::uint32_t* fault;    // becomes 1 where a distance is too long
+
+  std::uint32_t blocks() const { return ends.blocks(); }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
+    if constexpr (kPhase == 0) shared.counts[at.thread] = ends.endsOf(at);
+    if constexpr (kPhase == 1)
+      write(at, ends.tiles[at.block].above + sumBefore(shared.counts, at.thread));
+  }
+
+  CLEAVE_DEVICE void write(Place at, std::uint32_t to) const {
+    const std::uint32_t first = at.block * kTileElements + at.thread * kEach;
+    for (std::uint32_t b = first; b < lesser(first + kEach, ends.count); ++b) {
+      if (ends.bytes[b] >= 0x80) continue;
+      if (to < room) steps[to] = stepAt(b);
+      ++to;
+    }
+  }
+
+  // Of the distance that ends with byte b.
+  CLEAVE_DEVICE std::uint32_t stepAt(std::uint32_t b) const {
+    std::uint64_t distance = ends.bytes[b];
+    std::uint32_t length = 1;
+    for (; b > 0 && ends.bytes[b - 1] >= 0x80 && length <= kMostBytes; --b, ++length)
+      distance = distance << 7 | (ends.bytes[b - 1] & 0x7f);
+    if (length <= kMostBytes && distance < elements)
+      return static_cast<std::uint32_t>(distance) + 1;
+    raise(*fault, 1);
+    return 1;
+  }
+};
+
+struct SumsKernel {
+  static constexpr int kPhases = 2;
+  using Shared = ThreadCounts;
+  struct Thread {};
+
+  const std::uint32_t* steps;
+  const std::uint32_t* ends;  // so many there are, but no more than
+  std::uint32_t count;
+  TileCount* tiles;  // `above` becomes the sum of the tile's steps
+
+  std::uint32_t blocks() const { return tilesOf(count); }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
+    if constexpr (kPhase == 0) shared.counts[at.thread] = sumOf(at);
+    if constexpr (kPhase == 1) shared.writeSum(at, tiles);
+  }
+
+  CLEAVE_DEVICE std::uint32_t endOf(std::uint32_t first) const {
+    return lesser(first + kEach, lesser(count, *ends));
+  }
+  CLEAVE_DEVICE std::uint32_t sumOf(Place at) const {
+    const std::uint32_t first = at.block * kTileElements + at.thread * kEach;
+    std::uint32_t sum = 0;
+    for (std::uint32_t k = first; k < endOf(first); ++k) sum = boundedSum(sum, steps[k]);
+    return sum;
+  }
+};
+
+struct PlacesKernel {
+  static constexpr int kPhases = 2;
+  using Shared = ThreadCounts;
+  struct Thread {};
+
+  SumsKernel sums;        // its tiles by now have what comes before each
+  std::uint32_t* bitmap;  // zeros
+  std::uint32_t elements;
+  std::uint32_t* fault;  // becomes 1 where a place is beyond the elements
+
+  std::uint32_t blocks() const { return sums.blocks(); }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
+    if constexpr (kPhase == 0) shared.counts[at.thread] = sums.sumOf(at);
+    if constexpr (kPhase == 1)
+      mark(at, boundedSum(sums.tiles[at.block].above, sumBefore(shared.counts, at.thread)));
+  }
+
+  CLEAVE_DEVICE void mark(Place at, std::uint32_t next) const {
+    const std::uint32_t first = at.block * kTileElements + at.thread * kEach;
+    for (std::uint32_t k = first; k < sums.endOf(first); ++k) {
+      next = boundedSum(next, sums.steps[k]);
+      const std::uint32_t place = next - 1;
+      if (place >= elements) {
+        raise(*fault, 1);
+        return;
+      }
+      addTo(bitmap[place / 32], 1u << (place % 32));  // places ascend: the bit is not yet set
+    }
+  }
+};
+
+}  // namespace cleave::device

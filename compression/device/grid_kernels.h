@@ -1,0 +1,329 @@
+// Kernels of codecs whose grids are the tensor's: `uniform`, `sort` with sampled pieces. And casts.
+#pragma once
+
+#include "compression/device/tile.h"
+
+namespace cleave::device {
+
+inline constexpr std::uint32_t kMostPieces = 256;
+inline constexpr std::uint32_t kSamples = 4096;
+
+// The range of a tensor as it is found: keys, the least value's turned, so that all zeros is where
+// it begins.
+struct RangeState {
+  std::uint32_t leastTurned = 0;
+  std::uint32_t greatest = 0;
+  std::uint32_t faults = 0;  // not 0: a value is not finite, or what else a kernel says
+
+  CLEAVE_DEVICE float leastValue() const { return valueOfKey(~leastTurned); }
+  CLEAVE_DEVICE float greatestValue() const { return valueOfKey(greatest); }
+};
+inline constexpr std::uint32_t kNotFinite = 1;
+inline constexpr std::uint32_t kWide = 2;  // a range that overflows fp32
+
+// Requires elements; a state of zeros.
+struct RangeKernel {
+  static constexpr int kPhases = 2;
+  struct Shared {
+    std::uint32_t leastTurned[kThreads], greatest[kThreads], faults[kThreads];
+  };
+  struct Thread {};
+
+  Input in;
+  RangeState* state;
+
+  std::uint32_t blocks() const { return tilesOf(in.elements); }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
+    if constexpr (kPhase == 0) search(at, shared);
+    if constexpr (kPhase == 1) join(at, shared);
+  }
+
+  CLEAVE_DEVICE void search(Place at, Shared& shared) const {
+    const std::uint64_t start = tileStart(at.block);
+    const float rest = valueOf(in, start);
+    float least = rest, most = rest;
+    bool finite = true;
+    const ThreadQuads mine = readTile(in, start, at.thread, rest);
+    CLEAVE_UNROLL
+    for (std::uint32_t k = 0; k < kQuads; ++k) {
+      CLEAVE_UNROLL
+      for (const float x : mine.quads[k].x) {
+        least = x < least ? x : least;
+        most = x > most ? x : most;
+        finite = finite && isFinite(x);
+      }
+    }
+    shared.leastTurned[at.thread] = ~keyOf(least);
+    shared.greatest[at.thread] = keyOf(most);
+    shared.faults[at.thread] = finite ? 0 : kNotFinite;
+  }
+
+  CLEAVE_DEVICE void join(Place at, Shared& shared) const {
+    if (at.thread >= 3) return;
+    const std::uint32_t* const from = at.thread == 0   ? shared.leastTurned
+                                      : at.thread == 1 ? shared.greatest
+                                                       : shared.faults;
+    std::uint32_t most = 0;
+    for (std::uint32_t t = 0; t < kThreads; ++t) most = greater(most, from[t]);
+    if (at.thread == 2 && most == 0) return;
+    std::uint32_t& to = at.thread == 0   ? state->leastTurned
+                        : at.thread == 1 ? state->greatest
+                                         : state->faults;
+    raise(to, most);
+  }
+};
+
+// ---- The grids: one thread's work, or a few threads' ----
+
+// What a payload of `uniform` or `sort` has before its codes: min and step of each piece.
+struct Grids {
+  RangeState range;
+  float bounds[kMostPieces];  // those from 1 on
+  Grid grids[kMostPieces];
+};
+
+struct UniformGridKernel {
+  static constexpr int kPhases = 1;
+  struct Shared {};
+  struct Thread {};
+
+  Grids* grids;  // its range is known
+  int top;
+
+  std::uint32_t blocks() const { return 1; }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared&, Thread&) const {
+    RangeState& range = grids->range;
+    if (at.thread > 0 || range.faults != 0) return;
+    const float least = range.leastValue(), most = range.greatestValue();
+    if (isFinite(most - least)) {
+      grids->grids[0] = uniformGrid(least, most, top);
+    } else {
+      range.faults = kWide;
+    }
+  }
+};
+
+// The place of sample j among `elements`, as sort.cpp has it.
+CLEAVE_DEVICE inline std::uint64_t samplePlace(std::uint32_t j, std::uint64_t elements) {
+  const std::uint64_t stretch = elements / kSamples;
+  const std::uint32_t fraction = j * 0x9E3779B9u;
+  return j * stretch + static_cast<std::uint64_t>(static_cast<double>(fraction) * 0x1p-32 *
+                                                  static_cast<double>(stretch));
+}
+
+// bounds[p] = the sample that stands at rank p * kSamples / pieces. Each thread counts the samples
+// below its own.
+struct BoundsKernel {
+  static constexpr int kPhases = 2;
+  struct Shared {
+    std::uint32_t keys[kSamples];
+  };
+  struct Thread {};
+
+  Input in;  // more than kSamples elements, all finite
+  Grids* grids;
+  std::uint32_t pieceBits;
+
+  std::uint32_t blocks() const { return kSamples / kThreads; }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
+    if constexpr (kPhase == 0) {
+      for (std::uint32_t j = at.thread; j < kSamples; j += kThreads)
+        shared.keys[j] = keyOf(valueOf(in, samplePlace(j, in.elements)));
+    } else {
+      choose(shared, at.block * kThreads + at.thread);
+    }
+  }
+
+  CLEAVE_DEVICE void choose(const Shared& shared, std::uint32_t j) const {
+    const std::uint32_t key = shared.keys[j];
+    std::uint32_t rank = 0;
+    for (std::uint32_t k = 0; k < kSamples; ++k)
+      rank += shared.keys[k] < key || (shared.keys[k] == key && k < j) ? 1 : 0;
+    const std::uint32_t perPiece = kSamples >> pieceBits;
+    if (rank > 0 && rank % perPiece == 0) grids->bounds[rank / perPiece] = valueOfKey(key);
+  }
+};
+
+struct PieceGridsKernel {
+  static constexpr int kPhases = 1;
+  struct Shared {};
+  struct Thread {};
+
+  Grids* grids;  // its range and bounds are known
+  std::uint32_t pieceBits;
+  int top;
+
+  std::uint32_t blocks() const { return 1; }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared&, Thread&) const {
+    RangeState& range = grids->range;
+    if (range.faults & kNotFinite) return;
+    const std::uint32_t pieces = 1u << pieceBits;
+    for (std::uint32_t p = at.thread; p < pieces; p += kThreads) {
+      const float least = p == 0 ? range.leastValue() : grids->bounds[p];
+      const float most = p + 1 == pieces ? range.greatestValue() : grids->bounds[p + 1];
+      if (isFinite(most - least)) {
+        grids->grids[p] = {least, pieceStep(least, most, top)};
+      } else {
+        raise(range.faults, kWide);
+      }
+    }
+  }
+};
+
+// ---- Codes ----
+
+// Codes of a tensor by its grids: piece << bits | code in the piece. Does nothing where faults are
+// known.
+struct QuantizeKernel {
+  static constexpr int kPhases = 3;
+  struct Shared {
+    TileQuads tile;
+    float bounds[kMostPieces], mins[kMostPieces], divisors[kMostPieces];
+  };
+  struct Thread {};
+
+  Input in;
+  const Grids* grids;
+  std::uint32_t bits;       // of a code in its piece
+  std::uint32_t pieceBits;  // bits + pieceBits <= 16
+  std::uint32_t* codes;     // codeBytes()
+
+  std::uint32_t blocks() const { return tilesOf(in.elements); }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
+    if (grids->range.faults != 0) return;
+    if constexpr (kPhase == 0) prepare(at, shared);
+    if constexpr (kPhase == 1) quantize(at, shared);
+    if constexpr (kPhase == 2) writeWords(shared.tile, at, bits + pieceBits, codes);
+  }
+
+  CLEAVE_DEVICE void prepare(Place at, Shared& shared) const {
+    for (std::uint32_t p = at.thread; p < 1u << pieceBits; p += kThreads) {
+      const Grid grid = grids->grids[p];
+      shared.bounds[p] = shared.mins[p] = grid.min;
+      // Without a step, all codes are 0: so is what is divided, or too small to be told from it.
+      shared.divisors[p] = grid.step == 0 ? 1 : grid.step;
+    }
+  }
+
+  CLEAVE_DEVICE void quantize(Place at, Shared& shared) const {
+    const std::uint64_t start = tileStart(at.block);
+    const std::uint32_t codeBits = bits + pieceBits;
+    const auto most = static_cast<float>((1u << bits) - 1);
+    const ThreadQuads mine = readTile(in, start, at.thread, shared.mins[0]);
+    CLEAVE_UNROLL
+    for (std::uint32_t k = 0; k < kQuads; ++k) {
+      const std::uint32_t q = quadIndex(at.thread, k);
+      const std::uint32_t count = countOf(in.elements, quadStart(at.block, q));
+      std::uint64_t quad = 0;
+      CLEAVE_UNROLL
+      for (std::uint32_t j = 0; j < 4; ++j) {
+        const float x = mine.quads[k].x[j];
+        // The number of bounds that are <= x.
+        std::uint32_t p = 0;
+        for (std::uint32_t half = 1u << pieceBits >> 1; half > 0; half >>= 1)
+          p += shared.bounds[p + half] <= x ? half : 0;
+        const std::uint64_t code = p << bits | codeOf(x, shared.mins[p], shared.divisors[p], most);
+        quad |= j < count ? code << (j * codeBits) : 0;
+      }
+      shared.tile.quads[q] = quad;
+    }
+  }
+};
+
+// value = grid.min + grid.step * code.
+struct DequantizeKernel {
+  static constexpr int kPhases = 2;
+  using Shared = TileWords;
+  struct Thread {};
+
+  const std::uint32_t* codes;  // codeBytes()
+  Grid grid;
+  std::uint32_t bits;
+  Output out;
+
+  std::uint32_t blocks() const { return tilesOf(out.elements); }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
+    if constexpr (kPhase == 0) readWords(shared, at, bits, codes);
+    if constexpr (kPhase == 1) write(at, shared);
+  }
+
+  CLEAVE_DEVICE void write(Place at, const Shared& shared) const {
+    CLEAVE_UNROLL
+    for (std::uint32_t k = 0; k < kQuads; ++k) {
+      const std::uint32_t q = quadIndex(at.thread, k);
+      const std::uint64_t quad = quadOf(shared, q, bits);
+      FourFloats four;
+      CLEAVE_UNROLL
+      for (std::uint32_t j = 0; j < 4; ++j)
+        four.x[j] = grid.min + grid.step * static_cast<float>(codeOfQuad(quad, j, bits));
+      writeFour(out, quadStart(at.block, q), four);
+    }
+  }
+};
+
+// value = table[code].
+struct LookUpKernel {
+  static constexpr int kPhases = 2;
+  using Shared = TileWords;
+  struct Thread {};
+
+  const std::uint32_t* codes;  // codeBytes()
+  const float* table;          // 2^bits
+  std::uint32_t bits;
+  Output out;
+
+  std::uint32_t blocks() const { return tilesOf(out.elements); }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
+    if constexpr (kPhase == 0) readWords(shared, at, bits, codes);
+    if constexpr (kPhase == 1) write(at, shared);
+  }
+
+  CLEAVE_DEVICE void write(Place at, const Shared& shared) const {
+    CLEAVE_UNROLL
+    for (std::uint32_t k = 0; k < kQuads; ++k) {
+      const std::uint32_t q = quadIndex(at.thread, k);
+      const std::uint64_t quad = quadOf(shared, q, bits);
+      FourFloats four;
+      CLEAVE_UNROLL
+      for (std::uint32_t j = 0; j < 4; ++j) four.x[j] = table[codeOfQuad(quad, j, bits)];
+      writeFour(out, quadStart(at.block, q), four);
+    }
+  }
+};
+
+// Every element in another type.
+struct CastKernel {
+  static constexpr int kPhases = 1;
+  struct Shared {};
+  struct Thread {};
+
+  Input in;
+  Output out;  // as many elements
+
+  std::uint32_t blocks() const { return tilesOf(in.elements); }
+
+  template <int kPhase>
+  CLEAVE_DEVICE void run(Place at, Shared&, Thread&) const {
+    const std::uint64_t start = tileStart(at.block);
+    const ThreadQuads mine = readTile(in, start, at.thread, 0);
+    CLEAVE_UNROLL
+    for (std::uint32_t k = 0; k < kQuads; ++k)
+      writeFour(out, quadStart(at.block, quadIndex(at.thread, k)), mine.quads[k]);
+  }
+};
+
+}  // namespace cleave::device

@@ -1,0 +1,82 @@
+// What code that runs on a GPU and, in tests, on the host is written with: nvcc compiles it for
+// both, any other compiler for the host. No function of the standard library runs on a GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "common/codec/tensor.h"
+
+#ifdef __CUDACC__
+#define CLEAVE_DEVICE __host__ __device__
+// Before loops over arrays that are to be held in registers: their indices must be known.
+#define CLEAVE_UNROLL _Pragma("unroll")
+// A function that is called so seldom that its code is better kept apart.
+#define CLEAVE_RARE __noinline__
+#else
+#define CLEAVE_DEVICE
+#define CLEAVE_UNROLL
+#define CLEAVE_RARE
+#endif
+
+namespace cleave::device {
+
+CLEAVE_DEVICE inline std::uint32_t bitsOf(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+CLEAVE_DEVICE inline float floatOf(std::uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+template <typename T>
+CLEAVE_DEVICE T lesser(T a, T b) {
+  return b < a ? b : a;
+}
+template <typename T>
+CLEAVE_DEVICE T greater(T a, T b) {
+  return a < b ? b : a;
+}
+template <typename T>
+CLEAVE_DEVICE T bounded(T value, T least, T greatest) {
+  return value < least ? least : greatest < value ? greatest : value;
+}
+
+// Infinities and NaN have all bits of the exponent.
+CLEAVE_DEVICE inline bool isFinite(float value) {
+  return (bitsOf(value) & 0x7f800000) != 0x7f800000;
+}
+
+CLEAVE_DEVICE inline std::uint32_t bitCount(std::uint32_t word) {
+#ifdef __CUDA_ARCH__
+  return static_cast<std::uint32_t>(__popc(word));
+#else
+  return static_cast<std::uint32_t>(__builtin_popcount(word));
+#endif
+}
+
+// ---- Memory that several threads write to: of a block, or of the GPU ----
+
+CLEAVE_DEVICE inline void addTo(std::uint32_t& sum, std::uint32_t value) {
+#ifdef __CUDA_ARCH__
+  atomicAdd(&sum, value);
+#else
+  sum += value;
+#endif
+}
+
+CLEAVE_DEVICE inline void raise(std::uint32_t& greatest, std::uint32_t value) {
+#ifdef __CUDA_ARCH__
+  // It never sinks: most have nothing to do, and need not queue for it.
+  if (*static_cast<volatile std::uint32_t*>(&greatest) < value) atomicMax(&greatest, value);
+#else
+  greatest = greater(greatest, value);
+#endif
+}
+
+}  // namespace cleave::device

@@ -1,0 +1,288 @@
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "common/codec/spec.h"
+#include "compression/device/twin.h"
+#include "compression/payload.h"
+#include "compression/positions.h"
+
+namespace cleave {
+namespace {
+
+using device::TopKState;
+
+constexpr std::byte kBitmap{1};
+constexpr std::byte kDistances{2};
+constexpr std::byte kActivations{3};
+constexpr double kLeastRatio = 1e-6;
+
+bool isGradient(Flow flow) { return flow == Flow::gradient0 || flow == Flow::gradient1; }
+
+class TopKTwin : public Twin {
+ public:
+  TopKTwin(std::shared_ptr<const Codec> codec, Gpu& gpu, double ratio)
+      : Twin(std::move(codec), gpu), ratio_(ratio) {}
+
+  Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
+                 const TensorView& view, std::span<std::byte> out) const override {
+    if (!isOrdinary(view.spec, view.data)) return encodeOnHost(context, state, cut, view, out);
+    if (const Positions* activations = positionsOfActivation(context.key, cut, view.spec)) {
+      encodeAt(context, *activations, view, out);
+      return {valuesEnd(view.spec, activations->kept), nullptr};
+    }
+    if (isRaw(view.spec)) return encodeOnHost(context, state, cut, view, out);
+    return {encodeLargest(context, cut, view, out), nullptr};
+  }
+
+  CodecState decode(const CodecContext& context, const CodecState& state, CutContext& cut,
+                    std::span<const std::byte> bytes, MutableTensorView out) const override {
+    const auto byCodec = [&] { return decodeOnHost(context, state, cut, bytes, out); };
+    if (!isOrdinary(out.spec, out.data) || bytes.empty()) return byCodec();
+    if (const Positions* activations = positionsOfActivation(context.key, cut, out.spec)) {
+      const bool due =
+          bytes[0] == kActivations && bytes.size() == valuesEnd(out.spec, activations->kept);
+      if (!due || !decodeAt(*activations, bytes, out)) return byCodec();
+      return nullptr;
+    }
+    const std::size_t end = valuesEnd(out.spec, kept(out.spec));
+    if (isRaw(out.spec) || bytes.size() <= end || bytes.size() > withBitmap(out.spec))
+      return byCodec();
+    std::optional<Positions> positions;
+    if (bytes[0] == kDistances) {
+      positions = decodeDistances(context.key, bytes, out);
+    } else if (bytes[0] == kBitmap && bytes.size() == withBitmap(out.spec)) {
+      positions = readBitmap(&bytes[end], out.spec.elements(), kept(out.spec));
+      if (positions && !decodeAt(*positions, bytes, out)) positions.reset();
+    }
+    if (!positions) return byCodec();
+    leave(context.key, cut, std::move(*positions));
+    return nullptr;
+  }
+
+ private:
+  // ---- What topk.cpp says of sizes and of the cut's positions ----
+
+  std::size_t kept(const TensorSpec& spec) const {
+    const std::size_t elements = spec.elements();
+    const auto count = static_cast<std::size_t>(std::ceil(ratio_ * static_cast<double>(elements)));
+    return std::clamp<std::size_t>(count, 1, elements);
+  }
+  static std::size_t valuesEnd(const TensorSpec& spec, std::size_t count) {
+    return kFormatBytes + count * dtypeBytes(spec.dtype);
+  }
+  std::size_t withBitmap(const TensorSpec& spec) const {
+    return valuesEnd(spec, kept(spec)) + (spec.elements() + 7) / 8;
+  }
+  bool isRaw(const TensorSpec& spec) const {
+    return withBitmap(spec) >= kFormatBytes + spec.bytes();
+  }
+  const Positions* positionsOfActivation(const Key& key, const CutContext& cut,
+                                         const TensorSpec& spec) const {
+    if (!isGradient(key.flow) || !cut.value) return nullptr;
+    const auto* positions = static_cast<const Positions*>(cut.value.get());
+    const bool fits = positions->elements == spec.elements() && positions->kept <= kept(spec);
+    return fits ? positions : nullptr;
+  }
+  static bool leaves(const Key& key) { return !isGradient(key.flow) && key.phase == Phase::train; }
+  static void leave(const Key& key, CutContext& cut, Positions positions) {
+    if (!leaves(key)) return;
+    cut.value = std::make_shared<const Positions>(std::move(positions));
+  }
+  // ---- On the GPU ----
+
+  static std::size_t bitmapWords(std::size_t elements) {
+    return std::size_t{device::tilesOf(elements)} * device::kTileWords;
+  }
+  // The positions on the GPU: as they were left there, or as they are copied now.
+  Scratch<std::uint32_t> bitmapOf(const Positions& positions) const {
+    if (positions.copy_dev) return Scratch<std::uint32_t>(positions.copy_dev);
+    Scratch<std::uint32_t> bitmap(gpu_, bitmapWords(positions.elements));
+    gpu_.clear(bitmap.bytes(), bitmapWords(positions.elements) * sizeof(std::uint32_t));
+    gpu_.copyIn(reinterpret_cast<const std::byte*>(positions.words.data()),
+                positions.words.size() * sizeof(std::uint64_t), bitmap.bytes());
+    return bitmap;
+  }
+  void copyBitmapOut(const Scratch<std::uint32_t>& bitmap, Positions& positions) const {
+    gpu_.copyOut(bitmap.bytes(), positions.words.size() * sizeof(std::uint64_t),
+                 reinterpret_cast<std::byte*>(positions.words.data()));
+    positions.copy_dev = bitmap.owner();
+  }
+
+  // Returns the payload's size. Throws NonFiniteError.
+  std::size_t encodeLargest(const CodecContext& context, CutContext& cut, const TensorView& view,
+                            std::span<std::byte> out) const {
+    const device::Input in = inputOf(view);
+    const auto count = static_cast<std::uint32_t>(kept(view.spec));
+    const std::size_t end = valuesEnd(view.spec, count);
+    const std::size_t bitmapBytes = (in.elements + 7) / 8;
+    // A byte each at least: longer than the bitmap they are not wanted.
+    const auto room = static_cast<std::uint32_t>(count < bitmapBytes ? bitmapBytes - 1 : 0);
+    const std::uint32_t tileCount = device::tilesOf(in.elements);
+    const Scratch<TopKState> state(gpu_, 1);
+    const Scratch<std::uint32_t> above(gpu_, bitmapWords(in.elements));
+    const Scratch<std::uint32_t> equal(gpu_, bitmapWords(in.elements));
+    const Scratch<device::TileCount> tiles(gpu_, tileCount);
+    const Scratch<std::byte> values(gpu_, end - kFormatBytes);
+    const Scratch<std::uint32_t> places(gpu_, room > 0 ? count : 1);
+    const Scratch<std::byte> distances(gpu_, room + 1);
+    const std::uint32_t* const ties_dev = &state.data()->missing;
+    TopKState::Found found;
+    Issued issued(gpu_);
+    gpu_.clear(state.bytes(), sizeof(TopKState));
+    gpu_.copyIn(reinterpret_cast<const std::byte*>(&count), sizeof count,
+                state.bytes() + offsetof(TopKState, missing));
+    for (const std::uint32_t level : {0, 1, 2}) {
+      gpu_.launch(device::HistogramKernel{in, state.data(), level});
+      gpu_.launch(device::ChooseKernel{state.data(), level});
+    }
+    gpu_.launch(device::MarkKernel{in, state.data(), above.data(), equal.data(), tiles.data()});
+    gpu_.launch(device::OffsetsKernel{tiles.data(), tileCount, ties_dev});
+    gpu_.launch(device::GatherKernel{in, above.data(), equal.data(), ties_dev, tiles.data(),
+                                     values.data(), count, room > 0 ? places.data() : nullptr});
+    if (room > 0) {
+      // Fewer tiles than those of the elements.
+      const device::LengthsKernel lengths{places.data(), count, tiles.data()};
+      gpu_.launch(lengths);
+      gpu_.launch(device::OffsetsKernel{tiles.data(), lengths.blocks(), nullptr,
+                                        &state.data()->found.distanceBytes});
+      gpu_.launch(device::DistancesKernel{lengths, distances.data(), room});
+    }
+    gpu_.copyOut(values.data(), end - kFormatBytes, &out[kFormatBytes]);
+    gpu_.copyOut(state.bytes() + offsetof(TopKState, found), sizeof found,
+                 reinterpret_cast<std::byte*>(&found));
+    issued.wait();
+    if (found.faults != 0) throw NonFiniteError(context.key);
+
+    const bool asDistances = room > 0 && found.distanceBytes <= room;
+    const std::size_t bytes = asDistances ? found.distanceBytes : bitmapBytes;
+    Positions positions(leaves(context.key) ? in.elements : 0);
+    positions.kept = count;
+    Issued rest(gpu_);
+    out[0] = asDistances ? kDistances : kBitmap;
+    gpu_.copyOut(asDistances ? distances.bytes() : above.bytes(), bytes, &out[end]);
+    if (leaves(context.key)) copyBitmapOut(above, positions);
+    rest.wait();
+    leave(context.key, cut, std::move(positions));
+    return end + bytes;
+  }
+
+  // Writes form 3. Throws NonFiniteError.
+  void encodeAt(const CodecContext& context, const Positions& positions, const TensorView& view,
+                std::span<std::byte> out) const {
+    const device::Input in = inputOf(view);
+    const auto count = static_cast<std::uint32_t>(positions.kept);
+    const std::size_t valueBytes = positions.kept * dtypeBytes(in.dtype);
+    const std::uint32_t tileCount = device::tilesOf(in.elements);
+    const Scratch<device::RangeState> range_dev(gpu_, 1);
+    const Scratch<device::TileCount> tiles(gpu_, tileCount);
+    const Scratch<std::byte> values(gpu_, valueBytes);
+    device::RangeState range;
+    Issued issued(gpu_);
+    gpu_.clear(range_dev.bytes(), sizeof range);
+    gpu_.launch(device::RangeKernel{in, range_dev.data()});
+    const Scratch<std::uint32_t> bitmap = bitmapOf(positions);
+    gpu_.launch(device::CountKernel{bitmap.data(), in.elements, tiles.data()});
+    gpu_.launch(device::OffsetsKernel{tiles.data(), tileCount, nullptr});
+    gpu_.launch(device::GatherKernel{in, bitmap.data(), nullptr, nullptr, tiles.data(),
+                                     values.data(), count, nullptr});
+    out[0] = kActivations;
+    gpu_.copyOut(values.data(), valueBytes, &out[kFormatBytes]);
+    gpu_.copyOut(range_dev.bytes(), sizeof range, reinterpret_cast<std::byte*>(&range));
+    issued.wait();
+    if (range.faults != 0) throw NonFiniteError(context.key);
+  }
+
+  // Whether all values are finite. The positions are as many as the values that came.
+  bool decodeAt(const Positions& positions, std::span<const std::byte> bytes,
+                const MutableTensorView& out) const {
+    const std::size_t valueBytes = positions.kept * dtypeBytes(out.spec.dtype);
+    const std::uint32_t tileCount = device::tilesOf(positions.elements);
+    const Scratch<device::TileCount> tiles(gpu_, tileCount);
+    const Scratch<std::byte> values(gpu_, valueBytes);
+    const Scratch<std::uint32_t> fault_dev(gpu_, 1);
+    std::uint32_t fault = 0;
+    Issued issued(gpu_);
+    gpu_.clear(fault_dev.bytes(), sizeof fault);
+    const Scratch<std::uint32_t> bitmap = bitmapOf(positions);
+    gpu_.copyIn(&bytes[kFormatBytes], valueBytes, values.data());
+    scatter(bitmap, tiles, values, fault_dev.data(), out);
+    gpu_.copyOut(fault_dev.bytes(), sizeof fault, reinterpret_cast<std::byte*>(&fault));
+    issued.wait();
+    return fault == 0;
+  }
+
+  // The positions where they are to be left in the cut, else none of them; nothing where the codec
+  // itself must look at the payload. Its length is within bounds.
+  std::optional<Positions> decodeDistances(const Key& key, std::span<const std::byte> bytes,
+                                           const MutableTensorView& out) const {
+    constexpr std::byte kMore{0x80};
+    if ((bytes.back() & kMore) == kMore) return std::nullopt;
+    const auto elements = static_cast<std::uint32_t>(out.spec.elements());
+    const auto count = static_cast<std::uint32_t>(kept(out.spec));
+    const std::size_t valueBytes = count * dtypeBytes(out.spec.dtype);
+    const std::span<const std::byte> coded = bytes.subspan(kFormatBytes + valueBytes);
+    const auto codedBytes = static_cast<std::uint32_t>(coded.size());
+    if (codedBytes < count) return std::nullopt;
+    const std::uint32_t tileCount = device::tilesOf(elements);
+    const Scratch<std::byte> coded_dev(gpu_, codedBytes);
+    const Scratch<std::uint32_t> steps(gpu_, count);
+    const Scratch<std::uint32_t> bitmap(gpu_, bitmapWords(elements));
+    const Scratch<device::TileCount> tiles(gpu_, tileCount);
+    const Scratch<std::byte> values(gpu_, valueBytes);
+    struct Seen {
+      std::uint32_t fault, ends;
+    };
+    const Scratch<Seen> seen_dev(gpu_, 1);
+    std::uint32_t* const fault_dev = &seen_dev.data()->fault;
+    std::uint32_t* const ends_dev = &seen_dev.data()->ends;
+    Seen seen{};
+    Positions positions(leaves(key) ? elements : 0);
+    positions.kept = count;
+    Issued issued(gpu_);
+    gpu_.clear(seen_dev.bytes(), sizeof seen);
+    gpu_.clear(bitmap.bytes(), bitmapWords(elements) * sizeof(std::uint32_t));
+    gpu_.copyIn(coded.data(), codedBytes, coded_dev.bytes());
+    gpu_.copyIn(&bytes[kFormatBytes], valueBytes, values.data());
+    // Tiles of bytes and of steps are not more than those of the elements.
+    const device::EndsKernel ends{reinterpret_cast<const std::uint8_t*>(coded_dev.data()),
+                                  codedBytes, tiles.data()};
+    gpu_.launch(ends);
+    gpu_.launch(device::OffsetsKernel{tiles.data(), ends.blocks(), nullptr, ends_dev});
+    gpu_.launch(device::StepsKernel{ends, steps.data(), count, elements, fault_dev});
+    const device::SumsKernel sums{steps.data(), ends_dev, count, tiles.data()};
+    gpu_.launch(sums);
+    gpu_.launch(device::OffsetsKernel{tiles.data(), sums.blocks(), nullptr});
+    gpu_.launch(device::PlacesKernel{sums, bitmap.data(), elements, fault_dev});
+    scatter(bitmap, tiles, values, fault_dev, out);
+    if (leaves(key)) copyBitmapOut(bitmap, positions);
+    gpu_.copyOut(seen_dev.bytes(), sizeof seen, reinterpret_cast<std::byte*>(&seen));
+    issued.wait();
+    if (seen.fault != 0 || seen.ends != count) return std::nullopt;
+    return positions;
+  }
+
+  // Of a bitmap with at most as many bits as values.
+  void scatter(const Scratch<std::uint32_t>& bitmap, const Scratch<device::TileCount>& tiles,
+               const Scratch<std::byte>& values, std::uint32_t* fault_dev,
+               const MutableTensorView& out) const {
+    const std::size_t elements = out.spec.elements();
+    gpu_.launch(device::CountKernel{bitmap.data(), elements, tiles.data()});
+    gpu_.launch(device::OffsetsKernel{tiles.data(), device::tilesOf(elements), nullptr});
+    gpu_.launch(device::ScatterKernel{bitmap.data(), tiles.data(), values.data(), fault_dev,
+                                      outputOf(out)});
+  }
+
+  const double ratio_;
+};
+
+}  // namespace
+
+std::shared_ptr<const DeviceCodec> makeTopKTwin(const std::shared_ptr<const Codec>& codec,
+                                                Gpu& gpu) {
+  const CodecSpec spec = parseCodecSpec(codec->spec());
+  const double ratio = CodecParameters(spec).number("ratio", kLeastRatio, 1);
+  return std::make_shared<TopKTwin>(codec, gpu, ratio);
+}
+
+}  // namespace cleave
