@@ -63,7 +63,7 @@ void explain(CLI::App& app, const CLI::ParseError& error) {
   const bool lacksCommand = !command->get_subcommands({}).empty();
   if (lacksCommand && (extras.empty() || !extras.front().starts_with("-"))) {
     explainCommand(app, *command, whole, extras.empty() ? "" : extras.front());
-  } else if (command != &app && !extras.empty()) {
+  } else if (!extras.empty()) {
     explainOption(app, *command, whole, option == extras.end() ? extras.front() : *option);
   } else {
     print(app.get_name(), error.what(), "'" + whole + " --help' lists the options");

@@ -28,5 +28,9 @@ refuse "codec knows core only" "common/(net|pipeline|model)/" common/codec
 refuse "net knows core only" "common/(codec|pipeline|model)/" common/net
 refuse "pipeline does not know models" "common/model/" common/pipeline
 refuse "models do not know the wire" "common/(net|pipeline)/" common/model
+refuse "the link emulator knows the programs' options, and nothing of the daemons" \
+  "(client|server|compression|torch|ATen|c10)/|daemon/[^p]|common/(codec|pipeline|model)/" tools
+refuse "what shapes the link is free of Asio" "boost/|common/net/" tools/link/ring.* tools/link/script.* tools/link/shaper.* tools/link/units.*
+refuse "nothing stands on the link emulator" "tools/" common compression client server daemon cuda
 [ "$bad" = 0 ] && echo "includes follow the layers"
 exit "$bad"

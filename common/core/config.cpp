@@ -399,7 +399,9 @@ void Config::refuseUnknown() const {
 
     std::vector<std::string> known;
     for (const auto& [knownPath, yaml] : state_->values) known.push_back(knownPath);
-    known.insert(known.end(), state_->asked.begin(), state_->asked.end());
+    for (const std::string& askedPath : state_->asked) {
+      if (!state_->isKnown(askedPath)) known.push_back(askedPath);
+    }
     const std::string meant = nearestPath(path, known);
     const std::string sentence = node->place + ": " + path + " is not a known key";
     if (meant.empty()) {

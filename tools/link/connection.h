@@ -1,0 +1,68 @@
+// One connection through the link: the sockets of both ends, and the bytes between them. The
+// shapers say what may cross when; here it is read and written. io thread only.
+#pragma once
+
+#include <array>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "tools/link/ring.h"
+#include "tools/link/shaper.h"
+
+namespace cleave::link {
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  // `number` is not open in the shapers yet; both must outlive close(). `wake` is called when a
+  // socket has news: move() is to be called then.
+  Connection(boost::asio::ip::tcp::socket client, std::uint64_t number, Shaper& up, Shaper& down,
+             std::function<void()> wake);
+
+  // Both sockets are connected: from now on bytes cross.
+  void start(boost::asio::ip::tcp::socket target);
+  // Reads what there is room for, and writes what has arrived. True: there is more to read at once.
+  bool move(Time now);
+  // A direction dies silently.
+  void kill(bool up);
+  // Resets both ends.
+  void reset();
+  bool isClosed() const { return closed_; }
+
+ private:
+  struct Half {
+    boost::asio::ip::tcp::socket& from;
+    boost::asio::ip::tcp::socket& to;
+    Shaper& shaper;
+    Ring ring = {};             // the shaper's landed, flying and queued bytes, in that order
+    bool awaitsBytes = false;   // the source had none
+    bool awaitsRoom = false;    // the receiver took no more
+    bool ended = false;         // the source ended or was reset
+    bool errorSeen = false;     // by awaitError()
+    bool lost = false;          // the source was reset
+    bool receiverGone = false;  // what arrives is dropped
+    bool finished = false;      // the end was passed on
+    bool dead = false;
+  };
+
+  bool mayRead(const Half& half) const;
+  void read(Half& half, Time now);
+  void write(Half& half, Time now);
+  void awaitBytes(Half& half);
+  void awaitRoom(Half& half);
+  void awaitError(Half& half);
+  void lose(Half& half, Time now);
+  Half& opposite(const Half& half) { return &half == &halves_[0] ? halves_[1] : halves_[0]; }
+  void close();
+
+  const std::uint64_t number_;
+  boost::asio::ip::tcp::socket client_;
+  boost::asio::ip::tcp::socket target_;
+  std::array<Half, 2> halves_;  // up, down
+  std::function<void()> wake_;
+  bool open_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace cleave::link

@@ -1,0 +1,268 @@
+#include "tools/link/relay.h"
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <sstream>
+#include <utility>
+
+#include "common/core/error.h"
+#include "common/core/log.h"
+#include "common/net/tcp.h"
+
+namespace cleave::link {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr std::chrono::milliseconds kAcceptPause{100};  // for want of descriptors, which come back
+constexpr std::size_t kUnsentBytes = std::size_t{64} << 10;
+// So often reads and writes follow each other before others have their turn.
+constexpr int kMostRounds = 8;
+
+// The kernel would otherwise take megabytes from a sender, which no shaper sees. What a socket may
+// hold is what its queue may: a segment.
+int kernelBytes(const Profile& profile) {
+  const std::size_t queue = profile.queue == 0 ? segmentBytes(profile.rate) : profile.queue;
+  return static_cast<int>(
+      std::clamp(queue, std::size_t{64} << 10, segmentBytes(std::max(profile.rate, 0.0))));
+}
+
+[[noreturn]] void refuseListen(const Endpoint& endpoint, const error_code& error) {
+  const std::string place = endpoint.host + ":" + std::to_string(endpoint.port);
+  if (error == asio::error::address_in_use) {
+    throw UsageError("port-in-use", "cannot listen on " + place + ": another program does already",
+                     "stop it, or choose another port; port 0 is a free one");
+  }
+  throw UsageError("cannot-bind", "cannot listen on " + place + ": " + error.message(),
+                   error == asio::error::access_denied
+                       ? "choose a port from 1024 on"
+                       : "give --listen an address of this machine");
+}
+
+std::string textOf(const tcp::endpoint& endpoint) {
+  std::ostringstream text;
+  text << endpoint;
+  return text.str();
+}
+
+}  // namespace
+
+Relay::Relay(asio::io_context& context, const Settings& settings)
+    : context_(context),
+      settings_(settings),
+      acceptor_(context),
+      up_(settings.up, settings.seed, "up"),
+      down_(settings.down, settings.seed, "down"),
+      script_(settings.events),
+      timer_(context),
+      linkUp_(context) {
+  error_code error;
+  const Endpoint& target = settings_.target;
+  targets_ = tcp::resolver(context).resolve(target.host, std::to_string(target.port), error);
+  if (error) {
+    throw UsageError("unknown-host",
+                     "the target " + target.host + " is not known: " + error.message(),
+                     "correct its name in --target, or give its address");
+  }
+  const tcp::endpoint endpoint(asio::ip::make_address(settings_.listen.host),
+                               settings_.listen.port);
+  acceptor_.open(endpoint.protocol(), error);
+  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+  // Here, for windows are agreed while connections are accepted.
+  if (!error) {
+    acceptor_.set_option(asio::socket_base::receive_buffer_size(kernelBytes(settings_.up)), error);
+  }
+  if (!error) acceptor_.bind(endpoint, error);
+  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  if (error) refuseListen(settings_.listen, error);
+
+  const Time roundTrip = settings_.up.latency + settings_.down.latency;
+  up_.setRoundTrip(roundTrip);
+  down_.setRoundTrip(roundTrip);
+  // What a coroutine could throw is a bug: it ends the process, and does not vanish.
+  asio::co_spawn(context_, accept(), [](std::exception_ptr bug) {
+    if (bug) std::rethrow_exception(bug);
+  });
+}
+
+std::string Relay::address() const { return textOf(acceptor_.local_endpoint()); }
+
+void Relay::stop() {
+  stopped_ = true;
+  error_code ignored;
+  acceptor_.close(ignored);
+  for (const auto& connection : std::exchange(connections_, {})) connection->reset();
+  timer_.cancel();
+  linkUp_.cancel();
+}
+
+// ---- Connections ----
+
+asio::awaitable<void> Relay::accept() {
+  while (acceptor_.is_open()) {
+    auto [error, socket] = co_await acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
+    if (stopped_) co_return;
+    if (!error) {
+      admit(std::move(socket));
+    } else {
+      processLog()->warn("cannot accept a connection: {}", error.message());
+      asio::steady_timer pause(context_, kAcceptPause);
+      co_await pause.async_wait(asio::use_awaitable);
+    }
+  }
+}
+
+void Relay::admit(tcp::socket socket) {
+  const std::uint64_t number = ++accepted_;
+  error_code gone;  // and so the first read will say
+  const std::string peer = textOf(socket.remote_endpoint(gone));
+  socket.set_option(asio::socket_base::send_buffer_size(kernelBytes(settings_.down)), gone);
+  limitUnsent(socket.native_handle(), kUnsentBytes);
+  if (!scriptBegin_) scriptBegin_ = now();
+  auto connection =
+      std::make_shared<Connection>(std::move(socket), number, up_, down_, [this] { wakeSoon(); });
+  if (connections_.size() == kMostConnections) {
+    processLog()->warn("connection {} from {} is reset: {} are open already", number, peer,
+                       kMostConnections);
+    return connection->reset();
+  }
+  processLog()->info("connection {} from {}", number, peer);
+  connections_.push_back(connection);
+  runScript(now());  // an event of this very moment is also for this connection
+  asio::co_spawn(context_, connect(connection, number), [](std::exception_ptr bug) {
+    if (bug) std::rethrow_exception(bug);
+  });
+  wakeSoon();
+}
+
+asio::awaitable<void> Relay::connect(std::shared_ptr<Connection> connection, std::uint64_t number) {
+  while (up_.isDown() && !stopped_) {
+    linkUp_.expires_at(asio::steady_timer::time_point::max());
+    error_code cancelled;
+    co_await linkUp_.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
+  }
+  tcp::socket socket(context_);
+  const error_code error = co_await connectTo(socket);
+  if (stopped_ || connection->isClosed()) co_return;
+  if (error) {
+    processLog()->warn("connection {} is reset: the target {}:{} cannot be reached: {}", number,
+                       settings_.target.host, settings_.target.port, error.message());
+    connection->reset();
+  } else {
+    connection->start(std::move(socket));
+  }
+  wakeSoon();
+}
+
+// To the first of the target's addresses that answers.
+asio::awaitable<error_code> Relay::connectTo(tcp::socket& socket) {
+  error_code error;
+  for (const auto& target : targets_) {
+    socket.close(error);
+    socket.open(target.endpoint().protocol(), error);
+    if (error) continue;
+    error_code ignored;
+    socket.set_option(asio::socket_base::receive_buffer_size(kernelBytes(settings_.down)), ignored);
+    socket.set_option(asio::socket_base::send_buffer_size(kernelBytes(settings_.up)), ignored);
+    limitUnsent(socket.native_handle(), kUnsentBytes);
+    co_await socket.async_connect(target.endpoint(),
+                                  asio::redirect_error(asio::use_awaitable, error));
+    if (!error) co_return error;
+  }
+  co_return error;
+}
+
+// ---- Moving bytes ----
+
+void Relay::wakeSoon() {
+  if (stopped_ || std::exchange(pumpPosted_, true)) return;
+  asio::post(context_, [this] {
+    pumpPosted_ = false;
+    pump();
+  });
+}
+
+void Relay::pump() {
+  if (stopped_) return;
+  bool more = true;
+  for (int round = 0; more && round < kMostRounds; ++round) {
+    const Time time = now();
+    runScript(time);
+    more = false;
+    for (const auto& connection : connections_) more = connection->move(time) || more;
+    connections_.remove_if([](const auto& connection) { return connection->isClosed(); });
+  }
+  if (more) wakeSoon();
+  setTimer(now());
+}
+
+void Relay::setTimer(Time now) {
+  std::optional<Time> wake = up_.nextWake();
+  const auto atLatest = [&](std::optional<Time> time) {
+    if (time) wake = std::min(wake.value_or(Time::max()), *time);
+  };
+  atLatest(down_.nextWake());
+  if (scriptBegin_ && script_.next()) atLatest(*scriptBegin_ + *script_.next());
+  if (!wake) return;
+  if (*wake <= now) return wakeSoon();
+  timer_.expires_at(begin_ + *wake);
+  timer_.async_wait([this](const error_code& cancelled) {
+    if (!cancelled) pump();
+  });
+}
+
+// ---- Events ----
+
+void Relay::runScript(Time now) {
+  while (scriptBegin_) {
+    const auto event = script_.take(now - *scriptBegin_);
+    if (!event) return;
+    happen(*event, now);
+  }
+}
+
+void Relay::happen(const Event& event, Time now) {
+  if (event.text.empty()) {
+    processLog()->info("event: the end of a blackhole");
+  } else {
+    processLog()->info("event: {}", event.text);
+  }
+  if (event.kind == Event::Kind::reset) {
+    for (const auto& connection : connections_) connection->reset();
+    return;
+  }
+  if (event.kind == Event::Kind::halfOpen) {
+    for (const auto& connection : connections_) connection->kill(event.up);
+    return;
+  }
+  if (event.up) changeShaper(up_, downsUp_, event, now);
+  if (event.down) changeShaper(down_, downsDown_, event, now);
+  const Time roundTrip = up_.profile().latency + down_.profile().latency;
+  up_.setRoundTrip(roundTrip);
+  down_.setRoundTrip(roundTrip);
+  if (!up_.isDown()) linkUp_.cancel();
+}
+
+void Relay::changeShaper(Shaper& shaper, int& downs, const Event& event, Time now) {
+  switch (event.kind) {
+    case Event::Kind::rate:
+      return shaper.setRate(event.rate, now);
+    case Event::Kind::latency:
+      return shaper.setLatency(event.latency, now);
+    case Event::Kind::linkDown:
+      return shaper.setDown(++downs > 0, now);
+    case Event::Kind::linkUp:
+      return shaper.setDown(--downs > 0, now);
+    case Event::Kind::halfOpen:
+    case Event::Kind::reset:
+      return;
+  }
+}
+
+}  // namespace cleave::link

@@ -1,0 +1,251 @@
+#include "tools/link/settings.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/ip/address.hpp>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "common/core/yaml.h"
+#include "tools/link/units.h"
+
+namespace cleave::link {
+namespace {
+
+struct Shape {
+  std::string_view key;
+  std::string_view type;
+  std::string_view help;
+};
+
+constexpr std::array<Shape, 6> kShapes = {{
+    {"rate", "RATE", "such as 200Mbit/s (kbit/s, Mbit/s, Gbit/s, MB/s); unlimited where left out"},
+    {"latency", "TIME", "one way, such as 20ms (us, ms, s)"},
+    {"jitter", "TIME", "up to so much more latency, at random; the order is kept"},
+    {"loss", "SHARE", "of packets, such as 0.1%; each costs a retransmission's time"},
+    {"queue", "SIZE", "of each connection, such as 256KiB; 5 ms of the rate where left out"},
+    {"burst", "SIZE", "what may pass at once after a rest; 0 where left out"},
+}};
+
+// Where no more is said.
+constexpr std::size_t kMostWindow = std::size_t{256} << 20;
+constexpr std::size_t kLeastQueue = std::size_t{4} << 10;
+
+std::vector<Flag> makeFlagTable() {
+  std::vector<Flag> table = {
+      {"--listen", "listen", "ADDRESS:PORT",
+       "Where to accept connections; port 0, as in the default 127.0.0.1:0, is a free one"},
+      {"--target", "target", "HOST:PORT", "Where to pass them on to"}};
+  for (const auto& [way, whose] :
+       {std::pair{"", "both ways"}, {"up", "towards the target"}, {"down", "from the target"}}) {
+    const std::string prefix(way);
+    for (const Shape& shape : kShapes) {
+      const std::string key(shape.key);
+      table.push_back({"--" + (prefix.empty() ? "" : prefix + "-") + key,
+                       (prefix.empty() ? "" : prefix + ".") + key, std::string(shape.type),
+                       prefix.empty() ? fmt::format("{}, {}", whose, shape.help)
+                                      : fmt::format("the same, {}", whose)});
+    }
+  }
+  table.push_back({"--seed", "seed", "NUMBER", "Of jitter and losses; 1 where left out"});
+  table.push_back({"--stats", "stats.file", "FILE", "CSV, a row a direction and interval"});
+  table.push_back({"--stats-interval", "stats.interval", "TIME", "1s where left out"});
+  return table;
+}
+
+// Looks keys up in the flags and in the file.
+class Reader {
+ public:
+  Reader(Config& config, const Flags& flags) : config_(config), flags_(flags) {}
+
+  // Of the first path that was given.
+  std::optional<Placed> find(const std::vector<std::string>& paths) {
+    std::optional<Placed> found;
+    for (const std::string& path : paths) {
+      const auto flag = flags_.values.find(path);
+      if (flag != flags_.values.end() && !found) found = Placed{flagOf(path), flag->second};
+    }
+    for (const std::string& path : paths) {
+      const std::string text = config_.text(path, "");  // also finds a value where a map must be
+      if (text.empty() && !config_.has(path)) continue;
+      if (!found) found = Placed{config_.where(path) + ": " + path, text};
+    }
+    return found;
+  }
+
+ private:
+  static std::string flagOf(const std::string& path) {
+    const auto& table = flagTable();
+    return std::find_if(table.begin(), table.end(),
+                        [&](const Flag& flag) { return flag.path == path; })
+        ->name;
+  }
+
+  Config& config_;
+  const Flags& flags_;
+};
+
+[[noreturn]] void refuseEndpoint(const Placed& value, const std::string& why,
+                                 const std::string& fix) {
+  throw UsageError("bad-address", value.place + ": " + quotedForError(value.text) + " " + why, fix);
+}
+
+// "127.0.0.1:4800", "[::1]:4800", "server:4800"
+Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort) {
+  const std::string& text = value.text;
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos) {
+    refuseEndpoint(value, "has no port", "write HOST:PORT, such as 127.0.0.1:4800");
+  }
+  Endpoint endpoint{text.substr(0, colon), 0};
+  const bool bracketed = endpoint.host.starts_with('[') && endpoint.host.ends_with(']');
+  if (bracketed) endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
+  if (endpoint.host.empty()) {
+    refuseEndpoint(value, "names no host", "write HOST:PORT, such as 127.0.0.1:4800");
+  }
+  if (!bracketed && endpoint.host.find(':') != std::string::npos) {
+    refuseEndpoint(value, "is ambiguous", "write an IPv6 address in brackets: [::1]:4800");
+  }
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, endpoint.port);
+  if (error != std::errc{} || stop != end || endpoint.port < leastPort) {
+    refuseEndpoint(value, "does not end in a port",
+                   fmt::format("write a number in {}…65535 after the last colon", leastPort));
+  }
+  return endpoint;
+}
+
+Endpoint readListen(Reader& reader, bool insecureBind) {
+  const Placed value = reader.find({"listen"}).value_or(Placed{"--listen", "127.0.0.1:0"});
+  const Endpoint endpoint = parseEndpoint(value, 0);
+  boost::system::error_code error;
+  const auto address = boost::asio::ip::make_address(endpoint.host, error);
+  if (error) {
+    refuseEndpoint(value, "is no IP address with a port",
+                   "use 127.0.0.1 for this machine alone, or the address of one of its interfaces");
+  }
+  if (!address.is_loopback() && !insecureBind) {
+    throw UsageError("unsafe-bind",
+                     value.place + ": listening on " + endpoint.host +
+                         " would let anyone who reaches it through to the target",
+                     "listen on 127.0.0.1, or, in a network you trust, add --insecure-bind");
+  }
+  return endpoint;
+}
+
+Endpoint readTarget(Reader& reader) {
+  const auto value = reader.find({"target"});
+  if (!value) {
+    throw UsageError("no-target", "--target is missing: where to pass connections on to",
+                     "give it as HOST:PORT: --target 127.0.0.1:4800");
+  }
+  return parseEndpoint(*value, 1);
+}
+
+Profile readProfile(Reader& reader, const std::string& way) {
+  Profile profile;
+  const auto find = [&](const std::string& key) { return reader.find({way + "." + key, key}); };
+  if (const auto value = find("rate")) profile.rate = parseRate(*value);
+  if (const auto value = find("latency")) profile.latency = parseTime(*value);
+  if (const auto value = find("jitter")) profile.jitter = parseTime(*value);
+  if (const auto value = find("loss")) profile.loss = parseLoss(*value);
+  if (const auto value = find("burst")) profile.burst = parseSize(*value);
+  if (const auto value = find("queue")) {
+    profile.queue = parseSize(*value);
+    if (profile.queue < kLeastQueue) {
+      throw UsageError("bad-value",
+                       value->place + ": a queue of '" + value->text + "' is too small",
+                       "write 4KiB or more, or leave it out");
+    }
+  }
+  return profile;
+}
+
+std::uint64_t readSeed(Reader& reader) {
+  const auto value = reader.find({"seed"});
+  if (!value) return Settings().seed;
+  std::uint64_t seed = 0;
+  const char* const end = value->text.data() + value->text.size();
+  const auto [stop, error] = std::from_chars(value->text.data(), end, seed);
+  if (error != std::errc{} || stop != end) {
+    throw UsageError("bad-value", value->place + ": " + quotedForError(value->text) + " is no seed",
+                     "write a whole number that is not negative, such as 1");
+  }
+  return seed;
+}
+
+void readStats(Reader& reader, Settings& settings) {
+  if (const auto file = reader.find({"stats.file"})) {
+    settings.statsFile = file->text;
+    if (file->text.empty()) {
+      throw UsageError("bad-value", file->place + ": the name of the file is empty",
+                       "name a file, such as link.csv, or leave it out");
+    }
+  }
+  if (const auto interval = reader.find({"stats.interval"})) {
+    settings.statsInterval = parseTime(*interval);
+    if (settings.statsInterval < std::chrono::milliseconds(10)) {
+      throw UsageError("bad-value", interval->place + ": rows cannot be so many",
+                       "write 10ms or more");
+    }
+  }
+}
+
+void readEvents(Config& config, const Flags& flags, Settings& settings) {
+  const auto add = [&](const Placed& line) {
+    for (const Event& event : parseEvent(line)) settings.events.push_back(event);
+  };
+  for (const std::string& text : config.texts("events", std::vector<std::string>())) {
+    add({config.where("events") + ": events", text});
+  }
+  for (const std::string& text : flags.events) add({"--event", text});
+}
+
+// What the link itself would hold has to fit in memory, whatever the events make of it.
+void checkWindow(const Settings& settings) {
+  double rate = std::max(settings.up.rate, settings.down.rate);
+  Time up = settings.up.latency, down = settings.down.latency;
+  for (const Event& event : settings.events) {
+    if (event.kind == Event::Kind::rate) rate = std::max(rate, event.rate);
+    if (event.kind != Event::Kind::latency) continue;
+    if (event.up) up = std::max(up, event.latency);
+    if (event.down) down = std::max(down, event.latency);
+  }
+  const Time roundTrip = up + down + std::max(settings.up.jitter, settings.down.jitter);
+  if (rate == 0 || windowBytes(rate, roundTrip) <= kMostWindow) return;
+  throw UsageError("bad-value",
+                   fmt::format("{} and a round trip of {} together mean {} under way, and 268 MB "
+                               "is the most that a connection may have",
+                               rateText(rate), timeText(roundTrip),
+                               sizeText(rate * std::chrono::duration<double>(roundTrip).count())),
+                   "lower the rate, the latencies or the jitter");
+}
+
+}  // namespace
+
+const std::vector<Flag>& flagTable() {
+  static const std::vector<Flag> table = makeFlagTable();
+  return table;
+}
+
+Settings readSettings(Config& config, const Flags& flags) {
+  Reader reader(config, flags);
+  Settings settings;
+  settings.up = readProfile(reader, "up");
+  settings.down = readProfile(reader, "down");
+  settings.seed = readSeed(reader);
+  readStats(reader, settings);
+  readEvents(config, flags, settings);
+  settings.listen = readListen(reader, flags.insecureBind);
+  const bool known = config.has("target") || flags.values.contains("target");
+  if (known) settings.target = readTarget(reader);
+  config.refuseUnknown();  // before a missing target, which may be a mistyped key
+  if (!known) readTarget(reader);
+  checkWindow(settings);
+  return settings;
+}
+
+}  // namespace cleave::link

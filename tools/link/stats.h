@@ -1,0 +1,49 @@
+// What the link did, as rows of a CSV file and as a sentence at the end.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "common/core/record.h"
+#include "tools/link/relay.h"
+
+namespace cleave::link {
+
+// The columns of the file, in order; docs/link.md says what they mean.
+const std::vector<std::string>& statsColumns();
+
+// io thread only.
+class Stats {
+ public:
+  // Writes a row for each direction and interval once the context runs. `file` empty: none.
+  // Throws RunError where the file cannot be created.
+  Stats(boost::asio::io_context& context, const Relay& relay, const std::string& file,
+        Time interval);
+  // The last rows, of an interval cut short. Throws RunError where rows could not be written.
+  void stop();
+  // "12.3 s, 4 connections; up 31 MB at 20.1 Mbit/s, …"
+  std::string summary() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void wait();
+  void addRows();
+  void addRow(const char* direction, const Shaper& shaper, Shaper::Totals& before, double seconds,
+              const std::string& time);
+
+  const Relay& relay_;
+  Recorder recorder_;
+  std::shared_ptr<Recorder::Table> table_;
+  const Clock::duration interval_;
+  const Clock::time_point begin_ = Clock::now();
+  Clock::time_point last_ = begin_;
+  Shaper::Totals up_;  // as of last_
+  Shaper::Totals down_;
+  boost::asio::steady_timer timer_;
+};
+
+}  // namespace cleave::link
