@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <iostream>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -37,7 +38,10 @@ double processorSeconds() {
 std::vector<std::byte> noise(std::size_t bytes) {
   std::vector<std::byte> noise(bytes);
   const RandomKey key = randomKey(1, "bench");
-  for (std::size_t j = 0; j < bytes; ++j) noise[j] = static_cast<std::byte>(randomBits(key, j));
+  for (std::size_t j = 0; j + sizeof(std::uint64_t) <= bytes; j += sizeof(std::uint64_t)) {
+    const std::uint64_t bits = randomBits(key, j);
+    std::memcpy(noise.data() + j, &bits, sizeof bits);
+  }
   return noise;
 }
 
@@ -48,6 +52,7 @@ struct ThroughputOptions {
   std::vector<std::string> transports = {"raw", "connection", "connection-checksum", "gloo"};
   std::size_t total = 256;
   bool backwards = false;
+  bool oneWay = false;
 };
 
 std::unique_ptr<Transport> makeTransport(const std::string& name, TwoMemories& memory) {
@@ -72,6 +77,7 @@ int measureThroughput(ThroughputOptions options) {
   }
   for (const std::size_t megabytes : options.megabytes) {
     for (const bool bothWays : {false, true}) {
+      if (bothWays && options.oneWay) continue;
       const Load load{megabytes * kMegabyte, std::max<std::size_t>(1, options.total / megabytes),
                       bothWays};
       for (std::size_t j = 0; j < transports.size(); ++j) {
@@ -184,6 +190,7 @@ int main(int argc, char** argv) {
   moving->add_option("--transports", throughput.transports,
                      "Of raw, connection, connection-checksum, gloo (all)");
   moving->add_option("--total", throughput.total, "MB of a measurement, each way (256)");
+  moving->add_flag("--one-way", throughput.oneWay, "Not both ways at once");
   moving->add_flag("--backwards", throughput.backwards, "The last transport first");
   cleave::UrgentOptions urgent;
   CLI::App* urgently = app.add_subcommand(
