@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|transport|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority) against the same model whole in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -23,6 +23,11 @@ usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|accuracy [OPTION�
   pipeline schedules on emulated links, both daemons waiting instead of computing, beside prediction, best order and bound
            --model mobilenet_v2|small_cnn, --rate MBITS…, --latency MS…, --codec SPEC…, --rounds N (9), --seconds S a row (20),
            --short, --json FILE
+  transport
+           tensors over loopback by a connection of ours beside a raw socket and Gloo (Debian's libgloo-dev), and how soon an
+           urgent tensor arrives over 100 Mbit/s behind 12 MB of others
+           --rounds N (15), --total MB a measurement (256), --repetitions N of the urgent one (30), --only throughput|urgent,
+           --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
            --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE
   --help   this text
@@ -37,12 +42,17 @@ case "${1:-}" in
   codecs) targets=(bench_codecs bench_codecs_torch) ;;
   codec-step) targets=(cleave-server bench_step) ;;
   pipeline) targets=(cleave-client cleave-server cleave-link bench_step) ;;
+  transport) targets=(bench_transport cleave-link) ;;
   accuracy) targets=(cleave-client cleave-server) ;;
   -h|--help) usage; exit 0 ;;
   *) echo "bench.sh: '${1:-}' is not a benchmark" >&2; usage >&2; exit 2 ;;
 esac
 benchmark=$1
 shift
+if [ "$benchmark" = transport ] && [ ! -e /usr/include/gloo/transport/tcp/device.h ]; then
+  echo "bench.sh: transport compares with Gloo, which is not here. As root: apt-get install --no-install-recommends libgloo-dev" >&2
+  exit 1
+fi
 ./scripts/setup.sh
 cmake --preset release -DBUILD_TESTING=ON >/dev/null
 cmake --build --preset release --target "${targets[@]}"

@@ -280,8 +280,12 @@ awaitable<void> Connection::writeUntilEnd() {
 
 awaitable<void> Connection::writeFrames() {
   while (!cause_) {
-    if (const auto frame = outbox_.next(segmentBytes())) {
+    if (!outbox_.empty()) {
       const SteadyTime start = now();
+      // Chosen as late as can be, so that one more urgent may still come.
+      co_await stream_.readyToWrite();
+      if (cause_) co_return;
+      const auto frame = outbox_.next(segmentBytes());
       co_await stream_.write(frame->kind, frame->stream, frame->metadata, frame->payload);
       const std::size_t bytes = kHeaderBytes + frame->metadata.size() + frame->payload.size();
       meter_.sent(bytes, secondsSince(start));

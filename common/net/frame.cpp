@@ -1,6 +1,9 @@
 #include "common/net/frame.h"
 
 #include <xxhash.h>
+#ifdef CLEAVE_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h>  // renames what <xxhash.h> declares
+#endif
 
 #include <algorithm>
 #include <cmath>

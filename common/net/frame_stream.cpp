@@ -15,7 +15,7 @@ namespace {
 namespace asio = boost::asio;
 using asio::use_awaitable;
 
-constexpr std::size_t kAheadBytes = 16 << 10;
+constexpr std::size_t kAheadBytes = 4 << 10;
 // Asio's own limit, 64 KiB a system call, costs half of the throughput on a fast link.
 constexpr std::size_t kMostBytesACall = 4 << 20;
 constexpr std::chrono::seconds kMostUnacknowledged{30};
@@ -101,6 +101,10 @@ asio::awaitable<void> FrameStream::drain() {
 }
 
 // ---- Writing ----
+
+asio::awaitable<void> FrameStream::readyToWrite() {
+  co_await socket_.async_wait(asio::ip::tcp::socket::wait_write, use_awaitable);
+}
 
 asio::awaitable<void> FrameStream::write(FrameKind kind, std::uint64_t stream,
                                          std::string_view metadata,

@@ -49,6 +49,9 @@ class FrameStream {
   // Reads on and drops it all, until an error ends it: eof, where the peer closes in order.
   boost::asio::awaitable<void> drain();
 
+  // Until less than half of limitUnsent() is unsent: what is chosen then to be written waits least
+  // in the kernel.
+  boost::asio::awaitable<void> readyToWrite();
   // Metadata and payload must stay until the end.
   boost::asio::awaitable<void> write(FrameKind kind, std::uint64_t stream,
                                      std::string_view metadata, std::span<const std::byte> payload);

@@ -1,0 +1,152 @@
+"""A connection of ours beside a raw socket and Gloo over loopback, in interleaved rounds; then how soon an urgent tensor
+arrives that is queued behind a large one for a slow link (tools/link).
+
+Each round is a process of its own that measures all transports for all sizes, one after another, in every other round the
+last transport first. Ratios are of one round's neighbours. Prints tables and writes the figures as JSON. Called by
+scripts/bench.sh transport."""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import time
+
+from codec_step import machine, median_limits
+from head import busy_seconds
+
+# What is compared with what, and the least ratio that is aimed at.
+COMPARISONS = [("connection", "raw", 0.95), ("connection-checksum", "raw", 0.85), ("connection", "gloo", 1.15)]
+RATE, LATENCY = 100e6 / 8, 1e-3  # of the slow link
+URGENT_BYTES, SEGMENTS_BEFORE = 100_000, 4  # on the wire, unsent in the kernel, two in the relay
+
+
+def segment_bytes(rate):
+    return min(max(rate * 5e-3, 64 << 10), 1 << 20)
+
+
+URGENT_LIMIT = (URGENT_BYTES + SEGMENTS_BEFORE * segment_bytes(RATE)) / RATE + LATENCY
+
+
+def rows(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def measure_throughput(options):
+    """By (MB, both ways), then by transport: each round's bytes a second, and processor seconds a byte."""
+    cells = {}
+    for number in range(options.rounds):
+        arguments = ["--total", str(options.total)] + (["--backwards"] if number % 2 else [])
+        done = subprocess.run([f"{options.programs}/bench_transport", "throughput", *arguments], check=True,
+                              stdout=subprocess.PIPE, text=True)
+        for row in rows(done.stdout):
+            cell = cells.setdefault((row["megabytes"], row["both_ways"]), {})
+            rates, costs = cell.setdefault(row["transport"], ([], []))
+            rates.append(row["bytes_per_second"])
+            costs.append(row["processor_seconds_per_byte"])
+    return cells
+
+
+def compare(cell):
+    results = []
+    for ours, other, least in COMPARISONS:
+        ratios = [a / b for a, b in zip(cell[ours][0], cell[other][0])]
+        ratio = statistics.median(ratios)
+        results.append({"ours": ours, "other": other, "ratio": ratio, "limits": median_limits(ratios), "target": least,
+                        "reached": ratio >= least})
+    return results
+
+
+def print_throughput(cells):
+    names = ["raw", "connection", "connection-checksum", "gloo"]
+    titles = ["raw", "ours", "checksum", "Gloo"]
+    median = statistics.median
+    print(f"\nGB/s (both ways: the sum), medians{'':<36}processor seconds a GB, both ends, medians")
+    print(f"{'tensor':<10}{'ways':<6}" + "".join(f"{title:>10}" for title in titles) +
+          "  " + "".join(f"{title:>10}" for title in titles))
+    for (megabytes, both_ways), cell in cells.items():
+        print(f"{f'{megabytes} MB':<10}{'both' if both_ways else 'one':<6}" +
+              "".join(f"{1e-9 * median(cell[name][0]):>10.2f}" for name in names) + "  " +
+              "".join(f"{1e9 * median(cell[name][1]):>10.3f}" for name in names))
+    print(f"\nratios: medians of the rounds, with 95 % limits\n{'tensor':<10}{'ways':<6}" +
+          "".join(f"{f'{title} >= {least}':>32}" for title, (_, _, least) in
+                  zip(["ours / raw", "checksum / raw", "ours / Gloo"], COMPARISONS)))
+    for (megabytes, both_ways), cell in cells.items():
+        line = f"{f'{megabytes} MB':<10}{'both' if both_ways else 'one':<6}"
+        for result in compare(cell):
+            low, high = result["limits"]
+            text = f"{result['ratio']:.3f} ({low:.2f} to {high:.2f})" if math.isfinite(low) else f"{result['ratio']:.3f}"
+            line += f"{text + (' yes' if result['reached'] else ' no '):>32}"
+        print(line)
+
+
+def measure_urgent(options):
+    program = subprocess.Popen([f"{options.programs}/bench_transport", "urgent", "--repetitions", str(options.repetitions),
+                                "--urgent-bytes", str(URGENT_BYTES)],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    link = None
+    try:
+        port = json.loads(program.stdout.readline())["port"]
+        link = subprocess.Popen([f"{options.programs}/cleave-link", "--listen", "127.0.0.1:0", "--target", f"127.0.0.1:{port}",
+                                 "--rate", f"{8e-6 * RATE:g}Mbit/s", "--latency", f"{1e3 * LATENCY:g}ms", "--log-level", "warn"],
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        output, _ = program.communicate(link.stdout.readline().strip().rpartition(":")[2] + "\n")
+        if program.returncode != 0:
+            raise subprocess.CalledProcessError(program.returncode, program.args)
+        return rows(output)
+    finally:
+        for process in (program, link):
+            if process and process.poll() is None:
+                process.terminate()
+                process.wait()
+
+
+def print_urgent(measured):
+    behind, alone = (sorted(row[name] for row in measured) for name in ("seconds", "alone_seconds"))
+    high = lambda values: values[math.ceil(0.95 * len(values)) - 1]
+    print(f"\n{1e-3 * URGENT_BYTES:g} kB, urgent, behind 12 MB for {8e-6 * RATE:g} Mbit/s with {1e3 * LATENCY:g} ms; "
+          f"{len(measured)} repetitions, ms until it has arrived")
+    print(f"{'':<12}{'median':>10}{'95th percentile':>18}{'at most':>10}{'reached':>9}")
+    print(f"{'behind 12 MB':<12}{1e3 * statistics.median(behind):>10.1f}{1e3 * high(behind):>18.1f}{1e3 * URGENT_LIMIT:>10.1f}"
+          f"{'yes' if high(behind) <= URGENT_LIMIT and all(row['overtook'] for row in measured) else 'no':>9}")
+    print(f"{'alone':<12}{1e3 * statistics.median(alone):>10.1f}{1e3 * high(alone):>18.1f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--programs", default="build/release/bin")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--total", type=int, default=256, help="MB of a measurement, each way")
+    parser.add_argument("--repetitions", type=int, default=30)
+    parser.add_argument("--only", choices=["throughput", "urgent"])
+    parser.add_argument("--json", help="where the figures go")
+    options = parser.parse_args()
+    cores = len(os.sched_getaffinity(0))
+    started, (own, everyone) = time.monotonic(), busy_seconds()
+
+    cells = measure_throughput(options) if options.only != "urgent" else {}
+    urgent = measure_urgent(options) if options.only != "throughput" else []
+    own_after, everyone_after = busy_seconds()
+    others = (everyone_after - everyone - (own_after - own)) / (time.monotonic() - started) / cores
+
+    here = machine()
+    print(f"{options.rounds} rounds, {options.total} MB a measurement and way; {cores} cores, of which others took "
+          f"{100 * others:.0f} %\n{here['processor']}, family {here['family']}, model {here['model']}; Linux {here['kernel']}; "
+          f"TCP {here['congestion']}")
+    if cells:
+        print_throughput(cells)
+    if urgent:
+        print_urgent(urgent)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"throughput": [{"megabytes": megabytes, "both_ways": both_ways, "comparisons": compare(cell),
+                                       "transports": {name: {"bytes_per_second": rates, "processor_seconds_per_byte": costs}
+                                                      for name, (rates, costs) in cell.items()}}
+                                      for (megabytes, both_ways), cell in cells.items()],
+                       "urgent": {"limit": URGENT_LIMIT, "repetitions": urgent}, "others": others, "machine": here},
+                      file, indent=2)
+
+
+if __name__ == "__main__":
+    main()
