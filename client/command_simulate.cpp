@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "client/commands.h"
 #include "client/prepare.h"
 #include "client/step_times.h"
+#include "client/temporary_folder.h"
 #include "client/trainer.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
@@ -25,28 +25,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // ---- Measuring ----
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = std::filesystem::temp_directory_path() / "cleave-simulate-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) {
-      throw RunError("cannot-write", "cannot make the folder " + name,
-                     "set TMPDIR to a folder that can be written to");
-    }
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Trains a few steps through the server, as `train` would.
 StepTimes measure(const SimulateOptions& options, std::uint32_t microBatches) {

@@ -5,10 +5,13 @@
 
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "client/advice.h"
 #include "client/commands.h"
 #include "client/prepare.h"
+#include "client/probe.h"
+#include "client/probe_report.h"
 #include "client/trainer.h"
 #include "common/core/log.h"
 #include "daemon/action_tables.h"
@@ -66,6 +69,17 @@ nlohmann::json summarise(const PreparedRun& run, const TrainResult& result,
   return summary;
 }
 
+// Into the run's folder too.
+nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
+  ProbeOptions options;
+  options.seconds = run.settings.probeSeconds;
+  options.retrySeconds = run.settings.retrySeconds;
+  const ProbeResult result = probeLink(run.server, options);
+  writeFileDurably(run.folder + "/probe.csv", probeCsv(result, run.hello.run_id()));
+  log.info("link: {}", sentenceOf(result));
+  return probeJson(result);
+}
+
 void printSummary(const nlohmann::json& summary) {
   const auto number = [&](const char* key) { return summary.at(key).get<double>(); };
   std::cout << "\n";
@@ -87,6 +101,9 @@ void printSummary(const nlohmann::json& summary) {
                            bytesText(number("mean_down_bytes_per_second")),
                            bytesText(number("peak_up_bytes_per_second")),
                            bytesText(number("peak_down_bytes_per_second")));
+  if (summary.contains("probe")) {
+    std::cout << "link        " << summary.at("probe").at("sentence").get<std::string>() << "\n";
+  }
   if (summary.contains("bound")) {
     const auto& bound = summary.at("bound");
     std::cout << fmt::format("bound       a step took {:.2f} times the least possible {:.1f} ms\n",
@@ -96,15 +113,20 @@ void printSummary(const nlohmann::json& summary) {
   }
   std::cout << "files       " << summary.at("folder").get<std::string>()
             << ": transfers.csv, steps.csv, epochs.csv, config.yaml, environment.json, log.txt"
+            << (summary.contains("probe") ? ", probe.csv" : "")
             << (summary.at("model").is_null() ? "" : ", model.safetensors") << std::endl;
 }
 
 }  // namespace
 
-int trainCommand(const RunOptions& options) {
+int trainCommand(const RunOptions& options, bool probe) {
   startLog("cleave-client", options.common.logLevel);
-  PreparedRun run = prepareRun(options, false, false);
+  RunOptions runOptions = options;
+  if (probe) runOptions.common.overrides.emplace_back("probe.first=true");
+  PreparedRun run = prepareRun(runOptions, false, false);
   const auto log = runLog(run.folder + "/log.txt", "");
+  std::optional<nlohmann::json> probed;
+  if (run.settings.probeFirst) probed = probeFirst(run, *log);
   setComputeThreads(run.threads);
   StageWait wait = run.settings.wait;
   ClientStage stage =
@@ -164,7 +186,8 @@ int trainCommand(const RunOptions& options) {
   }
   const double seconds = secondsSince(start);
   finishFiles();
-  const nlohmann::json summary = summarise(run, result, session.totals(), seconds, hasModel);
+  nlohmann::json summary = summarise(run, result, session.totals(), seconds, hasModel);
+  if (probed) summary["probe"] = *probed;
   log->info("done: {}", summary.dump());
   if (options.json) {
     std::cout << summary.dump(2) << std::endl;

@@ -25,7 +25,8 @@ struct VerifyOptions {
   double tolerance = 0;  // most relative difference; 0: equal to the bit
 };
 
-int trainCommand(const RunOptions& options);
+// `probe`: measures the link before it trains, as the configuration's probe.first.
+int trainCommand(const RunOptions& options, bool probe);
 // What `train` would do, without doing it.
 int dryRunCommand(const RunOptions& options);
 int verifyCommand(const VerifyOptions& options);
@@ -41,6 +42,18 @@ struct SimulateOptions {
 };
 // Adds `simulate`. Where it is given it sets `command`, which reads `options`.
 void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<int()>& command);
+
+struct ProbeCommandOptions {
+  std::string server;  // HOST:PORT; empty: one of our own
+  std::uint32_t repeat = 3;
+  std::string most = "100MB";
+  double seconds = 20;
+  std::string csv;  // a file; empty: none
+  bool json = false;
+  std::string logLevel = "info";
+};
+// Adds `probe`. Where it is given it sets `command`, which reads `options`.
+void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<int()>& command);
 
 // Of the commands `codec list`, `codec run` and `codec compare`.
 struct CodecOptions {

@@ -29,11 +29,15 @@ int run(int argc, char** argv) {
                   "--server 10.0.0.5:4800 --set train.epochs=3\n  cleave-client train --config "
                   "configs/fashion_mnist.yaml --dry-run\n\n") +
       kExitCodes);
-  bool dryRun = false;
+  bool dryRun = false, probeFirst = false;
   trainApp->add_flag("--dry-run", dryRun,
                      "Prints what would be trained, sent and needed, and starts nothing");
-  trainApp->callback(
-      [&] { command = [&] { return dryRun ? dryRunCommand(train) : trainCommand(train); }; });
+  trainApp->add_flag("--probe", probeFirst,
+                     "Measures the link first, as the command probe does, and records it; the same "
+                     "as --set probe.first=true");
+  trainApp->callback([&] {
+    command = [&] { return dryRun ? dryRunCommand(train) : trainCommand(train, probeFirst); };
+  });
 
   VerifyOptions verify;
   CLI::App* verifyApp = app.add_subcommand(
@@ -65,6 +69,9 @@ int run(int argc, char** argv) {
 
   SimulateOptions simulate;
   addSimulateCommand(app, simulate, command);
+
+  ProbeCommandOptions probe;
+  addProbeCommand(app, probe, command);
 
   CodecOptions codec;
   addCodecCommands(app, codec, command);

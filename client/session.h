@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <exception>
@@ -13,6 +12,7 @@
 #include <mutex>
 #include <string>
 
+#include "client/connect.h"
 #include "common/core/executor.h"
 #include "common/model/compute_device.h"
 #include "common/net/io_thread.h"
@@ -22,14 +22,6 @@
 #include "daemon/plan.h"
 
 namespace cleave {
-
-struct ServerAddress {
-  std::string host;
-  std::string port;
-  std::string text() const { return host + ":" + port; }
-};
-// "HOST:PORT", "[::1]:4800". Throws UsageError.
-ServerAddress parseAddress(const std::string& text);
 
 class ClientSession {
  public:
@@ -68,10 +60,6 @@ class ClientSession {
   const std::shared_ptr<BufferPool>& pool() const { return pool_; }
 
  private:
-  boost::asio::awaitable<wire::HelloOk> connectWithRetry(ServerAddress address, wire::Hello hello,
-                                                         double retrySeconds);
-  boost::asio::awaitable<boost::asio::ip::tcp::socket> connectOnce(ServerAddress address);
-  boost::asio::awaitable<wire::HelloOk> shakeHands(wire::Hello hello);
   boost::asio::awaitable<void> waitForSignals();
   void waitUntil(const std::function<bool()>& done);
   void end(std::exception_ptr error);

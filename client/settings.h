@@ -55,7 +55,9 @@ struct ClientSettings {
   StageWait wait;
   std::uint32_t errorEvery = 100;
   double retrySeconds = 30;
-  std::string resolved;  // as YAML
+  bool probeFirst = false;  // measure the link before training
+  double probeSeconds = 5;  // about as long as that may take
+  std::string resolved;     // as YAML
 };
 
 // Throws UsageError.

@@ -38,6 +38,21 @@ void Admission::refuseConnected(const std::string& runId, std::uint64_t generati
                                         : "end it first, or begin a run of its own");
 }
 
+void Admission::checkSessions() const {
+  if (runs_.size() < settings_.maxSessions) return;
+  throw RunError("too-many-sessions",
+                 "this server serves its " + std::to_string(settings_.maxSessions) +
+                     " sessions already (limits.sessions in its configuration)",
+                 "try again when one has ended");
+}
+
+std::unique_ptr<Admission::Ticket> Admission::admitProbe(std::uint64_t session) {
+  checkSessions();
+  const std::string name = "probe/" + std::to_string(session);  // no run id has a '/'
+  runs_[name] = {};
+  return std::make_unique<Ticket>(*this, name, 0);
+}
+
 std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& runId,
                                                     std::uint64_t generation, const RunPlan& plan,
                                                     std::function<void()> fence) {
@@ -50,12 +65,7 @@ std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& runId,
                      "it allows " + list + " (models.allow in its configuration)");
   }
   refuseConnected(runId, generation);
-  if (runs_.size() >= settings_.maxSessions) {
-    throw RunError("too-many-sessions",
-                   "this server serves its " + std::to_string(settings_.maxSessions) +
-                       " sessions already (limits.sessions in its configuration)",
-                   "try again when one has ended");
-  }
+  checkSessions();
   const std::size_t needed = serverBytes(plan);
   const std::size_t left = settings_.memoryBytes - std::min(settings_.memoryBytes, bytes_);
   if (needed > left) {

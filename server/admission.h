@@ -38,8 +38,12 @@ class Admission {
   // it, and is refused as "run-in-use" until that is gone.
   std::unique_ptr<Ticket> admit(const std::string& runId, std::uint64_t generation,
                                 const RunPlan& plan, std::function<void()> fence);
+  // A session that measures the link: it holds no memory and no run id. Throws RunError
+  // "too-many-sessions".
+  std::unique_ptr<Ticket> admitProbe(std::uint64_t session);
 
  private:
+  void checkSessions() const;
   const ServerSettings& settings_;
   struct Connected {
     std::uint64_t generation = 0;

@@ -18,6 +18,7 @@
 #include "daemon/plan.h"
 #include "daemon/run_folder.h"
 #include "daemon/torch_errors.h"
+#include "server/probe_session.h"
 #include "server/run_record.h"
 
 namespace cleave {
@@ -65,12 +66,14 @@ void checkVersion(const wire::Hello& hello) {
 }
 
 void checkFeatures(const wire::Hello& hello) {
-  if (hello.features().empty()) return;
-  throw RunError("missing-feature",
-                 "the run needs the feature '" + hello.features(0) +
-                     "'; this server has none beyond version " + std::to_string(kWireVersion) +
-                     " of the wire",
-                 "install the client's release of Cleave at the server");
+  for (const std::string& feature : hello.features()) {
+    if (feature == kProbeFeature) continue;
+    throw RunError("missing-feature",
+                   "the run needs the feature '" + feature + "'; this server has '" +
+                       std::string(kProbeFeature) + "' alone beyond version " +
+                       std::to_string(kWireVersion) + " of the wire",
+                   "install the client's release of Cleave at the server");
+  }
 }
 
 // Two daemons on one machine share its cores.
@@ -118,7 +121,7 @@ void Session::shutDown() {
 asio::awaitable<void> Session::serve() {
   std::optional<std::string> refused;
   try {
-    co_await openRun();
+    co_await open();
   } catch (const Error& error) {
     processLog()->warn("session {} from {}: refused: {}", number_, connection_->peer(),
                        error.what());
@@ -129,11 +132,13 @@ asio::awaitable<void> Session::serve() {
     refused =
         failureMetadata(RunError("internal-error", "the server failed to build the run's model"));
   }
-  if (!refused) {
+  if (refused) {
+    // Where no Hello came, the connection has said what there was to say.
+    if (helloCame_) co_await refuse(*refused);
+  } else if (probe_) {
+    co_await probe_->serve();
+  } else {
     co_await serveRun();
-  } else if (run_) {  // else its Hello never came, and the connection has said what there was to
-                      // say
-    co_await refuse(*refused);
   }
   co_await closeRun();
 }
@@ -146,14 +151,25 @@ asio::awaitable<void> Session::refuse(std::string answer) {
   }
 }
 
-asio::awaitable<void> Session::openRun() {
+asio::awaitable<void> Session::open() {
   const auto frame = co_await connection_->readHandshakeFrame(ConnectionState::awaitingHello);
+  helloCame_ = true;
+  auto hello = parseMetadata<wire::Hello>(
+      FrameKind::hello, std::as_bytes(std::span(frame.metadata.data(), frame.metadata.size())));
+  checkVersion(hello);
+  checkFeatures(hello);
+  if (!asksForProbe(hello)) {
+    co_await openRun(std::move(hello));
+  } else {
+    probe_ = std::make_unique<ProbeSession>(context_, connection_, number_, hello);
+    co_await probe_->accept();
+  }
+}
+
+asio::awaitable<void> Session::openRun(wire::Hello hello) {
   run_ = std::make_unique<Run>();
   Run& run = *run_;
-  run.hello = parseMetadata<wire::Hello>(
-      FrameKind::hello, std::as_bytes(std::span(frame.metadata.data(), frame.metadata.size())));
-  checkVersion(run.hello);
-  checkFeatures(run.hello);
+  run.hello = std::move(hello);
   const std::string& runId = run.hello.run_id();
   checkRunId(runId);
   run.plan = planRun(run.hello.run_spec());

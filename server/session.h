@@ -1,4 +1,4 @@
-// One client's run while it is connected: handshake, admission, training, the end.
+// One client while it is connected: handshake, admission, training or a probe of the link, the end.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -12,6 +12,7 @@
 #include "common/core/record.h"
 #include "common/model/compute_device.h"
 #include "common/net/connection.h"
+#include "proto/wire.pb.h"
 #include "server/admission.h"
 #include "server/settings.h"
 
@@ -30,6 +31,8 @@ struct ServerContext {
   Admission& admission;
 };
 
+class ProbeSession;
+
 class Session {
  public:
   Session(ServerContext& context, boost::asio::ip::tcp::socket socket, std::uint64_t number);
@@ -43,7 +46,8 @@ class Session {
 
  private:
   struct Run;
-  boost::asio::awaitable<void> openRun();
+  boost::asio::awaitable<void> open();
+  boost::asio::awaitable<void> openRun(wire::Hello hello);
   boost::asio::awaitable<void> refuse(std::string answer);
   boost::asio::awaitable<void> serveRun();
   boost::asio::awaitable<void> closeRun();
@@ -52,7 +56,10 @@ class Session {
   std::shared_ptr<Connection> connection_;
   const std::uint64_t number_;
   bool clientIsLocal_ = false;
+  bool helloCame_ = false;
+  // One of the two, once admitted.
   std::unique_ptr<Run> run_;
+  std::unique_ptr<ProbeSession> probe_;
 };
 
 }  // namespace cleave

@@ -20,6 +20,7 @@ struct ServerSettings {
   std::size_t memoryBytes = 0;  // for all sessions together
   std::string store = "store";
   bool fetchWeights = true;
+  bool allowProbe = true;
   std::uint32_t errorEvery = 100;
   std::string resolved;  // as YAML
 };

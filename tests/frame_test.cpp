@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/net/connection.h"
+#include "common/pipeline/probe_link.h"
 #include "proto/wire.pb.h"
 #include "tests/error_code.h"
 
@@ -311,7 +312,9 @@ TEST_CASE("PROTOCOL.md: the limits are the code's") {
       {"Ping every", milliseconds(options.pingEvery)},
       {"silence", milliseconds(options.pingEvery + options.pingTimeout)},
       {"wait after a Failure", milliseconds(kFailureWait)},
-      {"wait after a Bye", milliseconds(kByeWait)}};
+      {"wait after a Bye", milliseconds(kByeWait)},
+      {"stream of a probe", kMaxProbeBytes},
+      {"probe session", milliseconds(kMaxProbeSession)}};
   std::map<std::string, std::size_t> documented;
   for (const auto& row : table("limits")) documented[row.at(0)] = std::stoul(row.at(1));
   CHECK(documented == limits);

@@ -315,8 +315,9 @@ class Raw : public Loopback {
     return failure.code();
   }
 
-  Outcome run() {
-    start(connection, sink, outcome);
+  Outcome run() { return run(sink); }
+  Outcome run(FrameSink& into) {
+    start(connection, into, outcome);
     runUntil([&] { return outcome.done; });
     settle();  // what the peer has still to read
     return outcome;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/pipeline/probe_result.h"
 #include "common/pipeline/run_files.h"
 
 namespace cleave {
@@ -88,6 +89,10 @@ TEST_CASE("epochs.csv has the documented columns in the documented order") {
   CHECK(withoutLast(documented, 2 * kMetrics.size()) == RunFiles::epochColumns({}));
 }
 
+TEST_CASE("probe.csv has the documented columns in the documented order") {
+  CHECK(names(table("probe")) == probeColumns());
+}
+
 TEST_CASE("every column is defined, and metrics are documented as the client's alone") {
   const auto isMetric = [](const std::string& name) {
     for (const std::string& metric : kMetrics) {
@@ -95,7 +100,7 @@ TEST_CASE("every column is defined, and metrics are documented as the client's a
     }
     return false;
   };
-  for (const char* file : {"transfers", "steps", "epochs"}) {
+  for (const char* file : {"transfers", "steps", "epochs", "probe"}) {
     for (const DocumentedColumn& column : table(file)) {
       INFO(file << ", " << column.name);
       CHECK_FALSE(column.definition.empty());

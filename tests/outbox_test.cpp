@@ -190,6 +190,31 @@ TEST_CASE("the tensor's memory lives until its last frame is gone") {
   CHECK(alive.expired());
 }
 
+TEST_CASE("a repeated block makes a stream of any length") {
+  const std::vector<std::byte> block(kMaxSegmentBytes);
+  Outbox outbox;
+  OutgoingTensor tensor;
+  tensor.bytes = block;
+  tensor.repeated = 2 * kMaxSegmentBytes + 3;
+  tensor.openMetadata = [](double) { return std::string("open"); };
+  std::uint64_t wireBytes = 0;
+  tensor.written = [&](std::uint64_t bytes) { wireBytes = bytes; };
+  outbox.pushTensor(std::move(tensor));
+  std::vector<std::size_t> sizes;
+  while (const auto frame = outbox.next(kMaxSegmentBytes)) {
+    CHECK(frame->payload.data() == block.data());
+    if (frame->kind == FrameKind::segment) {
+      wire::Segment segment;
+      REQUIRE(segment.ParseFromString(frame->metadata));
+      CHECK(segment.offset() == sizes.size() * kMaxSegmentBytes);
+    }
+    sizes.push_back(frame->payload.size());
+    if (frame->written) frame->written();
+  }
+  CHECK(sizes == std::vector<std::size_t>{kMaxSegmentBytes, kMaxSegmentBytes, 3});
+  CHECK(wireBytes > 2 * kMaxSegmentBytes + 3 * kHeaderBytes);
+}
+
 TEST_CASE("the seconds in the queue count from queuedAt to the first frame") {
   Outbox outbox;
   OutgoingTensor tensor;

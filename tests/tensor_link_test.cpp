@@ -478,6 +478,8 @@ TEST_CASE("a tensor that was not agreed is refused before memory is taken") {
   const std::vector<std::pair<std::string, Damage>> damages = {
       {"bad-key", [](auto& tensor) { tensor.mutable_key()->set_phase("dream"); }},
       {"bad-key", [](auto& tensor) { tensor.mutable_key()->set_flow("activation/2"); }},
+      {"bad-key", [](auto& tensor) { tensor.mutable_key()->set_phase("probe"); }},
+      {"bad-key", [](auto& tensor) { tensor.mutable_key()->set_flow("probe"); }},
       {"bad-key", [](auto& tensor) { tensor.mutable_key()->set_micro_batch(4); }},
       {"bad-key", [](auto& tensor) { tensor.mutable_key()->set_micro_batch(0xffffffff); }},
       {"bad-key", [](auto& tensor) { tensor.set_samples(0); }},
@@ -611,6 +613,9 @@ TEST_CASE(
   CHECK(control(FrameKind::stepOk, "") == "unexpected-message");
   wire::Fetch fetch;
   fetch.set_flow("activation/0");
+  CHECK(control(FrameKind::fetch, fetch.SerializeAsString()) == "bad-metadata");
+  fetch.set_flow("probe");  // of a session of its own
+  fetch.set_bytes(1000);
   CHECK(control(FrameKind::fetch, fetch.SerializeAsString()) == "bad-metadata");
   wire::Step step;
   step.set_step(1);

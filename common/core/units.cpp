@@ -24,13 +24,13 @@ struct Unit {
 constexpr std::array<Unit, 4> kRates = {
     {{"kbit/s", 125.0}, {"Mbit/s", 125e3}, {"Gbit/s", 125e6}, {"MB/s", 1e6}}};
 constexpr std::array<Unit, 3> kTimes = {{{"us", 1e-6}, {"ms", 1e-3}, {"s", 1.0}}};
-constexpr std::array<Unit, 5> kSizes = {
-    {{"B", 1.0}, {"kB", 1e3}, {"MB", 1e6}, {"KiB", 1024.0}, {"MiB", 1048576.0}}};
+constexpr std::array<Unit, 6> kSizes = {
+    {{"B", 1.0}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"KiB", 1024.0}, {"MiB", 1048576.0}}};
 constexpr std::array<Unit, 2> kShares = {{{"", 1.0}, {"%", 0.01}}};
 
-constexpr double kLeastRate = 125;      // 1 kbit/s
-constexpr double kMostRate = 12.5e9;    // 100 Gbit/s
-constexpr double kMostSize = 64 << 20;  // bytes
+constexpr double kLeastRate = 125;    // 1 kbit/s
+constexpr double kMostRate = 12.5e9;  // 100 Gbit/s
+constexpr double kMostSize = 1e9;     // bytes
 constexpr double kMinute = 60;
 constexpr double kWeek = 7 * 86400.0;
 
@@ -111,7 +111,7 @@ Nanoseconds parseMoment(const Placed& value) {
 
 std::size_t parseSize(const Placed& value) {
   return static_cast<std::size_t>(
-      parse(value, {"a size", "64KiB or 1MB", kSizes, 0, kMostSize, "0 to 64MiB"}));
+      parse(value, {"a size", "64KiB or 10MB", kSizes, 0, kMostSize, "0 to 1GB"}));
 }
 
 double parseLoss(const Placed& value) {

@@ -48,10 +48,13 @@ std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes) {
   const std::shared_ptr<Stream> stream = streams_.front();
   const OutgoingTensor& tensor = stream->tensor;
   const bool first = stream->id == 0;
-  const std::size_t rest = tensor.bytes.size() - stream->offset;
+  const bool repeats = tensor.repeated > 0;
+  assert(!repeats || tensor.bytes.size() >= kMaxSegmentBytes);
+  const std::uint64_t rest = (repeats ? tensor.repeated : tensor.bytes.size()) - stream->offset;
+  const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(rest, segmentBytes));
 
   OutgoingFrame frame;
-  frame.payload = tensor.bytes.subspan(stream->offset, std::min(rest, segmentBytes));
+  frame.payload = tensor.bytes.subspan(repeats ? 0 : stream->offset, bytes);
   frame.owner = tensor.owner;
   // The digest stands in the metadata of a Segment, so with one even a short stream has a second
   // frame.

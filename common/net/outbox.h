@@ -22,7 +22,10 @@ namespace cleave {
 struct OutgoingTensor {
   std::span<const std::byte> bytes;   // the encoded tensor; may be empty
   std::shared_ptr<const void> owner;  // keeps `bytes` alive until the last segment is written
-  int priority = 0;                   // lower goes first; equal: first come, first served
+  // Not 0: the stream has so many bytes, and each of its segments is the beginning of `bytes`,
+  // which has at least kMaxSegmentBytes: a stream of any length costs no memory of its own.
+  std::uint64_t repeated = 0;
+  int priority = 0;  // lower goes first; equal: first come, first served
   std::chrono::steady_clock::time_point queuedAt;
   // The Tensor metadata, asked for when the first segment is handed to the socket: queueSeconds is
   // known then.
@@ -58,7 +61,7 @@ class Outbox {
   struct Stream {
     OutgoingTensor tensor;
     std::uint64_t id = 0;  // given when it opens, so that numbers count up on the wire; 0: not yet
-    std::size_t offset = 0;
+    std::uint64_t offset = 0;
     std::uint64_t wireBytes = 0;
   };
   std::deque<OutgoingFrame> control_;

@@ -1,0 +1,34 @@
+// From a server's address to a connection that is open.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <memory>
+#include <string>
+
+#include "common/net/connection.h"
+#include "proto/wire.pb.h"
+
+namespace cleave {
+
+struct ServerAddress {
+  std::string host;
+  std::string port;
+  std::string text() const { return host + ":" + port; }
+};
+// "HOST:PORT", "[::1]:4800". Throws UsageError.
+ServerAddress parseAddress(const std::string& text);
+
+struct OpenConnection {
+  std::shared_ptr<Connection> connection;
+  wire::HelloOk ok;
+};
+
+// Connects, trying again with back-off for `retrySeconds`, and shakes hands. Throws RunError or
+// UsageError: what made it impossible, or the server's refusal.
+boost::asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hello hello,
+                                                       double retrySeconds);
+
+// What a command ends with that a signal interrupts.
+RunError interruptedError();
+
+}  // namespace cleave

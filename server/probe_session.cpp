@@ -1,0 +1,75 @@
+#include "server/probe_session.h"
+
+#include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <string>
+#include <utility>
+
+#include "common/core/environment.h"
+#include "common/core/log.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+
+std::unique_ptr<Admission::Ticket> admit(ServerContext& context, std::uint64_t number,
+                                         const wire::Hello& hello) {
+  if (!context.settings.allowProbe) {
+    throw UsageError("probe-not-allowed", "this server does not allow probes of the link",
+                     "set probe.allowed to true in its configuration, or train without a probe");
+  }
+  if (hello.has_run_spec() || !hello.run_id().empty()) {
+    throw UsageError("bad-run-spec", "a Hello asks for a probe session and names a run too",
+                     "ask for one of them");
+  }
+  return context.admission.admitProbe(number);
+}
+
+}  // namespace
+
+bool asksForProbe(const wire::Hello& hello) {
+  const auto& features = hello.features();
+  return std::find(features.begin(), features.end(), kProbeFeature) != features.end();
+}
+
+ProbeSession::ProbeSession(ServerContext& context, std::shared_ptr<Connection> connection,
+                           std::uint64_t number, const wire::Hello& hello)
+    : context_(context),
+      connection_(std::move(connection)),
+      number_(number),
+      ticket_(admit(context, number, hello)),
+      link_(Role::server, *connection_, [this](const ProbeLink::Finished& stream) {
+        (stream.up ? up_ : down_) += stream.bytes;
+      }) {}
+
+asio::awaitable<void> ProbeSession::accept() {
+  wire::HelloOk ok;
+  ok.set_version(kWireVersion);
+  ok.add_features(std::string(kProbeFeature));
+  ok.set_session(number_);
+  ok.set_software(softwareVersion());
+  co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
+  processLog()->info("session {} from {}: a probe of the link", number_, connection_->peer());
+}
+
+asio::awaitable<void> ProbeSession::serve() {
+  asio::steady_timer deadline(context_.io, kMaxProbeSession);
+  deadline.async_wait([connection = connection_](const boost::system::error_code& cancelled) {
+    if (cancelled) return;
+    connection->fail(std::make_exception_ptr(
+        RunError("probe-too-long",
+                 "the probe goes on for more than " +
+                     std::to_string(kMaxProbeSession / std::chrono::minutes(1)) + " minutes",
+                 "probe again, with fewer or smaller sizes")));
+  });
+  std::string end;
+  try {
+    end = "the client said goodbye (" + co_await connection_->run(link_) + ")";
+  } catch (const std::exception& error) {
+    end = std::string("ended: ") + error.what();
+  }
+  processLog()->info("session {}: probe: {}; {} bytes up, {} bytes down", number_, end, up_, down_);
+}
+
+}  // namespace cleave

@@ -1,0 +1,37 @@
+// A client that measures its link instead of training: no run, no folder, constant memory.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <memory>
+
+#include "common/pipeline/probe_link.h"
+#include "server/session.h"
+
+namespace cleave {
+
+// Whether it asks for a probe session, and not for a run.
+bool asksForProbe(const wire::Hello& hello);
+
+class ProbeSession {
+ public:
+  // Throws Error with code and sentence of the refusal: "probe-not-allowed", "bad-run-spec",
+  // "too-many-sessions".
+  ProbeSession(ServerContext& context, std::shared_ptr<Connection> connection, std::uint64_t number,
+               const wire::Hello& hello);
+
+  // Answers the Hello. Throws Error.
+  boost::asio::awaitable<void> accept();
+  // Serves it to its end. Throws nothing.
+  boost::asio::awaitable<void> serve();
+
+ private:
+  ServerContext& context_;
+  const std::shared_ptr<Connection> connection_;
+  const std::uint64_t number_;
+  const std::unique_ptr<Admission::Ticket> ticket_;
+  std::uint64_t up_ = 0;  // bytes of payload
+  std::uint64_t down_ = 0;
+  ProbeLink link_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,164 @@
+// cleave-client probe, and a training that probes first: against real servers, through a relay.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdint>
+#include <sstream>
+
+#include "tests/daemon/daemons.h"
+#include "tests/daemon/mistakes.h"
+#include "tests/relay.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+const std::vector<std::string> kColumns = {
+    "time",  "run",    "session", "direction",        "both",
+    "bytes", "repeat", "seconds", "receiver_seconds", "round_trip_seconds"};
+
+TEST_CASE("probe measures sizes, up, down and both at once, and fits a line through each") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const std::string csv = folder.path("link.csv");
+  const nlohmann::json json = askJson({"probe", "--server", server.address(), "--most", "1MB",
+                                       "--repeat", "2", "--seconds", "60", "--csv", csv});
+  CHECK(json.at("server") == server.address());
+  CHECK(json.at("session") == 1);
+  const double roundTrip = json.at("round_trip_seconds").get<double>();
+  CHECK(roundTrip > 0);
+  REQUIRE(json.at("sizes").size() == 4);
+  CHECK(json.at("skipped").empty());
+  std::uint64_t bytes = 1000;
+  for (const nlohmann::json& size : json.at("sizes")) {
+    CHECK(size.at("bytes") == bytes);
+    bytes *= 10;
+    for (const char* way : {"up", "down", "up_of_both", "down_of_both"}) {
+      CHECK(size.at(std::string(way) + "_seconds").get<double>() > 0);
+      CHECK(json.at("fit").at(way).at("latency_seconds").get<double>() >= 0);
+      CHECK(json.at("fit").at(way).at("largest_deviation").get<double>() >= 0);
+    }
+  }
+  CHECK_THAT(json.at("sentence").get<std::string>(),
+             Contains("up ") && Contains(", down ") && Contains(" one way; the fit is within "));
+  CHECK(csvHeader(csv) == kColumns);
+  const auto rows = readCsv(csv);
+  CHECK(rows.size() == 4 * 4 * 2);
+  for (const CsvRow& row : rows) {
+    CHECK(row.at("run").empty());
+    CHECK(std::stod(row.at("seconds")) > 0);
+    CHECK(std::stod(row.at("receiver_seconds")) >= 0);
+  }
+  CHECK(sumOf(rows, "bytes", {{"direction", "up"}, {"both", "0"}}) == 2 * 1'111'000);
+  server.stop();
+  CHECK(server.runFolders().empty());
+}
+
+TEST_CASE("probe starts a server of its own, and shows a table that fits 100 columns") {
+  const Ended shown = ask({"probe", "--most", "100kB", "--repeat", "1"});
+  REQUIRE(shown.code == 0);
+  CHECK_THAT(shown.output, Contains("round trip ") && Contains("both at once") &&
+                               Contains("1.00 kB |") && Contains("100 kB |") &&
+                               Contains("the fit is within "));
+  std::istringstream lines(shown.output);
+  for (std::string line; std::getline(lines, line) && line.find("fit is") == std::string::npos;) {
+    CHECK(line.size() <= 100);
+  }
+}
+
+TEST_CASE("what the link's length is, is in the round trip and in the fit") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  Relay relay("127.0.0.1", server.port());
+  relay.delay(std::chrono::milliseconds(20));  // to 40 ms, one way
+  const nlohmann::json json =
+      askJson({"probe", "--server", "127.0.0.1:" + std::to_string(relay.port()), "--most", "10kB",
+               "--seconds", "60"});
+  const double roundTrip = json.at("round_trip_seconds").get<double>();
+  CHECK(roundTrip >= 0.04);
+  for (const char* way : {"up", "down"}) {
+    CHECK(json.at("fit").at(way).at("latency_seconds").get<double>() > roundTrip / 4);
+  }
+}
+
+TEST_CASE("sizes that would take too long are skipped, and named") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  Relay relay("127.0.0.1", server.port());
+  relay.delay(std::chrono::milliseconds(50));
+  const Ended shown = ask({"probe", "--server", "127.0.0.1:" + std::to_string(relay.port()),
+                           "--seconds", "1", "--most", "1GB"});
+  INFO(shown.errors);
+  REQUIRE(shown.code == 0);
+  CHECK_THAT(shown.output, Contains("1.00 kB |") && Contains("skipped") &&
+                               Contains("1.00 GB: would take longer than --seconds leaves"));
+}
+
+TEST_CASE("a server's policy may refuse probes, and says so") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "probe.allowed=false"});
+  checkError(ask({"probe", "--server", server.address()}), kWrongUse,
+             {"refuses: this server does not allow probes", "set probe.allowed to true"});
+  checkError(runClient("train", folder.path("client"), {"--server", server.address(), "--probe"}),
+             kWrongUse, {"does not allow probes", "or train without a probe"});
+  // It still trains.
+  CHECK(runClient("train", folder.path("plain"), {"--server", server.address()}).code == 0);
+}
+
+TEST_CASE("probe says what is wrong and how to mend it") {
+  checkMistakes({clientProgram(), "probe"},
+                {{"no server", {"--server", "127.0.0.1:1"}, kFailedRun, {"cannot connect to"}},
+                 {"no port", {"--server", "nowhere"}, kWrongUse, {"is not HOST:PORT"}},
+                 {"no unit", {"--most", "100"}, kWrongUse, {"--most: '100'", "unit"}},
+                 {"too much", {"--most", "2GB"}, kWrongUse, {"out of range", "1GB"}},
+                 {"too little", {"--most", "5B"}, kWrongUse, {"less than the least size"}},
+                 {"no repeats", {"--repeat", "0"}, kWrongUse, {"--repeat"}},
+                 {"no time", {"--seconds", "0"}, kWrongUse, {"--seconds"}}});
+}
+
+TEST_CASE("a probe counts as a session, and either end may end it") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "limits.sessions=1"});
+  Relay relay("127.0.0.1", server.port());
+  relay.delay(std::chrono::milliseconds(50));  // else it would be over too soon
+  Process probe = Process::start({clientProgram(), "probe", "--server",
+                                  "127.0.0.1:" + std::to_string(relay.port()), "--repeat", "1000",
+                                  "--most", "1kB", "--seconds", "300"});
+  REQUIRE(server.process().waitForOutput("a probe of the link", kPatience));
+  checkError(ask({"probe", "--server", server.address()}), kFailedRun,
+             {"serves its 1 sessions already", "try again when one has ended"});
+  SECTION("Ctrl-C at the client") {
+    probe.signal(SIGINT);
+    checkError(finish(probe), kFailedRun, {"cleave-client: interrupted", "run it again"});
+    CHECK(server.process().waitForOutput("probe: ended: interrupted", kPatience));
+    server.stop();
+  }
+  SECTION("Ctrl-C at the server") {
+    server.process().signal(SIGINT);
+    CHECK(finish(server.process()).code == 0);
+    checkError(finish(probe), kFailedRun, {"the server is shutting down", "start it again"});
+  }
+}
+
+TEST_CASE("a training may probe first, and records what it found") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const std::string client = folder.path("client");
+  const Ended ended =
+      runClient("train", client,
+                {"--server", server.address(), "--probe", "--set", "probe.seconds=2", "--json"});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const auto summary = nlohmann::json::parse(ended.output);
+  CHECK(summary.at("probe").at("sizes").size() >= 1);
+  CHECK(summary.at("probe").at("fit").contains("down_of_both"));
+  CHECK(csvHeader(client + "/probe.csv") == kColumns);
+  CHECK(readCsv(client + "/probe.csv").at(0).at("run") == summary.at("run"));
+  CHECK_THAT(readFile(client + "/log.txt"), Contains("link: up "));
+  CHECK_THAT(readFile(client + "/config.yaml"), Contains("first: true"));
+  // The run is the server's second session: its files have the probe's bytes nowhere.
+  CHECK(readCsv(client + "/steps.csv").at(0).at("session") == "2");
+}
+
+}  // namespace
+}  // namespace cleave::test

@@ -1,0 +1,133 @@
+// The line through a probe's times, its medians, and its CSV file.
+#include "common/pipeline/probe_result.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+using namespace cleave;
+
+namespace {
+
+const std::vector<double> kSizes = {1e3, 1e4, 1e5, 1e6, 1e7, 1e8};
+
+std::vector<LinkPoint> line(double latency, double rate) {
+  std::vector<LinkPoint> points;
+  for (const double bytes : kSizes) points.push_back({bytes, latency + bytes / rate});
+  return points;
+}
+
+ProbeTransfer transfer(ProbeWay way, std::uint64_t bytes, double seconds) {
+  return {"2026-01-31T12:34:56.789Z", way, bytes, 1, seconds, seconds / 2};
+}
+
+}  // namespace
+
+TEST_CASE("a fit finds the line that the times lie on") {
+  for (const double latency : {20e-6, 10e-3, 0.3}) {
+    for (const double rate : {125e3, 117e6, 1.2e9}) {
+      const LinkFit fit = fitLink(line(latency, rate));
+      REQUIRE(fit.rate);
+      CHECK(*fit.rate == Approx(rate).epsilon(1e-6));
+      CHECK(fit.latency == Approx(latency).epsilon(1e-6));
+      CHECK(fit.deviation < 1e-6);
+    }
+  }
+}
+
+TEST_CASE("a fit is as far off as its worst size, whatever the size") {
+  for (std::size_t wrong = 0; wrong < kSizes.size(); ++wrong) {
+    auto points = line(10e-3, 100e6);
+    points[wrong].seconds *= 1.1;
+    const LinkFit fit = fitLink(points);
+    INFO("size " << kSizes[wrong]);
+    CHECK(fit.deviation > 0.01);
+    CHECK(fit.deviation < 0.1);
+    CHECK(*fit.rate == Approx(100e6).epsilon(0.1));
+    CHECK(fit.latency == Approx(10e-3).epsilon(0.1));
+  }
+}
+
+TEST_CASE("times with noise of a few percent give the line to a few percent") {
+  auto points = line(10e-3, 117e6);
+  for (std::size_t j = 0; j < points.size(); ++j) points[j].seconds *= j % 2 == 0 ? 1.03 : 0.97;
+  const LinkFit fit = fitLink(points);
+  CHECK(*fit.rate == Approx(117e6).epsilon(0.04));
+  CHECK(fit.latency == Approx(10e-3).epsilon(0.04));
+  CHECK(fit.deviation < 0.06);
+}
+
+TEST_CASE("times that no line fits are met in the middle, from above as from below") {
+  // Ten times the bytes take 100 times as long: the line must be too high here, too low there.
+  const std::vector<LinkPoint> points = {{1e5, 1e-4}, {1e6, 1e-2}};
+  const LinkFit fit = fitLink(points);
+  REQUIRE(fit.rate);
+  const double first = fit.latency + 1e5 / *fit.rate;
+  const double second = fit.latency + 1e6 / *fit.rate;
+  CHECK(first / 1e-4 == Approx(1e-2 / second).epsilon(0.02));
+}
+
+TEST_CASE("a fit stays within what a link can be") {
+  SECTION("one size gives a rate alone") {
+    const std::vector<LinkPoint> one = {{1e6, 0.5}};
+    const LinkFit fit = fitLink(one);
+    CHECK(*fit.rate == Approx(2e6));
+    CHECK(fit.latency == 0);
+  }
+  SECTION("no latency below 0") {
+    const std::vector<LinkPoint> points = {{1e6, 0.1}, {2e6, 0.3}};
+    CHECK(fitLink(points).latency == 0);
+    CHECK(fitLink(points).rate);
+  }
+  SECTION("no rate where more bytes take no longer") {
+    const std::vector<LinkPoint> points = {{1e3, 0.2}, {1e4, 0.1}};
+    const LinkFit fit = fitLink(points);
+    CHECK_FALSE(fit.rate);
+    CHECK(fit.latency > 0.1);
+    CHECK(fit.latency < 0.2);
+  }
+  SECTION("nothing of nothing") { CHECK_FALSE(fitLink({}).rate); }
+}
+
+TEST_CASE("medians are of one way and one size") {
+  ProbeResult result;
+  for (const double seconds : {3.0, 1.0, 2.0}) {
+    result.transfers.push_back(transfer(ProbeWay::up, 1000, seconds));
+  }
+  result.transfers.push_back(transfer(ProbeWay::up, 10000, 5));
+  result.transfers.push_back(transfer(ProbeWay::up, 10000, 6));
+  result.transfers.push_back(transfer(ProbeWay::downOfBoth, 1000, 9));
+  CHECK(result.sizes() == std::vector<std::uint64_t>{1000, 10000});
+  CHECK(*result.median(ProbeWay::up, 1000) == 2);
+  CHECK(*result.median(ProbeWay::up, 10000) == 5.5);
+  CHECK(*result.median(ProbeWay::downOfBoth, 1000) == 9);
+  CHECK_FALSE(result.median(ProbeWay::down, 1000));
+}
+
+TEST_CASE("the sentence has rates, latency and how well they fit") {
+  ProbeResult result;
+  for (const ProbeWay way : kProbeWays) {
+    for (const LinkPoint& point : line(10e-3, isOfBoth(way) ? 100e6 : 117.25e6)) {
+      result.transfers.push_back(
+          transfer(way, static_cast<std::uint64_t>(point.bytes), point.seconds));
+    }
+  }
+  result.transfers.front().seconds *= 1.02;
+  CHECK(sentenceOf(result).starts_with("up 93"));
+  CHECK(sentenceOf(result).find("down 938 Mbit/s (both at once: 800 Mbit/s and 800 Mbit/s), 10.") !=
+        std::string::npos);
+  CHECK(sentenceOf(result).ends_with(" ms one way; the fit is within 2 %"));
+}
+
+TEST_CASE("the file has a row a transfer, and a header") {
+  ProbeResult result;
+  result.session = 7;
+  result.roundTripSeconds = 0.02;
+  result.transfers.push_back(transfer(ProbeWay::up, 1000, 0.25));
+  result.transfers.push_back(transfer(ProbeWay::downOfBoth, 1000, 0.5));
+  CHECK(probeCsv(result, "") ==
+        "time,run,session,direction,both,bytes,repeat,seconds,receiver_seconds,round_trip_seconds\n"
+        "2026-01-31T12:34:56.789Z,,7,up,0,1000,1,0.25,0.125,0.02\n"
+        "2026-01-31T12:34:56.789Z,,7,down,1,1000,1,0.5,0.25,0.02\n");
+  CHECK(probeCsv(result, "run-1").find("Z,run-1,7,up,") != std::string::npos);
+}
