@@ -77,7 +77,7 @@ class Block : public PackedCodec {
       format.keyHigh = random.high;
     }
     std::byte* const codes = out + headerBytes(view.spec.elements());
-    const bool finite = forEachStrip(
+    const bool finite = forEachStrip<kLongStripElements>(
         context, FloatReader(view), [&](std::size_t start, std::size_t count, const float* values) {
           return encodeStrip(format, start, count, values, out, codes);
         });

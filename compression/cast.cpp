@@ -23,10 +23,11 @@ class Cast : public Codec {
     if (view.spec.dtype == wireType_) {
       if (bytes > 0) std::memcpy(out.data(), view.data, bytes);
     } else {
-      forEachStrip(context, FloatReader(view),
-                   [&](std::size_t start, std::size_t count, const float* values) {
-                     fromFloat(values, count, wireType_, &out[start * dtypeBytes(wireType_)]);
-                   });
+      forEachStrip<kLongStripElements>(
+          context, FloatReader(view),
+          [&](std::size_t start, std::size_t count, const float* values) {
+            fromFloat(values, count, wireType_, &out[start * dtypeBytes(wireType_)]);
+          });
     }
     return {bytes, nullptr};
   }

@@ -59,7 +59,7 @@ class Fp8Cast : public PackedCodec {
     if (!range.finite) throw NonFiniteError(context.key);
     const int exponent = exponentFor(std::max(-range.least, range.greatest), format_);
     out[0] = static_cast<std::byte>(exponent);
-    forEachStrip(
+    forEachStrip<kLongStripElements>(
         context, FloatReader(view), [&](std::size_t start, std::size_t count, const float* values) {
           kernels::fp8FromFloat(values, count, format_, exponent, out + kExponentBytes + start);
         });

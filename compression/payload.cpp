@@ -11,17 +11,17 @@ kernels::Range rangeOf(const CodecContext& context, const TensorView& view) {
   std::array<kernels::Range, 2> ranges;
   ranges.fill({kInfinity, -kInfinity});
   const FloatReader values(view);
-  forEachPart(context, values.size(),
-              [&](std::size_t part, std::size_t first, std::size_t elements) {
-                kernels::Range& range = ranges[part];
-                forEachStrip(values, first, elements,
-                             [&](std::size_t, std::size_t count, const float* strip) {
-                               const kernels::Range here = kernels::rangeOf(strip, count);
-                               range.least = std::min(range.least, here.least);
-                               range.greatest = std::max(range.greatest, here.greatest);
-                               range.finite = range.finite && here.finite;
-                             });
-              });
+  forEachPart(
+      context, values.size(), [&](std::size_t part, std::size_t first, std::size_t elements) {
+        kernels::Range& range = ranges[part];
+        forEachStrip<kLongStripElements>(
+            values, first, elements, [&](std::size_t, std::size_t count, const float* strip) {
+              const kernels::Range here = kernels::rangeOf(strip, count);
+              range.least = std::min(range.least, here.least);
+              range.greatest = std::max(range.greatest, here.greatest);
+              range.finite = range.finite && here.finite;
+            });
+      });
   return {std::min(ranges[0].least, ranges[1].least),
           std::max(ranges[0].greatest, ranges[1].greatest), ranges[0].finite && ranges[1].finite};
 }

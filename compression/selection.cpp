@@ -105,7 +105,7 @@ std::vector<float> valuesAtRanks(const CodecContext& context, const FloatReader&
     return result;
   }
 
-  const BinCounts counts = countBins(context, values, binOf);
+  const BinCounts counts = countBins(context, values, [](float value) { return binOf(value); });
   const std::vector<std::uint32_t> frequent = frequentKeys(values);
   std::vector<std::uint8_t> flags(kBins);
   std::vector<Wanted> wanted(kBins);

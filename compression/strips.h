@@ -16,8 +16,12 @@ namespace cleave {
 
 // At any width the codes of a whole strip fill whole bytes.
 inline constexpr std::size_t kStripElements = 4096;
+// For work without buffers of its own, on tensors that are used in place.
+inline constexpr std::size_t kLongStripElements = 64 * kStripElements;
 // Less is not worth another thread's waking up.
 inline constexpr std::size_t kLeastPartElements = std::size_t{1} << 17;
+
+bool isAlignedFloat(const std::byte* data, DType dtype);
 
 // A tensor's elements as fp32.
 class FloatReader {
@@ -28,6 +32,7 @@ class FloatReader {
       : data_(view.data), dtype_(view.spec.dtype), size_(elements) {}
 
   std::size_t size() const { return size_; }
+  bool isInPlace() const { return isAlignedFloat(data_, dtype_); }
   // Elements start…start + count - 1: the tensor's own memory where it holds fp32, else `scratch`,
   // which has room for them. Requires start + count <= size().
   const float* read(std::size_t start, std::size_t count, float* scratch) const;
@@ -42,8 +47,6 @@ class FloatReader {
   DType dtype_;
   std::size_t size_;
 };
-
-bool isAlignedFloat(const std::byte* data, DType dtype);
 
 // Calls work(part, first element, count) for one part, all elements; or for two at once, parts 0
 // and 1 on a thread each, where the context has a helper and there are enough elements. Parts begin
@@ -70,14 +73,16 @@ bool holds(const Use& use, Arguments... arguments) {
   }
 }
 
-// Calls use(start, count, values) for each strip of at most kStripElements, in order. Returns
-// whether `use` returned true, or nothing, each time; it is not called again after false.
-template <typename Use>
+// Calls use(start, count, values) for each strip of at most kStripElements, or of `most` where
+// values are used in place, in order. Returns whether `use` returned true, or nothing, each time;
+// it is not called again after false.
+template <std::size_t most = kStripElements, typename Use>
 bool forEachStrip(const FloatReader& values, std::size_t first, std::size_t elements,
                   const Use& use) {
   alignas(64) std::array<float, kStripElements> scratch;
-  for (std::size_t start = first; start < first + elements; start += kStripElements) {
-    const std::size_t count = std::min(kStripElements, first + elements - start);
+  const std::size_t strip = values.isInPlace() ? most : kStripElements;
+  for (std::size_t start = first; start < first + elements; start += strip) {
+    const std::size_t count = std::min(strip, first + elements - start);
     if (!holds(use, start, count, values.read(start, count, scratch.data()))) return false;
   }
   return true;
@@ -87,12 +92,12 @@ bool forEachStrip(const FloatReader& values, const Use& use) {
   return forEachStrip(values, 0, values.size(), use);
 }
 // The same, with two strips at once on two threads where forEachPart has two parts.
-template <typename Use>
+template <std::size_t most = kStripElements, typename Use>
 bool forEachStrip(const CodecContext& context, const FloatReader& values, const Use& use) {
   std::array<bool, 2> held = {true, true};
   forEachPart(context, values.size(),
               [&](std::size_t part, std::size_t first, std::size_t elements) {
-                held[part] = forEachStrip(values, first, elements, use);
+                held[part] = forEachStrip<most>(values, first, elements, use);
               });
   return held[0] && held[1];
 }

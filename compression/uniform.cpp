@@ -111,10 +111,10 @@ class Uniform : public PackedCodec {
     }
     const bool wide = !std::isfinite(range.greatest - range.least);
     const auto quantize = wide ? quantizeWide : kernels::quantize;
-    forEachStrip(context, FloatReader(view),
-                 [&](std::size_t start, std::size_t count, const float* values) {
-                   quantize(values, count, grid, bits_, codes + packedBytes(start, bits_));
-                 });
+    forEachStrip<kLongStripElements>(
+        context, FloatReader(view), [&](std::size_t start, std::size_t count, const float* values) {
+          quantize(values, count, grid, bits_, codes + packedBytes(start, bits_));
+        });
   }
 
   void decodePacked(const CodecContext& context, const std::byte* bytes,
