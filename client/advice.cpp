@@ -28,12 +28,12 @@ double simulated(const StepCosts& costs, const Schedule& schedule, std::uint32_t
 
 // The costs with another codec on every flow that it makes smaller. Both sides are taken to encode
 // as fast as this one.
-StepCosts withCodec(StepCosts costs, const RunPlan& plan, const TensorLinkOptions& options,
+StepCosts withCodec(StepCosts costs, const TensorLinkOptions& options, std::uint32_t samples,
                     const std::string& spec) {
   const std::unique_ptr<Codec> codec = makeCodec(spec);
   for (std::size_t f = 0; f < kTensorFlows; ++f) {
     const auto flow = static_cast<Flow>(f);
-    const TensorSpec tensor = options.spec(flow, plan.maxMicroBatchSamples());
+    const TensorSpec tensor = options.spec(flow, samples);
     const std::size_t bytes = codec->maxEncodedBytes(tensor);
     if (static_cast<double>(bytes) >= costs.bytes[f] || tensor.dtype != DType::f32) continue;
     std::vector<float> values(tensor.elements());
@@ -65,17 +65,18 @@ StepCosts withTwiceTheMicroBatches(StepCosts costs) {
 }
 
 // What the user can change in the configuration.
-std::vector<Change> settings(const StepCosts& costs, const RunPlan& plan) {
+std::vector<Change> settings(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch) {
   std::vector<Change> changes;
   const TensorLinkOptions options = linkOptions(plan, Role::client);
+  const std::uint32_t samples = microBatchSize(batch, costs.microBatches, 0);
   for (const std::string spec : {"block:bits=8", "block:bits=4"}) {
-    changes.push_back({spec + " on all flows", simulated(withCodec(costs, plan, options, spec),
+    changes.push_back({spec + " on all flows", simulated(withCodec(costs, options, samples, spec),
                                                          *plan.schedule, plan.inFlight)});
   }
   const Schedule& priority = findSchedule("priority");
   changes.push_back({"schedule.name: priority with all micro-batches in flight",
                      simulated(costs, priority, plan.microBatches)});
-  if (2 * plan.microBatches <= plan.maxBatch) {
+  if (2 * plan.microBatches <= batch) {
     const std::uint32_t inFlight =
         plan.inFlight == plan.microBatches ? 2 * plan.inFlight : plan.inFlight;
     changes.push_back({fmt::format("{} micro-batches", 2 * plan.microBatches),
@@ -123,13 +124,13 @@ Change resource(Bottleneck bottleneck, StepCosts costs, const RunPlan& plan) {
 
 }  // namespace
 
-std::string whatWouldHelp(const StepCosts& costs, const RunPlan& plan) {
+std::string whatWouldHelp(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch) {
   const Bottleneck bottleneck = stepBound(costs).bottleneck;
   std::string bound(bottleneckName(bottleneck));
   std::replace(bound.begin(), bound.end(), ' ', '-');
   const double today = simulated(costs, *plan.schedule, plan.inFlight);
   const auto saves = [&](const Change& change) { return 1 - change.seconds / today; };
-  const std::vector<Change> changes = settings(costs, plan);
+  const std::vector<Change> changes = settings(costs, plan, batch);
   const Change& best =
       *std::min_element(changes.begin(), changes.end(),
                         [](const Change& a, const Change& b) { return a.seconds < b.seconds; });

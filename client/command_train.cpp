@@ -62,7 +62,7 @@ nlohmann::json summarise(const PreparedRun& run, const TrainResult& result,
                         {"rate_up", result.costs->rateUp},
                         {"rate_down", result.costs->rateDown},
                         {"latency_seconds", result.costs->latency},
-                        {"advice", whatWouldHelp(*result.costs, run.plan)}};
+                        {"advice", whatWouldHelp(*result.costs, run.plan, run.settings.batch)}};
   }
   summary["model"] =
       hasModel ? nlohmann::json(run.folder + "/model.safetensors") : nlohmann::json();

@@ -156,7 +156,13 @@ void ClientSession::close(const std::string& reason) {
 
 LinkSpeed ClientSession::linkSpeed() const {
   const auto& done = worker_->engine().bodyDone();
-  return {connection_->sendRate(), done ? done->sendRate : 0, connection_->roundTripSeconds()};
+  // Each side's rate may be too high, by what buffers hold.
+  const auto lesser = [](double here, double there) {
+    return here == 0 || there == 0 ? std::max(here, there) : std::min(here, there);
+  };
+  return {lesser(connection_->sendRate(), done ? done->receiveRate : 0),
+          lesser(connection_->receiveRate(), done ? done->sendRate : 0),
+          connection_->roundTripSeconds()};
 }
 
 LinkTotals ClientSession::totals() const { return link_ ? link_->totals() : LinkTotals{}; }

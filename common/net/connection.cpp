@@ -194,7 +194,9 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
     if (cause_) co_return;  // fail() came meanwhile: the sink hears no more
     std::span<std::byte> place;
     if (isTensorData(head.header.kind)) place = sink.placePayload(head.header, head.metadata);
+    const SteadyTime start = now();
     co_await stream_.readPayload(head, place);
+    if (!place.empty()) receiveMeter_.passed(place.size(), secondsSince(start));
     peakReceived_.passed(kHeaderBytes + head.metadata.size() + place.size());
     if (cause_) co_return;
 
@@ -288,7 +290,7 @@ awaitable<void> Connection::writeFrames() {
       const auto frame = outbox_.next(segmentBytes());
       co_await stream_.write(frame->kind, frame->stream, frame->metadata, frame->payload);
       const std::size_t bytes = kHeaderBytes + frame->metadata.size() + frame->payload.size();
-      meter_.sent(bytes, secondsSince(start));
+      sendMeter_.passed(bytes, secondsSince(start));
       peakSent_.passed(bytes);
       tuneSegments();
       if (frame->written) frame->written();
@@ -316,8 +318,8 @@ awaitable<void> Connection::sayFailure() {
 }
 
 void Connection::tuneSegments() {
-  if (meter_.rate() == 0) return;
-  const std::size_t wanted = segmentBytesFor(meter_.rate());
+  if (sendMeter_.rate() == 0) return;
+  const std::size_t wanted = segmentBytesFor(sendMeter_.rate());
   const std::size_t current = segmentBytes();
   if (std::max(wanted, current) - std::min(wanted, current) < current / 4) return;
   segmentBytes_.store(wanted, std::memory_order_relaxed);

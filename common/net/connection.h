@@ -94,8 +94,9 @@ class Connection {
   // Any thread.
   ByteCounts bytes() const;
   LinkInfo linkInfo() const;
-  // Bytes a second; 0 until known. See SendMeter.
-  double sendRate() const { return meter_.rate(); }
+  // Bytes a second; 0 until known. See RateMeter.
+  double sendRate() const { return sendMeter_.rate(); }
+  double receiveRate() const { return receiveMeter_.rate(); }
   double peakSent() const { return peakSent_.peak(); }  // see PeakMeter
   double peakReceived() const { return peakReceived_.peak(); }
   // The least of the last 16 Pongs', without the peer's own time, in seconds; 0 before the first.
@@ -136,7 +137,7 @@ class Connection {
   boost::asio::steady_timer watchTimer_;
   FrameStream stream_;
   Outbox outbox_;
-  SendMeter meter_;
+  RateMeter sendMeter_, receiveMeter_;
   PeakMeter peakSent_, peakReceived_;
   std::atomic<std::size_t> segmentBytes_{kMinSegmentBytes};  // until there is a measured rate
   std::deque<double> roundTrips_;

@@ -10,13 +10,15 @@
 
 namespace cleave {
 
-// How fast the link takes what is sent: bytes by the seconds that the socket took to accept them,
-// over about the last half second of sending. A socket that accepts little ahead
-// (TCP_NOTSENT_LOWAT) makes this the rate of the whole way to the receiver, relays included; the
-// kernel's own estimate ends at the next machine.
-class SendMeter {
+// How fast the link is: bytes by the seconds that they took, over about the last half second of
+// such. At the sender: that the socket took to accept them; it accepts little ahead
+// (TCP_NOTSENT_LOWAT), so that this is the rate of the whole way to the receiver, relays included,
+// while the kernel's own estimate ends at the next machine. What buffers on the way take at once
+// makes it too high, more so for short bursts. At the receiver: from a frame's header to its last
+// byte; what waits in the kernel makes it too high. The lesser of the two is nearest.
+class RateMeter {
  public:
-  void sent(std::size_t bytes, double seconds) {
+  void passed(std::size_t bytes, double seconds) {
     bytes_ += static_cast<double>(bytes);
     seconds_ += seconds;
     if (seconds_ <= 0 || (bytes_ < kLeastBytes && seconds_ < kLeastSeconds)) return;
@@ -26,7 +28,7 @@ class SendMeter {
     seconds_ /= 2;
   }
 
-  // Bytes a second; 0: not enough was sent to say.
+  // Bytes a second; 0: too little passed to say.
   double rate() const { return rate_.load(std::memory_order_relaxed); }
 
  private:

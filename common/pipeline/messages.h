@@ -30,7 +30,9 @@ struct BodyDone {
   double backwardSeconds = 0;  // B2
   double codecSeconds = 0;     // at the server since the last BodyDone; the link fills it in
   double updateSeconds = 0;    // of the update before
-  double sendRate = 0;         // bytes a second, as the server's connection measured; 0: not known
+  // Bytes a second, as the server's connection measured; 0: not known.
+  double sendRate = 0;
+  double receiveRate = 0;
 };
 
 struct StepOk {

@@ -89,6 +89,7 @@ void TensorLink::send(Message message) {
       done->codecSeconds = codecSeconds - std::exchange(codecSecondsReported_, codecSeconds);
     }
     done->sendRate = connection_->sendRate();
+    done->receiveRate = connection_->receiveRate();
     sendControl(FrameKind::bodyDone, toWire(*done));
   } else if (const auto* decision = std::get_if<StepDecision>(&message)) {
     sendControl(FrameKind::step, toWire(*decision));

@@ -14,6 +14,11 @@ double checkedFinite(double value, const char* what) {
   return value;
 }
 
+double checkedRate(double rate) {
+  if (!std::isfinite(rate) || rate < 0) refuse("a rate is negative or not finite");
+  return rate;
+}
+
 }  // namespace
 
 double checkedSeconds(double seconds) {
@@ -68,6 +73,7 @@ std::string toWire(const BodyDone& done) {
   proto.set_codec_seconds(done.codecSeconds);
   proto.set_update_seconds(done.updateSeconds);
   proto.set_send_rate(done.sendRate);
+  proto.set_receive_rate(done.receiveRate);
   return proto.SerializeAsString();
 }
 
@@ -83,9 +89,8 @@ BodyDone bodyDoneFromWire(std::span<const std::byte> metadata) {
   done.backwardSeconds = checkedSeconds(proto.backward_seconds());
   done.codecSeconds = checkedSeconds(proto.codec_seconds());
   done.updateSeconds = checkedSeconds(proto.update_seconds());
-  done.sendRate = proto.send_rate();
-  if (!(done.sendRate >= 0 && std::isfinite(done.sendRate)))
-    refuse("a rate is negative or not finite");
+  done.sendRate = checkedRate(proto.send_rate());
+  done.receiveRate = checkedRate(proto.receive_rate());
   return done;
 }
 
