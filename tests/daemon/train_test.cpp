@@ -211,5 +211,31 @@ TEST_CASE("waiting stands in for computing, on both sides") {
   CHECK(seen == 3);
 }
 
+TEST_CASE("a training says how near to the bound its steps were, and what held them back") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  // Tensors of 256 kB, so that the link's rates are known after a few steps.
+  const Ended ended = runClient("train", run,
+                                {"--json", "--set", "model.width=4096", "--set", "train.batch=64",
+                                 "--set", "wait={F1: 6, T3: 2, B1: 8, F2: 1, B2: 1}"});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const nlohmann::json bound = nlohmann::json::parse(ended.output).at("bound");
+  CHECK(bound.at("bottleneck") == "client compute");
+  CHECK(bound.at("over_bound").get<double>() > 0.99);
+  CHECK(bound.at("seconds_a_step").get<double>() > 4 * 16e-3);
+  CHECK_THAT(bound.at("advice").get<std::string>(),
+             Catch::Matchers::StartsWith("client-compute-bound: "));
+  CsvRow last;
+  for (const CsvRow& row : readCsv(run + "/steps.csv")) {
+    if (row.at("phase") == "train") last = row;
+  }
+  CHECK(last.at("bottleneck") == "client compute");
+  CHECK(std::stod(last.at("rate_up")) > 0);
+  CHECK(std::stod(last.at("rate_down")) > 0);
+  CHECK(std::stod(last.at("over_bound")) ==
+        Approx(std::stod(last.at("seconds")) / std::stod(last.at("bound_seconds"))).epsilon(1e-4));
+}
+
 }  // namespace
 }  // namespace cleave::test
