@@ -15,8 +15,6 @@ namespace {
 
 constexpr double kWorthSaying = 0.05;  // of a step
 
-std::size_t indexOf(ActionKind kind) { return static_cast<std::size_t>(kind); }
-
 struct Change {
   std::string sentence;  // "block:bits=4 on all flows"
   double seconds = 0;    // of a step, then
@@ -55,15 +53,6 @@ StepCosts withCodec(StepCosts costs, const TensorLinkOptions& options, std::uint
   return costs;
 }
 
-StepCosts withTwiceTheMicroBatches(StepCosts costs) {
-  costs.microBatches *= 2;
-  for (double& seconds : costs.seconds) seconds /= 2;
-  for (double& bytes : costs.bytes) bytes /= 2;
-  for (double& seconds : costs.encodeSeconds) seconds /= 2;
-  for (double& seconds : costs.decodeSeconds) seconds /= 2;
-  return costs;
-}
-
 // What the user can change in the configuration.
 std::vector<Change> settings(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch) {
   std::vector<Change> changes;
@@ -79,8 +68,9 @@ std::vector<Change> settings(const StepCosts& costs, const RunPlan& plan, std::u
   if (2 * plan.microBatches <= batch) {
     const std::uint32_t inFlight =
         plan.inFlight == plan.microBatches ? 2 * plan.inFlight : plan.inFlight;
-    changes.push_back({fmt::format("{} micro-batches", 2 * plan.microBatches),
-                       simulated(withTwiceTheMicroBatches(costs), *plan.schedule, inFlight)});
+    changes.push_back(
+        {fmt::format("{} micro-batches", 2 * plan.microBatches),
+         simulated(costs.inMicroBatches(2 * costs.microBatches), *plan.schedule, inFlight)});
   }
   return changes;
 }

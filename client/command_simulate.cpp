@@ -75,17 +75,10 @@ StepTimes scaled(const std::vector<StepTimes>& measurements, std::uint32_t micro
   const auto distance = [&](const StepTimes& one) {
     return std::abs(std::log(static_cast<double>(microBatches) / one.costs.microBatches));
   };
-  StepTimes nearest = *std::min_element(
+  const StepTimes& nearest = *std::min_element(
       measurements.begin(), measurements.end(),
       [&](const StepTimes& a, const StepTimes& b) { return distance(a) < distance(b); });
-  StepCosts& costs = nearest.costs;
-  const double factor = static_cast<double>(costs.microBatches) / microBatches;
-  costs.microBatches = microBatches;
-  for (double& seconds : costs.seconds) seconds *= factor;
-  for (double& bytes : costs.bytes) bytes *= factor;
-  for (double& seconds : costs.encodeSeconds) seconds *= factor;
-  for (double& seconds : costs.decodeSeconds) seconds *= factor;
-  return nearest;
+  return {nearest.costs.inMicroBatches(microBatches), nearest.batch};
 }
 
 // ---- Simulating ----
@@ -159,10 +152,8 @@ void printCosts(const Case& one) {
       costs.microBatches, one.isScaled ? "scaled from other measurements" : "measured",
       ms(ActionKind::headForward), ms(ActionKind::tailStep), ms(ActionKind::headBackward),
       ms(ActionKind::bodyForward), ms(ActionKind::bodyBackward), codec,
-      bytesText(costs.bytes[static_cast<std::size_t>(Flow::activation0)] +
-                costs.bytes[static_cast<std::size_t>(Flow::gradient1)]),
-      bytesText(costs.bytes[static_cast<std::size_t>(Flow::activation1)] +
-                costs.bytes[static_cast<std::size_t>(Flow::gradient0)]));
+      bytesText(costs.bytes[indexOf(Flow::activation0)] + costs.bytes[indexOf(Flow::gradient1)]),
+      bytesText(costs.bytes[indexOf(Flow::activation1)] + costs.bytes[indexOf(Flow::gradient0)]));
 }
 
 void printCase(const Case& one, bool withTimeline) {
@@ -200,7 +191,9 @@ Json toJson(const Case& one) {
 }
 
 struct LinkOfOptions {
-  double rateUp = 0, rateDown = 0, latency = 0;
+  double rateUp = 0, rateDown = 0;  // bytes a second
+  Nanoseconds latency{0};
+  double latencySeconds() const { return std::chrono::duration<double>(latency).count(); }
 };
 
 LinkOfOptions linkOf(const SimulateOptions& options) {
@@ -211,7 +204,7 @@ LinkOfOptions linkOf(const SimulateOptions& options) {
     return value > 0 ? value : 1e12;
   };
   return {rate("--up-rate", options.upRate), rate("--down-rate", options.downRate),
-          std::chrono::duration<double>(parseTime({"--latency", options.latency})).count()};
+          parseTime({"--latency", options.latency})};
 }
 
 }  // namespace
@@ -247,7 +240,7 @@ int simulateCommand(const SimulateOptions& options) {
     }
     one.costs.rateUp = link.rateUp;
     one.costs.rateDown = link.rateDown;
-    one.costs.latency = link.latency;
+    one.costs.latency = link.latencySeconds();
     const bool isMeasured =
         std::any_of(measurements.begin(), measurements.end(),
                     [&](const StepTimes& m) { return m.costs.microBatches == number; });
@@ -262,7 +255,7 @@ int simulateCommand(const SimulateOptions& options) {
   if (options.run.json) {
     Json json = {{"rate_up", link.rateUp},
                  {"rate_down", link.rateDown},
-                 {"latency_seconds", link.latency},
+                 {"latency_seconds", link.latencySeconds()},
                  {"cases", Json::array()},
                  {"best",
                   {{"micro_batches", best->microBatches},
@@ -272,10 +265,8 @@ int simulateCommand(const SimulateOptions& options) {
     std::cout << json.dump(2) << std::endl;
     return 0;
   }
-  std::cout << fmt::format(
-      "link: {} up, {} down, {} one way\n", rateText(link.rateUp), rateText(link.rateDown),
-      durationText(
-          std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(link.latency))));
+  std::cout << fmt::format("link: {} up, {} down, {} one way\n", rateText(link.rateUp),
+                           rateText(link.rateDown), durationText(link.latency));
   for (const Case& one : cases) printCase(one, options.timeline);
   std::cout << fmt::format("\nbest: {} with {} micro-batches, {:.1f} ms a step\n", best->schedule,
                            best->microBatches, 1e3 * best->seconds);

@@ -34,11 +34,11 @@ StepTimes fromJson(const Json& json) {
     throw std::out_of_range("micro_batches is not in 1…batch");
   }
   for (const auto& [kind, key] : kKindKeys) {
-    costs.seconds[static_cast<std::size_t>(kind)] = number(json, key);
+    costs.seconds[indexOf(kind)] = number(json, key);
   }
   costs.updateSeconds = number(json, "update_seconds");
   for (const Flow flow : kStepFlows) {
-    const auto f = static_cast<std::size_t>(flow);
+    const auto f = indexOf(flow);
     const Json& object = json.at("flows").at(std::string(flowName(flow)));
     costs.bytes[f] = number(object, "bytes");
     costs.encodeSeconds[f] = number(object, "encode_seconds");
@@ -55,7 +55,7 @@ Json toJson(const StepTimes& times) {
   for (const auto& [kind, key] : kKindKeys) json[key] = costs.of(kind);
   json["update_seconds"] = costs.updateSeconds;
   for (const Flow flow : kStepFlows) {
-    const auto f = static_cast<std::size_t>(flow);
+    const auto f = indexOf(flow);
     json["flows"][std::string(flowName(flow))] = {{"bytes", costs.bytes[f]},
                                                   {"encode_seconds", costs.encodeSeconds[f]},
                                                   {"decode_seconds", costs.decodeSeconds[f]}};

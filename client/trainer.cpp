@@ -186,14 +186,13 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
     row.learningRate = learningRate(learningRate_, at.step);
     row.gradientNorm = gradientNorm_;
     // The server's own, as it said in BodyDone.
-    row.actions[static_cast<std::size_t>(ActionKind::bodyForward)] =
-        engine.bodyDone()->forwardSeconds;
-    row.actions[static_cast<std::size_t>(ActionKind::bodyBackward)] =
-        engine.bodyDone()->backwardSeconds;
+    row.actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
+    row.actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
     row.costs = meter_.measure(at, row.actions, totals, session_.linkSpeed());
     if (row.costs && !row.costs->hasRates()) row.costs.reset();
     if (row.costs) {
-      boundSeconds_ += stepBound(*row.costs).seconds;
+      row.bound = stepBound(*row.costs);
+      boundSeconds_ += row.bound->seconds;
       overallSeconds_ += seconds;
     }
   } else {

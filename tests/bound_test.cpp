@@ -6,9 +6,6 @@ using namespace cleave;
 
 namespace {
 
-std::size_t indexOf(ActionKind kind) { return static_cast<std::size_t>(kind); }
-std::size_t indexOf(Flow flow) { return static_cast<std::size_t>(flow); }
-
 // Of MobileNetV2 at batch 64: F1 6, T3 1, B1 10.9, F2 2, B2 4 ms; fp32 tensors of 12.8 and 2 MB.
 StepCosts mobileNet(double rate, double latency) {
   StepCosts costs;

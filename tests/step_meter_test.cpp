@@ -10,9 +10,9 @@ const LinkSpeed kLink{1e8, 2e8, 4e-3};
 
 ActionSeconds actions(double headForward) {
   ActionSeconds seconds{};
-  seconds[static_cast<std::size_t>(ActionKind::headForward)] = headForward;
-  seconds[static_cast<std::size_t>(ActionKind::decide)] = 1e-3;
-  seconds[static_cast<std::size_t>(ActionKind::update)] = 2e-3;
+  seconds[indexOf(ActionKind::headForward)] = headForward;
+  seconds[indexOf(ActionKind::decide)] = 1e-3;
+  seconds[indexOf(ActionKind::update)] = 2e-3;
   return seconds;
 }
 

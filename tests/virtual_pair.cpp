@@ -64,8 +64,8 @@ class VirtualPair::Link : public EngineLink {
       return;
     }
     auto shared = std::make_shared<Message>(std::move(message));
-    pair_.after(pair_.jittered(pair_.options_.latency),
-                [this, shared] { pair_.deliver(other(role_), *shared); });
+    pair_.clock_.after(pair_.jittered(pair_.options_.latency),
+                       [this, shared] { pair_.deliver(other(role_), *shared); });
   }
   void resend(const Key& key) override {
     const auto found = pair_.kept_.find(key);
@@ -126,10 +126,6 @@ std::uint64_t VirtualPair::fingerprint(Role role) const {
   return sum;
 }
 
-void VirtualPair::after(double seconds, std::function<void()> run) {
-  events_.push({time_ + seconds, sequence_++, std::move(run)});
-}
-
 double VirtualPair::jittered(double seconds) {
   if (options_.jitterSeed == 0) return seconds;
   const std::uint64_t bits = randomBits(randomKey(options_.jitterSeed, "jitter"), draws_++);
@@ -137,23 +133,15 @@ double VirtualPair::jittered(double seconds) {
 }
 
 double VirtualPair::run(Phase phase, std::uint64_t step, std::uint32_t samples) {
-  const double start = time_;
+  const double start = clock_.now();
   engine(Role::client)
       .begin({phase, step, 0, microBatchCount(samples, options_.microBatches), samples});
   startWork(Role::client);
   while (!engine(Role::client).batchDone()) {
-    REQUIRE_FALSE(events_.empty());  // else: a deadlock
-    Event event = events_.top();
-    events_.pop();
-    time_ = event.time;
-    event.run();
+    REQUIRE(clock_.runNext());  // else: a deadlock
   }
-  const double end = time_;
-  while (!events_.empty()) {  // what is still under way, such as StepOk
-    Event event = events_.top();
-    events_.pop();
-    time_ = event.time;
-    event.run();
+  const double end = clock_.now();
+  while (clock_.runNext()) {  // what is still under way, such as StepOk
   }
   return end - start;
 }
@@ -170,7 +158,7 @@ void VirtualPair::startWork(Role role) {
   worker.busy = true;
   auto shared = std::make_shared<Work>(std::move(*work));
   const double seconds = jittered(options_.seconds[index]);
-  after(seconds, [this, role, shared, seconds] {
+  clock_.after(seconds, [this, role, shared, seconds] {
     Side& done = side(role);
     done.busy = false;
     done.engine->complete(shared->token, perform(done, *shared), seconds);
@@ -208,9 +196,10 @@ void VirtualPair::startSending(Role role) {
   auto shared = std::make_shared<Message>(std::move(*urgent));
   sender.outgoing.erase(urgent);
   sender.sending = true;
-  after(jittered(options_.tensorSeconds), [this, role, shared] {
+  clock_.after(jittered(options_.tensorSeconds), [this, role, shared] {
     side(role).sending = false;
-    after(jittered(options_.latency), [this, role, shared] { deliver(other(role), *shared); });
+    clock_.after(jittered(options_.latency),
+                 [this, role, shared] { deliver(other(role), *shared); });
     startSending(role);
   });
 }

@@ -9,13 +9,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "common/core/random.h"
 #include "common/pipeline/engine.h"
+#include "common/pipeline/virtual_clock.h"
 
 namespace cleave::test {
 
@@ -65,17 +65,7 @@ class VirtualPair {
     std::vector<TensorMessage> outgoing;  // wait for their direction
     bool sending = false;
   };
-  struct Event {
-    double time = 0;
-    std::uint64_t sequence = 0;
-    std::function<void()> run;
-    bool operator<(const Event& other) const {
-      return time != other.time ? time > other.time : sequence > other.sequence;
-    }
-  };
-
   Side& side(Role role) { return sides_[static_cast<std::size_t>(role)]; }
-  void after(double seconds, std::function<void()> run);
   double jittered(double seconds);
   void startWork(Role role);
   Result perform(Side& side, const Work& work);
@@ -84,9 +74,7 @@ class VirtualPair {
 
   VirtualOptions options_;
   std::array<Side, 2> sides_;
-  std::priority_queue<Event> events_;
-  double time_ = 0;
-  std::uint64_t sequence_ = 0;
+  VirtualClock clock_;
   std::uint64_t draws_ = 0;
   std::set<Key> inFlight_;  // activation/0 of the micro-batches in flight
   std::size_t mostInFlight_ = 0;

@@ -29,6 +29,8 @@ std::string_view phaseName(Phase phase);  // "train"
 std::string_view flowName(Flow flow);     // "activation/0"
 std::optional<Phase> phaseFromName(std::string_view name);
 std::optional<Flow> flowFromName(std::string_view name);
+// For arrays by flow.
+constexpr std::size_t indexOf(Flow flow) { return static_cast<std::size_t>(flow); }
 // Whether the client sends it.
 bool isUp(Flow flow);
 // The cut (0: head and body, 1: body and tail) a tensor flow crosses.

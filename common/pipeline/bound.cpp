@@ -5,14 +5,23 @@
 namespace cleave {
 namespace {
 
-std::size_t indexOf(Flow flow) { return static_cast<std::size_t>(flow); }
-
 constexpr std::array<std::string_view, kBottlenecks> kNames = {
     "client compute", "server compute", "uplink", "downlink", "latency", "codec"};
 
 double positive(double x) { return std::max(x, 0.0); }
 
 }  // namespace
+
+StepCosts StepCosts::inMicroBatches(std::uint32_t number) const {
+  StepCosts costs = *this;
+  const double factor = static_cast<double>(microBatches) / number;
+  for (double& kind : costs.seconds) kind *= factor;
+  for (double& flow : costs.bytes) flow *= factor;
+  for (double& flow : costs.encodeSeconds) flow *= factor;
+  for (double& flow : costs.decodeSeconds) flow *= factor;
+  costs.microBatches = number;
+  return costs;
+}
 
 double StepCosts::wireSeconds(Flow flow) const {
   return bytes[indexOf(flow)] / (isUp(flow) ? rateUp : rateDown);

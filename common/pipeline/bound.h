@@ -22,8 +22,10 @@ struct StepCosts {
   double latency = 0;               // seconds, one way
   double updateSeconds = 0;         // the client's, once a step
 
+  // Of the same step in another number of micro-batches: all but the update in proportion.
+  StepCosts inMicroBatches(std::uint32_t number) const;
   bool hasRates() const { return rateUp > 0 && rateDown > 0; }
-  double of(ActionKind kind) const { return seconds[static_cast<std::size_t>(kind)]; }
+  double of(ActionKind kind) const { return seconds[indexOf(kind)]; }
   double wireSeconds(Flow flow) const;
   // From handing a tensor to the link to having it on the other side, but for the latency.
   double transitSeconds(Flow flow) const;

@@ -8,9 +8,6 @@
 namespace cleave {
 namespace {
 
-std::size_t indexOf(ActionKind kind) { return static_cast<std::size_t>(kind); }
-std::size_t indexOf(Flow flow) { return static_cast<std::size_t>(flow); }
-
 [[noreturn]] void refuse(std::string code, const std::string& sentence) {
   throw ProtocolError(std::move(code), sentence);
 }

@@ -44,17 +44,16 @@ const std::vector<std::string> kBoundColumns = {"rate_up",       "rate_down",  "
                                                 "bound_seconds", "over_bound", "bottleneck"};
 
 void appendBound(std::vector<Cell>& cells, const StepRow& row) {
-  if (!row.costs) {
+  if (!row.costs || !row.bound) {
     cells.resize(cells.size() + kBoundColumns.size());
     return;
   }
-  const StepBound bound = stepBound(*row.costs);
   cells.emplace_back(row.costs->rateUp);
   cells.emplace_back(row.costs->rateDown);
   cells.emplace_back(row.costs->latency);
-  cells.emplace_back(bound.seconds);
-  cells.emplace_back(row.seconds.value_or(0) / bound.seconds);
-  cells.emplace_back(std::string(bottleneckName(bound.bottleneck)));
+  cells.emplace_back(row.bound->seconds);
+  cells.emplace_back(row.seconds.value_or(0) / row.bound->seconds);
+  cells.emplace_back(std::string(bottleneckName(row.bound->bottleneck)));
 }
 
 std::vector<std::string> join(std::vector<std::string> first,
@@ -162,7 +161,7 @@ void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
   cells.push_back(cell(row.learningRate));
   cells.push_back(cell(row.gradientNorm));
   for (const auto& [kind, name] : kActionColumns) {
-    const double seconds = row.actions[static_cast<std::size_t>(kind)];
+    const double seconds = row.actions[indexOf(kind)];
     cells.push_back(seconds > 0 ? Cell(seconds) : Cell());
   }
   const std::lock_guard lock(mutex_);

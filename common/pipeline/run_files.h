@@ -33,7 +33,8 @@ struct StepRow {
   std::optional<double> gradientNorm;
   std::optional<double> seconds;
   ActionSeconds actions{};                     // 0: did not run here
-  std::optional<StepCosts> costs;              // client, train
+  std::optional<StepCosts> costs;              // client, train; with rates
+  std::optional<StepBound> bound;              // of these costs
   std::vector<std::optional<double>> metrics;  // as many as the run's metric names
 };
 

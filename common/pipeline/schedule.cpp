@@ -126,9 +126,7 @@ constexpr Schedule kSchedules[] = {
 
 }  // namespace
 
-std::string_view actionName(ActionKind kind) {
-  return kActionNames[static_cast<std::size_t>(kind)];
-}
+std::string_view actionName(ActionKind kind) { return kActionNames[indexOf(kind)]; }
 
 KindFlows flowsOf(ActionKind kind) {
   switch (kind) {

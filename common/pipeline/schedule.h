@@ -33,6 +33,8 @@ enum class ActionKind : std::uint8_t {
 };
 inline constexpr std::size_t kScheduledKinds = 5;
 inline constexpr std::size_t kActionKinds = 10;
+// For arrays by kind.
+constexpr std::size_t indexOf(ActionKind kind) { return static_cast<std::size_t>(kind); }
 std::string_view actionName(ActionKind kind);  // "HeadForward"
 
 // Per scheduled kind: the flow it consumes and the flow it produces; of the others: nothing.
@@ -46,7 +48,7 @@ KindFlows flowsOf(ActionKind kind);
 // in order, so that there is at most one ready action a kind.
 struct ReadyKinds {
   std::array<bool, kScheduledKinds> ready{};
-  bool operator[](ActionKind kind) const { return ready[static_cast<std::size_t>(kind)]; }
+  bool operator[](ActionKind kind) const { return ready[indexOf(kind)]; }
   bool any() const;
 };
 
@@ -58,7 +60,7 @@ struct StageState {
   // How many actions of each scheduled kind have been started in this batch: the i of the next one.
   std::array<std::uint32_t, kScheduledKinds> started{};
 
-  std::uint32_t next(ActionKind kind) const { return started[static_cast<std::size_t>(kind)]; }
+  std::uint32_t next(ActionKind kind) const { return started[indexOf(kind)]; }
 };
 
 struct Schedule {

@@ -2,27 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
-#include <queue>
 #include <stdexcept>
 
 #include "common/core/random.h"
 #include "common/net/frame.h"
+#include "common/pipeline/virtual_clock.h"
 
 namespace cleave {
 namespace {
 
-std::size_t indexOf(Flow flow) { return static_cast<std::size_t>(flow); }
-std::size_t indexOf(ActionKind kind) { return static_cast<std::size_t>(kind); }
-
 constexpr std::array kClientKinds = {ActionKind::headForward, ActionKind::tailStep,
                                      ActionKind::headBackward};
 constexpr std::array kServerKinds = {ActionKind::bodyForward, ActionKind::bodyBackward};
-
-// Works through what it is given, one after another, first come, first served.
-struct CodecThread {
-  double freeAt = 0;
-};
 
 struct QueuedTensor {
   Flow flow;
@@ -65,33 +56,16 @@ class Simulation {
 
   SimulatedStep run() {
     startWork(devices_[0]);
-    while (!events_.empty()) {
-      const Event event = events_.top();
-      events_.pop();
-      now_ = event.time;
-      event.run();
+    while (clock_.runNext()) {
     }
     if (backwardsDone_ < costs_.microBatches) {
       throw std::logic_error("the simulated step stands still");
     }
-    step_.seconds = now_ + costs_.updateSeconds;
+    step_.seconds = clock_.now() + costs_.updateSeconds;
     return std::move(step_);
   }
 
  private:
-  struct Event {
-    double time = 0;
-    std::uint64_t sequence = 0;
-    std::function<void()> run;
-    bool operator<(const Event& other) const {
-      return time != other.time ? time > other.time : sequence > other.sequence;
-    }
-  };
-
-  void at(double time, std::function<void()> run) {
-    events_.push({time, sequence_++, std::move(run)});
-  }
-
   Direction& directionOf(bool up) { return directions_[up ? 0 : 1]; }
 
   void note(Span::Lane lane, std::string_view what, std::uint32_t i, double begin, double end) {
@@ -130,11 +104,11 @@ class Simulation {
     const std::optional<ActionKind> kind = policy_.pick(ready, state);
     if (!kind) return;
     const std::uint32_t i = device.started[indexOf(*kind)]++;
-    const double end = now_ + costs_.of(*kind);
+    const double end = clock_.now() + costs_.of(*kind);
     note(device.role == Role::client ? Span::Lane::client : Span::Lane::server, actionName(*kind),
-         i, now_, end);
+         i, clock_.now(), end);
     device.busy = true;
-    at(end, [this, &device, kind = *kind, i] { finishWork(device, kind, i); });
+    clock_.at(end, [this, &device, kind = *kind, i] { finishWork(device, kind, i); });
   }
 
   void finishWork(Device& device, ActionKind kind, std::uint32_t i) {
@@ -148,27 +122,27 @@ class Simulation {
 
   // Returns when it is done.
   double runCodec(bool atClient, const char* what, Flow flow, std::uint32_t i, double seconds) {
-    if (seconds == 0) return now_;
-    CodecThread& thread = codecs_[atClient ? 0 : 1];
-    const double begin = std::max(now_, thread.freeAt);
-    thread.freeAt = begin + seconds;
+    if (seconds == 0) return clock_.now();
+    double& freeAt = codecFreeAt_[atClient ? 0 : 1];
+    const double begin = std::max(clock_.now(), freeAt);
+    freeAt = begin + seconds;
     if (withTimeline_) {
       note(atClient ? Span::Lane::clientCodec : Span::Lane::serverCodec,
-           std::string(what) + std::string(flowName(flow)), i, begin, thread.freeAt);
+           std::string(what) + std::string(flowName(flow)), i, begin, freeAt);
     }
-    return thread.freeAt;
+    return freeAt;
   }
 
   void encode(Flow flow, std::uint32_t i) {
     const double done =
         runCodec(isUp(flow), "encode ", flow, i, costs_.encodeSeconds[indexOf(flow)]);
-    at(done, [this, flow, i] { queue(flow, i); });
+    clock_.at(done, [this, flow, i] { queue(flow, i); });
   }
 
   void decode(Flow flow, std::uint32_t i) {
     const double done =
         runCodec(!isUp(flow), "decode ", flow, i, costs_.decodeSeconds[indexOf(flow)]);
-    at(done, [this, flow, i] { arrive(flow, i); });
+    clock_.at(done, [this, flow, i] { arrive(flow, i); });
   }
 
   void arrive(Flow flow, std::uint32_t i) {
@@ -196,18 +170,18 @@ class Simulation {
       QueuedTensor& tensor = direction.queued.front();
       const double bytes = std::min(tensor.bytesLeft, direction.segment);
       tensor.bytesLeft -= bytes;
-      const double begin = std::max(now_, direction.freeAt);
+      const double begin = std::max(clock_.now(), direction.freeAt);
       direction.freeAt = begin + bytes / direction.rate;
       ++direction.committed;
       note(isUp(tensor.flow) ? Span::Lane::uplink : Span::Lane::downlink, flowName(tensor.flow),
            tensor.i, begin, direction.freeAt);
-      at(direction.freeAt, [this, &direction] {
+      clock_.at(direction.freeAt, [this, &direction] {
         --direction.committed;
         sendNext(direction);
       });
       if (tensor.bytesLeft > 0) continue;
-      at(direction.freeAt + costs_.latency,
-         [this, flow = tensor.flow, i = tensor.i] { decode(flow, i); });
+      clock_.at(direction.freeAt + costs_.latency,
+                [this, flow = tensor.flow, i = tensor.i] { decode(flow, i); });
       direction.queued.erase(direction.queued.begin());
     }
   }
@@ -215,13 +189,11 @@ class Simulation {
   const StepCosts& costs_;
   const Policy& policy_;
   const bool withTimeline_;
+  VirtualClock clock_;
   SimulatedStep step_;
   std::array<Device, 2> devices_;
-  std::array<CodecThread, 2> codecs_;
+  std::array<double, 2> codecFreeAt_{};  // client, server: first come, first served
   std::array<Direction, 2> directions_;
-  std::priority_queue<Event> events_;
-  std::uint64_t sequence_ = 0;
-  double now_ = 0;
   std::uint32_t returned_ = 0;
   std::uint32_t backwardsDone_ = 0;
 };
@@ -254,8 +226,7 @@ Policy policyOf(const Order& order, std::uint32_t microBatches) {
           order.inFlight};
 }
 
-// Kinds and flows by rank; within one, micro-batch after micro-batch where `mixed` lets them differ
-// by less than a rank.
+// Every micro-batch of a kind or a flow has its rank.
 Order orderOf(const std::array<int, kScheduledKinds>& kinds,
               const std::array<int, kTensorFlows>& flows, std::uint32_t microBatches,
               std::uint32_t inFlight) {

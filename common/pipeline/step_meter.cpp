@@ -4,7 +4,7 @@ namespace cleave {
 
 std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSeconds& actions,
                                             const LinkTotals& totals, const LinkSpeed& link) {
-  const auto secondsOf = [&](ActionKind kind) { return actions[static_cast<std::size_t>(kind)]; };
+  const auto secondsOf = [&](ActionKind kind) { return actions[indexOf(kind)]; };
   StepCosts costs = last_;
   costs.microBatches = at.microBatches;
   for (std::size_t k = 0; k < kScheduledKinds; ++k) costs.seconds[k] = actions[k] / at.microBatches;

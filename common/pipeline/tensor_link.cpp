@@ -141,7 +141,7 @@ void TensorLink::encode(TensorMessage&& message) {
   buffer.shrink(encoded.bytes);
   if (train && encoded.state) stagedStates_[{message.flow, message.at.i}] = encoded.state;
 
-  std::uint64_t& count = encoded_[static_cast<std::size_t>(message.flow)];
+  std::uint64_t& count = encoded_[indexOf(message.flow)];
   if (options_.errorEvery > 0 && count++ % options_.errorEvery == 0) {
     encoding->snrDb = measureError(context, state, cutBefore, view, buffer.span());
   }
@@ -635,7 +635,7 @@ void TensorLink::account(const TransferRecord& record) {
     } else {
       (up ? totals_.rawUp : totals_.rawDown) += record.rawBytes;
       (up ? totals_.wireUp : totals_.wireDown) += record.wireBytes;
-      LinkTotals::FlowTotals& flow = totals_.flows[static_cast<std::size_t>(record.key.flow)];
+      LinkTotals::FlowTotals& flow = totals_.flows[indexOf(record.key.flow)];
       ++flow.tensors;
       flow.wireBytes += record.wireBytes;
       flow.encodeSeconds += record.encodeSeconds.value_or(0);

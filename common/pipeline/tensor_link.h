@@ -92,7 +92,7 @@ struct TensorLinkOptions {
   Helper* helper = nullptr;        // for codecs; must outlive the link
   std::uint32_t errorEvery = 100;  // one tensor in so many has its SNR measured; 0: none
 
-  const Codec& codec(Flow flow) const { return *codecs[static_cast<std::size_t>(flow)]; }
+  const Codec& codec(Flow flow) const { return *codecs[indexOf(flow)]; }
   // The most that a tensor of the flow has encoded, also where it goes raw.
   std::size_t maxEncodedBytes(Flow flow, const TensorSpec& tensor) const;
 };
@@ -163,7 +163,7 @@ class TensorLink : public EngineLink,
 
   // Null where the flow's tensors are in host memory.
   const DeviceCodec* deviceCodecOf(Flow flow) const {
-    return options_.deviceCodecs[static_cast<std::size_t>(flow)].get();
+    return options_.deviceCodecs[indexOf(flow)].get();
   }
   // device thread or codec strand
   void sendTensor(TensorMessage&& message);

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 
-from head import busy_seconds
+from machine import Others, machine, machine_text
 
 WAIT = {"F2": 2, "B2": 4}  # ms a micro-batch
 COMPUTE = ["HeadForward", "TailStep", "HeadBackward", "Update"]
@@ -57,17 +57,6 @@ class ShapedLink:
 
 def run(arguments):
     subprocess.run(arguments, check=True)
-
-
-def machine():
-    with open("/proc/cpuinfo") as file:
-        fields = dict(line.split(":", 1) for line in file.read().split("\n\n")[0].splitlines() if ":" in line)
-    values = {key.strip(): value.strip() for key, value in fields.items()}
-    with open("/proc/sys/net/ipv4/tcp_congestion_control") as file:
-        congestion = file.read().strip()
-    return {"processor": values.get("model name", os.uname().machine), "family": values.get("cpu family"),
-            "model": values.get("model"), "cores": len(os.sched_getaffinity(0)), "kernel": os.uname().release,
-            "congestion": congestion}
 
 
 @contextlib.contextmanager
@@ -161,7 +150,7 @@ def main():
     parser.add_argument("--json", help="where the figures go")
     options = parser.parse_args()
 
-    started, (own, everyone) = time.monotonic(), busy_seconds()
+    others = Others()
     results = []
     with contextlib.ExitStack() as stack:
         links = []
@@ -177,14 +166,12 @@ def main():
             results.append((link, steps, compare(steps, codec, most)))
     if not results:
         return
-    own_after, everyone_after = busy_seconds()
-    others = (everyone_after - everyone - (own_after - own)) / (time.monotonic() - started) / cores
+    others = others.share()
 
-    here = machine()
     print(f"MobileNetV2, batch 64, 8 micro-batches, server waits {WAIT['F2']} + {WAIT['B2']} ms each; {options.pairs} pairs of "
           f"turns of {options.steps} steps;\nclient with {options.threads} thread(s) on {cores} cores, which the server shares and "
           f"of which others took {100 * others:.0f} %\n"
-          f"{here['processor']}, family {here['family']}, model {here['model']}; Linux {here['kernel']}; TCP {here['congestion']}")
+          f"{machine_text()}")
     print(f"\n{'link':<20}{'codec':<16}{'step, ms':>9}{'none, ms':>9}{'ratio':>8}{'95 % limits':>18}{'at most':>8}{'reached':>9}")
     for link, _, result in results:
         print_comparison(link, result)
@@ -193,7 +180,7 @@ def main():
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"results": [{"link": link.name, **result, "steps": steps} for link, steps, result in results],
-                       "threads": options.threads, "others": others, "machine": here}, file, indent=2)
+                       "threads": options.threads, "others": others, "machine": machine()}, file, indent=2)
 
 
 if __name__ == "__main__":

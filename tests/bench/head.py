@@ -8,7 +8,8 @@ import json
 import os
 import statistics
 import subprocess
-import time
+
+from machine import Others
 
 SETTINGS = {"ours": [], "stock": ["--stock"]}
 
@@ -20,14 +21,6 @@ def run(program, arguments):
     return statistics.median(json.loads(done.stdout)["milliseconds"])
 
 
-def busy_seconds():
-    """Seconds that all cores together have worked: for this process and its ended children, and for all programs."""
-    with open("/proc/stat") as file:
-        fields = [int(field) for field in file.readline().split()[1:]]
-    everyone = (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # but idle and waiting for disks
-    return sum(os.times()[:4]), everyone
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", default="build/release/bin")
@@ -37,7 +30,7 @@ def main():
     parser.add_argument("--json", help="where the figures go")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
-    started, (own, everyone) = time.monotonic(), busy_seconds()
+    others = Others()
 
     times = {threads: {name: [] for name in SETTINGS} for threads in sorted({1, cores})}
     for _ in range(options.rounds):
@@ -47,8 +40,7 @@ def main():
                                   [*SETTINGS[name], "--threads", str(threads), "--batch", str(options.batch),
                                    "--repetitions", str(options.repetitions)]))
 
-    own_after, everyone_after = busy_seconds()
-    others = (everyone_after - everyone - (own_after - own)) / (time.monotonic() - started) / cores
+    others = others.share()
     print(f"head forward + backward, batch {options.batch}, 224 x 224, {options.rounds} rounds of {options.repetitions}, "
           f"medians, {cores} cores, of which others took {100 * others:.0f} %")
     print(f"{'threads':<9}{'ours, ms':>10}{'stock, ms':>11}{'stock / ours':>14}{'of the rounds':>18}")

@@ -13,13 +13,12 @@ import os
 import statistics
 import subprocess
 import tempfile
-import time
 
-from codec_step import COMPUTE, Loopback, machine, running_server
-from head import busy_seconds
+from codec_step import Loopback, running_server
+from machine import Others, machine, machine_text
 
-# Measured alone, one thread each, on 2 cores of an EPYC: MobileNetV2's head in `bench.sh head`'s setting, its tail and body
-# as PERFORMANCE figures a GPU would give; small_cnn by `cleave-client simulate` on this machine.
+# MobileNetV2: F1 and B1 of the order that `bench.sh codec-step` shows of one thread, the others chosen as a fast server would have
+# them. small_cnn: as `cleave-client simulate` measures configs/fashion_mnist.yaml with one thread a side.
 MODELS = {
     "mobilenet_v2": {"config": "tests/bench/mobilenet_v2.yaml", "micro_batches": 8,
                      "wait": {"F1": 6, "T3": 1, "B1": 10.9, "F2": 2, "B2": 4}},
@@ -165,8 +164,7 @@ def main():
     parser.add_argument("--json", help="where the figures go")
     options = parser.parse_args()
 
-    cores = len(os.sched_getaffinity(0))
-    started, (own, everyone) = time.monotonic(), busy_seconds()
+    others = Others()
     results = {}
     with tempfile.TemporaryDirectory() as folder, running_server(options, Loopback(), folder) as server:
         for name in options.model or MODELS:
@@ -186,14 +184,11 @@ def main():
                 raw = [cell for cell in cells if cell["codec"] == "none"]
                 if name == "mobilenet_v2" and raw:
                     results[name]["conv_insert"] = conv_insert(options, model, server, raw[-1]["times"])
-    own_after, everyone_after = busy_seconds()
-    others = max(0, (everyone_after - everyone - (own_after - own)) / (time.monotonic() - started) / cores)
-    here = machine()
-    print(f"\n{cores} cores of {here['processor']}, family {here['family']}, model {here['model']}, of which other programs "
-          f"took {100 * others:.0f} %; Linux {here['kernel']}; TCP {here['congestion']}")
+    others = others.share()
+    print(f"\n{len(os.sched_getaffinity(0))} cores, of which other programs took {100 * others:.0f} %; {machine_text()}")
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"results": results, "others": others, "machine": here}, file, indent=2)
+            json.dump({"results": results, "others": others, "machine": machine()}, file, indent=2)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@
 // One process holds all sessions, so that what is compared is measured within the same seconds. A
 // session that is not its turn does nothing: its server has no message to work on.
 
-#include <sys/resource.h>
-
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
@@ -29,6 +27,7 @@
 #include "daemon/device.h"
 #include "daemon/program.h"
 #include "daemon/torch_errors.h"
+#include "tests/bench/processor_time.h"
 
 namespace cleave {
 namespace {
@@ -44,16 +43,6 @@ struct Options {
   int warmUp = 1;
   int steps = 3;
 };
-
-// Of this process, in all its threads.
-double processorSeconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 PreparedRun resolveVariant(const Options& options, const std::string& variant) {
   RunOptions run;
@@ -124,7 +113,7 @@ class Variant {
     const Engine& engine = session_.engine();
     for (const ActionKind kind : {ActionKind::headForward, ActionKind::tailStep,
                                   ActionKind::headBackward, ActionKind::update}) {
-      row[std::string(actionName(kind))] = engine.seconds()[static_cast<std::size_t>(kind)];
+      row[std::string(actionName(kind))] = engine.seconds()[indexOf(kind)];
     }
     row["BodyForward"] = engine.bodyDone()->forwardSeconds;
     row["BodyBackward"] = engine.bodyDone()->backwardSeconds;
@@ -135,9 +124,8 @@ class Variant {
     row["bytes_up"] = after.up() - before.up();
     row["bytes_down"] = after.down() - before.down();
     ActionSeconds actions = engine.seconds();
-    actions[static_cast<std::size_t>(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
-    actions[static_cast<std::size_t>(ActionKind::bodyBackward)] =
-        engine.bodyDone()->backwardSeconds;
+    actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
+    actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
     if (const auto costs = meter_.measure(*engine.batch(), actions, after, session_.linkSpeed());
         costs && costs->hasRates()) {
       row["rate_up"] = costs->rateUp;

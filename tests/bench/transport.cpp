@@ -1,8 +1,6 @@
 // bench_transport: moves tensors over loopback by a Connection, a raw socket and Gloo, and measures
 // how soon an urgent tensor arrives over a slow link. Prints a line of JSON for each measurement.
 
-#include <sys/resource.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -15,6 +13,7 @@
 
 #include "common/core/error.h"
 #include "common/core/random.h"
+#include "tests/bench/processor_time.h"
 #include "tests/bench/transports.h"
 
 namespace cleave {
@@ -24,16 +23,6 @@ using boost::asio::ip::tcp;
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMegabyte = 1000 * 1000;
-
-// Of this process, in all its threads, the kernel's work for them included.
-double processorSeconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 std::vector<std::byte> noise(std::size_t bytes) {
   std::vector<std::byte> noise(bytes);

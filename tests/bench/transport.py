@@ -11,10 +11,9 @@ import math
 import os
 import statistics
 import subprocess
-import time
 
-from codec_step import machine, median_limits
-from head import busy_seconds
+from codec_step import median_limits
+from machine import Others, machine, machine_text
 
 # What is compared with what, and the least ratio that is aimed at.
 COMPARISONS = [("connection", "raw", 0.95), ("connection-checksum", "raw", 0.85), ("connection", "gloo", 1.15)]
@@ -123,17 +122,14 @@ def main():
     parser.add_argument("--json", help="where the figures go")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
-    started, (own, everyone) = time.monotonic(), busy_seconds()
+    others = Others()
 
     cells = measure_throughput(options) if options.only != "urgent" else {}
     urgent = measure_urgent(options) if options.only != "throughput" else []
-    own_after, everyone_after = busy_seconds()
-    others = (everyone_after - everyone - (own_after - own)) / (time.monotonic() - started) / cores
+    others = others.share()
 
-    here = machine()
     print(f"{options.rounds} rounds, {options.total} MB a measurement and way; {cores} cores, of which others took "
-          f"{100 * others:.0f} %\n{here['processor']}, family {here['family']}, model {here['model']}; Linux {here['kernel']}; "
-          f"TCP {here['congestion']}")
+          f"{100 * others:.0f} %\n{machine_text()}")
     if cells:
         print_throughput(cells)
     if urgent:
@@ -144,7 +140,7 @@ def main():
                                        "transports": {name: {"bytes_per_second": rates, "processor_seconds_per_byte": costs}
                                                       for name, (rates, costs) in cell.items()}}
                                       for (megabytes, both_ways), cell in cells.items()],
-                       "urgent": {"limit": URGENT_LIMIT, "repetitions": urgent}, "others": others, "machine": here},
+                       "urgent": {"limit": URGENT_LIMIT, "repetitions": urgent}, "others": others, "machine": machine()},
                       file, indent=2)
 
 
