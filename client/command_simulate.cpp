@@ -193,6 +193,7 @@ Json toJson(const Case& one) {
 struct LinkOfOptions {
   double rateUp = 0, rateDown = 0;  // bytes a second
   Nanoseconds latency{0};
+  double queueBytes = 0;
   double latencySeconds() const { return std::chrono::duration<double>(latency).count(); }
 };
 
@@ -204,7 +205,8 @@ LinkOfOptions linkOf(const SimulateOptions& options) {
     return value > 0 ? value : 1e12;
   };
   return {rate("--up-rate", options.upRate), rate("--down-rate", options.downRate),
-          parseTime({"--latency", options.latency})};
+          parseTime({"--latency", options.latency}),
+          static_cast<double>(parseSize({"--queue", options.queue}))};
 }
 
 }  // namespace
@@ -241,6 +243,7 @@ int simulateCommand(const SimulateOptions& options) {
     one.costs.rateUp = link.rateUp;
     one.costs.rateDown = link.rateDown;
     one.costs.latency = link.latencySeconds();
+    one.costs.queueBytes = link.queueBytes;
     const bool isMeasured =
         std::any_of(measurements.begin(), measurements.end(),
                     [&](const StepTimes& m) { return m.costs.microBatches == number; });
@@ -256,6 +259,7 @@ int simulateCommand(const SimulateOptions& options) {
     Json json = {{"rate_up", link.rateUp},
                  {"rate_down", link.rateDown},
                  {"latency_seconds", link.latencySeconds()},
+                 {"queue_bytes", link.queueBytes},
                  {"cases", Json::array()},
                  {"best",
                   {{"micro_batches", best->microBatches},
@@ -293,6 +297,12 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
   simulate->add_option("--latency", options.latency, "One way: 10ms, 100us")
       ->type_name("TIME")
       ->required();
+  simulate
+      ->add_option("--queue", options.queue,
+                   "What the link takes on, each direction, before it sends it: 128KiB; urgent "
+                   "tensors wait behind that")
+      ->type_name("SIZE")
+      ->default_str("0B");
   simulate
       ->add_option("--micro-batches", options.microBatches,
                    "Predicts for this number; may be given again (the configuration's)")

@@ -35,6 +35,7 @@ struct SimulateOptions {
   RunOptions run;
   std::string rate, upRate, downRate;  // with units
   std::string latency;
+  std::string queue = "0B";
   std::vector<std::uint32_t> microBatches;
   std::uint32_t steps = 4;
   std::string times, writeTimes;  // files; empty: none

@@ -384,9 +384,9 @@ TEST_CASE("a link without a rate delivers at its latency, within its window") {
   CHECK(windowBytes(0, 1h) == std::size_t{64} << 20);
 }
 
-TEST_CASE("a segment is 5 ms of the rate, in 64 KiB to 1 MiB") {
+TEST_CASE("a segment is 2 ms of the rate, in 64 KiB to 1 MiB") {
   CHECK(segmentBytes(10 * kMbit) == 65536);
-  CHECK(segmentBytes(1000 * kMbit) == 625'000);
+  CHECK(segmentBytes(1000 * kMbit) == 250'000);
   CHECK(segmentBytes(10'000 * kMbit) == 1 << 20);
   CHECK(segmentBytes(0) == 1 << 20);
 }

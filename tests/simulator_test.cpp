@@ -84,13 +84,15 @@ TEST_CASE("a busy client works without a pause between its actions, a fast link 
 }
 
 TEST_CASE("an urgent tensor overtakes after the segments that are chosen already") {
-  // gradient/1 waits for at most the segment on the wire and the one ahead.
+  // gradient/1 waits for at most a segment and a half, and what the link's own queue holds.
   StepCosts costs;
   costs.microBatches = 2;
   costs.seconds = {1e-3, 1e-3, 1e-3, 1e-3, 1e-3};
   costs.bytes = {10e6, 1e3, 1e5, 1e3};
   costs.rateUp = costs.rateDown = 12.5e6;  // 100 Mbit/s: 64 KiB segments, 5.2 ms each
   costs.latency = 0.1e-3;
+  const double segment = 65536;
+  costs.queueBytes = GENERATE_COPY(0.0, 3 * segment);
   const SimulatedStep step =
       simulateStep(costs, policyOf(findSchedule("priority"), 2), /*withTimeline=*/true);
   double queued = 0;
@@ -100,9 +102,9 @@ TEST_CASE("an urgent tensor overtakes after the segments that are chosen already
     if (span.what == "gradient/1 0") across = span.end;
   }
   REQUIRE(queued > 0.8);
-  const double segment = 65536 / 12.5e6;
-  CHECK(across - queued <= 1e5 / 12.5e6 + 2 * segment + 1e-9);
-  CHECK(across - queued > 1e5 / 12.5e6);
+  const double waited = (across - queued) * costs.rateUp - 1e5;  // bytes
+  CHECK(waited <= costs.queueBytes + 1.5 * segment + 1);
+  CHECK(waited > costs.queueBytes);
 }
 
 TEST_CASE("the timeline has every action once, and no lane does two things at once") {

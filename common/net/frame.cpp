@@ -224,7 +224,7 @@ void checkFrame(const FrameHeader& header, ConnectionState state) {
 }
 
 std::size_t segmentBytesFor(double rate) {
-  constexpr double kSegmentSeconds = 5e-3;
+  constexpr double kSegmentSeconds = 2e-3;
   return static_cast<std::size_t>(
       std::clamp<double>(std::round(rate * kSegmentSeconds), kMinSegmentBytes, kMaxSegmentBytes));
 }

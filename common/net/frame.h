@@ -43,7 +43,7 @@ inline constexpr std::size_t kMaxMetadataBytes = 64 << 10;
 inline constexpr std::size_t kMaxTensorMetadataBytes = 4 << 10;  // of Tensor and Segment
 inline constexpr std::size_t kMaxSegmentBytes = 1 << 20;
 inline constexpr std::size_t kMinSegmentBytes = 64 << 10;
-// What a segment has on a link of so many bytes a second: 5 ms of it, within these bounds.
+// What a segment has on a link of so many bytes a second: 2 ms of it, within these bounds.
 std::size_t segmentBytesFor(double rate);
 
 // flags, bit 0: `checksum` holds; never set under TLS.

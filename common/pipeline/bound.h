@@ -20,7 +20,10 @@ struct StepCosts {
   std::array<double, kTensorFlows> encodeSeconds{}, decodeSeconds{};
   double rateUp = 0, rateDown = 0;  // bytes a second; a bound needs both
   double latency = 0;               // seconds, one way
-  double updateSeconds = 0;         // the client's, once a step
+  // That the link takes on, each direction, before it sends them: more urgent ones wait for those.
+  // The bound knows nothing of it.
+  double queueBytes = 0;
+  double updateSeconds = 0;  // the client's, once a step
 
   // Of the same step in another number of micro-batches: all but the update in proportion.
   StepCosts inMicroBatches(std::uint32_t number) const;

@@ -25,9 +25,10 @@ struct QueuedTensor {
 struct Direction {
   double rate = 0;
   double segment = 0;                // bytes
+  double ahead = 0;                  // seconds of sending that may be chosen when more is
   std::vector<QueuedTensor> queued;  // by priority, then by arrival
-  int committed = 0;  // segments chosen and not yet across: on the wire, and one ahead
-  double freeAt = 0;  // when the last one chosen is across
+  bool choosing = false;             // sendNext() is to come, by the clock
+  double freeAt = 0;                 // when all that is chosen is across
 };
 
 struct Device {
@@ -51,6 +52,8 @@ class Simulation {
       Direction& direction = directionOf(up);
       direction.rate = up ? costs.rateUp : costs.rateDown;
       direction.segment = static_cast<double>(segmentBytesFor(direction.rate));
+      // A connection chooses when less than half a segment is unsent (FrameStream::readyToWrite).
+      direction.ahead = (direction.segment / 2 + costs.queueBytes) / direction.rate;
     }
   }
 
@@ -165,25 +168,32 @@ class Simulation {
   }
 
   void sendNext(Direction& direction) {
-    constexpr int kCommitted = 2;  // one on the wire, one ahead
-    while (direction.committed < kCommitted && !direction.queued.empty()) {
-      QueuedTensor& tensor = direction.queued.front();
-      const double bytes = std::min(tensor.bytesLeft, direction.segment);
-      tensor.bytesLeft -= bytes;
-      const double begin = std::max(clock_.now(), direction.freeAt);
-      direction.freeAt = begin + bytes / direction.rate;
-      ++direction.committed;
-      note(isUp(tensor.flow) ? Span::Lane::uplink : Span::Lane::downlink, flowName(tensor.flow),
-           tensor.i, begin, direction.freeAt);
-      clock_.at(direction.freeAt, [this, &direction] {
-        --direction.committed;
-        sendNext(direction);
-      });
-      if (tensor.bytesLeft > 0) continue;
-      clock_.at(direction.freeAt + costs_.latency,
-                [this, flow = tensor.flow, i = tensor.i] { decode(flow, i); });
-      direction.queued.erase(direction.queued.begin());
+    while (!direction.queued.empty() && !direction.choosing) {
+      const double mayAt = direction.freeAt - direction.ahead;
+      if (mayAt > clock_.now()) {
+        direction.choosing = true;
+        clock_.at(mayAt, [this, &direction] {
+          direction.choosing = false;
+          sendNext(direction);
+        });
+        return;
+      }
+      sendSegment(direction);
     }
+  }
+
+  void sendSegment(Direction& direction) {
+    QueuedTensor& tensor = direction.queued.front();
+    const double bytes = std::min(tensor.bytesLeft, direction.segment);
+    tensor.bytesLeft -= bytes;
+    const double begin = std::max(clock_.now(), direction.freeAt);
+    direction.freeAt = begin + bytes / direction.rate;
+    note(isUp(tensor.flow) ? Span::Lane::uplink : Span::Lane::downlink, flowName(tensor.flow),
+         tensor.i, begin, direction.freeAt);
+    if (tensor.bytesLeft > 0) return;
+    clock_.at(direction.freeAt + costs_.latency,
+              [this, flow = tensor.flow, i = tensor.i] { decode(flow, i); });
+    direction.queued.erase(direction.queued.begin());
   }
 
   const StepCosts& costs_;

@@ -37,9 +37,10 @@ struct SimulatedStep {
 
 // One step from an idle pipeline to the client's update. Each side has one device and one codec
 // thread (first come, first served; flows whose encoding and decoding take no time pass it by);
-// each direction carries one segment of clamp(rate * 5 ms, 64 KiB, 1 MiB) at a time, and the next
-// one is chosen when it begins, as the kernel's queue wants one ahead. Control messages take no
-// time. Throws std::logic_error where the policy lets everything stand still.
+// each direction carries segments of clamp(rate * 2 ms, 64 KiB, 1 MiB), and the next one is chosen
+// when half a segment and the link's own queue are still to be sent, as the connection does.
+// Control messages take no time. Throws std::logic_error where the policy lets everything stand
+// still.
 SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool withTimeline = false);
 
 // The shortest step that a search over orders finds: all priorities of kinds and flows with all

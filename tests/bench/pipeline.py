@@ -70,8 +70,14 @@ def simulate(options, times, rate, latency):
         json.dump({"measured": [times]}, file)
         file.flush()
         done = subprocess.run([f"{options.programs}/cleave-client", "simulate", "--times", file.name, "--rate", f"{rate:.6g}Mbit/s",
-                               "--latency", f"{latency:g}ms", "--json"], check=True, stdout=subprocess.PIPE, text=True)
+                               "--latency", f"{latency:g}ms", "--queue", f"{held_bytes(options, rate):.0f}B", "--json"], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)["cases"][0]
+
+
+def held_bytes(options, rate):
+    """What cleave-link holds of a connection before it sends: its socket's and its own queue."""
+    own = min(max(125e3 * rate * 2e-3, 64 << 10), 1 << 20)
+    return 2 * own
 
 
 def rounds_for(seconds_a_step, options):
@@ -157,7 +163,7 @@ def main():
     parser.add_argument("--rate", type=float, action="append", help="Mbit/s; only these")
     parser.add_argument("--latency", type=float, action="append", help="ms one way; only these")
     parser.add_argument("--codec", action="append", help="only these")
-    parser.add_argument("--queue", help="of the link, such as 128KiB; its own choice is 5 ms of the rate")
+    parser.add_argument("--queue", help="of the link, such as 128KiB; its own choice is 2 ms of the rate")
     parser.add_argument("--rounds", type=int, default=9, help="turns of a step each, after one that is not counted; at most")
     parser.add_argument("--seconds", type=float, default=20, help="about so long for each link and codec, but 2 rounds at least")
     parser.add_argument("--short", action="store_true", help="the table alone, without one micro-batch and the 5.9 times slower link")

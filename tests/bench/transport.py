@@ -22,7 +22,7 @@ URGENT_BYTES, SEGMENTS_BEFORE = 100_000, 4  # on the wire, unsent in the kernel,
 
 
 def segment_bytes(rate):
-    return min(max(rate * 5e-3, 64 << 10), 1 << 20)
+    return min(max(rate * 2e-3, 64 << 10), 1 << 20)
 
 
 URGENT_LIMIT = (URGENT_BYTES + SEGMENTS_BEFORE * segment_bytes(RATE)) / RATE + LATENCY

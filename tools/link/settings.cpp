@@ -26,7 +26,7 @@ constexpr std::array<Shape, 6> kShapes = {{
     {"latency", "TIME", "such as 20ms (us, ms, s)"},
     {"jitter", "TIME", "up to so much more latency, at random; the order is kept"},
     {"loss", "SHARE", "of packets, such as 0.1%; each costs a retransmission's time"},
-    {"queue", "SIZE", "of a connection, such as 256KiB; 5 ms of the rate where left out"},
+    {"queue", "SIZE", "of a connection, such as 256KiB; 2 ms of the rate where left out"},
     {"burst", "SIZE", "what may pass at once after a rest; 0 where left out"},
 }};
 

@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr double kSegmentSeconds = 5e-3;
+constexpr double kSegmentSeconds = 2e-3;
 constexpr double kLeastSegment = 64 << 10;
 constexpr double kMostSegment = 1 << 20;
 constexpr double kChunkSeconds = 250e-6;

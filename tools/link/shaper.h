@@ -36,10 +36,10 @@ struct Profile {
   std::size_t queue = 0;  // bytes of one connection that may wait for the line; 0: segmentBytes()
 };
 
-// 5 ms of the rate, at least 64 KiB, at most 1 MiB: what the daemons send as one segment.
+// 2 ms of the rate, at least 64 KiB, at most 1 MiB: what the daemons send as one segment.
 std::size_t segmentBytes(double rate);
 // Most bytes of a connection between departure and take(): a round trip of the rate, as much as a
-// sender must have under way to fill the link, and a segment, so that a receiver may be 5 ms late.
+// sender must have under way to fill the link, and a segment, so that a receiver may be 2 ms late.
 std::size_t windowBytes(double rate, Time roundTrip);
 
 // Not thread-safe. Times must not go back. A connection is known by its number, from open() to
