@@ -1,27 +1,40 @@
 #!/usr/bin/env bash
-# Fuzzes the codecs with libFuzzer under ASan and UBSan: replays the kept inputs, then searches for new ones.
+# Fuzzes what reads foreign bytes with libFuzzer under ASan and UBSan: replays the kept inputs, then searches for new ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+targets=(decode frame session safetensors config csv)
 
 usage() {
   cat <<'TXT'
-usage: scripts/fuzz.sh [--seconds N] [--replay] [--help]
+usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--replay] [--help]
 
-  --seconds N   how long to search in all (60)
-  --replay      only builds, and replays the seeds and tests/fuzz/corpus
-  --help        this text
+  --target NAME  only this; may be given again (all)
+                   decode       payloads of every codec
+                   frame        headers and metadata of every kind of frame
+                   session      what a peer sends after the handshake, and when
+                   safetensors  files of weights
+                   config       configuration files and overrides
+                   csv          texts that become cells
+  --seconds N    how long to search with each target (60)
+  --replay       only builds, and replays the seeds and tests/fuzz/corpus
+  --help         this text
 
 Prints executions and findings. A finding ends it with exit status 1, and its input lies in build/fuzz/findings; what the search
 has found worth keeping lies in build/fuzz/found, and the next search begins with it.
 
-Example: ./scripts/fuzz.sh --seconds 3600
+Example: ./scripts/fuzz.sh --target frame --seconds 3600
 TXT
 }
 
+chosen=()
 seconds=60
 replay=0
 while [ $# -gt 0 ]; do
   case "$1" in
+    --target)
+      [[ " ${targets[*]} " == *" ${2:-} "* ]] || { echo "fuzz.sh: --target needs one of: ${targets[*]}" >&2; exit 2; }
+      chosen+=("$2")
+      shift ;;
     --seconds)
       [[ "${2:-}" =~ ^[1-9][0-9]*$ ]] || { echo "fuzz.sh: --seconds needs a number above 0" >&2; exit 2; }
       seconds=$2
@@ -32,6 +45,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
+[ ${#chosen[@]} -gt 0 ] || chosen=("${targets[@]}")
 export UBSAN_OPTIONS=print_stacktrace=1
 
 started=$SECONDS
@@ -41,26 +55,33 @@ echo "fuzz: built in $((SECONDS - started)) s"
 
 bin=build/fuzz/bin
 findings=build/fuzz/findings
-found=build/fuzz/found
-mkdir -p "$findings" "$found" build/fuzz/seeds
-log=$findings/replay.log
-if ! "$bin/fuzz_corpus" tests/fuzz/corpus >"$log" 2>&1; then
-  grep -v '^[a-z]* [0-9]* ' "$log" | tail -n 60 >&2
-  echo "fuzz.sh: a finding in the replay: the input is named above the error in $log" >&2
-  exit 1
-fi
-echo "fuzz: replayed $(tail -n 1 "$log")"
-[ "$replay" = 0 ] || exit 0
+mkdir -p "$findings"
+for target in "${chosen[@]}"; do
+  corpus=tests/fuzz/corpus/$target
+  kept=()
+  [ ! -d "$corpus" ] || kept=("$corpus")
+  log=$findings/$target-replay.log
+  if ! "$bin/fuzz_corpus_$target" "${kept[@]}" >"$log" 2>&1; then
+    grep -v '^[a-z]* [0-9]* ' "$log" | tail -n 60 >&2
+    echo "fuzz.sh: a finding in the replay of $target: the input is named above the error in $log" >&2
+    exit 1
+  fi
+  echo "fuzz: $target: replayed $(tail -n 1 "$log")"
+  [ "$replay" = 0 ] || continue
 
-"$bin/fuzz_corpus" --write build/fuzz/seeds >/dev/null
-log=$findings/search.log
-status=0
-"$bin/fuzz_decode" "$found" tests/fuzz/corpus build/fuzz/seeds -max_total_time="$seconds" -max_len=4096 -timeout=20 \
-  -malloc_limit_mb=256 -artifact_prefix="$findings/" -print_final_stats=1 >"$log" 2>&1 || status=$?
-executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-if [ "$status" != 0 ]; then
-  tail -n 60 "$log" >&2
-  echo "fuzz.sh: 1 finding after ${executions:-some} executions: the input lies in $findings, the whole output in $log" >&2
-  exit 1
-fi
-echo "fuzz: $executions executions in $seconds s, no findings"
+  found=build/fuzz/found/$target
+  seeds=build/fuzz/seeds/$target
+  mkdir -p "$found"
+  "$bin/fuzz_corpus_$target" --write "$seeds" >/dev/null
+  log=$findings/$target-search.log
+  status=0
+  "$bin/fuzz_$target" "$found" "${kept[@]}" "$seeds" -max_total_time="$seconds" -max_len=4096 -timeout=20 \
+    -malloc_limit_mb=256 -artifact_prefix="$findings/$target-" -print_final_stats=1 >"$log" 2>&1 || status=$?
+  executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  if [ "$status" != 0 ]; then
+    tail -n 60 "$log" >&2
+    echo "fuzz.sh: 1 finding in $target after ${executions:-some} executions: the input lies in $findings, the whole output in $log" >&2
+    exit 1
+  fi
+  echo "fuzz: $target: $executions executions in $seconds s, no findings"
+done

@@ -67,6 +67,7 @@ Connection::Connection(asio::ip::tcp::socket socket, ConnectionOptions options)
       wakeUp_(socket.get_executor(), 1),
       watchTimer_(socket.get_executor()),
       stream_(std::move(socket), options.checksum) {
+  silenceProtobuf();
   stream_.limitUnsent(segmentBytes());
 }
 

@@ -1,5 +1,7 @@
 #include "common/net/notices.h"
 
+#include <google/protobuf/stubs/logging.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -39,6 +41,8 @@ std::uint64_t nanoseconds() {
 }
 
 }  // namespace
+
+void silenceProtobuf() { google::protobuf::SetLogHandler(nullptr); }
 
 std::string pingMetadata() {
   wire::Ping ping;

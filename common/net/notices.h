@@ -11,6 +11,10 @@
 
 namespace cleave {
 
+// Protobuf would write a line to stderr for every text of a peer that is not UTF-8: it must not be
+// able to fill our log. For the whole process; may be called again.
+void silenceProtobuf();
+
 std::string pingMetadata();
 // Throw ProtocolError "bad-metadata".
 std::string pongMetadata(std::span<const std::byte> ping);

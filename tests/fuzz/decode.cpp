@@ -1,6 +1,6 @@
-// The target of the fuzzing: one input (input.h), which is decoded, or encoded and decoded, by any
-// codec. A decoder may refuse what it was given, and nothing else. Every buffer has exactly its
-// size, so that AddressSanitizer sees each access beyond.
+// The target of the fuzzing: one input (decode_input.h), which is decoded, or encoded and decoded,
+// by any codec. A decoder may refuse what it was given, and nothing else. Every buffer has exactly
+// its size, so that AddressSanitizer sees each access beyond.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 #include "compression/codecs.h"
 #include "tests/codec_specs.h"
-#include "tests/fuzz/input.h"
+#include "tests/fuzz/decode_input.h"
 
 using namespace cleave;
 using namespace cleave::fuzz;

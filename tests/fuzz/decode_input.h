@@ -12,14 +12,12 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "common/codec/tensor.h"
 #include "common/core/key.h"
+#include "tests/fuzz/seeds.h"
 
 namespace cleave::fuzz {
-
-using Bytes = std::vector<std::byte>;
 
 inline constexpr std::uint8_t kEncode = 0x01;     // else the rest is decoded
 inline constexpr std::uint8_t kEval = 0x02;       // else train

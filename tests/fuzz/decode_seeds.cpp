@@ -1,8 +1,10 @@
+// For every codec, payloads of its own making and tensors to encode.
 #include "tests/fuzz/seeds.h"
 
 #include "common/core/random.h"
 #include "compression/convert.h"
 #include "tests/codec_specs.h"
+#include "tests/fuzz/decode_input.h"
 
 namespace cleave::fuzz {
 namespace {

@@ -1,0 +1,63 @@
+// The target of the fuzzing: a text as a cell of a CSV file. A reader by RFC 4180 finds one cell
+// with that text, or with a ' before it where a spreadsheet would take it for a formula.
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include "common/core/record.h"
+#include "tests/fuzz/seeds.h"
+
+using namespace cleave;
+using namespace cleave::fuzz;
+
+namespace {
+
+[[noreturn]] void find(const char* what, const std::string& cell) {
+  std::fprintf(stderr, "fuzz: %s: %s\n", what, cell.c_str());
+  std::abort();
+}
+
+// The only cell of a line; nothing where it is another number of cells, or none by the RFC.
+std::optional<std::string> readOnlyCell(const std::string& line) {
+  if (!line.starts_with('"')) {
+    if (line.find_first_of(",\"\r\n") != std::string::npos) return std::nullopt;
+    return line;
+  }
+  std::string text;
+  for (std::size_t j = 1; j < line.size(); ++j) {
+    if (line[j] != '"') {
+      text += line[j];
+    } else if (j + 1 == line.size()) {
+      return text;
+    } else if (line[++j] == '"') {
+      text += '"';
+    } else {
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  const std::string cell = formatCell(text);
+  const std::optional<std::string> read = readOnlyCell(cell);
+  if (!read) find("not one cell", cell);
+  if (*read != text && *read != "'" + text) find("another text", cell);
+  if (!read->empty() && std::string("=+-@").find(read->front()) != std::string::npos)
+    find("a formula", cell);
+  return 0;
+}
+
+std::vector<Seed> cleave::fuzz::seeds() {
+  std::vector<Seed> all;
+  for (const std::string text : {"plain", "a,b", "say \"x\"", "=1+2", "two\nlines\r\n", "@x", ""}) {
+    Bytes bytes(text.size());
+    for (std::size_t j = 0; j < text.size(); ++j) bytes[j] = static_cast<std::byte>(text[j]);
+    all.push_back({text, bytes});
+  }
+  return all;
+}

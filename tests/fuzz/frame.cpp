@@ -1,0 +1,206 @@
+// The target of the fuzzing: bytes as a connection reads them, after one that says in which state.
+// Headers, caps, checksums and the metadata of every kind may be refused by a ProtocolError and
+// nothing else; what is accepted comes out the same when written and read again.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "common/net/frame.h"
+#include "common/net/notices.h"
+#include "common/pipeline/wire_messages.h"
+#include "tests/fuzz/seeds.h"
+
+using namespace cleave;
+using namespace cleave::fuzz;
+
+namespace {
+
+[[noreturn]] void find(const char* what) {
+  std::fprintf(stderr, "fuzz: %s\n", what);
+  std::abort();
+}
+
+std::span<const std::byte> bytesOf(const std::string& text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+// `read` of metadata, written by `write`, is the same metadata again.
+template <typename Read>
+void checkStable(std::span<const std::byte> metadata, Read read) {
+  const std::string once = toWire(read(metadata));
+  if (toWire(read(bytesOf(once))) != once) find("metadata change when read and written again");
+}
+
+void readTensor(std::span<const std::byte> metadata) {
+  const auto tensor = parseMetadata<wire::Tensor>(FrameKind::tensor, metadata);
+  const Key key = keyFromWire(tensor.key());
+  wire::Key again;
+  toWire(key, again);
+  if (keyFromWire(again) != key) find("a key changes when read and written again");
+  const TensorSpec spec = specFromWire(tensor.spec());
+  if (spec.shape.size() > kMaxRank) find("a shape of too many dimensions");
+  checkedSeconds(tensor.encode_seconds());
+  checkedSeconds(tensor.queue_seconds());
+}
+
+void readMetadata(FrameKind kind, std::span<const std::byte> metadata) {
+  switch (kind) {
+    case FrameKind::hello:
+      parseMetadata<wire::Hello>(kind, metadata);
+      break;
+    case FrameKind::helloOk:
+      parseMetadata<wire::HelloOk>(kind, metadata);
+      break;
+    case FrameKind::refused:
+    case FrameKind::failure: {
+      const RunError error = errorFromFailure(metadata);
+      const auto isControl = [](char c) { return c >= 0 && c < ' '; };
+      if (std::any_of(error.what(), error.what() + std::strlen(error.what()), isControl))
+        find("a peer's text has control characters");
+      break;
+    }
+    case FrameKind::bye:
+      reasonFromBye(metadata);
+      break;
+    case FrameKind::ping:
+      roundTripOfPong(bytesOf(pongMetadata(metadata)));
+      break;
+    case FrameKind::pong:
+      if (!(roundTripOfPong(metadata) >= 0)) find("a round trip below 0");
+      break;
+    case FrameKind::tensor:
+      readTensor(metadata);
+      break;
+    case FrameKind::segment:
+      parseMetadata<wire::Segment>(kind, metadata);
+      break;
+    case FrameKind::received:
+      checkStable(metadata, receivedFromWire);
+      break;
+    case FrameKind::bodyDone:
+      checkStable(metadata, bodyDoneFromWire);
+      break;
+    case FrameKind::step:
+      checkStable(metadata, decisionFromWire);
+      break;
+    case FrameKind::stepOk:
+      checkStable(metadata, stepOkFromWire);
+      break;
+    case FrameKind::fetch:
+      checkStable(metadata, fetchFromWire);
+      break;
+  }
+}
+
+// Takes a frame off the front of `bytes`; false where there is not all of one.
+bool readFrame(std::span<const std::byte>& bytes, ConnectionState state) {
+  checkMagic(bytes.first(std::min(bytes.size(), kHeaderBytes)));
+  if (bytes.size() < kHeaderBytes) return false;
+  const FrameHeader header = decodeHeader(bytes.first<kHeaderBytes>());
+  const HeaderBytes again = encodeHeader(header);
+  if (!std::ranges::equal(again, bytes.first(kHeaderBytes)))
+    find("a header changes when written again");
+  checkFrame(header, state);
+  if (header.metadataBytes > kMaxMetadataBytes || header.payloadBytes > kMaxSegmentBytes)
+    find("a frame above its caps is accepted");
+  const std::size_t size = kHeaderBytes + header.metadataBytes + header.payloadBytes;
+  if (bytes.size() < size) return false;
+  const auto metadata = bytes.subspan(kHeaderBytes, header.metadataBytes);
+  const auto payload = bytes.subspan(kHeaderBytes + header.metadataBytes, header.payloadBytes);
+  if ((header.flags & kFlagChecksum) != 0)
+    frameChecksum(std::span(again).first<24>(), metadata, payload);
+  readMetadata(header.kind, metadata);
+  bytes = bytes.subspan(size);
+  return true;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  silenceProtobuf();
+  constexpr std::array kStates = {ConnectionState::awaitingHello, ConnectionState::awaitingHelloOk,
+                                  ConnectionState::open};
+  const ConnectionState state = kStates[data[0] % kStates.size()];
+  std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data) + 1, size - 1);
+  try {
+    while (!bytes.empty() && readFrame(bytes, state)) {
+    }
+  } catch (const ProtocolError&) {
+  }
+  return 0;
+}
+
+namespace {
+
+Bytes frame(unsigned state, FrameKind kind, const std::string& metadata,
+            std::size_t payloadBytes = 0) {
+  FrameHeader header;
+  header.kind = kind;
+  header.metadataBytes = static_cast<std::uint32_t>(metadata.size());
+  header.payloadBytes = static_cast<std::uint32_t>(payloadBytes);
+  header.stream = isTensorData(kind) ? 1 : 0;
+  const HeaderBytes start = encodeHeader(header);
+  Bytes bytes = {static_cast<std::byte>(state)};
+  bytes.insert(bytes.end(), start.begin(), start.end());
+  std::ranges::copy(bytesOf(metadata), std::back_inserter(bytes));
+  bytes.resize(bytes.size() + payloadBytes);
+  return bytes;
+}
+
+std::string helloMetadata() {
+  wire::Hello hello;
+  hello.set_least_version(1);
+  hello.set_greatest_version(1);
+  hello.add_features("probe");
+  hello.set_run_id("run-1");
+  hello.set_generation(1);
+  wire::RunSpec& spec = *hello.mutable_run_spec();
+  spec.set_model("mlp");
+  (*spec.mutable_model_parameters())["width"] = "16";
+  spec.add_sample_shape(28);
+  (*spec.mutable_codecs())["activation/0"] = "block:bits=8";
+  spec.mutable_optimizer()->set_name("sgd");
+  (*spec.mutable_optimizer()->mutable_parameters())["momentum"] = 0.9;
+  spec.mutable_wait()->set_f2(1);
+  return hello.SerializeAsString();
+}
+
+std::string tensorMetadata() {
+  wire::Tensor tensor;
+  toWire(Key{Phase::train, 3, 1, Flow::activation0}, *tensor.mutable_key());
+  toWire(TensorSpec{DType::f32, {4, 8}, MemoryOrder::contiguous}, *tensor.mutable_spec());
+  tensor.set_codec("none");
+  tensor.set_encoded_bytes(128);
+  tensor.set_micro_batches(4);
+  tensor.set_samples(16);
+  return tensor.SerializeAsString();
+}
+
+}  // namespace
+
+std::vector<Seed> cleave::fuzz::seeds() {
+  const RunError error("bad-run", "it went\nwrong", "mend it");
+  const Key key{Phase::train, 3, 1, Flow::gradient0};
+  wire::HelloOk ok;
+  ok.set_version(1);
+  ok.set_software("cleave");
+  wire::Segment segment;
+  segment.set_offset(64);
+  segment.set_sha256(std::string(32, 'x'));
+  return {{"Hello", frame(0, FrameKind::hello, helloMetadata())},
+          {"HelloOk", frame(1, FrameKind::helloOk, ok.SerializeAsString())},
+          {"Refused", frame(1, FrameKind::refused, failureMetadata(error))},
+          {"Failure", frame(2, FrameKind::failure, failureMetadata(error))},
+          {"Bye", frame(2, FrameKind::bye, byeMetadata("done"))},
+          {"Ping", frame(2, FrameKind::ping, pingMetadata())},
+          {"Pong", frame(2, FrameKind::pong, pongMetadata(bytesOf(pingMetadata())))},
+          {"Tensor", frame(2, FrameKind::tensor, tensorMetadata(), 128)},
+          {"Segment", frame(2, FrameKind::segment, segment.SerializeAsString(), 64)},
+          {"Received", frame(2, FrameKind::received, toWire(ReceivedReport{key, 0.1, 0.2}))},
+          {"BodyDone", frame(2, FrameKind::bodyDone, toWire(BodyDone{3, {2, true}}))},
+          {"Step", frame(2, FrameKind::step, toWire(StepDecision{3, true, {0.1}, 1, 1}))},
+          {"StepOk", frame(2, FrameKind::stepOk, toWire(StepOk{3}))},
+          {"Fetch", frame(2, FrameKind::fetch, toWire(Fetch{Flow::weightsBody}))}};
+}

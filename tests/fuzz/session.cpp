@@ -1,0 +1,251 @@
+// The target of the fuzzing: what a peer may send after the handshake (session_input.h), and when,
+// to a tensor link and an engine as either daemon has them, in one thread. An Error may end the
+// session; whatever else is thrown is a finding.
+#include <boost/asio/io_context.hpp>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "common/pipeline/engine.h"
+#include "common/pipeline/tensor_link.h"
+#include "common/pipeline/wire_messages.h"
+#include "compression/registry.h"
+#include "tests/fuzz/session_input.h"
+
+using namespace cleave;
+using namespace cleave::fuzz;
+
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr std::uint32_t kMicroBatches = 4;
+constexpr std::uint32_t kBatch = 10;
+constexpr std::int64_t kWidth = 16;
+constexpr std::size_t kBlobBytes = 100;
+
+TensorSpec specOf(Flow, std::uint32_t samples) {
+  return {DType::f32, {static_cast<std::int64_t>(samples), kWidth}, MemoryOrder::contiguous};
+}
+
+std::uint32_t small(std::uint64_t number) {
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(number, std::numeric_limits<std::uint32_t>::max()));
+}
+
+class Session {
+ public:
+  explicit Session(std::uint8_t flags)
+      : role_((flags & kClient) != 0 ? Role::client : Role::server),
+        codec_((flags & kCoded) != 0 ? "block:bits=8" : "none"),
+        connection_(std::make_shared<Connection>(asio::ip::tcp::socket(io_), ConnectionOptions{})),
+        link_(std::make_shared<TensorLink>(
+            linkOptions((flags & kInitialWeights) != 0), connection_,
+            std::make_shared<BufferPool>(), io_.get_executor(), io_.get_executor(),
+            [this](Message message) { arrived_.push_back(std::move(message)); },
+            [](const TransferRecord&) {})),
+        engine_(engineOptions((flags & kInitialWeights) != 0), *link_) {
+    if (role_ == Role::client && (flags & kInitialWeights) != 0) {
+      engine_.sendWeights(std::make_shared<const Bytes>(kBlobBytes));
+    }
+  }
+
+  void run(Reader& input) {
+    while (!input.atEnd()) {
+      perform(static_cast<Command>(input.byte() % kCommands), input);
+      settle();
+    }
+  }
+
+ private:
+  TensorLinkOptions linkOptions(bool initialWeights) const {
+    TensorLinkOptions options;
+    options.role = role_;
+    options.microBatches = kMicroBatches;
+    options.inFlight = 2;
+    options.maxBatch = kBatch;
+    for (auto& each : options.codecs) each = makeCodec(codec_);
+    options.spec = specOf;
+    options.priority = findSchedule("priority").linkPriority;
+    options.maxBlobBytes = 1000;
+    options.initialWeights = initialWeights;
+    options.errorEvery = 2;
+    return options;
+  }
+
+  EngineOptions engineOptions(bool initialWeights) const {
+    return {role_, &findSchedule("priority"), kMicroBatches, 2, false, initialWeights};
+  }
+
+  void perform(Command command, Reader& input) {
+    switch (command) {
+      case Command::tensor:
+        return sendTensor(input);
+      case Command::segment: {
+        const std::uint64_t stream = input.number();
+        wire::Segment segment;
+        segment.set_offset(input.number());
+        return frame(FrameKind::segment, stream, segment.SerializeAsString(), input.twoBytes());
+      }
+      case Command::received:
+        return frame(FrameKind::received, 0, toWire(ReceivedReport{key(input), 0.1, 0}), 0);
+      case Command::step:
+        return frame(FrameKind::step, 0,
+                     toWire(StepDecision{input.number(), (input.byte() & 1) != 0, {0.1}, 1, 1}), 0);
+      case Command::bodyDone:
+        return frame(FrameKind::bodyDone, 0, toWire(BodyDone{input.number(), {1, true}}), 0);
+      case Command::stepOk:
+        return frame(FrameKind::stepOk, 0, toWire(StepOk{input.number()}), 0);
+      case Command::fetch:
+        return frame(FrameKind::fetch, 0,
+                     toWire(Fetch{(input.byte() & 1) != 0 ? Flow::gradsBody : Flow::weightsBody}),
+                     0);
+      case Command::raw: {
+        const auto kind = static_cast<FrameKind>(1 + input.byte() % 14);
+        const std::size_t bytes = input.twoBytes();
+        const auto metadata = input.rest(bytes);
+        return frame(kind, isTensorData(kind) ? 1 : 0,
+                     {reinterpret_cast<const char*>(metadata.data()), metadata.size()}, 0);
+      }
+      case Command::work:
+        for (unsigned left = input.byte() % 32; left > 0 && work(); --left) settle();
+        return;
+      case Command::begin:
+        return begin(input);
+    }
+  }
+
+  static Key key(Reader& input) {
+    const std::uint8_t choice = input.byte();
+    return {(choice & 0x10) != 0 ? Phase::eval : Phase::train, input.number(),
+            small(input.number()), static_cast<Flow>((choice & 0x0f) % kFlows)};
+  }
+
+  void sendTensor(Reader& input) {
+    const std::uint64_t stream = input.number();
+    const Key named = key(input);
+    const std::uint32_t microBatches = small(input.number());
+    const std::uint32_t samples = small(input.number());
+    const std::uint8_t choice = input.byte();
+    const std::size_t payload = input.twoBytes();
+    wire::Tensor tensor;
+    toWire(named, *tensor.mutable_key());
+    // Shape and sizes are right unless `choice` says otherwise, or there is no right one.
+    const bool isSensible =
+        microBatches > 0 && microBatches <= samples && samples <= kBatch && named.i < microBatches;
+    TensorSpec spec =
+        specOf(named.flow, isSensible ? microBatchSize(samples, microBatches, named.i) : samples);
+    if ((choice & 0x01) != 0) spec.shape.push_back(static_cast<std::int64_t>(input.number()));
+    const bool isBlob = indexOf(named.flow) >= kTensorFlows;
+    if (!isBlob) toWire(spec, *tensor.mutable_spec());
+    tensor.set_codec((choice & 0x02) != 0 ? "other" : isBlob ? "none" : codec_);
+    tensor.set_encoded_bytes((choice & 0x04) != 0 ? input.number() : payload);
+    tensor.set_micro_batches(microBatches);
+    tensor.set_samples(samples);
+    tensor.set_weight_version(named.step == 0 ? 0 : named.step - 1 + (choice >> 6));
+    frame(FrameKind::tensor, stream, tensor.SerializeAsString(), payload);
+  }
+
+  // What a connection does with a frame that is within its caps.
+  void frame(FrameKind kind, std::uint64_t stream, const std::string& metadata,
+             std::size_t payloadBytes) {
+    FrameHeader header;
+    header.kind = kind;
+    header.stream = stream;
+    header.metadataBytes = static_cast<std::uint32_t>(metadata.size());
+    header.payloadBytes = static_cast<std::uint32_t>(payloadBytes);
+    checkFrame(header, ConnectionState::open);
+    if (kind == FrameKind::ping || kind == FrameKind::pong || kind == FrameKind::failure ||
+        kind == FrameKind::bye) {
+      return;
+    }
+    const auto bytes = std::as_bytes(std::span(metadata.data(), metadata.size()));
+    std::span<std::byte> place;
+    if (isTensorData(kind)) {
+      place = link_->placePayload(header, bytes);
+      std::fill(place.begin(), place.end(), std::byte{0x3c});
+      // block:bits=8 says by it that headers and codes follow.
+      if (kind == FrameKind::tensor && !place.empty()) place[0] = std::byte{0x01};
+    }
+    link_->receivedFrame(header, bytes, place);
+  }
+
+  // Codecs, and what they deliver; what is to be sent is dropped as written.
+  void settle() {
+    do {
+      io_.restart();
+      io_.poll();
+      while (const auto frame = connection_->outbox().next(kMaxSegmentBytes)) {
+        if (frame->written) frame->written();
+      }
+      while (!arrived_.empty()) {
+        Message message = std::move(arrived_.front());
+        arrived_.pop_front();
+        engine_.receive(std::move(message));
+      }
+      io_.restart();
+    } while (io_.poll() > 0);
+  }
+
+  bool work() {
+    std::optional<Work> work = engine_.next();
+    if (!work) return false;
+    const std::uint64_t token = work->token;
+    engine_.complete(token, resultOf(*work), 1e-3);
+    return true;
+  }
+
+  static Result resultOf(const Work& work) {
+    switch (work.kind) {
+      case ActionKind::report:
+        return GradientReport{1, true};
+      case ActionKind::decide:
+        return StepDecision{work.at.step, true, {0.1}, 1, 1};
+      case ActionKind::exportBlob:
+        return std::make_shared<const Bytes>(kBlobBytes);
+      case ActionKind::headForward:
+      case ActionKind::tailStep:
+      case ActionKind::bodyForward:
+      case ActionKind::bodyBackward: {
+        const std::uint32_t samples =
+            microBatchSize(work.at.samples, work.at.microBatches, work.at.i);
+        const TensorSpec spec = specOf(Flow::activation0, samples);
+        const auto values = std::make_shared<Bytes>(spec.bytes());
+        return Payload({values->data(), spec}, values);
+      }
+      case ActionKind::headBackward:
+        return Payload();
+      default:
+        return std::monostate{};
+    }
+  }
+
+  void begin(Reader& input) {
+    const Phase phase = (input.byte() & 1) != 0 ? Phase::eval : Phase::train;
+    const std::uint32_t samples = 1 + input.byte() % kBatch;
+    if (role_ == Role::server || !engine_.batchDone() || !engine_.weightsInPlace()) return;
+    const std::uint64_t step = phase == Phase::train ? engine_.applied() + 1 : ++evaluated_;
+    engine_.begin({phase, step, 0, microBatchCount(samples, kMicroBatches), samples});
+  }
+
+  const Role role_;
+  const std::string codec_;
+  asio::io_context io_;
+  std::deque<Message> arrived_;
+  const std::shared_ptr<Connection> connection_;
+  const std::shared_ptr<TensorLink> link_;
+  Engine engine_;
+  std::uint64_t evaluated_ = 0;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Reader input({reinterpret_cast<const std::byte*>(data), size});
+  try {
+    Session session(input.byte());
+    session.run(input);
+  } catch (const Error&) {
+  }
+  return 0;
+}
