@@ -22,17 +22,10 @@
 
 #include "common/core/random.h"
 #include "compression/codecs.h"
-#include "compression/payload.h"
-#include "compression/positions.h"
+#include "compression/topk_layout.h"
 
 namespace cleave {
 namespace {
-
-constexpr std::byte kBitmap{1};
-constexpr std::byte kDistances{2};
-constexpr std::byte kActivations{3};
-
-bool isGradient(Flow flow) { return flow == Flow::gradient0 || flow == Flow::gradient1; }
 
 template <typename Word>
 void gather(const std::byte* values, const Positions& positions, std::byte* out) {
@@ -114,38 +107,39 @@ void addOthers(Positions& positions, const Positions& top, RandomKey key, std::s
 class TopK : public Codec {
  public:
   TopK(std::string name, double ratio, double alpha)
-      : name_(std::move(name)), ratio_(ratio), alpha_(alpha) {}
+      : name_(std::move(name)), layout_(ratio), alpha_(alpha) {}
 
   std::string spec() const override { return name_; }
 
   std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
-    return isRaw(spec) ? rawPayloadBytes(spec) : withBitmap(spec);
+    return layout_.isRaw(spec) ? rawPayloadBytes(spec) : layout_.withBitmap(spec);
   }
 
   Encoded encode(const CodecContext& context, const CodecState&, CutContext& cut,
                  const TensorView& view, std::span<std::byte> out) const override {
     const std::size_t elements = view.spec.elements();
     if (elements == 0) return {};
-    if (const Positions* activations = positionsOfActivation(context.key, cut, elements)) {
+    if (const Positions* activations = layout_.positionsOfActivation(context.key, cut, elements)) {
       if (!rangeOf(context, view).finite) throw NonFiniteError(context.key);
-      return {writeValues(kActivations, *activations, view, out.data()), nullptr};
+      return {writeValues(TopKLayout::kActivations, *activations, view, out.data()), nullptr};
     }
-    if (isRaw(view.spec)) return encodeFiniteRaw(context, view, out);
-    std::optional<Positions> positions = largest(context, FloatReader(view), kept(elements));
+    if (layout_.isRaw(view.spec)) return encodeFiniteRaw(context, view, out);
+    std::optional<Positions> positions =
+        largest(context, FloatReader(view), layout_.kept(elements));
     if (!positions) throw NonFiniteError(context.key);
     if (alpha_ > 0 && context.key.phase == Phase::train) replaceSome(context, *positions);
-    const std::size_t valuesEnd = writeValues(kBitmap, *positions, view, out.data());
+    const std::size_t valuesEnd = writeValues(TopKLayout::kBitmap, *positions, view, out.data());
     const std::size_t bitmap = positions->bitmapBytes();
     std::size_t bytes = positions->kept < bitmap
                             ? writeDistances(*positions, out.subspan(valuesEnd, bitmap - 1))
                             : 0;
     if (bytes > 0) {
-      out[0] = kDistances;
+      out[0] = TopKLayout::kDistances;
     } else {
       writeBitmap(*positions, out.data() + valuesEnd);
       bytes = bitmap;
     }
-    leave(context.key, cut, std::move(*positions));
+    TopKLayout::leave(context.key, cut, std::move(*positions));
     return {valuesEnd + bytes, nullptr};
   }
 
@@ -153,53 +147,24 @@ class TopK : public Codec {
                     std::span<const std::byte> bytes, MutableTensorView out) const override {
     const std::size_t elements = out.spec.elements();
     if (decodeRaw(bytes, out)) return nullptr;
-    const Positions* const activations = positionsOfActivation(context.key, cut, elements);
-    if (bytes.empty() || elements == 0 || (activations == nullptr && isRaw(out.spec))) {
+    const Positions* const activations = layout_.positionsOfActivation(context.key, cut, elements);
+    if (bytes.empty() || elements == 0 || (activations == nullptr && layout_.isRaw(out.spec))) {
       throwBadPayload(*this, context.key, "it does not belong to " + toString(out.spec));
     }
     if (activations != nullptr) {
-      checkPayloadSize(*this, context.key, bytes.size(), valuesEnd(out.spec, activations->kept));
-      if (bytes[0] != kActivations) throwBadFormat(*this, context.key, bytes, out.spec);
+      checkPayloadSize(*this, context.key, bytes.size(),
+                       TopKLayout::valuesEnd(out.spec, activations->kept));
+      if (bytes[0] != TopKLayout::kActivations) throwBadFormat(*this, context.key, bytes, out.spec);
       readValues(context, *activations, bytes, out);
       return nullptr;
     }
     Positions positions = readPositions(context, bytes, out.spec);
     readValues(context, positions, bytes, out);
-    leave(context.key, cut, std::move(positions));
+    TopKLayout::leave(context.key, cut, std::move(positions));
     return nullptr;
   }
 
  private:
-  std::size_t kept(std::size_t elements) const {
-    const auto count = static_cast<std::size_t>(std::ceil(ratio_ * static_cast<double>(elements)));
-    return std::clamp<std::size_t>(count, 1, elements);
-  }
-
-  static std::size_t valuesEnd(const TensorSpec& spec, std::size_t count) {
-    return kFormatBytes + count * dtypeBytes(spec.dtype);
-  }
-
-  std::size_t withBitmap(const TensorSpec& spec) const {
-    return valuesEnd(spec, kept(spec.elements())) + (spec.elements() + 7) / 8;
-  }
-
-  bool isRaw(const TensorSpec& spec) const {
-    return withBitmap(spec) >= kFormatBytes + spec.bytes();
-  }
-
-  const Positions* positionsOfActivation(const Key& key, const CutContext& cut,
-                                         std::size_t elements) const {
-    if (!isGradient(key.flow) || !cut.value) return nullptr;
-    const auto* positions = static_cast<const Positions*>(cut.value.get());
-    const bool fits = positions->elements == elements && positions->kept <= kept(elements);
-    return fits ? positions : nullptr;
-  }
-
-  static void leave(const Key& key, CutContext& cut, Positions positions) {
-    if (isGradient(key.flow) || key.phase != Phase::train) return;
-    cut.value = std::make_shared<const Positions>(std::move(positions));
-  }
-
   void replaceSome(const CodecContext& context, Positions& positions) const {
     const Key& key = context.key;
     const auto stream = [&](std::string_view name) {
@@ -218,7 +183,7 @@ class TopK : public Codec {
     const bool wide = dtypeBytes(view.spec.dtype) == 4;
     (wide ? gather<std::uint32_t> : gather<std::uint16_t>)(view.data, positions,
                                                            out + kFormatBytes);
-    return valuesEnd(view.spec, positions.kept);
+    return TopKLayout::valuesEnd(view.spec, positions.kept);
   }
 
   void readValues(const CodecContext& context, const Positions& positions,
@@ -230,17 +195,17 @@ class TopK : public Codec {
   Positions readPositions(const CodecContext& context, std::span<const std::byte> bytes,
                           const TensorSpec& spec) const {
     const std::size_t elements = spec.elements();
-    const std::size_t count = kept(elements);
-    const std::size_t end = valuesEnd(spec, count);
-    if (bytes.size() <= end || bytes.size() > withBitmap(spec)) {
-      checkPayloadSize(*this, context.key, bytes.size(), withBitmap(spec));
+    const std::size_t count = layout_.kept(elements);
+    const std::size_t end = TopKLayout::valuesEnd(spec, count);
+    if (bytes.size() <= end || bytes.size() > layout_.withBitmap(spec)) {
+      checkPayloadSize(*this, context.key, bytes.size(), layout_.withBitmap(spec));
     }
     std::optional<Positions> positions;
-    if (bytes[0] == kDistances) {
+    if (bytes[0] == TopKLayout::kDistances) {
       positions = readDistances(bytes.subspan(end), elements, count);
     } else {
-      if (bytes[0] != kBitmap) throwBadFormat(*this, context.key, bytes, spec);
-      checkPayloadSize(*this, context.key, bytes.size(), withBitmap(spec));
+      if (bytes[0] != TopKLayout::kBitmap) throwBadFormat(*this, context.key, bytes, spec);
+      checkPayloadSize(*this, context.key, bytes.size(), layout_.withBitmap(spec));
       positions = readBitmap(bytes.data() + end, elements, count);
     }
     if (positions) return std::move(*positions);
@@ -250,24 +215,22 @@ class TopK : public Codec {
   }
 
   const std::string name_;
-  const double ratio_;
+  const TopKLayout layout_;
   const double alpha_;  // 0: topk
 };
-
-constexpr double kLeastRatio = 1e-6;
 
 }  // namespace
 
 std::unique_ptr<Codec> makeTopK(const CodecSpec& spec) {
   CodecParameters parameters(spec);
-  const double ratio = parameters.number("ratio", kLeastRatio, 1);
+  const double ratio = parameters.number("ratio", TopKLayout::kLeastRatio, 1);
   parameters.finish();
   return std::make_unique<TopK>("topk:ratio=" + shortestText(ratio), ratio, 0);
 }
 
 std::unique_ptr<Codec> makeRandTopK(const CodecSpec& spec) {
   CodecParameters parameters(spec);
-  const double ratio = parameters.number("ratio", kLeastRatio, 1);
+  const double ratio = parameters.number("ratio", TopKLayout::kLeastRatio, 1);
   const double alpha = parameters.number("alpha", 0, 1);
   parameters.finish();
   return std::make_unique<TopK>(

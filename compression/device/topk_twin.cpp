@@ -4,34 +4,27 @@
 
 #include "common/codec/spec.h"
 #include "compression/device/twin.h"
-#include "compression/payload.h"
-#include "compression/positions.h"
+#include "compression/topk_layout.h"
 
 namespace cleave {
 namespace {
 
 using device::TopKState;
 
-constexpr std::byte kBitmap{1};
-constexpr std::byte kDistances{2};
-constexpr std::byte kActivations{3};
-constexpr double kLeastRatio = 1e-6;
-
-bool isGradient(Flow flow) { return flow == Flow::gradient0 || flow == Flow::gradient1; }
-
 class TopKTwin : public Twin {
  public:
   TopKTwin(std::shared_ptr<const Codec> codec, Gpu& gpu, double ratio)
-      : Twin(std::move(codec), gpu), ratio_(ratio) {}
+      : Twin(std::move(codec), gpu), layout_(ratio) {}
 
   Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
                  const TensorView& view, std::span<std::byte> out) const override {
     if (!isOrdinary(view.spec, view.data)) return encodeOnHost(context, state, cut, view, out);
-    if (const Positions* activations = positionsOfActivation(context.key, cut, view.spec)) {
+    if (const Positions* activations =
+            layout_.positionsOfActivation(context.key, cut, view.spec.elements())) {
       encodeAt(context, *activations, view, out);
-      return {valuesEnd(view.spec, activations->kept), nullptr};
+      return {TopKLayout::valuesEnd(view.spec, activations->kept), nullptr};
     }
-    if (isRaw(view.spec)) return encodeOnHost(context, state, cut, view, out);
+    if (layout_.isRaw(view.spec)) return encodeOnHost(context, state, cut, view, out);
     return {encodeLargest(context, cut, view, out), nullptr};
   }
 
@@ -39,56 +32,30 @@ class TopKTwin : public Twin {
                     std::span<const std::byte> bytes, MutableTensorView out) const override {
     const auto byCodec = [&] { return decodeOnHost(context, state, cut, bytes, out); };
     if (!isOrdinary(out.spec, out.data) || bytes.empty()) return byCodec();
-    if (const Positions* activations = positionsOfActivation(context.key, cut, out.spec)) {
-      const bool due =
-          bytes[0] == kActivations && bytes.size() == valuesEnd(out.spec, activations->kept);
+    if (const Positions* activations =
+            layout_.positionsOfActivation(context.key, cut, out.spec.elements())) {
+      const bool due = bytes[0] == TopKLayout::kActivations &&
+                       bytes.size() == TopKLayout::valuesEnd(out.spec, activations->kept);
       if (!due || !decodeAt(*activations, bytes, out)) return byCodec();
       return nullptr;
     }
-    const std::size_t end = valuesEnd(out.spec, kept(out.spec));
-    if (isRaw(out.spec) || bytes.size() <= end || bytes.size() > withBitmap(out.spec))
+    const std::size_t end = TopKLayout::valuesEnd(out.spec, layout_.kept(out.spec.elements()));
+    if (layout_.isRaw(out.spec) || bytes.size() <= end ||
+        bytes.size() > layout_.withBitmap(out.spec))
       return byCodec();
     std::optional<Positions> positions;
-    if (bytes[0] == kDistances) {
+    if (bytes[0] == TopKLayout::kDistances) {
       positions = decodeDistances(context.key, bytes, out);
-    } else if (bytes[0] == kBitmap && bytes.size() == withBitmap(out.spec)) {
-      positions = readBitmap(&bytes[end], out.spec.elements(), kept(out.spec));
+    } else if (bytes[0] == TopKLayout::kBitmap && bytes.size() == layout_.withBitmap(out.spec)) {
+      positions = readBitmap(&bytes[end], out.spec.elements(), layout_.kept(out.spec.elements()));
       if (positions && !decodeAt(*positions, bytes, out)) positions.reset();
     }
     if (!positions) return byCodec();
-    leave(context.key, cut, std::move(*positions));
+    TopKLayout::leave(context.key, cut, std::move(*positions));
     return nullptr;
   }
 
  private:
-  // ---- What topk.cpp says of sizes and of the cut's positions ----
-
-  std::size_t kept(const TensorSpec& spec) const {
-    const std::size_t elements = spec.elements();
-    const auto count = static_cast<std::size_t>(std::ceil(ratio_ * static_cast<double>(elements)));
-    return std::clamp<std::size_t>(count, 1, elements);
-  }
-  static std::size_t valuesEnd(const TensorSpec& spec, std::size_t count) {
-    return kFormatBytes + count * dtypeBytes(spec.dtype);
-  }
-  std::size_t withBitmap(const TensorSpec& spec) const {
-    return valuesEnd(spec, kept(spec)) + (spec.elements() + 7) / 8;
-  }
-  bool isRaw(const TensorSpec& spec) const {
-    return withBitmap(spec) >= kFormatBytes + spec.bytes();
-  }
-  const Positions* positionsOfActivation(const Key& key, const CutContext& cut,
-                                         const TensorSpec& spec) const {
-    if (!isGradient(key.flow) || !cut.value) return nullptr;
-    const auto* positions = static_cast<const Positions*>(cut.value.get());
-    const bool fits = positions->elements == spec.elements() && positions->kept <= kept(spec);
-    return fits ? positions : nullptr;
-  }
-  static bool leaves(const Key& key) { return !isGradient(key.flow) && key.phase == Phase::train; }
-  static void leave(const Key& key, CutContext& cut, Positions positions) {
-    if (!leaves(key)) return;
-    cut.value = std::make_shared<const Positions>(std::move(positions));
-  }
   // ---- On the GPU ----
 
   static std::size_t bitmapWords(std::size_t elements) {
@@ -113,8 +80,8 @@ class TopKTwin : public Twin {
   std::size_t encodeLargest(const CodecContext& context, CutContext& cut, const TensorView& view,
                             std::span<std::byte> out) const {
     const device::Input in = inputOf(view);
-    const auto count = static_cast<std::uint32_t>(kept(view.spec));
-    const std::size_t end = valuesEnd(view.spec, count);
+    const auto count = static_cast<std::uint32_t>(layout_.kept(view.spec.elements()));
+    const std::size_t end = TopKLayout::valuesEnd(view.spec, count);
     const std::size_t bitmapBytes = (in.elements + 7) / 8;
     // A byte each at least: longer than the bitmap they are not wanted.
     const auto room = static_cast<std::uint32_t>(count < bitmapBytes ? bitmapBytes - 1 : 0);
@@ -156,14 +123,14 @@ class TopKTwin : public Twin {
 
     const bool asDistances = room > 0 && found.distanceBytes <= room;
     const std::size_t bytes = asDistances ? found.distanceBytes : bitmapBytes;
-    Positions positions(leaves(context.key) ? in.elements : 0);
+    Positions positions(TopKLayout::leaves(context.key) ? in.elements : 0);
     positions.kept = count;
     Issued rest(gpu_);
-    out[0] = asDistances ? kDistances : kBitmap;
+    out[0] = asDistances ? TopKLayout::kDistances : TopKLayout::kBitmap;
     gpu_.copyOut(asDistances ? distances.bytes() : above.bytes(), bytes, &out[end]);
-    if (leaves(context.key)) copyBitmapOut(above, positions);
+    if (TopKLayout::leaves(context.key)) copyBitmapOut(above, positions);
     rest.wait();
-    leave(context.key, cut, std::move(positions));
+    TopKLayout::leave(context.key, cut, std::move(positions));
     return end + bytes;
   }
 
@@ -186,7 +153,7 @@ class TopKTwin : public Twin {
     gpu_.launch(device::OffsetsKernel{tiles.data(), tileCount, nullptr});
     gpu_.launch(device::GatherKernel{in, bitmap.data(), nullptr, nullptr, tiles.data(),
                                      values.data(), count, nullptr});
-    out[0] = kActivations;
+    out[0] = TopKLayout::kActivations;
     gpu_.copyOut(values.data(), valueBytes, &out[kFormatBytes]);
     gpu_.copyOut(range_dev.bytes(), sizeof range, reinterpret_cast<std::byte*>(&range));
     issued.wait();
@@ -219,7 +186,7 @@ class TopKTwin : public Twin {
     constexpr std::byte kMore{0x80};
     if ((bytes.back() & kMore) == kMore) return std::nullopt;
     const auto elements = static_cast<std::uint32_t>(out.spec.elements());
-    const auto count = static_cast<std::uint32_t>(kept(out.spec));
+    const auto count = static_cast<std::uint32_t>(layout_.kept(out.spec.elements()));
     const std::size_t valueBytes = count * dtypeBytes(out.spec.dtype);
     const std::span<const std::byte> coded = bytes.subspan(kFormatBytes + valueBytes);
     const auto codedBytes = static_cast<std::uint32_t>(coded.size());
@@ -237,7 +204,7 @@ class TopKTwin : public Twin {
     std::uint32_t* const fault_dev = &seen_dev.data()->fault;
     std::uint32_t* const ends_dev = &seen_dev.data()->ends;
     Seen seen{};
-    Positions positions(leaves(key) ? elements : 0);
+    Positions positions(TopKLayout::leaves(key) ? elements : 0);
     positions.kept = count;
     Issued issued(gpu_);
     gpu_.clear(seen_dev.bytes(), sizeof seen);
@@ -255,7 +222,7 @@ class TopKTwin : public Twin {
     gpu_.launch(device::OffsetsKernel{tiles.data(), sums.blocks(), nullptr});
     gpu_.launch(device::PlacesKernel{sums, bitmap.data(), elements, fault_dev});
     scatter(bitmap, tiles, values, fault_dev, out);
-    if (leaves(key)) copyBitmapOut(bitmap, positions);
+    if (TopKLayout::leaves(key)) copyBitmapOut(bitmap, positions);
     gpu_.copyOut(seen_dev.bytes(), sizeof seen, reinterpret_cast<std::byte*>(&seen));
     issued.wait();
     if (seen.fault != 0 || seen.ends != count) return std::nullopt;
@@ -273,7 +240,7 @@ class TopKTwin : public Twin {
                                       outputOf(out)});
   }
 
-  const double ratio_;
+  const TopKLayout layout_;
 };
 
 }  // namespace
@@ -281,7 +248,7 @@ class TopKTwin : public Twin {
 std::shared_ptr<const DeviceCodec> makeTopKTwin(const std::shared_ptr<const Codec>& codec,
                                                 Gpu& gpu) {
   const CodecSpec spec = parseCodecSpec(codec->spec());
-  const double ratio = CodecParameters(spec).number("ratio", kLeastRatio, 1);
+  const double ratio = CodecParameters(spec).number("ratio", TopKLayout::kLeastRatio, 1);
   return std::make_shared<TopKTwin>(codec, gpu, ratio);
 }
 

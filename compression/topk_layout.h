@@ -1,0 +1,63 @@
+// What topk's payload of a tensor has where, and which positions a gradient takes over from its
+// cut's activation: the same for the codec and for its twin on a device. The formats stand at the
+// top of topk.cpp.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "compression/payload.h"
+#include "compression/positions.h"
+
+namespace cleave {
+
+class TopKLayout {
+ public:
+  static constexpr std::byte kBitmap{1};
+  static constexpr std::byte kDistances{2};
+  static constexpr std::byte kActivations{3};
+  static constexpr double kLeastRatio = 1e-6;
+
+  // Of the elements, `ratio` are kept: kLeastRatio to 1.
+  explicit TopKLayout(double ratio) : ratio_(ratio) {}
+
+  // k. Requires elements.
+  std::size_t kept(std::size_t elements) const {
+    const auto count = static_cast<std::size_t>(std::ceil(ratio_ * static_cast<double>(elements)));
+    return std::clamp<std::size_t>(count, 1, elements);
+  }
+  // Format byte and `count` values.
+  static std::size_t valuesEnd(const TensorSpec& spec, std::size_t count) {
+    return kFormatBytes + count * dtypeBytes(spec.dtype);
+  }
+  std::size_t withBitmap(const TensorSpec& spec) const {
+    return valuesEnd(spec, kept(spec.elements())) + (spec.elements() + 7) / 8;
+  }
+  // Whether values and a bitmap would not be shorter than the tensor's own bytes.
+  bool isRaw(const TensorSpec& spec) const {
+    return withBitmap(spec) >= kFormatBytes + spec.bytes();
+  }
+
+  // Null where a gradient has positions of its own, and for activations.
+  const Positions* positionsOfActivation(const Key& key, const CutContext& cut,
+                                         std::size_t elements) const {
+    if (!isGradient(key.flow) || !cut.value) return nullptr;
+    const auto* positions = static_cast<const Positions*>(cut.value.get());
+    const bool fits = positions->elements == elements && positions->kept <= kept(elements);
+    return fits ? positions : nullptr;
+  }
+  // Whether an activation's positions are for its gradient.
+  static bool leaves(const Key& key) { return !isGradient(key.flow) && key.phase == Phase::train; }
+  static void leave(const Key& key, CutContext& cut, Positions positions) {
+    if (leaves(key)) cut.value = std::make_shared<const Positions>(std::move(positions));
+  }
+
+ private:
+  static bool isGradient(Flow flow) { return flow == Flow::gradient0 || flow == Flow::gradient1; }
+
+  double ratio_;
+};
+
+}  // namespace cleave
