@@ -1,0 +1,190 @@
+// What a hostile client may ask for: run specs drawn at random around honest ones are refused by an
+// Error, or planned, at once and without the memory that they speak of.
+#include "daemon/plan.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "common/core/clock.h"
+#include "common/core/random.h"
+#include "common/net/notices.h"
+
+using namespace cleave;
+
+namespace {
+
+wire::RunSpec honest(const std::string& model) {
+  wire::RunSpec spec;
+  spec.set_model(model);
+  spec.set_cut0(1);
+  spec.set_cut1(3);
+  for (const std::uint64_t dim : {3, 32, 32}) spec.add_sample_shape(dim);
+  spec.set_classes(10);
+  spec.set_max_batch(16);
+  spec.set_micro_batches(4);
+  spec.set_schedule("priority");
+  (*spec.mutable_codecs())["activation/0"] = "block:bits=8";
+  spec.mutable_optimizer()->set_name("sgd");
+  (*spec.mutable_optimizer()->mutable_parameters())["momentum"] = 0.9;
+  spec.set_precision("f32");
+  spec.mutable_wait()->set_f2(1);
+  return spec;
+}
+
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : key_(randomKey(seed, "plan-test")) {}
+  std::uint64_t below(std::uint64_t bound) { return randomBits(key_, next_++) % bound; }
+  template <typename T, std::size_t N>
+  T of(const T (&values)[N]) {
+    return values[below(N)];
+  }
+
+ private:
+  RandomKey key_;
+  std::uint64_t next_ = 0;
+};
+
+constexpr std::uint64_t kNumbers[] = {0,
+                                      1,
+                                      2,
+                                      3,
+                                      1000,
+                                      1 << 20,
+                                      (1 << 20) + 1,
+                                      1 << 28,
+                                      0x7fffffff,
+                                      0x80000000,
+                                      0xffffffff,
+                                      1ull << 32,
+                                      1ull << 63,
+                                      std::numeric_limits<std::uint64_t>::max()};
+constexpr double kValues[] = {0,
+                              -1,
+                              1,
+                              1e300,
+                              -1e300,
+                              std::numeric_limits<double>::infinity(),
+                              std::numeric_limits<double>::quiet_NaN()};
+const std::string kTexts[] = {"",
+                              "0",
+                              "-1",
+                              "1",
+                              "4096",
+                              "1000000000",
+                              "99999999999999999999",
+                              "nan",
+                              "sgd",
+                              "width",
+                              "none",
+                              "block:bits=99",
+                              "topk:ratio=1e-9",
+                              "zstd:level=1(zstd:level=1(zstd:level=1(none)))",
+                              "power:rank=1000000",
+                              std::string(10000, '('),
+                              std::string(1000, ',')};
+
+void change(wire::RunSpec& spec, Draw& draw) {
+  const auto number = [&] { return draw.of(kNumbers); };
+  const auto small = [&] { return static_cast<std::uint32_t>(draw.of(kNumbers)); };
+  switch (draw.below(15)) {
+    case 0:
+      spec.set_model(draw.of(kTexts));
+      break;
+    case 1:
+      (*spec.mutable_model_parameters())["width"] = draw.of(kTexts);
+      break;
+    case 2:
+      (*spec.mutable_model_parameters())[draw.of(kTexts)] = draw.of(kTexts);
+      break;
+    case 3:
+      spec.set_cut0(small());
+      break;
+    case 4:
+      spec.set_cut1(small());
+      break;
+    case 5:
+      spec.set_sample_shape(static_cast<int>(draw.below(3)), number());
+      break;
+    case 6:
+      spec.add_sample_shape(number());
+      break;
+    case 7:
+      spec.set_classes(small());
+      break;
+    case 8:
+      spec.set_max_batch(small());
+      break;
+    case 9:
+      spec.set_micro_batches(small());
+      break;
+    case 10:
+      spec.set_in_flight(small());
+      break;
+    case 11:
+      (*spec.mutable_codecs())["activation/1"] = draw.of(kTexts);
+      break;
+    case 12:
+      (*spec.mutable_codecs())[draw.of(kTexts)] = "none";
+      break;
+    case 13:
+      (*spec.mutable_optimizer()->mutable_parameters())["momentum"] = draw.of(kValues);
+      break;
+    default:
+      spec.mutable_wait()->set_b2(draw.of(kValues));
+  }
+}
+
+// Whether it is planned.
+bool plans(const wire::RunSpec& spec) {
+  try {
+    const RunPlan plan = planRun(spec);
+    CHECK(plan.inFlight >= 1);
+    CHECK(plan.inFlight <= plan.microBatches);
+    CHECK(serverBytes(plan) > 0);
+    CHECK(maxWeightsBytes(plan) > 0);
+    return true;
+  } catch (const Error& error) {
+    CHECK_FALSE(error.code().empty());
+    return false;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("run specs drawn at random are refused or planned") {
+  std::size_t planned = 0;
+  std::size_t drawn = 0;
+  double longest = 0;
+  for (const std::string model : {"mlp", "small_cnn", "mobilenet_v2"}) {
+    REQUIRE(plans(honest(model)));
+    for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+      CAPTURE(model, seed);
+      Draw draw(seed);
+      wire::RunSpec spec = honest(model);
+      for (std::uint64_t left = 1 + draw.below(3); left > 0; --left) change(spec, draw);
+      const SteadyTime start = now();
+      if (plans(spec)) ++planned;
+      longest = std::max(longest, secondsSince(start));
+      ++drawn;
+    }
+  }
+  CHECK(longest < 1);
+  CHECK(planned > drawn / 20);  // so that both ends of planning are met
+  CHECK(planned < drawn);
+}
+
+TEST_CASE("run specs with bytes changed are no message, refused or planned") {
+  silenceProtobuf();
+  const std::string honestBytes = honest("small_cnn").SerializeAsString();
+  for (std::uint64_t seed = 0; seed < 20000; ++seed) {
+    CAPTURE(seed);
+    Draw draw(seed);
+    std::string bytes = honestBytes;
+    for (std::uint64_t left = 1 + draw.below(4); left > 0; --left) {
+      bytes[draw.below(bytes.size())] = static_cast<char>(draw.below(256));
+    }
+    wire::RunSpec spec;
+    if (spec.ParseFromString(bytes)) plans(spec);
+  }
+}
