@@ -117,7 +117,8 @@ std::size_t clientBytes(const PreparedRun& run) {
                                            plan.maxMicroBatchSamples()));
   }
   bytes += flowBytes(plan);
-  const double batches = Loader::Options().ahead + 2;  // ready, being prepared, and in use
+  // In use and ready; and, during an evaluation, the next epoch's first.
+  const double batches = Loader::Options().ahead + 2;
   bytes += batches * plan.maxBatch * sizeof(float) *
            static_cast<double>(elementCount(run.data.train->sampleShape()));
   return static_cast<std::size_t>(std::min(bytes, 0x1p62));

@@ -136,10 +136,12 @@ int trainCommand(const RunOptions& options, bool probe) {
   ClientSession session(*run.device);
   const wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
   log->info(
-      "run {}: connected to {} ({}), session {}; threads: {} here ({}), {} there ({}); {} "
-      "micro-batches in flight",
-      run.hello.run_id(), run.server.text(), ok.software(), ok.session(), run.threads,
-      run.settings.device, ok.threads(), ok.device(), ok.in_flight());
+      "run {}: connected to {} ({}), session {}; computing on {} here, {} there; {} micro-batches "
+      "in "
+      "flight",
+      run.hello.run_id(), run.server.text(), ok.software(), ok.session(), run.settings.device,
+      ok.device(), ok.in_flight());
+  log->info("threads: {}; the server computes with {}", run.threadsText, ok.threads());
 
   const auto files = std::make_shared<RunFiles>(
       recorder, run.folder, RunIdentity{run.hello.run_id(), ok.session()}, metricNames());

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/ip/address.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/host_name.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <ctime>
 #include <fstream>
 #include <iterator>
@@ -38,18 +40,18 @@ std::string makeRunId(const std::string& name) {
   return fmt::format("{}-{}-{:04x}", id, stamp, std::random_device{}() & 0xffff);
 }
 
+// Asks no name server. An address is one of this machine's if a socket can be bound to it.
 bool isThisMachine(const std::string& host) {
-  if (host == "localhost") return true;
   boost::system::error_code error;
+  if (host == "localhost" || host == boost::asio::ip::host_name(error)) return true;
   const auto address = boost::asio::ip::make_address(host, error);
-  return !error && address.is_loopback();
-}
-
-// Two daemons on one machine share its cores.
-int resolveThreads(int asked, bool serverIsHere) {
-  const int cores = usableCores();
-  if (asked > 0) return std::min(asked, cores);
-  return std::max(1, serverIsHere ? cores / 2 : cores);
+  if (error) return false;
+  boost::asio::io_context io;
+  boost::asio::ip::tcp::socket socket(io);
+  const boost::asio::ip::tcp::endpoint endpoint(address, 0);
+  socket.open(endpoint.protocol(), error);
+  if (!error) socket.bind(endpoint, error);
+  return !error;
 }
 
 // Those of the file that the run begins with. Throws UsageError: unreadable, or of another model.
@@ -121,7 +123,10 @@ PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool same
   Config config = loadConfig(common);
   run.settings = readClientSettings(config);
   const bool serverIsHere = options.server.empty() || isThisMachine(run.server.host);
-  run.threads = resolveThreads(run.settings.clientThreads, serverIsHere);
+  const ThreadCount count =
+      chooseThreads(usableCores(), run.settings.clientThreads, 0, serverIsHere);
+  run.threads = count.threads;
+  run.threadsText = count.text;
   if (sameThreads) run.settings.serverThreads = run.threads;
 
   wire::RunSpec spec;

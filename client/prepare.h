@@ -19,6 +19,7 @@ struct PreparedRun {
   RunPlan plan;
   std::vector<NamedTensor> weights;  // to begin with, where the configuration names a file
   int threads = 1;
+  std::string threadsText;  // how many and why, for the log
   ComputeDevice* device = nullptr;
   std::string folder;
   std::unique_ptr<LocalServer> localServer;  // where no --server was given

@@ -55,6 +55,8 @@ class ClientSession {
 
   const Engine& engine() const { return worker_->engine(); }
   LinkTotals totals() const;
+  // Of the step begun last, as EngineWorker says.
+  std::optional<double> betweenSteps() const { return worker_->betweenSteps(); }
   // The downlink's rate is what the server said of the last step.
   LinkSpeed linkSpeed() const;
   const std::shared_ptr<BufferPool>& pool() const { return pool_; }

@@ -99,22 +99,30 @@ TrainResult Trainer::run() {
   return result_;
 }
 
-void Trainer::trainEpoch(std::uint64_t epoch) {
+std::unique_ptr<Loader> Trainer::trainingLoader(std::uint64_t epoch) const {
   Loader::Options options;
   options.batch = settings_.batch;
   options.shuffle = true;
   options.training = true;
   options.seed = settings_.seed;
   options.epoch = epoch;
-  Loader loader(data_.train, session_.pool(), options);
+  return std::make_unique<Loader>(data_.train, session_.pool(), options);
+}
+
+void Trainer::trainEpoch(std::uint64_t epoch) {
+  std::unique_ptr<Loader> loader = std::move(nextLoader_);
+  if (!loader) loader = trainingLoader(epoch);
   epochMetrics_ = {};
   epochSteps_ = 0;
   const SteadyTime start = now();
   shown_.epoch = epoch;
   shown_.what = "train";
   while (stepsLeft()) {
-    const auto batch = loader.next();
+    const auto batch = loader->next();
     if (!batch) break;
+    // The next epoch's first batch is prepared during this one's last step and its evaluation.
+    const bool isLast = epochSteps_ + 1 == stepsPerEpoch(settings_, *data_.train);
+    if (isLast && result_.steps + 1 < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
     const BatchMetrics metrics = runBatch(Phase::train, result_.steps + 1, epoch, *batch);
     ++result_.steps;
     ++epochSteps_;
@@ -180,6 +188,7 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
   row.epoch = epoch;
   row.at = at;
   row.seconds = seconds;
+  row.between = session_.betweenSteps();
   row.metrics = means(metrics);
   row.actions = engine.seconds();
   if (at.phase == Phase::train) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -37,6 +38,7 @@ class Trainer {
   TrainResult run();
 
  private:
+  std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch) const;
   void trainEpoch(std::uint64_t epoch);
   void evaluate(std::uint64_t epoch);
   BatchMetrics runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch, const Batch& batch);
@@ -53,6 +55,7 @@ class Trainer {
   const std::uint64_t totalSteps_;
   const LearningRateOptions learningRate_;
 
+  std::unique_ptr<Loader> nextLoader_;  // of the next epoch, once this one's last batch is taken
   TrainResult result_;
   std::uint64_t evalBatches_ = 0;
   BatchMetrics epochMetrics_;

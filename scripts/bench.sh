@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|transport|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|between|memory|transport|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority) against the same model whole in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -23,6 +23,10 @@ usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|transport|accuracy
   pipeline schedules on emulated links, both daemons waiting instead of computing, beside prediction, best order and bound
            --model mobilenet_v2|small_cnn, --rate MBITS…, --latency MS…, --codec SPEC…, --rounds N (9), --seconds S a row (20),
            --short, --json FILE
+  between  what passes between training steps on either side, both daemons computing, and waiting instead
+           --model mobilenet_v2|small_cnn, --only computes|waits, --steps N (80), --codec SPEC, --json FILE
+  memory   the client's peak resident set by micro-batches and by how many may be in flight
+           --rounds N (3), --steps N (5), --codec SPEC, --json FILE
   transport
            tensors over loopback by a connection of ours beside a raw socket and Gloo (Debian's libgloo-dev), and how soon an
            urgent tensor arrives over 100 Mbit/s behind 12 MB of others
@@ -42,6 +46,7 @@ case "${1:-}" in
   codecs) targets=(bench_codecs bench_codecs_torch) ;;
   codec-step) targets=(cleave-server bench_step) ;;
   pipeline) targets=(cleave-client cleave-server cleave-link bench_step) ;;
+  between|memory) targets=(cleave-client cleave-server) ;;
   transport) targets=(bench_transport cleave-link) ;;
   accuracy) targets=(cleave-client cleave-server) ;;
   -h|--help) usage; exit 0 ;;

@@ -43,8 +43,7 @@ int serve(const ServeOptions& options) {
   }
   Server server(settings, device);
   // Before it says that it listens: no client waits for it yet, and no session disturbs it.
-  const int cores = usableCores();
-  checkMachine(settings.threads == 0 ? cores : std::min(settings.threads, cores));
+  checkMachine(chooseThreads(usableCores(), 0, settings.threads, false).threads);
   std::cout << "cleave-server listens on " << settings.address << ":" << server.port() << std::endl;
   server.run();
   return 0;

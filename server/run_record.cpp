@@ -14,7 +14,8 @@ void RunRecord::begin(const LinkTotals& totals) {
   lastTotals_ = totals;
 }
 
-void RunRecord::finishedBatch(const Engine& engine, const LinkTotals& totals) {
+void RunRecord::finishedBatch(const Engine& engine, std::optional<double> betweenSteps,
+                              const LinkTotals& totals) {
   refuseUnwritten();
   const MicroBatch at = *engine.batch();
   const double seconds = secondsSince(last_);
@@ -44,6 +45,7 @@ void RunRecord::finishedBatch(const Engine& engine, const LinkTotals& totals) {
   row.epoch = epoch;
   row.at = at;
   row.seconds = seconds;
+  if (train) row.between = betweenSteps;
   row.actions = engine.seconds();
   files_.step(row, totals);
 }

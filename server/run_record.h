@@ -18,7 +18,8 @@ class RunRecord {
   void begin(const LinkTotals& totals);  // after the handshake
   // Throws RunError "cannot-write": the rows of an earlier batch could not be written, as where the
   // disk is full. A run that leaves no record is not worth its time.
-  void finishedBatch(const Engine& engine, const LinkTotals& totals);
+  void finishedBatch(const Engine& engine, std::optional<double> betweenSteps,
+                     const LinkTotals& totals);
   void end(const LinkTotals& totals);  // the connection is closed
 
  private:

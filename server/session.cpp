@@ -76,14 +76,6 @@ void checkFeatures(const wire::Hello& hello) {
   }
 }
 
-// Two daemons on one machine share its cores.
-int resolveThreads(std::uint32_t asked, const ServerSettings& settings, bool clientIsLocal) {
-  const int cores = usableCores();
-  const int most = settings.threads == 0 ? cores : std::min(settings.threads, cores);
-  if (asked > 0) return std::min<int>(static_cast<int>(std::min(asked, 1024u)), most);
-  return std::max(1, clientIsLocal ? std::min(most, cores / 2) : most);
-}
-
 }  // namespace
 
 // What an admitted run owns. Stage and engine are built, used and destroyed on the device thread.
@@ -107,7 +99,10 @@ Session::Session(ServerContext& context, asio::ip::tcp::socket socket, std::uint
     : context_(context), number_(number) {
   boost::system::error_code error;
   const auto remote = socket.remote_endpoint(error);
-  clientIsLocal_ = !error && remote.address().is_loopback();
+  boost::system::error_code noLocal;
+  const auto local = socket.local_endpoint(noLocal);
+  clientIsLocal_ =
+      !error && (remote.address().is_loopback() || remote.address() == local.address());
   connection_ = std::make_shared<Connection>(std::move(socket), ConnectionOptions{});
 }
 
@@ -179,7 +174,10 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
         connection->fail(std::make_exception_ptr(RunError(
             "stale-generation", "the run has connected again; this older connection ends")));
       });
-  run.threads = resolveThreads(run.hello.run_spec().threads(), context_.settings, clientIsLocal_);
+  const int asked = static_cast<int>(std::min(run.hello.run_spec().threads(), 1024u));
+  const ThreadCount count =
+      chooseThreads(usableCores(), asked, context_.settings.threads, clientIsLocal_);
+  run.threads = count.threads;
   run.folder = context_.settings.store + "/local/" + runId;
   makeRunFolder(run.folder, "use another run.name, or try again: each run gets an id of its own");
   writeRunDescription(
@@ -208,7 +206,10 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
       EngineOptions{Role::server, run.plan.schedule, run.plan.microBatches, run.plan.inFlight,
                     false, run.plan.initialWeights},
       run.link, mailbox, bodyActions(*run.stage, run.threads, context_.settings.fetchWeights),
-      [&run] { run.record->finishedBatch(run.worker->engine(), run.link->totals()); },
+      [&run] {
+        run.record->finishedBatch(run.worker->engine(), run.worker->betweenSteps(),
+                                  run.link->totals());
+      },
       [connection = connection_, io = context_.io](std::exception_ptr error) {
         asio::post(io, [connection, error] { connection->fail(error); });
       },
@@ -226,11 +227,11 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
   run.record->begin(run.link->totals());
   run.log->info(
-      "session {} from {}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}, {} "
-      "threads",
+      "session {} from {}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; "
+      "threads: {}",
       number_, connection_->peer(), run.plan.stage.model.name, run.plan.stage.cuts.cut0,
       run.plan.stage.cuts.cut1 - 1, run.plan.microBatches, run.plan.inFlight,
-      run.plan.schedule->name, run.threads);
+      run.plan.schedule->name, count.text);
 }
 
 asio::awaitable<void> Session::serveRun() {

@@ -103,6 +103,24 @@ TEST_CASE("instruction sets this very program uses are among the flags") {
 }
 #endif
 
+TEST_CASE("a side computes with all cores, or half where both daemons share them") {
+  CHECK(chooseThreads(8, 0, 0, false).threads == 8);
+  CHECK(chooseThreads(8, 0, 0, true).threads == 4);
+  CHECK(chooseThreads(1, 0, 0, true).threads == 1);
+  CHECK(chooseThreads(2, 0, 0, true).text ==
+        "1 of 2 cores: half, since both daemons share this machine");
+  CHECK(chooseThreads(2, 0, 0, false).text == "2 of 2 cores: all of them");
+}
+
+TEST_CASE("a side computes with the threads asked for, within its limit and its cores") {
+  CHECK(chooseThreads(8, 3, 0, true).text == "3 of 8 cores: as configured");
+  CHECK(chooseThreads(8, 6, 0, true).threads == 6);
+  CHECK(chooseThreads(8, 6, 2, false).text == "2 of 8 cores: the most allowed here");
+  CHECK(chooseThreads(8, 0, 2, true).threads == 2);
+  CHECK(chooseThreads(8, 0, 6, true).threads == 4);
+  CHECK(chooseThreads(1, 4, 0, false).text == "1 of 1 core: all of them; more were asked for");
+}
+
 TEST_CASE("usable cores follow the affinity mask") {
   cpu_set_t before;
   REQUIRE(::sched_getaffinity(0, sizeof before, &before) == 0);

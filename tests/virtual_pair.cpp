@@ -56,10 +56,6 @@ class VirtualPair::Link : public EngineLink {
   void send(Message message) override {
     if (auto* tensor = std::get_if<TensorMessage>(&message)) {
       if (role_ == Role::server) pair_.kept_[tensor->key()] = copyTensor(*tensor);
-      if (tensor->flow == Flow::activation0) {
-        pair_.inFlight_.insert(tensor->key());
-        pair_.mostInFlight_ = std::max(pair_.mostInFlight_, pair_.inFlight_.size());
-      }
       sendTensor(std::move(*tensor));
       return;
     }
@@ -155,6 +151,7 @@ void VirtualPair::startWork(Role role) {
   if (index < kScheduledKinds) {
     worker.order += letter(work->kind) + std::to_string(work->at.i) + " ";
   }
+  countInFlight(*work);
   worker.busy = true;
   auto shared = std::make_shared<Work>(std::move(*work));
   const double seconds = jittered(options_.seconds[index]);
@@ -165,6 +162,15 @@ void VirtualPair::startWork(Role role) {
     startWork(role);
   });
   startWork(role);
+}
+
+void VirtualPair::countInFlight(const Work& work) {
+  const bool train = work.at.phase == Phase::train;
+  if (work.kind == ActionKind::headForward) {
+    mostInFlight_ = std::max(mostInFlight_, ++inFlight_);
+  } else if (work.kind == (train ? ActionKind::headBackward : ActionKind::tailStep)) {
+    --inFlight_;
+  }
 }
 
 Result VirtualPair::perform(Side& worker, const Work& work) {
@@ -205,13 +211,6 @@ void VirtualPair::startSending(Role role) {
 }
 
 void VirtualPair::deliver(Role to, const Message& message) {
-  if (const auto* tensor = std::get_if<TensorMessage>(&message)) {
-    Key key = tensor->key();
-    const Flow last = key.phase == Phase::train ? Flow::gradient0 : Flow::activation1;
-    const bool returned = key.flow == last;
-    key.flow = Flow::activation0;
-    if (returned) inFlight_.erase(key);
-  }
   for (int copy = 0; copy < (options_.everythingTwice ? 2 : 1); ++copy) {
     // A Blob answers one Fetch, and nothing asks for it twice: on the wire it is one stream.
     if (copy == 1 &&

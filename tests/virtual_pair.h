@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +45,7 @@ class VirtualPair {
   std::string takeOrder(Role role);
   // A number that depends on every action of that side and, within each kind, on their order.
   std::uint64_t fingerprint(Role role) const;
+  // Micro-batches between their HeadForward and their HeadBackward (eval: TailStep).
   std::size_t mostInFlight() const { return mostInFlight_; }
   // What the server was asked for again and sent again, and what it no longer had.
   int resent() const { return resent_; }
@@ -68,6 +68,7 @@ class VirtualPair {
   Side& side(Role role) { return sides_[static_cast<std::size_t>(role)]; }
   double jittered(double seconds);
   void startWork(Role role);
+  void countInFlight(const Work& work);
   Result perform(Side& side, const Work& work);
   void startSending(Role role);
   void deliver(Role to, const Message& message);
@@ -76,7 +77,7 @@ class VirtualPair {
   std::array<Side, 2> sides_;
   VirtualClock clock_;
   std::uint64_t draws_ = 0;
-  std::set<Key> inFlight_;  // activation/0 of the micro-batches in flight
+  std::size_t inFlight_ = 0;
   std::size_t mostInFlight_ = 0;
   int resent_ = 0;
   int notKept_ = 0;

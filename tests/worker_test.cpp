@@ -39,6 +39,7 @@ struct SlowServer {
     table[static_cast<std::size_t>(ActionKind::report)] = [](Work) -> Result {
       return GradientReport{2, true};
     };
+    table[static_cast<std::size_t>(ActionKind::update)] = [](Work) -> Result { return {}; };
     worker = std::make_unique<EngineWorker>(
         EngineOptions{Role::server, &findSchedule("priority"), 2, 2}, link, mailbox, table,
         [this] { ++finished; }, [this](std::exception_ptr) { failed = true; }, &queue);
@@ -48,6 +49,15 @@ struct SlowServer {
   }
   void runAll() {
     while (worker->runOne()) {
+    }
+  }
+
+  // The same, and all that the device still has to do.
+  void runThrough() {
+    runAll();
+    while (!queue.waiting.empty()) {
+      queue.finishOne();
+      runAll();
     }
   }
 
@@ -102,6 +112,31 @@ TEST_CASE("a batch that ends with a late completion is finished once") {
   server.queue.finishOne();
   server.runAll();
   CHECK(server.finished == 1);
+}
+
+TEST_CASE("what passes between two training steps is measured, and not across an evaluation") {
+  SlowServer server;
+  const auto give = [&](Flow flow, Phase phase, std::uint64_t step, std::uint64_t applied) {
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      server.mailbox->deliver(
+          TensorMessage{flow, {phase, step, i, 2, 4}, applied, smallPayload(0)});
+    }
+    server.runThrough();
+  };
+  const auto train = [&](std::uint64_t step) {
+    give(Flow::activation0, Phase::train, step, step - 1);
+    give(Flow::gradient1, Phase::train, step, step - 1);
+    server.mailbox->deliver(StepDecision{step, true, {0.1}, 1, 1});
+    server.runThrough();
+    REQUIRE(server.worker->engine().applied() == step);
+  };
+  train(1);
+  CHECK_FALSE(server.worker->betweenSteps());
+  train(2);
+  CHECK(server.worker->betweenSteps().value_or(-1) > 0);
+  give(Flow::activation0, Phase::eval, 1, 2);
+  train(3);
+  CHECK_FALSE(server.worker->betweenSteps());
 }
 
 TEST_CASE("a worker that goes waits for its device, and sends nothing more") {

@@ -28,7 +28,7 @@ class Loader {
     bool training = false;  // samples as the epoch trains on them: augmented, where asked for
     std::uint64_t seed = 0;
     std::uint64_t epoch = 0;
-    std::uint32_t ahead = 2;
+    std::uint32_t ahead = 1;
   };
   Loader(std::shared_ptr<const Dataset> data, std::shared_ptr<BufferPool> pool,
          const Options& options);

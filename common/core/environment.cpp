@@ -143,6 +143,24 @@ int usableCores() {
   return std::max(1, static_cast<int>(std::min<double>(cores, leastQuota())));
 }
 
+ThreadCount chooseThreads(int cores, int asked, int most, bool sharesMachine) {
+  const int wanted = asked > 0 ? asked : sharesMachine ? std::max(1, cores / 2) : cores;
+  const int limit = most > 0 ? std::min(most, cores) : cores;
+  ThreadCount count;
+  count.threads = std::min(wanted, limit);
+  std::string why = "all of them";
+  if (count.threads < wanted) {
+    why = limit < cores ? "the most allowed here" : "all of them; more were asked for";
+  } else if (asked > 0) {
+    why = "as configured";
+  } else if (sharesMachine) {
+    why = "half, since both daemons share this machine";
+  }
+  count.text = std::to_string(count.threads) + " of " + std::to_string(cores) +
+               (cores == 1 ? " core: " : " cores: ") + why;
+  return count;
+}
+
 void prepareProcess(char** argv) {
   // The variable, once set, is also what keeps the program from executing itself for ever.
   if (std::getenv("OMP_WAIT_POLICY") == nullptr && ::setenv("OMP_WAIT_POLICY", "passive", 1) == 0) {

@@ -15,6 +15,15 @@ nlohmann::json describeEnvironment(int threads);
 // Cores this process may use (sched_getaffinity, cgroup quota).
 int usableCores();
 
+// Threads that one side of a run computes with, and why so many, for the log.
+struct ThreadCount {
+  int threads = 1;
+  std::string text;  // "1 of 2 cores: half, since both daemons share this machine"
+};
+// Those `asked` for; where that is 0, all of `cores`, or half where both daemons share them. Never
+// more than `most` (0: no limit) or than there are cores.
+ThreadCount chooseThreads(int cores, int asked, int most, bool sharesMachine);
+
 // Before anything else in main. Keeps big tensors in the process instead of giving them back to the
 // kernel each time (mallopt), one arena; and, where OMP_WAIT_POLICY is unset, sets it to passive
 // and executes the program again, since libgomp reads it while loading: spinning threads would take

@@ -306,11 +306,11 @@ ReadyKinds Engine::readyKinds() const {
     return isWaiting(*flowsOf(kind).input, started(kind));
   };
   if (options_.role == Role::client) {
-    // A micro-batch is in flight from its activation/0 until its gradient/0 (eval: activation/1)
-    // has arrived.
-    const Flow last = isTrain() ? Flow::gradient0 : Flow::activation1;
-    const std::size_t returned = batch_->arrived[indexOf(last)].size();
-    set(ActionKind::headForward, started(ActionKind::headForward) - returned < options_.inFlight);
+    // A micro-batch is in flight until its last action here begins: until then there is what
+    // autograd saved of the head, or a reply that waits.
+    const ActionKind last = isTrain() ? ActionKind::headBackward : ActionKind::tailStep;
+    set(ActionKind::headForward,
+        started(ActionKind::headForward) - started(last) < options_.inFlight);
     set(ActionKind::tailStep, inputWaits(ActionKind::tailStep));
     set(ActionKind::headBackward, inputWaits(ActionKind::headBackward));
   } else {

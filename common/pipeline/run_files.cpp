@@ -105,9 +105,9 @@ std::vector<std::string> RunFiles::transferColumns() {
 }
 
 std::vector<std::string> RunFiles::stepColumns(const std::vector<std::string>& metrics) {
-  std::vector<std::string> columns = {"time",    "run",           "session",      "phase",
-                                      "step",    "epoch",         "samples",      "micro_batches",
-                                      "seconds", "learning_rate", "gradient_norm"};
+  std::vector<std::string> columns = {
+      "time",    "run",           "session", "phase",           "step",          "epoch",
+      "samples", "micro_batches", "seconds", "between_seconds", "learning_rate", "gradient_norm"};
   for (const auto& [kind, name] : kActionColumns) columns.emplace_back(name);
   columns = join(std::move(columns), kTotalsColumns);
   return join(join(std::move(columns), kBoundColumns), metrics);
@@ -158,6 +158,7 @@ void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
   cells.push_back(row.at ? Cell(std::uint64_t{row.at->samples}) : Cell());
   cells.push_back(row.at ? Cell(std::uint64_t{row.at->microBatches}) : Cell());
   cells.push_back(cell(row.seconds));
+  cells.push_back(cell(row.between));
   cells.push_back(cell(row.learningRate));
   cells.push_back(cell(row.gradientNorm));
   for (const auto& [kind, name] : kActionColumns) {

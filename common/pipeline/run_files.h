@@ -32,6 +32,7 @@ struct StepRow {
   std::optional<double> learningRate;
   std::optional<double> gradientNorm;
   std::optional<double> seconds;
+  std::optional<double> between;               // train: EngineWorker::betweenSteps()
   ActionSeconds actions{};                     // 0: did not run here
   std::optional<StepCosts> costs;              // client, train; with rates
   std::optional<StepBound> bound;              // of these costs

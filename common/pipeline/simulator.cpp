@@ -92,7 +92,8 @@ class Simulation {
     }
     const std::uint32_t begun = device.started[indexOf(ActionKind::headForward)];
     set(ActionKind::headForward,
-        begun < costs_.microBatches && begun - returned_ < policy_.inFlight);
+        begun < costs_.microBatches &&
+            begun - device.started[indexOf(ActionKind::headBackward)] < policy_.inFlight);
     set(ActionKind::tailStep, inputArrived(device, ActionKind::tailStep));
     set(ActionKind::headBackward, inputArrived(device, ActionKind::headBackward));
     return kinds;
@@ -151,7 +152,6 @@ class Simulation {
   void arrive(Flow flow, std::uint32_t i) {
     Device& device = devices_[isUp(flow) ? 1 : 0];
     device.arrived[indexOf(flow)][i] = true;
-    if (flow == Flow::gradient0) ++returned_;
     startWork(device);
   }
 
@@ -204,7 +204,6 @@ class Simulation {
   std::array<Device, 2> devices_;
   std::array<double, 2> codecFreeAt_{};  // client, server: first come, first served
   std::array<Direction, 2> directions_;
-  std::uint32_t returned_ = 0;
   std::uint32_t backwardsDone_ = 0;
 };
 

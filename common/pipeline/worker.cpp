@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "common/core/clock.h"
-
 namespace cleave {
 
 void Mailbox::deliver(Message message) {
@@ -62,12 +60,22 @@ bool EngineWorker::receiveAll() {
 bool EngineWorker::completeAll() {
   const auto done = completions_->takeAll();
   for (const auto& completion : done) {
-    complete(completion->token, std::move(completion->result), completion->seconds());
+    complete(completion->token, completion->kind, std::move(completion->result),
+             completion->seconds());
   }
   return !done.empty();
 }
 
-void EngineWorker::complete(std::uint64_t token, Result result, double seconds) {
+void EngineWorker::begins(const Work& work) {
+  const bool forward = work.kind == ActionKind::headForward || work.kind == ActionKind::bodyForward;
+  if (!forward || work.at.i > 0) return;
+  const bool follows = work.at.phase == Phase::train && lastBackward_;
+  betweenSteps_ = follows ? std::optional(secondsSince(*lastBackward_)) : std::nullopt;
+  lastBackward_.reset();
+}
+
+void EngineWorker::complete(std::uint64_t token, ActionKind kind, Result result, double seconds) {
+  if (kind == ActionKind::headBackward || kind == ActionKind::bodyBackward) lastBackward_ = now();
   const bool wasDone = engine_.batchDone();
   engine_.complete(token, std::move(result), seconds);
   if (!wasDone && engine_.batchDone()) finished_();
@@ -75,14 +83,17 @@ void EngineWorker::complete(std::uint64_t token, Result result, double seconds) 
 
 void EngineWorker::issue(Work work) {
   const std::uint64_t token = work.token;
-  const ActionFunction& function = table_[static_cast<std::size_t>(work.kind)];
+  const ActionKind kind = work.kind;
+  begins(work);
+  const ActionFunction& function = table_[static_cast<std::size_t>(kind)];
   if (queue_ == nullptr) {
     const SteadyTime start = now();
     Result result = function(std::move(work));
-    return complete(token, std::move(result), secondsSince(start));
+    return complete(token, kind, std::move(result), secondsSince(start));
   }
   auto completion = std::make_shared<Completions::Completion>();
   completion->token = token;
+  completion->kind = kind;
   queue_->begin();
   completion->result = function(std::move(work));
   // Whoever calls back only hands the completion on: the device thread alone reads and destroys it.

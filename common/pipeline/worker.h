@@ -7,8 +7,10 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "common/core/clock.h"
 #include "common/core/executor.h"
 #include "common/pipeline/engine.h"
 
@@ -24,6 +26,7 @@ class Completions {
  public:
   struct Completion {
     std::uint64_t token = 0;
+    ActionKind kind = ActionKind::headForward;
     Result result;
     DeviceQueue::Seconds seconds;
   };
@@ -73,12 +76,16 @@ class EngineWorker : public DeviceWorker {
 
   // Device thread.
   Engine& engine() { return engine_; }
+  // From the end of a training step's last backward here to the begin of the next one's first
+  // forward, in seconds, of the step that began last; nothing where no training step came before.
+  std::optional<double> betweenSteps() const { return betweenSteps_; }
 
  private:
   bool receiveAll();
   bool completeAll();
   void issue(Work work);
-  void complete(std::uint64_t token, Result result, double seconds);
+  void begins(const Work& work);
+  void complete(std::uint64_t token, ActionKind kind, Result result, double seconds);
 
   const std::shared_ptr<EngineLink> link_;
   const std::shared_ptr<Mailbox> mailbox_;
@@ -88,6 +95,8 @@ class EngineWorker : public DeviceWorker {
   const std::function<void(std::exception_ptr)> failed_;
   DeviceQueue* const queue_;
   const std::shared_ptr<Completions> completions_;
+  std::optional<SteadyTime> lastBackward_;  // ended; nothing once an evaluation has begun
+  std::optional<double> betweenSteps_;
   std::atomic<bool> stopped_ = false;
 };
 

@@ -20,9 +20,9 @@ from machine import Others, machine, machine_text
 # MobileNetV2: F1 and B1 of the order that `bench.sh codec-step` shows of one thread, the others chosen as a fast server would have
 # them. small_cnn: as `cleave-client simulate` measures configs/fashion_mnist.yaml with one thread a side.
 MODELS = {
-    "mobilenet_v2": {"config": "tests/bench/mobilenet_v2.yaml", "micro_batches": 8,
+    "mobilenet_v2": {"config": "tests/bench/mobilenet_v2.yaml", "batch": 64, "micro_batches": 8,
                      "wait": {"F1": 6, "T3": 1, "B1": 10.9, "F2": 2, "B2": 4}},
-    "small_cnn": {"config": "tests/bench/small_cnn.yaml", "micro_batches": 4,
+    "small_cnn": {"config": "tests/bench/small_cnn.yaml", "batch": 128, "micro_batches": 4,
                   "wait": {"F1": 0.9, "T3": 0.4, "B1": 0.7, "F2": 1.6, "B2": 2.8}},
 }
 SCHEDULES = ["priority", "gpipe", "1f1b"]
