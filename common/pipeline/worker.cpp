@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "common/core/clock.h"
-
 namespace cleave {
 
 void Mailbox::deliver(Message message) {
@@ -39,7 +37,8 @@ std::vector<std::shared_ptr<Completions::Completion>> Completions::takeAll() {
 EngineWorker::EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
                            std::shared_ptr<Mailbox> mailbox, ActionTable table,
                            std::function<void()> finished,
-                           std::function<void(std::exception_ptr)> failed, DeviceQueue* queue)
+                           std::function<void(std::exception_ptr)> failed, DeviceQueue* queue,
+                           std::shared_ptr<TraceRecorder> trace)
     : link_(std::move(link)),
       mailbox_(std::move(mailbox)),
       engine_(options, *link_),
@@ -47,6 +46,7 @@ EngineWorker::EngineWorker(const EngineOptions& options, std::shared_ptr<EngineL
       finished_(std::move(finished)),
       failed_(std::move(failed)),
       queue_(queue),
+      trace_(std::move(trace)),
       completions_(std::make_shared<Completions>(mailbox_->device())) {}
 
 EngineWorker::~EngineWorker() {
@@ -62,32 +62,38 @@ bool EngineWorker::receiveAll() {
 bool EngineWorker::completeAll() {
   const auto done = completions_->takeAll();
   for (const auto& completion : done) {
-    complete(completion->token, std::move(completion->result), completion->seconds());
+    complete(completion->action, std::move(completion->result), completion->end,
+             completion->seconds());
   }
   return !done.empty();
 }
 
-void EngineWorker::complete(std::uint64_t token, Result result, double seconds) {
+void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTime end,
+                            double seconds) {
+  if (trace_) trace_->ran(action.kind, action.at, action.idleSince, end, seconds);
   const bool wasDone = engine_.batchDone();
-  engine_.complete(token, std::move(result), seconds);
+  engine_.complete(action.token, std::move(result), seconds);
   if (!wasDone && engine_.batchDone()) finished_();
 }
 
 void EngineWorker::issue(Work work) {
-  const std::uint64_t token = work.token;
+  const IssuedAction action{work.token, work.kind, work.at,
+                            std::exchange(idleSince_, std::nullopt)};
   const ActionFunction& function = table_[static_cast<std::size_t>(work.kind)];
   if (queue_ == nullptr) {
     const SteadyTime start = now();
     Result result = function(std::move(work));
-    return complete(token, std::move(result), secondsSince(start));
+    const SteadyTime end = now();
+    return complete(action, std::move(result), end, secondsBetween(start, end));
   }
   auto completion = std::make_shared<Completions::Completion>();
-  completion->token = token;
+  completion->action = action;
   queue_->begin();
   completion->result = function(std::move(work));
   // Whoever calls back only hands the completion on: the device thread alone reads and destroys it.
   Completions::Completion& kept = *completion;
   kept.seconds = queue_->end([completions = completions_, completion]() mutable {
+    completion->end = now();
     completions->add(std::move(completion));
   });
 }
@@ -100,7 +106,10 @@ bool EngineWorker::runOne() noexcept {
     const bool completed = completeAll();
     const bool progressed = receiveAll() || completed;
     auto work = engine_.next();
-    if (!work) return progressed;
+    if (!work) {
+      if (!idleSince_) idleSince_ = now();
+      return progressed;
+    }
     issue(std::move(*work));
     return true;
   } catch (...) {
