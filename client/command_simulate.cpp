@@ -6,16 +6,21 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "client/commands.h"
 #include "client/prepare.h"
+#include "client/run_trace.h"
 #include "client/step_times.h"
 #include "client/temporary_folder.h"
 #include "client/trainer.h"
+#include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/core/record.h"
 #include "common/core/units.h"
 #include "common/pipeline/simulator.h"
+#include "common/pipeline/trace_file.h"
 #include "daemon/action_tables.h"
 #include "daemon/torch_errors.h"
 
@@ -109,16 +114,17 @@ Case simulate(const StepTimes& measurement, bool isScaled) {
   return result;
 }
 
+constexpr std::pair<Span::Lane, const char*> kLanes[] = {
+    {Span::Lane::client, "client"},      {Span::Lane::clientCodec, "its codecs"},
+    {Span::Lane::uplink, "uplink"},      {Span::Lane::downlink, "downlink"},
+    {Span::Lane::serverCodec, "codecs"}, {Span::Lane::server, "server"}};
+
 // A line a lane, a letter for what it does then: of actions F, T, H (client) and F, B (server), of
 // codecs e and d, of the link a and g for activations and gradients.
 std::string timelineText(const SimulatedStep& step) {
   constexpr std::size_t kWidth = 85;
-  const std::pair<Span::Lane, const char*> lanes[] = {
-      {Span::Lane::client, "client"},      {Span::Lane::clientCodec, "its codecs"},
-      {Span::Lane::uplink, "uplink"},      {Span::Lane::downlink, "downlink"},
-      {Span::Lane::serverCodec, "codecs"}, {Span::Lane::server, "server"}};
   std::string text;
-  for (const auto& [lane, name] : lanes) {
+  for (const auto& [lane, name] : kLanes) {
     std::string line(kWidth, '.');
     for (const Span& span : step.timeline) {
       if (span.lane != lane) continue;
@@ -139,6 +145,31 @@ std::string timelineText(const SimulatedStep& step) {
                             kWidth - 1);
 }
 
+SimulatedStep timelineOf(const Case& one, const Schedule& schedule) {
+  const StepCosts& costs = one.measurement.costs;
+  return simulateStep(costs, policyOf(schedule, schedule.defaultInFlight(costs.microBatches)),
+                      true);
+}
+
+// A process for each number of micro-batches and schedule, with a track a lane.
+std::string traceText(const std::vector<Case>& cases) {
+  TraceFile file;
+  for (const Case& one : cases) {
+    for (const Schedule& schedule : scheduleTable()) {
+      const int process = file.addProcess(
+          fmt::format("{}, {} micro-batches", schedule.name, one.measurement.costs.microBatches));
+      std::map<Span::Lane, TraceTrack> tracks;
+      for (const auto& [lane, name] : kLanes) tracks[lane] = file.addTrack(process, name);
+      const auto nanoseconds = [](double time) { return std::llround(time * 1e9); };
+      for (const Span& span : timelineOf(one, schedule).timeline) {
+        file.slice(tracks.at(span.lane), "simulated", span.what, nanoseconds(span.begin),
+                   nanoseconds(span.end));
+      }
+    }
+  }
+  return file.text({{"software", softwareVersion()}});
+}
+
 void printCosts(const Case& one) {
   const StepCosts& costs = one.measurement.costs;
   const auto ms = [&](ActionKind kind) { return 1e3 * costs.of(kind); };
@@ -157,7 +188,6 @@ void printCosts(const Case& one) {
 }
 
 void printCase(const Case& one, bool withTimeline) {
-  const StepCosts& costs = one.measurement.costs;
   printCosts(one);
   std::cout << fmt::format("  {:<18}{:>12}{:>14}{:>18}{:>12}\n", "schedule", "step, ms",
                            "times bound", "times best order", "images/s");
@@ -172,8 +202,7 @@ void printCase(const Case& one, bool withTimeline) {
                            bottleneckName(one.bound.bottleneck));
   if (!withTimeline) return;
   for (const Schedule& schedule : scheduleTable()) {
-    const Policy policy = policyOf(schedule, schedule.defaultInFlight(costs.microBatches));
-    std::cout << "\n  " << schedule.name << "\n" << timelineText(simulateStep(costs, policy, true));
+    std::cout << "\n  " << schedule.name << "\n" << timelineText(timelineOf(one, schedule));
   }
 }
 
@@ -214,6 +243,7 @@ LinkOfOptions linkOf(const SimulateOptions& options) {
 int simulateCommand(const SimulateOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
   const LinkOfOptions link = linkOf(options);
+  if (!options.trace.empty()) checkTracePath(options.trace);
   std::vector<StepTimes> measurements;
   if (!options.times.empty()) {
     measurements = readTimes(options.times);
@@ -255,6 +285,7 @@ int simulateCommand(const SimulateOptions& options) {
       if (best == nullptr || prediction.seconds < best->seconds) best = &prediction;
     }
   }
+  if (!options.trace.empty()) writeFileDurably(options.trace, traceText(cases));
   if (options.run.json) {
     Json json = {{"rate_up", link.rateUp},
                  {"rate_down", link.rateDown},
@@ -319,6 +350,12 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
   simulate->add_option("--write-times", options.writeTimes, "Keeps the measured times")
       ->type_name("FILE");
   simulate->add_flag("--timeline", options.timeline, "Draws who does what when, by each schedule");
+  simulate
+      ->add_option(
+          "--trace", options.trace,
+          "Writes the same for ui.perfetto.dev or chrome://tracing, as train does of steps "
+          "that were run")
+      ->type_name("FILE");
   simulate->footer(
       "Example:\n  cleave-client simulate --config configs/fashion_mnist.yaml --rate 100Mbit/s "
       "--latency 10ms \\\n    --micro-batches 4 --micro-batches 8 --timeline\n\n"

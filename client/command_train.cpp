@@ -12,6 +12,7 @@
 #include "client/prepare.h"
 #include "client/probe.h"
 #include "client/probe_report.h"
+#include "client/run_trace.h"
 #include "client/trainer.h"
 #include "common/core/log.h"
 #include "daemon/action_tables.h"
@@ -111,6 +112,9 @@ void printSummary(const nlohmann::json& summary) {
                              1e3 * bound.at("seconds_a_step").get<double>())
               << "held back   " << bound.at("advice").get<std::string>() << "\n";
   }
+  if (summary.contains("trace")) {
+    std::cout << "trace       " << sentenceOfTrace(summary.at("trace")) << "\n";
+  }
   std::cout << "files       " << summary.at("folder").get<std::string>()
             << ": transfers.csv, steps.csv, epochs.csv, config.yaml, environment.json, log.txt"
             << (summary.contains("probe") ? ", probe.csv" : "")
@@ -119,10 +123,14 @@ void printSummary(const nlohmann::json& summary) {
 
 }  // namespace
 
-int trainCommand(const RunOptions& options, bool probe) {
-  startLog("cleave-client", options.common.logLevel);
-  RunOptions runOptions = options;
-  if (probe) runOptions.common.overrides.emplace_back("probe.first=true");
+int trainCommand(const TrainOptions& options) {
+  RunOptions runOptions = options.run;
+  startLog("cleave-client", runOptions.common.logLevel);
+  if (!options.trace.empty()) {
+    checkTracePath(options.trace);
+    runOptions.traceSteps = options.traceSteps;
+  }
+  if (options.probe) runOptions.common.overrides.emplace_back("probe.first=true");
   PreparedRun run = prepareRun(runOptions, false, false);
   const auto log = runLog(run.folder + "/log.txt", "");
   std::optional<nlohmann::json> probed;
@@ -145,7 +153,7 @@ int trainCommand(const RunOptions& options, bool probe) {
 
   const auto files = std::make_shared<RunFiles>(
       recorder, run.folder, RunIdentity{run.hello.run_id(), ok.session()}, metricNames());
-  const bool showProgress = !options.json;
+  const bool showProgress = !runOptions.json;
   std::ostream& out = showProgress ? std::cout : std::cerr;
   Progress progress(out, ::isatty(showProgress ? STDOUT_FILENO : STDERR_FILENO) == 1,
                     totalSteps(run.settings, *run.data.train));
@@ -154,6 +162,13 @@ int trainCommand(const RunOptions& options, bool probe) {
       run.plan, run.settings.errorEvery,
       clientActions(stage, run.threads, [&](const BodyDone& done) { return trainer.decide(done); }),
       false, files);
+
+  std::optional<nlohmann::json> traced;
+  trainer.afterEachStep([&](std::uint64_t step) {
+    if (session.trace() == nullptr || step != session.trace()->window().last()) return;
+    traced = writeRunTrace(options.trace, run, session);
+    log->info("trace: {}", sentenceOfTrace(*traced));
+  });
 
   const auto finishFiles = [&] {
     StepRow last;
@@ -169,7 +184,7 @@ int trainCommand(const RunOptions& options, bool probe) {
     run.weights.clear();
     result = trainer.run();
     if (ok.weights_allowed()) {
-      writeModel(run.folder + "/model.safetensors", stage, session.fetchWeights());
+      writeModel(run.folder + "/model.safetensors", stage, session.fetch(Flow::weightsBody));
       hasModel = true;
     } else {
       log->warn("the server's policy does not hand out the body: there is no model.safetensors");
@@ -190,8 +205,9 @@ int trainCommand(const RunOptions& options, bool probe) {
   finishFiles();
   nlohmann::json summary = summarise(run, result, session.totals(), seconds, hasModel);
   if (probed) summary["probe"] = *probed;
+  if (traced) summary["trace"] = *traced;
   log->info("done: {}", summary.dump());
-  if (options.json) {
+  if (runOptions.json) {
     std::cout << summary.dump(2) << std::endl;
   } else {
     printSummary(summary);

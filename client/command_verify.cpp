@@ -185,7 +185,7 @@ Comparisons Verification::perform() {
   }
   evaluate();
 
-  const Blob body = session_.fetchWeights();
+  const Blob body = session_.fetch(Flow::weightsBody);
   const std::vector<NamedTensor> whole = weightsOf(whole_.part());
   const std::vector<NamedTensor> head = weightsOf(stage_.head());
   const std::vector<NamedTensor> middle = fromSafetensors(body.bytes, "weights/body");

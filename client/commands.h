@@ -16,6 +16,7 @@ struct RunOptions {
   std::string server;  // HOST:PORT; empty: one of our own
   std::string runDir;  // empty: runs/<run id>
   bool json = false;
+  std::uint64_t traceSteps = 0;  // of both sides, to be recorded; 0: none. `train` alone sets it
 };
 void addRunOptions(CLI::App& command, RunOptions& options);
 
@@ -25,8 +26,13 @@ struct VerifyOptions {
   double tolerance = 0;  // most relative difference; 0: equal to the bit
 };
 
-// `probe`: measures the link before it trains, as the configuration's probe.first.
-int trainCommand(const RunOptions& options, bool probe);
+struct TrainOptions {
+  RunOptions run;
+  bool probe = false;  // measures the link before it trains, as the configuration's probe.first
+  std::string trace;   // a file; empty: none
+  std::uint64_t traceSteps = 20;
+};
+int trainCommand(const TrainOptions& options);
 // What `train` would do, without doing it.
 int dryRunCommand(const RunOptions& options);
 int verifyCommand(const VerifyOptions& options);
@@ -40,6 +46,7 @@ struct SimulateOptions {
   std::uint32_t steps = 4;
   std::string times, writeTimes;  // files; empty: none
   bool timeline = false;
+  std::string trace;  // a file; empty: none
 };
 // Adds `simulate`. Where it is given it sets `command`, which reads `options`.
 void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<int()>& command);

@@ -5,6 +5,7 @@
 #include "client/commands.h"
 #include "client/listing.h"
 #include "common/core/environment.h"
+#include "common/pipeline/trace.h"
 
 namespace cleave {
 namespace {
@@ -20,24 +21,36 @@ int run(int argc, char** argv) {
   app.footer("'cleave-client COMMAND --help' shows a command's options and an example.");
   std::function<int()> command;
 
-  RunOptions train;
+  TrainOptions train;
   CLI::App* trainApp =
       app.add_subcommand("train", "Trains a model, evaluates it, and leaves weights and records");
-  addRunOptions(*trainApp, train);
+  addRunOptions(*trainApp, train.run);
   trainApp->footer(
       std::string("Example:\n  cleave-client train --config configs/fashion_mnist.yaml "
                   "--server 10.0.0.5:4800 --set train.epochs=3\n  cleave-client train --config "
-                  "configs/fashion_mnist.yaml --dry-run\n\n") +
+                  "configs/fashion_mnist.yaml --dry-run\n  cleave-client train --config "
+                  "configs/fashion_mnist.yaml --trace trace.json\n\n") +
       kExitCodes);
-  bool dryRun = false, probeFirst = false;
+  bool dryRun = false;
   trainApp->add_flag("--dry-run", dryRun,
                      "Prints what would be trained, sent and needed, and starts nothing");
-  trainApp->add_flag("--probe", probeFirst,
+  trainApp->add_flag("--probe", train.probe,
                      "Measures the link first, as the command probe does, and records it; the same "
                      "as --set probe.first=true");
-  trainApp->callback([&] {
-    command = [&] { return dryRun ? dryRunCommand(train) : trainCommand(train, probeFirst); };
-  });
+  auto* trace =
+      trainApp
+          ->add_option("--trace", train.trace,
+                       "Writes what both sides did when, micro-batch by micro-batch, as a timeline "
+                       "for ui.perfetto.dev or chrome://tracing")
+          ->type_name("FILE");
+  trainApp
+      ->add_option("--trace-steps", train.traceSteps,
+                   "Steps in the trace, from the second one of the training on")
+      ->default_str("20")
+      ->check(CLI::Range(std::uint64_t{1}, kMaxTraceSteps))
+      ->needs(trace);
+  trainApp->callback(
+      [&] { command = [&] { return dryRun ? dryRunCommand(train.run) : trainCommand(train); }; });
 
   VerifyOptions verify;
   CLI::App* verifyApp = app.add_subcommand(

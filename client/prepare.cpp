@@ -78,6 +78,13 @@ std::vector<NamedTensor> readWeights(const ClientSettings& settings,
   return weights;
 }
 
+// The first step, which warms up, is left out where there is another.
+void askForTrace(wire::RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
+  const std::uint64_t first = totalSteps > 1 ? 2 : 1;
+  spec.set_trace_first(first);
+  spec.set_trace_steps(std::min(steps, totalSteps - first + 1));
+}
+
 // In samples: of a whole batch, and of an epoch's last one.
 std::uint32_t leastMicroBatch(const ClientSettings& settings, const Dataset& train) {
   const auto leastOf = [&](std::uint32_t samples) {
@@ -133,6 +140,9 @@ PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool same
   checkAt(config, kKeysOfErrors, [&] {
     run.data = openDatasets(run.settings.data);
     spec = makeRunSpec(run.settings, *run.data.train);
+    if (options.traceSteps > 0) {
+      askForTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
+    }
     run.plan = planRun(spec);
     checkBatchNorm(run.plan.blocks, leastMicroBatch(run.settings, *run.data.train));
     if (run.plan.initialWeights) run.weights = readWeights(run.settings, run.plan.blocks);
@@ -140,6 +150,7 @@ PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool same
 
   run.hello.set_least_version(kWireVersion);
   run.hello.set_greatest_version(kWireVersion);
+  if (spec.trace_steps() > 0) run.hello.add_features(std::string(kTraceFeature));
   *run.hello.mutable_run_spec() = std::move(spec);
   run.hello.set_run_id(makeRunId(run.settings.name));
   run.hello.set_generation(1);

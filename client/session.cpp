@@ -68,6 +68,7 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
   TensorLinkOptions options = linkOptions(plan, Role::client);
   options.errorEvery = errorEvery;
   options.helper = helper_.get();
+  trace_ = options.trace;
   const auto mailbox = std::make_shared<Mailbox>(device_, plan.inFlight);
   link_ = std::make_shared<TensorLink>(
       std::move(options), connection_, pool_, io_.context().get_executor(),
@@ -81,7 +82,7 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
       [this](std::exception_ptr error) {
         asio::post(io_.context(), [this, error] { connection_->fail(error); });
       },
-      compute_.queue());
+      compute_.queue(), trace_);
   device_.attach(worker_);
   asio::co_spawn(io_.context(), connection_->run(*link_),
                  [this](std::exception_ptr error, std::string reason) {
@@ -138,10 +139,10 @@ void ClientSession::runBatch(const MicroBatch& at) {
   waitUntil([this] { return worker_->engine().batchDone(); });
 }
 
-Blob ClientSession::fetchWeights() {
+Blob ClientSession::fetch(Flow flow) {
   Engine& engine = worker_->engine();
   waitUntil([&] { return engine.appliedByPeer() == engine.applied(); });
-  engine.fetchWeights();
+  engine.fetch(flow);
   waitUntil([&] { return engine.blob().has_value(); });
   return *engine.blob();
 }
@@ -162,7 +163,7 @@ LinkSpeed ClientSession::linkSpeed() const {
   };
   return {lesser(connection_->sendRate(), done ? done->receiveRate : 0),
           lesser(connection_->receiveRate(), done ? done->sendRate : 0),
-          connection_->roundTripSeconds()};
+          connection_->clock().roundTripSeconds};
 }
 
 LinkTotals ClientSession::totals() const { return link_ ? link_->totals() : LinkTotals{}; }

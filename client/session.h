@@ -47,8 +47,8 @@ class ClientSession {
   // Runs one batch to its end. Throws RunError: whatever ended the run, such as the server's end or
   // Ctrl-C ("interrupted").
   void runBatch(const MicroBatch& at);
-  // Waits until the server has applied all steps, and fetches the body's weights.
-  Blob fetchWeights();
+  // Waits until the server has applied all steps, and fetches weights/body or trace/body.
+  Blob fetch(Flow flow);
   // Says Bye and waits for the connection's end; afterwards totals() are final. Does nothing where
   // it has ended already.
   void close(const std::string& reason);
@@ -59,6 +59,10 @@ class ClientSession {
   std::optional<double> betweenSteps() const { return worker_->betweenSteps(); }
   // The downlink's rate is what the server said of the last step.
   LinkSpeed linkSpeed() const;
+  // The server's, as the Pongs of the last batches say: one is asked for as each begins.
+  ClockSample serverClock() const { return connection_->clock(); }
+  // Null where the plan has no trace.
+  const TraceRecorder* trace() const { return trace_.get(); }
   const std::shared_ptr<BufferPool>& pool() const { return pool_; }
 
  private:
@@ -76,6 +80,7 @@ class ClientSession {
   std::shared_ptr<Connection> connection_;
   std::shared_ptr<TensorLink> link_;
   std::shared_ptr<EngineWorker> worker_;
+  std::shared_ptr<TraceRecorder> trace_;
 
   std::atomic<bool> interrupted_ = false;
   std::atomic<bool> ended_ = false;  // the connection has; error_ is final

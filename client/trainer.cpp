@@ -132,6 +132,7 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
     shown_.samples = result_.samples;
     shown_.loss = metrics.sums.at("loss") / static_cast<double>(metrics.samples);
     progress_.update(shown_, session_.totals());
+    afterStep_(result_.steps);
   }
   epochSeconds_ = secondsSince(start);
   result_.trainSeconds += epochSeconds_;

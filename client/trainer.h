@@ -30,6 +30,10 @@ class Trainer {
   Trainer(const ClientSettings& settings, const Datasets& data, ClientStage& stage,
           ClientSession& session, RunFiles& files, Progress& progress);
 
+  // `function` is called after each training step, with its number.
+  void afterEachStep(std::function<void(std::uint64_t step)> function) {
+    afterStep_ = std::move(function);
+  }
   // The decision of the running step; goes into the client's action table. Throws RunError
   // "non-finite".
   StepDecision decide(const BodyDone& done);
@@ -56,6 +60,7 @@ class Trainer {
   const LearningRateOptions learningRate_;
 
   std::unique_ptr<Loader> nextLoader_;  // of the next epoch, once this one's last batch is taken
+  std::function<void(std::uint64_t step)> afterStep_ = [](std::uint64_t) {};
   TrainResult result_;
   std::uint64_t evalBatches_ = 0;
   BatchMetrics epochMetrics_;

@@ -60,6 +60,18 @@ std::array<std::shared_ptr<const Codec>, kTensorFlows> codecsOf(const wire::RunS
   return codecs;
 }
 
+TraceWindow traceWindow(const wire::RunSpec& spec) {
+  if (spec.trace_steps() == 0) return {};
+  constexpr std::uint64_t kMostFirst = std::uint64_t{1} << 62;
+  if (spec.trace_steps() > kMaxTraceSteps || spec.trace_first() < 1 ||
+      spec.trace_first() > kMostFirst) {
+    refuse("a trace of " + std::to_string(spec.trace_steps()) + " steps from step " +
+               std::to_string(spec.trace_first()) + " on is out of range",
+           "ask for 1 to " + std::to_string(kMaxTraceSteps) + " steps");
+  }
+  return {spec.trace_first(), spec.trace_steps()};
+}
+
 }  // namespace
 
 RunPlan planRun(const wire::RunSpec& spec) {
@@ -102,6 +114,7 @@ RunPlan planRun(const wire::RunSpec& spec) {
   plan.codecs = codecsOf(spec);
   plan.initialWeights = spec.initial_weights();
   plan.rawNonFinite = spec.raw_non_finite();
+  plan.trace = traceWindow(spec);
   return plan;
 }
 
@@ -129,6 +142,7 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   options.maxBlobBytes = maxWeightsBytes(plan);
   options.initialWeights = plan.initialWeights;
   options.rawNonFinite = plan.rawNonFinite;
+  if (plan.trace.steps > 0) options.trace = std::make_shared<TraceRecorder>(plan.trace);
   return options;
 }
 
@@ -154,7 +168,9 @@ std::size_t serverBytes(const RunPlan& plan) {
   const double bytes =
       blob + static_cast<double>(partBytes(plan.stage, first, last, plan.inFlight, samples)) +
       // The encoded replies are the ones kept.
-      flowBytes(plan) + static_cast<double>(reply.bytes());
+      flowBytes(plan) + static_cast<double>(reply.bytes()) +
+      // Recorded, and once more as it is fetched.
+      (plan.trace.steps > 0 ? 2.0 * kMaxTraceBytes : 0);
   constexpr double kMost = 0x1p62;
   return static_cast<std::size_t>(std::min(bytes, kMost));
 }

@@ -32,6 +32,7 @@ struct RunPlan {
   std::uint64_t stepsPerEpoch = 0;
   bool initialWeights = false;  // the client sends the body's
   bool rawNonFinite = false;    // as TensorLinkOptions
+  TraceWindow trace;            // without steps: none is asked for
   std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
   // As TensorLinkOptions; set by useDeviceCodecs().
   std::array<std::shared_ptr<const DeviceCodec>, kTensorFlows> deviceCodecs;

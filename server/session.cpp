@@ -67,11 +67,11 @@ void checkVersion(const wire::Hello& hello) {
 
 void checkFeatures(const wire::Hello& hello) {
   for (const std::string& feature : hello.features()) {
-    if (feature == kProbeFeature) continue;
+    if (feature == kProbeFeature || feature == kTraceFeature) continue;
     throw RunError("missing-feature",
                    "the run needs the feature '" + feature + "'; this server has '" +
-                       std::string(kProbeFeature) + "' alone beyond version " +
-                       std::to_string(kWireVersion) + " of the wire",
+                       std::string(kProbeFeature) + "' and '" + std::string(kTraceFeature) +
+                       "' alone beyond version " + std::to_string(kWireVersion) + " of the wire",
                    "install the client's release of Cleave at the server");
   }
 }
@@ -197,6 +197,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   TensorLinkOptions options = linkOptions(run.plan, Role::server);
   options.errorEvery = context_.settings.errorEvery;
   options.helper = context_.helper;
+  const auto trace = options.trace;
   const auto mailbox = std::make_shared<Mailbox>(context_.device, run.plan.inFlight);
   run.link = std::make_shared<TensorLink>(
       std::move(options), connection_, context_.pool, context_.io, context_.codecThreads,
@@ -213,7 +214,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
       [connection = connection_, io = context_.io](std::exception_ptr error) {
         asio::post(io, [connection, error] { connection->fail(error); });
       },
-      context_.compute.queue());
+      context_.compute.queue(), trace);
 
   wire::HelloOk ok;
   ok.set_version(kWireVersion);
@@ -224,6 +225,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   ok.set_body_bytes(maxWeightsBytes(run.plan));
   ok.set_weights_allowed(context_.settings.fetchWeights);
   ok.set_device(context_.settings.device);
+  if (trace) ok.add_features(std::string(kTraceFeature));
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
   run.record->begin(run.link->totals());
   run.log->info(

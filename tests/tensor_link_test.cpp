@@ -128,6 +128,7 @@ struct Side {
         optionsFor(role, codec, schedule, schedule.defaultInFlight(kMicroBatches));
     if (onDevice) useTurnedCodecs(options);
     staysOnDevice = options.deviceCodecs[0] != nullptr;
+    trace = options.trace = std::make_shared<TraceRecorder>(TraceWindow{2, 3});
     link = std::make_shared<TensorLink>(
         std::move(options), connection, std::make_shared<BufferPool>(), io.context().get_executor(),
         codecThreads.get_executor(),
@@ -142,7 +143,8 @@ struct Side {
         link, mailbox, table(), [] {},
         [this](std::exception_ptr error) {
           asio::post(io.context(), [this, error] { connection->fail(error); });
-        });
+        },
+        nullptr, trace);
     device.attach(worker);
     ended = asio::co_spawn(io.context(), connection->run(*link), asio::use_future);
   }
@@ -194,6 +196,7 @@ struct Side {
   asio::thread_pool codecThreads{1};
   std::shared_ptr<Connection> connection;
   std::shared_ptr<TensorLink> link;
+  std::shared_ptr<TraceRecorder> trace;
   std::shared_ptr<EngineWorker> worker;
   std::future<std::string> ended;
   std::array<double, kActionKinds + 1> sums{};
@@ -201,6 +204,25 @@ struct Side {
   std::mutex mutex;
   std::vector<TransferRecord> records;
 };
+
+// Of steps 2 to 4, the second of which has 3 micro-batches.
+void checkTrace(const Trace& trace, Role role, bool coded) {
+  constexpr std::size_t kBatches = kMicroBatches + 3 + kMicroBatches;
+  std::array<std::size_t, kTraceActivities> counts{};
+  for (const TraceSpan& span : trace.spans) {
+    CHECK(span.begin <= span.end);
+    ++counts[indexOf(span.activity)];
+  }
+  const auto count = [&](TraceActivity activity) { return counts[indexOf(activity)]; };
+  // Head forward, tail step, head backward; body forward and backward; and what ends a step.
+  CHECK(count(TraceActivity::compute) == (role == Role::client ? 3 : 2) * kBatches + 3 * 2);
+  CHECK(count(TraceActivity::encode) == (coded ? 2 * kBatches : 0));
+  CHECK(count(TraceActivity::decode) == (coded ? 2 * kBatches : 0));
+  CHECK(count(TraceActivity::queue) == 2 * kBatches);
+  CHECK(count(TraceActivity::send) >= 2 * kBatches);
+  CHECK(count(TraceActivity::receive) >= 2 * kBatches);
+  CHECK(trace.dropped == 0);
+}
 
 std::pair<double, double> trainThroughLinks(const std::string& codec,
                                             const std::string& scheduleName,
@@ -227,6 +249,12 @@ std::pair<double, double> trainThroughLinks(const std::string& codec,
   CHECK(engine.blob()->bytes[99] == std::byte{7});
   run(Phase::eval, 1, kBatch);
   client.device.runUntil([&] { return engine.appliedByPeer() == 5; });
+  engine.fetch(Flow::traceBody);
+  client.device.runUntil([&] { return engine.blob().has_value(); });
+  const bool coded = codec != "none";
+  checkTrace(client.trace->trace(), Role::client, coded);
+  checkTrace(traceFromServer(engine.blob()->bytes, client.trace->window(), kMicroBatches),
+             Role::server, coded);
 
   asio::post(io.context(), [&] { client.connection->sayBye("done"); });
   CHECK(client.ended.get() == "done");
@@ -371,11 +399,14 @@ TEST_CASE(
 
 // ---- A hostile peer ----
 
-// A server's link with nobody at the other end: frames are handed to it as a connection would.
+// A server's link (or a client's) with nobody at the other end: frames are handed to it as a
+// connection would.
 struct HostileClient {
-  explicit HostileClient(bool initialWeights = false) {
-    TensorLinkOptions options = optionsFor(Role::server, "none", findSchedule("priority"), 2);
+  explicit HostileClient(bool initialWeights = false, Role ours = Role::server,
+                         std::shared_ptr<TraceRecorder> trace = nullptr) {
+    TensorLinkOptions options = optionsFor(ours, "none", findSchedule("priority"), 2);
     options.initialWeights = initialWeights;
+    options.trace = std::move(trace);
     options.maxBlobBytes = 1000;
     link = std::make_shared<TensorLink>(
         std::move(options), std::make_shared<Connection>(tcp::socket(io), ConnectionOptions{}),
@@ -541,6 +572,22 @@ TEST_CASE("initial weights come once, as weights/body, and no longer than agreed
   CHECK(digest.delivered.empty());
 }
 
+TEST_CASE("a server's trace comes where it was asked for, and no longer than it can be") {
+  const auto open = [](std::shared_ptr<TraceRecorder> trace, std::uint64_t bytes) {
+    HostileClient server(false, Role::client, std::move(trace));
+    server.tensor.mutable_key()->set_step(0);
+    server.tensor.mutable_key()->set_flow("trace/body");
+    server.tensor.clear_spec();
+    server.tensor.set_encoded_bytes(bytes);
+    return server.open(1, 8);
+  };
+  const auto trace = std::make_shared<TraceRecorder>(TraceWindow{1, 1});
+  CHECK(open(trace, 8) == "");
+  CHECK(open(trace, kMaxTraceBytes) == "");
+  CHECK(open(trace, kMaxTraceBytes + 1) == "bad-tensor");
+  CHECK(open(nullptr, 8) == "bad-tensor");
+}
+
 TEST_CASE("metadata that is no protobuf is refused") {
   HostileClient client;
   for (const FrameKind kind : {FrameKind::tensor, FrameKind::segment, FrameKind::step,
@@ -614,6 +661,8 @@ TEST_CASE(
   wire::Fetch fetch;
   fetch.set_flow("activation/0");
   CHECK(control(FrameKind::fetch, fetch.SerializeAsString()) == "bad-metadata");
+  fetch.set_flow("trace/body");  // was not asked for
+  CHECK(control(FrameKind::fetch, fetch.SerializeAsString()) == "unexpected-message");
   fetch.set_flow("probe");  // of a session of its own
   fetch.set_bytes(1000);
   CHECK(control(FrameKind::fetch, fetch.SerializeAsString()) == "bad-metadata");

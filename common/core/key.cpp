@@ -7,7 +7,8 @@ namespace {
 
 constexpr std::array<std::string_view, kPhases> kPhaseNames = {"train", "eval"};
 constexpr std::array<std::string_view, kFlows> kFlowNames = {
-    "activation/0", "activation/1", "gradient/1", "gradient/0", "weights/body", "grads/body"};
+    "activation/0", "activation/1", "gradient/1", "gradient/0",
+    "weights/body", "grads/body",   "trace/body"};
 
 template <typename Enum, std::size_t n>
 std::optional<Enum> fromName(const std::array<std::string_view, n>& names, std::string_view name) {

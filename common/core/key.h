@@ -13,7 +13,7 @@ namespace cleave {
 enum class Phase : std::uint8_t { train, eval };
 inline constexpr std::size_t kPhases = 2;
 
-// What crosses the link. The first four are the tensors of a step; the last two answer a Fetch.
+// What crosses the link. The first four are the tensors of a step; the others answer a Fetch.
 enum class Flow : std::uint8_t {
   activation0,  // head -> body, up
   activation1,  // body -> tail, down
@@ -21,9 +21,10 @@ enum class Flow : std::uint8_t {
   gradient0,    // body -> head, down
   weightsBody,  // the body's parameters and buffers as safetensors, down
   gradsBody,    // the body's gradients as safetensors, down
+  traceBody,    // what the server did when, down
 };
 inline constexpr std::size_t kTensorFlows = 4;
-inline constexpr std::size_t kFlows = 6;
+inline constexpr std::size_t kFlows = 7;
 
 std::string_view phaseName(Phase phase);  // "train"
 std::string_view flowName(Flow flow);     // "activation/0"

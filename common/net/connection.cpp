@@ -23,7 +23,7 @@ using boost::system::error_code;
 using boost::system::system_error;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kRoundTrips = 16;
+constexpr std::size_t kPongs = 16;
 
 std::string nameOf(const asio::ip::tcp::socket& socket) {
   error_code error;
@@ -227,10 +227,13 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
 }
 
 void Connection::receivedPong(std::span<const std::byte> metadata) {
-  roundTrips_.push_back(roundTripOfPong(metadata));
-  if (roundTrips_.size() > kRoundTrips) roundTrips_.pop_front();
-  roundTrip_.store(*std::min_element(roundTrips_.begin(), roundTrips_.end()),
-                   std::memory_order_relaxed);
+  pongs_.push_back(clockOfPong(metadata));
+  if (pongs_.size() > kPongs) pongs_.pop_front();
+  const auto shorter = [](const ClockSample& a, const ClockSample& b) {
+    return a.roundTripSeconds < b.roundTripSeconds;
+  };
+  const std::lock_guard lock(clockMutex_);
+  clock_ = *std::min_element(pongs_.begin(), pongs_.end(), shorter);
 }
 
 // Nothing follows a peer's Bye. Ours follows what is queued.
@@ -289,11 +292,13 @@ awaitable<void> Connection::writeFrames() {
       co_await stream_.readyToWrite();
       if (cause_) co_return;
       const auto frame = outbox_.next(segmentBytes());
+      const SteadyTime chosen = now();
       co_await stream_.write(frame->kind, frame->stream, frame->metadata, frame->payload);
       const std::size_t bytes = kHeaderBytes + frame->metadata.size() + frame->payload.size();
       sendMeter_.passed(bytes, secondsSince(start));
       peakSent_.passed(bytes);
       tuneSegments();
+      if (frame->segmentWritten) frame->segmentWritten(chosen, now());
       if (frame->written) frame->written();
     } else if (ourBye_) {
       const std::string metadata = byeMetadata(*ourBye_);
@@ -360,5 +365,10 @@ RunError Connection::silent() const {
 ByteCounts Connection::bytes() const { return stream_.bytes(); }
 
 LinkInfo Connection::linkInfo() const { return stream_.linkInfo(); }
+
+ClockSample Connection::clock() const {
+  const std::lock_guard lock(clockMutex_);
+  return clock_;
+}
 
 }  // namespace cleave

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@
 #include "common/core/error.h"
 #include "common/net/frame.h"
 #include "common/net/frame_stream.h"
+#include "common/net/notices.h"
 #include "common/net/outbox.h"
 #include "common/net/rate_meters.h"
 
@@ -99,8 +101,8 @@ class Connection {
   double receiveRate() const { return receiveMeter_.rate(); }
   double peakSent() const { return peakSent_.peak(); }  // see PeakMeter
   double peakReceived() const { return peakReceived_.peak(); }
-  // The least of the last 16 Pongs', without the peer's own time, in seconds; 0 before the first.
-  double roundTripSeconds() const { return roundTrip_.load(std::memory_order_relaxed); }
+  // Of the last 16 Pongs, the one with the least round trip; all 0 before the first.
+  ClockSample clock() const;
   // "127.0.0.1:4000"; empty where the socket was never connected.
   const std::string& peer() const { return peer_; }
   // The segment size in force: segmentBytesFor(sendRate()).
@@ -140,8 +142,9 @@ class Connection {
   RateMeter sendMeter_, receiveMeter_;
   PeakMeter peakSent_, peakReceived_;
   std::atomic<std::size_t> segmentBytes_{kMinSegmentBytes};  // until there is a measured rate
-  std::deque<double> roundTrips_;
-  std::atomic<double> roundTrip_ = 0;
+  std::deque<ClockSample> pongs_;
+  mutable std::mutex clockMutex_;
+  ClockSample clock_;
 
   // Why and how run() ends: with cause_, or after a Bye.
   std::exception_ptr cause_;           // an Error

@@ -50,13 +50,20 @@ std::string pingMetadata() {
   return ping.SerializeAsString();
 }
 
-double roundTripOfPong(std::span<const std::byte> metadata) {
+ClockSample clockOfPong(std::span<const std::byte> metadata) {
+  const std::uint64_t came = nanoseconds();
   const auto pong = parse<wire::Pong>(metadata, "Pong");
   // The numbers are the peer's to choose: any of them may wrap around.
-  const auto there = static_cast<std::int64_t>(nanoseconds() - pong.ping_sent());
-  const auto atPeer = static_cast<std::int64_t>(pong.sent() - pong.ping_received());
-  const auto between = static_cast<double>(there) - std::max(0.0, static_cast<double>(atPeer));
-  return std::max(0.0, between * 1e-9);
+  const auto difference = [](std::uint64_t a, std::uint64_t b) {
+    return static_cast<std::int64_t>(a - b);
+  };
+  const auto atPeer = static_cast<double>(difference(pong.sent(), pong.ping_received()));
+  const double between =
+      static_cast<double>(difference(came, pong.ping_sent())) - std::max(0.0, atPeer);
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  const std::int64_t ahead =
+      difference(pong.ping_received(), pong.ping_sent()) / 2 + difference(pong.sent(), came) / 2;
+  return {std::max(0.0, between * 1e-9), std::clamp(ahead, -kMost, kMost)};
 }
 
 std::string pongMetadata(std::span<const std::byte> ping) {

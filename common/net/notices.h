@@ -3,6 +3,7 @@
 // from control characters.
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <span>
 #include <string>
@@ -18,8 +19,15 @@ void silenceProtobuf();
 std::string pingMetadata();
 // Throw ProtocolError "bad-metadata".
 std::string pongMetadata(std::span<const std::byte> ping);
-// Seconds from our Ping to its Pong, less those between the two at the peer; at least 0.
-double roundTripOfPong(std::span<const std::byte> pong);
+
+// What a Ping and its Pong say of link and clocks.
+struct ClockSample {
+  double roundTripSeconds = 0;  // from Ping to Pong, less those between the two at the peer; >= 0
+  // Nanoseconds that the peer's steady clock is ahead of ours, known to within half the round trip;
+  // at most 2^62 either way.
+  std::int64_t ahead = 0;
+};
+ClockSample clockOfPong(std::span<const std::byte> pong);
 std::string reasonFromBye(std::span<const std::byte> bye);
 
 std::string byeMetadata(const std::string& reason);

@@ -4,7 +4,6 @@
 #include <cassert>
 #include <utility>
 
-#include "common/core/clock.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {
@@ -56,6 +55,7 @@ std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes) {
   OutgoingFrame frame;
   frame.payload = tensor.bytes.subspan(repeats ? 0 : stream->offset, bytes);
   frame.owner = tensor.owner;
+  frame.segmentWritten = tensor.segmentWritten;
   // The digest stands in the metadata of a Segment, so with one even a short stream has a second
   // frame.
   const bool digestFollows = first && !tensor.sha256.empty();

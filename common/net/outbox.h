@@ -3,7 +3,6 @@
 // structure, io thread only.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/core/clock.h"
 #include "common/net/frame.h"
 
 namespace cleave {
@@ -26,13 +26,16 @@ struct OutgoingTensor {
   // which has at least kMaxSegmentBytes: a stream of any length costs no memory of its own.
   std::uint64_t repeated = 0;
   int priority = 0;  // lower goes first; equal: first come, first served
-  std::chrono::steady_clock::time_point queuedAt;
+  SteadyTime queuedAt;
   // The Tensor metadata, asked for when the first segment is handed to the socket: queueSeconds is
   // known then.
   std::function<std::string(double queueSeconds)> openMetadata;
   // SHA-256 for the last segment's metadata; empty: none. A stream with one has at least two
   // frames.
   std::string sha256;
+  // Called when a segment was written, with the time when it was chosen and that when the kernel
+  // had taken it. Empty: nobody asks.
+  std::function<void(SteadyTime chosen, SteadyTime written)> segmentWritten;
   // Called when the last segment was written, with the stream's bytes on the wire, headers and
   // metadata included.
   std::function<void(std::uint64_t wireBytes)> written;
@@ -44,7 +47,9 @@ struct OutgoingFrame {
   std::string metadata;
   std::span<const std::byte> payload;
   std::shared_ptr<const void> owner;
-  std::function<void()> written;  // may be empty; to be called once the frame is written
+  // To be called once the frame is written; may be empty.
+  std::function<void(SteadyTime chosen, SteadyTime written)> segmentWritten;
+  std::function<void()> written;
 };
 
 class Outbox {

@@ -50,11 +50,11 @@ void Engine::begin(const MicroBatch& at) {
   }
 }
 
-void Engine::fetchWeights() {
+void Engine::fetch(Flow flow) {
   assert(options_.role == Role::client && batchDone() && !fetching_);
   blob_.reset();
-  fetching_ = Flow::weightsBody;
-  link_.send(Fetch{Flow::weightsBody});
+  fetching_ = flow;
+  link_.send(Fetch{flow});
 }
 
 void Engine::sendWeights(SharedBytes weights) {

@@ -85,14 +85,14 @@ class Engine {
   // Whether the batch begun last is done (train: updated; eval: all forwards run), or there was
   // none yet.
   bool batchDone() const { return !batch_ || batch_->done; }
-  // Client: asks for weights/body. Requires batchDone(). The answer is blob().
-  void fetchWeights();
+  // Client: asks for weights/body or trace/body. Requires batchDone(). The answer is blob().
+  void fetch(Flow flow);
   // Client: sends the body's initial weights, a safetensors file. Requires
   // EngineOptions::initialWeights; no batch can begin before weightsInPlace().
   void sendWeights(SharedBytes weights);
   // Whether the server has its initial weights, sent or its own.
   bool weightsInPlace() const { return weightsInPlace_; }
-  // Client: the answer to the last Fetch (weights/body, or grads/body of the running step); empty
+  // Client: the answer to the last Fetch (also grads/body of the running step); empty
   // while it is on its way.
   const std::optional<Blob>& blob() const { return blob_; }
 

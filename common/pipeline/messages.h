@@ -43,7 +43,7 @@ struct Fetch {
   Flow flow = Flow::weightsBody;
 };
 
-// The answer to a Fetch: a safetensors file.
+// The answer to a Fetch: a safetensors file, or a trace's bytes.
 struct Blob {
   Flow flow = Flow::weightsBody;
   std::span<const std::byte> bytes;

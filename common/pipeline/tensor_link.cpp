@@ -18,7 +18,7 @@ namespace {
 constexpr int kBlobPriority = 100;  // after every tensor of a step
 constexpr std::string_view kBlobCodec = "none";
 
-bool isBlob(Flow flow) { return flow == Flow::weightsBody || flow == Flow::gradsBody; }
+bool isBlob(Flow flow) { return indexOf(flow) >= kTensorFlows; }
 
 std::string sha256(std::span<const std::byte> bytes) {
   std::string digest(SHA256_DIGEST_LENGTH, '\0');
@@ -136,8 +136,10 @@ void TensorLink::encode(TensorMessage&& message) {
   Buffer buffer = pool_->acquire(options_.maxEncodedBytes(message.flow, view.spec));
   const SteadyTime start = now();
   const Encoded encoded = encodeOrRaw(context, state, cut, view, buffer.span());
+  const SteadyTime end = now();
   auto encoding = std::make_shared<Encoding>();
-  encoding->encodeSeconds = secondsSince(start);
+  encoding->encodeSeconds = secondsBetween(start, end);
+  trace(TraceActivity::encode, context.key, start, end);
   buffer.shrink(encoded.bytes);
   if (train && encoded.state) stagedStates_[{message.flow, message.at.i}] = encoded.state;
 
@@ -259,10 +261,16 @@ void TensorLink::queue(const std::shared_ptr<Encoding>& encoding) {
   tensor.queuedAt = now();
   tensor.sha256 = encoding->sha256;
   // The outbox calls these within Connection::run(), which this link outlives.
-  tensor.openMetadata = [this, encoding, pending](double queueSeconds) {
+  tensor.openMetadata = [this, encoding, pending, queuedAt = tensor.queuedAt](double queueSeconds) {
     pending->record.queueSeconds = queueSeconds;
+    trace(TraceActivity::queue, pending->record.key, queuedAt, now());
     return openMetadata(*encoding, queueSeconds);
   };
+  if (options_.trace && options_.trace->wants(key)) {
+    tensor.segmentWritten = [this, key](SteadyTime chosen, SteadyTime written) {
+      trace(TraceActivity::send, key, chosen, written);
+    };
+  }
   tensor.written = [this, pending](std::uint64_t wireBytes) {
     pending->record.wireBytes = wireBytes;
     pending->written = true;
@@ -385,7 +393,7 @@ std::span<std::byte> TensorLink::openStream(const FrameHeader& header,
   stream.codec = proto.codec();
   stream.encodeSeconds = checkedSeconds(proto.encode_seconds());
   stream.queueSeconds = checkedSeconds(proto.queue_seconds());
-  stream.opened = now();
+  stream.opened = stream.segmentBegan = now();
   if (isBlob(key.flow)) {
     checkBlob(stream, proto.encoded_bytes());
   } else {
@@ -445,11 +453,17 @@ void TensorLink::checkTensor(const Stream& stream, std::uint64_t encodedBytes) c
 void TensorLink::checkBlob(const Stream& stream, std::uint64_t encodedBytes) const {
   const std::string name(flowName(stream.message.flow));
   if (stream.codec != kBlobCodec) throw ProtocolError("bad-tensor", name + " has a codec");
-  if (encodedBytes > options_.maxBlobBytes) {
+  const std::uint64_t most = mostBlobBytes(stream.message.flow);
+  if (encodedBytes > most) {
     throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
-                                          " bytes; at most " +
-                                          std::to_string(options_.maxBlobBytes) + " were agreed");
+                                          " bytes; at most " + std::to_string(most) +
+                                          " were agreed");
   }
+}
+
+std::uint64_t TensorLink::mostBlobBytes(Flow flow) const {
+  if (flow != Flow::traceBody) return options_.maxBlobBytes;
+  return options_.trace ? kMaxTraceBytes : 0;
 }
 
 // A micro-batch is in flight from its activation/0 until its last reply has been acknowledged.
@@ -490,6 +504,7 @@ std::span<std::byte> TensorLink::continueStream(const FrameHeader& header,
   } else if (header.payloadBytes == 0) {
     throw ProtocolError("bad-segment", "a segment of " + name + " is empty");
   }
+  if (options_.trace) stream.segmentBegan = now();
   return stream.buffer.span().subspan(stream.received, header.payloadBytes);
 }
 
@@ -503,6 +518,9 @@ void TensorLink::receivedFrame(const FrameHeader& header, std::span<const std::b
       Stream& stream = node.mapped();
       stream.received += payload.size();
       stream.wireBytes += kHeaderBytes + metadata.size() + payload.size();
+      if (options_.trace) {
+        trace(TraceActivity::receive, stream.message.key(), stream.segmentBegan, now());
+      }
       const bool digestMissing = isBlob(stream.message.flow) && stream.sha256.empty();
       if (!stream.complete() || digestMissing) {
         streams_.insert(std::move(node));
@@ -538,7 +556,18 @@ void TensorLink::receivedFetch(std::span<const std::byte> metadata) {
   if (std::exchange(blobUnderWay_, true)) {
     throw ProtocolError("too-many-in-flight", "a Fetch came before the last one was answered");
   }
+  if (fetch.flow == Flow::traceBody) return sendTrace();
   deliver_(fetch);
+}
+
+void TensorLink::sendTrace() {
+  if (!options_.trace) {
+    throw ProtocolError("unexpected-message",
+                        "Fetch of trace/body came, but the run spec asks for no trace");
+  }
+  const auto bytes =
+      std::make_shared<const std::vector<std::byte>>(toBytes(options_.trace->trace()));
+  sendBlob(Blob{Flow::traceBody, {bytes->data(), bytes->size()}, bytes});
 }
 
 void TensorLink::finishStream(Stream&& stream) {
@@ -568,7 +597,9 @@ void TensorLink::decode(Stream&& stream, double wireSeconds) {
   CodecState after = (device != nullptr ? *device : options_.codec(flow))
                          .decode({options_.seed, stream.message.key(), options_.helper}, state, cut,
                                  stream.buffer.span(), out);
-  const double decodeSeconds = secondsSince(start);
+  const SteadyTime end = now();
+  const double decodeSeconds = secondsBetween(start, end);
+  trace(TraceActivity::decode, stream.message.key(), start, end);
   if (train && after) stagedStates_[{flow, at.i}] = std::move(after);
   deliverTensor(std::move(stream), std::move(payload), wireSeconds, decodeSeconds);
 }
@@ -589,6 +620,9 @@ void TensorLink::verifyBlob(Stream&& stream, double wireSeconds) {
   if (sha256(stream.buffer.span()) != stream.sha256) {
     throw ProtocolError("bad-digest", std::string(flowName(stream.message.flow)) +
                                           " does not have the SHA-256 that was sent with it");
+  }
+  if (stream.message.flow == Flow::traceBody) {
+    traceFromServer(stream.buffer.span(), options_.trace->window(), options_.microBatches);
   }
   acknowledge(stream, wireSeconds, 0);
   Blob blob;

@@ -28,6 +28,7 @@
 #include "common/net/connection.h"
 #include "common/pipeline/messages.h"
 #include "common/pipeline/schedule.h"
+#include "common/pipeline/trace.h"
 
 namespace cleave {
 
@@ -91,6 +92,8 @@ struct TensorLinkOptions {
   bool rawNonFinite = false;
   Helper* helper = nullptr;        // for codecs; must outlive the link
   std::uint32_t errorEvery = 100;  // one tensor in so many has its SNR measured; 0: none
+  // Null: no trace. At the server the link answers a Fetch of trace/body from it.
+  std::shared_ptr<TraceRecorder> trace;
 
   const Codec& codec(Flow flow) const { return *codecs[indexOf(flow)]; }
   // The most that a tensor of the flow has encoded, also where it goes raw.
@@ -151,6 +154,7 @@ class TensorLink : public EngineLink,
     double encodeSeconds = 0;
     double queueSeconds = 0;
     SteadyTime opened;
+    SteadyTime segmentBegan;  // of the frame that is read now
     std::string sha256;
     bool complete() const { return received == buffer.size(); }
   };
@@ -176,6 +180,9 @@ class TensorLink : public EngineLink,
                                      const CutContext& cut, const TensorView& view,
                                      std::span<const std::byte> encoded);
   void failLater(std::exception_ptr error);
+  void trace(TraceActivity activity, const Key& key, SteadyTime begin, SteadyTime end) const {
+    if (options_.trace) options_.trace->moved(activity, key, begin, end);
+  }
   template <typename Function>
   void onIo(Function function);
   template <typename Function>
@@ -190,8 +197,10 @@ class TensorLink : public EngineLink,
   void checkDirection(const Key& key);
   void checkTensor(const Stream& stream, std::uint64_t encodedBytes) const;
   void checkBlob(const Stream& stream, std::uint64_t encodedBytes) const;
+  std::uint64_t mostBlobBytes(Flow flow) const;
   void takeCredit(const Key& key);
   void receivedFetch(std::span<const std::byte> metadata);
+  void sendTrace();
   void finishStream(Stream&& stream);
   void receivedReport(const ReceivedReport& report);
   void settle(const std::shared_ptr<Pending>& pending);

@@ -37,7 +37,8 @@ std::vector<std::shared_ptr<Completions::Completion>> Completions::takeAll() {
 EngineWorker::EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
                            std::shared_ptr<Mailbox> mailbox, ActionTable table,
                            std::function<void()> finished,
-                           std::function<void(std::exception_ptr)> failed, DeviceQueue* queue)
+                           std::function<void(std::exception_ptr)> failed, DeviceQueue* queue,
+                           std::shared_ptr<TraceRecorder> trace)
     : link_(std::move(link)),
       mailbox_(std::move(mailbox)),
       engine_(options, *link_),
@@ -45,6 +46,7 @@ EngineWorker::EngineWorker(const EngineOptions& options, std::shared_ptr<EngineL
       finished_(std::move(finished)),
       failed_(std::move(failed)),
       queue_(queue),
+      trace_(std::move(trace)),
       completions_(std::make_shared<Completions>(mailbox_->device())) {}
 
 EngineWorker::~EngineWorker() {
@@ -60,7 +62,7 @@ bool EngineWorker::receiveAll() {
 bool EngineWorker::completeAll() {
   const auto done = completions_->takeAll();
   for (const auto& completion : done) {
-    complete(completion->token, completion->kind, std::move(completion->result),
+    complete(completion->action, std::move(completion->result), completion->end,
              completion->seconds());
   }
   return !done.empty();
@@ -74,31 +76,36 @@ void EngineWorker::begins(const Work& work) {
   lastBackward_.reset();
 }
 
-void EngineWorker::complete(std::uint64_t token, ActionKind kind, Result result, double seconds) {
-  if (kind == ActionKind::headBackward || kind == ActionKind::bodyBackward) lastBackward_ = now();
+void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTime end,
+                            double seconds) {
+  const bool backward =
+      action.kind == ActionKind::headBackward || action.kind == ActionKind::bodyBackward;
+  if (backward) lastBackward_ = end;
+  if (trace_) trace_->ran(action.kind, action.at, action.idleSince, end, seconds);
   const bool wasDone = engine_.batchDone();
-  engine_.complete(token, std::move(result), seconds);
+  engine_.complete(action.token, std::move(result), seconds);
   if (!wasDone && engine_.batchDone()) finished_();
 }
 
 void EngineWorker::issue(Work work) {
-  const std::uint64_t token = work.token;
-  const ActionKind kind = work.kind;
+  const IssuedAction action{work.token, work.kind, work.at,
+                            std::exchange(idleSince_, std::nullopt)};
   begins(work);
-  const ActionFunction& function = table_[static_cast<std::size_t>(kind)];
+  const ActionFunction& function = table_[static_cast<std::size_t>(work.kind)];
   if (queue_ == nullptr) {
     const SteadyTime start = now();
     Result result = function(std::move(work));
-    return complete(token, kind, std::move(result), secondsSince(start));
+    const SteadyTime end = now();
+    return complete(action, std::move(result), end, secondsBetween(start, end));
   }
   auto completion = std::make_shared<Completions::Completion>();
-  completion->token = token;
-  completion->kind = kind;
+  completion->action = action;
   queue_->begin();
   completion->result = function(std::move(work));
   // Whoever calls back only hands the completion on: the device thread alone reads and destroys it.
   Completions::Completion& kept = *completion;
   kept.seconds = queue_->end([completions = completions_, completion]() mutable {
+    completion->end = now();
     completions->add(std::move(completion));
   });
 }
@@ -111,7 +118,10 @@ bool EngineWorker::runOne() noexcept {
     const bool completed = completeAll();
     const bool progressed = receiveAll() || completed;
     auto work = engine_.next();
-    if (!work) return progressed;
+    if (!work) {
+      if (!idleSince_) idleSince_ = now();
+      return progressed;
+    }
     issue(std::move(*work));
     return true;
   } catch (...) {

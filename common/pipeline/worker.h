@@ -13,6 +13,7 @@
 #include "common/core/clock.h"
 #include "common/core/executor.h"
 #include "common/pipeline/engine.h"
+#include "common/pipeline/trace.h"
 
 namespace cleave {
 
@@ -20,15 +21,23 @@ namespace cleave {
 using ActionFunction = std::function<Result(Work work)>;
 using ActionTable = std::array<ActionFunction, kActionKinds>;
 
+// What is remembered of an action until it is done.
+struct IssuedAction {
+  std::uint64_t token = 0;
+  ActionKind kind = ActionKind::headForward;
+  MicroBatch at;
+  std::optional<SteadyTime> idleSince;  // there was nothing to do before it, from then on
+};
+
 // Actions that a queue is through with, until the device thread looks. Shared with the queue's
 // callbacks, which may come after the worker has gone.
 class Completions {
  public:
   struct Completion {
-    std::uint64_t token = 0;
-    ActionKind kind = ActionKind::headForward;
+    IssuedAction action;
     Result result;
     DeviceQueue::Seconds seconds;
+    SteadyTime end;  // when the queue said so
   };
   explicit Completions(DeviceExecutor& device) : device_(device) {}
   void add(std::shared_ptr<Completion> completion);  // any thread
@@ -62,10 +71,12 @@ class EngineWorker : public DeviceWorker {
  public:
   // `finished` is called after the action that ended a batch, and `failed` once, after which
   // nothing runs any more. Both on the device thread. With a `queue`, which outlives the worker's
-  // actions, an action is done when the queue says so; without, when its function returns.
+  // actions, an action is done when the queue says so; without, when its function returns. `trace`
+  // may be null.
   EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
                std::shared_ptr<Mailbox> mailbox, ActionTable table, std::function<void()> finished,
-               std::function<void(std::exception_ptr)> failed, DeviceQueue* queue = nullptr);
+               std::function<void(std::exception_ptr)> failed, DeviceQueue* queue = nullptr,
+               std::shared_ptr<TraceRecorder> trace = nullptr);
   // Device thread: waits for what the queue still has to do.
   ~EngineWorker() override;
 
@@ -85,7 +96,7 @@ class EngineWorker : public DeviceWorker {
   bool completeAll();
   void issue(Work work);
   void begins(const Work& work);
-  void complete(std::uint64_t token, ActionKind kind, Result result, double seconds);
+  void complete(const IssuedAction& action, Result result, SteadyTime end, double seconds);
 
   const std::shared_ptr<EngineLink> link_;
   const std::shared_ptr<Mailbox> mailbox_;
@@ -94,9 +105,11 @@ class EngineWorker : public DeviceWorker {
   const std::function<void()> finished_;
   const std::function<void(std::exception_ptr)> failed_;
   DeviceQueue* const queue_;
+  const std::shared_ptr<TraceRecorder> trace_;
   const std::shared_ptr<Completions> completions_;
   std::optional<SteadyTime> lastBackward_;  // ended; nothing once an evaluation has begun
   std::optional<double> betweenSteps_;
+  std::optional<SteadyTime> idleSince_;  // since then there is nothing to do
   std::atomic<bool> stopped_ = false;
 };
 

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tests/daemon/daemons.h"
+#include "tests/trace_checks.h"
 
 namespace cleave::test {
 namespace {
@@ -30,6 +31,24 @@ std::string writeTimes(const TemporaryFolder& folder) {
   const std::string path = folder.path("times.json");
   std::ofstream(path) << nlohmann::json{{"measured", {measured}}}.dump();
   return path;
+}
+
+TEST_CASE("simulate draws its steps for the viewers that draw a training's") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path("trace.json");
+  askJson({"simulate", "--times", writeTimes(folder), "--rate", "1Gbit/s", "--latency", "1ms",
+           "--micro-batches", "2", "--micro-batches", "4", "--trace", file});
+  const nlohmann::json trace = nlohmann::json::parse(readFile(file));
+  CHECK(processesOf(trace).size() == 2 * 3);  // a schedule each
+  CHECK(processesOf(trace).at(1) == "priority, 2 micro-batches");
+  checkTracksDoNotOverlap(trace);
+  std::size_t forwards = 0;
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X" && event.at("name").get<std::string>().starts_with("HeadForward")) {
+      ++forwards;
+    }
+  }
+  CHECK(forwards == 3 * (2 + 4));
 }
 
 TEST_CASE("simulate measures, predicts, and names what holds a step back") {

@@ -1,0 +1,265 @@
+// Traces: what is recorded, its bytes on the wire, what a hostile server may send, and the file.
+#include "common/pipeline/trace.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <map>
+
+#include "common/pipeline/trace_file.h"
+#include "tests/trace_checks.h"
+
+namespace cleave::test {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+
+const SteadyTime kStart{std::chrono::hours(1)};
+constexpr TraceWindow kWindow{2, 3};
+constexpr std::uint32_t kMicroBatches = 2;
+
+SteadyTime at(int ms) { return kStart + milliseconds(ms); }
+MicroBatch batchAt(std::uint64_t step, std::uint32_t i) {
+  return {Phase::train, step, i, kMicroBatches, 4};
+}
+std::int64_t nanosecondsAt(int ms) {
+  return std::chrono::nanoseconds(at(ms).time_since_epoch()).count();
+}
+
+// ---- Recording ----
+
+TEST_CASE("a recorder takes the training steps of its window") {
+  TraceRecorder recorder(kWindow);
+  for (std::uint64_t step = 1; step <= 6; ++step) {
+    recorder.ran(ActionKind::bodyForward, batchAt(step, 0), {}, at(10 * int(step)), 1e-3);
+    recorder.moved(TraceActivity::decode, {Phase::train, step, 0, Flow::activation0}, at(0), at(1));
+    recorder.moved(TraceActivity::decode, {Phase::eval, step, 0, Flow::activation0}, at(0), at(1));
+  }
+  // Keys of weights and the like; and what is no part of a step.
+  recorder.moved(TraceActivity::receive, {Phase::train, 3, 0, Flow::weightsBody}, at(0), at(1));
+  recorder.ran(ActionKind::exportBlob, batchAt(3, 0), {}, at(90), 1e-3);
+  std::vector<std::uint64_t> steps;
+  for (const TraceSpan& span : recorder.trace().spans) steps.push_back(span.step);
+  CHECK(steps == std::vector<std::uint64_t>{2, 2, 3, 3, 4, 4});
+}
+
+TEST_CASE("what the device waited for lies between two actions, and ends with the second") {
+  TraceRecorder recorder(kWindow);
+  recorder.ran(ActionKind::headForward, batchAt(2, 0), at(0), at(5), 5e-3);  // a batch begins
+  recorder.ran(ActionKind::headForward, batchAt(2, 1), {}, at(10), 5e-3);
+  recorder.ran(ActionKind::tailStep, batchAt(2, 0), at(11), at(20), 4e-3);
+  // A GPU's: issued when there was nothing else, while the one before still ran; and its own
+  // seconds reach back beyond that one's end.
+  recorder.ran(ActionKind::tailStep, batchAt(2, 1), at(17), at(23), 4e-3);
+  const std::vector<TraceSpan> spans = recorder.trace().spans;
+  REQUIRE(spans.size() == 5);
+  CHECK(spans[2].activity == TraceActivity::wait);
+  CHECK(spans[2].action() == ActionKind::tailStep);
+  CHECK(spans[2].begin == nanosecondsAt(11));
+  CHECK(spans[2].end == nanosecondsAt(16));
+  CHECK(spans[3].begin == nanosecondsAt(16));
+  CHECK(spans[4].activity == TraceActivity::compute);
+  CHECK(spans[4].begin == nanosecondsAt(20));
+}
+
+TEST_CASE("segments of a tensor that follow each other are one span, until another comes between") {
+  TraceRecorder recorder(kWindow);
+  const Key slow{Phase::train, 2, 0, Flow::activation0},
+      urgent{Phase::train, 2, 0, Flow::gradient1};
+  recorder.moved(TraceActivity::send, slow, at(0), at(1));
+  recorder.moved(TraceActivity::send, slow, at(2), at(3));
+  recorder.moved(TraceActivity::queue, urgent, at(2), at(4));
+  recorder.moved(TraceActivity::send, urgent, at(4), at(5));
+  recorder.moved(TraceActivity::send, slow, at(5), at(6));
+  const std::vector<TraceSpan> spans = recorder.trace().spans;
+  REQUIRE(spans.size() == 4);
+  CHECK(spans[0].begin == nanosecondsAt(0));
+  CHECK(spans[0].end == nanosecondsAt(3));
+  CHECK(spans[3].flow() == Flow::activation0);
+}
+
+TEST_CASE("a recorder is bounded, and counts what it drops") {
+  TraceRecorder recorder({1, kMaxTraceSteps});
+  const std::size_t beyond = 10;
+  for (std::uint32_t n = 0; n < kMaxTraceSpans + beyond; ++n) {
+    recorder.moved(TraceActivity::encode, {Phase::train, 1, n, Flow::activation1}, at(0), at(1));
+  }
+  CHECK(recorder.trace().spans.size() == kMaxTraceSpans);
+  CHECK(recorder.trace().dropped == beyond);
+  CHECK(toBytes(recorder.trace()).size() == kMaxTraceBytes);
+}
+
+// ---- On the wire ----
+
+TraceSpan serverSpan() {
+  return {TraceActivity::decode, static_cast<std::uint8_t>(Flow::gradient1), 0, 1, 3, 500, 700};
+}
+
+TEST_CASE("a trace survives the wire, in the documented bytes") {
+  Trace trace;
+  trace.dropped = 5;
+  trace.spans = {serverSpan()};
+  const std::vector<std::byte> bytes = toBytes(trace);
+  std::vector<int> numbers;
+  for (const std::byte byte : bytes) numbers.push_back(static_cast<int>(byte));
+  CHECK(numbers == std::vector<int>{5, 0, 0, 0, 0,    0, 0, 0, 6, 2, 0,    0, 1, 0,
+                                    0, 0, 3, 0, 0,    0, 0, 0, 0, 0, 0xf4, 1, 0, 0,
+                                    0, 0, 0, 0, 0xbc, 2, 0, 0, 0, 0, 0,    0});
+  const Trace again = traceFromServer(bytes, kWindow, kMicroBatches);
+  CHECK(again.dropped == 5);
+  REQUIRE(again.spans.size() == 1);
+  CHECK(std::memcmp(&again.spans[0], &trace.spans[0], sizeof(TraceSpan)) == 0);
+  CHECK(traceFromServer(toBytes({}), kWindow, kMicroBatches).spans.empty());
+}
+
+bool isRefused(const std::vector<std::byte>& bytes) {
+  try {
+    traceFromServer(bytes, kWindow, kMicroBatches);
+    return false;
+  } catch (const ProtocolError& error) {
+    CHECK(error.code() == "bad-trace");
+    return true;
+  }
+}
+
+TEST_CASE("a trace of another length is refused") {
+  std::vector<std::byte> bytes = toBytes({{serverSpan()}, 0});
+  CHECK_FALSE(isRefused(bytes));
+  bytes.pop_back();
+  CHECK(isRefused(bytes));
+  CHECK(isRefused({}));
+  CHECK(isRefused(std::vector<std::byte>(7)));
+  CHECK(isRefused(std::vector<std::byte>(kMaxTraceBytes + sizeof(TraceSpan))));
+}
+
+TEST_CASE("a span that no server can have recorded is refused") {
+  const auto damaged = [](auto change) {
+    TraceSpan span = serverSpan();
+    change(span);
+    return isRefused(toBytes({{serverSpan(), span}, 0}));
+  };
+  CHECK_FALSE(damaged([](TraceSpan&) {}));
+  CHECK(damaged([](TraceSpan& s) { s.activity = static_cast<TraceActivity>(7); }));
+  CHECK(damaged([](TraceSpan& s) { s.activity = static_cast<TraceActivity>(255); }));
+  CHECK(damaged([](TraceSpan& s) { s.subject = 4; }));
+  CHECK(damaged([](TraceSpan& s) { s.subject = 255; }));
+  CHECK(
+      damaged([](TraceSpan& s) { s.activity = TraceActivity::encode; }));  // it sends no gradient/1
+  CHECK(damaged([](TraceSpan& s) { s.reserved = 1; }));
+  CHECK(damaged([](TraceSpan& s) { s.i = kMicroBatches; }));
+  CHECK(damaged([](TraceSpan& s) { s.step = 1; }));
+  CHECK(damaged([](TraceSpan& s) { s.step = 5; }));
+  CHECK(damaged([](TraceSpan& s) { s.step = ~std::uint64_t{0}; }));
+  CHECK(damaged([](TraceSpan& s) { s.end = 499; }));
+  CHECK(damaged([](TraceSpan& s) { s.begin = -1; }));
+  CHECK(damaged([](TraceSpan& s) { s.end = std::numeric_limits<std::int64_t>::max(); }));
+  for (const TraceActivity activity : {TraceActivity::compute, TraceActivity::wait}) {
+    for (std::uint8_t kind = 0; kind < 20; ++kind) {
+      const auto action = static_cast<ActionKind>(kind);
+      const bool fits = action == ActionKind::bodyForward || action == ActionKind::bodyBackward ||
+                        action == ActionKind::report || action == ActionKind::update;
+      CHECK(damaged([&](TraceSpan& s) {
+              s.activity = activity;
+              s.subject = kind;
+            }) == !fits);
+    }
+  }
+}
+
+// ---- The file ----
+
+// A server whose clock is `ahead`, and a link of 3 ms one way.
+struct TwoSides {
+  explicit TwoSides(std::chrono::nanoseconds ahead) {
+    for (std::uint32_t i = 0; i < kMicroBatches; ++i) {
+      const int begin = 10 * static_cast<int>(i);
+      client.ran(ActionKind::headForward, batchAt(2, i), {}, at(begin + 2), 2e-3);
+      pass(client, server, ahead, {Phase::train, 2, i, Flow::activation0}, begin + 2);
+      server.ran(ActionKind::bodyForward, batchAt(2, i), at(begin) + ahead, at(begin + 9) + ahead,
+                 1e-3);
+    }
+  }
+  static void pass(TraceRecorder& from, TraceRecorder& to, std::chrono::nanoseconds ahead,
+                   const Key& key, int sentAt) {
+    from.moved(TraceActivity::queue, key, at(sentAt - 1), at(sentAt));
+    from.moved(TraceActivity::send, key, at(sentAt), at(sentAt + 2));
+    to.moved(TraceActivity::receive, key, at(sentAt + 3) + ahead, at(sentAt + 5) + ahead);
+  }
+  nlohmann::json joined(const ClockSample& clock) const {
+    return nlohmann::json::parse(
+        joinTraces(client.trace(), server.trace(), clock).text({{"run", "a \"b\""}}));
+  }
+
+  TraceRecorder client{kWindow}, server{kWindow};
+};
+
+TEST_CASE("both sides are drawn on the client's clock, whatever the server's says") {
+  const auto error = microseconds(100);
+  for (const std::chrono::nanoseconds ahead :
+       {std::chrono::nanoseconds(0), std::chrono::nanoseconds(minutes(7)),
+        -std::chrono::nanoseconds(minutes(50))}) {
+    const TwoSides sides(ahead);
+    for (const auto wrong : {-error, microseconds(0), error}) {
+      CAPTURE(ahead.count(), wrong.count());
+      const nlohmann::json trace =
+          sides.joined({2e-4, std::chrono::nanoseconds(ahead + wrong).count()});
+      CHECK(trace.at("otherData").at("run") == "a \"b\"");
+      checkTracksDoNotOverlap(trace);
+      const std::vector<TraceArrow> arrows = arrowsOf(trace);
+      REQUIRE(arrows.size() == kMicroBatches);
+      for (const TraceArrow& arrow : arrows) {
+        CHECK(arrow.fromProcess == "client");
+        CHECK(arrow.toProcess == "server");
+        CHECK(arrow.name == "activation/0");
+        CHECK(arrow.end - arrow.begin == Approx(3000 - static_cast<double>(wrong.count())));
+      }
+      double first = 1e9;
+      for (const nlohmann::json& event : trace.at("traceEvents")) {
+        if (event.contains("ts")) first = std::min(first, event.at("ts").get<double>());
+      }
+      CHECK(first == 0);
+    }
+  }
+}
+
+TEST_CASE("slices have names, categories, and what they are about") {
+  const nlohmann::json trace = TwoSides(minutes(1)).joined({0, 60'000'000'000});
+  std::map<std::string, int> names;
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X" || event.at("ph") == "b") {
+      ++names[event.at("cat").get<std::string>() + ": " + event.at("name").get<std::string>()];
+      CHECK(event.at("args").at("step") == 2);
+    }
+  }
+  CHECK(names == std::map<std::string, int>{{"compute: HeadForward 0", 1},
+                                            {"compute: HeadForward 1", 1},
+                                            {"compute: BodyForward 0", 1},
+                                            {"compute: BodyForward 1", 1},
+                                            {"wait: wait for activation/0 0", 1},
+                                            {"wait: wait for activation/0 1", 1},
+                                            {"queue: queue activation/0 0", 1},
+                                            {"queue: queue activation/0 1", 1},
+                                            {"send: send activation/0 0", 1},
+                                            {"send: send activation/0 1", 1},
+                                            {"receive: receive activation/0 0", 1},
+                                            {"receive: receive activation/0 1", 1}});
+}
+
+TEST_CASE("a server that lies about time spoils the picture alone") {
+  const TwoSides honest(minutes(1));
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  Trace lies;
+  lies.spans = {serverSpan(), serverSpan()};
+  lies.spans[0].begin = 0;
+  lies.spans[1].begin = lies.spans[1].end = kMost - 1;
+  for (const std::int64_t ahead : {kMost, -kMost, std::int64_t{0}}) {
+    const auto text = joinTraces(honest.client.trace(), lies, {0, ahead}).text({});
+    CHECK_FALSE(nlohmann::json::parse(text).at("traceEvents").empty());
+  }
+  CHECK_FALSE(nlohmann::json::parse(joinTraces({}, {}, {}).text({})).at("traceEvents").empty());
+}
+
+}  // namespace
+}  // namespace cleave::test
