@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 #include <map>
 
 #include "common/pipeline/trace_file.h"
+#include "proto/wire.pb.h"
 #include "tests/trace_checks.h"
 
 namespace cleave::test {
@@ -166,6 +168,34 @@ TEST_CASE("a span that no server can have recorded is refused") {
             }) == !fits);
     }
   }
+}
+
+// ---- Clocks ----
+
+TEST_CASE("a Pong says how far the peer's clock is ahead, to within half of the round trip") {
+  constexpr std::int64_t kMillisecond = 1'000'000;
+  for (const std::int64_t ahead : {std::int64_t{0}, 3'600'000 * kMillisecond, -5 * kMillisecond}) {
+    const std::int64_t here =
+        std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+    wire::Pong pong;
+    // 6 ms there, 2 ms at the peer, 2 ms and what this test takes back.
+    pong.set_ping_sent(static_cast<std::uint64_t>(here - 10 * kMillisecond));
+    pong.set_ping_received(static_cast<std::uint64_t>(here - 4 * kMillisecond + ahead));
+    pong.set_sent(static_cast<std::uint64_t>(here - 2 * kMillisecond + ahead));
+    const std::string bytes = pong.SerializeAsString();
+    const ClockSample sample = clockOfPong(std::as_bytes(std::span(bytes.data(), bytes.size())));
+    CHECK(sample.roundTripSeconds >= 8e-3);
+    const double wrong = 1e-9 * static_cast<double>(sample.ahead - ahead);
+    CHECK(wrong <= 2e-3);
+    CHECK(std::abs(wrong) <= sample.roundTripSeconds / 2);
+  }
+  wire::Pong absurd;
+  absurd.set_ping_received(std::uint64_t{1} << 63);
+  absurd.set_sent(std::uint64_t{1} << 63);
+  const std::string bytes = absurd.SerializeAsString();
+  const ClockSample sample = clockOfPong(std::as_bytes(std::span(bytes.data(), bytes.size())));
+  CHECK(sample.ahead >= -(std::int64_t{1} << 62));
+  CHECK(sample.ahead <= std::int64_t{1} << 62);
 }
 
 // ---- The file ----
