@@ -2,7 +2,7 @@
 # Fuzzes what reads foreign bytes with libFuzzer under ASan and UBSan: replays the kept inputs, then searches for new ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-targets=(decode frame session safetensors config csv)
+targets=(decode frame session trace safetensors config csv)
 
 usage() {
   cat <<'TXT'
@@ -12,6 +12,7 @@ usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--replay] [--help]
                    decode       payloads of every codec
                    frame        headers and metadata of every kind of frame
                    session      what a peer sends after the handshake, and when
+                   trace        what a server says that it did when
                    safetensors  files of weights
                    config       configuration files and overrides
                    csv          texts that become cells

@@ -64,10 +64,10 @@ void readMetadata(FrameKind kind, std::span<const std::byte> metadata) {
       reasonFromBye(metadata);
       break;
     case FrameKind::ping:
-      roundTripOfPong(bytesOf(pongMetadata(metadata)));
+      clockOfPong(bytesOf(pongMetadata(metadata)));
       break;
     case FrameKind::pong:
-      if (!(roundTripOfPong(metadata) >= 0)) find("a round trip below 0");
+      if (!(clockOfPong(metadata).roundTripSeconds >= 0)) find("a round trip below 0");
       break;
     case FrameKind::tensor:
       readTensor(metadata);

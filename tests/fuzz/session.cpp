@@ -70,6 +70,7 @@ class Session {
     options.maxBlobBytes = 1000;
     options.initialWeights = initialWeights;
     options.errorEvery = 2;
+    options.trace = std::make_shared<TraceRecorder>(TraceWindow{1, 2});
     return options;
   }
 
@@ -97,9 +98,10 @@ class Session {
       case Command::stepOk:
         return frame(FrameKind::stepOk, 0, toWire(StepOk{input.number()}), 0);
       case Command::fetch:
-        return frame(FrameKind::fetch, 0,
-                     toWire(Fetch{(input.byte() & 1) != 0 ? Flow::gradsBody : Flow::weightsBody}),
-                     0);
+        return frame(
+            FrameKind::fetch, 0,
+            toWire(Fetch{static_cast<Flow>(kTensorFlows + input.byte() % (kFlows - kTensorFlows))}),
+            0);
       case Command::raw: {
         const auto kind = static_cast<FrameKind>(1 + input.byte() % 14);
         const std::size_t bytes = input.twoBytes();

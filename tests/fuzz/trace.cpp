@@ -1,0 +1,41 @@
+// The target of the fuzzing: bytes as a server's trace. They may be refused by a ProtocolError and
+// nothing else; what is accepted comes out the same when written again.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "common/pipeline/trace.h"
+#include "tests/fuzz/seeds.h"
+
+using namespace cleave;
+using namespace cleave::fuzz;
+
+namespace {
+
+constexpr TraceWindow kWindow{2, 3};
+constexpr std::uint32_t kMicroBatches = 4;
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
+  try {
+    const Trace trace = traceFromServer(bytes, kWindow, kMicroBatches);
+    if (!std::ranges::equal(toBytes(trace), bytes)) {
+      std::fprintf(stderr, "fuzz: a trace changes when written again\n");
+      std::abort();
+    }
+  } catch (const ProtocolError&) {
+  }
+  return 0;
+}
+
+std::vector<Seed> cleave::fuzz::seeds() {
+  Trace trace;
+  trace.spans.push_back({TraceActivity::compute, static_cast<std::uint8_t>(ActionKind::bodyForward),
+                         0, 1, 2, 100, 200});
+  trace.spans.push_back(
+      {TraceActivity::send, static_cast<std::uint8_t>(Flow::activation1), 0, 3, 4, 200, 210});
+  trace.dropped = 7;
+  return {{"none", toBytes({})}, {"two spans", toBytes(trace)}};
+}
