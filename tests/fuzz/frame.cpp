@@ -142,10 +142,10 @@ Bytes frame(unsigned state, FrameKind kind, const std::string& metadata,
   header.payloadBytes = static_cast<std::uint32_t>(payloadBytes);
   header.stream = isTensorData(kind) ? 1 : 0;
   const HeaderBytes start = encodeHeader(header);
-  Bytes bytes = {static_cast<std::byte>(state)};
-  bytes.insert(bytes.end(), start.begin(), start.end());
-  std::ranges::copy(bytesOf(metadata), std::back_inserter(bytes));
-  bytes.resize(bytes.size() + payloadBytes);
+  Bytes bytes(1 + kHeaderBytes + metadata.size() + payloadBytes);
+  bytes[0] = static_cast<std::byte>(state);
+  std::ranges::copy(start, bytes.begin() + 1);
+  std::ranges::copy(bytesOf(metadata), bytes.begin() + 1 + kHeaderBytes);
   return bytes;
 }
 
