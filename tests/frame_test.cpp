@@ -152,7 +152,7 @@ TEST_CASE("what else listens on a port is named") {
   CHECK(sentence("GET / HTTP/1.1\r\n") == "the peer does not speak Cleave: that is an HTTP client");
   CHECK(sentence("SSH-2.0-OpenSSH_9.2p1\r\n") ==
         "the peer does not speak Cleave: that is an SSH server or client");
-  CHECK(sentence("\x16\x03\x01\x02") == "the peer does not speak Cleave: that is TLS");
+  CHECK(sentence("\x16\x03\x01\x02") == "the peer speaks TLS, and this side does not");
   CHECK(sentence("220 mail ESMTP\r\n") ==
         "the peer does not speak Cleave: it sent \"220 mail ESMTP\"");
   CHECK(sentence("\xff\xfd\x18\x20") ==
