@@ -24,8 +24,8 @@ usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|transport|accuracy
            --model mobilenet_v2|small_cnn, --rate MBITS…, --latency MS…, --codec SPEC…, --rounds N (9), --seconds S a row (20),
            --short, --json FILE
   transport
-           tensors over loopback by a connection of ours beside a raw socket and Gloo (Debian's libgloo-dev), and how soon an
-           urgent tensor arrives over 100 Mbit/s behind 12 MB of others
+           tensors over loopback by a connection of ours beside a raw socket and Gloo (Debian's libgloo-dev), within TLS beside
+           Asio's ssl::stream, and how soon an urgent tensor arrives over 100 Mbit/s behind 12 MB of others
            --rounds N (15), --total MB a measurement (256), --repetitions N of the urgent one (30), --only throughput|urgent,
            --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
