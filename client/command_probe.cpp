@@ -12,6 +12,7 @@
 #include "common/core/record.h"
 #include "common/core/units.h"
 #include "common/pipeline/probe_link.h"
+#include "daemon/tls_settings.h"
 
 namespace cleave {
 namespace {
@@ -42,6 +43,7 @@ int probeCommand(const ProbeCommandOptions& options) {
     server = localServer->address();
   } else {
     server = parseAddress(options.server);
+    server.tls = openTls({!options.tls.empty(), options.tls}, TlsRole::client);
   }
   const ProbeResult result = probeLink(server, probe);
   if (options.json) {
@@ -62,6 +64,7 @@ void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<
       "ways at once");
   probe->add_option("--server", options.server, "The server; else one of our own, on this machine")
       ->type_name("HOST:PORT");
+  addTlsOption(*probe, options.tls);
   probe->add_option("--repeat", options.repeat, "Transfers of each size and way; medians count")
       ->default_str("3")
       ->check(CLI::Range(1u, 1000u));

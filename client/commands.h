@@ -14,11 +14,13 @@ namespace cleave {
 struct RunOptions {
   CommonOptions common;
   std::string server;  // HOST:PORT; empty: one of our own
+  std::string tls;     // the folder with our certificate; empty: as the configuration says
   std::string runDir;  // empty: runs/<run id>
   bool json = false;
   std::uint64_t traceSteps = 0;  // of both sides, to be recorded; 0: none. `train` alone sets it
 };
 void addRunOptions(CLI::App& command, RunOptions& options);
+void addTlsOption(CLI::App& command, std::string& folder);
 
 struct VerifyOptions {
   RunOptions run;
@@ -53,6 +55,7 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
 
 struct ProbeCommandOptions {
   std::string server;  // HOST:PORT; empty: one of our own
+  std::string tls;     // the folder with our certificate; empty: plain
   std::uint32_t repeat = 3;
   std::string most = "100MB";
   double seconds = 20;

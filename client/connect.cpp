@@ -93,6 +93,16 @@ asio::awaitable<tcp::socket> connectOnce(ServerAddress address) {
   co_return socket;
 }
 
+void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
+  boost::system::error_code error;
+  const auto remote = socket.remote_endpoint(error);
+  if (address.tls || error || remote.address().is_loopback()) return;
+  processLog()->warn(
+      "{} is beyond this machine, and what goes there is neither encrypted nor authenticated: set "
+      "tls.enabled, or give --tls DIR",
+      address.text());
+}
+
 asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, wire::Hello hello) {
   try {
     co_await connection.writeHandshakeFrame(FrameKind::hello, hello.SerializeAsString());
@@ -139,7 +149,11 @@ asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hel
     std::shared_ptr<Connection> connection;
     try {
       auto socket = co_await connectOnce(address);
-      connection = std::make_shared<Connection>(std::move(socket), ConnectionOptions{});
+      warnWherePlain(address, socket);
+      ConnectionOptions options;
+      options.tls = address.tls;
+      options.serverName = address.host;
+      connection = std::make_shared<Connection>(std::move(socket), std::move(options));
     } catch (const boost::system::system_error& error) {
       if (error.code() == asio::error::host_not_found) {
         throw UsageError("no-such-host",

@@ -1,4 +1,4 @@
-// From a server's address to a connection that is open.
+// From a server's address, and how to speak to it, to a connection that is open.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -13,9 +13,10 @@ namespace cleave {
 struct ServerAddress {
   std::string host;
   std::string port;
+  std::shared_ptr<const TlsContext> tls;  // null: plain
   std::string text() const { return host + ":" + port; }
 };
-// "HOST:PORT", "[::1]:4800". Throws UsageError.
+// "HOST:PORT", "[::1]:4800", without TLS. Throws UsageError.
 ServerAddress parseAddress(const std::string& text);
 
 struct OpenConnection {
@@ -23,8 +24,9 @@ struct OpenConnection {
   wire::HelloOk ok;
 };
 
-// Connects, trying again with back-off for `retrySeconds`, and shakes hands. Throws RunError or
-// UsageError: what made it impossible, or the server's refusal.
+// Connects, trying again with back-off for `retrySeconds`, and shakes hands. With TLS the server's
+// certificate must be for address.host. Throws RunError or UsageError: what made it impossible, or
+// the server's refusal.
 boost::asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hello hello,
                                                        double retrySeconds);
 

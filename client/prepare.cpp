@@ -95,6 +95,13 @@ std::uint32_t leastMicroBatch(const ClientSettings& settings, const Dataset& tra
   return last == 0 ? leastOf(settings.batch) : std::min(leastOf(settings.batch), leastOf(last));
 }
 
+// As a YAML scalar.
+std::string quoted(const std::string& text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? "''" : std::string(1, c);
+  return quoted + "'";
+}
+
 // The keys behind what turns out to be wrong only when model and data are joined.
 const std::map<std::string, std::string> kKeysOfErrors = {
     {"bad-config", "data.holdout"},
@@ -116,10 +123,19 @@ void addRunOptions(CLI::App& command, RunOptions& options) {
       .add_option("--server", options.server,
                   "The server; without it, one of our own is started on a free loopback port")
       ->type_name("HOST:PORT");
+  addTlsOption(command, options.tls);
   command.add_option("--run-dir", options.runDir, "Where the run leaves its files (runs/<run id>)")
       ->type_name("DIR");
   command.add_flag("--json", options.json,
                    "Prints the result as JSON on stdout, and nothing else there");
+}
+
+void addTlsOption(CLI::App& command, std::string& folder) {
+  command
+      .add_option("--tls", folder,
+                  "Connects within TLS, with ca.crt, client.crt and client.key of this folder; the "
+                  "same as --set tls.enabled=true --set tls.folder=DIR")
+      ->type_name("DIR");
 }
 
 PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool sameThreads) {
@@ -127,6 +143,10 @@ PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool same
   if (!options.server.empty()) run.server = parseAddress(options.server);
   CommonOptions common = options.common;
   if (losslessCodecs) common.overrides.emplace_back("codec=none");
+  if (!options.tls.empty()) {
+    common.overrides.insert(common.overrides.end(),
+                            {"tls.enabled=true", "tls.folder=" + quoted(options.tls)});
+  }
   Config config = loadConfig(common);
   run.settings = readClientSettings(config);
   const bool serverIsHere = options.server.empty() || isThisMachine(run.server.host);
@@ -163,6 +183,8 @@ PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool same
   PreparedRun run = resolveRun(options, losslessCodecs, sameThreads);
   run.device = &openDevice(run.settings.device);
   useDeviceCodecs(run.plan, *run.device);
+  // Before anything is made: what is wrong with its files is a mistake like others.
+  if (!options.server.empty()) run.server.tls = openTls(run.settings.tls, TlsRole::client);
   run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
   makeRunFolder(run.folder, "give another one with --run-dir, or remove what is there");
   // Before a server of our own starts: it checks too, and each would measure the other.

@@ -13,6 +13,7 @@
 #include "client/learning_rate.h"
 #include "common/core/config.h"
 #include "common/model/stage.h"
+#include "daemon/tls_settings.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {
@@ -55,6 +56,7 @@ struct ClientSettings {
   StageWait wait;
   std::uint32_t errorEvery = 100;
   double retrySeconds = 30;
+  TlsSettings tls;          // towards a server that is given; one of our own is on loopback
   bool probeFirst = false;  // measure the link before training
   double probeSeconds = 5;  // about as long as that may take
   std::string resolved;     // as YAML

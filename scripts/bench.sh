@@ -28,8 +28,8 @@ usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|between|memory|tra
   memory   the client's peak resident set by micro-batches and by how many may be in flight
            --rounds N (3), --steps N (5), --codec SPEC, --json FILE
   transport
-           tensors over loopback by a connection of ours beside a raw socket and Gloo (Debian's libgloo-dev), and how soon an
-           urgent tensor arrives over 100 Mbit/s behind 12 MB of others
+           tensors over loopback by a connection of ours beside a raw socket and Gloo (Debian's libgloo-dev), within TLS beside
+           Asio's ssl::stream, and how soon an urgent tensor arrives over 100 Mbit/s behind 12 MB of others
            --rounds N (15), --total MB a measurement (256), --repetitions N of the urgent one (30), --only throughput|urgent,
            --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images

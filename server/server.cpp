@@ -64,9 +64,11 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device)
                io_.context().get_executor(),
                codecThreads_.get_executor(),
                helper_.get(),
-               admission_},
+               admission_,
+               openTls(settings.tls, TlsRole::server)},
       acceptor_(io_.context()),
-      signals_(io_.context(), SIGINT, SIGTERM) {
+      signals_(io_.context(), SIGINT, SIGTERM),
+      hangUps_(io_.context(), SIGHUP) {
   checkStore(settings.store);
   const tcp::endpoint endpoint(asio::ip::make_address(settings.address), settings.port);
   boost::system::error_code error;
@@ -87,6 +89,8 @@ void Server::run() {
   };
   asio::co_spawn(io_.context(), accept(), rethrow);
   asio::co_spawn(io_.context(), waitForSignals(), rethrow);
+  asio::co_spawn(io_.context(), waitForHangUps(), rethrow);
+  asio::co_spawn(io_.context(), watchCertificates(), rethrow);
   device_.runUntil([this] { return stopped_.load(); });
   codecThreads_.join();
   recorder_.flush();
@@ -132,6 +136,33 @@ asio::awaitable<void> Server::waitForSignals() {
   shutDown();
   co_await signals_.async_wait(asio::use_awaitable);
   ::_exit(1);
+}
+
+asio::awaitable<void> Server::waitForHangUps() {
+  while (true) {
+    co_await hangUps_.async_wait(asio::use_awaitable);
+    reload();
+  }
+}
+
+void Server::reload() {
+  try {
+    context_.tls = openTls(settings_.tls, TlsRole::server);
+    processLog()->info(context_.tls ? "SIGHUP: certificates read anew, for connections to come"
+                                    : "SIGHUP: there is nothing to read anew");
+  } catch (const Error& error) {
+    processLog()->error("SIGHUP: {}; the certificates of before stay in use; {}", error.what(),
+                        error.fix());
+  }
+}
+
+asio::awaitable<void> Server::watchCertificates() {
+  asio::steady_timer day(io_.context());
+  while (true) {
+    day.expires_after(std::chrono::hours(24));
+    co_await day.async_wait(asio::use_awaitable);
+    if (context_.tls) warnOfEnd(*context_.tls);
+  }
 }
 
 void Server::shutDown() {

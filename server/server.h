@@ -16,18 +16,23 @@ namespace cleave {
 
 class Server {
  public:
-  // Binds. Both are borrowed. Throws UsageError "port-in-use", "cannot-bind", "not-writable".
+  // Binds. Both are borrowed. Throws UsageError "port-in-use", "cannot-bind",
+  // "not-writable", and those of openTls().
   Server(const ServerSettings& settings, ComputeDevice& device);
   ~Server();
 
   std::uint16_t port() const { return port_; }
   // Serves on the calling thread, which becomes the device thread, until SIGINT or SIGTERM:
-  // sessions end, and their clients are told. A second signal ends the process at once.
+  // sessions end, and their clients are told. A second signal ends the process at once. SIGHUP
+  // reads the certificates anew, for connections to come; files that are wrong change nothing.
   void run();
 
  private:
   boost::asio::awaitable<void> accept();
   boost::asio::awaitable<void> waitForSignals();
+  boost::asio::awaitable<void> waitForHangUps();
+  boost::asio::awaitable<void> watchCertificates();
+  void reload();
   void start(boost::asio::ip::tcp::socket socket);
   void shutDown();
 
@@ -41,6 +46,7 @@ class Server {
   ServerContext context_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::signal_set signals_;
+  boost::asio::signal_set hangUps_;
   std::uint16_t port_ = 0;
 
   // io thread

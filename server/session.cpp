@@ -103,7 +103,9 @@ Session::Session(ServerContext& context, asio::ip::tcp::socket socket, std::uint
   const auto local = socket.local_endpoint(noLocal);
   clientIsLocal_ =
       !error && (remote.address().is_loopback() || remote.address() == local.address());
-  connection_ = std::make_shared<Connection>(std::move(socket), ConnectionOptions{});
+  ConnectionOptions options;
+  options.tls = context_.tls;
+  connection_ = std::make_shared<Connection>(std::move(socket), std::move(options));
 }
 
 Session::~Session() = default;
@@ -113,17 +115,21 @@ void Session::shutDown() {
       RunError("shutting-down", "the server is shutting down", "start it again and run again")));
 }
 
+// For the log: its address, and its name where a certificate gives one.
+std::string Session::client() const {
+  const std::string& name = connection_->identity();
+  return connection_->peer() + (name.empty() ? "" : " (" + name + ")");
+}
+
 asio::awaitable<void> Session::serve() {
   std::optional<std::string> refused;
   try {
     co_await open();
   } catch (const Error& error) {
-    processLog()->warn("session {} from {}: refused: {}", number_, connection_->peer(),
-                       error.what());
+    processLog()->warn("session {} from {}: refused: {}", number_, client(), error.what());
     refused = failureMetadata(error);
   } catch (const std::exception& error) {
-    processLog()->error("session {} from {}: failed: {}", number_, connection_->peer(),
-                        error.what());
+    processLog()->error("session {} from {}: failed: {}", number_, client(), error.what());
     refused =
         failureMetadata(RunError("internal-error", "the server failed to build the run's model"));
   }
@@ -231,7 +237,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   run.log->info(
       "session {} from {}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; "
       "threads: {}",
-      number_, connection_->peer(), run.plan.stage.model.name, run.plan.stage.cuts.cut0,
+      number_, client(), run.plan.stage.model.name, run.plan.stage.cuts.cut0,
       run.plan.stage.cuts.cut1 - 1, run.plan.microBatches, run.plan.inFlight,
       run.plan.schedule->name, count.text);
 }

@@ -6,6 +6,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "common/core/buffer.h"
 #include "common/core/executor.h"
@@ -29,6 +30,7 @@ struct ServerContext {
   boost::asio::any_io_executor codecThreads;
   Helper* helper;  // of the codec thread; null: none
   Admission& admission;
+  std::shared_ptr<const TlsContext> tls;  // of new connections; null: plain. io thread
 };
 
 class ProbeSession;
@@ -51,6 +53,7 @@ class Session {
   boost::asio::awaitable<void> refuse(std::string answer);
   boost::asio::awaitable<void> serveRun();
   boost::asio::awaitable<void> closeRun();
+  std::string client() const;
 
   ServerContext& context_;
   std::shared_ptr<Connection> connection_;

@@ -50,6 +50,7 @@ ServerSettings readServerSettings(Config& config) {
       static_cast<std::uint32_t>(config.integer("limits.sessions", 1, 10000, settings.maxSessions));
   settings.memoryBytes =
       kMiB * static_cast<std::size_t>(config.integer("limits.memory_mib", 1, 1 << 24, 8192));
+  settings.tls = readTlsSettings(config);
   settings.store = config.text("store", settings.store);
   settings.fetchWeights = config.boolean("weights.fetch", settings.fetchWeights);
   settings.allowProbe = config.boolean("probe.allowed", settings.allowProbe);

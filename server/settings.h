@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/core/config.h"
+#include "daemon/tls_settings.h"
 
 namespace cleave {
 
@@ -18,6 +19,7 @@ struct ServerSettings {
   std::vector<std::string> allowedModels;  // names of the model table
   std::uint32_t maxSessions = 8;
   std::size_t memoryBytes = 0;  // for all sessions together
+  TlsSettings tls;
   std::string store = "store";
   bool fetchWeights = true;
   bool allowProbe = true;

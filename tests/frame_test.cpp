@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/net/connection.h"
+#include "common/net/tls_stream.h"
 #include "common/pipeline/probe_link.h"
 #include "proto/wire.pb.h"
 #include "tests/error_code.h"
@@ -152,7 +153,7 @@ TEST_CASE("what else listens on a port is named") {
   CHECK(sentence("GET / HTTP/1.1\r\n") == "the peer does not speak Cleave: that is an HTTP client");
   CHECK(sentence("SSH-2.0-OpenSSH_9.2p1\r\n") ==
         "the peer does not speak Cleave: that is an SSH server or client");
-  CHECK(sentence("\x16\x03\x01\x02") == "the peer does not speak Cleave: that is TLS");
+  CHECK(sentence("\x16\x03\x01\x02") == "the peer speaks TLS, and this side does not");
   CHECK(sentence("220 mail ESMTP\r\n") ==
         "the peer does not speak Cleave: it sent \"220 mail ESMTP\"");
   CHECK(sentence("\xff\xfd\x18\x20") ==
@@ -308,6 +309,8 @@ TEST_CASE("PROTOCOL.md: the limits are the code's") {
       {"segment, most", kMaxSegmentBytes},
       {"segment chosen by the sender, least", kMinSegmentBytes},
       {"frames that wait to be sent", kMaxQueued},
+      {"TLS handshake, read", kMaxTlsHandshakeBytes},
+      {"TLS handshake", milliseconds(options.tlsDeadline)},
       {"handshake", milliseconds(options.helloDeadline)},
       {"Ping every", milliseconds(options.pingEvery)},
       {"silence", milliseconds(options.pingEvery + options.pingTimeout)},
@@ -322,7 +325,9 @@ TEST_CASE("PROTOCOL.md: the limits are the code's") {
 
 TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of errors") {
   std::set<std::string> documented;
-  for (const auto& row : table("errors")) documented.insert(row.at(0));
+  for (const char* name : {"errors", "tls"}) {
+    for (const auto& row : table(name)) documented.insert(row.at(0));
+  }
   std::set<std::string> thrown;
   for (const char* folder : {"common/net", "common/codec", "common/pipeline", "common/model",
                              "compression", "daemon", "server"}) {
@@ -335,7 +340,8 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
   // They speak of this side's own files and configuration, or there is nobody left to tell.
   for (const char* own :
        {"connection-lost", "connection-closed", "bad-config", "batch-norm-too-few", "bad-label",
-        "cannot-bind", "port-in-use", "unsafe-bind", "bad-device"}) {
+        "cannot-bind", "port-in-use", "unsafe-bind", "bad-device",
+        "no-certificates", "bad-certificate-file", "key-mismatch", "key-readable"}) {
     CHECK(thrown.erase(own) == 1);
     CHECK_FALSE(documented.contains(own));
   }

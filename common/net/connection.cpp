@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/net/notices.h"
+#include "common/net/tls_stream.h"
 
 namespace cleave {
 namespace {
@@ -59,21 +60,57 @@ awaitable<bool> endsWithin(milliseconds time, awaitable<void> task) {
   co_return true;
 }
 
+std::unique_ptr<ByteStream> makeByteStream(asio::ip::tcp::socket socket,
+                                           const ConnectionOptions& options) {
+  if (!options.tls) return std::make_unique<PlainStream>(std::move(socket));
+  return std::make_unique<TlsStream>(std::move(socket), options.tls, options.serverName);
+}
+
 }  // namespace
 
 Connection::Connection(asio::ip::tcp::socket socket, ConnectionOptions options)
-    : options_(options),
+    : options_(std::move(options)),
       peer_(nameOf(socket)),
       wakeUp_(socket.get_executor(), 1),
       watchTimer_(socket.get_executor()),
-      stream_(std::move(socket), options.checksum) {
+      stream_(makeByteStream(std::move(socket), options_), options_.checksum && !options_.tls) {
   silenceProtobuf();
   stream_.limitUnsent(segmentBytes());
 }
 
 // ---- Handshake ----
 
+awaitable<void> Connection::secure() {
+  if (isSecure_ || !options_.tls) co_return;
+  try {
+    isSecure_ = co_await endsWithin(options_.tlsDeadline, stream_.secure());
+    if (isSecure_) co_return;
+    throw RunError("tls-timeout",
+                   peerName() + " did not complete the TLS handshake within " +
+                       secondsText(options_.tlsDeadline),
+                   "check that host and port are those of a Cleave server with tls.enabled");
+  } catch (const system_error& error) {
+    endWith(std::make_exception_ptr(lost(error.code(), "during the TLS handshake")), false);
+  } catch (const Error&) {
+    endWith(std::current_exception(), false);
+  }
+  stream_.endWriting();
+  co_await drainBriefly();
+  std::rethrow_exception(cause_);
+}
+
+// Bytes left unread would turn the close into a reset, which may reach the peer before what it was
+// told.
+awaitable<void> Connection::drainBriefly() {
+  try {
+    co_await endsWithin(kFailureWait, stream_.drain());
+  } catch (const system_error&) {
+    // The peer has closed, as it should.
+  }
+}
+
 awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionState state) {
+  co_await secure();
   HandshakeFrame frame{};
   try {
     if (co_await endsWithin(options_.helloDeadline, receiveHandshake(state, frame)))
@@ -118,6 +155,7 @@ awaitable<void> Connection::writeHandshakeFrame(FrameKind kind, std::string meta
   header.metadataBytes = static_cast<std::uint32_t>(metadata.size());
   const bool isHello = kind == FrameKind::hello;
   checkFrame(header, isHello ? ConnectionState::awaitingHello : ConnectionState::awaitingHelloOk);
+  co_await secure();
   try {
     if (co_await endsWithin(options_.helloDeadline, stream_.write(kind, 0, metadata, {})))
       co_return;
@@ -131,6 +169,7 @@ awaitable<void> Connection::writeHandshakeFrame(FrameKind kind, std::string meta
 // ---- The life of a connection ----
 
 awaitable<std::string> Connection::run(FrameSink& sink) {
+  co_await secure();
   if (cause_) endBy_ = now() + kFailureWait;  // fail() came first: the time to tell it begins here
   co_await ((readUntilEnd(sink) && writeUntilEnd()) || watch());
   stream_.close();

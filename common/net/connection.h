@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -23,10 +24,16 @@
 #include "common/net/notices.h"
 #include "common/net/outbox.h"
 #include "common/net/rate_meters.h"
+#include "common/net/tls.h"
 
 namespace cleave {
 
 struct ConnectionOptions {
+  // With one: all within TLS, without checksums, and the peer is who its certificate says.
+  std::shared_ptr<const TlsContext> tls;
+  // Host name or address that the certificate of the server that we connect to must be for.
+  std::string serverName;
+  std::chrono::milliseconds tlsDeadline{10000};
   std::chrono::milliseconds helloDeadline{5000};
   std::chrono::milliseconds pingEvery{15000};
   // No byte for pingEvery + pingTimeout: the peer is gone.
@@ -64,7 +71,8 @@ class Connection {
   Connection(boost::asio::ip::tcp::socket socket, ConnectionOptions options);
 
   // The handshake: one control frame each way, before run(). readHandshakeFrame waits at most
-  // helloDeadline, and takes at most kMaxHandshakeBytes. Throw Error with codes such as
+  // helloDeadline, and takes at most kMaxHandshakeBytes. The first call does the TLS handshake
+  // before, within tlsDeadline. Throw Error with codes such as
   // "not-cleave" (the peer speaks something else), "version-mismatch", "hello-timeout",
   // "connection-closed"; a Failure from the peer is thrown as in run(). Where our side found the
   // fault, the peer has been told, unless it does not speak Cleave.
@@ -103,12 +111,17 @@ class Connection {
   double peakReceived() const { return peakReceived_.peak(); }
   // Of the last 16 Pongs, the one with the least round trip; all 0 before the first.
   ClockSample clock() const;
+  // The client's name, from its certificate; of servers with TLS only, after the first handshake
+  // frame; else empty.
+  const std::string& identity() const { return stream_.identity(); }
   // "127.0.0.1:4000"; empty where the socket was never connected.
   const std::string& peer() const { return peer_; }
   // The segment size in force: segmentBytesFor(sendRate()).
   std::size_t segmentBytes() const { return segmentBytes_.load(std::memory_order_relaxed); }
 
  private:
+  boost::asio::awaitable<void> secure();
+  boost::asio::awaitable<void> drainBriefly();
   boost::asio::awaitable<void> receiveHandshake(ConnectionState state, HandshakeFrame& frame);
   boost::asio::awaitable<void> sayFailure();
 
@@ -135,6 +148,7 @@ class Connection {
 
   const ConnectionOptions options_;
   const std::string peer_;
+  bool isSecure_ = false;
   boost::asio::experimental::channel<void(boost::system::error_code)> wakeUp_;  // holds one wake()
   boost::asio::steady_timer watchTimer_;
   FrameStream stream_;

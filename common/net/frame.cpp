@@ -64,9 +64,6 @@ std::string describeForeign(std::span<const std::byte> start) {
       return std::string("the peer does not speak Cleave: that is ") + program;
     }
   }
-  if (start.size() >= 2 && start[0] == std::byte{0x16} && start[1] == std::byte{0x03}) {
-    return "the peer does not speak Cleave: that is TLS";
-  }
   if (!text.empty()) return "the peer does not speak Cleave: it sent \"" + text + "\"";
   std::string hex;
   for (const std::byte byte : start.first(std::min(start.size(), kMagic.size()))) {
@@ -161,6 +158,10 @@ void checkMagic(std::span<const std::byte> start) {
   const bool fits = std::equal(magic.begin(), magic.end(), kMagic.begin(),
                                [](std::byte a, std::uint8_t b) { return a == std::byte{b}; });
   if (fits) return;
+  if (start.size() >= 2 && start[0] == std::byte{0x16} && start[1] == std::byte{0x03}) {
+    throw ProtocolError("not-tls", "the peer speaks TLS, and this side does not",
+                        "set tls.enabled on both sides, or on neither");
+  }
   throw ProtocolError("not-cleave", describeForeign(start),
                       "check that host and port are those of a Cleave daemon");
 }

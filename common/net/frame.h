@@ -62,9 +62,9 @@ using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 
 HeaderBytes encodeHeader(const FrameHeader& header);
 
-// Throws ProtocolError "not-cleave" unless `start`, the first bytes of a header or all that has
-// come of one, may become a Cleave frame. Tells a wrong port apart at its first byte, however short
-// the peer's greeting.
+// Throws ProtocolError "not-cleave", or "not-tls" where it is TLS, unless `start`, the first bytes
+// of a header or all that has come of one, may become a Cleave frame. Tells a wrong port apart at
+// its first byte, however short the peer's greeting.
 void checkMagic(std::span<const std::byte> start);
 
 // Throws ProtocolError: wrong magic ("not-cleave"), version, unknown kind, unknown flags, a

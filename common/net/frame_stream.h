@@ -1,20 +1,18 @@
-// Whole frames on a TCP socket: writes them with one system call, reads them into where they
+// Whole frames on a stream of bytes: writes them with one system call, reads them into where they
 // belong, checks and counts them. Knows nothing of what frames mean. io thread only, but for what
 // says otherwise.
 #pragma once
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
-#include <mutex>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "common/core/clock.h"
+#include "common/net/byte_stream.h"
 #include "common/net/frame.h"
-#include "common/net/tcp.h"
 
 namespace cleave {
 
@@ -26,15 +24,15 @@ struct ByteCounts {
   std::uint64_t tensorReceived = 0;
 };
 
-// Coroutines throw boost::system::system_error for what the network does (asio::error::eof where
-// the peer has closed), ProtocolError for what the peer does. After an error in reading, drain()
-// alone may still read; after one in writing, nothing may be written. At most one coroutine reads,
-// and one writes, at a time.
+// Coroutines throw as ByteStream's, and ProtocolError for what the peer does.
 class FrameStream {
  public:
-  // Sets TCP_NODELAY and TCP_USER_TIMEOUT. `checksum`: whether frames that leave have one; those
-  // that arrive with one are verified always.
-  FrameStream(boost::asio::ip::tcp::socket socket, bool checksum);
+  // `checksum`: whether frames that leave have one; those that arrive with one are verified always.
+  FrameStream(std::unique_ptr<ByteStream> bytes, bool checksum);
+
+  // As ByteStream::secure(). A peer that speaks Cleave, but without TLS, is told so.
+  boost::asio::awaitable<void> secure();
+  const std::string& identity() const { return bytes_->identity(); }
 
   // A frame begins: its header, checked for `state`, and its metadata, valid until the next call.
   // readPayload() must follow.
@@ -46,55 +44,39 @@ class FrameStream {
   // Reads the payload into `place`, which has header.payloadBytes, then verifies the checksum and
   // counts the frame.
   boost::asio::awaitable<void> readPayload(Head head, std::span<std::byte> place);
-  // Reads on and drops it all, until an error ends it: eof, where the peer closes in order.
-  boost::asio::awaitable<void> drain();
-
-  // Until less than half of limitUnsent() is unsent: what is chosen then to be written waits least
-  // in the kernel.
-  boost::asio::awaitable<void> readyToWrite();
+  // These are ByteStream's.
+  boost::asio::awaitable<void> drain() { return bytes_->drain(); }
+  boost::asio::awaitable<void> readyToWrite() { return bytes_->readyToWrite(); }
   // Metadata and payload must stay until the end.
   boost::asio::awaitable<void> write(FrameKind kind, std::uint64_t stream,
                                      std::string_view metadata, std::span<const std::byte> payload);
-  // Nothing more will be written: the peer reads to the end of the stream.
-  void endWriting();
-  void close();
+  void endWriting() { bytes_->endWriting(); }
+  void close() { bytes_->close(); }
 
   // Whether a frame has begun to arrive and is not yet complete.
   bool isMidFrame() const { return midFrame_; }
-  // When the last byte arrived, or was found to wait in the kernel.
-  SteadyTime lastArrival();
-  // Sets TCP_NOTSENT_LOWAT.
-  void limitUnsent(std::size_t bytes);
+  SteadyTime lastArrival() { return bytes_->lastArrival(); }
+  void limitUnsent(std::size_t bytes) { bytes_->limitUnsent(bytes); }
 
   // Any thread.
   ByteCounts bytes() const;
-  // As it was at the end, once closed.
-  LinkInfo linkInfo() const;
+  LinkInfo linkInfo() const { return bytes_->linkInfo(); }
 
  private:
-  boost::asio::awaitable<std::size_t> readSome(std::span<std::byte> place);
   boost::asio::awaitable<void> readAll(std::span<std::byte> place);
+  void makeHead(FrameKind kind, std::uint64_t stream, std::string_view metadata,
+                std::span<const std::byte> payload, bool checksum);
 
-  boost::asio::ip::tcp::socket socket_;
-  const int descriptor_;
+  const std::unique_ptr<ByteStream> bytes_;
   const bool checksum_;
-
-  // What a read brought beyond what was asked for; short frames come many at a time.
-  std::vector<std::byte> ahead_;
-  std::size_t aheadBegin_ = 0;
-  std::size_t aheadEnd_ = 0;
-  std::vector<std::byte> metadata_;
+  std::vector<std::byte> head_;      // header and metadata, on their way out
+  std::vector<std::byte> metadata_;  // of what is read
   bool midFrame_ = false;
-  SteadyTime lastArrival_ = now();
 
   std::atomic<std::uint64_t> controlSent_{0};
   std::atomic<std::uint64_t> controlReceived_{0};
   std::atomic<std::uint64_t> tensorSent_{0};
   std::atomic<std::uint64_t> tensorReceived_{0};
-
-  mutable std::mutex infoMutex_;  // of the socket's being open, between linkInfo() and close()
-  bool open_ = true;
-  LinkInfo lastInfo_;
 };
 
 }  // namespace cleave

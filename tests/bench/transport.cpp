@@ -1,5 +1,6 @@
-// bench_transport: moves tensors over loopback by a Connection, a raw socket and Gloo, and measures
-// how soon an urgent tensor arrives over a slow link. Prints a line of JSON for each measurement.
+// bench_transport: moves tensors over loopback by a Connection, plain and within TLS, a raw socket,
+// Gloo and Asio's ssl::stream, and measures how soon an urgent tensor arrives over a slow link.
+// Prints a line of JSON for each measurement.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -38,7 +39,8 @@ std::vector<std::byte> noise(std::size_t bytes) {
 
 struct ThroughputOptions {
   std::vector<std::size_t> megabytes = {1, 4, 16, 64};
-  std::vector<std::string> transports = {"raw", "connection", "connection-checksum", "gloo"};
+  std::vector<std::string> transports = {"raw",  "connection",     "connection-checksum",
+                                         "gloo", "connection-tls", "asio-tls"};
   std::size_t total = 256;
   bool backwards = false;
   bool oneWay = false;
@@ -47,8 +49,10 @@ struct ThroughputOptions {
 std::unique_ptr<Transport> makeTransport(const std::string& name, TwoMemories& memory) {
   if (name == "raw") return rawSockets(memory);
   if (name == "gloo") return glooPair(memory);
-  if (name == "connection") return connections(memory, false);
-  if (name == "connection-checksum") return connections(memory, true);
+  if (name == "connection") return connections(memory, Protection::none);
+  if (name == "connection-checksum") return connections(memory, Protection::checksum);
+  if (name == "connection-tls") return connections(memory, Protection::tls);
+  if (name == "asio-tls") return asioTls(memory);
   throw UsageError("bad-transport", "'" + name + "' is no transport");
 }
 
@@ -134,8 +138,8 @@ int measureUrgent(const UrgentOptions& options) {
   std::cin >> port;
   tcp::socket socket(sender.context());
   socket.connect({boost::asio::ip::address_v4::loopback(), port});
-  receiver.start(acceptor.accept(), true, memory[1].place);
-  sender.start(std::move(socket), true, memory[0].place);
+  receiver.start(acceptor.accept(), {}, memory[1].place);
+  sender.start(std::move(socket), {}, memory[0].place);
 
   const auto bulk = std::span(memory[0].source);
   const auto gradient = bulk.first(options.urgentBytes);
@@ -176,8 +180,9 @@ int main(int argc, char** argv) {
   cleave::ThroughputOptions throughput;
   CLI::App* moving = app.add_subcommand("throughput", "Bytes a second, by transport");
   moving->add_option("--megabytes", throughput.megabytes, "Of a tensor (1 4 16 64)");
-  moving->add_option("--transports", throughput.transports,
-                     "Of raw, connection, connection-checksum, gloo (all)");
+  moving->add_option(
+      "--transports", throughput.transports,
+      "Of raw, connection, connection-checksum, gloo, connection-tls, asio-tls (all)");
   moving->add_option("--total", throughput.total, "MB of a measurement, each way (256)");
   moving->add_flag("--one-way", throughput.oneWay, "Not both ways at once");
   moving->add_flag("--backwards", throughput.backwards, "The last transport first");

@@ -1,5 +1,5 @@
-"""A connection of ours beside a raw socket and Gloo over loopback, in interleaved rounds; then how soon an urgent tensor
-arrives that is queued behind a large one for a slow link (tools/link).
+"""A connection of ours, plain and within TLS, beside a raw socket, Gloo and Asio's ssl::stream over loopback, in interleaved
+rounds; then how soon an urgent tensor arrives that is queued behind a large one for a slow link (tools/link).
 
 Each round is a process of its own that measures all transports for all sizes, one after another, in every other round the
 last transport first. Ratios are of one round's neighbours. Prints tables and writes the figures as JSON. Called by
@@ -16,7 +16,8 @@ from codec_step import median_limits
 from machine import Others, machine, machine_text
 
 # What is compared with what, and the least ratio that is aimed at.
-COMPARISONS = [("connection", "raw", 0.95), ("connection-checksum", "raw", 0.85), ("connection", "gloo", 1.15)]
+COMPARISONS = [("connection", "raw", 0.95), ("connection-checksum", "raw", 0.85), ("connection", "gloo", 1.15),
+               ("connection-tls", "asio-tls", 2)]
 RATE, LATENCY = 100e6 / 8, 1e-3  # of the slow link
 URGENT_BYTES, SEGMENTS_BEFORE = 100_000, 4  # on the wire, unsent in the kernel, two in the relay
 
@@ -58,10 +59,10 @@ def compare(cell):
 
 
 def print_throughput(cells):
-    names = ["raw", "connection", "connection-checksum", "gloo"]
-    titles = ["raw", "ours", "checksum", "Gloo"]
+    names = ["raw", "connection", "connection-checksum", "gloo", "connection-tls", "asio-tls"]
+    titles = ["raw", "ours", "checksum", "Gloo", "TLS", "Asio TLS"]
     median = statistics.median
-    print(f"\nGB/s (both ways: the sum), medians{'':<36}processor seconds a GB, both ends, medians")
+    print(f"\nGB/s (both ways: the sum), medians{'':<56}processor seconds a GB, both ends, medians")
     print(f"{'tensor':<10}{'ways':<6}" + "".join(f"{title:>10}" for title in titles) +
           "  " + "".join(f"{title:>10}" for title in titles))
     for (megabytes, both_ways), cell in cells.items():
@@ -70,7 +71,7 @@ def print_throughput(cells):
               "".join(f"{1e9 * median(cell[name][1]):>10.3f}" for name in names))
     print(f"\nratios: medians of the rounds, with 95 % limits\n{'tensor':<10}{'ways':<6}" +
           "".join(f"{f'{title} >= {least}':>32}" for title, (_, _, least) in
-                  zip(["ours / raw", "checksum / raw", "ours / Gloo"], COMPARISONS)))
+                  zip(["ours / raw", "checksum / raw", "ours / Gloo", "TLS / Asio TLS"], COMPARISONS)))
     for (megabytes, both_ways), cell in cells.items():
         line = f"{f'{megabytes} MB':<10}{'both' if both_ways else 'one':<6}"
         for result in compare(cell):

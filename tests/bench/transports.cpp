@@ -10,20 +10,13 @@
 
 #include "common/net/tcp.h"
 #include "proto/wire.pb.h"
+#include "tests/certificates.h"
 
 namespace cleave {
 namespace {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
-
-std::pair<tcp::socket, tcp::socket> connectedSockets(asio::io_context& first,
-                                                     asio::io_context& second) {
-  tcp::acceptor acceptor(first, {asio::ip::address_v4::loopback(), 0});
-  tcp::socket client(second);
-  client.connect(acceptor.local_endpoint());
-  return {acceptor.accept(), std::move(client)};
-}
 
 // ---- Raw sockets ----
 
@@ -90,10 +83,21 @@ class RawSockets : public Transport {
 
 class Connections : public Transport {
  public:
-  Connections(TwoMemories& memory, bool checksum) : memory_(memory) {
+  Connections(TwoMemories& memory, Protection protection) : memory_(memory) {
     auto [first, second] = connectedSockets(ends_[0].context(), ends_[1].context());
-    ends_[0].start(std::move(first), checksum, memory_[0].place);
-    ends_[1].start(std::move(second), checksum, memory_[1].place);
+    std::array<ConnectionOptions, 2> options;
+    for (ConnectionOptions& one : options) one.checksum = protection == Protection::checksum;
+    if (protection == Protection::tls) {
+      const test::CertificateFolder folder;
+      const test::TestAuthority authority;
+      authority.writeServer(folder.path("server"));
+      authority.write(folder.path("client"), "client", test::clientRequest());
+      options[0].tls = TlsContext::load(folder.path("server"), TlsRole::server);
+      options[1].tls = TlsContext::load(folder.path("client"), TlsRole::client);
+      options[1].serverName = "localhost";
+    }
+    ends_[0].start(std::move(first), options[0], memory_[0].place);
+    ends_[1].start(std::move(second), options[1], memory_[1].place);
   }
 
   void move(const Load& load) override {
@@ -114,11 +118,17 @@ class Connections : public Transport {
 
 }  // namespace
 
-void ConnectionEnd::start(Socket socket, bool checksum, std::span<std::byte> place) {
+std::pair<tcp::socket, tcp::socket> connectedSockets(asio::io_context& first,
+                                                     asio::io_context& second) {
+  tcp::acceptor acceptor(first, {asio::ip::address_v4::loopback(), 0});
+  tcp::socket client(second);
+  client.connect(acceptor.local_endpoint());
+  return {acceptor.accept(), std::move(client)};
+}
+
+void ConnectionEnd::start(Socket socket, ConnectionOptions options, std::span<std::byte> place) {
   place_ = place;
-  ConnectionOptions options;
-  options.checksum = checksum;
-  connection_ = std::make_unique<Connection>(std::move(socket), options);
+  connection_ = std::make_unique<Connection>(std::move(socket), std::move(options));
   asio::co_spawn(context(), connection_->run(*this),
                  [this](const std::exception_ptr& error, const std::string&) {
                    if (error && missing_ > 0) all_.set_exception(error);
@@ -193,8 +203,8 @@ std::unique_ptr<Transport> rawSockets(TwoMemories& memory) {
   return std::make_unique<RawSockets>(memory);
 }
 
-std::unique_ptr<Transport> connections(TwoMemories& memory, bool checksum) {
-  return std::make_unique<Connections>(memory, checksum);
+std::unique_ptr<Transport> connections(TwoMemories& memory, Protection protection) {
+  return std::make_unique<Connections>(memory, protection);
 }
 
 }  // namespace cleave

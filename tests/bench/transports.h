@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/core/clock.h"
@@ -49,7 +50,15 @@ std::unique_ptr<Transport> rawSockets(TwoMemories& memory);
 // Unbound buffers of a TCP pair, two tensors under way at a time.
 std::unique_ptr<Transport> glooPair(TwoMemories& memory);
 // Two Connections, each on an io thread of its own.
-std::unique_ptr<Transport> connections(TwoMemories& memory, bool checksum);
+enum class Protection : std::uint8_t { none, checksum, tls };
+std::unique_ptr<Transport> connections(TwoMemories& memory, Protection protection);
+// Two of Asio's ssl::streams, each on an io thread of its own, that write and read headers and
+// segments of the largest size as a Connection does.
+std::unique_ptr<Transport> asioTls(TwoMemories& memory);
+
+// Joined over loopback.
+std::pair<boost::asio::ip::tcp::socket, boost::asio::ip::tcp::socket> connectedSockets(
+    boost::asio::io_context& first, boost::asio::io_context& second);
 
 // A Connection on its io thread, and the sink of what arrives there.
 class ConnectionEnd : FrameSink {
@@ -63,7 +72,7 @@ class ConnectionEnd : FrameSink {
 
   boost::asio::io_context& context() { return thread_.context(); }
   // Serves the connection from now on; `place` is where each tensor is put.
-  void start(Socket socket, bool checksum, std::span<std::byte> place);
+  void start(Socket socket, ConnectionOptions options, std::span<std::byte> place);
 
   // Fulfilled when so many more tensors have arrived. To be called before they are sent.
   std::future<void> expect(std::size_t tensors);

@@ -1,0 +1,176 @@
+#include "common/net/tls.h"
+
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <vector>
+
+#include "common/core/error.h"
+#include "common/net/tls_peer.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::time_t kWarnSeconds = 14 * 24 * 3600;
+constexpr long kMostChainBytes = 16 << 10;  // of a peer's certificates
+constexpr const char* kSuites = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
+
+template <auto Free>
+struct Freed {
+  template <typename Object>
+  void operator()(Object* object) const {
+    Free(object);
+  }
+};
+using CertificatePtr = std::unique_ptr<X509, Freed<X509_free>>;
+using KeyPtr = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
+using ListPtr = std::unique_ptr<X509_CRL, Freed<X509_CRL_free>>;
+
+struct Closed {
+  void operator()(FILE* file) const { std::fclose(file); }
+};
+using FilePtr = std::unique_ptr<FILE, Closed>;
+
+FilePtr openFile(const std::string& path) {
+  FilePtr file(std::fopen(path.c_str(), "re"));
+  if (file) return file;
+  throw UsageError("no-certificates",
+                   "cannot read " + path + ", which tls.enabled needs: " + std::strerror(errno),
+                   "set tls.folder to the folder with the certificates; 'cleave-server certs "
+                   "--help' says how they are made");
+}
+
+[[noreturn]] void refuseFile(const std::string& path, const std::string& what) {
+  throw UsageError("bad-certificate-file", path + " " + what,
+                   "make it anew ('cleave-server certs --help'), or copy it once more");
+}
+
+// All in a PEM file, at least one.
+template <typename Pointer, auto Read>
+std::vector<Pointer> readAll(const std::string& path, const char* what) {
+  const FilePtr file = openFile(path);
+  std::vector<Pointer> all;
+  while (Pointer one{Read(file.get(), nullptr, nullptr, nullptr)}) all.push_back(std::move(one));
+  const bool atEnd = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  if (all.empty() || !atEnd) refuseFile(path, std::string("is no PEM file of ") + what);
+  return all;
+}
+
+std::vector<CertificatePtr> readCertificates(const std::string& path) {
+  return readAll<CertificatePtr, PEM_read_X509>(path, "certificates");
+}
+
+KeyPtr readKey(const std::string& path) {
+  const FilePtr file = openFile(path);
+  struct stat status {};
+  if (::fstat(::fileno(file.get()), &status) != 0 || (status.st_mode & 077) != 0) {
+    throw UsageError("key-readable", "others than its owner can read the key " + path,
+                     "chmod 600 " + path + "; and where others may have read it, make a new one");
+  }
+  // A passphrase would be asked for on the terminal.
+  const auto noPassphrase = [](char*, int, int, void*) { return -1; };
+  KeyPtr key(PEM_read_PrivateKey(file.get(), nullptr, noPassphrase, nullptr));
+  ERR_clear_error();
+  if (!key) refuseFile(path, "is no PEM file of a private key without passphrase");
+  return key;
+}
+
+std::time_t endOf(const CertificatePtr& certificate) {
+  return timeOf(X509_get0_notAfter(certificate.get()));
+}
+
+}  // namespace
+
+std::shared_ptr<const TlsContext> TlsContext::load(const std::string& folder, TlsRole role,
+                                                   std::uint64_t bytesPerKey) {
+  std::shared_ptr<TlsContext> context(new TlsContext(folder, role, bytesPerKey));
+  context->readAuthorities();
+  context->readOwn(role == TlsRole::client ? "client" : "server");
+  if (role == TlsRole::server) context->readRevoked();
+  return context;
+}
+
+TlsContext::TlsContext(std::string folder, TlsRole role, std::uint64_t bytesPerKey)
+    : folder_(std::move(folder)),
+      role_(role),
+      bytesPerKey_(bytesPerKey),
+      native_(SSL_CTX_new(TLS_method())) {
+  if (native_ == nullptr) throw std::bad_alloc();
+  SSL_CTX_set_min_proto_version(native_, TLS1_3_VERSION);
+  SSL_CTX_set_max_proto_version(native_, TLS1_3_VERSION);
+  SSL_CTX_set_ciphersuites(native_, kSuites);
+  SSL_CTX_set_options(native_, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
+  // A session that is resumed would outlive its certificate's revocation, and early data can be
+  // sent twice.
+  SSL_CTX_set_num_tickets(native_, 0);
+  SSL_CTX_set_session_cache_mode(native_, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_max_early_data(native_, 0);
+  SSL_CTX_set_max_cert_list(native_, kMostChainBytes);
+  SSL_CTX_set_verify(native_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, checkPeer);
+}
+
+TlsContext::~TlsContext() { SSL_CTX_free(native_); }
+
+void TlsContext::readAuthorities() {
+  for (const CertificatePtr& authority : readCertificates(path("ca.crt"))) {
+    X509_STORE_add_cert(SSL_CTX_get_cert_store(native_), authority.get());
+    ends_.emplace_back(endOf(authority), path("ca.crt"));
+  }
+}
+
+void TlsContext::readOwn(const std::string& name) {
+  const std::string file = path(name + ".crt");
+  const std::string keyFile = path(name + ".key");
+  const std::vector<CertificatePtr> chain = readCertificates(file);
+  const KeyPtr key = readKey(keyFile);
+  ends_.emplace_back(endOf(chain.front()), file);
+  if (X509_check_private_key(chain.front().get(), key.get()) != 1) {
+    ERR_clear_error();
+    throw UsageError("key-mismatch",
+                     "the key " + keyFile + " does not belong to the certificate " + file,
+                     "copy both from one place once more, or make both anew");
+  }
+  bool taken = SSL_CTX_use_certificate(native_, chain.front().get()) == 1 &&
+               SSL_CTX_use_PrivateKey(native_, key.get()) == 1;
+  for (std::size_t j = 1; taken && j < chain.size(); ++j) {
+    taken = SSL_CTX_add1_chain_cert(native_, chain[j].get()) == 1;
+  }
+  if (taken) return;
+  ERR_clear_error();
+  refuseFile(file, "has a key that is too weak, or of an unknown kind");
+}
+
+void TlsContext::readRevoked() {
+  X509_STORE* store = SSL_CTX_get_cert_store(native_);
+  const std::string file = path("revoked.crl");
+  const std::vector<CertificatePtr> authorities = readCertificates(path("ca.crt"));
+  for (const ListPtr& list :
+       readAll<ListPtr, PEM_read_X509_CRL>(file, "lists of revoked certificates")) {
+    // Else it would refuse every client, or none.
+    const bool isOurs = std::any_of(authorities.begin(), authorities.end(), [&](const auto& one) {
+      return X509_CRL_verify(list.get(), X509_get0_pubkey(one.get())) == 1;
+    });
+    ERR_clear_error();
+    if (!isOurs) refuseFile(file, "is not signed by the CA of " + path("ca.crt"));
+    X509_STORE_add_crl(store, list.get());
+  }
+  X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
+}
+
+std::string TlsContext::warning() const {
+  const auto& [end, file] = *std::min_element(ends_.begin(), ends_.end());
+  const std::time_t time = std::time(nullptr);
+  if (end > time + kWarnSeconds) return {};
+  return "the certificate " + file + (end <= time ? " ended on " : " ends on ") + timeText(end) +
+         ", and no peer takes it then: have it made anew";
+}
+
+}  // namespace cleave

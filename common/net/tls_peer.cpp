@@ -1,0 +1,290 @@
+#include "common/net/tls_peer.h"
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <ctime>
+#include <memory>
+#include <string_view>
+
+namespace cleave {
+namespace {
+
+constexpr std::string_view kClientUri = "cleave:client/";
+constexpr std::size_t kMostNameBytes = 63;
+constexpr std::size_t kMostNamesShown = 200;  // bytes
+
+// Why a certificate is refused. Its side reads the error, the other side the alert.
+struct Reason {
+  const char* code;
+  int alert;
+  const char* says;  // of the certificate
+  const char* fixOfClient;
+  const char* fixOfServer;
+};
+
+// One alert each, so that both sides name the same reason; it is all that the other side learns.
+constexpr Reason kUnknownCa = {"certificate-unknown-ca", SSL_AD_UNKNOWN_CA,
+                               "is not from a CA that is trusted here",
+                               "both sides need one CA: give the client the folder that "
+                               "'cleave-server certs client NAME' made at this server",
+                               "both sides need one CA: give the client the folder that "
+                               "'cleave-server certs client NAME' made at this server"};
+constexpr Reason kExpired = {"certificate-expired", SSL_AD_CERTIFICATE_EXPIRED, "has expired",
+                             "have a new one made: cleave-server certs client NAME",
+                             "have the server's certificate made anew; or is a clock wrong?"};
+constexpr Reason kNotYetValid = {"certificate-not-yet-valid", SSL_AD_CERTIFICATE_UNKNOWN,
+                                 "is not valid yet", "compare the clocks of both machines",
+                                 "compare the clocks of both machines"};
+constexpr Reason kRevoked = {"certificate-revoked", SSL_AD_CERTIFICATE_REVOKED, "was revoked",
+                             "ask the server's operator; a new name gets a new certificate: "
+                             "cleave-server certs client NAME",
+                             "ask the server's operator"};
+constexpr Reason kWrongKind = {"certificate-wrong-kind", SSL_AD_UNSUPPORTED_CERTIFICATE,
+                               "is not made for this side of a connection",
+                               "use client.crt and client.key as 'cleave-server certs client "
+                               "NAME' made them",
+                               "use server.crt and server.key as 'cleave-server certs init' "
+                               "made them"};
+constexpr Reason kWrongName = {"wrong-server-name", SSL_AD_BAD_CERTIFICATE,
+                               "is not for the name that the client connects to", "",
+                               "connect by a name or address that is in the server's certificate, "
+                               "or have one made for this name too"};
+constexpr std::array kReasons = {&kUnknownCa, &kExpired,   &kNotYetValid,
+                                 &kRevoked,   &kWrongKind, &kWrongName};
+
+const Reason* reasonOf(int verifyError) {
+  switch (verifyError) {
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+      return &kExpired;
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+      return &kNotYetValid;
+    case X509_V_ERR_CERT_REVOKED:
+      return &kRevoked;
+    case X509_V_ERR_INVALID_PURPOSE:
+      return &kWrongKind;
+    case X509_V_ERR_HOSTNAME_MISMATCH:
+    case X509_V_ERR_IP_ADDRESS_MISMATCH:
+      return &kWrongName;
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
+    case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
+    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
+    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
+    case X509_V_ERR_CERT_SIGNATURE_FAILURE:  // another CA of the same name
+      return &kUnknownCa;
+    default:
+      return nullptr;
+  }
+}
+
+// What OpenSSL makes the reason's alert from.
+int errorWithAlertOf(int verifyError) {
+  const Reason* reason = reasonOf(verifyError);
+  if (reason == &kUnknownCa) return X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY;
+  if (reason == &kNotYetValid) return X509_V_ERR_INVALID_EXTENSION;
+  return verifyError;
+}
+
+// ---- What a certificate says ----
+
+struct FreeNames {
+  void operator()(GENERAL_NAMES* names) const { GENERAL_NAMES_free(names); }
+};
+using Names = std::unique_ptr<GENERAL_NAMES, FreeNames>;
+
+Names alternativeNames(const X509* certificate) {
+  return Names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+}
+
+std::string_view textOf(const ASN1_STRING* string) {
+  return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(string)),
+          static_cast<std::size_t>(ASN1_STRING_length(string))};
+}
+
+bool isClientName(std::string_view name) {
+  const auto isPlain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
+  return !name.empty() && name.size() <= kMostNameBytes && isPlain(name[0]) &&
+         std::all_of(name.begin(), name.end(), [&](char c) { return isPlain(c) || c == '-'; });
+}
+
+// Empty where there is no name, or more than one.
+std::string clientName(const X509* certificate) {
+  const Names names = alternativeNames(certificate);
+  std::string found;
+  for (int j = 0; names && j < sk_GENERAL_NAME_num(names.get()); ++j) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), j);
+    if (name->type != GEN_URI) continue;
+    const std::string_view uri = textOf(name->d.uniformResourceIdentifier);
+    if (!uri.starts_with(kClientUri)) continue;
+    if (!found.empty() || !isClientName(uri.substr(kClientUri.size()))) return {};
+    found = uri.substr(kClientUri.size());
+  }
+  return found;
+}
+
+std::string addressText(std::string_view bytes) {
+  char text[64] = "";
+  const auto part = [&](std::size_t j) { return static_cast<unsigned char>(bytes[j]); };
+  if (bytes.size() == 4) {
+    std::snprintf(text, sizeof text, "%d.%d.%d.%d", part(0), part(1), part(2), part(3));
+  } else if (bytes.size() == 16) {
+    std::string all;
+    for (std::size_t j = 0; j < 16; j += 2) {
+      std::snprintf(text, sizeof text, "%s%x", j == 0 ? "" : ":", part(j) << 8 | part(j + 1));
+      all += text;
+    }
+    return all;
+  }
+  return text;
+}
+
+// The names that a server may be connected to by; they come from a peer, and end in a log.
+std::string hostNames(const X509* certificate) {
+  const Names names = alternativeNames(certificate);
+  std::string all;
+  for (int j = 0; names && j < sk_GENERAL_NAME_num(names.get()); ++j) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), j);
+    std::string one;
+    if (name->type == GEN_DNS) one = textOf(name->d.dNSName);
+    if (name->type == GEN_IPADD) one = addressText(textOf(name->d.iPAddress));
+    std::erase_if(one, [](char c) { return c <= ' ' || c > '~'; });
+    if (!one.empty() && all.size() + one.size() < kMostNamesShown) {
+      all += (all.empty() ? "" : ", ") + one;
+    }
+  }
+  return all.empty() ? "no name" : all;
+}
+
+// Present, too: without it a certificate would do for either side.
+bool isMadeFor(X509* certificate, TlsRole role) {
+  const std::uint32_t usage = X509_get_extended_key_usage(certificate);
+  return usage != UINT32_MAX &&
+         (usage & (role == TlsRole::client ? XKU_SSL_CLIENT : XKU_SSL_SERVER)) != 0;
+}
+
+std::string detailsOf(int error, const X509* certificate) {
+  if (error == X509_V_ERR_CERT_HAS_EXPIRED) {
+    return " (on " + timeText(timeOf(X509_get0_notAfter(certificate))) + ")";
+  }
+  if (error == X509_V_ERR_CERT_NOT_YET_VALID) {
+    return " (it begins on " + timeText(timeOf(X509_get0_notBefore(certificate))) + ")";
+  }
+  if (error == X509_V_ERR_HOSTNAME_MISMATCH || error == X509_V_ERR_IP_ADDRESS_MISMATCH) {
+    return " (it is for " + hostNames(certificate) + ")";
+  }
+  return {};
+}
+
+// ---- Errors ----
+
+RunError refusedHere(const PeerCheck& check, TlsRole ours) {
+  const bool ofClient = ours == TlsRole::server;
+  std::string whose = ofClient ? "the client's certificate" : "the server's certificate";
+  if (!check.name.empty()) whose += " (it says " + check.name + ")";
+  const Reason* reason = reasonOf(check.error);
+  if (reason == nullptr) {
+    return RunError("tls-failed",
+                    whose + " is refused: " + X509_verify_cert_error_string(check.error),
+                    "have it made anew");
+  }
+  return RunError(reason->code, whose + " " + reason->says + check.details,
+                  ofClient ? reason->fixOfClient : reason->fixOfServer);
+}
+
+RunError requiredError(const std::string& sentence) {
+  return RunError("certificate-required", sentence,
+                  "give the client the folder that 'cleave-server certs client NAME' made for it: "
+                  "set tls.folder, or --tls DIR");
+}
+
+RunError versionError(const std::string& sentence) {
+  return RunError("tls-version", sentence, "install a current release of Cleave on both machines");
+}
+
+RunError refusedThere(int alert, TlsRole ours) {
+  const bool ofClient = ours == TlsRole::client;
+  const std::string peer = ofClient ? "the server" : "the client";
+  for (const Reason* reason : kReasons) {
+    if (reason->alert != alert || (ofClient && reason == &kWrongName)) continue;
+    return RunError(reason->code,
+                    peer + " refuses the certificate of this " + (ofClient ? "client" : "server") +
+                        ": it " + reason->says,
+                    ofClient ? reason->fixOfClient : reason->fixOfServer);
+  }
+  if (alert == SSL_AD_CERTIFICATE_REQUIRED) {
+    return requiredError(peer + " wants a certificate, and got none");
+  }
+  if (alert == SSL_AD_PROTOCOL_VERSION) return versionError(peer + " does not speak TLS 1.3");
+  return RunError("tls-failed",
+                  peer + " ends TLS with the alert \"" + SSL_alert_desc_string_long(alert) + "\"",
+                  "see its log, and what stands between the two machines; then try again");
+}
+
+}  // namespace
+
+std::time_t timeOf(const ASN1_TIME* time) {
+  std::tm utc{};
+  return ASN1_TIME_to_tm(time, &utc) == 1 ? ::timegm(&utc) : 0;
+}
+
+std::string timeText(std::time_t time) {
+  std::tm utc{};
+  ::gmtime_r(&time, &utc);
+  char text[64];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc);
+  return text;
+}
+
+int checkPeer(int accepted, X509_STORE_CTX* store) {
+  int error = X509_STORE_CTX_get_error(store);
+  // The list is a file of ours: it is as new as it gets, and what it lists stays revoked.
+  if (error == X509_V_ERR_CRL_HAS_EXPIRED) {
+    X509_STORE_CTX_set_error(store, X509_V_OK);
+    return 1;
+  }
+  const auto* ssl = static_cast<const SSL*>(
+      X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()));
+  const TlsRole peer = SSL_is_server(ssl) == 1 ? TlsRole::client : TlsRole::server;
+  auto& check = *static_cast<PeerCheck*>(SSL_get_app_data(ssl));
+  X509* own = X509_STORE_CTX_get0_cert(store);
+  if (peer == TlsRole::client) check.name = clientName(own);
+  if (accepted == 1 && X509_STORE_CTX_get_error_depth(store) == 0 &&
+      (!isMadeFor(own, peer) || (peer == TlsRole::client && check.name.empty()))) {
+    accepted = 0;
+    error = X509_V_ERR_INVALID_PURPOSE;
+  }
+  if (accepted == 1) return 1;
+  check.error = error;
+  check.details = detailsOf(error, X509_STORE_CTX_get_current_cert(store));
+  X509_STORE_CTX_set_error(store, errorWithAlertOf(error));
+  return 0;
+}
+
+RunError tlsError(const PeerCheck& check, TlsRole ours) {
+  const std::string peer = ours == TlsRole::client ? "the server" : "the client";
+  if (check.error != X509_V_OK) return refusedHere(check, ours);
+  const unsigned long error = ERR_peek_error();
+  const int reason = ERR_GET_REASON(error);
+  if (ERR_GET_LIB(error) == ERR_LIB_SSL) {
+    if (reason >= SSL_AD_REASON_OFFSET) return refusedThere(reason - SSL_AD_REASON_OFFSET, ours);
+    if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
+      return requiredError(peer + " has no certificate");
+    }
+    if (reason == SSL_R_UNSUPPORTED_PROTOCOL || reason == SSL_R_WRONG_SSL_VERSION) {
+      return versionError(peer + " does not speak TLS 1.3");
+    }
+  }
+  const char* text = ERR_reason_error_string(error);
+  return ProtocolError(
+      "tls-failed",
+      "what " + peer + " sends is no valid TLS: " + (text != nullptr ? text : "unknown reason"),
+      "see what stands between the two machines; then try again");
+}
+
+}  // namespace cleave

@@ -1,0 +1,33 @@
+// What is wrong with a certificate, ours or the peer's: from OpenSSL's numbers to our errors.
+#pragma once
+
+#include <openssl/x509.h>
+
+#include <ctime>
+#include <string>
+
+#include "common/core/error.h"
+#include "common/net/tls.h"
+
+namespace cleave {
+
+// What the check of a peer's certificate found. One for each connection, its SSL's app data.
+struct PeerCheck {
+  int error = X509_V_OK;
+  std::string name;     // cleave:client/NAME; not to be trusted where there is an error
+  std::string details;  // of the error: when a certificate ended, which names it has
+};
+
+// OpenSSL's verify callback: beyond the chain, dates, host name and revocation, a certificate must
+// be made for its side, and a client's must have a name.
+int checkPeer(int accepted, X509_STORE_CTX* store);
+
+// The error for a connection whose handshake or records failed. `check` is that of the peer's
+// certificate; OpenSSL's queue has the rest.
+RunError tlsError(const PeerCheck& check, TlsRole ours);
+
+// "2027-02-19 22:17 UTC"
+std::string timeText(std::time_t time);
+std::time_t timeOf(const ASN1_TIME* time);
+
+}  // namespace cleave

@@ -1,0 +1,233 @@
+#include "common/net/tls_stream.h"
+
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "common/net/frame.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+using asio::use_awaitable;
+using boost::system::system_error;
+
+constexpr std::size_t kLeastRead = 4 << 10;
+// Half of a core's second-level cache: decrypting finds there what the kernel has just copied.
+constexpr std::size_t kMostRead = 256 << 10;
+constexpr std::size_t kRecordBytes = 16 << 10;
+constexpr std::size_t kRecordOverhead = 22;  // header, type, tag
+
+// A TLS record of a handshake, or an alert. Throws "not-tls", or "not-cleave" for anything else.
+void checkTlsStart(std::span<const std::byte> start, TlsRole ours) {
+  if (start[0] == std::byte{SSL3_RT_HANDSHAKE} || start[0] == std::byte{SSL3_RT_ALERT}) return;
+  checkMagic(start);
+  if (ours == TlsRole::server) {
+    throw ProtocolError("not-tls", "the client came without TLS, and this server takes none such",
+                        "set tls.enabled and tls.folder at the client, or give it --tls DIR");
+  }
+  throw ProtocolError("not-tls", "the server speaks Cleave without TLS, and this client does not",
+                      "set tls.enabled in the server's configuration");
+}
+
+}  // namespace
+
+// ---- OpenSSL's side ----
+
+struct TlsStream::Bio {
+  static TlsStream& streamOf(BIO* bio) { return *static_cast<TlsStream*>(BIO_get_data(bio)); }
+
+  static int read(BIO* bio, char* place, int size) {
+    TlsStream& stream = streamOf(bio);
+    BIO_clear_retry_flags(bio);
+    const std::size_t bytes =
+        std::min(static_cast<std::size_t>(size), stream.inEnd_ - stream.inBegin_);
+    if (bytes == 0) {
+      BIO_set_retry_read(bio);
+      return -1;
+    }
+    std::memcpy(place, stream.in_.data() + stream.inBegin_, bytes);
+    stream.inBegin_ += bytes;
+    return static_cast<int>(bytes);
+  }
+
+  static int write(BIO* bio, const char* bytes, int size) {
+    BIO_clear_retry_flags(bio);
+    const auto all = std::as_bytes(std::span(bytes, static_cast<std::size_t>(size)));
+    std::vector<std::byte>& out = streamOf(bio).out_;
+    out.insert(out.end(), all.begin(), all.end());
+    return size;
+  }
+
+  static long control(BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1 : 0; }
+
+  static BIO_METHOD* method() {
+    static BIO_METHOD* const method = [] {
+      BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "cleave");
+      BIO_meth_set_read(made, read);
+      BIO_meth_set_write(made, write);
+      BIO_meth_set_ctrl(made, control);
+      return made;
+    }();
+    return method;
+  }
+};
+
+TlsStream::TlsStream(Socket socket, std::shared_ptr<const TlsContext> context,
+                     const std::string& serverName)
+    : ByteStream(std::move(socket)),
+      context_(std::move(context)),
+      ssl_(SSL_new(context_->native())),
+      in_(kLeastRead) {
+  BIO* bio = BIO_new(Bio::method());
+  if (!ssl_ || bio == nullptr) throw std::bad_alloc();
+  BIO_set_data(bio, this);
+  BIO_set_init(bio, 1);
+  SSL_set_bio(ssl_.get(), bio, bio);
+  SSL_set_app_data(ssl_.get(), &check_);
+  if (context_->role() == TlsRole::server) {
+    SSL_set_accept_state(ssl_.get());
+    return;
+  }
+  SSL_set_connect_state(ssl_.get());
+  boost::system::error_code isName;
+  asio::ip::make_address(serverName, isName);
+  X509_VERIFY_PARAM* check = SSL_get0_param(ssl_.get());
+  if (isName) {
+    X509_VERIFY_PARAM_set_hostflags(check, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    X509_VERIFY_PARAM_set1_host(check, serverName.c_str(), serverName.size());
+    SSL_set_tlsext_host_name(ssl_.get(), serverName.c_str());
+  } else {
+    X509_VERIFY_PARAM_set1_ip_asc(check, serverName.c_str());
+  }
+}
+
+TlsStream::~TlsStream() = default;
+
+// ---- Handshake ----
+
+asio::awaitable<void> TlsStream::secure() {
+  std::size_t arrivedBytes = 0;
+  while (!secured_) {
+    ERR_clear_error();
+    const int result = SSL_do_handshake(ssl_.get());
+    if (result != 1 && SSL_get_error(ssl_.get(), result) != SSL_ERROR_WANT_READ) {
+      const std::exception_ptr error = failed();
+      endWriting();
+      std::rethrow_exception(error);
+    }
+    co_await flush();
+    secured_ = result == 1;
+    if (secured_) break;
+    if (arrivedBytes > kMaxTlsHandshakeBytes) {
+      throw ProtocolError("tls-failed", "the TLS handshake is longer than " +
+                                            std::to_string(kMaxTlsHandshakeBytes) + " bytes");
+    }
+    co_await readSocket();
+    if (arrivedBytes == 0) checkTlsStart(std::span(in_).first(inEnd_), context_->role());
+    arrivedBytes += inEnd_;
+  }
+}
+
+// OpenSSL's queue says why.
+std::exception_ptr TlsStream::failed() {
+  error_ = std::make_exception_ptr(tlsError(check_, context_->role()));
+  ERR_clear_error();
+  return error_;
+}
+
+// ---- Reading ----
+
+// OpenSSL has had all that was there.
+asio::awaitable<void> TlsStream::readSocket() {
+  if (secured_ && inEnd_ == in_.size() && inEnd_ < kMostRead) in_.resize(2 * in_.size());
+  inBegin_ = inEnd_ = 0;
+  inEnd_ = co_await socket().async_read_some(asio::buffer(in_), use_awaitable);
+  arrived();
+}
+
+asio::awaitable<std::size_t> TlsStream::readSome(std::span<std::byte> place) {
+  std::size_t have = 0;
+  while (have < place.size()) {
+    if (error_ && have == 0) std::rethrow_exception(error_);
+    ERR_clear_error();
+    std::size_t bytes = 0;
+    const int result =
+        error_ ? 0 : SSL_read_ex(ssl_.get(), place.data() + have, place.size() - have, &bytes);
+    have += bytes;
+    if (result == 1) continue;  // a record
+    const int error = error_ ? SSL_ERROR_NONE : SSL_get_error(ssl_.get(), result);
+    if (error == SSL_ERROR_ZERO_RETURN && have == 0) throw system_error(asio::error::eof);
+    if (error == SSL_ERROR_SSL || error == SSL_ERROR_SYSCALL) failed();
+    if (have > 0) break;
+    if (error == SSL_ERROR_WANT_READ) co_await readSocket();
+  }
+  co_return have;
+}
+
+// ---- Writing ----
+
+asio::awaitable<void> TlsStream::write(std::span<const std::byte> head,
+                                       std::span<const std::byte> payload) {
+  const std::size_t bytes = head.size() + payload.size();
+  renewKey(bytes);
+  out_.reserve(out_.size() + bytes + (bytes / kRecordBytes + 4) * kRecordOverhead);
+  encrypt(head);
+  encrypt(payload);
+  co_await flush();
+}
+
+void TlsStream::encrypt(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  ERR_clear_error();
+  std::size_t written = 0;
+  if (!error_ && SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &written) == 1) return;
+  // The reader knows why; the peer learns it by the alert.
+  if (!error_) failed();
+  sayEnd();
+  throw system_error(asio::error::connection_aborted);
+}
+
+void TlsStream::renewKey(std::size_t bytes) {
+  sinceNewKey_ += bytes;
+  if (sinceNewKey_ < context_->bytesPerKey()) return;
+  SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);  // with the next record
+  sinceNewKey_ = 0;
+}
+
+asio::awaitable<void> TlsStream::flush() {
+  while (!out_.empty()) {
+    std::swap(out_, underWay_);
+    writing_ = true;
+    co_await asio::async_write(socket(), asio::buffer(underWay_), inOneCall(underWay_.size()),
+                               use_awaitable);
+    writing_ = false;
+    underWay_.clear();
+  }
+  std::swap(out_, underWay_);  // the larger one, again
+}
+
+// close_notify, or the alert of what has failed. No use where a record was left half written.
+void TlsStream::sayEnd() {
+  if (writing_) return;
+  ERR_clear_error();
+  if (secured_ && !error_ && (SSL_get_shutdown(ssl_.get()) & SSL_SENT_SHUTDOWN) == 0) {
+    SSL_shutdown(ssl_.get());
+  }
+  ERR_clear_error();
+  if (out_.empty()) return;
+  ::send(socket().native_handle(), out_.data(), out_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  out_.clear();
+}
+
+}  // namespace cleave

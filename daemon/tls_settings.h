@@ -1,0 +1,23 @@
+// `tls` in both daemons' configurations.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/core/config.h"
+#include "common/net/tls.h"
+
+namespace cleave {
+
+struct TlsSettings {
+  bool enabled = false;
+  std::string folder = "certs";
+};
+// Throws UsageError.
+TlsSettings readTlsSettings(Config& config);
+
+// Null where it is not enabled. Logs a warning where a certificate ends soon. Throws UsageError.
+std::shared_ptr<const TlsContext> openTls(const TlsSettings& settings, TlsRole role);
+void warnOfEnd(const TlsContext& context);
+
+}  // namespace cleave

@@ -1,0 +1,200 @@
+// Real daemons within TLS: who gets in, who is refused and how both sides say so, and SIGHUP.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/certificates.h"
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+Arguments tlsOf(const std::string& folder) {
+  return {"--set", "tls.enabled=true", "--set", "tls.folder=" + folder};
+}
+
+// The least that a client does.
+Ended probe(const TestServer& server, const Arguments& more,
+            const std::string& host = "127.0.0.1") {
+  Arguments all = {"probe",  "--server",  host + ":" + std::to_string(server.port()),
+                   "--most", "1kB",       "--repeat",
+                   "1",      "--seconds", "0.2"};
+  all.insert(all.end(), more.begin(), more.end());
+  return ask(all);
+}
+
+TEST_CASE("a run within TLS trains, and the server knows the client's name") {
+  const TemporaryFolder folder;
+  const CertificateFolder certificates;
+  const TestAuthority authority;
+  const std::string own = certificates.path("server"), alice = certificates.path("it's alice");
+  authority.writeServer(own);
+  authority.write(alice, "client", clientRequest());
+  TestServer server(folder, tlsOf(own));
+  const Ended ended = runClient("train", folder.path("client"),
+                                {"--server", server.address(), "--tls", alice, "--json"});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  server.stop();
+  const auto runs = server.runFolders();
+  REQUIRE(runs.size() == 1);
+  CHECK_THAT(readFile(runs[0] + "/log.txt"), Contains(" (alice): mlp blocks"));
+}
+
+TEST_CASE("who is refused hears why, and so does the server") {
+  struct Row {
+    std::string name;
+    std::string client;  // a folder; empty: without TLS
+    std::string host;
+    std::vector<std::string> says;
+    std::string logged;
+  };
+  const TemporaryFolder folder;
+  const CertificateFolder certificates;
+  const TestAuthority authority, other;
+  const std::string own = certificates.path("server");
+  authority.writeServer(own);
+  const auto folderOf = [&](const std::string& name, const CertificateRequest& request,
+                            const TestAuthority& from) {
+    const std::string path = certificates.path(name);
+    from.write(path, "client", request);
+    std::filesystem::copy_file(own + "/ca.crt", path + "/ca.crt",
+                               std::filesystem::copy_options::overwrite_existing);
+    return path;
+  };
+  const std::string good = folderOf("good", clientRequest(), authority);
+  const std::string stranger = certificates.path("stranger");
+  other.write(stranger, "client", clientRequest());
+  const std::string here = "127.0.0.1";
+  const std::vector<Row> rows = {
+      {"another CA's",
+       folderOf("other", clientRequest(), other),
+       here,
+       {"the server refuses the certificate of this client", "not from a CA that is trusted"},
+       "the client's certificate (it says alice) is not from a CA that is trusted here"},
+      {"expired",
+       folderOf("expired", {.beginsInDays = -9, .endsInDays = -2}, authority),
+       here,
+       {"it has expired", "cleave-server certs client NAME"},
+       "the client's certificate (it says alice) has expired (on "},
+      {"not yet valid",
+       folderOf("early", {.beginsInDays = 2}, authority),
+       here,
+       {"it is not valid yet", "compare the clocks"},
+       "is not valid yet (it begins on "},
+      {"a server's",
+       folderOf("server's", {.names = "URI:cleave:server", .usage = "serverAuth"}, authority),
+       here,
+       {"it is not made for this side"},
+       "is not made for this side of a connection"},
+      {"another server's name",
+       good,
+       "127.0.0.2",
+       {"is not for the name that the client connects to (it is for localhost, 127.0.0.1)",
+        "connect by a name or address that is in the server's certificate"},
+       "the client refuses the certificate of this server"},
+      {"a CA that the client does not know",
+       stranger,
+       here,
+       {"the server's certificate is not from a CA that is trusted here", "need one CA"},
+       "the client refuses the certificate of this server: it is not from a CA"},
+      {"without TLS",
+       "",
+       here,
+       {"the client came without TLS", "--tls DIR"},
+       "the client came without TLS"},
+  };
+  TestServer server(folder, tlsOf(own));
+  Arguments elsewhere = tlsOf(own);
+  elsewhere.insert(elsewhere.end(), {"--set", "listen.address=127.0.0.2"});
+  TestServer second(folder, elsewhere, "second");
+  for (const Row& row : rows) {
+    INFO(row.name);
+    TestServer& asked = row.host == here ? server : second;
+    checkError(
+        probe(asked, row.client.empty() ? Arguments{} : Arguments{"--tls", row.client}, row.host),
+        kFailedRun, row.says);
+    CHECK(asked.process().waitForOutput(row.logged, kPatience));
+  }
+  CHECK(probe(server, {"--tls", good}).code == 0);
+  server.stop();
+  second.stop();
+}
+
+TEST_CASE("a client with TLS at a server without says so on both sides") {
+  const TemporaryFolder folder;
+  const CertificateFolder certificates;
+  const TestAuthority authority;
+  authority.write(certificates.path("client"), "client", clientRequest());
+  TestServer server(folder);
+  checkError(probe(server, {"--tls", certificates.path("client")}), kFailedRun,
+             {"the server speaks Cleave without TLS", "set tls.enabled in the server's"});
+  CHECK(server.process().waitForOutput("the peer speaks TLS, and this side does not", kPatience));
+}
+
+TEST_CASE("SIGHUP revokes for connections to come, and files that are wrong change nothing") {
+  const TemporaryFolder folder;
+  const CertificateFolder certificates;
+  const TestAuthority authority;
+  const std::string own = certificates.path("server");
+  const std::string alice = certificates.path("alice"), bob = certificates.path("bob");
+  authority.writeServer(own);
+  authority.write(alice, "client", {.names = "URI:cleave:client/alice", .serial = 7});
+  authority.write(bob, "client", {.names = "URI:cleave:client/bob", .serial = 8});
+  TestServer server(folder, tlsOf(own));
+  const Process running =
+      startSlowClient(folder.path("client"), server.address(), {"--tls", alice});
+  waitForSteps(folder.path("client"));
+
+  authority.writeRevoked(own, {7});
+  CHECK(probe(server, {"--tls", alice}).code == 0);  // not read yet
+  server.process().signal(SIGHUP);
+  REQUIRE(server.process().waitForOutput("certificates read anew", kPatience));
+  checkError(probe(server, {"--tls", alice}), kFailedRun, {"it was revoked"});
+  CHECK(server.process().waitForOutput("the client's certificate (it says alice) was revoked",
+                                       kPatience));
+  CHECK(probe(server, {"--tls", bob}).code == 0);
+
+  std::ofstream(own + "/revoked.crl") << "nothing";
+  server.process().signal(SIGHUP);
+  REQUIRE(server.process().waitForOutput("the certificates of before stay in use", kPatience));
+  CHECK(probe(server, {"--tls", bob}).code == 0);
+  checkError(probe(server, {"--tls", alice}), kFailedRun, {"it was revoked"});
+
+  CHECK_FALSE(running.wait(std::chrono::milliseconds(0)));  // its session stays
+}
+
+TEST_CASE("mistakes with the files of TLS") {
+  const CertificateFolder certificates;
+  const TestAuthority authority;
+  const std::string own = certificates.path("own"), mixed = certificates.path("mixed");
+  authority.writeServer(own);
+  authority.write(own, "client", clientRequest());
+  authority.writeServer(mixed);
+  authority.write(mixed, "client", clientRequest());
+  namespace fs = std::filesystem;
+  fs::permissions(own + "/server.key", fs::perms::others_read, fs::perm_options::add);
+  fs::permissions(own + "/client.key", fs::perms::group_read, fs::perm_options::add);
+  fs::copy_file(mixed + "/client.crt", mixed + "/server.crt", fs::copy_options::overwrite_existing);
+  const auto mistake = [&](const std::string& name, const std::string& folder,
+                           std::vector<std::string> says) {
+    return Mistake{name, tlsOf(folder), kWrongUse, std::move(says)};
+  };
+  checkMistakes(
+      {serverProgram(), "serve", "--set", "listen.port=0"},
+      {mistake("no folder", "/nowhere", {"cannot read /nowhere/ca.crt", "set tls.folder"}),
+       mistake("a key that others read", own,
+               {"others than its owner can read the key " + own + "/server.key", "chmod 600"}),
+       mistake("another's key", mixed,
+               {mixed + "/server.key does not belong to the certificate"})});
+  checkMistakes(
+      {clientProgram(), "probe", "--server", "127.0.0.1:9"},
+      {{"a key that others read", {"--tls", own}, kWrongUse, {own + "/client.key", "chmod 600"}},
+       {"no folder", {"--tls", "/nowhere"}, kWrongUse, {"cannot read /nowhere/ca.crt"}}});
+}
+
+}  // namespace
+}  // namespace cleave::test
