@@ -86,7 +86,7 @@ LocalServer::LocalServer(const std::string& store, const std::string& device) {
     stop();
     refuse("cleave-server did not start (above: what it said)");
   }
-  address_ = {"127.0.0.1", line.substr(colon + 1)};
+  address_ = {"127.0.0.1", line.substr(colon + 1), nullptr};
 }
 
 LocalServer::~LocalServer() { stop(); }
