@@ -42,8 +42,8 @@ constexpr std::size_t kMostHandshakes = 128;  // connections at once beyond the 
 // Else each client would hear of it, and nobody here.
 void checkStore(const std::string& store) {
   std::error_code error;
-  std::filesystem::create_directories(store + "/local", error);
-  if (!error && ::access((store + "/local").c_str(), W_OK) != 0) {
+  std::filesystem::create_directories(store, error);
+  if (!error && ::access(store.c_str(), W_OK) != 0) {
     error = {errno, std::generic_category()};
   }
   if (!error) return;
@@ -55,7 +55,8 @@ void checkStore(const std::string& store) {
 
 Server::Server(const ServerSettings& settings, ComputeDevice& device)
     : settings_(settings),
-      admission_(settings),
+      access_(settings.accessFile, settings.allowedModels),
+      admission_(settings, access_),
       context_{settings,
                device,
                device_,
@@ -64,9 +65,11 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device)
                io_.context().get_executor(),
                codecThreads_.get_executor(),
                helper_.get(),
+               access_,
                admission_},
       acceptor_(io_.context()),
-      signals_(io_.context(), SIGINT, SIGTERM) {
+      signals_(io_.context(), SIGINT, SIGTERM),
+      reloadSignals_(io_.context(), SIGHUP) {
   checkStore(settings.store);
   const tcp::endpoint endpoint(asio::ip::make_address(settings.address), settings.port);
   boost::system::error_code error;
@@ -87,6 +90,7 @@ void Server::run() {
   };
   asio::co_spawn(io_.context(), accept(), rethrow);
   asio::co_spawn(io_.context(), waitForSignals(), rethrow);
+  asio::co_spawn(io_.context(), waitForReloads(), rethrow);
   device_.runUntil([this] { return stopped_.load(); });
   codecThreads_.join();
   recorder_.flush();
@@ -132,6 +136,13 @@ asio::awaitable<void> Server::waitForSignals() {
   shutDown();
   co_await signals_.async_wait(asio::use_awaitable);
   ::_exit(1);
+}
+
+asio::awaitable<void> Server::waitForReloads() {
+  while (true) {
+    co_await reloadSignals_.async_wait(asio::use_awaitable);
+    access_.reload();
+  }
 }
 
 void Server::shutDown() {

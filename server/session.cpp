@@ -123,12 +123,12 @@ asio::awaitable<void> Session::serve() {
   try {
     co_await open();
   } catch (const Error& error) {
-    processLog()->warn("session {} from {}: refused: {}", number_, connection_->peer(),
-                       error.what());
+    processLog()->warn("session {} of {} from {}: refused: {} ({})", number_, identity_,
+                       connection_->peer(), error.what(), error.code());
     refused = failureMetadata(error);
   } catch (const std::exception& error) {
-    processLog()->error("session {} from {}: failed: {}", number_, connection_->peer(),
-                        error.what());
+    processLog()->error("session {} of {} from {}: failed: {}", number_, identity_,
+                        connection_->peer(), error.what());
     refused =
         failureMetadata(RunError("internal-error", "the server failed to build the run's model"));
   }
@@ -158,10 +158,11 @@ asio::awaitable<void> Session::open() {
       FrameKind::hello, std::as_bytes(std::span(frame.metadata.data(), frame.metadata.size())));
   checkVersion(hello);
   checkFeatures(hello);
+  connection_->throttleBy(context_.access.throttle(identity_));
   if (!asksForProbe(hello)) {
     co_await openRun(std::move(hello));
   } else {
-    probe_ = std::make_unique<ProbeSession>(context_, connection_, number_, hello);
+    probe_ = std::make_unique<ProbeSession>(context_, connection_, identity_, number_, hello);
     co_await probe_->accept();
   }
 }
@@ -174,13 +175,13 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   checkRunId(runId);
   run.plan = planRun(run.hello.run_spec());
   useDeviceCodecs(run.plan, context_.compute);
-  run.ticket =
-      context_.admission.admit(runId, run.hello.generation(), run.plan, [connection = connection_] {
+  run.ticket = context_.admission.admit(
+      identity_, runId, run.hello.generation(), run.plan, [connection = connection_] {
         connection->fail(std::make_exception_ptr(RunError(
             "stale-generation", "the run has connected again; this older connection ends")));
       });
   run.threads = resolveThreads(run.hello.run_spec().threads(), context_.settings, clientIsLocal_);
-  run.folder = context_.settings.store + "/local/" + runId;
+  run.folder = context_.settings.store + "/" + identity_ + "/" + runId;
   makeRunFolder(run.folder, "use another run.name, or try again: each run gets an id of its own");
   writeRunDescription(
       run.folder, context_.settings.resolved + "run_spec: " + jsonOf(run.hello.run_spec()) + "\n",
@@ -226,9 +227,10 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
   run.record->begin(run.link->totals());
   run.log->info(
-      "session {} from {}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}, {} "
+      "session {} of {} from {}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}, "
+      "{} "
       "threads",
-      number_, connection_->peer(), run.plan.stage.model.name, run.plan.stage.cuts.cut0,
+      number_, identity_, connection_->peer(), run.plan.stage.model.name, run.plan.stage.cuts.cut0,
       run.plan.stage.cuts.cut1 - 1, run.plan.microBatches, run.plan.inFlight,
       run.plan.schedule->name, run.threads);
 }

@@ -28,6 +28,7 @@ struct ServerContext {
   boost::asio::any_io_executor io;
   boost::asio::any_io_executor codecThreads;
   Helper* helper;  // of the codec thread; null: none
+  Access& access;
   Admission& admission;
 };
 
@@ -55,6 +56,7 @@ class Session {
   ServerContext& context_;
   std::shared_ptr<Connection> connection_;
   const std::uint64_t number_;
+  const std::string identity_ = kLocalIdentity;
   bool clientIsLocal_ = false;
   bool helloCame_ = false;
   // One of the two, once admitted.

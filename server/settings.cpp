@@ -51,6 +51,9 @@ ServerSettings readServerSettings(Config& config) {
   settings.memoryBytes =
       kMiB * static_cast<std::size_t>(config.integer("limits.memory_mib", 1, 1 << 24, 8192));
   settings.store = config.text("store", settings.store);
+  settings.accessFile = config.text("access.file", settings.accessFile);
+  settings.tls.enabled = config.boolean("tls.enabled", settings.tls.enabled);
+  settings.tls.folder = config.text("tls.folder", settings.tls.folder);
   settings.fetchWeights = config.boolean("weights.fetch", settings.fetchWeights);
   settings.allowProbe = config.boolean("probe.allowed", settings.allowProbe);
   settings.errorEvery = static_cast<std::uint32_t>(

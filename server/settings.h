@@ -19,6 +19,11 @@ struct ServerSettings {
   std::uint32_t maxSessions = 8;
   std::size_t memoryBytes = 0;  // for all sessions together
   std::string store = "store";
+  std::string accessFile;  // empty: none
+  struct {
+    bool enabled = false;
+    std::string folder = "certs";
+  } tls;
   bool fetchWeights = true;
   bool allowProbe = true;
   std::uint32_t errorEvery = 100;
