@@ -8,18 +8,17 @@
 #include "common/core/config.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
-#include "server/certs.h"
+#include "server/names.h"
 
 namespace cleave {
 namespace {
 
-constexpr const char* kDefault = "default";
 constexpr std::int64_t kMostMiB = 1 << 24;
 // Less would keep a peer waiting for so long that it takes the server for dead.
 constexpr double kLeastRate = 125e3;  // 1 Mbit/s
 
 void checkIdentity(const Config& config, const std::string& name) {
-  if (isClientName(name) || name == kLocalIdentity || name == kDefault) return;
+  if (isClientName(name) || name == kLocalIdentity || name == kDefaultIdentity) return;
   throw UsageError("bad-config", config.where(name) + ": this is no identity's name",
                    "use the client's name in its certificate, [a-z0-9-]; 'local' for clients "
                    "without TLS; 'default' for all that are not listed");
@@ -80,7 +79,7 @@ Access::Access(std::string file, std::vector<std::string> models)
 Access::Allowances Access::read() const {
   Allowances allowances;
   if (file_.empty()) {
-    allowances[kDefault] = {};
+    allowances[kDefaultIdentity] = {};
     return allowances;
   }
   Config config = Config::load(file_, {});
@@ -99,7 +98,7 @@ Access::Allowances Access::read() const {
 
 const Allowance* Access::find(const std::string& identity) const {
   auto found = allowances_.find(identity);
-  if (found == allowances_.end()) found = allowances_.find(kDefault);
+  if (found == allowances_.end()) found = allowances_.find(kDefaultIdentity);
   return found == allowances_.end() ? nullptr : &found->second;
 }
 

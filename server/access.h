@@ -21,9 +21,6 @@
 
 namespace cleave {
 
-// Who connects without TLS, which only loopback can.
-inline constexpr const char* kLocalIdentity = "local";
-
 struct Allowance {
   std::optional<std::vector<std::string>> models;
   std::optional<std::uint32_t> sessions;

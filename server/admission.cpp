@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -75,10 +74,10 @@ void Admission::refuseOthersRun(const std::string& identity, const std::string& 
   access_.checkRun(identity, runId);
   const auto connected = runs_.find(runId);
   bool isOthers = connected != runs_.end() && connected->second.identity != identity;
-  std::error_code none;
-  for (const auto& folder : std::filesystem::directory_iterator(settings_.store, none)) {
+  // Throws where the store cannot be read: better no run than another's.
+  for (const auto& folder : std::filesystem::directory_iterator(settings_.store)) {
     const bool isOwn = folder.path().filename() == identity;
-    isOthers = isOthers || (!isOwn && std::filesystem::exists(folder.path() / runId, none));
+    isOthers = isOthers || (!isOwn && std::filesystem::exists(folder.path() / runId));
   }
   if (!isOthers) return;
   throw UsageError("others-run", "the run " + runId + " was begun by another identity",

@@ -1,17 +1,11 @@
 #include "server/certs.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <sys/file.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -25,6 +19,7 @@
 
 #include "common/core/config.h"
 #include "common/core/durable.h"
+#include "server/names.h"
 
 namespace cleave {
 namespace {
@@ -32,65 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::time_t kDay = 86400;
-constexpr std::size_t kMostNameCharacters = 63;
-
-bool isLowerOrDigit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
-bool isLetterOrDigit(char c) { return isLowerOrDigit(c) || (c >= 'A' && c <= 'Z'); }
-
-bool isHostName(const std::string& name) {
-  constexpr std::size_t kMost = 253;
-  if (name.empty() || name.size() > kMost) return false;
-  std::size_t label = 0;
-  for (const char c : name) {
-    const bool fits = isLetterOrDigit(c) || (c == '-' && label > 0) || (c == '.' && label > 0);
-    label = c == '.' ? 0 : label + 1;
-    if (!fits || label > kMostNameCharacters) return false;
-  }
-  return label > 0;
-}
-
-void checkClientName(const std::string& name) {
-  if (isClientName(name)) return;
-  const bool isTaken = name == "local" || name == "default";
-  throw UsageError("bad-name",
-                   isTaken ? "'" + name + "' has a meaning of its own, and can name no client"
-                           : "a client's name was given that does not fit",
-                   "use 1 to 63 of a-z, 0-9 and -, beginning with a letter or a digit, such as "
-                   "clinic-a");
-}
-
-std::vector<std::string> withLoopback(std::vector<std::string> names) {
-  for (const char* loopback : {"localhost", "127.0.0.1", "::1"}) names.emplace_back(loopback);
-  std::vector<std::string> once;
-  for (std::string& name : names) {
-    if (std::count(once.begin(), once.end(), name) == 0) once.push_back(std::move(name));
-  }
-  return once;
-}
-
-std::vector<std::string> checkedNames(const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
-    if (isIpAddress(name) || isHostName(name)) continue;
-    throw UsageError("bad-name", "a name was given that is no host name and no IP address",
-                     "give what clients will connect to, such as --name train.example.org or "
-                     "--name 192.0.2.7");
-  }
-  return names.empty() ? namesOfThisMachine() : withLoopback(names);
-}
-
-// Empty for what no other machine can use as it stands.
-std::string addressText(const sockaddr& address) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (address.sa_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    ::inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
-  } else if (address.sa_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-    if (IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr)) return {};
-    ::inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
-  }
-  return text.data();
-}
 
 std::string withoutSlash(std::string folder) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
@@ -193,31 +129,6 @@ IssuedCertificate describe(X509* certificate) {
 
 }  // namespace
 
-bool isClientName(std::string_view name) {
-  return !name.empty() && name.size() <= kMostNameCharacters && isLowerOrDigit(name.front()) &&
-         std::all_of(name.begin(), name.end(),
-                     [](char c) { return isLowerOrDigit(c) || c == '-'; }) &&
-         name != "local" && name != "default";
-}
-
-std::vector<std::string> namesOfThisMachine() {
-  std::vector<std::string> names;
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) == 0 && isHostName(host.data())) {
-    names.emplace_back(host.data());
-  }
-  names = withLoopback(std::move(names));
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return names;
-  for (const ifaddrs* at = first; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_LOOPBACK) != 0) continue;
-    const std::string address = addressText(*at->ifa_addr);
-    if (!address.empty()) names.push_back(address);
-  }
-  ::freeifaddrs(first);
-  return names;
-}
-
 CertificateState stateOf(const IssuedCertificate& certificate, std::time_t time) {
   if (certificate.revoked) return CertificateState::revoked;
   if (time > certificate.until) return CertificateState::expired;
@@ -251,7 +162,7 @@ CertificateFolder::CertificateFolder(std::string folder, std::time_t time)
 // ---- Making ----
 
 void CertificateFolder::init(const std::vector<std::string>& names) {
-  const std::vector<std::string> all = checkedNames(names);
+  const std::vector<std::string> all = serverNamesFrom(names);
   std::error_code error;
   const auto refuse = [&] {
     throw UsageError("certs-exist", folder_ + " exists already, and is not empty",
@@ -320,7 +231,7 @@ void CertificateFolder::issueClient(const Authority& authority, const std::strin
 void CertificateFolder::renewServer(const std::vector<std::string>& names) {
   const Authority authority = openAuthority();
   const Lock lock(folder_);
-  const std::vector<std::string> all = names.empty() ? serverNames() : checkedNames(names);
+  const std::vector<std::string> all = names.empty() ? serverNames() : serverNamesFrom(names);
   const NewFolder made(path(""));
   issueServer(authority, all, made.path());
   made.replaceIn(folder_);
@@ -376,7 +287,7 @@ std::size_t CertificateFolder::revoke(const std::string& name) {
   std::vector<Revocation> revoked = revokedOf(before.get());
   const std::size_t old = revoked.size();
   for (const IssuedCertificate& issued : issuedTo(name)) {
-    if (!issued.revoked && issued.until >= time_) revoked.push_back({issued.serial, time_});
+    if (!issued.revoked) revoked.push_back({issued.serial, time_});
   }
   const std::size_t added = revoked.size() - old;
   if (added > 0) writeRevoked(authority, numberOf(before.get()) + 1, std::move(revoked));

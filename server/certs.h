@@ -7,8 +7,9 @@
 //   issued/SERIAL.crt                                  every certificate ever made: what is listed
 //                                                      and revoked, whatever became of the copies
 //
-// Files are PEM, keys have mode 0600, folders 0700. Every change is whole and durable, or not there
-// at all; commands that run at the same time wait for each other.
+// Files are PEM, keys have mode 0600, folders 0700. Every change is durable, and whole or not there
+// at all, but that a renewal replaces its files one after another: where it was stopped in between,
+// it must be done again. Commands that run at the same time wait for each other.
 #pragma once
 
 #include <ctime>
@@ -29,14 +30,6 @@ inline constexpr std::time_t kClockSkewSeconds = 3600;
 
 inline constexpr std::string_view kServerUri = "cleave:server";
 inline constexpr std::string_view kClientUriPrefix = "cleave:client/";
-
-// A name that a client's certificate can have: [a-z0-9][a-z0-9-]{0,62}, but neither "local", which
-// is who connects without a certificate, nor "default", which the access file gives a meaning.
-bool isClientName(std::string_view name);
-
-// What a server's certificate is for where nobody says: this machine's host name, localhost, the
-// loopback addresses, and the addresses of its interfaces.
-std::vector<std::string> namesOfThisMachine();
 
 struct IssuedCertificate {
   CertificateKind kind = CertificateKind::client;
@@ -62,7 +55,7 @@ class CertificateFolder {
   explicit CertificateFolder(std::string folder, std::time_t time = std::time(nullptr));
 
   // Makes the folder, with its parents. `names`: host names and addresses of the server, beside
-  // those of loopback; empty: namesOfThisMachine().
+  // those of loopback; empty: this machine's, as serverNamesFrom().
   void init(const std::vector<std::string>& names);
   // A new key and certificate in place of the server's. `names` as above; empty: the same as now.
   void renewServer(const std::vector<std::string>& names);
@@ -72,8 +65,8 @@ class CertificateFolder {
   // A new key and certificate in place of those in clients/NAME, which need not be there any more.
   // The one before stays valid until its end, unless it is revoked.
   void renewClient(const std::string& name);
-  // Revokes all certificates of the client that have not expired. Returns how many were not revoked
-  // before; the list is written anew where there are any.
+  // Revokes all certificates of the client, also those that have expired: clocks may be wrong.
+  // Returns how many were not revoked before; the list is written anew where there are any.
   std::size_t revoke(const std::string& name);
 
   // By kind, name and age: the authority, the server's, the clients'.

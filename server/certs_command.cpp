@@ -4,8 +4,11 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cctype>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "server/certs.h"
 
@@ -88,8 +91,7 @@ int revokeCommand(const CertsOptions& options) {
   CertificateFolder certs(options.folder);
   const std::size_t revoked = certs.revoke(options.client);
   std::cout << (revoked == 0
-                    ? fmt::format("{} has no valid certificate that is not revoked\n",
-                                  options.client)
+                    ? fmt::format("every certificate of {} was revoked before\n", options.client)
                     : fmt::format("revoked {} certificate{} of {}: {}/revoked.crl\n", revoked,
                                   plural(revoked), options.client, certs.folder()));
   std::cout << "next, make a running server take it:\n  " << kReload << std::endl;
@@ -157,45 +159,46 @@ std::string stateText(const IssuedCertificate& issued, std::time_t time) {
   return text;
 }
 
-int listCommand(const CertsOptions& options) {
-  const CertificateFolder certs(options.folder);
-  const std::vector<IssuedCertificate> all = certs.list();
-  if (options.json) {
-    nlohmann::ordered_json json = {{"folder", certs.folder()},
-                                   {"certificates", nlohmann::ordered_json::array()}};
-    for (const IssuedCertificate& issued : all) {
-      json["certificates"].push_back(jsonOf(certs, issued));
-    }
-    std::cout << json.dump(2) << std::endl;
-    return 0;
-  }
-  std::size_t width = 0;
+int listJson(const CertificateFolder& certs, const std::vector<IssuedCertificate>& all) {
+  nlohmann::ordered_json json = {{"folder", certs.folder()},
+                                 {"certificates", nlohmann::ordered_json::array()}};
+  for (const IssuedCertificate& issued : all) json["certificates"].push_back(jsonOf(certs, issued));
+  std::cout << json.dump(2) << std::endl;
+  return 0;
+}
+
+// Why, and what to type next.
+std::pair<std::string, std::vector<std::string>> afterList(
+    const CertificateFolder& certs, const std::vector<IssuedCertificate>& all) {
   std::vector<std::string> renewals;
   bool hasClient = false;
   for (const IssuedCertificate& issued : all) {
-    width = std::max(width, issued.name.size());
     hasClient = hasClient || issued.kind == CertificateKind::client;
     if (std::string renew = renewal(certs, issued); !renew.empty()) renewals.push_back(renew);
   }
+  if (!renewals.empty()) return {"renew what ends", renewals};
+  if (!hasClient) return {"for each client", {certsCommand(certs, "client NAME")}};
+  return {"serve with them",
+          {"cleave-server serve --config configs/server.yaml --set listen.address=0.0.0.0 --set "
+           "tls.enabled=true --set tls.folder=" +
+           shellWord(certs.folder())}};
+}
+
+int listCommand(const CertsOptions& options) {
+  const CertificateFolder certs(options.folder);
+  const std::vector<IssuedCertificate> all = certs.list();
+  if (options.json) return listJson(certs, all);
+  std::size_t width = 0;
+  for (const IssuedCertificate& issued : all) width = std::max(width, issued.name.size());
   for (const IssuedCertificate& issued : all) {
     const bool isClient = issued.kind == CertificateKind::client;
     std::cout << fmt::format("{:<{}}  {:<6}  until {}  {:<32}  {}\n", issued.name, width,
                              isClient ? "client" : "", dateText(issued.until), issued.serial,
                              stateText(issued, certs.time()));
   }
-  if (!renewals.empty()) {
-    std::cout << "next, renew what ends:\n";
-  } else if (!hasClient) {
-    std::cout << "next, for each client:\n";
-    renewals = {certsCommand(certs, "client NAME")};
-  } else {
-    std::cout << "next, serve with them:\n";
-    renewals = {
-        fmt::format("cleave-server serve --config configs/server.yaml --set "
-                    "listen.address=0.0.0.0 --set tls.enabled=true --set tls.folder={}",
-                    shellWord(certs.folder()))};
-  }
-  for (const std::string& renew : renewals) std::cout << "  " << renew << "\n";
+  const auto [why, commands] = afterList(certs, all);
+  std::cout << "next, " << why << ":\n";
+  for (const std::string& command : commands) std::cout << "  " << command << "\n";
   std::cout << std::flush;
   return 0;
 }

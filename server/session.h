@@ -14,6 +14,7 @@
 #include "common/net/connection.h"
 #include "proto/wire.pb.h"
 #include "server/admission.h"
+#include "server/names.h"
 #include "server/settings.h"
 
 namespace cleave {

@@ -43,6 +43,7 @@ class Guard {
     settings.allowedModels = {"mlp", "small_cnn"};
     settings.maxSessions = 5;
     settings.store = folder_ + "/store";
+    fs::create_directory(settings.store);
     settings.memoryBytes = std::size_t{1} << 30;
     std::ofstream(folder_ + "/access.yaml") << accessText;
     access_.emplace(folder_ + "/access.yaml", settings.allowedModels);

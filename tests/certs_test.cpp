@@ -19,6 +19,7 @@
 
 #include "common/core/durable.h"
 #include "server/certs_command.h"
+#include "server/names.h"
 #include "tests/error_code.h"
 
 namespace cleave {

@@ -46,8 +46,8 @@ TEST_CASE("the access file decides over models, sessions, memory and runs, and S
   };
   reload("local: {models: [mobilenet_v2]}\n", "anew: 1 entries");
   checkError(guarded.client("model"), kWrongUse, {"does not allow the model", "to local"});
-  reload("local: {memory_mib: 1}\nb: {}\n", "anew: 2 entries");
-  checkError(guarded.client("memory"), kFailedRun, {"local has 1 MiB left of 1 MiB"});
+  reload("local: {memory_mib: 0}\nb: {}\n", "anew: 2 entries");
+  checkError(guarded.client("memory"), kFailedRun, {"local has 0 MiB left of 0 MiB"});
   reload("local: {runs: [mine-*]}\nb: {}\nc: {}\n", "anew: 3 entries");
   checkError(guarded.client("runs"), kWrongUse, {"is none of local", "fits mine-*"});
   reload("local: {sessions: 0}\nb: {}\nc: {}\nd: {}\n", "anew: 4 entries");
