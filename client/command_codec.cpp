@@ -19,7 +19,7 @@
 #include "client/commands.h"
 #include "client/listing.h"
 #include "common/core/buffer.h"
-#include "common/core/record.h"
+#include "common/core/durable.h"
 #include "common/model/safetensors.h"
 #include "compression/convert.h"
 #include "compression/registry.h"

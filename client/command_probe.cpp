@@ -8,6 +8,7 @@
 #include "client/probe.h"
 #include "client/probe_report.h"
 #include "client/temporary_folder.h"
+#include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/record.h"
 #include "common/core/units.h"

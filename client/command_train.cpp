@@ -14,6 +14,7 @@
 #include "client/probe_report.h"
 #include "client/run_trace.h"
 #include "client/trainer.h"
+#include "common/core/durable.h"
 #include "common/core/log.h"
 #include "daemon/action_tables.h"
 #include "daemon/torch_errors.h"

@@ -41,7 +41,9 @@ constexpr std::string_view kWrongUse[] = {"bad-run-spec",
                                           "bad-optimizer-parameter",
                                           "bad-wait",
                                           "bad-run-id",
-                                          "probe-not-allowed"};
+                                          "probe-not-allowed",
+                                          "unknown-identity",
+                                          "others-run"};
 
 asio::steady_timer::duration duration(double seconds) {
   return std::chrono::duration_cast<asio::steady_timer::duration>(

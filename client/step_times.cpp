@@ -4,7 +4,7 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "common/core/record.h"
+#include "common/core/durable.h"
 #include "daemon/plan.h"
 
 namespace cleave {

@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <system_error>
 
+#include "common/core/durable.h"
 #include "common/core/environment.h"
 #include "common/core/error.h"
-#include "common/core/record.h"
 #include "daemon/self_check.h"
 
 namespace cleave {

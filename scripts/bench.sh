@@ -17,7 +17,7 @@ usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|between|memory|tra
            second part, --json FILE
   codec-step
            a step of MobileNetV2 with a codec beside one with none, the server waiting instead of computing: over loopback,
-           and at 1 Gbit/s between network namespaces, which takes root
+           and at 1 Gbit/s between network namespaces with TLS, which takes root
            --pairs N (20), --steps N a turn (3), --threads N of the client (half of the cores), --link loopback|shaped,
            --set KEY=VALUE, --json FILE
   pipeline schedules on emulated links, both daemons waiting instead of computing, beside prediction, best order and bound

@@ -1,26 +1,87 @@
 #include "server/admission.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
+#include <vector>
 
 namespace cleave {
 namespace {
+
+constexpr const char* kSmallerRun =
+    "use a smaller batch, more micro-batches with fewer in flight, or a smaller body";
 
 std::string mib(std::size_t bytes) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   return std::to_string((bytes + kMiB - 1) / kMiB) + " MiB";
 }
 
+std::string listOf(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  return list.empty() ? "none" : list;
+}
+
+bool has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::size_t leftOf(std::size_t all, std::size_t used) { return all - std::min(all, used); }
+
 }  // namespace
 
-Admission::Ticket::Ticket(Admission& admission, std::string runId, std::size_t bytes)
-    : admission_(admission), runId_(std::move(runId)), bytes_(bytes) {
+Admission::Ticket::Ticket(Admission& admission, std::string identity, std::string runId,
+                          std::size_t bytes)
+    : admission_(admission),
+      identity_(std::move(identity)),
+      runId_(std::move(runId)),
+      bytes_(bytes) {
   admission_.bytes_ += bytes_;
+  Used& used = admission_.used_[identity_];
+  ++used.sessions;
+  used.bytes += bytes_;
 }
 
 Admission::Ticket::~Ticket() {
   admission_.runs_.erase(runId_);
   admission_.bytes_ -= bytes_;
+  Used& used = admission_.used_[identity_];
+  --used.sessions;
+  used.bytes -= bytes_;
+  if (used.sessions == 0) admission_.used_.erase(identity_);
+}
+
+Admission::Used Admission::usedBy(const std::string& identity) const {
+  const auto found = used_.find(identity);
+  return found == used_.end() ? Used{} : found->second;
+}
+
+void Admission::checkModel(const std::string& identity, const std::string& model) const {
+  const auto& allowed = settings_.allowedModels;
+  if (!has(allowed, model)) {
+    throw UsageError("model-not-allowed", "this server does not allow the model " + model,
+                     "it allows " + listOf(allowed) + " (models.allow in its configuration)");
+  }
+  const auto& own = access_.of(identity).models;
+  if (!own || has(*own, model)) return;
+  throw UsageError("model-not-allowed",
+                   "this server does not allow the model " + model + " to " + identity,
+                   "it allows " + listOf(*own) + " (models of its access file)");
+}
+
+// Before anything is done to a connected run: a stranger must not end it.
+void Admission::refuseOthersRun(const std::string& identity, const std::string& runId) const {
+  access_.checkRun(identity, runId);
+  const auto connected = runs_.find(runId);
+  bool isOthers = connected != runs_.end() && connected->second.identity != identity;
+  // Throws where the store cannot be read: better no run than another's.
+  for (const auto& folder : std::filesystem::directory_iterator(settings_.store)) {
+    const bool isOwn = folder.path().filename() == identity;
+    isOthers = isOthers || (!isOwn && std::filesystem::exists(folder.path() / runId));
+  }
+  if (!isOthers) return;
+  throw UsageError("others-run", "the run " + runId + " was begun by another identity",
+                   "use another run.name");
 }
 
 void Admission::refuseConnected(const std::string& runId, std::uint64_t generation) {
@@ -38,7 +99,14 @@ void Admission::refuseConnected(const std::string& runId, std::uint64_t generati
                                         : "end it first, or begin a run of its own");
 }
 
-void Admission::checkSessions() const {
+void Admission::checkSessions(const std::string& identity) const {
+  const auto& own = access_.of(identity).sessions;
+  if (own && usedBy(identity).sessions >= *own) {
+    throw RunError("too-many-sessions",
+                   identity + " has its " + std::to_string(*own) +
+                       " sessions at this server already (sessions in its access file)",
+                   "try again when one has ended");
+  }
   if (runs_.size() < settings_.maxSessions) return;
   throw RunError("too-many-sessions",
                  "this server serves its " + std::to_string(settings_.maxSessions) +
@@ -46,37 +114,44 @@ void Admission::checkSessions() const {
                  "try again when one has ended");
 }
 
-std::unique_ptr<Admission::Ticket> Admission::admitProbe(std::uint64_t session) {
-  checkSessions();
-  const std::string name = "probe/" + std::to_string(session);  // no run id has a '/'
-  runs_[name] = {};
-  return std::make_unique<Ticket>(*this, name, 0);
+void Admission::checkMemory(const std::string& identity, std::size_t needed) const {
+  const std::size_t left = leftOf(settings_.memoryBytes, bytes_);
+  if (needed > left) {
+    throw RunError("not-enough-memory",
+                   "the run needs " + mib(needed) + " at the server, which has " + mib(left) +
+                       " left of " + mib(settings_.memoryBytes) +
+                       " (limits.memory_mib in its configuration)",
+                   kSmallerRun);
+  }
+  const auto& own = access_.of(identity).memoryBytes;
+  const std::size_t ownLeft = own ? leftOf(*own, usedBy(identity).bytes) : needed;
+  if (needed <= ownLeft) return;
+  throw RunError("not-enough-memory",
+                 "the run needs " + mib(needed) + " at the server, where " + identity + " has " +
+                     mib(ownLeft) + " left of " + mib(*own) + " (memory_mib in its access file)",
+                 kSmallerRun);
 }
 
-std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& runId,
+std::unique_ptr<Admission::Ticket> Admission::admitProbe(const std::string& identity,
+                                                         std::uint64_t session) {
+  checkSessions(identity);
+  const std::string name = "probe/" + std::to_string(session);  // no run id has a '/'
+  runs_[name] = {identity, 0, nullptr};
+  return std::make_unique<Ticket>(*this, identity, name, 0);
+}
+
+std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& identity,
+                                                    const std::string& runId,
                                                     std::uint64_t generation, const RunPlan& plan,
                                                     std::function<void()> fence) {
-  const std::string& model = plan.stage.model.name;
-  const auto& allowed = settings_.allowedModels;
-  if (std::find(allowed.begin(), allowed.end(), model) == allowed.end()) {
-    std::string list;
-    for (const std::string& name : allowed) list += (list.empty() ? "" : ", ") + name;
-    throw UsageError("model-not-allowed", "this server does not allow the model " + model,
-                     "it allows " + list + " (models.allow in its configuration)");
-  }
+  checkModel(identity, plan.stage.model.name);
+  refuseOthersRun(identity, runId);
   refuseConnected(runId, generation);
-  checkSessions();
+  checkSessions(identity);
   const std::size_t needed = serverBytes(plan);
-  const std::size_t left = settings_.memoryBytes - std::min(settings_.memoryBytes, bytes_);
-  if (needed > left) {
-    throw RunError(
-        "not-enough-memory",
-        "the run needs " + mib(needed) + " at the server, which has " + mib(left) + " left of " +
-            mib(settings_.memoryBytes) + " (limits.memory_mib in its configuration)",
-        "use a smaller batch, more micro-batches with fewer in flight, or a smaller body");
-  }
-  runs_[runId] = {generation, std::move(fence)};
-  return std::make_unique<Ticket>(*this, runId, needed);
+  checkMemory(identity, needed);
+  runs_[runId] = {identity, generation, std::move(fence)};
+  return std::make_unique<Ticket>(*this, identity, runId, needed);
 }
 
 }  // namespace cleave

@@ -9,49 +9,66 @@
 #include <string>
 
 #include "daemon/plan.h"
+#include "server/access.h"
 #include "server/settings.h"
 
 namespace cleave {
 
 class Admission {
  public:
-  explicit Admission(const ServerSettings& settings) : settings_(settings) {}
+  // Both are borrowed.
+  Admission(const ServerSettings& settings, const Access& access)
+      : settings_(settings), access_(access) {}
 
-  // What an admitted run holds until this is destroyed: a session, memory, its run id. Must not
-  // outlive the Admission.
+  // What an admitted run holds until this is destroyed: a session and memory, of the server and of
+  // its identity, and its run id. Must not outlive the Admission.
   class Ticket {
    public:
-    Ticket(Admission& admission, std::string runId, std::size_t bytes);
+    Ticket(Admission& admission, std::string identity, std::string runId, std::size_t bytes);
     ~Ticket();
     Ticket(const Ticket&) = delete;
     Ticket& operator=(const Ticket&) = delete;
 
    private:
     Admission& admission_;
+    const std::string identity_;
     const std::string runId_;
     const std::size_t bytes_;
   };
 
-  // Throws UsageError or RunError with the code and sentence of the refusal: "model-not-allowed",
-  // "too-many-sessions", "not-enough-memory", "run-in-use", "stale-generation". A greater
-  // generation of a run that is connected calls `fence` of the older connection, which is to end
-  // it, and is refused as "run-in-use" until that is gone.
-  std::unique_ptr<Ticket> admit(const std::string& runId, std::uint64_t generation,
-                                const RunPlan& plan, std::function<void()> fence);
-  // A session that measures the link: it holds no memory and no run id. Throws RunError
-  // "too-many-sessions".
-  std::unique_ptr<Ticket> admitProbe(std::uint64_t session);
+  // Throws UsageError or RunError with the code and sentence of the refusal: "unknown-identity",
+  // "model-not-allowed", "others-run", "too-many-sessions", "not-enough-memory", "run-in-use",
+  // "stale-generation". A greater generation of a run that is connected calls `fence` of the older
+  // connection, which is to end it, and is refused as "run-in-use" until that is gone. A run
+  // belongs to the identity that has its folder in the store.
+  std::unique_ptr<Ticket> admit(const std::string& identity, const std::string& runId,
+                                std::uint64_t generation, const RunPlan& plan,
+                                std::function<void()> fence);
+  // A session that measures the link: it holds no memory and no run id. Throws UsageError
+  // "unknown-identity", RunError "too-many-sessions".
+  std::unique_ptr<Ticket> admitProbe(const std::string& identity, std::uint64_t session);
 
  private:
-  void checkSessions() const;
-  const ServerSettings& settings_;
   struct Connected {
+    std::string identity;
     std::uint64_t generation = 0;
     std::function<void()> fence;
   };
+  struct Used {
+    std::uint32_t sessions = 0;
+    std::size_t bytes = 0;
+  };
+  void checkModel(const std::string& identity, const std::string& model) const;
+  void refuseOthersRun(const std::string& identity, const std::string& runId) const;
   void refuseConnected(const std::string& runId, std::uint64_t generation);
+  void checkSessions(const std::string& identity) const;
+  void checkMemory(const std::string& identity, std::size_t needed) const;
+  Used usedBy(const std::string& identity) const;
 
+  const ServerSettings& settings_;
+  const Access& access_;
   std::map<std::string, Connected> runs_;
+  std::map<std::string, Used> used_;  // by identity
   std::size_t bytes_ = 0;
 };
 

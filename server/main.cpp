@@ -1,39 +1,47 @@
 // cleave-server: keeps the middle layers of its clients' models.
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
+#include <string>
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "daemon/device.h"
 #include "daemon/program.h"
 #include "daemon/self_check.h"
+#include "server/certs_command.h"
 #include "server/server.h"
 #include "server/settings.h"
 
 namespace cleave {
 namespace {
 
-struct ServeOptions {
-  CommonOptions common;
-  bool insecureBind = false;
-};
-
-int serve(const ServeOptions& options) {
-  startLog("cleave-server", options.common.logLevel);
-  Config config = loadConfig(options.common);
-  ServerSettings settings = readServerSettings(config);
-  if (!isLoopback(settings.address)) {
-    if (!options.insecureBind) {
-      throw UsageError(
-          "unsafe-bind",
-          "listening on " + settings.address +
-              " would let anyone who reaches it train here and read what crosses the wire",
-          "bind 127.0.0.1 and tunnel (ssh -L), or, in a network you trust, add --insecure-bind");
-    }
-    processLog()->warn("listening on {} without encryption or authentication (--insecure-bind)",
-                       settings.address);
+// The command that was given, with TLS.
+std::string serveWithTls(const CommonOptions& options) {
+  std::string command = "cleave-server serve";
+  if (!options.config.empty()) command += " --config " + shellWord(options.config);
+  for (const std::string& value : options.overrides) {
+    if (!value.starts_with("tls.enabled=")) command += " --set " + shellWord(value);
   }
+  return command + " --set tls.enabled=true";
+}
+
+void refuseUnsafeBind(const ServerSettings& settings, const CommonOptions& options) {
+  if (isLoopback(settings.address) || settings.tls.enabled) return;
+  throw UsageError(
+      "unsafe-bind",
+      "listening on " + settings.address +
+          " without TLS would let anyone who reaches it train here and read what crosses the wire",
+      "make certificates, and serve with them:\n  cleave-server certs init --folder " +
+          shellWord(settings.tls.folder) + "\n  " + serveWithTls(options));
+}
+
+int serve(const CommonOptions& options) {
+  startLog("cleave-server", options.logLevel);
+  Config config = loadConfig(options);
+  ServerSettings settings = readServerSettings(config);
+  refuseUnsafeBind(settings, options);
   ComputeDevice& device = openDevice(settings.device);
   processLog()->info("computing on {}", device.description());
   if (device.memoryBytes() > 0 && settings.memoryBytes > device.memoryBytes()) {
@@ -53,16 +61,21 @@ int run(int argc, char** argv) {
   CLI::App app{"Keeps the middle layers of its clients' models, and trains them.", "cleave-server"};
   app.set_version_flag("--version", softwareVersion());
   app.require_subcommand(1);
-  ServeOptions options;
-  CLI::App* command = app.add_subcommand("serve", "Listens for clients until SIGINT or SIGTERM");
-  addCommonOptions(*command, options.common, false);
-  command->add_flag("--insecure-bind", options.insecureBind,
-                    "Allows listen.address to be another than loopback, without encryption");
-  command->footer(
+  app.footer("'cleave-server COMMAND --help' shows a command's options and an example.");
+  std::function<int()> command;
+
+  CommonOptions serving;
+  CLI::App* serveApp = app.add_subcommand("serve", "Listens for clients until SIGINT or SIGTERM");
+  addCommonOptions(*serveApp, serving, false);
+  serveApp->footer(
       "Example:\n  cleave-server serve --config configs/server.yaml --set listen.port=4801\n\n"
+      "SIGHUP reads the access file and the certificates anew.\n\n"
       "Exit codes: 0 ended by a signal, 1 failed, 2 wrong use or unsafe configuration.");
-  app.footer("'cleave-server serve --help' shows the options and an example.");
-  return runProgram(app, argc, argv, [&] { return serve(options); });
+  serveApp->callback([&] { command = [&] { return serve(serving); }; });
+
+  CertsOptions certs;
+  addCertsCommands(app, certs, command);
+  return runProgram(app, argc, argv, [&] { return command(); });
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace {
 
 namespace asio = boost::asio;
 
-std::unique_ptr<Admission::Ticket> admit(ServerContext& context, std::uint64_t number,
-                                         const wire::Hello& hello) {
+std::unique_ptr<Admission::Ticket> admit(ServerContext& context, const std::string& identity,
+                                         std::uint64_t number, const wire::Hello& hello) {
   if (!context.settings.allowProbe) {
     throw UsageError("probe-not-allowed", "this server does not allow probes of the link",
                      "set probe.allowed to true in its configuration, or train without a probe");
@@ -23,7 +23,7 @@ std::unique_ptr<Admission::Ticket> admit(ServerContext& context, std::uint64_t n
     throw UsageError("bad-run-spec", "a Hello asks for a probe session and names a run too",
                      "ask for one of them");
   }
-  return context.admission.admitProbe(number);
+  return context.admission.admitProbe(identity, number);
 }
 
 }  // namespace
@@ -34,11 +34,12 @@ bool asksForProbe(const wire::Hello& hello) {
 }
 
 ProbeSession::ProbeSession(ServerContext& context, std::shared_ptr<Connection> connection,
-                           std::uint64_t number, const wire::Hello& hello)
+                           const std::string& identity, std::uint64_t number,
+                           const wire::Hello& hello)
     : context_(context),
       connection_(std::move(connection)),
       number_(number),
-      ticket_(admit(context, number, hello)),
+      ticket_(admit(context, identity, number, hello)),
       link_(Role::server, *connection_, [this](const ProbeLink::Finished& stream) {
         (stream.up ? up_ : down_) += stream.bytes;
       }) {}

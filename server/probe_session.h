@@ -3,6 +3,7 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <memory>
+#include <string>
 
 #include "common/pipeline/probe_link.h"
 #include "server/session.h"
@@ -16,8 +17,8 @@ class ProbeSession {
  public:
   // Throws Error with code and sentence of the refusal: "probe-not-allowed", "bad-run-spec",
   // "too-many-sessions".
-  ProbeSession(ServerContext& context, std::shared_ptr<Connection> connection, std::uint64_t number,
-               const wire::Hello& hello);
+  ProbeSession(ServerContext& context, std::shared_ptr<Connection> connection,
+               const std::string& identity, std::uint64_t number, const wire::Hello& hello);
 
   // Answers the Hello. Throws Error.
   boost::asio::awaitable<void> accept();

@@ -42,8 +42,8 @@ constexpr std::size_t kMostHandshakes = 128;  // connections at once beyond the 
 // Else each client would hear of it, and nobody here.
 void checkStore(const std::string& store) {
   std::error_code error;
-  std::filesystem::create_directories(store + "/local", error);
-  if (!error && ::access((store + "/local").c_str(), W_OK) != 0) {
+  std::filesystem::create_directories(store, error);
+  if (!error && ::access(store.c_str(), W_OK) != 0) {
     error = {errno, std::generic_category()};
   }
   if (!error) return;
@@ -55,7 +55,8 @@ void checkStore(const std::string& store) {
 
 Server::Server(const ServerSettings& settings, ComputeDevice& device)
     : settings_(settings),
-      admission_(settings),
+      access_(settings.accessFile, settings.allowedModels),
+      admission_(settings, access_),
       context_{settings,
                device,
                device_,
@@ -64,11 +65,12 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device)
                io_.context().get_executor(),
                codecThreads_.get_executor(),
                helper_.get(),
+               access_,
                admission_,
                openTls(settings.tls, TlsRole::server)},
       acceptor_(io_.context()),
       signals_(io_.context(), SIGINT, SIGTERM),
-      hangUps_(io_.context(), SIGHUP) {
+      reloadSignals_(io_.context(), SIGHUP) {
   checkStore(settings.store);
   const tcp::endpoint endpoint(asio::ip::make_address(settings.address), settings.port);
   boost::system::error_code error;
@@ -89,7 +91,7 @@ void Server::run() {
   };
   asio::co_spawn(io_.context(), accept(), rethrow);
   asio::co_spawn(io_.context(), waitForSignals(), rethrow);
-  asio::co_spawn(io_.context(), waitForHangUps(), rethrow);
+  asio::co_spawn(io_.context(), waitForReloads(), rethrow);
   asio::co_spawn(io_.context(), watchCertificates(), rethrow);
   device_.runUntil([this] { return stopped_.load(); });
   codecThreads_.join();
@@ -138,18 +140,19 @@ asio::awaitable<void> Server::waitForSignals() {
   ::_exit(1);
 }
 
-asio::awaitable<void> Server::waitForHangUps() {
+asio::awaitable<void> Server::waitForReloads() {
   while (true) {
-    co_await hangUps_.async_wait(asio::use_awaitable);
-    reload();
+    co_await reloadSignals_.async_wait(asio::use_awaitable);
+    access_.reload();
+    reloadCertificates();
   }
 }
 
-void Server::reload() {
+void Server::reloadCertificates() {
+  if (!settings_.tls.enabled) return;
   try {
     context_.tls = openTls(settings_.tls, TlsRole::server);
-    processLog()->info(context_.tls ? "SIGHUP: certificates read anew, for connections to come"
-                                    : "SIGHUP: there is nothing to read anew");
+    processLog()->info("SIGHUP: certificates read anew, for connections to come");
   } catch (const Error& error) {
     processLog()->error("SIGHUP: {}; the certificates of before stay in use; {}", error.what(),
                         error.fix());

@@ -16,29 +16,31 @@ namespace cleave {
 
 class Server {
  public:
-  // Binds. Both are borrowed. Throws UsageError "port-in-use", "cannot-bind",
-  // "not-writable", and those of openTls().
+  // Binds. Both are borrowed. Throws UsageError "port-in-use", "cannot-bind", "not-writable", and
+  // those of the access file and of openTls().
   Server(const ServerSettings& settings, ComputeDevice& device);
   ~Server();
 
   std::uint16_t port() const { return port_; }
   // Serves on the calling thread, which becomes the device thread, until SIGINT or SIGTERM:
   // sessions end, and their clients are told. A second signal ends the process at once. SIGHUP
-  // reads the certificates anew, for connections to come; files that are wrong change nothing.
+  // reads the access file and the certificates anew, for connections to come; files that are wrong
+  // change nothing.
   void run();
 
  private:
   boost::asio::awaitable<void> accept();
   boost::asio::awaitable<void> waitForSignals();
-  boost::asio::awaitable<void> waitForHangUps();
+  boost::asio::awaitable<void> waitForReloads();
   boost::asio::awaitable<void> watchCertificates();
-  void reload();
+  void reloadCertificates();
   void start(boost::asio::ip::tcp::socket socket);
   void shutDown();
 
   const ServerSettings& settings_;
   DeviceExecutor device_;
   Recorder recorder_;
+  Access access_;
   Admission admission_;
   const std::unique_ptr<Helper> helper_ = makeHelper();  // of the codec thread
   boost::asio::thread_pool codecThreads_{1};
@@ -46,7 +48,7 @@ class Server {
   ServerContext context_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::signal_set signals_;
-  boost::asio::signal_set hangUps_;
+  boost::asio::signal_set reloadSignals_;
   std::uint16_t port_ = 0;
 
   // io thread

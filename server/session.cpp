@@ -126,7 +126,8 @@ asio::awaitable<void> Session::serve() {
   try {
     co_await open();
   } catch (const Error& error) {
-    processLog()->warn("session {} from {}: refused: {}", number_, client(), error.what());
+    processLog()->warn("session {} from {}: refused: {} ({})", number_, client(), error.what(),
+                       error.code());
     refused = failureMetadata(error);
   } catch (const std::exception& error) {
     processLog()->error("session {} from {}: failed: {}", number_, client(), error.what());
@@ -155,14 +156,16 @@ asio::awaitable<void> Session::refuse(std::string answer) {
 asio::awaitable<void> Session::open() {
   const auto frame = co_await connection_->readHandshakeFrame(ConnectionState::awaitingHello);
   helloCame_ = true;
+  if (!connection_->identity().empty()) identity_ = connection_->identity();
   auto hello = parseMetadata<wire::Hello>(
       FrameKind::hello, std::as_bytes(std::span(frame.metadata.data(), frame.metadata.size())));
   checkVersion(hello);
   checkFeatures(hello);
+  connection_->throttleBy(context_.access.throttle(identity_));
   if (!asksForProbe(hello)) {
     co_await openRun(std::move(hello));
   } else {
-    probe_ = std::make_unique<ProbeSession>(context_, connection_, number_, hello);
+    probe_ = std::make_unique<ProbeSession>(context_, connection_, identity_, number_, hello);
     co_await probe_->accept();
   }
 }
@@ -175,8 +178,8 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   checkRunId(runId);
   run.plan = planRun(run.hello.run_spec());
   useDeviceCodecs(run.plan, context_.compute);
-  run.ticket =
-      context_.admission.admit(runId, run.hello.generation(), run.plan, [connection = connection_] {
+  run.ticket = context_.admission.admit(
+      identity_, runId, run.hello.generation(), run.plan, [connection = connection_] {
         connection->fail(std::make_exception_ptr(RunError(
             "stale-generation", "the run has connected again; this older connection ends")));
       });
@@ -184,7 +187,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   const ThreadCount count =
       chooseThreads(usableCores(), asked, context_.settings.threads, clientIsLocal_);
   run.threads = count.threads;
-  run.folder = context_.settings.store + "/local/" + runId;
+  run.folder = context_.settings.store + "/" + identity_ + "/" + runId;
   makeRunFolder(run.folder, "use another run.name, or try again: each run gets an id of its own");
   writeRunDescription(
       run.folder, context_.settings.resolved + "run_spec: " + jsonOf(run.hello.run_spec()) + "\n",

@@ -15,6 +15,7 @@
 #include "common/net/connection.h"
 #include "proto/wire.pb.h"
 #include "server/admission.h"
+#include "server/names.h"
 #include "server/settings.h"
 
 namespace cleave {
@@ -29,6 +30,7 @@ struct ServerContext {
   boost::asio::any_io_executor io;
   boost::asio::any_io_executor codecThreads;
   Helper* helper;  // of the codec thread; null: none
+  Access& access;
   Admission& admission;
   std::shared_ptr<const TlsContext> tls;  // of new connections; null: plain. io thread
 };
@@ -58,6 +60,7 @@ class Session {
   ServerContext& context_;
   std::shared_ptr<Connection> connection_;
   const std::uint64_t number_;
+  std::string identity_ = kLocalIdentity;  // the certificate's, once the Hello has come
   bool clientIsLocal_ = false;
   bool helloCame_ = false;
   // One of the two, once admitted.

@@ -52,6 +52,7 @@ ServerSettings readServerSettings(Config& config) {
       kMiB * static_cast<std::size_t>(config.integer("limits.memory_mib", 1, 1 << 24, 8192));
   settings.tls = readTlsSettings(config);
   settings.store = config.text("store", settings.store);
+  settings.accessFile = config.text("access.file", settings.accessFile);
   settings.fetchWeights = config.boolean("weights.fetch", settings.fetchWeights);
   settings.allowProbe = config.boolean("probe.allowed", settings.allowProbe);
   settings.errorEvery = static_cast<std::uint32_t>(

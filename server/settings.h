@@ -21,6 +21,7 @@ struct ServerSettings {
   std::size_t memoryBytes = 0;  // for all sessions together
   TlsSettings tls;
   std::string store = "store";
+  std::string accessFile;  // empty: none
   bool fetchWeights = true;
   bool allowProbe = true;
   std::uint32_t errorEvery = 100;

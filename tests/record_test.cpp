@@ -1,4 +1,5 @@
 #include "common/core/record.h"
+#include "common/core/durable.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -19,6 +19,8 @@
 #include <thread>
 #include <utility>
 
+#include "common/core/durable.h"
+
 namespace cleave {
 namespace {
 
@@ -53,22 +55,6 @@ std::string formatLine(const std::vector<Cell>& cells) {
   }
   line.back() = '\n';
   return line;
-}
-
-[[noreturn]] void throwFailure(const std::string& path, const std::string& what, int error) {
-  throw RunError(
-      "cannot-write", path + ": " + what + ": " + std::strerror(error),
-      "Check that the folder exists, that it may be written to, and that the disk has room.");
-}
-
-// Returns 0 or the errno of the first failure.
-int writeAll(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(file, text.data(), text.size());
-    if (written < 0 && errno != EINTR) return errno;
-    if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return 0;
 }
 
 }  // namespace
@@ -204,13 +190,13 @@ std::shared_ptr<Recorder::Table> Recorder::table(const std::string& path,
   assert(!columns.empty());
   const int descriptor =
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor < 0) throwFailure(path, "cannot be created", errno);
+  if (descriptor < 0) throwCannotWrite(path, "cannot be created", errno);
   auto file = std::make_shared<Table::File>(path, descriptor);
 
   file->append(formatLine({columns.begin(), columns.end()}));
   if (file->error != 0) {
     ::unlink(path.c_str());
-    throwFailure(path, "cannot be written", file->error);
+    throwCannotWrite(path, "cannot be written", file->error);
   }
   {
     const std::lock_guard lock(state_->mutex);
@@ -265,37 +251,6 @@ void Recorder::Table::row(std::vector<Cell> cells) {
     isMuch = recorder_->waitingBytes >= kWriteAtBytes;
   }
   if (isMuch) recorder_->wake.notify_one();
-}
-
-void writeFileDurably(const std::string& path, std::string_view text) {
-  static std::atomic<unsigned> count = 0;
-  // Beside the file, since a rename cannot cross file systems. A name that a killed process left
-  // behind is passed over.
-  std::string temporary;
-  int file = -1;
-  do {
-    temporary = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(count++);
-    file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (file < 0 && errno == EEXIST);
-  if (file < 0) throwFailure(path, "cannot be created", errno);
-
-  int error = writeAll(file, text);
-  if (error == 0 && ::fsync(file) != 0) error = errno;
-  if (::close(file) != 0 && error == 0) error = errno;
-  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error != 0) {
-    ::unlink(temporary.c_str());
-    throwFailure(path, "cannot be written", error);
-  }
-
-  // The rename itself lasts once the folder is on the disk. EINVAL: a file system that can't do it.
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  const int folder =
-      ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) throwFailure(path, "its folder cannot be opened", errno);
-  error = ::fsync(folder) != 0 ? errno : 0;
-  ::close(folder);
-  if (error != 0 && error != EINVAL) throwFailure(path, "its folder cannot be synchronised", error);
 }
 
 }  // namespace cleave

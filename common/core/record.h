@@ -70,7 +70,4 @@ class Recorder {
   std::shared_ptr<State> state_;
 };
 
-// Writes `text` to `path` by temporary file, fsync and rename. Throws RunError.
-void writeFileDurably(const std::string& path, std::string_view text);
-
 }  // namespace cleave

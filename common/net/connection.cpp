@@ -73,6 +73,8 @@ Connection::Connection(asio::ip::tcp::socket socket, ConnectionOptions options)
       peer_(nameOf(socket)),
       wakeUp_(socket.get_executor(), 1),
       watchTimer_(socket.get_executor()),
+      readPause_(socket.get_executor()),
+      writePause_(socket.get_executor()),
       stream_(makeByteStream(std::move(socket), options_), options_.checksum && !options_.tls) {
   silenceProtobuf();
   stream_.limitUnsent(segmentBytes());
@@ -199,6 +201,8 @@ void Connection::endWith(std::exception_ptr cause, bool tellPeer) {
   cause_ = std::move(cause);
   tellPeer_ = tellPeer;
   endWithin(tellPeer ? kFailureWait : milliseconds(0));
+  readPause_.cancel();
+  writePause_.cancel();
   wake();
 }
 
@@ -237,7 +241,8 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
     const SteadyTime start = now();
     co_await stream_.readPayload(head, place);
     if (!place.empty()) receiveMeter_.passed(place.size(), secondsSince(start));
-    peakReceived_.passed(kHeaderBytes + head.metadata.size() + place.size());
+    const std::size_t bytes = kHeaderBytes + head.metadata.size() + place.size();
+    peakReceived_.passed(bytes);
     if (cause_) co_return;
 
     switch (head.header.kind) {
@@ -262,7 +267,18 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
                                              std::to_string(outbox_.size()) +
                                              " frames wait for it");
     }
+    co_await throttled(readPause_, bytes);
   }
+}
+
+// Waits until the throttle lets the connection go on after these bytes, or the connection ends.
+awaitable<void> Connection::throttled(asio::steady_timer& timer, std::size_t bytes) {
+  if (!throttle_ || cause_) co_return;
+  const SteadyTime until = throttle_->take(bytes, now());
+  if (until <= now()) co_return;
+  timer.expires_at(until);
+  error_code ended;
+  co_await timer.async_wait(asio::redirect_error(use_awaitable, ended));
 }
 
 void Connection::receivedPong(std::span<const std::byte> metadata) {
@@ -334,6 +350,7 @@ awaitable<void> Connection::writeFrames() {
       const SteadyTime chosen = now();
       co_await stream_.write(frame->kind, frame->stream, frame->metadata, frame->payload);
       const std::size_t bytes = kHeaderBytes + frame->metadata.size() + frame->payload.size();
+      co_await throttled(writePause_, bytes);
       sendMeter_.passed(bytes, secondsSince(start));
       peakSent_.passed(bytes);
       tuneSegments();

@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "common/core/clock.h"
 #include "common/core/error.h"
@@ -24,6 +25,7 @@
 #include "common/net/notices.h"
 #include "common/net/outbox.h"
 #include "common/net/rate_meters.h"
+#include "common/net/throttle.h"
 #include "common/net/tls.h"
 
 namespace cleave {
@@ -98,6 +100,10 @@ class Connection {
   // Ends run() with `error`, which the peer is told as a Failure. The first cause given wins.
   void fail(std::exception_ptr error);
 
+  // From now on run() moves no more than that lets it, shared with the other connections that have
+  // it.
+  void throttleBy(std::shared_ptr<Throttle> throttle) { throttle_ = std::move(throttle); }
+
   // Asks for a Pong. When nothing else is under way it says how long the way there and back is.
   void ping();
 
@@ -133,6 +139,7 @@ class Connection {
 
   boost::asio::awaitable<void> readFrames(FrameSink& sink);
   boost::asio::awaitable<void> writeFrames();
+  boost::asio::awaitable<void> throttled(boost::asio::steady_timer& timer, std::size_t bytes);
   void receivedBye(std::span<const std::byte> metadata);
   void streamEnded(const boost::system::error_code& error);
   void endWith(std::exception_ptr cause, bool tellPeer);
@@ -151,6 +158,8 @@ class Connection {
   bool isSecure_ = false;
   boost::asio::experimental::channel<void(boost::system::error_code)> wakeUp_;  // holds one wake()
   boost::asio::steady_timer watchTimer_;
+  boost::asio::steady_timer readPause_, writePause_;  // see throttled()
+  std::shared_ptr<Throttle> throttle_;                // null: none
   FrameStream stream_;
   Outbox outbox_;
   RateMeter sendMeter_, receiveMeter_;

@@ -31,6 +31,7 @@ struct Freed {
 };
 using CertificatePtr = std::unique_ptr<X509, Freed<X509_free>>;
 using KeyPtr = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
+using TextPtr = std::unique_ptr<BIO, Freed<BIO_free_all>>;
 using ListPtr = std::unique_ptr<X509_CRL, Freed<X509_CRL_free>>;
 
 struct Closed {
@@ -69,15 +70,12 @@ std::vector<CertificatePtr> readCertificates(const std::string& path) {
 }
 
 KeyPtr readKey(const std::string& path) {
-  const FilePtr file = openFile(path);
-  struct stat status {};
-  if (::fstat(::fileno(file.get()), &status) != 0 || (status.st_mode & 077) != 0) {
-    throw UsageError("key-readable", "others than its owner can read the key " + path,
-                     "chmod 600 " + path + "; and where others may have read it, make a new one");
-  }
+  openFile(path);  // throws where there is none
+  const std::string text = readPrivateFile(path);
+  const TextPtr source(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
   // A passphrase would be asked for on the terminal.
   const auto noPassphrase = [](char*, int, int, void*) { return -1; };
-  KeyPtr key(PEM_read_PrivateKey(file.get(), nullptr, noPassphrase, nullptr));
+  KeyPtr key(PEM_read_bio_PrivateKey(source.get(), nullptr, noPassphrase, nullptr));
   ERR_clear_error();
   if (!key) refuseFile(path, "is no PEM file of a private key without passphrase");
   return key;

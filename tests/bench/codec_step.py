@@ -3,7 +3,7 @@ micro-batches. The client computes; the server, a cleave-server as it comes, wai
 
 Both are sessions of one client process with one server, and take turns of a few steps, so that a pair of turns is measured
 within seconds. Over loopback as it is, and between two network namespaces over a veth pair, each end of which is held to
-1 Gbit/s by a token bucket (tc tbf): that takes root, and is skipped without. Prints a table and writes the figures as JSON.
+1 Gbit/s by a token bucket (tc tbf), with TLS: that takes root, and is skipped without. Prints a table and writes the figures as JSON.
 Called by scripts/bench.sh codec-step."""
 
 import argparse
@@ -59,12 +59,18 @@ def run(arguments):
     subprocess.run(arguments, check=True)
 
 
+def certificates(options, link, folder):
+    """What makes server and client use TLS, which the server insists on beyond loopback."""
+    certs = [f"{options.programs}/cleave-server", "certs"]
+    for arguments in (["init", "--name", link.address], ["client", "bench"]):
+        subprocess.run([*certs, *arguments, "--folder", f"{folder}/certs"], check=True, stdout=subprocess.DEVNULL)
+    return [["--set", "tls.enabled=true", "--set", f"tls.folder={folder}/certs{place}"] for place in ("", "/clients/bench")]
+
+
 @contextlib.contextmanager
-def running_server(options, link, folder):
+def running_server(options, link, folder, tls):
     arguments = ["--log-level", "error", "--set", "listen.port=0", "--set", f"listen.address={link.address}",
-                 "--set", f"store={folder}/store", "--set", "limits.memory_mib=16777216"]
-    if link.address != Loopback.address:
-        arguments.append("--insecure-bind")
+                 "--set", f"store={folder}/store", "--set", "limits.memory_mib=16777216", *tls]
     server = subprocess.Popen([*link.server, f"{options.programs}/cleave-server", "serve", *arguments],
                               stdout=subprocess.PIPE, text=True)
     try:
@@ -77,10 +83,14 @@ def running_server(options, link, folder):
 def measure(options, link, codecs):
     """The sessions' descriptions and the measured steps' rows, by codec."""
     variants = [argument for codec in codecs for argument in ("--variant", f"codec={codec}")]
-    with tempfile.TemporaryDirectory() as folder, running_server(options, link, folder) as address:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        is_loopback = link.address == Loopback.address
+        server_tls, client_tls = ([], []) if is_loopback else certificates(options, link, folder)
+        address = stack.enter_context(running_server(options, link, folder, server_tls))
         done = subprocess.run(
             [*link.client, f"{options.programs}/bench_step", "--config", options.config, "--server", address,
-             "--folder", f"{folder}/client", *variants, "--rounds", str(options.pairs), "--steps", str(options.steps),
+             "--folder", f"{folder}/client", *client_tls, *variants, "--rounds", str(options.pairs), "--steps", str(options.steps),
              "--set", "wait=" + json.dumps(WAIT), "--set", f"threads.client={options.threads}", "--log-level", "warn",
              *[argument for setting in options.set for argument in ("--set", setting)]],
             check=True, stdout=subprocess.PIPE, text=True)

@@ -175,16 +175,6 @@ TEST_CASE("a server that comes late is found") {
   CHECK(finish(client).code == 0);
 }
 
-TEST_CASE("--insecure-bind listens beyond loopback, and warns") {
-  Process allowed = Process::start({serverProgram(), "serve", "--insecure-bind", "--set",
-                                    "listen.address=0.0.0.0", "--set", "listen.port=0"});
-  REQUIRE(allowed.waitForOutput(" listens on ", kPatience));
-  allowed.signal(SIGTERM);
-  const Ended ended = finish(allowed);
-  CHECK(ended.code == 0);
-  CHECK_THAT(ended.errors, Contains("without encryption or authentication"));
-}
-
 TEST_CASE("a server that keeps its weights still trains") {
   const TemporaryFolder folder;
   const TestServer server(folder, {"--set", "weights.fetch=false"});

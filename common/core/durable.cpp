@@ -1,0 +1,139 @@
+#include "common/core/durable.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+namespace cleave {
+namespace {
+
+constexpr std::size_t kMostPrivateBytes = std::size_t{1} << 20;
+
+// A descriptor that is closed at the end.
+class OpenFile {
+ public:
+  explicit OpenFile(int file) : file_(file) {}
+  ~OpenFile() {
+    if (file_ >= 0) ::close(file_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  int get() const { return file_; }
+  // Returns 0 or the errno.
+  int close() {
+    const int result = ::close(file_) != 0 ? errno : 0;
+    file_ = -1;
+    return result;
+  }
+
+ private:
+  int file_;
+};
+
+int writeAndSync(OpenFile& file, std::string_view text) {
+  int error = writeAll(file.get(), text);
+  if (error == 0 && ::fsync(file.get()) != 0) error = errno;
+  const int closing = file.close();
+  return error != 0 ? error : closing;
+}
+
+std::string octal(mode_t mode) {
+  std::array<char, 8> text{};
+  std::snprintf(text.data(), text.size(), "%04o", static_cast<unsigned>(mode & 07777));
+  return text.data();
+}
+
+}  // namespace
+
+void throwCannotWrite(const std::string& path, const std::string& what, int error) {
+  throw RunError(
+      "cannot-write", path + ": " + what + ": " + std::strerror(error),
+      "Check that the folder exists, that it may be written to, and that the disk has room.");
+}
+
+int writeAll(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return errno;
+    if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
+void syncFolder(const std::string& folder) {
+  const OpenFile file(
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (file.get() < 0) throwCannotWrite(folder, "the folder cannot be opened", errno);
+  // EINVAL: a file system that cannot do it.
+  if (::fsync(file.get()) != 0 && errno != EINVAL) {
+    throwCannotWrite(folder, "the folder cannot be synchronised", errno);
+  }
+}
+
+void writeFileDurably(const std::string& path, std::string_view text) {
+  static std::atomic<unsigned> count = 0;
+  // Beside the file, since a rename cannot cross file systems. A name that a killed process left
+  // behind is passed over.
+  std::string temporary;
+  int descriptor = -1;
+  do {
+    temporary = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(count++);
+    descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor < 0 && errno == EEXIST);
+  if (descriptor < 0) throwCannotWrite(path, "cannot be created", errno);
+
+  OpenFile file(descriptor);
+  int error = writeAndSync(file, text);
+  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) {
+    ::unlink(temporary.c_str());
+    throwCannotWrite(path, "cannot be written", error);
+  }
+  // The rename itself lasts once the folder is on the disk.
+  syncFolder(std::filesystem::path(path).parent_path().string());
+}
+
+void writePrivateFile(const std::string& path, std::string_view text) {
+  OpenFile file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (file.get() < 0) throwCannotWrite(path, "cannot be created", errno);
+  const int error = writeAndSync(file, text);
+  if (error == 0) return;
+  ::unlink(path.c_str());
+  throwCannotWrite(path, "cannot be written", error);
+}
+
+std::string readPrivateFile(const std::string& path) {
+  const auto refuse = [&](int error) {
+    throw UsageError("cannot-read", path + ": cannot be read: " + std::strerror(error),
+                     "check the path, and that the file belongs to the user who runs this");
+  };
+  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) refuse(errno);
+  if ((status.st_mode & 077) != 0) {
+    throw UsageError(
+        "key-readable",
+        path + ": others than its owner may read or write it (mode " + octal(status.st_mode) + ")",
+        "chmod 600 " + path + "; where others had the time to read it, make a new one");
+  }
+  std::string text(kMostPrivateBytes, '\0');
+  std::size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t bytes = ::read(file.get(), text.data() + have, text.size() - have);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0) refuse(errno);
+    if (bytes == 0) break;
+    have += static_cast<std::size_t>(bytes);
+  }
+  text.resize(have);
+  return text;
+}
+
+}  // namespace cleave

@@ -1,0 +1,265 @@
+#include "server/certs_command.h"
+
+#include <spdlog/fmt/chrono.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cctype>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "server/certs.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::time_t kDay = 86400;
+constexpr const char* kReload = "kill -HUP $(pidof cleave-server)";
+
+std::string dateText(std::time_t time) { return fmt::format("{:%Y-%m-%d}", fmt::gmtime(time)); }
+std::string momentText(std::time_t time) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(time));
+}
+
+// "cleave-server certs client NAME", with the folder where it is not the default.
+std::string certsCommand(const CertificateFolder& certs, const std::string& words) {
+  const bool isDefault = certs.folder() == CertsOptions{}.folder;
+  return "cleave-server certs " + words +
+         (isDefault ? "" : " --folder " + shellWord(certs.folder()));
+}
+
+// The name that clients are most likely to reach the server by.
+std::string serverName(const CertificateFolder& certs) {
+  const std::vector<std::string> names = certs.serverNames();
+  return names.empty() ? "SERVER" : names.front();
+}
+
+const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
+
+int initCommand(const CertsOptions& options) {
+  CertificateFolder certs(options.folder);
+  if (options.renew) {
+    certs.renewServer(options.names);
+  } else {
+    certs.init(options.names);
+  }
+  const std::vector<std::string> names = certs.serverNames();
+  std::cout << fmt::format(
+      "{} a certificate for this server, of {} days, until {}: {}/server.crt\n"
+      "It is good for {}; others: --renew --name NAME\n",
+      options.renew ? "renewed:" : "made an authority and", kCertificateDays,
+      dateText(certs.time() + kCertificateDays * kDay), certs.folder(), fmt::join(names, ", "));
+  if (options.renew) {
+    std::cout << "next, make a running server take it:\n  " << kReload << std::endl;
+    return 0;
+  }
+  std::cout << fmt::format(
+      "Keep {}/ca.key to yourself: who has it can make certificates that this server accepts.\n"
+      "next, for each client:\n  {}\n",
+      certs.folder(), certsCommand(certs, "client NAME"));
+  return 0;
+}
+
+int clientCommand(const CertsOptions& options) {
+  CertificateFolder certs(options.folder);
+  if (options.renew) {
+    certs.renewClient(options.client);
+  } else {
+    certs.makeClient(options.client);
+  }
+  const std::string place = certs.folder() + "/clients/" + options.client;
+  std::cout << fmt::format("{} a certificate for the client {}, of {} days, until {}: {}/\n",
+                           options.renew ? "renewed:" : "made", options.client, kCertificateDays,
+                           dateText(certs.time() + kCertificateDays * kDay), place);
+  if (options.renew) {
+    std::cout << "The one before stays valid until its end.\n"
+                 "next, replace the files on the client's machine:\n"
+              << fmt::format("  scp {}/* CLIENT:certs/", shellWord(place)) << std::endl;
+    return 0;
+  }
+  std::cout << fmt::format(
+      "next, copy it to the client's machine, and train there:\n"
+      "  scp -r {} CLIENT:certs\n"
+      "  cleave-client train --config configs/fashion_mnist.yaml --server {}:4800 --tls certs\n",
+      shellWord(place), serverName(certs));
+  return 0;
+}
+
+int revokeCommand(const CertsOptions& options) {
+  CertificateFolder certs(options.folder);
+  const std::size_t revoked = certs.revoke(options.client);
+  std::cout << (revoked == 0
+                    ? fmt::format("every certificate of {} was revoked before\n", options.client)
+                    : fmt::format("revoked {} certificate{} of {}: {}/revoked.crl\n", revoked,
+                                  plural(revoked), options.client, certs.folder()));
+  std::cout << "next, make a running server take it:\n  " << kReload << std::endl;
+  return 0;
+}
+
+// ---- list ----
+
+const char* kindName(CertificateKind kind) {
+  switch (kind) {
+    case CertificateKind::authority:
+      return "authority";
+    case CertificateKind::server:
+      return "server";
+    case CertificateKind::client:
+      return "client";
+  }
+  return "";
+}
+
+// Those begun count.
+std::int64_t daysLeft(const IssuedCertificate& issued, std::time_t time) {
+  return std::max<std::int64_t>(0, (issued.until - time + kDay - 1) / kDay);
+}
+
+// What to do about a certificate that ends; empty: nothing.
+std::string renewal(const CertificateFolder& certs, const IssuedCertificate& issued) {
+  const CertificateState state = stateOf(issued, certs.time());
+  const bool ends = state == CertificateState::endsSoon || state == CertificateState::expired;
+  if (!ends || !issued.isNewest) return {};
+  if (issued.kind == CertificateKind::client) {
+    return certsCommand(certs, "client " + issued.name + " --renew");
+  }
+  if (issued.kind == CertificateKind::server) return certsCommand(certs, "init --renew");
+  return "cleave-server certs init --folder NEW, and new certificates for all clients";
+}
+
+nlohmann::ordered_json jsonOf(const CertificateFolder& certs, const IssuedCertificate& issued) {
+  nlohmann::ordered_json json = {{"kind", kindName(issued.kind)},
+                                 {"name", issued.name},
+                                 {"serial", issued.serial},
+                                 {"names", issued.names},
+                                 {"from", momentText(issued.from)},
+                                 {"until", momentText(issued.until)},
+                                 {"days_left", daysLeft(issued, certs.time())},
+                                 {"state", stateName(stateOf(issued, certs.time()))},
+                                 {"revoked", nullptr},
+                                 {"newest", issued.isNewest},
+                                 {"renew", nullptr}};
+  if (issued.revoked) json["revoked"] = momentText(*issued.revoked);
+  const std::string renew = renewal(certs, issued);
+  if (!renew.empty()) json["renew"] = renew;
+  return json;
+}
+
+std::string stateText(const IssuedCertificate& issued, std::time_t time) {
+  const CertificateState state = stateOf(issued, time);
+  std::string text = stateName(state);
+  if (state == CertificateState::revoked) text += " " + dateText(*issued.revoked);
+  if (state == CertificateState::valid || state == CertificateState::endsSoon) {
+    const auto days = daysLeft(issued, time);
+    text += fmt::format(", {} day{} left", days, days == 1 ? "" : "s");
+    if (!issued.isNewest) text += ", renewed since";
+  }
+  return text;
+}
+
+int listJson(const CertificateFolder& certs, const std::vector<IssuedCertificate>& all) {
+  nlohmann::ordered_json json = {{"folder", certs.folder()},
+                                 {"certificates", nlohmann::ordered_json::array()}};
+  for (const IssuedCertificate& issued : all) json["certificates"].push_back(jsonOf(certs, issued));
+  std::cout << json.dump(2) << std::endl;
+  return 0;
+}
+
+// Why, and what to type next.
+std::pair<std::string, std::vector<std::string>> afterList(
+    const CertificateFolder& certs, const std::vector<IssuedCertificate>& all) {
+  std::vector<std::string> renewals;
+  bool hasClient = false;
+  for (const IssuedCertificate& issued : all) {
+    hasClient = hasClient || issued.kind == CertificateKind::client;
+    if (std::string renew = renewal(certs, issued); !renew.empty()) renewals.push_back(renew);
+  }
+  if (!renewals.empty()) return {"renew what ends", renewals};
+  if (!hasClient) return {"for each client", {certsCommand(certs, "client NAME")}};
+  return {"serve with them",
+          {"cleave-server serve --config configs/server.yaml --set listen.address=0.0.0.0 --set "
+           "tls.enabled=true --set tls.folder=" +
+           shellWord(certs.folder())}};
+}
+
+int listCommand(const CertsOptions& options) {
+  const CertificateFolder certs(options.folder);
+  const std::vector<IssuedCertificate> all = certs.list();
+  if (options.json) return listJson(certs, all);
+  std::size_t width = 0;
+  for (const IssuedCertificate& issued : all) width = std::max(width, issued.name.size());
+  for (const IssuedCertificate& issued : all) {
+    const bool isClient = issued.kind == CertificateKind::client;
+    std::cout << fmt::format("{:<{}}  {:<6}  until {}  {:<32}  {}\n", issued.name, width,
+                             isClient ? "client" : "", dateText(issued.until), issued.serial,
+                             stateText(issued, certs.time()));
+  }
+  const auto [why, commands] = afterList(certs, all);
+  std::cout << "next, " << why << ":\n";
+  for (const std::string& command : commands) std::cout << "  " << command << "\n";
+  std::cout << std::flush;
+  return 0;
+}
+
+CLI::App* addCommand(CLI::App& certs, CertsOptions& options, const std::string& name,
+                     const std::string& help, const std::string& example) {
+  CLI::App* command = certs.add_subcommand(name, help);
+  command->add_option("--folder", options.folder, "The folder of the certificates")
+      ->default_str(options.folder);
+  command->footer("Example:\n  cleave-server certs " + example);
+  return command;
+}
+
+}  // namespace
+
+std::string shellWord(const std::string& word) {
+  const bool isPlain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string_view("_-./:=,+@%").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  if (isPlain) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+void addCertsCommands(CLI::App& app, CertsOptions& options, std::function<int()>& command) {
+  CLI::App* certs =
+      app.add_subcommand("certs", "Makes, renews, revokes and lists certificates for TLS");
+  certs->require_subcommand(1);
+  certs->footer("'cleave-server certs COMMAND --help' shows a command's options and an example.");
+
+  CLI::App* init = addCommand(*certs, options, "init",
+                              "Makes an authority of your own, and this server's certificate",
+                              "init --name train.example.org");
+  init->add_option("--name", options.names,
+                   "What clients connect to, a host name or an IP address; may be given again; "
+                   "default: this machine's name and addresses")
+      ->type_name("HOST")
+      ->allow_extra_args(false);
+  init->add_flag("--renew", options.renew,
+                 "Makes a new key and certificate for the server alone, with the same names");
+  init->callback([&] { command = [&] { return initCommand(options); }; });
+
+  CLI::App* client =
+      addCommand(*certs, options, "client", "Makes a client's certificate", "client clinic-a");
+  client->add_option("NAME", options.client, "The client, [a-z0-9-]: its identity")->required();
+  client->add_flag("--renew", options.renew,
+                   "Makes a new key and certificate for a client that has one");
+  client->callback([&] { command = [&] { return clientCommand(options); }; });
+
+  CLI::App* revoke = addCommand(*certs, options, "revoke", "Revokes all certificates of a client",
+                                "revoke clinic-a");
+  revoke->add_option("NAME", options.client, "The client")->required();
+  revoke->callback([&] { command = [&] { return revokeCommand(options); }; });
+
+  CLI::App* list =
+      addCommand(*certs, options, "list",
+                 "Shows all certificates, and which of them end within 14 days", "list --json");
+  list->add_flag("--json", options.json, "As JSON, for programs");
+  list->callback([&] { command = [&] { return listCommand(options); }; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,82 @@
+// Keys, certificates and revocation lists by OpenSSL: one authority (CA) that signs for a server
+// and its clients. ECDSA on P-256. Knows nothing of folders.
+#pragma once
+
+#include <openssl/evp.h>
+#include <openssl/x509.h>
+
+#include <ctime>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/core/error.h"
+
+namespace cleave {
+
+struct OpenSslDelete {
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+  void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(X509_CRL* list) const { X509_CRL_free(list); }
+};
+using Key = std::unique_ptr<EVP_PKEY, OpenSslDelete>;
+using Certificate = std::unique_ptr<X509, OpenSslDelete>;
+using RevocationList = std::unique_ptr<X509_CRL, OpenSslDelete>;
+
+// All functions throw RunError "openssl-failed" where OpenSSL fails.
+
+Key makeKey();
+
+enum class CertificateKind { authority, server, client };
+
+struct CertificateRequest {
+  CertificateKind kind = CertificateKind::client;
+  std::string commonName;
+  std::string uri;                 // SAN URI; empty: none
+  std::vector<std::string> names;  // SAN: host names and IP addresses
+  std::time_t from = 0;
+  std::time_t until = 0;
+};
+
+struct Issuer {
+  X509* certificate;
+  EVP_PKEY* key;
+};
+
+// Where there is no issuer, the certificate signs itself. The serial is random, of 128 bits.
+Certificate makeCertificate(const CertificateRequest& request, EVP_PKEY* key, const Issuer* issuer);
+
+struct Revocation {
+  std::string serial;  // as serialOf()
+  std::time_t date = 0;
+};
+
+struct RevocationRequest {
+  std::uint64_t number = 1;  // increases from list to list
+  std::vector<Revocation> revoked;
+  std::time_t from = 0;
+  std::time_t until = 0;  // a verifier refuses everybody after it
+};
+RevocationList makeRevocationList(const RevocationRequest& request, const Issuer& issuer);
+
+std::string pemOf(EVP_PKEY* key);  // PKCS #8, without a password
+std::string pemOf(X509* certificate);
+std::string pemOf(X509_CRL* list);
+
+// Throw UsageError "bad-certificate" where `text`, of the file `path`, is not what it must be.
+Key keyFromPem(const std::string& text, const std::string& path);
+Certificate certificateFromPem(const std::string& text, const std::string& path);
+RevocationList revocationListFromPem(const std::string& text, const std::string& path);
+
+std::string serialOf(const X509* certificate);  // hexadecimal, lower case
+std::time_t startOf(const X509* certificate);
+std::time_t endOf(const X509* certificate);
+std::string uriOf(const X509* certificate);                 // the first SAN URI; empty: none
+std::vector<std::string> namesOf(const X509* certificate);  // host names and IP addresses
+bool isAuthority(X509* certificate);
+std::uint64_t numberOf(const X509_CRL* list);
+std::vector<Revocation> revokedOf(X509_CRL* list);
+
+bool isIpAddress(const std::string& name);
+
+}  // namespace cleave

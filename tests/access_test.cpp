@@ -1,0 +1,163 @@
+// The access file: what it gives whom, how it is refused, and how it is read anew.
+#include "server/access.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "common/core/log.h"
+#include "tests/error_code.h"
+
+namespace cleave {
+namespace {
+
+using Catch::Matchers::Contains;
+using Models = std::vector<std::string>;
+
+const Models kModels = {"mlp", "small_cnn"};
+
+// A file with this text, removed at the end.
+class AccessFile {
+ public:
+  explicit AccessFile(const std::string& text) {
+    std::string name = (std::filesystem::temp_directory_path() / "cleave-access-XXXXXX").string();
+    const int file = ::mkstemp(name.data());
+    REQUIRE(file >= 0);
+    ::close(file);
+    path = name;
+    write(text);
+  }
+  ~AccessFile() { std::filesystem::remove(path); }
+  void write(const std::string& text) const { std::ofstream(path) << text; }
+
+  std::string path;
+};
+
+struct Refusal {
+  std::string code, sentence, fix;
+};
+
+Refusal refusalOf(const std::string& text) {
+  const AccessFile file(text);
+  try {
+    const Access access(file.path, kModels);
+  } catch (const UsageError& error) {
+    return {error.code(), error.what(), error.fix()};
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("without an access file everyone may do what the server allows") {
+  Access access("", kModels);
+  for (const char* identity : {"local", "clinic-a"}) {
+    const Allowance& allowance = access.of(identity);
+    CHECK_FALSE(allowance.models);
+    CHECK_FALSE(allowance.sessions);
+    CHECK_FALSE(allowance.memoryBytes);
+    access.checkRun(identity, "run-1");
+    CHECK(access.throttle(identity)->rate() == 0);
+  }
+  access.reload();
+}
+
+TEST_CASE("an identity has what its entry says, others the default") {
+  const AccessFile file(
+      "clinic-a:\n  models: [mlp]\n  sessions: 4\n  memory_mib: 512\n  rate: 80Mbit/s\n"
+      "clinic-b: {}\n"
+      "default: {sessions: 1}\n");
+  Access access(file.path, kModels);
+  CHECK(access.of("clinic-a").models == Models{"mlp"});
+  CHECK(access.of("clinic-a").sessions == 4u);
+  CHECK(access.of("clinic-a").memoryBytes == std::size_t{512} << 20);
+  CHECK(access.of("clinic-a").rate == 10e6);
+  CHECK_FALSE(access.of("clinic-b").sessions);
+  CHECK(access.of("stranger").sessions == 1u);
+  CHECK(access.of("local").sessions == 1u);
+}
+
+TEST_CASE("who is not listed is refused where there is no default") {
+  const AccessFile file("clinic-a: {}\n");
+  Access access(file.path, kModels);
+  for (const char* identity : {"clinic-b", "local", "default"}) {
+    CHECK(errorCode([&] { access.of(identity); }) == "unknown-identity");
+    CHECK(errorCode([&] { access.throttle(identity); }) == "unknown-identity");
+    CHECK(errorCode([&] { access.checkRun(identity, "a"); }) == "unknown-identity");
+  }
+  CHECK_THAT(errorText([&] { access.of("clinic-b"); }), Contains("clinic-b"));
+  CHECK_THAT(errorText([&] { access.of("clinic-b"); }), !Contains(file.path));  // the peer reads it
+}
+
+TEST_CASE("patterns of run ids keep an identity to its own, and others off them") {
+  const AccessFile file(
+      "a: {runs: [a-*, 'shared-?']}\n"
+      "b: {runs: [shared-1]}\n"
+      "c: {}\n");
+  const Access access(file.path, kModels);
+  const auto allowed = [&](const std::string& identity, const std::string& run) {
+    return errorCode([&] { access.checkRun(identity, run); }).empty();
+  };
+  CHECK(allowed("a", "a-1"));
+  CHECK(allowed("a", "shared-1"));
+  CHECK(allowed("b", "shared-1"));
+  CHECK(allowed("c", "c-1"));
+  CHECK_FALSE(allowed("a", "c-1"));
+  CHECK_FALSE(allowed("b", "shared-2"));
+  CHECK_FALSE(allowed("c", "a-1"));
+  CHECK_FALSE(allowed("c", "shared-1"));
+  CHECK(errorCode([&] { access.checkRun("c", "a-1"); }) == "others-run");
+  CHECK(errorCode([&] { access.checkRun("b", "b-1"); }) == "others-run");
+}
+
+TEST_CASE("a bad access file is refused with its line and the nearest key") {
+  Refusal refusal = refusalOf("clinic-a:\n  sesions: 4\n");
+  CHECK(refusal.code == "config-unknown-key");
+  CHECK_THAT(refusal.sentence, Contains(":2: clinic-a.sesions is not a known key") &&
+                                   Contains("did you mean clinic-a.sessions?"));
+  refusal = refusalOf("clinic-a:\n  models: [small_cmm]\n");
+  CHECK_THAT(refusal.sentence,
+             Contains(":2: clinic-a.models has small_cmm") && Contains("did you mean small_cnn?"));
+  refusal = refusalOf("clinic-a: {}\nClinic: {}\n");
+  CHECK_THAT(refusal.sentence, Contains(":2: this is no identity's name"));
+  CHECK_THAT(refusalOf("clinic-a: 4\n").sentence, Contains(":1: clinic-a has no map of limits"));
+  CHECK_THAT(refusalOf("clinic-a:\n").fix, Contains("clinic-a: {}"));
+  CHECK_THAT(refusalOf("a: {sessions: -1}\n").sentence, Contains("a.sessions is '-1'"));
+  CHECK_THAT(refusalOf("a: {rate: 10}\n").sentence, Contains(":1: a.rate: '10' is not a rate"));
+  CHECK_THAT(refusalOf("a: {rate: 999kbit/s}\n").sentence, Contains("too low"));
+  CHECK_THAT(refusalOf("a: {}\na: {}\n").sentence, Contains("appears twice"));
+  CHECK(refusalOf("a: {rate: 1Mbit/s}\nb: {rate: unlimited}\n").code.empty());
+  CHECK(errorCode([] { Access("/none/access.yaml", kModels); }) == "config-file");
+}
+
+TEST_CASE("the connections of an identity share a throttle, which reload changes") {
+  const AccessFile file("a: {rate: 8Mbit/s}\nb: {rate: 8Mbit/s}\n");
+  Access access(file.path, kModels);
+  const auto first = access.throttle("a");
+  CHECK(access.throttle("a") == first);
+  CHECK(access.throttle("b") != first);
+  CHECK(first->rate() == 1e6);
+  file.write("a: {rate: 16Mbit/s, sessions: 2}\n");
+  access.reload();
+  CHECK(first->rate() == 2e6);
+  CHECK(access.of("a").sessions == 2u);
+  CHECK(errorCode([&] { access.of("b"); }) == "unknown-identity");
+}
+
+TEST_CASE("a bad file on reload leaves the old one in force") {
+  const AccessFile file("a: {sessions: 3}\n");
+  Access access(file.path, kModels);
+  for (const char* bad : {"a: {sessions: many}\n", "a: {sesions: 1}\n", "{", ":"}) {
+    file.write(bad);
+    access.reload();
+    CHECK(access.of("a").sessions == 3u);
+  }
+  std::filesystem::remove(file.path);
+  access.reload();
+  CHECK(access.of("a").sessions == 3u);
+}
+
+}  // namespace cleave

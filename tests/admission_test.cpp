@@ -1,0 +1,150 @@
+// Who is admitted, beside whom: the limits of the server and of each identity, and whose run it is.
+#include "server/admission.h"
+
+#include <stdlib.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "tests/error_code.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+using Tickets = std::vector<std::unique_ptr<Admission::Ticket>>;
+
+RunPlan smallPlan() {
+  wire::RunSpec spec;
+  spec.set_model("mlp");
+  spec.set_cut0(1);
+  spec.set_cut1(2);
+  spec.add_sample_shape(16);
+  spec.set_classes(4);
+  spec.set_max_batch(8);
+  spec.set_micro_batches(2);
+  spec.set_schedule("priority");
+  spec.mutable_optimizer()->set_name("sgd");
+  spec.set_precision("f32");
+  return planRun(spec);
+}
+
+// A server's admission, over a store of its own, with this access file.
+class Guard {
+ public:
+  explicit Guard(const std::string& accessText) {
+    std::string name = (fs::temp_directory_path() / "cleave-admission-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    folder_ = name;
+    settings.allowedModels = {"mlp", "small_cnn"};
+    settings.maxSessions = 5;
+    settings.store = folder_ + "/store";
+    fs::create_directory(settings.store);
+    settings.memoryBytes = std::size_t{1} << 30;
+    std::ofstream(folder_ + "/access.yaml") << accessText;
+    access_.emplace(folder_ + "/access.yaml", settings.allowedModels);
+    restart();
+  }
+  void restart() { admission.emplace(settings, *access_); }
+  ~Guard() { fs::remove_all(folder_); }
+
+  // As a session does: the folder follows at once.
+  std::unique_ptr<Admission::Ticket> admit(const std::string& identity, const std::string& run,
+                                           std::uint64_t generation = 1) {
+    auto ticket =
+        admission->admit(identity, run, generation, plan, [this, run] { fenced.push_back(run); });
+    fs::create_directories(settings.store + "/" + identity + "/" + run);
+    return ticket;
+  }
+  std::string refusal(const std::string& identity, const std::string& run,
+                      std::uint64_t generation = 1) {
+    return errorCode([&] { admit(identity, run, generation); });
+  }
+
+  ServerSettings settings;
+  RunPlan plan = smallPlan();
+  std::optional<Admission> admission;
+  std::vector<std::string> fenced;
+
+ private:
+  std::string folder_;
+  std::optional<Access> access_;
+};
+
+}  // namespace
+
+TEST_CASE("an identity has no more sessions than its own, and leaves those of others alone") {
+  Guard guard("a: {sessions: 2}\ndefault: {}\n");
+  Tickets tickets;
+  tickets.push_back(guard.admit("a", "a-1"));
+  tickets.push_back(guard.admission->admitProbe("a", 7));
+  CHECK(guard.refusal("a", "a-2") == "too-many-sessions");
+  CHECK(errorCode([&] { guard.admission->admitProbe("a", 8); }) == "too-many-sessions");
+  CHECK_THAT(errorText([&] { guard.admit("a", "a-2"); }), Contains("a has its 2 sessions"));
+  for (const char* run : {"b-1", "b-2", "b-3"}) tickets.push_back(guard.admit("b", run));
+  CHECK_THAT(errorText([&] { guard.admit("b", "b-4"); }), Contains("serves its 5 sessions"));
+  tickets.erase(tickets.begin());
+  tickets.push_back(guard.admit("a", "a-2"));
+}
+
+TEST_CASE("an identity's runs take no more memory than its own, and give it back") {
+  Guard guard("a: {memory_mib: 1}\ndefault: {}\n");
+  const std::size_t needed = serverBytes(guard.plan);
+  REQUIRE(needed > 0);
+  const std::size_t most = (std::size_t{1} << 20) / needed;
+  guard.settings.maxSessions = static_cast<std::uint32_t>(most) + 10;
+  Tickets tickets;
+  for (std::size_t j = 0; j < most; ++j) {
+    tickets.push_back(guard.admit("a", "a-" + std::to_string(j)));
+  }
+  CHECK(guard.refusal("a", "a-more") == "not-enough-memory");
+  CHECK_THAT(errorText([&] { guard.admit("a", "a-more"); }),
+             Contains("a has") && Contains("left of 1 MiB"));
+  tickets.push_back(guard.admit("b", "b-1"));
+  tickets.erase(tickets.begin());
+  tickets.push_back(guard.admit("a", "a-more"));
+}
+
+TEST_CASE("an identity trains its own models only, within those of the server") {
+  Guard guard("a: {models: [small_cnn]}\nb: {models: []}\nc: {}\n");
+  CHECK(guard.refusal("a", "run") == "model-not-allowed");
+  CHECK(guard.refusal("b", "run") == "model-not-allowed");
+  CHECK(guard.refusal("c", "run").empty());
+  guard.settings.allowedModels = {"small_cnn"};
+  CHECK(guard.refusal("c", "other") == "model-not-allowed");
+}
+
+TEST_CASE("an identity that is not known gets neither run nor probe") {
+  Guard guard("a: {}\n");
+  CHECK(guard.refusal("b", "run") == "unknown-identity");
+  CHECK(errorCode([&] { guard.admission->admitProbe("b", 1); }) == "unknown-identity");
+}
+
+TEST_CASE("a run belongs to who began it, connected or not, also after a restart") {
+  Guard guard("default: {}\n");
+  auto ticket = guard.admit("a", "run-1", 3);
+  CHECK(guard.refusal("b", "run-1", 4) == "others-run");
+  CHECK(guard.fenced.empty());  // a stranger ends nobody's connection
+  ticket.reset();
+  CHECK(guard.refusal("b", "run-1", 4) == "others-run");
+  CHECK(guard.refusal("local", "run-1", 4) == "others-run");
+  guard.restart();
+  CHECK(guard.refusal("b", "run-1", 4) == "others-run");
+  CHECK(guard.refusal("a", "run-1", 4).empty());
+}
+
+TEST_CASE("the owner fences its own run by a greater generation") {
+  Guard guard("default: {}\n");
+  const auto ticket = guard.admit("a", "run-1", 3);
+  CHECK(guard.refusal("a", "run-1", 2) == "stale-generation");
+  CHECK(guard.refusal("a", "run-1", 3) == "run-in-use");
+  CHECK(guard.fenced.empty());
+  CHECK(guard.refusal("a", "run-1", 4) == "run-in-use");
+  CHECK(guard.fenced == std::vector<std::string>{"run-1"});
+}
+
+}  // namespace cleave

@@ -1,0 +1,89 @@
+// A server with an access file: who connects over loopback without TLS is "local" to it.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// A server whose access file has this text.
+struct GuardedServer {
+  explicit GuardedServer(const std::string& text) { write(text); }
+  void write(const std::string& text) const { std::ofstream(file) << text; }
+  Ended client(const std::string& name, const Arguments& more = {}) const {
+    Arguments all = {"--server", server.address()};
+    all.insert(all.end(), more.begin(), more.end());
+    return runClient("train", folder.path(name), all);
+  }
+  void reload(const std::string& text) {
+    write(text);
+    server.process().signal(SIGHUP);
+  }
+
+  const TemporaryFolder folder;
+  const std::string file = [this] {
+    std::ofstream(folder.path("access.yaml")) << "{}\n";
+    return folder.path("access.yaml");
+  }();
+  TestServer server{folder, {"--set", "access.file=" + file}};
+};
+
+TEST_CASE("the access file decides over models, sessions, memory and runs, and SIGHUP reads it") {
+  GuardedServer guarded("");
+  Ended ended = guarded.client("stranger");
+  checkError(ended, kWrongUse, {"refuses: the identity local is not in the access file"});
+  CHECK(guarded.server.process().waitForOutput("of local from 127.0.0.1:", kPatience));
+  CHECK(guarded.server.process().waitForOutput("(unknown-identity)", kPatience));
+
+  const auto reload = [&](const std::string& text, const std::string& said) {
+    guarded.reload(text);
+    REQUIRE(guarded.server.process().waitForOutput(said, kPatience));
+  };
+  reload("local: {models: [mobilenet_v2]}\n", "anew: 1 entries");
+  checkError(guarded.client("model"), kWrongUse, {"does not allow the model", "to local"});
+  reload("local: {memory_mib: 0}\nb: {}\n", "anew: 2 entries");
+  checkError(guarded.client("memory"), kFailedRun, {"local has 0 MiB left of 0 MiB"});
+  reload("local: {runs: [mine-*]}\nb: {}\nc: {}\n", "anew: 3 entries");
+  checkError(guarded.client("runs"), kWrongUse, {"is none of local", "fits mine-*"});
+  reload("local: {sessions: 0}\nb: {}\nc: {}\nd: {}\n", "anew: 4 entries");
+  checkError(guarded.client("sessions"), kFailedRun, {"local has its 0 sessions"});
+  reload("local: {sesions: 1}\n", "the access file is not taken");
+  checkError(guarded.client("kept"), kFailedRun, {"local has its 0 sessions"});
+
+  reload("local: {runs: [mine-*], sessions: 1, rate: 1Gbit/s}\nb: {}\nc: {}\nd: {}\ne: {}\n",
+         "anew: 5 entries");
+  ended = guarded.client("allowed", {"--set", "run.name=mine"});
+  INFO(ended.errors);
+  CHECK(ended.code == 0);
+  CHECK(guarded.server.runFolders().size() == 1);
+  guarded.server.stop();
+}
+
+TEST_CASE("a server whose access file is bad does not start") {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path("access.yaml")) << "local:\n  sesions: 1\n";
+  checkMistakes({serverProgram(), "serve", "--set", "listen.port=0", "--set",
+                 "store=" + folder.path("store")},
+                {{"mistyped key",
+                  {"--set", "access.file=" + folder.path("access.yaml")},
+                  kWrongUse,
+                  {"access.yaml:2: local.sesions is not a known key", "did you mean"}},
+                 {"no such file",
+                  {"--set", "access.file=" + folder.path("none")},
+                  kWrongUse,
+                  {"cannot be read"}}});
+}
+
+TEST_CASE("configs/access.yaml is valid") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "access.file=" + configFile("access.yaml")});
+  server.stop();
+}
+
+}  // namespace
+}  // namespace cleave::test

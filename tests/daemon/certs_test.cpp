@@ -1,0 +1,161 @@
+// cleave-server certs as it is typed: what it prints, what it refuses, and that its last line is
+// the command to type next. And a server that would be unsafe, which does not start.
+#include <sys/stat.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
+
+Ended certs(Arguments arguments) {
+  arguments.insert(arguments.begin(), {serverProgram(), "certs"});
+  return finish(Process::start(arguments));
+}
+
+// Fails the test unless it ends with 0.
+std::string done(const Arguments& arguments) {
+  const Ended ended = certs(arguments);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(ended.errors.empty());
+  return ended.output;
+}
+
+TEST_CASE("certs: from nothing to a revoked client, each command says what comes next") {
+  const TemporaryFolder folder;
+  const std::string certificates = folder.path("my certs");
+  const std::string quoted = "--folder '" + certificates + "'\n";
+
+  std::string output =
+      done({"init", "--folder", certificates, "--name", "train.example.org", "--name", "::7"});
+  CHECK_THAT(output, Contains("for train.example.org, ::7, localhost, 127.0.0.1, ::1"));
+  CHECK_THAT(output, EndsWith("  cleave-server certs client NAME " + quoted));
+  output = done({"list", "--folder", certificates});
+  CHECK_THAT(output, Contains("authority") && Contains("server") &&
+                         EndsWith("  cleave-server certs client NAME " + quoted));
+
+  output = done({"client", "clinic-a", "--folder", certificates});
+  CHECK_THAT(output, Contains("  scp -r '" + certificates + "/clients/clinic-a' CLIENT:certs\n") &&
+                         EndsWith("--server train.example.org:4800 --tls certs\n"));
+  CHECK(std::filesystem::exists(certificates + "/clients/clinic-a/client.key"));
+  output = done({"list", "--folder", certificates});
+  CHECK_THAT(output,
+             Contains("clinic-a") && Contains("valid, 90 days left") &&
+                 EndsWith("--set tls.enabled=true --set tls.folder='" + certificates + "'\n"));
+
+  output = done({"client", "clinic-a", "--renew", "--folder", certificates});
+  CHECK_THAT(output, EndsWith("  scp '" + certificates + "/clients/clinic-a'/* CLIENT:certs/\n"));
+  output = done({"init", "--renew", "--folder", certificates});
+  CHECK_THAT(output, EndsWith("  kill -HUP $(pidof cleave-server)\n"));
+  CHECK_THAT(output, Contains("for train.example.org"));
+
+  output = done({"revoke", "clinic-a", "--folder", certificates});
+  CHECK_THAT(output, Contains("revoked 2 certificates of clinic-a") &&
+                         EndsWith("  kill -HUP $(pidof cleave-server)\n"));
+  output = done({"revoke", "clinic-a", "--folder", certificates});
+  CHECK_THAT(output, Contains("every certificate of clinic-a was revoked before"));
+
+  const auto json = nlohmann::json::parse(done({"list", "--json", "--folder", certificates}));
+  CHECK(json["folder"] == certificates);
+  std::vector<std::string> states;
+  for (const auto& issued : json["certificates"]) {
+    states.push_back(issued["kind"].get<std::string>() + " " + issued["name"].get<std::string>() +
+                     " " + issued["state"].get<std::string>());
+    CHECK(issued["serial"].get<std::string>().size() > 24);
+    CHECK(issued["revoked"].is_null() == (issued["state"] != "revoked"));
+  }
+  CHECK(states == std::vector<std::string>{"authority authority valid", "server server valid",
+                                           "server server valid", "client clinic-a revoked",
+                                           "client clinic-a revoked"});
+}
+
+TEST_CASE("certs: mistakes") {
+  const TemporaryFolder folder;
+  const std::string certificates = folder.path("certs");
+  done({"init", "--folder", certificates});
+  done({"client", "clinic-a", "--folder", certificates});
+  const std::string readable = folder.path("readable");
+  done({"init", "--folder", readable});
+  REQUIRE(::chmod((readable + "/ca.key").c_str(), 0640) == 0);
+  const std::string none = folder.path("none");
+  checkMistakes(
+      {serverProgram(), "certs"},
+      {
+          {"no command", {}, kWrongUse, {"a command is missing", "init, client, revoke, list"}},
+          {"mistyped command", {"revok"}, kWrongUse, {"did you mean revoke?"}},
+          {"no name", {"client"}, kWrongUse, {"NAME is required"}},
+          {"init again",
+           {"init", "--folder", certificates},
+           kWrongUse,
+           {certificates + " exists already", "certs init --renew"}},
+          {"a client again",
+           {"client", "clinic-a", "--folder", certificates},
+           kWrongUse,
+           {"clinic-a has a certificate already", "certs client clinic-a --renew"}},
+          {"a name that does not fit",
+           {"client", "../x", "--folder", certificates},
+           kWrongUse,
+           {"'../x' is no name for a client", "such as clinic-a"}},
+          {"a reserved name",
+           {"client", "local", "--folder", certificates},
+           kWrongUse,
+           {"'local' has a meaning of its own"}},
+          {"no host name",
+           {"init", "--name", "a b", "--folder", none},
+           kWrongUse,
+           {"'a b' is no host name and no IP address", "--name 192.0.2.7"}},
+          {"revoke a stranger",
+           {"revoke", "clinic-b", "--folder", certificates},
+           kWrongUse,
+           {"no certificate was made for the client clinic-b; did you mean clinic-a?"}},
+          {"no folder",
+           {"list", "--folder", none},
+           kWrongUse,
+           {none + " holds no certificates", "cleave-server certs init"}},
+          {"the authority's key is readable",
+           {"client", "clinic-b", "--folder", readable},
+           kWrongUse,
+           {"ca.key: others than its owner may read or write it (mode 0640)", "chmod 600"}},
+          {"a folder that cannot be made",
+           {"init", "--folder", "/proc/certs"},
+           kFailedRun,
+           {"/proc/certs: cannot be made"}},
+      });
+  CHECK_FALSE(std::filesystem::exists(none));
+}
+
+TEST_CASE("certs: every command's help has an example") {
+  for (const std::string command : {"init", "client", "revoke", "list"}) {
+    CHECK_THAT(done({command, "--help"}), Contains("Example:\n  cleave-server certs " + command));
+  }
+}
+
+TEST_CASE("a server that would listen to strangers without TLS prints the commands that mend it") {
+  const TemporaryFolder folder;
+  for (const std::string address : {"0.0.0.0", "fd00::7", "192.0.2.1"}) {
+    const Ended ended = finish(
+        Process::start({serverProgram(), "serve", "--config", configFile("server.yaml"), "--set",
+                        "listen.address=" + address, "--set", "store=" + folder.path("my store")}));
+    checkError(ended, kWrongUse,
+               {"listening on " + address + " without TLS would let anyone who reaches it",
+                "\n  cleave-server certs init --folder certs\n",
+                "\n  cleave-server serve --config " + configFile("server.yaml") +
+                    " --set listen.address=" + address +
+                    " --set 'store=" + folder.path("my store") + "' --set tls.enabled=true\n"});
+    CHECK_FALSE(std::filesystem::exists(folder.path("my store")));
+  }
+}
+
+TEST_CASE("there is no switch that leaves TLS out") {
+  const Ended ended = finish(Process::start({serverProgram(), "serve", "--insecure-bind"}));
+  checkError(ended, kWrongUse, {"has no option '--insecure-bind'"});
+}
+
+}  // namespace
+}  // namespace cleave::test
