@@ -15,6 +15,7 @@
 #include "client/step_times.h"
 #include "client/temporary_folder.h"
 #include "client/trainer.h"
+#include "common/core/durable.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/record.h"

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "common/core/durable.h"
 #include "common/core/environment.h"
 #include "common/pipeline/trace_file.h"
 

@@ -3,7 +3,6 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +11,7 @@
 #include <ctime>
 #include <vector>
 
+#include "common/core/durable.h"
 #include "common/core/error.h"
 #include "common/net/tls_peer.h"
 

@@ -34,9 +34,10 @@ constexpr Reason kUnknownCa = {"certificate-unknown-ca", SSL_AD_UNKNOWN_CA,
                                "'cleave-server certs client NAME' made at this server",
                                "both sides need one CA: give the client the folder that "
                                "'cleave-server certs client NAME' made at this server"};
-constexpr Reason kExpired = {"certificate-expired", SSL_AD_CERTIFICATE_EXPIRED, "has expired",
-                             "have a new one made: cleave-server certs client NAME",
-                             "have the server's certificate made anew; or is a clock wrong?"};
+constexpr Reason kExpired = {
+    "certificate-expired", SSL_AD_CERTIFICATE_EXPIRED, "has expired",
+    "have a new one made: cleave-server certs client NAME --renew",
+    "cleave-server certs init --renew at the server; or is a clock wrong?"};
 constexpr Reason kNotYetValid = {"certificate-not-yet-valid", SSL_AD_CERTIFICATE_UNKNOWN,
                                  "is not valid yet", "compare the clocks of both machines",
                                  "compare the clocks of both machines"};
