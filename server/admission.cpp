@@ -6,6 +6,10 @@
 namespace cleave {
 namespace {
 
+// When a session may have ended.
+constexpr double kRetrySeconds = 5;
+constexpr double kFenceSeconds = 1;  // until a fenced connection is gone
+
 std::string mib(std::size_t bytes) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   return std::to_string((bytes + kMiB - 1) / kMiB) + " MiB";
@@ -35,7 +39,8 @@ void Admission::refuseConnected(const std::string& runId, std::uint64_t generati
   if (generation > connected) found->second.fence();
   throw RunError("run-in-use", "the run " + runId + " is connected to this server already",
                  generation > connected ? "try again: the older connection is being ended"
-                                        : "end it first, or begin a run of its own");
+                                        : "end it first, or begin a run of its own",
+                 generation > connected ? kFenceSeconds : 0);
 }
 
 void Admission::checkSessions() const {
@@ -43,7 +48,7 @@ void Admission::checkSessions() const {
   throw RunError("too-many-sessions",
                  "this server serves its " + std::to_string(settings_.maxSessions) +
                      " sessions already (limits.sessions in its configuration)",
-                 "try again when one has ended");
+                 "try again when one has ended", kRetrySeconds);
 }
 
 std::unique_ptr<Admission::Ticket> Admission::admitProbe(std::uint64_t session) {
@@ -73,7 +78,8 @@ std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& runId,
         "not-enough-memory",
         "the run needs " + mib(needed) + " at the server, which has " + mib(left) + " left of " +
             mib(settings_.memoryBytes) + " (limits.memory_mib in its configuration)",
-        "use a smaller batch, more micro-batches with fewer in flight, or a smaller body");
+        "use a smaller batch, more micro-batches with fewer in flight, or a smaller body",
+        needed <= settings_.memoryBytes ? kRetrySeconds : 0);
   }
   runs_[runId] = {generation, std::move(fence)};
   return std::make_unique<Ticket>(*this, runId, needed);

@@ -8,6 +8,7 @@
 #include "daemon/device.h"
 #include "daemon/program.h"
 #include "daemon/self_check.h"
+#include "server/resources.h"
 #include "server/server.h"
 #include "server/settings.h"
 
@@ -41,10 +42,12 @@ int serve(const ServeOptions& options) {
                        device.memoryBytes() >> 20);
     settings.memoryBytes = device.memoryBytes();
   }
+  claimDescriptors(settings);
   Server server(settings, device);
   // Before it says that it listens: no client waits for it yet, and no session disturbs it.
   const int cores = usableCores();
   checkMachine(settings.threads == 0 ? cores : std::min(settings.threads, cores));
+  processLog()->info("{}", memoryBound(settings).text());
   std::cout << "cleave-server listens on " << settings.address << ":" << server.port() << std::endl;
   server.run();
   return 0;

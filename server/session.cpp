@@ -108,14 +108,30 @@ Session::Session(ServerContext& context, asio::ip::tcp::socket socket, std::uint
   boost::system::error_code error;
   const auto remote = socket.remote_endpoint(error);
   clientIsLocal_ = !error && remote.address().is_loopback();
-  connection_ = std::make_shared<Connection>(std::move(socket), ConnectionOptions{});
+  connection_ = std::make_shared<Connection>(std::move(socket), context_.settings.connection);
 }
 
 Session::~Session() = default;
 
+std::string Session::name() const {
+  return "session " + std::to_string(number_) + " from " + connection_->peer();
+}
+
 void Session::shutDown() {
+  if (!helloCame_) return connection_->abandon();
   connection_->fail(std::make_exception_ptr(
       RunError("shutting-down", "the server is shutting down", "start it again and run again")));
+}
+
+void Session::drain() {
+  draining_ = true;
+  if (!run_) return shutDown();
+  if (!serving_) return;  // serveRun() will see to it
+  context_.device.post([worker = run_->worker, connection = connection_, io = context_.io] {
+    worker->drain([connection, io] {
+      asio::post(io, [connection] { connection->sayBye("shutting-down"); });
+    });
+  });
 }
 
 asio::awaitable<void> Session::serve() {
@@ -123,12 +139,10 @@ asio::awaitable<void> Session::serve() {
   try {
     co_await open();
   } catch (const Error& error) {
-    processLog()->warn("session {} from {}: refused: {}", number_, connection_->peer(),
-                       error.what());
+    context_.refusals.note(name(), error);
     refused = failureMetadata(error);
   } catch (const std::exception& error) {
-    processLog()->error("session {} from {}: failed: {}", number_, connection_->peer(),
-                        error.what());
+    processLog()->error("{}: failed: {}", name(), error.what());
     refused =
         failureMetadata(RunError("internal-error", "the server failed to build the run's model"));
   }
@@ -162,6 +176,7 @@ asio::awaitable<void> Session::open() {
     co_await openRun(std::move(hello));
   } else {
     probe_ = std::make_unique<ProbeSession>(context_, connection_, number_, hello);
+    admitted_ = true;
     co_await probe_->accept();
   }
 }
@@ -179,6 +194,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
         connection->fail(std::make_exception_ptr(RunError(
             "stale-generation", "the run has connected again; this older connection ends")));
       });
+  admitted_ = true;
   run.threads = resolveThreads(run.hello.run_spec().threads(), context_.settings, clientIsLocal_);
   run.folder = context_.settings.store + "/local/" + runId;
   makeRunFolder(run.folder, "use another run.name, or try again: each run gets an id of its own");
@@ -236,12 +252,16 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
 asio::awaitable<void> Session::serveRun() {
   Run& run = *run_;
   context_.device.attach(run.worker);
+  serving_ = true;
+  if (draining_) drain();
   try {
     const std::string reason = co_await connection_->run(*run.link);
     run.log->info("session {}: the client said goodbye ({})", number_, reason);
   } catch (const std::exception& error) {
-    run.log->warn("session {}: ended: {}", number_, error.what());
+    run.log->warn("session {}: ended: {}", number_, printable(error.what()));
+    context_.refusals.count(error);
   }
+  serving_ = false;
 }
 
 asio::awaitable<void> Session::closeRun() {

@@ -14,6 +14,7 @@
 #include "common/net/connection.h"
 #include "proto/wire.pb.h"
 #include "server/admission.h"
+#include "server/refusals.h"
 #include "server/settings.h"
 
 namespace cleave {
@@ -29,6 +30,7 @@ struct ServerContext {
   boost::asio::any_io_executor codecThreads;
   Helper* helper;  // of the codec thread; null: none
   Admission& admission;
+  Refusals& refusals;
 };
 
 class ProbeSession;
@@ -41,8 +43,12 @@ class Session {
   // Serves the client to the end. Throws nothing: whatever goes wrong ends this session alone, and
   // is logged. io thread.
   boost::asio::awaitable<void> serve();
-  // Ends the session; the client is told why.
+  // Ends the session; the client is told why. A client that has not said Hello is not.
   void shutDown();
+  // Ends it when the step under way is done.
+  void drain();
+  // Whether a client was admitted, so that there may be memory to give back.
+  bool wasAdmitted() const { return admitted_; }
 
  private:
   struct Run;
@@ -51,12 +57,16 @@ class Session {
   boost::asio::awaitable<void> refuse(std::string answer);
   boost::asio::awaitable<void> serveRun();
   boost::asio::awaitable<void> closeRun();
+  std::string name() const;
 
   ServerContext& context_;
   std::shared_ptr<Connection> connection_;
   const std::uint64_t number_;
   bool clientIsLocal_ = false;
   bool helloCame_ = false;
+  bool admitted_ = false;
+  bool serving_ = false;  // the run's worker is at work
+  bool draining_ = false;
   // One of the two, once admitted.
   std::unique_ptr<Run> run_;
   std::unique_ptr<ProbeSession> probe_;

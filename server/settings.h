@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "common/core/config.h"
+#include "common/net/connection.h"
+#include "server/connection_limits.h"
 
 namespace cleave {
 
@@ -18,6 +20,9 @@ struct ServerSettings {
   std::vector<std::string> allowedModels;  // names of the model table
   std::uint32_t maxSessions = 8;
   std::size_t memoryBytes = 0;  // for all sessions together
+  ConnectionLimitSettings connections;
+  ConnectionOptions connection;           // its deadlines
+  std::chrono::milliseconds drain{7000};  // for steps under way at the end
   std::string store = "store";
   bool fetchWeights = true;
   bool allowProbe = true;

@@ -30,11 +30,12 @@ std::span<const std::byte, 24> checksummedPart(const HeaderBytes& bytes) {
 
 }  // namespace
 
-FrameStream::FrameStream(asio::ip::tcp::socket socket, bool checksum)
+FrameStream::FrameStream(asio::ip::tcp::socket socket, bool checksum, FrameDeadline deadline)
     : socket_(std::move(socket)),
       descriptor_(socket_.is_open() ? socket_.native_handle() : -1),
       checksum_(checksum),
-      ahead_(kAheadBytes) {
+      ahead_(kAheadBytes),
+      progress_(deadline) {
   sendWithoutDelay(descriptor_);
   limitUnacknowledged(descriptor_, kMostUnacknowledged);
 }
@@ -56,6 +57,7 @@ asio::awaitable<std::size_t> FrameStream::readSome(std::span<std::byte> place) {
                                                        asio::buffer(ahead_)};
   const std::size_t bytes = co_await socket_.async_read_some(buffers, use_awaitable);
   lastArrival_ = now();
+  progress_.arrived(bytes, lastArrival_);
   aheadBegin_ = 0;
   aheadEnd_ = bytes > place.size() ? bytes - place.size() : 0;
   co_return bytes - aheadEnd_;
@@ -70,7 +72,7 @@ asio::awaitable<FrameStream::Head> FrameStream::readHead(ConnectionState state) 
   std::size_t have = 0;
   while (have < bytes.size()) {
     have += co_await readSome(std::span(bytes).subspan(have));
-    midFrame_ = true;
+    if (!progress_.isMidFrame()) progress_.begin(now());
     checkMagic(std::span(bytes).first(have));
   }
   const FrameHeader header = decodeHeader(bytes);
@@ -84,7 +86,7 @@ asio::awaitable<void> FrameStream::readPayload(Head head, std::span<std::byte> p
   const FrameHeader& header = head.header;
   assert(place.size() == header.payloadBytes);
   co_await readAll(place);
-  midFrame_ = false;
+  progress_.end();
   (isTensorData(header.kind) ? tensorReceived_ : controlReceived_)
       .fetch_add(frameBytes(header), std::memory_order_relaxed);
   if ((header.flags & kFlagChecksum) == 0) co_return;

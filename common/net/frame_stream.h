@@ -14,6 +14,7 @@
 
 #include "common/core/clock.h"
 #include "common/net/frame.h"
+#include "common/net/peer_limits.h"
 #include "common/net/tcp.h"
 
 namespace cleave {
@@ -33,8 +34,8 @@ struct ByteCounts {
 class FrameStream {
  public:
   // Sets TCP_NODELAY and TCP_USER_TIMEOUT. `checksum`: whether frames that leave have one; those
-  // that arrive with one are verified always.
-  FrameStream(boost::asio::ip::tcp::socket socket, bool checksum);
+  // that arrive with one are verified always. `deadline`: of every frame that arrives.
+  FrameStream(boost::asio::ip::tcp::socket socket, bool checksum, FrameDeadline deadline = {});
 
   // A frame begins: its header, checked for `state`, and its metadata, valid until the next call.
   // readPayload() must follow.
@@ -60,7 +61,7 @@ class FrameStream {
   void close();
 
   // Whether a frame has begun to arrive and is not yet complete.
-  bool isMidFrame() const { return midFrame_; }
+  bool isMidFrame() const { return progress_.isMidFrame(); }
   // When the last byte arrived, or was found to wait in the kernel.
   SteadyTime lastArrival();
   // Sets TCP_NOTSENT_LOWAT.
@@ -84,7 +85,7 @@ class FrameStream {
   std::size_t aheadBegin_ = 0;
   std::size_t aheadEnd_ = 0;
   std::vector<std::byte> metadata_;
-  bool midFrame_ = false;
+  FrameProgress progress_;
   SteadyTime lastArrival_ = now();
 
   std::atomic<std::uint64_t> controlSent_{0};

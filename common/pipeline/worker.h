@@ -68,6 +68,9 @@ class EngineWorker : public DeviceWorker {
 
   bool runOne() noexcept override;
 
+  // Device thread: no batch begins any more; calls `drained` once, when the one under way is done,
+  // or now, where there is none.
+  void drain(std::function<void()> drained);
   // Any thread: nothing runs any more once the action under way is done.
   void stop() { stopped_ = true; }
 
@@ -75,6 +78,7 @@ class EngineWorker : public DeviceWorker {
   Engine& engine() { return engine_; }
 
  private:
+  void endIfDrained();
   bool receiveAll();
   bool completeAll();
   void issue(Work work);
@@ -89,6 +93,7 @@ class EngineWorker : public DeviceWorker {
   DeviceQueue* const queue_;
   const std::shared_ptr<Completions> completions_;
   std::atomic<bool> stopped_ = false;
+  std::function<void()> drained_;  // empty: nobody waits for it
 };
 
 }  // namespace cleave
