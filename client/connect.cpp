@@ -7,7 +7,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <exception>
 #include <iterator>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -60,7 +62,7 @@ std::span<const std::byte> bytesOf(const std::string& text) {
       std::end(kWrongUse)) {
     throw UsageError(refused.code(), sentence, refused.fix());
   }
-  throw RunError(refused.code(), sentence, refused.fix());
+  throw RunError(refused.code(), sentence, refused.fix(), refused.retrySeconds());
 }
 
 // Throws where `frame` is no HelloOk that was asked for.
@@ -105,9 +107,14 @@ void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
       address.text());
 }
 
-asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, wire::Hello hello) {
+asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::Hello& hello) {
   try {
-    co_await connection.writeHandshakeFrame(FrameKind::hello, hello.SerializeAsString());
+    try {
+      co_await connection.writeHandshakeFrame(FrameKind::hello, hello.SerializeAsString());
+    } catch (const RunError& error) {
+      // A server that has too many connections says so, and closes, before it has read a Hello.
+      if (error.code() != "connection-lost") throw;
+    }
     const auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
     co_return helloOkFrom(frame, connection.peer());
   } catch (const RunError& error) {
@@ -116,6 +123,51 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, wire::Hello he
     if (sentence.find(connection.peer()) != std::string::npos) throw;
     throw RunError(error.code(), connection.peer() + ": " + sentence, error.fix());
   }
+}
+
+// An open connection, or why there is none although there may be one later.
+struct Attempt {
+  std::optional<OpenConnection> open;
+  std::exception_ptr error;
+  std::string what;
+  double retrySeconds = 0;  // as the server says; 0: it says nothing
+};
+
+// Throws what no later attempt will mend.
+asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::Hello& hello) {
+  Attempt attempt;
+  std::shared_ptr<Connection> connection;
+  try {
+    auto socket = co_await connectOnce(address);
+    warnWherePlain(address, socket);
+    ConnectionOptions options;
+    options.tls = address.tls;
+    options.serverName = address.host;
+    connection = std::make_shared<Connection>(std::move(socket), std::move(options));
+  } catch (const boost::system::system_error& error) {
+    if (error.code() == asio::error::host_not_found) {
+      throw UsageError("no-such-host",
+                       "--server " + address.text() + ": there is no host '" + address.host +
+                           "': " + error.code().message(),
+                       "check the name, or give the server's IP address");
+    }
+    attempt.what = "cannot connect to " + address.text() + ": " + error.code().message();
+    attempt.error = std::make_exception_ptr(
+        RunError("no-server", attempt.what,
+                 "start it there: cleave-server serve --config configs/server.yaml; or check "
+                 "host, port and firewall"));
+    co_return attempt;
+  }
+  try {
+    wire::HelloOk ok = co_await shakeHands(*connection, hello);
+    attempt.open = OpenConnection{std::move(connection), std::move(ok)};
+  } catch (const RunError& error) {
+    if (error.retrySeconds() == 0) throw;
+    attempt.error = std::current_exception();
+    attempt.what = error.what();
+    attempt.retrySeconds = error.retrySeconds();
+  }
+  co_return attempt;
 }
 
 }  // namespace
@@ -145,42 +197,22 @@ ServerAddress parseAddress(const std::string& text) {
 asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hello hello,
                                                 double retrySeconds) {
   const SteadyTime start = now();
-  double pause = kFirstPause;
+  double backOff = kFirstPause;
   for (;;) {
-    std::string reason;
-    std::shared_ptr<Connection> connection;
-    try {
-      auto socket = co_await connectOnce(address);
-      warnWherePlain(address, socket);
-      ConnectionOptions options;
-      options.tls = address.tls;
-      options.serverName = address.host;
-      connection = std::make_shared<Connection>(std::move(socket), std::move(options));
-    } catch (const boost::system::system_error& error) {
-      if (error.code() == asio::error::host_not_found) {
-        throw UsageError("no-such-host",
-                         "--server " + address.text() + ": there is no host '" + address.host +
-                             "': " + error.code().message(),
-                         "check the name, or give the server's IP address");
-      }
-      reason = error.code().message();
-    }
-    if (connection) {
-      wire::HelloOk ok = co_await shakeHands(*connection, std::move(hello));
-      co_return OpenConnection{std::move(connection), std::move(ok)};
-    }
     const double left = retrySeconds - secondsSince(start);
-    if (left <= 0) {
-      throw RunError("no-server", "cannot connect to " + address.text() + ": " + reason,
-                     "start it there: cleave-server serve --config configs/server.yaml; or check "
-                     "host, port and firewall");
+    Attempt attempt = co_await tryToConnect(address, hello);
+    if (attempt.open) co_return std::move(*attempt.open);
+    double pause = std::min(backOff, left);
+    if (attempt.retrySeconds > 0) {
+      pause = attempt.retrySeconds;  // sooner it would refuse again
+    } else {
+      backOff = std::min(2 * backOff, kLongestPause);
     }
-    pause = std::min(pause, left);
-    processLog()->warn("cannot connect to {}: {}; trying again in {:.2f} s, for {:.0f} s more",
-                       address.text(), reason, pause, left);
+    if (left <= 0 || pause > left) std::rethrow_exception(attempt.error);
+    processLog()->warn("{}; trying again in {:.2f} s, for {:.0f} s more", attempt.what, pause,
+                       left);
     asio::steady_timer timer(co_await asio::this_coro::executor, duration(pause));
     co_await timer.async_wait(asio::use_awaitable);
-    pause = std::min(2 * pause, kLongestPause);
   }
 }
 

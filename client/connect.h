@@ -24,9 +24,9 @@ struct OpenConnection {
   wire::HelloOk ok;
 };
 
-// Connects, trying again with back-off for `retrySeconds`, and shakes hands. With TLS the server's
-// certificate must be for address.host. Throws RunError or UsageError: what made it impossible, or
-// the server's refusal.
+// Connects and shakes hands. Tries again for `retrySeconds`: with back-off where no server answers,
+// and when the server says where it refuses for now. With TLS the server's certificate must be for
+// address.host. Throws RunError or UsageError: what made it impossible, or the server's refusal.
 boost::asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hello hello,
                                                        double retrySeconds);
 

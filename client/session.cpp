@@ -15,6 +15,15 @@ namespace {
 
 namespace asio = boost::asio;
 
+RunError endedByServer(const std::string& reason) {
+  const char* fix = "start it again and run again";
+  if (reason != "shutting-down") {
+    return RunError("server-left", "the server ended the run (" + reason + ")", fix);
+  }
+  return RunError("shutting-down",
+                  "the server is shutting down; it has ended the step that was under way", fix);
+}
+
 }  // namespace
 
 ClientSession::ClientSession(ComputeDevice& compute)
@@ -87,9 +96,7 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
   asio::co_spawn(io_.context(), connection_->run(*link_),
                  [this](std::exception_ptr error, std::string reason) {
                    if (!error && reason != "done") {
-                     error = std::make_exception_ptr(
-                         RunError("server-left", "the server ended the run (" + reason + ")",
-                                  "start it again and run again"));
+                     error = std::make_exception_ptr(endedByServer(reason));
                    }
                    link_->recordUnacknowledged();
                    end(error);

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|between|memory|transport|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|between|memory|transport|load|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority) against the same model whole in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -32,6 +32,10 @@ usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|between|memory|tra
            Asio's ssl::stream, and how soon an urgent tensor arrives over 100 Mbit/s behind 12 MB of others
            --rounds N (15), --total MB a measurement (256), --repetitions N of the urgent one (30), --only throughput|urgent,
            --json FILE
+  load     5,000 connections that say nothing and 500 that send a byte a second, beside an honest client; 1,000 Hellos; 64 clients
+           that train at once; 50 that do not read: what the server holds, and what the others notice
+           --only idle|hellos|training|unread, --tls DIR (the server's certs/), --idle N, --slow N, --hellos N, --clients N,
+           --unread N, --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
            --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE
   --help   this text
@@ -48,6 +52,7 @@ case "${1:-}" in
   pipeline) targets=(cleave-client cleave-server cleave-link bench_step) ;;
   between|memory) targets=(cleave-client cleave-server) ;;
   transport) targets=(bench_transport cleave-link) ;;
+  load) targets=(cleave-client cleave-server) ;;
   accuracy) targets=(cleave-client cleave-server) ;;
   -h|--help) usage; exit 0 ;;
   *) echo "bench.sh: '${1:-}' is not a benchmark" >&2; usage >&2; exit 2 ;;

@@ -32,7 +32,7 @@ packages=(
   dataset-fashion-mnist
 )
 if [ "$withTests" = 1 ]; then
-  packages+=(catch2 libbenchmark-dev clang-format clang-tidy-16 clang-16 libclang-rt-16-dev)
+  packages+=(catch2 libbenchmark-dev clang-format clang-tidy-16 clang-16 libclang-rt-16-dev faketime)
 fi
 
 started=$SECONDS

@@ -10,6 +10,9 @@ namespace {
 
 constexpr const char* kSmallerRun =
     "use a smaller batch, more micro-batches with fewer in flight, or a smaller body";
+// When a session may have ended.
+constexpr double kRetrySeconds = 5;
+constexpr double kFenceSeconds = 1;  // until a fenced connection is gone
 
 std::string mib(std::size_t bytes) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -96,7 +99,8 @@ void Admission::refuseConnected(const std::string& runId, std::uint64_t generati
   if (generation > connected) found->second.fence();
   throw RunError("run-in-use", "the run " + runId + " is connected to this server already",
                  generation > connected ? "try again: the older connection is being ended"
-                                        : "end it first, or begin a run of its own");
+                                        : "end it first, or begin a run of its own",
+                 generation > connected ? kFenceSeconds : 0);
 }
 
 void Admission::checkSessions(const std::string& identity) const {
@@ -105,13 +109,13 @@ void Admission::checkSessions(const std::string& identity) const {
     throw RunError("too-many-sessions",
                    identity + " has its " + std::to_string(*own) +
                        " sessions at this server already (sessions in its access file)",
-                   "try again when one has ended");
+                   "try again when one has ended", kRetrySeconds);
   }
   if (runs_.size() < settings_.maxSessions) return;
   throw RunError("too-many-sessions",
                  "this server serves its " + std::to_string(settings_.maxSessions) +
                      " sessions already (limits.sessions in its configuration)",
-                 "try again when one has ended");
+                 "try again when one has ended", kRetrySeconds);
 }
 
 void Admission::checkMemory(const std::string& identity, std::size_t needed) const {
@@ -121,7 +125,7 @@ void Admission::checkMemory(const std::string& identity, std::size_t needed) con
                    "the run needs " + mib(needed) + " at the server, which has " + mib(left) +
                        " left of " + mib(settings_.memoryBytes) +
                        " (limits.memory_mib in its configuration)",
-                   kSmallerRun);
+                   kSmallerRun, needed <= settings_.memoryBytes ? kRetrySeconds : 0);
   }
   const auto& own = access_.of(identity).memoryBytes;
   const std::size_t ownLeft = own ? leftOf(*own, usedBy(identity).bytes) : needed;
@@ -129,7 +133,7 @@ void Admission::checkMemory(const std::string& identity, std::size_t needed) con
   throw RunError("not-enough-memory",
                  "the run needs " + mib(needed) + " at the server, where " + identity + " has " +
                      mib(ownLeft) + " left of " + mib(*own) + " (memory_mib in its access file)",
-                 kSmallerRun);
+                 kSmallerRun, needed <= *own ? kRetrySeconds : 0);
 }
 
 std::unique_ptr<Admission::Ticket> Admission::admitProbe(const std::string& identity,

@@ -11,6 +11,7 @@
 #include "daemon/program.h"
 #include "daemon/self_check.h"
 #include "server/certs_command.h"
+#include "server/resources.h"
 #include "server/server.h"
 #include "server/settings.h"
 
@@ -49,9 +50,11 @@ int serve(const CommonOptions& options) {
                        device.memoryBytes() >> 20);
     settings.memoryBytes = device.memoryBytes();
   }
+  claimDescriptors(settings);
   Server server(settings, device);
   // Before it says that it listens: no client waits for it yet, and no session disturbs it.
   checkMachine(chooseThreads(usableCores(), 0, settings.threads, false).threads);
+  processLog()->info("{}", memoryBound(settings).text());
   std::cout << "cleave-server listens on " << settings.address << ":" << server.port() << std::endl;
   server.run();
   return 0;

@@ -7,6 +7,7 @@
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/net/notices.h"
 
 namespace cleave {
 namespace {
@@ -68,7 +69,8 @@ asio::awaitable<void> ProbeSession::serve() {
   try {
     end = "the client said goodbye (" + co_await connection_->run(link_) + ")";
   } catch (const std::exception& error) {
-    end = std::string("ended: ") + error.what();
+    end = std::string("ended: ") + printable(error.what());
+    context_.refusals.count(error);
   }
   processLog()->info("session {}: probe: {}; {} bytes up, {} bytes down", number_, end, up_, down_);
 }

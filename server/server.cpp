@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
@@ -9,11 +10,14 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <filesystem>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/net/frame.h"
+#include "common/net/notices.h"
 
 namespace cleave {
 namespace {
@@ -23,7 +27,7 @@ using asio::ip::tcp;
 
 // Accepting fails for want of descriptors; those of ended sessions come back.
 constexpr std::chrono::milliseconds kAcceptPause{100};
-constexpr std::size_t kMostHandshakes = 128;  // connections at once beyond the sessions
+constexpr std::chrono::seconds kBetweenFlushes{1};
 
 [[noreturn]] void refuseBind(const ServerSettings& settings,
                              const boost::system::error_code& error) {
@@ -57,6 +61,7 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device)
     : settings_(settings),
       access_(settings.accessFile, settings.allowedModels),
       admission_(settings, access_),
+      connections_(settings.connections),
       context_{settings,
                device,
                device_,
@@ -67,6 +72,7 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device)
                helper_.get(),
                access_,
                admission_,
+               refusals_,
                openTls(settings.tls, TlsRole::server)},
       acceptor_(io_.context()),
       signals_(io_.context(), SIGINT, SIGTERM),
@@ -93,9 +99,12 @@ void Server::run() {
   asio::co_spawn(io_.context(), waitForSignals(), rethrow);
   asio::co_spawn(io_.context(), waitForReloads(), rethrow);
   asio::co_spawn(io_.context(), watchCertificates(), rethrow);
+  asio::co_spawn(io_.context(), flushRefusals(), rethrow);
   device_.runUntil([this] { return stopped_.load(); });
   codecThreads_.join();
   recorder_.flush();
+  const std::string refused = refusals_.summary();
+  if (!refused.empty()) processLog()->info("refused or ended for a client's fault: {}", refused);
 }
 
 asio::awaitable<void> Server::accept() {
@@ -104,7 +113,7 @@ asio::awaitable<void> Server::accept() {
     if (!error) {
       start(std::move(socket));
     } else if (acceptor_.is_open()) {
-      processLog()->warn("cannot accept a connection: {}", error.message());
+      refusals_.note("a connection", RunError("cannot-accept", error.message()));
       asio::steady_timer pause(io_.context(), kAcceptPause);
       co_await pause.async_wait(asio::use_awaitable);
     }
@@ -112,24 +121,68 @@ asio::awaitable<void> Server::accept() {
 }
 
 void Server::start(tcp::socket socket) {
-  // Closed at once: an accept that was under way at the end, or connections that never say Hello.
-  if (shuttingDown_ || sessions_.size() >= settings_.maxSessions + kMostHandshakes) return;
+  if (shuttingDown_) return;  // an accept that was under way at the end
+  boost::system::error_code error;
+  const tcp::endpoint peer = socket.remote_endpoint(error);
+  if (error) return;  // it has gone already
+  std::shared_ptr<ConnectionLimits::Ticket> ticket;
+  try {
+    ticket = connections_.admit(peer.address(), now());
+  } catch (const RunError& refused) {
+    return refuse(std::move(socket), refused);
+  }
   auto session = std::make_shared<Session>(context_, std::move(socket), nextSession_++);
   sessions_.insert(session);
-  asio::co_spawn(io_.context(), session->serve(), [this, session](std::exception_ptr error) {
-    sessions_.erase(session);
-    if (error) std::rethrow_exception(error);
+  asio::co_spawn(io_.context(), session->serve(),
+                 [this, session, ticket](std::exception_ptr failed) {
+                   if (failed) std::rethrow_exception(failed);
+                   sessionEnded(session);
+                 });
+}
+
+// With what the kernel takes at once, and no answer: whoever comes too often gets no more of us.
+// Within TLS not a word: a handshake is the dearest thing that a stranger can ask for.
+void Server::refuse(tcp::socket socket, const Error& error) {
+  boost::system::error_code ignored;
+  std::ostringstream who;
+  who << "connection from " << socket.remote_endpoint(ignored);
+  refusals_.note(who.str(), error);
+  if (context_.tls) return;
+  const std::string metadata = failureMetadata(error);
+  FrameHeader header;
+  header.kind = FrameKind::refused;
+  header.metadataBytes = static_cast<std::uint32_t>(metadata.size());
+  const HeaderBytes bytes = encodeHeader(header);
+  const std::array<asio::const_buffer, 2> parts = {asio::buffer(bytes.data(), bytes.size()),
+                                                   asio::buffer(metadata)};
+  socket.non_blocking(true, ignored);
+  socket.write_some(parts, ignored);
+  socket.shutdown(tcp::socket::shutdown_send, ignored);
+}
+
+void Server::sessionEnded(const std::shared_ptr<Session>& session) {
+  sessions_.erase(session);
+  if (session->wasAdmitted()) {
     // Not here: io must not wait for it.
     asio::post(codecThreads_, [pool = context_.pool, idle = sessions_.empty()] {
       if (idle) pool->clear();
       releaseMemory();
     });
     if (sessions_.empty()) device_.post([&compute = context_.compute] { compute.releaseMemory(); });
-    if (shuttingDown_ && sessions_.empty()) {
-      stopped_ = true;
-      device_.notify();
-    }
-  });
+  }
+  if (shuttingDown_ && sessions_.empty()) {
+    stopped_ = true;
+    device_.notify();
+  }
+}
+
+asio::awaitable<void> Server::flushRefusals() {
+  asio::steady_timer timer(io_.context());
+  while (true) {
+    timer.expires_after(kBetweenFlushes);
+    co_await timer.async_wait(asio::use_awaitable);
+    refusals_.flush(now());
+  }
 }
 
 asio::awaitable<void> Server::waitForSignals() {
@@ -171,10 +224,25 @@ asio::awaitable<void> Server::watchCertificates() {
 void Server::shutDown() {
   shuttingDown_ = true;
   acceptor_.close();
-  for (const auto& session : sessions_) session->shutDown();
-  if (!sessions_.empty()) return;
-  stopped_ = true;
-  device_.notify();
+  // A copy: a session that has nothing to end may be gone before the next one's turn.
+  const auto sessions = sessions_;
+  for (const auto& session : sessions) session->drain();
+  if (sessions.empty()) {
+    stopped_ = true;
+    device_.notify();
+    return;
+  }
+  asio::co_spawn(io_.context(), endLater(), [](std::exception_ptr error) {
+    if (error) std::rethrow_exception(error);
+  });
+}
+
+// Steps that are not done in time end where they are.
+asio::awaitable<void> Server::endLater() {
+  asio::steady_timer timer(io_.context(), settings_.drain);
+  co_await timer.async_wait(asio::use_awaitable);
+  const auto sessions = sessions_;
+  for (const auto& session : sessions) session->shutDown();
 }
 
 }  // namespace cleave

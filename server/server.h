@@ -10,6 +10,8 @@
 #include <set>
 
 #include "common/net/io_thread.h"
+#include "server/connection_limits.h"
+#include "server/refusals.h"
 #include "server/session.h"
 
 namespace cleave {
@@ -22,10 +24,10 @@ class Server {
   ~Server();
 
   std::uint16_t port() const { return port_; }
-  // Serves on the calling thread, which becomes the device thread, until SIGINT or SIGTERM:
-  // sessions end, and their clients are told. A second signal ends the process at once. SIGHUP
-  // reads the access file and the certificates anew, for connections to come; files that are wrong
-  // change nothing.
+  // Serves on the calling thread, which becomes the device thread, until SIGINT or SIGTERM: steps
+  // under way end, for limits.drain_seconds at most, and their clients are told. A second signal
+  // ends the process at once. SIGHUP reads the access file and the certificates anew, for
+  // connections to come; files that are wrong change nothing.
   void run();
 
  private:
@@ -36,12 +38,18 @@ class Server {
   void reloadCertificates();
   void start(boost::asio::ip::tcp::socket socket);
   void shutDown();
+  void sessionEnded(const std::shared_ptr<Session>& session);
+  void refuse(boost::asio::ip::tcp::socket socket, const Error& error);
+  boost::asio::awaitable<void> flushRefusals();
+  boost::asio::awaitable<void> endLater();
 
   const ServerSettings& settings_;
   DeviceExecutor device_;
   Recorder recorder_;
   Access access_;
   Admission admission_;
+  Refusals refusals_;
+  ConnectionLimits connections_;
   const std::unique_ptr<Helper> helper_ = makeHelper();  // of the codec thread
   boost::asio::thread_pool codecThreads_{1};
   IoThread io_;

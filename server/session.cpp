@@ -104,22 +104,35 @@ Session::Session(ServerContext& context, asio::ip::tcp::socket socket, std::uint
   const auto local = socket.local_endpoint(noLocal);
   clientIsLocal_ =
       !error && (remote.address().is_loopback() || remote.address() == local.address());
-  ConnectionOptions options;
+  ConnectionOptions options = context_.settings.connection;
   options.tls = context_.tls;
   connection_ = std::make_shared<Connection>(std::move(socket), std::move(options));
 }
 
 Session::~Session() = default;
 
+// For the log: its address, and its name where a certificate gives one.
+std::string Session::name() const {
+  const std::string& identity = connection_->identity();
+  return "session " + std::to_string(number_) + " from " + connection_->peer() +
+         (identity.empty() ? "" : " (" + identity + ")");
+}
+
 void Session::shutDown() {
+  if (!helloCame_) return connection_->abandon();
   connection_->fail(std::make_exception_ptr(
       RunError("shutting-down", "the server is shutting down", "start it again and run again")));
 }
 
-// For the log: its address, and its name where a certificate gives one.
-std::string Session::client() const {
-  const std::string& name = connection_->identity();
-  return connection_->peer() + (name.empty() ? "" : " (" + name + ")");
+void Session::drain() {
+  draining_ = true;
+  if (!run_) return shutDown();
+  if (!serving_) return;  // serveRun() will see to it
+  context_.device.post([worker = run_->worker, connection = connection_, io = context_.io] {
+    worker->drain([connection, io] {
+      asio::post(io, [connection] { connection->sayBye("shutting-down"); });
+    });
+  });
 }
 
 asio::awaitable<void> Session::serve() {
@@ -127,11 +140,10 @@ asio::awaitable<void> Session::serve() {
   try {
     co_await open();
   } catch (const Error& error) {
-    processLog()->warn("session {} from {}: refused: {} ({})", number_, client(), error.what(),
-                       error.code());
+    context_.refusals.note(name(), error);
     refused = failureMetadata(error);
   } catch (const std::exception& error) {
-    processLog()->error("session {} from {}: failed: {}", number_, client(), error.what());
+    processLog()->error("{}: failed: {}", name(), error.what());
     refused =
         failureMetadata(RunError("internal-error", "the server failed to build the run's model"));
   }
@@ -170,6 +182,7 @@ asio::awaitable<void> Session::open() {
     co_await openRun(std::move(hello));
   } else {
     probe_ = std::make_unique<ProbeSession>(context_, connection_, identity_, number_, hello);
+    admitted_ = true;
     co_await probe_->accept();
   }
 }
@@ -187,6 +200,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
         connection->fail(std::make_exception_ptr(RunError(
             "stale-generation", "the run has connected again; this older connection ends")));
       });
+  admitted_ = true;
   const int asked = static_cast<int>(std::min(run.hello.run_spec().threads(), 1024u));
   const ThreadCount count =
       chooseThreads(usableCores(), asked, context_.settings.threads, clientIsLocal_);
@@ -242,9 +256,8 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
   run.record->begin(run.link->totals());
   run.log->info(
-      "session {} from {}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; "
-      "threads: {}",
-      number_, client(), run.plan.stage.model.name, run.plan.stage.cuts.cut0,
+      "{}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; threads: {}", name(),
+      run.plan.stage.model.name, run.plan.stage.cuts.cut0,
       run.plan.stage.cuts.cut1 - 1, run.plan.microBatches, run.plan.inFlight,
       run.plan.schedule->name, count.text);
 }
@@ -252,12 +265,16 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
 asio::awaitable<void> Session::serveRun() {
   Run& run = *run_;
   context_.device.attach(run.worker);
+  serving_ = true;
+  if (draining_) drain();
   try {
     const std::string reason = co_await connection_->run(*run.link);
     run.log->info("session {}: the client said goodbye ({})", number_, reason);
   } catch (const std::exception& error) {
-    run.log->warn("session {}: ended: {}", number_, error.what());
+    run.log->warn("session {}: ended: {}", number_, printable(error.what()));
+    context_.refusals.count(error);
   }
+  serving_ = false;
 }
 
 asio::awaitable<void> Session::closeRun() {

@@ -16,6 +16,7 @@
 #include "proto/wire.pb.h"
 #include "server/admission.h"
 #include "server/names.h"
+#include "server/refusals.h"
 #include "server/settings.h"
 
 namespace cleave {
@@ -32,6 +33,7 @@ struct ServerContext {
   Helper* helper;  // of the codec thread; null: none
   Access& access;
   Admission& admission;
+  Refusals& refusals;
   std::shared_ptr<const TlsContext> tls;  // of new connections; null: plain. io thread
 };
 
@@ -45,8 +47,12 @@ class Session {
   // Serves the client to the end. Throws nothing: whatever goes wrong ends this session alone, and
   // is logged. io thread.
   boost::asio::awaitable<void> serve();
-  // Ends the session; the client is told why.
+  // Ends the session; the client is told why. A client that has not said Hello is not.
   void shutDown();
+  // Ends it when the step under way is done.
+  void drain();
+  // Whether a client was admitted, so that there may be memory to give back.
+  bool wasAdmitted() const { return admitted_; }
 
  private:
   struct Run;
@@ -55,7 +61,7 @@ class Session {
   boost::asio::awaitable<void> refuse(std::string answer);
   boost::asio::awaitable<void> serveRun();
   boost::asio::awaitable<void> closeRun();
-  std::string client() const;
+  std::string name() const;
 
   ServerContext& context_;
   std::shared_ptr<Connection> connection_;
@@ -63,6 +69,9 @@ class Session {
   std::string identity_ = kLocalIdentity;  // the certificate's, once the Hello has come
   bool clientIsLocal_ = false;
   bool helloCame_ = false;
+  bool admitted_ = false;
+  bool serving_ = false;  // the run's worker is at work
+  bool draining_ = false;
   // One of the two, once admitted.
   std::unique_ptr<Run> run_;
   std::unique_ptr<ProbeSession> probe_;

@@ -1,5 +1,6 @@
 #include "server/settings.h"
 
+#include <algorithm>
 #include <boost/asio/ip/address.hpp>
 
 #include "common/model/model.h"
@@ -15,6 +16,43 @@ std::vector<std::string> allModels() {
   std::vector<std::string> names;
   for (const ModelRow& row : modelTable()) names.emplace_back(row.name);
   return names;
+}
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(1000 * seconds));
+}
+
+double seconds(std::chrono::milliseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+void readConnectionLimits(Config& config, ServerSettings& settings) {
+  ConnectionLimitSettings& limits = settings.connections;
+  limits.connections = static_cast<std::uint32_t>(
+      config.integer("limits.connections", settings.maxSessions, 1 << 20,
+                     std::max(limits.connections, settings.maxSessions)));
+  limits.connectionsPerAddress = static_cast<std::uint32_t>(
+      config.integer("limits.connections_per_address", 1, 1 << 20, limits.connectionsPerAddress));
+  limits.perSecond = config.number("limits.handshakes", 1, 1e6, limits.perSecond);
+  limits.burst = config.number("limits.handshakes_burst", 1, 1e6, limits.burst);
+  limits.perSecondPerAddress =
+      config.number("limits.handshakes_per_address", 0.1, 1e6, limits.perSecondPerAddress);
+}
+
+void readDeadlines(Config& config, ServerSettings& settings) {
+  ConnectionOptions& peer = settings.connection;
+  const auto read = [&](const char* key, double least, double most,
+                        std::chrono::milliseconds time) {
+    return milliseconds(config.number(key, least, most, seconds(time)));
+  };
+  peer.helloDeadline = read("limits.hello_seconds", 0.1, 60, peer.helloDeadline);
+  peer.frame.grace = read("limits.frame_seconds", 0.1, 600, peer.frame.grace);
+  constexpr double kKiB = 1024;
+  peer.frame.bytesASecond = kKiB * config.number("limits.frame_kib_per_second", 0.1, 1 << 20,
+                                                 peer.frame.bytesASecond / kKiB);
+  peer.pingEvery = read("limits.ping_seconds", 0.1, 600, peer.pingEvery);
+  peer.pingTimeout = read("limits.ping_timeout_seconds", 0.1, 600, peer.pingTimeout);
+  settings.drain = read("limits.drain_seconds", 0, 3600, settings.drain);
 }
 
 }  // namespace
@@ -51,6 +89,8 @@ ServerSettings readServerSettings(Config& config) {
   settings.memoryBytes =
       kMiB * static_cast<std::size_t>(config.integer("limits.memory_mib", 1, 1 << 24, 8192));
   settings.tls = readTlsSettings(config);
+  readConnectionLimits(config, settings);
+  readDeadlines(config, settings);
   settings.store = config.text("store", settings.store);
   settings.accessFile = config.text("access.file", settings.accessFile);
   settings.fetchWeights = config.boolean("weights.fetch", settings.fetchWeights);

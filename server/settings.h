@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "common/core/config.h"
+#include "common/net/connection.h"
 #include "daemon/tls_settings.h"
+#include "server/connection_limits.h"
 
 namespace cleave {
 
@@ -20,6 +22,9 @@ struct ServerSettings {
   std::uint32_t maxSessions = 8;
   std::size_t memoryBytes = 0;  // for all sessions together
   TlsSettings tls;
+  ConnectionLimitSettings connections;
+  ConnectionOptions connection;           // its deadlines
+  std::chrono::milliseconds drain{7000};  // for steps under way at the end
   std::string store = "store";
   std::string accessFile;  // empty: none
   bool fetchWeights = true;

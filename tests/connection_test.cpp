@@ -22,6 +22,29 @@ ConnectionOptions pinging(std::chrono::milliseconds every, std::chrono::millisec
   return options;
 }
 
+// Lets the peer send something again and again.
+class Trickle {
+ public:
+  Trickle(Raw& raw, std::chrono::milliseconds every, std::function<std::string()> text)
+      : raw_(raw), every_(every), text_(std::move(text)), timer_(raw.peer.get_executor()) {
+    next();
+  }
+
+ private:
+  void next() {
+    timer_.expires_after(every_);
+    timer_.async_wait([this](boost::system::error_code error) {
+      if (!error) boost::asio::write(raw_.peer, boost::asio::buffer(text_()), error);
+      if (!error) next();
+    });
+  }
+
+  Raw& raw_;
+  const std::chrono::milliseconds every_;
+  const std::function<std::string()> text_;
+  boost::asio::steady_timer timer_;
+};
+
 }  // namespace
 
 // ---- What goes well ----
@@ -244,4 +267,46 @@ TEST_CASE("a peer that falls silent is pinged, then given up") {
   REQUIRE(!raw.frames().empty());
   CHECK(raw.frames().front().kind == FrameKind::ping);
   CHECK(raw.failureCode() == "peer-silent");
+}
+
+// ---- What a peer may not do ----
+
+TEST_CASE("a frame that comes a byte now and then is refused") {
+  ConnectionOptions options;
+  options.frame.grace = 50ms;
+  Raw raw(options);
+  raw.collect();
+  const std::string ping = bytesOf({FrameKind::ping, wire::Ping().SerializeAsString()});
+  std::size_t at = 0;
+  Trickle trickle(raw, 10ms, [&] { return ping.substr(at++ % ping.size(), 1); });
+  CHECK(raw.run().code == "too-slow");
+  CHECK(raw.failureCode() == "too-slow");
+}
+
+TEST_CASE("a flood of Pings ends the connection") {
+  Raw raw;
+  raw.collect();
+  std::string flood;
+  for (int i = 0; i < 1000; ++i) {
+    flood += bytesOf({FrameKind::ping, wire::Ping().SerializeAsString()});
+  }
+  raw.send(flood);
+  CHECK(raw.run().code == "flood");
+  CHECK(raw.failureCode() == "flood");
+}
+
+TEST_CASE("a peer that sends, and never reads, is given up") {
+  ConnectionOptions options = pinging(20ms, 80ms);
+  options.frame.bytesASecond = 1e9;  // which limits how slowly it may read, too
+  Raw raw(options, 4096);
+  const std::string pong = bytesOf({FrameKind::pong, wire::Pong().SerializeAsString()});
+  OutgoingTensor tensor;
+  const auto bytes = std::make_shared<Bytes>(std::size_t{32} << 20);
+  tensor.bytes = *bytes;
+  tensor.owner = bytes;
+  tensor.openMetadata = [](double) { return std::string(); };
+  raw.connection.outbox().pushTensor(std::move(tensor));
+  Trickle trickle(raw, 50ms, [&] { return pong; });
+  const Outcome outcome = raw.run();
+  CHECK(outcome.code == "not-reading");
 }

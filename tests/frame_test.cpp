@@ -316,6 +316,12 @@ TEST_CASE("PROTOCOL.md: the limits are the code's") {
       {"silence", milliseconds(options.pingEvery + options.pingTimeout)},
       {"wait after a Failure", milliseconds(kFailureWait)},
       {"wait after a Bye", milliseconds(kByeWait)},
+      {"frame, before it is measured", milliseconds(options.frame.grace)},
+      {"frame that arrives, least", static_cast<std::size_t>(options.frame.bytesASecond)},
+      {"control frames at once", static_cast<std::size_t>(ControlAllowance::kIdle)},
+      {"control frames a second", static_cast<std::size_t>(ControlAllowance::kASecond)},
+      {"control frames a tensor", static_cast<std::size_t>(ControlAllowance::kATensor)},
+      {"segment that counts as one, below", ControlAllowance::kShortSegmentBytes},
       {"stream of a probe", kMaxProbeBytes},
       {"probe session", milliseconds(kMaxProbeSession)}};
   std::map<std::string, std::size_t> documented;
@@ -338,26 +344,12 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
   }
   CHECK(thrown.contains("not-cleave"));
   // They speak of this side's own files and configuration, or there is nobody left to tell.
-  for (const char* own : {"connection-lost",
-                          "connection-closed",
-                          "bad-config",
-                          "batch-norm-too-few",
-                          "bad-label",
-                          "cannot-bind",
-                          "port-in-use",
-                          "unsafe-bind",
-                          "bad-device",
-                          "no-certificates",
-                          "bad-certificate-file",
-                          "key-mismatch",
-                          "key-readable",
-                          "certs-exist",
-                          "no-certs",
-                          "no-such-client",
-                          "bad-name",
-                          "bad-certificate",
-                          "cannot-read",
-                          "openssl-failed"}) {
+  for (const char* own : {"connection-lost", "connection-closed", "bad-config", "cannot-accept",
+                          "too-few-descriptors", "batch-norm-too-few", "bad-label", "cannot-bind",
+                          "port-in-use", "unsafe-bind", "bad-device", "no-certificates",
+                          "bad-certificate-file", "key-mismatch", "key-readable", "certs-exist",
+                          "no-certs", "no-such-client", "bad-name", "bad-certificate",
+                          "cannot-read", "openssl-failed"}) {
     CHECK(thrown.erase(own) == 1);
     CHECK_FALSE(documented.contains(own));
   }

@@ -75,7 +75,8 @@ Connection::Connection(asio::ip::tcp::socket socket, ConnectionOptions options)
       watchTimer_(socket.get_executor()),
       readPause_(socket.get_executor()),
       writePause_(socket.get_executor()),
-      stream_(makeByteStream(std::move(socket), options_), options_.checksum && !options_.tls) {
+      stream_(makeByteStream(std::move(socket), options_), options_.checksum && !options_.tls,
+              options_.frame) {
   silenceProtobuf();
   stream_.limitUnsent(segmentBytes());
 }
@@ -239,6 +240,7 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
     std::span<std::byte> place;
     if (isTensorData(head.header.kind)) place = sink.placePayload(head.header, head.metadata);
     const SteadyTime start = now();
+    spendAllowance(head.header, start);
     co_await stream_.readPayload(head, place);
     if (!place.empty()) receiveMeter_.passed(place.size(), secondsSince(start));
     const std::size_t bytes = kHeaderBytes + head.metadata.size() + place.size();
@@ -279,6 +281,13 @@ awaitable<void> Connection::throttled(asio::steady_timer& timer, std::size_t byt
   timer.expires_at(until);
   error_code ended;
   co_await timer.async_wait(asio::redirect_error(use_awaitable, ended));
+}
+
+void Connection::spendAllowance(const FrameHeader& header, SteadyTime time) {
+  if (header.kind == FrameKind::tensor) return allowance_.tensorCrosses();
+  // A tensor's last segment may be short, no other.
+  const bool isLong = header.payloadBytes >= ControlAllowance::kShortSegmentBytes;
+  if (header.kind != FrameKind::segment || !isLong) allowance_.take(time);
 }
 
 void Connection::receivedPong(std::span<const std::byte> metadata) {
@@ -342,20 +351,7 @@ awaitable<void> Connection::writeUntilEnd() {
 awaitable<void> Connection::writeFrames() {
   while (!cause_) {
     if (!outbox_.empty()) {
-      const SteadyTime start = now();
-      // Chosen as late as can be, so that one more urgent may still come.
-      co_await stream_.readyToWrite();
-      if (cause_) co_return;
-      const auto frame = outbox_.next(segmentBytes());
-      const SteadyTime chosen = now();
-      co_await stream_.write(frame->kind, frame->stream, frame->metadata, frame->payload);
-      const std::size_t bytes = kHeaderBytes + frame->metadata.size() + frame->payload.size();
-      co_await throttled(writePause_, bytes);
-      sendMeter_.passed(bytes, secondsSince(start));
-      peakSent_.passed(bytes);
-      tuneSegments();
-      if (frame->segmentWritten) frame->segmentWritten(chosen, now());
-      if (frame->written) frame->written();
+      co_await writeOne();
     } else if (ourBye_) {
       const std::string metadata = byeMetadata(*ourBye_);
       co_await stream_.write(FrameKind::bye, 0, metadata, {});
@@ -366,6 +362,27 @@ awaitable<void> Connection::writeFrames() {
       co_await wakeUp_.async_receive(use_awaitable);
     }
   }
+}
+
+awaitable<void> Connection::writeOne() {
+  const SteadyTime start = now();
+  const std::chrono::duration<double> slowest(kMaxSegmentBytes / options_.frame.bytesASecond);
+  writtenBy_ = start + longestSilence() + std::chrono::duration_cast<milliseconds>(slowest);
+  // Chosen as late as can be, so that one more urgent may still come.
+  co_await stream_.readyToWrite();
+  if (cause_) co_return;
+  const auto frame = outbox_.next(segmentBytes());
+  if (frame->kind == FrameKind::tensor) allowance_.tensorCrosses();
+  const SteadyTime chosen = now();
+  co_await stream_.write(frame->kind, frame->stream, frame->metadata, frame->payload);
+  writtenBy_.reset();
+  const std::size_t bytes = kHeaderBytes + frame->metadata.size() + frame->payload.size();
+  co_await throttled(writePause_, bytes);
+  sendMeter_.passed(bytes, secondsSince(start));
+  peakSent_.passed(bytes);
+  tuneSegments();
+  if (frame->segmentWritten) frame->segmentWritten(chosen, now());
+  if (frame->written) frame->written();
 }
 
 awaitable<void> Connection::sayFailure() {
@@ -401,6 +418,8 @@ awaitable<void> Connection::watch() {
       if (time >= *endBy_) co_return;
     } else if (time >= silentAt) {
       fail(std::make_exception_ptr(silent()));
+    } else if (writtenBy_ && time >= *writtenBy_) {
+      fail(std::make_exception_ptr(notReading()));
     } else if (time >= pingAt) {
       ping();
       pingAt = time + options_.pingEvery;
@@ -411,11 +430,17 @@ awaitable<void> Connection::watch() {
   }
 }
 
-RunError Connection::silent() const {
-  return RunError("peer-silent",
-                  peerName() + " has sent nothing for " + secondsText(longestSilence()) +
-                      ", not even an answer to a Ping",
-                  "see whether it still runs, and whether the network between is up");
+ProtocolError Connection::silent() const {
+  return ProtocolError("peer-silent",
+                       peerName() + " has sent nothing for " + secondsText(longestSilence()) +
+                           ", not even an answer to a Ping",
+                       "see whether it still runs, and whether the network between is up");
+}
+
+ProtocolError Connection::notReading() const {
+  return ProtocolError("not-reading", peerName() +
+                                          " sends, but has not taken a frame that was "
+                                          "sent to it a long time ago");
 }
 
 ByteCounts Connection::bytes() const { return stream_.bytes(); }

@@ -24,6 +24,7 @@
 #include "common/net/frame_stream.h"
 #include "common/net/notices.h"
 #include "common/net/outbox.h"
+#include "common/net/peer_limits.h"
 #include "common/net/rate_meters.h"
 #include "common/net/throttle.h"
 #include "common/net/tls.h"
@@ -40,6 +41,7 @@ struct ConnectionOptions {
   std::chrono::milliseconds pingEvery{15000};
   // No byte for pingEvery + pingTimeout: the peer is gone.
   std::chrono::milliseconds pingTimeout{20000};
+  FrameDeadline frame;  // of those that the peer sends
   bool checksum = true;
 };
 
@@ -99,6 +101,8 @@ class Connection {
   void sayBye(std::string reason);
   // Ends run() with `error`, which the peer is told as a Failure. The first cause given wins.
   void fail(std::exception_ptr error);
+  // Closes at once, and says nothing: whatever waits for the peer ends with "connection-lost".
+  void abandon() { stream_.close(); }
 
   // From now on run() moves no more than that lets it, shared with the other connections that have
   // it.
@@ -139,13 +143,16 @@ class Connection {
 
   boost::asio::awaitable<void> readFrames(FrameSink& sink);
   boost::asio::awaitable<void> writeFrames();
+  boost::asio::awaitable<void> writeOne();
   boost::asio::awaitable<void> throttled(boost::asio::steady_timer& timer, std::size_t bytes);
   void receivedBye(std::span<const std::byte> metadata);
+  void spendAllowance(const FrameHeader& header, SteadyTime time);
   void streamEnded(const boost::system::error_code& error);
   void endWith(std::exception_ptr cause, bool tellPeer);
   void endWithin(std::chrono::milliseconds time);
   RunError lost(const boost::system::error_code& error, const std::string& when) const;
-  RunError silent() const;
+  ProtocolError silent() const;
+  ProtocolError notReading() const;
   std::chrono::milliseconds longestSilence() const {
     return options_.pingEvery + options_.pingTimeout;
   }
@@ -164,6 +171,9 @@ class Connection {
   Outbox outbox_;
   RateMeter sendMeter_, receiveMeter_;
   PeakMeter peakSent_, peakReceived_;
+  ControlAllowance allowance_{now()};
+  // While a frame is being written: when the peer must have taken it.
+  std::optional<SteadyTime> writtenBy_;
   std::atomic<std::size_t> segmentBytes_{kMinSegmentBytes};  // until there is a measured rate
   std::deque<ClockSample> pongs_;
   mutable std::mutex clockMutex_;

@@ -23,8 +23,8 @@ std::span<const std::byte, 24> checksummedPart(const HeaderBytes& bytes) {
 
 }  // namespace
 
-FrameStream::FrameStream(std::unique_ptr<ByteStream> bytes, bool checksum)
-    : bytes_(std::move(bytes)), checksum_(checksum) {}
+FrameStream::FrameStream(std::unique_ptr<ByteStream> bytes, bool checksum, FrameDeadline deadline)
+    : bytes_(std::move(bytes)), checksum_(checksum), progress_(deadline) {}
 
 asio::awaitable<void> FrameStream::secure() {
   std::exception_ptr refused;
@@ -46,16 +46,22 @@ asio::awaitable<void> FrameStream::secure() {
 
 // ---- Reading ----
 
+asio::awaitable<std::size_t> FrameStream::readSome(std::span<std::byte> place) {
+  const std::size_t bytes = co_await bytes_->readSome(place);
+  progress_.arrived(bytes, now());
+  co_return bytes;
+}
+
 asio::awaitable<void> FrameStream::readAll(std::span<std::byte> place) {
-  while (!place.empty()) place = place.subspan(co_await bytes_->readSome(place));
+  while (!place.empty()) place = place.subspan(co_await readSome(place));
 }
 
 asio::awaitable<FrameStream::Head> FrameStream::readHead(ConnectionState state) {
   HeaderBytes bytes;
   std::size_t have = 0;
   while (have < bytes.size()) {
-    have += co_await bytes_->readSome(std::span(bytes).subspan(have));
-    midFrame_ = true;
+    have += co_await readSome(std::span(bytes).subspan(have));
+    if (!progress_.isMidFrame()) progress_.begin(now());
     checkMagic(std::span(bytes).first(have));
   }
   const FrameHeader header = decodeHeader(bytes);
@@ -69,7 +75,7 @@ asio::awaitable<void> FrameStream::readPayload(Head head, std::span<std::byte> p
   const FrameHeader& header = head.header;
   assert(place.size() == header.payloadBytes);
   co_await readAll(place);
-  midFrame_ = false;
+  progress_.end();
   (isTensorData(header.kind) ? tensorReceived_ : controlReceived_)
       .fetch_add(frameBytes(header), std::memory_order_relaxed);
   if ((header.flags & kFlagChecksum) == 0) co_return;

@@ -13,6 +13,7 @@
 
 #include "common/net/byte_stream.h"
 #include "common/net/frame.h"
+#include "common/net/peer_limits.h"
 
 namespace cleave {
 
@@ -28,7 +29,8 @@ struct ByteCounts {
 class FrameStream {
  public:
   // `checksum`: whether frames that leave have one; those that arrive with one are verified always.
-  FrameStream(std::unique_ptr<ByteStream> bytes, bool checksum);
+  // `deadline`: of every frame that arrives.
+  FrameStream(std::unique_ptr<ByteStream> bytes, bool checksum, FrameDeadline deadline = {});
 
   // As ByteStream::secure(). A peer that speaks Cleave, but without TLS, is told so.
   boost::asio::awaitable<void> secure();
@@ -54,7 +56,7 @@ class FrameStream {
   void close() { bytes_->close(); }
 
   // Whether a frame has begun to arrive and is not yet complete.
-  bool isMidFrame() const { return midFrame_; }
+  bool isMidFrame() const { return progress_.isMidFrame(); }
   SteadyTime lastArrival() { return bytes_->lastArrival(); }
   void limitUnsent(std::size_t bytes) { bytes_->limitUnsent(bytes); }
 
@@ -63,6 +65,7 @@ class FrameStream {
   LinkInfo linkInfo() const { return bytes_->linkInfo(); }
 
  private:
+  boost::asio::awaitable<std::size_t> readSome(std::span<std::byte> place);
   boost::asio::awaitable<void> readAll(std::span<std::byte> place);
   void makeHead(FrameKind kind, std::uint64_t stream, std::string_view metadata,
                 std::span<const std::byte> payload, bool checksum);
@@ -71,7 +74,7 @@ class FrameStream {
   const bool checksum_;
   std::vector<std::byte> head_;      // header and metadata, on their way out
   std::vector<std::byte> metadata_;  // of what is read
-  bool midFrame_ = false;
+  FrameProgress progress_;
 
   std::atomic<std::uint64_t> controlSent_{0};
   std::atomic<std::uint64_t> controlReceived_{0};

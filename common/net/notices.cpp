@@ -14,6 +14,11 @@ namespace {
 constexpr std::size_t kMaxCodeBytes = 64;
 constexpr std::size_t kMaxTextBytes = 1024;
 
+double checkedRetry(double seconds) {
+  constexpr double kMostSeconds = 3600;
+  return seconds > 0 && seconds <= kMostSeconds ? seconds : 0;
+}
+
 std::string cleaned(std::string text, std::size_t mostBytes) {
   if (text.size() > mostBytes) {
     while (mostBytes > 0 && (text[mostBytes] & 0xC0) == 0x80)
@@ -43,6 +48,8 @@ std::uint64_t nanoseconds() {
 }  // namespace
 
 void silenceProtobuf() { google::protobuf::SetLogHandler(nullptr); }
+
+std::string printable(const std::string& text) { return cleaned(text, kMaxTextBytes); }
 
 std::string pingMetadata() {
   wire::Ping ping;
@@ -89,6 +96,7 @@ std::string failureMetadata(const Error& error) {
   failure.set_code(cleaned(error.code(), kMaxCodeBytes));
   failure.set_sentence(cleaned(error.what(), kMaxTextBytes));
   failure.set_fix(cleaned(error.fix(), kMaxTextBytes));
+  failure.set_retry_seconds(error.retrySeconds());
   return failure.SerializeAsString();
 }
 
@@ -96,7 +104,7 @@ RunError errorFromFailure(std::span<const std::byte> failure) {
   try {
     const auto proto = parse<wire::Failure>(failure, "Failure");
     return RunError(cleaned(proto.code(), kMaxCodeBytes), cleaned(proto.sentence(), kMaxTextBytes),
-                    cleaned(proto.fix(), kMaxTextBytes));
+                    cleaned(proto.fix(), kMaxTextBytes), checkedRetry(proto.retry_seconds()));
   } catch (const ProtocolError& error) {
     return error;
   }

@@ -37,6 +37,9 @@ std::string failureMetadata(const Error& error);
 // "bad-metadata" where even that cannot be read.
 RunError errorFromFailure(std::span<const std::byte> failure);
 
+// A text with something of a peer's in it, fit for a log: of bounded length, on one line.
+std::string printable(const std::string& text);
+
 // `error` itself where it holds an Error; else an "internal-error" with its text.
 std::exception_ptr asError(std::exception_ptr error);
 

@@ -49,10 +49,7 @@ void checkSize(std::uint64_t bytes) {
 
 ProbeLink::ProbeLink(Role role, Connection& connection,
                      std::function<void(const Finished&)> finished)
-    : role_(role),
-      connection_(connection),
-      finished_(std::move(finished)),
-      scratch_(kMaxSegmentBytes) {
+    : role_(role), connection_(connection), finished_(std::move(finished)) {
   block();  // now, and not while something is measured
 }
 
@@ -98,6 +95,7 @@ std::span<std::byte> ProbeLink::placePayload(const FrameHeader& header,
                                              std::span<const std::byte> metadata) {
   header.kind == FrameKind::tensor ? openStream(header, metadata)
                                    : continueStream(header, metadata);
+  if (scratch_.size() < header.payloadBytes) scratch_.resize(header.payloadBytes);
   return std::span(scratch_).first(header.payloadBytes);
 }
 

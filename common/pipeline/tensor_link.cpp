@@ -2,6 +2,7 @@
 
 #include <openssl/sha.h>
 
+#include <algorithm>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <cmath>
@@ -313,6 +314,16 @@ void TensorLink::forgetBatch(Phase phase, std::uint64_t step) {
     std::erase_if(kept_, [&](const auto& entry) {
       return entry.first.phase == phase && entry.first.step == step;
     });
+    endBatches(phase, step);
+  });
+}
+
+// A duplicate that comes later takes no credit: nothing may ever give it back.
+void TensorLink::endBatches(Phase phase, std::uint64_t step) {
+  std::uint64_t& ended = ended_[static_cast<std::size_t>(phase)];
+  ended = std::max(ended, step);
+  std::erase_if(inFlight_, [&](const auto& key) {
+    return std::get<0>(key) == phase && std::get<1>(key) <= step;
   });
 }
 
@@ -322,6 +333,7 @@ void TensorLink::commit(std::uint64_t step) {
     stagedStates_.clear();
     std::erase_if(cuts_, [step](const auto& entry) { return std::get<1>(entry.first) <= step; });
   });
+  onIo([this, step] { endBatches(Phase::train, step); });
 }
 
 void TensorLink::receivedReport(const ReceivedReport& report) {
@@ -468,6 +480,7 @@ std::uint64_t TensorLink::mostBlobBytes(Flow flow) const {
 
 // A micro-batch is in flight from its activation/0 until its last reply has been acknowledged.
 void TensorLink::takeCredit(const Key& key) {
+  if (key.step <= ended_[static_cast<std::size_t>(key.phase)]) return;
   inFlight_.insert({key.phase, key.step, key.i});
   if (inFlight_.size() > options_.inFlight) {
     throw ProtocolError("too-many-in-flight", toString(key) + " exceeds the " +

@@ -199,6 +199,7 @@ class TensorLink : public EngineLink,
   void checkBlob(const Stream& stream, std::uint64_t encodedBytes) const;
   std::uint64_t mostBlobBytes(Flow flow) const;
   void takeCredit(const Key& key);
+  void endBatches(Phase phase, std::uint64_t step);
   void receivedFetch(std::span<const std::byte> metadata);
   void sendTrace();
   void finishStream(Stream&& stream);
@@ -231,6 +232,7 @@ class TensorLink : public EngineLink,
   bool blobUnderWay_ = false;   // server: a Fetch is not yet answered and acknowledged
   bool weightsOpened_ = false;  // server: the client's weights/body has begun
   std::set<std::tuple<Phase, std::uint64_t, std::uint32_t>> inFlight_;  // server: credits in use
+  std::array<std::uint64_t, kPhases> ended_{};  // by phase: the last batch that is over
 
   // codec strand
   std::map<CutKey, CutContext> cuts_;

@@ -85,6 +85,18 @@ void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTim
   const bool wasDone = engine_.batchDone();
   engine_.complete(action.token, std::move(result), seconds);
   if (!wasDone && engine_.batchDone()) finished_();
+  endIfDrained();
+}
+
+void EngineWorker::drain(std::function<void()> drained) {
+  drained_ = std::move(drained);
+  endIfDrained();
+}
+
+void EngineWorker::endIfDrained() {
+  if (!drained_ || stopped_ || !engine_.batchDone()) return;
+  stopped_ = true;
+  drained_();
 }
 
 void EngineWorker::issue(Work work) {

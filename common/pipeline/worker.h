@@ -82,6 +82,9 @@ class EngineWorker : public DeviceWorker {
 
   bool runOne() noexcept override;
 
+  // Device thread: no batch begins any more; calls `drained` once, when the one under way is done,
+  // or now, where there is none.
+  void drain(std::function<void()> drained);
   // Any thread: nothing runs any more once the action under way is done.
   void stop() { stopped_ = true; }
 
@@ -92,6 +95,7 @@ class EngineWorker : public DeviceWorker {
   std::optional<double> betweenSteps() const { return betweenSteps_; }
 
  private:
+  void endIfDrained();
   bool receiveAll();
   bool completeAll();
   void issue(Work work);
@@ -111,6 +115,7 @@ class EngineWorker : public DeviceWorker {
   std::optional<double> betweenSteps_;
   std::optional<SteadyTime> idleSince_;  // since then there is nothing to do
   std::atomic<bool> stopped_ = false;
+  std::function<void()> drained_;  // empty: nobody waits for it
 };
 
 }  // namespace cleave

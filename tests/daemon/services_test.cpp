@@ -165,11 +165,21 @@ TEST_CASE("what the server's policy forbids") {
 TEST_CASE("more clients than the server serves") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.sessions=1"});
-  const Process first = startSlowClient(folder.path("first"), server.address());
+  Process first = startSlowClient(folder.path("first"), server.address());
   waitForSteps(folder.path("first"));
-  checkError(runClient("train", folder.path("second"), {"--server", server.address()}), kFailedRun,
-             {"the server at " + server.address() + " refuses: this server serves its 1 sessions",
-              "limits.sessions", "try again when one has ended"});
+  const std::vector<std::string> says = {
+      "the server at " + server.address() + " refuses: this server serves its 1 sessions",
+      "limits.sessions"};
+  // It says when to try again: later than this one can wait.
+  checkError(runClient("train", folder.path("second"),
+                       {"--server", server.address(), "--set", "connect.retry_seconds=2"}),
+             kFailedRun, {says.at(0), says.at(1), "try again when one has ended"});
+  // One that waits is served as soon as there is room.
+  const Process third = startClient("train", folder.path("third"), {"--server", server.address()});
+  REQUIRE(third.waitForOutput("trying again in 5.00 s", kPatience));
+  CHECK_THAT(third.errors(), Catch::Matchers::Contains(says.at(0)));
+  first.signal(SIGINT);
+  CHECK(finish(third).code == 0);
 }
 
 TEST_CASE("bytes that are damaged on the way") {

@@ -45,6 +45,65 @@ TEST_CASE("Ctrl-C at the server tells its clients, and ends with 0") {
   }
 }
 
+// Steps in a run's steps.csv.
+std::size_t stepsIn(const std::string& runFolder) {
+  std::size_t steps = 0;
+  for (const CsvRow& row : readCsv(runFolder + "/steps.csv")) steps += row.at("phase") == "train";
+  return steps;
+}
+
+// A client of which each step takes a second and a half at the server, once that is in its first.
+Process startInStep(const TestServer& server, const std::string& folder,
+                    const std::string& wait = "wait={F2: 300, B2: 300}") {
+  Process client = startClient("train", folder,
+                               {"--set", wait, "--set", "train.micro_batches=2", "--set",
+                                "eval.every=0", "--server", server.address()});
+  REQUIRE(client.waitForOutput("connected to", kPatience));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  return client;
+}
+
+TEST_CASE("SIGTERM in the middle of a step: it ends on both sides, then the server") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const Process client = startInStep(server, folder.path("client"));
+  server.process().signal(SIGTERM);
+  const auto start = steady_clock::now();
+  CHECK(finish(server.process()).code == 0);
+  CHECK(steady_clock::now() - start < seconds(10));
+  checkError(finish(client), kFailedRun,
+             {"the server is shutting down; it has ended the step", "start it again"});
+  const std::size_t steps = stepsIn(server.runFolders().at(0));
+  CHECK(steps >= 1);
+  CHECK(stepsIn(folder.path("client")) == steps);
+  CHECK_THAT(server.process().errors(), Contains(std::to_string(steps) + " steps applied"));
+}
+
+TEST_CASE("SIGTERM in the middle of a step that takes too long") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "limits.drain_seconds=0.5"});
+  const Process client =
+      startInStep(server, folder.path("client"), "wait={F1: 3000, B1: 3000, F2: 1, B2: 1}");
+  server.process().signal(SIGTERM);
+  const auto start = steady_clock::now();
+  CHECK(finish(server.process()).code == 0);
+  CHECK(steady_clock::now() - start < seconds(3));
+  checkError(finish(client), kFailedRun, {"the server is shutting down", "start it again"});
+}
+
+TEST_CASE("SIGTERM does not wait for connections without a Hello") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "limits.hello_seconds=60"});
+  boost::asio::io_context context;
+  boost::asio::ip::tcp::socket silent(context);
+  silent.connect({boost::asio::ip::address_v4::loopback(), server.port()});
+  // Accepted before the server, which takes connections in turn, has answered this one.
+  CHECK(ask({"probe", "--server", server.address(), "--most", "1kB", "--repeat", "1"}).code == 0);
+  const auto start = steady_clock::now();
+  server.stop();
+  CHECK(steady_clock::now() - start < seconds(5));
+}
+
 TEST_CASE("Ctrl-C at the client, of which the server is stopped") {
   for (const bool twice : {false, true}) {
     const TemporaryFolder folder;

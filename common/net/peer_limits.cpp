@@ -1,0 +1,42 @@
+#include "common/net/peer_limits.h"
+
+#include <algorithm>
+#include <string>
+
+#include "common/core/error.h"
+
+namespace cleave {
+
+void FrameProgress::begin(SteadyTime time) {
+  begun_ = true;
+  start_ = last_ = time;
+  longestSilence_ = {};
+  bytes_ = 0;
+}
+
+void FrameProgress::arrived(std::size_t bytes, SteadyTime time) {
+  if (!begun_) return;
+  longestSilence_ = std::max(longestSilence_, time - last_);
+  last_ = time;
+  bytes_ += bytes;
+  const double seconds = secondsBetween(start_, time - longestSilence_);
+  const double grace = std::chrono::duration<double>(deadline_.grace).count();
+  if (seconds <= grace || static_cast<double>(bytes_) >= seconds * deadline_.bytesASecond) return;
+  throw ProtocolError("too-slow",
+                      "a frame comes too slowly: " + std::to_string(bytes_) + " bytes of it in " +
+                          std::to_string(static_cast<long>(seconds)) + " s, and at least " +
+                          std::to_string(static_cast<long>(deadline_.bytesASecond)) +
+                          " a second must come",
+                      "use a faster link, or set the receiver's limits lower");
+}
+
+void ControlAllowance::take(SteadyTime time) {
+  const double refill = kASecond * secondsBetween(refilled_, time);
+  refilled_ = time;
+  left_ = std::max(left_, std::min(kIdle, left_ + refill));
+  left_ -= 1;
+  if (left_ >= 0) return;
+  throw ProtocolError("flood", "more short frames come than the tensors that cross give rise to");
+}
+
+}  // namespace cleave

@@ -1,0 +1,66 @@
+// How many connections may be open, and how fast new ones may come: in total, and from one
+// address. Decided before a byte of theirs is read. io thread only.
+#pragma once
+
+#include <boost/asio/ip/address.hpp>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "common/core/clock.h"
+
+namespace cleave {
+
+struct ConnectionLimitSettings {
+  std::uint32_t connections = 2048;  // open at once
+  std::uint32_t connectionsPerAddress = 256;
+  double perSecond = 100;  // new ones
+  double burst = 200;      // of new ones, after a quiet time
+  // New ones of one address; its burst is to this as `burst` is to `perSecond`.
+  double perSecondPerAddress = 50;
+};
+
+class ConnectionLimits {
+ public:
+  explicit ConnectionLimits(const ConnectionLimitSettings& settings)
+      : settings_(settings), handshakes_{settings.burst, {}} {}
+
+  // An open connection, until it is destroyed. Must not outlive the ConnectionLimits.
+  class Ticket {
+   public:
+    Ticket(ConnectionLimits& limits, boost::asio::ip::address place)
+        : limits_(limits), place_(std::move(place)) {}
+    ~Ticket();
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+
+   private:
+    ConnectionLimits& limits_;
+    const boost::asio::ip::address place_;
+  };
+
+  // Throws RunError "too-many-connections", "too-many-from-address", "too-many-handshakes", with
+  // the seconds after which to try again.
+  std::unique_ptr<Ticket> admit(const boost::asio::ip::address& peer, SteadyTime time);
+
+ private:
+  // New connections that may come now; filled up as time goes by.
+  struct Bucket {
+    double left = 0;
+    SteadyTime filled;
+    void fill(double perSecond, double most, SteadyTime time);
+  };
+  struct Address {
+    std::uint32_t open = 0;
+    Bucket handshakes;
+  };
+  double burstPerAddress() const;
+  void forgetIdle(SteadyTime time);
+
+  const ConnectionLimitSettings settings_;
+  std::uint32_t open_ = 0;
+  Bucket handshakes_;
+  std::map<boost::asio::ip::address, Address> addresses_;
+};
+
+}  // namespace cleave

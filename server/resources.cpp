@@ -1,0 +1,69 @@
+#include "server/resources.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "common/core/buffer.h"
+#include "common/core/error.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+// Of a connection before its Hello: objects, coroutines, 4 KiB read ahead, 4 KiB of a Hello.
+// Measured: 13 KiB.
+constexpr std::size_t kConnectionBytes = std::size_t{32} << 10;
+// Beside what admission counts: metadata of 64 KiB, a probe's segment, frames that wait, records
+// not yet written.
+constexpr std::size_t kSessionBytes = 4 * kMiB;
+// Libraries take working memory at their first use, and keep it.
+constexpr std::size_t kLibraryBytes = 64 * kMiB;
+
+constexpr std::size_t kOwnDescriptors = 64;      // listening, event queues, libraries, a GPU's
+constexpr std::size_t kDescriptorsASession = 8;  // its records
+
+std::size_t residentBytes() {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;  // the second number
+  return pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+std::string mib(std::size_t bytes) { return std::to_string((bytes + kMiB - 1) / kMiB) + " MiB"; }
+
+}  // namespace
+
+void claimDescriptors(const ServerSettings& settings) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  const std::size_t needed = kOwnDescriptors + settings.connections.connections +
+                             kDescriptorsASession * settings.maxSessions;
+  if (needed <= limit.rlim_max) return;
+  throw UsageError("too-few-descriptors",
+                   "limits.connections is " + std::to_string(settings.connections.connections) +
+                       " and limits.sessions " + std::to_string(settings.maxSessions) +
+                       ", which takes " + std::to_string(needed) +
+                       " open files; this process may have " + std::to_string(limit.rlim_max),
+                   "raise the limit (ulimit -n, or LimitNOFILE= in a systemd unit), or lower "
+                   "limits.connections");
+}
+
+MemoryBound memoryBound(const ServerSettings& settings) {
+  MemoryBound bound;
+  bound.own = residentBytes() + kLibraryBytes;
+  bound.sessions = settings.memoryBytes + kSessionBytes * settings.maxSessions;
+  bound.connections = kConnectionBytes * settings.connections.connections;
+  bound.pool = BufferPool::kMaxRetained;
+  return bound;
+}
+
+std::string MemoryBound::text() const {
+  return mib(total()) + " of memory at most: " + mib(sessions) + " for sessions, " +
+         mib(connections) + " for connections, " + mib(pool) + " of pooled buffers, " + mib(own) +
+         " the program itself";
+}
+
+}  // namespace cleave

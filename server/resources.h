@@ -1,0 +1,27 @@
+// What the server takes of its machine at most: descriptors and memory.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "server/settings.h"
+
+namespace cleave {
+
+// Raises the soft limit of open files to the hard one. Throws UsageError "too-few-descriptors"
+// where the connections and sessions that `settings` allow need more than that.
+void claimDescriptors(const ServerSettings& settings);
+
+// In bytes. The whole is never exceeded, whatever clients do.
+struct MemoryBound {
+  std::size_t own = 0;          // the program as it stands, with its libraries
+  std::size_t sessions = 0;     // runs, by limits.memory_mib, and what sessions have beside them
+  std::size_t connections = 0;  // with their buffers
+  std::size_t pool = 0;         // buffers kept for the next use
+
+  std::size_t total() const { return own + sessions + connections + pool; }
+  std::string text() const;
+};
+MemoryBound memoryBound(const ServerSettings& settings);
+
+}  // namespace cleave

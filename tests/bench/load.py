@@ -1,0 +1,285 @@
+"""Many connections at one server: strangers that say nothing, clients that say Hello, clients that train, clients that do not
+read. Prints what the server held, and what an honest client noticed."""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import re
+import select
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "tests/hostile"), str(ROOT / "tests/bench")]
+import wire as w  # noqa: E402
+from machine import machine_text  # noqa: E402
+
+PROGRAMS = ROOT / "build/release/bin"
+SYNTHETIC = ROOT / "configs/synthetic.yaml"
+# All connections come from one address here, which by default may have 256 and open 50 a second.
+LIMITS = {"connections": 8192, "connections_per_address": 8192, "handshakes": 100000, "handshakes_burst": 100000,
+          "handshakes_per_address": 100000}  # fmt: skip
+# Sleeps instead of computing, so that an attacker on the same machine does not take the processor that it needs.
+HONEST = ["wait={F1: 2, T3: 1, B1: 2, F2: 2, B2: 2}", "eval.every=0", "train.epochs=10000", "data.train.size=256", "data.test.size=32"]
+
+
+class Server:
+    def __init__(self, folder, limits, tls=None):
+        settings = [f"--set=limits.{key}={value}" for key, value in {**LIMITS, **limits}.items()]
+        if tls:
+            settings += ["--set=tls.enabled=true", f"--set=tls.folder={tls}"]
+        self.errors = open(folder / "server.log", "w+")
+        self.process = subprocess.Popen(
+            [PROGRAMS / "cleave-server", "serve", "--config", ROOT / "configs/server.yaml", "--set=listen.port=0",
+             f"--set=store={folder}/store", *settings],
+            stdout=subprocess.PIPE, stderr=self.errors, text=True)  # fmt: skip
+        line = self.process.stdout.readline()
+        self.port = int(line.rsplit(":", 1)[1])
+        self.bound_mib = self._bound_mib()
+
+    def _bound_mib(self):
+        while True:  # the log may be a moment behind
+            found = re.search(r"(\d+) MiB of memory at most", pathlib.Path(self.errors.name).read_text())
+            if found:
+                return int(found[1])
+            time.sleep(0.01)
+
+    def mib(self, name="VmRSS"):
+        return int(re.search(rf"{name}:\s+(\d+)", pathlib.Path(f"/proc/{self.process.pid}/status").read_text())[1]) / 1024
+
+    def processor_seconds(self):
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.errors.close()
+
+
+def client(server, run, settings):
+    return subprocess.Popen(
+        [PROGRAMS / "cleave-client", "train", "--config", SYNTHETIC, "--server", f"127.0.0.1:{server.port}", "--run-dir", run,
+         *(f"--set={setting}" for setting in settings)],
+        stdout=subprocess.DEVNULL, stderr=open(f"{run}.log", "w"))  # fmt: skip
+
+
+def steps_between(run, first, last):
+    """Steps a second between two moments of the wall clock, as the client's steps.csv has them."""
+    header, *rows = (line.split(",") for line in (run / "steps.csv").read_text().splitlines())
+    times = [datetime.datetime.fromisoformat(row[header.index("time")].rstrip("Z")) for row in rows
+             if row[header.index("phase")] == "train"]  # fmt: skip
+    zone = datetime.timezone.utc
+    return sum(first <= at.replace(tzinfo=zone).timestamp() < last for at in times) / (last - first)
+
+
+def wait_for_steps(run):
+    while not (run / "steps.csv").exists() or (run / "steps.csv").stat().st_size < 4096:
+        time.sleep(0.05)
+
+
+# ---- Strangers ----
+
+
+def idle(options, folder):
+    """Connections that never say Hello: how soon they are gone, and what an honest client has left meanwhile."""
+    with Server(folder, {}) as server:
+        run = folder / "honest"
+        honest = client(server, run, HONEST)
+        wait_for_steps(run)
+        time.sleep(2)
+        begin = time.time()
+        time.sleep(options.seconds)
+        before, alone_until, busy = server.mib(), time.time(), server.processor_seconds()
+        attackers = subprocess.Popen([sys.executable, __file__, "strangers", str(server.port), str(options.idle), str(options.slow)],
+                                     stdout=subprocess.PIPE, text=True)  # fmt: skip
+        most = before
+        while attackers.poll() is None:
+            most = max(most, server.mib())
+            time.sleep(0.1)
+        end, busy = time.time(), server.processor_seconds() - busy
+        told = json.loads(attackers.stdout.read())
+        honest.send_signal(signal.SIGINT)
+        honest.wait(30)
+    alone, beside = steps_between(run, begin, alone_until), steps_between(run, alone_until, end)
+    return {"connections": options.idle + options.slow, "connected": told["connected"], "gone after s": round(told["last_gone"], 1),
+            "server grew MiB": round(most - before, 1), "KiB a connection": round((most - before) * 1024 / max(1, told["connected"]), 1),
+            "server's processor s": round(busy, 2), "honest steps/s alone": round(alone, 1), "honest steps/s beside": round(beside, 1), "kept": round(beside / alone, 3)}  # fmt: skip
+
+
+def strangers(port, idle_count, slow_count):
+    """In a process of its own: connects, and waits until all are gone; a connection's time counts from its own beginning."""
+    os.nice(5)  # they would be other machines', and take none of this one's processors
+    poller, begun, sockets = select.epoll(), {}, {}
+    for number in range(idle_count + slow_count):
+        one = socket.socket()
+        try:
+            one.connect(("127.0.0.1", port))
+        except OSError:
+            continue
+        one.setblocking(False)
+        begun[one.fileno()] = time.monotonic()
+        sockets[one.fileno()] = one
+        poller.register(one, select.EPOLLIN | select.EPOLLHUP)
+        if number % 50 == 0:
+            time.sleep(0.01)  # as fast as some thousands a second
+    connected = len(sockets)
+    slow = dict.fromkeys(list(sockets)[:slow_count], 0)
+    hello = w.hello("slow")
+    last_gone, next_byte = 0.0, time.monotonic()
+    while sockets and time.monotonic() - max(begun.values()) < 60:
+        if time.monotonic() >= next_byte:
+            next_byte += 1
+            for file in list(slow):
+                try:
+                    sockets[file].send(hello[slow[file] : slow[file] + 1])
+                    slow[file] += 1
+                except OSError:
+                    pass
+        for file, _ in poller.poll(0.1):
+            try:
+                gone = not sockets[file].recv(65536)
+            except ConnectionError:
+                gone = True
+            except BlockingIOError:
+                gone = False
+            if gone:
+                last_gone = max(last_gone, time.monotonic() - begun[file])
+                poller.unregister(file)
+                sockets.pop(file).close()
+                slow.pop(file, None)
+    print(json.dumps({"connected": connected, "left": len(sockets), "last_gone": last_gone if not sockets else float("inf")}))
+
+
+# ---- Clients that say Hello ----
+
+
+def tls_context(folder):
+    mine = sorted(folder.glob("clients/*"))[0]
+    context = ssl.create_default_context(cafile=str(mine / "ca.crt"))
+    context.load_cert_chain(mine / "client.crt", mine / "client.key")
+    return context
+
+
+def hellos(options, folder):
+    """Clients that connect, say Hello and are answered; each keeps its session until all have one."""
+    context = tls_context(options.tls) if options.tls else None
+    failures, peers, lock = [], [], threading.Lock()
+    with Server(folder, {"sessions": options.hellos + 1}, options.tls) as server:
+        before, start = server.mib(), time.monotonic()
+        numbers = iter(range(options.hellos))
+
+        def connect():
+            for _ in numbers:
+                try:
+                    peer = w.Peer(server.port, tls=context).open("", b"", f3="probe", f4=None, f5=None)
+                    with lock:
+                        peers.append(peer)
+                except (OSError, AssertionError) as error:
+                    failures.append(str(error))
+
+        threads = [threading.Thread(target=connect) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seconds, held = time.monotonic() - start, server.mib()
+        for peer in peers:
+            peer.close()
+    return {"clients": options.hellos, "tls": bool(options.tls), "failures": len(failures), "first": (failures or [""])[0],
+            "seconds": round(seconds, 1), "a second": round(options.hellos / seconds),
+            "KiB a session": round((held - before) * 1024 / options.hellos, 1)}  # fmt: skip
+
+
+# ---- Clients that train ----
+
+
+def training(options, folder):
+    """Clients of a small model, all at once."""
+    with Server(folder, {"sessions": options.clients, "memory_mib": 256}) as server:
+        before, start = server.mib(), time.monotonic()
+        runs = [client(server, folder / f"run-{i}", ["train.epochs=1", "threads={client: 1, server: 1}"]) for i in range(options.clients)]
+        most = before
+        while any(run.poll() is None for run in runs):
+            most = max(most, server.mib("VmHWM"))
+            time.sleep(0.1)
+        failed = [i for i, run in enumerate(runs) if run.returncode != 0]
+    first = (folder / f"run-{failed[0]}.log").read_text() if failed else ""
+    return {"clients": options.clients, "failures": len(failed), "first": first[-300:], "seconds": round(time.monotonic() - start, 1),
+            "server before MiB": round(before), "server at most MiB": round(most), "its bound MiB": server.bound_mib}  # fmt: skip
+
+
+# ---- Clients that do not read ----
+
+
+def unread(options, folder):
+    """Half of them ask for a long transfer, half train; none of them reads."""
+    with Server(folder, {"sessions": options.unread + 2}) as server:
+        for number in range(4):  # what a first session takes for all
+            w.Peer(server.port).open(f"warm-{number}").close()
+        time.sleep(1)
+        before, peers = server.mib(), []
+        for number in range(options.unread):
+            peer = w.Peer(server.port, receive_buffer=4096)
+            if number % 2:
+                peer.open("", b"", f3="probe", f4=None, f5=None).send(w.fetch("probe", 10**9))
+            else:
+                peer.open(f"unread-{number}")
+                for i in range(w.MICRO_BATCHES):
+                    peer.send(w.tensor(stream=1 + i, micro_batch=i))
+            peers.append(peer)
+        most, start = before, time.monotonic()
+        while len(list(pathlib.Path(f"/proc/{server.process.pid}/fd").iterdir())) > 40 and time.monotonic() - start < 90:
+            most = max(most, server.mib())
+            time.sleep(0.2)
+        gone = time.monotonic() - start
+        for peer in peers:
+            peer.close()
+    return {"clients": options.unread, "server before MiB": round(before, 1), "grew by MiB": round(most - before, 1),
+            "KiB a client": round((most - before) * 1024 / options.unread, 1), "gone after s": round(gone, 1)}  # fmt: skip
+
+
+PARTS = {"idle": idle, "hellos": hellos, "training": training, "unread": unread}
+
+
+def main():
+    if sys.argv[1:2] == ["strangers"]:
+        return strangers(*map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Example: ./scripts/bench.sh load --only idle")
+    parser.add_argument("--only", choices=PARTS, help="one part alone")
+    parser.add_argument("--idle", type=int, default=5000, help="connections that say nothing (5000)")
+    parser.add_argument("--slow", type=int, default=500, help="connections that send a byte a second (500)")
+    parser.add_argument("--seconds", type=float, default=15, help="of the honest client alone (15)")
+    parser.add_argument("--hellos", type=int, default=1000, help="clients that say Hello (1000)")
+    parser.add_argument("--clients", type=int, default=64, help="clients that train (64)")
+    parser.add_argument("--unread", type=int, default=50, help="clients that do not read (50)")
+    parser.add_argument("--tls", type=pathlib.Path, metavar="DIR", help="the server's certs/: Hellos come over TLS")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="writes the figures")
+    options = parser.parse_args()
+    print(machine_text())
+    print("limits: " + ", ".join(f"{key}: {value}" for key, value in LIMITS.items()))
+    results = {}
+    for name in [options.only] if options.only else PARTS:
+        with tempfile.TemporaryDirectory(prefix="cleave-load-") as folder:
+            results[name] = PARTS[name](options, pathlib.Path(folder))
+        print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in results[name].items() if value != ""), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,474 @@
+"""What hostile peers do: a table of cases. Each has a name, a function that does it, and the codes that may end it."""
+import math
+import random
+import re
+import socket
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Callable
+
+import wire as w
+
+NAN, INF = math.nan, math.inf
+HUGE32 = (2**31, 2**32 - 1)
+HUGE = (2**31, 2**32, 2**62, 2**63, 2**64 - 1)
+
+
+@dataclass
+class Case:
+    name: str
+    act: Callable  # of a World; returns the Peer that is to be closed, or None where act() has seen to it
+    codes: set = field(default_factory=set)  # one of them ends it; "": it is closed without a word
+    deadline: float = 1.0  # seconds
+    connections: int = 1  # that the server may take memory for
+    uncounted: bool = False  # a peer's own end is no refusal
+    untold: str = "not-cleave"  # what the server counts where it closes without a word
+
+
+CASES = []
+
+
+def case(name, codes, **more):
+    """The function that follows is a case."""
+
+    def add(act):
+        CASES.append(Case(name, act, {codes} if isinstance(codes, str) else set(codes), **more))
+        return act
+
+    return add
+
+
+def sends(name, codes, data, run=True, spec=None, **more):
+    """A case that sends these bytes, in a run or before a Hello."""
+
+    def act(world):
+        peer = world.run(spec) if run else world.connect()
+        peer.send(data)
+        return peer
+
+    CASES.append(Case(name, act, {codes} if isinstance(codes, str) else set(codes), **more))
+
+
+# ---- Before a Hello ----
+
+for kind in (0, *w.KINDS, 15, 128, 255):
+    code = "version-mismatch" if kind == w.HELLO else "unexpected-frame" if kind in w.KINDS else "unknown-frame"
+    sends(f"kind {kind} instead of a Hello", code, w.frame(kind), run=False)
+for size in (4065, 65536, *HUGE32):
+    sends(f"Hello with {size} bytes of metadata", "frame-too-large", w.header(w.HELLO, size), run=False)
+sends("Hello of 4064 zeros", "bad-metadata", w.frame(w.HELLO, bytes(4064)), run=False)
+for size in (1, 1 << 20, *HUGE32):
+    sends(f"Hello with {size} bytes of payload", "frame-too-large", w.header(w.HELLO, 0, size), run=False)
+for stream in (1, 2**31, 2**63, 2**64 - 1):
+    sends(f"Hello of stream {stream}", "bad-frame", w.header(w.HELLO, stream=stream), run=False)
+for flags in (2, 3, 0x8000, 0xFFFF):
+    sends(f"flags {flags:#x}", "bad-frame", w.header(w.HELLO, flags=flags), run=False)
+sends("checksum without its flag", "bad-frame", w.header(w.HELLO, checksum=1), run=False)
+sends("wrong checksum", "bad-checksum", w.header(w.HELLO, flags=1, checksum=2**64 - 1), run=False)
+for version in (0, 2, 255):
+    sends(f"frames of version {version}", "version-mismatch", w.header(w.HELLO, version=version), run=False)
+for name, data in {
+    "HTTP": b"GET / HTTP/1.1\r\n\r\n", "TLS": bytes.fromhex("160301020001"), "SSH": b"SSH-2.0-x\r\n", "zeros": bytes(4096),
+    "a magic that ends wrongly": b"CLVF" + bytes(28), "control characters": b"\x1b[2J\n\nfake log line\n",
+}.items():  # fmt: skip
+    sends(f"not Cleave: {name}", "", data, run=False)
+
+
+@case("nothing", "hello-timeout", deadline=2.5)
+def _(world):
+    return world.connect()
+
+
+@case("half a header", "hello-timeout", deadline=2.5)
+def _(world):
+    peer = world.connect()
+    peer.send(w.header(w.HELLO)[:16])
+    return peer
+
+
+@case("a Hello, byte by byte", "hello-timeout", deadline=2.5)
+def _(world):
+    peer = world.connect()
+    for byte in w.hello("slow"):
+        if not peer.send(bytes([byte])):
+            break
+        time.sleep(0.05)
+    return peer
+
+
+# ---- A Hello that asks for what cannot be ----
+
+REFUSALS = {
+    "bad-run-spec", "unknown-model", "model-not-allowed", "unknown-codec", "bad-codec-spec", "unknown-schedule",
+    "unknown-optimizer", "not-enough-memory", "bad-run-id", "bad-model-parameter", "bad-sample-shape", "bad-classes",
+    "bad-cuts", "bad-optimizer-parameter", "bad-in-flight", "bad-wait", "bad-metadata", "missing-feature",
+}  # fmt: skip
+
+
+def hellos(what, codes=REFUSALS, spec=None, **fields):
+    def act(world):
+        peer = world.connect()
+        peer.send(w.hello(**{"run_id": world.run_id(), "spec": spec, **fields}))
+        return peer
+
+    CASES.append(Case(f"Hello: {what}", act, {codes} if isinstance(codes, str) else codes))
+
+
+for least, greatest in ((0, 0), (2, 2), (2, 1), (2**32 - 1, 2**32 - 1)):
+    hellos(f"versions {least} to {greatest}", "version-mismatch", f1=least, f2=greatest)
+hellos("an unknown feature", "missing-feature", f3="x" * 500)
+hellos("a probe and a run", "bad-run-spec", f3="probe")
+for run_id in ("", "../../etc/x", "a/b", "x" * 65, "A", "a\nb", "a\0b", "."):
+    hellos(f"run id {run_id!r}", "bad-run-id", run_id=run_id)
+hellos("no run spec", spec=b"")
+hellos("bytes that are no message", "bad-metadata", spec=b"\x0a\xff\xff\xff\xff\x0f")
+hellos("a text that is not UTF-8", "bad-metadata", run_id=b"\xff\xfe")
+for name, number, values in (
+    ("cut0", 3, (0, 5, 6, *HUGE32)), ("cut1", 4, (0, 2, 7, *HUGE32)), ("classes", 6, (0, *HUGE)), ("batch", 7, (0, *HUGE)),
+    ("micro-batches", 8, (0, 33, *HUGE32)),
+):  # fmt: skip
+    for value in values:
+        hellos(f"{name} {value}", spec=w.run_spec(**{f"f{number}": value}))
+for shape in ([], [0], [2**31], [2**63], [2**64 - 1], [2**32, 2**32], [2**62, 2, 2], [1] * 9, [1] * 1500, [1, 2**20, 2**20]):
+    hellos(f"samples of {str(shape)[:40]}", spec=w.run_spec(f5=shape))
+for value in ("-1", "0", "99999999999999999999", "1e9", "nan", "", "65536"):
+    hellos(f"width '{value}'", spec=w.run_spec(f2=[w.message((1, "width"), (2, value))], f5=[4096, 64, 64]))
+hellos("an unknown parameter", spec=w.run_spec(f2=[w.message((1, "x" * 200), (2, "\n"))]))
+for value in (NAN, INF, -INF, -1.0, 1e308):
+    hellos(f"momentum {value}", spec=w.run_spec(f12=w.message((1, "sgd"), (2, w.message((1, "momentum"), (2, value))))))
+    hellos(f"a wait of {value}", spec=w.run_spec(f15=w.message((1, value), (2, value))))
+for codec in ("", "x", "none:", "block:bits=0", "block:bits=99999999999", "zstd(" * 100 + "none" + ")" * 100, "topk:ratio=nan",
+              "topk:ratio=-1", "kmeans:bits=64", "svd:rank=4294967295", "power:rank=0"):  # fmt: skip
+    hellos(f"codec '{codec[:24]}'", spec=w.run_spec(codec))
+for field_number, name in ((1, "model"), (10, "schedule"), (14, "precision")):
+    hellos(f"{name} with control characters", spec=w.run_spec(**{f"f{field_number}": "x\n\x1b[2J"}))
+hellos("fields repeated as often as fit", spec=w.run_spec(f11=[w.message((1, "f%d" % i)) for i in range(400)]))
+hellos("messages nested 900 deep", "bad-metadata", spec=b"\xa3\x06" * 900 + b"\xa4\x06" * 900)
+hellos("messages nested 900 deep, not ended", "bad-metadata", spec=b"\xa3\x06" * 900)
+
+
+@case("twice the same run", "run-in-use", connections=2)
+def _(world):
+    first = world.run()
+    second = world.connect()
+    second.send(w.hello(world.last_run_id))
+    second.wait_for_close()
+    world.leave(first)
+    return second
+
+
+@case("an older generation", "stale-generation", connections=2)
+def _(world):
+    first = world.run(f6=5)
+    second = world.connect()
+    second.send(w.hello(world.last_run_id, f6=4))
+    second.wait_for_close()
+    world.leave(first)
+    return second
+
+
+# ---- Frames where they do not belong, and lengths ----
+
+for kind, code in ((w.HELLO, "unexpected-frame"), (w.HELLO_OK, "unexpected-frame"), (w.REFUSED, "unexpected-frame"),
+                   (w.TENSOR, "bad-key"), (w.SEGMENT, "unknown-stream"), (w.RECEIVED, "bad-key"),
+                   (w.BODY_DONE, "unexpected-message"), (w.STEP, "bad-metadata"), (w.STEP_OK, "unexpected-message"),
+                   (w.FETCH, "bad-metadata"), (0, "unknown-frame"), (15, "unknown-frame"), (255, "unknown-frame")):  # fmt: skip
+    sends(f"kind {kind}, empty, in a run", code, w.frame(kind))
+for kind in range(w.FAILURE, w.FETCH + 1):
+    cap = 4096 if kind in w.TENSOR_DATA else 65536
+    stream = 1 if kind in w.TENSOR_DATA else 0
+    for size in (cap + 1, *HUGE32):
+        sends(f"kind {kind} with {size} bytes of metadata", "frame-too-large", w.header(kind, size, 0, stream))
+    for size in ((1 << 20) + 1 if stream else 1, *HUGE32):
+        sends(f"kind {kind} with {size} bytes of payload", "frame-too-large", w.header(kind, 0, size, stream))
+    if kind != w.FAILURE:
+        sends(f"kind {kind} with {cap} zeros for metadata", {"bad-metadata", "unexpected-message"}, w.frame(kind, bytes(cap)))
+    for number in ((0,) if stream else (1, 2**63, 2**64 - 1)):
+        sends(f"kind {kind} of stream {number}", "bad-frame", w.header(kind, stream=number))
+sends("metadata nested 20,000 deep", "bad-metadata", w.frame(w.STEP, b"\xa3\x06" * 20000 + b"\xa4\x06" * 10000))
+sends("a key repeated 30,000 times", "bad-key", w.frame(w.RECEIVED, b"\x0a\x00" * 30000))
+sends("8,000 learning rates", "bad-metadata", w.step(rates=[0.1] * 7000))
+sends("a Failure with control characters", "", w.frame(w.FAILURE, w.message((1, "x\n"), (2, "\x1b[2J" * 1000))), uncounted=True)
+sends("a Failure that is no message", "", w.frame(w.FAILURE, b"\xff" * 100), uncounted=True)
+
+
+@case("the end of the stream in a frame", "", uncounted=True)
+def _(world):
+    peer = world.run()
+    peer.send(w.header(w.STEP, 100))
+    peer.socket.shutdown(socket.SHUT_WR)
+    return peer
+
+
+sends("a Bye that is no message", "bad-metadata", w.frame(w.BYE, b"\xff"))
+
+# ---- Tensors ----
+
+TENSOR_CODES = {"bad-tensor", "bad-key", "bad-metadata", "step-gap", "bad-segment", "unexpected-message"}
+for name, values, fields in (
+    ("dims", [(2**63, 2), (2**32, 2**32), (2**64 - 1,), (0, 0), (), (8, 32, 1), (1,) * 9, (1,) * 1000, (256,), (32, 8)], "shape"),
+    ("dtype", ["", "f64", "f16", "x" * 500], "dtype"), ("order", ["", "channels_last", "\n"], "order"),
+    ("codec", ["", "block:bits=8", "x" * 1000], "codec"),
+    ("encoded bytes", [0, w.RAW_BYTES - 1, w.RAW_BYTES + 1, *HUGE], "encoded_bytes"),
+    ("micro-batch", [4, *HUGE32], "micro_batch"), ("micro-batches", [0, 3, 5, *HUGE32], "micro_batches"),
+    ("samples", [0, 3, 33, *HUGE32], "samples"), ("weight version", [1, *HUGE], "weight_version"),
+    ("step", [2, *HUGE], "step"), ("phase", ["", "probe", "infer", "x" * 500], "phase"),
+    ("flow", ["", "activation/1", "gradient/0", "gradient/1", "weights/body", "grads/body", "probe", "x"], "flow"),
+    ("seconds", [NAN, INF, -1.0], "seconds"),
+):  # fmt: skip
+    for value in values:
+        sends(f"tensor with {name} {str(value)[:30]!r}", TENSOR_CODES, w.tensor(**{fields: value}))
+sends("tensor without a spec", "bad-tensor", w.tensor(spec=b""))
+sends("payload longer than the tensor", "bad-tensor", w.tensor(bytes(w.RAW_BYTES + 4)))
+sends("gradient/1 before its activation/1", "bad-key", w.tensor(flow="gradient/1"))
+sends("micro-batches in the wrong batch", "bad-key", w.tensor() + w.tensor(stream=2, micro_batch=1, samples=30))
+sends("a batch within a batch", "unexpected-message",
+      w.tensor() + w.tensor(stream=2, phase="eval", step=1))  # fmt: skip
+sends("one more in flight than agreed", "too-many-in-flight",
+      b"".join(w.tensor(stream=1 + i, step=1 + i // 4, micro_batch=i % 4, first=0) for i in range(5)))  # fmt: skip
+sends("more streams than may be open", "too-many-in-flight",
+      b"".join(w.tensor(stream=1 + i, flow="gradient/1", first=0) for i in range(19)))  # fmt: skip
+
+# ---- Segments ----
+
+OPEN = w.tensor(first=512)
+for name, code, data in (
+    ("again", "bad-segment", w.segment(0, bytes(512))), ("overlapping", "bad-segment", w.segment(511, bytes(513))),
+    ("with a gap", "bad-segment", w.segment(513, bytes(511))), ("too long", "bad-segment", w.segment(512, bytes(513))),
+    ("empty", "bad-segment", w.segment(512, b"")), ("at 2^63", "bad-segment", w.segment(2**63, bytes(1))),
+    ("at 2^64-1", "bad-segment", w.segment(2**64 - 1, bytes(1))),
+    ("with a digest", "bad-segment", w.segment(512, bytes(512), sha256=bytes(32))),
+    ("of another stream", "unknown-stream", w.segment(512, bytes(512), stream=2)),
+    ("of stream 2^64-1", "unknown-stream", w.segment(512, bytes(512), stream=2**64 - 1)),
+    ("after the last", "unknown-stream", w.segment(512, bytes(512)) + w.segment(1024, bytes(1))),
+    ("while its stream opens again", "bad-segment", w.tensor(micro_batch=1)),
+):  # fmt: skip
+    sends(f"a segment {name}", code, OPEN + data)
+sends("no stream after the greatest", "bad-segment", w.tensor(stream=2**64 - 1) + w.tensor(stream=1, micro_batch=1))
+
+# ---- What codecs read: sizes, scales, indices ----
+
+SPECS = ("block:bits=8", "block:bits=4,header=fp16", "uniform:bits=8", "uniform:bits=1", "sort:q=6,s=2", "fast:q=6,s=2", "kmeans:bits=4",
+         "topk:ratio=0.1", "randtopk:ratio=0.1,alpha=0.1", "power:rank=2", "svd:rank=2", "fp8:format=e4m3", "fp16", "bf16",
+         "zstd:level=1(block:bits=4)", "zstd:level=1(none)", "zstd:level=1(topk:ratio=0.1)")  # fmt: skip
+NOT_FINITE = struct.pack("<fff", NAN, INF, -INF)
+
+
+def learn(world, spec, pattern, **tensor):
+    peer = world.run(spec)
+    peer.send(w.tensor(b"", **tensor))
+    peer.wait_for_close()
+    world.refused.append(peer)
+    return re.search(pattern, peer.sentence)[1]
+
+
+def payload_case(codec, what, contents, codes=("bad-payload", "unexpected-message", "non-finite")):
+    """`contents(most)` are sent as a tensor, of which the codec has at most so many bytes. Some are tensors indeed: those are
+    acknowledged, and a Step, which is too soon, ends the run."""
+
+    def act(world):
+        spec = w.run_spec(codec)
+        if codec not in world.learned:  # the refusals say what would be right
+            resolved = learn(world, spec, r"than the agreed (.+)", codec="?")
+            world.learned[codec] = resolved, int(learn(world, spec, r"at most (\d+)", codec=resolved, encoded_bytes=2**40))
+        resolved, most = world.learned[codec]
+        peer = world.run(spec)
+        peer.send(w.tensor(contents(most), codec=resolved))
+        while (got := peer.read_frame()) and got[0] != w.RECEIVED:
+            pass
+        peer.send(w.step())
+        return peer
+
+    CASES.append(Case(f"{codec}: {what}", act, set(codes), connections=2))
+
+
+def filled(start, pattern):
+    return lambda most: (start + pattern * most)[:most]
+
+
+for spec in SPECS:
+    payload_case(spec, "nothing", lambda most: b"", {"bad-payload"})
+    payload_case(spec, "one byte", lambda most: b"\1", {"bad-payload"})
+    payload_case(spec, "one byte too few", lambda most: b"\1" + bytes(most - 2))
+    payload_case(spec, "zeros", filled(b"", b"\0"))
+    for form in range(5):
+        payload_case(spec, f"form {form}, all bits set", filled(bytes([form]), b"\xff"))
+        payload_case(spec, f"form {form}, not finite", filled(bytes([form]), NOT_FINITE))
+        payload_case(spec, f"form {form}, random", filled(bytes([form]), random.Random(form).randbytes(300)))
+for spec in ("block:bits=8", "block:bits=4,header=fp16", "uniform:bits=8", "sort:q=6,s=2", "fast:q=6,s=2", "kmeans:bits=4"):
+    payload_case(spec, "scales that are not finite", filled(b"\1", b"\xff\x7f" * 2), {"bad-payload"})
+VALUES = bytes(4 * 26)  # of topk: a tenth of 256 elements, rounded up
+payload_case("topk:ratio=0.1", "an index past the end", lambda most: b"\2" + VALUES + b"\x0a" * 25 + b"\x7f", {"bad-payload"})
+payload_case("topk:ratio=0.1", "a distance of 2^64", lambda most: b"\2" + VALUES + b"\xff" * 9 + b"\x7f" + bytes(16), {"bad-payload"})
+payload_case("topk:ratio=0.1", "more positions than values", lambda most: b"\1" + VALUES + b"\xff" * 32, {"bad-payload"})
+payload_case("topk:ratio=0.1", "no positions", lambda most: b"\1" + VALUES + bytes(32), {"bad-payload"})
+payload_case("zstd:level=1(none)", "a frame of 2^62 bytes",
+             lambda most: bytes.fromhex("28b52ffde0") + struct.pack("<Q", 2**62) + bytes(8), {"bad-payload"})  # fmt: skip
+
+# ---- Steps, and what comes late ----
+
+for number, code in ((0, "bad-metadata"), (1, "unexpected-message"), (2, "step-gap"), (2**63, "step-gap"), (2**64 - 1, "step-gap")):
+    sends(f"Step {number} before anything", code, w.step(number))
+for what, data in (("no rate", w.step(rates=())), ("a rate of NaN", w.step(rates=(NAN,))), ("a clip factor of infinity", w.step(clip=INF)),
+                   ("a loss scale of 0", w.step(scale=0.0)), ("a loss scale of NaN", w.step(scale=NAN))):  # fmt: skip
+    sends(f"Step with {what}", "bad-metadata", data)
+sends("two Fetches at once", "too-many-in-flight", w.fetch("weights/body") * 2)
+sends("Fetch of grads/body between batches", "unexpected-message", w.fetch("grads/body"))
+for flow in ("", "activation/0", "probe", "x" * 1000):
+    sends(f"Fetch of '{flow[:12]}'", "bad-metadata", w.fetch(flow))
+
+
+def train_step(peer, number=1):
+    """A whole step, done right; returns its frames from the client."""
+    sent = []
+
+    def send(data):
+        sent.append(data)
+        peer.send(data)
+
+    stream = 1000 * number
+    for i in range(4):
+        send(w.tensor(stream=stream + 1 + i, step=number, micro_batch=i, weight_version=number - 1))
+    for i in range(4):
+        peer.wait_for(w.TENSOR)
+        peer.send(w.received(step=number, micro_batch=i, flow="activation/1"))
+    for i in range(4):
+        send(w.tensor(stream=stream + 5 + i, step=number, micro_batch=i, weight_version=number - 1, flow="gradient/1"))
+    for i in range(4):
+        peer.wait_for(w.TENSOR)
+        peer.send(w.received(step=number, micro_batch=i, flow="gradient/0"))
+    return sent
+
+
+def finish_step(peer, number=1):
+    peer.send(w.step(number))
+    peer.wait_for(w.STEP_OK)
+
+
+@case("late duplicates are answered or dropped", "", uncounted=True)
+def _(world):
+    peer = world.run()
+    train_step(peer)
+    finish_step(peer)
+    train_step(peer, 2)
+    finish_step(peer, 2)
+    for i, number in enumerate((1, 1, 2, 2)):  # of applied steps
+        peer.send(w.tensor(stream=2900 + i, step=number, weight_version=number - 1, flow=("activation/0", "gradient/1")[i % 2]))
+        peer.send(w.received(step=number, flow="activation/1"))
+    peer.send(w.step(1))
+    assert peer.is_alive()
+    finish_step(peer, 2)  # again
+    train_step(peer, 3)
+    assert peer.is_alive()
+    world.leave(peer)
+    return None
+
+
+for name, code, data in (
+    ("Step again, with another decision", "step-conflict", w.step(1, rates=(0.2,))), ("Step that leaves one out", "step-gap", w.step(3)),
+    ("a tensor two steps ahead", "step-gap", w.tensor(stream=5000, step=3, weight_version=1)),
+    ("a tensor for older weights", "bad-key", w.tensor(stream=5000, step=2, weight_version=0)),
+    ("the first stream number again", "bad-segment", w.tensor(stream=1, step=2, weight_version=1)),
+):  # fmt: skip
+
+    def act(world, data=data):
+        peer = world.run()
+        train_step(peer)
+        finish_step(peer)
+        peer.send(data)
+        return peer
+
+    CASES.append(Case(name, act, {code}))
+
+
+# ---- Floods, slow writers, slow readers ----
+
+
+@case("a flood of Pings that are not read", "flood")
+def _(world):
+    peer = world.run()
+    peer.send(w.frame(w.PING, w.message((1, 1))) * 20000)
+    return peer
+
+
+@case("a flood of Receiveds for what was not sent", "flood")
+def _(world):
+    peer = world.run()
+    peer.send(w.received() * 20000)
+    return peer
+
+
+@case("a flood of segments of a byte each", "flood")
+def _(world):
+    peer = world.run()
+    peer.send(w.tensor(first=0) + b"".join(w.segment(i, b"x") for i in range(w.RAW_BYTES - 1)))
+    return peer
+
+
+@case("a flood of Steps that came already", {"flood", "too-many-in-flight"})
+def _(world):
+    peer = world.run()
+    train_step(peer)
+    finish_step(peer)
+    peer.send(w.step(1) * 20000)
+    return peer
+
+
+@case("a flood of tensors that came already", {"flood", "too-many-in-flight"}, deadline=5)
+def _(world):
+    peer = world.run()
+    train_step(peer)
+    finish_step(peer)
+    for i in range(20000):
+        if not peer.send(w.tensor(stream=2000 + i)):
+            break
+    return peer
+
+
+@case("200 Hellos, each of a connection", {"too-many-sessions", "too-many-from-address"}, connections=200, deadline=10)
+def _(world):
+    peers = [world.connect() for _ in range(200)]
+    for peer in peers:
+        peer.send(w.hello(world.run_id()))
+    served = []
+    for peer in peers:
+        got = peer.read_frame()
+        (served if got and got[0] == w.HELLO_OK else world.refused).append(peer)
+    for peer in served:
+        world.leave(peer)
+    assert len(served) < 100, "limits.sessions does not hold"
+    return world.refused.pop()
+
+
+@case("500 connections, opened and closed", "", connections=500, uncounted=True)
+def _(world):
+    for _ in range(500):
+        world.connect().close()
+        world.expected["connection-closed"] += 1
+
+
+@case("a frame in a run, a byte now and then", "too-slow", deadline=4)
+def _(world):
+    peer = world.run()
+    for byte in w.frame(w.STEP, bytes(60000)):
+        if not peer.send(bytes([byte])) or peer.has_ended():
+            break
+        time.sleep(0.1)
+    return peer
+
+
+@case("silence in a run", "peer-silent", deadline=5)
+def _(world):
+    return world.run()
+
+
+@case("a reader that does not read, and goes on answering", "", untold="not-reading", deadline=9)
+def _(world):
+    peer = world.connect(receive_buffer=4096)
+    peer.open("", b"", f3="probe", f4=None, f5=None)
+    peer.send(w.fetch("probe", 10**9))
+    start = time.monotonic()
+    while time.monotonic() - start < 9 and peer.send(w.frame(w.PONG)):
+        time.sleep(0.3)
+    return peer

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Attacks a cleave-server as cases.py says, while honest clients train there. Each attack must end in time, with the code it
+should, and cost the server no memory; every one must be counted; and the honest clients' weights must be those they have alone."""
+import argparse
+import collections
+import hashlib
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import cases
+import wire as w
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Deadlines shorter than by default, so that waiting for them is short, and room for all connections of this one address.
+LIMITS = {
+    "sessions": 32, "connections": 2000, "connections_per_address": 2000, "handshakes": 100000, "handshakes_burst": 100000,
+    "handshakes_per_address": 100000, "hello_seconds": 1, "frame_seconds": 1, "frame_kib_per_second": 1024, "ping_seconds": 1,
+    "ping_timeout_seconds": 2,
+}  # fmt: skip
+HONEST = ["threads={client: 1, server: 1}", "data.train.size=512", "data.test.size=64", "train.epochs=4"]
+KIB_A_CONNECTION = 1024
+NOISE_KIB = 1024  # of the honest client, a case
+MOST_GROWTH_KIB = 16 << 10  # over all cases
+
+
+class Server:
+    def __init__(self, programs, folder):
+        settings = [f"--set=limits.{key}={value}" for key, value in LIMITS.items()]
+        self.process = subprocess.Popen(
+            [programs / "cleave-server", "serve", "--config", ROOT / "configs/server.yaml", "--set=listen.port=0",
+             f"--set=store={folder}/store", *settings],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")  # fmt: skip
+        self.log = []
+        line = self.process.stdout.readline()
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
+        self.reader.start()
+        self.port = int(line.rsplit(":", 1)[1])
+
+    def memory_kib(self, name):
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(rf"{name}:\s+(\d+)", status)[1])
+
+    def forget_peak(self):
+        pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(30)
+        self.reader.join()
+        return code
+
+
+class World:
+    """What a case acts on."""
+
+    def __init__(self, port):
+        self.port = port
+        self.runs = 0
+        self.refused = []  # peers beside the one that a case returns, with the codes they got
+        self.learned = {}  # of codecs
+        self.expected = collections.Counter()  # what the server must have counted
+
+    def connect(self, receive_buffer=None):
+        return w.Peer(self.port, receive_buffer)
+
+    def run_id(self):
+        self.runs += 1
+        self.last_run_id = f"hostile-{self.runs}"
+        return self.last_run_id
+
+    def run(self, spec=None, **more):
+        return self.connect().open(self.run_id(), spec, **more)
+
+    def leave(self, peer):
+        peer.send(w.frame(w.BYE, w.message((1, "done"))))
+        peer.wait_for_close()
+        peer.close()
+
+
+class Honest(threading.Thread):
+    """Trains again and again until it is told to end."""
+
+    def __init__(self, programs, folder, port, wanted):
+        super().__init__()
+        self.arguments = (programs, folder, port)
+        self.wanted = wanted
+        self.enough = False
+        self.rounds = 0
+        self.wrong = []
+
+    def run(self):
+        while not self.wrong and (not self.enough or self.rounds == 0):
+            self.rounds += 1
+            digest, output = train(*self.arguments, f"honest-{self.rounds}")
+            if digest != self.wanted:
+                self.wrong.append(output or f"round {self.rounds}: other weights")
+
+
+def train(programs, folder, port, name):
+    """(SHA-256 of the weights or None, errors)"""
+    run = folder / name
+    ended = subprocess.run(
+        [programs / "cleave-client", "train", "--config", ROOT / "configs/synthetic.yaml", "--server", f"127.0.0.1:{port}",
+         "--run-dir", run, *(f"--set={setting}" for setting in HONEST)],
+        capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+    if ended.returncode != 0:
+        return None, ended.stderr
+    return hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest(), ""
+
+
+def attack(case, world, server):
+    """What is wrong; empty: nothing."""
+    server.forget_peak()
+    before = server.memory_kib("VmRSS")
+    try:
+        peer = case.act(world)
+        seconds = peer.wait_for_close() if peer else 0
+    except (AssertionError, OSError, TypeError) as error:
+        return f"{type(error).__name__}: {error}", 0, None
+    code = (peer.code or "") if peer else ""
+    if peer:
+        peer.close()
+    for one in world.refused:
+        world.expected[one.code] += 1
+        one.close()
+    world.refused.clear()
+    if not case.uncounted:
+        world.expected[code or case.untold] += 1
+    growth = server.memory_kib("VmHWM") - before
+    most = KIB_A_CONNECTION * case.connections + NOISE_KIB
+    faults = []
+    if peer and code not in case.codes:
+        faults.append(f"ended with '{code}' ({peer.sentence}) instead of {' or '.join(sorted(case.codes))}")
+    if seconds > case.deadline:
+        faults.append(f"closed after {seconds:.1f} s")
+    if growth > most:
+        faults.append(f"the server grew by {growth} KiB")
+    if server.process.poll() is not None:
+        faults.append(f"the server has ended with {server.process.returncode}")
+    return "; ".join(faults), seconds, code
+
+
+def counted(server):
+    """What the server says at its end that it refused."""
+    for line in server.log:
+        if "refused or ended for a client's fault: " in line:
+            pairs = line.rsplit(": ", 1)[1].strip().split(", ")
+            return collections.Counter({code: int(number) for number, code in (pair.split(" ") for pair in pairs)})
+    return collections.Counter()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Example: tests/hostile/hostile.py --only segment")
+    parser.add_argument("--programs", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the daemons")
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    options = parser.parse_args()
+    chosen = [case for case in cases.CASES if options.only in case.name]
+    with tempfile.TemporaryDirectory(prefix="cleave-hostile-") as name:
+        folder = pathlib.Path(name)
+        server = Server(options.programs, folder)
+        try:
+            return run_all(chosen, options.programs, folder, server)
+        finally:
+            server.process.kill()  # and an honest client fails, which ends it
+
+
+def run_all(chosen, programs, folder, server):
+    failed = 0
+    alone, errors = train(programs, folder, server.port, "alone")
+    if alone is None:
+        print(f"the honest client fails alone: {errors}")
+        return 1
+    honest = Honest(programs, folder, server.port, alone)
+    honest.start()
+    world = World(server.port)
+    probe = world.connect().open("", b"", f3="probe", f4=None, f5=None)  # what the first one takes is for all
+    world.leave(probe)
+    start, fresh = time.monotonic(), server.memory_kib("VmRSS")
+    for case in chosen:
+        fault, seconds, code = attack(case, world, server)
+        print(f"{'FAILED' if fault else 'ok':6}  {seconds:5.2f} s  {code or '-':20}  {case.name}" + (f": {fault}" if fault else ""), flush=True)
+        failed += bool(fault)
+    growth = server.memory_kib("VmRSS") - fresh
+    honest.enough = True
+    honest.join()
+    code = server.stop()
+    faults = list(honest.wrong)
+    if code != 0:
+        faults.append(f"the server ended with {code}: " + "".join(server.log[-20:]))
+    if growth > MOST_GROWTH_KIB:
+        faults.append(f"the server grew by {growth} KiB over all cases")
+    # Not a peer's fault; by a peer's own end: which of the two is a matter of timing.
+    closed = {"non-finite", "connection-closed", "connection-lost"}
+    found = counted(server)
+    for reason in sorted({*found, *world.expected} - closed):
+        if found[reason] != world.expected[reason]:
+            faults.append(f"the server counted {found[reason]} {reason}; there were {world.expected[reason]}")
+    for fault in faults:
+        print(f"FAILED  {fault}")
+    print(f"{len(chosen)} cases, {failed + len(faults)} failed, in {time.monotonic() - start:.0f} s; the server grew by {growth} KiB; "
+          f"{honest.rounds} honest trainings beside them, each with the weights it has alone: {not honest.wrong}")  # fmt: skip
+    return 1 if failed or faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""The wire of proto/PROTOCOL.md, byte by byte: what a peer needs that keeps no rule. Written from the specification, and from
+nothing of the daemons' own code, so that both cannot be wrong in the same way."""
+import select
+import socket
+import struct
+import time
+
+HELLO, HELLO_OK, REFUSED, FAILURE, BYE, PING, PONG, TENSOR, SEGMENT, RECEIVED, BODY_DONE, STEP, STEP_OK, FETCH = range(1, 15)
+KINDS = range(1, 15)
+TENSOR_DATA = (TENSOR, SEGMENT)
+
+
+def header(kind, metadata_bytes=0, payload_bytes=0, stream=0, flags=0, checksum=0, magic=b"CLVE", version=1):
+    return struct.pack("<4sBBHIIQQ", magic, version, kind, flags, metadata_bytes, payload_bytes, stream, checksum)
+
+
+def frame(kind, metadata=b"", payload=b"", stream=None, **fields):
+    if stream is None:
+        stream = 1 if kind in TENSOR_DATA else 0
+    return header(kind, len(metadata), len(payload), stream, **fields) + metadata + payload
+
+
+# ---- Protobuf: (field number, value) pairs in order ----
+
+
+def varint(value):
+    value &= 2**64 - 1
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def message(*fields):
+    """int: a varint; float: a double; str, bytes: as they are; None: left out."""
+    out = b""
+    for number, value in fields:
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            value = int(value)
+        if isinstance(value, int):
+            out += varint(number << 3) + varint(value)
+        elif isinstance(value, float):
+            out += varint(number << 3 | 1) + struct.pack("<d", value)
+        else:
+            data = value.encode() if isinstance(value, str) else value
+            out += varint(number << 3 | 2) + varint(len(data)) + data
+    return out
+
+
+def parse(data):
+    """A message's fields by number; of those that come again the last, as protobuf has it."""
+    fields, at = {}, 0
+
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        tag = number()
+        if tag & 7 == 0:
+            fields[tag >> 3] = number()
+        elif tag & 7 == 1:
+            fields[tag >> 3] = struct.unpack_from("<d", data, at)[0]
+            at += 8
+        else:
+            size = number()
+            fields[tag >> 3] = data[at : at + size]
+            at += size
+    return fields
+
+
+# ---- Messages that are right, but for what a case replaces ----
+
+CODECS = ("activation/0", "activation/1", "gradient/1", "gradient/0")
+SAMPLES, MICRO_BATCHES, WIDTH = 32, 4, 32
+OF_MICRO_BATCH = SAMPLES // MICRO_BATCHES
+RAW_BYTES = OF_MICRO_BATCH * WIDTH * 4  # of each tensor, with the codec none
+
+
+def run_spec(codec="none", **more):
+    """A small mlp of 6 blocks, of which 2, 3 and 4 are the body. `more`: field numbers, as f1=…; lists are repeated fields."""
+    fields = {
+        "f1": "mlp", "f2": [message((1, "width"), (2, str(WIDTH))), message((1, "depth"), (2, "2"))], "f3": 2, "f4": 5,
+        "f5": [1, 8, 8], "f6": 10, "f7": SAMPLES, "f8": MICRO_BATCHES, "f9": MICRO_BATCHES, "f10": "priority",
+        "f11": [message((1, flow), (2, codec)) for flow in CODECS],
+        "f12": message((1, "sgd"), (2, message((1, "momentum"), (2, 0.5)))), "f13": 1, "f14": "f32", "f16": 1,
+    }  # fmt: skip
+    fields.update(more)
+    pairs = []
+    for name, value in fields.items():
+        number = int(name[1:])
+        pairs += [(number, one) for one in value] if isinstance(value, list) else [(number, value)]
+    return message(*pairs)
+
+
+def hello(run_id, spec=None, **more):
+    fields = {"f1": 1, "f2": 1, "f4": run_spec() if spec is None else spec, "f5": run_id, "f6": 1, "f8": 1, "f9": "hostile"}
+    fields.update(more)
+    return frame(HELLO, message(*((int(name[1:]), value) for name, value in fields.items())))
+
+
+def key(phase="train", step=1, micro_batch=0, flow="activation/0"):
+    return message((1, phase), (2, step), (3, micro_batch), (4, flow))
+
+
+def tensor(payload=bytes(RAW_BYTES), stream=1, codec="none", dtype="f32", shape=(OF_MICRO_BATCH, WIDTH), order="contiguous",
+           micro_batches=MICRO_BATCHES, samples=SAMPLES, weight_version=0, encoded_bytes=None, spec=None, first=None,
+           seconds=0.0, **names):  # fmt: skip
+    """A Tensor frame with all of the payload, or its first bytes."""
+    if spec is None:
+        spec = message((1, dtype), *((2, dim) for dim in shape), (3, order))
+    metadata = message(
+        (1, key(**names)), (2, spec), (3, codec), (4, len(payload) if encoded_bytes is None else encoded_bytes),
+        (5, micro_batches), (6, samples), (7, weight_version), (8, seconds), (9, 0.0))  # fmt: skip
+    return frame(TENSOR, metadata, payload if first is None else payload[:first], stream)
+
+
+def segment(offset, payload, stream=1, sha256=None):
+    return frame(SEGMENT, message((1, offset), (2, sha256)), payload, stream)
+
+
+def received(seconds=0.0, **names):
+    return frame(RECEIVED, message((1, key(**names)), (2, seconds), (3, seconds)))
+
+
+def step(number=1, apply=True, rates=(0.1,), clip=1.0, scale=1.0):
+    return frame(STEP, message((1, number), (2, apply), *((3, rate) for rate in rates), (4, clip), (5, scale)))
+
+
+def fetch(flow, size=None):
+    return frame(FETCH, message((1, flow), (2, size)))
+
+
+# ---- A connection ----
+
+
+class Peer:
+    def __init__(self, port, receive_buffer=None, tls=None):
+        """`tls`: an ssl.SSLContext with a client's certificate."""
+        self.socket = socket.socket()
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(30)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
+        self.data = b""
+        self.code = None  # of the Refused or Failure that has come
+        self.sentence = ""
+
+    def send(self, data):
+        """False: the other side has closed already."""
+        try:
+            self.socket.sendall(data)
+            return True
+        except OSError:
+            return False
+
+    def close(self):
+        self.socket.close()
+
+    def read_frame(self):
+        """(kind, fields, payload); None: the connection is closed."""
+        head = self._take(32)
+        if head is None:
+            return None
+        _, _, kind, _, metadata_bytes, payload_bytes, _, _ = struct.unpack("<4sBBHIIQQ", head)
+        body = self._take(metadata_bytes + payload_bytes)
+        if body is None:
+            return None
+        fields = parse(body[:metadata_bytes])
+        if kind in (REFUSED, FAILURE):
+            self.code, self.sentence = fields.get(1, b"").decode(), fields.get(2, b"").decode()
+        return kind, fields, body[metadata_bytes:]
+
+    def _take(self, size):
+        while len(self.data) < size:
+            try:
+                more = self.socket.recv(1 << 16)
+            except ConnectionError:
+                return None
+            if not more:
+                return None
+            self.data += more
+        taken, self.data = self.data[:size], self.data[size:]
+        return taken
+
+    def has_ended(self):
+        """Whether the other side has said its last, without waiting for it."""
+        while select.select([self.socket], [], [], 0)[0]:
+            got = self.read_frame()
+            if got is None or got[0] in (REFUSED, FAILURE):
+                return True
+        return False
+
+    def wait_for(self, kind):
+        while True:
+            got = self.read_frame()
+            if got is None:
+                raise AssertionError(f"closed ({self.code}: {self.sentence}) before a frame of kind {kind} came")
+            if got[0] == kind:
+                return got
+
+    def wait_for_close(self, answer_bye=False):
+        """Seconds until the other side has closed its direction."""
+        start = time.monotonic()
+        while True:
+            got = self.read_frame()
+            if got is None:
+                return time.monotonic() - start
+            if answer_bye and got[0] == BYE:
+                self.send(frame(BYE, message((1, "done"))))
+
+    def open(self, run_id, spec=None, **more):
+        self.send(hello(run_id, spec, **more))
+        self.wait_for(HELLO_OK)
+        return self
+
+    def is_alive(self):
+        self.send(frame(PING, message((1, 1))))
+        self.wait_for(PONG)
+        return True

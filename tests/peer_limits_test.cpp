@@ -1,0 +1,63 @@
+#include "common/net/peer_limits.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/error_code.h"
+
+using namespace cleave;
+using namespace std::chrono_literals;
+
+namespace {
+
+// The code of what refuses a frame of which `bytes` come every `gap`, for a minute.
+std::string dribble(std::size_t bytes, std::chrono::milliseconds gap) {
+  FrameProgress progress{FrameDeadline{}};
+  SteadyTime time{};
+  progress.begin(time);
+  const SteadyTime end = time + 60s;
+  return errorCode([&] {
+    while (time < end) progress.arrived(bytes, time += gap);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a frame must come on, from its fifth second on") {
+  CHECK(dribble(1, 1s) == "too-slow");
+  CHECK(dribble(1000, 100ms) == "too-slow");  // 10 kB/s
+  CHECK(dribble(1700, 100ms).empty());        // 17 kB/s
+  FrameProgress progress{FrameDeadline{}};
+  const SteadyTime start{};
+  progress.begin(start);
+  for (int i = 1; i <= 5; ++i) progress.arrived(1, start + i * 1s);
+  progress.end();
+  progress.arrived(1, start + 100s);  // between frames
+  progress.begin(start + 100s);
+  progress.arrived(1, start + 101s);
+}
+
+TEST_CASE("one silence of the link is forgiven, but not the second") {
+  FrameProgress progress{FrameDeadline{}};
+  const SteadyTime start{};
+  progress.begin(start);
+  progress.arrived(100, start + 30s);
+  progress.arrived(100, start + 31s);
+  CHECK(errorCode([&] { progress.arrived(100, start + 60s); }) == "too-slow");
+}
+
+TEST_CASE("control frames may come with tensors, and a few without") {
+  const SteadyTime start{};
+  ControlAllowance allowance(start);
+  int taken = 0;
+  const auto takeAll = [&](SteadyTime time) {
+    taken = 0;
+    while (errorCode([&] { allowance.take(time); }).empty()) ++taken;
+    return taken;
+  };
+  CHECK(takeAll(start) == 256);
+  CHECK(takeAll(start + 1s) == 9);  // the one that was refused has been paid for
+  allowance.tensorCrosses();
+  CHECK(takeAll(start + 1s) == 2);
+  CHECK(takeAll(start + 1h) == 256);
+  CHECK(errorCode([&] { allowance.take(start + 1h); }) == "flood");
+}
