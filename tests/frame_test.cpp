@@ -340,8 +340,8 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
   // They speak of this side's own files and configuration, or there is nobody left to tell.
   for (const char* own :
        {"connection-lost", "connection-closed", "bad-config", "batch-norm-too-few", "bad-label",
-        "cannot-bind", "port-in-use", "unsafe-bind", "bad-device",
-        "no-certificates", "bad-certificate-file", "key-mismatch", "key-readable"}) {
+        "cannot-bind", "port-in-use", "unsafe-bind", "bad-device", "no-certificates",
+        "bad-certificate-file", "key-mismatch", "key-readable"}) {
     CHECK(thrown.erase(own) == 1);
     CHECK_FALSE(documented.contains(own));
   }
