@@ -147,7 +147,7 @@ std::string codeOfLoading(const std::string& folder, TlsRole role) {
 TEST_CASE("within TLS, tensors both ways at once arrive intact, and each frame's bytes count") {
   const Folders folders;
   // So that keys are renewed, many times.
-  const std::uint64_t bytesPerKey = GENERATE(kBytesPerTlsKey, std::uint64_t{100'000});
+  const auto bytesPerKey = GENERATE(as<std::uint64_t>{}, kBytesPerTlsKey, 100'000);
   Pair pair(clientOptions(folders.client, "localhost", bytesPerKey),
             serverOptions(folders.server, bytesPerKey));
   std::map<std::string, Bytes> fromA, fromB;

@@ -18,7 +18,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::time_t kWarnSeconds = 14 * 24 * 3600;
+constexpr std::time_t kWarnSeconds = std::time_t{14} * 24 * 3600;
 constexpr long kMostChainBytes = 16 << 10;  // of a peer's certificates
 constexpr const char* kSuites = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 
