@@ -255,11 +255,10 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   if (trace) ok.add_features(std::string(kTraceFeature));
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
   run.record->begin(run.link->totals());
-  run.log->info(
-      "{}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; threads: {}", name(),
-      run.plan.stage.model.name, run.plan.stage.cuts.cut0,
-      run.plan.stage.cuts.cut1 - 1, run.plan.microBatches, run.plan.inFlight,
-      run.plan.schedule->name, count.text);
+  run.log->info("{}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; threads: {}",
+                name(), run.plan.stage.model.name, run.plan.stage.cuts.cut0,
+                run.plan.stage.cuts.cut1 - 1, run.plan.microBatches, run.plan.inFlight,
+                run.plan.schedule->name, count.text);
 }
 
 asio::awaitable<void> Session::serveRun() {
