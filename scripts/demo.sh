@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job, whole: sets up, builds, starts cleave-server on loopback, trains a small CNN on Fashion-MNIST through
-# cleave-client, evaluates it through the split, and shows the result.
+# The main job, whole: sets up, builds, makes certificates, starts cleave-server on loopback, trains a small CNN on
+# Fashion-MNIST through cleave-client within TLS, evaluates it through the split, and shows the result.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -38,8 +38,10 @@ echo "demo: built in $((SECONDS - started)) s"
 
 runs=runs/demo-$(date -u +%Y%m%d-%H%M%S)
 mkdir -p "$runs"
+build/release/bin/cleave-server certs init --folder "$runs/certs" --name localhost >/dev/null
+build/release/bin/cleave-server certs client demo --folder "$runs/certs" >/dev/null
 setsid build/release/bin/cleave-server serve --config configs/server.yaml --log-level warn \
-  --set listen.port=0 --set store="$runs/server" >"$runs/server.out" &
+  --set listen.port=0 --set store="$runs/server" --set tls.enabled=true --set tls.folder="$runs/certs" >"$runs/server.out" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true' EXIT
 for _ in $(seq 300); do
@@ -49,14 +51,14 @@ for _ in $(seq 300); do
 done
 address=$(sed -n 's/.* listens on //p' "$runs/server.out")
 [ -n "$address" ] || { echo "demo.sh: cleave-server did not listen within 30 s" >&2; exit 1; }
-echo "demo: cleave-server listens on $address; training through it"
+echo "demo: cleave-server listens on $address; training through it, within TLS"
 
 build/release/bin/cleave-client train --config configs/fashion_mnist.yaml --server "$address" \
-  --run-dir "$runs/client" --log-level warn "${extra[@]}"
+  --tls "$runs/certs/clients/demo" --run-dir "$runs/client" --log-level warn "${extra[@]}"
 
 accuracy=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "eval_top1") column = i }
                     NR > 1 && $column != "" { last = 100 * $column } END { print last }' "$runs/client/epochs.csv")
-echo "the server's records of the run lie in $runs/server/local"
+echo "the server's records of the run lie in $runs/server/demo"
 if ! awk -v got="$accuracy" -v least="$least" 'BEGIN { exit !(got != "" && got + 0 >= least + 0) }'; then
   echo "demo.sh: the accuracy of '$accuracy' % is below the $least % asked for" >&2
   exit 1

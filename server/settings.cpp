@@ -45,6 +45,7 @@ void readDeadlines(Config& config, ServerSettings& settings) {
                         std::chrono::milliseconds time) {
     return milliseconds(config.number(key, least, most, seconds(time)));
   };
+  peer.tlsDeadline = read("limits.tls_seconds", 0.1, 60, peer.tlsDeadline);
   peer.helloDeadline = read("limits.hello_seconds", 0.1, 60, peer.helloDeadline);
   peer.frame.grace = read("limits.frame_seconds", 0.1, 600, peer.frame.grace);
   constexpr double kKiB = 1024;
