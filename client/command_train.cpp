@@ -146,8 +146,7 @@ int trainCommand(const TrainOptions& options) {
   const wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
   log->info(
       "run {}: connected to {} ({}), session {}; computing on {} here, {} there; {} micro-batches "
-      "in "
-      "flight",
+      "in flight",
       run.hello.run_id(), run.server.text(), ok.software(), ok.session(), run.settings.device,
       ok.device(), ok.in_flight());
   log->info("threads: {}; the server computes with {}", run.threadsText, ok.threads());

@@ -113,7 +113,8 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
       co_await connection.writeHandshakeFrame(FrameKind::hello, hello.SerializeAsString());
     } catch (const RunError& error) {
       // A server that has too many connections says so, and closes, before it has read a Hello.
-      if (error.code() != "connection-lost") throw;
+      // Within TLS it only closes.
+      if (error.code() != "connection-lost" || connection.isWithinTls()) throw;
     }
     const auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
     co_return helloOkFrom(frame, connection.peer());
@@ -162,7 +163,9 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::
     wire::HelloOk ok = co_await shakeHands(*connection, hello);
     attempt.open = OpenConnection{std::move(connection), std::move(ok)};
   } catch (const RunError& error) {
-    if (error.retrySeconds() == 0) throw;
+    // Within TLS a server that has too many connections closes without a word.
+    const bool isClosed = error.code() == "connection-lost" || error.code() == "connection-closed";
+    if (error.retrySeconds() == 0 && !(isClosed && connection->isWithinTls())) throw;
     attempt.error = std::current_exception();
     attempt.what = error.what();
     attempt.retrySeconds = error.retrySeconds();

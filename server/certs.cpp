@@ -121,8 +121,8 @@ IssuedCertificate describe(X509* certificate) {
   } else if (uri == kServerUri) {
     issued.kind = CertificateKind::server;
     issued.name = "server";
-  } else if (uri.starts_with(kClientUriPrefix)) {
-    issued.name = uri.substr(kClientUriPrefix.size());
+  } else if (uri.starts_with(kClientUri)) {
+    issued.name = uri.substr(kClientUri.size());
   }
   return issued;
 }
@@ -223,7 +223,7 @@ void CertificateFolder::issueClient(const Authority& authority, const std::strin
                                     const std::string& into) const {
   CertificateRequest request;
   request.commonName = name;
-  request.uri = std::string(kClientUriPrefix) + name;
+  request.uri = std::string(kClientUri) + name;
   issue(authority, std::move(request), into, "client");
   writePrivateFile(into + "/ca.crt", pemOf(authority.certificate.get()));
 }

@@ -29,7 +29,6 @@ inline constexpr int kEndsSoonDays = 14;
 inline constexpr std::time_t kClockSkewSeconds = 3600;
 
 inline constexpr std::string_view kServerUri = "cleave:server";
-inline constexpr std::string_view kClientUriPrefix = "cleave:client/";
 
 struct IssuedCertificate {
   CertificateKind kind = CertificateKind::client;

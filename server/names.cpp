@@ -60,13 +60,6 @@ std::string addressText(const sockaddr& address) {
 
 }  // namespace
 
-bool isClientName(std::string_view name) {
-  return !name.empty() && name.size() <= kMostNameCharacters && isLowerOrDigit(name.front()) &&
-         std::all_of(name.begin(), name.end(),
-                     [](char c) { return isLowerOrDigit(c) || c == '-'; }) &&
-         name != kLocalIdentity && name != kDefaultIdentity;
-}
-
 void checkClientName(const std::string& name) {
   if (isClientName(name)) return;
   const bool isTaken = name == kLocalIdentity || name == kDefaultIdentity;

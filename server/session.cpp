@@ -18,7 +18,6 @@
 #include "daemon/plan.h"
 #include "daemon/run_folder.h"
 #include "daemon/torch_errors.h"
-#include "server/names.h"
 #include "server/probe_session.h"
 #include "server/run_record.h"
 
@@ -169,10 +168,7 @@ asio::awaitable<void> Session::refuse(std::string answer) {
 asio::awaitable<void> Session::open() {
   const auto frame = co_await connection_->readHandshakeFrame(ConnectionState::awaitingHello);
   helloCame_ = true;
-  if (!connection_->identity().empty()) {
-    identity_ = connection_->identity();
-    checkClientName(identity_);  // another authority than ours may have certified "local"
-  }
+  if (!connection_->identity().empty()) identity_ = connection_->identity();
   auto hello = parseMetadata<wire::Hello>(
       FrameKind::hello, std::as_bytes(std::span(frame.metadata.data(), frame.metadata.size())));
   checkVersion(hello);

@@ -10,12 +10,12 @@
 
 #include "common/core/buffer.h"
 #include "common/core/executor.h"
+#include "common/core/identity.h"
 #include "common/core/record.h"
 #include "common/model/compute_device.h"
 #include "common/net/connection.h"
 #include "proto/wire.pb.h"
 #include "server/admission.h"
-#include "server/names.h"
 #include "server/refusals.h"
 #include "server/settings.h"
 

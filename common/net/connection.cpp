@@ -377,12 +377,12 @@ awaitable<void> Connection::writeOne() {
   co_await stream_.write(frame->kind, frame->stream, frame->metadata, frame->payload);
   writtenBy_.reset();
   const std::size_t bytes = kHeaderBytes + frame->metadata.size() + frame->payload.size();
+  if (frame->segmentWritten) frame->segmentWritten(chosen, now());
+  if (frame->written) frame->written();
   co_await throttled(writePause_, bytes);
   sendMeter_.passed(bytes, secondsSince(start));
   peakSent_.passed(bytes);
   tuneSegments();
-  if (frame->segmentWritten) frame->segmentWritten(chosen, now());
-  if (frame->written) frame->written();
 }
 
 awaitable<void> Connection::sayFailure() {

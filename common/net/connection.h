@@ -124,6 +124,7 @@ class Connection {
   // The client's name, from its certificate; of servers with TLS only, after the first handshake
   // frame; else empty.
   const std::string& identity() const { return stream_.identity(); }
+  bool isWithinTls() const { return options_.tls != nullptr; }
   // "127.0.0.1:4000"; empty where the socket was never connected.
   const std::string& peer() const { return peer_; }
   // The segment size in force: segmentBytesFor(sendRate()).

@@ -2,6 +2,7 @@
 // sends no flood of short frames. io thread only.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 
@@ -43,10 +44,11 @@ class ControlAllowance {
   static constexpr double kIdle = 256;    // that an idle connection may send at once
   static constexpr double kASecond = 10;  // up to kIdle again
   static constexpr double kATensor = 3;
+  static constexpr double kMost = 16384;  // that tensors can have saved up
   static constexpr std::size_t kShortSegmentBytes = 4096;
 
   explicit ControlAllowance(SteadyTime start) : refilled_(start) {}
-  void tensorCrosses() { left_ += kATensor; }
+  void tensorCrosses() { left_ = std::min(kMost, left_ + kATensor); }
   // A control frame or a short segment has come. Throws ProtocolError "flood".
   void take(SteadyTime time);
 

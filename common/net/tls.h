@@ -26,7 +26,7 @@ class TlsContext {
   // "server"; a server also revoked.crl, lists of certificates that its CAs have revoked. Throws
   // UsageError: "no-certificates" (a file cannot be read), "bad-certificate-file" (not what it
   // should be), "key-mismatch" (the key is of another certificate), "key-readable" (others than its
-  // owner can read the key). `bytesPerKey`: for tests.
+  // owner may read or write the key). `bytesPerKey`: for tests.
   static std::shared_ptr<const TlsContext> load(const std::string& folder, TlsRole role,
                                                 std::uint64_t bytesPerKey = kBytesPerTlsKey);
   ~TlsContext();

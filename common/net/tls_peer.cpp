@@ -11,11 +11,11 @@
 #include <memory>
 #include <string_view>
 
+#include "common/core/identity.h"
+
 namespace cleave {
 namespace {
 
-constexpr std::string_view kClientUri = "cleave:client/";
-constexpr std::size_t kMostNameBytes = 63;
 constexpr std::size_t kMostNamesShown = 200;  // bytes
 
 // Why a certificate is refused. Its side reads the error, the other side the alert.
@@ -106,12 +106,6 @@ Names alternativeNames(const X509* certificate) {
 std::string_view textOf(const ASN1_STRING* string) {
   return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(string)),
           static_cast<std::size_t>(ASN1_STRING_length(string))};
-}
-
-bool isClientName(std::string_view name) {
-  const auto isPlain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
-  return !name.empty() && name.size() <= kMostNameBytes && isPlain(name[0]) &&
-         std::all_of(name.begin(), name.end(), [&](char c) { return isPlain(c) || c == '-'; });
 }
 
 // Empty where there is no name, or more than one.
@@ -267,25 +261,27 @@ int checkPeer(int accepted, X509_STORE_CTX* store) {
   return 0;
 }
 
-RunError tlsError(const PeerCheck& check, TlsRole ours) {
+std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours) {
   const std::string peer = ours == TlsRole::client ? "the server" : "the client";
-  if (check.error != X509_V_OK) return refusedHere(check, ours);
+  if (check.error != X509_V_OK) return std::make_exception_ptr(refusedHere(check, ours));
   const unsigned long error = ERR_peek_error();
   const int reason = ERR_GET_REASON(error);
   if (ERR_GET_LIB(error) == ERR_LIB_SSL) {
-    if (reason >= SSL_AD_REASON_OFFSET) return refusedThere(reason - SSL_AD_REASON_OFFSET, ours);
+    if (reason >= SSL_AD_REASON_OFFSET) {
+      return std::make_exception_ptr(refusedThere(reason - SSL_AD_REASON_OFFSET, ours));
+    }
     if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
-      return requiredError(peer + " has no certificate");
+      return std::make_exception_ptr(requiredError(peer + " has no certificate"));
     }
     if (reason == SSL_R_UNSUPPORTED_PROTOCOL || reason == SSL_R_WRONG_SSL_VERSION) {
-      return versionError(peer + " does not speak TLS 1.3");
+      return std::make_exception_ptr(versionError(peer + " does not speak TLS 1.3"));
     }
   }
   const char* text = ERR_reason_error_string(error);
-  return ProtocolError(
+  return std::make_exception_ptr(ProtocolError(
       "tls-failed",
       "what " + peer + " sends is no valid TLS: " + (text != nullptr ? text : "unknown reason"),
-      "see what stands between the two machines; then try again");
+      "see what stands between the two machines; then try again"));
 }
 
 }  // namespace cleave

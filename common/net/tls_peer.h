@@ -4,6 +4,7 @@
 #include <openssl/x509.h>
 
 #include <ctime>
+#include <exception>
 #include <string>
 
 #include "common/core/error.h"
@@ -22,9 +23,9 @@ struct PeerCheck {
 // be made for its side, and a client's must have a name.
 int checkPeer(int accepted, X509_STORE_CTX* store);
 
-// The error for a connection whose handshake or records failed. `check` is that of the peer's
+// The Error for a connection whose handshake or records failed. `check` is that of the peer's
 // certificate; OpenSSL's queue has the rest.
-RunError tlsError(const PeerCheck& check, TlsRole ours);
+std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours);
 
 // "2027-02-19 22:17 UTC"
 std::string timeText(std::time_t time);

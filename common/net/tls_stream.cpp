@@ -100,16 +100,28 @@ TlsStream::TlsStream(Socket socket, std::shared_ptr<const TlsContext> context,
     return;
   }
   SSL_set_connect_state(ssl_.get());
+  expectServer(serverName);
+}
+
+// The server's certificate must be for this name or address. Nothing of it may fail unseen: then no
+// name would be checked.
+void TlsStream::expectServer(const std::string& name) {
+  const std::string plain = name.substr(0, name.find('%'));  // without an IPv6 address's zone
   boost::system::error_code isName;
-  asio::ip::make_address(serverName, isName);
+  asio::ip::make_address(plain, isName);
   X509_VERIFY_PARAM* check = SSL_get0_param(ssl_.get());
+  bool isSet = !plain.empty();
   if (isName) {
-    X509_VERIFY_PARAM_set_hostflags(check, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    X509_VERIFY_PARAM_set1_host(check, serverName.c_str(), serverName.size());
-    SSL_set_tlsext_host_name(ssl_.get(), serverName.c_str());
+    X509_VERIFY_PARAM_set_hostflags(
+        check, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
+    isSet = isSet && X509_VERIFY_PARAM_set1_host(check, plain.c_str(), plain.size()) == 1;
+    SSL_set_tlsext_host_name(ssl_.get(), plain.c_str());
   } else {
-    X509_VERIFY_PARAM_set1_ip_asc(check, serverName.c_str());
+    isSet = isSet && X509_VERIFY_PARAM_set1_ip_asc(check, plain.c_str()) == 1;
   }
+  if (isSet) return;
+  throw UsageError("wrong-server-name", "no certificate can be for the server name '" + name + "'",
+                   "give --server a host name or an IP address");
 }
 
 TlsStream::~TlsStream() = default;
@@ -141,7 +153,7 @@ asio::awaitable<void> TlsStream::secure() {
 
 // OpenSSL's queue says why.
 std::exception_ptr TlsStream::failed() {
-  error_ = std::make_exception_ptr(tlsError(check_, context_->role()));
+  error_ = tlsError(check_, context_->role());
   ERR_clear_error();
   return error_;
 }

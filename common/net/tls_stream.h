@@ -30,7 +30,7 @@ class TlsStream : public ByteStream {
   // (PROTOCOL.md, "TLS"); "not-tls", "not-cleave". The peer has its alert then, or was sent it. A
   // server that refuses our certificate says so only to the first readSome().
   boost::asio::awaitable<void> secure() override;
-  const std::string& identity() const override { return check_.name; }
+  const std::string& identity() const override { return secured_ ? check_.name : noName_; }
   boost::asio::awaitable<std::size_t> readSome(std::span<std::byte> place) override;
   boost::asio::awaitable<void> write(std::span<const std::byte> head,
                                      std::span<const std::byte> payload) override;
@@ -41,6 +41,7 @@ class TlsStream : public ByteStream {
     void operator()(SSL* ssl) const { SSL_free(ssl); }
   };
 
+  void expectServer(const std::string& name);
   boost::asio::awaitable<void> readSocket();
   boost::asio::awaitable<void> flush();
   void encrypt(std::span<const std::byte> bytes);
@@ -50,6 +51,7 @@ class TlsStream : public ByteStream {
 
   const std::shared_ptr<const TlsContext> context_;
   PeerCheck check_;
+  const std::string noName_;
   std::unique_ptr<SSL, FreeSsl> ssl_;
   bool secured_ = false;
   std::exception_ptr error_;  // TLS has failed: nothing more is encrypted or decrypted

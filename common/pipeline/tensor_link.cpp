@@ -465,6 +465,9 @@ void TensorLink::checkTensor(const Stream& stream, std::uint64_t encodedBytes) c
 void TensorLink::checkBlob(const Stream& stream, std::uint64_t encodedBytes) const {
   const std::string name(flowName(stream.message.flow));
   if (stream.codec != kBlobCodec) throw ProtocolError("bad-tensor", name + " has a codec");
+  if (stream.message.flow == Flow::traceBody && !options_.trace) {
+    throw ProtocolError("bad-tensor", name + " came, and no trace was asked for");
+  }
   const std::uint64_t most = mostBlobBytes(stream.message.flow);
   if (encodedBytes > most) {
     throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +

@@ -37,7 +37,7 @@ TEST_CASE("the access file decides over models, sessions, memory and runs, and S
   GuardedServer guarded("");
   Ended ended = guarded.client("stranger");
   checkError(ended, kWrongUse, {"refuses: the identity local is not in the access file"});
-  CHECK(guarded.server.process().waitForOutput("of local from 127.0.0.1:", kPatience));
+  CHECK(guarded.server.process().waitForOutput("session 1 from 127.0.0.1:", kPatience));
   CHECK(guarded.server.process().waitForOutput("(unknown-identity)", kPatience));
 
   const auto reload = [&](const std::string& text, const std::string& said) {

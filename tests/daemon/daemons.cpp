@@ -79,8 +79,10 @@ void TestServer::stop() {
 std::vector<std::string> TestServer::runFolders() const {
   std::vector<std::string> folders;
   std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(store_ + "/local", none)) {
-    folders.push_back(entry.path().string());
+  for (const auto& identity : std::filesystem::directory_iterator(store_, none)) {
+    for (const auto& entry : std::filesystem::directory_iterator(identity)) {
+      folders.push_back(entry.path().string());
+    }
   }
   return folders;
 }

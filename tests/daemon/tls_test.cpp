@@ -187,7 +187,7 @@ TEST_CASE("mistakes with the files of TLS") {
       {serverProgram(), "serve", "--set", "listen.port=0"},
       {mistake("no folder", "/nowhere", {"cannot read /nowhere/ca.crt", "set tls.folder"}),
        mistake("a key that others read", own,
-               {"others than its owner can read the key " + own + "/server.key", "chmod 600"}),
+               {own + "/server.key: others than its owner may read or write it", "chmod 600"}),
        mistake("another's key", mixed,
                {mixed + "/server.key does not belong to the certificate"})});
   checkMistakes(

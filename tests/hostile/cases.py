@@ -72,7 +72,7 @@ for name, data in {
     "HTTP": b"GET / HTTP/1.1\r\n\r\n", "TLS": bytes.fromhex("160301020001"), "SSH": b"SSH-2.0-x\r\n", "zeros": bytes(4096),
     "a magic that ends wrongly": b"CLVF" + bytes(28), "control characters": b"\x1b[2J\n\nfake log line\n",
 }.items():  # fmt: skip
-    sends(f"not Cleave: {name}", "", data, run=False)
+    sends(f"not Cleave: {name}", "not-tls" if name == "TLS" else "", data, run=False)
 
 
 @case("nothing", "hello-timeout", deadline=2.5)
