@@ -29,7 +29,7 @@ ByteStream::ByteStream(Socket socket)
 void ByteStream::limitUnsent(std::size_t bytes) { cleave::limitUnsent(descriptor_, bytes); }
 
 asio::awaitable<void> ByteStream::drain() {
-  std::array<std::byte, kAheadBytes> dropped;
+  std::vector<std::byte> dropped(kAheadBytes);
   while (true) co_await socket_.async_read_some(asio::buffer(dropped), use_awaitable);
 }
 
