@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
@@ -148,15 +147,10 @@ void Server::refuse(tcp::socket socket, const Error& error) {
   who << "connection from " << socket.remote_endpoint(ignored);
   refusals_.note(who.str(), error);
   if (context_.tls) return;
-  const std::string metadata = failureMetadata(error);
-  FrameHeader header;
-  header.kind = FrameKind::refused;
-  header.metadataBytes = static_cast<std::uint32_t>(metadata.size());
-  const HeaderBytes bytes = encodeHeader(header);
-  const std::array<asio::const_buffer, 2> parts = {asio::buffer(bytes.data(), bytes.size()),
-                                                   asio::buffer(metadata)};
+  std::vector<std::byte> frame;
+  encodeHead(FrameKind::refused, 0, failureMetadata(error), {}, true, frame);
   socket.non_blocking(true, ignored);
-  socket.write_some(parts, ignored);
+  socket.write_some(asio::buffer(frame), ignored);
   socket.shutdown(tcp::socket::shutdown_send, ignored);
 }
 

@@ -6,7 +6,6 @@
 #include <openssl/ec.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
-#include <openssl/x509v3.h>
 
 #include <array>
 #include <cctype>
@@ -18,18 +17,6 @@ namespace {
 constexpr int kSerialBits = 128;
 constexpr long kVersion3 = 2;  // of a certificate, as it is encoded
 constexpr long kListVersion2 = 1;
-
-struct Delete {
-  void operator()(BIO* bio) const { BIO_free(bio); }
-  void operator()(BIGNUM* number) const { BN_free(number); }
-  void operator()(ASN1_STRING* text) const { ASN1_STRING_free(text); }  // numbers and times too
-  void operator()(X509_EXTENSION* extension) const { X509_EXTENSION_free(extension); }
-  void operator()(X509_REVOKED* entry) const { X509_REVOKED_free(entry); }
-  void operator()(GENERAL_NAMES* names) const { GENERAL_NAMES_free(names); }
-  void operator()(char* text) const { OPENSSL_free(text); }
-};
-template <typename Type>
-using Owned = std::unique_ptr<Type, Delete>;
 
 [[noreturn]] void throwOpenSsl(const std::string& what) {
   std::array<char, 256> reason{};
@@ -81,10 +68,10 @@ Owned<ASN1_TIME> asn1Time(std::time_t time) {
   return made;
 }
 
-std::time_t timeOf(const ASN1_TIME* time) {
-  std::tm parts{};
-  need(ASN1_TIME_to_tm(time, &parts) == 1, "read a date");
-  return ::timegm(&parts);
+std::time_t needTime(const ASN1_TIME* time) {
+  const std::optional<std::time_t> read = timeOf(time);
+  need(read.has_value(), "read a date");
+  return *read;
 }
 
 // ---- Extensions ----
@@ -150,23 +137,6 @@ Owner fromPem(const std::string& text, const std::string& path, const char* what
   throw UsageError("bad-certificate", path + " holds no " + what + " in PEM",
                    "see what is in it; 'cleave-server certs init' makes a folder with what is "
                    "needed");
-}
-
-Owned<GENERAL_NAMES> alternativeNamesOf(const X509* certificate) {
-  return Owned<GENERAL_NAMES>(static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
-}
-
-std::string textOf(const ASN1_STRING* text) {
-  return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
-          static_cast<std::size_t>(ASN1_STRING_length(text))};
-}
-
-std::string addressText(const ASN1_OCTET_STRING* address) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  const int family = ASN1_STRING_length(address) == 4 ? AF_INET : AF_INET6;
-  ::inet_ntop(family, ASN1_STRING_get0_data(address), text.data(), text.size());
-  return text.data();
 }
 
 }  // namespace
@@ -264,28 +234,17 @@ RevocationList revocationListFromPem(const std::string& text, const std::string&
 }
 
 std::string serialOf(const X509* certificate) { return hexOf(X509_get0_serialNumber(certificate)); }
-std::time_t startOf(const X509* certificate) { return timeOf(X509_get0_notBefore(certificate)); }
-std::time_t endOf(const X509* certificate) { return timeOf(X509_get0_notAfter(certificate)); }
+std::time_t startOf(const X509* certificate) { return needTime(X509_get0_notBefore(certificate)); }
+std::time_t endOf(const X509* certificate) { return needTime(X509_get0_notAfter(certificate)); }
 bool isAuthority(X509* certificate) { return X509_check_ca(certificate) == 1; }
 
 std::string uriOf(const X509* certificate) {
-  const auto names = alternativeNamesOf(certificate);
-  for (int j = 0; j < sk_GENERAL_NAME_num(names.get()); ++j) {
-    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), j);
-    if (name->type == GEN_URI) return textOf(name->d.uniformResourceIdentifier);
-  }
-  return {};
+  const AlternativeNames names = alternativeNamesOf(certificate);
+  return names.uris.empty() ? "" : names.uris.front();
 }
 
 std::vector<std::string> namesOf(const X509* certificate) {
-  std::vector<std::string> all;
-  const auto names = alternativeNamesOf(certificate);
-  for (int j = 0; j < sk_GENERAL_NAME_num(names.get()); ++j) {
-    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), j);
-    if (name->type == GEN_DNS) all.push_back(textOf(name->d.dNSName));
-    if (name->type == GEN_IPADD) all.push_back(addressText(name->d.iPAddress));
-  }
-  return all;
+  return alternativeNamesOf(certificate).hosts;
 }
 
 std::uint64_t numberOf(const X509_CRL* list) {
@@ -302,7 +261,7 @@ std::vector<Revocation> revokedOf(X509_CRL* list) {
   for (int j = 0; j < sk_X509_REVOKED_num(entries); ++j) {
     const X509_REVOKED* entry = sk_X509_REVOKED_value(entries, j);
     revoked.push_back({hexOf(X509_REVOKED_get0_serialNumber(entry)),
-                       timeOf(X509_REVOKED_get0_revocationDate(entry))});
+                       needTime(X509_REVOKED_get0_revocationDate(entry))});
   }
   return revoked;
 }

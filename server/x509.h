@@ -2,26 +2,18 @@
 // and its clients. ECDSA on P-256. Knows nothing of folders.
 #pragma once
 
-#include <openssl/evp.h>
-#include <openssl/x509.h>
-
 #include <ctime>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "common/core/error.h"
+#include "common/net/certificate.h"
 
 namespace cleave {
 
-struct OpenSslDelete {
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(X509_CRL* list) const { X509_CRL_free(list); }
-};
-using Key = std::unique_ptr<EVP_PKEY, OpenSslDelete>;
-using Certificate = std::unique_ptr<X509, OpenSslDelete>;
-using RevocationList = std::unique_ptr<X509_CRL, OpenSslDelete>;
+using Key = Owned<EVP_PKEY>;
+using Certificate = Owned<X509>;
+using RevocationList = Owned<X509_CRL>;
 
 // All functions throw RunError "openssl-failed" where OpenSSL fails.
 
@@ -55,7 +47,7 @@ struct RevocationRequest {
   std::uint64_t number = 1;  // increases from list to list
   std::vector<Revocation> revoked;
   std::time_t from = 0;
-  std::time_t until = 0;  // a verifier refuses everybody after it
+  std::time_t until = 0;  // verifiers other than ours may refuse everybody after it
 };
 RevocationList makeRevocationList(const RevocationRequest& request, const Issuer& issuer);
 

@@ -9,25 +9,18 @@
 #include <random>
 #include <stdexcept>
 
+#include "common/net/certificate.h"
+
 namespace cleave::test {
 namespace {
 
 constexpr long kDay = 24 * 3600;
 
-struct FreeKey {
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-};
-struct FreeCertificate {
-  void operator()(X509* certificate) const { X509_free(certificate); }
-};
-struct FreeList {
-  void operator()(X509_CRL* list) const { X509_CRL_free(list); }
-};
 struct CloseFile {
   void operator()(FILE* file) const { std::fclose(file); }
 };
-using Key = std::unique_ptr<EVP_PKEY, FreeKey>;
-using Certificate = std::unique_ptr<X509, FreeCertificate>;
+using Key = Owned<EVP_PKEY>;
+using Certificate = Owned<X509>;
 using File = std::unique_ptr<FILE, CloseFile>;
 
 void require(bool done, const std::string& what) {
@@ -108,7 +101,7 @@ void TestAuthority::write(const std::string& folder, const std::string& name,
 
 void TestAuthority::writeRevoked(const std::string& folder,
                                  const std::vector<long>& serials) const {
-  const std::unique_ptr<X509_CRL, FreeList> list(X509_CRL_new());
+  const Owned<X509_CRL> list(X509_CRL_new());
   X509_CRL_set_version(list.get(), X509_CRL_VERSION_2);
   X509_CRL_set_issuer_name(list.get(), X509_get_subject_name(state_->certificate.get()));
   const std::unique_ptr<ASN1_TIME, decltype(&ASN1_TIME_free)> time(X509_gmtime_adj(nullptr, -60),

@@ -210,6 +210,24 @@ std::uint64_t frameChecksum(std::span<const std::byte, 24> headerStart,
   return XXH3_64bits_digest(state.get());
 }
 
+void encodeHead(FrameKind kind, std::uint64_t stream, std::string_view metadata,
+                std::span<const std::byte> payload, bool checksum, std::vector<std::byte>& head) {
+  FrameHeader header;
+  header.kind = kind;
+  header.stream = stream;
+  header.metadataBytes = static_cast<std::uint32_t>(metadata.size());
+  header.payloadBytes = static_cast<std::uint32_t>(payload.size());
+  const auto metadataBytes = std::as_bytes(std::span(metadata));
+  if (checksum) {
+    header.flags = kFlagChecksum;
+    const HeaderBytes start = encodeHeader(header);
+    header.checksum = frameChecksum(std::span(start).first<24>(), metadataBytes, payload);
+  }
+  const HeaderBytes bytes = encodeHeader(header);
+  head.assign(bytes.begin(), bytes.end());
+  head.insert(head.end(), metadataBytes.begin(), metadataBytes.end());
+}
+
 void checkFrame(const FrameHeader& header, ConnectionState state) {
   checkState(header.kind, state);
   const bool tensorData = isTensorData(header.kind);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "common/core/error.h"
 
@@ -74,6 +75,11 @@ FrameHeader decodeHeader(std::span<const std::byte, kHeaderBytes> bytes);
 std::uint64_t frameChecksum(std::span<const std::byte, 24> headerStart,
                             std::span<const std::byte> metadata,
                             std::span<const std::byte> payload);
+
+// Header and metadata as they are sent, before the payload; with or without a checksum of all
+// three. `head` keeps its memory.
+void encodeHead(FrameKind kind, std::uint64_t stream, std::string_view metadata,
+                std::span<const std::byte> payload, bool checksum, std::vector<std::byte>& head);
 
 enum class ConnectionState : std::uint8_t { awaitingHello, awaitingHelloOk, open };
 

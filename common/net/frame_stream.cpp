@@ -33,7 +33,7 @@ asio::awaitable<void> FrameStream::secure() {
     co_return;
   } catch (const ProtocolError& error) {
     if (error.code() != "not-tls") throw;
-    makeHead(FrameKind::failure, 0, failureMetadata(error), {}, true);
+    encodeHead(FrameKind::failure, 0, failureMetadata(error), {}, true, head_);
     refused = std::current_exception();
   }
   try {
@@ -89,28 +89,10 @@ asio::awaitable<void> FrameStream::readPayload(Head head, std::span<std::byte> p
 
 // ---- Writing ----
 
-void FrameStream::makeHead(FrameKind kind, std::uint64_t stream, std::string_view metadata,
-                           std::span<const std::byte> payload, bool checksum) {
-  FrameHeader header;
-  header.kind = kind;
-  header.stream = stream;
-  header.metadataBytes = static_cast<std::uint32_t>(metadata.size());
-  header.payloadBytes = static_cast<std::uint32_t>(payload.size());
-  const auto metadataBytes = std::as_bytes(std::span(metadata));
-  if (checksum) {
-    header.flags = kFlagChecksum;
-    const HeaderBytes start = encodeHeader(header);
-    header.checksum = frameChecksum(checksummedPart(start), metadataBytes, payload);
-  }
-  const HeaderBytes bytes = encodeHeader(header);
-  head_.assign(bytes.begin(), bytes.end());
-  head_.insert(head_.end(), metadataBytes.begin(), metadataBytes.end());
-}
-
 asio::awaitable<void> FrameStream::write(FrameKind kind, std::uint64_t stream,
                                          std::string_view metadata,
                                          std::span<const std::byte> payload) {
-  makeHead(kind, stream, metadata, payload, checksum_);
+  encodeHead(kind, stream, metadata, payload, checksum_, head_);
   co_await bytes_->write(head_, payload);
   (isTensorData(kind) ? tensorSent_ : controlSent_)
       .fetch_add(head_.size() + payload.size(), std::memory_order_relaxed);

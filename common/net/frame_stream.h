@@ -67,8 +67,6 @@ class FrameStream {
  private:
   boost::asio::awaitable<std::size_t> readSome(std::span<std::byte> place);
   boost::asio::awaitable<void> readAll(std::span<std::byte> place);
-  void makeHead(FrameKind kind, std::uint64_t stream, std::string_view metadata,
-                std::span<const std::byte> payload, bool checksum);
 
   const std::unique_ptr<ByteStream> bytes_;
   const bool checksum_;

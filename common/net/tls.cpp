@@ -13,6 +13,7 @@
 
 #include "common/core/durable.h"
 #include "common/core/error.h"
+#include "common/net/certificate.h"
 #include "common/net/tls_peer.h"
 
 namespace cleave {
@@ -21,18 +22,6 @@ namespace {
 constexpr std::time_t kWarnSeconds = std::time_t{14} * 24 * 3600;
 constexpr long kMostChainBytes = 16 << 10;  // of a peer's certificates
 constexpr const char* kSuites = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
-
-template <auto Free>
-struct Freed {
-  template <typename Object>
-  void operator()(Object* object) const {
-    Free(object);
-  }
-};
-using CertificatePtr = std::unique_ptr<X509, Freed<X509_free>>;
-using KeyPtr = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
-using TextPtr = std::unique_ptr<BIO, Freed<BIO_free_all>>;
-using ListPtr = std::unique_ptr<X509_CRL, Freed<X509_CRL_free>>;
 
 struct Closed {
   void operator()(FILE* file) const { std::fclose(file); }
@@ -65,24 +54,24 @@ std::vector<Pointer> readAll(const std::string& path, const char* what) {
   return all;
 }
 
-std::vector<CertificatePtr> readCertificates(const std::string& path) {
-  return readAll<CertificatePtr, PEM_read_X509>(path, "certificates");
+std::vector<Owned<X509>> readCertificates(const std::string& path) {
+  return readAll<Owned<X509>, PEM_read_X509>(path, "certificates");
 }
 
-KeyPtr readKey(const std::string& path) {
+Owned<EVP_PKEY> readKey(const std::string& path) {
   openFile(path);  // throws where there is none
   const std::string text = readPrivateFile(path);
-  const TextPtr source(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+  const Owned<BIO> source(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
   // A passphrase would be asked for on the terminal.
   const auto noPassphrase = [](char*, int, int, void*) { return -1; };
-  KeyPtr key(PEM_read_bio_PrivateKey(source.get(), nullptr, noPassphrase, nullptr));
+  Owned<EVP_PKEY> key(PEM_read_bio_PrivateKey(source.get(), nullptr, noPassphrase, nullptr));
   ERR_clear_error();
   if (!key) refuseFile(path, "is no PEM file of a private key without passphrase");
   return key;
 }
 
-std::time_t endOf(const CertificatePtr& certificate) {
-  return timeOf(X509_get0_notAfter(certificate.get()));
+std::time_t endOf(const Owned<X509>& certificate) {
+  return timeOf(X509_get0_notAfter(certificate.get())).value_or(0);
 }
 
 }  // namespace
@@ -118,7 +107,7 @@ TlsContext::TlsContext(std::string folder, TlsRole role, std::uint64_t bytesPerK
 TlsContext::~TlsContext() { SSL_CTX_free(native_); }
 
 void TlsContext::readAuthorities() {
-  for (const CertificatePtr& authority : readCertificates(path("ca.crt"))) {
+  for (const Owned<X509>& authority : readCertificates(path("ca.crt"))) {
     X509_STORE_add_cert(SSL_CTX_get_cert_store(native_), authority.get());
     ends_.emplace_back(endOf(authority), path("ca.crt"));
   }
@@ -127,8 +116,8 @@ void TlsContext::readAuthorities() {
 void TlsContext::readOwn(const std::string& name) {
   const std::string file = path(name + ".crt");
   const std::string keyFile = path(name + ".key");
-  const std::vector<CertificatePtr> chain = readCertificates(file);
-  const KeyPtr key = readKey(keyFile);
+  const std::vector<Owned<X509>> chain = readCertificates(file);
+  const Owned<EVP_PKEY> key = readKey(keyFile);
   ends_.emplace_back(endOf(chain.front()), file);
   if (X509_check_private_key(chain.front().get(), key.get()) != 1) {
     ERR_clear_error();
@@ -149,9 +138,9 @@ void TlsContext::readOwn(const std::string& name) {
 void TlsContext::readRevoked() {
   X509_STORE* store = SSL_CTX_get_cert_store(native_);
   const std::string file = path("revoked.crl");
-  const std::vector<CertificatePtr> authorities = readCertificates(path("ca.crt"));
-  for (const ListPtr& list :
-       readAll<ListPtr, PEM_read_X509_CRL>(file, "lists of revoked certificates")) {
+  const std::vector<Owned<X509>> authorities = readCertificates(path("ca.crt"));
+  for (const Owned<X509_CRL>& list :
+       readAll<Owned<X509_CRL>, PEM_read_X509_CRL>(file, "lists of revoked certificates")) {
     // Else it would refuse every client, or none.
     const bool isOurs = std::any_of(authorities.begin(), authorities.end(), [&](const auto& one) {
       return X509_CRL_verify(list.get(), X509_get0_pubkey(one.get())) == 1;

@@ -2,16 +2,14 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
-#include <openssl/x509v3.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <ctime>
-#include <memory>
 #include <string_view>
 
 #include "common/core/identity.h"
+#include "common/net/certificate.h"
 
 namespace cleave {
 namespace {
@@ -93,29 +91,10 @@ int errorWithAlertOf(int verifyError) {
 
 // ---- What a certificate says ----
 
-struct FreeNames {
-  void operator()(GENERAL_NAMES* names) const { GENERAL_NAMES_free(names); }
-};
-using Names = std::unique_ptr<GENERAL_NAMES, FreeNames>;
-
-Names alternativeNames(const X509* certificate) {
-  return Names(static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
-}
-
-std::string_view textOf(const ASN1_STRING* string) {
-  return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(string)),
-          static_cast<std::size_t>(ASN1_STRING_length(string))};
-}
-
 // Empty where there is no name, or more than one.
 std::string clientName(const X509* certificate) {
-  const Names names = alternativeNames(certificate);
   std::string found;
-  for (int j = 0; names && j < sk_GENERAL_NAME_num(names.get()); ++j) {
-    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), j);
-    if (name->type != GEN_URI) continue;
-    const std::string_view uri = textOf(name->d.uniformResourceIdentifier);
+  for (const std::string& uri : alternativeNamesOf(certificate).uris) {
     if (!uri.starts_with(kClientUri)) continue;
     if (!found.empty() || !isClientName(uri.substr(kClientUri.size()))) return {};
     found = uri.substr(kClientUri.size());
@@ -123,31 +102,10 @@ std::string clientName(const X509* certificate) {
   return found;
 }
 
-std::string addressText(std::string_view bytes) {
-  char text[64] = "";
-  const auto part = [&](std::size_t j) { return static_cast<unsigned char>(bytes[j]); };
-  if (bytes.size() == 4) {
-    std::snprintf(text, sizeof text, "%d.%d.%d.%d", part(0), part(1), part(2), part(3));
-  } else if (bytes.size() == 16) {
-    std::string all;
-    for (std::size_t j = 0; j < 16; j += 2) {
-      std::snprintf(text, sizeof text, "%s%x", j == 0 ? "" : ":", part(j) << 8 | part(j + 1));
-      all += text;
-    }
-    return all;
-  }
-  return text;
-}
-
 // The names that a server may be connected to by; they come from a peer, and end in a log.
 std::string hostNames(const X509* certificate) {
-  const Names names = alternativeNames(certificate);
   std::string all;
-  for (int j = 0; names && j < sk_GENERAL_NAME_num(names.get()); ++j) {
-    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), j);
-    std::string one;
-    if (name->type == GEN_DNS) one = textOf(name->d.dNSName);
-    if (name->type == GEN_IPADD) one = addressText(textOf(name->d.iPAddress));
+  for (std::string one : alternativeNamesOf(certificate).hosts) {
     std::erase_if(one, [](char c) { return c <= ' ' || c > '~'; });
     if (!one.empty() && all.size() + one.size() < kMostNamesShown) {
       all += (all.empty() ? "" : ", ") + one;
@@ -165,10 +123,10 @@ bool isMadeFor(X509* certificate, TlsRole role) {
 
 std::string detailsOf(int error, const X509* certificate) {
   if (error == X509_V_ERR_CERT_HAS_EXPIRED) {
-    return " (on " + timeText(timeOf(X509_get0_notAfter(certificate))) + ")";
+    return " (on " + timeText(timeOf(X509_get0_notAfter(certificate)).value_or(0)) + ")";
   }
   if (error == X509_V_ERR_CERT_NOT_YET_VALID) {
-    return " (it begins on " + timeText(timeOf(X509_get0_notBefore(certificate))) + ")";
+    return " (it begins on " + timeText(timeOf(X509_get0_notBefore(certificate)).value_or(0)) + ")";
   }
   if (error == X509_V_ERR_HOSTNAME_MISMATCH || error == X509_V_ERR_IP_ADDRESS_MISMATCH) {
     return " (it is for " + hostNames(certificate) + ")";
@@ -222,11 +180,6 @@ RunError refusedThere(int alert, TlsRole ours) {
 }
 
 }  // namespace
-
-std::time_t timeOf(const ASN1_TIME* time) {
-  std::tm utc{};
-  return ASN1_TIME_to_tm(time, &utc) == 1 ? ::timegm(&utc) : 0;
-}
 
 std::string timeText(std::time_t time) {
   std::tm utc{};

@@ -29,6 +29,5 @@ std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours);
 
 // "2027-02-19 22:17 UTC"
 std::string timeText(std::time_t time);
-std::time_t timeOf(const ASN1_TIME* time);
 
 }  // namespace cleave

@@ -1,8 +1,6 @@
 // The target of the fuzzing: a configuration, up to the first byte 0, and an override after each
 // further one. It may be refused by a UsageError and nothing else; what was read of it, written as
 // YAML, is read back to the same.
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "common/core/config.h"
@@ -13,11 +11,6 @@ using namespace cleave;
 using namespace cleave::fuzz;
 
 namespace {
-
-[[noreturn]] void find(const std::string& what) {
-  std::fprintf(stderr, "fuzz: %s\n", what.c_str());
-  std::abort();
-}
 
 constexpr const char* kKeys[] = {"a", "b", "list", "data.train.images", "train.batch"};
 
@@ -70,9 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 std::vector<Seed> cleave::fuzz::seeds() {
   const auto seed = [](const std::string& name, const std::string& text) {
-    Bytes bytes(text.size());
-    for (std::size_t j = 0; j < text.size(); ++j) bytes[j] = static_cast<std::byte>(text[j]);
-    return Seed{name, bytes};
+    return Seed{name, bytesOf(text)};
   };
   using std::string_literals::operator""s;
   return {

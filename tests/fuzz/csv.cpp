@@ -1,7 +1,5 @@
 // The target of the fuzzing: a text as a cell of a CSV file. A reader by RFC 4180 finds one cell
 // with that text, or with a ' before it where a spreadsheet would take it for a formula.
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <string>
 
@@ -12,11 +10,6 @@ using namespace cleave;
 using namespace cleave::fuzz;
 
 namespace {
-
-[[noreturn]] void find(const char* what, const std::string& cell) {
-  std::fprintf(stderr, "fuzz: %s: %s\n", what, cell.c_str());
-  std::abort();
-}
 
 // The only cell of a line; nothing where it is another number of cells, or none by the RFC.
 std::optional<std::string> readOnlyCell(const std::string& line) {
@@ -45,19 +38,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string text(reinterpret_cast<const char*>(data), size);
   const std::string cell = formatCell(text);
   const std::optional<std::string> read = readOnlyCell(cell);
-  if (!read) find("not one cell", cell);
-  if (*read != text && *read != "'" + text) find("another text", cell);
+  if (!read) find("not one cell: " + cell);
+  if (*read != text && *read != "'" + text) find("another text: " + cell);
   if (!read->empty() && std::string("=+-@").find(read->front()) != std::string::npos)
-    find("a formula", cell);
+    find("a formula: " + cell);
   return 0;
 }
 
 std::vector<Seed> cleave::fuzz::seeds() {
   std::vector<Seed> all;
   for (const std::string text : {"plain", "a,b", "say \"x\"", "=1+2", "two\nlines\r\n", "@x", ""}) {
-    Bytes bytes(text.size());
-    for (std::size_t j = 0; j < text.size(); ++j) bytes[j] = static_cast<std::byte>(text[j]);
-    all.push_back({text, bytes});
+    all.push_back({text, bytesOf(text)});
   }
   return all;
 }

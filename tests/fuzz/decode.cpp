@@ -53,8 +53,7 @@ class Room {
 };
 
 [[noreturn]] void find(const Codec& codec, const TensorSpec& spec, const char* what) {
-  std::fprintf(stderr, "fuzz: %s, %s: %s\n", codec.spec().c_str(), toString(spec).c_str(), what);
-  std::abort();
+  fuzz::find(codec.spec() + ", " + toString(spec) + ": " + what);
 }
 
 // What travels, and what it travels as.

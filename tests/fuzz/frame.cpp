@@ -2,8 +2,6 @@
 // Headers, caps, checksums and the metadata of every kind may be refused by a ProtocolError and
 // nothing else; what is accepted comes out the same when written and read again.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "common/net/frame.h"
@@ -16,12 +14,7 @@ using namespace cleave::fuzz;
 
 namespace {
 
-[[noreturn]] void find(const char* what) {
-  std::fprintf(stderr, "fuzz: %s\n", what);
-  std::abort();
-}
-
-std::span<const std::byte> bytesOf(const std::string& text) {
+std::span<const std::byte> viewOf(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
@@ -29,7 +22,7 @@ std::span<const std::byte> bytesOf(const std::string& text) {
 template <typename Read>
 void checkStable(std::span<const std::byte> metadata, Read read) {
   const std::string once = toWire(read(metadata));
-  if (toWire(read(bytesOf(once))) != once) find("metadata change when read and written again");
+  if (toWire(read(viewOf(once))) != once) find("metadata change when read and written again");
 }
 
 void readTensor(std::span<const std::byte> metadata) {
@@ -64,7 +57,7 @@ void readMetadata(FrameKind kind, std::span<const std::byte> metadata) {
       reasonFromBye(metadata);
       break;
     case FrameKind::ping:
-      clockOfPong(bytesOf(pongMetadata(metadata)));
+      clockOfPong(viewOf(pongMetadata(metadata)));
       break;
     case FrameKind::pong:
       if (!(clockOfPong(metadata).roundTripSeconds >= 0)) find("a round trip below 0");
@@ -145,7 +138,7 @@ Bytes frame(unsigned state, FrameKind kind, const std::string& metadata,
   Bytes bytes(1 + kHeaderBytes + metadata.size() + payloadBytes);
   bytes[0] = static_cast<std::byte>(state);
   std::ranges::copy(start, bytes.begin() + 1);
-  std::ranges::copy(bytesOf(metadata), bytes.begin() + 1 + kHeaderBytes);
+  std::ranges::copy(viewOf(metadata), bytes.begin() + 1 + kHeaderBytes);
   return bytes;
 }
 
@@ -195,7 +188,7 @@ std::vector<Seed> cleave::fuzz::seeds() {
           {"Failure", frame(2, FrameKind::failure, failureMetadata(error))},
           {"Bye", frame(2, FrameKind::bye, byeMetadata("done"))},
           {"Ping", frame(2, FrameKind::ping, pingMetadata())},
-          {"Pong", frame(2, FrameKind::pong, pongMetadata(bytesOf(pingMetadata())))},
+          {"Pong", frame(2, FrameKind::pong, pongMetadata(viewOf(pingMetadata())))},
           {"Tensor", frame(2, FrameKind::tensor, tensorMetadata(), 128)},
           {"Segment", frame(2, FrameKind::segment, segment.SerializeAsString(), 64)},
           {"Received", frame(2, FrameKind::received, toWire(ReceivedReport{key, 0.1, 0.2}))},

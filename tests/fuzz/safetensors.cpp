@@ -2,8 +2,6 @@
 // nothing else; what is accepted lies within the file, and comes out the same when written and read
 // again.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "common/model/safetensors.h"
@@ -13,11 +11,6 @@ using namespace cleave;
 using namespace cleave::fuzz;
 
 namespace {
-
-[[noreturn]] void find(const char* what) {
-  std::fprintf(stderr, "fuzz: %s\n", what);
-  std::abort();
-}
 
 bool isSame(const SafetensorsEntry& a, const SafetensorsEntry& b) {
   return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape &&

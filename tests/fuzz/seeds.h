@@ -3,12 +3,26 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace cleave::fuzz {
 
 using Bytes = std::vector<std::byte>;
+
+inline Bytes bytesOf(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
+  return {bytes.begin(), bytes.end()};
+}
+
+// Ends the program: the input that it runs on is a finding.
+[[noreturn]] inline void find(const std::string& what) {
+  std::fprintf(stderr, "fuzz: %s\n", what.c_str());
+  std::abort();
+}
 
 struct Seed {
   std::string name;
