@@ -94,7 +94,9 @@ int revokeCommand(const CertsOptions& options) {
                     ? fmt::format("every certificate of {} was revoked before\n", options.client)
                     : fmt::format("revoked {} certificate{} of {}: {}/revoked.crl\n", revoked,
                                   plural(revoked), options.client, certs.folder()));
-  std::cout << "next, make a running server take it:\n  " << kReload << std::endl;
+  std::cout << "A session that is open goes on until it ends.\n"
+               "next, make a running server take it:\n  "
+            << kReload << std::endl;
   return 0;
 }
 

@@ -15,6 +15,8 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 // Of a connection before its Hello: objects, coroutines, 4 KiB read ahead, 4 KiB of a Hello.
 // Measured: 13 KiB.
 constexpr std::size_t kConnectionBytes = std::size_t{32} << 10;
+// The same within TLS, with OpenSSL's buffers. Measured: 65 KiB.
+constexpr std::size_t kTlsConnectionBytes = std::size_t{96} << 10;
 // Beside what admission counts: metadata of 64 KiB, a probe's segment, frames that wait, records
 // not yet written.
 constexpr std::size_t kSessionBytes = 4 * kMiB;
@@ -55,7 +57,8 @@ MemoryBound memoryBound(const ServerSettings& settings) {
   MemoryBound bound;
   bound.own = residentBytes() + kLibraryBytes;
   bound.sessions = settings.memoryBytes + kSessionBytes * settings.maxSessions;
-  bound.connections = kConnectionBytes * settings.connections.connections;
+  bound.connections = (settings.tls.enabled ? kTlsConnectionBytes : kConnectionBytes) *
+                      settings.connections.connections;
   bound.pool = BufferPool::kMaxRetained;
   return bound;
 }

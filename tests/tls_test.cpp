@@ -5,12 +5,15 @@
 #include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <fstream>
 #include <future>
 #include <string>
+#include <thread>
 
 #include "common/net/tls_stream.h"
 #include "tests/certificates.h"
@@ -87,6 +90,7 @@ class ForeignClient : public Loopback {
     const int descriptor = sockets_.first.native_handle();
     ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
     SSL_CTX_set_verify(context_, SSL_VERIFY_NONE, nullptr);
+    std::signal(SIGPIPE, SIG_IGN);  // our side may close while OpenSSL writes
   }
   ~ForeignClient() {
     SSL_free(ssl_);
@@ -425,6 +429,35 @@ TEST_CASE("a stream that ends within TLS without a Bye is an error") {
   client.talk([&] { ::shutdown(client.descriptor(), SHUT_WR); });
   CHECK(client.outcome.code == "connection-closed");
   CHECK(client.outcome.text.find("without a Bye") != std::string::npos);
+}
+
+TEST_CASE("a record that comes a byte now and then ends a connection") {
+  const Folders folders;
+  ConnectionOptions options = serverOptions(folders.server);
+  options.frame = {.grace = 100ms, .bytesASecond = 1024};
+  ForeignClient client(options);
+  client.useCertificate(folders.client);
+  client.talk([&] {
+    const std::string record = std::string("\x17\x03\x03\x40\x00", 5) + std::string(16384, 'x');
+    for (const char byte : record) {
+      if (::send(client.descriptor(), &byte, 1, MSG_NOSIGNAL) != 1) break;
+      std::this_thread::sleep_for(20ms);
+    }
+  });
+  CHECK(client.outcome.code == "too-slow");
+}
+
+TEST_CASE("a flood of new keys ends a connection") {
+  const Folders folders;
+  ForeignClient client(serverOptions(folders.server));
+  client.useCertificate(folders.client);
+  client.talk([&] {
+    for (int j = 0; j < 100000; ++j) {
+      SSL_key_update(client.ssl(), SSL_KEY_UPDATE_REQUESTED);
+      if (SSL_do_handshake(client.ssl()) != 1) break;
+    }
+  });
+  CHECK(client.outcome.code == "flood");
 }
 
 TEST_CASE("a peer that does not shake hands in time is given up") {

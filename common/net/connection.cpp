@@ -63,7 +63,8 @@ awaitable<bool> endsWithin(milliseconds time, awaitable<void> task) {
 std::unique_ptr<ByteStream> makeByteStream(asio::ip::tcp::socket socket,
                                            const ConnectionOptions& options) {
   if (!options.tls) return std::make_unique<PlainStream>(std::move(socket));
-  return std::make_unique<TlsStream>(std::move(socket), options.tls, options.serverName);
+  return std::make_unique<TlsStream>(std::move(socket), options.tls, options.serverName,
+                                     options.frame);
 }
 
 }  // namespace

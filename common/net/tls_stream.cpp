@@ -27,6 +27,8 @@ constexpr std::size_t kLeastRead = 4 << 10;
 constexpr std::size_t kMostRead = 256 << 10;
 constexpr std::size_t kRecordBytes = 16 << 10;
 constexpr std::size_t kRecordOverhead = 22;  // header, type, tag
+// Most bytes without any for the reader: part of a record, and new keys.
+constexpr std::size_t kMostWithoutText = 64 << 10;
 
 // A TLS record of a handshake, or an alert. Throws "not-tls", or "not-cleave" for anything else.
 void checkTlsStart(std::span<const std::byte> start, TlsRole ours) {
@@ -84,9 +86,10 @@ struct TlsStream::Bio {
 };
 
 TlsStream::TlsStream(Socket socket, std::shared_ptr<const TlsContext> context,
-                     const std::string& serverName)
+                     const std::string& serverName, FrameDeadline deadline)
     : ByteStream(std::move(socket)),
       context_(std::move(context)),
+      deadline_(deadline),
       ssl_(SSL_new(context_->native())),
       in_(kLeastRead) {
   BIO* bio = BIO_new(Bio::method());
@@ -170,6 +173,8 @@ asio::awaitable<void> TlsStream::readSocket() {
 
 asio::awaitable<std::size_t> TlsStream::readSome(std::span<std::byte> place) {
   std::size_t have = 0;
+  std::size_t withoutText = 0;
+  FrameProgress record(deadline_);
   while (have < place.size()) {
     if (error_ && have == 0) std::rethrow_exception(error_);
     ERR_clear_error();
@@ -182,7 +187,13 @@ asio::awaitable<std::size_t> TlsStream::readSome(std::span<std::byte> place) {
     if (error == SSL_ERROR_ZERO_RETURN && have == 0) throw system_error(asio::error::eof);
     if (error == SSL_ERROR_SSL || error == SSL_ERROR_SYSCALL) failed();
     if (have > 0) break;
-    if (error == SSL_ERROR_WANT_READ) co_await readSocket();
+    if (error != SSL_ERROR_WANT_READ) continue;
+    if (withoutText > kMostWithoutText) {
+      throw ProtocolError("flood", "more TLS records come without any content than are of use");
+    }
+    co_await readSocket();
+    withoutText += inEnd_;
+    record.isMidFrame() ? record.arrived(inEnd_, now()) : record.begin(now());
   }
   co_return have;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/net/byte_stream.h"
+#include "common/net/peer_limits.h"
 #include "common/net/tls.h"
 #include "common/net/tls_peer.h"
 
@@ -22,8 +23,9 @@ inline constexpr std::size_t kMaxTlsHandshakeBytes = 64 << 10;
 class TlsStream : public ByteStream {
  public:
   // `serverName`: host name or address that a server's certificate must be for; of clients only.
-  TlsStream(Socket socket, std::shared_ptr<const TlsContext> context,
-            const std::string& serverName);
+  // `deadline`: of every record that arrives, once the handshake is done.
+  TlsStream(Socket socket, std::shared_ptr<const TlsContext> context, const std::string& serverName,
+            FrameDeadline deadline = {});
   ~TlsStream() override;
 
   // The TLS handshake. Throws Error: the peer's certificate is refused, or ours by a client
@@ -31,6 +33,8 @@ class TlsStream : public ByteStream {
   // server that refuses our certificate says so only to the first readSome().
   boost::asio::awaitable<void> secure() override;
   const std::string& identity() const override { return secured_ ? check_.name : noName_; }
+  // Also throws ProtocolError "too-slow" and "flood": where records do not come on, or bring
+  // nothing.
   boost::asio::awaitable<std::size_t> readSome(std::span<std::byte> place) override;
   boost::asio::awaitable<void> write(std::span<const std::byte> head,
                                      std::span<const std::byte> payload) override;
@@ -50,6 +54,7 @@ class TlsStream : public ByteStream {
   void sayEnd() override;
 
   const std::shared_ptr<const TlsContext> context_;
+  const FrameDeadline deadline_;
   PeerCheck check_;
   const std::string noName_;
   std::unique_ptr<SSL, FreeSsl> ssl_;

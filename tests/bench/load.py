@@ -1,5 +1,5 @@
-"""Many connections at one server: strangers that say nothing, clients that say Hello, clients that train, clients that do not
-read. Prints what the server held, and what an honest client noticed."""
+"""Many connections at one server: strangers that say nothing, clients that say Hello within TLS, clients that train, clients
+that do not read. Prints what the server held, and what an honest client noticed."""
 import argparse
 import datetime
 import json
@@ -9,7 +9,6 @@ import re
 import select
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -167,18 +166,19 @@ def strangers(port, idle_count, slow_count):
 # ---- Clients that say Hello ----
 
 
-def tls_context(folder):
-    mine = sorted(folder.glob("clients/*"))[0]
-    context = ssl.create_default_context(cafile=str(mine / "ca.crt"))
-    context.load_cert_chain(mine / "client.crt", mine / "client.key")
-    return context
+def certificates(folder):
+    """A server's certs/ and its context of a client."""
+    folder = folder / "certs"
+    for arguments in (["init", "--name", "127.0.0.1"], ["client", "load"]):
+        subprocess.run([PROGRAMS / "cleave-server", "certs", *arguments, "--folder", folder], check=True, stdout=subprocess.DEVNULL)
+    return folder, w.tls_context(folder / "clients/load")
 
 
 def hellos(options, folder):
-    """Clients that connect, say Hello and are answered; each keeps its session until all have one."""
-    context = tls_context(options.tls) if options.tls else None
+    """Clients that connect, shake hands within TLS, say Hello and are answered; each keeps its session until all have one."""
+    certs, context = certificates(folder)
     failures, peers, lock = [], [], threading.Lock()
-    with Server(folder, {"sessions": options.hellos + 1}, options.tls) as server:
+    with Server(folder, {"sessions": options.hellos + 1}, certs) as server:
         before, start = server.mib(), time.monotonic()
         numbers = iter(range(options.hellos))
 
@@ -199,7 +199,7 @@ def hellos(options, folder):
         seconds, held = time.monotonic() - start, server.mib()
         for peer in peers:
             peer.close()
-    return {"clients": options.hellos, "tls": bool(options.tls), "failures": len(failures), "first": (failures or [""])[0],
+    return {"clients": options.hellos, "failures": len(failures), "first": (failures or [""])[0],
             "seconds": round(seconds, 1), "a second": round(options.hellos / seconds),
             "KiB a session": round((held - before) * 1024 / options.hellos, 1)}  # fmt: skip
 
@@ -263,10 +263,9 @@ def main():
     parser.add_argument("--idle", type=int, default=5000, help="connections that say nothing (5000)")
     parser.add_argument("--slow", type=int, default=500, help="connections that send a byte a second (500)")
     parser.add_argument("--seconds", type=float, default=15, help="of the honest client alone (15)")
-    parser.add_argument("--hellos", type=int, default=1000, help="clients that say Hello (1000)")
+    parser.add_argument("--hellos", type=int, default=1000, help="clients that say Hello within TLS (1000)")
     parser.add_argument("--clients", type=int, default=64, help="clients that train (64)")
     parser.add_argument("--unread", type=int, default=50, help="clients that do not read (50)")
-    parser.add_argument("--tls", type=pathlib.Path, metavar="DIR", help="the server's certs/: Hellos come over TLS")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="writes the figures")
     options = parser.parse_args()
     print(machine_text())

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <thread>
 
+#include "tests/certificates.h"
 #include "tests/daemon/mistakes.h"
 
 namespace cleave::test {
@@ -54,10 +55,12 @@ std::size_t stepsIn(const std::string& runFolder) {
 
 // A client of which each step takes a second and a half at the server, once that is in its first.
 Process startInStep(const TestServer& server, const std::string& folder,
-                    const std::string& wait = "wait={F2: 300, B2: 300}") {
-  Process client = startClient("train", folder,
-                               {"--set", wait, "--set", "train.micro_batches=2", "--set",
-                                "eval.every=0", "--server", server.address()});
+                    const std::string& wait = "wait={F2: 300, B2: 300}",
+                    const Arguments& more = {}) {
+  Arguments all = {"--set", wait,           "--set",    "train.micro_batches=2",
+                   "--set", "eval.every=0", "--server", server.address()};
+  all.insert(all.end(), more.begin(), more.end());
+  Process client = startClient("train", folder, all);
   REQUIRE(client.waitForOutput("connected to", kPatience));
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   return client;
@@ -65,8 +68,20 @@ Process startInStep(const TestServer& server, const std::string& folder,
 
 TEST_CASE("SIGTERM in the middle of a step: it ends on both sides, then the server") {
   const TemporaryFolder folder;
-  TestServer server(folder);
-  const Process client = startInStep(server, folder.path("client"));
+  const CertificateFolder certificates;
+  Arguments serverOptions, clientOptions;
+  SECTION("plain") {}
+  SECTION("within TLS") {
+    const TestAuthority authority;
+    const std::string own = certificates.path("server"), alice = certificates.path("alice");
+    authority.writeServer(own);
+    authority.write(alice, "client", clientRequest());
+    serverOptions = {"--set", "tls.enabled=true", "--set", "tls.folder=" + own};
+    clientOptions = {"--tls", alice};
+  }
+  TestServer server(folder, serverOptions);
+  const Process client =
+      startInStep(server, folder.path("client"), "wait={F2: 300, B2: 300}", clientOptions);
   server.process().signal(SIGTERM);
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);

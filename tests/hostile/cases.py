@@ -335,9 +335,14 @@ def train_step(peer, number=1):
         peer.send(w.received(step=number, micro_batch=i, flow="activation/1"))
     for i in range(4):
         send(w.tensor(stream=stream + 5 + i, step=number, micro_batch=i, weight_version=number - 1, flow="gradient/1"))
-    for i in range(4):
-        peer.wait_for(w.TENSOR)
-        peer.send(w.received(step=number, micro_batch=i, flow="gradient/0"))
+    gradients, body_done = 0, False
+    while gradients < 4 or not body_done:  # in any order
+        kind = peer.wait_for(w.TENSOR, w.BODY_DONE)[0]
+        if kind == w.TENSOR:
+            peer.send(w.received(step=number, micro_batch=gradients, flow="gradient/0"))
+            gradients += 1
+        else:
+            body_done = True
     return sent
 
 

@@ -2,6 +2,7 @@
 nothing of the daemons' own code, so that both cannot be wrong in the same way."""
 import select
 import socket
+import ssl
 import struct
 import time
 
@@ -145,6 +146,13 @@ def fetch(flow, size=None):
 # ---- A connection ----
 
 
+def tls_context(folder):
+    """Of a client with the certificate in this folder, as `cleave-server certs client` makes it."""
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    context.load_cert_chain(folder / "client.crt", folder / "client.key")
+    return context
+
+
 class Peer:
     def __init__(self, port, receive_buffer=None, tls=None):
         """`tls`: an ssl.SSLContext with a client's certificate."""
@@ -199,18 +207,22 @@ class Peer:
 
     def has_ended(self):
         """Whether the other side has said its last, without waiting for it."""
-        while select.select([self.socket], [], [], 0)[0]:
+        while self._has_bytes():
             got = self.read_frame()
             if got is None or got[0] in (REFUSED, FAILURE):
                 return True
         return False
 
-    def wait_for(self, kind):
+    def _has_bytes(self):
+        decrypted = isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
+        return decrypted or bool(select.select([self.socket], [], [], 0)[0])
+
+    def wait_for(self, *kinds):
         while True:
             got = self.read_frame()
             if got is None:
-                raise AssertionError(f"closed ({self.code}: {self.sentence}) before a frame of kind {kind} came")
-            if got[0] == kind:
+                raise AssertionError(f"closed ({self.code}: {self.sentence}) before a frame of kind {kinds} came")
+            if got[0] in kinds:
                 return got
 
     def wait_for_close(self, answer_bye=False):
