@@ -49,6 +49,8 @@ struct Blob {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
 };
+// Whether the flow carries blobs, not tensors.
+constexpr bool isBlob(Flow flow) { return indexOf(flow) >= kTensorFlows; }
 
 using Message = std::variant<TensorMessage, BodyDone, StepDecision, StepOk, Fetch, Blob>;
 

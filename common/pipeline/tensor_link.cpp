@@ -5,21 +5,14 @@
 #include <algorithm>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
-#include <cmath>
-#include <cstring>
-#include <stdexcept>
 #include <utility>
 
-#include "common/codec/raw.h"
 #include "common/pipeline/wire_messages.h"
 
 namespace cleave {
 namespace {
 
 constexpr int kBlobPriority = 100;  // after every tensor of a step
-constexpr std::string_view kBlobCodec = "none";
-
-bool isBlob(Flow flow) { return indexOf(flow) >= kTensorFlows; }
 
 std::string sha256(std::span<const std::byte> bytes) {
   std::string digest(SHA256_DIGEST_LENGTH, '\0');
@@ -45,7 +38,9 @@ TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> co
       io_(std::move(io)),
       codecStrand_(boost::asio::make_strand(codecThreads)),
       deliver_(std::move(deliver)),
-      record_(std::move(record)) {}
+      record_(std::move(record)),
+      incoming_(options_, pool_),
+      codecs_(options_, pool_) {}
 
 // At once where this is the io thread, so that a Received is queued before the engine hears of the
 // tensor. What fails ends the connection, whose owner hears of it.
@@ -124,99 +119,22 @@ void TensorLink::sendTensor(TensorMessage&& message) {
 }
 
 void TensorLink::encode(TensorMessage&& message) {
-  const TensorView view = message.payload.view();
-  const CodecContext context{options_.seed, message.key(), options_.helper};
-  const bool train = message.at.phase == Phase::train;
-  CutContext evalCut;
-  CutContext& cut =
-      train ? cuts_[{message.at.phase, message.at.step, message.at.i, cutOf(message.flow)}]
-            : evalCut;
-  const CutContext cutBefore = cut;
-  const CodecState state = train ? states_[{message.flow, message.at.i}] : nullptr;
-
-  Buffer buffer = pool_->acquire(options_.maxEncodedBytes(message.flow, view.spec));
-  const SteadyTime start = now();
-  const Encoded encoded = encodeOrRaw(context, state, cut, view, buffer.span());
-  const SteadyTime end = now();
+  auto [bytes, begin, end, snrDb] = codecs_.encode(message.key(), message.payload.view());
+  trace(TraceActivity::encode, message.key(), begin, end);
   auto encoding = std::make_shared<Encoding>();
-  encoding->encodeSeconds = secondsBetween(start, end);
-  trace(TraceActivity::encode, context.key, start, end);
-  buffer.shrink(encoded.bytes);
-  if (train && encoded.state) stagedStates_[{message.flow, message.at.i}] = encoded.state;
-
-  std::uint64_t& count = encoded_[indexOf(message.flow)];
-  if (options_.errorEvery > 0 && count++ % options_.errorEvery == 0) {
-    encoding->snrDb = measureError(context, state, cutBefore, view, buffer.span());
-  }
-  encoding->spec = view.spec;
+  encoding->encodeSeconds = secondsBetween(begin, end);
+  encoding->snrDb = snrDb;
+  encoding->spec = message.payload.view().spec;
   encoding->codec = options_.codec(message.flow).spec();
   message.payload = Payload();
   encoding->message = std::move(message);
-  encoding->bytes = buffer.span();
-  encoding->owner = shareBuffer(std::move(buffer));
+  encoding->bytes = bytes.span();
+  encoding->owner = shareBuffer(std::move(bytes));
   {
     const std::lock_guard lock(totalsMutex_);
     totals_.encodeSeconds += encoding->encodeSeconds;
   }
   onIo([this, encoding] { queue(encoding); });
-}
-
-std::size_t TensorLinkOptions::maxEncodedBytes(Flow flow, const TensorSpec& tensor) const {
-  const std::size_t most = codec(flow).maxEncodedBytes(tensor);
-  return rawNonFinite ? std::max(most, rawPayloadBytes(tensor)) : most;
-}
-
-Encoded TensorLink::encodeOrRaw(const CodecContext& context, const CodecState& state,
-                                CutContext& cut, const TensorView& view,
-                                std::span<std::byte> out) const {
-  const Flow flow = context.key.flow;
-  const bool isThere = view.place == MemoryPlace::device;
-  const DeviceCodec* const device = isThere ? deviceCodecOf(flow) : nullptr;
-  if (isThere && device == nullptr) {
-    throw std::logic_error(toString(context.key) + " is on a device that its codec is not on");
-  }
-  try {
-    return (device != nullptr ? *device : options_.codec(flow))
-        .encode(context, state, cut, view, out);
-  } catch (const NonFiniteError&) {
-    if (!options_.rawNonFinite) throw;
-    if (device == nullptr) return encodeRaw(view, out);
-    out[0] = kRawFormat;
-    device->copyToHost(view.data, view.spec.bytes(), &out[1]);
-    return {rawPayloadBytes(view.spec), nullptr};
-  }
-}
-
-// Signal to noise of what the peer will decode; nothing where there is no noise, or for other
-// dtypes than f32.
-std::optional<double> TensorLink::measureError(const CodecContext& context, const CodecState& state,
-                                               const CutContext& cut, const TensorView& view,
-                                               std::span<const std::byte> encoded) {
-  if (view.spec.dtype != DType::f32) return std::nullopt;
-  Buffer copy;
-  TensorView original = view;
-  if (view.place == MemoryPlace::device) {
-    copy = pool_->acquire(view.spec.bytes());
-    deviceCodecOf(context.key.flow)->copyToHost(view.data, view.spec.bytes(), copy.data());
-    original = {copy.data(), view.spec};
-  }
-  Buffer decoded = pool_->acquire(original.spec.bytes());
-  CutContext cutCopy = cut;
-  options_.codec(context.key.flow)
-      .decode(context, state, cutCopy, encoded, {decoded.data(), original.spec});
-  double signal = 0;
-  double noise = 0;
-  for (std::size_t j = 0; j < original.spec.elements(); ++j) {
-    float x = 0;
-    float y = 0;
-    std::memcpy(&x, original.data + j * sizeof x, sizeof x);
-    std::memcpy(&y, decoded.data() + j * sizeof y, sizeof y);
-    const double difference = static_cast<double>(x) - static_cast<double>(y);
-    signal += static_cast<double>(x) * static_cast<double>(x);
-    noise += difference * difference;
-  }
-  if (!(noise > 0) || !(signal > 0)) return std::nullopt;
-  return 10 * std::log10(signal / noise);
 }
 
 void TensorLink::sendBlob(Blob&& blob) {
@@ -328,11 +246,7 @@ void TensorLink::endBatches(Phase phase, std::uint64_t step) {
 }
 
 void TensorLink::commit(std::uint64_t step) {
-  onCodecStrand([this, step] {
-    for (auto& [key, state] : stagedStates_) states_[key] = std::move(state);
-    stagedStates_.clear();
-    std::erase_if(cuts_, [step](const auto& entry) { return std::get<1>(entry.first) <= step; });
-  });
+  onCodecStrand([this, step] { codecs_.commit(step); });
   onIo([this, step] { endBatches(Phase::train, step); });
 }
 
@@ -379,106 +293,13 @@ void TensorLink::recordUnacknowledged() {
 
 std::span<std::byte> TensorLink::placePayload(const FrameHeader& header,
                                               std::span<const std::byte> metadata) {
-  return header.kind == FrameKind::tensor ? openStream(header, metadata)
-                                          : continueStream(header, metadata);
-}
-
-std::span<std::byte> TensorLink::openStream(const FrameHeader& header,
-                                            std::span<const std::byte> metadata) {
-  const auto proto = parseMetadata<wire::Tensor>(FrameKind::tensor, metadata);
-  if (header.stream <= lastStream_) {
-    throw ProtocolError("bad-segment", "stream " + std::to_string(header.stream) +
-                                           " is opened after stream " +
-                                           std::to_string(lastStream_));
+  if (header.kind == FrameKind::segment) {
+    incoming_.goOn(header, metadata);
+  } else if (const Key key = incoming_.open(header, metadata).message.key();
+             key.flow == Flow::activation0) {
+    takeCredit(key);
   }
-  const std::size_t mostStreams = std::size_t{4} * options_.inFlight + 2;
-  if (streams_.size() >= mostStreams) {
-    throw ProtocolError("too-many-in-flight",
-                        "more than " + std::to_string(mostStreams) + " tensors arrive at once");
-  }
-  const Key key = keyFromWire(proto.key());
-  checkDirection(key);
-  Stream stream;
-  stream.message.flow = key.flow;
-  stream.message.at = {key.phase, key.step, key.i, proto.micro_batches(), proto.samples()};
-  stream.message.weightVersion = proto.weight_version();
-  stream.codec = proto.codec();
-  stream.encodeSeconds = checkedSeconds(proto.encode_seconds());
-  stream.queueSeconds = checkedSeconds(proto.queue_seconds());
-  stream.opened = stream.segmentBegan = now();
-  if (isBlob(key.flow)) {
-    checkBlob(stream, proto.encoded_bytes());
-  } else {
-    stream.spec = specFromWire(proto.spec());
-    checkTensor(stream, proto.encoded_bytes());
-    if (key.flow == Flow::activation0) takeCredit(key);
-  }
-  if (header.payloadBytes > proto.encoded_bytes()) {
-    throw ProtocolError("bad-segment", "the first segment of " + toString(key) +
-                                           " is longer than the tensor's encoding");
-  }
-  stream.buffer = pool_->acquire(proto.encoded_bytes());
-  lastStream_ = header.stream;
-  Stream& placed = streams_.emplace(header.stream, std::move(stream)).first->second;
-  return placed.buffer.span().first(header.payloadBytes);
-}
-
-void TensorLink::checkDirection(const Key& key) {
-  const bool atServer = options_.role == Role::server;
-  if (isUp(key.flow) == atServer) return;
-  if (atServer && key.flow == Flow::weightsBody && options_.initialWeights &&
-      !std::exchange(weightsOpened_, true)) {
-    return;
-  }
-  throw ProtocolError("unexpected-message", toString(key) + " goes the other way");
-}
-
-void TensorLink::checkTensor(const Stream& stream, std::uint64_t encodedBytes) const {
-  const MicroBatch& at = stream.message.at;
-  const Flow flow = stream.message.flow;
-  const std::string name = toString(stream.message.key());
-  if (at.samples == 0 || at.samples > options_.maxBatch ||
-      at.microBatches != microBatchCount(at.samples, options_.microBatches) ||
-      at.i >= at.microBatches) {
-    throw ProtocolError("bad-key",
-                        name + " does not fit the agreed batch: " + std::to_string(at.samples) +
-                            " samples in " + std::to_string(at.microBatches) + " micro-batches");
-  }
-  const TensorSpec agreed = options_.spec(flow, microBatchSize(at.samples, at.microBatches, at.i));
-  if (stream.spec != agreed) {
-    throw ProtocolError("bad-tensor", name + " is " + toString(stream.spec) + ", but " +
-                                          toString(agreed) + " was agreed");
-  }
-  const Codec& codec = options_.codec(flow);
-  if (stream.codec != codec.spec()) {
-    throw ProtocolError("bad-tensor",
-                        name + " comes by another codec than the agreed " + codec.spec());
-  }
-  const std::size_t most = options_.maxEncodedBytes(flow, agreed);
-  if (encodedBytes > most || (codec.isIdentity() && encodedBytes != most)) {
-    throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
-                                          " bytes; its codec makes at most " +
-                                          std::to_string(most));
-  }
-}
-
-void TensorLink::checkBlob(const Stream& stream, std::uint64_t encodedBytes) const {
-  const std::string name(flowName(stream.message.flow));
-  if (stream.codec != kBlobCodec) throw ProtocolError("bad-tensor", name + " has a codec");
-  if (stream.message.flow == Flow::traceBody && !options_.trace) {
-    throw ProtocolError("bad-tensor", name + " came, and no trace was asked for");
-  }
-  const std::uint64_t most = mostBlobBytes(stream.message.flow);
-  if (encodedBytes > most) {
-    throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
-                                          " bytes; at most " + std::to_string(most) +
-                                          " were agreed");
-  }
-}
-
-std::uint64_t TensorLink::mostBlobBytes(Flow flow) const {
-  if (flow != Flow::traceBody) return options_.maxBlobBytes;
-  return options_.trace ? kMaxTraceBytes : 0;
+  return incoming_.place(header);
 }
 
 // A micro-batch is in flight from its activation/0 until its last reply has been acknowledged.
@@ -492,59 +313,16 @@ void TensorLink::takeCredit(const Key& key) {
   }
 }
 
-std::span<std::byte> TensorLink::continueStream(const FrameHeader& header,
-                                                std::span<const std::byte> metadata) {
-  const auto proto = parseMetadata<wire::Segment>(FrameKind::segment, metadata);
-  const auto found = streams_.find(header.stream);
-  if (found == streams_.end()) {
-    throw ProtocolError(
-        "unknown-stream",
-        "a segment came for stream " + std::to_string(header.stream) + ", which is not open");
-  }
-  Stream& stream = found->second;
-  const std::string name = toString(stream.message.key());
-  if (proto.offset() != stream.received ||
-      header.payloadBytes > stream.buffer.size() - stream.received) {
-    throw ProtocolError("bad-segment", "a segment of " + name + " starts at byte " +
-                                           std::to_string(proto.offset()) + " with " +
-                                           std::to_string(header.payloadBytes) + " bytes; " +
-                                           std::to_string(stream.received) + " of " +
-                                           std::to_string(stream.buffer.size()) + " have arrived");
-  }
-  if (!proto.sha256().empty()) {
-    const bool last = proto.offset() + header.payloadBytes == stream.buffer.size();
-    if (!isBlob(stream.message.flow) || !last || proto.sha256().size() != SHA256_DIGEST_LENGTH) {
-      throw ProtocolError("bad-segment", "a segment of " + name + " has a digest out of place");
-    }
-    stream.sha256 = proto.sha256();
-  } else if (header.payloadBytes == 0) {
-    throw ProtocolError("bad-segment", "a segment of " + name + " is empty");
-  }
-  if (options_.trace) stream.segmentBegan = now();
-  return stream.buffer.span().subspan(stream.received, header.payloadBytes);
-}
-
 void TensorLink::receivedFrame(const FrameHeader& header, std::span<const std::byte> metadata,
-                               std::span<const std::byte> payload) {
+                               std::span<const std::byte>) {
   const bool atServer = options_.role == Role::server;
   switch (header.kind) {
     case FrameKind::tensor:
-    case FrameKind::segment: {
-      auto node = streams_.extract(header.stream);
-      Stream& stream = node.mapped();
-      stream.received += payload.size();
-      stream.wireBytes += kHeaderBytes + metadata.size() + payload.size();
-      if (options_.trace) {
-        trace(TraceActivity::receive, stream.message.key(), stream.segmentBegan, now());
-      }
-      const bool digestMissing = isBlob(stream.message.flow) && stream.sha256.empty();
-      if (!stream.complete() || digestMissing) {
-        streams_.insert(std::move(node));
-      } else {
-        finishStream(std::move(stream));
+    case FrameKind::segment:
+      if (std::optional<IncomingTensor> tensor = incoming_.received(header)) {
+        finishTensor(std::move(*tensor));
       }
       return;
-    }
     case FrameKind::received:
       return receivedReport(receivedFromWire(metadata));
     case FrameKind::bodyDone:
@@ -586,9 +364,9 @@ void TensorLink::sendTrace() {
   sendBlob(Blob{Flow::traceBody, {bytes->data(), bytes->size()}, bytes});
 }
 
-void TensorLink::finishStream(Stream&& stream) {
-  const double wireSeconds = secondsSince(stream.opened);
-  auto shared = std::make_shared<Stream>(std::move(stream));
+void TensorLink::finishTensor(IncomingTensor&& tensor) {
+  const double wireSeconds = secondsSince(tensor.opened);
+  auto shared = std::make_shared<IncomingTensor>(std::move(tensor));
   if (isBlob(shared->message.flow)) {
     onCodecStrand([this, shared, wireSeconds] { verifyBlob(std::move(*shared), wireSeconds); });
   } else if (!options_.codec(shared->message.flow).isIdentity()) {
@@ -600,71 +378,47 @@ void TensorLink::finishStream(Stream&& stream) {
   }
 }
 
-void TensorLink::decode(Stream&& stream, double wireSeconds) {
-  const Flow flow = stream.message.flow;
-  const MicroBatch& at = stream.message.at;
-  const bool train = at.phase == Phase::train;
-  CutContext evalCut;
-  CutContext& cut = train ? cuts_[{at.phase, at.step, at.i, cutOf(flow)}] : evalCut;
-  const CodecState state = train ? states_[{flow, at.i}] : nullptr;
-  auto [out, payload] = roomFor(flow, stream.spec);
-  const DeviceCodec* const device = deviceCodecOf(flow);
-  const SteadyTime start = now();
-  CodecState after = (device != nullptr ? *device : options_.codec(flow))
-                         .decode({options_.seed, stream.message.key(), options_.helper}, state, cut,
-                                 stream.buffer.span(), out);
-  const SteadyTime end = now();
-  const double decodeSeconds = secondsBetween(start, end);
-  trace(TraceActivity::decode, stream.message.key(), start, end);
-  if (train && after) stagedStates_[{flow, at.i}] = std::move(after);
-  deliverTensor(std::move(stream), std::move(payload), wireSeconds, decodeSeconds);
+void TensorLink::decode(IncomingTensor&& tensor, double wireSeconds) {
+  const Key key = tensor.message.key();
+  auto [payload, begin, end] = codecs_.decode(key, tensor.buffer.span(), tensor.spec);
+  trace(TraceActivity::decode, key, begin, end);
+  deliverTensor(std::move(tensor), std::move(payload), wireSeconds, secondsBetween(begin, end));
 }
 
-// Where the stage wants it.
-TensorLink::Room TensorLink::roomFor(Flow flow, const TensorSpec& spec) {
-  if (const DeviceCodec* const device = deviceCodecOf(flow)) {
-    std::shared_ptr<std::byte> memory = device->allocate(spec.bytes());
-    std::byte* const data = memory.get();
-    return {{data, spec}, Payload({data, spec, MemoryPlace::device}, std::move(memory))};
-  }
-  Buffer buffer = pool_->acquire(spec.bytes());
-  std::byte* const data = buffer.data();
-  return {{data, spec}, Payload({data, spec}, shareBuffer(std::move(buffer)))};
-}
-
-void TensorLink::verifyBlob(Stream&& stream, double wireSeconds) {
-  if (sha256(stream.buffer.span()) != stream.sha256) {
-    throw ProtocolError("bad-digest", std::string(flowName(stream.message.flow)) +
+void TensorLink::verifyBlob(IncomingTensor&& tensor, double wireSeconds) {
+  if (sha256(tensor.buffer.span()) != tensor.sha256) {
+    throw ProtocolError("bad-digest", std::string(flowName(tensor.message.flow)) +
                                           " does not have the SHA-256 that was sent with it");
   }
-  if (stream.message.flow == Flow::traceBody) {
-    traceFromServer(stream.buffer.span(), options_.trace->window(), options_.microBatches);
+  if (tensor.message.flow == Flow::traceBody) {
+    traceFromServer(tensor.buffer.span(), options_.trace->window(), options_.microBatches);
   }
-  acknowledge(stream, wireSeconds, 0);
+  acknowledge(tensor, wireSeconds, 0);
   Blob blob;
-  blob.flow = stream.message.flow;
-  auto buffer = std::make_shared<const Buffer>(std::move(stream.buffer));
+  blob.flow = tensor.message.flow;
+  auto buffer = std::make_shared<const Buffer>(std::move(tensor.buffer));
   blob.bytes = buffer->span();
   blob.owner = std::move(buffer);
   deliver_(std::move(blob));
 }
 
-void TensorLink::deliverTensor(Stream&& stream, Payload payload, double wireSeconds,
+void TensorLink::deliverTensor(IncomingTensor&& tensor, Payload payload, double wireSeconds,
                                double decodeSeconds) {
-  acknowledge(stream, wireSeconds, decodeSeconds);
-  stream.message.payload = std::move(payload);
-  deliver_(std::move(stream.message));
+  acknowledge(tensor, wireSeconds, decodeSeconds);
+  tensor.message.payload = std::move(payload);
+  deliver_(std::move(tensor.message));
 }
 
-void TensorLink::acknowledge(const Stream& stream, double wireSeconds, double decodeSeconds) {
+void TensorLink::acknowledge(const IncomingTensor& tensor, double wireSeconds,
+                             double decodeSeconds) {
   TransferRecord record;
-  record.key = stream.message.key();
-  record.codec = stream.codec;
-  record.spec = stream.spec;
-  record.rawBytes = isBlob(record.key.flow) ? stream.received : stream.spec.bytes();
-  record.wireBytes = stream.wireBytes;
-  record.encodeSeconds = stream.encodeSeconds;
-  record.queueSeconds = stream.queueSeconds;
+  record.key = tensor.message.key();
+  record.codec = tensor.codec;
+  record.spec = tensor.spec;
+  record.rawBytes = isBlob(record.key.flow) ? tensor.received : tensor.spec.bytes();
+  record.wireBytes = tensor.wireBytes;
+  record.encodeSeconds = tensor.encodeSeconds;
+  record.queueSeconds = tensor.queueSeconds;
   record.wireSeconds = wireSeconds;
   record.decodeSeconds = decodeSeconds;
   sendControl(FrameKind::received, toWire(ReceivedReport{record.key, wireSeconds, decodeSeconds}));

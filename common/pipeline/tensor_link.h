@@ -3,7 +3,7 @@
 //
 // clang-format off
 //   device thread   send(), resend(), forget(), forgetBatch(), commit(): post to the others, never wait
-//   codec strand    encode, decode, digests; codec states and cut contexts live here
+//   codec strand    encode, decode, digests
 //   io thread       frames, streams, credits, kept replies
 // clang-format on
 //
@@ -22,12 +22,13 @@
 #include <set>
 #include <string>
 
-#include "common/codec/device_codec.h"
 #include "common/core/buffer.h"
 #include "common/core/clock.h"
 #include "common/net/connection.h"
+#include "common/pipeline/incoming_tensors.h"
 #include "common/pipeline/messages.h"
 #include "common/pipeline/schedule.h"
+#include "common/pipeline/tensor_codecs.h"
 #include "common/pipeline/trace.h"
 
 namespace cleave {
@@ -72,32 +73,18 @@ struct LinkTotals {
   std::uint64_t down() const { return wireDown + blobDown + controlDown; }
 };
 
-struct TensorLinkOptions {
+struct TensorLinkOptions : TensorCodecOptions {
   Role role = Role::client;
-  std::uint64_t seed = 0;
   std::uint32_t microBatches = 1;
   std::uint32_t inFlight = 1;
   std::uint32_t maxBatch = 1;
-  std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
-  // Twins of codecs, by which tensors are decoded into a device's memory, and encoded that come
-  // from there; null where a flow's tensors are in host memory.
-  std::array<std::shared_ptr<const DeviceCodec>, kTensorFlows> deviceCodecs;
   // What was agreed for a flow's tensor with `samples` samples.
   std::function<TensorSpec(Flow flow, std::uint32_t samples)> spec;
   int (*priority)(Flow flow) = nullptr;
   std::uint64_t maxBlobBytes = 0;  // the most that weights/body or grads/body may have
   bool initialWeights = false;     // the client may send weights/body, once
-  // A tensor that its codec cannot carry, for NaN or infinities in it, is sent as it is; else the
-  // run fails.
-  bool rawNonFinite = false;
-  Helper* helper = nullptr;        // for codecs; must outlive the link
-  std::uint32_t errorEvery = 100;  // one tensor in so many has its SNR measured; 0: none
   // Null: no trace. At the server the link answers a Fetch of trace/body from it.
   std::shared_ptr<TraceRecorder> trace;
-
-  const Codec& codec(Flow flow) const { return *codecs[indexOf(flow)]; }
-  // The most that a tensor of the flow has encoded, also where it goes raw.
-  std::size_t maxEncodedBytes(Flow flow, const TensorSpec& tensor) const;
 };
 
 class TensorLink : public EngineLink,
@@ -144,41 +131,13 @@ class TensorLink : public EngineLink,
     bool written = false;
     bool acknowledged = false;
   };
-  struct Stream {  // arriving
-    TensorMessage message;
-    TensorSpec spec;
-    std::string codec;
-    Buffer buffer;
-    std::size_t received = 0;
-    std::uint64_t wireBytes = 0;
-    double encodeSeconds = 0;
-    double queueSeconds = 0;
-    SteadyTime opened;
-    SteadyTime segmentBegan;  // of the frame that is read now
-    std::string sha256;
-    bool complete() const { return received == buffer.size(); }
-  };
-  struct Room {  // to decode into, and the payload that it becomes
-    MutableTensorView out;
-    Payload payload;
-  };
-  using CutKey = std::tuple<Phase, std::uint64_t, std::uint32_t, int>;
   using CodecStrand = boost::asio::strand<boost::asio::any_io_executor>;
 
-  // Null where the flow's tensors are in host memory.
-  const DeviceCodec* deviceCodecOf(Flow flow) const {
-    return options_.deviceCodecs[indexOf(flow)].get();
-  }
   // device thread or codec strand
   void sendTensor(TensorMessage&& message);
   void sendBlob(Blob&& blob);
   void sendControl(FrameKind kind, std::string metadata);
   void encode(TensorMessage&& message);
-  Encoded encodeOrRaw(const CodecContext& context, const CodecState& state, CutContext& cut,
-                      const TensorView& view, std::span<std::byte> out) const;
-  std::optional<double> measureError(const CodecContext& context, const CodecState& state,
-                                     const CutContext& cut, const TensorView& view,
-                                     std::span<const std::byte> encoded);
   void failLater(std::exception_ptr error);
   void trace(TraceActivity activity, const Key& key, SteadyTime begin, SteadyTime end) const {
     if (options_.trace) options_.trace->moved(activity, key, begin, end);
@@ -191,29 +150,22 @@ class TensorLink : public EngineLink,
   // io thread
   void queue(const std::shared_ptr<Encoding>& encoding);
   std::string openMetadata(const Encoding& encoding, double queueSeconds) const;
-  std::span<std::byte> openStream(const FrameHeader& header, std::span<const std::byte> metadata);
-  std::span<std::byte> continueStream(const FrameHeader& header,
-                                      std::span<const std::byte> metadata);
-  void checkDirection(const Key& key);
-  void checkTensor(const Stream& stream, std::uint64_t encodedBytes) const;
-  void checkBlob(const Stream& stream, std::uint64_t encodedBytes) const;
-  std::uint64_t mostBlobBytes(Flow flow) const;
   void takeCredit(const Key& key);
   void endBatches(Phase phase, std::uint64_t step);
   void receivedFetch(std::span<const std::byte> metadata);
   void sendTrace();
-  void finishStream(Stream&& stream);
+  void finishTensor(IncomingTensor&& tensor);
   void receivedReport(const ReceivedReport& report);
   void settle(const std::shared_ptr<Pending>& pending);
 
   // codec strand
-  void decode(Stream&& stream, double wireSeconds);
-  Room roomFor(Flow flow, const TensorSpec& spec);
-  void verifyBlob(Stream&& stream, double wireSeconds);
+  void decode(IncomingTensor&& tensor, double wireSeconds);
+  void verifyBlob(IncomingTensor&& tensor, double wireSeconds);
   // io thread or codec strand: a tensor is complete. Reports it to the peer before the engine hears
   // of it, so that the sender's credit is back before anything that the engine sends next.
-  void deliverTensor(Stream&& stream, Payload payload, double wireSeconds, double decodeSeconds);
-  void acknowledge(const Stream& stream, double wireSeconds, double decodeSeconds);
+  void deliverTensor(IncomingTensor&& tensor, Payload payload, double wireSeconds,
+                     double decodeSeconds);
+  void acknowledge(const IncomingTensor& tensor, double wireSeconds, double decodeSeconds);
   void account(const TransferRecord& record);
 
   const TensorLinkOptions options_;
@@ -225,19 +177,14 @@ class TensorLink : public EngineLink,
   const std::function<void(const TransferRecord&)> record_;
 
   // io thread
-  std::map<std::uint64_t, Stream> streams_;
-  std::uint64_t lastStream_ = 0;
+  IncomingTensors incoming_;
   std::map<Key, std::shared_ptr<Encoding>> kept_;
   std::multimap<Key, std::shared_ptr<Pending>> pending_;
-  bool blobUnderWay_ = false;   // server: a Fetch is not yet answered and acknowledged
-  bool weightsOpened_ = false;  // server: the client's weights/body has begun
+  bool blobUnderWay_ = false;  // server: a Fetch is not yet answered and acknowledged
   std::set<std::tuple<Phase, std::uint64_t, std::uint32_t>> inFlight_;  // server: credits in use
   std::array<std::uint64_t, kPhases> ended_{};  // by phase: the last batch that is over
 
-  // codec strand
-  std::map<CutKey, CutContext> cuts_;
-  std::map<std::pair<Flow, std::uint32_t>, CodecState> states_, stagedStates_;
-  std::array<std::uint64_t, kTensorFlows> encoded_{};
+  TensorCodecs codecs_;  // codec strand
 
   mutable std::mutex totalsMutex_;
   LinkTotals totals_;

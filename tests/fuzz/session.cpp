@@ -138,9 +138,9 @@ class Session {
     TensorSpec spec =
         specOf(named.flow, isSensible ? microBatchSize(samples, microBatches, named.i) : samples);
     if ((choice & 0x01) != 0) spec.shape.push_back(static_cast<std::int64_t>(input.number()));
-    const bool isBlob = indexOf(named.flow) >= kTensorFlows;
-    if (!isBlob) toWire(spec, *tensor.mutable_spec());
-    tensor.set_codec((choice & 0x02) != 0 ? "other" : isBlob ? "none" : codec_);
+    const bool isTensor = !isBlob(named.flow);
+    if (isTensor) toWire(spec, *tensor.mutable_spec());
+    tensor.set_codec((choice & 0x02) != 0 ? "other" : isTensor ? codec_ : "none");
     tensor.set_encoded_bytes((choice & 0x04) != 0 ? input.number() : payload);
     tensor.set_micro_batches(microBatches);
     tensor.set_samples(samples);

@@ -1,0 +1,65 @@
+// Tensors and blobs on their way in, a stream each: held to what was agreed before memory is taken
+// for them, and put together from their segments. io thread only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/core/buffer.h"
+#include "common/core/clock.h"
+#include "common/net/frame.h"
+#include "common/pipeline/messages.h"
+
+namespace cleave {
+
+struct TensorLinkOptions;
+
+inline constexpr std::string_view kBlobCodec = "none";
+
+struct IncomingTensor {
+  TensorMessage message;  // no payload yet
+  TensorSpec spec;        // of no blob
+  std::string codec;
+  Buffer buffer;             // for all of its encoding
+  std::size_t received = 0;  // bytes of it
+  std::uint64_t wireBytes = 0;
+  double encodeSeconds = 0;
+  double queueSeconds = 0;
+  SteadyTime opened;
+  SteadyTime segmentBegan;  // of the frame that is read now
+  std::string sha256;       // of a blob, once its last segment has come
+};
+
+class IncomingTensors {
+ public:
+  // `options` is borrowed.
+  IncomingTensors(const TensorLinkOptions& options, std::shared_ptr<BufferPool> pool);
+
+  // A Tensor frame, of which the metadata is here. Throws ProtocolError for what is not as agreed.
+  const IncomingTensor& open(const FrameHeader& header, std::span<const std::byte> metadata);
+  // A Segment frame, the same.
+  void goOn(const FrameHeader& header, std::span<const std::byte> metadata);
+  // Where the payload of the frame that open() or goOn() has taken belongs.
+  std::span<std::byte> place(const FrameHeader& header);
+  // That payload has come. Returns the tensor if it is complete, and forgets it.
+  std::optional<IncomingTensor> received(const FrameHeader& header);
+
+ private:
+  void checkDirection(const Key& key);
+  void checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
+  void checkBlob(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
+  std::uint64_t mostBlobBytes(Flow flow) const;
+
+  const TensorLinkOptions& options_;
+  const std::shared_ptr<BufferPool> pool_;
+  std::map<std::uint64_t, IncomingTensor> streams_;
+  std::uint64_t lastStream_ = 0;
+  bool weightsOpened_ = false;  // server: the client's weights/body has begun
+};
+
+}  // namespace cleave
