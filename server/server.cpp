@@ -16,6 +16,7 @@
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/net/frame.h"
+#include "common/net/listen.h"
 #include "common/net/notices.h"
 
 namespace cleave {
@@ -27,20 +28,6 @@ using asio::ip::tcp;
 // Accepting fails for want of descriptors; those of ended sessions come back.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kBetweenFlushes{1};
-
-[[noreturn]] void refuseBind(const ServerSettings& settings,
-                             const boost::system::error_code& error) {
-  const std::string place = settings.address + ":" + std::to_string(settings.port);
-  if (error == asio::error::address_in_use) {
-    throw UsageError("port-in-use", "cannot listen on " + place + ": another program does already",
-                     "stop it, or choose another port: --set listen.port=" +
-                         std::to_string(settings.port == 65535 ? 4800 : settings.port + 1));
-  }
-  throw UsageError("cannot-bind", "cannot listen on " + place + ": " + error.message(),
-                   error == asio::error::access_denied
-                       ? "choose a port from 1024 on: --set listen.port=4800"
-                       : "set listen.address to an address of this machine");
-}
 
 // Else each client would hear of it, and nobody here.
 void checkStore(const std::string& store) {
@@ -78,12 +65,7 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device)
       reloadSignals_(io_.context(), SIGHUP) {
   checkStore(settings.store);
   const tcp::endpoint endpoint(asio::ip::make_address(settings.address), settings.port);
-  boost::system::error_code error;
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error) refuseBind(settings, error);
+  listenOn(acceptor_, endpoint, {"listen.address", "--set listen.port="});
   port_ = acceptor_.local_endpoint().port();
 }
 

@@ -18,17 +18,18 @@ refuse "common and codecs do not know the daemons" "daemon/" common compression
 refuse "what daemons share knows neither of them" "(client|server)/" daemon
 refuse "client and server do not know each other" "server/" client
 refuse "client and server do not know each other" "client/" server
-refuse "core, net, codec and pipeline are free of Torch" "(torch|ATen|c10)/" common/core common/net common/codec common/pipeline
+refuse "core, net, http, codec and pipeline are free of Torch" "(torch|ATen|c10)/" common/core common/net common/http common/codec common/pipeline
 refuse "codecs are free of Torch" "(torch|ATen|c10)/" compression
 refuse "core, codec, model and codecs are free of Asio" "boost/" common/core common/codec common/model compression
 refuse "only the daemons' loader knows the GPU library" "cuda/" common compression client server
 refuse "the GPU library knows devices and kernels, not daemons" "(client|server|daemon)/|compression/[^d]|common/(net|pipeline)/" cuda
 refuse "kernels are free of Torch and CUDA's headers" "(torch|ATen|c10|cuda)" compression/device
-refuse "core stands at the bottom" "common/(net|codec|pipeline|model)/" common/core
-refuse "codec knows core only" "common/(net|pipeline|model)/" common/codec
-refuse "net knows core only" "common/(codec|pipeline|model)/" common/net
-refuse "pipeline does not know models" "common/model/" common/pipeline
-refuse "models do not know the wire" "common/(net|pipeline)/" common/model
+refuse "core stands at the bottom" "common/(net|http|codec|pipeline|model)/" common/core
+refuse "codec knows core only" "common/(net|http|pipeline|model)/" common/codec
+refuse "net knows core only" "common/(http|codec|pipeline|model)/" common/net
+refuse "http knows how to listen, and nothing of the wire" "common/(codec|pipeline|model)/|proto/|common/net/[^il]" common/http
+refuse "pipeline knows neither models nor pages" "common/(model|http)/" common/pipeline
+refuse "models do not know the wire" "common/(net|http|pipeline)/" common/model
 refuse "the link emulator knows the programs' options, and nothing of the daemons" \
   "(client|server|compression|torch|ATen|c10)/|daemon/[^p]|common/(codec|pipeline|model)/" tools
 refuse "what shapes the link is free of Asio" "boost/|common/net/" tools/link/ring.* tools/link/script.* tools/link/shaper.* tools/link/units.*

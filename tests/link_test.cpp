@@ -39,7 +39,7 @@ class World {
  public:
   explicit World(Settings settings = {}) {
     processLog()->set_level(spdlog::level::err);
-    settings.listen = {"127.0.0.1", 0};
+    settings.listen = {boost::asio::ip::address_v4::loopback(), 0};
     settings.target = {"127.0.0.1", acceptor_.local_endpoint().port()};
     relay_ = std::make_unique<Relay>(linkContext_, settings);
     const std::string address = relay_->address();

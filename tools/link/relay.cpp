@@ -6,11 +6,11 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <sstream>
 #include <utility>
 
 #include "common/core/error.h"
 #include "common/core/log.h"
+#include "common/net/listen.h"
 #include "common/net/tcp.h"
 
 namespace cleave::link {
@@ -33,24 +33,6 @@ int kernelBytes(const Profile& profile) {
       std::clamp(queue, std::size_t{64} << 10, segmentBytes(std::max(profile.rate, 0.0))));
 }
 
-[[noreturn]] void refuseListen(const Endpoint& endpoint, const error_code& error) {
-  const std::string place = endpoint.host + ":" + std::to_string(endpoint.port);
-  if (error == asio::error::address_in_use) {
-    throw UsageError("port-in-use", "cannot listen on " + place + ": another program does already",
-                     "stop it, or choose another port; port 0 is a free one");
-  }
-  throw UsageError("cannot-bind", "cannot listen on " + place + ": " + error.message(),
-                   error == asio::error::access_denied
-                       ? "choose a port from 1024 on"
-                       : "give --listen an address of this machine");
-}
-
-std::string textOf(const tcp::endpoint& endpoint) {
-  std::ostringstream text;
-  text << endpoint;
-  return text.str();
-}
-
 }  // namespace
 
 Relay::Relay(asio::io_context& context, const Settings& settings)
@@ -70,17 +52,13 @@ Relay::Relay(asio::io_context& context, const Settings& settings)
                      "the target " + target.host + " is not known: " + error.message(),
                      "correct its name in --target, or give its address");
   }
-  const tcp::endpoint endpoint(asio::ip::make_address(settings_.listen.host),
-                               settings_.listen.port);
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+  acceptor_.open(settings_.listen.protocol(), error);
   // Here, for windows are agreed while connections are accepted.
   if (!error) {
     acceptor_.set_option(asio::socket_base::receive_buffer_size(kernelBytes(settings_.up)), error);
   }
-  if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error) refuseListen(settings_.listen, error);
+  listenOn(acceptor_, settings_.listen,
+           {"--listen", "--listen " + hostText(settings_.listen.address()) + ":"});
 
   const Time roundTrip = settings_.up.latency + settings_.down.latency;
   up_.setRoundTrip(roundTrip);

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/ip/address.hpp>
 #include <charconv>
 #include <limits>
 #include <optional>
 
 #include "common/core/units.h"
 #include "common/core/yaml.h"
+#include "common/net/listen.h"
 
 namespace cleave::link {
 namespace {
@@ -91,48 +91,12 @@ class Reader {
   const Flags& flags_;
 };
 
-[[noreturn]] void refuseEndpoint(const Placed& value, const std::string& why,
-                                 const std::string& fix) {
-  throw UsageError("bad-address", value.place + ": " + quotedForError(value.text) + " " + why, fix);
-}
-
-// "127.0.0.1:4800", "[::1]:4800", "server:4800"
-Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort) {
-  const std::string& text = value.text;
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string::npos) {
-    refuseEndpoint(value, "has no port", "write HOST:PORT, such as 127.0.0.1:4800");
-  }
-  Endpoint endpoint{text.substr(0, colon), 0};
-  const bool bracketed = endpoint.host.starts_with('[') && endpoint.host.ends_with(']');
-  if (bracketed) endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
-  if (endpoint.host.empty()) {
-    refuseEndpoint(value, "names no host", "write HOST:PORT, such as 127.0.0.1:4800");
-  }
-  if (!bracketed && endpoint.host.find(':') != std::string::npos) {
-    refuseEndpoint(value, "is ambiguous", "write an IPv6 address in brackets: [::1]:4800");
-  }
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, endpoint.port);
-  if (error != std::errc{} || stop != end || endpoint.port < leastPort) {
-    refuseEndpoint(value, "does not end in a port",
-                   fmt::format("write a number in {}…65535 after the last colon", leastPort));
-  }
-  return endpoint;
-}
-
-Endpoint readListen(Reader& reader, bool insecureBind) {
+boost::asio::ip::tcp::endpoint readListen(Reader& reader, bool insecureBind) {
   const Placed value = reader.find({"listen"}).value_or(Placed{"--listen", "127.0.0.1:0"});
-  const Endpoint endpoint = parseEndpoint(value, 0);
-  boost::system::error_code error;
-  const auto address = boost::asio::ip::make_address(endpoint.host, error);
-  if (error) {
-    refuseEndpoint(value, "is no IP address with a port",
-                   "use 127.0.0.1 for this machine alone, or the address of one of its interfaces");
-  }
-  if (!address.is_loopback() && !insecureBind) {
+  const auto endpoint = parseListen(value);
+  if (!endpoint.address().is_loopback() && !insecureBind) {
     throw UsageError("unsafe-bind",
-                     value.place + ": listening on " + endpoint.host +
+                     value.place + ": listening on " + endpoint.address().to_string() +
                          " would let anyone who reaches it through to the target",
                      "listen on 127.0.0.1, or, in a network you trust, add --insecure-bind");
   }

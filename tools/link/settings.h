@@ -2,6 +2,7 @@
 // file, and what is said of one direction beats what is said of both.
 #pragma once
 
+#include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -9,18 +10,14 @@
 #include <vector>
 
 #include "common/core/config.h"
+#include "common/core/endpoint.h"
 #include "tools/link/script.h"
 #include "tools/link/shaper.h"
 
 namespace cleave::link {
 
-struct Endpoint {
-  std::string host;
-  std::uint16_t port = 0;
-};
-
 struct Settings {
-  Endpoint listen;  // an IP address; port 0: the system chooses
+  boost::asio::ip::tcp::endpoint listen;  // port 0: the system chooses
   Endpoint target;
   Profile up;  // from whoever connects to the target
   Profile down;

@@ -1,0 +1,39 @@
+#include "common/core/endpoint.h"
+
+#include <charconv>
+
+#include "common/core/error.h"
+#include "common/core/yaml.h"
+
+namespace cleave {
+
+void refuseEndpoint(const Placed& value, const std::string& why, const std::string& fix) {
+  throw UsageError("bad-address", value.place + ": " + quotedForError(value.text) + " " + why, fix);
+}
+
+Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort, const std::string& example) {
+  const std::string& text = value.text;
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos) {
+    refuseEndpoint(value, "has no port", "write HOST:PORT, such as " + example);
+  }
+  Endpoint endpoint{text.substr(0, colon), 0};
+  const bool bracketed = endpoint.host.starts_with('[') && endpoint.host.ends_with(']');
+  if (bracketed) endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
+  if (endpoint.host.empty()) {
+    refuseEndpoint(value, "names no host", "write HOST:PORT, such as " + example);
+  }
+  if (!bracketed && endpoint.host.find(':') != std::string::npos) {
+    refuseEndpoint(value, "is ambiguous", "write an IPv6 address in brackets: [::1]:4800");
+  }
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, endpoint.port);
+  if (error != std::errc{} || stop != end || endpoint.port < leastPort) {
+    refuseEndpoint(
+        value, "does not end in a port",
+        "write a number in " + std::to_string(leastPort) + "…65535 after the last colon");
+  }
+  return endpoint;
+}
+
+}  // namespace cleave

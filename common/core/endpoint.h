@@ -1,0 +1,24 @@
+// A host with a port, as flags and configurations have them: "127.0.0.1:4800", "[::1]:4800",
+// "server:4800".
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/core/units.h"
+
+namespace cleave {
+
+struct Endpoint {
+  std::string host;  // IPv6 without brackets
+  std::uint16_t port = 0;
+};
+
+// `example` is what the advice shows. Throws UsageError "bad-address".
+Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort,
+                       const std::string& example = "127.0.0.1:4800");
+
+[[noreturn]] void refuseEndpoint(const Placed& value, const std::string& why,
+                                 const std::string& fix);
+
+}  // namespace cleave

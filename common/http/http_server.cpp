@@ -1,0 +1,294 @@
+#include "common/http/http_server.h"
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/string.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <boost/beast/version.hpp>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "common/core/error.h"
+#include "common/core/log.h"
+#include "common/net/listen.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Parser = http::request_parser<http::empty_body>;
+
+constexpr std::chrono::milliseconds kAcceptPause{100};  // for want of descriptors, which come back
+constexpr std::chrono::seconds kDrain{1};
+
+// A page's own script and style, images within it, requests to this server; and nothing else.
+constexpr const char* kContentPolicy =
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' "
+    "data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+tcp::endpoint endpointOf(const HttpSettings& settings) {
+  const tcp::endpoint endpoint = parseListen(settings.listen);
+  if (endpoint.address().is_loopback() || settings.anywhere) return endpoint;
+  throw UsageError(
+      "unsafe-bind",
+      settings.listen.place + ": listening on " + hostText(endpoint.address()) +
+          " without TLS would show everything to anyone who reaches it",
+      "listen on 127.0.0.1, or, in a network you trust, add " + settings.anywhereOption);
+}
+
+// Whether a Host header names the machine itself: "localhost:8900", "127.0.0.1", "[::1]:80".
+bool namesLoopback(std::string_view host) {
+  const std::size_t end = host.starts_with('[') ? host.find(']') : host.find(':');
+  const bool bracketed = host.starts_with('[');
+  if (bracketed && end == std::string_view::npos) return false;
+  const std::string name(host.substr(bracketed ? 1 : 0, bracketed ? end - 1 : end));
+  if (beast::iequals(name, "localhost")) return true;
+  error_code error;
+  const auto address = asio::ip::make_address(name, error);
+  return !error && address.is_loopback();
+}
+
+HttpAnswer refusal(http::status status, const std::string& sentence) {
+  return {static_cast<unsigned>(status), "text/plain; charset=utf-8", sentence + "\n"};
+}
+
+// What is wrong with a request before anyone looks at its path.
+std::optional<HttpAnswer> refused(const Parser& parser, bool loopback) {
+  const auto& request = parser.get();
+  if (request.method() != http::verb::get && request.method() != http::verb::head) {
+    return refusal(http::status::method_not_allowed, "only GET and HEAD are answered here");
+  }
+  if (parser.chunked() || parser.content_length().value_or(0) > 0) {
+    return refusal(http::status::payload_too_large, "a request has no body here");
+  }
+  if (!loopback) return std::nullopt;
+  if (request.count(http::field::host) != 1 || !namesLoopback(request[http::field::host])) {
+    return refusal(http::status::forbidden,
+                   "this address is for its own machine: use localhost or 127.0.0.1");
+  }
+  return std::nullopt;
+}
+
+HttpRequest requestOf(std::string_view target) {
+  const std::size_t mark = target.find('?');
+  if (mark == std::string_view::npos) return {std::string(target), ""};
+  return {std::string(target.substr(0, mark)), std::string(target.substr(mark + 1))};
+}
+
+// What a request that cannot be read is told; nothing where there is nobody to tell.
+std::optional<HttpAnswer> unreadable(const error_code& error) {
+  if (error.category() != http::make_error_code(http::error::bad_method).category() ||
+      error == http::error::end_of_stream || error == http::error::partial_message) {
+    return std::nullopt;
+  }
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    return refusal(http::status::request_header_fields_too_large, "the request is too long");
+  }
+  return refusal(http::status::bad_request, "this is no HTTP request");
+}
+
+template <typename Body>
+void fillHead(http::response<Body>& response, const HttpAnswer& answer, bool keepOpen) {
+  response.result(answer.status);
+  response.set(http::field::content_type, answer.type);
+  response.set(http::field::cache_control, "no-store");
+  response.set("X-Content-Type-Options", "nosniff");
+  response.set("Content-Security-Policy", kContentPolicy);
+  response.set("Cross-Origin-Resource-Policy", "same-origin");
+  response.set("Referrer-Policy", "no-referrer");
+  if (answer.status == static_cast<unsigned>(http::status::method_not_allowed)) {
+    response.set(http::field::allow, "GET, HEAD");
+  }
+  response.keep_alive(keepOpen);
+  response.content_length(answer.body.size());
+}
+
+}  // namespace
+
+// One connection.
+class HttpServer::Session {
+ public:
+  Session(HttpServer& server, tcp::socket socket)
+      : server_(server), stream_(std::move(socket)), buffer_(server.settings_.headBytes) {
+    ++server_.open_;
+  }
+  ~Session() { --server_.open_; }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  asio::awaitable<void> serve() {
+    bool isOpen = true;
+    while (isOpen) isOpen = co_await serveOne();
+    co_await close();
+  }
+
+ private:
+  // Returns whether another request may follow.
+  asio::awaitable<bool> serveOne() {
+    if (!co_await firstByte()) co_return false;
+    Parser parser;
+    parser.header_limit(static_cast<std::uint32_t>(server_.settings_.headBytes));
+    parser.body_limit(boost::none);  // see refused()
+    error_code error;
+    stream_.expires_after(server_.settings_.request);
+    co_await http::async_read_header(stream_, buffer_, parser,
+                                     asio::redirect_error(asio::use_awaitable, error));
+    if (error) {
+      if (const auto why = unreadable(error)) co_await write(*why, false, 11, false);
+      co_return false;
+    }
+    const auto& request = parser.get();
+    const bool withBody = request.method() != http::verb::head;
+    const bool loopback = server_.endpoint_.address().is_loopback();
+    if (const auto why = refused(parser, loopback)) {
+      co_return co_await write(*why, withBody, request.version(), false);
+    }
+    const HttpAnswer answer = server_.answer(requestOf(request.target()));
+    co_return co_await write(answer, withBody, request.version(), request.keep_alive());
+  }
+
+  // Waits until a request begins.
+  asio::awaitable<bool> firstByte() {
+    if (buffer_.size() > 0) co_return true;
+    error_code error;
+    stream_.expires_after(server_.settings_.idle);
+    const std::size_t bytes = co_await stream_.async_read_some(
+        buffer_.prepare(buffer_.max_size()), asio::redirect_error(asio::use_awaitable, error));
+    buffer_.commit(bytes);
+    co_return !error;
+  }
+
+  asio::awaitable<bool> write(HttpAnswer answer, bool withBody, unsigned version, bool keepOpen) {
+    error_code error;
+    stream_.expires_after(server_.settings_.answer);
+    if (withBody) {
+      http::response<http::string_body> response;
+      response.version(version);
+      fillHead(response, answer, keepOpen);
+      response.body() = std::move(answer.body);
+      const Waiting waiting(server_, response.body().size());
+      co_await http::async_write(stream_, response,
+                                 asio::redirect_error(asio::use_awaitable, error));
+    } else {
+      http::response<http::empty_body> response;
+      response.version(version);
+      fillHead(response, answer, keepOpen);
+      http::response_serializer<http::empty_body> serializer(response);
+      co_await http::async_write_header(stream_, serializer,
+                                        asio::redirect_error(asio::use_awaitable, error));
+    }
+    co_return !error && keepOpen;
+  }
+
+  // What the peer still sends would make the kernel take back our last answer: it is read, for a
+  // moment.
+  asio::awaitable<void> close() {
+    error_code error;
+    stream_.socket().shutdown(tcp::socket::shutdown_send, error);
+    stream_.expires_after(kDrain);
+    while (!error) {
+      buffer_.clear();
+      co_await stream_.async_read_some(buffer_.prepare(buffer_.max_size()),
+                                       asio::redirect_error(asio::use_awaitable, error));
+    }
+  }
+
+  // An answer that is being taken.
+  class Waiting {
+   public:
+    Waiting(HttpServer& server, std::size_t bytes) : server_(server), bytes_(bytes) {
+      server_.waitingBytes_ += bytes_;
+    }
+    ~Waiting() { server_.waitingBytes_ -= bytes_; }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    HttpServer& server_;
+    const std::size_t bytes_;
+  };
+
+  HttpServer& server_;
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_;
+};
+
+HttpServer::HttpServer(HttpSettings settings, HttpHandlers handlers)
+    : settings_(std::move(settings)),
+      handlers_(std::move(handlers)),
+      endpoint_(endpointOf(settings_)),
+      acceptor_(io_.context()) {
+  listenOn(acceptor_, endpoint_,
+           {settings_.listen.place, settings_.option + hostText(endpoint_.address()) + ":"});
+  endpoint_ = acceptor_.local_endpoint();
+  // What a coroutine could throw is a bug: it ends the process, and does not vanish.
+  asio::co_spawn(io_.context(), accept(), [](std::exception_ptr bug) {
+    if (bug) std::rethrow_exception(bug);
+  });
+}
+
+HttpServer::~HttpServer() { io_.stop(); }
+
+std::string HttpServer::url() const { return "http://" + textOf(endpoint_); }
+
+asio::awaitable<void> HttpServer::accept() {
+  while (true) {
+    auto [error, socket] = co_await acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
+    if (!error) {
+      start(std::move(socket));
+    } else {
+      asio::steady_timer pause(io_.context(), kAcceptPause);
+      co_await pause.async_wait(asio::use_awaitable);
+    }
+  }
+}
+
+void HttpServer::start(tcp::socket socket) {
+  if (open_ >= settings_.connections) {  // with what the kernel takes at once
+    static constexpr char kFull[] =
+        "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: "
+        "close\r\n\r\n";
+    error_code ignored;
+    socket.non_blocking(true, ignored);
+    socket.write_some(asio::buffer(kFull, sizeof kFull - 1), ignored);
+    socket.shutdown(tcp::socket::shutdown_send, ignored);
+    return;
+  }
+  auto session = std::make_shared<Session>(*this, std::move(socket));
+  asio::co_spawn(io_.context(), session->serve(), [session](std::exception_ptr bug) {
+    if (bug) std::rethrow_exception(bug);
+  });
+}
+
+HttpAnswer HttpServer::answer(const HttpRequest& request) const {
+  const auto handler = handlers_.find(request.path);
+  if (handler == handlers_.end()) {
+    return refusal(http::status::not_found, "there is nothing of this name here");
+  }
+  if (waitingBytes_ >= settings_.waitingBytes) {
+    return refusal(http::status::service_unavailable, "too much is being read already: try again");
+  }
+  try {
+    return handler->second(request);
+  } catch (const std::exception& error) {
+    processLog()->warn("http: {} failed: {}", handler->first, error.what());
+    return refusal(http::status::internal_server_error, "this failed; the log says why");
+  }
+}
+
+}  // namespace cleave
