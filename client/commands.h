@@ -66,6 +66,15 @@ struct ProbeCommandOptions {
 // Adds `probe`. Where it is given it sets `command`, which reads `options`.
 void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<int()>& command);
 
+struct ReportCommandOptions {
+  std::vector<std::string> runs, serverRuns;
+  std::string output;  // a file; empty: where the run is
+  bool json = false;
+  std::string logLevel = "info";
+};
+// Adds `report`. Where it is given it sets `command`, which reads `options`.
+void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::function<int()>& command);
+
 // Of the commands `codec list`, `codec run` and `codec compare`.
 struct CodecOptions {
   std::vector<std::string> specs;

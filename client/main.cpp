@@ -86,6 +86,9 @@ int run(int argc, char** argv) {
   ProbeCommandOptions probe;
   addProbeCommand(app, probe, command);
 
+  ReportCommandOptions report;
+  addReportCommand(app, report, command);
+
   CodecOptions codec;
   addCodecCommands(app, codec, command);
 

@@ -1,0 +1,69 @@
+// cleave-client report: a page with the charts of runs.
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "client/commands.h"
+#include "client/report/report.h"
+#include "common/core/log.h"
+
+namespace cleave {
+namespace {
+
+std::string fileOf(const ReportCommandOptions& options, const std::vector<RunPlace>& places) {
+  if (!options.output.empty()) return options.output;
+  return places.size() == 1 ? places.front().folder + "/report.html" : "report.html";
+}
+
+int reportCommand(const ReportCommandOptions& options) {
+  startLog("cleave-client", options.logLevel);
+  std::vector<RunPlace> places;
+  for (const std::string& run : options.runs) places.push_back(findRun(run, options.serverRuns));
+  const std::string file = fileOf(options, places);
+  nlohmann::json summary = writeReport(places, file);
+  summary["file"] = file;
+  if (options.json) {
+    std::cout << summary.dump(2) << std::endl;
+    return 0;
+  }
+  for (const auto& run : summary.at("runs")) {
+    for (const auto& problem : run.at("problems")) {
+      std::cerr << run.at("name").get<std::string>() << ": " << problem.get<std::string>() << "\n";
+    }
+  }
+  std::cout << file << std::endl;
+  return 0;
+}
+
+}  // namespace
+
+void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::function<int()>& command) {
+  CLI::App* report = app.add_subcommand(
+      "report", "Writes a page with the charts of a run, or of several side by side");
+  report
+      ->add_option("RUN", options.runs,
+                   "The folders of the runs, as `train` named them, or their run ids")
+      ->required();
+  report
+      ->add_option("--output", options.output,
+                   "The page; else report.html in the run's folder, or here where there are "
+                   "several runs")
+      ->type_name("FILE");
+  report
+      ->add_option("--server-run", options.serverRuns,
+                   "The server's folder of a run, <store>/<identity>/<run id>, where it is not "
+                   "found by itself; may be given again")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  report->add_flag("--json", options.json,
+                   "The figures as JSON on stdout, beside the page, all else on stderr");
+  report->add_option("--log-level", options.logLevel, "trace, debug, info, warn or error")
+      ->default_str("info");
+  report->footer(
+      "Example:\n  cleave-client report runs/fashion-mnist-20260131-123456-1a2b\n  cleave-client "
+      "report runs/* --output compared.html\n\nThe page needs no network and no other file. "
+      "docs/report.md says what it shows.");
+  report->callback([&] { command = [&] { return reportCommand(options); }; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,107 @@
+// What is drawn: each chart, its lines, and where they stand in a run's data.
+
+const flows = ['activation/0', 'gradient/1', 'activation/1', 'gradient/0'];
+
+const charts = [
+  { id: 'loss', section: 'training', title: 'Loss', unit: 'nats',
+    note: 'Cross entropy: each training step, and each evaluation.',
+    lines: [{ label: 'training', series: 'loss' }, { label: 'evaluation', evaluation: 'loss' }] },
+  { id: 'accuracy', section: 'training', title: 'Accuracy, top-1', unit: 'share',
+    note: 'Share of samples whose class had the highest score.',
+    lines: [{ label: 'training', series: 'top1' }, { label: 'evaluation', evaluation: 'top1' }] },
+
+  { id: 'step-time', section: 'steps', title: 'Time of a step', unit: 'seconds', zero: true,
+    note: 'Against the least that the step could have taken with these computers and this link, in the best order.',
+    lines: [{ label: 'step', series: 'step_seconds' }, { label: 'bound', series: 'bound_seconds' }] },
+  split('client', 'The client’s step'),
+  split('server', 'The server’s step'),
+
+  { id: 'bandwidth', section: 'link', title: 'Bandwidth, by second', unit: 'rate', zero: true,
+    note: 'Bytes of tensors by the second in which they crossed, pauses included.',
+    lines: [{ label: 'up', series: 'bytes_up' }, { label: 'down', series: 'bytes_down' }] },
+  { id: 'transfers', section: 'link', title: 'Bandwidth of single transfers', unit: 'rate', log: true,
+    note: 'A tensor’s bytes by its seconds on the wire. Short ones fit into buffers and can look faster than the link is.',
+    lines: [{ label: 'up', series: 'transfer_up' }, { label: 'down', series: 'transfer_down' }] },
+  { id: 'rate-distribution', section: 'link', title: 'Distribution of transfers’ bandwidth', unit: 'share', histogram: 'rate',
+    zero: true, note: 'Share of the transfers in each class.',
+    lines: [{ label: 'up', histogram: 'transfer_rates_up' }, { label: 'down', histogram: 'transfer_rates_down' }] },
+  { id: 'transfer-time', section: 'link', title: 'Distribution of transfers’ time', unit: 'share', histogram: 'seconds',
+    zero: true, note: 'From handing a tensor over to having it: encoding, queue, wire and decoding.',
+    lines: [{ label: 'up', histogram: 'transfer_seconds_up' }, { label: 'down', histogram: 'transfer_seconds_down' }] },
+  { id: 'latency-distribution', section: 'link', title: 'Distribution of latency', unit: 'share', histogram: 'seconds', zero: true,
+    note: 'One way on the idle link, of each step; and the round trip as the kernels see it, load included.',
+    lines: [{ label: 'one way', histogram: 'latencies' }, { label: 'round trip, client', histogram: 'client_round_trips' },
+            { label: 'round trip, server', histogram: 'server_round_trips' }] },
+  { id: 'round-trip', section: 'link', title: 'Round trip', unit: 'seconds', log: true,
+    note: 'The kernels’ smoothed round trip, which grows where a queue fills.',
+    lines: [{ label: 'client', series: 'client_round_trip' }, { label: 'server', series: 'server_round_trip' }] },
+  { id: 'delivery', section: 'link', title: 'Kernel’s delivery rate', unit: 'rate', log: true,
+    note: 'What TCP estimates of each side’s sending, over its latest packets.',
+    lines: [{ label: 'client sends', series: 'client_delivery' }, { label: 'server sends', series: 'server_delivery' }] },
+  { id: 'retransmits', section: 'link', title: 'Retransmits', unit: 'count', zero: true,
+    note: 'Segments sent again since the connection began.',
+    lines: [{ label: 'client', series: 'client_retransmits' }, { label: 'server', series: 'server_retransmits' }] },
+
+  { id: 'snr', section: 'bytes', title: 'Codec error', unit: 'decibel', wide: true,
+    note: 'Signal to noise of the tensors that were measured, by flow: 20 dB is an error of 10 %, 40 dB of 1 %.',
+    none: 'No codec error was measured: the codecs lose nothing, or metrics.error_every is 0.',
+    lines: flows.map((flow) => ({ label: flow, series: 'snr ' + flow })) },
+];
+
+function split(side, title) {
+  return {
+    id: side + '-split', section: 'steps', title, unit: 'seconds', zero: true, stacked: true,
+    note: 'Codec counts as far as this side was not computing, wire as far as neither, and the rest is waiting. Means.',
+    none: side === 'server' ? 'The server’s folder is not at hand: --server-run DIR says where it is.' : undefined,
+    lines: ['compute', 'codec', 'wire', 'waiting'].map((part) => ({ label: part, series: side + '_' + part })),
+  };
+}
+
+// Points of a line of a chart in one run.
+function pointsOfLine(run, line, axis, grids) {
+  if (line.evaluation) return evaluationPoints(run, line.evaluation, axis);
+  if (line.histogram) return histogramPoints(run.histograms[line.histogram]);
+  const series = run.series[line.series];
+  return series ? seriesPoints(run, series, axis, grids) : [];
+}
+
+// Shares of the classes, at the logarithm of where each begins; closed by a class of 0.
+function histogramPoints(histogram) {
+  if (!histogram || histogram.from.length === 0) return [];
+  const place = (value) => Math.round(10 * Math.log10(value)) / 10;
+  const point = (x, share) => ({ x, mean: share, min: share, max: share });
+  const points = histogram.from.map((from, i) => point(place(from), histogram.count[i] / histogram.rows));
+  points.unshift(point(place(histogram.from[0]) - 0.1, 0));
+  points.push(point(place(histogram.until), 0));
+  return points;
+}
+
+function histogramAxis(unit) {
+  return {
+    title: unit === 'rate' ? 'bandwidth, logarithmic' : 'time, logarithmic',
+    text: (x) => units[unit].text(10 ** x) + ' – ' + units[unit].text(10 ** (x + 0.1)),
+    tick: units[unit].tick,
+    ticker: decades(units[unit]),
+    csv: (x) => Number((10 ** x).toPrecision(6)),
+  };
+}
+
+// One run: a panel with a chart's lines. Several: for each line a panel, with a line for each run; what is stacked has a panel
+// for each run.
+function panelsOf(chart, runs) {
+  if (runs.length === 1) return [{ spec: chart, parts: chart.lines.map((line) => ({ run: 0, line, label: line.label })) }];
+  if (chart.stacked) {
+    return runs.map((run, i) => ({
+      spec: { ...chart, id: chart.id + '-' + (i + 1), title: chart.title + ': ' + run.short },
+      parts: chart.lines.map((line) => ({ run: i, line, label: line.label })),
+    }));
+  }
+  return chart.lines.map((line) => ({
+    spec: {
+      ...chart,
+      id: chart.lines.length > 1 ? chart.id + '-' + line.label.replaceAll(/[^a-z0-9]+/g, '-') : chart.id,
+      title: chart.lines.length > 1 ? chart.title + ': ' + line.label : chart.title,
+    },
+    parts: runs.map((run, i) => ({ run: i, line, label: run.short })),
+  }));
+}

@@ -1,0 +1,130 @@
+// Puts the page together, and follows a run where it is served live.
+
+const byId = (id) => document.getElementById(id);
+const pollMilliseconds = 1000;
+
+let page = null;       // the data that are shown
+let axis = 'time';
+let reference = 0;     // which run the others are compared with
+let panels = [];       // [{panel, parts}]
+let shownRuns = '';    // whose panels these are
+const group = new Group((zoomed) => { byId('unzoom').disabled = !zoomed; });
+
+// Names as short as they can be told apart.
+function shorten(runs) {
+  const names = runs.map((run) => run.name);
+  let common = 0;
+  if (names.length > 1) {
+    while (names.every((name) => name[common] !== undefined && name[common] === names[0][common])) ++common;
+    common = names[0].lastIndexOf('-', common - 1) + 1;
+  }
+  runs.forEach((run, i) => { run.short = run.name.slice(common) || run.name; });
+}
+
+function buildPanels() {
+  for (const { panel } of panels) panel.drop();
+  panels = [];
+  group.panels = [];
+  for (const section of ['training', 'steps', 'link', 'bytes']) byId(section).querySelector('.grid').replaceChildren();
+  for (const chart of charts) {
+    for (const { spec, parts } of panelsOf(chart, page.runs)) {
+      const panel = new Panel(spec, chart.histogram ? null : group);
+      byId(chart.section).querySelector('.grid').append(panel.card);
+      panels.push({ panel, parts });
+    }
+  }
+}
+
+function drawCharts() {
+  for (const { panel, parts } of panels) {
+    const chart = panel.spec;
+    const several = page.runs.length > 1 && !chart.stacked;
+    const lines = parts.map(({ run, line, label }, i) => ({
+      label,
+      index: several ? run : i,
+      points: pointsOfLine(page.runs[run], line, axis, page.grids),
+      band: Boolean(line.series) && !chart.stacked,
+      dots: Boolean(line.evaluation),
+    }));
+    panel.show(several ? lines : lines.filter((line) => line.points.length > 0),
+               chart.histogram ? histogramAxis(chart.histogram) : axes[axis]);
+  }
+}
+
+function drawHeadline() {
+  const runs = page.runs;
+  const one = runs.length === 1;
+  byId('headline').replaceChildren(...(one ? headlineOfOne(runs[0]) : [
+    runList(runs, reference, (i) => { reference = i; drawHeadline(); }),
+    headlineOfMany(runs, reference), ...differenceTables(page, runs)]));
+}
+
+function drawTables() {
+  const runs = page.runs, one = runs.length === 1;
+  const title = one ? runs[0].name : runs.length + ' runs compared';
+  document.title = title + ' – Cleave';
+  byId('title').textContent = title;
+  byId('subtitle').textContent = one ? runs[0].folder : '';
+  const problems = problemList(runs);
+  byId('problems').hidden = problems.length === 0;
+  byId('problems').replaceChildren(...problems);
+  drawHeadline();
+  byId('flows').replaceChildren(...runs.map((run, i) =>
+    flowTable(run, one ? 'Bytes by flow' : 'Bytes by flow: ' + run.short, 'flows-' + (i + 1))));
+  byId('settings-tables').replaceChildren(...runs.flatMap((run, i) =>
+    settingTables(run, one ? '' : ': ' + run.short, '-' + (i + 1))));
+  const seconds = page.grids.time;
+  byId('sampling').textContent = 'Charts are drawn from at most some thousand points a line: a point stands for ' +
+    units.seconds.text(seconds) + ' or ' + page.grids.step + (page.grids.step === 1 ? ' step' : ' steps') +
+    '; the line is the mean and the band reaches from the least to the greatest value, so that no peak is lost.';
+  byId('written').textContent = (page.live ? 'Last change: ' : 'Written: ') + page.written.replace('T', ' ').replace(/\.\d+Z/, ' UTC') +
+    ' by ' + page.software + '.';
+  drawState();
+}
+
+function drawState(lost = false) {
+  const ended = page.runs.every((run) => run.ended);
+  const running = page.live && !ended;
+  byId('state').textContent = lost && !ended ? 'connection lost' : ended ? 'finished' : running ? 'running' : 'not finished';
+  byId('state').className = 'state ' + (lost && !ended ? 'lost' : ended ? 'ended' : running ? 'running' : 'lost');
+}
+
+function show(data) {
+  page = data;
+  shorten(page.runs);
+  const runs = page.runs.map((run) => run.name).join('\n');
+  if (runs !== shownRuns) buildPanels();
+  shownRuns = runs;
+  drawTables();
+  drawCharts();
+}
+
+function choose(which) {
+  axis = which;
+  byId('by-time').setAttribute('aria-pressed', String(axis === 'time'));
+  byId('by-step').setAttribute('aria-pressed', String(axis === 'step'));
+  group.show(null);
+  drawCharts();
+}
+
+byId('by-time').addEventListener('click', () => choose('time'));
+byId('by-step').addEventListener('click', () => choose('step'));
+byId('unzoom').addEventListener('click', () => group.show(null));
+darkness.addEventListener('change', () => { if (page) { drawCharts(); drawHeadline(); } });
+
+async function follow() {
+  try {
+    const after = page ? '?after=' + encodeURIComponent(page.version) : '';
+    const answer = await fetch('data.json' + after, { cache: 'no-store' });
+    if (answer.status === 200) show(await answer.json());
+    if (page) drawState();
+  } catch (error) {
+    if (page) drawState(true);
+  }
+  setTimeout(follow, pollMilliseconds);
+}
+
+const given = JSON.parse(byId('data').textContent);
+// For tests and the curious: what is drawn.
+window.cleaveReport = { page: () => page, panels: () => panels.map(({ panel }) => panel), group, show };
+if (given === null) follow(); else show(given);

@@ -1,0 +1,308 @@
+// One chart on the page: a card with heading, legend, dygraph and a button for its numbers as CSV.
+
+// Okabe and Ito's colours, which colour-blind people can tell apart; in the order of best contrast.
+const palettes = {
+  light: ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#56b4e9', '#b07d00', '#444444'],
+  dark: ['#56b4e9', '#e69f00', '#2fc69a', '#cc79a7', '#f0e442', '#e8743b', '#d0d0d0'],
+};
+const dashes = [null, [8, 4], [2, 3], [10, 3, 2, 3]];
+const darkness = window.matchMedia('(prefers-color-scheme: dark)');
+
+function colour(index) {
+  const palette = darkness.matches ? palettes.dark : palettes.light;
+  return palette[index % palette.length];
+}
+// Beyond the palette, lines differ by their dashes too.
+function dash(index) {
+  return dashes[Math.floor(index / palettes.light.length) % dashes.length];
+}
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key === 'class') made.className = value; else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+function csvCell(value) {
+  const text = value === null || value === undefined ? '' : String(value);
+  return /[",\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+}
+
+function download(name, rows) {
+  const text = rows.map((row) => row.map(csvCell).join(',')).join('\n') + '\n';
+  const url = URL.createObjectURL(new Blob([text], { type: 'text/csv' }));
+  const link = element('a', { href: url, download: name + '.csv' });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
+
+function csvButton(what, name, rows) {
+  const button = element('button', { type: 'button', class: 'csv', 'aria-label': what + ' as CSV' }, 'CSV');
+  button.addEventListener('click', () => download(name, rows()));
+  return button;
+}
+
+// Powers of ten, with 2 and 5 between them where few fit. The axis shows logarithms.
+function decades(unit) {
+  return (low, high, pixels) => {
+    const between = high - low < 3 && pixels / Math.max(high - low, 0.1) > 60 ? [1, 2, 5] : [1];
+    const ticks = [];
+    for (let power = Math.floor(low); power <= Math.ceil(high); ++power) {
+      for (const factor of between) {
+        const v = power + Math.log10(factor);
+        if (v >= low && v <= high) ticks.push({ v, label: unit.tick(factor * 10 ** power) });
+      }
+    }
+    return ticks;
+  };
+}
+
+// One finger scrolls the page; two zoom.
+function interaction() {
+  const model = { ...Dygraph.defaultInteractionModel };
+  for (const [event, handler] of Object.entries(model)) {
+    if (!event.startsWith('touch')) continue;
+    model[event] = (touch, graph, context) => {
+      if (event === 'touchstart' && touch.touches.length < 2) return;
+      if (event !== 'touchstart' && !context.initialTouches) return;
+      handler(touch, graph, context);
+    };
+  }
+  return model;
+}
+
+class Panel {
+  // spec: id, title, note, unit, log, stacked, zero, points, histogram (a unit, of the horizontal axis)
+  constructor(spec, group) {
+    this.spec = spec;
+    this.group = group;
+    this.legend = element('p', { class: 'legend', 'aria-hidden': 'true' });
+    this.canvas = element('div', { class: 'chart', role: 'img', 'aria-label': spec.title });
+    this.xTitle = element('p', { class: 'x-title muted' });
+    const head = element('div', { class: 'card-head' }, element('h3', {}, spec.title),
+                         csvButton(spec.title, 'cleave-' + spec.id, () => this.csv()));
+    this.note = element('p', { class: 'note muted' }, spec.note || '');
+    this.card = element('figure', { class: 'card', id: 'chart-' + spec.id },
+                        head, this.note, this.legend, this.canvas, this.xTitle);
+  }
+
+  // lines: [{label, index, points, band, dots}]; axis: of format.js
+  show(lines, axis) {
+    const labels = ['x', ...lines.map((line) => line.label)];
+    this.lines = lines;
+    for (const line of lines) line.at = new Map(line.points.map((point) => [point.x, point]));
+    this.axis = axis;
+    this.xTitle.textContent = axis.title;
+    this.banded = !this.spec.stacked && lines.some((line) => line.band);
+    const log = this.spec.log;
+    const y = log ? (value) => (value > 0 ? Math.log10(value) : null) : (value) => value;
+    const value = this.banded ? (point) => [y(point.min), y(point.mean), y(point.max)] : (point) => y(point.mean);
+    const rows = joinPoints(lines.map((line) => line.points), value);
+    this.card.classList.toggle('empty', rows.length === 0);
+    if (rows.length === 0) {
+      this.drop();
+      this.legend.textContent = this.spec.none || 'Nothing of this was recorded.';
+      return;
+    }
+    const options = { file: rows, labels, ...this.look() };
+    if (this.graph && this.graph.getLabels().join('\n') === labels.join('\n') && this.wasBanded === this.banded) {
+      this.graph.updateOptions(options);
+    } else {
+      this.drop();
+      delete options.file;
+      this.graph = new Dygraph(this.canvas, rows, { ...this.fixed(), ...options });
+      if (this.group) this.group.add(this);
+    }
+    this.wasBanded = this.banded;
+    this.showLegend(null);
+  }
+
+  drop() {
+    if (this.graph) this.graph.destroy();
+    this.graph = null;
+  }
+
+  // What depends on the colour scheme, the axis and the data.
+  look() {
+    const style = getComputedStyle(document.body);
+    const series = {};
+    this.lines.forEach((line) => {
+      series[line.label] = {
+        color: colour(line.index),
+        strokePattern: dash(line.index),
+        drawPoints: Boolean(line.dots),
+        pointSize: line.dots ? 4 : 1,
+        strokeWidth: 1.6,
+      };
+    });
+    return {
+      series,
+      colors: this.lines.map((line) => colour(line.index)),
+      gridLineColor: style.getPropertyValue('--grid').trim(),
+      axisLineColor: style.getPropertyValue('--grid').trim(),
+      customBars: this.banded,
+      axes: this.axesOptions(),
+    };
+  }
+
+  axesOptions() {
+    const unit = units[this.spec.unit];
+    const y = { axisLabelWidth: 66, axisLabelFormatter: unit.tick, pixelsPerLabel: 32 };
+    if (this.spec.log) y.ticker = decades(unit);
+    const x = { axisLabelFormatter: this.axis.tick, pixelsPerLabel: 72, axisLabelWidth: 64, drawGrid: false };
+    if (this.axis.ticker) x.ticker = this.axis.ticker;
+    return { x, y };
+  }
+
+  fixed() {
+    const spec = this.spec;
+    return {
+      stackedGraph: Boolean(spec.stacked),
+      fillGraph: Boolean(spec.histogram),
+      stepPlot: Boolean(spec.histogram),
+      fillAlpha: spec.stacked ? 0.55 : 0.18,
+      includeZero: Boolean(spec.zero),
+      connectSeparatedPoints: true,
+      drawGapEdgePoints: true,
+      highlightCircleSize: 3,
+      legend: 'never',
+      axisLabelFontSize: 12,
+      rightGap: 12,
+      xRangePad: 2,
+      yRangePad: 6,
+      animatedZooms: false,
+      interactionModel: interaction(),
+      highlightCallback: (event, x, points, row) => {
+        this.showLegend(row);
+        if (this.group && event) this.group.hover(this, x);
+      },
+      unhighlightCallback: (event) => {
+        this.showLegend(null);
+        if (this.group && event) this.group.hover(this, null);
+      },
+      drawCallback: (graph, initial) => {
+        if (this.group && !initial) this.group.zoomed(this);
+      },
+      drawHighlightPointCallback: (graph, name, context, cx, cy, stroke, radius) => {
+        const area = graph.getArea();
+        context.save();
+        context.strokeStyle = getComputedStyle(document.body).getPropertyValue('--hair').trim();
+        context.lineWidth = 1;
+        context.beginPath();
+        context.moveTo(Math.round(cx) + 0.5, area.y);
+        context.lineTo(Math.round(cx) + 0.5, area.y + area.h);
+        context.stroke();
+        context.fillStyle = stroke;
+        context.beginPath();
+        context.arc(cx, cy, radius, 0, 2 * Math.PI);
+        context.fill();
+        context.restore();
+      },
+    };
+  }
+
+  // The value of a line in a row, as it was recorded: {mean, min, max}, or null.
+  valueAt(row, line) {
+    const x = this.graph.getValue(row, 0);
+    return this.lines[line].at.get(x) || null;
+  }
+
+  showLegend(row) {
+    const unit = units[this.spec.unit];
+    const parts = [];
+    const x = row === null ? null : this.graph.getValue(row, 0);
+    parts.push(element('span', { class: 'at' }, x === null ? '' : this.axis.text(x)));
+    this.lines.forEach((line, i) => {
+      const swatch = element('i', { class: 'swatch' });
+      swatch.style.background = colour(line.index);
+      const item = element('span', { class: 'item' }, swatch, line.label);
+      const point = row === null ? null : this.valueAt(row, i);
+      if (point) {
+        const range = point.max > point.min && this.banded ? ' (' + unit.text(point.min) + ' – ' + unit.text(point.max) + ')' : '';
+        item.append(' ', element('b', {}, unit.text(point.mean)), range);
+      }
+      parts.push(item);
+    });
+    this.legend.replaceChildren(...parts);
+  }
+
+  // To the row nearest to x, or to none.
+  select(x) {
+    if (!this.graph) return;
+    if (x === null) {
+      this.graph.clearSelection();
+      this.showLegend(null);
+      return;
+    }
+    let low = 0, high = this.graph.numRows() - 1;
+    while (high - low > 1) {
+      const half = (low + high) >> 1;
+      if (this.graph.getValue(half, 0) <= x) low = half; else high = half;
+    }
+    const nearest = Math.abs(this.graph.getValue(low, 0) - x) <= Math.abs(this.graph.getValue(high, 0) - x) ? low : high;
+    this.graph.setSelection(nearest);
+    this.showLegend(nearest);
+  }
+
+  csv() {
+    const head = [this.spec.histogram ? 'from' : this.axis.title];
+    for (const line of this.lines) {
+      head.push(...(line.band ? [line.label + ', mean', line.label + ', least', line.label + ', greatest'] : [line.label]));
+    }
+    const rows = joinPoints(this.lines.map((line) => line.points), (point) => point);
+    return [head, ...rows.map((row) => {
+      const cells = [this.axis.csv ? this.axis.csv(row[0]) : row[0]];
+      this.lines.forEach((line, i) => {
+        const point = row[i + 1];
+        if (line.band) cells.push(...(point ? [point.mean, point.min, point.max] : [null, null, null]));
+        else cells.push(point ? point.mean : null);
+      });
+      return cells;
+    })];
+  }
+}
+
+// Charts that share the horizontal axis: they zoom and point together.
+class Group {
+  constructor(onZoom) {
+    this.panels = [];
+    this.busy = false;
+    this.window = null;
+    this.onZoom = onZoom;
+  }
+
+  add(panel) {
+    if (!this.panels.includes(panel)) this.panels.push(panel);
+    if (this.window) panel.graph.updateOptions({ dateWindow: this.window });
+  }
+
+  each(from, act) {
+    if (this.busy) return;
+    this.busy = true;
+    for (const panel of this.panels) {
+      if (panel !== from && panel.graph) act(panel);
+    }
+    this.busy = false;
+  }
+
+  hover(from, x) {
+    this.each(from, (panel) => panel.select(x));
+  }
+
+  zoomed(from) {
+    if (this.busy) return;
+    const zoomed = from.graph.isZoomed('x') ? from.graph.xAxisRange() : null;
+    const same = zoomed === null ? this.window === null : this.window !== null && zoomed[0] === this.window[0] && zoomed[1] === this.window[1];
+    if (same) return;
+    this.show(zoomed, from);
+  }
+
+  show(dateWindow, from = null) {
+    this.window = dateWindow;
+    this.each(from, (panel) => panel.graph.updateOptions({ dateWindow, valueRange: null }));
+    this.onZoom(dateWindow !== null);
+  }
+}

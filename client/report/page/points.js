@@ -1,0 +1,84 @@
+// From the series of a run, which are on grids of time or of steps, to points on the axis that is shown.
+
+// The middle of bucket k. A grid of single steps has its points at the steps.
+function middle(k, grid, width) {
+  return grid === 'step' ? k * width + (width - 1) / 2 : (k + 0.5) * width;
+}
+
+// Between the points (from[i], to[i]), and along the outer pieces beyond them.
+function interpolate(x, from, to) {
+  if (from.length === 0) return null;
+  if (from.length === 1) return to[0];
+  let low = 0, high = from.length - 1;
+  while (high - low > 1) {
+    const half = (low + high) >> 1;
+    if (from[half] <= x) low = half; else high = half;
+  }
+  const span = from[high] - from[low];
+  const t = span > 0 ? (x - from[low]) / span : 0;
+  return to[low] + Math.min(1, Math.max(0, t)) * (to[high] - to[low]);
+}
+
+// [steps, times] of a run, both rising.
+function clockOf(run, grids) {
+  const clock = run.series.clock;
+  if (!clock) return [[], []];
+  return [clock.k.map((k) => middle(k, 'step', grids.step)), clock.mean];
+}
+
+function toAxis(x, native, axis, clock) {
+  if (native === axis) return x;
+  return axis === 'time' ? interpolate(x, clock[0], clock[1]) : interpolate(x, clock[1], clock[0]);
+}
+
+// [{x, mean, min, max}], rising in x. What falls together on the other axis becomes one point.
+function seriesPoints(run, series, axis, grids) {
+  const native = series.grid === 'step' ? 'step' : 'time';
+  const clock = native === axis ? null : clockOf(run, grids);
+  const points = [];
+  let cell = null, weight = 0;
+  series.k.forEach((k, i) => {
+    let x = middle(k, series.grid, grids[series.grid]);
+    const mean = series.mean[i];
+    const min = series.min ? series.min[i] : mean, max = series.max ? series.max[i] : mean;
+    if (clock) {
+      x = toAxis(x, native, axis, clock);
+      if (x === null) return;
+      const k = Math.floor(x / grids[axis] + (axis === 'step' ? 0.5 : 0));
+      const last = points[points.length - 1];
+      if (k === cell) {
+        last.mean = (last.mean * weight + mean) / (weight + 1);
+        last.min = Math.min(last.min, min);
+        last.max = Math.max(last.max, max);
+        ++weight;
+        return;
+      }
+      cell = k;
+      weight = 1;
+      x = middle(k, axis, grids[axis]);
+      if (last && x <= last.x) return;
+    }
+    points.push({ x, mean, min, max });
+  });
+  return points;
+}
+
+// The evaluations, each where it was.
+function evaluationPoints(run, figure, axis) {
+  return run.evaluations.filter((one) => one[figure] !== undefined).map((one) => {
+    const value = one[figure];
+    return { x: one[axis], mean: value, min: value, max: value };
+  });
+}
+
+// Rows for dygraphs, [x, value or null of each list…]. `value` makes what stands there of a point.
+function joinPoints(lists, value) {
+  const rows = new Map();
+  lists.forEach((points, i) => {
+    for (const point of points) {
+      if (!rows.has(point.x)) rows.set(point.x, [point.x, ...lists.map(() => null)]);
+      rows.get(point.x)[i + 1] = value(point);
+    }
+  });
+  return [...rows.values()].sort((one, other) => one[0] - other[0]);
+}

@@ -1,0 +1,150 @@
+// Headline, differences, flows and settings.
+
+function row(cells, name = 'td') {
+  return element('tr', {}, ...cells.map((cell, i) => element(i === 0 ? 'th' : name, i === 0 ? { scope: 'row' } : {}, cell)));
+}
+
+// head: texts of the columns; rows: lists of texts or elements.
+function table(caption, head, rows, name) {
+  const texts = () => [head, ...rows.map((cells) => cells.map((cell) => (cell instanceof Node ? cell.textContent : cell)))];
+  const body = element('table', {},
+    element('thead', {}, element('tr', {}, ...head.map((text) => element('th', { scope: 'col' }, text)))),
+    element('tbody', {}, ...rows.map((cells) => row(cells))));
+  return element('div', { class: 'card table', id: name },
+    element('div', { class: 'card-head' }, element('h3', {}, caption), csvButton(caption, 'cleave-' + name, texts)),
+    element('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption }, body));
+}
+
+// The figures of the headline: key, name, text, and whether less is better (where either is).
+const figures = [
+  ['top1', 'Accuracy, last evaluation', (v) => units.share.text(v), 'more'],
+  ['best_top1', 'Accuracy, best evaluation', (v) => units.share.text(v), 'more'],
+  ['eval_loss', 'Loss, last evaluation', (v) => units.nats.text(v), 'less'],
+  ['seconds', 'Time', (v) => clockText(v) + ' (' + significant(v, 4) + ' s)', 'less'],
+  ['steps', 'Training steps', (v) => String(v)],
+  ['images_per_second', 'Images a second', (v) => significant(v, 4), 'more'],
+  ['seconds_a_step', 'Time of a step, mean', (v) => units.seconds.text(v), 'less'],
+  ['ratio', 'Bytes on the wire, of the raw tensors’', (v) => significant(v, 4), 'less'],
+  ['bytes_up', 'Bytes up', (v) => units.bytes.text(v), 'less'],
+  ['bytes_down', 'Bytes down', (v) => units.bytes.text(v), 'less'],
+  ['mean_up_bytes_per_second', 'Bandwidth up, mean', (v) => units.rate.text(v)],
+  ['mean_down_bytes_per_second', 'Bandwidth down, mean', (v) => units.rate.text(v)],
+  ['busiest_second_up', 'Bandwidth up, busiest second', (v) => units.rate.text(v)],
+  ['busiest_second_down', 'Bandwidth down, busiest second', (v) => units.rate.text(v)],
+  ['bound_seconds_a_step', 'Least possible time of a step, mean', (v) => units.seconds.text(v)],
+  ['over_bound', 'Step by its bound', (v) => significant(v) + ' ×', 'less'],
+  ['bottleneck', 'Held back by', (v) => v],
+];
+
+function tile(name, value, detail, id) {
+  return element('div', { class: 'tile', id: 'tile-' + id },
+    element('p', { class: 'muted' }, name), element('p', { class: 'value' }, value), element('p', { class: 'muted' }, detail));
+}
+
+function headlineOfOne(run) {
+  const h = run.headline;
+  const known = (value, text) => (value === undefined ? '–' : text(value));
+  const evaluated = h.top1 !== undefined;
+  const tiles = element('div', { class: 'tiles' },
+    evaluated
+      ? tile('Accuracy', units.share.text(h.top1), 'top-1 of the last evaluation; best ' + units.share.text(h.best_top1), 'accuracy')
+      : tile('Accuracy, training', known(h.train_top1, units.share.text), 'top-1 of the last step; no evaluation yet', 'accuracy'),
+    tile('Time', known(h.seconds, clockText), known(h.steps, (steps) => steps + ' steps, ') +
+         known(h.images_per_second, (v) => significant(v, 4) + ' images/s'), 'time'),
+    tile('Bytes', known(h.ratio, (v) => significant(v, 3) + ' ×'), 'of the raw tensors’ size; ' +
+         known(h.bytes_up, units.bytes.text) + ' up, ' + known(h.bytes_down, units.bytes.text) + ' down', 'ratio'),
+    tile('Bandwidth, mean', known(h.mean_up_bytes_per_second, units.rate.text),
+         'up; ' + known(h.mean_down_bytes_per_second, units.rate.text) + ' down', 'bandwidth'),
+    tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'not known' :
+         'a step took ' + units.seconds.text(h.seconds_a_step) + ', at best ' + units.seconds.text(h.bound_seconds_a_step), 'bound'));
+  if (!h.bottleneck) return [tiles];
+  return [tiles, element('div', { class: 'card words', id: 'bottleneck' },
+    element('h3', {}, 'Held back by: ' + h.bottleneck), element('p', {}, h.words))];
+}
+
+// 1.25: "+25 %".
+function relative(value, reference, better) {
+  if (typeof value !== 'number' || !reference || value === reference) return '';
+  const change = value / reference - 1;
+  const text = Math.abs(change) < 0.0005 ? '±0 %' : (change > 0 ? '+' : '−') + significant(100 * Math.abs(change)) + ' %';
+  const good = better && (better === 'more') === (change > 0);
+  return element('span', { class: 'change' + (better ? (good ? ' good' : ' bad') : '') }, text);
+}
+
+function headlineOfMany(runs, reference) {
+  const rows = [];
+  for (const [key, name, text, better] of figures) {
+    if (runs.every((run) => run.headline[key] === undefined)) continue;
+    const base = runs[reference].headline[key];
+    rows.push([name, ...runs.map((run, i) => {
+      const value = run.headline[key];
+      if (value === undefined) return '–';
+      const change = i === reference ? '' : relative(value, base, better);
+      return element('span', {}, text(value), ' ', change);
+    })]);
+  }
+  return table('Figures, and how they differ from ' + runs[reference].short, ['', ...runs.map((run) => run.short)], rows, 'compared');
+}
+
+function runList(runs, reference, choose) {
+  return element('div', { class: 'card', id: 'runs' }, element('h3', {}, 'Runs'),
+    element('p', { class: 'muted note' }, 'The figures below are compared with the one that is chosen here.'),
+    element('ul', { class: 'runs' }, ...runs.map((run, i) => {
+      const swatch = element('i', { class: 'swatch' });
+      swatch.style.background = colour(i);
+      const radio = element('input', { type: 'radio', name: 'reference', id: 'reference-' + i });
+      radio.checked = i === reference;
+      radio.addEventListener('change', () => choose(i));
+      return element('li', {}, radio, element('label', { for: 'reference-' + i }, swatch, element('b', {}, run.short),
+        ' ', element('span', { class: 'muted' }, run.folder + (run.ended ? '' : ', not finished'))));
+    })));
+}
+
+function differenceTables(page, runs) {
+  const tables = [];
+  for (const [what, name] of [['config', 'Configuration that differs'], ['environment', 'Environment that differs']]) {
+    const rows = page.differences[what].map(([key, ...values]) => [key, ...values.map((value) => (value === null ? '–' : value))]);
+    if (rows.length > 0) tables.push(table(name, ['', ...runs.map((run) => run.short)], rows, 'different-' + what));
+  }
+  return tables;
+}
+
+function bar(share) {
+  const fill = element('i');
+  fill.style.width = 100 * Math.min(1, share) + '%';
+  return element('span', { class: 'bar' }, fill);
+}
+
+function flowTable(run, title, id) {
+  const head = ['Flow', 'Codec', 'Tensors', 'Raw', 'On the wire', 'Ratio', 'Encoding', 'Decoding', 'Codec error, mean (worst)'];
+  const rows = run.flows.map((flow) => [
+    (flow.direction === 'up' ? '↑ ' : '↓ ') + flow.flow,
+    flow.codec,
+    String(flow.transfers),
+    units.bytes.text(flow.raw_bytes),
+    units.bytes.text(flow.wire_bytes),
+    flow.ratio === undefined ? '–' : element('span', { class: 'ratio' }, significant(flow.ratio, 4), bar(flow.ratio)),
+    units.seconds.text(flow.encode_seconds),
+    units.seconds.text(flow.decode_seconds),
+    flow.snr_mean === undefined ? '–' : units.decibel.text(flow.snr_mean) + ' (' + units.decibel.text(flow.snr_least) + ')',
+  ]);
+  return table(title, head, rows, id);
+}
+
+function settingTables(run, suffix, id) {
+  const tables = [];
+  for (const [key, name] of [['config', 'Configuration'], ['environment', 'Client'], ['server_environment', 'Server']]) {
+    if (run[key].length > 0) tables.push(table(name + suffix, ['Key', 'Value'], run[key], key + id));
+  }
+  return tables;
+}
+
+function problemList(runs) {
+  const items = [];
+  for (const run of runs) {
+    for (const text of run.problems.concat(run.logged)) {
+      items.push(element('li', {}, runs.length > 1 ? element('b', {}, run.short + ': ') : '', text));
+    }
+  }
+  return items.length === 0 ? [] : [element('h2', {}, 'What is missing, or went wrong'), element('ul', {}, ...items)];
+}

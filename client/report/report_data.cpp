@@ -1,0 +1,288 @@
+#include "client/report/report_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "client/report/headline.h"
+#include "common/core/environment.h"
+#include "common/core/record.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::json;
+
+// Points of each series: enough for a wide screen, and a page of some 10 MB at most.
+std::size_t pointsFor(std::size_t runs) {
+  constexpr std::size_t kAll = 6000, kMost = 1200, kLeast = 200;
+  return std::clamp(kAll / std::max<std::size_t>(runs, 1), kLeast, kMost);
+}
+
+// Six digits are what a chart can show; fewer characters make a smaller page.
+double rounded(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.6g", value);
+  return std::strtod(text.data(), nullptr);
+}
+
+// {"grid", "rows", "k": [bucket…], "mean", and where a bucket has more than one row: "min", "max"}
+Json seriesJson(Series& series, const char* grid) {
+  Json k = Json::array(), mean = Json::array(), least = Json::array(), greatest = Json::array();
+  const auto& buckets = series.buckets();
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    if (buckets[i].values == 0) continue;
+    ++used;
+    k.push_back(i);
+    mean.push_back(rounded(buckets[i].mean()));
+    least.push_back(rounded(buckets[i].least));
+    greatest.push_back(rounded(buckets[i].greatest));
+  }
+  Json json = {{"grid", grid}, {"rows", series.values()}, {"k", k}, {"mean", mean}};
+  if (used < series.values()) {
+    json["min"] = least;
+    json["max"] = greatest;
+  }
+  return json;
+}
+
+// Bytes a second of `width` seconds at a time; least and greatest are those of single seconds.
+Json bytesJson(const BytesBySecond& bytes, std::size_t width) {
+  Json k = Json::array(), mean = Json::array(), least = Json::array(), greatest = Json::array();
+  const auto& seconds = bytes.seconds();
+  for (std::size_t begin = 0; begin < seconds.size(); begin += width) {
+    const std::size_t end = std::min(begin + width, seconds.size());
+    Series::Bucket bucket;
+    for (std::size_t i = begin; i < end; ++i) bucket.add({seconds[i], seconds[i], seconds[i], 1});
+    k.push_back(begin / width);
+    mean.push_back(rounded(bucket.mean()));
+    least.push_back(rounded(bucket.least));
+    greatest.push_back(rounded(bucket.greatest));
+  }
+  Json json = {{"grid", "second"}, {"rows", seconds.size()}, {"k", k}, {"mean", mean}};
+  if (width > 1) {
+    json["min"] = least;
+    json["max"] = greatest;
+  }
+  return json;
+}
+
+Json histogramJson(const Histogram& histogram) {
+  constexpr int kTogether = 2;  // ten classes a decade
+  Json from = Json::array(), count = Json::array();
+  const auto classes = histogram.classes(kTogether);
+  for (const auto& one : classes) {
+    from.push_back(rounded(one.least));
+    count.push_back(one.values);
+  }
+  Json json = {{"rows", histogram.values()}, {"from", from}, {"count", count}};
+  if (!classes.empty()) {
+    json["until"] = rounded(classes.back().greatest);
+    for (const int percent : {5, 50, 95}) {
+      json["p" + std::to_string(percent)] = rounded(histogram.quantile(percent / 100.0));
+    }
+  }
+  return json;
+}
+
+Json settingsJson(const Settings& settings) {
+  Json json = Json::array();
+  for (const auto& [key, text] : settings) json.push_back({key, text});
+  return json;
+}
+
+void put(Json& json, const std::string& name, Series& series, const char* grid) {
+  if (series.values() > 0) json[name] = seriesJson(series, grid);
+}
+
+void put(Json& json, const std::string& name, const Histogram& histogram) {
+  if (histogram.values() > 0) json[name] = histogramJson(histogram);
+}
+
+void putSide(const std::string& side, SideFigures& figures, Json& series, Json& histograms) {
+  put(series, side + "_compute", figures.split.compute, "step");
+  put(series, side + "_codec", figures.split.codec, "step");
+  put(series, side + "_wire", figures.split.wire, "step");
+  put(series, side + "_waiting", figures.split.waiting, "step");
+  put(series, side + "_delivery", figures.deliveryRate, "time");
+  put(series, side + "_round_trip", figures.roundTrip, "time");
+  put(series, side + "_retransmits", figures.retransmits, "time");
+  for (std::size_t flow = 0; flow < kTensorFlows; ++flow) {
+    put(series, "snr " + std::string(flowName(static_cast<Flow>(flow))), figures.snr[flow], "step");
+  }
+  put(histograms, side + "_round_trips", figures.roundTrips);
+}
+
+// The side that has seen the transfers: the client, or the server where the client's are missing.
+SideFigures& witness(RunReader& run) {
+  const auto& flows = run.client().flows;
+  const bool any = std::any_of(flows.begin(), flows.end(),
+                               [](const FlowFigures& flow) { return flow.transfers > 0; });
+  return any || !run.hasServer() ? run.client() : run.server();
+}
+
+Json flowsJson(RunReader& run) {
+  Json flows = Json::array();
+  SideFigures& seen = witness(run);
+  for (std::size_t f = 0; f < kFlows; ++f) {
+    const FlowFigures& figures = seen.flows[f];
+    if (figures.transfers == 0) continue;
+    const auto flow = static_cast<Flow>(f);
+    Json json = {{"flow", flowName(flow)},
+                 {"direction", isUp(flow) ? "up" : "down"},
+                 {"codec", figures.codec},
+                 {"transfers", figures.transfers},
+                 {"raw_bytes", figures.rawBytes},
+                 {"wire_bytes", figures.wireBytes},
+                 {"encode_seconds", rounded(figures.encodeSeconds)},
+                 {"decode_seconds", rounded(figures.decodeSeconds)}};
+    if (figures.rawBytes > 0) json["ratio"] = rounded(figures.wireBytes / figures.rawBytes);
+    for (SideFigures* side : {&run.client(), run.hasServer() ? &run.server() : nullptr}) {
+      if (side == nullptr || side->flows[f].snrs == 0) continue;
+      const FlowFigures& sender = side->flows[f];
+      json["snr_mean"] = rounded(sender.snrSum / static_cast<double>(sender.snrs));
+      json["snr_least"] = rounded(sender.snrLeast);
+      json["snr_tensors"] = sender.snrs;
+    }
+    flows.push_back(json);
+  }
+  return flows;
+}
+
+Json evaluationsJson(const TrainingFigures& training) {
+  Json json = Json::array();
+  for (const auto& evaluation : training.evaluations) {
+    Json one = {{"time", rounded(evaluation.time)}, {"step", evaluation.step}};
+    if (evaluation.loss) one["loss"] = *evaluation.loss;
+    if (evaluation.top1) one["top1"] = *evaluation.top1;
+    json.push_back(one);
+  }
+  return json;
+}
+
+// Names that tell the runs apart.
+std::vector<std::string> namesOf(const std::vector<std::unique_ptr<RunReader>>& runs) {
+  std::vector<std::string> names;
+  for (const auto& run : runs) {
+    std::string name = run->id();
+    if (name.empty()) name = std::filesystem::path(run->folder()).filename();
+    const std::string base = name;
+    for (int i = 2; std::find(names.begin(), names.end(), name) != names.end(); ++i) {
+      name = base + " (" + std::to_string(i) + ")";
+    }
+    names.push_back(name);
+  }
+  return names;
+}
+
+// Settings in which the runs differ: [[key, value of the first run or null, …], …].
+Json differences(const std::vector<const Settings*>& all) {
+  std::vector<std::string> keys;
+  std::vector<std::map<std::string, std::string>> values;
+  for (const Settings* settings : all) {
+    values.emplace_back(settings->begin(), settings->end());
+    for (const auto& [key, text] : *settings) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+    }
+  }
+  Json json = Json::array();
+  for (const std::string& key : keys) {
+    std::set<std::string> different;
+    Json row = {key};
+    for (const auto& of : values) {
+      const auto found = of.find(key);
+      row.push_back(found == of.end() ? Json() : Json(found->second));
+      different.insert(found == of.end() ? "\n" : found->second);
+    }
+    if (different.size() > 1) json.push_back(row);
+  }
+  return json;
+}
+
+}  // namespace
+
+ReportData::ReportData(const std::vector<RunPlace>& places) : grids_(pointsFor(places.size())) {
+  for (const RunPlace& place : places) runs_.push_back(std::make_unique<RunReader>(place, grids_));
+}
+
+bool ReportData::read() {
+  bool any = false;
+  for (const auto& run : runs_) any = run->read() || any;
+  return any;
+}
+
+Json ReportData::summary() {
+  Json runs = Json::array();
+  std::vector<const Settings*> configs, environments;
+  const auto names = namesOf(runs_);
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    RunReader& run = *runs_[i];
+    runs.push_back({{"name", names[i]},
+                    {"folder", run.folder()},
+                    {"ended", run.training().ended},
+                    {"headline", headline(run)},
+                    {"flows", flowsJson(run)},
+                    {"problems", run.problems(false)}});
+    configs.push_back(&run.config());
+    environments.push_back(&run.environment());
+  }
+  return {{"runs", runs},
+          {"differences",
+           {{"config", differences(configs)}, {"environment", differences(environments)}}}};
+}
+
+Json ReportData::page(bool live) {
+  Json page = summary();
+  std::size_t secondWidth = 1;
+  for (const auto& run : runs_) {
+    for (const BytesBySecond& bytes : witness(*run).bytes) {
+      while (bytes.seconds().size() > secondWidth * pointsFor(runs_.size())) secondWidth *= 2;
+    }
+  }
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    RunReader& run = *runs_[i];
+    TrainingFigures& training = run.training();
+    SideFigures& seen = witness(run);
+    Json series = Json::object(), histograms = Json::object();
+    const std::array<std::string, kDirections> directions = {"up", "down"};
+    for (std::size_t d = 0; d < kDirections; ++d) {
+      if (!seen.bytes[d].seconds().empty()) {
+        series["bytes_" + directions[d]] = bytesJson(seen.bytes[d], secondWidth);
+      }
+      put(series, "transfer_" + directions[d], seen.transferRate[d], "time");
+      put(histograms, "transfer_rates_" + directions[d], seen.transferRates[d]);
+      put(histograms, "transfer_seconds_" + directions[d], seen.transferSeconds[d]);
+    }
+    put(series, "step_seconds", training.seconds, "step");
+    put(series, "bound_seconds", training.boundSeconds, "step");
+    put(series, "latency", training.latency, "step");
+    put(series, "loss", training.loss, "step");
+    put(series, "top1", training.top1, "step");
+    put(series, "clock", training.clock, "step");
+    put(histograms, "latencies", training.latencies);
+    putSide("client", run.client(), series, histograms);
+    if (run.hasServer()) putSide("server", run.server(), series, histograms);
+    Json& json = page["runs"][i];
+    json["series"] = series;
+    json["histograms"] = histograms;
+    json["evaluations"] = evaluationsJson(training);
+    json["config"] = settingsJson(run.config());
+    json["environment"] = settingsJson(run.environment());
+    json["server_environment"] = settingsJson(run.serverEnvironment());
+    json["problems"] = run.problems(live);
+    json["logged"] = run.logged();
+  }
+  page["grids"] = {
+      {"time", grids_.time.width()}, {"step", grids_.step.width()}, {"second", secondWidth}};
+  page["written"] = utcNow();
+  page["software"] = softwareVersion();
+  page["live"] = live;
+  return page;
+}
+
+}  // namespace cleave

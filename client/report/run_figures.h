@@ -1,0 +1,89 @@
+// What a report shows of a run, in bounded memory: sums, series and distributions.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/report/downsample.h"
+#include "common/core/key.h"
+
+namespace cleave {
+
+// Shared by all runs of a report, so that they can be compared point by point.
+struct Grids {
+  explicit Grids(std::size_t points) : time(1e-3, points), step(1, points) {}
+
+  Grid time;  // seconds since the run's begin
+  Grid step;  // training steps
+};
+
+enum class Direction : std::uint8_t { up, down };
+inline constexpr std::size_t kDirections = 2;
+
+struct FlowFigures {
+  std::uint64_t transfers = 0;
+  double rawBytes = 0, wireBytes = 0;
+  double encodeSeconds = 0, decodeSeconds = 0;
+  std::string codec;  // of the latest
+  std::uint64_t snrs = 0;
+  double snrSum = 0, snrLeast = 0;  // dB
+};
+
+// Seconds of a training step on one side. The four add up to the step: codec counts as far as the
+// side was not computing meanwhile, wire as far as neither.
+struct StepSplit {
+  explicit StepSplit(Grid& grid) : compute(grid), codec(grid), wire(grid), waiting(grid) {}
+
+  void add(double step, double seconds, double computed, double coded, double wired);
+
+  Series compute, codec, wire, waiting;
+};
+
+// From steps.csv and transfers.csv of one side.
+struct SideFigures {
+  explicit SideFigures(Grids& grids);
+
+  StepSplit split;
+  std::array<FlowFigures, kFlows> flows;
+  std::array<Series, kTensorFlows> snr;          // dB by step, of the flows that this side sends
+  std::array<Series, kDirections> transferRate;  // bytes/s of single transfers
+  std::array<BytesBySecond, kDirections> bytes;
+  std::array<double, kDirections> controlBytes{};
+  std::array<Histogram, kDirections> transferRates;    // bytes/s
+  std::array<Histogram, kDirections> transferSeconds;  // encode, queue, wire, decode
+  Histogram roundTrips;                                // s, the kernel's
+  Series deliveryRate, roundTrip, retransmits;         // the kernel's view of this side's sending
+};
+
+// From the client's steps.csv and epochs.csv.
+struct TrainingFigures {
+  explicit TrainingFigures(Grids& grids);
+
+  struct Evaluation {
+    double time = 0, step = 0;
+    std::optional<double> loss, top1;
+  };
+
+  Series seconds, boundSeconds, overBound, latency, loss, top1;  // by step
+  Series clock;         // seconds since the run's begin by step
+  Histogram latencies;  // s
+  std::vector<Evaluation> evaluations;
+  std::vector<float> wireSeconds;  // by step: how long the busier direction needs for its bytes
+  std::map<std::string, double> bottlenecks;  // seconds of the steps that each bound
+  std::optional<double> lastTrainLoss, lastTrainTop1;
+  std::uint64_t steps = 0, epochs = 0, lastEpoch = 0;
+  double samples = 0;
+  double stepSeconds = 0;                                     // of training steps
+  double epochSamples = 0, epochSeconds = 0, epochSteps = 0;  // of the rows of epochs.csv
+  double boundedSeconds = 0, bounds = 0;                      // of the steps that have a bound
+  double rawBytes = 0, wireBytes = 0;
+  std::uint64_t boundedSteps = 0;
+  double lastTime = 0;  // s since the begin
+  bool ended = false;   // there is a row `bye`
+};
+
+}  // namespace cleave

@@ -1,0 +1,87 @@
+#include "client/report/run_place.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+
+#include "common/core/error.h"
+#include "common/core/yaml.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array kFiles = {"transfers.csv", "transfers.1.csv", "steps.csv",
+                               "epochs.csv",    "config.yaml",     "environment.json"};
+
+bool hasRun(const fs::path& folder) {
+  return std::any_of(kFiles.begin(), kFiles.end(),
+                     [&](const char* file) { return fs::exists(folder / file); });
+}
+
+// From the first row of steps.csv; empty where there is none. Both sides name the run alike.
+std::string runIdOf(const fs::path& folder) {
+  for (const char* file : {"steps.csv", "transfers.csv", "transfers.1.csv"}) {
+    std::ifstream stream(folder / file);
+    std::string header, row;
+    if (!std::getline(stream, header) || !std::getline(stream, row)) continue;
+    if (!header.starts_with("time,run,")) continue;
+    const std::size_t begin = row.find(',');
+    if (begin == std::string::npos) continue;
+    const std::size_t end = row.find(',', begin + 1);
+    if (end != std::string::npos) return row.substr(begin + 1, end - begin - 1);
+  }
+  return "";
+}
+
+// The folder of the run below a server's store, DIR/<identity>/<run id>.
+std::string belowStore(const fs::path& store, const std::string& id) {
+  std::error_code ignored;
+  for (const auto& identity : fs::directory_iterator(store, ignored)) {
+    if (fs::is_directory(identity.path() / id, ignored)) return identity.path() / id;
+  }
+  return "";
+}
+
+}  // namespace
+
+RunPlace findRun(const std::string& run, const std::vector<std::string>& servers) {
+  RunPlace place;
+  for (const fs::path& folder : {fs::path(run), fs::path(run) / "client", fs::path("runs") / run,
+                                 fs::path("runs") / run / "client"}) {
+    if (fs::is_directory(folder) && hasRun(folder)) {
+      place.folder = folder.lexically_normal();
+      break;
+    }
+  }
+  if (place.folder.empty()) {
+    const std::string named = quotedForError(run);
+    if (!fs::is_directory(run)) {
+      throw UsageError("no-run", "there is no run " + named,
+                       "give the folder that `train` named, such as runs/<run id>");
+    }
+    throw UsageError("no-run", named + " has none of a run's files, such as steps.csv",
+                     "give the folder that `train` named, such as runs/<run id>");
+  }
+  const std::string id = runIdOf(place.folder);
+  for (const std::string& server : servers) {
+    if (!fs::is_directory(server) || !hasRun(server)) {
+      throw UsageError("no-run",
+                       "--server-run " + quotedForError(server) + " has none of a run's files",
+                       "give the folder <store>/<identity>/<run id> of the server");
+    }
+    if (servers.size() == 1 || runIdOf(server) == id) place.server = server;
+  }
+  if (!servers.empty() || id.empty()) return place;
+  const fs::path folder(place.folder);
+  for (const fs::path& store :
+       {folder / "server", folder.parent_path() / "server", fs::path("store")}) {
+    place.server = belowStore(store, id);
+    if (!place.server.empty()) break;
+  }
+  return place;
+}
+
+}  // namespace cleave

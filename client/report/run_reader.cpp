@@ -1,0 +1,372 @@
+#include "client/report/run_reader.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "client/report/run_settings.h"
+
+namespace cleave {
+namespace {
+
+// Columns, in the order in which the readers are asked for them.
+namespace step_column {
+enum {
+  time,
+  run,
+  phase,
+  step,
+  epoch,
+  samples,
+  seconds,
+  headForward,
+  tailStep,
+  headBackward,
+  bodyForward,
+  bodyBackward,
+  update,
+  encode,
+  decode,
+  rawUp,
+  rawDown,
+  wireUp,
+  wireDown,
+  controlUp,
+  controlDown,
+  common,  // how many both sides have
+  rateUp = common,
+  rateDown,
+  latency,
+  bound,
+  bottleneck,
+  loss,
+  top1
+};
+}
+const std::vector<std::string> kStepColumns = {"time",
+                                               "run",
+                                               "phase",
+                                               "step",
+                                               "epoch",
+                                               "samples",
+                                               "seconds",
+                                               "head_forward_seconds",
+                                               "tail_step_seconds",
+                                               "head_backward_seconds",
+                                               "body_forward_seconds",
+                                               "body_backward_seconds",
+                                               "update_seconds",
+                                               "encode_seconds",
+                                               "decode_seconds",
+                                               "raw_up_bytes",
+                                               "raw_down_bytes",
+                                               "wire_up_bytes",
+                                               "wire_down_bytes",
+                                               "control_up_bytes",
+                                               "control_down_bytes",
+                                               "rate_up",
+                                               "rate_down",
+                                               "latency_seconds",
+                                               "bound_seconds",
+                                               "bottleneck",
+                                               "loss",
+                                               "top1"};
+
+namespace transfer_column {
+enum {
+  time,
+  run,
+  role,
+  phase,
+  step,
+  flow,
+  codec,
+  raw,
+  wire,
+  encode,
+  queue,
+  wireSeconds,
+  decode,
+  snr,
+  deliveryRate,
+  roundTrip,
+  retransmits
+};
+}
+const std::vector<std::string> kTransferColumns = {"time",           "run",
+                                                   "role",           "phase",
+                                                   "step",           "flow",
+                                                   "codec",          "raw_bytes",
+                                                   "wire_bytes",     "encode_seconds",
+                                                   "queue_seconds",  "wire_seconds",
+                                                   "decode_seconds", "snr_db",
+                                                   "delivery_rate",  "round_trip_seconds",
+                                                   "retransmits"};
+
+namespace epoch_column {
+enum { time, steps, samples, trainSeconds, evalLoss, evalTop1 };
+}
+const std::vector<std::string> kEpochColumns = {"time",          "steps",     "samples",
+                                                "train_seconds", "eval_loss", "eval_top1"};
+
+constexpr double kMostSteps = 1e9;
+constexpr std::size_t kMostWires = std::size_t{1} << 22;  // steps whose wire seconds are remembered
+
+std::vector<std::string> stepColumns(bool isClient) {
+  auto columns = kStepColumns;
+  if (!isClient) columns.resize(step_column::common);
+  return columns;
+}
+
+// The sum of what a row has of these columns.
+double sumOf(const CsvRow& row, std::initializer_list<int> columns) {
+  double sum = 0;
+  for (const int column : columns) {
+    sum += row.number(static_cast<std::size_t>(column)).value_or(0);
+  }
+  return sum;
+}
+
+// A place on a grid below `most`; else the row is garbled.
+double place(const CsvRow& row, std::optional<double> x, double most) {
+  if (x && *x >= 0 && *x < most) return *x;
+  row.garble();
+  return 0;
+}
+
+}  // namespace
+
+// One side's folder.
+struct RunReader::Side {
+  Side(const std::string& folder, bool isClient, Grids& grids)
+      : steps(folder, "steps", stepColumns(isClient)),
+        transfers(folder, "transfers", kTransferColumns),
+        figures(grids) {}
+
+  // Seconds since this side's first row: the clocks of two machines may differ.
+  double since(const CsvRow& row, std::size_t column) {
+    const double time = row.time(column);
+    if (!row.isGarbled() && begin == 0) begin = time;
+    return place(row, std::max(0.0, time - begin), BytesBySecond::kMostSeconds);
+  }
+
+  CsvReader steps, transfers;
+  SideFigures figures;
+  double begin = 0;
+};
+
+RunReader::RunReader(RunPlace place, Grids& grids)
+    : place_(std::move(place)),
+      client_(std::make_unique<Side>(place_.folder, true, grids)),
+      server_(place_.server.empty() ? nullptr
+                                    : std::make_unique<Side>(place_.server, false, grids)),
+      epochs_(std::make_unique<CsvReader>(place_.folder, "epochs", kEpochColumns)),
+      training_(grids) {}
+
+RunReader::~RunReader() = default;
+
+SideFigures& RunReader::client() { return client_->figures; }
+SideFigures& RunReader::server() { return server_->figures; }
+
+bool RunReader::read() {
+  const auto rows = [this] {
+    std::uint64_t sum = epochs_->rows();
+    for (const auto* side : {client_.get(), server_.get()}) {
+      if (side != nullptr) sum += side->steps.rows() + side->transfers.rows();
+    }
+    return sum;
+  };
+  const std::uint64_t before = rows();
+  readSteps(*client_, true);
+  readEpochs();
+  readTransfers(*client_, true);
+  if (server_) {
+    readSteps(*server_, false);
+    readTransfers(*server_, false);
+  }
+  const bool any = rows() != before || config_.empty();
+  if (any) {
+    readSettings();
+    readLog();
+  }
+  return any;
+}
+
+void RunReader::readSteps(Side& side, bool isClient) {
+  namespace c = step_column;
+  side.steps.read([&](const CsvRow& row) {
+    const double at = side.since(row, c::time);
+    const std::string_view phase = row.text(c::phase);
+    const bool isBatch = phase == "train" || phase == "eval";
+    if (!isBatch && phase != "handshake" && phase != "bye") row.garble();
+    const double controlUp = sumOf(row, {c::controlUp});
+    const double controlDown = sumOf(row, {c::controlDown});
+    const double up = sumOf(row, {c::wireUp}), down = sumOf(row, {c::wireDown});
+    const double raw = sumOf(row, {c::rawUp, c::rawDown});
+    const double computed = sumOf(
+        row, isClient ? std::initializer_list<int>{c::headForward, c::tailStep, c::headBackward,
+                                                   c::update}
+                      : std::initializer_list<int>{c::bodyForward, c::bodyBackward, c::update});
+    const double coded = sumOf(row, {c::encode, c::decode});
+    const auto seconds = row.number(c::seconds);
+    const double step = isBatch ? place(row, row.number(c::step), kMostSteps) : 0;
+    if (row.isGarbled()) return;
+
+    if (id_.empty()) id_ = row.text(c::run);
+    side.figures.controlBytes[0] += controlUp;
+    side.figures.controlBytes[1] += controlDown;
+    if (!isClient) {
+      if (phase != "train" || !seconds) return;
+      const auto index = static_cast<std::size_t>(step);
+      const auto& wires = training_.wireSeconds;
+      const double wire = index < wires.size() ? static_cast<double>(wires[index]) : 0;
+      side.figures.split.add(step, *seconds, computed, coded, wire);
+      return;
+    }
+    const auto rateUp = row.number(c::rateUp), rateDown = row.number(c::rateDown);
+    const auto latency = row.number(c::latency), bound = row.number(c::bound);
+    const auto loss = row.number(c::loss), top1 = row.number(c::top1);
+    const auto samples = row.number(c::samples), epoch = row.number(c::epoch);
+    if (row.isGarbled()) return;
+
+    TrainingFigures& training = training_;
+    training.lastTime = at;
+    training.rawBytes += raw;
+    training.wireBytes += up + down;
+    if (phase == "bye") training.ended = true;
+    if (phase != "train" || !seconds) return;
+    ++training.steps;
+    training.samples += samples.value_or(0);
+    training.stepSeconds += *seconds;
+    training.lastEpoch = static_cast<std::uint64_t>(epoch.value_or(0));
+    training.seconds.add(step, *seconds);
+    training.clock.add(step, at);
+    double wire = 0;
+    if (rateUp && rateDown && *rateUp > 0 && *rateDown > 0) {
+      wire = std::max(up / *rateUp, down / *rateDown);
+    }
+    if (const auto index = static_cast<std::size_t>(step); index < kMostWires) {
+      if (index >= training.wireSeconds.size()) training.wireSeconds.resize(index + 1);
+      training.wireSeconds[index] = static_cast<float>(wire);
+    }
+    side.figures.split.add(step, *seconds, computed, coded, wire);
+    if (bound && *bound > 0) {
+      training.boundSeconds.add(step, *bound);
+      training.overBound.add(step, *seconds / *bound);
+      training.boundedSeconds += *seconds;
+      training.bounds += *bound;
+      ++training.boundedSteps;
+      training.bottlenecks[std::string(row.text(c::bottleneck))] += *seconds;
+    }
+    if (latency) {
+      training.latency.add(step, *latency);
+      training.latencies.add(*latency);
+    }
+    if (loss) training.loss.add(step, *loss);
+    if (top1) training.top1.add(step, *top1);
+    training.lastTrainLoss = loss;
+    training.lastTrainTop1 = top1;
+  });
+}
+
+void RunReader::readTransfers(Side& side, bool isClient) {
+  namespace c = transfer_column;
+  side.transfers.read([&](const CsvRow& row) {
+    const double at = side.since(row, c::time);
+    const auto flow = flowFromName(row.text(c::flow));
+    const std::string_view role = row.text(c::role), phase = row.text(c::phase);
+    if (!flow || (role != "send" && role != "recv")) row.garble();
+    const auto raw = row.number(c::raw), wire = row.number(c::wire);
+    if (!raw || !wire) row.garble();
+    const auto encode = row.number(c::encode), queue = row.number(c::queue);
+    const auto seconds = row.number(c::wireSeconds), decode = row.number(c::decode);
+    const auto snr = row.number(c::snr), delivery = row.number(c::deliveryRate);
+    const auto roundTrip = row.number(c::roundTrip), retransmits = row.number(c::retransmits);
+    const double step = place(row, row.number(c::step), kMostSteps);
+    if (row.isGarbled()) return;
+
+    if (id_.empty()) id_ = row.text(c::run);
+    SideFigures& figures = side.figures;
+    FlowFigures& sums = figures.flows[indexOf(*flow)];
+    ++sums.transfers;
+    sums.rawBytes += *raw;
+    sums.wireBytes += *wire;
+    sums.encodeSeconds += encode.value_or(0);
+    sums.decodeSeconds += decode.value_or(0);
+    if (sums.codec != row.text(c::codec)) sums.codec = row.text(c::codec);
+    if (snr) {
+      sums.snrLeast = sums.snrs == 0 ? *snr : std::min(sums.snrLeast, *snr);
+      ++sums.snrs;
+      sums.snrSum += *snr;
+      if (phase == "train" && indexOf(*flow) < kTensorFlows) {
+        figures.snr[indexOf(*flow)].add(step, *snr);
+      }
+    }
+    // weights/body goes either way: who sent it says which.
+    const bool isUp = (role == "send") == isClient;
+    const std::size_t direction = isUp ? 0 : 1;
+    figures.bytes[direction].add(at, seconds.value_or(0), *wire);
+    if (seconds && *seconds > 0) {
+      figures.transferRate[direction].add(at, *wire / *seconds);
+      figures.transferRates[direction].add(*wire / *seconds);
+      figures.transferSeconds[direction].add(encode.value_or(0) + queue.value_or(0) + *seconds +
+                                             decode.value_or(0));
+    }
+    if (delivery) figures.deliveryRate.add(at, *delivery);
+    if (roundTrip) {
+      figures.roundTrip.add(at, *roundTrip);
+      figures.roundTrips.add(*roundTrip);
+    }
+    if (retransmits) figures.retransmits.add(at, *retransmits);
+  });
+}
+
+void RunReader::readEpochs() {
+  namespace c = epoch_column;
+  epochs_->read([&](const CsvRow& row) {
+    const double at = client_->since(row, c::time);
+    const auto steps = row.number(c::steps), samples = row.number(c::samples);
+    const auto seconds = row.number(c::trainSeconds);
+    const auto loss = row.number(c::evalLoss), top1 = row.number(c::evalTop1);
+    if (!steps || !samples || !seconds) row.garble();
+    if (row.isGarbled()) return;
+    ++training_.epochs;
+    training_.epochSamples += *samples;
+    training_.epochSeconds += *seconds;
+    training_.epochSteps += *steps;
+    if (loss || top1) training_.evaluations.push_back({at, training_.epochSteps, loss, top1});
+  });
+}
+
+void RunReader::readSettings() {
+  settingsProblems_.clear();
+  config_ = readConfig(place_.folder + "/config.yaml", settingsProblems_);
+  environment_ = readEnvironment(place_.folder + "/environment.json", settingsProblems_);
+  if (!server_) return;
+  std::vector<std::string> problems;
+  serverEnvironment_ = readEnvironment(place_.server + "/environment.json", problems);
+  for (const std::string& problem : problems) settingsProblems_.push_back("server: " + problem);
+}
+
+void RunReader::readLog() { logged_ = readWarnings(place_.folder + "/log.txt"); }
+
+std::vector<std::string> RunReader::problems(bool following) const {
+  std::vector<std::string> all;
+  const auto add = [&](const std::vector<std::string>& some, const std::string& prefix) {
+    for (const std::string& problem : some) all.push_back(prefix + problem);
+  };
+  add(client_->steps.problems(following), "");
+  add(epochs_->problems(following), "");
+  add(client_->transfers.problems(following), "");
+  if (server_) {
+    add(server_->steps.problems(following), "server: ");
+    add(server_->transfers.problems(following), "server: ");
+  } else {
+    all.push_back(
+        "the server's folder was not found, so that its side is missing: give it with "
+        "--server-run DIR");
+  }
+  add(settingsProblems_, "");
+  return all;
+}
+
+}  // namespace cleave

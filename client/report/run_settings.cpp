@@ -1,0 +1,115 @@
+#include "client/report/run_settings.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "common/core/yaml.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+constexpr std::size_t kLogTail = std::size_t{1} << 18;
+constexpr std::size_t kMostWarnings = 8;
+
+std::string fileName(const std::string& path) { return std::filesystem::path(path).filename(); }
+
+std::optional<std::string> readText(const std::string& path, std::vector<std::string>& problems) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    problems.push_back(fileName(path) + " is not there");
+    return std::nullopt;
+  }
+  std::string text(kMostBytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+std::string joined(const std::string& path, const std::string& key) {
+  return path.empty() ? key : path + "." + key;
+}
+
+std::string inlineText(const YamlNode& node) {
+  if (node.kind != YamlNode::Kind::list) return node.text;
+  std::string text;
+  for (const YamlNode& child : node.children) {
+    text += (text.empty() ? "" : ", ") + inlineText(child);
+  }
+  return "[" + text + "]";
+}
+
+void flatten(const YamlNode& node, const std::string& path, Settings& settings) {
+  if (node.kind != YamlNode::Kind::map) {
+    settings.emplace_back(path, inlineText(node));
+    return;
+  }
+  for (const YamlNode& child : node.children) flatten(child, joined(path, child.key), settings);
+}
+
+void flatten(const nlohmann::ordered_json& node, const std::string& path, Settings& settings) {
+  if (node.is_object()) {
+    for (const auto& [key, child] : node.items()) flatten(child, joined(path, key), settings);
+  } else if (node.is_array()) {
+    std::string text;
+    for (const auto& child : node) {
+      text += (text.empty() ? "" : ", ") +
+              (child.is_string() ? child.get<std::string>() : child.dump());
+    }
+    settings.emplace_back(path, text);
+  } else {
+    settings.emplace_back(path, node.is_string() ? node.get<std::string>() : node.dump());
+  }
+}
+
+}  // namespace
+
+Settings readConfig(const std::string& path, std::vector<std::string>& problems) {
+  Settings settings;
+  const auto text = readText(path, problems);
+  if (!text) return settings;
+  try {
+    flatten(parseYaml(*text, fileName(path)), "", settings);
+  } catch (const Error& error) {
+    problems.push_back(fileName(path) + " cannot be read: " + error.what());
+    settings.clear();
+  }
+  return settings;
+}
+
+Settings readEnvironment(const std::string& path, std::vector<std::string>& problems) {
+  Settings settings;
+  const auto text = readText(path, problems);
+  if (!text) return settings;
+  try {
+    flatten(nlohmann::ordered_json::parse(*text), "", settings);
+  } catch (const nlohmann::json::exception& error) {
+    problems.push_back(fileName(path) + " cannot be read: " + error.what());
+    settings.clear();
+  }
+  return settings;
+}
+
+std::vector<std::string> readWarnings(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(0, std::ios::end);
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - static_cast<std::streamoff>(kLogTail)));
+  std::vector<std::string> warnings;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string time, level;
+    words >> time >> level;
+    if (level == "warn" || level == "error" || level == "critical") warnings.push_back(line);
+  }
+  if (warnings.size() > kMostWarnings) {
+    warnings.erase(warnings.begin(), warnings.end() - static_cast<std::ptrdiff_t>(kMostWarnings));
+  }
+  return warnings;
+}
+
+}  // namespace cleave
