@@ -4,46 +4,31 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "client/codec_trial.h"
 #include "client/commands.h"
 #include "client/listing.h"
 #include "common/core/buffer.h"
 #include "common/core/durable.h"
 #include "common/model/safetensors.h"
-#include "compression/convert.h"
 #include "compression/registry.h"
 
 namespace cleave {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 using Row = std::vector<std::string>;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// The key of the random draws, as in a first step.
-constexpr std::uint64_t kSeed = 1;
 
 std::string dumped(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
-
-std::optional<DType> floatOf(const SafetensorsEntry& entry) {
-  if (entry.dtype == "F32") return DType::f32;
-  if (entry.dtype == "F16") return DType::f16;
-  if (entry.dtype == "BF16") return DType::bf16;
-  return std::nullopt;
 }
 
 // A safetensors file in memory.
@@ -78,130 +63,6 @@ void readFile(const std::string& path, File& file) {
       readSafetensors(std::as_bytes(std::span(file.bytes.data(), file.bytes.size())), path);
 }
 
-// Of one tensor or, added up, of several.
-struct Figures {
-  std::size_t tensors = 0;
-  std::size_t rawBytes = 0;
-  std::size_t wireBytes = 0;
-  double encodeSeconds = 0;
-  double decodeSeconds = 0;
-  double signal = 0;  // sum of the squares of what came in
-  double noise = 0;   // and of the differences to what came out
-  double largestError = 0;
-  bool exact = true;  // to the bit
-
-  void add(const Figures& other) {
-    tensors += other.tensors;
-    rawBytes += other.rawBytes;
-    wireBytes += other.wireBytes;
-    encodeSeconds += other.encodeSeconds;
-    decodeSeconds += other.decodeSeconds;
-    signal += other.signal;
-    noise += other.noise;
-    largestError = std::max(largestError, other.largestError);
-    exact = exact && other.exact;
-  }
-
-  // Nothing where there are no bytes.
-  std::optional<double> ratio() const {
-    if (rawBytes == 0) return std::nullopt;
-    return static_cast<double>(wireBytes) / static_cast<double>(rawBytes);
-  }
-  std::optional<double> rate(double seconds) const {  // GB/s
-    if (rawBytes == 0 || seconds <= 0) return std::nullopt;
-    return static_cast<double>(rawBytes) / seconds * 1e-9;
-  }
-  double snr() const {  // dB
-    if (noise == 0) return kInfinity;
-    return signal == 0 ? -kInfinity : 10 * std::log10(signal / noise);
-  }
-};
-
-// Least time of a call. One that is short is called again, since the first meets cold caches.
-template <typename Call>
-double timed(Call call) {
-  constexpr double kEnoughSeconds = 0.005;
-  constexpr int kMostCalls = 20;
-  double least = kInfinity;
-  double sum = 0;
-  for (int j = 0; j < kMostCalls && sum < kEnoughSeconds; ++j) {
-    const Clock::time_point start = Clock::now();
-    call();
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    least = std::min(least, seconds);
-    // However long it took, there is a second one, unless that would be felt.
-    if (j > 0 || seconds > 0.5) sum += seconds;
-  }
-  return least;
-}
-
-void compareValues(std::span<const std::byte> in, std::span<const std::byte> out, DType dtype,
-                   Figures& figures) {
-  figures.exact = in.empty() || std::memcmp(in.data(), out.data(), in.size()) == 0;
-  constexpr std::size_t kPiece = 4096;
-  std::vector<float> x(kPiece);
-  std::vector<float> y(kPiece);
-  const std::size_t width = dtypeBytes(dtype);
-  const std::size_t elements = in.size() / width;
-  for (std::size_t begin = 0; begin < elements; begin += kPiece) {
-    const std::size_t count = std::min(kPiece, elements - begin);
-    toFloat(in.data() + begin * width, dtype, count, x.data());
-    toFloat(out.data() + begin * width, dtype, count, y.data());
-    for (std::size_t j = 0; j < count; ++j) {
-      const double value = x[j];
-      if (std::isfinite(value)) figures.signal += value * value;
-      if (x[j] == y[j] || (std::isnan(x[j]) && std::isnan(y[j]))) continue;
-      double error = std::abs(value - double{y[j]});
-      if (std::isnan(error)) error = kInfinity;
-      figures.noise += error * error;
-      figures.largestError = std::max(figures.largestError, error);
-    }
-  }
-}
-
-// The tensor could not be carried. `where` names file and tensor.
-RunError cannotCarry(const Codec& codec, const std::string& where) {
-  return {"non-finite",
-          where + " holds NaN or infinity, which the codec " + codec.spec() + " cannot carry",
-          "none, fp16 and bf16 carry such values; or look at what wrote the file: a training that "
-          "diverged leaves them"};
-}
-
-// Sends a tensor through the codec, and writes what comes out to `out`, which may be nullptr.
-Figures roundTrip(const Codec& codec, BufferPool& pool, const SafetensorsEntry& entry,
-                  std::uint32_t index, const std::string& path, std::byte* out) {
-  const TensorSpec spec{*floatOf(entry), entry.shape};
-  const std::size_t size = entry.bytes.size();
-  // A file's tensors start anywhere, those of a run on a boundary.
-  Buffer in = pool.acquire(size);
-  Buffer decoded = pool.acquire(size);
-  if (size > 0) std::memcpy(in.data(), entry.bytes.data(), size);
-  Buffer wire = pool.acquire(codec.maxEncodedBytes(spec));
-  const CodecContext context{kSeed, Key{Phase::train, 1, index, Flow::activation0}};
-
-  Figures figures;
-  figures.tensors = 1;
-  figures.rawBytes = size;
-  try {
-    figures.encodeSeconds = timed([&] {
-      CutContext cut;
-      figures.wireBytes =
-          codec.encode(context, nullptr, cut, TensorView{in.data(), spec}, wire.span()).bytes;
-    });
-  } catch (const NonFiniteError&) {
-    throw cannotCarry(codec, path + ": tensor \"" + inAscii(entry.name) + '"');
-  }
-  wire.shrink(figures.wireBytes);
-  figures.decodeSeconds = timed([&] {
-    CutContext cut;
-    codec.decode(context, nullptr, cut, std::as_const(wire).span(),
-                 MutableTensorView{decoded.data(), spec});
-  });
-  compareValues(std::as_const(in).span(), std::as_const(decoded).span(), spec.dtype, figures);
-  if (out != nullptr && size > 0) std::memcpy(out, decoded.data(), size);
-  return figures;
-}
-
 std::vector<const SafetensorsEntry*> copiedOf(const File& file) {
   std::vector<const SafetensorsEntry*> copied;
   for (const SafetensorsEntry& entry : file.entries) {
@@ -215,7 +76,7 @@ Json jsonOf(std::optional<double> number) {
   return *number;
 }
 
-void addFigures(Json& json, const Figures& figures) {
+void addFigures(Json& json, const CodecFigures& figures) {
   json["raw_bytes"] = figures.rawBytes;
   json["wire_bytes"] = figures.wireBytes;
   json["ratio"] = jsonOf(figures.ratio());
@@ -246,7 +107,7 @@ std::string shown(std::optional<double> number, const char* format) {
 const Row kFigureTitles = {"raw bytes",   "wire bytes", "ratio",        "encode GB/s",
                            "decode GB/s", "SNR dB",     "largest error"};
 
-Row cellsOf(const Figures& figures) {
+Row cellsOf(const CodecFigures& figures) {
   return {std::to_string(figures.rawBytes),
           std::to_string(figures.wireBytes),
           shown(figures.ratio(), "{:.4f}"),
@@ -326,7 +187,7 @@ int runCodec(const CodecOptions& options) {
   std::string output = file.bytes;
 
   BufferPool pool;
-  Figures total;
+  CodecFigures total;
   std::vector<Row> rows = {joined({"tensor", "dtype"}, kFigureTitles)};
   Json tensors = Json::array();
   for (const SafetensorsEntry& entry : file.entries) {
@@ -335,7 +196,7 @@ int runCodec(const CodecOptions& options) {
       continue;
     }
     std::byte* out = reinterpret_cast<std::byte*>(output.data()) + file.offsetOf(entry);
-    const Figures figures = roundTrip(
+    const CodecFigures figures = tryCodec(
         *codec, pool, entry, static_cast<std::uint32_t>(total.tensors), options.input, out);
     total.add(figures);
     rows.push_back(joined({inAscii(entry.name), entry.dtype}, cellsOf(figures)));
@@ -375,13 +236,13 @@ int compareCodecs(const CodecOptions& options) {
   std::exception_ptr failure;  // the first codec's that cannot carry a tensor
   std::size_t tensors = 0;
   for (const std::unique_ptr<Codec>& codec : codecs) {
-    Figures total;
+    CodecFigures total;
     Json json = {{"codec", codec->spec()}};
     try {
       for (const SafetensorsEntry& entry : file.entries) {
         if (!floatOf(entry)) continue;
-        total.add(roundTrip(*codec, pool, entry, static_cast<std::uint32_t>(total.tensors),
-                            options.input, nullptr));
+        total.add(tryCodec(*codec, pool, entry, static_cast<std::uint32_t>(total.tensors),
+                           options.input, nullptr));
       }
       tensors = total.tensors;
       addFigures(json, total);
