@@ -1,9 +1,14 @@
 // cleave-client report: a page with the charts of runs.
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "client/commands.h"
+#include "client/dashboard.h"
+#include "client/report/live_report.h"
 #include "client/report/report.h"
 #include "common/core/log.h"
 
@@ -15,10 +20,26 @@ std::string fileOf(const ReportCommandOptions& options, const std::vector<RunPla
   return places.size() == 1 ? places.front().folder + "/report.html" : "report.html";
 }
 
+// Until Ctrl-C or SIGTERM.
+int serve(const ReportCommandOptions& options, const std::vector<RunPlace>& places) {
+  // Before the server's thread begins, which then leaves them to us.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  const LiveReport report(places, dashboardSettings({"--serve", options.serve}, options.anywhere));
+  std::cout << report.url() << std::endl;
+  int received = 0;
+  ::sigwait(&signals, &received);
+  return 0;
+}
+
 int reportCommand(const ReportCommandOptions& options) {
   startLog("cleave-client", options.logLevel);
   std::vector<RunPlace> places;
   for (const std::string& run : options.runs) places.push_back(findRun(run, options.serverRuns));
+  if (!options.serve.empty()) return serve(options, places);
   const std::string file = fileOf(options, places);
   nlohmann::json summary = writeReport(places, file);
   summary["file"] = file;
@@ -36,6 +57,24 @@ int reportCommand(const ReportCommandOptions& options) {
 }
 
 }  // namespace
+
+HttpSettings dashboardSettings(const Placed& listen, bool anywhere) {
+  HttpSettings settings;
+  settings.listen = listen;
+  settings.option = listen.place + " ";
+  settings.anywhere = anywhere;
+  settings.anywhereOption = "--anywhere";
+  return settings;
+}
+
+void addAnywhereOption(CLI::App& command, bool& anywhere, CLI::Option& needed) {
+  command
+      .add_flag("--anywhere", anywhere,
+                "Lets " + needed.get_name() +
+                    " listen on other addresses than loopback: whoever reaches it sees the run's "
+                    "figures and configuration")
+      ->needs(&needed);
+}
 
 void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::function<int()>& command) {
   CLI::App* report = app.add_subcommand(
@@ -55,13 +94,22 @@ void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::functio
                    "found by itself; may be given again")
       ->type_name("DIR")
       ->allow_extra_args(false);
+  auto* serve =
+      report
+          ->add_option("--serve", options.serve,
+                       "Serves the page instead, until Ctrl-C, and follows runs that go on, such "
+                       "as 127.0.0.1:8900")
+          ->type_name("ADDRESS:PORT")
+          ->excludes("--output");
+  addAnywhereOption(*report, options.anywhere, *serve);
   report->add_flag("--json", options.json,
                    "The figures as JSON on stdout, beside the page, all else on stderr");
   report->add_option("--log-level", options.logLevel, "trace, debug, info, warn or error")
       ->default_str("info");
   report->footer(
       "Example:\n  cleave-client report runs/fashion-mnist-20260131-123456-1a2b\n  cleave-client "
-      "report runs/* --output compared.html\n\nThe page needs no network and no other file. "
+      "report runs/* --output compared.html\n  cleave-client report runs/RUN --serve "
+      "127.0.0.1:8900\n\nThe page needs no network and no other file. "
       "docs/report.md says what it shows.");
   report->callback([&] { command = [&] { return reportCommand(options); }; });
 }

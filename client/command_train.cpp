@@ -9,9 +9,11 @@
 
 #include "client/advice.h"
 #include "client/commands.h"
+#include "client/dashboard.h"
 #include "client/prepare.h"
 #include "client/probe.h"
 #include "client/probe_report.h"
+#include "client/report/live_report.h"
 #include "client/run_trace.h"
 #include "client/trainer.h"
 #include "common/core/durable.h"
@@ -71,6 +73,17 @@ nlohmann::json summarise(const PreparedRun& run, const TrainResult& result,
   return summary;
 }
 
+// Null where none was asked for.
+std::unique_ptr<LiveReport> startDashboard(const TrainOptions& options, const std::string& folder,
+                                           spdlog::logger& log) {
+  if (options.dashboard.empty()) return nullptr;
+  auto report = std::make_unique<LiveReport>(
+      std::vector{RunPlace{folder, ""}},
+      dashboardSettings({"--dashboard", options.dashboard}, options.anywhere));
+  log.info("dashboard: open {}", report->url());
+  return report;
+}
+
 // Into the run's folder too.
 nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
   ProbeOptions options;
@@ -119,7 +132,9 @@ void printSummary(const nlohmann::json& summary) {
   std::cout << "files       " << summary.at("folder").get<std::string>()
             << ": transfers.csv, steps.csv, epochs.csv, config.yaml, environment.json, log.txt"
             << (summary.contains("probe") ? ", probe.csv" : "")
-            << (summary.at("model").is_null() ? "" : ", model.safetensors") << std::endl;
+            << (summary.at("model").is_null() ? "" : ", model.safetensors") << "\n"
+            << "charts      cleave-client report " << summary.at("folder").get<std::string>()
+            << std::endl;
 }
 
 }  // namespace
@@ -134,6 +149,7 @@ int trainCommand(const TrainOptions& options) {
   if (options.probe) runOptions.common.overrides.emplace_back("probe.first=true");
   PreparedRun run = prepareRun(runOptions, false, false);
   const auto log = runLog(run.folder + "/log.txt", "");
+  const std::unique_ptr<LiveReport> dashboard = startDashboard(options, run.folder, *log);
   std::optional<nlohmann::json> probed;
   if (run.settings.probeFirst) probed = probeFirst(run, *log);
   setComputeThreads(run.threads);
@@ -175,6 +191,7 @@ int trainCommand(const TrainOptions& options) {
     last.phase = "bye";
     files->step(last, session.totals());
     recorder.flush();
+    if (dashboard) dashboard->finish();
   };
   TrainResult result;
   bool hasModel = false;

@@ -33,6 +33,8 @@ struct TrainOptions {
   bool probe = false;  // measures the link before it trains, as the configuration's probe.first
   std::string trace;   // a file; empty: none
   std::uint64_t traceSteps = 20;
+  std::string dashboard;  // an address and a port; empty: none
+  bool anywhere = false;
 };
 int trainCommand(const TrainOptions& options);
 // What `train` would do, without doing it.
@@ -69,6 +71,8 @@ void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<
 struct ReportCommandOptions {
   std::vector<std::string> runs, serverRuns;
   std::string output;  // a file; empty: where the run is
+  std::string serve;   // an address and a port; empty: writes the page instead
+  bool anywhere = false;
   bool json = false;
   std::string logLevel = "info";
 };

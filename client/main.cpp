@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "client/commands.h"
+#include "client/dashboard.h"
 #include "client/listing.h"
 #include "common/core/environment.h"
 #include "common/pipeline/trace.h"
@@ -49,6 +50,13 @@ int run(int argc, char** argv) {
       ->default_str("20")
       ->check(CLI::Range(std::uint64_t{1}, kMaxTraceSteps))
       ->needs(trace);
+  auto* dashboard =
+      trainApp
+          ->add_option("--dashboard", train.dashboard,
+                       "Serves a page that follows the run, such as 127.0.0.1:8900; the command "
+                       "report makes it afterwards")
+          ->type_name("ADDRESS:PORT");
+  addAnywhereOption(*trainApp, train.anywhere, *dashboard);
   trainApp->callback(
       [&] { command = [&] { return dryRun ? dryRunCommand(train.run) : trainCommand(train); }; });
 

@@ -74,14 +74,17 @@ RunPlace findRun(const std::string& run, const std::vector<std::string>& servers
     }
     if (servers.size() == 1 || runIdOf(server) == id) place.server = server;
   }
-  if (!servers.empty() || id.empty()) return place;
-  const fs::path folder(place.folder);
-  for (const fs::path& store :
-       {folder / "server", folder.parent_path() / "server", fs::path("store")}) {
-    place.server = belowStore(store, id);
-    if (!place.server.empty()) break;
-  }
   return place;
+}
+
+std::string findServerRun(const std::string& folder, const std::string& runId) {
+  const fs::path client(folder);
+  for (const fs::path& store :
+       {client / "server", client.parent_path() / "server", fs::path("store")}) {
+    const std::string found = belowStore(store, runId);
+    if (!found.empty()) return found;
+  }
+  return "";
 }
 
 }  // namespace cleave

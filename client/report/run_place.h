@@ -8,13 +8,16 @@ namespace cleave {
 
 struct RunPlace {
   std::string folder;  // the client's
-  std::string server;  // the server's; empty: not found
+  std::string server;  // the server's; empty: to be looked for
 };
 
-// `run`: the client's folder, the folder above it, or a run id below runs/. The server's folder is
-// that one of `servers` that has the same run; where none is given, it is looked for where both
-// daemons leave their files on one machine. Throws UsageError where `run` is no folder, or has no
-// file of a run.
+// `run`: the client's folder, the folder above it, or a run id below runs/. `servers`: folders of
+// servers, one of which may have the same run. Throws UsageError where a folder is not there, or
+// has no file of a run.
 RunPlace findRun(const std::string& run, const std::vector<std::string>& servers);
+
+// Looks for the server's folder where both daemons leave their files on one machine:
+// <store>/<identity>/<run id>. Empty: it is not there, or not yet.
+std::string findServerRun(const std::string& folder, const std::string& runId);
 
 }  // namespace cleave

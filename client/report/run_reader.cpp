@@ -155,10 +155,9 @@ struct RunReader::Side {
 };
 
 RunReader::RunReader(RunPlace place, Grids& grids)
-    : place_(std::move(place)),
+    : grids_(grids),
+      place_(std::move(place)),
       client_(std::make_unique<Side>(place_.folder, true, grids)),
-      server_(place_.server.empty() ? nullptr
-                                    : std::make_unique<Side>(place_.server, false, grids)),
       epochs_(std::make_unique<CsvReader>(place_.folder, "epochs", kEpochColumns)),
       training_(grids) {}
 
@@ -179,16 +178,23 @@ bool RunReader::read() {
   readSteps(*client_, true);
   readEpochs();
   readTransfers(*client_, true);
+  findServer();
   if (server_) {
     readSteps(*server_, false);
     readTransfers(*server_, false);
   }
-  const bool any = rows() != before || config_.empty();
-  if (any) {
+  const bool any = rows() != before;
+  if (any || config_.empty()) {
     readSettings();
     readLog();
   }
   return any;
+}
+
+void RunReader::findServer() {
+  if (server_) return;
+  if (place_.server.empty() && !id_.empty()) place_.server = findServerRun(place_.folder, id_);
+  if (!place_.server.empty()) server_ = std::make_unique<Side>(place_.server, false, grids_);
 }
 
 void RunReader::readSteps(Side& side, bool isClient) {

@@ -42,13 +42,15 @@ class RunReader {
 
  private:
   struct Side;
+  void findServer();
   void readSteps(Side& side, bool isClient);
   void readTransfers(Side& side, bool isClient);
   void readEpochs();
   void readSettings();
   void readLog();
 
-  const RunPlace place_;
+  Grids& grids_;
+  RunPlace place_;
   std::string id_;
   std::unique_ptr<Side> client_, server_;
   std::unique_ptr<CsvReader> epochs_;

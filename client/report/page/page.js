@@ -41,10 +41,11 @@ function drawCharts() {
     const several = page.runs.length > 1 && !chart.stacked;
     const lines = parts.map(({ run, line, label }, i) => ({
       label,
-      index: several ? run : i,
+      index: several ? run : line.tone ?? i,
       points: pointsOfLine(page.runs[run], line, axis, page.grids),
       band: Boolean(line.series) && !chart.stacked,
       dots: Boolean(line.evaluation),
+      summary: chart.histogram ? quantileText(page.runs[run], line, chart.histogram) : '',
     }));
     panel.show(several ? lines : lines.filter((line) => line.points.length > 0),
                chart.histogram ? histogramAxis(chart.histogram) : axes[axis]);
@@ -117,7 +118,7 @@ async function follow() {
     const after = page ? '?after=' + encodeURIComponent(page.version) : '';
     const answer = await fetch('data.json' + after, { cache: 'no-store' });
     if (answer.status === 200) show(await answer.json());
-    if (page) drawState();
+    else if (page && answer.status === 204) drawState();
   } catch (error) {
     if (page) drawState(true);
   }

@@ -46,9 +46,9 @@ function csvButton(what, name, rows) {
 }
 
 // Powers of ten, with 2 and 5 between them where few fit. The axis shows logarithms.
-function decades(unit) {
+function decades(unit, pixelsPerLabel) {
   return (low, high, pixels) => {
-    const between = high - low < 3 && pixels / Math.max(high - low, 0.1) > 60 ? [1, 2, 5] : [1];
+    const between = pixels / Math.max(high - low, 0.1) > 3.4 * pixelsPerLabel ? [1, 2, 5] : [1];
     const ticks = [];
     for (let power = Math.floor(low); power <= Math.ceil(high); ++power) {
       for (const factor of between) {
@@ -85,11 +85,11 @@ class Panel {
     const head = element('div', { class: 'card-head' }, element('h3', {}, spec.title),
                          csvButton(spec.title, 'cleave-' + spec.id, () => this.csv()));
     this.note = element('p', { class: 'note muted' }, spec.note || '');
-    this.card = element('figure', { class: 'card', id: 'chart-' + spec.id },
+    this.card = element('figure', { class: spec.wide ? 'card across' : 'card', id: 'chart-' + spec.id },
                         head, this.note, this.legend, this.canvas, this.xTitle);
   }
 
-  // lines: [{label, index, points, band, dots}]; axis: of format.js
+  // lines: [{label, index, points, band, dots, summary}]; axis: of format.js
   show(lines, axis) {
     const labels = ['x', ...lines.map((line) => line.label)];
     this.lines = lines;
@@ -151,7 +151,7 @@ class Panel {
   axesOptions() {
     const unit = units[this.spec.unit];
     const y = { axisLabelWidth: 66, axisLabelFormatter: unit.tick, pixelsPerLabel: 32 };
-    if (this.spec.log) y.ticker = decades(unit);
+    if (this.spec.log) y.ticker = decades(unit, 24);
     const x = { axisLabelFormatter: this.axis.tick, pixelsPerLabel: 72, axisLabelWidth: 64, drawGrid: false };
     if (this.axis.ticker) x.ticker = this.axis.ticker;
     return { x, y };
@@ -224,6 +224,7 @@ class Panel {
         const range = point.max > point.min && this.banded ? ' (' + unit.text(point.min) + ' – ' + unit.text(point.max) + ')' : '';
         item.append(' ', element('b', {}, unit.text(point.mean)), range);
       }
+      if (row === null && line.summary) item.append(': ' + line.summary);
       parts.push(item);
     });
     this.legend.replaceChildren(...parts);

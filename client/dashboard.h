@@ -1,0 +1,16 @@
+// How `train --dashboard` and `report --serve` listen.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "common/core/units.h"
+#include "common/http/http_server.h"
+
+namespace cleave {
+
+// `listen`: the flag, and what was given for it.
+HttpSettings dashboardSettings(const Placed& listen, bool anywhere);
+// Adds --anywhere, which `needed` gives a meaning.
+void addAnywhereOption(CLI::App& command, bool& anywhere, CLI::Option& needed);
+
+}  // namespace cleave

@@ -1,0 +1,111 @@
+#include "client/report/live_report.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+
+#include "client/report/report.h"
+#include "client/report/report_data.h"
+#include "common/core/clock.h"
+
+namespace cleave {
+namespace {
+
+constexpr double kLeastBetweenReads = 0.5;  // seconds: several pages cost no more than one
+constexpr double kOpenPage = 3;             // seconds since a page last asked
+constexpr std::chrono::milliseconds kFinish{2500};
+constexpr int kNiceness = 10;
+
+// "after=12": 12; else 0, which no version is.
+std::uint64_t versionIn(const std::string& query) {
+  constexpr std::string_view kKey = "after=";
+  std::uint64_t version = 0;
+  if (query.starts_with(kKey)) {
+    std::from_chars(query.data() + kKey.size(), query.data() + query.size(), version);
+  }
+  return version;
+}
+
+}  // namespace
+
+// All but waitForLook() on the server's thread.
+class LiveReport::Pages {
+ public:
+  explicit Pages(const std::vector<RunPlace>& runs)
+      : report_(runs), page_(reportPage(nlohmann::json())) {}
+
+  HttpAnswer page() const { return {200, "text/html; charset=utf-8", page_}; }
+
+  // Nothing (204) where the page has it all.
+  HttpAnswer data(const HttpRequest& request) {
+    beNice();
+    update();
+    noteLook();
+    if (versionIn(request.query) == version_) return {204, "application/json", ""};
+    return {200, "application/json", data_};
+  }
+
+  void waitForLook() {
+    std::unique_lock lock(mutex_);
+    if (!lastLook_ || secondsSince(*lastLook_) > kOpenPage) return;
+    // The first answer may have been under way before the last rows were written.
+    const std::uint64_t enough = looks_ + 2;
+    looked_.wait_for(lock, kFinish, [&] { return looks_ >= enough; });
+  }
+
+ private:
+  void beNice() {
+    if (nice_) return;
+    nice_ = true;
+    // Of this thread alone: Linux gives each its own.
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
+  }
+
+  void update() {
+    if (read_ && secondsSince(*read_) < kLeastBetweenReads) return;
+    read_ = now();
+    if (!report_.read() && version_ > 0) return;
+    ++version_;
+    nlohmann::json page = report_.page(true);
+    page["version"] = version_;
+    data_ = page.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+
+  void noteLook() {
+    const std::lock_guard lock(mutex_);
+    lastLook_ = now();
+    ++looks_;
+    looked_.notify_all();
+  }
+
+  ReportData report_;
+  const std::string page_;
+  std::string data_;
+  std::uint64_t version_ = 0;
+  std::optional<SteadyTime> read_;
+  bool nice_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable looked_;
+  std::optional<SteadyTime> lastLook_;
+  std::uint64_t looks_ = 0;
+};
+
+LiveReport::LiveReport(const std::vector<RunPlace>& runs, HttpSettings settings)
+    : pages_(std::make_unique<Pages>(runs)),
+      server_(
+          std::move(settings),
+          {{"/", [this](const HttpRequest&) { return pages_->page(); }},
+           {"/data.json", [this](const HttpRequest& request) { return pages_->data(request); }}}) {}
+
+LiveReport::~LiveReport() = default;
+
+std::string LiveReport::url() const { return server_.url(); }
+
+void LiveReport::finish() { pages_->waitForLook(); }
+
+}  // namespace cleave

@@ -1,0 +1,392 @@
+#!/usr/bin/env python3
+"""What `cleave-client report` writes, seen in a browser: the numbers of the charts against the CSV files, zoom, several runs,
+dark, phone, damaged files, a million rows; and the live page."""
+import csv
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import browser
+import runs
+
+PROGRAM = None  # cleave-client
+CHROME = None
+KNOWN_IDS = ("loss", "accuracy", "step-time", "client-split", "server-split", "bandwidth", "transfers", "rate-distribution",
+             "transfer-time", "latency-distribution", "round-trip", "delivery", "retransmits", "snr")  # fmt: skip
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def report(*arguments, code=0):
+    ended = subprocess.run([PROGRAM, "report", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == code, ended.stderr
+    return ended
+
+
+def column(panel, label):
+    """[(x, mean)] of a line; of bands their mean."""
+    i = panel["labels"].index(label) + 1
+    return [(row[0], row[i][1] if isinstance(row[i], list) else row[i]) for row in panel["rows"] if row[i] is not None]
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory(prefix="cleave-browser-")
+        self.folder = pathlib.Path(self.temporary.name)
+        CHROME.size(1280, 900)
+        CHROME.dark(False)
+        CHROME.complaints()
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def run_folder(self, name="run", **options):
+        return runs.Run(self.folder / name, **options)
+
+    def show(self, *arguments):
+        page = self.folder / "page.html"
+        report(*arguments, "--output", page)
+        CHROME.open(page)
+        self.assertEqual(CHROME.complaints(), [])
+        return CHROME.panels()
+
+    def close(self, one, other, part=1e-4):
+        self.assertAlmostEqual(one, other, delta=part * abs(other) + 1e-12)
+
+
+class OneRun(Case):
+    def test_charts_have_the_numbers_of_the_files(self):
+        run = self.run_folder().whole(200)
+        panels = self.show(run.folder)
+        self.assertEqual(set(panels), set(KNOWN_IDS))
+        for chart in KNOWN_IDS:
+            self.assertTrue(CHROME.is_drawn(chart), chart)
+        CHROME.run("document.getElementById('by-step').click()")
+        panels = CHROME.panels()
+        steps = [row for row in rows_of(run.folder / "steps.csv") if row["phase"] == "train"]
+        loss = column(panels["loss"], "training")
+        self.assertEqual([x for x, _ in loss], [float(row["step"]) for row in steps])
+        for (_, shown), row in zip(loss, steps):
+            self.close(shown, float(row["loss"]))
+        for _, shown in column(panels["step-time"], "bound"):
+            self.close(shown, 0.04)
+        self.assertEqual(column(panels["accuracy"], "evaluation"), [(200, 0.9)])
+        # The step's four parts add up to it.
+        split = {part: column(panels["client-split"], part) for part in ("compute", "codec", "wire", "waiting")}
+        for at in range(len(steps)):
+            self.close(sum(line[at][1] for line in split.values()), 0.05)
+        self.close(split["compute"][0][1], 0.010)
+        self.close(split["codec"][0][1], 0.003)
+        self.close(split["wire"][0][1], 2 * (runs.RAW // 4 + runs.HEAD) / run.rate)
+        self.close(column(panels["server-split"], "compute")[0][1], 0.023)
+        self.assertEqual({value for _, value in column(panels["snr"], "gradient/0")}, {33})
+
+    def test_bandwidth_is_bytes_by_seconds(self):
+        run = self.run_folder().whole(200)
+        panels = self.show(run.folder)
+        transfers = rows_of(run.folder / "transfers.csv")
+        up = sum(float(row["wire_bytes"]) for row in transfers if row["role"] == "send")
+        self.close(sum(rate for _, rate in column(panels["bandwidth"], "up")), up)  # of seconds that are 1 s wide
+        for label, rate in (("up", run.rate), ("down", 2 * run.rate)):
+            points = column(panels["transfers"], label)
+            self.assertGreater(len(points), 100)
+            for _, value in points:
+                self.close(10**value, rate, 1e-3)  # the chart is logarithmic
+        shares = column(panels["rate-distribution"], "up")
+        self.close(sum(share for _, share in shares), 1)
+
+    def test_headline_and_tables(self):
+        run = self.run_folder().whole(200)
+        self.show(run.folder)
+        self.assertIn("90.0 %", CHROME.text("#tile-accuracy"))
+        self.assertIn("200 steps", CHROME.text("#tile-time"))
+        self.assertIn("1.25 ×", CHROME.text("#tile-bound"))
+        self.assertIn("uplink", CHROME.text("#bottleneck"))
+        ratio = (runs.RAW // 4 + runs.HEAD) / runs.RAW
+        self.assertIn(f"{ratio:.3f}", CHROME.text("#tile-ratio"))
+        self.assertIn("activation/0", CHROME.text("#flows-1"))
+        self.assertIn(f"{ratio:.4f}", CHROME.text("#flows-1"))
+        self.assertIn("train.batch", CHROME.text("#config-1"))
+        self.assertIn("2.11.0", CHROME.text("#server_environment-1"))
+        self.assertEqual(CHROME.text("#state"), "finished")
+        self.assertTrue(CHROME.run("return document.getElementById('problems').hidden"), CHROME.text("#problems"))
+
+    def test_json_agrees_with_the_files(self):
+        run = self.run_folder().whole(50)
+        summary = json.loads(report(run.folder, "--json").stdout)
+        self.assertTrue((run.folder / "report.html").exists())
+        headline = summary["runs"][0]["headline"]
+        transfers = rows_of(run.folder / "transfers.csv")
+        control = sum(float(row["control_up_bytes"]) for row in rows_of(run.folder / "steps.csv"))
+        self.close(headline["bytes_up"], control + sum(float(row["wire_bytes"]) for row in transfers if row["role"] == "send"))
+        self.assertEqual(headline["steps"], 50)
+        self.close(headline["images_per_second"], 128 / 0.05)
+
+    def test_zoom_and_pointer_are_in_step(self):
+        self.show(self.run_folder().whole(200).folder)
+        CHROME.run("""cleaveReport.panels()[0].graph.updateOptions({dateWindow: [2, 5]})""")
+        for panel in CHROME.panels().values():
+            if "distribution" in panel["id"] or panel["id"] == "transfer-time":
+                continue
+            self.assertEqual([round(x, 6) for x in panel["range"]], [2, 5], panel["id"])
+        CHROME.run("document.getElementById('unzoom').click()")
+        self.assertGreater(CHROME.panels()["loss"]["range"][1], 9)
+        # The pointer over one chart shows values in the others.
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        chart = CHROME.driver.find_element("css selector", "#chart-loss .chart")
+        CHROME.run("arguments[0].scrollIntoView({block: 'center'})", chart)
+        ActionChains(CHROME.driver).move_to_element(chart).perform()
+        for other in ("loss", "delivery", "bandwidth"):
+            self.assertRegex(CHROME.text(f"#chart-{other} .legend"), r"\d", other)
+        # Dragging zooms.
+        ActionChains(CHROME.driver).move_to_element(chart).click_and_hold().move_by_offset(120, 0).release().perform()
+        ranges = {tuple(panel["range"]) for panel in CHROME.panels().values() if panel["id"] in ("loss", "delivery", "retransmits")}
+        self.assertEqual(len(ranges), 1)
+        self.assertLess(ranges.pop()[1], 9)
+        self.assertEqual(CHROME.complaints(), [])
+
+    def test_every_chart_as_csv(self):
+        panels = self.show(self.run_folder().whole(60).folder)
+        for panel in panels.values():
+            head, *rows = panel["csv"]
+            self.assertGreater(len(rows), 0, panel["id"])
+            self.assertTrue(all(len(row) == len(head) for row in rows), panel["id"])
+        CHROME.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(self.folder)})
+        CHROME.run("document.querySelector('#chart-step-time .csv').click()")
+        path = self.folder / "cleave-step-time.csv"
+        deadline = time.time() + 20
+        while not path.exists() and time.time() < deadline:
+            time.sleep(0.05)
+        rows = rows_of(path)
+        self.assertEqual(len(rows), 60)
+        self.close(float(rows[0]["step, greatest"]), 0.05)
+
+
+class Looks(Case):
+    def test_dark(self):
+        folder = self.run_folder().whole(40).folder
+        self.show(folder)
+        background = "return getComputedStyle(document.body).backgroundColor"
+        line = "return cleaveReport.panels()[0].graph.getColors()[0]"
+        light = CHROME.run(background), CHROME.run(line)
+        CHROME.dark(True)
+        dark = CHROME.run(background), CHROME.run(line)
+        for one, other in zip(light, dark):
+            self.assertNotEqual(one, other)
+        red, green, blue = map(int, re.findall(r"\d+", dark[0])[:3])
+        self.assertLess(red + green + blue, 120)
+        self.assertEqual(CHROME.complaints(), [])
+
+    def test_fits_a_phone_and_a_small_screen(self):
+        folder = self.run_folder().whole(40).folder
+        for width in (1280, 390):
+            CHROME.size(width, 844)
+            self.show(folder)
+            self.assertEqual(CHROME.run("return document.documentElement.scrollWidth"), width)
+            wide = CHROME.run("""return [...document.querySelectorAll('.card, .tile, .chart, .tools button, .legend')]
+                .filter((one) => one.getBoundingClientRect().right > innerWidth + 0.5).map((one) => one.id || one.className)""")
+            self.assertEqual(wide, [])
+
+    def test_needs_nothing_but_itself(self):
+        self.show(self.run_folder().whole(20).folder)
+        self.assertEqual(CHROME.run("return performance.getEntriesByType('resource').map((entry) => entry.name)"), [])
+        page = (self.folder / "page.html").read_text()
+        self.assertEqual(re.findall(r"""(?:src|href)=["']?https?:[^"'> ]*""", page), [])
+
+
+class SeveralRuns(Case):
+    def test_are_compared(self):
+        one = self.run_folder("one", name="run-20260131-120000-aaaa", codec="none").whole(100, top1=0.8)
+        two = self.run_folder("two", name="run-20260131-130000-bbbb", step_seconds=0.1).whole(60, top1=0.9)
+        panels = self.show(one.folder, two.folder)
+        # A panel for each line with a line for each run, on the same places of the axis.
+        loss = panels["loss-training"]
+        self.assertEqual(loss["labels"], ["120000-aaaa", "130000-bbbb"])
+        CHROME.run("document.getElementById('by-step').click()")
+        loss = CHROME.panels()["loss-training"]
+        self.assertEqual(len(column(loss, "120000-aaaa")), 100)
+        self.assertEqual(column(loss, "130000-bbbb"), column(loss, "120000-aaaa")[:60])
+        self.assertIn("client-split-2", panels)
+        compared = CHROME.text("#compared")
+        self.assertIn("80.0 %", compared)
+        self.assertIn("+12.5 %", compared)  # 0.9 by 0.8
+        self.assertIn("codec", CHROME.text("#different-config"))
+        self.assertNotIn("train.batch", CHROME.text("#different-config"))
+        CHROME.run("document.getElementById('reference-1').click()")
+        self.assertIn("−11.1 %", CHROME.text("#compared"))
+        self.assertEqual(CHROME.complaints(), [])
+
+    def test_nine_runs_stay_apart(self):
+        folders = [self.run_folder(f"run{i}", name=f"run-{i}").whole(30).folder for i in range(9)]
+        panels = self.show(*folders)
+        self.assertEqual(len(set(panels["loss-training"]["labels"])), 9)
+        looks = CHROME.run("""const graph = cleaveReport.panels()[0].graph;
+            return graph.getLabels().slice(1).map((name) => graph.getOption('color', name) + graph.getOption('strokePattern', name))""")
+        self.assertEqual(len(set(looks)), 9)
+
+
+class DamagedFiles(Case):
+    def damaged(self, *texts):
+        panels = self.show(self.folder / "run")
+        for text in texts:
+            self.assertIn(text, CHROME.text("#problems"))
+        return panels
+
+    def test_missing_files_are_named_and_the_rest_is_shown(self):
+        run = self.run_folder().whole(60)
+        for file in ("transfers.csv", "config.yaml"):
+            (run.folder / file).unlink()
+        panels = self.damaged("transfers.csv is not there", "config.yaml is not there")
+        self.assertEqual(len(column(panels["loss"], "training")), 60)
+        self.assertGreater(len(column(panels["bandwidth"], "up")), 2)  # from the server's file
+
+    def test_truncated_rows_are_left_out(self):
+        run = self.run_folder().whole(60)
+        text = (run.folder / "steps.csv").read_text()
+        (run.folder / "steps.csv").write_text(text[: len(text) - 200])
+        panels = self.damaged("steps.csv ends within a line")
+        self.assertGreaterEqual(len(column(panels["loss"], "training")), 58)
+
+    def test_garbled_rows_are_counted(self):
+        run = self.run_folder().whole(60)
+        lines = (run.folder / "steps.csv").read_text().split("\n")
+        lines[10] = "\x00\x01garbage,,,"
+        lines[20] = lines[20].replace("train", '"tr<script>alert(1)</script>')
+        lines[30] = lines[30].replace(",0.05,", ",x05,", 1)
+        (run.folder / "steps.csv").write_text("\n".join(lines))
+        (run.folder / "environment.json").write_text("{ not json")
+        (run.folder / "config.yaml").write_text("codec: </script><script>alert(1)</script>\n")
+        panels = self.damaged("steps.csv: 3 of 62 rows cannot be read", "environment.json cannot be read")
+        self.assertEqual(len(column(panels["loss"], "training")), 57)
+        self.assertIn("</script>", CHROME.text("#config-1"))
+
+    def test_a_table_of_something_else(self):
+        run = self.run_folder().whole(60)
+        (run.folder / "transfers.csv").write_text("a,b\n1,2\n")
+        panels = self.damaged("transfers.csv: its first line is no header of this table")
+        self.assertEqual(len(column(panels["loss"], "training")), 60)
+
+    def test_nothing_of_a_run(self):
+        ended = report(self.folder, code=2)
+        self.assertIn("none of a run's files", ended.stderr)
+
+
+class ManyRows(Case):
+    ROWS = 1_000_000
+
+    def test_a_million_rows_open_at_once(self):
+        run = self.run_folder().whole(20)
+        path = run.folder / "transfers.csv"
+        head, *lines = path.read_text().splitlines(keepends=True)
+        times = [runs.utc(second) for second in range(3600)]
+        with open(path, "w") as file:
+            file.write(head)
+            peak = ",1e-06,"  # one transfer a thousand times as fast
+            for i in range(self.ROWS):
+                line = lines[i % 4]
+                line = times[i * 3600 // self.ROWS] + line[line.index(",") :]
+                file.write(re.sub(r",0\.00\d+,0\.0005,", peak + "0.0005,", line) if i == 123_456 else line)
+        page = self.folder / "page.html"
+        begin = time.time()
+        report(run.folder, "--output", page)
+        written = time.time() - begin
+        begin = time.time()
+        CHROME.open(page)
+        panels = CHROME.panels()
+        opened = time.time() - begin
+        size = page.stat().st_size
+        print(f"{self.ROWS} rows ({path.stat().st_size >> 20} MiB): written in {written:.2f} s, {size >> 10} KiB, opened in {opened:.2f} s")
+        self.assertLess(opened, 3)
+        self.assertLess(size, 4 << 20)
+        self.assertLess(len(panels["transfers"]["rows"]), 2500)
+        peak = max(row[1 + j][2] for row in panels["transfers"]["rows"] for j in (0, 1) if row[1 + j])
+        self.close(10**peak, (runs.RAW // 4 + runs.HEAD) / 1e-6, 1e-3)
+        self.assertIn("a point stands for", CHROME.text("#sampling"))
+
+
+class Live(Case):
+    def wait(self, condition, what):
+        deadline = time.time() + 30
+        while not condition():
+            self.assertLess(time.time(), deadline, what)
+            time.sleep(0.1)
+
+    def serve(self, *arguments):
+        process = subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.terminate)
+        return process
+
+    def steps_shown(self):
+        return CHROME.run("return cleaveReport.page() ? cleaveReport.page().runs[0].headline.steps || 0 : -1")
+
+    def test_follows_a_run(self):
+        run = self.run_folder()
+        run.train(30)
+        process = self.serve("report", run.folder, "--serve", "127.0.0.1:0")
+        CHROME.open(process.stdout.readline().strip() + "/")
+        self.wait(lambda: self.steps_shown() == 30, "the first steps")
+        self.assertEqual(CHROME.text("#state"), "running")
+        CHROME.run("document.getElementById('by-step').click()")
+        CHROME.run("cleaveReport.panels()[0].graph.updateOptions({dateWindow: [5, 20]})")
+        # The file is rotated away meanwhile.
+        (run.folder / "transfers.csv").rename(run.folder / "transfers.1.csv")
+        run.tables["client", "transfers"] = runs.Table(run.folder, "transfers", runs.columns("transfers"))
+        run.train(20)
+        self.wait(lambda: self.steps_shown() == 50, "more steps")
+        panels = CHROME.panels()
+        self.assertEqual(len(column(panels["loss"], "training")), 50)
+        self.assertEqual(panels["loss"]["range"], [5, 20])  # still zoomed
+        self.assertIn(str(50 + 50), CHROME.text("#flows-1"))  # tensors of both parts and both directions
+        run.evaluate(0.3, 0.95)
+        run.end()
+        self.wait(lambda: CHROME.text("#state") == "finished", "the end")
+        self.assertIn("95.0 %", CHROME.text("#tile-accuracy"))
+        self.assertEqual(CHROME.complaints(), [])
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(10), 0)
+
+    def test_follows_a_training(self):
+        process = self.serve(
+            "train", "--config", runs.ROOT / "configs/synthetic.yaml", "--run-dir", self.folder / "run", "--dashboard", "127.0.0.1:0",
+            "--set", "data.train.size=256", "--set", "train.batch=32", "--set", "train.epochs=3", "--set", "threads={client: 1, server: 1}",
+            "--set", "wait={F1: 20, T3: 20, B1: 20, F2: 20, B2: 20}")  # fmt: skip
+        for line in process.stderr:
+            if found := re.search(r"dashboard: open (\S+)", line):
+                break
+        CHROME.open(found[1])
+        self.wait(lambda: self.steps_shown() > 0, "the first steps")
+        self.assertEqual(CHROME.text("#state"), "running")
+        self.wait(lambda: CHROME.text("#state") == "finished", "the end")
+        self.assertEqual(self.steps_shown(), 24)
+        self.assertIn("server-split", CHROME.panels())
+        output = process.stdout.read()
+        self.assertEqual(process.wait(30), 0)
+        self.assertIn("cleave-client report ", output)
+
+    def test_listens_on_loopback_only(self):
+        run = self.run_folder().whole(10)
+        ended = report(run.folder, "--serve", "0.0.0.0:0", code=2)
+        self.assertIn("--anywhere", ended.stderr)
+
+
+if __name__ == "__main__":
+    browser.required()
+    PROGRAM = sys.argv.pop(1)
+    CHROME = browser.Browser()
+    try:
+        unittest.main()
+    finally:
+        CHROME.close()

@@ -1,0 +1,447 @@
+#include "client/report/report.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "client/report/csv_reader.h"
+#include "client/report/downsample.h"
+#include "client/report/report_data.h"
+#include "common/core/random.h"
+#include "common/pipeline/bound.h"
+#include "common/pipeline/run_files.h"
+
+using namespace cleave;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+// A folder of its own for each test.
+struct Folder {
+  Folder() {
+    static int count = 0;
+    path = fs::temp_directory_path() /
+           ("cleave-report-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  void write(const std::string& name, const std::string& text) const {
+    fs::create_directories((path / name).parent_path());
+    std::ofstream(path / name) << text;
+  }
+  void append(const std::string& name, const std::string& text) const {
+    std::ofstream(path / name, std::ios::app) << text;
+  }
+
+  fs::path path;
+};
+
+// The column `x` of t.csv, read as far as it has come.
+struct Follower {
+  explicit Follower(const Folder& folder) : reader(folder.path, "t", {"x", "text"}) {}
+
+  std::vector<double> more() {
+    std::vector<double> values;
+    reader.read([&](const CsvRow& row) {
+      const auto x = row.number(0);
+      if (!row.isGarbled()) values.push_back(x.value_or(-1));
+    });
+    return values;
+  }
+  std::string problems(bool following = false) const {
+    std::string all;
+    for (const std::string& problem : reader.problems(following)) all += problem + "\n";
+    return all;
+  }
+
+  CsvReader reader;
+};
+
+using Values = std::vector<double>;
+
+}  // namespace
+
+TEST_CASE("a table is read as it grows, a line when it is whole") {
+  const Folder folder;
+  Follower follower(folder);
+  CHECK(follower.more().empty());
+  CHECK(follower.problems() == "t.csv is not there\n");
+  folder.write("t.csv", "x,text\n1,a\n2,b\n3");
+  CHECK(follower.more() == Values{1, 2});
+  CHECK(follower.problems(true).empty());
+  CHECK_THAT(follower.problems(false), Contains("t.csv ends within a line"));
+  folder.append("t.csv", "4,c\n5,d\n");
+  CHECK(follower.more() == Values{34, 5});
+  CHECK(follower.problems().empty());
+  CHECK(follower.reader.rows() == 4);
+}
+
+TEST_CASE("columns are found by name, wherever they stand") {
+  const Folder folder;
+  folder.write("t.csv", "other,text,x\n\"a \"\"quoted\"\", cell\",plain,7\nb,,\n");
+  Follower follower(folder);
+  CHECK(follower.more() == Values{7, -1});
+  CHECK(follower.problems().empty());
+
+  folder.write("u.csv", "x\n1\n");
+  CsvReader lacking(folder.path, "u", {"x", "text"});
+  lacking.read([](const CsvRow& row) { CHECK(row.text(1).empty()); });
+  CHECK(lacking.problems(false) == std::vector<std::string>{"u.csv lacks columns: text"});
+}
+
+TEST_CASE("a quoted cell comes without its quotes") {
+  const Folder folder;
+  folder.write("t.csv", "x,text\r\n1,\"sort:q=6,s=2 \"\"x\"\"\"\r\n");
+  CsvReader reader(folder.path, "t", {"text"});
+  std::string text;
+  reader.read([&](const CsvRow& row) { text = row.text(0); });
+  CHECK(text == "sort:q=6,s=2 \"x\"");
+}
+
+TEST_CASE("parts that were rotated away come first, in order") {
+  const Folder folder;
+  folder.write("t.csv", "x,text\n12,\n");
+  for (int part = 1; part <= 11; ++part) {
+    folder.write("t." + std::to_string(part) + ".csv", "x,text\n" + std::to_string(part) + ",\n");
+  }
+  Follower follower(folder);
+  CHECK(follower.more() == Values{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+  CHECK(follower.problems().empty());
+}
+
+TEST_CASE("rotation loses no row of a table that is followed") {
+  const Folder folder;
+  folder.write("t.csv", "x,text\n1,\n");
+  Follower follower(folder);
+  CHECK(follower.more() == Values{1});
+  folder.append("t.csv", "2,\n");
+  fs::rename(folder.path / "t.csv", folder.path / "t.1.csv");
+  CHECK(follower.more() == Values{2});  // the new one is not there yet
+  folder.write("t.csv", "x,text\n3,\n");
+  fs::rename(folder.path / "t.csv", folder.path / "t.2.csv");
+  folder.write("t.csv", "x,text\n4,\n");
+  CHECK(follower.more() == Values{3, 4});
+  folder.append("t.csv", "5,\n");
+  CHECK(follower.more() == Values{5});
+  CHECK(follower.problems().empty());
+}
+
+TEST_CASE("old parts may be gone") {
+  const Folder folder;
+  folder.write("t.3.csv", "x,text\n3,\n");
+  folder.write("t.csv", "x,text\n4,\n");
+  Follower follower(folder);
+  CHECK(follower.more() == Values{3, 4});
+  CHECK_THAT(follower.problems(), Contains("the first parts of t.csv are missing"));
+}
+
+TEST_CASE("damaged rows are left out and counted, the others stay") {
+  const Folder folder;
+  const std::string nothing(1, '\0');
+  folder.write("t.csv", "x,text\n1,a\nonly one cell\n2,b\n3,c,more\nx5,d\n" + nothing +
+                            ",e\n6,\"f\n" + std::string(200000, 'y') + "\n7,g\n");
+  Follower follower(folder);
+  CHECK(follower.more() == Values{1, 2, 6, 7});
+  CHECK_THAT(follower.problems(),
+             Contains("t.csv: 5 of 9 rows cannot be read and are left out; the first "
+                      "is line 3: it has 1 cells instead of 2"));
+}
+
+TEST_CASE("a table of something else is not read") {
+  const Folder folder;
+  folder.write("t.csv", "a,b\n1,2\n");
+  Follower follower(folder);
+  CHECK(follower.more().empty());
+  CHECK_THAT(follower.problems(), Contains("no header of this table"));
+  folder.write("e.csv", "");
+  CsvReader empty(folder.path, "e", {"x"});
+  empty.read([](const CsvRow&) { FAIL("no row"); });
+  CHECK(empty.problems(false) == std::vector<std::string>{"e.csv is empty"});
+}
+
+TEST_CASE("cells are numbers and times, or garbled") {
+  const std::vector<std::string_view> cells = {
+      "1.5e3", "", "nan", "12x", "2026-01-31T12:34:56.789Z", "2026-02-31T12:34:56.789Z"};
+  const CsvRow row(cells);
+  CHECK(row.number(0) == 1500);
+  CHECK_FALSE(row.number(1));
+  CHECK_FALSE(row.number(2));
+  CHECK(row.time(4) == Approx(1769862896.789).epsilon(1e-12));
+  CHECK_FALSE(row.isGarbled());
+  CHECK_FALSE(row.number(3));
+  CHECK(row.isGarbled());
+  const CsvRow noDay(cells);
+  noDay.time(5);
+  CHECK(noDay.isGarbled());
+}
+
+TEST_CASE("downsampling keeps the least, the greatest and the mean, in bounded memory") {
+  constexpr std::size_t kMost = 100, kValues = 100000;
+  Grid grid(1, kMost);
+  Series series(grid), late(grid);
+  std::vector<float> noise(kValues);
+  fillNormal(randomKey(1, "report"), noise);
+  noise[54321] = 1000;
+  noise[54322] = -1000;
+  late.add(0, 1);
+  double sum = 0;
+  for (std::size_t x = 0; x < kValues; ++x) {
+    series.add(static_cast<double>(x), noise[x]);
+    sum += noise[x];
+  }
+  late.add(kValues - 1, 3);
+  CHECK(grid.width() == 1024);
+  REQUIRE(series.buckets().size() <= kMost);
+  CHECK(late.buckets().size() == series.buckets().size());  // the same places
+  double got = 0;
+  for (std::size_t k = 0; k < series.buckets().size(); ++k) {
+    const Series::Bucket& bucket = series.buckets()[k];
+    const auto begin = noise.begin() + static_cast<std::ptrdiff_t>(1024 * k);
+    const auto end =
+        noise.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(1024 * (k + 1), kValues));
+    CHECK(bucket.least == *std::min_element(begin, end));
+    CHECK(bucket.greatest == *std::max_element(begin, end));
+    CHECK(bucket.values == static_cast<std::uint64_t>(end - begin));
+    got += bucket.sum;
+  }
+  CHECK(got == Approx(sum));
+  CHECK(series.buckets()[54321 / 1024].greatest == 1000);
+  CHECK(late.buckets().front().mean() == 1);
+  CHECK(late.buckets().back().mean() == 3);
+}
+
+TEST_CASE("quantiles are right within six percent, and no value is lost") {
+  Histogram histogram;
+  for (int i = 1; i <= 10000; ++i) histogram.add(i * 1e-6);
+  histogram.add(1e-30);  // beyond the classes
+  histogram.add(1e30);
+  histogram.add(0);
+  CHECK(histogram.values() == 10003);
+  for (const double share : {0.05, 0.5, 0.95}) {
+    CHECK(histogram.quantile(share) == Approx(share * 1e-2).epsilon(0.06));
+  }
+  std::uint64_t counted = 0;
+  for (const auto& one : histogram.classes(2)) counted += one.values;
+  CHECK(counted == 10002);
+}
+
+TEST_CASE("bytes are spread over the seconds in which they crossed") {
+  BytesBySecond bytes;
+  bytes.add(3.5, 2, 100);  // from 1.5 on
+  bytes.add(0.25, 1, 40);  // began before the run's first second
+  bytes.add(3.9, 0.1, 10);
+  REQUIRE(bytes.seconds().size() == 4);
+  CHECK(bytes.seconds()[0] == Approx(40));
+  CHECK(bytes.seconds()[1] == Approx(25));
+  CHECK(bytes.seconds()[2] == Approx(50));
+  CHECK(bytes.seconds()[3] == Approx(35));
+}
+
+TEST_CASE("a step's parts add up to it, however much passed at once") {
+  Grids grids(10);
+  StepSplit split(grids.step);
+  split.add(1, 1.0, 0.5, 0.2, 0.1);
+  split.add(2, 1.0, 0.9, 0.8, 0.7);
+  split.add(3, 1.0, 3.0, 0.1, 0.1);
+  const auto of = [](Series& series, std::size_t step) { return series.buckets()[step].mean(); };
+  CHECK(of(split.compute, 1) == 0.5);
+  CHECK(of(split.waiting, 1) == Approx(0.2));
+  CHECK(of(split.codec, 2) == Approx(0.1));
+  CHECK(of(split.wire, 2) == 0);
+  CHECK(of(split.compute, 3) == 1);
+  CHECK(of(split.waiting, 3) == 0);
+}
+
+namespace {
+
+std::string joined(const std::vector<std::string>& cells) {
+  std::string line;
+  for (const std::string& cell : cells) line += (line.empty() ? "" : ",") + cell;
+  return line + "\n";
+}
+
+// Rows as the daemons write them, by column.
+std::string rowOf(const std::vector<std::string>& columns,
+                  const std::map<std::string, std::string>& cells) {
+  std::string line;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    const auto found = cells.find(columns[i]);
+    line += (i == 0 ? "" : ",") + (found == cells.end() ? "" : found->second);
+  }
+  return line + "\n";
+}
+
+const std::vector<std::string> kMetrics = {"loss", "top1", "top5"};
+
+// A run of two steps; the second took twice the first.
+void writeRun(const Folder& folder) {
+  const auto steps = RunFiles::stepColumns(kMetrics);
+  const auto step = [&](const std::string& second, const std::string& phase,
+                        std::map<std::string, std::string> cells) {
+    cells["time"] = "2026-01-31T12:00:0" + second + "Z";
+    cells["run"] = "tiny";
+    cells["phase"] = phase;
+    return rowOf(steps, cells);
+  };
+  folder.write("steps.csv", joined(steps) +
+                                step("0.000", "handshake", {{"control_up_bytes", "300"}}) +
+                                step("1.000", "train",
+                                     {{"step", "1"},
+                                      {"epoch", "1"},
+                                      {"samples", "10"},
+                                      {"seconds", "1"},
+                                      {"head_forward_seconds", "0.25"},
+                                      {"raw_up_bytes", "1000"},
+                                      {"wire_up_bytes", "500"},
+                                      {"rate_up", "1000"},
+                                      {"rate_down", "1000"},
+                                      {"bound_seconds", "0.5"},
+                                      {"bottleneck", "uplink"},
+                                      {"latency_seconds", "0.01"},
+                                      {"loss", "2"},
+                                      {"top1", "0.5"}}) +
+                                step("3.000", "train",
+                                     {{"step", "2"},
+                                      {"epoch", "1"},
+                                      {"samples", "10"},
+                                      {"seconds", "2"},
+                                      {"head_forward_seconds", "0.25"},
+                                      {"raw_up_bytes", "1000"},
+                                      {"wire_up_bytes", "500"},
+                                      {"bound_seconds", "1"},
+                                      {"bottleneck", "latency"},
+                                      {"loss", "1"},
+                                      {"top1", "0.75"}}) +
+                                step("4.000", "bye", {{"control_up_bytes", "100"}}));
+  const auto epochs = RunFiles::epochColumns(kMetrics);
+  folder.write("epochs.csv", joined(epochs) + rowOf(epochs, {{"time", "2026-01-31T12:00:03.500Z"},
+                                                             {"run", "tiny"},
+                                                             {"epoch", "1"},
+                                                             {"steps", "2"},
+                                                             {"samples", "20"},
+                                                             {"train_seconds", "4"},
+                                                             {"eval_loss", "0.5"},
+                                                             {"eval_top1", "0.8"}}));
+  const auto transfers = RunFiles::transferColumns();
+  folder.write("transfers.csv",
+               joined(transfers) + rowOf(transfers, {{"time", "2026-01-31T12:00:01.000Z"},
+                                                     {"run", "tiny"},
+                                                     {"role", "send"},
+                                                     {"phase", "train"},
+                                                     {"step", "1"},
+                                                     {"flow", "activation/0"},
+                                                     {"codec", "\"sort:q=6,s=2\""},
+                                                     {"raw_bytes", "2000"},
+                                                     {"wire_bytes", "1000"},
+                                                     {"encode_seconds", "0.1"},
+                                                     {"queue_seconds", "0.1"},
+                                                     {"wire_seconds", "0.5"},
+                                                     {"decode_seconds", "0.1"},
+                                                     {"snr_db", "20"}}));
+  folder.write("config.yaml", "train:\n  batch: 10\nmodel:\n  cuts: [4, 13]\n");
+  folder.write("environment.json", "{\"cpu\": {\"cores\": 2}}");
+}
+
+}  // namespace
+
+TEST_CASE("a report's figures are those of the files") {
+  const Folder folder;
+  writeRun(folder);
+  ReportData report({findRun(folder.path, {})});
+  CHECK(report.read());
+  CHECK_FALSE(report.read());
+  const auto page = report.page(false);
+  const auto& run = page.at("runs").at(0);
+  const auto& headline = run.at("headline");
+  CHECK(run.at("name") == "tiny");
+  CHECK(run.at("ended") == true);
+  CHECK(headline.at("steps") == 2);
+  CHECK(headline.at("seconds") == 4);
+  CHECK(headline.at("images_per_second") == 5);
+  CHECK(headline.at("top1") == 0.8);
+  CHECK(headline.at("ratio") == 0.5);
+  CHECK(headline.at("bytes_up") == 1400);
+  CHECK(headline.at("over_bound") == 2);
+  CHECK(headline.at("bottleneck") == "latency");
+  CHECK(headline.at("bottleneck_share").get<double>() == Approx(2.0 / 3));
+  const auto& flow = run.at("flows").at(0);
+  CHECK(flow.at("flow") == "activation/0");
+  CHECK(flow.at("codec") == "sort:q=6,s=2");
+  CHECK(flow.at("ratio") == 0.5);
+  CHECK(flow.at("snr_mean") == 20);
+  const auto& series = run.at("series");
+  CHECK(series.at("loss").at("mean") == nlohmann::json({2, 1}));
+  CHECK(series.at("loss").at("k") == nlohmann::json({1, 2}));
+  CHECK(series.at("transfer_up").at("mean") == nlohmann::json({2000}));
+  CHECK(series.at("client_wire").at("mean").at(0) == 0.5);
+  CHECK(series.at("client_waiting").at("mean").at(0) == 0.25);
+  CHECK(run.at("histograms").at("transfer_seconds_up").at("p50").get<double>() ==
+        Approx(0.8).epsilon(0.06));
+  CHECK(run.at("config") ==
+        nlohmann::json::parse(R"([["train.batch", "10"], ["model.cuts", "[4, 13]"]])"));
+  CHECK(run.at("environment") == nlohmann::json::parse(R"([["cpu.cores", "2"]])"));
+  // All columns that the reader wants are there: the server's folder is all that it misses.
+  REQUIRE(run.at("problems").size() == 1);
+  CHECK_THAT(run.at("problems").at(0).get<std::string>(), Contains("--server-run"));
+}
+
+TEST_CASE("each bottleneck has its words") {
+  for (std::size_t i = 0; i < kBottlenecks; ++i) {
+    const std::string name(bottleneckName(static_cast<Bottleneck>(i)));
+    const Folder folder;
+    const auto columns = RunFiles::stepColumns(kMetrics);
+    folder.write("steps.csv",
+                 joined(columns) + rowOf(columns, {{"time", "2026-01-31T12:00:00.000Z"},
+                                                   {"phase", "train"},
+                                                   {"step", "1"},
+                                                   {"seconds", "1"},
+                                                   {"bound_seconds", "1"},
+                                                   {"bottleneck", name}}));
+    ReportData report({findRun(folder.path, {})});
+    report.read();
+    INFO(name);
+    CHECK_THAT(report.summary()["runs"][0]["headline"]["words"].get<std::string>(),
+               Contains("100 % of the training time it was what a step waited for. "));
+  }
+}
+
+TEST_CASE("a page is one document, whatever a run's files say") {
+  const Folder folder;
+  writeRun(folder);
+  folder.write("config.yaml", "run:\n  name: \"</script><b>\\u2028\"\n");
+  const std::string file = folder.path / "page.html";
+  const auto summary = writeReport({findRun(folder.path, {})}, file);
+  CHECK(summary.at("runs").at(0).at("headline").at("steps") == 2);
+  std::ifstream stream(file);
+  const std::string page((std::istreambuf_iterator<char>(stream)), {});
+  CHECK_THAT(page, Contains("\\u003c/script>"));
+  CHECK_THAT(page, !Contains("</script><b>"));
+  for (const char* mark : {"@DATA@", "@STYLE@", "@SCRIPT@", "@DYGRAPHS"})
+    CHECK_THAT(page, !Contains(mark));
+  CHECK(page.find("Dygraph") != std::string::npos);
+}
+
+TEST_CASE("a run is found by its folder, by the one above, and with its server's") {
+  const Folder folder;
+  writeRun(folder);
+  CHECK_THROWS_AS(findRun(folder.path / "nothing", {}), UsageError);
+  CHECK_THROWS_AS(findRun(folder.path.parent_path(), {}), UsageError);
+  fs::create_directories(folder.path / "demo");
+  fs::create_directories(folder.path / "elsewhere");
+  for (const char* file : {"steps.csv", "transfers.csv"}) {
+    fs::create_directories(folder.path / "demo/client");
+    fs::copy(folder.path / file, folder.path / "demo/client" / file);
+    fs::copy(folder.path / file, folder.path / "elsewhere" / file);
+  }
+  const RunPlace place = findRun(folder.path / "demo", {folder.path / "elsewhere"});
+  CHECK(place.folder == (folder.path / "demo/client").string());
+  CHECK(place.server == (folder.path / "elsewhere").string());
+  CHECK_THROWS_AS(findRun(folder.path, {folder.path / "demo"}), UsageError);
+  CHECK(findServerRun(place.folder, "tiny").empty());
+  fs::create_directories(folder.path / "demo/server/local/tiny");
+  CHECK(findServerRun(place.folder, "tiny") == (folder.path / "demo/server/local/tiny").string());
+}
