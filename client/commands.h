@@ -79,6 +79,16 @@ struct ReportCommandOptions {
 // Adds `report`. Where it is given it sets `command`, which reads `options`.
 void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::function<int()>& command);
 
+struct SweepOptions {
+  RunOptions run;
+  std::vector<std::string> grid, reference;  // KEY=VALUE
+  std::string folder;                        // empty: sweeps/<run.name>
+  std::string figures;                       // a file; empty: beside the configuration
+  bool dryRun = false;
+};
+// Adds `sweep`. Where it is given it sets `command`, which reads `options`.
+void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>& command);
+
 // Of the commands `codec list`, `codec run` and `codec compare`.
 struct CodecOptions {
   std::vector<std::string> specs;

@@ -2,10 +2,9 @@
 // long as this lives.
 #pragma once
 
-#include <sys/types.h>
-
 #include <string>
 
+#include "client/child.h"
 #include "client/session.h"
 
 namespace cleave {
@@ -13,19 +12,14 @@ namespace cleave {
 class LocalServer {
  public:
   // Starts the cleave-server beside this program, which keeps its runs in `store`, computes on
-  // `device` and may use all memory, and waits until it listens. Throws RunError.
-  LocalServer(const std::string& store, const std::string& device);
-  // Ends it with SIGTERM, and with SIGKILL where that does not help within 10 s.
-  ~LocalServer();
-  LocalServer(const LocalServer&) = delete;
-  LocalServer& operator=(const LocalServer&) = delete;
+  // `device` and may use all memory, and waits until it listens. `errors`: a descriptor for what it
+  // writes on stderr; -1: our own. Throws RunError.
+  LocalServer(const std::string& store, const std::string& device, int errors = -1);
 
   const ServerAddress& address() const { return address_; }
 
  private:
-  void stop();
-
-  pid_t process_ = -1;
+  ListeningChild server_;
   ServerAddress address_;
 };
 

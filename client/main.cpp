@@ -91,6 +91,9 @@ int run(int argc, char** argv) {
   SimulateOptions simulate;
   addSimulateCommand(app, simulate, command);
 
+  SweepOptions sweep;
+  addSweepCommand(app, sweep, command);
+
   ProbeCommandOptions probe;
   addProbeCommand(app, probe, command);
 

@@ -1,0 +1,216 @@
+#include "client/sweep/point_run.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spdlog/fmt/fmt.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <thread>
+
+#include "client/child.h"
+#include "client/local_server.h"
+#include "common/core/clock.h"
+#include "common/core/durable.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+volatile std::sig_atomic_t interruptCount = 0;
+void countInterrupt(int) { interruptCount = interruptCount + 1; }
+
+class OpenFile {
+ public:
+  explicit OpenFile(int file) : file_(file) {}
+  ~OpenFile() {
+    if (file_ >= 0) ::close(file_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  int get() const { return file_; }
+  // From the beginning.
+  std::string text() const {
+    std::string text;
+    char bytes[4096];
+    off_t offset = 0;
+    for (ssize_t got; (got = ::pread(file_, bytes, sizeof bytes, offset)) > 0; offset += got) {
+      text.append(bytes, static_cast<std::size_t>(got));
+    }
+    return text;
+  }
+
+ private:
+  int file_;
+};
+
+std::vector<std::string> linkCommand(const PlannedPoint& planned, const std::string& target) {
+  std::vector<std::string> argv = {programBeside("cleave-link"), "--log-level", "warn", "--target",
+                                   target};
+  for (const std::string& setting : planned.link) argv.insert(argv.end(), {"--set", setting});
+  return argv;
+}
+
+// `server`: empty where `train` shall start one of its own.
+std::vector<std::string> trainCommandLine(const RunOptions& options, const PlannedPoint& planned,
+                                          const std::string& runFolder, const std::string& server) {
+  std::vector<std::string> argv = {programBeside("cleave-client"),
+                                   "train",
+                                   "--config",
+                                   options.common.config,
+                                   "--run-dir",
+                                   runFolder,
+                                   "--json",
+                                   "--log-level",
+                                   options.common.logLevel};
+  const auto set = [&](const std::string& override) {
+    argv.insert(argv.end(), {"--set", override});
+  };
+  for (const std::string& override : options.common.overrides) set(override);
+  for (const std::string& override : planned.point.configOverrides()) set(override);
+  if (!server.empty()) argv.insert(argv.end(), {"--server", server});
+  if (!options.server.empty() && !options.tls.empty()) {
+    argv.insert(argv.end(), {"--tls", options.tls});
+  }
+  if (options.server.empty()) set("tls.enabled=false");  // our own server listens on loopback
+  return argv;
+}
+
+struct TrainingEnd {
+  int code = 0;
+  bool interrupted = false;
+  std::string output;
+};
+
+TrainingEnd waitFor(Child& training, const Interrupts& interrupts) {
+  constexpr std::chrono::milliseconds kPause{20};
+  while (!training.ended() && interrupts.count() == 0) std::this_thread::sleep_for(kPause);
+  if (const auto code = training.ended()) return {*code, interrupts.count() > 0, ""};
+  training.signal(SIGINT);
+  while (!training.ended() && interrupts.count() == 1) std::this_thread::sleep_for(kPause);
+  return {training.end(SIGKILL), true, ""};
+}
+
+// The processes of one point, from the first to the last.
+TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
+                  const std::string& runFolder, int log, const Interrupts& interrupts) {
+  std::optional<LocalServer> server;
+  std::optional<ListeningChild> link;
+  std::string address = options.server;
+  if (!planned.link.empty()) {
+    if (address.empty()) {
+      server.emplace(runFolder + ".server", planned.device, log);
+      address = server->address().text();
+    }
+    link.emplace(linkCommand(planned, address), log);
+    address = "127.0.0.1:" + link->port();
+  }
+  const OpenFile output(::memfd_create("cleave-sweep", MFD_CLOEXEC));
+  if (output.get() < 0) throwCannotWrite("the memory", "no file could be made in it", errno);
+  Child training(trainCommandLine(options, planned, runFolder, address), {output.get(), log});
+  TrainingEnd end = waitFor(training, interrupts);
+  end.output = output.text();
+  return end;
+}
+
+std::string failureText(const TrainingEnd& end, const std::string& log) {
+  const std::string sentence = errorSentence(log);
+  if (!sentence.empty()) return sentence;
+  constexpr int kSignalled = 128;
+  return end.code > kSignalled
+             ? fmt::format("the training was killed by signal {}", end.code - kSignalled)
+             : fmt::format("the training ended with exit code {} and said nothing", end.code);
+}
+
+void removeOld(const std::string& runFolder) {
+  for (const char* suffix : {"", ".server", ".log"}) {
+    std::error_code error;
+    std::filesystem::remove_all(runFolder + suffix, error);
+    if (error) throwCannotWrite(runFolder + suffix, "cannot be removed", error.value());
+  }
+}
+
+}  // namespace
+
+Interrupts::Interrupts() {
+  interruptCount = 0;
+  struct sigaction action {};
+  action.sa_handler = countInterrupt;
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+Interrupts::~Interrupts() {
+  ::signal(SIGINT, SIG_DFL);
+  ::signal(SIGTERM, SIG_DFL);
+}
+
+int Interrupts::count() const { return interruptCount; }
+
+std::string errorSentence(const std::string& log) {
+  std::istringstream lines(log);
+  std::string sentence, fix;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("cleave-")) continue;
+    const std::size_t colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    const std::string text = line.substr(colon + 2);
+    constexpr std::string_view kFix = "to mend it: ";
+    if (text.starts_with(kFix)) {
+      fix = text;
+    } else {
+      sentence = text;
+      fix.clear();
+    }
+  }
+  return sentence + (fix.empty() ? "" : "; " + fix);
+}
+
+PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const std::string& folder,
+                  const Interrupts& interrupts) {
+  const std::string runFolder = folder + "/" + planned.point.name();
+  removeOld(runFolder);
+  const std::string logPath = runFolder + ".log";
+  const OpenFile log(
+      ::open(logPath.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
+  if (log.get() < 0) throwCannotWrite(logPath, "cannot be created", errno);
+
+  PointEnd end;
+  PointResult& result = end.stored.result;
+  result.point = planned.point;
+  result.facts = planned.facts;
+  const SteadyTime start = now();
+  const auto fail = [&](const std::string& sentence) {
+    result.status = PointResult::Status::failed;
+    result.failure = sentence;
+    return end;
+  };
+  TrainingEnd training;
+  try {
+    training = train(options, planned, runFolder, log.get(), interrupts);
+  } catch (const Error& error) {
+    const std::string sentence = errorSentence(log.text());
+    return fail(error.what() + (sentence.empty() ? "" : ": " + sentence));
+  }
+  end.stored.seconds = secondsSince(start);
+  end.interrupted = training.interrupted;
+  if (training.code != 0) return fail(failureText(training, log.text()));
+
+  const Json summary = Json::parse(training.output, nullptr, false);
+  if (summary.is_discarded()) return fail("the training printed no result");
+  std::error_code none;  // there is no such folder where train had a server of its own
+  std::filesystem::rename(runFolder + ".server", runFolder + "/server", none);
+  result.measured = measureRun(summary, runFolder);
+  result.status = PointResult::Status::done;
+  storePoint(folder, planned, end.stored);
+  std::filesystem::remove(logPath, none);
+  return end;
+}
+
+}  // namespace cleave

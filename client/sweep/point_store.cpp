@@ -1,0 +1,134 @@
+#include "client/sweep/point_store.h"
+
+#include <fcntl.h>
+#include <spdlog/fmt/fmt.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "common/core/durable.h"
+#include "common/core/environment.h"
+#include "common/core/yaml.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string resultPath(const std::string& folder, const PlannedPoint& planned) {
+  return folder + "/" + planned.point.name() + "/result.json";
+}
+
+Json planJson(const PlannedPoint& planned) {
+  return {{"config", planned.config}, {"link", planned.link}, {"server", planned.server}};
+}
+
+// "'epochs: 1' there, 'epochs: 2' now": the first line in which two texts differ.
+std::string firstDifference(const std::string& there, const std::string& now) {
+  std::istringstream theirs(there), ours(now);
+  for (;;) {
+    std::string a, b;
+    const bool more = static_cast<bool>(std::getline(theirs, a));
+    const bool moreOurs = static_cast<bool>(std::getline(ours, b));
+    if ((!more && !moreOurs) || a != b) {
+      const auto trimmed = [](const std::string& text) {
+        return quotedForError(text.substr(std::min(text.find_first_not_of(' '), text.size())));
+      };
+      return trimmed(a) + " there, " + trimmed(b) + " now";
+    }
+  }
+}
+
+std::string linkText(const Json& link) {
+  std::string text;
+  for (const Json& one : link) text += (text.empty() ? "" : " ") + one.get<std::string>();
+  return text.empty() ? "none" : text;
+}
+
+// Throws UsageError unless the plan is the one that was run.
+void checkPlan(const std::string& folder, const Json& there, const PlannedPoint& planned) {
+  const Json now = planJson(planned);
+  if (there == now) return;
+  std::string difference;
+  if (there.at("config") != now.at("config")) {
+    difference = "configuration: " + firstDifference(there.at("config"), planned.config);
+  } else if (there.at("link") != now.at("link")) {
+    difference =
+        fmt::format("link: {} there, {} now", linkText(there.at("link")), linkText(now.at("link")));
+  } else {
+    const auto name = [](const std::string& server) {
+      return server.empty() ? std::string("one of our own") : server;
+    };
+    difference =
+        fmt::format("server: {} there, {} now", name(there.at("server")), name(planned.server));
+  }
+  throw UsageError("sweep-changed",
+                   folder + "/" + planned.point.name() + " was run with another " + difference,
+                   "give the changed sweep a folder of its own with --folder, or remove this one");
+}
+
+}  // namespace
+
+std::optional<StoredPoint> loadPoint(const std::string& folder, const PlannedPoint& planned) {
+  const std::string path = resultPath(folder, planned);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  try {
+    const Json json = Json::parse(text);
+    checkPlan(folder, json.at("plan"), planned);
+    StoredPoint stored;
+    stored.result.point = planned.point;
+    stored.result.facts = planned.facts;
+    stored.result.status = PointResult::Status::done;
+    stored.result.measured = measuredFromJson(json.at("measured"));
+    stored.seconds = json.at("seconds").get<double>();
+    return stored;
+  } catch (const nlohmann::json::exception& error) {
+    throw UsageError("bad-sweep", path + " is none that a sweep wrote: " + error.what(),
+                     "remove it, and the point will be run again");
+  }
+}
+
+void storePoint(const std::string& folder, const PlannedPoint& planned, const StoredPoint& stored) {
+  Json json = {{"software", softwareVersion()},
+               {"values", Json::object()},
+               {"seconds", stored.seconds},
+               {"measured", toJson(stored.result.measured)},
+               {"plan", planJson(planned)}};
+  for (const auto& [key, value] : planned.point.values) json["values"][key] = value;
+  writeFileDurably(resultPath(folder, planned), json.dump(2) + "\n");
+}
+
+SweepFolder::SweepFolder(const std::string& folder) {
+  const std::string marker = folder + "/sweep.json";
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw RunError("not-writable", "cannot make the folder " + folder + ": " + error.message(),
+                   "give another one with --folder");
+  }
+  if (!std::filesystem::exists(marker, error)) {
+    if (!std::filesystem::is_empty(folder, error)) {
+      throw UsageError("not-a-sweep", folder + " has other things than a sweep",
+                       "give a folder that is not there yet, or is empty, with --folder");
+    }
+    writeFileDurably(marker, Json{{"software", softwareVersion()}}.dump(2) + "\n");
+  }
+  file_ = ::open(marker.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file_ < 0) throwCannotWrite(marker, "cannot be opened", errno);
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(file_);
+    throw UsageError("sweep-runs", "another sweep runs in " + folder + " already",
+                     "wait for its end, or give another folder with --folder");
+  }
+}
+
+SweepFolder::~SweepFolder() { ::close(file_); }
+
+}  // namespace cleave

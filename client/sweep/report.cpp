@@ -1,0 +1,287 @@
+#include "client/sweep/report.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+
+#include "common/core/record.h"
+#include "common/core/units.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Cell cellOf(const std::optional<double>& value) { return value ? Cell(*value) : Cell(); }
+
+std::string line(const std::vector<Cell>& cells) {
+  std::string text;
+  for (const Cell& cell : cells) text += formatCell(cell) + ",";
+  text.back() = '\n';
+  return text;
+}
+
+std::optional<double> find(const MetricValues& values, std::string_view name) {
+  const auto found = values.find(std::string(name));
+  return found == values.end() ? std::nullopt : std::optional(found->second);
+}
+
+const Spread* find(const SeedGroup& group, std::string_view name) {
+  const auto found = group.metrics.find(std::string(name));
+  return found == group.metrics.end() ? nullptr : &found->second;
+}
+
+const char* statusText(PointResult::Status status) {
+  switch (status) {
+    case PointResult::Status::done:
+      return "done";
+    case PointResult::Status::failed:
+      return "failed";
+    case PointResult::Status::toDo:
+      return "to do";
+  }
+  return "";
+}
+
+// Without run.seed, which a group has several values of.
+std::vector<std::string> groupKeys(const SweepReport& report) {
+  std::vector<std::string> keys;
+  for (const GridAxis& axis : report.axes) {
+    if (axis.key != kSeedKey) keys.push_back(axis.key);
+  }
+  return keys;
+}
+
+void addValues(const GridPoint& point, std::vector<Cell>& cells) {
+  for (const auto& [key, value] : point.values) cells.emplace_back(value);
+}
+
+// ---- Text ----
+
+using Row = std::vector<std::string>;
+
+// Columns of equal width, numbers to the right; the first `left` columns to the left.
+std::string aligned(const std::vector<Row>& rows, std::size_t left) {
+  // As a terminal counts: continuation bytes of UTF-8 take no room.
+  const auto width = [](const std::string& text) {
+    return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+      return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+    }));
+  };
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const Row& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width(row[c]));
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string one;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const std::string space(widths[c] - width(row[c]), ' ');
+      one += (c == 0 ? "" : "  ") + (c < left ? row[c] + space : space + row[c]);
+    }
+    one.erase(one.find_last_not_of(' ') + 1);
+    text += one + "\n";
+  }
+  return text;
+}
+
+std::string withSpread(const Spread* spread, double scale, int digits) {
+  if (spread == nullptr) return "";
+  std::string text = fmt::format("{:.{}f}", scale * spread->mean, digits);
+  if (spread->deviation) text += fmt::format(" ± {:.{}f}", scale * *spread->deviation, digits);
+  return text;
+}
+
+struct TableColumn {
+  const char* title;
+  const char* metric;
+  double scale;
+  int digits;
+};
+constexpr TableColumn kTableColumns[] = {
+    {"top-1 %", "top1", 100, 2},
+    {"images/s", "images_per_second", 1, 0},
+    {"step ms", "step_seconds", 1e3, 1},
+    {"x bound", "over_bound", 1, 2},
+    {"ratio", "ratio", 1, 4},
+    {"up MB/s", "average_up", 1e-6, 1},
+    {"peak", "peak_up", 1e-6, 1},
+    {"down MB/s", "average_down", 1e-6, 1},
+    {"peak", "peak_down", 1e-6, 1},
+};
+
+std::string groupTable(const SweepReport& report) {
+  const std::vector<std::string> keys = groupKeys(report);
+  const bool hasSeeds = keys.size() < report.axes.size();
+  const bool hasSpeedUp = std::any_of(report.groups.begin(), report.groups.end(),
+                                      [](const SeedGroup& group) { return group.speedUp; });
+  std::vector<Row> rows(1, keys);
+  if (hasSeeds) rows[0].emplace_back("seeds");
+  for (const TableColumn& column : kTableColumns) rows[0].emplace_back(column.title);
+  if (hasSpeedUp) rows[0].emplace_back("speed-up");
+  for (const SeedGroup& group : report.groups) {
+    Row row;
+    for (const auto& [key, value] : group.point.values) row.push_back(value);
+    if (hasSeeds) row.push_back(std::to_string(group.members.size()));
+    for (const TableColumn& column : kTableColumns) {
+      row.push_back(withSpread(find(group, column.metric), column.scale, column.digits));
+    }
+    if (hasSpeedUp) row.push_back(withSpread(group.speedUp ? &*group.speedUp : nullptr, 1, 2));
+    rows.push_back(std::move(row));
+  }
+  return aligned(rows, keys.size());
+}
+
+std::string comparisonText(const SweepReport& report) {
+  std::vector<Row> rows = {{"point", "published", "", "ours", "theirs"}};
+  bool anyContradiction = false;
+  for (const ComparedFigure& one : report.compared) {
+    const bool contradicted = !one.row->contradiction.empty();
+    anyContradiction = anyContradiction || contradicted;
+    const Spread theirs{one.theirs, one.theirDeviation};
+    constexpr int kDigits = 3;
+    rows.push_back({one.group->point.text(), one.row->id + (contradicted ? " [!]" : ""),
+                    one.quantity + (one.unit.empty() ? "" : ", " + one.unit),
+                    withSpread(&one.ours, 1, kDigits), withSpread(&theirs, 1, kDigits)});
+  }
+  std::string text = "\n" + aligned(rows, 3);
+  if (anyContradiction)
+    text += "[!] the source contradicts itself there; comparison.csv says how\n";
+  return text;
+}
+
+}  // namespace
+
+std::string resultsCsv(const SweepReport& report) {
+  std::vector<Cell> header = {"point", "status"};
+  for (const GridAxis& axis : report.axes) header.emplace_back(axis.key);
+  for (const SweepMetric& metric : sweepMetrics()) header.emplace_back(std::string(metric.name));
+  for (const char* name : {"bottleneck", "speed_up", "failure"}) header.emplace_back(name);
+  std::string text = line(header);
+  for (const PointResult& result : report.results) {
+    std::vector<Cell> cells = {result.point.name(), statusText(result.status)};
+    addValues(result.point, cells);
+    for (const SweepMetric& metric : sweepMetrics()) {
+      cells.push_back(cellOf(find(result.measured.metrics, metric.name)));
+    }
+    cells.emplace_back(result.measured.bottleneck);
+    cells.push_back(cellOf(result.speedUp));
+    cells.emplace_back(result.failure);
+    text += line(cells);
+  }
+  return text;
+}
+
+std::string groupsCsv(const SweepReport& report) {
+  std::vector<Cell> header;
+  for (const std::string& key : groupKeys(report)) header.emplace_back(key);
+  header.emplace_back("seeds");
+  const auto addColumns = [&](const std::string& name) {
+    header.emplace_back(name);
+    header.emplace_back(name + "_deviation");
+  };
+  for (const SweepMetric& metric : sweepMetrics()) addColumns(std::string(metric.name));
+  addColumns("speed_up");
+  std::string text = line(header);
+  for (const SeedGroup& group : report.groups) {
+    std::vector<Cell> cells;
+    addValues(group.point, cells);
+    cells.emplace_back(static_cast<std::uint64_t>(group.members.size()));
+    const auto addSpread = [&](const Spread* spread) {
+      cells.push_back(spread == nullptr ? Cell() : Cell(spread->mean));
+      cells.push_back(spread == nullptr ? Cell() : cellOf(spread->deviation));
+    };
+    for (const SweepMetric& metric : sweepMetrics()) addSpread(find(group, metric.name));
+    addSpread(group.speedUp ? &*group.speedUp : nullptr);
+    text += line(cells);
+  }
+  return text;
+}
+
+std::string transferSizesCsv(const SweepReport& report) {
+  std::vector<Cell> header = {"point"};
+  for (const GridAxis& axis : report.axes) header.emplace_back(axis.key);
+  for (const char* name : {"flow", "transfers", "bytes", "bandwidth"}) header.emplace_back(name);
+  std::string text = line(header);
+  for (const PointResult& result : report.results) {
+    for (const SizeClass& one : result.measured.classes) {
+      std::vector<Cell> cells = {result.point.name()};
+      addValues(result.point, cells);
+      cells.insert(cells.end(), {one.flow, one.transfers, one.bytes, one.bandwidth});
+      text += line(cells);
+    }
+  }
+  return text;
+}
+
+std::string comparisonCsv(const SweepReport& report) {
+  std::vector<Cell> header;
+  for (const std::string& key : groupKeys(report)) header.emplace_back(key);
+  for (const char* name : {"published", "source", "quantity", "unit", "ours", "ours_deviation",
+                           "theirs", "theirs_deviation", "note", "contradiction"}) {
+    header.emplace_back(name);
+  }
+  std::string text = line(header);
+  for (const ComparedFigure& one : report.compared) {
+    std::vector<Cell> cells;
+    addValues(one.group->point, cells);
+    cells.insert(cells.end(), {one.row->id, one.row->source, one.quantity, one.unit, one.ours.mean,
+                               cellOf(one.ours.deviation), one.theirs, cellOf(one.theirDeviation),
+                               one.note, one.row->contradiction});
+    text += line(cells);
+  }
+  return text;
+}
+
+std::string tableText(const SweepReport& report) {
+  std::string text = groupTable(report);
+  if (!report.compared.empty()) text += comparisonText(report);
+  for (const PointResult& result : report.results) {
+    if (result.status == PointResult::Status::failed) {
+      text += "\nfailed: " + result.point.text() + ": " + result.failure + "\n";
+    }
+  }
+  return text;
+}
+
+Json toJson(const SweepReport& report) {
+  const auto spreadJson = [](const Spread& spread) {
+    return Json{{"mean", spread.mean},
+                {"deviation", spread.deviation ? Json(*spread.deviation) : Json()}};
+  };
+  Json json = {{"points", Json::array()}, {"groups", Json::array()}, {"comparison", Json::array()}};
+  for (const PointResult& result : report.results) {
+    Json point = {{"point", result.point.name()},
+                  {"status", statusText(result.status)},
+                  {"values", Json::object()}};
+    for (const auto& [key, value] : result.point.values) point["values"][key] = value;
+    if (result.status == PointResult::Status::done) point.update(toJson(result.measured));
+    if (result.speedUp) point["speed_up"] = *result.speedUp;
+    if (!result.failure.empty()) point["failure"] = result.failure;
+    json["points"].push_back(std::move(point));
+  }
+  for (const SeedGroup& group : report.groups) {
+    Json one = {
+        {"values", Json::object()}, {"seeds", group.members.size()}, {"metrics", Json::object()}};
+    for (const auto& [key, value] : group.point.values) one["values"][key] = value;
+    for (const auto& [name, spread] : group.metrics) one["metrics"][name] = spreadJson(spread);
+    if (group.speedUp) one["speed_up"] = spreadJson(*group.speedUp);
+    json["groups"].push_back(std::move(one));
+  }
+  for (const ComparedFigure& one : report.compared) {
+    Json figure = {{"values", Json::object()},
+                   {"published", one.row->id},
+                   {"source", one.row->source},
+                   {"quantity", one.quantity},
+                   {"unit", one.unit},
+                   {"ours", spreadJson(one.ours)},
+                   {"theirs", spreadJson({one.theirs, one.theirDeviation})}};
+    for (const auto& [key, value] : one.group->point.values) figure["values"][key] = value;
+    if (!one.note.empty()) figure["note"] = one.note;
+    if (!one.row->contradiction.empty()) figure["contradiction"] = one.row->contradiction;
+    json["comparison"].push_back(std::move(figure));
+  }
+  return json;
+}
+
+}  // namespace cleave

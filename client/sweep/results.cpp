@@ -1,0 +1,303 @@
+#include "client/sweep/results.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "client/report/csv_reader.h"
+#include "common/core/config.h"
+#include "common/core/key.h"
+#include "common/core/yaml.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr SweepMetric kMetrics[] = {
+    {"top1", "0 … 1"},
+    {"best_top1", "0 … 1"},
+    {"loss", "nats"},
+    {"images_per_second", "1/s"},
+    {"run_seconds", "s"},
+    {"step_seconds", "s"},
+    {"client_seconds", "s"},
+    {"server_seconds", "s"},
+    {"codec_seconds", "s"},
+    {"bound_seconds", "s"},
+    {"over_bound", ""},
+    {"ratio", ""},
+    {"step_up_bytes", "bytes"},
+    {"step_down_bytes", "bytes"},
+    {"average_up", "bytes/s"},
+    {"average_down", "bytes/s"},
+    {"peak_up", "bytes/s"},
+    {"peak_down", "bytes/s"},
+    {"tensor_peak_up", "bytes/s"},
+    {"tensor_peak_down", "bytes/s"},
+};
+
+// Where the summary of `train --json` has a metric.
+struct SummaryRow {
+  const char* metric;
+  const char* pointer;
+};
+constexpr SummaryRow kSummary[] = {
+    {"top1", "/eval/top1"},
+    {"best_top1", "/eval/best_top1"},
+    {"loss", "/eval/loss"},
+    {"images_per_second", "/images_per_second"},
+    {"run_seconds", "/seconds"},
+    {"bound_seconds", "/bound/seconds_a_step"},
+    {"over_bound", "/bound/over_bound"},
+    {"ratio", "/ratio"},
+    {"peak_up", "/peak_up_bytes_per_second"},
+    {"peak_down", "/peak_down_bytes_per_second"},
+};
+
+// ---- steps.csv ----
+
+enum StepColumn : std::size_t {
+  kPhase,
+  kStep,
+  kSeconds,
+  kHeadForward,
+  kTailStep,
+  kHeadBackward,
+  kBodyForward,
+  kBodyBackward,
+  kEncode,
+  kDecode,
+  kWireUp,
+  kWireDown,
+  kStepColumns
+};
+const std::vector<std::string> kStepColumnNames = {"phase",
+                                                   "step",
+                                                   "seconds",
+                                                   "head_forward_seconds",
+                                                   "tail_step_seconds",
+                                                   "head_backward_seconds",
+                                                   "body_forward_seconds",
+                                                   "body_backward_seconds",
+                                                   "encode_seconds",
+                                                   "decode_seconds",
+                                                   "wire_up_bytes",
+                                                   "wire_down_bytes"};
+
+using StepSums = std::array<double, kStepColumns>;
+
+// Sums over the training steps; the first one warms up, and is left out where there is another.
+void measureSteps(const std::string& runFolder, MetricValues& metrics) {
+  StepSums first{}, sums{};
+  std::uint64_t steps = 0;
+  CsvReader(runFolder, "steps", kStepColumnNames).read([&](const CsvRow& row) {
+    if (row.text(kPhase) != "train") return;
+    StepSums values{};
+    for (std::size_t c = kStep; c < kStepColumns; ++c) values[c] = row.number(c).value_or(0);
+    if (row.isGarbled()) return;
+    if (steps++ == 0) {
+      first = values;
+    } else {
+      for (std::size_t c = kStep; c < kStepColumns; ++c) sums[c] += values[c];
+    }
+  });
+  if (steps == 0) return;
+  if (steps == 1) {
+    sums = first;
+  } else {
+    --steps;
+  }
+  const auto mean = [&](double sum) { return sum / static_cast<double>(steps); };
+  metrics["step_seconds"] = mean(sums[kSeconds]);
+  metrics["client_seconds"] = mean(sums[kHeadForward] + sums[kTailStep] + sums[kHeadBackward]);
+  metrics["server_seconds"] = mean(sums[kBodyForward] + sums[kBodyBackward]);
+  metrics["codec_seconds"] = mean(sums[kEncode] + sums[kDecode]);
+  metrics["step_up_bytes"] = mean(sums[kWireUp]);
+  metrics["step_down_bytes"] = mean(sums[kWireDown]);
+  if (sums[kSeconds] <= 0) return;
+  metrics["average_up"] = sums[kWireUp] / sums[kSeconds];
+  metrics["average_down"] = sums[kWireDown] / sums[kSeconds];
+}
+
+// ---- transfers.csv ----
+
+constexpr double kClassesPerOctave = 4;
+
+// Of the training's tensors.
+void measureTransfers(const std::string& runFolder, Measured& measured) {
+  struct Sum {
+    std::uint64_t transfers = 0;
+    double bytes = 0, seconds = 0;
+  };
+  std::map<std::pair<std::string, int>, Sum> sums;  // by flow and class
+  double peakUp = 0, peakDown = 0;
+  CsvReader(runFolder, "transfers", {"phase", "flow", "wire_bytes", "wire_seconds"})
+      .read([&](const CsvRow& row) {
+        const double bytes = row.number(2).value_or(0);
+        const double seconds = row.number(3).value_or(0);
+        const auto flow = flowFromName(row.text(1));
+        const bool isTensor = flow && indexOf(*flow) < kTensorFlows;
+        if (row.isGarbled() || row.text(0) != "train" || !isTensor) return;
+        if (bytes <= 0 || seconds <= 0) return;  // never acknowledged
+        const int number = static_cast<int>(std::floor(kClassesPerOctave * std::log2(bytes)));
+        Sum& sum = sums[{std::string(flowName(*flow)), number}];
+        ++sum.transfers;
+        sum.bytes += bytes;
+        sum.seconds += seconds;
+        double& peak = isUp(*flow) ? peakUp : peakDown;
+        peak = std::max(peak, bytes / seconds);
+      });
+  if (peakUp > 0) measured.metrics["tensor_peak_up"] = peakUp;
+  if (peakDown > 0) measured.metrics["tensor_peak_down"] = peakDown;
+  for (const auto& [key, sum] : sums) {
+    measured.classes.push_back({key.first, sum.transfers,
+                                sum.bytes / static_cast<double>(sum.transfers),
+                                sum.bytes / sum.seconds});
+  }
+}
+
+// ---- Speed-up ----
+
+std::vector<std::pair<std::string, std::string>> parseReference(
+    const std::vector<GridAxis>& axes, const std::vector<std::string>& reference) {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const std::string& option : reference) {
+    const std::size_t equals = std::min(option.find('='), option.size());
+    const std::string key = option.substr(0, equals);
+    const std::string value = equals < option.size() ? option.substr(equals + 1) : "";
+    const auto axis =
+        std::find_if(axes.begin(), axes.end(), [&](const GridAxis& one) { return one.key == key; });
+    const bool known = axis != axes.end() && std::find(axis->values.begin(), axis->values.end(),
+                                                       value) != axis->values.end();
+    if (!known) {
+      throw UsageError(
+          "bad-reference", "--reference " + option + ": the grid has no such value",
+          "name one that --grid has" +
+              (axis == axes.end() ? std::string()
+                                  : fmt::format(": {} of {}", fmt::join(axis->values, ", "), key)));
+    }
+    values.emplace_back(key, value);
+  }
+  return values;
+}
+
+}  // namespace
+
+std::span<const SweepMetric> sweepMetrics() { return kMetrics; }
+
+Measured measureRun(const Json& summary, const std::string& runFolder) {
+  Measured measured;
+  for (const SummaryRow& row : kSummary) {
+    const Json::json_pointer pointer(row.pointer);
+    if (summary.contains(pointer) && summary.at(pointer).is_number()) {
+      measured.metrics[row.metric] = summary.at(pointer).get<double>();
+    }
+  }
+  const Json::json_pointer bottleneck("/bound/bottleneck");
+  if (summary.contains(bottleneck)) measured.bottleneck = summary.at(bottleneck);
+  measureSteps(runFolder, measured.metrics);
+  measureTransfers(runFolder, measured);
+  return measured;
+}
+
+Json toJson(const Measured& measured) {
+  Json json = {{"metrics", Json::object()},
+               {"bottleneck", measured.bottleneck},
+               {"transfers", Json::array()}};
+  for (const SweepMetric& metric : kMetrics) {
+    const auto found = measured.metrics.find(std::string(metric.name));
+    if (found != measured.metrics.end()) json["metrics"][found->first] = found->second;
+  }
+  for (const SizeClass& one : measured.classes) {
+    json["transfers"].push_back({{"flow", one.flow},
+                                 {"transfers", one.transfers},
+                                 {"bytes", one.bytes},
+                                 {"bandwidth", one.bandwidth}});
+  }
+  return json;
+}
+
+Measured measuredFromJson(const Json& json) {
+  Measured measured;
+  for (const auto& [name, value] : json.at("metrics").items()) {
+    measured.metrics[name] = value.get<double>();
+  }
+  measured.bottleneck = json.at("bottleneck").get<std::string>();
+  for (const Json& one : json.at("transfers")) {
+    measured.classes.push_back({one.at("flow").get<std::string>(),
+                                one.at("transfers").get<std::uint64_t>(),
+                                one.at("bytes").get<double>(), one.at("bandwidth").get<double>()});
+  }
+  return measured;
+}
+
+Spread spreadOf(const std::vector<double>& values) {
+  const double count = static_cast<double>(values.size());
+  Spread spread;
+  for (const double value : values) spread.mean += value / count;
+  if (values.size() < 2) return spread;
+  double squares = 0;
+  for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
+  spread.deviation = std::sqrt(squares / (count - 1));
+  return spread;
+}
+
+std::vector<SeedGroup> groupBySeed(const std::vector<PointResult>& results) {
+  std::vector<SeedGroup> groups;
+  std::map<std::string, std::size_t> places;
+  for (const PointResult& result : results) {
+    GridPoint point = result.point;
+    std::erase_if(point.values, [](const auto& value) { return value.first == kSeedKey; });
+    const auto [place, isNew] = places.try_emplace(point.name(), groups.size());
+    if (isNew) groups.push_back({point, {}, {}, {}});
+    if (result.status == PointResult::Status::done) {
+      groups[place->second].members.push_back(&result);
+    }
+  }
+  for (SeedGroup& group : groups) {
+    for (const SweepMetric& metric : kMetrics) {
+      std::vector<double> values;
+      for (const PointResult* member : group.members) {
+        const auto found = member->measured.metrics.find(std::string(metric.name));
+        if (found != member->measured.metrics.end()) values.push_back(found->second);
+      }
+      if (!values.empty()) group.metrics[std::string(metric.name)] = spreadOf(values);
+    }
+    std::vector<double> speedUps;
+    for (const PointResult* member : group.members) {
+      if (member->speedUp) speedUps.push_back(*member->speedUp);
+    }
+    if (!speedUps.empty()) group.speedUp = spreadOf(speedUps);
+  }
+  return groups;
+}
+
+void setSpeedUps(std::vector<PointResult>& results, const std::vector<GridAxis>& axes,
+                 const std::vector<std::string>& reference) {
+  const auto replaced = parseReference(axes, reference);
+  if (replaced.empty()) return;
+  std::map<std::string, double> speeds;  // images/s by the point's name
+  for (const PointResult& result : results) {
+    const auto speed = result.measured.metrics.find("images_per_second");
+    if (result.status != PointResult::Status::done) continue;
+    if (speed != result.measured.metrics.end()) speeds[result.point.name()] = speed->second;
+  }
+  for (PointResult& result : results) {
+    GridPoint other = result.point;
+    for (auto& [key, value] : other.values) {
+      for (const auto& [changed, to] : replaced) {
+        if (key == changed) value = to;
+      }
+    }
+    const auto own = speeds.find(result.point.name());
+    const auto base = speeds.find(other.name());
+    if (own != speeds.end() && base != speeds.end() && base->second > 0) {
+      result.speedUp = own->second / base->second;
+    }
+  }
+}
+
+}  // namespace cleave

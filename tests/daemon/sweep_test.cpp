@@ -1,0 +1,212 @@
+// Sweeps with real processes: a grid through cleave-link, killed and gone on with, failures,
+// Ctrl-C.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// Small enough for a second a point.
+Arguments sweep(const std::string& folder, const Arguments& more) {
+  Arguments arguments = {"sweep",
+                         "--config",
+                         configFile("synthetic.yaml"),
+                         "--folder",
+                         folder,
+                         "--set",
+                         "data.train.size=256",
+                         "--set",
+                         "data.test.size=64",
+                         "--set",
+                         "train.epochs=1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+Process startSweep(const std::string& folder, const Arguments& more) {
+  Arguments arguments = sweep(folder, more);
+  arguments.insert(arguments.begin(), clientProgram());
+  return Process::start(arguments);
+}
+
+const Arguments kGrid = {"--grid", "codec=none",        "--grid", "codec=block:bits=4",
+                         "--grid", "link.latency=10ms", "--grid", "link.latency=40ms",
+                         "--grid", "link.rate=1Gbit/s"};
+
+Arguments with(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+// By its point's folder.
+std::map<std::string, std::string> startTimes(const std::string& folder) {
+  std::map<std::string, std::string> times;
+  for (const CsvRow& row : readCsv(folder + "/results.csv")) {
+    const auto environment =
+        nlohmann::json::parse(readFile(folder + "/" + row.at("point") + "/environment.json"));
+    times[row.at("point")] = environment.at("started").get<std::string>();
+  }
+  return times;
+}
+
+TEST_CASE("a grid through the link: killed, it goes on; done, it runs nothing") {
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path("sweep");
+  {
+    Process first = startSweep(folder, kGrid);
+    REQUIRE(first.waitForOutput("point 3 of 4: ", kPatience));
+    first.signal(SIGKILL);
+    first.wait(kPatience);
+  }
+  const auto json = askJson(sweep(folder, with(kGrid, {"--dry-run"})));
+  CHECK(json.at("points").at(1).at("status") == "done");
+  CHECK(json.at("points").at(2).at("status") == "to do");
+
+  const Ended ended = ask(sweep(folder, with(kGrid, {"--reference", "codec=none"})));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(ended.errors.find("point 1 of 4") == std::string::npos);
+  CHECK_THAT(
+      ended.errors,
+      Contains("point 3 of 4: codec=block:bits=4 link.latency=10ms link.rate=1Gbit/s; about ") &&
+          Contains("point 4 of 4: done in "));
+  CHECK_THAT(ended.output, Contains("speed-up") && Contains("block:bits=4  10ms"));
+
+  const auto rows = readCsv(folder + "/results.csv");
+  REQUIRE(rows.size() == 4);
+  for (const CsvRow& row : rows) {
+    CHECK(row.at("status") == "done");
+    CHECK(std::stod(row.at("images_per_second")) > 0);
+    CHECK(std::stod(row.at("speed_up")) > 0);
+    checkFilesComplete(folder + "/" + row.at("point"));
+    CHECK(std::filesystem::exists(folder + "/" + row.at("point") + "/server"));
+  }
+  // It is the link that was asked for: a step crosses it four times.
+  CHECK(rows[0].at("link.latency") == "10ms");
+  CHECK(std::stod(rows[0].at("step_seconds")) > 0.04);
+  CHECK(std::stod(rows[1].at("step_seconds")) > 0.16);
+  CHECK(std::stod(rows[2].at("ratio")) < 0.3);
+  CHECK(std::stod(rows[2].at("step_up_bytes")) < 0.3 * std::stod(rows[0].at("step_up_bytes")));
+  CHECK(readCsv(folder + "/transfer_sizes.csv").size() >= 4 * 4);
+  CHECK(readCsv(folder + "/groups.csv").size() == 4);
+  CHECK(readCsv(folder + "/comparison.csv").empty());
+
+  const auto times = startTimes(folder);
+  const auto again = askJson(sweep(folder, kGrid));
+  CHECK(again.at("points").size() == 4);
+  CHECK(startTimes(folder) == times);
+
+  checkError(
+      ask(sweep(folder, with(kGrid, {"--set", "train.batch=64"}))), kWrongUse,
+      {"was run with another configuration: 'batch: 32' there, 'batch: 64' now", "--folder"});
+}
+
+TEST_CASE("seeds are averaged, one point's failure is told, and ends nothing") {
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path("sweep");
+  const Arguments grid = {"--grid", "data.shape=[1, 8, 8]", "--grid", "run.seed=1",
+                          "--grid", "run.seed=2",           "--grid", "data.holdout=0",
+                          "--grid", "data.holdout=256",     "--set",  "model.width=16"};
+  const Ended ended = ask(sweep(folder, grid));
+  checkError(ended, kFailedRun, {"2 of 4 points failed", "the same command tries them again"});
+  CHECK_THAT(ended.output, Contains(" ± ") && Contains("cannot be held out of 256") &&
+                               Contains("to mend it: hold out fewer"));
+  std::size_t failed = 0;
+  for (const CsvRow& row : readCsv(folder + "/results.csv")) {
+    const bool good = row.at("data.holdout") == "0";
+    failed += good ? 0 : 1;
+    CHECK(row.at("status") == (good ? "done" : "failed"));
+    CHECK(std::filesystem::exists(folder + "/" + row.at("point") + ".log") == !good);
+  }
+  CHECK(failed == 2);
+  const auto groups = readCsv(folder + "/groups.csv");
+  REQUIRE(groups.size() == 2);
+  CHECK(groups[0].at("seeds") == "2");
+  CHECK_FALSE(groups[0].at("loss_deviation").empty());
+  CHECK(groups[1].at("seeds") == "0");
+}
+
+TEST_CASE("Ctrl-C ends the point's processes, and says how to go on") {
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path("sweep");
+  Process process =
+      startSweep(folder, {"--grid", "link.rate=1Gbit/s", "--set", "wait={F1: 1, B1: 1}", "--set",
+                          "train.epochs=1000", "--set", "eval.every=0"});
+  REQUIRE(process.waitForOutput("point 1 of 1: ", kPatience));
+  std::string run;
+  while (run.empty()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      const std::string path = entry.path().string();
+      if (std::filesystem::exists(path + "/steps.csv")) run = path;
+    }
+  }
+  waitForSteps(run);
+  const auto pid = nlohmann::json::parse(readFile(run + "/environment.json")).at("pid").get<int>();
+  checkError(ask(sweep(folder, {"--grid", "codec=none"})), kWrongUse, {"another sweep runs in"});
+  process.signal(SIGINT);
+  checkError(finish(process), kFailedRun,
+             {"interrupted; 0 of 1 points are done", "it goes on where it stopped"});
+  CHECK(::kill(pid, 0) != 0);  // gone
+  checkFilesComplete(run);     // and had the time for its goodbye
+  CHECK(readCsv(folder + "/results.csv").at(0).at("status") == "to do");
+}
+
+TEST_CASE("a server of one's own is swept too, with what published figures say beside") {
+  const TemporaryFolder temporary;
+  TestServer server(temporary);
+  const std::string folder = temporary.path("sweep");
+  const std::string header = readFile(configFile("experiments/reference.csv"));
+  const std::string figures = temporary.path("figures.csv");
+  std::string row = "mine,a test,report,an experiment,none,,synthetic,mlp,scratch,default,32,4,";
+  row += "none,none,12.5,,,,1,,,,,,,,,,\n";
+  std::ofstream(figures) << header.substr(0, header.find('\n') + 1) + row;
+  const auto json = askJson(
+      sweep(folder, {"--grid", "codec=none", "--server", server.address(), "--figures", figures}));
+  REQUIRE(json.at("comparison").size() == 2);
+  CHECK(json.at("comparison").at(0).at("theirs").at("mean") == 12.5);
+  // Headers and metadata included.
+  CHECK(json.at("comparison").at(1).at("ours").at("mean") == Approx(1.1).margin(0.09));
+  server.stop();
+  CHECK(server.runFolders().size() == 1);
+}
+
+TEST_CASE("sweep says what is wrong and how to mend it") {
+  const TemporaryFolder temporary;
+  const Arguments shared = {clientProgram(), "sweep",
+                            "--config",      configFile("synthetic.yaml"),
+                            "--folder",      temporary.path("sweep")};
+  checkMistakes(
+      shared,
+      {{"no grid", {}, kWrongUse, {"--grid is missing"}},
+       {"no value", {"--grid", "codec"}, kWrongUse, {"is not KEY=VALUE"}},
+       {"unknown key", {"--grid", "train.bath=3"}, kWrongUse, {"did you mean train.batch?"}},
+       {"unknown codec", {"--grid", "codec=block:bit=4"}, kWrongUse, {"bits"}},
+       {"unknown link", {"--grid", "link.delay=3ms"}, kWrongUse, {"the link has no"}},
+       {"no unit", {"--grid", "link.rate=100"}, kWrongUse, {"--grid link.rate=100", "unit"}},
+       {"reference",
+        {"--grid", "codec=none", "--reference", "codec=bf16"},
+        kWrongUse,
+        {"--reference codec=bf16", "none of codec"}},
+       {"figures",
+        {"--grid", "codec=none", "--figures", "nowhere.csv"},
+        kWrongUse,
+        {"nowhere.csv is not there"}},
+       {"no server",
+        {"--grid", "codec=none", "--server", "127.0.0.1:1", "--set", "connect.retry_seconds=0"},
+        kFailedRun,
+        {"1 of 1 points failed"}}});
+  const Ended foreign = ask({"sweep", "--config", configFile("synthetic.yaml"), "--folder",
+                             temporary.path(""), "--grid", "codec=none"});
+  checkError(foreign, kWrongUse, {"has other things than a sweep", "--folder"});
+}
+
+}  // namespace
+}  // namespace cleave::test

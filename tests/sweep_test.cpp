@@ -1,0 +1,430 @@
+// A sweep's grid, statistics, tables and published figures, without running anything.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <set>
+#include <sstream>
+
+#include "client/sweep/grid.h"
+#include "client/sweep/point_store.h"
+#include "client/sweep/published.h"
+#include "client/sweep/report.h"
+#include "common/core/durable.h"
+#include "compression/registry.h"
+#include "tools/link/settings.h"
+
+namespace cleave {
+namespace {
+
+using Catch::Matchers::Contains;
+using Json = nlohmann::ordered_json;
+
+class Folder {
+ public:
+  Folder()
+      : path_(std::filesystem::temp_directory_path() /
+              ("cleave-sweep-" + std::to_string(std::random_device{}()))) {
+    std::filesystem::create_directories(path_);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name) << text;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// The sentence that a call refuses with, which comes with advice.
+template <typename Call>
+std::string refusal(Call call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    CHECK_FALSE(error.fix().empty());
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+std::string textOf(const std::string& path) {
+  std::ifstream file(path);
+  REQUIRE(file);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// ---- Grid ----
+
+TEST_CASE("a grid is every combination, the last key fastest, and values may have commas") {
+  const auto axes = parseGrid({"codec=none", "link.rate=100Mbit/s", "codec=sort:q=6,s=2",
+                               "link.rate=1Gbit/s", "run.seed=1"});
+  REQUIRE(axes.size() == 3);
+  CHECK(axes[0].key == "codec");
+  CHECK(axes[0].values == std::vector<std::string>{"none", "sort:q=6,s=2"});
+  const auto points = expandGrid(axes);
+  REQUIRE(points.size() == 4);
+  CHECK(points[0].text() == "codec=none link.rate=100Mbit/s run.seed=1");
+  CHECK(points[1].text() == "codec=none link.rate=1Gbit/s run.seed=1");
+  CHECK(points[2].text() == "codec=sort:q=6,s=2 link.rate=100Mbit/s run.seed=1");
+  CHECK(points[3].configOverrides() ==
+        std::vector<std::string>{"codec=sort:q=6,s=2", "run.seed=1"});
+  CHECK(points[3].linkOverrides() == std::vector<std::string>{"rate=1Gbit/s"});
+}
+
+TEST_CASE("a point's name is a folder's, is the same in any order, and differs with any value") {
+  const auto name = [](const std::vector<std::string>& options) {
+    return expandGrid(parseGrid(options)).at(0).name();
+  };
+  const std::string one = name({"codec=block:bits=4", "link.rate=1Gbit/s"});
+  CHECK(one == name({"link.rate=1Gbit/s", "codec=block:bits=4"}));
+  CHECK_THAT(one, Contains("codec-block-bits-4-rate-1Gbit-s-"));
+  CHECK(one != name({"codec=block:bits=4", "link.up.rate=1Gbit/s"}));
+  // The same letters remain of both.
+  CHECK(name({"codec=a:b=1"}) != name({"codec=a=b:1"}));
+  const std::string hostile = name({"data.folder=../../" + std::string(300, 'x')});
+  CHECK(hostile.find('/') == std::string::npos);
+  CHECK(hostile.size() < 100);
+}
+
+TEST_CASE("what is no grid is refused, with what to write") {
+  CHECK_THAT(refusal([] { parseGrid({"codec"}); }), Contains("--grid codec is not KEY=VALUE"));
+  CHECK_THAT(refusal([] { parseGrid({"=none"}); }), Contains("is not KEY=VALUE"));
+  CHECK_THAT(refusal([] { parseGrid({"codec=none", "codec=none"}); }), Contains("given twice"));
+  CHECK_THAT(refusal([] { parseGrid({"link.rat=1Gbit/s"}); }), Contains("did you mean link.rate?"));
+  CHECK_THAT(refusal([] { parseGrid({"link.rate=1"}); }),
+             Contains("--grid link.rate=1") && Contains("unit"));
+  std::vector<std::string> many;
+  for (int i = 0; i < 101; ++i) {
+    many.push_back("a=" + std::to_string(i));
+    many.push_back("b=" + std::to_string(i));
+  }
+  CHECK_THAT(refusal([&] { expandGrid(parseGrid(many)); }), Contains("more than 10000 points"));
+}
+
+TEST_CASE("the link's keys are those of cleave-link") {
+  std::set<std::string> known;
+  for (const link::Flag& flag : link::flagTable()) known.insert("link." + flag.path);
+  for (const std::string& key : linkKeys()) {
+    INFO(key);
+    CHECK(known.contains(key));
+  }
+  CHECK(linkKeys().size() == 18);
+}
+
+// ---- Statistics ----
+
+PointResult done(const std::vector<std::string>& values, MetricValues metrics) {
+  PointResult result;
+  result.point = expandGrid(parseGrid(values)).at(0);
+  result.status = PointResult::Status::done;
+  result.measured.metrics = std::move(metrics);
+  return result;
+}
+
+TEST_CASE("mean and the sample's standard deviation") {
+  const Spread spread = spreadOf({2, 4, 4, 4, 5, 5, 7, 9});
+  CHECK(spread.mean == Approx(5));
+  CHECK(*spread.deviation == Approx(std::sqrt(32.0 / 7)));
+  CHECK(spreadOf({3}).mean == 3);
+  CHECK_FALSE(spreadOf({3}).deviation);
+}
+
+TEST_CASE("seeds of one point become one group, whose failed members do not count") {
+  std::vector<PointResult> results = {done({"codec=none", "run.seed=1"}, {{"top1", 0.5}}),
+                                      done({"codec=none", "run.seed=2"}, {{"top1", 0.7}}),
+                                      done({"codec=bf16", "run.seed=1"}, {{"top1", 0.4}}),
+                                      done({"codec=bf16", "run.seed=2"}, {})};
+  results[3].status = PointResult::Status::failed;
+  const auto groups = groupBySeed(results);
+  REQUIRE(groups.size() == 2);
+  CHECK(groups[0].point.text() == "codec=none");
+  CHECK(groups[0].members.size() == 2);
+  CHECK(groups[0].metrics.at("top1").mean == Approx(0.6));
+  CHECK(*groups[0].metrics.at("top1").deviation == Approx(std::sqrt(0.02)));
+  CHECK(groups[1].members.size() == 1);
+  CHECK_FALSE(groups[1].metrics.at("top1").deviation);
+}
+
+TEST_CASE("a speed-up is over the point that differs in the reference's values alone") {
+  std::vector<std::string> options = {"codec=none", "codec=bf16", "link.rate=1Gbit/s",
+                                      "link.rate=10Mbit/s"};
+  const auto axes = parseGrid(options);
+  std::vector<PointResult> results;
+  const double speeds[] = {100, 10, 110, 20};
+  for (const GridPoint& point : expandGrid(axes)) {
+    results.push_back(done({}, {{"images_per_second", speeds[results.size()]}}));
+    results.back().point = point;
+  }
+  setSpeedUps(results, axes, {"codec=none"});
+  CHECK(*results[0].speedUp == Approx(1));
+  CHECK(*results[2].speedUp == Approx(1.1));
+  CHECK(*results[3].speedUp == Approx(2));
+  setSpeedUps(results, axes, {"codec=none", "link.rate=1Gbit/s"});
+  CHECK(*results[3].speedUp == Approx(0.2));
+
+  results[1].status = PointResult::Status::failed;
+  results[3].speedUp.reset();
+  setSpeedUps(results, axes, {"codec=none"});
+  CHECK_FALSE(results[3].speedUp);
+  CHECK_THAT(refusal([&] { setSpeedUps(results, axes, {"codec=fp16"}); }),
+             Contains("the grid has no such value"));
+}
+
+// ---- Measuring ----
+
+TEST_CASE("a run is measured from its summary and its tables, and rotated parts count") {
+  const Folder folder;
+  const std::string steps =
+      "phase,step,seconds,head_forward_seconds,tail_step_seconds,head_backward_seconds,"
+      "body_forward_seconds,body_backward_seconds,encode_seconds,decode_seconds,wire_up_bytes,"
+      "wire_down_bytes\n";
+  folder.write("steps.csv", steps + "handshake,,,,,,,,,,,\n" +
+                                "train,1,9,9,9,9,9,9,9,9,9,9\n"  // warms up
+                                "train,2,2,0.1,0.2,0.3,0.4,0.5,0.01,0.02,1000,2000\n"
+                                "eval,1,7,7,7,7,7,7,7,7,7,7\n"
+                                "train,3,4,0.1,0.2,0.3,0.4,0.5,0.03,0.04,5000,4000\n"
+                                "bye,,,,,,,,,,,\n");
+  const std::string header = "phase,flow,wire_bytes,wire_seconds\n";
+  folder.write("transfers.1.csv", header + "train,activation/0,1000,0.5\n");
+  folder.write("transfers.csv", header +
+                                    "train,activation/0,1010,0.25\n"
+                                    "train,activation/0,64,0.25\n"
+                                    "train,activation/1,1000,0.1\n"
+                                    "train,activation/1,1000,\n"  // never acknowledged
+                                    "train,weights/body,1000,0.001\n"
+                                    "eval,activation/0,1000,0.001\n");
+  const Json summary = {{"images_per_second", 50},
+                        {"seconds", 20},
+                        {"eval", {{"top1", 0.25}}},
+                        {"bound", {{"over_bound", 1.5}, {"bottleneck", "uplink"}}}};
+  const Measured measured = measureRun(summary, folder.path());
+  const MetricValues& metrics = measured.metrics;
+  CHECK(metrics.at("top1") == 0.25);
+  CHECK(metrics.at("over_bound") == 1.5);
+  CHECK(measured.bottleneck == "uplink");
+  CHECK(metrics.at("step_seconds") == Approx(3));
+  CHECK(metrics.at("client_seconds") == Approx(0.6));
+  CHECK(metrics.at("server_seconds") == Approx(0.9));
+  CHECK(metrics.at("codec_seconds") == Approx(0.05));
+  CHECK(metrics.at("average_up") == Approx(1000));
+  CHECK(metrics.at("average_down") == Approx(1000));
+  CHECK(metrics.at("tensor_peak_up") == Approx(4040));
+  CHECK(metrics.at("tensor_peak_down") == Approx(10000));
+  CHECK_FALSE(metrics.contains("loss"));
+  REQUIRE(measured.classes.size() == 3);
+  CHECK(measured.classes[0].transfers == 1);
+  CHECK(measured.classes[1].flow == "activation/0");
+  CHECK(measured.classes[1].transfers == 2);
+  CHECK(measured.classes[1].bytes == Approx(1005));
+  CHECK(measured.classes[1].bandwidth == Approx(2010 / 0.75));
+
+  const Measured again = measuredFromJson(toJson(measured));
+  CHECK(again.metrics == metrics);
+  CHECK(again.classes.size() == 3);
+  CHECK(measureRun(Json::object(), folder.path() + "/nowhere").metrics.empty());
+}
+
+// ---- The folder ----
+
+TEST_CASE("a point that is done is found again, and another plan for it is refused") {
+  const Folder folder;
+  PlannedPoint planned;
+  planned.point = expandGrid(parseGrid({"codec=none"})).at(0);
+  planned.config = "train:\n  epochs: 1\n";
+  CHECK_FALSE(loadPoint(folder.path(), planned));
+  const std::string run = folder.path() + "/" + planned.point.name();
+  std::filesystem::create_directories(run);
+  CHECK_FALSE(loadPoint(folder.path(), planned));  // half done
+
+  StoredPoint stored;
+  stored.result = done({"codec=none"}, {{"top1", 0.5}});
+  stored.seconds = 7;
+  storePoint(folder.path(), planned, stored);
+  const auto found = loadPoint(folder.path(), planned);
+  REQUIRE(found);
+  CHECK(found->seconds == 7);
+  CHECK(found->result.measured.metrics.at("top1") == 0.5);
+
+  PlannedPoint changed = planned;
+  changed.config = "train:\n  epochs: 2\n";
+  CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed); }),
+             Contains("another configuration: 'epochs: 1' there, 'epochs: 2' now"));
+  changed = planned;
+  changed.link = {"rate=1Gbit/s"};
+  CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed); }),
+             Contains("another link: none there, rate=1Gbit/s now"));
+  changed = planned;
+  changed.server = "10.0.0.5:4800";
+  CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed); }),
+             Contains("another server: one of our own there, 10.0.0.5:4800 now"));
+  std::ofstream(run + "/result.json") << "{";
+  CHECK_THAT(refusal([&] { loadPoint(folder.path(), planned); }), Contains("none that a sweep"));
+}
+
+TEST_CASE("a sweep's folder is no other folder, and has one sweep at a time") {
+  const Folder folder;
+  {
+    const SweepFolder first(folder.path() + "/sweeps/a");
+    CHECK_THAT(refusal([&] { SweepFolder(folder.path() + "/sweeps/a"); }),
+               Contains("another sweep runs in"));
+  }
+  const SweepFolder again(folder.path() + "/sweeps/a");
+  CHECK_THAT(refusal([&] { SweepFolder(folder.path()); }), Contains("other things than a sweep"));
+}
+
+// ---- Published figures ----
+
+const std::string kReference = CLEAVE_SOURCE_DIR "/configs/experiments/reference.csv";
+
+TEST_CASE("the published figures are read, have one row an id, and codecs as ours are written") {
+  const auto rows = readPublished(kReference);
+  CHECK(rows.size() > 100);
+  std::set<std::string> ids;
+  std::size_t contradictory = 0;
+  for (const PublishedRow& row : rows) {
+    INFO(row.id);
+    CHECK(ids.insert(row.id).second);
+    CHECK_FALSE(row.source.empty());
+    CHECK_FALSE(row.figures.empty());
+    contradictory += row.contradiction.empty() ? 0 : 1;
+    for (const char* key : {"codec_cut0", "codec_cut1"}) {
+      if (!row.keys.contains(key)) continue;
+      CHECK(makeCodec(row.keys.at(key))->spec() == row.keys.at(key));
+    }
+  }
+  CHECK(contradictory == 4);
+}
+
+TEST_CASE("published figures stand beside points that agree in all they say") {
+  const auto rows = readPublished(kReference);
+  std::vector<PointResult> results = {
+      done({"train.micro_batches=4"},
+           {{"best_top1", 0.95}, {"step_seconds", 3}, {"average_up", 1048576}, {"ratio", 1}})};
+  results[0].facts = {{"data", "cifar10"},    {"model", "mobilenet_v2"}, {"start", "pretrained"},
+                      {"cuts", "default"},    {"batch", "64"},           {"micro_batches", "4"},
+                      {"codec_cut0", "none"}, {"codec_cut1", "none"}};
+  const auto idsOf = [&] {
+    const auto groups = groupBySeed(results);
+    std::set<std::string> ids;
+    for (const ComparedFigure& one : compareFigures(groups, rows)) ids.insert(one.row->id);
+    return ids;
+  };
+  CHECK(idsOf() == std::set<std::string>{"cifar10-none", "cifar10-finetune-none",
+                                         "two-machines-none-4", "throughput-cifar10-pipeline-2",
+                                         "throughput-cifar10-pipeline-4-chunks-4"});
+  const auto groups = groupBySeed(results);
+  for (const ComparedFigure& one : compareFigures(groups, rows)) {
+    if (one.row->id != "two-machines-none-4") continue;
+    if (one.quantity == "best top-1") {
+      CHECK(one.ours.mean == Approx(95));
+      CHECK(one.theirs == Approx(96.04));
+    } else if (one.quantity == "average up") {
+      CHECK(one.ours.mean == Approx(1));
+      CHECK(one.theirs == Approx(343.37));
+      CHECK_THAT(one.note, Contains("by the seconds of computing"));
+    }
+  }
+  results[0].facts["batch"] = "256";
+  CHECK_FALSE(idsOf().contains("two-machines-none-4"));
+  results[0].facts["start"] = "scratch";
+  CHECK(idsOf() == std::set<std::string>{"cifar10-scratch-none"});
+  results[0].facts["model"] = "small_cnn";
+  CHECK(idsOf().empty());
+}
+
+TEST_CASE("a file of figures that does not fit is refused") {
+  const Folder folder;
+  CHECK_THAT(refusal([&] { readPublished(folder.path() + "/none.csv"); }),
+             Contains("none.csv is not there"));
+  folder.write("short.csv", "id,source\na,b\n");
+  CHECK_THAT(refusal([&] { readPublished(folder.path() + "/short.csv"); }),
+             Contains("lacks columns: "));
+  std::string text = textOf(kReference);
+  text.replace(text.find("95.87"), 5, "95,87");
+  folder.write("garbled.csv", text);
+  CHECK_THAT(refusal([&] { readPublished(folder.path() + "/garbled.csv"); }),
+             Contains("1 of ") && Contains("rows cannot be read"));
+  CHECK_THAT(refusal([&] { readPublished("figures.txt"); }), Contains("is no .csv file"));
+}
+
+// ---- Tables ----
+
+SweepReport exampleReport() {
+  SweepReport report;
+  report.axes = parseGrid({"codec=none", "run.seed=1", "run.seed=2"});
+  for (const GridPoint& point : expandGrid(report.axes)) {
+    const double seed = std::stod(point.value(kSeedKey));
+    report.results.push_back(done({}, {{"top1", 0.4 + seed / 10}, {"images_per_second", 100}}));
+    report.results.back().point = point;
+    report.results.back().measured.classes = {{"activation/0", 3, 100, 2000}};
+  }
+  setSpeedUps(report.results, report.axes, {"run.seed=1"});
+  report.groups = groupBySeed(report.results);
+  return report;
+}
+
+TEST_CASE("the tables have a row each, and a failed point says why") {
+  SweepReport report = exampleReport();
+  CHECK_THAT(tableText(report), Contains("55.00 ± 7.07") && Contains("speed-up"));
+  CHECK_THAT(resultsCsv(report), Contains(",done,none,1,0.5,") && Contains(",done,none,2,0.6,"));
+  CHECK_THAT(groupsCsv(report), Contains("\nnone,2,0.55,0.0707106781,"));
+  CHECK_THAT(transferSizesCsv(report), Contains(",none,2,activation/0,3,100,2000\n"));
+  CHECK(toJson(report).at("groups").at(0).at("metrics").at("top1").at("mean") == Approx(0.55));
+
+  report.results[1].status = PointResult::Status::failed;
+  report.results[1].failure = "the disk is full";
+  report.results[1].measured = {};
+  report.groups = groupBySeed(report.results);
+  CHECK_THAT(tableText(report), Contains("failed: codec=none run.seed=2: the disk is full"));
+  CHECK_THAT(resultsCsv(report), Contains(",failed,none,2,,") && Contains(",the disk is full\n"));
+}
+
+// The first line of a table between marks in docs/sweep.md, as the table's first column has it.
+std::vector<std::string> documented(const std::string& name) {
+  const std::string text = textOf(CLEAVE_SOURCE_DIR "/docs/sweep.md");
+  const auto start = text.find("<!-- begin:" + name + " -->");
+  const auto end = text.find("<!-- end:" + name + " -->");
+  REQUIRE(start != std::string::npos);
+  REQUIRE(end != std::string::npos);
+  std::istringstream lines(text.substr(start, end - start));
+  std::vector<std::string> columns;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("| `")) continue;
+    columns.push_back(line.substr(3, line.find('`', 3) - 3));
+  }
+  return columns;
+}
+
+// Without the columns named for keys of the grid.
+std::vector<std::string> columnsOf(const std::string& csv, const std::set<std::string>& keys) {
+  std::vector<std::string> columns;
+  std::istringstream header(csv.substr(0, csv.find('\n')));
+  for (std::string column; std::getline(header, column, ',');) {
+    if (!keys.contains(column)) columns.push_back(column);
+  }
+  return columns;
+}
+
+TEST_CASE("the columns are those of docs/sweep.md, in order") {
+  const SweepReport report = exampleReport();
+  const std::set<std::string> keys = {"codec", "run.seed"};
+  CHECK(columnsOf(resultsCsv(report), keys) == documented("results"));
+  CHECK(columnsOf(transferSizesCsv(report), keys) == documented("transfer_sizes"));
+  CHECK(columnsOf(comparisonCsv(report), keys) == documented("comparison"));
+  CHECK(publishedColumns() == documented("reference"));
+  // Of groups: the number of seeds, then the metrics, each with its deviation.
+  std::vector<std::string> expected = {"seeds"};
+  for (const SweepMetric& metric : sweepMetrics()) {
+    expected.emplace_back(metric.name);
+    expected.push_back(std::string(metric.name) + "_deviation");
+  }
+  expected.insert(expected.end(), {"speed_up", "speed_up_deviation"});
+  CHECK(columnsOf(groupsCsv(report), keys) == expected);
+}
+
+}  // namespace
+}  // namespace cleave
