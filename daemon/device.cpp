@@ -36,11 +36,12 @@ std::optional<int> gpuOf(const std::string& name) {
 
 std::string libraryPath() {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  for (const auto& path : {folder / "libcleave_cuda.so", folder / "../lib/libcleave_cuda.so"}) {
+  for (const auto& path :
+       {folder / "libcleave_cuda.so", folder / "../lib/cleave/libcleave_cuda.so"}) {
     if (std::filesystem::exists(path)) return path.lexically_normal().string();
   }
   refuse("device is cuda, but this build has no libcleave_cuda.so in " + folder.string() +
-             " or ../lib",
+             " or ../lib/cleave",
          std::string("install a CUDA toolkit and build with cmake --preset release "
                      "-DCLEAVE_CUDA=ON, ") +
              kUseCpu);

@@ -8,8 +8,8 @@
 namespace cleave {
 
 // "cpu", "cuda" (the first GPU), "cuda:1". For GPUs, loads libcleave_cuda, which lies beside the
-// program or in ../lib. Throws UsageError "bad-device": another text, no such library, no driver,
-// no such GPU.
+// program or in ../lib/cleave. Throws UsageError "bad-device": another text, no such library, no
+// driver, no such GPU.
 ComputeDevice& openDevice(const std::string& name);
 
 // Checks the text alone. Throws UsageError "bad-device".

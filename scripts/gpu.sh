@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The GPU's tests: units and those labelled cuda, its codecs beside a copy within its memory, `verify` with the server on
-# the GPU, and a benchmark with the client on the CPU and the server on the GPU. Runs inside a bundle of scripts/package.sh, or in the sources after a build.
+# the GPU, and a benchmark with the client on the CPU and the server on the GPU. Runs inside an archive of scripts/package.sh --gpu, or in the sources after a build.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -31,9 +31,9 @@ while [ "$#" -gt 0 ]; do
 done
 
 run=()
-if [ -d "$here/bin" ]; then  # a bundle
-  programs=$here/bin tests=$here/tests configs=$here/configs benchmark=$here/gpu.py
-  run=("$here/with_torch.sh")
+if [ -d "$here/bin" ]; then  # an archive
+  programs=$here/bin tests=$here/tests configs=$here/share/cleave/configs benchmark=$here/gpu.py
+  run=("$here/bin/cleave-with-torch")
 else
   root=$(cd "$here/.." && pwd)
   programs=$root/build/release/bin tests=$programs configs=$root/configs benchmark=$root/tests/bench/gpu.py

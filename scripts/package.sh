@@ -1,50 +1,51 @@
 #!/usr/bin/env bash
-# Makes a bundle that runs on a Linux machine with an installed PyTorch 2.11 (for its LibTorch) and nothing else of
-# ours: programs, libcleave_cuda, the system libraries they need, tests, configurations and gpu.sh.
+# Makes a .tar.gz that runs from wherever it is unpacked, without a build and without our Debian packages: programs, the
+# libraries they need, configurations, documentation, a systemd unit (docs/install.md). cmake/Install.cmake says what is in it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/package.sh [--help]
+usage: scripts/package.sh [--gpu | --check] [--help]
 
-Writes dist/cleave-VERSION-linux-x86_64.tar.gz. With a CUDA toolkit on this machine the bundle has GPU support.
+Writes dist/cleave-VERSION-linux-x86_64.tar.gz, with LibTorch for the CPU, and unpacks it beside.
 
-Example: ./scripts/package.sh && tar xzf dist/cleave-*.tar.gz && cleave-*/gpu.sh
+  --gpu     instead dist/cleave-VERSION-linux-x86_64-gpu.tar.gz: without LibTorch, for a machine with PyTorch 2.11, and with
+            gpu.sh, the tests that it runs there. GPU support needs a CUDA toolkit on this machine.
+  --check   then tries the archive in a Debian without compiler and sources, made by debootstrap; needs root
+  --help    this text
+
+Example: ./scripts/package.sh && sudo tar xzf dist/cleave-*-x86_64.tar.gz -C /opt
 TXT
 }
 
-case "${1:-}" in
-  "") ;;
-  -h|--help) usage; exit 0 ;;
-  *) echo "package.sh: unknown option '$1'" >&2; usage >&2; exit 2 ;;
-esac
-
-most=40000000  # bytes
-./scripts/setup.sh
-cmake --preset release -DBUILD_TESTING=ON >/dev/null
-cmake --build --preset release --target bundle
-version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' build/release/CMakeCache.txt)
-name=cleave-$version-linux-x86_64
-rm -rf "dist/$name" "dist/$name.tar.gz"
-cmake --install build/release --prefix "dist/$name" --component bundle --strip >/dev/null
-
-# The libraries they need, but for LibTorch's and the GPU's, and for the C library, which belongs to its machine.
-mkdir -p "dist/$name/lib"
-for file in "dist/$name"/bin/* "dist/$name"/tests/*; do
-  ldd "$file"
-done | sed -n 's/^\t\(lib[^ ]*\) => \(\/[^ ]*\) .*/\1 \2/p' | sort -u | while read -r soname path; do
-  case "$soname" in
-    libc.so*|libm.so*|libdl.so*|libpthread.so*|librt.so*|libtorch*|libc10*|libgomp*|libcud*|libcupti*) ;;
-    *) cp -L "$path" "dist/$name/lib/$soname" ;;
+kind="" target=programs components="programs;torch;libraries" most=320000000 check=0  # bytes
+for argument in "$@"; do
+  case "$argument" in
+    --gpu) kind=-gpu target=gpu_tests components="programs;libraries;gpu_tests" most=40000000 ;;
+    --check) check=1 ;;
+    -h|--help) usage; exit 0 ;;
+    *) echo "package.sh: unknown option '$argument'" >&2; usage >&2; exit 2 ;;
   esac
 done
-[ -e "dist/$name/lib/libcleave_cuda.so" ] || echo "package: no CUDA toolkit here: the bundle is without GPU support"
+[ "$check$kind" != 1-gpu ] || { echo "package.sh: --check is for the archive without --gpu" >&2; exit 2; }
 
-tar -C dist -czf "dist/$name.tar.gz" "$name"
+./scripts/setup.sh
+cmake --preset release -DBUILD_TESTING=ON >/dev/null
+cmake --build --preset release --target "$target"
+name=cleave-$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' build/release/CMakeCache.txt)-linux-x86_64$kind
+rm -rf "dist/$name" "dist/$name.tar.gz"
+cpack --config build/release/CPackConfig.cmake -B dist -D CPACK_PACKAGE_FILE_NAME="$name" \
+  -D CPACK_COMPONENTS_ALL="$components" >build/release/cpack.log 2>&1 ||
+  { tail -n 30 build/release/cpack.log >&2; exit 1; }
+rm -rf dist/_CPack_Packages
+tar -C dist -xzf "dist/$name.tar.gz"
+[ -e "dist/$name/lib/cleave/libcleave_cuda.so" ] || echo "package: no CUDA toolkit here: it is without GPU support"
+
 size=$(stat -c %s "dist/$name.tar.gz")
 echo "package: dist/$name.tar.gz, $size bytes; $(du -sb "dist/$name" | cut -f1) unpacked"
 if [ "$size" -gt "$most" ]; then
-  echo "package.sh: the bundle is larger than the $most bytes it may have" >&2
+  echo "package.sh: it is larger than the $most bytes it may have" >&2
   exit 1
 fi
+[ "$check" = 0 ] || ./scripts/check_package.sh "dist/$name.tar.gz"

@@ -26,7 +26,7 @@ done
 
 torchVersion=2.11.0
 packages=(
-  g++ cmake ninja-build ccache mold git ca-certificates python3-venv
+  g++ cmake ninja-build ccache mold git ca-certificates python3-venv patchelf
   libboost1.81-dev libssl-dev libprotobuf-dev protobuf-compiler
   libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libxxhash-dev zlib1g-dev libhwy-dev libzstd-dev
   dataset-fashion-mnist

@@ -299,7 +299,7 @@ TEST_CASE("a GPU where there is none, or no library for it") {
                   kWrongUse,
                   {"this build has no libcleave_cuda.so", "-DCLEAVE_CUDA=ON", "device: cpu"}}});
   const bool hasLibrary = std::filesystem::exists(
-      std::filesystem::path(serverProgram()).parent_path() / "../lib/libcleave_cuda.so");
+      std::filesystem::path(serverProgram()).parent_path() / "../lib/cleave/libcleave_cuda.so");
   const bool hasDriver = std::system("ldconfig -p | grep -q libcuda.so.1") == 0;
   if (!hasLibrary || hasDriver) {
     WARN("left out: this machine has a GPU's driver, or the build no libcleave_cuda");

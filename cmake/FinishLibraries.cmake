@@ -1,0 +1,18 @@
+# Run by the installation of the component `libraries`: makes the copies of the system's libraries find one another in their
+# folder, and puts Debian's copyright files of their packages beside.
+set(prefix $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX})
+set(licences ${prefix}/share/doc/cleave/licences)
+file(MAKE_DIRECTORY ${licences})
+file(GLOB copies ${prefix}/lib/cleave/lib*.so*)
+list(FILTER copies EXCLUDE REGEX "/lib(torch|c10|gomp|cu|cleave)[^/]*$")
+foreach(copy IN LISTS copies)
+  if(IS_SYMLINK ${copy})
+    continue()
+  endif()
+  execute_process(COMMAND patchelf --set-rpath "$ORIGIN" ${copy} COMMAND_ERROR_IS_FATAL ANY)
+  get_filename_component(name ${copy} NAME)
+  execute_process(COMMAND dpkg-query --search "*-linux-gnu/${name}" OUTPUT_VARIABLE found ERROR_QUIET)
+  if(found MATCHES "^([^:, ]+)")
+    file(COPY_FILE /usr/share/doc/${CMAKE_MATCH_1}/copyright ${licences}/${CMAKE_MATCH_1})
+  endif()
+endforeach()

@@ -1,0 +1,58 @@
+# What `cmake --install` puts where, and the archives that scripts/package.sh makes of it with CPack (docs/install.md). All
+# paths are relative to the prefix, and the programs find their libraries from where they stand.
+#
+# Components: `programs`; `torch`, LibTorch's libraries for the CPU; `libraries`, those of Debian that an archive carries for
+# machines without them; `gpu_tests`. `cmake --install` without a component installs the first two.
+set(libraries lib/cleave)
+set(documents share/doc/cleave)
+set(programs cleave-client cleave-server cleave-link)
+
+set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/../${libraries}")
+install(TARGETS ${programs} RUNTIME_DEPENDENCY_SET cleave_needs RUNTIME DESTINATION bin COMPONENT programs)
+install(PROGRAMS scripts/with_torch.sh DESTINATION bin COMPONENT programs RENAME cleave-with-torch)
+install(DIRECTORY configs DESTINATION share/cleave COMPONENT programs)
+install(FILES README.md LICENSE THIRD_PARTY.md DESTINATION ${documents} COMPONENT programs)
+install(DIRECTORY docs DESTINATION ${documents} COMPONENT programs)
+install(FILES proto/PROTOCOL.md DESTINATION ${documents}/proto COMPONENT programs)
+install(FILES systemd/cleave-server.service DESTINATION lib/systemd/system COMPONENT programs)
+install(FILES systemd/cleave.conf DESTINATION lib/sysusers.d COMPONENT programs)
+add_custom_target(programs DEPENDS ${programs})
+if(TARGET cleave_cuda)
+  install(TARGETS cleave_cuda LIBRARY DESTINATION ${libraries} COMPONENT programs)
+  add_dependencies(programs cleave_cuda)
+endif()
+
+# libtorch_cpu looks for what it needs beside itself. CUDA's two are there in a wheel from PyPI, not in LibTorch's own CPU zip.
+get_filename_component(torch ${LibTorch_INCLUDE_DIR} DIRECTORY)
+file(GLOB torchNeeds ${torch}/lib/libgomp*.so* ${torch}/../nvidia/cu13/lib/libcudart.so.13 ${torch}/../nvidia/cu13/lib/libcupti.so.13)
+install(FILES ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY} ${torchNeeds} DESTINATION ${libraries} COMPONENT torch)
+file(GLOB torchLicences ${torch}/../torch-*.dist-info/licenses/LICENSE)
+if(torchLicences)
+  install(FILES ${torchLicences} DESTINATION ${documents}/licences COMPONENT torch RENAME libtorch)
+endif()
+
+# All that the programs need but for LibTorch, and for the C library, which belongs to its machine.
+install(RUNTIME_DEPENDENCY_SET cleave_needs
+  PRE_EXCLUDE_REGEXES "^libtorch" "^libc10" "^libgomp" "^libcu"
+                      "^ld-linux" "^libc[.]" "^libm[.]" "^libdl[.]" "^libpthread[.]" "^librt[.]" "^libutil[.]" "^libresolv[.]"
+  LIBRARY DESTINATION ${libraries} COMPONENT libraries EXCLUDE_FROM_ALL)
+install(SCRIPT cmake/FinishLibraries.cmake COMPONENT libraries EXCLUDE_FROM_ALL)
+
+# scripts/gpu.sh with the tests that it runs: an archive's own folder, for a machine with a GPU and PyTorch.
+if(TARGET cuda_test)
+  set(tests cuda_test bench_gpu_codecs stage_test optimizer_test worker_test engine_test tensor_link_test connection_test codec_test
+            safetensors_test)
+  set_target_properties(${tests} PROPERTIES INSTALL_RPATH "$ORIGIN/../${libraries}")
+  install(TARGETS ${tests} RUNTIME DESTINATION tests COMPONENT gpu_tests EXCLUDE_FROM_ALL)
+  install(PROGRAMS scripts/gpu.sh tests/bench/gpu.py DESTINATION . COMPONENT gpu_tests EXCLUDE_FROM_ALL)
+  add_custom_target(gpu_tests DEPENDS programs ${tests})
+endif()
+
+set(CPACK_GENERATOR TGZ)
+set(CPACK_PACKAGE_FILE_NAME cleave-${PROJECT_VERSION}-linux-x86_64)
+set(CPACK_COMPONENTS_ALL programs torch libraries)
+set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
+set(CPACK_COMPONENT_INCLUDE_TOPLEVEL_DIRECTORY ON)
+set(CPACK_STRIP_FILES ON)
+include(CPack)

@@ -1,0 +1,2 @@
+#!/usr/bin/env bash
+echo todo >&2; exit 1

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# What a container of the image does: entrypoint.sh server|client|link [ARGUMENT…]; any other program as it is.
+# The server makes the certificates where there are none; the client's go to /client-certs, the authority's key does not.
+set -euo pipefail
+
+server() {
+  if [ ! -e /certs/server/server.crt ]; then
+    # The client comes by way of the link, and checks that name.
+    cleave-server certs init --folder /certs/server --name server --name link --name localhost
+  fi
+  if [ ! -e /certs/server/clients/client ]; then
+    cleave-server certs client client --folder /certs/server >/dev/null
+  fi
+  # Whole or not there. Its group may read the key here, and nobody else reaches this volume.
+  umask 027
+  for file in ca.crt client.crt client.key; do
+    cp "/certs/server/clients/client/$file" "/client-certs/.$file"
+    mv "/client-certs/.$file" "/client-certs/$file"
+  done
+  umask 077
+  exec cleave-server serve --set listen.address=0.0.0.0 --set tls.enabled=true --set tls.folder=/certs/server \
+    --set store=/store "$@"
+}
+
+client() {
+  # Compose starts it as root without any capability but to become whoever owns ./runs on the host, so that the results are
+  # that user's; where root does, because Docker has just made the folder, it is given to the image's user.
+  if [ "$(id -u)" = 0 ]; then
+    owner=$(stat -c %u /work/runs)
+    if [ "$owner" = 0 ]; then
+      chown cleave: /work/runs
+      owner=$(id -u cleave)
+    fi
+    exec setpriv --reuid "$owner" --regid cleave --clear-groups --no-new-privs -- "$0" client "$@"
+  fi
+  if [ ! -w /work/runs ]; then
+    echo "entrypoint.sh: user $(id -u) may not write to /work/runs: chown the folder on the host (docs/docker.md)" >&2
+    exit 2
+  fi
+  # The client takes no key that others may read: a copy of its own, in memory.
+  install -d -m 700 /tmp/certs
+  install -m 600 /client-certs/* /tmp/certs/
+  exec cleave-client "$@"
+}
+
+role=${1:-server}
+[ "$#" = 0 ] || shift
+case "$role" in
+  server) server "$@" ;;
+  client) client "$@" ;;
+  link) exec cleave-link --insecure-bind --listen 0.0.0.0:4900 "$@" ;;
+  *) exec "$role" "$@" ;;
+esac

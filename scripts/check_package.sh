@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Tries an archive of scripts/package.sh where it has to run: in a Debian without compiler, sources and libraries of ours,
+# without a network, from another path, as a user who owns nothing there. Both daemons, within TLS.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  cat <<'TXT'
+usage: scripts/check_package.sh ARCHIVE
+
+Needs root, and debootstrap for the first time.
+
+Example: sudo ./scripts/check_package.sh dist/cleave-0.1.0-linux-x86_64.tar.gz
+TXT
+}
+
+case "${1:-}" in
+  -h|--help) usage; exit 0 ;;
+  ""|-*) usage >&2; exit 2 ;;
+esac
+[ "$(id -u)" = 0 ] || { echo "check_package.sh: chroot needs root: run this with sudo" >&2; exit 2; }
+archive=$(readlink -f "$1")
+started=$SECONDS
+./scripts/debian_base.sh
+
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+tar -C "$root" -xf .deps/debian-bookworm.tar
+mkdir "$root/opt/other place"
+tar -C "$root/opt/other place" --strip-components=1 -xzf "$archive"
+# Mounts, processes and network of its own, which all end with it.
+unshare --mount --pid --fork --net --kill-child bash -euc '
+  ip link set lo up
+  mount -t proc proc "$1/proc"
+  mount --bind /dev "$1/dev"
+  mount -t tmpfs tmpfs "$1/tmp"
+  exec chroot "$1" setpriv --reuid 4242 --regid 4242 --clear-groups --no-new-privs env -i HOME=/nonexistent \
+    PATH="/opt/other place/bin:/usr/bin:/bin" bash -euo pipefail
+' bash "$root" <<'TRIAL'
+cd /tmp
+command -v gcc cmake python3 pip && { echo "check_package.sh: that is no bare Debian" >&2; exit 1; }
+configs="/opt/other place/share/cleave/configs"
+cleave-server certs init --name localhost >/dev/null
+cleave-server certs client trial >/dev/null
+touch server.out link.out
+cleave-server serve --config "$configs/server.yaml" --set listen.port=0 --set tls.enabled=true --log-level warn >server.out &
+for _ in $(seq 300); do
+  grep -q ' listens on ' server.out && break
+  kill -0 $! || exit 1
+  sleep 0.1
+done
+cleave-link --target "$(sed -n 's/.* listens on //p' server.out)" --rate 1Gbit/s >link.out 2>/dev/null &
+for _ in $(seq 100); do
+  grep -q '^listening on ' link.out && break
+  sleep 0.1
+done
+cleave-client train --config "$configs/synthetic.yaml" --server "$(sed -n 's/^listening on //p' link.out)" \
+  --tls certs/clients/trial --run-dir run --log-level warn
+for file in run/model.safetensors run/steps.csv run/transfers.csv store/trial/*/steps.csv; do
+  [ -s "$file" ] || { echo "check_package.sh: there is no $file" >&2; exit 1; }
+done
+kill %1
+wait %1
+TRIAL
+if command -v systemd-analyze >/dev/null; then
+  # The unit, with the program where docs/install.md puts it; the bare Debian has none of the targets that it names.
+  mv "$root/opt/other place" "$root/opt/cleave"
+  cp "$root/opt/cleave/lib/systemd/system/cleave-server.service" "$root/etc/systemd/system/"
+  cp -r /lib/systemd/system "$root/lib/systemd/"
+  systemd-analyze verify --man=no --root="$root" cleave-server.service
+fi
+echo "check: the archive trains in a bare Debian, server and client, in $((SECONDS - started)) s"

@@ -1,0 +1,167 @@
+#!/usr/bin/env bash
+# The simulation in containers, whole: makes the image, brings up docker/compose.yaml, waits for the client to have trained
+# across the emulated link, and checks what came out of it. Also where no registry is reachable, and, as root, where no
+# Docker Engine runs yet.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  cat <<'TXT'
+usage: scripts/compose.sh [--short] [--least-accuracy PERCENT] [--archive FILE] [--keep] [-- OPTION…]
+
+  --short                    12,800 images once instead of 60,000 four times
+  --least-accuracy PERCENT   fails where the test accuracy is below (80; with --short 60)
+  --archive FILE             takes the programs from an archive of scripts/package.sh instead of compiling them in the image
+  --keep                     leaves containers, networks and volumes, with the certificates
+  -- OPTION…                 further options of cleave-client train, such as --set codec=bf16
+  --help                     this text
+
+LINK_RATE, LINK_LATENCY, CLIENT_CPUS and the others of docs/docker.md are taken from the environment.
+Exit code 3: there is no Docker Engine, and none can be started here.
+
+Example: LINK_RATE=20Mbit/s LINK_LATENCY=50ms ./scripts/compose.sh --short
+TXT
+}
+
+fail() { echo "compose.sh: $*" >&2; exit 1; }
+impossible() { echo "compose.sh: left out: $*" >&2; exit 3; }
+
+archive="" keep=0 least="" short=0 extra=()
+while [ "$#" -gt 0 ]; do
+  case "$1" in
+    --short) short=1; shift ;;
+    --least-accuracy) least=${2:?--least-accuracy needs a number}; shift 2 ;;
+    --archive) archive=${2:?--archive needs a file}; shift 2 ;;
+    --keep) keep=1; shift ;;
+    --) shift; extra+=("$@"); break ;;
+    -h|--help) usage; exit 0 ;;
+    *) echo "compose.sh: unknown option '$1'" >&2; usage >&2; exit 2 ;;
+  esac
+done
+[ "$short" = 0 ] || extra+=(--set train.max_steps=100 --set train.learning_rate.warmup_epochs=0.05)
+[ -n "$least" ] || least=$([ "$short" = 1 ] && echo 60 || echo 80)
+[ -z "$archive" ] || [ -f "$archive" ] || fail "there is no $archive: ./scripts/package.sh makes it"
+
+work=$(mktemp -d)
+engine="" up=""
+finish() {
+  [ -z "$up" ] || [ "$keep" = 1 ] || "${compose[@]}" down --volumes >>"$work/down.log" 2>&1 || cat "$work/down.log" >&2
+  if [ -n "$engine" ]; then
+    kill "$engine"
+    wait "$engine" || true
+  fi
+  rm -rf "$work"
+}
+trap finish EXIT
+
+# An engine of our own, which ends with this script. What it has built stays in /var/lib/docker, as with any other.
+startEngine() {
+  export DOCKER_HOST=unix://$work/docker.sock
+  dockerd --host "$DOCKER_HOST" --exec-root "$work/exec" --pidfile "$work/dockerd.pid" "$@" >"$work/dockerd.log" 2>&1 &
+  engine=$!
+  for _ in $(seq 120); do
+    docker info >/dev/null 2>&1 && return 0
+    kill -0 "$engine" 2>/dev/null || break
+    sleep 0.5
+  done
+  kill "$engine" 2>/dev/null || true
+  wait "$engine" || true
+  engine=""
+  return 1
+}
+
+# The running container of a service, or nothing.
+container() {
+  docker ps --quiet --filter "label=com.docker.compose.project=$project" --filter "label=com.docker.compose.service=$1"
+}
+
+# Whether the client is itself already, and not its entrypoint.
+trains() { [ "$(docker exec "$(container client)" cat /proc/1/comm 2>/dev/null)" = cleave-client ]; }
+
+# What the services' processes are and may do.
+confined() {
+  local service status line
+  for service in "$@"; do
+    status=$(docker exec "$(container "$service")" cat /proc/1/status) || fail "$service has ended"
+    for line in CapPrm:$'\t'0000000000000000 CapEff:$'\t'0000000000000000 NoNewPrivs:$'\t'1; do
+      grep -q "^$line" <<<"$status" || fail "$service is not confined: not '$line'"
+    done
+    ! grep -q $'^Uid:\t0' <<<"$status" || fail "$service runs as root"
+    ! docker exec --user 0 "$(container "$service")" touch /written 2>/dev/null || fail "the root of $service can be written"
+  done
+}
+
+command -v docker >/dev/null || impossible "there is no Docker; scripts/setup.sh --containers installs Debian's"
+if docker compose version >/dev/null 2>&1; then
+  compose=(docker compose)
+elif command -v docker-compose >/dev/null; then
+  compose=(docker-compose)
+else
+  impossible "there is neither 'docker compose' nor docker-compose; scripts/setup.sh --containers installs Debian's"
+fi
+compose+=(-f docker/compose.yaml)
+if ! docker info >"$work/info" 2>&1; then
+  command -v dockerd >/dev/null && [ "$(id -u)" = 0 ] ||
+    impossible "no Docker Engine answers, and only root can start one: $(grep -v '^Client' "$work/info" | tail -n 1)"
+  startEngine || startEngine --iptables=false ||
+    impossible "dockerd does not run on this machine: $(grep -v level=info "$work/dockerd.log" | tail -n 1)"
+  echo "compose: started a Docker Engine of its own"
+fi
+echo "compose: Docker $(docker version --format '{{.Server.Version}}'), $("${compose[@]}" version --short)"
+
+base=${BASE:-debian:bookworm-slim}
+if ! docker image inspect "$base" >/dev/null 2>&1 && ! docker pull --quiet "$base" >"$work/pull.log" 2>&1; then
+  [ -z "${BASE:-}" ] || fail "$base cannot be had: $(tail -n 1 "$work/pull.log")"
+  echo "compose: no registry is reachable: $base is made by debootstrap"
+  ./scripts/debian_base.sh
+  docker import .deps/debian-bookworm.tar "$base" >/dev/null
+fi
+
+started=$SECONDS
+image=${IMAGE:-cleave}
+if [ -n "$archive" ]; then
+  # An image of files alone, which the Dockerfile copies from.
+  mkdir -p "$work/programs/opt/cleave" "$work/programs/usr/share/datasets"
+  tar -C "$work/programs/opt/cleave" --strip-components=1 -xzf "$archive"
+  cp -r /usr/share/datasets/fashion-mnist "$work/programs/usr/share/datasets/"
+  tar -C "$work/programs" -c . | docker import - cleave-programs >/dev/null
+  # Without the stage that compiles: not every builder leaves out a stage that nothing needs.
+  sed '/ AS build$/,/^$/d' docker/Dockerfile >"$work/Dockerfile"
+  build=(docker build --tag "$image" --file "$work/Dockerfile" --target cleave --build-arg BASE="$base"
+         --build-arg PROGRAMS=cleave-programs .)
+else
+  echo "compose: building the image (the first time takes some minutes)"
+  build=("${compose[@]}" build server)
+fi
+"${build[@]}" >"$work/build.log" 2>&1 || { tail -n 40 "$work/build.log" >&2; fail "the image cannot be built (above)"; }
+size=$(docker image inspect --format '{{.Size}}' "$image")
+echo "compose: image of $((size / 1000000)) MB made in $((SECONDS - started)) s"
+[ "$size" -lt 1200000000 ] || fail "it is larger than the 1,200 MB that it may have"
+
+project=${COMPOSE_PROJECT_NAME:-$(sed -n 's/^COMPOSE_PROJECT_NAME=//p' docker/.env)}
+# As a user types it, but for the probe, which measures the link for the check below.
+export TRAIN_OPTIONS="--probe --set run.name=compose ${extra[*]@Q} ${TRAIN_OPTIONS:-}"
+export LINK_RATE=${LINK_RATE:-100Mbit/s} LINK_LATENCY=${LINK_LATENCY:-10ms}
+touch "$work/begin"
+up=1
+started=$SECONDS
+"${compose[@]}" up --no-build --no-color --exit-code-from client >"$work/up.log" 2>&1 &
+upProcess=$!
+seen=0
+while kill -0 "$upProcess" 2>/dev/null; do
+  [ "$seen" = 1 ] || ! trains || { confined server link client; seen=1; }
+  sleep 0.5
+done
+code=0
+wait "$upProcess" || code=$?
+[ "$code" = 0 ] || { tail -n 60 "$work/up.log" >&2; fail "the client ended with $code (above)"; }
+[ "$seen" = 1 ] || fail "it ended before anyone saw it train"
+
+run=$(find "${RUNS:-runs}" -mindepth 1 -maxdepth 1 -name 'compose-*' -newer "$work/begin" | tail -n 1)
+[ -n "$run" ] || fail "there is no run in ${RUNS:-runs}"
+for file in steps.csv transfers.csv epochs.csv probe.csv config.yaml environment.json model.safetensors; do
+  [ -s "$run/$file" ] || fail "there is no $run/$file"
+done
+sed -n '/^[^ |]*client[^|]*| *\(accuracy\|time\|bytes\|bandwidth\|link\|bound\|held back\) /s/^[^|]*| *//p' "$work/up.log"
+python3 scripts/check_compose.py "$run" --least-accuracy "$least" --rate "$LINK_RATE" --latency "$LINK_LATENCY"
+echo "compose: trained in $((SECONDS - started)) s, from the first container to the last; results in $run"

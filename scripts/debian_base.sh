@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# A bare Debian 12 as .deps/debian-bookworm.tar, for what needs one where no container registry is reachable: the image of
+# scripts/compose.sh, and the trial of scripts/package.sh --check. Needs root and debootstrap; about 40 s, once.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+case "${1:-}" in
+  "") ;;
+  -h|--help) echo "usage: scripts/debian_base.sh; example: docker import .deps/debian-bookworm.tar debian:bookworm-slim"; exit 0 ;;
+  *) echo "debian_base.sh: unknown option '$1'" >&2; exit 2 ;;
+esac
+
+tar=$PWD/.deps/debian-bookworm.tar
+[ ! -f "$tar" ] || exit 0
+[ "$(id -u)" = 0 ] || { echo "debian_base.sh: debootstrap needs root: run this with sudo" >&2; exit 2; }
+command -v debootstrap >/dev/null || { echo "debian_base.sh: there is no debootstrap: apt-get install debootstrap" >&2; exit 2; }
+started=$SECONDS
+echo "base: debootstrap of Debian 12 into $tar"
+mkdir -p .deps
+folder=$(mktemp -d)
+trap 'rm -rf "$folder" "$tar.part"' EXIT
+debootstrap --variant=minbase --include=ca-certificates bookworm "$folder/root" >"$folder/log" 2>&1 ||
+  { tail -n 20 "$folder/log" >&2; echo "debian_base.sh: debootstrap failed (above: the end of its output)" >&2; exit 1; }
+# It trusts whom this machine trusts, such as a proxy on the way to the package servers.
+if compgen -G '/usr/local/share/ca-certificates/*.crt' >/dev/null; then
+  cp /usr/local/share/ca-certificates/*.crt "$folder/root/usr/local/share/ca-certificates/"
+  chroot "$folder/root" update-ca-certificates >/dev/null
+fi
+rm -rf "$folder"/root/var/cache/apt/* "$folder"/root/var/lib/apt/lists/* "$folder"/root/var/log/* \
+  "$folder"/root/usr/share/{man,info,locale}/*
+find "$folder/root/usr/share/doc" -type f ! -name copyright -delete
+tar -C "$folder/root" -cf "$tar.part" .
+mv "$tar.part" "$tar"
+echo "base: made in $((SECONDS - started)) s, $(stat -c %s "$tar") bytes"
