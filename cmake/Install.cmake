@@ -26,10 +26,12 @@ endif()
 get_filename_component(torch ${LibTorch_INCLUDE_DIR} DIRECTORY)
 file(GLOB torchNeeds ${torch}/lib/libgomp*.so* ${torch}/../nvidia/cu13/lib/libcudart.so.13 ${torch}/../nvidia/cu13/lib/libcupti.so.13)
 install(FILES ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY} ${torchNeeds} DESTINATION ${libraries} COMPONENT torch)
-file(GLOB torchLicences ${torch}/../torch-*.dist-info/licenses/LICENSE)
-if(torchLicences)
-  install(FILES ${torchLicences} DESTINATION ${documents}/licences COMPONENT torch RENAME libtorch)
-endif()
+foreach(wheel torch nvidia_cuda_runtime nvidia_cuda_cupti)
+  file(GLOB licence ${torch}/../${wheel}-*.dist-info/licenses/L*)
+  if(licence)
+    install(FILES ${licence} DESTINATION ${documents}/licences COMPONENT torch RENAME ${wheel})
+  endif()
+endforeach()
 
 # All that the programs need but for LibTorch, and for the C library, which belongs to its machine.
 install(RUNTIME_DEPENDENCY_SET cleave_needs

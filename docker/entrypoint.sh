@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What a container of the image does: entrypoint.sh server|client|link [ARGUMENT…]; any other program as it is.
+# What a container of the image does: entrypoint.sh server [ARGUMENT…], client [ARGUMENT…],
+# link TARGET [ARGUMENT…]; any other program as it is.
 # The server makes the certificates where there are none; the client's go to /client-certs, the authority's key does not.
 set -euo pipefail
 
@@ -10,6 +11,11 @@ server() {
   fi
   if [ ! -e /certs/server/clients/client ]; then
     cleave-server certs client client --folder /certs/server >/dev/null
+  fi
+  # They end after 90 days, and these volumes may be older.
+  if [ -n "$(find /certs/server/server.crt -mtime +60)" ]; then
+    cleave-server certs init --renew --folder /certs/server
+    cleave-server certs client client --renew --folder /certs/server >/dev/null
   fi
   # Whole or not there. Its group may read the key here, and nobody else reaches this volume.
   umask 027
@@ -43,11 +49,23 @@ client() {
   exec cleave-client "$@"
 }
 
+link() {
+  local target=$1 tries=0
+  shift
+  # Compose has waited for the service `server`; another one, on a GPU, takes a while until its name resolves and it listens.
+  until [[ $target = server:* ]] || (: <"/dev/tcp/${target%:*}/${target##*:}") 2>/dev/null; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 240 ] || break
+    sleep 0.5
+  done
+  exec cleave-link --insecure-bind --listen 0.0.0.0:4900 --target "$target" "$@"
+}
+
 role=${1:-server}
 [ "$#" = 0 ] || shift
 case "$role" in
   server) server "$@" ;;
   client) client "$@" ;;
-  link) exec cleave-link --insecure-bind --listen 0.0.0.0:4900 "$@" ;;
+  link) link "$@" ;;
   *) exec "$role" "$@" ;;
 esac

@@ -46,7 +46,7 @@ def main():
     # cores, daemons and link wait for them.
     probe = rows(options.run / "probe.csv")
     latency = 1e3 * quantity(options.latency, TIMES)
-    good.append(check("round trip", 1e3 * float(probe[0]["round_trip_seconds"]), 2 * latency, 2 * latency + 5, "ms"))
+    good.append(check("round trip", 1e3 * float(probe[0]["round_trip_seconds"]), 2 * latency, 2 * latency + 10, "ms"))
     if options.rate != "unlimited":
         rate = quantity(options.rate, RATES) / 1e6
         for direction in ("up", "down"):

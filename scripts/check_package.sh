@@ -8,7 +8,7 @@ usage() {
   cat <<'TXT'
 usage: scripts/check_package.sh ARCHIVE
 
-Needs root, and debootstrap for the first time.
+Needs root, and debootstrap for the first time; exit code 3 without.
 
 Example: sudo ./scripts/check_package.sh dist/cleave-0.1.0-linux-x86_64.tar.gz
 TXT
@@ -18,7 +18,7 @@ case "${1:-}" in
   -h|--help) usage; exit 0 ;;
   ""|-*) usage >&2; exit 2 ;;
 esac
-[ "$(id -u)" = 0 ] || { echo "check_package.sh: chroot needs root: run this with sudo" >&2; exit 2; }
+[ "$(id -u)" = 0 ] || { echo "check_package.sh: left out: chroot needs root: run this with sudo" >&2; exit 3; }
 archive=$(readlink -f "$1")
 started=$SECONDS
 ./scripts/debian_base.sh

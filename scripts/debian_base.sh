@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A bare Debian 12 as .deps/debian-bookworm.tar, for what needs one where no container registry is reachable: the image of
-# scripts/compose.sh, and the trial of scripts/package.sh --check. Needs root and debootstrap; about 40 s, once.
+# scripts/compose.sh, and the trial of scripts/package.sh --check. Needs root and debootstrap (exit code 3 without); about 40 s, once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,8 +12,8 @@ esac
 
 tar=$PWD/.deps/debian-bookworm.tar
 [ ! -f "$tar" ] || exit 0
-[ "$(id -u)" = 0 ] || { echo "debian_base.sh: debootstrap needs root: run this with sudo" >&2; exit 2; }
-command -v debootstrap >/dev/null || { echo "debian_base.sh: there is no debootstrap: apt-get install debootstrap" >&2; exit 2; }
+[ "$(id -u)" = 0 ] || { echo "debian_base.sh: debootstrap needs root: run this with sudo" >&2; exit 3; }
+command -v debootstrap >/dev/null || { echo "debian_base.sh: there is no debootstrap: scripts/setup.sh --containers" >&2; exit 3; }
 started=$SECONDS
 echo "base: debootstrap of Debian 12 into $tar"
 mkdir -p .deps

@@ -6,19 +6,21 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/setup.sh [--run-only] [--help]
+usage: scripts/setup.sh [--run-only | --containers] [--help]
 
   --run-only   only what building and running the daemons needs, without the tools of the tests
+  --containers what scripts/compose.sh needs, Docker among it, and `scripts/package.sh --check`; no more
   --help       this text
 
 Example: ./scripts/setup.sh && cmake --preset release && cmake --build --preset release
 TXT
 }
 
-withTests=1
+withTests=1 containers=0
 for argument in "$@"; do
   case "$argument" in
     --run-only) withTests=0 ;;
+    --containers) containers=1 ;;
     -h|--help) usage; exit 0 ;;
     *) echo "setup.sh: unknown option '$argument'" >&2; usage >&2; exit 2 ;;
   esac
@@ -33,6 +35,9 @@ packages=(
 )
 if [ "$withTests" = 1 ]; then
   packages+=(catch2 libbenchmark-dev clang-format clang-tidy-16 clang-16 libclang-rt-16-dev faketime)
+fi
+if [ "$containers" = 1 ]; then
+  packages=(docker.io docker-compose iptables debootstrap dataset-fashion-mnist)
 fi
 
 started=$SECONDS
@@ -63,6 +68,8 @@ if [ "${#missing[@]}" -gt 0 ]; then
 else
   echo "setup: all ${#packages[@]} Debian packages are there"
 fi
+
+[ "$containers" = 0 ] || exit 0
 
 torchDir=.deps/torch-$torchVersion
 if [ -n "${CLEAVE_TORCH_DIR:-}" ]; then
