@@ -43,7 +43,7 @@ void describeBound(const TrainingFigures& training, nlohmann::json& headline) {
   headline["bottleneck"] = most->first;
   headline["bottleneck_share"] = share;
   std::string words =
-      fmt::format("In {:.0f} % of the training time it was what a step waited for.", 100 * share);
+      fmt::format("Steps waited for it in {:.0f} % of the training time.", 100 * share);
   for (const Remedy& remedy : kRemedies) {
     if (most->first == remedy.bottleneck) words += std::string(" ") + remedy.sentence;
   }

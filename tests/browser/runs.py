@@ -99,6 +99,10 @@ class Run:
         for table in self.tables.values():
             table.flush()
 
+    def close(self):
+        for table in self.tables.values():
+            table.file.close()
+
     def train(self, steps):
         for _ in range(steps):
             self.step()

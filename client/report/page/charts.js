@@ -1,5 +1,6 @@
 // What is drawn: each chart, its lines, and where they stand in a run's data.
 
+const sections = ['training', 'steps', 'link', 'bytes'];
 const flows = ['activation/0', 'gradient/1', 'activation/1', 'gradient/0'];
 
 const charts = [
@@ -97,21 +98,31 @@ function histogramAxis(unit) {
 }
 
 // One run: a panel with a chart's lines. Several: for each line a panel, with a line for each run; what is stacked has a panel
-// for each run.
+// for each run, beside that run's others.
 function panelsOf(chart, runs) {
   if (runs.length === 1) return [{ spec: chart, parts: chart.lines.map((line) => ({ run: 0, line, label: line.label })) }];
+  const narrow = { ...chart, wide: false };
   if (chart.stacked) {
     return runs.map((run, i) => ({
-      spec: { ...chart, id: chart.id + '-' + (i + 1), title: chart.title + ': ' + run.short },
+      spec: { ...narrow, id: chart.id + '-' + (i + 1), title: chart.title + ': ' + run.short },
       parts: chart.lines.map((line) => ({ run: i, line, label: line.label })),
+      order: i + 1,
     }));
   }
+  const one = chart.lines.length === 1;
   return chart.lines.map((line) => ({
     spec: {
-      ...chart,
-      id: chart.lines.length > 1 ? chart.id + '-' + line.label.replaceAll(/[^a-z0-9]+/g, '-') : chart.id,
-      title: chart.lines.length > 1 ? chart.title + ': ' + line.label : chart.title,
+      ...narrow,
+      id: one ? chart.id : chart.id + '-' + line.label.replaceAll(/[^a-z0-9]+/g, '-'),
+      title: one ? chart.title : chart.title + ': ' + line.label,
     },
     parts: runs.map((run, i) => ({ run: i, line, label: run.short })),
   }));
+}
+
+// All panels of all charts; within a section those of single runs come last, run by run.
+function allPanels(runs) {
+  const all = charts.flatMap((chart) => panelsOf(chart, runs));
+  return sections.flatMap((section) => all.filter((one) => one.spec.section === section)
+    .sort((one, other) => (one.order || 0) - (other.order || 0)));
 }

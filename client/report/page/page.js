@@ -25,18 +25,28 @@ function buildPanels() {
   for (const { panel } of panels) panel.drop();
   panels = [];
   group.panels = [];
-  for (const section of ['training', 'steps', 'link', 'bytes']) byId(section).querySelector('.grid').replaceChildren();
-  for (const chart of charts) {
-    for (const { spec, parts } of panelsOf(chart, page.runs)) {
-      const panel = new Panel(spec, chart.histogram ? null : group);
-      byId(chart.section).querySelector('.grid').append(panel.card);
-      panels.push({ panel, parts });
-    }
+  for (const section of sections) byId(section).querySelector('.grid').replaceChildren();
+  for (const { spec, parts } of allPanels(page.runs)) {
+    const panel = new Panel(spec, spec.histogram ? null : group);
+    byId(spec.section).querySelector('.grid').append(panel.card);
+    panels.push({ panel, parts });
   }
 }
 
+// Stacks of several runs have one scale, so that they can be compared.
+function shareScale(drawn) {
+  const stacks = drawn.filter(({ panel }) => panel.spec.stacked);
+  let most = 0;
+  for (const { lines } of stacks) {
+    for (const row of joinPoints(lines.map((line) => line.points), (point) => point.mean)) {
+      most = Math.max(most, row.slice(1).reduce((sum, value) => sum + (value || 0), 0));
+    }
+  }
+  for (const { panel } of stacks) panel.valueRange = page.runs.length > 1 && most > 0 ? [0, 1.05 * most] : null;
+}
+
 function drawCharts() {
-  for (const { panel, parts } of panels) {
+  const drawn = panels.map(({ panel, parts }) => {
     const chart = panel.spec;
     const several = page.runs.length > 1 && !chart.stacked;
     const lines = parts.map(({ run, line, label }, i) => ({
@@ -47,9 +57,13 @@ function drawCharts() {
       dots: Boolean(line.evaluation),
       summary: chart.histogram ? quantileText(page.runs[run], line, chart.histogram) : '',
     }));
-    panel.show(several ? lines : lines.filter((line) => line.points.length > 0),
-               chart.histogram ? histogramAxis(chart.histogram) : axes[axis]);
+    return { panel, lines: several ? lines : lines.filter((line) => line.points.length > 0) };
+  });
+  shareScale(drawn);
+  for (const { panel, lines } of drawn) {
+    panel.show(lines, panel.spec.histogram ? histogramAxis(panel.spec.histogram) : axes[axis]);
   }
+  group.show(group.window);
 }
 
 function drawHeadline() {
@@ -104,7 +118,7 @@ function choose(which) {
   axis = which;
   byId('by-time').setAttribute('aria-pressed', String(axis === 'time'));
   byId('by-step').setAttribute('aria-pressed', String(axis === 'step'));
-  group.show(null);
+  group.window = null;
   drawCharts();
 }
 

@@ -2,8 +2,8 @@
 
 // Okabe and Ito's colours, which colour-blind people can tell apart; in the order of best contrast.
 const palettes = {
-  light: ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#56b4e9', '#b07d00', '#444444'],
-  dark: ['#56b4e9', '#e69f00', '#2fc69a', '#cc79a7', '#f0e442', '#e8743b', '#d0d0d0'],
+  light: ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#56b4e9', '#b07d00', '#7d8590'],
+  dark: ['#56b4e9', '#e69f00', '#2fc69a', '#cc79a7', '#f0e442', '#e8743b', '#a8b1bc'],
 };
 const dashes = [null, [8, 4], [2, 3], [10, 3, 2, 3]];
 const darkness = window.matchMedia('(prefers-color-scheme: dark)');
@@ -79,6 +79,7 @@ class Panel {
   constructor(spec, group) {
     this.spec = spec;
     this.group = group;
+    this.valueRange = null;  // null: what the data need
     this.legend = element('p', { class: 'legend', 'aria-hidden': 'true' });
     this.canvas = element('div', { class: 'chart', role: 'img', 'aria-label': spec.title });
     this.xTitle = element('p', { class: 'x-title muted' });
@@ -144,6 +145,7 @@ class Panel {
       gridLineColor: style.getPropertyValue('--grid').trim(),
       axisLineColor: style.getPropertyValue('--grid').trim(),
       customBars: this.banded,
+      valueRange: this.valueRange,
       axes: this.axesOptions(),
     };
   }
@@ -266,44 +268,61 @@ class Panel {
   }
 }
 
-// Charts that share the horizontal axis: they zoom and point together.
+// Charts that share the horizontal axis: they show the same part of it, and point together.
 class Group {
   constructor(onZoom) {
     this.panels = [];
     this.busy = false;
-    this.window = null;
+    this.window = null;  // null: all of it
     this.onZoom = onZoom;
   }
 
   add(panel) {
     if (!this.panels.includes(panel)) this.panels.push(panel);
-    if (this.window) panel.graph.updateOptions({ dateWindow: this.window });
   }
 
-  each(from, act) {
+  // From the first to the last point of all charts, with a margin.
+  extent() {
+    let from = Infinity, to = -Infinity;
+    for (const panel of this.panels) {
+      for (const line of panel.lines) {
+        if (line.points.length === 0) continue;
+        from = Math.min(from, line.points[0].x);
+        to = Math.max(to, line.points[line.points.length - 1].x);
+      }
+    }
+    const margin = 0.012 * (to - from) || 0.5;
+    return from <= to ? [from - margin, to + margin] : [0, 1];
+  }
+
+  // Without what that would call back.
+  each(act) {
     if (this.busy) return;
     this.busy = true;
     for (const panel of this.panels) {
-      if (panel !== from && panel.graph) act(panel);
+      if (panel.graph) act(panel);
     }
     this.busy = false;
   }
 
   hover(from, x) {
-    this.each(from, (panel) => panel.select(x));
+    this.each((panel) => { if (panel !== from) panel.select(x); });
   }
 
+  // One of them was zoomed by hand, or set back.
   zoomed(from) {
     if (this.busy) return;
-    const zoomed = from.graph.isZoomed('x') ? from.graph.xAxisRange() : null;
-    const same = zoomed === null ? this.window === null : this.window !== null && zoomed[0] === this.window[0] && zoomed[1] === this.window[1];
-    if (same) return;
-    this.show(zoomed, from);
+    const range = from.graph.isZoomed('x') ? from.graph.xAxisRange() : null;
+    const shown = this.window || this.full;
+    if (range && shown && range[0] === shown[0] && range[1] === shown[1]) return;
+    this.show(range);
   }
 
-  show(dateWindow, from = null) {
-    this.window = dateWindow;
-    this.each(from, (panel) => panel.graph.updateOptions({ dateWindow, valueRange: null }));
-    this.onZoom(dateWindow !== null);
+  show(range) {
+    this.window = range;
+    this.full = this.extent();
+    const dateWindow = range || this.full;
+    this.each((panel) => panel.graph.updateOptions({ dateWindow, valueRange: panel.valueRange }));
+    this.onZoom(range !== null);
   }
 }
