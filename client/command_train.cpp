@@ -152,7 +152,8 @@ int trainCommand(const TrainOptions& options) {
   log->info("threads: {}; the server computes with {}", run.threadsText, ok.threads());
 
   const auto files = std::make_shared<RunFiles>(
-      recorder, run.folder, RunIdentity{run.hello.run_id(), ok.session()}, metricNames());
+      recorder, run.folder, RunIdentity{run.hello.run_id(), ok.session()}, metricNames(),
+      run.settings.rotateBytes);
   const bool showProgress = !runOptions.json;
   std::ostream& out = showProgress ? std::cout : std::cerr;
   Progress progress(out, ::isatty(showProgress ? STDOUT_FILENO : STDERR_FILENO) == 1,

@@ -208,7 +208,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
       run.threads, context_.compute.description());
   run.log = runLog(run.folder + "/log.txt", "run " + runId + ": ");
   run.files = std::make_shared<RunFiles>(context_.recorder, run.folder, RunIdentity{runId, number_},
-                                         std::vector<std::string>{});
+                                         std::vector<std::string>{}, context_.settings.rotateBytes);
   run.record = std::make_unique<RunRecord>(*run.files, run.plan.stepsPerEpoch);
   co_await onDevice(context_, [this, &run] {
     setComputeThreads(run.threads);

@@ -6,6 +6,7 @@
 #include "common/model/model.h"
 #include "daemon/device.h"
 #include "daemon/placed_errors.h"
+#include "daemon/run_folder.h"
 
 namespace cleave {
 namespace {
@@ -98,6 +99,7 @@ ServerSettings readServerSettings(Config& config) {
   settings.allowProbe = config.boolean("probe.allowed", settings.allowProbe);
   settings.errorEvery = static_cast<std::uint32_t>(
       config.integer("metrics.error_every", 0, 1 << 30, settings.errorEvery));
+  settings.rotateBytes = readRotateBytes(config);
   config.refuseUnknown();
   settings.resolved = config.resolved();
   return settings;
