@@ -33,6 +33,8 @@ struct TrainOptions {
   bool probe = false;  // measures the link before it trains, as the configuration's probe.first
   std::string trace;   // a file; empty: none
   std::uint64_t traceSteps = 20;
+  bool quiet = false;      // no progress; of the log, warnings and errors
+  bool jsonLines = false;  // stdout has a JSON object a line, as things happen
 };
 int trainCommand(const TrainOptions& options);
 // What `train` would do, without doing it.
