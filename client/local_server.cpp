@@ -56,7 +56,7 @@ LocalServer::LocalServer(const std::string& store, const std::string& device) {
   std::vector<std::string> arguments = {serverProgram(), "serve", "--log-level", "warn"};
   for (const std::string& setting :
        {std::string("listen.port=0"), "store=" + store, "device=" + device,
-        std::string("limits.memory_mib=16777216")}) {
+        std::string("limits.memory_mib=16777216"), std::string("status.socket=off")}) {
     arguments.insert(arguments.end(), {"--set", setting});
   }
   std::vector<char*> argv;

@@ -17,6 +17,8 @@
 #include "common/core/log.h"
 #include "common/net/frame.h"
 #include "common/net/notices.h"
+#include "server/resources.h"
+#include "server/status.h"
 
 namespace cleave {
 namespace {
@@ -85,6 +87,8 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device)
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (error) refuseBind(settings, error);
   port_ = acceptor_.local_endpoint().port();
+  statusSocket_ = StatusSocket::open(io_.context().get_executor(), settings.statusSocket,
+                                     [this] { return status(); });
 }
 
 Server::~Server() { io_.stop(); }
@@ -99,6 +103,7 @@ void Server::run() {
   asio::co_spawn(io_.context(), waitForReloads(), rethrow);
   asio::co_spawn(io_.context(), watchCertificates(), rethrow);
   asio::co_spawn(io_.context(), flushRefusals(), rethrow);
+  if (statusSocket_) asio::co_spawn(io_.context(), statusSocket_->serve(), rethrow);
   device_.runUntil([this] { return stopped_.load(); });
   codecThreads_.join();
   recorder_.flush();
@@ -168,6 +173,25 @@ void Server::sessionEnded(const std::shared_ptr<Session>& session) {
     stopped_ = true;
     device_.notify();
   }
+}
+
+std::string Server::status() const {
+  ServerStatus status;
+  status.address = settings_.address + ":" + std::to_string(port_);
+  status.device = settings_.device;
+  status.hasTls = context_.tls != nullptr;
+  status.isShuttingDown = shuttingDown_;
+  status.seconds = secondsSince(start_);
+  status.connections = sessions_.size();
+  status.mostSessions = settings_.maxSessions;
+  status.admittedBytes = admission_.bytes();
+  status.mostBytes = settings_.memoryBytes;
+  status.residentBytes = residentBytes();
+  status.refusals = refusals_.counts();
+  for (const auto& session : sessions_) {
+    if (auto known = session->status()) status.sessions.push_back(std::move(*known));
+  }
+  return statusJson(std::move(status));
 }
 
 asio::awaitable<void> Server::flushRefusals() {

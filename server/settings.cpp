@@ -57,6 +57,13 @@ void readDeadlines(Config& config, ServerSettings& settings) {
   settings.drain = read("limits.drain_seconds", 0, 3600, settings.drain);
 }
 
+// In a folder of its own, which can then be its owner's alone.
+std::string readStatusSocket(Config& config, const std::string& store) {
+  const std::string path = config.text("status.socket", "");
+  if (path == "off") return "";
+  return path.empty() ? store + "/.status/socket" : path;
+}
+
 }  // namespace
 
 bool isLoopback(const std::string& address) {
@@ -94,6 +101,7 @@ ServerSettings readServerSettings(Config& config) {
   readConnectionLimits(config, settings);
   readDeadlines(config, settings);
   settings.store = config.text("store", settings.store);
+  settings.statusSocket = readStatusSocket(config, settings.store);
   settings.accessFile = config.text("access.file", settings.accessFile);
   settings.fetchWeights = config.boolean("weights.fetch", settings.fetchWeights);
   settings.allowProbe = config.boolean("probe.allowed", settings.allowProbe);

@@ -27,6 +27,7 @@ struct ServerSettings {
   std::chrono::milliseconds drain{7000};  // for steps under way at the end
   std::string store = "store";
   std::string accessFile;    // empty: none
+  std::string statusSocket;  // a path; empty: none
   bool fetchWeights = true;
   bool allowProbe = true;
   std::uint32_t errorEvery = 100;
