@@ -68,6 +68,13 @@ struct ProbeCommandOptions {
 // Adds `probe`. Where it is given it sets `command`, which reads `options`.
 void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<int()>& command);
 
+struct DoctorOptions {
+  RunOptions run;
+  double seconds = 3;  // that the link is measured for
+};
+// Adds `doctor`. Where it is given it sets `command`, which reads `options`.
+void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()>& command);
+
 // Of the commands `codec list`, `codec run` and `codec compare`.
 struct CodecOptions {
   std::vector<std::string> specs;

@@ -99,6 +99,9 @@ int run(int argc, char** argv) {
   ProbeCommandOptions probe;
   addProbeCommand(app, probe, command);
 
+  DoctorOptions doctor;
+  addDoctorCommand(app, doctor, command);
+
   CodecOptions codec;
   addCodecCommands(app, codec, command);
 

@@ -28,6 +28,8 @@ std::size_t readRotateBytes(Config& config) {
                    "give 64kB to 1GB, or off");
 }
 
+std::string libtorchVersion() { return CLEAVE_LIBTORCH_VERSION; }
+
 void checkRunId(const std::string& id) {
   constexpr std::size_t kMostCharacters = 64;
   const bool fits = std::all_of(id.begin(), id.end(), [](char c) {
@@ -62,7 +64,7 @@ void writeRunDescription(const std::string& folder, const std::string& config, i
   writeFileDurably(folder + "/config.yaml", config);
   nlohmann::json environment = describeEnvironment(threads);
   environment["device"] = device;
-  environment["libtorch"] = CLEAVE_LIBTORCH_VERSION;
+  environment["libtorch"] = libtorchVersion();
   environment["self_check"] = selfCheckJson();
   writeFileDurably(folder + "/environment.json", environment.dump(2) + "\n");
 }

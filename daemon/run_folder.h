@@ -12,6 +12,8 @@ namespace cleave {
 // where it is "off". Throws UsageError.
 std::size_t readRotateBytes(Config& config);
 
+std::string libtorchVersion();  // "2.11.0"
+
 // Throws UsageError unless the id is [a-z0-9-]{1,64}.
 void checkRunId(const std::string& id);
 
