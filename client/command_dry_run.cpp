@@ -8,10 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "client/commands.h"
-#include "client/data/loader.h"
 #include "client/prepare.h"
-#include "client/progress.h"
 #include "common/core/log.h"
+#include "common/core/units.h"
 #include "common/model/blocks.h"
 #include "compression/registry.h"
 
@@ -102,26 +101,6 @@ Json describeFlow(const PreparedRun& run, Flow flow) {
           {"raw_bytes_a_step", step.raw},
           {"encoded_bytes_a_step", step.encoded},
           {"encoded_bytes_are", sizeIsFixed(codec) ? "exact" : "at most"}};
-}
-
-// What the client needs at once, from shapes: parameters with gradients and optimizer state; what
-// autograd keeps of the head for all micro-batches in flight, of the tail for one; the flows'
-// tensors, decoded and encoded; the batches that the loader holds.
-std::size_t clientBytes(const PreparedRun& run) {
-  const RunPlan& plan = run.plan;
-  double bytes = 0;
-  for (const Part& part : partsOf(plan)) {
-    if (part.side == std::string_view("server")) continue;
-    bytes += static_cast<double>(partBytes(plan.stage, part.first, part.last,
-                                           part.first == 0 ? plan.inFlight : 1,
-                                           plan.maxMicroBatchSamples()));
-  }
-  bytes += flowBytes(plan);
-  // In use and ready; and, during an evaluation, the next epoch's first.
-  const double batches = Loader::Options().ahead + 2;
-  bytes += batches * plan.maxBatch * sizeof(float) *
-           static_cast<double>(elementCount(run.data.train->sampleShape()));
-  return static_cast<std::size_t>(std::min(bytes, 0x1p62));
 }
 
 Json describe(const PreparedRun& run) {

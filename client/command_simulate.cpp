@@ -52,9 +52,8 @@ StepTimes measure(const SimulateOptions& options, std::uint32_t microBatches) {
   const wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
   const auto files = std::make_shared<RunFiles>(
       recorder, run.folder, RunIdentity{run.hello.run_id(), ok.session()}, metricNames());
-  std::ostream nowhere(nullptr);
-  Progress progress(nowhere, false, options.steps + 1);
-  Trainer trainer(run.settings, run.data, stage, session, *files, progress);
+  Progress unseen({});
+  Trainer trainer(run.settings, run.data, stage, session, *files, unseen);
   session.start(
       run.plan, 0,
       clientActions(stage, run.threads, [&](const BodyDone& done) { return trainer.decide(done); }),

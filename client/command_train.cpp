@@ -18,6 +18,7 @@
 #include "client/trainer.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
+#include "common/core/units.h"
 #include "daemon/action_tables.h"
 #include "daemon/torch_errors.h"
 
@@ -106,7 +107,7 @@ void printSummary(const nlohmann::json& summary) {
                              eval.at("loss").get<double>());
   }
   std::cout << fmt::format("time        {} for {} steps, {:.0f} images/s\n",
-                           timeText(number("seconds")), summary.at("steps").get<std::uint64_t>(),
+                           clockText(number("seconds")), summary.at("steps").get<std::uint64_t>(),
                            number("images_per_second"));
   std::cout << fmt::format("bytes       {} up, {} down; {:.4f} of the raw tensors' size\n",
                            bytesText(number("bytes_up")), bytesText(number("bytes_down")),
@@ -137,11 +138,16 @@ void printSummary(const nlohmann::json& summary) {
             << std::endl;
 }
 
-}  // namespace
+// Where what people look at goes; -1: nowhere. Results and events have stdout to themselves.
+int peoplesDescriptor(const TrainOptions& options) {
+  if (options.quiet) return -1;
+  return options.run.json || options.jsonLines ? STDERR_FILENO : STDOUT_FILENO;
+}
 
-int trainCommand(const TrainOptions& options) {
+// `events`: null where no program listens.
+int train(const TrainOptions& options, JsonLines* events) {
   RunOptions runOptions = options.run;
-  startLog("cleave-client", runOptions.common.logLevel);
+  startLog("cleave-client", options.quiet ? "warn" : runOptions.common.logLevel);
   if (!options.trace.empty()) {
     checkTracePath(options.trace);
     runOptions.traceSteps = options.traceSteps;
@@ -167,12 +173,17 @@ int trainCommand(const TrainOptions& options) {
       ok.device(), ok.in_flight());
   log->info("threads: {}; the server computes with {}", run.threadsText, ok.threads());
 
-  const auto files = std::make_shared<RunFiles>(
-      recorder, run.folder, RunIdentity{run.hello.run_id(), ok.session()}, metricNames());
-  const bool showProgress = !runOptions.json;
-  std::ostream& out = showProgress ? std::cout : std::cerr;
-  Progress progress(out, ::isatty(showProgress ? STDOUT_FILENO : STDERR_FILENO) == 1,
-                    totalSteps(run.settings, *run.data.train));
+  const auto files = std::make_shared<RunFiles>(recorder, run.folder,
+                                                RunIdentity{run.hello.run_id(), ok.session()},
+                                                metricNames(), run.settings.rotateBytes);
+  const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
+  if (events != nullptr) {
+    events->write("begin", {{"run", run.hello.run_id()},
+                            {"folder", run.folder},
+                            {"server", run.server.text()},
+                            {"steps", steps}});
+  }
+  Progress progress({peoplesDescriptor(options), events, steps, metricNames()});
   Trainer trainer(run.settings, run.data, stage, session, *files, progress);
   session.start(
       run.plan, run.settings.errorEvery,
@@ -224,12 +235,31 @@ int trainCommand(const TrainOptions& options) {
   if (probed) summary["probe"] = *probed;
   if (traced) summary["trace"] = *traced;
   log->info("done: {}", summary.dump());
-  if (runOptions.json) {
+  progress.end();
+  if (events != nullptr) {
+    events->write("done", summary);
+  } else if (runOptions.json) {
     std::cout << summary.dump(2) << std::endl;
   } else {
     printSummary(summary);
   }
   return 0;
+}
+
+}  // namespace
+
+int trainCommand(const TrainOptions& options) {
+  if (!options.jsonLines) return train(options, nullptr);
+  JsonLines events(STDOUT_FILENO);
+  try {
+    return train(options, &events);
+  } catch (const Error& error) {
+    events.write("failed", {{"code", error.code()},
+                            {"sentence", error.what()},
+                            {"fix", error.fix()},
+                            {"exit_code", error.exitCode()}});
+    throw;
+  }
 }
 
 }  // namespace cleave

@@ -35,6 +35,8 @@ struct TrainOptions {
   std::uint64_t traceSteps = 20;
   std::string dashboard;  // an address and a port; empty: none
   bool anywhere = false;
+  bool quiet = false;      // no progress; of the log, warnings and errors
+  bool jsonLines = false;  // stdout has a JSON object a line, as things happen
 };
 int trainCommand(const TrainOptions& options);
 // What `train` would do, without doing it.
@@ -88,6 +90,13 @@ struct SweepOptions {
 };
 // Adds `sweep`. Where it is given it sets `command`, which reads `options`.
 void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>& command);
+
+struct DoctorOptions {
+  RunOptions run;
+  double seconds = 3;  // that the link is measured for
+};
+// Adds `doctor`. Where it is given it sets `command`, which reads `options`.
+void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()>& command);
 
 // Of the commands `codec list`, `codec run` and `codec compare`.
 struct CodecOptions {

@@ -18,7 +18,9 @@ std::vector<std::string> commandLine(const std::string& store, const std::string
           "--set",
           "device=" + device,
           "--set",
-          "limits.memory_mib=16777216"};
+          "limits.memory_mib=16777216",
+          "--set",
+          "status.socket=off"};
 }
 
 }  // namespace

@@ -30,11 +30,24 @@ int run(int argc, char** argv) {
       std::string("Example:\n  cleave-client train --config configs/fashion_mnist.yaml "
                   "--server 10.0.0.5:4800 --set train.epochs=3\n  cleave-client train --config "
                   "configs/fashion_mnist.yaml --dry-run\n  cleave-client train --config "
-                  "configs/fashion_mnist.yaml --trace trace.json\n\n") +
+                  "configs/fashion_mnist.yaml --trace trace.json\n  cleave-client train --config "
+                  "configs/fashion_mnist.yaml --json-lines --quiet | jq -c 'select(.event == "
+                  "\"epoch\")'\n\n") +
       kExitCodes);
+  auto* quiet = trainApp->add_flag("--quiet", train.quiet,
+                                   "No progress, and of the log warnings and errors alone; the "
+                                   "summary stays");
+  quiet->excludes(trainApp->get_option("--log-level"));
+  auto* jsonLines =
+      trainApp->add_flag("--json-lines", train.jsonLines,
+                         "What happens as it happens, a JSON object a line on stdout: begin, step, "
+                         "epoch, then done or failed; all else on stderr");
+  jsonLines->excludes(trainApp->get_option("--json"));
   bool dryRun = false;
-  trainApp->add_flag("--dry-run", dryRun,
-                     "Prints what would be trained, sent and needed, and starts nothing");
+  trainApp
+      ->add_flag("--dry-run", dryRun,
+                 "Prints what would be trained, sent and needed, and starts nothing")
+      ->excludes(jsonLines);
   trainApp->add_flag("--probe", train.probe,
                      "Measures the link first, as the command probe does, and records it; the same "
                      "as --set probe.first=true");
@@ -99,6 +112,9 @@ int run(int argc, char** argv) {
 
   ReportCommandOptions report;
   addReportCommand(app, report, command);
+
+  DoctorOptions doctor;
+  addDoctorCommand(app, doctor, command);
 
   CodecOptions codec;
   addCodecCommands(app, codec, command);

@@ -14,8 +14,10 @@
 #include <random>
 #include <span>
 
+#include "client/data/loader.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/model/blocks.h"
 #include "daemon/device.h"
 #include "daemon/placed_errors.h"
 #include "daemon/run_folder.h"
@@ -195,6 +197,25 @@ PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool same
     run.server = run.localServer->address();
   }
   return run;
+}
+
+// Parameters with gradients and optimizer state; what autograd keeps of the head for all
+// micro-batches in flight, of the tail for one; the flows' tensors, decoded and encoded; the
+// batches that the loader holds.
+std::size_t clientBytes(const PreparedRun& run) {
+  const RunPlan& plan = run.plan;
+  const auto [cut0, cut1] = plan.stage.cuts;
+  const auto bytesOf = [&](int first, int last, std::uint32_t inFlight) {
+    return static_cast<double>(
+        partBytes(plan.stage, first, last, inFlight, plan.maxMicroBatchSamples()));
+  };
+  double bytes = bytesOf(0, cut0, plan.inFlight) +
+                 bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan);
+  // In use and ready; and, during an evaluation, the next epoch's first.
+  const double batches = Loader::Options().ahead + 2;
+  bytes += batches * plan.maxBatch * sizeof(float) *
+           static_cast<double>(elementCount(run.data.train->sampleShape()));
+  return static_cast<std::size_t>(std::min(bytes, 0x1p62));
 }
 
 void sendInitialWeights(const PreparedRun& run, ClientStage& stage, ClientSession& session) {

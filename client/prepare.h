@@ -35,6 +35,9 @@ PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool same
 // The same; then makes the run's folder, and starts a server where none was given.
 PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads);
 
+// What the run needs at once at the client, estimated from shapes: bytes, without program and data.
+std::size_t clientBytes(const PreparedRun& run);
+
 // Puts the run's initial weights, if it has any, in place at the client and at the server.
 void sendInitialWeights(const PreparedRun& run, ClientStage& stage, ClientSession& session);
 

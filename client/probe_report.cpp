@@ -2,7 +2,6 @@
 
 #include <spdlog/fmt/fmt.h>
 
-#include "client/progress.h"
 #include "common/core/units.h"
 
 namespace cleave {

@@ -1,47 +1,63 @@
-// Shows how a run goes: one line that rewrites itself on a terminal, a plain line every few seconds
-// elsewhere.
+// Shows how a training goes: to people, a bar that rewrites itself on a terminal and a plain line
+// every few seconds elsewhere; to programs, a line for each step and epoch.
 #pragma once
 
 #include <cstdint>
-#include <iosfwd>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "client/json_lines.h"
+#include "client/progress_bar.h"
 #include "common/core/clock.h"
-#include "common/core/units.h"
+#include "common/pipeline/run_files.h"
 #include "common/pipeline/tensor_link.h"
 
 namespace cleave {
 
+struct ProgressOptions {
+  int people = -1;                       // the descriptor that they look at; -1: nobody does
+  JsonLines* events = nullptr;           // borrowed; null: no program listens
+  std::uint64_t totalSteps = 0;          // of training
+  std::vector<std::string> metricNames;  // the first one is the loss
+};
+
 class Progress {
  public:
-  Progress(std::ostream& out, bool isTerminal, std::uint64_t totalSteps);
+  explicit Progress(ProgressOptions options);
+  ~Progress() { end(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
 
   struct State {
     std::uint64_t epoch = 0, epochs = 0;
-    std::uint64_t step = 0;
+    std::uint64_t step = 0;     // of training
     std::uint64_t samples = 0;  // trained on so far
-    double loss = 0;
-    std::string what = "train";  // or "eval"
+    Phase phase = Phase::train;
+    // Of this batch.
+    std::uint64_t batchSamples = 0;
+    double seconds = 0;
+    std::vector<std::optional<double>> metrics;
   };
-  // After each batch; writes only now and then.
-  void update(const State& state, const LinkTotals& totals);
-  // A line that stays.
-  void line(const std::string& text);
+  // After each batch. People see it at most ten times a second.
+  void batch(const State& state, const LinkTotals& totals);
+  // At an epoch's end; a line that stays.
+  void epoch(const EpochRow& row, std::uint64_t epochs);
+  // Takes the bar away.
+  void end();
 
  private:
-  void clear();
+  void show(const State& state, const LinkTotals& totals);
+  void measure(const State& state, const LinkTotals& totals, double elapsed);
+  void tell(const State& state, const LinkTotals& totals);
 
-  std::ostream& out_;
-  const bool isTerminal_;
-  const std::uint64_t totalSteps_;
+  const ProgressOptions options_;
+  const bool isLive_;  // people look at a terminal
   const SteadyTime start_ = now();
-  SteadyTime lastShown_;
-  State lastState_;
-  LinkTotals lastTotals_;
-  std::size_t width_ = 0;  // of the line on the terminal
+  std::optional<SteadyTime> shownAt_;
+  BarState bar_;  // with means of the last seconds
+  bool hasRate_ = false;
+  std::uint64_t lastSamples_ = 0, lastUp_ = 0, lastDown_ = 0;
 };
-
-// "1:02:03", "0:07".
-std::string timeText(double seconds);
 
 }  // namespace cleave

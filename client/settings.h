@@ -55,6 +55,7 @@ struct ClientSettings {
   int serverThreads = 0;
   StageWait wait;
   std::uint32_t errorEvery = 100;
+  std::size_t rotateBytes = 0;  // of the run's CSV files; 0: never
   double retrySeconds = 30;
   TlsSettings tls;          // towards a server that is given; one of our own is on loopback
   bool probeFirst = false;  // measure the link before training

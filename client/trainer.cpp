@@ -93,6 +93,7 @@ TrainResult Trainer::run() {
       row.evalMetrics = means(*evalMetrics_);
     }
     files_.epoch(row, session_.totals());
+    progress_.epoch(row, shown_.epochs);
   }
   result_.costs = meter_.mean();
   if (boundSeconds_ > 0) result_.overBound = overallSeconds_ / boundSeconds_;
@@ -116,7 +117,6 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
   epochSteps_ = 0;
   const SteadyTime start = now();
   shown_.epoch = epoch;
-  shown_.what = "train";
   while (stepsLeft()) {
     const auto batch = loader->next();
     if (!batch) break;
@@ -130,8 +130,7 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
     epochMetrics_.add(metrics);
     shown_.step = result_.steps;
     shown_.samples = result_.samples;
-    shown_.loss = metrics.sums.at("loss") / static_cast<double>(metrics.samples);
-    progress_.update(shown_, session_.totals());
+    progress_.batch(shown_, session_.totals());
     afterStep_(result_.steps);
   }
   epochSeconds_ = secondsSince(start);
@@ -143,23 +142,14 @@ void Trainer::evaluate(std::uint64_t epoch) {
   options.batch = settings_.evalBatch;
   Loader loader(data_.test, session_.pool(), options);
   BatchMetrics sum;
-  shown_.what = "eval";
   while (const auto batch = loader.next()) {
     sum.add(runBatch(Phase::eval, ++evalBatches_, epoch, *batch));
-    progress_.update(shown_, session_.totals());
+    progress_.batch(shown_, session_.totals());
   }
   evalMetrics_ = sum;
   result_.lastEval = sum;
-  const double samples = static_cast<double>(sum.samples);
-  const double top1 = sum.sums.at("top1") / samples;
+  const double top1 = sum.sums.at("top1") / static_cast<double>(sum.samples);
   result_.bestTop1 = std::max(result_.bestTop1.value_or(top1), top1);
-  const double trainSamples = static_cast<double>(epochMetrics_.samples);
-  progress_.line(
-      fmt::format("epoch {}/{} done: train loss {:.4f}, top1 {:.2f} %; eval loss {:.4f}, top1 "
-                  "{:.2f} %; {:.0f} images/s; {:.1f} s",
-                  epoch, shown_.epochs, epochMetrics_.sums.at("loss") / trainSamples,
-                  100 * epochMetrics_.sums.at("top1") / trainSamples, sum.sums.at("loss") / samples,
-                  100 * top1, trainSamples / epochSeconds_, epochSeconds_));
 }
 
 BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch,
@@ -170,7 +160,11 @@ BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t ep
                       batch.samples()};
   session_.runBatch(at);
   const BatchMetrics metrics = stage_.metrics();
-  recordStep(at, epoch, metrics, secondsSince(start));
+  shown_.phase = phase;
+  shown_.batchSamples = batch.samples();
+  shown_.seconds = secondsSince(start);
+  shown_.metrics = means(metrics);
+  recordStep(at, epoch, metrics, shown_.seconds);
   if (const auto failure = files_.writeFailure()) {
     throw RunError("cannot-write",
                    failure->path + ": rows could not be written: " + std::strerror(failure->error),

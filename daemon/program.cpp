@@ -81,7 +81,7 @@ void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequ
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   command.add_option("--log-level", options.logLevel, "trace, debug, info, warn or error")
-      ->default_str("info");
+      ->default_str(options.logLevel);
 }
 
 Config loadConfig(const CommonOptions& options) {

@@ -11,9 +11,24 @@
 #include "common/core/durable.h"
 #include "common/core/environment.h"
 #include "common/core/error.h"
+#include "common/core/units.h"
 #include "daemon/self_check.h"
 
 namespace cleave {
+
+std::size_t readRotateBytes(Config& config) {
+  constexpr std::size_t kLeast = 64'000;  // some hundred rows: about what is written at once
+  const std::string key = "metrics.rotate";
+  const std::string text = config.text(key, "off");
+  if (text == "off") return 0;
+  const std::size_t bytes = parseSize({config.where(key) + ": " + key, text});
+  if (bytes >= kLeast) return bytes;
+  throw UsageError("bad-config",
+                   config.where(key) + ": " + key + " is '" + text + "', which is too little",
+                   "give 64kB to 1GB, or off");
+}
+
+std::string libtorchVersion() { return CLEAVE_LIBTORCH_VERSION; }
 
 void checkRunId(const std::string& id) {
   constexpr std::size_t kMostCharacters = 64;
@@ -49,7 +64,7 @@ void writeRunDescription(const std::string& folder, const std::string& config, i
   writeFileDurably(folder + "/config.yaml", config);
   nlohmann::json environment = describeEnvironment(threads);
   environment["device"] = device;
-  environment["libtorch"] = CLEAVE_LIBTORCH_VERSION;
+  environment["libtorch"] = libtorchVersion();
   environment["self_check"] = selfCheckJson();
   writeFileDurably(folder + "/environment.json", environment.dump(2) + "\n");
 }

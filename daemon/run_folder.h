@@ -1,12 +1,18 @@
 // The folder a run leaves its files in, on either side.
 #pragma once
 
-#include <memory>
+#include <cstddef>
 #include <string>
 
-#include <spdlog/logger.h>
+#include "common/core/config.h"
 
 namespace cleave {
+
+// `metrics.rotate`: the size in bytes from which on a run's CSV files are continued in new ones; 0
+// where it is "off". Throws UsageError.
+std::size_t readRotateBytes(Config& config);
+
+std::string libtorchVersion();  // "2.11.0"
 
 // Throws UsageError unless the id is [a-z0-9-]{1,64}.
 void checkRunId(const std::string& id);

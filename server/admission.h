@@ -26,6 +26,7 @@ class Admission {
    public:
     Ticket(Admission& admission, std::string identity, std::string runId, std::size_t bytes);
     ~Ticket();
+    std::size_t bytes() const { return bytes_; }
     Ticket(const Ticket&) = delete;
     Ticket& operator=(const Ticket&) = delete;
 
@@ -47,6 +48,8 @@ class Admission {
   // A session that measures the link: it holds no memory and no run id. Throws UsageError
   // "unknown-identity", RunError "too-many-sessions".
   std::unique_ptr<Ticket> admitProbe(const std::string& identity, std::uint64_t session);
+
+  std::size_t bytes() const { return bytes_; }  // of all tickets
 
  private:
   struct Connected {

@@ -14,6 +14,7 @@
 #include "server/resources.h"
 #include "server/server.h"
 #include "server/settings.h"
+#include "server/status_command.h"
 
 namespace cleave {
 namespace {
@@ -75,6 +76,9 @@ int run(int argc, char** argv) {
       "SIGHUP reads the access file and the certificates anew.\n\n"
       "Exit codes: 0 ended by a signal, 1 failed, 2 wrong use or unsafe configuration.");
   serveApp->callback([&] { command = [&] { return serve(serving); }; });
+
+  StatusOptions status;
+  addStatusCommand(app, status, command);
 
   CertsOptions certs;
   addCertsCommands(app, certs, command);

@@ -52,6 +52,12 @@ std::string Refusals::summary() const {
   return text;
 }
 
+std::map<std::string, std::uint64_t> Refusals::counts() const {
+  std::map<std::string, std::uint64_t> counts;
+  for (const auto& [code, reason] : reasons_) counts[code] = reason.count;
+  return counts;
+}
+
 std::uint64_t Refusals::count(const std::string& reason) const {
   const auto found = reasons_.find(reason);
   return found == reasons_.end() ? 0 : found->second.count;

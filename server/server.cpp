@@ -18,6 +18,8 @@
 #include "common/net/frame.h"
 #include "common/net/listen.h"
 #include "common/net/notices.h"
+#include "server/resources.h"
+#include "server/status.h"
 
 namespace cleave {
 namespace {
@@ -67,6 +69,8 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device)
   const tcp::endpoint endpoint(asio::ip::make_address(settings.address), settings.port);
   listenOn(acceptor_, endpoint, {"listen.address", "--set listen.port="});
   port_ = acceptor_.local_endpoint().port();
+  statusSocket_ = StatusSocket::open(io_.context().get_executor(), settings.statusSocket,
+                                     [this] { return status(); });
 }
 
 Server::~Server() { io_.stop(); }
@@ -81,6 +85,7 @@ void Server::run() {
   asio::co_spawn(io_.context(), waitForReloads(), rethrow);
   asio::co_spawn(io_.context(), watchCertificates(), rethrow);
   asio::co_spawn(io_.context(), flushRefusals(), rethrow);
+  if (statusSocket_) asio::co_spawn(io_.context(), statusSocket_->serve(), rethrow);
   device_.runUntil([this] { return stopped_.load(); });
   codecThreads_.join();
   recorder_.flush();
@@ -150,6 +155,25 @@ void Server::sessionEnded(const std::shared_ptr<Session>& session) {
     stopped_ = true;
     device_.notify();
   }
+}
+
+std::string Server::status() const {
+  ServerStatus status;
+  status.address = settings_.address + ":" + std::to_string(port_);
+  status.device = settings_.device;
+  status.hasTls = context_.tls != nullptr;
+  status.isShuttingDown = shuttingDown_;
+  status.seconds = secondsSince(start_);
+  status.connections = sessions_.size();
+  status.mostSessions = settings_.maxSessions;
+  status.admittedBytes = admission_.bytes();
+  status.mostBytes = settings_.memoryBytes;
+  status.residentBytes = residentBytes();
+  status.refusals = refusals_.counts();
+  for (const auto& session : sessions_) {
+    if (auto known = session->status()) status.sessions.push_back(std::move(*known));
+  }
+  return statusJson(std::move(status));
 }
 
 asio::awaitable<void> Server::flushRefusals() {

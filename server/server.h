@@ -13,6 +13,7 @@
 #include "server/connection_limits.h"
 #include "server/refusals.h"
 #include "server/session.h"
+#include "server/status_socket.h"
 
 namespace cleave {
 
@@ -36,6 +37,7 @@ class Server {
   boost::asio::awaitable<void> waitForReloads();
   boost::asio::awaitable<void> watchCertificates();
   void reloadCertificates();
+  std::string status() const;
   void start(boost::asio::ip::tcp::socket socket);
   void shutDown();
   void sessionEnded(const std::shared_ptr<Session>& session);
@@ -58,11 +60,13 @@ class Server {
   boost::asio::signal_set signals_;
   boost::asio::signal_set reloadSignals_;
   std::uint16_t port_ = 0;
+  std::unique_ptr<StatusSocket> statusSocket_;  // null: none
 
   // io thread
   std::set<std::shared_ptr<Session>> sessions_;
   std::uint64_t nextSession_ = 1;
   bool shuttingDown_ = false;
+  const SteadyTime start_ = now();
 
   std::atomic<bool> stopped_ = false;
 };

@@ -88,6 +88,7 @@ struct Session::Run {
   std::shared_ptr<spdlog::logger> log;
   std::shared_ptr<RunFiles> files;
   std::unique_ptr<RunRecord> record;
+  Pace pace;
   std::unique_ptr<BodyStage> stage;
   std::shared_ptr<TensorLink> link;
   std::shared_ptr<EngineWorker> worker;
@@ -132,6 +133,26 @@ void Session::drain() {
       asio::post(io, [connection] { connection->sayBye("shutting-down"); });
     });
   });
+}
+
+std::optional<SessionStatus> Session::status() const {
+  const bool isRun = run_ && run_->ticket;
+  if (!isRun && !probe_) return std::nullopt;
+  SessionStatus status;
+  status.number = number_;
+  status.identity = identity_;
+  status.peer = connection_->peer();
+  status.seconds = secondsSince(start_);
+  if (!isRun) return status;
+  status.run = run_->hello.run_id();
+  status.model = run_->plan.stage.model.name;
+  status.memoryBytes = run_->ticket->bytes();
+  status.pace = run_->pace.state();
+  const std::uint64_t perEpoch = run_->plan.stepsPerEpoch;
+  if (status.pace && status.pace->phase == Phase::train && perEpoch > 0) {
+    status.epoch = (status.pace->step + perEpoch - 1) / perEpoch;
+  }
+  return status;
 }
 
 asio::awaitable<void> Session::serve() {
@@ -208,7 +229,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
       run.threads, context_.compute.description());
   run.log = runLog(run.folder + "/log.txt", "run " + runId + ": ");
   run.files = std::make_shared<RunFiles>(context_.recorder, run.folder, RunIdentity{runId, number_},
-                                         std::vector<std::string>{});
+                                         std::vector<std::string>{}, context_.settings.rotateBytes);
   run.record = std::make_unique<RunRecord>(*run.files, run.plan.stepsPerEpoch);
   co_await onDevice(context_, [this, &run] {
     setComputeThreads(run.threads);
@@ -230,9 +251,12 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
       EngineOptions{Role::server, run.plan.schedule, run.plan.microBatches, run.plan.inFlight,
                     false, run.plan.initialWeights},
       run.link, mailbox, bodyActions(*run.stage, run.threads, context_.settings.fetchWeights),
-      [&run] {
-        run.record->finishedBatch(run.worker->engine(), run.worker->betweenSteps(),
-                                  run.link->totals());
+      [&run, connection = connection_] {
+        const Engine& engine = run.worker->engine();
+        const LinkTotals totals = run.link->totals();
+        run.record->finishedBatch(engine, run.worker->betweenSteps(), totals);
+        run.pace.finishedBatch(*engine.batch(), engine.seconds(), totals, connection->receiveRate(),
+                               connection->sendRate());
       },
       [connection = connection_, io = context_.io](std::exception_ptr error) {
         asio::post(io, [connection, error] { connection->fail(error); });

@@ -6,6 +6,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/core/buffer.h"
@@ -16,6 +17,7 @@
 #include "common/net/connection.h"
 #include "proto/wire.pb.h"
 #include "server/admission.h"
+#include "server/pace.h"
 #include "server/refusals.h"
 #include "server/settings.h"
 
@@ -39,6 +41,19 @@ struct ServerContext {
 
 class ProbeSession;
 
+// What the server's operator is shown of a session (cleave-server status).
+struct SessionStatus {
+  std::uint64_t number = 0;
+  std::string identity;
+  std::string peer;
+  double seconds = 0;           // since it was connected
+  std::string run;              // its id; empty: a probe
+  std::string model;            // empty: a probe
+  std::size_t memoryBytes = 0;  // admitted
+  std::uint64_t epoch = 0;
+  std::optional<PaceState> pace;
+};
+
 class Session {
  public:
   Session(ServerContext& context, boost::asio::ip::tcp::socket socket, std::uint64_t number);
@@ -53,6 +68,8 @@ class Session {
   void drain();
   // Whether a client was admitted, so that there may be memory to give back.
   bool wasAdmitted() const { return admitted_; }
+  // Nothing where none is admitted, or none any more. io thread.
+  std::optional<SessionStatus> status() const;
 
  private:
   struct Run;
@@ -66,6 +83,7 @@ class Session {
   ServerContext& context_;
   std::shared_ptr<Connection> connection_;
   const std::uint64_t number_;
+  const SteadyTime start_ = now();
   std::string identity_ = kLocalIdentity;  // the certificate's, once the Hello has come
   bool clientIsLocal_ = false;
   bool helloCame_ = false;

@@ -6,6 +6,7 @@
 #include "common/model/model.h"
 #include "daemon/device.h"
 #include "daemon/placed_errors.h"
+#include "daemon/run_folder.h"
 
 namespace cleave {
 namespace {
@@ -56,6 +57,13 @@ void readDeadlines(Config& config, ServerSettings& settings) {
   settings.drain = read("limits.drain_seconds", 0, 3600, settings.drain);
 }
 
+// In a folder of its own, which can then be its owner's alone.
+std::string readStatusSocket(Config& config, const std::string& store) {
+  const std::string path = config.text("status.socket", "");
+  if (path == "off") return "";
+  return path.empty() ? store + "/.status/socket" : path;
+}
+
 }  // namespace
 
 bool isLoopback(const std::string& address) {
@@ -93,11 +101,13 @@ ServerSettings readServerSettings(Config& config) {
   readConnectionLimits(config, settings);
   readDeadlines(config, settings);
   settings.store = config.text("store", settings.store);
+  settings.statusSocket = readStatusSocket(config, settings.store);
   settings.accessFile = config.text("access.file", settings.accessFile);
   settings.fetchWeights = config.boolean("weights.fetch", settings.fetchWeights);
   settings.allowProbe = config.boolean("probe.allowed", settings.allowProbe);
   settings.errorEvery = static_cast<std::uint32_t>(
       config.integer("metrics.error_every", 0, 1 << 30, settings.errorEvery));
+  settings.rotateBytes = readRotateBytes(config);
   config.refuseUnknown();
   settings.resolved = config.resolved();
   return settings;

@@ -26,11 +26,13 @@ struct ServerSettings {
   ConnectionOptions connection;           // its deadlines
   std::chrono::milliseconds drain{7000};  // for steps under way at the end
   std::string store = "store";
-  std::string accessFile;  // empty: none
+  std::string accessFile;    // empty: none
+  std::string statusSocket;  // a path; empty: none
   bool fetchWeights = true;
   bool allowProbe = true;
   std::uint32_t errorEvery = 100;
-  std::string resolved;  // as YAML
+  std::size_t rotateBytes = 0;  // of runs' CSV files; 0: never
+  std::string resolved;         // as YAML
 };
 
 // Throws UsageError.

@@ -1,13 +1,16 @@
 // Holds the tables of docs/metrics.md against the columns that a run's files really have.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/pipeline/probe_result.h"
 #include "common/pipeline/run_files.h"
+#include "tools/link/stats.h"
 
 namespace cleave {
 namespace {
@@ -33,6 +36,7 @@ std::string trimmed(const std::string& text) {
 
 struct DocumentedColumn {
   std::string name;
+  std::string unit;
   std::string definition;
   std::string writtenBy;
 };
@@ -53,7 +57,7 @@ std::vector<DocumentedColumn> table(const std::string& name) {
     REQUIRE(column.size() > 2);
     REQUIRE(column.front() == '`');
     REQUIRE(column.back() == '`');
-    columns.push_back({column.substr(1, column.size() - 2), cells[2], cells[3]});
+    columns.push_back({column.substr(1, column.size() - 2), cells[1], cells[2], cells[3]});
   }
   return columns;
 }
@@ -93,6 +97,10 @@ TEST_CASE("probe.csv has the documented columns in the documented order") {
   CHECK(names(table("probe")) == probeColumns());
 }
 
+TEST_CASE("cleave-link's statistics have the documented columns in the documented order") {
+  CHECK(names(table("link")) == statsColumns());
+}
+
 TEST_CASE("every column is defined, and metrics are documented as the client's alone") {
   const auto isMetric = [](const std::string& name) {
     for (const std::string& metric : kMetrics) {
@@ -100,7 +108,7 @@ TEST_CASE("every column is defined, and metrics are documented as the client's a
     }
     return false;
   };
-  for (const char* file : {"transfers", "steps", "epochs", "probe"}) {
+  for (const char* file : {"transfers", "steps", "epochs", "probe", "link"}) {
     for (const DocumentedColumn& column : table(file)) {
       INFO(file << ", " << column.name);
       CHECK_FALSE(column.definition.empty());
@@ -108,6 +116,28 @@ TEST_CASE("every column is defined, and metrics are documented as the client's a
       if (isMetric(column.name)) CHECK(column.writtenBy.rfind("client", 0) == 0);
     }
   }
+}
+
+// What a unit must be, by how a column's name ends; a name that ends otherwise is not checked.
+TEST_CASE("a column has the unit that its name says") {
+  const std::pair<std::string, std::string> units[] = {
+      {"_seconds", "s"},      {"_bytes", "bytes"},      {"_db", "dB"},    {"_rate", "bytes/s"},
+      {"rate_up", "bytes/s"}, {"rate_down", "bytes/s"}, {"loss", "nats"}, {"top1", "0 … 1"},
+      {"top5", "0 … 1"},      {"_mbit_s", "Mbit/s"},    {"time", "UTC"}};
+  const std::vector<std::string> without = {"learning_rate"};  // a number
+  std::size_t checked = 0;
+  for (const char* file : {"transfers", "steps", "epochs", "probe", "link"}) {
+    for (const DocumentedColumn& column : table(file)) {
+      INFO(file << ", " << column.name);
+      if (std::count(without.begin(), without.end(), column.name) > 0) continue;
+      for (const auto& [end, unit] : units) {
+        if (!column.name.ends_with(end)) continue;
+        CHECK(column.unit == unit);
+        ++checked;
+      }
+    }
+  }
+  CHECK(checked > 40);
 }
 
 }  // namespace

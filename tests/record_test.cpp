@@ -175,6 +175,49 @@ TEST_CASE("rows of many threads stay whole") {
   CHECK(next == std::vector<int>(kThreads, kRows));
 }
 
+TEST_CASE("a full file is renamed, the oldest to 1, and rows go on in a new one with the header") {
+  const Folder folder;
+  Recorder recorder;
+  const auto table = recorder.table(folder.file("a.csv"), {"x"}, 10);
+  const auto whole = recorder.table(folder.file("b.csv"), {"x"});
+  for (std::int64_t row = 1; row <= 7; ++row) {
+    table->row({100 + row});
+    whole->row({100 + row});
+    recorder.flush();
+  }
+  CHECK(readFile(folder.file("a.1.csv")) == "x\n101\n102\n");
+  CHECK(readFile(folder.file("a.2.csv")) == "x\n103\n104\n");
+  CHECK(readFile(folder.file("a.3.csv")) == "x\n105\n106\n");
+  CHECK(readFile(folder.file("a.csv")) == "x\n107\n");
+  CHECK_FALSE(fs::exists(folder.file("a.4.csv")));
+  CHECK_FALSE(fs::exists(folder.file("b.1.csv")));
+  CHECK(descriptorOf(folder.file("a.3.csv")) == -1);
+}
+
+TEST_CASE("a row larger than a file may be gets one of its own") {
+  const Folder folder;
+  Recorder recorder;
+  const auto table = recorder.table(folder.file("a.csv"), {"x"}, 10);
+  for (const char* text : {"a row too large", "1"}) {
+    table->row({text});
+    recorder.flush();
+  }
+  CHECK(readFile(folder.file("a.1.csv")) == "x\na row too large\n");
+  CHECK(readFile(folder.file("a.csv")) == "x\n1\n");
+}
+
+TEST_CASE("a file that cannot be renamed takes no more rows, and flush says so") {
+  const Folder folder;
+  Recorder recorder;
+  const auto table = recorder.table(folder.file("a.csv"), {"x"}, 10);
+  table->row({"12345678"});
+  recorder.flush();
+  fs::create_directories(folder.file("a.1.csv"));  // in the way
+  table->row({"9"});
+  CHECK_THROWS_WITH(recorder.flush(), Contains("a.csv: rows could not be written"));
+  CHECK(readFile(folder.file("a.csv")) == "x\n12345678\n");
+}
+
 TEST_CASE("a file that exists, or has no folder, is an error") {
   const Folder folder;
   Recorder recorder;

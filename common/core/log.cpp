@@ -6,16 +6,20 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <future>
+#include <mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/core/config.h"
 #include "common/core/error.h"
+#include "common/core/terminal.h"
 
 namespace cleave {
 namespace {
@@ -29,12 +33,36 @@ std::unique_ptr<spdlog::formatter> utcFormatter(const std::string& pattern) {
   return std::make_unique<spdlog::pattern_formatter>(pattern, spdlog::pattern_time_type::utc);
 }
 
+constexpr std::array<std::string_view, spdlog::level::n_levels> kColors = {
+    "\x1b[37m", "\x1b[36m", "\x1b[32m", "\x1b[1;33m", "\x1b[1;31m", "\x1b[1;41m", ""};
+constexpr std::string_view kNoColor = "\x1b[0m";
+
+// A line to stderr is one write, and goes above what is shown on the terminal.
+class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t text;
+    formatter_->format(message, text);
+    std::string line(text.data(), text.size());
+    const bool isMarked = message.color_range_end > message.color_range_start;
+    if (color_ && isMarked) {
+      line.insert(message.color_range_end, kNoColor);
+      line.insert(message.color_range_start, kColors[message.level]);
+    }
+    status_.writeAbove(STDERR_FILENO, line);
+  }
+  void flush_() override {}  // nothing is kept back
+
+  StatusLine& status_ = StatusLine::instance();
+  const bool color_ = wantsColor(STDERR_FILENO);
+};
+
 // Spdlog's thread, and the logger to stderr. Whoever logs never waits: where lines come faster than
 // they can be written, the oldest are lost.
 struct Log {
   Log()
       : pool(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1)),
-        process(logger(std::make_shared<spdlog::sinks::stderr_color_sink_mt>())) {
+        process(logger(std::make_shared<StderrSink>())) {
     process->set_formatter(utcFormatter(std::string(kTimeAndLevel) + "%v"));
   }
 

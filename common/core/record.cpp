@@ -62,27 +62,63 @@ std::string formatLine(const std::vector<Cell>& cells) {
 // One CSV file. The recorder's mutex protects `lines` and `closing`; the rest belongs to the writer
 // thread.
 struct Recorder::Table::File {
-  File(std::string filePath, int openFile) : path(std::move(filePath)), file(openFile) {}
-  ~File() { ::close(file); }
+  File(std::string filePath, std::string head, std::size_t most)
+      : path(std::move(filePath)), header(std::move(head)), rotateBytes(most) {}
+  ~File() { close(); }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
+  // Returns 0 or the errno.
+  int open() {
+    bytes = 0;
+    file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    return file < 0 ? errno : 0;
+  }
+
+  void close() {
+    if (file >= 0) ::close(file);
+    file = -1;
+  }
+
+  // Whole lines.
   void append(const std::string& text) {
+    if (error == 0 && isFullFor(text)) rotate();
+    write(text);
+  }
+
+  void write(const std::string& text) {
     if (error != 0) return;
     error = writeAll(file, text);
     if (error != 0) {
-      cutShort = ::ftruncate(file, bytes) != 0;
+      cutShort = ::ftruncate(file, static_cast<off_t>(bytes)) != 0;
     } else {
-      bytes += static_cast<off_t>(text.size());
+      bytes += text.size();
     }
   }
 
+  bool isFullFor(const std::string& text) const {
+    return rotateBytes > 0 && bytes > header.size() && bytes + text.size() > rotateBytes;
+  }
+
+  // A reader that comes between the two finds the numbered files alone: all rows so far.
+  void rotate() {
+    std::filesystem::path numbered = path;
+    numbered.replace_extension("." + std::to_string(++rotated) +
+                               std::filesystem::path(path).extension().string());
+    close();
+    error = ::rename(path.c_str(), numbered.c_str()) != 0 ? errno : open();
+    write(header);
+  }
+
   const std::string path;
-  const int file;
+  const std::string header;
+  const std::size_t rotateBytes;  // 0: no limit
+  int file = -1;
+  std::uint64_t rotated = 0;
   std::string lines;     // waiting, whole
   bool closing = false;  // its Table is gone
 
-  off_t bytes = 0;  // in the file, whole lines
+  std::size_t bytes = 0;  // in the file, whole lines
   bool cutShort = false;
   // Of the write that failed, else 0; any thread may look. Then it takes no more rows: a gap would
   // read as if nothing were missing.
@@ -186,14 +222,14 @@ Recorder::~Recorder() {
 }
 
 std::shared_ptr<Recorder::Table> Recorder::table(const std::string& path,
-                                                 const std::vector<std::string>& columns) {
+                                                 const std::vector<std::string>& columns,
+                                                 std::size_t rotateBytes) {
   assert(!columns.empty());
-  const int descriptor =
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor < 0) throwCannotWrite(path, "cannot be created", errno);
-  auto file = std::make_shared<Table::File>(path, descriptor);
+  auto file = std::make_shared<Table::File>(path, formatLine({columns.begin(), columns.end()}),
+                                            rotateBytes);
+  if (const int error = file->open()) throwCannotWrite(path, "cannot be created", error);
 
-  file->append(formatLine({columns.begin(), columns.end()}));
+  file->write(file->header);
   if (file->error != 0) {
     ::unlink(path.c_str());
     throwCannotWrite(path, "cannot be written", file->error);

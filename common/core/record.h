@@ -2,6 +2,8 @@
 // recording blocks neither the io nor the device thread. RFC 4180, one header, UTF-8, whole lines
 // at a time; but lines end in "\n", as on any Unix: pandas, DuckDB, gnuplot and spreadsheets read
 // both. Every row is in its file within a second, so that a killed process loses no more than that.
+// The kernel may end a killed process in the middle of a write: what stands behind the last "\n" is
+// a piece of a row, and readers drop it.
 #pragma once
 
 #include <cstdint>
@@ -60,8 +62,11 @@ class Recorder {
   };
 
   // Creates the file with its header. Throws RunError where that fails; a file that exists is an
-  // error.
-  std::shared_ptr<Table> table(const std::string& path, const std::vector<std::string>& columns);
+  // error. Rows that would make the file larger than `rotateBytes` (0: no limit) begin a new one,
+  // with the header, after the old one was renamed: steps.csv becomes steps.1.csv, the next one
+  // steps.2.csv. A file exceeds the limit only where what is written at once does.
+  std::shared_ptr<Table> table(const std::string& path, const std::vector<std::string>& columns,
+                               std::size_t rotateBytes = 0);
   // Waits until all rows so far are in their files. Throws RunError: the first failed write of any
   // table (disk full), or rows dropped.
   void flush();

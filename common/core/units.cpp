@@ -2,6 +2,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -130,6 +131,12 @@ std::string durationText(Nanoseconds time) {
   const double value = std::chrono::duration<double>(time).count();
   if (value >= 1) return number(value) + " s";
   return value >= 1e-3 ? number(value * 1e3) + " ms" : number(value * 1e6) + " us";
+}
+
+std::string clockText(double seconds) {
+  const auto whole = std::llround(std::max(0.0, seconds));
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 std::string bytesText(double bytes) {

@@ -122,12 +122,12 @@ std::vector<std::string> RunFiles::epochColumns(const std::vector<std::string>& 
 }
 
 RunFiles::RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
-                   std::vector<std::string> metrics)
+                   std::vector<std::string> metrics, std::size_t rotateBytes)
     : identity_(std::move(identity)),
       metrics_(std::move(metrics)),
-      transfers_(recorder.table(folder + "/transfers.csv", transferColumns())),
-      steps_(recorder.table(folder + "/steps.csv", stepColumns(metrics_))),
-      epochs_(recorder.table(folder + "/epochs.csv", epochColumns(metrics_))) {}
+      transfers_(recorder.table(folder + "/transfers.csv", transferColumns(), rotateBytes)),
+      steps_(recorder.table(folder + "/steps.csv", stepColumns(metrics_), rotateBytes)),
+      epochs_(recorder.table(folder + "/epochs.csv", epochColumns(metrics_), rotateBytes)) {}
 
 void RunFiles::transfer(const TransferRecord& record) {
   transfers_->row({utcNow(),

@@ -53,9 +53,9 @@ struct EpochRow {
 class RunFiles {
  public:
   // Creates the three files in `folder`, which exists. Throws RunError. `metrics` are the columns
-  // that this side knows.
+  // that this side knows; `rotateBytes` as Recorder::table() takes it.
   RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
-           std::vector<std::string> metrics);
+           std::vector<std::string> metrics, std::size_t rotateBytes = 0);
 
   // Any thread; none of these blocks.
   void transfer(const TransferRecord& record);

@@ -70,8 +70,8 @@ TEST_CASE("a model's example is a configuration that trains") {
 }
 
 TEST_CASE("every command's help has an example and ends its last line") {
-  for (const char* command :
-       {"train", "verify", "models", "schedules", "codecs", "optimizers", "learning-rates"}) {
+  for (const char* command : {"train", "verify", "models", "schedules", "codecs", "optimizers",
+                              "learning-rates", "doctor"}) {
     INFO(command);
     const Ended help = ask({command, "--help"});
     CHECK(help.code == 0);

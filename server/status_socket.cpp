@@ -1,0 +1,152 @@
+#include "server/status_socket.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "common/core/error.h"
+#include "common/core/log.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+
+constexpr mode_t kOwnersFolder = 0700;
+constexpr mode_t kOwnersFile = 0600;
+constexpr std::size_t kMostAnswering = 16;
+constexpr std::chrono::seconds kAnswerDeadline{2};
+constexpr std::chrono::milliseconds kAcceptPause{100};
+
+RunError noStatus(const std::string& why) { return RunError("no-status", why); }
+
+fs::path folderOf(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  return folder.empty() ? "." : folder;
+}
+
+// Made, or there and nobody else's.
+void makeOwnersFolder(const std::string& path) {
+  const fs::path folder = folderOf(path);
+  std::error_code ignored;
+  fs::create_directories(folder.parent_path(), ignored);
+  if (::mkdir(folder.c_str(), kOwnersFolder) == 0) return;
+  struct stat found {};
+  if (errno != EEXIST || ::stat(folder.c_str(), &found) != 0) {
+    throw noStatus(folder.string() + " cannot be made: " + std::strerror(errno));
+  }
+  constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
+  if (found.st_uid == ::geteuid() && (found.st_mode & kOthers) == 0) return;
+  throw UsageError(
+      "status-exposed",
+      "the folder of the status socket, " + folder.string() + ", can be opened by others",
+      "name a path in a folder of the server's own: --set status.socket=DIR/socket, where DIR is "
+      "not there yet or has the mode 0700; or --set status.socket=off");
+}
+
+// The server's user, and root, who can do all the same.
+bool isOperator(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         (peer.uid == ::geteuid() || peer.uid == 0);
+}
+
+}  // namespace
+
+SocketPlace::SocketPlace(const std::string& path)
+    : name_(fs::path(path).filename()),
+      folder_(::open(folderOf(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {
+  if (folder_ < 0) {
+    throw noStatus(folderOf(path).string() + " cannot be opened: " + std::strerror(errno));
+  }
+}
+
+SocketPlace::~SocketPlace() { ::close(folder_); }
+
+std::string SocketPlace::address() const {
+  return "/proc/self/fd/" + std::to_string(folder_) + "/" + name_;
+}
+
+SocketLock::SocketLock(const SocketPlace& place)
+    : file_(::openat(place.folder(), (place.name() + ".lock").c_str(),
+                     O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kOwnersFile)) {
+  if (file_ < 0) throw noStatus(std::string("its lock cannot be made: ") + std::strerror(errno));
+  if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;
+  ::close(file_);
+  throw noStatus("another server has it; give this one its own: --set status.socket=PATH");
+}
+
+SocketLock::~SocketLock() { ::close(file_); }
+
+std::unique_ptr<StatusSocket> StatusSocket::open(asio::any_io_executor io, const std::string& path,
+                                                 std::function<std::string()> document) {
+  if (path.empty()) return nullptr;
+  try {
+    makeOwnersFolder(path);
+    return std::unique_ptr<StatusSocket>(
+        new StatusSocket(std::move(io), path, std::move(document)));
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& error) {
+    processLog()->warn("no status at {}: {}", path, error.what());
+    return nullptr;
+  }
+}
+
+StatusSocket::StatusSocket(asio::any_io_executor io, const std::string& path,
+                           std::function<std::string()> document)
+    : place_(path), lock_(place_), document_(std::move(document)), acceptor_(io) {
+  const std::string address = place_.address();
+  ::unlink(address.c_str());
+  acceptor_.open();
+  acceptor_.bind(Protocol::endpoint(address));
+  // Nobody can connect before it listens.
+  ::chmod(address.c_str(), kOwnersFile);
+  acceptor_.listen();
+}
+
+StatusSocket::~StatusSocket() { ::unlink(place_.address().c_str()); }
+
+asio::awaitable<void> StatusSocket::serve() {
+  while (true) {
+    auto [error, socket] = co_await acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
+    if (error) {
+      asio::steady_timer pause(acceptor_.get_executor(), kAcceptPause);
+      co_await pause.async_wait(asio::use_awaitable);
+    } else if (!isOperator(socket.native_handle())) {
+      processLog()->warn("status: a process of another user was turned away");
+    } else if (answering_ < kMostAnswering) {
+      asio::co_spawn(acceptor_.get_executor(), answer(std::move(socket)),
+                     [](std::exception_ptr failed) {
+                       if (failed) std::rethrow_exception(failed);
+                     });
+    }
+  }
+}
+
+asio::awaitable<void> StatusSocket::answer(Protocol::socket socket) {
+  using namespace asio::experimental::awaitable_operators;
+  ++answering_;
+  const std::string text = document_();
+  asio::steady_timer deadline(socket.get_executor(), kAnswerDeadline);
+  co_await (asio::async_write(socket, asio::buffer(text), asio::as_tuple(asio::use_awaitable)) ||
+            deadline.async_wait(asio::as_tuple(asio::use_awaitable)));
+  --answering_;
+}
+
+}  // namespace cleave

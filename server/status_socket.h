@@ -1,0 +1,79 @@
+// The server's status for its operator: a Unix socket that only the server's own user can open.
+// Whoever connects is sent one document, and the connection ends; nothing is read.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace cleave {
+
+// What a document may have at most; a reader need not take more.
+inline constexpr std::size_t kMostStatusBytes = std::size_t{1} << 20;
+
+// An open folder that has a socket's file, and the file's address. Unix sockets' paths end at 107
+// bytes; by way of the folder's descriptor any path will do.
+class SocketPlace {
+ public:
+  // Throws RunError "no-status": there is no such folder.
+  explicit SocketPlace(const std::string& path);
+  ~SocketPlace();
+  SocketPlace(const SocketPlace&) = delete;
+  SocketPlace& operator=(const SocketPlace&) = delete;
+
+  int folder() const { return folder_; }
+  const std::string& name() const { return name_; }
+  std::string address() const;  // valid while this lives
+
+ private:
+  const std::string name_;
+  int folder_ = -1;
+};
+
+// Whose socket it is: another server that comes to the same place is refused, and one that was
+// killed holds it no more.
+class SocketLock {
+ public:
+  explicit SocketLock(const SocketPlace& place);  // throws RunError "no-status"
+  ~SocketLock();
+  SocketLock(const SocketLock&) = delete;
+  SocketLock& operator=(const SocketLock&) = delete;
+
+ private:
+  int file_ = -1;
+};
+
+// io thread, but for open() and the destructor.
+class StatusSocket {
+ public:
+  // Listens at `path`, 0600 in a folder that it makes if there is none, 0700. Null where `path` is
+  // empty, or, after a warning in the log, where it cannot: another server has the path, or the
+  // file system has no sockets. A server is not to fail for want of it. A socket that a server left
+  // behind is replaced. Throws UsageError "status-exposed": others can open the folder.
+  static std::unique_ptr<StatusSocket> open(boost::asio::any_io_executor io,
+                                            const std::string& path,
+                                            std::function<std::string()> document);
+  ~StatusSocket();  // removes the socket
+  StatusSocket(const StatusSocket&) = delete;
+  StatusSocket& operator=(const StatusSocket&) = delete;
+
+  // Until its io context ends. `document` is called for each who connects.
+  boost::asio::awaitable<void> serve();
+
+ private:
+  using Protocol = boost::asio::local::stream_protocol;
+  StatusSocket(boost::asio::any_io_executor io, const std::string& path,
+               std::function<std::string()> document);
+  boost::asio::awaitable<void> answer(Protocol::socket socket);
+
+  const SocketPlace place_;
+  const SocketLock lock_;
+  const std::function<std::string()> document_;
+  Protocol::acceptor acceptor_;
+  std::size_t answering_ = 0;
+};
+
+}  // namespace cleave

@@ -1,0 +1,112 @@
+#include "server/status_table.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "common/core/units.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Row = std::vector<std::string>;
+
+std::string bytesOf(const Json& json, const char* key) {
+  return bytesText(json.at(key).get<double>());
+}
+
+std::string clockOf(const Json& json, const char* key) {
+  return clockText(json.at(key).get<double>());
+}
+
+const Row kHead = {"session",  "identity", "run",  "from",         "step",   "epoch",
+                   "images/s", "up",       "down", "held back by", "memory", "for"};
+
+// What a probe has not, or a run not yet, is "-".
+Row rowOf(const Json& session) {
+  const auto text = [&](const char* key) -> std::string {
+    const auto found = session.find(key);
+    if (found == session.end()) return "-";
+    return found->is_string() ? found->get<std::string>() : found->dump();
+  };
+  const bool isRun = session.at("kind") == "run";
+  const bool hasPace = session.contains("step");
+  const auto rate = [&](const char* key) {
+    return hasPace ? bytesOf(session, key) + "/s" : std::string("-");
+  };
+  std::string step = text("step");
+  if (hasPace && session.at("phase") == "eval") step += " (eval)";
+  constexpr double kLongSeconds = 5;
+  std::string heldBack = text("bottleneck");
+  if (hasPace && session.at("idle_seconds").get<double>() > kLongSeconds) {
+    heldBack = "idle for " + clockOf(session, "idle_seconds");
+  }
+  return {text("session"),
+          text("identity"),
+          isRun ? text("run") : "(a probe of the link)",
+          text("from"),
+          step,
+          text("epoch"),
+          hasPace ? fmt::format("{:.0f}", session.at("images_per_second").get<double>()) : "-",
+          rate("up_bytes_per_second"),
+          rate("down_bytes_per_second"),
+          heldBack,
+          isRun ? bytesOf(session, "memory_bytes") : "-",
+          clockOf(session, "seconds")};
+}
+
+std::string alignedRows(const std::vector<Row>& rows, std::size_t columns) {
+  std::vector<std::size_t> widths(kHead.size());
+  for (const Row& row : rows) {
+    for (std::size_t j = 0; j < row.size(); ++j) widths[j] = std::max(widths[j], row[j].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t j = 0; j < row.size(); ++j) line += fmt::format("{:<{}}  ", row[j], widths[j]);
+    line.resize(line.find_last_not_of(' ') + 1);
+    if (columns > 0) line.resize(std::min(line.size(), columns));
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string headOf(const Json& status) {
+  const Json& memory = status.at("memory");
+  std::string text = fmt::format(
+      "{}, process {}, at {}{}, on {}, up for {}{}\n", status.at("software").get<std::string>(),
+      status.at("pid").get<int>(), status.at("address").get<std::string>(),
+      status.at("tls").get<bool>() ? " with TLS" : "", status.at("device").get<std::string>(),
+      clockOf(status, "uptime_seconds"),
+      status.at("shutting_down").get<bool>() ? "; shutting down" : "");
+  const std::size_t sessions =
+      status.at("sessions").size() + status.at("sessions_left_out").get<std::size_t>();
+  text +=
+      fmt::format("{} of {} sessions, {} connections; memory: {} of {} admitted, {} resident\n",
+                  sessions, status.at("most_sessions").get<std::uint32_t>(),
+                  status.at("connections").get<std::size_t>(), bytesOf(memory, "admitted_bytes"),
+                  bytesOf(memory, "most_bytes"), bytesOf(memory, "resident_bytes"));
+  std::string refused;
+  for (const auto& [reason, count] : status.at("refusals").items()) {
+    refused += (refused.empty() ? "" : ", ") + count.dump() + " " + reason;
+  }
+  return text + "refused or ended for a client's fault: " + (refused.empty() ? "none" : refused) +
+         "\n";
+}
+
+}  // namespace
+
+std::string statusTable(const Json& status, std::size_t columns) {
+  std::string text = headOf(status);
+  const Json& sessions = status.at("sessions");
+  if (sessions.empty()) return text;
+  std::vector<Row> rows = {kHead};
+  for (const Json& session : sessions) rows.push_back(rowOf(session));
+  text += "\n" + alignedRows(rows, columns);
+  const auto leftOut = status.at("sessions_left_out").get<std::size_t>();
+  return leftOut == 0 ? text : text + fmt::format("and {} more\n", leftOut);
+}
+
+}  // namespace cleave

@@ -1,0 +1,12 @@
+// A server's status document, for people.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace cleave {
+
+// A head and a row a session. Rows longer than `columns` (0: no limit) are cut.
+std::string statusTable(const nlohmann::ordered_json& status, std::size_t columns);
+
+}  // namespace cleave

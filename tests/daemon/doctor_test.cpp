@@ -1,0 +1,201 @@
+// cleave-client doctor: what it says of machines, data and servers, good and bad.
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "tests/certificates.h"
+#include "tests/daemon/daemons.h"
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Json = nlohmann::json;
+
+Ended doctor(const Arguments& more) {
+  Arguments all = {"doctor", "--seconds", "0.2"};
+  all.insert(all.end(), more.begin(), more.end());
+  return ask(all);
+}
+
+struct Report {
+  int code = -1;
+  Json json;
+  // The check of that name. Fails the test unless there is one.
+  Json at(const std::string& name) const {
+    for (const Json& check : json.at("checks")) {
+      if (check.at("check") == name) return check;
+    }
+    FAIL("there is no check " << name << " in " << json.dump(2));
+    return {};
+  }
+  std::string finding(const std::string& name) const { return at(name).at("finding"); }
+  std::string sentence(const std::string& name) const { return at(name).at("sentence"); }
+  std::string fix(const std::string& name) const { return at(name).at("fix"); }
+};
+
+Report report(Arguments more) {
+  more.emplace_back("--json");
+  const Ended ended = doctor(more);
+  INFO(ended.errors);
+  CHECK(ended.errors.empty());
+  return {ended.code, Json::parse(ended.output)};
+}
+
+// The least that keeps the machine's own figures out of the way of a check.
+bool isWell(const std::string& finding) { return finding == "ok" || finding == "warn"; }
+
+TEST_CASE("doctor finds all well with a good server, and says what it measured") {
+  const TemporaryFolder folder;
+  const CertificateFolder certificates;
+  const TestAuthority authority;
+  authority.writeServer(certificates.path("server"));
+  authority.write(certificates.path("alice"), "client", clientRequest());
+  TestServer server(
+      folder, {"--set", "tls.enabled=true", "--set", "tls.folder=" + certificates.path("server")});
+  const Arguments arguments = {"--server",  server.address(),
+                               "--tls",     certificates.path("alice"),
+                               "--config",  configFile("synthetic.yaml"),
+                               "--run-dir", folder.path("run")};
+  const Report found = report(arguments);
+  INFO(found.json.dump(2));
+  CHECK(found.code == 0);
+  CHECK(found.json.at("failures") == 0);
+  for (const char* name :
+       {"config", "data", "run", "device", "certificates", "reach", "tls", "server", "link"}) {
+    INFO(name);
+    CHECK(found.finding(name) == "ok");
+    CHECK(found.fix(name).empty());
+  }
+  for (const char* name : {"libtorch", "threads", "memory", "disk"}) {
+    INFO(name);
+    CHECK(isWell(found.finding(name)));
+  }
+  CHECK(found.at("data").at("figures").at("train_samples") == 2048);
+  CHECK(found.at("libtorch").at("figures").at("sgemm_gigaflops_per_second") > 0);
+  CHECK(found.at("memory").at("figures").at("needed_bytes") > 1000);
+  CHECK(found.at("disk").at("figures").at("free_bytes") > 0);
+  CHECK_THAT(found.sentence("certificates"), Contains("is alice's, and ends on "));
+  CHECK(found.at("certificates").at("figures").at("days_left").get<double>() ==
+        Approx(30).margin(0.1));
+  CHECK_THAT(found.sentence("server"), Contains("cleave ") && Contains("version 1 of the wire"));
+  CHECK(found.at("link").at("figures").at("round_trip_seconds") > 0);
+  CHECK_THAT(found.sentence("link"),
+             Contains("up ") && Contains(", down ") && Contains(" one way"));
+
+  const Ended lines = doctor(arguments);
+  CHECK(lines.code == 0);
+  CHECK_THAT(lines.output, Contains("ok    certificates  ") &&
+                               Contains("ok    link          up ") && Contains("\n0 failed, "));
+  CHECK_FALSE(std::filesystem::exists(folder.path("run")));
+}
+
+TEST_CASE("doctor without a server or a configuration looks at the machine") {
+  const Report found = report({});
+  CHECK(found.code == 0);
+  for (const char* name : {"config", "data", "certificates", "reach"}) {
+    CHECK(found.finding(name) == "skipped");
+  }
+  CHECK(isWell(found.finding("libtorch")));
+}
+
+TEST_CASE("doctor goes on behind what fails, and ends with 1") {
+  const TemporaryFolder folder;
+  const Report found =
+      report({"--server", "127.0.0.1:1", "--config", configFile("cifar10.yaml"), "--set",
+              "data.folder=" + folder.path("nothing"), "--run-dir", "/proc/runs"});
+  INFO(found.json.dump(2));
+  CHECK(found.code == kFailedRun);
+  CHECK(found.json.at("failures") == 3);
+  CHECK(found.finding("config") == "ok");
+  CHECK(found.finding("data") == "FAIL");
+  CHECK_THAT(found.sentence("data"), Contains("nothing/data_batch_1.bin cannot be read"));
+  CHECK_FALSE(found.fix("data").empty());
+  CHECK(isWell(found.finding("libtorch")));
+  CHECK(found.finding("disk") == "FAIL");
+  CHECK_THAT(found.fix("disk"), Contains("--run-dir"));
+  CHECK(found.finding("reach") == "FAIL");
+  CHECK_THAT(found.sentence("reach"), Contains("cannot connect to 127.0.0.1:1"));
+  CHECK_THAT(found.fix("reach"), Contains("cleave-server serve"));
+}
+
+TEST_CASE("doctor tells a wrong configuration from wrong data") {
+  const TemporaryFolder folder;
+  const Report mistyped =
+      report({"--config", configFile("synthetic.yaml"), "--set", "train.batchs=1"});
+  CHECK(mistyped.code == kFailedRun);
+  CHECK_THAT(mistyped.sentence("config"), Contains("did you mean train.batch?"));
+  CHECK(mistyped.finding("data") == "skipped");
+  const Report cuts =
+      report({"--config", configFile("synthetic.yaml"), "--set", "model.cuts=[3, 90]"});
+  CHECK(cuts.code == kFailedRun);
+  CHECK(cuts.finding("data") == "ok");
+  CHECK(cuts.finding("run") == "FAIL");
+  CHECK_THAT(cuts.sentence("run"), Contains("cuts 3 and 90"));
+  CHECK(cuts.json.at("failures") == 1);
+  CHECK_THAT(report({"--config", folder.path("none.yaml")}).sentence("config"),
+             Contains("none.yaml"));
+}
+
+TEST_CASE("doctor says what is wrong with certificates, and who is refused why") {
+  const TemporaryFolder folder;
+  const CertificateFolder certificates;
+  const TestAuthority authority;
+  const TestAuthority other;
+  authority.writeServer(certificates.path("server"));
+  authority.write(certificates.path("ends"), "client",
+                  {.names = "URI:cleave:client/bob", .endsInDays = 5});
+  other.write(certificates.path("stranger"), "client", clientRequest());
+  authority.write(certificates.path("exposed"), "client", clientRequest());
+  std::filesystem::permissions(certificates.path("exposed") + "/client.key",
+                               std::filesystem::perms(0644));
+  TestServer server(
+      folder, {"--set", "tls.enabled=true", "--set", "tls.folder=" + certificates.path("server")});
+
+  const Report ends = report({"--server", server.address(), "--tls", certificates.path("ends")});
+  CHECK(ends.code == 0);
+  CHECK(ends.finding("certificates") == "warn");
+  CHECK_THAT(ends.sentence("certificates"), Contains("ends on "));
+  CHECK_THAT(ends.fix("certificates"), Contains("--renew"));
+  CHECK(ends.finding("link") == "ok");
+
+  const Report stranger =
+      report({"--server", server.address(), "--tls", certificates.path("stranger")});
+  CHECK(stranger.code == kFailedRun);
+  CHECK(stranger.finding("certificates") == "ok");
+  CHECK(stranger.finding("reach") == "ok");
+  CHECK(stranger.finding("tls") == "FAIL");
+  CHECK_THAT(stranger.sentence("tls"), Contains("not from a CA that is trusted"));
+
+  const Report exposed =
+      report({"--server", server.address(), "--tls", certificates.path("exposed")});
+  CHECK(exposed.code == kFailedRun);
+  CHECK_THAT(exposed.sentence("certificates"), Contains("others than its owner"));
+  CHECK_THAT(exposed.fix("certificates"), Contains("chmod 600"));
+  CHECK(exposed.finding("reach") == "skipped");
+
+  const Report plain = report({"--server", server.address()});
+  CHECK(plain.code == kFailedRun);
+  CHECK(plain.finding("tls") == "FAIL");
+  CHECK_THAT(plain.fix("tls"), Contains("--tls DIR"));
+}
+
+TEST_CASE("doctor at a server that allows no probes warns of the link alone") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "probe.allowed=false"});
+  const Report found = report({"--server", server.address()});
+  CHECK(found.code == 0);
+  CHECK(found.finding("server") == "ok");
+  CHECK(found.finding("link") == "warn");
+  CHECK_THAT(found.sentence("link"), Contains("does not allow probes"));
+  CHECK(found.finding("tls") == "skipped");
+}
+
+TEST_CASE("mistakes with doctor") {
+  checkMistakes({clientProgram(), "doctor"},
+                {{"no port", {"--server", "nowhere"}, kWrongUse, {"is not HOST:PORT"}},
+                 {"no time", {"--seconds", "0"}, kWrongUse, {"--seconds"}}});
+}
+
+}  // namespace
+}  // namespace cleave::test

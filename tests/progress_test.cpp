@@ -1,0 +1,167 @@
+// The bar as a line of text, and what stands beside it on a terminal.
+#include "client/progress_bar.h"
+
+#include <fcntl.h>
+#include <pty.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "common/core/terminal.h"
+#include "common/core/units.h"
+
+namespace cleave {
+namespace {
+
+using Catch::Matchers::Contains;
+
+BarState halfDone() {
+  BarState state;
+  state.phase = "train";
+  state.step = 150;
+  state.steps = 300;
+  state.epoch = 2;
+  state.epochs = 3;
+  state.loss = 0.43117;
+  state.imagesPerSecond = 6485.3;
+  state.up = 12.3e6;
+  state.down = 4.5e6;
+  state.secondsLeft = 42;
+  return state;
+}
+
+TEST_CASE("a wide terminal shows all, a narrow one the most important, none a second row") {
+  CHECK(barLine(halfDone(), 140, false) ==
+        "train  50% [====================>                   ] 150/300  epoch 2/3  6485 images/s  "
+        "loss 0.4312  0:42 left  up 12.3 MB/s  down 4.50 MB/s");
+  CHECK(barLine(halfDone(), 60, false) ==
+        "train  50% [=====>     ] 150/300  6485 images/s  0:42 left");
+  CHECK(barLine(halfDone(), 40, false) == "train  50% [======>      ]  0:42 left");
+  for (std::size_t columns = 0; columns < 200; ++columns) {
+    INFO(columns);
+    CHECK(barLine(halfDone(), columns, false).size() <= (columns == 0 ? 0 : columns - 1));
+  }
+}
+
+TEST_CASE("the bar is empty at the begin, full at the end, and knows when it cannot know") {
+  BarState state = halfDone();
+  state.step = 0;
+  state.secondsLeft.reset();
+  CHECK_THAT(barLine(state, 60, false), Contains("train   0% [>  ") && Contains("? left"));
+  state.step = state.steps;
+  state.secondsLeft = 0;
+  CHECK_THAT(barLine(state, 60, false), Contains("train 100% [====") && Contains("=] 300/300"));
+  state.steps = 0;
+  CHECK_THAT(barLine(state, 60, false), Contains("100%"));
+}
+
+TEST_CASE("colour changes nothing but the colour") {
+  const std::string colored = barLine(halfDone(), 80, true);
+  const std::string plain = barLine(halfDone(), 80, false);
+  CHECK(colored == "\x1b[1;32mtrain\x1b[0m" + plain.substr(5));
+}
+
+TEST_CASE("a plain line has all") {
+  CHECK(plainLine(halfDone()) ==
+        "train  step 150/300  epoch 2/3  6485 images/s  loss 0.4312  up 12.3 MB/s  down 4.50 MB/s  "
+        "0:42 left");
+}
+
+TEST_CASE("times are written as on a clock") {
+  CHECK(clockText(0) == "0:00");
+  CHECK(clockText(-3) == "0:00");
+  CHECK(clockText(59.6) == "1:00");
+  CHECK(clockText(3599) == "59:59");
+  CHECK(clockText(3723) == "1:02:03");
+}
+
+// Both ends of a terminal.
+class Pty {
+ public:
+  Pty() { REQUIRE(::openpty(&outside_, &inside_, nullptr, nullptr, nullptr) == 0); }
+  ~Pty() {
+    ::close(inside_);
+    ::close(outside_);
+  }
+  int inside() const { return inside_; }
+  void resize(std::uint16_t columns) const {
+    const winsize size{24, columns, 0, 0};
+    ::ioctl(outside_, TIOCSWINSZ, &size);
+  }
+  // What one write has brought.
+  std::string read() const {
+    std::array<char, 4096> bytes;
+    const ssize_t got = ::read(outside_, bytes.data(), bytes.size());
+    return {bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
+  }
+
+ private:
+  int outside_ = -1, inside_ = -1;
+};
+
+// Sets a variable of the environment, or takes it away, and puts it back.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    value == nullptr ? ::unsetenv(name) : ::setenv(name, value, 1);
+  }
+  ~Variable() { before_ ? ::setenv(name_, before_->c_str(), 1) : ::unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* const name_;
+  std::optional<std::string> before_;
+};
+
+TEST_CASE("what a terminal is, and how wide, is asked each time") {
+  const Pty pty;
+  const Variable colors("NO_COLOR", nullptr);
+  const Variable kind("TERM", "xterm");
+  CHECK(isLiveTerminal(pty.inside()));
+  CHECK(wantsColor(pty.inside()));
+  pty.resize(47);
+  CHECK(terminalColumns(pty.inside()) == 47);
+  pty.resize(120);
+  CHECK(terminalColumns(pty.inside()) == 120);
+  pty.resize(0);
+  CHECK(terminalColumns(pty.inside()) == 80);
+  {
+    const Variable refused("NO_COLOR", "1");
+    CHECK(isLiveTerminal(pty.inside()));
+    CHECK_FALSE(wantsColor(pty.inside()));
+  }
+  {
+    const Variable dumb("TERM", "dumb");
+    CHECK_FALSE(isLiveTerminal(pty.inside()));
+  }
+  const int null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  CHECK_FALSE(isLiveTerminal(null));
+  CHECK(terminalColumns(null) == 80);
+  ::close(null);
+}
+
+TEST_CASE("lines go above the bar, and each change is one write") {
+  const Pty pty;
+  const Variable kind("TERM", "xterm");
+  StatusLine& status = StatusLine::instance();
+  status.writeAbove(pty.inside(), "before\n");
+  CHECK(pty.read() == "before\r\n");
+  status.show(pty.inside(), "10%");
+  CHECK(pty.read() == "\r\x1b[K10%");
+  status.show(pty.inside(), "20%");
+  CHECK(pty.read() == "\r\x1b[K20%");
+  status.writeAbove(pty.inside(), "a log line\n");
+  CHECK(pty.read() == "\r\x1b[Ka log line\r\n20%");
+  status.clear();
+  CHECK(pty.read() == "\r\x1b[K");
+  status.writeAbove(pty.inside(), "after\n");
+  CHECK(pty.read() == "after\r\n");
+}
+
+}  // namespace
+}  // namespace cleave

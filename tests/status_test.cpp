@@ -1,0 +1,161 @@
+// What a server counts of a run for its operator, and how it is shown.
+#include <catch2/catch.hpp>
+#include <sstream>
+
+#include "server/pace.h"
+#include "server/status_table.h"
+
+namespace cleave {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// Batches of 64 samples, of which each takes `seconds`.
+struct Run {
+  Pace pace;
+  LinkTotals totals;
+  SteadyTime time{};
+  ActionSeconds actions{};
+  std::uint64_t step = 0;
+  double rateUp = 0, rateDown = 0;
+
+  void batches(int count, double seconds, std::uint64_t up, std::uint64_t down,
+               Phase phase = Phase::train) {
+    for (int j = 0; j < count; ++j) {
+      time +=
+          std::chrono::duration_cast<SteadyTime::duration>(std::chrono::duration<double>(seconds));
+      totals.wireUp += up;
+      totals.wireDown += down;
+      pace.finishedBatch({phase, ++step, 0, 4, 64}, actions, totals, rateUp, rateDown, time);
+    }
+  }
+};
+
+TEST_CASE("rates and shares of a steady run are what it does") {
+  Run run;
+  CHECK_FALSE(run.pace.state(run.time));
+  run.actions[indexOf(ActionKind::bodyForward)] = 0.01;
+  run.actions[indexOf(ActionKind::bodyBackward)] = 0.02;
+  run.actions[indexOf(ActionKind::update)] = 0.005;
+  run.actions[indexOf(ActionKind::headForward)] = 9;  // not the server's
+  run.rateUp = 1e7;
+  run.rateDown = 2e7;
+  run.batches(1, 0.1, 500'000, 800'000);
+  REQUIRE(run.pace.state(run.time));
+  CHECK(run.pace.state(run.time)->up == 0);  // nothing before it to count from
+  run.batches(20, 0.1, 500'000, 800'000);
+  const PaceState state = *run.pace.state(run.time + std::chrono::seconds(2));
+  CHECK(state.step == 21);
+  CHECK(state.imagesPerSecond == Approx(640));
+  CHECK(state.up == Approx(5e6));
+  CHECK(state.down == Approx(8e6));
+  CHECK(state.shares.compute == Approx(0.35));
+  CHECK(state.shares.up == Approx(0.5));
+  CHECK(state.shares.down == Approx(0.4));
+  CHECK(state.shares.codec == 0);
+  CHECK(state.idleSeconds == Approx(2));
+  CHECK(bottleneckOf(state.shares) == "uplink");
+}
+
+TEST_CASE("a run that changes is followed within seconds, and an evaluation trains on nothing") {
+  Run run;
+  run.batches(20, 0.1, 500'000, 0);
+  run.batches(20, 1, 500'000, 0);
+  CHECK(run.pace.state(run.time)->up == Approx(5e5).epsilon(0.02));
+  run.batches(20, 1, 500'000, 0, Phase::eval);
+  CHECK(run.pace.state(run.time)->imagesPerSecond < 1);
+  CHECK(run.pace.state(run.time)->phase == Phase::eval);
+}
+
+TEST_CASE(
+    "what is at work half of the time holds a run back; else it is what a server cannot see") {
+  CHECK(bottleneckOf({}) == "client or latency");
+  CHECK(bottleneckOf({.compute = 0.49, .up = 0.3}) == "client or latency");
+  CHECK(bottleneckOf({.compute = 0.9, .up = 0.6}) == "server compute");
+  CHECK(bottleneckOf({.codec = 0.7}) == "codec");
+  CHECK(bottleneckOf({.down = 0.8}) == "downlink");
+}
+
+nlohmann::ordered_json document() {
+  return {{"software", "cleave 0.1.0"},
+          {"pid", 42},
+          {"address", "127.0.0.1:4800"},
+          {"tls", true},
+          {"device", "cpu"},
+          {"uptime_seconds", 3723},
+          {"shutting_down", false},
+          {"connections", 3},
+          {"most_sessions", 8},
+          {"memory", {{"admitted_bytes", 2'000'000}, {"most_bytes", 8e9}, {"resident_bytes", 5e8}}},
+          {"refusals", {{"bad-frame", 3}, {"unknown-identity", 1}}},
+          {"sessions", nlohmann::ordered_json::array()},
+          {"sessions_left_out", 0}};
+}
+
+TEST_CASE("a status without sessions is its head") {
+  CHECK(statusTable(document(), 0) ==
+        "cleave 0.1.0, process 42, at 127.0.0.1:4800 with TLS, on cpu, up for 1:02:03\n"
+        "0 of 8 sessions, 3 connections; memory: 2.00 MB of 8.00 GB admitted, 500 MB resident\n"
+        "refused or ended for a client's fault: 3 bad-frame, 1 unknown-identity\n");
+}
+
+TEST_CASE("sessions stand in aligned columns, cut at the terminal's edge") {
+  nlohmann::ordered_json status = document();
+  nlohmann::ordered_json run = {{"session", 7},
+                                {"identity", "clinic-a"},
+                                {"from", "10.0.0.7:40000"},
+                                {"seconds", 65},
+                                {"kind", "run"},
+                                {"run", "fashion-1"},
+                                {"model", "mlp"},
+                                {"memory_bytes", 2'000'000}};
+  nlohmann::ordered_json going = run;
+  going.update({{"session", 12},
+                {"phase", "eval"},
+                {"step", 1234},
+                {"epoch", 3},
+                {"images_per_second", 6485.4},
+                {"up_bytes_per_second", 12.3e6},
+                {"down_bytes_per_second", 4.5e6},
+                {"bottleneck", "uplink"},
+                {"idle_seconds", 0.02}});
+  nlohmann::ordered_json still = going;
+  still["idle_seconds"] = 75;
+  const nlohmann::ordered_json probe = {{"session", 13},
+                                        {"identity", "local"},
+                                        {"seconds", 1},
+                                        {"from", "127.0.0.1:40001"},
+                                        {"kind", "probe"}};
+  status["sessions"] = {run, going, still, probe};
+  status["sessions_left_out"] = 2;
+  const std::string table = statusTable(status, 0);
+  CHECK_THAT(table, Contains("6 of 8 sessions") && Contains("\nand 2 more\n") &&
+                        Contains("(a probe of the link)"));
+  std::istringstream lines(table.substr(table.find("\n\n") + 2));
+  std::string head;
+  std::getline(lines, head);
+  const auto cell = [&](const std::string& line, const std::string& column) {
+    return line.substr(head.find(column), line.find("  ", head.find(column)) - head.find(column));
+  };
+  std::string line;
+  std::getline(lines, line);
+  CHECK(cell(line, "step") == "-");
+  CHECK(cell(line, "memory") == "2.00 MB");
+  std::getline(lines, line);
+  CHECK(cell(line, "identity") == "clinic-a");
+  CHECK(cell(line, "step") == "1234 (eval)");
+  CHECK(cell(line, "images/s") == "6485");
+  CHECK(cell(line, "up") == "12.3 MB/s");
+  CHECK(cell(line, "held back by") == "uplink");
+  CHECK(cell(line, "for") == "1:05");
+  std::getline(lines, line);
+  CHECK(cell(line, "held back by") == "idle for 1:15");
+
+  std::istringstream narrow(statusTable(status, 70));
+  for (std::string row; std::getline(narrow, row);) {
+    if (row.starts_with("session") || row.starts_with("12")) CHECK(row.size() == 70);
+  }
+}
+
+}  // namespace
+}  // namespace cleave
