@@ -28,7 +28,8 @@ int serve(const ReportCommandOptions& options, const std::vector<RunPlace>& plac
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  const LiveReport report(places, dashboardSettings({"--serve", options.serve}, options.anywhere));
+  LiveReport report(dashboardSettings({"--serve", options.serve}, options.anywhere));
+  report.show(places);
   std::cout << report.url() << std::endl;
   int received = 0;
   ::sigwait(&signals, &received);

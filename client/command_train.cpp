@@ -74,17 +74,6 @@ nlohmann::json summarise(const PreparedRun& run, const TrainResult& result,
   return summary;
 }
 
-// Null where none was asked for.
-std::unique_ptr<LiveReport> startDashboard(const TrainOptions& options, const std::string& folder,
-                                           spdlog::logger& log) {
-  if (options.dashboard.empty()) return nullptr;
-  auto report = std::make_unique<LiveReport>(
-      std::vector{RunPlace{folder, ""}},
-      dashboardSettings({"--dashboard", options.dashboard}, options.anywhere));
-  log.info("dashboard: open {}", report->url());
-  return report;
-}
-
 // Into the run's folder too.
 nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
   ProbeOptions options;
@@ -153,9 +142,17 @@ int train(const TrainOptions& options, JsonLines* events) {
     runOptions.traceSteps = options.traceSteps;
   }
   if (options.probe) runOptions.common.overrides.emplace_back("probe.first=true");
+  // Before anything starts: it may be refused.
+  std::optional<LiveReport> dashboard;
+  if (!options.dashboard.empty()) {
+    dashboard.emplace(dashboardSettings({"--dashboard", options.dashboard}, options.anywhere));
+  }
   PreparedRun run = prepareRun(runOptions, false, false);
   const auto log = runLog(run.folder + "/log.txt", "");
-  const std::unique_ptr<LiveReport> dashboard = startDashboard(options, run.folder, *log);
+  if (dashboard) {
+    dashboard->show({{run.folder, ""}});
+    log->info("dashboard: open {}", dashboard->url());
+  }
   std::optional<nlohmann::json> probed;
   if (run.settings.probeFirst) probed = probeFirst(run, *log);
   setComputeThreads(run.threads);

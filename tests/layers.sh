@@ -30,6 +30,8 @@ refuse "net knows core only" "common/(http|codec|pipeline|model)/" common/net
 refuse "http knows how to listen, and nothing of the wire" "common/(codec|pipeline|model)/|proto/|common/net/[^il]" common/http
 refuse "pipeline knows neither models nor pages" "common/(model|http)/" common/pipeline
 refuse "models do not know the wire" "common/(net|http|pipeline)/" common/model
+refuse "reports know files and pages, and nothing of training" \
+  "client/[^r]|(server|daemon|compression|torch|ATen|c10)/|common/(codec|pipeline|model|net)/" client/report
 refuse "the link emulator knows the programs' options, and nothing of the daemons" \
   "(client|server|compression|torch|ATen|c10)/|daemon/[^p]|common/(codec|pipeline|model)/" tools
 refuse "what shapes the link is free of Asio" "boost/|common/net/" tools/link/ring.* tools/link/script.* tools/link/shaper.* tools/link/units.*

@@ -248,7 +248,7 @@ std::vector<std::string> CsvReader::problems(bool following) const {
   const std::string file = name_ + ".csv";
   std::vector<std::string> problems;
   if (!found_ && failure_.empty()) {
-    problems.push_back(file + " is not there");
+    if (!following) problems.push_back(file + " is not there");
     return problems;
   }
   if (partsMissing_) problems.push_back(fmt::format("the first parts of {} are missing", file));

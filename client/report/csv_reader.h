@@ -48,7 +48,7 @@ class CsvReader {
   bool found() const { return found_; }
   std::uint64_t rows() const { return rows_; }  // taken and not garbled
   bool hasColumn(std::size_t column) const { return source_[column].has_value(); }
-  // Sentences. `following`: the file may still grow, so that an unfinished line is none.
+  // Sentences. `following`: the file may still come and grow.
   std::vector<std::string> problems(bool following) const;
 
  private:

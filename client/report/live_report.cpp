@@ -32,17 +32,20 @@ std::uint64_t versionIn(const std::string& query) {
 
 }  // namespace
 
-// All but waitForLook() on the server's thread.
+// page() and data() on the server's thread.
 class LiveReport::Pages {
  public:
-  explicit Pages(const std::vector<RunPlace>& runs)
-      : report_(runs), page_(reportPage(nlohmann::json())) {}
+  void show(const std::vector<RunPlace>& runs) {
+    const std::lock_guard lock(mutex_);
+    report_ = std::make_unique<ReportData>(runs);
+  }
 
   HttpAnswer page() const { return {200, "text/html; charset=utf-8", page_}; }
 
   // Nothing (204) where the page has it all.
   HttpAnswer data(const HttpRequest& request) {
     beNice();
+    if (!hasRuns()) return {204, "application/json", ""};
     update();
     noteLook();
     if (versionIn(request.query) == version_) return {204, "application/json", ""};
@@ -65,12 +68,17 @@ class LiveReport::Pages {
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
   }
 
+  bool hasRuns() {
+    const std::lock_guard lock(mutex_);
+    return report_ != nullptr;
+  }
+
   void update() {
     if (read_ && secondsSince(*read_) < kLeastBetweenReads) return;
     read_ = now();
-    if (!report_.read() && version_ > 0) return;
+    if (!report_->read() && version_ > 0) return;
     ++version_;
-    nlohmann::json page = report_.page(true);
+    nlohmann::json page = report_->page(true);
     page["version"] = version_;
     data_ = page.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
@@ -82,27 +90,29 @@ class LiveReport::Pages {
     looked_.notify_all();
   }
 
-  ReportData report_;
-  const std::string page_;
+  const std::string page_ = reportPage(nlohmann::json());
   std::string data_;
   std::uint64_t version_ = 0;
   std::optional<SteadyTime> read_;
   bool nice_ = false;
 
   std::mutex mutex_;
+  std::unique_ptr<ReportData> report_;  // comes once, and is the server's thread's from then on
   std::condition_variable looked_;
   std::optional<SteadyTime> lastLook_;
   std::uint64_t looks_ = 0;
 };
 
-LiveReport::LiveReport(const std::vector<RunPlace>& runs, HttpSettings settings)
-    : pages_(std::make_unique<Pages>(runs)),
+LiveReport::LiveReport(HttpSettings settings)
+    : pages_(std::make_unique<Pages>()),
       server_(
           std::move(settings),
           {{"/", [this](const HttpRequest&) { return pages_->page(); }},
            {"/data.json", [this](const HttpRequest& request) { return pages_->data(request); }}}) {}
 
 LiveReport::~LiveReport() = default;
+
+void LiveReport::show(const std::vector<RunPlace>& runs) { pages_->show(runs); }
 
 std::string LiveReport::url() const { return server_.url(); }
 

@@ -12,10 +12,13 @@ namespace cleave {
 
 class LiveReport {
  public:
-  // Serves from then on, by a thread of its own with little priority, which reads the runs' files
-  // when someone looks, and only what they have gained. Throws as HttpServer does.
-  LiveReport(const std::vector<RunPlace>& runs, HttpSettings settings);
+  // Serves from then on, by a thread of its own. Throws as HttpServer does.
+  explicit LiveReport(HttpSettings settings);
   ~LiveReport();
+
+  // What the page shows from then on; before, it is empty. The runs' files are read when someone
+  // looks, and only what they have gained, by the server's thread, with little priority. Once.
+  void show(const std::vector<RunPlace>& runs);
 
   std::string url() const;
   // Where a page was open a moment ago, waits until it has the last rows: a second or two.

@@ -134,7 +134,9 @@ Json flowsJson(RunReader& run) {
     if (figures.transfers == 0) continue;
     const auto flow = static_cast<Flow>(f);
     Json json = {{"flow", flowName(flow)},
-                 {"direction", isUp(flow) ? "up" : "down"},
+                 {"direction", figures.up == 0                   ? "down"
+                               : figures.up == figures.transfers ? "up"
+                                                                 : "both"},
                  {"codec", figures.codec},
                  {"transfers", figures.transfers},
                  {"raw_bytes", figures.rawBytes},

@@ -25,7 +25,7 @@ enum class Direction : std::uint8_t { up, down };
 inline constexpr std::size_t kDirections = 2;
 
 struct FlowFigures {
-  std::uint64_t transfers = 0;
+  std::uint64_t transfers = 0, up = 0;  // of all; of those, up
   double rawBytes = 0, wireBytes = 0;
   double encodeSeconds = 0, decodeSeconds = 0;
   std::string codec;  // of the latest

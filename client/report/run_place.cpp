@@ -36,6 +36,13 @@ std::string runIdOf(const fs::path& folder) {
   return "";
 }
 
+// Only the client knows the rates of both directions, and the loss.
+bool isServers(const fs::path& folder) {
+  std::string header;
+  std::getline(std::ifstream(folder / "steps.csv"), header);
+  return header.starts_with("time,run,") && header.find(",loss") == std::string::npos;
+}
+
 // The folder of the run below a server's store, DIR/<identity>/<run id>.
 std::string belowStore(const fs::path& store, const std::string& id) {
   std::error_code ignored;
@@ -64,6 +71,10 @@ RunPlace findRun(const std::string& run, const std::vector<std::string>& servers
     }
     throw UsageError("no-run", named + " has none of a run's files, such as steps.csv",
                      "give the folder that `train` named, such as runs/<run id>");
+  }
+  if (isServers(place.folder)) {
+    throw UsageError("no-run", quotedForError(place.folder) + " is the server's folder of a run",
+                     "give the client's folder as RUN, and this one as --server-run");
   }
   const std::string id = runIdOf(place.folder);
   for (const std::string& server : servers) {

@@ -307,9 +307,10 @@ void RunReader::readTransfers(Side& side, bool isClient) {
         figures.snr[indexOf(*flow)].add(step, *snr);
       }
     }
-    // weights/body goes either way: who sent it says which.
-    const bool isUp = (role == "send") == isClient;
-    const std::size_t direction = isUp ? 0 : 1;
+    // Weights go either way: who sent them says which.
+    const bool up = indexOf(*flow) < kTensorFlows ? isUp(*flow) : (role == "send") == isClient;
+    sums.up += up ? 1 : 0;
+    const std::size_t direction = up ? 0 : 1;
     figures.bytes[direction].add(at, seconds.value_or(0), *wire);
     if (seconds && *seconds > 0) {
       figures.transferRate[direction].add(at, *wire / *seconds);

@@ -118,7 +118,7 @@ function bar(share) {
 function flowTable(run, title, id) {
   const head = ['Flow', 'Codec', 'Tensors', 'Raw', 'On the wire', 'Ratio', 'Encoding', 'Decoding', 'Codec error, mean (worst)'];
   const rows = run.flows.map((flow) => [
-    (flow.direction === 'up' ? '↑ ' : '↓ ') + flow.flow,
+    { up: '↑ ', down: '↓ ', both: '↕ ' }[flow.direction] + flow.flow,
     flow.codec,
     String(flow.transfers),
     units.bytes.text(flow.raw_bytes),

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Makes the pictures of the README, docs/images/report.png and dashboard.png: trains on Fashion-MNIST through an emulated link, looks at
+# the live page meanwhile and at two reports afterwards, in a headless Chromium.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  cat <<'TXT'
+usage: scripts/screenshots.sh [--help]
+
+Writes docs/images/report.png and docs/images/dashboard.png. Takes about a minute; needs what scripts/setup.sh installs, and a build.
+
+Example: ./scripts/setup.sh && cmake --preset release && cmake --build --preset release && ./scripts/screenshots.sh
+TXT
+}
+
+case "${1:-}" in
+  "") ;;
+  -h|--help) usage; exit 0 ;;
+  *) echo "screenshots.sh: unknown option '$1'" >&2; usage >&2; exit 2 ;;
+esac
+
+for program in cleave-client cleave-server cleave-link; do
+  [ -x "build/release/bin/$program" ] || { echo "screenshots.sh: there is no build/release/bin/$program; build it first" >&2; exit 1; }
+done
+exec /usr/bin/python3 tests/browser/screenshots.py build/release/bin docs/images

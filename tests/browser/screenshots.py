@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Pictures of the dashboard and of a report: PROGRAMS IMAGES. Trains on Fashion-MNIST through an emulated link meanwhile."""
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+import browser
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STEPS = 400
+PATIENCE = 300  # seconds
+
+
+def start(stack, *command):
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    stack.append(process)
+    return process
+
+
+def take(chrome, path, width, height):
+    chrome.size(width, height)
+    time.sleep(0.5)  # the charts follow the new size
+    chrome.screenshot(path)
+    size = path.stat().st_size
+    print(f"{path}: {size >> 10} KiB")
+    if size > 200_000:
+        sys.exit(f"{path} has {size} bytes, more than a README should load")
+
+
+def main(programs, images, folder, processes):
+    images.mkdir(parents=True, exist_ok=True)
+    server = start(processes, programs / "cleave-server", "serve", "--set", "listen.port=0", "--set", f"store={folder}/store",
+                   "--log-level", "error")  # fmt: skip
+    address = re.search(r"listens on (\S+:\d+)", server.stdout.readline())[1]
+    link = start(processes, programs / "cleave-link", "--target", address, "--rate", "200Mbit/s", "--latency", "5ms")
+    address = re.search(r"listening on (\S+)", link.stdout.readline())[1]
+    run = folder / "runs" / "fashion-mnist"
+    client = start(
+        processes, programs / "cleave-client", "train", "--config", ROOT / "configs/fashion_mnist.yaml", "--server", address, "--run-dir", run,
+        "--dashboard", "127.0.0.1:0", "--set", f"train.max_steps={STEPS}", "--set", "codec=block:bits=8", "--set", "metrics.error_every=10",
+        "--set", "eval.every=1")  # fmt: skip
+    url = next(found[1] for line in client.stderr if (found := re.search(r"dashboard: open (\S+)", line)))
+    chrome = browser.Browser()
+    try:
+        chrome.size(1280, 860)
+        chrome.dark(True)
+        chrome.open(url)
+        deadline = time.time() + PATIENCE
+        while chrome.run("return cleaveReport.page() ? cleaveReport.page().runs[0].headline.steps || 0 : 0") < 0.6 * STEPS:
+            if client.poll() is not None or time.time() > deadline:
+                sys.exit("the training has ended, or takes too long: " + client.stderr.read())
+            time.sleep(0.2)
+        take(chrome, images / "dashboard.png", 1280, 860)
+        client.stderr.read()
+        if client.wait(PATIENCE) != 0:
+            sys.exit("the training failed")
+        page = folder / "report.html"
+        subprocess.run([programs / "cleave-client", "report", run, "--server-run", next((folder / "store/local").iterdir()), "--output", page],
+                       check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+        chrome.dark(False)
+        chrome.open(page)
+        take(chrome, images / "report.png", 1280, 1640)
+    finally:
+        chrome.close()
+
+
+if __name__ == "__main__":
+    browser.required()
+    started = []
+    with tempfile.TemporaryDirectory(prefix="cleave-pictures-") as temporary:
+        try:
+            main(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]), pathlib.Path(temporary), started)
+        finally:
+            for process in reversed(started):
+                process.terminate()
+                process.communicate()
