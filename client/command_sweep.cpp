@@ -6,12 +6,12 @@
 #include <iostream>
 
 #include "client/commands.h"
-#include "client/progress.h"
 #include "client/settings.h"
 #include "client/sweep/point_run.h"
 #include "client/sweep/report.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
+#include "common/core/units.h"
 #include "compression/registry.h"
 
 namespace cleave {
@@ -118,7 +118,7 @@ std::string leftText(const Sweep& sweep) {
   if (sweep.seconds.empty()) return "";
   const double left =
       spreadOf(sweep.seconds).mean * static_cast<double>(countOf(sweep, Status::toDo));
-  return left > 0 ? fmt::format("; about {} left", timeText(left)) : "";
+  return left > 0 ? fmt::format("; about {} left", clockText(left)) : "";
 }
 
 std::string doneText(const PointResult& result) {
@@ -147,7 +147,7 @@ bool runAll(const SweepOptions& options, Sweep& sweep) {
     if (result.status == Status::done) {
       sweep.seconds.push_back(end.stored.seconds);
       std::cerr << fmt::format("point {} of {}: done in {}{}\n", p + 1, count,
-                               timeText(end.stored.seconds), doneText(result));
+                               clockText(end.stored.seconds), doneText(result));
     } else {
       std::cerr << fmt::format("point {} of {}: failed: {}\n", p + 1, count, result.failure);
     }
