@@ -166,6 +166,7 @@ void finishReport(const SweepOptions& options, Sweep& sweep) {
   writeFileDurably(sweep.folder + "/groups.csv", groupsCsv(report));
   writeFileDurably(sweep.folder + "/transfer_sizes.csv", transferSizesCsv(report));
   writeFileDurably(sweep.folder + "/comparison.csv", comparisonCsv(report));
+  writeFileDurably(sweep.folder + "/report.html", sweepPage(report, sweep.folder));
 }
 
 void printResult(const SweepOptions& options, const Sweep& sweep) {
@@ -177,8 +178,8 @@ void printResult(const SweepOptions& options, const Sweep& sweep) {
   }
   std::cout << "\n"
             << tableText(sweep.report) << "\nfiles  " << sweep.folder
-            << ": results.csv, groups.csv, transfer_sizes.csv, comparison.csv, and a run folder "
-               "for each point"
+            << ": report.html, results.csv, groups.csv, transfer_sizes.csv, comparison.csv, and a "
+               "run folder for each point"
             << std::endl;
 }
 

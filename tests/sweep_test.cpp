@@ -360,6 +360,7 @@ SweepReport exampleReport() {
     const double seed = std::stod(point.value(kSeedKey));
     report.results.push_back(done({}, {{"top1", 0.4 + seed / 10}, {"images_per_second", 100}}));
     report.results.back().point = point;
+    report.results.back().facts["micro_batches"] = "4";
     report.results.back().measured.classes = {{"activation/0", 3, 100, 2000}};
   }
   setSpeedUps(report.results, report.axes, {"run.seed=1"});
@@ -374,6 +375,9 @@ TEST_CASE("the tables have a row each, and a failed point says why") {
   CHECK_THAT(groupsCsv(report), Contains("\nnone,2,0.55,0.0707106781,"));
   CHECK_THAT(transferSizesCsv(report), Contains(",none,2,activation/0,3,100,2000\n"));
   CHECK(toJson(report).at("groups").at(0).at("metrics").at("top1").at("mean") == Approx(0.55));
+
+  CHECK(toJson(report).at("groups").at(0).at("micro_batches") == 4);
+  CHECK_THAT(sweepPage(report, "sweeps/a"), Contains("\"sweep\":{") && !Contains("@DATA@"));
 
   report.results[1].status = PointResult::Status::failed;
   report.results[1].failure = "the disk is full";

@@ -15,6 +15,7 @@
 
 #include "client/child.h"
 #include "client/local_server.h"
+#include "client/report/report.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"
 
@@ -208,6 +209,7 @@ PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const 
   std::filesystem::rename(runFolder + ".server", runFolder + "/server", none);
   result.measured = measureRun(summary, runFolder);
   result.status = PointResult::Status::done;
+  writeReport({findRun(runFolder, {})}, runFolder + "/report.html");
   storePoint(folder, planned, end.stored);
   std::filesystem::remove(logPath, none);
   return end;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "client/report/report.h"
+#include "common/core/environment.h"
 #include "common/core/record.h"
 #include "common/core/units.h"
 
@@ -249,7 +251,13 @@ Json toJson(const SweepReport& report) {
     return Json{{"mean", spread.mean},
                 {"deviation", spread.deviation ? Json(*spread.deviation) : Json()}};
   };
-  Json json = {{"points", Json::array()}, {"groups", Json::array()}, {"comparison", Json::array()}};
+  Json json = {{"axes", Json::array()},
+               {"points", Json::array()},
+               {"groups", Json::array()},
+               {"comparison", Json::array()}};
+  for (const GridAxis& axis : report.axes) {
+    json["axes"].push_back({{"key", axis.key}, {"values", axis.values}});
+  }
   for (const PointResult& result : report.results) {
     Json point = {{"point", result.point.name()},
                   {"status", statusText(result.status)},
@@ -261,8 +269,15 @@ Json toJson(const SweepReport& report) {
     json["points"].push_back(std::move(point));
   }
   for (const SeedGroup& group : report.groups) {
-    Json one = {
-        {"values", Json::object()}, {"seeds", group.members.size()}, {"metrics", Json::object()}};
+    Json one = {{"values", Json::object()},
+                {"seeds", group.members.size()},
+                {"points", Json::array()},
+                {"metrics", Json::object()}};
+    for (const PointResult* member : group.members) {
+      one["points"].push_back(
+          {{"name", member->point.name()}, {"seed", member->point.value(kSeedKey)}});
+      one["micro_batches"] = std::stoul(member->facts.at("micro_batches"));
+    }
     for (const auto& [key, value] : group.point.values) one["values"][key] = value;
     for (const auto& [name, spread] : group.metrics) one["metrics"][name] = spreadJson(spread);
     if (group.speedUp) one["speed_up"] = spreadJson(*group.speedUp);
@@ -282,6 +297,14 @@ Json toJson(const SweepReport& report) {
     json["comparison"].push_back(std::move(figure));
   }
   return json;
+}
+
+std::string sweepPage(const SweepReport& report, const std::string& folder) {
+  nlohmann::json sweep = toJson(report);
+  sweep["folder"] = folder;
+  sweep["software"] = softwareVersion();
+  sweep["written"] = utcNow();
+  return reportPage({{"sweep", std::move(sweep)}});
 }
 
 }  // namespace cleave

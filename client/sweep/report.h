@@ -27,5 +27,7 @@ std::string comparisonCsv(const SweepReport& report);
 // For a terminal.
 std::string tableText(const SweepReport& report);
 nlohmann::ordered_json toJson(const SweepReport& report);
+// For a browser: one file that needs no other, but links to POINT/report.html beside it.
+std::string sweepPage(const SweepReport& report, const std::string& folder);
 
 }  // namespace cleave

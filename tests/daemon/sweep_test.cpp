@@ -87,6 +87,7 @@ TEST_CASE("a grid through the link: killed, it goes on; done, it runs nothing") 
     CHECK(std::stod(row.at("speed_up")) > 0);
     checkFilesComplete(folder + "/" + row.at("point"));
     CHECK(std::filesystem::exists(folder + "/" + row.at("point") + "/server"));
+    CHECK(std::filesystem::exists(folder + "/" + row.at("point") + "/report.html"));
   }
   // It is the link that was asked for: a step crosses it four times.
   CHECK(rows[0].at("link.latency") == "10ms");
@@ -97,6 +98,7 @@ TEST_CASE("a grid through the link: killed, it goes on; done, it runs nothing") 
   CHECK(readCsv(folder + "/transfer_sizes.csv").size() >= 4 * 4);
   CHECK(readCsv(folder + "/groups.csv").size() == 4);
   CHECK(readCsv(folder + "/comparison.csv").empty());
+  CHECK_THAT(readFile(folder + "/report.html"), Contains(rows[3].at("point")));
 
   const auto times = startTimes(folder);
   const auto again = askJson(sweep(folder, kGrid));

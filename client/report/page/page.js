@@ -142,4 +142,4 @@ async function follow() {
 const given = JSON.parse(byId('data').textContent);
 // For tests and the curious: what is drawn.
 window.cleaveReport = { page: () => page, panels: () => panels.map(({ panel }) => panel), group, show };
-if (given === null) follow(); else show(given);
+if (given === null) follow(); else if (given.sweep) showSweep(given.sweep); else show(given);

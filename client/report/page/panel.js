@@ -75,7 +75,7 @@ function interaction() {
 }
 
 class Panel {
-  // spec: id, title, note, unit, log, stacked, zero, points, histogram (a unit, of the horizontal axis)
+  // spec: id, title, note, unit, log, stacked, zero, pad (pixels beside the points), histogram (a unit, of the horizontal axis)
   constructor(spec, group) {
     this.spec = spec;
     this.group = group;
@@ -173,7 +173,7 @@ class Panel {
       legend: 'never',
       axisLabelFontSize: 12,
       rightGap: 12,
-      xRangePad: 2,
+      xRangePad: spec.pad || 2,
       yRangePad: 6,
       animatedZooms: false,
       interactionModel: interaction(),

@@ -1,0 +1,168 @@
+// The page of a sweep: its groups, published figures beside them, and bandwidth by micro-batches, codec and transfer size.
+
+const upFlows = ['activation/0', 'gradient/1'];
+const microBatchesKey = 'train.micro_batches';
+const seedKey = 'run.seed';
+
+const sweepColumns = [
+  ['best_top1', 'Top-1, best', (v) => significant(100 * v, 4) + ' %'],
+  ['images_per_second', 'Images/s', (v) => significant(v, 4)],
+  ['step_seconds', 'Step', units.seconds.text],
+  ['over_bound', 'By its bound', (v) => significant(v) + ' ×'],
+  ['ratio', 'Ratio', (v) => significant(v, 4)],
+  ['average_up', 'Average up', units.rate.text],
+  ['peak_up', 'Peak up', units.rate.text],
+  ['average_down', 'Average down', units.rate.text],
+  ['peak_down', 'Peak down', units.rate.text],
+];
+
+const sweepCharts = [
+  ['average_up', 'Average bandwidth up'],
+  ['peak_up', 'Peak bandwidth up'],
+  ['average_down', 'Average bandwidth down'],
+  ['peak_down', 'Peak bandwidth down'],
+];
+
+function spreadText(spread, text) {
+  if (!spread) return '–';
+  return text(spread.mean) + (spread.deviation === null ? '' : ' ± ' + text(spread.deviation));
+}
+
+// "block:bits=4, rate 100Mbit/s": the values of the keys that are not left out.
+function labelOf(sweep, values, leftOut) {
+  const parts = sweep.axes.map((axis) => axis.key).filter((key) => key in values && !leftOut.includes(key));
+  return parts.map((key) => (key === 'codec' ? '' : key.slice(key.lastIndexOf('.') + 1) + ' ') + values[key]).join(', ') || 'all';
+}
+
+function groupTable(sweep) {
+  const keys = sweep.axes.map((axis) => axis.key).filter((key) => key !== seedKey);
+  const hasSeeds = keys.length < sweep.axes.length;
+  const hasSpeedUp = sweep.groups.some((group) => group.speed_up);
+  const columns = sweepColumns.filter(([name]) => sweep.groups.some((group) => group.metrics[name]));
+  const head = [...keys, ...columns.map((column) => column[1]), ...(hasSpeedUp ? ['Speed-up'] : []), hasSeeds ? 'Runs, by seed' : 'Run'];
+  const rows = sweep.groups.map((group) => {
+    const runs = group.points.map((point) =>
+      element('a', { href: encodeURIComponent(point.name) + '/report.html' }, hasSeeds ? point.seed : 'open'));
+    return [...keys.map((key) => group.values[key]),
+            ...columns.map(([name, , text]) => spreadText(group.metrics[name], text)),
+            ...(hasSpeedUp ? [spreadText(group.speed_up, (v) => significant(v) + ' ×')] : []),
+            element('span', { class: 'links' }, ...runs.flatMap((link, i) => (i === 0 ? [link] : [' ', link])))];
+  });
+  return table('Points', head, rows, 'groups');
+}
+
+function comparisonTable(sweep) {
+  const rows = sweep.comparison.map((one) => {
+    const number = (v) => significant(v, 4);
+    return [labelOf(sweep, one.values, []), one.published, one.quantity + (one.unit ? ', ' + one.unit : ''),
+            spreadText(one.ours, number), spreadText(one.theirs, number),
+            [one.note, one.contradiction && 'the source contradicts itself: ' + one.contradiction, one.source].filter(Boolean).join('; ')];
+  });
+  return table('Published figures beside ours', ['', 'Published', 'Quantity', 'Ours', 'Theirs', 'Source and notes'], rows, 'comparison');
+}
+
+// A line for each combination of the other keys.
+function linesByMicroBatches(sweep, metric) {
+  const lines = new Map();
+  for (const group of sweep.groups) {
+    const spread = group.metrics[metric];
+    if (!spread) continue;
+    const label = labelOf(sweep, group.values, [microBatchesKey]);
+    if (!lines.has(label)) lines.set(label, []);
+    const deviation = spread.deviation || 0;
+    lines.get(label).push({ x: group.micro_batches, mean: spread.mean, min: spread.mean - deviation, max: spread.mean + deviation });
+  }
+  return lines;
+}
+
+// Codecs and micro-batches make the sizes: a line for each combination of the keys that are left. Transfers of a class of sizes
+// count as one, with the least and the greatest of the points that have it.
+function linesBySize(sweep, up) {
+  const lines = new Map();
+  for (const point of sweep.points) {
+    const label = labelOf(sweep, point.values, ['codec', microBatchesKey, seedKey]);
+    for (const one of point.transfers || []) {
+      if (upFlows.includes(one.flow) !== up) continue;
+      if (!lines.has(label)) lines.set(label, new Map());
+      const classes = lines.get(label), key = Math.floor(4 * Math.log2(one.bytes));
+      const sum = classes.get(key) || { transfers: 0, bytes: 0, seconds: 0, min: Infinity, max: 0 };
+      sum.transfers += one.transfers;
+      sum.bytes += one.transfers * one.bytes;
+      sum.seconds += one.transfers * one.bytes / one.bandwidth;
+      sum.min = Math.min(sum.min, one.bandwidth);
+      sum.max = Math.max(sum.max, one.bandwidth);
+      classes.set(key, sum);
+    }
+  }
+  return new Map([...lines].map(([label, classes]) => [label, [...classes.values()].map((sum) => (
+    { x: Math.log10(sum.bytes / sum.transfers), mean: sum.bytes / sum.seconds, min: sum.min, max: sum.max }))]));
+}
+
+function microBatchAxis(sweep) {
+  const numbers = [...new Set(sweep.groups.map((group) => group.micro_batches))].filter((number) => number !== undefined);
+  return {
+    title: 'micro-batches',
+    text: (x) => plain(x) + (x === 1 ? ' micro-batch' : ' micro-batches'),
+    tick: plain,
+    ticker: (low, high) => numbers.filter((v) => v >= low && v <= high).map((v) => ({ v, label: plain(v) })),
+  };
+}
+
+const sizeAxis = {
+  title: 'bytes of a transfer on the wire, logarithmic',
+  text: (x) => units.bytes.text(10 ** x),
+  tick: units.bytes.tick,
+  ticker: decades(units.bytes, 84),
+  csv: (x) => Number((10 ** x).toPrecision(6)),
+};
+
+function sweepPanels(sweep) {
+  const made = [];
+  const add = (section, spec, lines, axis) => {
+    const panel = new Panel(spec, null);
+    section.append(panel.card);
+    const drawn = [...lines].map(([label, points], i) => ({
+      label, index: i, points: points.sort((one, other) => one.x - other.x), dots: true, summary: '',
+      band: points.some((point) => point.max > point.min),
+    }));
+    made.push({ panel, draw: () => panel.show(drawn, axis) });
+  };
+  const section = (id, title) => {
+    const grid = element('div', { class: 'grid' });
+    document.querySelector('main').append(element('section', { id }, element('h2', {}, title), grid));
+    return grid;
+  };
+  const bandwidth = section('sweep-bandwidth', 'Bandwidth by micro-batches and codec');
+  const note = ' A band is the standard deviation over the seeds.';
+  for (const [metric, title] of sweepCharts) {
+    const what = metric.startsWith('peak') ? 'The most that passed within 100 ms, by that time.' : 'Tensors of the training’s steps by the steps’ time.';
+    add(bandwidth, { id: metric.replace('_', '-'), title, unit: 'rate', zero: true, pad: 8, note: what + note },
+        linesByMicroBatches(sweep, metric), microBatchAxis(sweep));
+  }
+  const sizes = section('sweep-sizes', 'Bandwidth against transfer size');
+  for (const [way, up] of [['up', true], ['down', false]]) {
+    add(sizes, { id: 'sizes-' + way, title: 'Bandwidth of transfers ' + way, unit: 'rate', log: true, pad: 8,
+                 note: 'Bytes by the seconds from a transfer’s first byte to its last, all codecs and micro-batches together; the band is from the slowest point to the fastest.' },
+        linesBySize(sweep, up), sizeAxis);
+  }
+  return made;
+}
+
+function showSweep(sweep) {
+  for (const id of ['training', 'steps', 'link', 'bytes', 'settings', 'state']) byId(id).hidden = true;
+  document.querySelector('.tools').hidden = true;
+  document.title = sweep.folder + ' – Cleave';
+  byId('title').textContent = 'Sweep';
+  byId('subtitle').textContent = sweep.folder + ': ' + sweep.points.filter((point) => point.status === 'done').length + ' of ' + sweep.points.length + ' points done';
+  byId('written').textContent = 'Written: ' + sweep.written.replace('T', ' ').replace(/\.\d+Z/, ' UTC') + ' by ' + sweep.software + '.';
+  const failed = sweep.points.filter((point) => point.failure);
+  byId('problems').hidden = failed.length === 0;
+  byId('problems').replaceChildren(element('h2', {}, 'Points that failed'),
+    element('ul', {}, ...failed.map((point) => element('li', {}, element('b', {}, labelOf(sweep, point.values, []) + ': '), point.failure))));
+  byId('headline').replaceChildren(groupTable(sweep), ...(sweep.comparison.length > 0 ? [comparisonTable(sweep)] : []));
+  const drawn = sweepPanels(sweep);
+  const draw = () => drawn.forEach((one) => one.draw());
+  draw();
+  darkness.addEventListener('change', draw);
+  window.cleaveReport = { page: () => sweep, panels: () => drawn.map((one) => one.panel) };
+}
