@@ -17,13 +17,11 @@ server() {
     cleave-server certs init --renew --folder /certs/server
     cleave-server certs client client --renew --folder /certs/server >/dev/null
   fi
-  # Whole or not there. Its group may read the key here, and nobody else reaches this volume.
-  umask 027
+  # Whole or not there. The group may read the key here, whatever user of it the client becomes; nobody else has this volume.
   for file in ca.crt client.crt client.key; do
-    cp "/certs/server/clients/client/$file" "/client-certs/.$file"
+    install -m 640 "/certs/server/clients/client/$file" "/client-certs/.$file"
     mv "/client-certs/.$file" "/client-certs/$file"
   done
-  umask 077
   exec cleave-server serve --set listen.address=0.0.0.0 --set tls.enabled=true --set tls.folder=/certs/server \
     --set store=/store "$@"
 }
