@@ -98,7 +98,7 @@ TEST_CASE("probe.csv has the documented columns in the documented order") {
 }
 
 TEST_CASE("cleave-link's statistics have the documented columns in the documented order") {
-  CHECK(names(table("link")) == statsColumns());
+  CHECK(names(table("link")) == link::statsColumns());
 }
 
 TEST_CASE("every column is defined, and metrics are documented as the client's alone") {
