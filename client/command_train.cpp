@@ -233,6 +233,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   if (traced) summary["trace"] = *traced;
   log->info("done: {}", summary.dump());
   progress.end();
+  flushLog();  // what comes last is the summary
   if (events != nullptr) {
     events->write("done", summary);
   } else if (runOptions.json) {

@@ -91,7 +91,7 @@ Check checkLibTorch(int threads) {
   const auto flags = describeEnvironment(threads).at("cpu").at("flags");
   Check check{"libtorch",
               Finding::ok,
-              fmt::format("{} with {}: {:.0f} GFLOP/s fp32, {:.1f} GB/s copied, with {} threads",
+              fmt::format("{} with {}: {:.0f} GFLOP/s fp32, {:.1f} GB/s copied (threads: {})",
                           libtorchVersion(), measured.instructionSet, measured.gigaflops,
                           measured.copyGigabytes, measured.threads),
               "",

@@ -37,13 +37,14 @@ struct Field {
 };
 
 std::array<Field, 7> fieldsOf(const BarState& state) {
-  return {{{fmt::format(" {}/{}", state.step, state.steps), 2},
-           {fmt::format("  epoch {}/{}", state.epoch, state.epochs), 5},
-           {fmt::format("  {:.0f} images/s", state.imagesPerSecond), 3},
-           {fmt::format("  loss {:.4f}", state.loss), 4},
-           {"  " + leftText(state), 1},
-           {fmt::format("  up {}/s", bytesText(state.up)), 6},
-           {fmt::format("  down {}/s", bytesText(state.down)), 7}}};
+  return {
+      {{fmt::format(" {:>{}}/{}", state.step, std::to_string(state.steps).size(), state.steps), 2},
+       {fmt::format("  epoch {}/{}", state.epoch, state.epochs), 5},
+       {fmt::format("  {:.0f} images/s", state.imagesPerSecond), 3},
+       {fmt::format("  loss {:.4f}", state.loss), 4},
+       {"  " + leftText(state), 1},
+       {fmt::format("  up {}/s", bytesText(state.up)), 6},
+       {fmt::format("  down {}/s", bytesText(state.down)), 7}}};
 }
 
 }  // namespace

@@ -34,12 +34,12 @@ BarState halfDone() {
 }
 
 TEST_CASE("a wide terminal shows all, a narrow one the most important, none a second row") {
-  CHECK(barLine(halfDone(), 140, false) ==
+  CHECK(barLine(halfDone(), 160, false) ==
         "train  50% [====================>                   ] 150/300  epoch 2/3  6485 images/s  "
         "loss 0.4312  0:42 left  up 12.3 MB/s  down 4.50 MB/s");
   CHECK(barLine(halfDone(), 60, false) ==
-        "train  50% [=====>     ] 150/300  6485 images/s  0:42 left");
-  CHECK(barLine(halfDone(), 40, false) == "train  50% [======>      ]  0:42 left");
+        "train  50% [======>     ] 150/300  6485 images/s  0:42 left");
+  CHECK(barLine(halfDone(), 40, false) == "train  50% [=======>       ]  0:42 left");
   for (std::size_t columns = 0; columns < 200; ++columns) {
     INFO(columns);
     CHECK(barLine(halfDone(), columns, false).size() <= (columns == 0 ? 0 : columns - 1));

@@ -60,9 +60,11 @@ TEST_CASE("on a terminal one line rewrites itself, and log lines stand whole abo
   CHECK(count(output, kErase) < 10 * seconds + static_cast<double>(lines) + 2);
 
   std::size_t logLines = 0;
+  std::size_t epochLines = 0;
   for (const std::string& row : screenAfter(output, 10'000)) {
     INFO(row);
     CHECK_THAT(row, !Contains("% ["));  // nothing is left of the bar
+    epochLines += row.starts_with("epoch ") ? 1 : 0;
     if (row.starts_with("20")) {
       CHECK_THAT(row, Matches(kLogLine));
       ++logLines;
@@ -71,7 +73,7 @@ TEST_CASE("on a terminal one line rewrites itself, and log lines stand whole abo
     }
   }
   CHECK(logLines >= 3);
-  CHECK(count(output, "\nepoch 1/2 done: train loss ") == 1);
+  CHECK(epochLines == 2);
   CHECK(count(output, "\naccuracy    ") == 1);
 }
 
@@ -129,7 +131,7 @@ TEST_CASE("--quiet leaves warnings, errors and the summary") {
                        {"--server", "127.0.0.1:1", "--quiet", "--set", "connect.retry_seconds=0"}),
              kFailedRun, {"cannot connect to 127.0.0.1:1"});
   checkError(runClient("train", folder.path("third"), {"--quiet", "--log-level", "info"}),
-             kWrongUse, {"--quiet excludes --log-level"});
+             kWrongUse, {"--log-level excludes --quiet"});
 }
 
 std::vector<nlohmann::json> parsedLines(const std::string& text) {
