@@ -40,9 +40,10 @@ void Series::follow() {
 }
 
 void Histogram::add(double value) {
+  static_assert(kClasses == std::size_t{kMostDecade - kLeastDecade} * kPerDecade);
   ++values_;
   if (!(value > 0)) return;
-  if (counts_.empty()) counts_.resize((kMostDecade - kLeastDecade) * kPerDecade);
+  if (counts_.empty()) counts_.resize(kClasses);
   const double place = std::floor(kPerDecade * (std::log10(value) - kLeastDecade));
   const double last = static_cast<double>(counts_.size() - 1);
   ++counts_[static_cast<std::size_t>(std::clamp(place, 0.0, last))];

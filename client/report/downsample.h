@@ -73,6 +73,7 @@ class Histogram {
 
  private:
   static constexpr int kLeastDecade = -9, kMostDecade = 13;
+  static constexpr std::size_t kClasses = 440;  // of these decades
 
   std::vector<std::uint64_t> counts_;
   std::uint64_t values_ = 0;

@@ -367,7 +367,7 @@ std::vector<std::string> RunReader::problems(bool following) const {
   if (server_) {
     add(server_->steps.problems(following), "server: ");
     add(server_->transfers.problems(following), "server: ");
-  } else {
+  } else if (!following) {  // else it may still come, and the server's chart says so
     all.push_back(
         "the server's folder was not found, so that its side is missing: give it with "
         "--server-run DIR");

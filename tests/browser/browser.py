@@ -79,6 +79,6 @@ class Browser:
     def screenshot(self, path, clip=None):
         import base64
 
-        options = {"clip": dict(clip, scale=1)} if clip else {}
+        options = {"clip": clip} if clip else {}
         data = self.driver.execute_cdp_cmd("Page.captureScreenshot", options)["data"]
         path.write_bytes(base64.b64decode(data))

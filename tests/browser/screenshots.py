@@ -12,10 +12,11 @@ import browser
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = 400
 PATIENCE = 300  # seconds
+SCALE = 0.75
 
 
-def start(stack, *command):
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(stack, folder, *command):
+    process = subprocess.Popen(list(map(str, command)), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     stack.append(process)
     return process
 
@@ -23,7 +24,7 @@ def start(stack, *command):
 def take(chrome, path, width, height):
     chrome.size(width, height)
     time.sleep(0.5)  # the charts follow the new size
-    chrome.screenshot(path)
+    chrome.screenshot(path, {"x": 0, "y": 0, "width": width, "height": height, "scale": SCALE})
     size = path.stat().st_size
     print(f"{path}: {size >> 10} KiB")
     if size > 200_000:
@@ -32,14 +33,13 @@ def take(chrome, path, width, height):
 
 def main(programs, images, folder, processes):
     images.mkdir(parents=True, exist_ok=True)
-    server = start(processes, programs / "cleave-server", "serve", "--set", "listen.port=0", "--set", f"store={folder}/store",
-                   "--log-level", "error")  # fmt: skip
+    server = start(processes, folder, programs / "cleave-server", "serve", "--set", "listen.port=0", "--log-level", "error")
     address = re.search(r"listens on (\S+:\d+)", server.stdout.readline())[1]
-    link = start(processes, programs / "cleave-link", "--target", address, "--rate", "200Mbit/s", "--latency", "5ms")
+    link = start(processes, folder, programs / "cleave-link", "--target", address, "--rate", "200Mbit/s", "--latency", "5ms")
     address = re.search(r"listening on (\S+)", link.stdout.readline())[1]
-    run = folder / "runs" / "fashion-mnist"
+    run = "runs/fashion-mnist"
     client = start(
-        processes, programs / "cleave-client", "train", "--config", ROOT / "configs/fashion_mnist.yaml", "--server", address, "--run-dir", run,
+        processes, folder, programs / "cleave-client", "train", "--config", ROOT / "configs/fashion_mnist.yaml", "--server", address, "--run-dir", run,
         "--dashboard", "127.0.0.1:0", "--set", f"train.max_steps={STEPS}", "--set", "codec=block:bits=8", "--set", "metrics.error_every=10",
         "--set", "eval.every=1")  # fmt: skip
     url = next(found[1] for line in client.stderr if (found := re.search(r"dashboard: open (\S+)", line)))
@@ -53,13 +53,12 @@ def main(programs, images, folder, processes):
             if client.poll() is not None or time.time() > deadline:
                 sys.exit("the training has ended, or takes too long: " + client.stderr.read())
             time.sleep(0.2)
-        take(chrome, images / "dashboard.png", 1280, 860)
+        take(chrome, images / "dashboard.png", 1280, 1100)
         client.stderr.read()
         if client.wait(PATIENCE) != 0:
             sys.exit("the training failed")
         page = folder / "report.html"
-        subprocess.run([programs / "cleave-client", "report", run, "--server-run", next((folder / "store/local").iterdir()), "--output", page],
-                       check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+        subprocess.run([programs / "cleave-client", "report", run, "--output", page], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         chrome.dark(False)
         chrome.open(page)
         take(chrome, images / "report.png", 1280, 1640)
@@ -72,7 +71,7 @@ if __name__ == "__main__":
     started = []
     with tempfile.TemporaryDirectory(prefix="cleave-pictures-") as temporary:
         try:
-            main(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]), pathlib.Path(temporary), started)
+            main(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve(), pathlib.Path(temporary), started)
         finally:
             for process in reversed(started):
                 process.terminate()

@@ -154,7 +154,7 @@ class Panel {
     const unit = units[this.spec.unit];
     const y = { axisLabelWidth: 66, axisLabelFormatter: unit.tick, pixelsPerLabel: 32 };
     if (this.spec.log) y.ticker = decades(unit, 24);
-    const x = { axisLabelFormatter: this.axis.tick, pixelsPerLabel: 72, axisLabelWidth: 64, drawGrid: false };
+    const x = { axisLabelFormatter: this.axis.tick, pixelsPerLabel: 60, axisLabelWidth: 60, drawGrid: false };
     if (this.axis.ticker) x.ticker = this.axis.ticker;
     return { x, y };
   }
@@ -216,7 +216,6 @@ class Panel {
     const unit = units[this.spec.unit];
     const parts = [];
     const x = row === null ? null : this.graph.getValue(row, 0);
-    parts.push(element('span', { class: 'at' }, x === null ? '' : this.axis.text(x)));
     this.lines.forEach((line, i) => {
       const swatch = element('i', { class: 'swatch' });
       swatch.style.background = colour(line.index);
@@ -229,6 +228,7 @@ class Panel {
       if (row === null && line.summary) item.append(': ' + line.summary);
       parts.push(item);
     });
+    if (x !== null) parts.push(element('span', { class: 'at' }, this.axis.text(x)));
     this.legend.replaceChildren(...parts);
   }
 
