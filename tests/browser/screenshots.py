@@ -8,11 +8,11 @@ import tempfile
 import time
 
 import browser
+import palette
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = 400
 PATIENCE = 300  # seconds
-SCALE = 0.75
 
 
 def start(stack, folder, *command):
@@ -24,7 +24,8 @@ def start(stack, folder, *command):
 def take(chrome, path, width, height):
     chrome.size(width, height)
     time.sleep(0.5)  # the charts follow the new size
-    chrome.screenshot(path, {"x": 0, "y": 0, "width": width, "height": height, "scale": SCALE})
+    chrome.screenshot(path, {"x": 0, "y": 0, "width": width, "height": height, "scale": 1})
+    path.write_bytes(palette.smaller(path.read_bytes()))
     size = path.stat().st_size
     print(f"{path}: {size >> 10} KiB")
     if size > 200_000:
