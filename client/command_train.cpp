@@ -143,6 +143,9 @@ int trainCommand(const TrainOptions& options) {
 
   Recorder recorder;
   ClientSession session(*run.device);
+  const auto metrics = run.settings.metrics ? std::make_shared<Metrics>(Role::client) : nullptr;
+  std::unique_ptr<HttpServer> http;
+  if (metrics) http = serveMetrics(*run.settings.metrics, metrics);
   const wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
   log->info(
       "run {}: connected to {} ({}), session {}; computing on {} here, {} there; {} micro-batches "
@@ -153,6 +156,7 @@ int trainCommand(const TrainOptions& options) {
 
   const auto files = std::make_shared<RunFiles>(
       recorder, run.folder, RunIdentity{run.hello.run_id(), ok.session()}, metricNames());
+  files->observe(metrics);
   const bool showProgress = !runOptions.json;
   std::ostream& out = showProgress ? std::cout : std::cerr;
   Progress progress(out, ::isatty(showProgress ? STDOUT_FILENO : STDERR_FILENO) == 1,
@@ -162,6 +166,9 @@ int trainCommand(const TrainOptions& options) {
       run.plan, run.settings.errorEvery,
       clientActions(stage, run.threads, [&](const BodyDone& done) { return trainer.decide(done); }),
       false, files);
+  if (metrics) {
+    metrics->sampleWith([&] { return session.samples(recorder, run.server.tls.get()); });
+  }
 
   std::optional<nlohmann::json> traced;
   trainer.afterEachStep([&](std::uint64_t step) {

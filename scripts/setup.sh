@@ -29,10 +29,11 @@ packages=(
   g++ cmake ninja-build ccache mold git ca-certificates python3-venv
   libboost1.81-dev libssl-dev libprotobuf-dev protobuf-compiler
   libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libxxhash-dev zlib1g-dev libhwy-dev libzstd-dev
+  prometheus-cpp-dev
   dataset-fashion-mnist
 )
 if [ "$withTests" = 1 ]; then
-  packages+=(catch2 libbenchmark-dev clang-format clang-tidy-16 clang-16 libclang-rt-16-dev faketime)
+  packages+=(catch2 libbenchmark-dev clang-format clang-tidy-16 clang-16 libclang-rt-16-dev faketime prometheus)
 fi
 
 started=$SECONDS

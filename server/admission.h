@@ -48,6 +48,9 @@ class Admission {
   // "unknown-identity", RunError "too-many-sessions".
   std::unique_ptr<Ticket> admitProbe(const std::string& identity, std::uint64_t session);
 
+  // Of all open sessions together.
+  std::size_t admittedBytes() const { return bytes_; }
+
  private:
   struct Connected {
     std::string identity;

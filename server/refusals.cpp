@@ -57,4 +57,10 @@ std::uint64_t Refusals::count(const std::string& reason) const {
   return found == reasons_.end() ? 0 : found->second.count;
 }
 
+std::map<std::string, std::uint64_t> Refusals::counts() const {
+  std::map<std::string, std::uint64_t> counts;
+  for (const auto& [code, reason] : reasons_) counts.emplace(code, reason.count);
+  return counts;
+}
+
 }  // namespace cleave

@@ -24,7 +24,8 @@ class Refusals {
   std::string summary() const;
 
   std::uint64_t count(const std::string& reason) const;
-  std::uint64_t logged() const { return logged_; }  // lines
+  std::map<std::string, std::uint64_t> counts() const;  // by reason
+  std::uint64_t logged() const { return logged_; }      // lines
 
  private:
   struct Reason {

@@ -43,7 +43,8 @@ void checkStore(const std::string& store) {
 
 }  // namespace
 
-Server::Server(const ServerSettings& settings, ComputeDevice& device)
+Server::Server(const ServerSettings& settings, ComputeDevice& device,
+               std::shared_ptr<Metrics> metrics)
     : settings_(settings),
       access_(settings.accessFile, settings.allowedModels),
       admission_(settings, access_),
@@ -59,6 +60,7 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device)
                access_,
                admission_,
                refusals_,
+               std::move(metrics),
                openTls(settings.tls, TlsRole::server)},
       acceptor_(io_.context()),
       signals_(io_.context(), SIGINT, SIGTERM),
@@ -139,6 +141,7 @@ void Server::refuse(tcp::socket socket, const Error& error) {
 void Server::sessionEnded(const std::shared_ptr<Session>& session) {
   sessions_.erase(session);
   if (session->wasAdmitted()) {
+    ++endedSessions_[session->kind()];
     // Not here: io must not wait for it.
     asio::post(codecThreads_, [pool = context_.pool, idle = sessions_.empty()] {
       if (idle) pool->clear();
@@ -150,6 +153,40 @@ void Server::sessionEnded(const std::shared_ptr<Session>& session) {
     stopped_ = true;
     device_.notify();
   }
+}
+
+Samples Server::samples() {
+  auto samples = askOn(io_.context().get_executor(), [this] { return samplesOnIo(); });
+  return samples ? *std::move(samples) : Samples{};
+}
+
+Samples Server::samplesOnIo() const {
+  double outbox = 0, mailbox = 0;
+  std::map<std::string, std::uint64_t> open = {{"run", 0}, {"probe", 0}};
+  for (const auto& session : sessions_) {
+    outbox += static_cast<double>(session->outboxEntries());
+    mailbox += static_cast<double>(session->mailboxEntries());
+    if (session->wasAdmitted()) ++open[session->kind()];
+  }
+  Samples samples =
+      sharedSamples(recorder_, *context_.pool, context_.tls.get(), context_.compute.memoryBytes());
+  samples.push_back({"outbox_entries", outbox, ""});
+  samples.push_back({"mailbox_entries", mailbox, ""});
+  for (const auto& [kind, count] : open) {
+    samples.push_back({"sessions", static_cast<double>(count), kind});
+  }
+  for (const auto& [kind, count] : open) {
+    const auto ended = endedSessions_.find(kind);
+    const std::uint64_t before = ended == endedSessions_.end() ? 0 : ended->second;
+    samples.push_back({"sessions_total", static_cast<double>(before + count), kind});
+  }
+  samples.push_back({"connections", static_cast<double>(sessions_.size()), ""});
+  for (const auto& [reason, count] : refusals_.counts()) {
+    samples.push_back({"refusals_total", static_cast<double>(count), reason});
+  }
+  samples.push_back({"admitted_memory_bytes", static_cast<double>(admission_.admittedBytes()), ""});
+  samples.push_back({"memory_limit_bytes", static_cast<double>(settings_.memoryBytes), ""});
+  return samples;
 }
 
 asio::awaitable<void> Server::flushRefusals() {

@@ -14,6 +14,7 @@
 #include "common/core/record.h"
 #include "common/model/compute_device.h"
 #include "common/net/connection.h"
+#include "daemon/metrics.h"
 #include "proto/wire.pb.h"
 #include "server/admission.h"
 #include "server/refusals.h"
@@ -34,6 +35,7 @@ struct ServerContext {
   Access& access;
   Admission& admission;
   Refusals& refusals;
+  std::shared_ptr<Metrics> metrics;       // null: nobody asks
   std::shared_ptr<const TlsContext> tls;  // of new connections; null: plain. io thread
 };
 
@@ -53,6 +55,11 @@ class Session {
   void drain();
   // Whether a client was admitted, so that there may be memory to give back.
   bool wasAdmitted() const { return admitted_; }
+  // "run" or "probe", of an admitted one.
+  const char* kind() const { return probe_ ? "probe" : "run"; }
+  // What waits in it.
+  std::size_t outboxEntries() const { return connection_->outbox().size(); }
+  std::size_t mailboxEntries() const;
 
  private:
   struct Run;

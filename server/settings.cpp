@@ -98,6 +98,7 @@ ServerSettings readServerSettings(Config& config) {
   settings.allowProbe = config.boolean("probe.allowed", settings.allowProbe);
   settings.errorEvery = static_cast<std::uint32_t>(
       config.integer("metrics.error_every", 0, 1 << 30, settings.errorEvery));
+  settings.metrics = readMetricsSettings(config);
   config.refuseUnknown();
   settings.resolved = config.resolved();
   return settings;

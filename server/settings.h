@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/core/config.h"
 #include "common/net/connection.h"
+#include "daemon/metrics.h"
 #include "daemon/tls_settings.h"
 #include "server/connection_limits.h"
 
@@ -30,7 +32,8 @@ struct ServerSettings {
   bool fetchWeights = true;
   bool allowProbe = true;
   std::uint32_t errorEvery = 100;
-  std::string resolved;  // as YAML
+  std::optional<HttpSettings> metrics;  // where to offer them; nothing: nowhere
+  std::string resolved;                 // as YAML
 };
 
 // Throws UsageError.
