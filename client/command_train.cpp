@@ -162,6 +162,9 @@ int train(const TrainOptions& options, JsonLines* events) {
 
   Recorder recorder;
   ClientSession session(*run.device);
+  const auto metrics = run.settings.metrics ? std::make_shared<Metrics>(Role::client) : nullptr;
+  std::unique_ptr<HttpServer> http;
+  if (metrics) http = serveMetrics(*run.settings.metrics, metrics);
   const wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
   log->info(
       "run {}: connected to {} ({}), session {}; computing on {} here, {} there; {} micro-batches "
@@ -173,6 +176,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   const auto files = std::make_shared<RunFiles>(recorder, run.folder,
                                                 RunIdentity{run.hello.run_id(), ok.session()},
                                                 metricNames(), run.settings.rotateBytes);
+  files->observe(metrics);
   const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
   if (events != nullptr) {
     events->write("begin", {{"run", run.hello.run_id()},
@@ -186,6 +190,9 @@ int train(const TrainOptions& options, JsonLines* events) {
       run.plan, run.settings.errorEvery,
       clientActions(stage, run.threads, [&](const BodyDone& done) { return trainer.decide(done); }),
       false, files);
+  if (metrics) {
+    metrics->sampleWith([&] { return session.samples(recorder, run.server.tls.get()); });
+  }
 
   std::optional<nlohmann::json> traced;
   trainer.afterEachStep([&](std::uint64_t step) {

@@ -173,6 +173,15 @@ LinkSpeed ClientSession::linkSpeed() const {
           connection_->clock().roundTripSeconds};
 }
 
+Samples ClientSession::samples(const Recorder& recorder, const TlsContext* tls) {
+  Samples samples = sharedSamples(recorder, *pool_, tls, compute_.memoryBytes());
+  const auto outbox = askOn(io_.context().get_executor(),
+                            [connection = connection_] { return connection->outbox().size(); });
+  if (outbox) samples.push_back({"outbox_entries", static_cast<double>(*outbox), ""});
+  samples.push_back({"mailbox_entries", static_cast<double>(worker_->waiting()), ""});
+  return samples;
+}
+
 LinkTotals ClientSession::totals() const { return link_ ? link_->totals() : LinkTotals{}; }
 
 }  // namespace cleave

@@ -19,6 +19,7 @@
 #include "common/pipeline/run_files.h"
 #include "common/pipeline/step_meter.h"
 #include "common/pipeline/worker.h"
+#include "daemon/metrics.h"
 #include "daemon/plan.h"
 
 namespace cleave {
@@ -55,6 +56,9 @@ class ClientSession {
 
   const Engine& engine() const { return worker_->engine(); }
   LinkTotals totals() const;
+  // For the client's metrics, once it has started; waits for the io thread. Not on that; any other
+  // thread.
+  Samples samples(const Recorder& recorder, const TlsContext* tls);
   // Of the step begun last, as EngineWorker says.
   std::optional<double> betweenSteps() const { return worker_->betweenSteps(); }
   // The downlink's rate is what the server said of the last step.

@@ -208,6 +208,7 @@ ClientSettings readClientSettings(Config& config) {
   settings.errorEvery = static_cast<std::uint32_t>(
       config.integer("metrics.error_every", 0, kMany, settings.errorEvery));
   settings.rotateBytes = readRotateBytes(config);
+  settings.metrics = readMetricsSettings(config);
   settings.retrySeconds = config.number("connect.retry_seconds", 0, 1e6, settings.retrySeconds);
   settings.tls = readTlsSettings(config);
   settings.probeFirst = config.boolean("probe.first", settings.probeFirst);

@@ -13,6 +13,7 @@
 #include "client/learning_rate.h"
 #include "common/core/config.h"
 #include "common/model/stage.h"
+#include "daemon/metrics.h"
 #include "daemon/tls_settings.h"
 #include "proto/wire.pb.h"
 
@@ -55,7 +56,8 @@ struct ClientSettings {
   int serverThreads = 0;
   StageWait wait;
   std::uint32_t errorEvery = 100;
-  std::size_t rotateBytes = 0;  // of the run's CSV files; 0: never
+  std::size_t rotateBytes = 0;          // of the run's CSV files; 0: never
+  std::optional<HttpSettings> metrics;  // where to offer them; nothing: nowhere
   double retrySeconds = 30;
   TlsSettings tls;          // towards a server that is given; one of our own is on loopback
   bool probeFirst = false;  // measure the link before training

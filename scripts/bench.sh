@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|between|memory|transport|load|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|between|metrics|memory|transport|load|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority) against the same model whole in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -25,6 +25,8 @@ usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|between|memory|tra
            --short, --json FILE
   between  what passes between training steps on either side, both daemons computing, and waiting instead
            --model mobilenet_v2|small_cnn, --only computes|waits, --steps N (80), --codec SPEC, --json FILE
+  metrics  what recording and metrics cost a step: by the processor time of its rows, and a training with metrics beside one without
+           --model mobilenet_v2|small_cnn, --rounds N (7), --steps N of a training (60), --short, --codec SPEC, --json FILE
   memory   the client's peak resident set by micro-batches and by how many may be in flight
            --rounds N (3), --steps N (5), --codec SPEC, --json FILE
   transport
@@ -51,6 +53,7 @@ case "${1:-}" in
   codec-step) targets=(cleave-server bench_step) ;;
   pipeline) targets=(cleave-client cleave-server cleave-link bench_step) ;;
   between|memory) targets=(cleave-client cleave-server) ;;
+  metrics) targets=(cleave-client cleave-server bench_record) ;;
   transport) targets=(bench_transport cleave-link) ;;
   load) targets=(cleave-client cleave-server) ;;
   accuracy) targets=(cleave-client cleave-server) ;;

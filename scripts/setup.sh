@@ -31,11 +31,12 @@ packages=(
   g++ cmake ninja-build ccache mold git ca-certificates python3-venv patchelf
   libboost1.81-dev libssl-dev libprotobuf-dev protobuf-compiler
   libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libxxhash-dev zlib1g-dev libhwy-dev libzstd-dev libjs-dygraphs
+  prometheus-cpp-dev
   dataset-fashion-mnist
 )
 if [ "$withTests" = 1 ]; then
   packages+=(catch2 libbenchmark-dev clang-format clang-tidy-16 clang-16 libclang-rt-16-dev faketime
-             chromium chromium-driver python3-selenium)
+             prometheus chromium chromium-driver python3-selenium)
 fi
 if [ "$containers" = 1 ]; then
   packages=(docker.io docker-compose iptables debootstrap dataset-fashion-mnist)

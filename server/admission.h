@@ -49,7 +49,8 @@ class Admission {
   // "unknown-identity", RunError "too-many-sessions".
   std::unique_ptr<Ticket> admitProbe(const std::string& identity, std::uint64_t session);
 
-  std::size_t bytes() const { return bytes_; }  // of all tickets
+  // Of all open sessions together.
+  std::size_t admittedBytes() const { return bytes_; }
 
  private:
   struct Connected {

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <string>
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "daemon/device.h"
+#include "daemon/metrics.h"
 #include "daemon/program.h"
 #include "daemon/self_check.h"
 #include "server/certs_command.h"
@@ -52,7 +54,13 @@ int serve(const CommonOptions& options) {
     settings.memoryBytes = device.memoryBytes();
   }
   claimDescriptors(settings);
-  Server server(settings, device);
+  const auto metrics = settings.metrics ? std::make_shared<Metrics>(Role::server) : nullptr;
+  Server server(settings, device, metrics);
+  std::unique_ptr<HttpServer> http;
+  if (metrics) {
+    metrics->sampleWith([&server] { return server.samples(); });
+    http = serveMetrics(*settings.metrics, metrics);
+  }
   // Before it says that it listens: no client waits for it yet, and no session disturbs it.
   checkMachine(chooseThreads(usableCores(), 0, settings.threads, false).threads);
   processLog()->info("{}", memoryBound(settings).text());

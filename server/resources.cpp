@@ -1,12 +1,10 @@
 #include "server/resources.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
-
-#include <fstream>
 
 #include "common/core/buffer.h"
 #include "common/core/error.h"
+#include "common/core/process.h"
 
 namespace cleave {
 namespace {
@@ -29,12 +27,6 @@ constexpr std::size_t kDescriptorsASession = 8;  // its records
 std::string mib(std::size_t bytes) { return std::to_string((bytes + kMiB - 1) / kMiB) + " MiB"; }
 
 }  // namespace
-
-std::size_t residentBytes() {
-  std::size_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages >> pages;  // the second number
-  return pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
 
 void claimDescriptors(const ServerSettings& settings) {
   rlimit limit{};

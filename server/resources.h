@@ -8,8 +8,6 @@
 
 namespace cleave {
 
-std::size_t residentBytes();  // of this process
-
 // Raises the soft limit of open files to the hard one. Throws UsageError "too-few-descriptors"
 // where the connections and sessions that `settings` allow need more than that.
 void claimDescriptors(const ServerSettings& settings);

@@ -15,6 +15,7 @@
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/core/process.h"
 #include "common/net/frame.h"
 #include "common/net/listen.h"
 #include "common/net/notices.h"
@@ -45,7 +46,8 @@ void checkStore(const std::string& store) {
 
 }  // namespace
 
-Server::Server(const ServerSettings& settings, ComputeDevice& device)
+Server::Server(const ServerSettings& settings, ComputeDevice& device,
+               std::shared_ptr<Metrics> metrics)
     : settings_(settings),
       access_(settings.accessFile, settings.allowedModels),
       admission_(settings, access_),
@@ -61,6 +63,7 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device)
                access_,
                admission_,
                refusals_,
+               std::move(metrics),
                openTls(settings.tls, TlsRole::server)},
       acceptor_(io_.context()),
       signals_(io_.context(), SIGINT, SIGTERM),
@@ -144,6 +147,7 @@ void Server::refuse(tcp::socket socket, const Error& error) {
 void Server::sessionEnded(const std::shared_ptr<Session>& session) {
   sessions_.erase(session);
   if (session->wasAdmitted()) {
+    ++endedSessions_[session->kind()];
     // Not here: io must not wait for it.
     asio::post(codecThreads_, [pool = context_.pool, idle = sessions_.empty()] {
       if (idle) pool->clear();
@@ -166,7 +170,7 @@ std::string Server::status() const {
   status.seconds = secondsSince(start_);
   status.connections = sessions_.size();
   status.mostSessions = settings_.maxSessions;
-  status.admittedBytes = admission_.bytes();
+  status.admittedBytes = admission_.admittedBytes();
   status.mostBytes = settings_.memoryBytes;
   status.residentBytes = residentBytes();
   status.refusals = refusals_.counts();
@@ -174,6 +178,40 @@ std::string Server::status() const {
     if (auto known = session->status()) status.sessions.push_back(std::move(*known));
   }
   return statusJson(std::move(status));
+}
+
+Samples Server::samples() {
+  auto samples = askOn(io_.context().get_executor(), [this] { return samplesOnIo(); });
+  return samples ? *std::move(samples) : Samples{};
+}
+
+Samples Server::samplesOnIo() const {
+  double outbox = 0, mailbox = 0;
+  std::map<std::string, std::uint64_t> open = {{"run", 0}, {"probe", 0}};
+  for (const auto& session : sessions_) {
+    outbox += static_cast<double>(session->outboxEntries());
+    mailbox += static_cast<double>(session->mailboxEntries());
+    if (session->wasAdmitted()) ++open[session->kind()];
+  }
+  Samples samples =
+      sharedSamples(recorder_, *context_.pool, context_.tls.get(), context_.compute.memoryBytes());
+  samples.push_back({"outbox_entries", outbox, ""});
+  samples.push_back({"mailbox_entries", mailbox, ""});
+  for (const auto& [kind, count] : open) {
+    samples.push_back({"sessions", static_cast<double>(count), kind});
+  }
+  for (const auto& [kind, count] : open) {
+    const auto ended = endedSessions_.find(kind);
+    const std::uint64_t before = ended == endedSessions_.end() ? 0 : ended->second;
+    samples.push_back({"sessions_total", static_cast<double>(before + count), kind});
+  }
+  samples.push_back({"connections", static_cast<double>(sessions_.size()), ""});
+  for (const auto& [reason, count] : refusals_.counts()) {
+    samples.push_back({"refusals_total", static_cast<double>(count), reason});
+  }
+  samples.push_back({"admitted_memory_bytes", static_cast<double>(admission_.admittedBytes()), ""});
+  samples.push_back({"memory_limit_bytes", static_cast<double>(settings_.memoryBytes), ""});
+  return samples;
 }
 
 asio::awaitable<void> Server::flushRefusals() {

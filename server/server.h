@@ -6,8 +6,10 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <map>
 #include <memory>
 #include <set>
+#include <string>
 
 #include "common/net/io_thread.h"
 #include "server/connection_limits.h"
@@ -21,7 +23,8 @@ class Server {
  public:
   // Binds. Both are borrowed. Throws UsageError "port-in-use", "cannot-bind", "not-writable", and
   // those of the access file and of openTls().
-  Server(const ServerSettings& settings, ComputeDevice& device);
+  // `metrics` may be null.
+  Server(const ServerSettings& settings, ComputeDevice& device, std::shared_ptr<Metrics> metrics);
   ~Server();
 
   std::uint16_t port() const { return port_; }
@@ -30,6 +33,8 @@ class Server {
   // ends the process at once. SIGHUP reads the access file and the certificates anew, for
   // connections to come; files that are wrong change nothing.
   void run();
+  // For its metrics, as things stand; waits for the io thread. Not on that; any other thread.
+  Samples samples();
 
  private:
   boost::asio::awaitable<void> accept();
@@ -40,6 +45,7 @@ class Server {
   std::string status() const;
   void start(boost::asio::ip::tcp::socket socket);
   void shutDown();
+  Samples samplesOnIo() const;
   void sessionEnded(const std::shared_ptr<Session>& session);
   void refuse(boost::asio::ip::tcp::socket socket, const Error& error);
   boost::asio::awaitable<void> flushRefusals();
@@ -65,6 +71,7 @@ class Server {
   // io thread
   std::set<std::shared_ptr<Session>> sessions_;
   std::uint64_t nextSession_ = 1;
+  std::map<std::string, std::uint64_t> endedSessions_;  // by kind; admitted ones
   bool shuttingDown_ = false;
   const SteadyTime start_ = now();
 

@@ -155,6 +155,8 @@ std::optional<SessionStatus> Session::status() const {
   return status;
 }
 
+std::size_t Session::mailboxEntries() const { return serving_ ? run_->worker->waiting() : 0; }
+
 asio::awaitable<void> Session::serve() {
   std::optional<std::string> refused;
   try {
@@ -230,6 +232,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   run.log = runLog(run.folder + "/log.txt", "run " + runId + ": ");
   run.files = std::make_shared<RunFiles>(context_.recorder, run.folder, RunIdentity{runId, number_},
                                          std::vector<std::string>{}, context_.settings.rotateBytes);
+  run.files->observe(context_.metrics);
   run.record = std::make_unique<RunRecord>(*run.files, run.plan.stepsPerEpoch);
   co_await onDevice(context_, [this, &run] {
     setComputeThreads(run.threads);

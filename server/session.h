@@ -15,6 +15,7 @@
 #include "common/core/record.h"
 #include "common/model/compute_device.h"
 #include "common/net/connection.h"
+#include "daemon/metrics.h"
 #include "proto/wire.pb.h"
 #include "server/admission.h"
 #include "server/pace.h"
@@ -36,6 +37,7 @@ struct ServerContext {
   Access& access;
   Admission& admission;
   Refusals& refusals;
+  std::shared_ptr<Metrics> metrics;       // null: nobody asks
   std::shared_ptr<const TlsContext> tls;  // of new connections; null: plain. io thread
 };
 
@@ -70,6 +72,11 @@ class Session {
   bool wasAdmitted() const { return admitted_; }
   // Nothing where none is admitted, or none any more. io thread.
   std::optional<SessionStatus> status() const;
+  // "run" or "probe", of an admitted one.
+  const char* kind() const { return probe_ ? "probe" : "run"; }
+  // What waits in it.
+  std::size_t outboxEntries() const { return connection_->outbox().size(); }
+  std::size_t mailboxEntries() const;
 
  private:
   struct Run;

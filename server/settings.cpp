@@ -108,6 +108,7 @@ ServerSettings readServerSettings(Config& config) {
   settings.errorEvery = static_cast<std::uint32_t>(
       config.integer("metrics.error_every", 0, 1 << 30, settings.errorEvery));
   settings.rotateBytes = readRotateBytes(config);
+  settings.metrics = readMetricsSettings(config);
   config.refuseUnknown();
   settings.resolved = config.resolved();
   return settings;

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/core/config.h"
 #include "common/net/connection.h"
+#include "daemon/metrics.h"
 #include "daemon/tls_settings.h"
 #include "server/connection_limits.h"
 
@@ -31,8 +33,9 @@ struct ServerSettings {
   bool fetchWeights = true;
   bool allowProbe = true;
   std::uint32_t errorEvery = 100;
-  std::size_t rotateBytes = 0;  // of runs' CSV files; 0: never
-  std::string resolved;         // as YAML
+  std::size_t rotateBytes = 0;          // of runs' CSV files; 0: never
+  std::optional<HttpSettings> metrics;  // where to offer them; nothing: nowhere
+  std::string resolved;                 // as YAML
 };
 
 // Throws UsageError.

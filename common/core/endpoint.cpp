@@ -11,17 +11,17 @@ void refuseEndpoint(const Placed& value, const std::string& why, const std::stri
   throw UsageError("bad-address", value.place + ": " + quotedForError(value.text) + " " + why, fix);
 }
 
-Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort, const std::string& example) {
+Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort) {
   const std::string& text = value.text;
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos) {
-    refuseEndpoint(value, "has no port", "write HOST:PORT, such as " + example);
+    refuseEndpoint(value, "has no port", "write HOST:PORT, such as 127.0.0.1:4800");
   }
   Endpoint endpoint{text.substr(0, colon), 0};
   const bool bracketed = endpoint.host.starts_with('[') && endpoint.host.ends_with(']');
   if (bracketed) endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
   if (endpoint.host.empty()) {
-    refuseEndpoint(value, "names no host", "write HOST:PORT, such as " + example);
+    refuseEndpoint(value, "names no host", "write HOST:PORT, such as 127.0.0.1:4800");
   }
   if (!bracketed && endpoint.host.find(':') != std::string::npos) {
     refuseEndpoint(value, "is ambiguous", "write an IPv6 address in brackets: [::1]:4800");

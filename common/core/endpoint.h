@@ -14,9 +14,8 @@ struct Endpoint {
   std::uint16_t port = 0;
 };
 
-// `example` is what the advice shows. Throws UsageError "bad-address".
-Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort,
-                       const std::string& example = "127.0.0.1:4800");
+// Throws UsageError "bad-address".
+Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort);
 
 [[noreturn]] void refuseEndpoint(const Placed& value, const std::string& why,
                                  const std::string& fix);

@@ -109,6 +109,7 @@ void executeAgain(char** argv) {
 }  // namespace
 
 std::string softwareVersion() { return "cleave " CLEAVE_VERSION; }
+std::string softwareRevision() { return CLEAVE_REVISION; }
 
 nlohmann::json describeEnvironment(int threads) {
   utsname kernel{};
@@ -123,7 +124,7 @@ nlohmann::json describeEnvironment(int threads) {
                       static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return {
       {"software", softwareVersion()},
-      {"revision", CLEAVE_REVISION},  // empty where it was not built from a git checkout
+      {"revision", softwareRevision()},
       {"compiler", compiler},
       {"kernel", std::string(kernel.sysname) + " " + kernel.release + " " + kernel.machine},
       {"cpu", {{"model", processor.model}, {"cores", usableCores()}, {"flags", processor.flags}}},

@@ -6,7 +6,8 @@
 
 namespace cleave {
 
-std::string softwareVersion();  // "cleave 0.1.0"
+std::string softwareVersion();   // "cleave 0.1.0"
+std::string softwareRevision();  // of its sources, in git; empty where it was not built from there
 
 // {software, revision (git), compiler, kernel, cpu {model, cores, flags of interest}, memory_bytes,
 // threads, pid, started (UTC)}.

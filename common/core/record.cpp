@@ -257,6 +257,11 @@ void Recorder::flush() {
   }
 }
 
+std::size_t Recorder::waitingRows() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->waitingRows;
+}
+
 Recorder::Table::Table(std::shared_ptr<Recorder::State> recorder, std::shared_ptr<File> file,
                        std::size_t columns)
     : recorder_(std::move(recorder)), file_(std::move(file)), columns_(columns) {}

@@ -70,6 +70,8 @@ class Recorder {
   // Waits until all rows so far are in their files. Throws RunError: the first failed write of any
   // table (disk full), or rows dropped.
   void flush();
+  // That are not in their files yet. Any thread.
+  std::size_t waitingRows() const;
 
  private:
   std::shared_ptr<State> state_;

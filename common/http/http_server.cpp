@@ -41,16 +41,6 @@ constexpr const char* kContentPolicy =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' "
     "data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-tcp::endpoint endpointOf(const HttpSettings& settings) {
-  const tcp::endpoint endpoint = parseListen(settings.listen);
-  if (endpoint.address().is_loopback() || settings.anywhere) return endpoint;
-  throw UsageError(
-      "unsafe-bind",
-      settings.listen.place + ": listening on " + hostText(endpoint.address()) +
-          " without TLS would show everything to anyone who reaches it",
-      "listen on 127.0.0.1, or, in a network you trust, add " + settings.anywhereOption);
-}
-
 // Whether a Host header names the machine itself: "localhost:8900", "127.0.0.1", "[::1]:80".
 bool namesLoopback(std::string_view host) {
   const std::size_t end = host.starts_with('[') ? host.find(']') : host.find(':');
@@ -119,6 +109,16 @@ void fillHead(http::response<Body>& response, const HttpAnswer& answer, bool kee
 }
 
 }  // namespace
+
+tcp::endpoint endpointOf(const HttpSettings& settings) {
+  const tcp::endpoint endpoint = parseListen(settings.listen);
+  if (endpoint.address().is_loopback() || settings.anywhere) return endpoint;
+  throw UsageError(
+      "unsafe-bind",
+      settings.listen.place + ": listening on " + hostText(endpoint.address()) +
+          " without TLS would show everything to anyone who reaches it",
+      "listen on 127.0.0.1, or, in a network you trust, add " + settings.anywhereOption);
+}
 
 // One connection.
 class HttpServer::Session {

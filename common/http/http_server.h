@@ -36,6 +36,9 @@ struct HttpSettings {
   std::chrono::milliseconds answer{60000};           // for taking the answer
 };
 
+// Where they say to listen. Throws UsageError "bad-address", "unsafe-bind".
+boost::asio::ip::tcp::endpoint endpointOf(const HttpSettings& settings);
+
 struct HttpRequest {
   std::string path;   // "/metrics"
   std::string query;  // what follows the '?', as it came
@@ -58,8 +61,8 @@ using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;
 // stands in a page itself, to load from this server only, and to keep nothing.
 class HttpServer {
  public:
-  // Listens, and serves from then on. Throws UsageError "bad-address", "unsafe-bind",
-  // "port-in-use", "cannot-bind".
+  // Listens, and serves from then on. Throws UsageError as endpointOf(), "port-in-use",
+  // "cannot-bind".
   HttpServer(HttpSettings settings, HttpHandlers handlers);
   // Ends at once, but for a handler under way.
   ~HttpServer();

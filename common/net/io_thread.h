@@ -1,9 +1,17 @@
 // The io thread of a daemon: everything of Asio runs here, and nothing that blocks.
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <optional>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 namespace cleave {
 
@@ -27,5 +35,18 @@ class IoThread {
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> guard_;
   std::thread thread_;
 };
+
+// What `function` returns on `executor`'s thread; nothing where that does not come to it within a
+// second, as where it ends. `function` may still run then. On another thread than that.
+template <typename Function>
+std::optional<std::invoke_result_t<Function>> askOn(const boost::asio::any_io_executor& executor,
+                                                    Function function) {
+  auto promise = std::make_shared<std::promise<std::invoke_result_t<Function>>>();
+  auto answer = promise->get_future();
+  boost::asio::post(executor,
+                    [promise, function = std::move(function)] { promise->set_value(function()); });
+  if (answer.wait_for(std::chrono::seconds(1)) != std::future_status::ready) return std::nullopt;
+  return answer.get();
+}
 
 }  // namespace cleave

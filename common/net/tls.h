@@ -36,6 +36,8 @@ class TlsContext {
   TlsRole role() const { return role_; }
   // Of our own certificate or a CA's: a sentence from 14 days before it ends on; else empty.
   std::string warning() const;
+  // When our own certificate and the CAs' end, each with its file.
+  const std::vector<std::pair<std::time_t, std::string>>& ends() const { return ends_; }
   ssl_ctx_st* native() const { return native_; }
   std::uint64_t bytesPerKey() const { return bytesPerKey_; }
 
@@ -50,7 +52,7 @@ class TlsContext {
   const TlsRole role_;
   const std::uint64_t bytesPerKey_;
   ssl_ctx_st* const native_;
-  std::vector<std::pair<std::time_t, std::string>> ends_;  // of certificates, with their files
+  std::vector<std::pair<std::time_t, std::string>> ends_;
 };
 
 }  // namespace cleave

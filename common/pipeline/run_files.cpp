@@ -130,6 +130,7 @@ RunFiles::RunFiles(Recorder& recorder, const std::string& folder, RunIdentity id
       epochs_(recorder.table(folder + "/epochs.csv", epochColumns(metrics_), rotateBytes)) {}
 
 void RunFiles::transfer(const TransferRecord& record) {
+  if (observer_) observer_->transfer(record);
   transfers_->row({utcNow(),
                    identity_.run,
                    identity_.session,
@@ -167,6 +168,7 @@ void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
   }
   const std::lock_guard lock(mutex_);
   append(cells, lastStep_, totals);
+  if (observer_) observer_->step(row, lastStep_, totals);
   lastStep_ = totals;
   appendBound(cells, row);
   append(cells, row.metrics, metrics_.size());

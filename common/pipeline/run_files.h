@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/core/record.h"
@@ -50,12 +51,24 @@ struct EpochRow {
   std::vector<std::optional<double>> evalMetrics;
 };
 
+// Hears of rows as they are recorded. Any thread; none of these may block.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  virtual void transfer(const TransferRecord& record) = 0;
+  // Bytes and codec seconds of the row are those from `before` to `after`.
+  virtual void step(const StepRow& row, const LinkTotals& before, const LinkTotals& after) = 0;
+};
+
 class RunFiles {
  public:
   // Creates the three files in `folder`, which exists. Throws RunError. `metrics` are the columns
   // that this side knows; `rotateBytes` as Recorder::table() takes it.
   RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
            std::vector<std::string> metrics, std::size_t rotateBytes = 0);
+
+  // Before the first row; null: nobody.
+  void observe(std::shared_ptr<RunObserver> observer) { observer_ = std::move(observer); }
 
   // Any thread; none of these blocks.
   void transfer(const TransferRecord& record);
@@ -78,6 +91,7 @@ class RunFiles {
  private:
   const RunIdentity identity_;
   const std::vector<std::string> metrics_;
+  std::shared_ptr<RunObserver> observer_;
   std::mutex mutex_;
   LinkTotals lastStep_;
   LinkTotals lastEpoch_;

@@ -16,6 +16,11 @@ void Mailbox::deliver(Message message) {
   device_.notify();
 }
 
+std::size_t Mailbox::size() const {
+  const std::lock_guard lock(mutex_);
+  return messages_.size();
+}
+
 std::vector<Message> Mailbox::takeAll() {
   const std::lock_guard lock(mutex_);
   return std::exchange(messages_, {});

@@ -58,12 +58,13 @@ class Mailbox {
       : device_(device), most_(std::size_t{8} * inFlight + 64) {}
   void deliver(Message message);
   std::vector<Message> takeAll();
+  std::size_t size() const;
   DeviceExecutor& device() const { return device_; }
 
  private:
   DeviceExecutor& device_;
   const std::size_t most_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<Message> messages_;
 };
 
@@ -87,6 +88,8 @@ class EngineWorker : public DeviceWorker {
   void drain(std::function<void()> drained);
   // Any thread: nothing runs any more once the action under way is done.
   void stop() { stopped_ = true; }
+  // Any thread: messages that have come, and that the engine has not heard of.
+  std::size_t waiting() const { return mailbox_->size(); }
 
   // Device thread.
   Engine& engine() { return engine_; }

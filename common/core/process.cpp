@@ -1,0 +1,64 @@
+#include "common/core/process.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+namespace cleave {
+namespace {
+
+double secondsOf(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+}
+
+// Seconds from the machine's start to this process's.
+double startedAfterBoot() {
+  constexpr int kStartField = 22;  // of /proc/self/stat; the second one is a name in parentheses
+  std::ifstream file("/proc/self/stat");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::size_t nameEnd = text.rfind(')');
+  if (nameEnd == std::string::npos) return 0;
+  std::istringstream fields(text.substr(nameEnd + 1));
+  std::string field;
+  for (int number = 3; number <= kStartField; ++number) fields >> field;
+  return std::strtod(field.c_str(), nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+}  // namespace
+
+std::size_t residentBytes() {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;  // the second number
+  return pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+double cpuSeconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return secondsOf(usage.ru_utime) + secondsOf(usage.ru_stime);
+}
+
+double startedAt() {
+  timespec boot{};
+  ::clock_gettime(CLOCK_BOOTTIME, &boot);
+  const double up = static_cast<double>(boot.tv_sec) + 1e-9 * static_cast<double>(boot.tv_nsec);
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return now.count() - up + startedAfterBoot();
+}
+
+std::size_t openDescriptors() {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries("/proc/self/fd", error);
+  if (error) return 0;
+  // Less the one that looks.
+  return static_cast<std::size_t>(std::distance(begin(entries), end(entries))) - 1;
+}
+
+}  // namespace cleave

@@ -1,0 +1,154 @@
+"""What recording and metrics cost a step, in two ways.
+
+Directly: the rows that one side writes in a step of the model, into files and counted for Prometheus, by the processor time that
+they take, of all threads (bench_record), and an answer to Prometheus each second; by the time of a step of a real training.
+That is what is held against 1 %: as if none of it ran beside anything else.
+
+Side by side: the same training without metrics, and with both daemons offering them while both are asked each second, in turns.
+The ratio of the medians has the noise of two trainings. Files are written in both.
+Called by scripts/bench.sh metrics."""
+
+import argparse
+import csv
+import json
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+import threading
+import urllib.request
+
+from machine import Others, machine, machine_text
+from made_data import cifar_data, idx_data
+from pipeline import MODELS
+
+TARGET = 0.01  # of a step
+MAKE_DATA = {"mobilenet_v2": cifar_data, "small_cnn": idx_data}
+LISTEN = ["--set", "metrics.listen=127.0.0.1:0"]
+
+
+class Asked:
+    """Reads a daemon's log for the place of its metrics, and asks there each second until the end."""
+
+    def __init__(self, process):
+        self.process, self.answers, self.ended = process, 0, threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        url = None
+        for line in self.process.stderr:  # to its end, or the daemon would wait for a reader
+            if url is None and (found := re.search(r"metrics at (http://\S+)", line)):
+                url = found[1]
+                threading.Thread(target=self.ask, args=(url,), daemon=True).start()
+
+    def ask(self, url):
+        while not self.ended.is_set():
+            try:
+                with urllib.request.urlopen(url, timeout=5) as answer:
+                    self.answers += b"steps_total" in answer.read()
+            except OSError:
+                return  # it has ended
+            self.ended.wait(1)
+
+    def stop(self):
+        self.ended.set()
+        self.thread.join()
+
+
+def train(options, name, with_metrics):
+    """The median step's seconds at the client, and how often the two daemons were asked."""
+    model = MODELS[name]
+    listen = LISTEN if with_metrics else []
+    with tempfile.TemporaryDirectory() as folder:
+        data = MAKE_DATA[name](folder, model["batch"] * options.steps)
+        settings = {"data": data, "train.epochs": 1, "codec": options.codec}
+        server = subprocess.Popen(
+            [f"{options.programs}/cleave-server", "serve", "--set", "listen.port=0", "--set", f"store={folder}/store", *listen],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        asked = [Asked(server)]
+        try:
+            address = server.stdout.readline().strip().rpartition(" ")[2]
+            client = subprocess.Popen(
+                [f"{options.programs}/cleave-client", "train", "--config", model["config"], "--server", address, "--run-dir",
+                 f"{folder}/client", "--json", *listen,
+                 *[argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]],
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            asked.append(Asked(client))
+            if client.wait() != 0:
+                raise SystemExit("bench.sh: the training failed")
+        finally:
+            server.terminate()
+            server.wait()
+            for one in asked:
+                one.stop()
+        with open(f"{folder}/client/steps.csv", newline="") as file:
+            seconds = [float(row["seconds"]) for row in csv.DictReader(file) if row["phase"] == "train"][1:]
+    return statistics.median(seconds), sum(one.answers for one in asked)
+
+
+def recording(options, micro_batches):
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([f"{options.programs}/bench_record", "--folder", folder, "--micro-batches", str(micro_batches),
+                               "--steps", str(options.rows), "--rounds", str(options.rounds)],
+                              check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)
+
+
+def measure(options, name):
+    steps = {False: [], True: []}
+    answers = 0
+    for _ in range(options.rounds):
+        for with_metrics in (False, True):
+            seconds, asked = train(options, name, with_metrics)
+            steps[with_metrics].append(seconds)
+            answers += asked
+    cost = recording(options, MODELS[name]["micro_batches"])
+    step = statistics.median(steps[False])
+    each_step = cost["files_and_metrics"]["all"] + cost["answer"] * step
+    ratios = [with_it / without for without, with_it in zip(steps[False], steps[True])]
+    return {"model": name, "step": step, "files": cost["files"]["all"], "with_metrics": cost["files_and_metrics"]["all"],
+            "caller": cost["files_and_metrics"]["caller"], "answer": cost["answer"], "share": each_step / step,
+            "reached": each_step / step < TARGET, "ratio": statistics.median(ratios), "least": min(ratios), "most": max(ratios),
+            "answers": answers}
+
+
+def print_result(result):
+    us = lambda key: 1e6 * result[key]
+    print(f"{result['model']:<14}{1e3 * result['step']:>9.2f}{us('files'):>9.1f}{us('with_metrics'):>9.1f}{us('caller'):>9.1f}"
+          f"{us('answer'):>9.1f}{100 * result['share']:>9.3f} %{'yes' if result['reached'] else 'no':>7}"
+          f"{result['ratio']:>10.4f} ({result['least']:.3f} to {result['most']:.3f}){result['answers']:>9}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--programs", default="build/release/bin")
+    parser.add_argument("--model", choices=list(MODELS), action="append", help="only this one")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=60, help="of a training")
+    parser.add_argument("--rows", type=int, default=2000, help="steps whose rows are written, a round")
+    parser.add_argument("--codec", default="block:bits=8")
+    parser.add_argument("--short", action="store_true", help="small_cnn, 3 rounds of 30 steps")
+    parser.add_argument("--json", help="where the figures go")
+    options = parser.parse_args()
+    if options.short:
+        options.model, options.rounds, options.steps, options.rows = ["small_cnn"], 3, 30, 500
+
+    others = Others()
+    print(f"{'':<14}{'step':>9}{'rows of a step, us of processor time':>37}{'share of':>10}{'':>8}{'step with metrics /':>20}")
+    print(f"{'medians':<14}{'ms':>9}{'files':>9}{'+ metr.':>9}{'callers':>9}{'answer':>9}{'a step':>11}{'< 1 %':>7}"
+          f"{'without':>10}{'asked':>25}")
+    results = []
+    for name in options.model or MODELS:
+        results.append(measure(options, name))
+        print_result(results[-1])
+    print(f"\n{len(os.sched_getaffinity(0))} cores, of which other programs took {100 * others.share():.0f} %; load "
+          f"{os.getloadavg()[0]:.1f}; {machine_text()}")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"results": results, "machine": machine()}, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+// What daemons offer to Prometheus: the table of docs/metrics.md, the numbers, the format, and how
+// cheap it is to count.
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/metrics.h"
+#include "daemon/metrics_table.h"
+#include "tests/http_get.h"
+
+namespace cleave {
+namespace {
+
+using Catch::Contains;
+
+const char* kindName(MetricKind kind) {
+  switch (kind) {
+    case MetricKind::counter:
+      return "counter";
+    case MetricKind::gauge:
+      return "gauge";
+    case MetricKind::histogram:
+      return "histogram";
+  }
+  return "";
+}
+
+// A row of the table in docs/metrics.md, as the code's table would have it.
+std::string documentationOf(const MetricRow& row) {
+  std::string labels;
+  for (const std::string& label : row.labels) {
+    labels += (labels.empty() ? "`" : ", `") + label + "`";
+  }
+  const char* const who = row.client && row.server ? "both" : row.client ? "client" : "server";
+  return "`" + std::string(row.name) + "`|" + kindName(row.kind) + "|" + labels + "|" + who + "|" +
+         std::string(row.help);
+}
+
+std::string trimmed(const std::string& text) {
+  const auto first = text.find_first_not_of(' ');
+  return first == std::string::npos ? ""
+                                    : text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
+// The rows of the table between the marks, their cells joined by '|'.
+std::vector<std::string> documented() {
+  std::ifstream file(CLEAVE_SOURCE_DIR "/docs/metrics.md");
+  REQUIRE(file);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const auto start = text.find("<!-- begin:prometheus -->\n");
+  const auto end = text.find("<!-- end:prometheus -->");
+  REQUIRE(start < end);
+  REQUIRE(end != std::string::npos);
+  std::istringstream lines(text.substr(start, end - start));
+  std::vector<std::string> rows;
+  std::size_t number = 0;
+  for (std::string line; std::getline(lines, line); ++number) {
+    if (number < 3) continue;  // the mark and the head
+    std::string row;
+    std::istringstream cells(line.substr(1));
+    for (std::string cell; std::getline(cells, cell, '|');) {
+      row += (row.empty() ? "" : "|") + trimmed(cell);
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+// "name{labels}" -> value.
+std::map<std::string, double> valuesOf(const std::string& text) {
+  std::map<std::string, double> values;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line.front() == '#') continue;
+    const std::size_t space = line.rfind(' ');
+    const bool isNew =
+        values.emplace(line.substr(0, space), std::strtod(line.c_str() + space, nullptr)).second;
+    INFO(line);
+    CHECK(isNew);
+  }
+  return values;
+}
+
+std::set<std::string> familiesOf(const std::string& text) {
+  std::set<std::string> names;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("# TYPE ")) names.insert(line.substr(7, line.rfind(' ') - 7));
+  }
+  return names;
+}
+
+// One sample of each metric that is looked up, as a daemon would give it.
+Samples everySample(Role role) {
+  const std::set<std::string> known = familiesOf(Metrics(role).text());
+  Samples samples;
+  for (const MetricRow& row : metricTable()) {
+    const bool isHere = role == Role::client ? row.client : row.server;
+    if (!isHere || known.contains(metricName(row, role))) continue;
+    samples.push_back({row.name, 1, row.labels.empty() ? "" : "x"});
+  }
+  return samples;
+}
+
+TransferRecord transferOf(Flow flow, bool sent) {
+  TransferRecord record;
+  record.sent = sent;
+  record.key.flow = flow;
+  record.rawBytes = 4000;
+  record.wireBytes = 1000;
+  record.encodeSeconds = 0.001;
+  record.queueSeconds = 0.002;
+  record.wireSeconds = 0.01;
+  record.decodeSeconds = 0.004;
+  return record;
+}
+
+StepRow stepOf(Phase phase, std::uint32_t samples, double seconds) {
+  StepRow row;
+  row.phase = phaseName(phase);
+  row.at = MicroBatch{phase, 1, 0, 4, samples};
+  row.seconds = seconds;
+  row.actions[indexOf(ActionKind::headForward)] = 0.25;
+  row.actions[indexOf(ActionKind::bodyForward)] = 0.5;
+  return row;
+}
+
+}  // namespace
+
+TEST_CASE("docs/metrics.md has the table of all metrics") {
+  std::vector<std::string> expected;
+  for (const MetricRow& row : metricTable()) expected.push_back(documentationOf(row));
+  CHECK(documented() == expected);
+}
+
+TEST_CASE("transfers and steps are counted by flow, direction, phase and action") {
+  Metrics metrics(Role::client);
+  metrics.transfer(transferOf(Flow::activation0, true));
+  metrics.transfer(transferOf(Flow::activation0, true));
+  metrics.transfer(transferOf(Flow::activation1, false));
+  metrics.transfer(transferOf(Flow::weightsBody, true));
+  metrics.transfer(transferOf(Flow::weightsBody, false));
+  TransferRecord lost = transferOf(Flow::gradient1, true);  // never acknowledged
+  lost.wireSeconds.reset();
+  metrics.transfer(lost);
+  LinkTotals before, after;
+  after.encodeSeconds = 2;
+  after.controlUp = 70;
+  metrics.step(stepOf(Phase::train, 64, 0.5), before, after);
+  metrics.step(stepOf(Phase::eval, 256, 0.75), after, after);
+  StepRow bye;
+  before = after;
+  after.controlDown = 30;
+  metrics.step(bye, before, after);
+
+  auto values = valuesOf(metrics.text());
+  const std::string prefix = "cleave_client_";
+  const auto value = [&](const std::string& name) {
+    INFO(name);
+    REQUIRE(values.contains(prefix + name));
+    return values.at(prefix + name);
+  };
+  CHECK(value("transfer_wire_bytes_total{direction=\"up\",flow=\"activation/0\"}") == 2000);
+  CHECK(value("transfer_raw_bytes_total{direction=\"up\",flow=\"activation/0\"}") == 8000);
+  CHECK(value("transfer_wire_bytes_total{direction=\"down\",flow=\"activation/1\"}") == 1000);
+  CHECK(value("transfer_wire_bytes_total{direction=\"up\",flow=\"weights/body\"}") == 1000);
+  CHECK(value("transfer_wire_bytes_total{direction=\"down\",flow=\"weights/body\"}") == 1000);
+  CHECK(value("transfer_wire_bytes_total{direction=\"up\",flow=\"gradient/1\"}") == 1000);
+  CHECK(value("transfer_seconds_count{direction=\"up\"}") == 3);
+  CHECK(value("transfer_seconds_sum{direction=\"down\"}") == Approx(2 * 0.017));
+  CHECK(value("transfer_bytes_per_second_bucket{direction=\"up\",le=\"30000\"}") == 0);
+  CHECK(value("transfer_bytes_per_second_bucket{direction=\"up\",le=\"100000\"}") == 3);
+  CHECK(value("steps_total{phase=\"train\"}") == 1);
+  CHECK(value("samples_total{phase=\"eval\"}") == 256);
+  CHECK(value("step_seconds_sum{phase=\"eval\"}") == 0.75);
+  CHECK(value("action_seconds_total{action=\"HeadForward\"}") == 0.5);
+  CHECK_FALSE(values.contains(prefix + "action_seconds_total{action=\"BodyForward\"}"));
+  CHECK(value("codec_seconds_total{work=\"encode\"}") == 2);
+  CHECK(value("control_bytes_total{direction=\"up\"}") == 70);
+  CHECK(value("control_bytes_total{direction=\"down\"}") == 30);
+  CHECK(values.at("process_resident_memory_bytes") > 1e6);
+  CHECK(values.at("process_start_time_seconds") ==
+        Approx(static_cast<double>(std::time(nullptr))).margin(60));
+}
+
+TEST_CASE("at the server, what is received goes up") {
+  Metrics metrics(Role::server);
+  metrics.transfer(transferOf(Flow::activation0, false));
+  metrics.step(stepOf(Phase::train, 64, 0.5), {}, {});
+  const auto values = valuesOf(metrics.text());
+  CHECK(values.at("cleave_server_transfer_wire_bytes_total{direction=\"up\",flow=\"activation/"
+                  "0\"}") == 1000);
+  CHECK(values.at("cleave_server_action_seconds_total{action=\"BodyForward\"}") == 0.5);
+}
+
+TEST_CASE("every metric of the table is offered, and promtool finds nothing wrong with it") {
+  for (const Role role : {Role::client, Role::server}) {
+    Metrics metrics(role);
+    metrics.sampleWith([&] { return everySample(role); });
+    const std::string text = metrics.text();
+    std::set<std::string> expected;
+    for (const MetricRow& row : metricTable()) {
+      if (role == Role::client ? row.client : row.server) expected.insert(metricName(row, role));
+    }
+    CHECK(familiesOf(text) == expected);
+
+    const auto file = std::filesystem::temp_directory_path() /
+                      ("cleave-metrics-" + std::to_string(::getpid()) + ".txt");
+    std::ofstream(file) << text;
+    const std::string command = CLEAVE_PROMTOOL " check metrics 2>&1 < " + file.string();
+    std::string said;
+    FILE* const pipe = ::popen(command.c_str(), "r");
+    REQUIRE(pipe != nullptr);
+    char line[4096];
+    while (std::fgets(line, sizeof line, pipe) != nullptr) said += line;
+    const int code = ::pclose(pipe);
+    std::filesystem::remove(file);
+    INFO(said);
+    CHECK(code == 0);
+    CHECK(said.empty());
+  }
+}
+
+TEST_CASE("several threads may record while another asks, and nothing is lost") {
+  Metrics metrics(Role::client);
+  HttpSettings settings;
+  settings.listen = {"test", "127.0.0.1:0"};
+  const HttpServer server(settings, {{"/metrics", [&](const HttpRequest&) {
+                                        return HttpAnswer{200, "text/plain", metrics.text()};
+                                      }}});
+  constexpr int kEach = 5000;
+  std::atomic<int> recording = 2;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      for (int j = 0; j < kEach; ++j) {
+        metrics.transfer(transferOf(Flow::gradient1, true));
+        metrics.step(stepOf(Phase::train, 2, 0.5), {}, {});
+      }
+      --recording;
+    });
+  }
+  int asked = 0;
+  while (recording > 0 || asked == 0) {
+    CHECK_THAT(test::httpGet(server.port(), "/metrics"), Contains("cleave_client_steps_total"));
+    ++asked;
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto values = valuesOf(metrics.text());
+  CHECK(values.at("cleave_client_steps_total{phase=\"train\"}") == 2 * kEach);
+  CHECK(values.at("cleave_client_transfer_seconds_count{direction=\"up\"}") == 2 * kEach);
+}
+
+}  // namespace cleave
