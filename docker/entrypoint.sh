@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a container of the image does: entrypoint.sh server [ARGUMENT…], client [ARGUMENT…],
-# link TARGET [ARGUMENT…]; any other program as it is.
+# link TARGET [ARGUMENT…], dashboard; any other program as it is.
 # The server makes the certificates where there are none; the client's go to /client-certs, the authority's key does not.
 set -euo pipefail
 
@@ -59,11 +59,28 @@ link() {
   exec cleave-link --insecure-bind --listen 0.0.0.0:4900 --target "$target" "$@"
 }
 
+# The live page of a run that begins within a minute, else of the newest that is there.
+dashboard() {
+  local run="" waited=0
+  trap exit TERM  # process 1 has no default for it
+  touch /tmp/begin
+  while [ -z "$run" ]; do
+    run=$(find /work/runs -mindepth 2 -maxdepth 2 -name steps.csv -newer /tmp/begin -printf '%h\n' -quit)
+    if [ -z "$run" ] && [ "$waited" -ge 60 ]; then
+      run=$(find /work/runs -mindepth 2 -maxdepth 2 -name steps.csv -printf '%T@ %h\n' | sort -n | tail -n 1 | cut -d' ' -f2-)
+    fi
+    waited=$((waited + 1))
+    sleep 1
+  done
+  exec cleave-client report "$run" --serve 0.0.0.0:8900 --anywhere
+}
+
 role=${1:-server}
 [ "$#" = 0 ] || shift
 case "$role" in
   server) server "$@" ;;
   client) client "$@" ;;
   link) link "$@" ;;
+  dashboard) dashboard ;;
   *) exec "$role" "$@" ;;
 esac

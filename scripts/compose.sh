@@ -7,11 +7,12 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/compose.sh [--short] [--least-accuracy PERCENT] [--archive FILE] [--keep] [-- OPTION…]
+usage: scripts/compose.sh [--short] [--least-accuracy PERCENT] [--archive FILE] [--dashboards] [--keep] [-- OPTION…]
 
   --short                    12,800 images once instead of 60,000 four times
   --least-accuracy PERCENT   fails where the test accuracy is below (80; with --short 60)
   --archive FILE             takes the programs from an archive of scripts/package.sh instead of compiling them in the image
+  --dashboards               also starts the live page and Prometheus, and checks that they show the run
   --keep                     leaves containers, networks and volumes, with the certificates
   -- OPTION…                 further options of cleave-client train, such as --set codec=bf16
   --help                     this text
@@ -26,12 +27,13 @@ TXT
 fail() { echo "compose.sh: $*" >&2; exit 1; }
 impossible() { echo "compose.sh: left out: $*" >&2; exit 3; }
 
-archive="" keep=0 least="" short=0 extra=()
+archive="" dashboards=0 keep=0 least="" short=0 extra=()
 while [ "$#" -gt 0 ]; do
   case "$1" in
     --short) short=1; shift ;;
     --least-accuracy) least=${2:?--least-accuracy needs a number}; shift 2 ;;
     --archive) archive=${2:?--archive needs a file}; shift 2 ;;
+    --dashboards) dashboards=1; shift ;;
     --keep) keep=1; shift ;;
     --) shift; extra+=("$@"); break ;;
     -h|--help) usage; exit 0 ;;
@@ -91,6 +93,17 @@ confined() {
   done
 }
 
+# Whether the live page is there, and Prometheus has read both daemons.
+looksOn() {
+  python3 - "${DASHBOARD_PORT:-8900}" "${PROMETHEUS_PORT:-9090}" 2>/dev/null <<'PY'
+import json, sys, urllib.request
+get = lambda port, path: urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5).read()
+assert b"<html" in get(sys.argv[1], "/")
+up = json.loads(get(sys.argv[2], "/api/v1/query?query=sum(up)"))["data"]["result"]
+assert up and up[0]["value"][1] == "2"
+PY
+}
+
 command -v docker >/dev/null || impossible "there is no Docker; scripts/setup.sh --containers installs Debian's"
 if docker compose version >/dev/null 2>&1; then
   compose=(docker compose)
@@ -100,6 +113,7 @@ else
   impossible "there is neither 'docker compose' nor docker-compose; scripts/setup.sh --containers installs Debian's"
 fi
 compose+=(-f docker/compose.yaml)
+[ "$dashboards" = 0 ] || compose+=(--profile dashboards)
 if ! docker info >"$work/info" 2>&1; then
   command -v dockerd >/dev/null && [ "$(id -u)" = 0 ] ||
     impossible "no Docker Engine answers, and only root can start one: $(grep -v '^Client' "$work/info" | tail -n 1)"
@@ -127,11 +141,14 @@ if [ -n "$archive" ]; then
   tar -C "$work/programs" -c . | docker import - cleave-programs >/dev/null
   # Without the stage that compiles: not every builder leaves out a stage that nothing needs.
   sed '/ AS build$/,/^$/d' docker/Dockerfile >"$work/Dockerfile"
-  build=(docker build --tag "$image" --file "$work/Dockerfile" --target cleave --build-arg BASE="$base"
-         --build-arg PROGRAMS=cleave-programs .)
+  build=(docker build --network host --file "$work/Dockerfile" --build-arg BASE="$base" --build-arg PROGRAMS=cleave-programs .)
+  [ "$dashboards" = 0 ] ||
+    "${build[@]}" --target prometheus --tag "${IMAGE_PROMETHEUS:-cleave-prometheus}" >"$work/build.log" 2>&1 ||
+    { tail -n 40 "$work/build.log" >&2; fail "Prometheus's image cannot be built (above)"; }
+  build+=(--target cleave --tag "$image")
 else
   echo "compose: building the image (the first time takes some minutes)"
-  build=("${compose[@]}" build server)
+  build=("${compose[@]}" build server $([ "$dashboards" = 0 ] || echo prometheus))
 fi
 "${build[@]}" >"$work/build.log" 2>&1 || { tail -n 40 "$work/build.log" >&2; fail "the image cannot be built (above)"; }
 size=$(docker image inspect --format '{{.Size}}' "$image")
@@ -147,15 +164,17 @@ up=1
 started=$SECONDS
 "${compose[@]}" up --no-build --no-color --exit-code-from client >"$work/up.log" 2>&1 &
 upProcess=$!
-seen=0
+seen=0 shown=0
 while kill -0 "$upProcess" 2>/dev/null; do
   [ "$seen" = 1 ] || ! trains || { confined server link client; seen=1; }
+  [ "$dashboards" = 0 ] || [ "$shown" = 1 ] || ! looksOn || shown=1
   sleep 0.5
 done
 code=0
 wait "$upProcess" || code=$?
 [ "$code" = 0 ] || { tail -n 60 "$work/up.log" >&2; fail "the client ended with $code (above)"; }
 [ "$seen" = 1 ] || fail "it ended before anyone saw it train"
+[ "$shown" = "$dashboards" ] || { tail -n 60 "$work/up.log" >&2; fail "live page or Prometheus did not show it (above)"; }
 
 run=$(find "${RUNS:-runs}" -mindepth 1 -maxdepth 1 -name 'compose-*' -newer "$work/begin" | tail -n 1)
 [ -n "$run" ] || fail "there is no run in ${RUNS:-runs}"
