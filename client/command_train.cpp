@@ -120,7 +120,8 @@ void printSummary(const nlohmann::json& summary) {
     std::cout << "trace       " << sentenceOfTrace(summary.at("trace")) << "\n";
   }
   std::cout << "files       " << summary.at("folder").get<std::string>()
-            << ": transfers.csv, steps.csv, epochs.csv, config.yaml, environment.json, log.txt"
+            << ": transfers.csv, steps.csv, epochs.csv, summary.json, config.yaml, "
+               "environment.json, log.txt"
             << (summary.contains("probe") ? ", probe.csv" : "")
             << (summary.at("model").is_null() ? "" : ", model.safetensors") << "\n"
             << "charts      cleave-client report " << summary.at("folder").get<std::string>()
@@ -238,7 +239,8 @@ int train(const TrainOptions& options, JsonLines* events) {
   nlohmann::json summary = summarise(run, result, session.totals(), seconds, hasModel);
   if (probed) summary["probe"] = *probed;
   if (traced) summary["trace"] = *traced;
-  log->info("done: {}", summary.dump());
+  writeFileDurably(run.folder + "/summary.json", summary.dump(2) + "\n");
+  log->info("done: {} steps in {}", result.steps, clockText(seconds));
   progress.end();
   flushLog();  // what comes last is the summary
   if (events != nullptr) {

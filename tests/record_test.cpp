@@ -194,6 +194,31 @@ TEST_CASE("a full file is renamed, the oldest to 1, and rows go on in a new one 
   CHECK(descriptorOf(folder.file("a.3.csv")) == -1);
 }
 
+TEST_CASE("rows that are written at once are shared out to files, none too large") {
+  const Folder folder;
+  Recorder recorder;
+  const auto table = recorder.table(folder.file("a.csv"), {"n", "text"}, 1000);
+  for (int j = 0; j < 500; ++j) table->row({std::int64_t{j}, std::string("two\nlines")});
+  recorder.flush();
+  int next = 0;
+  const auto check = [&](const std::string& name) {
+    const std::string text = readFile(folder.file(name));
+    CHECK(text.size() <= 1000);
+    CHECK(text.starts_with("n,text\n"));
+    std::string rows = text.substr(7);
+    for (; !rows.empty(); ++next) {
+      const std::string row = std::to_string(next) + ",\"two\nlines\"\n";
+      REQUIRE(rows.starts_with(row));
+      rows.erase(0, row.size());
+    }
+  };
+  for (int j = 1; fs::exists(folder.file("a." + std::to_string(j) + ".csv")); ++j) {
+    check("a." + std::to_string(j) + ".csv");
+  }
+  check("a.csv");
+  CHECK(next == 500);
+}
+
 TEST_CASE("a row larger than a file may be gets one of its own") {
   const Folder folder;
   Recorder recorder;

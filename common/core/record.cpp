@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cassert>
@@ -57,6 +58,19 @@ std::string formatLine(const std::vector<Cell>& cells) {
   return line;
 }
 
+// Bytes of the first rows, as many as `most` has room for, and one at least.
+std::size_t rowsThatFit(std::string_view rows, std::size_t most) {
+  std::size_t fit = 0;
+  bool isQuoted = false;
+  for (std::size_t j = 0; j < rows.size(); ++j) {
+    if (rows[j] == '"') isQuoted = !isQuoted;
+    if (rows[j] != '\n' || isQuoted) continue;
+    if (fit > 0 && j + 1 > most) break;
+    fit = j + 1;
+  }
+  return fit;
+}
+
 }  // namespace
 
 // One CSV file. The recorder's mutex protects `lines` and `closing`; the rest belongs to the writer
@@ -80,13 +94,21 @@ struct Recorder::Table::File {
     file = -1;
   }
 
-  // Whole lines.
-  void append(const std::string& text) {
-    if (error == 0 && isFullFor(text)) rotate();
-    write(text);
+  // Whole rows.
+  void append(std::string_view rows) {
+    if (rotateBytes == 0) return write(rows);
+    while (error == 0 && !rows.empty()) {
+      const std::size_t fit = rowsThatFit(rows, rotateBytes - std::min(bytes, rotateBytes));
+      if (bytes > header.size() && bytes + fit > rotateBytes) {
+        rotate();
+        continue;
+      }
+      write(rows.substr(0, fit));
+      rows.remove_prefix(fit);
+    }
   }
 
-  void write(const std::string& text) {
+  void write(std::string_view text) {
     if (error != 0) return;
     error = writeAll(file, text);
     if (error != 0) {
@@ -94,10 +116,6 @@ struct Recorder::Table::File {
     } else {
       bytes += text.size();
     }
-  }
-
-  bool isFullFor(const std::string& text) const {
-    return rotateBytes > 0 && bytes > header.size() && bytes + text.size() > rotateBytes;
   }
 
   // A reader that comes between the two finds the numbered files alone: all rows so far.

@@ -37,6 +37,7 @@ TEST_CASE("a run leaves its files on both sides, and a summary that agrees with 
   }
   CHECK(readFile(client + "/model.safetensors").size() > 1000);
   CHECK(summary.at("steps") == 8);
+  CHECK(nlohmann::json::parse(readFile(client + "/summary.json")) == summary);
 
   const auto environment = nlohmann::json::parse(readFile(client + "/environment.json"));
   CHECK(environment.at("threads").get<int>() >= 1);
