@@ -44,13 +44,15 @@ std::string readLine(int descriptor) {
 }  // namespace
 
 std::string programBeside(const std::string& name) {
-  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
+  const std::string program =
+      (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
+  if (::access(program.c_str(), X_OK) != 0) {
+    refuseStart(program, "it is not there, or may not be executed");
+  }
+  return program;
 }
 
 Child::Child(std::vector<std::string> argv, const Output& output) {
-  if (::access(argv.front().c_str(), X_OK) != 0) {
-    refuseStart(argv.front(), "it is not there, or may not be executed");
-  }
   std::vector<char*> pointers;
   for (std::string& argument : argv) pointers.push_back(argument.data());
   pointers.push_back(nullptr);

@@ -9,7 +9,8 @@
 
 namespace cleave {
 
-// "cleave-server" in the folder of this program; whether it is there is not said.
+// The path of "cleave-server" and the like in the folder of this program. Throws RunError
+// "no-child" where it is not there, or may not be run.
 std::string programBeside(const std::string& name);
 
 class Child {

@@ -167,8 +167,8 @@ void printParts(const Json& out) {
 }
 
 void printFlows(const Json& out) {
-  std::size_t shape = 0;
-  std::size_t codec = 5;
+  std::size_t shape = std::string_view("micro-batch").size();
+  std::size_t codec = std::string_view("codec").size();
   for (const Json& flow : out.at("flows")) {
     shape = std::max(shape, shapeText(flow.at("micro_batch_shape")).size());
     codec = std::max(codec, flow.at("codec").get<std::string>().size());

@@ -2,9 +2,11 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
+#include "client/child.h"
 #include "client/commands.h"
 #include "client/settings.h"
 #include "client/sweep/point_run.h"
@@ -135,6 +137,10 @@ std::string doneText(const PointResult& result) {
 bool runAll(const SweepOptions& options, Sweep& sweep) {
   const Interrupts interrupts;
   const std::size_t count = sweep.points.size();
+  // Better now than at every point.
+  const bool hasLink = std::any_of(sweep.points.begin(), sweep.points.end(),
+                                   [](const PlannedPoint& point) { return !point.link.empty(); });
+  if (hasLink) programBeside("cleave-link");
   for (std::size_t p = 0; p < count; ++p) {
     PointResult& result = sweep.report.results[p];
     if (result.status == Status::done) continue;

@@ -269,9 +269,9 @@ void print(const Comparisons& results, const PreparedRun& run) {
                                              result.where))
               << "\n";
   }
-  std::cout << fmt::format("{}, {} micro-batches, schedule {}, {} threads a side; files in {}\n",
+  std::cout << fmt::format("{}, {} micro-batches, schedule {}, {} thread{} a side; files in {}\n",
                            run.settings.model, run.settings.microBatches, run.settings.schedule,
-                           run.threads, run.folder);
+                           run.threads, run.threads == 1 ? "" : "s", run.folder);
 }
 
 }  // namespace

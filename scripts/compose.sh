@@ -51,8 +51,9 @@ finish() {
   if [ -n "$engine" ]; then
     kill "$engine"
     wait "$engine" || true
+    umount "$work"/exec/netns/* 2>/dev/null || true  # which the engine may leave mounted
   fi
-  rm -rf "$work"
+  rm -rf "$work" || true
 }
 trap finish EXIT
 

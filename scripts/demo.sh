@@ -33,7 +33,7 @@ done
 started=$SECONDS
 echo "demo: building (the first time takes some minutes)"
 cmake --preset release >/dev/null
-cmake --build --preset release --target cleave-client cleave-server
+cmake --build --preset release --target programs
 echo "demo: built in $((SECONDS - started)) s"
 
 runs=runs/demo-$(date -u +%Y%m%d-%H%M%S)

@@ -245,7 +245,8 @@ void CertificateFolder::makeClient(const std::string& name) {
   const auto refuse = [&] {
     throw UsageError("certs-exist", "the client " + name + " has a certificate already",
                      "copy " + place + " to the client; a new one: 'cleave-server certs client " +
-                         name + " --renew'");
+                         name + " --renew" + (folder_ == "certs" ? "" : " --folder " + folder_) +
+                         "'");
   };
   if (!issuedTo(name).empty()) refuse();
   const NewFolder made(path("clients/"));

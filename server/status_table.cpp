@@ -81,12 +81,13 @@ std::string headOf(const Json& status) {
       status.at("tls").get<bool>() ? " with TLS" : "", status.at("device").get<std::string>(),
       clockOf(status, "uptime_seconds"),
       status.at("shutting_down").get<bool>() ? "; shutting down" : "");
+  const auto connections = status.at("connections").get<std::size_t>();
   const std::size_t sessions =
       status.at("sessions").size() + status.at("sessions_left_out").get<std::size_t>();
   text +=
-      fmt::format("{} of {} sessions, {} connections; memory: {} of {} admitted, {} resident\n",
-                  sessions, status.at("most_sessions").get<std::uint32_t>(),
-                  status.at("connections").get<std::size_t>(), bytesOf(memory, "admitted_bytes"),
+      fmt::format("{} of {} sessions, {} connection{}; memory: {} of {} admitted, {} resident\n",
+                  sessions, status.at("most_sessions").get<std::uint32_t>(), connections,
+                  connections == 1 ? "" : "s", bytesOf(memory, "admitted_bytes"),
                   bytesOf(memory, "most_bytes"), bytesOf(memory, "resident_bytes"));
   std::string refused;
   for (const auto& [reason, count] : status.at("refusals").items()) {

@@ -173,11 +173,11 @@ std::vector<std::pair<std::string, std::string>> parseReference(
     const bool known = axis != axes.end() && std::find(axis->values.begin(), axis->values.end(),
                                                        value) != axis->values.end();
     if (!known) {
-      throw UsageError(
-          "bad-reference", "--reference " + option + ": the grid has no such value",
-          "name one that --grid has" +
-              (axis == axes.end() ? std::string()
-                                  : fmt::format(": {} of {}", fmt::join(axis->values, ", "), key)));
+      throw UsageError("bad-reference", "--reference " + option + ": the grid has no such value",
+                       axis == axes.end()
+                           ? std::string("name a key and value that --grid has")
+                           : fmt::format("name one that --grid has: {}={}", key,
+                                         fmt::join(axis->values, fmt::format(", {}=", key))));
     }
     values.emplace_back(key, value);
   }

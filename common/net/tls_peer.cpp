@@ -40,8 +40,8 @@ constexpr Reason kNotYetValid = {"certificate-not-yet-valid", SSL_AD_CERTIFICATE
                                  "is not valid yet", "compare the clocks of both machines",
                                  "compare the clocks of both machines"};
 constexpr Reason kRevoked = {"certificate-revoked", SSL_AD_CERTIFICATE_REVOKED, "was revoked",
-                             "ask the server's operator; a new name gets a new certificate: "
-                             "cleave-server certs client NAME",
+                             "ask the server's operator, who can let the name in again: "
+                             "cleave-server certs client NAME --renew",
                              "ask the server's operator"};
 constexpr Reason kWrongKind = {"certificate-wrong-kind", SSL_AD_UNSUPPORTED_CERTIFICATE,
                                "is not made for this side of a connection",
