@@ -9,6 +9,7 @@ The ratio of the medians has the noise of two trainings. Files are written in bo
 Called by scripts/bench.sh metrics."""
 
 import argparse
+import collections
 import csv
 import json
 import os
@@ -33,12 +34,14 @@ class Asked:
 
     def __init__(self, process):
         self.process, self.answers, self.ended = process, 0, threading.Event()
+        self.last_lines = collections.deque(maxlen=5)
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
     def run(self):
         url = None
         for line in self.process.stderr:  # to its end, or the daemon would wait for a reader
+            self.last_lines.append(line)
             if url is None and (found := re.search(r"metrics at (http://\S+)", line)):
                 url = found[1]
                 threading.Thread(target=self.ask, args=(url,), daemon=True).start()
@@ -65,7 +68,8 @@ def train(options, name, with_metrics):
         data = MAKE_DATA[name](folder, model["batch"] * options.steps)
         settings = {"data": data, "train.epochs": 1, "codec": options.codec}
         server = subprocess.Popen(
-            [f"{options.programs}/cleave-server", "serve", "--set", "listen.port=0", "--set", f"store={folder}/store", *listen],
+            [f"{options.programs}/cleave-server", "serve", "--set", "listen.port=0", "--set", f"store={folder}/store",
+             "--set", "limits.memory_mib=32768", *listen],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         asked = [Asked(server)]
         try:
@@ -77,7 +81,8 @@ def train(options, name, with_metrics):
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             asked.append(Asked(client))
             if client.wait() != 0:
-                raise SystemExit("bench.sh: the training failed")
+                asked[1].stop()
+                raise SystemExit("bench.sh: the training failed: " + "".join(asked[1].last_lines))
         finally:
             server.terminate()
             server.wait()
