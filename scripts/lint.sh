@@ -34,9 +34,9 @@ echo "lint: ${#sources[@]} files are formatted"
 
 cmake --preset asan >/dev/null
 cmake --build --preset asan --target cleave_proto
-mapfile -t units < <(git ls-files 'common/core/*.cpp' 'common/codec/*.cpp' 'common/net/*.cpp' 'common/pipeline/*.cpp' \
+mapfile -t units < <(git ls-files 'common/core/*.cpp' 'common/codec/*.cpp' 'common/net/*.cpp' 'common/http/*.cpp' 'common/pipeline/*.cpp' \
   'compression/*.cpp' 'client/data/*.cpp' client/learning_rate.cpp 'client/report/*.cpp' common/model/safetensors.cpp 'tools/link/*.cpp' \
   server/access.cpp 'server/certs*.cpp' server/names.cpp server/x509.cpp \
-  client/sweep/{grid,point_store,published,report,results}.cpp client/json_lines.cpp 'client/progress*.cpp' server/pace.cpp server/status_socket.cpp server/status_table.cpp)
+  client/sweep/{grid,point_store,published,report,results}.cpp client/json_lines.cpp 'client/progress*.cpp' 'daemon/metrics*.cpp' server/pace.cpp server/status_socket.cpp server/status_table.cpp)
 printf '%s\n' "${units[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy-16 -p build/asan --quiet --extra-arg=-Wno-unknown-warning-option
 echo "lint: clang-tidy has no complaint about ${#units[@]} files"
