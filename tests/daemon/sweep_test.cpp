@@ -196,7 +196,7 @@ TEST_CASE("sweep says what is wrong and how to mend it") {
        {"reference",
         {"--grid", "codec=none", "--reference", "codec=bf16"},
         kWrongUse,
-        {"--reference codec=bf16", "none of codec"}},
+        {"--reference codec=bf16", "the grid has no such value", "codec=none"}},
        {"figures",
         {"--grid", "codec=none", "--figures", "nowhere.csv"},
         kWrongUse,
