@@ -116,8 +116,7 @@ Change resource(Bottleneck bottleneck, StepCosts costs, const RunPlan& plan) {
 
 std::string whatWouldHelp(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch) {
   const Bottleneck bottleneck = stepBound(costs).bottleneck;
-  std::string bound(bottleneckName(bottleneck));
-  std::replace(bound.begin(), bound.end(), ' ', '-');
+  const std::string_view bound = bottleneckName(bottleneck);
   const double today = simulated(costs, *plan.schedule, plan.inFlight);
   const auto saves = [&](const Change& change) { return 1 - change.seconds / today; };
   const std::vector<Change> changes = settings(costs, plan, batch);
@@ -125,12 +124,12 @@ std::string whatWouldHelp(const StepCosts& costs, const RunPlan& plan, std::uint
       *std::min_element(changes.begin(), changes.end(),
                         [](const Change& a, const Change& b) { return a.seconds < b.seconds; });
   if (saves(best) >= kWorthSaying) {
-    return fmt::format("{}-bound: {} would save {:.0f} % of a step", bound, best.sentence,
+    return fmt::format("{}: {} would save {:.0f} % of a step", bound, best.sentence,
                        100 * saves(best));
   }
   const Change bought = resource(bottleneck, costs, plan);
-  return fmt::format("{}-bound: no setting would save {:.0f} %; {} would save {:.0f} % of a step",
-                     bound, 100 * kWorthSaying, bought.sentence, 100 * saves(bought));
+  return fmt::format("{}: no setting would save {:.0f} %; {} would save {:.0f} % of a step", bound,
+                     100 * kWorthSaying, bought.sentence, 100 * saves(bought));
 }
 
 }  // namespace cleave

@@ -13,6 +13,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/error.h"
+#include "common/core/open_file.h"
 
 namespace cleave {
 namespace {
@@ -97,18 +98,11 @@ int Child::end(int number) {
 ListeningChild::ListeningChild(const std::vector<std::string>& argv, int errors) {
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC) != 0) refuseStart(argv.front(), "no pipe could be made");
-  std::string line;
-  try {
-    child_.emplace(argv, Child::Output{pipe[1], errors});
-    ::close(pipe[1]);
-    pipe[1] = -1;
-    line = readLine(pipe[0]);
-  } catch (...) {
-    ::close(pipe[0]);
-    if (pipe[1] >= 0) ::close(pipe[1]);
-    throw;
-  }
-  ::close(pipe[0]);
+  const OpenFile from(pipe[0]);
+  OpenFile to(pipe[1]);
+  child_.emplace(argv, Child::Output{to.get(), errors});
+  to.close();  // the child's alone, so that its end is seen
+  const std::string line = readLine(from.get());
   const std::size_t colon = line.rfind(':');
   if (line.find("listen") == std::string::npos || colon == std::string::npos) {
     refuseStart(argv.front(), "it does not listen; it has said why on stderr");

@@ -2,6 +2,7 @@
 // safetensors file.
 
 #include <spdlog/fmt/fmt.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,7 @@
 // cleave-client doctor: whether all that a training needs is there.
 
 #include <spdlog/fmt/fmt.h>
+#include <CLI/CLI.hpp>
 
 #include <iostream>
 

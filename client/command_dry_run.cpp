@@ -221,7 +221,7 @@ void print(const Json& out) {
 
 int dryRunCommand(const RunOptions& options) {
   startLog("cleave-client", options.common.logLevel);
-  const Json out = describe(resolveRun(options, false, false));
+  const Json out = describe(resolveRun(options, Purpose::training));
   if (options.json) {
     std::cout << out.dump(2) << std::endl;
   } else {

@@ -1,5 +1,6 @@
 // cleave-client probe: how fast and how long the link to a server is.
 
+#include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <CLI/CLI.hpp>
 
 #include <iostream>
 #include <nlohmann/json.hpp>

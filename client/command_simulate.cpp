@@ -2,6 +2,7 @@
 // that are measured here and at the server, or read from a file.
 
 #include <spdlog/fmt/fmt.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -42,14 +43,14 @@ StepTimes measure(const SimulateOptions& options, std::uint32_t microBatches) {
   overrides.push_back("train.max_steps=" + std::to_string(options.steps + 1));
   overrides.emplace_back("train.in_flight=0");
   overrides.emplace_back("eval.every=0");
-  PreparedRun run = prepareRun(runOptions, false, false);
+  PreparedRun run = prepareRun(runOptions, Purpose::measurement);
   run.settings.epochs = options.steps + 1;
   setComputeThreads(run.threads);
   ClientStage stage =
       withTorchErrors([&] { return ClientStage(run.plan.stage, run.settings.wait, *run.device); });
   Recorder recorder;
   ClientSession session(*run.device);
-  const wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
+  const wire::HelloOk ok = connectRun(run, session);
   const auto files = std::make_shared<RunFiles>(
       recorder, run.folder, RunIdentity{run.hello.run_id(), ok.session()}, metricNames());
   Progress unseen({});

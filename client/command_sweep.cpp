@@ -1,6 +1,7 @@
 // cleave-client sweep: trains each point of a grid, and compares them.
 
 #include <spdlog/fmt/fmt.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <filesystem>

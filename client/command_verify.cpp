@@ -144,7 +144,7 @@ class Verification {
 };
 
 Comparisons Verification::perform() {
-  const wire::HelloOk ok = session_.connect(run_.server, run_.hello, run_.settings.retrySeconds);
+  const wire::HelloOk ok = connectRun(run_, session_);
   if (tolerance_ == 0 && (run_.settings.device != "cpu" || ok.device() != "cpu")) {
     throw UsageError("bits-differ",
                      fmt::format("head and tail compute on {}, the body on {}: only CPUs give the "
@@ -279,7 +279,7 @@ void print(const Comparisons& results, const PreparedRun& run) {
 int verifyCommand(const VerifyOptions& options) {
   startLog("cleave-client",
            options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
-  PreparedRun run = prepareRun(options.run, true, true);
+  PreparedRun run = prepareRun(options.run, Purpose::verification);
   setComputeThreads(run.threads);
   Verification verification(run, options.steps, options.tolerance);
   const Comparisons results = [&] {

@@ -1,10 +1,13 @@
 // How `train --dashboard` and `report --serve` listen.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include "common/core/units.h"
 #include "common/http/http_server.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace cleave {
 

@@ -55,7 +55,7 @@ Check describeData(const Datasets& data) {
 // Data that are read anew only where no run can be made of them, to say whether they are why.
 void examineRun(const RunOptions& options, Experiment& experiment, const Findings& found) {
   const Check run = checked("run", [&]() -> Check {
-    experiment.run = resolveRun(options, false, false);
+    experiment.run = resolveRun(options, Purpose::training);
     return {"run", Finding::ok,
             fmt::format("{} in {} steps", experiment.settings->model,
                         totalSteps(*experiment.settings, *experiment.run->data.train)),
@@ -215,7 +215,7 @@ void examineMachine(const RunOptions& options, const Findings& found) {
   Experiment experiment;
   examineExperiment(options, experiment, found);
   const int asked = experiment.settings ? experiment.settings->clientThreads : 0;
-  const ThreadCount count = chooseThreads(usableCores(), asked, 0, options.server.empty());
+  const ThreadCount count = clientThreads(options, asked);
   found(checked("libtorch", [&] { return checkLibTorch(count.threads); }));
   found(checkThreads(count, asked));
   found(checkMemory(experiment));

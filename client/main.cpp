@@ -1,6 +1,7 @@
 // cleave-client: keeps data, labels, the first and the last layers.
 
 #include <spdlog/fmt/fmt.h>
+#include <CLI/CLI.hpp>
 
 #include "client/commands.h"
 #include "client/dashboard.h"

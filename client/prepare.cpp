@@ -2,12 +2,14 @@
 
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/host_name.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -25,6 +27,9 @@
 
 namespace cleave {
 namespace {
+
+// Of the names of runs, by Purpose.
+constexpr const char* kPrefixes[] = {"", "measure-", "verify-"};
 
 // NAME-YYYYMMDD-hhmmss-xxxx: sorts by time, and two runs begun in one second differ.
 std::string makeRunId(const std::string& name) {
@@ -97,6 +102,15 @@ std::uint32_t leastMicroBatch(const ClientSettings& settings, const Dataset& tra
   return last == 0 ? leastOf(settings.batch) : std::min(leastOf(settings.batch), leastOf(last));
 }
 
+// What prepareRun() and a probe leave in a run's folder; and that, unless it has anything else.
+void removeUnbegun(const std::string& folder) {
+  std::error_code ignored;
+  for (const char* name : {"config.yaml", "environment.json", "log.txt", "probe.csv"}) {
+    std::filesystem::remove(std::filesystem::path(folder) / name, ignored);
+  }
+  std::filesystem::remove(folder, ignored);
+}
+
 // As a YAML scalar.
 std::string quoted(const std::string& text) {
   std::string quoted = "'";
@@ -140,23 +154,27 @@ void addTlsOption(CLI::App& command, std::string& folder) {
       ->type_name("DIR");
 }
 
-PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool sameThreads) {
+ThreadCount clientThreads(const RunOptions& options, int asked) {
+  const bool serverIsHere =
+      options.server.empty() || isThisMachine(parseAddress(options.server).host);
+  return chooseThreads(usableCores(), asked, 0, serverIsHere);
+}
+
+PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
   PreparedRun run;
   if (!options.server.empty()) run.server = parseAddress(options.server);
   CommonOptions common = options.common;
-  if (losslessCodecs) common.overrides.emplace_back("codec=none");
+  if (purpose == Purpose::verification) common.overrides.emplace_back("codec=none");
   if (!options.tls.empty()) {
     common.overrides.insert(common.overrides.end(),
                             {"tls.enabled=true", "tls.folder=" + quoted(options.tls)});
   }
   Config config = loadConfig(common);
   run.settings = readClientSettings(config);
-  const bool serverIsHere = options.server.empty() || isThisMachine(run.server.host);
-  const ThreadCount count =
-      chooseThreads(usableCores(), run.settings.clientThreads, 0, serverIsHere);
+  const ThreadCount count = clientThreads(options, run.settings.clientThreads);
   run.threads = count.threads;
   run.threadsText = count.text;
-  if (sameThreads) run.settings.serverThreads = run.threads;
+  if (purpose == Purpose::verification) run.settings.serverThreads = run.threads;
 
   wire::RunSpec spec;
   checkAt(config, kKeysOfErrors, [&] {
@@ -174,15 +192,16 @@ PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool same
   run.hello.set_greatest_version(kWireVersion);
   if (spec.trace_steps() > 0) run.hello.add_features(std::string(kTraceFeature));
   *run.hello.mutable_run_spec() = std::move(spec);
-  run.hello.set_run_id(makeRunId(run.settings.name));
+  run.hello.set_run_id(
+      makeRunId(std::string(kPrefixes[static_cast<std::size_t>(purpose)]) + run.settings.name));
   run.hello.set_generation(1);
   run.hello.set_threads(static_cast<std::uint32_t>(run.threads));
   run.hello.set_software(softwareVersion());
   return run;
 }
 
-PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads) {
-  PreparedRun run = resolveRun(options, losslessCodecs, sameThreads);
+PreparedRun prepareRun(const RunOptions& options, Purpose purpose) {
+  PreparedRun run = resolveRun(options, purpose);
   run.device = &openDevice(run.settings.device);
   useDeviceCodecs(run.plan, *run.device);
   // Before anything is made: what is wrong with its files is a mistake like others.
@@ -197,6 +216,15 @@ PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool same
     run.server = run.localServer->address();
   }
   return run;
+}
+
+wire::HelloOk connectRun(const PreparedRun& run, ClientSession& session) {
+  try {
+    return session.connect(run.server, run.hello, run.settings.retrySeconds);
+  } catch (...) {
+    if (!run.localServer) removeUnbegun(run.folder);
+    throw;
+  }
 }
 
 // Parameters with gradients and optimizer state; what autograd keeps of the head for all

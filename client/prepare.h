@@ -1,6 +1,7 @@
 // What the commands that talk to a server begin with.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -8,9 +9,15 @@
 #include "client/local_server.h"
 #include "client/session.h"
 #include "client/settings.h"
+#include "common/core/environment.h"
 #include "daemon/plan.h"
 
 namespace cleave {
+
+// What a run is for. A `verification` sends every flow losslessly, whatever the configuration says,
+// and asks the server to compute with as many threads as the client. The names of runs that are no
+// training begin with what they are.
+enum class Purpose : std::uint8_t { training, measurement, verification };
 
 struct PreparedRun {
   ClientSettings settings;
@@ -28,12 +35,18 @@ struct PreparedRun {
 
 // Reads the configuration, opens the data and plans the run; leaves nothing behind and starts
 // nothing, so that `folder` and `localServer` stay empty. Throws UsageError or RunError.
-// `losslessCodecs`: "none" on every flow, whatever the configuration says. `sameThreads`: the
-// server is asked to compute with as many threads as the client.
-PreparedRun resolveRun(const RunOptions& options, bool losslessCodecs, bool sameThreads);
+PreparedRun resolveRun(const RunOptions& options, Purpose purpose);
 
 // The same; then makes the run's folder, and starts a server where none was given.
-PreparedRun prepareRun(const RunOptions& options, bool losslessCodecs, bool sameThreads);
+PreparedRun prepareRun(const RunOptions& options, Purpose purpose);
+
+// Connects and says Hello, for connect.retry_seconds. Where that fails it leaves nothing of the
+// run's folder: the run never began.
+wire::HelloOk connectRun(const PreparedRun& run, ClientSession& session);
+
+// How many threads the client computes with; fewer by default where the server is on this machine
+// too. `asked`: threads.client.
+ThreadCount clientThreads(const RunOptions& options, int asked);
 
 // What the run needs at once at the client, estimated from shapes: bytes, without program and data.
 std::size_t clientBytes(const PreparedRun& run);

@@ -223,7 +223,7 @@ class Prober {
   asio::awaitable<void> waitForSignals() {
     co_await signals_.async_wait(asio::use_awaitable);
     interrupted_ = true;
-    processLog()->info("interrupted; once more to end at once");
+    processLog()->info("ending; interrupt once more to end at once");
     if (link_) {
       finished_.close();
     } else {

@@ -116,7 +116,7 @@ asio::awaitable<void> ClientSession::waitForSignals() {
   co_await signals_.async_wait(asio::use_awaitable);
   interrupted_ = true;
   device_.notify();
-  processLog()->info("interrupted; once more to end at once");
+  processLog()->info("ending; interrupt once more to end at once");
   co_await signals_.async_wait(asio::use_awaitable);
   ::_exit(1);
 }

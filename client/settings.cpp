@@ -189,6 +189,7 @@ void readWait(Config& config, StageWait& wait) {
 
 ClientSettings readClientSettings(Config& config) {
   ClientSettings settings;
+  refuseKeysOf(config, "cleave-server serve", {"listen", "models", "limits", "access", "store"});
   settings.name = config.text("run.name", "run");
   settings.seed = static_cast<std::uint64_t>(config.integer("run.seed", 0, kMany, 1));
   readModel(config, settings);

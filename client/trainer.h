@@ -41,6 +41,8 @@ class Trainer {
   // Throws RunError: whatever ended the run.
   TrainResult run();
 
+  std::uint64_t steps() const { return result_.steps; }  // trained so far
+
  private:
   std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch) const;
   void trainEpoch(std::uint64_t epoch);

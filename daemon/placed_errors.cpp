@@ -1,5 +1,7 @@
 #include "daemon/placed_errors.h"
 
+#include <algorithm>
+
 namespace cleave {
 namespace {
 
@@ -38,6 +40,19 @@ void checkAt(const Config& config, const std::map<std::string, std::string>& key
     const auto key = keys.find(error.code());
     if (key == keys.end()) throw;
     throw placed(config, keyNamedBy(error, config, key->second), error);
+  }
+}
+
+void refuseKeysOf(const Config& config, const std::string& command,
+                  const std::vector<std::string>& keys) {
+  const std::vector<std::string> present = config.keys("");
+  for (const std::string& key : keys) {
+    if (std::find(present.begin(), present.end(), key) == present.end()) continue;
+    throw UsageError(
+        "bad-config",
+        config.where(key) + ": '" + key + "' is a key of " + command +
+            ", whose configuration this seems to be",
+        "give this program one of its own; '" + command + " --config FILE' takes this");
   }
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "common/core/config.h"
 
@@ -17,5 +18,10 @@ void checkAt(const Config& config, const std::string& path, const std::function<
 // are.
 void checkAt(const Config& config, const std::map<std::string, std::string>& keys,
              const std::function<void()>& check);
+
+// Throws UsageError where the configuration has one of these keys at its top: they are of another
+// program's, which `command` runs ("cleave-server serve").
+void refuseKeysOf(const Config& config, const std::string& command,
+                  const std::vector<std::string>& keys);
 
 }  // namespace cleave

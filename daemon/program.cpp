@@ -1,5 +1,6 @@
 #include "daemon/program.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <new>
@@ -42,6 +43,13 @@ void explainOption(const CLI::App& app, const CLI::App& command, const std::stri
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
   const bool isOption = word.starts_with("-");
+  const std::string name = word.substr(0, word.find('='));
+  for (const CLI::App* deeper : command.get_subcommands({})) {
+    if (!isOption || deeper->get_option_no_throw(name) == nullptr) continue;
+    return print(app.get_name(), "a command is missing before '" + word + "'",
+                 "give one, as in '" + whole + " " + deeper->get_name() + " " + word + "'; '" +
+                     whole + " --help' lists them");
+  }
   print(app.get_name(),
         whole + (isOption ? " has no option '" + word + "'" + didYouMean(word, names)
                           : " takes no argument '" + word + "'"),

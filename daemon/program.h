@@ -1,13 +1,16 @@
 // What the main functions of both daemons share: options, errors, exit codes.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <exception>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "common/core/config.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace cleave {
 

@@ -19,6 +19,7 @@
 
 #include "common/core/config.h"
 #include "common/core/durable.h"
+#include "common/core/open_file.h"
 #include "server/names.h"
 
 namespace cleave {
@@ -95,17 +96,14 @@ class NewFolder {
 class Lock {
  public:
   explicit Lock(const std::string& folder)
-      : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX) != 0) {
+      : folder_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (!folder_ || ::flock(folder_.get(), LOCK_EX) != 0) {
       throwCannotWrite(folder, "cannot be locked", errno);
     }
   }
-  ~Lock() { ::close(descriptor_); }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
 
  private:
-  const int descriptor_;
+  const OpenFile folder_;
 };
 
 IssuedCertificate describe(X509* certificate) {
@@ -166,8 +164,9 @@ void CertificateFolder::init(const std::vector<std::string>& names) {
   std::error_code error;
   const auto refuse = [&] {
     throw UsageError("certs-exist", folder_ + " exists already, and is not empty",
-                     "use what is in it ('cleave-server certs list' shows it, 'certs init --renew' "
-                     "makes a new certificate for the server), or name another with --folder");
+                     "use what is in it ('cleave-server certs list --folder " + folder_ +
+                         "' shows it, 'certs init --renew --folder " + folder_ +
+                         "' makes a new certificate for the server), or name another");
   };
   if (fs::exists(folder_, error) && !fs::is_empty(folder_, error)) refuse();
   const std::string parent = fs::path(folder_).parent_path().string();

@@ -1,5 +1,6 @@
 // cleave-server: keeps the middle layers of its clients' models.
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
 #include <iostream>

@@ -74,6 +74,7 @@ bool isLoopback(const std::string& address) {
 
 ServerSettings readServerSettings(Config& config) {
   ServerSettings settings;
+  refuseKeysOf(config, "cleave-client train", {"run", "model", "data", "train", "codec"});
   settings.address = config.text("listen.address", settings.address);
   boost::system::error_code error;
   boost::asio::ip::make_address(settings.address, error);

@@ -4,6 +4,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <array>
 #include <cerrno>
@@ -15,6 +16,7 @@
 
 #include "common/core/durable.h"
 #include "common/core/log.h"
+#include "common/core/open_file.h"
 #include "common/core/terminal.h"
 #include "server/settings.h"
 #include "server/status_socket.h"
@@ -28,18 +30,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::chrono::seconds kAnswerDeadline{5};
 constexpr std::chrono::seconds kWatchEvery{1};
 
-class Socket {
- public:
-  Socket() : file_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
-  ~Socket() { ::close(file_); }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  int get() const { return file_; }
-
- private:
-  const int file_;
-};
-
 [[noreturn]] void throwNoServer(const std::string& path, const std::string& why) {
   std::error_code ignored;
   throw RunError("no-status",
@@ -52,7 +42,7 @@ class Socket {
 // The document, whole.
 std::string ask(const std::string& path) {
   std::string address;
-  const Socket socket;
+  const OpenFile socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   std::unique_ptr<SocketPlace> place;
   try {
     place = std::make_unique<SocketPlace>(path);

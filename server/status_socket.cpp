@@ -71,27 +71,22 @@ bool isOperator(int socket) {
 SocketPlace::SocketPlace(const std::string& path)
     : name_(fs::path(path).filename()),
       folder_(::open(folderOf(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {
-  if (folder_ < 0) {
+  if (!folder_) {
     throw noStatus(folderOf(path).string() + " cannot be opened: " + std::strerror(errno));
   }
 }
 
-SocketPlace::~SocketPlace() { ::close(folder_); }
-
 std::string SocketPlace::address() const {
-  return "/proc/self/fd/" + std::to_string(folder_) + "/" + name_;
+  return "/proc/self/fd/" + std::to_string(folder_.get()) + "/" + name_;
 }
 
 SocketLock::SocketLock(const SocketPlace& place)
     : file_(::openat(place.folder(), (place.name() + ".lock").c_str(),
                      O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kOwnersFile)) {
-  if (file_ < 0) throw noStatus(std::string("its lock cannot be made: ") + std::strerror(errno));
-  if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;
-  ::close(file_);
+  if (!file_) throw noStatus(std::string("its lock cannot be made: ") + std::strerror(errno));
+  if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) return;
   throw noStatus("another server has it; give this one its own: --set status.socket=PATH");
 }
-
-SocketLock::~SocketLock() { ::close(file_); }
 
 std::unique_ptr<StatusSocket> StatusSocket::open(asio::any_io_executor io, const std::string& path,
                                                  std::function<std::string()> document) {

@@ -9,6 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "common/core/open_file.h"
+
 namespace cleave {
 
 // What a document may have at most; a reader need not take more.
@@ -20,17 +22,14 @@ class SocketPlace {
  public:
   // Throws RunError "no-status": there is no such folder.
   explicit SocketPlace(const std::string& path);
-  ~SocketPlace();
-  SocketPlace(const SocketPlace&) = delete;
-  SocketPlace& operator=(const SocketPlace&) = delete;
 
-  int folder() const { return folder_; }
+  int folder() const { return folder_.get(); }
   const std::string& name() const { return name_; }
   std::string address() const;  // valid while this lives
 
  private:
   const std::string name_;
-  int folder_ = -1;
+  OpenFile folder_;
 };
 
 // Whose socket it is: another server that comes to the same place is refused, and one that was
@@ -38,12 +37,9 @@ class SocketPlace {
 class SocketLock {
  public:
   explicit SocketLock(const SocketPlace& place);  // throws RunError "no-status"
-  ~SocketLock();
-  SocketLock(const SocketLock&) = delete;
-  SocketLock& operator=(const SocketLock&) = delete;
 
  private:
-  int file_ = -1;
+  OpenFile file_;
 };
 
 // io thread, but for open() and the destructor.

@@ -178,6 +178,13 @@ double medianRoundTrip(Ends& ends, int count) {
   return trips[static_cast<std::size_t>(count / 2)];
 }
 
+// Bytes a second. Under a sanitizer the tests are after what it finds, not after speed.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kMostRate = 13e6;
+#else
+constexpr double kMostRate = 1e9;
+#endif
+
 TEST_CASE("the rate is what it was told, within 3 %") {
   for (const auto& [text, latency] : std::vector<std::pair<std::string, Time>>{{"10Mbit/s", 0ms},
                                                                                {"100Mbit/s", 0ms},
@@ -187,6 +194,7 @@ TEST_CASE("the rate is what it was told, within 3 %") {
                                                                                {"2Gbit/s", 0ms}}) {
     Profile profile;
     profile.rate = parseRate({"", text});
+    if (profile.rate > kMostRate) continue;
     profile.latency = latency;
     double rate = 0;
     double best = 0;

@@ -76,6 +76,9 @@ TEST_CASE("times are written as on a clock") {
   CHECK(clockText(59.6) == "1:00");
   CHECK(clockText(3599) == "59:59");
   CHECK(clockText(3723) == "1:02:03");
+  CHECK(durationText(1.834) == "1.83 s");
+  CHECK(durationText(9.996) == "10.0 s");
+  CHECK(durationText(59.96) == "1:00");
 }
 
 // Both ends of a terminal.

@@ -108,10 +108,6 @@ CsvReader::CsvReader(std::string folder, std::string name, std::vector<std::stri
   if (partsMissing_) part_ = least;
 }
 
-CsvReader::~CsvReader() {
-  if (file_ >= 0) ::close(file_);
-}
-
 std::string CsvReader::partPath(std::uint64_t part) const {
   return fmt::format("{}/{}.{}.csv", folder_, name_, part);
 }
@@ -123,13 +119,12 @@ bool CsvReader::openNext() {
     const std::string rotated = partPath(part_);
     const bool isRotated = exists(rotated);
     const std::string path = isRotated ? rotated : folder_ + "/" + name_ + ".csv";
-    file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file_ < 0) {
+    file_ = OpenFile(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file_) {
       if (errno != ENOENT) failure_ = fmt::format("cannot be read: {}", std::strerror(errno));
       return false;
     }
-    if (isRotated || !exists(rotated) || sameFile(file_, rotated)) break;
-    ::close(file_);
+    if (isRotated || !exists(rotated) || sameFile(file_.get(), rotated)) break;
   }
   found_ = true;
   line_ = 0;
@@ -138,17 +133,16 @@ bool CsvReader::openNext() {
 }
 
 // Whether another part follows the open one.
-bool CsvReader::partIsOver() const { return sameFile(file_, partPath(part_)); }
+bool CsvReader::partIsOver() const { return sameFile(file_.get(), partPath(part_)); }
 
 void CsvReader::read(const std::function<void(const CsvRow&)>& take) {
   while (failure_.empty()) {
-    if (file_ < 0 && !openNext()) return;
+    if (!file_ && !openNext()) return;
     const bool over = partIsOver();  // before the last bytes are read, not after
     readPart(take);
     if (!over || !failure_.empty()) return;
     if (!rest_.empty()) garbled("its line is not finished");
-    ::close(file_);
-    file_ = -1;
+    file_.close();
     ++part_;
   }
 }
@@ -159,7 +153,7 @@ void CsvReader::readPart(const std::function<void(const CsvRow&)>& take) {
     buffer.swap(rest_);
     const std::size_t before = buffer.size();
     buffer.resize(before + kReadBytes);
-    const ssize_t got = ::read(file_, buffer.data() + before, kReadBytes);
+    const ssize_t got = ::read(file_.get(), buffer.data() + before, kReadBytes);
     if (got < 0 && errno != EINTR)
       failure_ = fmt::format("cannot be read: {}", std::strerror(errno));
     buffer.resize(before + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));

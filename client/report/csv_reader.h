@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/core/open_file.h"
+
 namespace cleave {
 
 // The wanted cells of one row, in the order in which they were wanted. Valid during the call only.
@@ -37,9 +39,6 @@ class CsvReader {
   // `columns`: those wanted; a file may have more, and in another order. No cell may hold a line
   // break: each line is a row, so that a damaged one harms no other.
   CsvReader(std::string folder, std::string name, std::vector<std::string> columns);
-  ~CsvReader();
-  CsvReader(const CsvReader&) = delete;
-  CsvReader& operator=(const CsvReader&) = delete;
 
   // Hands over every whole line that has come since the last call. `take` checks
   // isGarbled() after reading the cells and before using them.
@@ -68,7 +67,7 @@ class CsvReader {
   std::vector<std::string_view> cells_, wanted_;
   std::vector<std::string> unquoted_;
   std::string rest_;  // the unfinished last line
-  int file_ = -1;
+  OpenFile file_;
   std::uint64_t part_ = 1;  // the number of the open part, or of the next one
   std::uint64_t line_ = 0;  // in the part
   std::size_t headerCells_ = 0;

@@ -18,6 +18,7 @@
 #include "client/report/report.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"
+#include "common/core/open_file.h"
 
 namespace cleave {
 namespace {
@@ -27,29 +28,16 @@ using Json = nlohmann::ordered_json;
 volatile std::sig_atomic_t interruptCount = 0;
 void countInterrupt(int) { interruptCount = interruptCount + 1; }
 
-class OpenFile {
- public:
-  explicit OpenFile(int file) : file_(file) {}
-  ~OpenFile() {
-    if (file_ >= 0) ::close(file_);
+// A file from its beginning.
+std::string textOf(const OpenFile& file) {
+  std::string text;
+  char bytes[4096];
+  off_t offset = 0;
+  for (ssize_t got; (got = ::pread(file.get(), bytes, sizeof bytes, offset)) > 0; offset += got) {
+    text.append(bytes, static_cast<std::size_t>(got));
   }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int get() const { return file_; }
-  // From the beginning.
-  std::string text() const {
-    std::string text;
-    char bytes[4096];
-    off_t offset = 0;
-    for (ssize_t got; (got = ::pread(file_, bytes, sizeof bytes, offset)) > 0; offset += got) {
-      text.append(bytes, static_cast<std::size_t>(got));
-    }
-    return text;
-  }
-
- private:
-  int file_;
-};
+  return text;
+}
 
 std::vector<std::string> linkCommand(const PlannedPoint& planned, const std::string& target) {
   std::vector<std::string> argv = {programBeside("cleave-link"), "--log-level", "warn", "--target",
@@ -113,10 +101,10 @@ TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
     address = "127.0.0.1:" + link->port();
   }
   const OpenFile output(::memfd_create("cleave-sweep", MFD_CLOEXEC));
-  if (output.get() < 0) throwCannotWrite("the memory", "no file could be made in it", errno);
+  if (!output) throwCannotWrite("the memory", "no file could be made in it", errno);
   Child training(trainCommandLine(options, planned, runFolder, address), {output.get(), log});
   TrainingEnd end = waitFor(training, interrupts);
-  end.output = output.text();
+  end.output = textOf(output);
   return end;
 }
 
@@ -180,7 +168,7 @@ PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const 
   const std::string logPath = runFolder + ".log";
   const OpenFile log(
       ::open(logPath.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
-  if (log.get() < 0) throwCannotWrite(logPath, "cannot be created", errno);
+  if (!log) throwCannotWrite(logPath, "cannot be created", errno);
 
   PointEnd end;
   PointResult& result = end.stored.result;
@@ -196,12 +184,12 @@ PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const 
   try {
     training = train(options, planned, runFolder, log.get(), interrupts);
   } catch (const Error& error) {
-    const std::string sentence = errorSentence(log.text());
+    const std::string sentence = errorSentence(textOf(log));
     return fail(error.what() + (sentence.empty() ? "" : ": " + sentence));
   }
   end.stored.seconds = secondsSince(start);
   end.interrupted = training.interrupted;
-  if (training.code != 0) return fail(failureText(training, log.text()));
+  if (training.code != 0) return fail(failureText(training, textOf(log)));
 
   const Json summary = Json::parse(training.output, nullptr, false);
   if (summary.is_discarded()) return fail("the training printed no result");

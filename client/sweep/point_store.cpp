@@ -120,15 +120,12 @@ SweepFolder::SweepFolder(const std::string& folder) {
     }
     writeFileDurably(marker, Json{{"software", softwareVersion()}}.dump(2) + "\n");
   }
-  file_ = ::open(marker.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file_ < 0) throwCannotWrite(marker, "cannot be opened", errno);
-  if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
-    ::close(file_);
+  lock_ = OpenFile(::open(marker.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!lock_) throwCannotWrite(marker, "cannot be opened", errno);
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     throw UsageError("sweep-runs", "another sweep runs in " + folder + " already",
                      "wait for its end, or give another folder with --folder");
   }
 }
-
-SweepFolder::~SweepFolder() { ::close(file_); }
 
 }  // namespace cleave

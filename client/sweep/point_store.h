@@ -7,6 +7,7 @@
 #include <string>
 
 #include "client/sweep/results.h"
+#include "common/core/open_file.h"
 
 namespace cleave {
 
@@ -39,12 +40,9 @@ class SweepFolder {
   // Makes the folder where there is none. Throws UsageError where it has other things than a
   // sweep, or another sweep runs there; RunError where it cannot be made.
   explicit SweepFolder(const std::string& folder);
-  ~SweepFolder();
-  SweepFolder(const SweepFolder&) = delete;
-  SweepFolder& operator=(const SweepFolder&) = delete;
 
  private:
-  int file_ = -1;
+  OpenFile lock_;
 };
 
 }  // namespace cleave

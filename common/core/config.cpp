@@ -305,7 +305,8 @@ std::string Config::text(const std::string& path, std::optional<std::string> def
     refuse(*node, path, meant.empty() ? expected : expected + "; did you mean " + meant + "?",
            "Set " + path + " to " + (meant.empty() ? expected : meant) + ".");
   }
-  state_->remember(path, yamlText(value));
+  // What needed no quotes still needs none, such as a model's width of 32.
+  state_->remember(path, node && !node->quoted ? value : yamlText(value));
   return value;
 }
 

@@ -11,31 +11,12 @@
 #include <cstring>
 #include <filesystem>
 
+#include "common/core/open_file.h"
+
 namespace cleave {
 namespace {
 
 constexpr std::size_t kMostPrivateBytes = std::size_t{1} << 20;
-
-// A descriptor that is closed at the end.
-class OpenFile {
- public:
-  explicit OpenFile(int file) : file_(file) {}
-  ~OpenFile() {
-    if (file_ >= 0) ::close(file_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int get() const { return file_; }
-  // Returns 0 or the errno.
-  int close() {
-    const int result = ::close(file_) != 0 ? errno : 0;
-    file_ = -1;
-    return result;
-  }
-
- private:
-  int file_;
-};
 
 int writeAndSync(OpenFile& file, std::string_view text) {
   int error = writeAll(file.get(), text);
@@ -70,7 +51,7 @@ int writeAll(int file, std::string_view text) {
 void syncFolder(const std::string& folder) {
   const OpenFile file(
       ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (file.get() < 0) throwCannotWrite(folder, "the folder cannot be opened", errno);
+  if (!file) throwCannotWrite(folder, "the folder cannot be opened", errno);
   // EINVAL: a file system that cannot do it.
   if (::fsync(file.get()) != 0 && errno != EINVAL) {
     throwCannotWrite(folder, "the folder cannot be synchronised", errno);
@@ -82,14 +63,13 @@ void writeFileDurably(const std::string& path, std::string_view text) {
   // Beside the file, since a rename cannot cross file systems. A name that a killed process left
   // behind is passed over.
   std::string temporary;
-  int descriptor = -1;
+  OpenFile file;
   do {
     temporary = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(count++);
-    descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (descriptor < 0 && errno == EEXIST);
-  if (descriptor < 0) throwCannotWrite(path, "cannot be created", errno);
+    file = OpenFile(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  } while (!file && errno == EEXIST);
+  if (!file) throwCannotWrite(path, "cannot be created", errno);
 
-  OpenFile file(descriptor);
   int error = writeAndSync(file, text);
   if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
@@ -102,7 +82,7 @@ void writeFileDurably(const std::string& path, std::string_view text) {
 
 void writePrivateFile(const std::string& path, std::string_view text) {
   OpenFile file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (file.get() < 0) throwCannotWrite(path, "cannot be created", errno);
+  if (!file) throwCannotWrite(path, "cannot be created", errno);
   const int error = writeAndSync(file, text);
   if (error == 0) return;
   ::unlink(path.c_str());
@@ -116,7 +96,7 @@ std::string readPrivateFile(const std::string& path) {
   };
   const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
-  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) refuse(errno);
+  if (!file || ::fstat(file.get(), &status) != 0) refuse(errno);
   if ((status.st_mode & 077) != 0) {
     throw UsageError(
         "key-readable",

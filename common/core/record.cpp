@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "common/core/durable.h"
+#include "common/core/open_file.h"
 
 namespace cleave {
 namespace {
@@ -78,20 +79,12 @@ std::size_t rowsThatFit(std::string_view rows, std::size_t most) {
 struct Recorder::Table::File {
   File(std::string filePath, std::string head, std::size_t most)
       : path(std::move(filePath)), header(std::move(head)), rotateBytes(most) {}
-  ~File() { close(); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
 
   // Returns 0 or the errno.
   int open() {
     bytes = 0;
-    file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-    return file < 0 ? errno : 0;
-  }
-
-  void close() {
-    if (file >= 0) ::close(file);
-    file = -1;
+    file = OpenFile(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
+    return file ? 0 : errno;
   }
 
   // Whole rows.
@@ -110,9 +103,9 @@ struct Recorder::Table::File {
 
   void write(std::string_view text) {
     if (error != 0) return;
-    error = writeAll(file, text);
+    error = writeAll(file.get(), text);
     if (error != 0) {
-      cutShort = ::ftruncate(file, static_cast<off_t>(bytes)) != 0;
+      cutShort = ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0;
     } else {
       bytes += text.size();
     }
@@ -123,7 +116,7 @@ struct Recorder::Table::File {
     std::filesystem::path numbered = path;
     numbered.replace_extension("." + std::to_string(++rotated) +
                                std::filesystem::path(path).extension().string());
-    close();
+    file.close();
     error = ::rename(path.c_str(), numbered.c_str()) != 0 ? errno : open();
     write(header);
   }
@@ -131,7 +124,7 @@ struct Recorder::Table::File {
   const std::string path;
   const std::string header;
   const std::size_t rotateBytes;  // 0: no limit
-  int file = -1;
+  OpenFile file;
   std::uint64_t rotated = 0;
   std::string lines;     // waiting, whole
   bool closing = false;  // its Table is gone

@@ -139,6 +139,11 @@ std::string clockText(double seconds) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+std::string durationText(double seconds) {
+  return seconds < 59.95 ? fmt::format("{:.{}f} s", seconds, seconds < 9.995 ? 2 : 1)
+                         : clockText(seconds);
+}
+
 std::string bytesText(double bytes) {
   const char* units[] = {"B", "kB", "MB", "GB", "TB"};
   int unit = 0;

@@ -25,6 +25,7 @@ double parseLoss(const Placed& value);  // a probability, 0…0.5
 std::string rateText(double rate);           // "200 Mbit/s", "unlimited"
 std::string durationText(Nanoseconds time);  // "20 ms"
 std::string bytesText(double bytes);         // "1.2 GB", "34 MB"; decimal
-std::string clockText(double seconds);       // "1:02:03", "0:07"
+std::string clockText(double seconds);       // "1:02:03", "0:07": for what counts up or down
+std::string durationText(double seconds);    // "1.83 s", "1:02:03": for what took so long
 
 }  // namespace cleave

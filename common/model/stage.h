@@ -37,6 +37,8 @@ struct StageOptions {
 // and meaningless values. A forward that waits needs a backward that waits.
 struct StageWait {
   std::optional<double> f1, t3, b1, f2, b2;
+
+  bool any() const { return f1 || t3 || b1 || f2 || b2; }
 };
 
 // What a batch was worth: sums over its samples, so that batches add up.

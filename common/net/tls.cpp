@@ -32,9 +32,9 @@ FilePtr openFile(const std::string& path) {
   FilePtr file(std::fopen(path.c_str(), "re"));
   if (file) return file;
   throw UsageError("no-certificates",
-                   "cannot read " + path + ", which tls.enabled needs: " + std::strerror(errno),
-                   "set tls.folder to the folder with the certificates; 'cleave-server certs "
-                   "--help' says how they are made");
+                   "cannot read " + path + ", which TLS needs: " + std::strerror(errno),
+                   "name the folder with the certificates with --tls DIR, or as tls.folder; "
+                   "'cleave-server certs --help' says how they are made");
 }
 
 [[noreturn]] void refuseFile(const std::string& path, const std::string& what) {

@@ -49,7 +49,7 @@ PreparedRun resolveVariant(const Options& options, const std::string& variant) {
   run.common = options.common;
   run.common.overrides.push_back(variant);
   run.server = options.server;
-  return resolveRun(run, false, false);
+  return resolveRun(run, Purpose::training);
 }
 
 Batch firstBatch(const PreparedRun& run) {

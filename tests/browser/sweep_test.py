@@ -75,6 +75,21 @@ class Sweep(unittest.TestCase):
         self.assertIn("loss", CHROME.panels())
         self.assertEqual(CHROME.complaints(), [])
 
+    def test_codecs_alone_stand_beside_each_other(self):
+        self.sweep("codec=none", "codec=bf16")
+        CHROME.size(1280, 900)
+        CHROME.open(self.folder / "report.html")
+        groups = {row["codec"]: row for row in rows_of(self.folder / "groups.csv")}
+        drawn = self.points(CHROME.panels(), "average-up", "all")
+        self.assertEqual(set(drawn), {0, 1})
+        for x, codec in enumerate(("none", "bf16")):
+            self.assertAlmostEqual(drawn[x] / float(groups[codec]["average_up"]), 1, places=6)
+        labels = CHROME.run(
+            "return [...document.querySelectorAll('#chart-average-up .dygraph-axis-label-x')].map((label) => label.textContent)"
+        )
+        self.assertEqual(labels, ["none", "bf16"])
+        self.assertEqual(CHROME.complaints(), [])
+
     def test_a_point_that_failed_is_named_and_the_page_fits_a_phone(self):
         self.sweep("codec=none", "data.holdout=0", "data.holdout=128", code=1)
         CHROME.size(390, 800)

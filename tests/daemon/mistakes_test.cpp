@@ -78,6 +78,14 @@ TEST_CASE("mistakes in command lines") {
            {"serve", "--insecure"},
            kWrongUse,
            {"cleave-server serve has no option '--insecure'", "'cleave-server serve --help'"}},
+          {"a flag of a command that is missing",
+           {"--config", "x.yaml"},
+           kWrongUse,
+           {"a command is missing before '--config'", "'cleave-server serve --config'"}},
+          {"a client's configuration",
+           {"serve", "--config", configFile("synthetic.yaml")},
+           kWrongUse,
+           {"synthetic.yaml:", "is a key of cleave-client train"}},
       });
 }
 
@@ -217,6 +225,10 @@ TEST_CASE("mistakes in configuration files") {
       {"tabs", {tabs}, kWrongUse, {tabs + ":2", "not valid YAML", "Indent with spaces"}},
       {"a key twice", {twice}, kWrongUse, {twice + ":3", "appears twice", "Remove one of the two"}},
       {"a list", {list}, kWrongUse, {list + ":1", "the file is a list", "key: value"}},
+      {"a server's",
+       {configFile("server.yaml")},
+       kWrongUse,
+       {"server.yaml:", "'listen' is a key of cleave-server serve"}},
       {"empty", {empty}, kWrongUse, {empty, "model.name is missing", "Add model.name"}},
       {"missing required key",
        {partial},

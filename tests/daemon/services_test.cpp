@@ -119,6 +119,7 @@ TEST_CASE("no server at the address") {
              kFailedRun,
              {"cannot connect to " + address + ": Connection refused; trying again in 0.25 s",
               "start it there: cleave-server serve"});
+  CHECK_FALSE(std::filesystem::exists(folder.path("refused")));
   // A name that cannot be one is not asked for again and again.
   const Ended noHost =
       runClient("train", folder.path("name"),

@@ -127,7 +127,7 @@ TEST_CASE("Ctrl-C at the client, of which the server is stopped") {
     waitForSteps(folder.path("client"));
     server.process().signal(SIGSTOP);
     client.signal(SIGINT);
-    REQUIRE(client.waitForOutput("interrupted; once more to end at once", kPatience));
+    REQUIRE(client.waitForOutput("ending; interrupt once more to end at once", kPatience));
     if (twice) client.signal(SIGINT);
     const Ended ended = finish(client);
     CHECK(ended.code == 1);

@@ -185,7 +185,7 @@ TEST_CASE("mistakes with the files of TLS") {
   };
   checkMistakes(
       {serverProgram(), "serve", "--set", "listen.port=0"},
-      {mistake("no folder", "/nowhere", {"cannot read /nowhere/ca.crt", "set tls.folder"}),
+      {mistake("no folder", "/nowhere", {"cannot read /nowhere/ca.crt", "--tls DIR"}),
        mistake("a key that others read", own,
                {own + "/server.key: others than its owner may read or write it", "chmod 600"}),
        mistake("another's key", mixed,

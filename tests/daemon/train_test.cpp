@@ -226,7 +226,7 @@ TEST_CASE("a training says how near to the bound its steps were, and what held t
   CHECK(bound.at("over_bound").get<double>() > 0.99);
   CHECK(bound.at("seconds_a_step").get<double>() > 4 * 16e-3);
   CHECK_THAT(bound.at("advice").get<std::string>(),
-             Catch::Matchers::StartsWith("client-compute-bound: "));
+             Catch::Matchers::StartsWith("client compute: "));
   CsvRow last;
   for (const CsvRow& row : readCsv(run + "/steps.csv")) {
     if (row.at("phase") == "train") last = row;

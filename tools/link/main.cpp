@@ -1,6 +1,7 @@
 // cleave-link: a link of a given rate, latency and mischief between two daemons on one machine.
 
 #include <spdlog/fmt/fmt.h>
+#include <CLI/CLI.hpp>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>

@@ -25,11 +25,15 @@ const byteSteps = [[1e12, 'TB'], [1e9, 'GB'], [1e6, 'MB'], [1e3, 'kB'], [1, 'B']
 const secondSteps = [[1, 's'], [1e-3, 'ms'], [1e-6, 'µs'], [1e-9, 'ns']];
 
 function clockText(seconds) {
-  const whole = Math.floor(seconds);
+  const whole = Math.round(seconds);
   const two = (number) => String(number).padStart(2, '0');
   const minutes = Math.floor(whole / 60) % 60;
   if (whole < 3600) return Math.floor(whole / 60) + ':' + two(whole % 60);
   return Math.floor(whole / 3600) + ':' + two(minutes) + ':' + two(whole % 60);
+}
+
+function durationText(seconds) {
+  return seconds < 59.95 ? seconds.toFixed(seconds < 9.995 ? 2 : 1) + ' s' : clockText(seconds);
 }
 
 // Each unit: how a value stands in a legend, and at a tick.
@@ -56,7 +60,7 @@ const units = {
 const axes = {
   time: {
     title: 'time since the run began',
-    text: (x) => (x < 60 ? x.toFixed(x < 10 ? 2 : 1) + ' s' : clockText(x)),
+    text: durationText,
     tick: (x) => (x < 60 ? plain(x) + ' s' : clockText(x)),
   },
   step: { title: 'training step', text: (x) => 'step ' + plain(x), tick: plain },

@@ -136,7 +136,7 @@ class Panel {
         strokePattern: dash(line.index),
         drawPoints: Boolean(line.dots),
         pointSize: line.dots ? 4 : 1,
-        strokeWidth: 1.6,
+        strokeWidth: this.axis.apart ? 0 : 1.6,
       };
     });
     return {

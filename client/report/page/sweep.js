@@ -61,16 +61,16 @@ function comparisonTable(sweep) {
   return table('Published figures beside ours', ['', 'Published', 'Quantity', 'Ours', 'Theirs', 'Source and notes'], rows, 'comparison');
 }
 
-// A line for each combination of the other keys.
-function linesByMicroBatches(sweep, metric) {
+// A line for each combination of the keys that are not the axis's.
+function linesAlong(axis, sweep, metric) {
   const lines = new Map();
   for (const group of sweep.groups) {
     const spread = group.metrics[metric];
     if (!spread) continue;
-    const label = labelOf(sweep, group.values, [microBatchesKey]);
+    const label = labelOf(sweep, group.values, [axis.key]);
     if (!lines.has(label)) lines.set(label, []);
     const deviation = spread.deviation || 0;
-    lines.get(label).push({ x: group.micro_batches, mean: spread.mean, min: spread.mean - deviation, max: spread.mean + deviation });
+    lines.get(label).push({ x: axis.place(group), mean: spread.mean, min: spread.mean - deviation, max: spread.mean + deviation });
   }
   return lines;
 }
@@ -98,14 +98,41 @@ function linesBySize(sweep, up) {
     { x: Math.log10(sum.bytes / sum.transfers), mean: sum.bytes / sum.seconds, min: sum.min, max: sum.max }))]));
 }
 
-function microBatchAxis(sweep) {
-  const numbers = [...new Set(sweep.groups.map((group) => group.micro_batches))].filter((number) => number !== undefined);
+function microBatchAxis(numbers) {
   return {
+    key: microBatchesKey,
+    place: (group) => group.micro_batches,
     title: 'micro-batches',
     text: (x) => plain(x) + (x === 1 ? ' micro-batch' : ' micro-batches'),
     tick: plain,
     ticker: (low, high) => numbers.filter((v) => v >= low && v <= high).map((v) => ({ v, label: plain(v) })),
   };
+}
+
+// The values of one key beside each other, in the grid's order.
+function valueAxis({ key, values }) {
+  const name = (x) => values[Math.round(x)] || '';
+  return {
+    key,
+    place: (group) => values.indexOf(group.values[key]),
+    title: key,
+    text: name,
+    tick: name,
+    ticker: (low, high, pixels) => {
+      const wide = pixels / values.length >= 7 * Math.max(...values.map((value) => value.length));
+      return values.map((value, v) => ({ v, label: wide ? value : String(v + 1) }));
+    },
+    csv: name,
+    apart: true,  // no line leads from one value to the next
+  };
+}
+
+// Of the bandwidths: micro-batches where the points differ in them, else codecs, else nothing.
+function bandwidthAxis(sweep) {
+  const numbers = [...new Set(sweep.groups.map((group) => group.micro_batches))].filter((number) => number !== undefined);
+  if (numbers.length > 1) return microBatchAxis(numbers);
+  const codecs = sweep.axes.find((axis) => axis.key === 'codec' && axis.values.length > 1);
+  return codecs ? valueAxis(codecs) : null;
 }
 
 const sizeAxis = {
@@ -132,12 +159,13 @@ function sweepPanels(sweep) {
     document.querySelector('main').append(element('section', { id }, element('h2', {}, title), grid));
     return grid;
   };
-  const bandwidth = section('sweep-bandwidth', 'Bandwidth by micro-batches and codec');
+  const axis = bandwidthAxis(sweep);
+  const bandwidth = axis && section('sweep-bandwidth', axis.key === microBatchesKey ? 'Bandwidth by micro-batches and codec' : 'Bandwidth by codec');
   const note = ' A band is the standard deviation over the seeds.';
-  for (const [metric, title] of sweepCharts) {
+  for (const [metric, title] of axis ? sweepCharts : []) {
     const what = metric.startsWith('peak') ? 'The most that passed within 100 ms, by that time.' : 'Tensors of the training’s steps by the steps’ time.';
-    add(bandwidth, { id: metric.replace('_', '-'), title, unit: 'rate', zero: true, pad: 8, note: what + note },
-        linesByMicroBatches(sweep, metric), microBatchAxis(sweep));
+    add(bandwidth, { id: metric.replace('_', '-'), title, unit: 'rate', zero: true, pad: axis.key === microBatchesKey ? 8 : 36, note: what + note },
+        linesAlong(axis, sweep, metric), axis);
   }
   const sizes = section('sweep-sizes', 'Bandwidth against transfer size');
   for (const [way, up] of [['up', true], ['down', false]]) {

@@ -20,7 +20,7 @@ const figures = [
   ['top1', 'Accuracy, last evaluation', (v) => units.share.text(v), 'more'],
   ['best_top1', 'Accuracy, best evaluation', (v) => units.share.text(v), 'more'],
   ['eval_loss', 'Loss, last evaluation', (v) => units.nats.text(v), 'less'],
-  ['seconds', 'Time', (v) => clockText(v) + ' (' + significant(v, 4) + ' s)', 'less'],
+  ['seconds', 'Time', (v) => (v < 59.95 ? durationText(v) : clockText(v) + ' (' + significant(v, 4) + ' s)'), 'less'],
   ['steps', 'Training steps', (v) => String(v)],
   ['images_per_second', 'Images a second', (v) => significant(v, 4), 'more'],
   ['seconds_a_step', 'Time of a step, mean', (v) => units.seconds.text(v), 'less'],
@@ -49,7 +49,7 @@ function headlineOfOne(run) {
     evaluated
       ? tile('Accuracy', units.share.text(h.top1), 'top-1 of the last evaluation; best ' + units.share.text(h.best_top1), 'accuracy')
       : tile('Accuracy, training', known(h.train_top1, units.share.text), 'top-1 of the last step; no evaluation yet', 'accuracy'),
-    tile('Time', known(h.seconds, clockText), known(h.steps, (steps) => steps + ' steps, ') +
+    tile('Time', known(h.seconds, durationText), known(h.steps, (steps) => steps + ' steps, ') +
          known(h.images_per_second, (v) => significant(v, 4) + ' images/s'), 'time'),
     tile('Bytes', known(h.ratio, (v) => significant(v, 3) + ' ×'), 'of the raw tensors’ size; ' +
          known(h.bytes_up, units.bytes.text) + ' up, ' + known(h.bytes_down, units.bytes.text) + ' down', 'ratio'),

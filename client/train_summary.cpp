@@ -1,0 +1,98 @@
+#include "client/train_summary.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <iostream>
+
+#include "client/advice.h"
+#include "client/run_trace.h"
+#include "common/core/units.h"
+
+namespace cleave {
+
+nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& result,
+                                 const LinkTotals& totals, double seconds, bool hasModel) {
+  nlohmann::json summary;
+  summary["run"] = run.hello.run_id();
+  summary["folder"] = run.folder;
+  summary["steps"] = result.steps;
+  summary["seconds"] = seconds;
+  summary["images_per_second"] = static_cast<double>(result.samples) / result.trainSeconds;
+  if (result.lastEval) {
+    const auto values = means(*result.lastEval);
+    const auto names = metricNames();
+    for (std::size_t index = 0; index < names.size(); ++index) {
+      if (values[index]) summary["eval"][names[index]] = *values[index];
+    }
+    summary["eval"]["best_top1"] = *result.bestTop1;
+  }
+  const double wire = static_cast<double>(totals.wireUp + totals.wireDown);
+  summary["bytes_up"] = totals.up();
+  summary["bytes_down"] = totals.down();
+  summary["ratio"] = wire / static_cast<double>(totals.rawUp + totals.rawDown);
+  summary["mean_up_bytes_per_second"] = static_cast<double>(totals.up()) / seconds;
+  summary["mean_down_bytes_per_second"] = static_cast<double>(totals.down()) / seconds;
+  summary["peak_up_bytes_per_second"] = totals.peakUp;
+  summary["peak_down_bytes_per_second"] = totals.peakDown;
+  if (result.costs && result.costs->hasRates()) {
+    const StepBound bound = stepBound(*result.costs);
+    summary["bound"] = {{"seconds_a_step", bound.seconds},
+                        {"over_bound", result.overBound},
+                        {"bottleneck", bottleneckName(bound.bottleneck)},
+                        {"rate_up", result.costs->rateUp},
+                        {"rate_down", result.costs->rateDown},
+                        {"latency_seconds", result.costs->latency},
+                        {"advice", whatWouldHelp(*result.costs, run.plan, run.settings.batch)}};
+  }
+  summary["model"] =
+      hasModel ? nlohmann::json(run.folder + "/model.safetensors") : nlohmann::json();
+  return summary;
+}
+
+void printSummary(const nlohmann::json& summary) {
+  const auto number = [&](const char* key) { return summary.at(key).get<double>(); };
+  std::cout << "\n";
+  if (summary.contains("eval")) {
+    const auto& eval = summary.at("eval");
+    std::cout << fmt::format("accuracy    {:.2f} % top-1 (best epoch {:.2f} %), loss {:.4f}\n",
+                             100 * eval.at("top1").get<double>(),
+                             100 * eval.at("best_top1").get<double>(),
+                             eval.at("loss").get<double>());
+  }
+  std::cout << fmt::format("time        {} for {} steps, {:.0f} images/s\n",
+                           durationText(number("seconds")),
+                           summary.at("steps").get<std::uint64_t>(), number("images_per_second"));
+  std::cout << fmt::format("bytes       {} up, {} down; {:.4f} of the raw tensors' size\n",
+                           bytesText(number("bytes_up")), bytesText(number("bytes_down")),
+                           number("ratio"));
+  std::cout << fmt::format("bandwidth   mean {}/s up, {}/s down; peak {}/s up, {}/s down\n",
+                           bytesText(number("mean_up_bytes_per_second")),
+                           bytesText(number("mean_down_bytes_per_second")),
+                           bytesText(number("peak_up_bytes_per_second")),
+                           bytesText(number("peak_down_bytes_per_second")));
+  if (summary.contains("probe")) {
+    std::cout << "link        " << summary.at("probe").at("sentence").get<std::string>() << "\n";
+  }
+  if (summary.contains("bound")) {
+    const auto& bound = summary.at("bound");
+    std::cout << fmt::format("bound       a step took {:.2f} times the least possible {:.1f} ms\n",
+                             bound.at("over_bound").get<double>(),
+                             1e3 * bound.at("seconds_a_step").get<double>())
+              << "held back   by " << bound.at("advice").get<std::string>() << "\n";
+  } else {
+    std::cout << "bound       not known: too few bytes crossed the link to measure its rate, about "
+                 "1 MB each way; a longer run does\n";
+  }
+  if (summary.contains("trace")) {
+    std::cout << "trace       " << sentenceOfTrace(summary.at("trace")) << "\n";
+  }
+  std::cout << "files       " << summary.at("folder").get<std::string>()
+            << ": transfers.csv, steps.csv, epochs.csv, summary.json, config.yaml, "
+               "environment.json, log.txt"
+            << (summary.contains("probe") ? ", probe.csv" : "")
+            << (summary.at("model").is_null() ? "" : ", model.safetensors") << "\n"
+            << "charts      cleave-client report " << summary.at("folder").get<std::string>()
+            << std::endl;
+}
+
+}  // namespace cleave
