@@ -114,8 +114,8 @@ Change resource(Bottleneck bottleneck, StepCosts costs, const RunPlan& plan) {
 
 }  // namespace
 
-std::string whatWouldHelp(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch) {
-  const Bottleneck bottleneck = stepBound(costs).bottleneck;
+std::string whatWouldHelp(const StepCosts& costs, Bottleneck bottleneck, const RunPlan& plan,
+                          std::uint32_t batch) {
   const std::string_view bound = bottleneckName(bottleneck);
   const double today = simulated(costs, *plan.schedule, plan.inFlight);
   const auto saves = [&](const Change& change) { return 1 - change.seconds / today; };

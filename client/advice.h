@@ -8,10 +8,11 @@
 
 namespace cleave {
 
-// One sentence: the resource that holds the run back, and the change that would save most, such as
-// "uplink: block:bits=4 on all flows would save 41 % of a step". Codecs that the run does not
+// One sentence: `bottleneck`, which holds the run back, and the change that would save most, such
+// as "uplink: block:bits=4 on all flows would save 41 % of a step". Codecs that the run does not
 // use are timed here, on tensors of its shapes: some 10 ms. `costs` are those of the run's steps,
 // which have `batch` samples.
-std::string whatWouldHelp(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch);
+std::string whatWouldHelp(const StepCosts& costs, Bottleneck bottleneck, const RunPlan& plan,
+                          std::uint32_t batch);
 
 }  // namespace cleave

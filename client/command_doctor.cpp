@@ -64,6 +64,7 @@ void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()
   options.run.common.logLevel = "error";
   addRunOptions(*doctor, options.run);
   doctor->get_option("--config")->required(false);
+  doctor->get_option("--server")->description("The server to examine, and the way to it");
   doctor->add_option("--seconds", options.seconds, "About how long the link is measured")
       ->default_str("3")
       ->check(CLI::Range(0.1, 300.0));

@@ -140,7 +140,6 @@ int train(const TrainOptions& options, JsonLines* events) {
     last.phase = "bye";
     files->step(last, session.totals());
     recorder.flush();
-    if (dashboard) dashboard->finish();
   };
   TrainResult result;
   bool hasModel = false;
@@ -167,6 +166,8 @@ int train(const TrainOptions& options, JsonLines* events) {
     session.close(interrupted ? "interrupted" : "failed");
     try {
       finishFiles();
+      log->info("what was recorded so far: cleave-client report {}", run.folder);
+      if (dashboard) dashboard->finish();
     } catch (const Error& second) {
       log->error("and then: {}", second.what());
     }
@@ -178,6 +179,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   if (probed) summary["probe"] = *probed;
   if (traced) summary["trace"] = *traced;
   writeFileDurably(run.folder + "/summary.json", summary.dump(2) + "\n");
+  if (dashboard) dashboard->finish();
   log->info("done: {} steps in {}", result.steps, durationText(seconds));
   progress.end();
   flushLog();  // what comes last is the summary

@@ -201,6 +201,12 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
 }
 
 PreparedRun prepareRun(const RunOptions& options, Purpose purpose) {
+  if (options.server.empty() && !options.tls.empty()) {
+    throw UsageError(
+        "wrong-use", "--tls is given without --server",
+        "add --server HOST:PORT; a server that the client starts for itself listens on "
+        "loopback, without TLS");
+  }
   PreparedRun run = resolveRun(options, purpose);
   run.device = &openDevice(run.settings.device);
   useDeviceCodecs(run.plan, *run.device);

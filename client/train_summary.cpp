@@ -34,15 +34,17 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["mean_down_bytes_per_second"] = static_cast<double>(totals.down()) / seconds;
   summary["peak_up_bytes_per_second"] = totals.peakUp;
   summary["peak_down_bytes_per_second"] = totals.peakDown;
-  if (result.costs && result.costs->hasRates()) {
-    const StepBound bound = stepBound(*result.costs);
-    summary["bound"] = {{"seconds_a_step", bound.seconds},
-                        {"over_bound", result.overBound},
-                        {"bottleneck", bottleneckName(bound.bottleneck)},
-                        {"rate_up", result.costs->rateUp},
-                        {"rate_down", result.costs->rateDown},
-                        {"latency_seconds", result.costs->latency},
-                        {"advice", whatWouldHelp(*result.costs, run.plan, run.settings.batch)}};
+  const BoundedSteps& bounded = result.bounded;
+  if (bounded.bounds > 0 && result.costs && result.costs->hasRates()) {
+    const Bottleneck bottleneck = bounded.bottleneck();
+    summary["bound"] = {
+        {"seconds_a_step", bounded.bounds / static_cast<double>(bounded.steps)},
+        {"over_bound", bounded.seconds / bounded.bounds},
+        {"bottleneck", bottleneckName(bottleneck)},
+        {"rate_up", result.costs->rateUp},
+        {"rate_down", result.costs->rateDown},
+        {"latency_seconds", result.costs->latency},
+        {"advice", whatWouldHelp(*result.costs, bottleneck, run.plan, run.settings.batch)}};
   }
   summary["model"] =
       hasModel ? nlohmann::json(run.folder + "/model.safetensors") : nlohmann::json();

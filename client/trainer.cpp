@@ -96,7 +96,6 @@ TrainResult Trainer::run() {
     progress_.epoch(row, shown_.epochs);
   }
   result_.costs = meter_.mean();
-  if (boundSeconds_ > 0) result_.overBound = overallSeconds_ / boundSeconds_;
   return result_;
 }
 
@@ -196,8 +195,11 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
     if (row.costs && !row.costs->hasRates()) row.costs.reset();
     if (row.costs) {
       row.bound = stepBound(*row.costs);
-      boundSeconds_ += row.bound->seconds;
-      overallSeconds_ += seconds;
+      BoundedSteps& bounded = result_.bounded;
+      ++bounded.steps;
+      bounded.seconds += seconds;
+      bounded.bounds += row.bound->seconds;
+      bounded.heldBack[static_cast<std::size_t>(row.bound->bottleneck)] += seconds;
     }
   } else {
     meter_.pass(totals);

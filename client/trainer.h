@@ -1,6 +1,8 @@
 // Trains a model through a session: epochs, steps, evaluation, and the decision of each step.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +17,19 @@
 
 namespace cleave {
 
+// Of the training steps that have a bound.
+struct BoundedSteps {
+  std::uint64_t steps = 0;
+  double seconds = 0;                           // that they took
+  double bounds = 0;                            // seconds that they could have taken at best
+  std::array<double, kBottlenecks> heldBack{};  // seconds of the steps that each holds back
+
+  Bottleneck bottleneck() const {
+    return static_cast<Bottleneck>(std::max_element(heldBack.begin(), heldBack.end()) -
+                                   heldBack.begin());
+  }
+};
+
 struct TrainResult {
   std::uint64_t steps = 0;
   std::uint64_t samples = 0;  // trained on
@@ -22,7 +37,7 @@ struct TrainResult {
   std::optional<BatchMetrics> lastEval;
   std::optional<double> bestTop1;
   std::optional<StepCosts> costs;  // of a step, in the mean
-  double overBound = 0;            // seconds of the steps by their bounds
+  BoundedSteps bounded;
 };
 
 class Trainer {
@@ -71,7 +86,6 @@ class Trainer {
   std::uint64_t epochSteps_ = 0;
   double gradientNorm_ = 0;  // of the running step
   StepMeter meter_;
-  double boundSeconds_ = 0, overallSeconds_ = 0;  // of the steps that have a bound
   Progress::State shown_;
 };
 

@@ -50,6 +50,10 @@ void explainOption(const CLI::App& app, const CLI::App& command, const std::stri
                  "give one, as in '" + whole + " " + deeper->get_name() + " " + word + "'; '" +
                      whole + " --help' lists them");
   }
+  if (std::find(names.begin(), names.end(), name) != names.end()) {
+    return print(app.get_name(), "'" + word + "' stands before the command",
+                 "options come after it: '" + whole + " " + word + " …'");
+  }
   print(app.get_name(),
         whole + (isOption ? " has no option '" + word + "'" + didYouMean(word, names)
                           : " takes no argument '" + word + "'"),

@@ -148,13 +148,18 @@ std::vector<std::string> slownessAdvice(const SelfCheck& check,
 }
 
 void checkMachine(int threads) {
+  const auto flags = describeEnvironment(threads).at("cpu").at("flags");
   result = measureMachine(threads);
+  // What others did just then makes it look slow; a wrong library does so again.
+  if (!slownessAdvice(*result, flags).empty()) {
+    const SelfCheck again = measureMachine(threads);
+    if (again.gigaflops > result->gigaflops) result = again;
+  }
   processLog()->info(
       "self-check: cores {}, threads {}, {}; {:.0f} GFLOP/s fp32, {:.1f} GB/s copied "
       "({:.0f} ms)",
       result->cores, result->threads, result->instructionSet, result->gigaflops,
       result->copyGigabytes, result->seconds * 1e3);
-  const auto flags = describeEnvironment(threads).at("cpu").at("flags");
   for (const std::string& sentence : slownessAdvice(*result, flags)) {
     processLog()->warn("self-check: {}", sentence);
   }

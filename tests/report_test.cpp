@@ -359,6 +359,7 @@ TEST_CASE("a report's figures are those of the files") {
   const auto& headline = run.at("headline");
   CHECK(run.at("name") == "tiny");
   CHECK(run.at("ended") == true);
+  CHECK(run.at("completed") == false);  // no summary.json
   CHECK(headline.at("steps") == 2);
   CHECK(headline.at("seconds") == 4);
   CHECK(headline.at("images_per_second") == 5);

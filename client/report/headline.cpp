@@ -35,6 +35,8 @@ void describeBound(const TrainingFigures& training, nlohmann::json& headline) {
   if (training.boundedSteps == 0 || training.bounds <= 0) return;
   const double over = training.boundedSeconds / training.bounds;
   headline["over_bound"] = over;
+  headline["bounded_seconds_a_step"] =
+      training.boundedSeconds / static_cast<double>(training.boundedSteps);
   headline["bound_seconds_a_step"] = training.bounds / static_cast<double>(training.boundedSteps);
   const auto most = std::max_element(
       training.bottlenecks.begin(), training.bottlenecks.end(),
@@ -42,8 +44,8 @@ void describeBound(const TrainingFigures& training, nlohmann::json& headline) {
   const double share = most->second / training.boundedSeconds;
   headline["bottleneck"] = most->first;
   headline["bottleneck_share"] = share;
-  std::string words =
-      fmt::format("Steps waited for it in {:.0f} % of the training time.", 100 * share);
+  std::string words = fmt::format(
+      "It is what a step cannot be faster than, in {:.0f} % of the training time.", 100 * share);
   for (const Remedy& remedy : kRemedies) {
     if (most->first == remedy.bottleneck) words += std::string(" ") + remedy.sentence;
   }

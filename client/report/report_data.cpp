@@ -227,6 +227,7 @@ Json ReportData::summary() {
     runs.push_back({{"name", names[i]},
                     {"folder", run.folder()},
                     {"ended", run.training().ended},
+                    {"completed", std::filesystem::exists(run.folder() + "/summary.json")},
                     {"headline", headline(run)},
                     {"flows", flowsJson(run)},
                     {"problems", run.problems(false)}});

@@ -120,6 +120,7 @@ class Run:
             self.tables[side, "steps"].row(**self.common(0.3 + self.steps * self.step_seconds), phase="bye",
                                            control_up_bytes=148, control_down_bytes=38)  # fmt: skip
         self.flush()
+        (self.folder / "summary.json").write_text("{}")
 
     def whole(self, steps=200, top1=0.9):
         self.train(steps)

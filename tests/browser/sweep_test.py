@@ -58,7 +58,7 @@ class Sweep(unittest.TestCase):
                     self.assertAlmostEqual(drawn[x] / value, 1, places=6)
 
         sizes = [row for row in rows_of(self.folder / "transfer_sizes.csv") if row["flow"] in ("activation/0", "gradient/1")]
-        drawn = self.points(panels, "sizes-up", "all")
+        drawn = self.points(panels, "sizes-up", "all points")
         self.assertGreaterEqual(len(drawn), 3)  # whole and quarter batches, of 4 and of 2 bytes a value
         for x in drawn:
             self.assertLessEqual(min(float(row["bytes"]) for row in sizes) * 0.999, 10**x)
@@ -80,7 +80,7 @@ class Sweep(unittest.TestCase):
         CHROME.size(1280, 900)
         CHROME.open(self.folder / "report.html")
         groups = {row["codec"]: row for row in rows_of(self.folder / "groups.csv")}
-        drawn = self.points(CHROME.panels(), "average-up", "all")
+        drawn = self.points(CHROME.panels(), "average-up", "all points")
         self.assertEqual(set(drawn), {0, 1})
         for x, codec in enumerate(("none", "bf16")):
             self.assertAlmostEqual(drawn[x] / float(groups[codec]["average_up"]), 1, places=6)

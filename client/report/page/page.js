@@ -100,7 +100,8 @@ function drawTables() {
 function drawState(lost = false) {
   const ended = page.runs.every((run) => run.ended);
   const running = page.live && !ended;
-  byId('state').textContent = lost && !ended ? 'connection lost' : ended ? 'finished' : running ? 'running' : 'not finished';
+  const over = page.runs.every((run) => run.completed) ? 'finished' : 'stopped early';
+  byId('state').textContent = lost && !ended ? 'connection lost' : ended ? over : running ? 'running' : 'not finished';
   byId('state').className = 'state ' + (lost && !ended ? 'lost' : ended ? 'ended' : running ? 'running' : 'lost');
 }
 

@@ -154,7 +154,7 @@ class Panel {
     const unit = units[this.spec.unit];
     const y = { axisLabelWidth: 66, axisLabelFormatter: unit.tick, pixelsPerLabel: 32 };
     if (this.spec.log) y.ticker = decades(unit, 24);
-    const x = { axisLabelFormatter: this.axis.tick, pixelsPerLabel: 60, axisLabelWidth: 60, drawGrid: false };
+    const x = { axisLabelFormatter: this.axis.tick, pixelsPerLabel: 60, axisLabelWidth: this.axis.labelWidth || 60, drawGrid: false };
     if (this.axis.ticker) x.ticker = this.axis.ticker;
     return { x, y };
   }
@@ -174,7 +174,7 @@ class Panel {
       axisLabelFontSize: 12,
       rightGap: 12,
       xRangePad: spec.pad || 2,
-      yRangePad: 6,
+      yRangePad: 10,
       animatedZooms: false,
       interactionModel: interaction(),
       highlightCallback: (event, x, points, row) => {

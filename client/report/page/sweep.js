@@ -31,7 +31,7 @@ function spreadText(spread, text) {
 // "block:bits=4, rate 100Mbit/s": the values of the keys that are not left out.
 function labelOf(sweep, values, leftOut) {
   const parts = sweep.axes.map((axis) => axis.key).filter((key) => key in values && !leftOut.includes(key));
-  return parts.map((key) => (key === 'codec' ? '' : key.slice(key.lastIndexOf('.') + 1) + ' ') + values[key]).join(', ') || 'all';
+  return parts.map((key) => (key === 'codec' ? '' : key.slice(key.lastIndexOf('.') + 1) + ' ') + values[key]).join(', ') || 'all points';
 }
 
 function groupTable(sweep) {
@@ -123,6 +123,7 @@ function valueAxis({ key, values }) {
       return values.map((value, v) => ({ v, label: wide ? value : String(v + 1) }));
     },
     csv: name,
+    labelWidth: 7 * Math.max(...values.map((value) => value.length)) + 14,
     apart: true,  // no line leads from one value to the next
   };
 }
@@ -161,7 +162,8 @@ function sweepPanels(sweep) {
   };
   const axis = bandwidthAxis(sweep);
   const bandwidth = axis && section('sweep-bandwidth', axis.key === microBatchesKey ? 'Bandwidth by micro-batches and codec' : 'Bandwidth by codec');
-  const note = ' A band is the standard deviation over the seeds.';
+  const hasSeeds = sweep.axes.some((one) => one.key === seedKey);
+  const note = hasSeeds ? ' A band is the standard deviation over the seeds.' : '';
   for (const [metric, title] of axis ? sweepCharts : []) {
     const what = metric.startsWith('peak') ? 'The most that passed within 100 ms, by that time.' : 'Tensors of the training’s steps by the steps’ time.';
     add(bandwidth, { id: metric.replace('_', '-'), title, unit: 'rate', zero: true, pad: axis.key === microBatchesKey ? 8 : 36, note: what + note },

@@ -56,7 +56,7 @@ function headlineOfOne(run) {
     tile('Bandwidth, mean', known(h.mean_up_bytes_per_second, units.rate.text),
          'up; ' + known(h.mean_down_bytes_per_second, units.rate.text) + ' down', 'bandwidth'),
     tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'not known' :
-         'a step took ' + units.seconds.text(h.seconds_a_step) + ', at best ' + units.seconds.text(h.bound_seconds_a_step), 'bound'));
+         'a step took ' + units.seconds.text(h.bounded_seconds_a_step) + ', at best ' + units.seconds.text(h.bound_seconds_a_step), 'bound'));
   if (!h.bottleneck) return [tiles];
   return [tiles, element('div', { class: 'card words', id: 'bottleneck' },
     element('h3', {}, 'Held back by: ' + h.bottleneck), element('p', {}, h.words))];
@@ -96,7 +96,7 @@ function runList(runs, reference, choose) {
       radio.checked = i === reference;
       radio.addEventListener('change', () => choose(i));
       return element('li', {}, radio, element('label', { for: 'reference-' + i }, swatch, element('b', {}, run.short),
-        ' ', element('span', { class: 'muted' }, run.folder + (run.ended ? '' : ', not finished'))));
+        ' ', element('span', { class: 'muted' }, run.folder + (run.ended ? (run.completed ? '' : ', stopped early') : ', not finished'))));
     })));
 }
 
