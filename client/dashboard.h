@@ -4,7 +4,7 @@
 #include "common/core/units.h"
 #include "common/http/http_server.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): its own
 class App;
 class Option;
 }  // namespace CLI

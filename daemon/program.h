@@ -8,7 +8,7 @@
 
 #include "common/core/config.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): its own
 class App;
 }  // namespace CLI
 
