@@ -45,7 +45,7 @@ void describeBound(const TrainingFigures& training, nlohmann::json& headline) {
   headline["bottleneck"] = most->first;
   headline["bottleneck_share"] = share;
   std::string words = fmt::format(
-      "It is what a step cannot be faster than, in {:.0f} % of the training time.", 100 * share);
+      "It sets the least time of a step in {:.0f} % of the training time.", 100 * share);
   for (const Remedy& remedy : kRemedies) {
     if (most->first == remedy.bottleneck) words += std::string(" ") + remedy.sentence;
   }
