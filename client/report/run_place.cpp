@@ -69,6 +69,10 @@ RunPlace findRun(const std::string& run, const std::vector<std::string>& servers
       throw UsageError("no-run", "there is no run " + named,
                        "give the folder that `train` named, such as runs/<run id>");
     }
+    if (fs::exists(fs::path(run) / "sweep.json")) {
+      throw UsageError("no-run", named + " is a sweep's folder",
+                       "its report is " + run + "/report.html; a point's folder in it is a run");
+    }
     throw UsageError("no-run", named + " has none of a run's files, such as steps.csv",
                      "give the folder that `train` named, such as runs/<run id>");
   }

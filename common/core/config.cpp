@@ -421,6 +421,7 @@ std::string Config::resolved() const {
 }
 
 std::string nearestName(std::string_view word, const std::vector<std::string>& candidates) {
+  if (word.empty()) return "";
   const std::size_t most = std::max<std::size_t>(1, word.size() / 3);
   std::string nearest;
   std::size_t least = most + 1;

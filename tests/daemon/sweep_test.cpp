@@ -205,6 +205,8 @@ TEST_CASE("sweep says what is wrong and how to mend it") {
         {"--grid", "codec=none", "--server", "127.0.0.1:1", "--set", "connect.retry_seconds=0"},
         kFailedRun,
         {"1 of 1 points failed"}}});
+  checkError(ask({"report", temporary.path("sweep")}), kWrongUse,
+             {"is a sweep's folder", "report.html"});
   const Ended foreign = ask({"sweep", "--config", configFile("synthetic.yaml"), "--folder",
                              temporary.path(""), "--grid", "codec=none"});
   checkError(foreign, kWrongUse, {"has other things than a sweep", "--folder"});
