@@ -11,13 +11,12 @@ import argparse
 import csv
 import glob
 import json
-import os
 import statistics
 import subprocess
 import tempfile
 
 from codec_step import Loopback, running_server
-from machine import Others, machine, machine_text
+from machine import Others, conclude
 from made_data import cifar_data, idx_data
 from pipeline import MODELS
 
@@ -86,11 +85,7 @@ def main():
             if options.only in (None, mode):
                 results.append(measure(options, name, wait))
                 print_result(results[-1])
-    print(f"\n{len(os.sched_getaffinity(0))} cores, of which other programs took {100 * others.share():.0f} %; load "
-          f"{os.getloadavg()[0]:.1f}; {machine_text()}")
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"results": results, "machine": machine()}, file, indent=2)
+    conclude(others.share(), results, options.json, load=True)
 
 
 if __name__ == "__main__":

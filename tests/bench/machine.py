@@ -1,5 +1,6 @@
 """What benchmarks say of the machine that they ran on."""
 
+import json
 import os
 import time
 
@@ -19,6 +20,15 @@ def machine_text():
     here = machine()
     return (f"{here['processor']}, family {here['family']}, model {here['model']}; Linux {here['kernel']}; "
             f"TCP {here['congestion']}")
+
+
+def conclude(others, results, path, load=False, **more):
+    """Says what the figures were taken on, `others` being the share that other programs took, and writes all to `path`, if any."""
+    average = f"load {os.getloadavg()[0]:.1f}; " if load else ""
+    print(f"\n{len(os.sched_getaffinity(0))} cores, of which other programs took {100 * others:.0f} %; {average}{machine_text()}")
+    if path:
+        with open(path, "w") as file:
+            json.dump({"results": results, **more, "machine": machine()}, file, indent=2)
 
 
 def busy_seconds():

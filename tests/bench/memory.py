@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 
 from codec_step import WAIT, Loopback, running_server
-from machine import Others, machine, machine_text
+from machine import Others, conclude
 from made_data import cifar_data
 
 MIB = 2**20
@@ -59,10 +59,7 @@ def main():
         results.append({"samples": batch, "micro_batches": micro_batches, "in_flight": in_flight, "peaks": peaks, "inputs": inputs})
         print(f"{batch:>8}{micro_batches:>5}{in_flight:>11}{max(peaks) / MIB:>8.0f}{inputs / MIB:>13.0f}"
               f"{(max(peaks) - inputs) / MIB:>8.0f}{min(peaks) / MIB:>12.0f}", flush=True)
-    print(f"\n{len(os.sched_getaffinity(0))} cores, of which other programs took {100 * others.share():.0f} %; {machine_text()}")
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"results": results, "machine": machine()}, file, indent=2)
+    conclude(others.share(), results, options.json)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import argparse
 import collections
 import csv
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -20,7 +19,7 @@ import tempfile
 import threading
 import urllib.request
 
-from machine import Others, machine, machine_text
+from machine import Others, conclude
 from made_data import cifar_data, idx_data
 from pipeline import MODELS
 
@@ -148,11 +147,7 @@ def main():
     for name in options.model or MODELS:
         results.append(measure(options, name))
         print_result(results[-1])
-    print(f"\n{len(os.sched_getaffinity(0))} cores, of which other programs took {100 * others.share():.0f} %; load "
-          f"{os.getloadavg()[0]:.1f}; {machine_text()}")
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"results": results, "machine": machine()}, file, indent=2)
+    conclude(others.share(), results, options.json, load=True)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ import argparse
 import contextlib
 import json
 import math
-import os
 import statistics
 import subprocess
 import tempfile
 
 from codec_step import Loopback, running_server
-from machine import Others, machine, machine_text
+from machine import Others, conclude
 
 # MobileNetV2: F1 and B1 of the order that `bench.sh codec-step` shows of one thread, the others chosen as a fast server would have
 # them. small_cnn: as `cleave-client simulate` measures configs/fashion_mnist.yaml with one thread a side.
@@ -191,10 +190,7 @@ def main():
                 if name == "mobilenet_v2" and raw:
                     results[name]["conv_insert"] = conv_insert(options, model, server, raw[-1]["times"])
     others = others.share()
-    print(f"\n{len(os.sched_getaffinity(0))} cores, of which other programs took {100 * others:.0f} %; {machine_text()}")
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"results": results, "others": others, "machine": machine()}, file, indent=2)
+    conclude(others, results, options.json, others=others)
 
 
 if __name__ == "__main__":

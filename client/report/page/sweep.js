@@ -101,6 +101,7 @@ function linesBySize(sweep, up) {
 function microBatchAxis(numbers) {
   return {
     key: microBatchesKey,
+    pad: 8,
     place: (group) => group.micro_batches,
     title: 'micro-batches',
     text: (x) => plain(x) + (x === 1 ? ' micro-batch' : ' micro-batches'),
@@ -112,6 +113,7 @@ function microBatchAxis(numbers) {
 // The values of one key beside each other, in the grid's order.
 function valueAxis({ key, values }) {
   const name = (x) => values[Math.round(x)] || '';
+  const width = 7 * Math.max(...values.map((value) => value.length));  // pixels, of the longest
   return {
     key,
     place: (group) => values.indexOf(group.values[key]),
@@ -119,11 +121,12 @@ function valueAxis({ key, values }) {
     text: name,
     tick: name,
     ticker: (low, high, pixels) => {
-      const wide = pixels / values.length >= 7 * Math.max(...values.map((value) => value.length));
+      const wide = pixels / values.length >= width;
       return values.map((value, v) => ({ v, label: wide ? value : String(v + 1) }));
     },
     csv: name,
-    labelWidth: 7 * Math.max(...values.map((value) => value.length)) + 14,
+    labelWidth: width + 14,
+    pad: 36,
     apart: true,  // no line leads from one value to the next
   };
 }
@@ -166,7 +169,7 @@ function sweepPanels(sweep) {
   const note = hasSeeds ? ' A band is the standard deviation over the seeds.' : '';
   for (const [metric, title] of axis ? sweepCharts : []) {
     const what = metric.startsWith('peak') ? 'The most that passed within 100 ms, by that time.' : 'Tensors of the training’s steps by the steps’ time.';
-    add(bandwidth, { id: metric.replace('_', '-'), title, unit: 'rate', zero: true, pad: axis.key === microBatchesKey ? 8 : 36, note: what + note },
+    add(bandwidth, { id: metric.replace('_', '-'), title, unit: 'rate', zero: true, pad: axis.pad, note: what + note },
         linesAlong(axis, sweep, metric), axis);
   }
   const sizes = section('sweep-sizes', 'Bandwidth against transfer size');
