@@ -11,9 +11,9 @@
 namespace cleave {
 namespace {
 
-constexpr int kBinShift = 31 - 11;
+constexpr int kMagnitudeBinShift = 31 - 11;
 static_assert(kBins == 1 << 11);
-constexpr std::uint32_t kFirstNonFiniteBin = 0x7f800000 >> kBinShift;
+constexpr std::uint32_t kFirstNonFiniteBin = 0x7f800000 >> kMagnitudeBinShift;
 constexpr std::size_t kStripWords = kStripElements / 64;
 
 struct Threshold {
@@ -28,8 +28,8 @@ std::vector<std::uint32_t> collect(const FloatReader& values, std::uint32_t bin,
   std::array<std::uint64_t, kStripWords> atLeast;
   std::array<std::uint64_t, kStripWords> above;
   forEachStrip(values, [&](std::size_t, std::size_t count, const float* strip) {
-    flagMagnitudes(strip, count, bin << kBinShift, atLeast.data());
-    flagMagnitudes(strip, count, (bin + 1) << kBinShift, above.data());
+    flagMagnitudes(strip, count, bin << kMagnitudeBinShift, atLeast.data());
+    flagMagnitudes(strip, count, (bin + 1) << kMagnitudeBinShift, above.data());
     for (std::size_t w = 0; w < (count + 63) / 64; ++w) {
       for (std::uint64_t word = atLeast[w] & ~above[w]; word != 0; word &= word - 1) {
         const auto bit = static_cast<std::size_t>(std::countr_zero(word));
@@ -42,8 +42,8 @@ std::vector<std::uint32_t> collect(const FloatReader& values, std::uint32_t bin,
 
 std::optional<Threshold> thresholdOf(const CodecContext& context, const FloatReader& values,
                                      std::size_t count) {
-  const BinCounts counts =
-      countBins(context, values, [](float value) { return magnitudeKey(value) >> kBinShift; });
+  const BinCounts counts = countBins(
+      context, values, [](float value) { return magnitudeKey(value) >> kMagnitudeBinShift; });
   if (std::any_of(counts.begin() + kFirstNonFiniteBin, counts.end(),
                   [](std::uint64_t n) { return n > 0; })) {
     return std::nullopt;

@@ -27,8 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::time_t kDay = 86400;
-
 std::string withoutSlash(std::string folder) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   return folder;

@@ -22,6 +22,7 @@
 
 namespace cleave {
 
+inline constexpr std::time_t kDay = 86400;   // seconds
 inline constexpr int kCertificateDays = 90;  // server's and clients'
 inline constexpr int kAuthorityDays = 3653;
 inline constexpr int kEndsSoonDays = 14;

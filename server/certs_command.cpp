@@ -16,7 +16,6 @@
 namespace cleave {
 namespace {
 
-constexpr std::time_t kDay = 86400;
 constexpr const char* kReload = "kill -HUP $(pidof cleave-server)";
 
 std::string dateText(std::time_t time) { return fmt::format("{:%Y-%m-%d}", fmt::gmtime(time)); }

@@ -28,7 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
-constexpr std::time_t kDay = 86400;
 constexpr std::time_t kStart = 1800000000;  // 2027-01-15
 
 class Folder {

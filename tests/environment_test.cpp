@@ -151,8 +151,7 @@ TEST_CASE("hidden: prepared process", "[.]") {
              Contains(std::string("\0OMP_WAIT_POLICY=passive\0", 25)));
   CHECK(readFile("/proc/self/comm") == "environment_tes\n");  // the kernel keeps 15 letters
 
-#if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // they have an allocator of their own
+#ifndef CLEAVE_SANITIZED  // sanitizers have an allocator of their own
   constexpr std::size_t kBytes = 100u << 20;
   useAndFree(kBytes);
   const long before = pageFaults();

@@ -179,7 +179,7 @@ double medianRoundTrip(Ends& ends, int count) {
 }
 
 // Bytes a second. Under a sanitizer the tests are after what it finds, not after speed.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef CLEAVE_SANITIZED
 constexpr double kMostRate = 13e6;
 #else
 constexpr double kMostRate = 1e9;

@@ -3,6 +3,7 @@
 // runUntil() and settle().
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -10,6 +11,7 @@
 #include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -143,7 +145,10 @@ class Sink : public FrameSink {
 inline Bytes randomBytes(std::size_t size, std::uint64_t seed) {
   Bytes bytes(size);
   const RandomKey key = randomKey(seed, "bytes");
-  for (std::size_t j = 0; j < size; ++j) bytes[j] = static_cast<std::byte>(randomBits(key, j));
+  for (std::size_t j = 0; j < size; j += sizeof(std::uint64_t)) {
+    const std::uint64_t bits = randomBits(key, j);
+    std::memcpy(bytes.data() + j, &bits, std::min(sizeof bits, size - j));
+  }
   return bytes;
 }
 

@@ -16,7 +16,6 @@
 namespace cleave {
 namespace {
 
-constexpr std::size_t kMaxBytes = std::size_t{4} << 30;  // of all files together
 constexpr std::size_t kPixels = std::size_t{3} * 32 * 32;
 
 struct Layout {
@@ -69,22 +68,20 @@ void checkRecords(const std::vector<std::uint8_t>& bytes, const std::string& pat
     throw UsageError("data-empty", path + " holds no images", "fetch the file again");
   }
   if (bytes.size() % record != 0) {
-    throw UsageError("data-damaged",
-                     path + " is truncated, or no " + layout.name + " file: its " +
-                         std::to_string(bytes.size()) +
-                         " bytes are no whole number of records of " + std::to_string(record) +
-                         " bytes",
-                     "fetch the file again; " + archiveAdvice(layout));
+    throwDamaged(path,
+                 std::string("is truncated, or no ") + layout.name + " file: its " +
+                     std::to_string(bytes.size()) + " bytes are no whole number of records of " +
+                     std::to_string(record) + " bytes",
+                 "fetch the file again; " + archiveAdvice(layout));
   }
   for (std::size_t start = 0; start < bytes.size(); start += record) {
     const int label = bytes[start + layout.label];
     if (label < layout.classes) continue;
-    throw UsageError("data-damaged",
-                     path + " is damaged, or no " + layout.name + " file: image " +
-                         std::to_string(start / record) + " has the label " +
-                         std::to_string(label) + ", and labels end at " +
-                         std::to_string(layout.classes - 1),
-                     "fetch the file again; " + archiveAdvice(layout));
+    throwDamaged(path,
+                 std::string("is damaged, or no ") + layout.name + " file: image " +
+                     std::to_string(start / record) + " has the label " + std::to_string(label) +
+                     ", and labels end at " + std::to_string(layout.classes - 1),
+                 "fetch the file again; " + archiveAdvice(layout));
   }
 }
 
@@ -99,7 +96,7 @@ std::unique_ptr<Dataset> openCifar(const CifarOptions& options) {
   store.classes = layout.classes;
   for (const std::string& name : options.train ? layout.train : layout.test) {
     const std::string path = findFile(options.folder, name, layout);
-    const std::vector<std::uint8_t> bytes = readUnpacked(path, kMaxBytes - store.bytes.size());
+    const std::vector<std::uint8_t> bytes = readUnpacked(path, kMaxDataBytes - store.bytes.size());
     checkRecords(bytes, path, layout);
     store.bytes.insert(store.bytes.end(), bytes.begin(), bytes.end());
   }

@@ -10,7 +10,6 @@
 namespace cleave {
 namespace {
 
-constexpr std::size_t kMaxBytes = std::size_t{4} << 30;
 constexpr std::uint8_t kUnsignedByte = 0x08;
 
 struct IdxFile {
@@ -18,11 +17,6 @@ struct IdxFile {
   std::vector<std::uint8_t> bytes;        // header and elements
   std::size_t start = 0;                  // of the elements
 };
-
-[[noreturn]] void throwDamaged(const std::string& path, const std::string& fault,
-                               const std::string& fix = "fetch the file again") {
-  throw UsageError("data-damaged", path + " " + fault, fix);
-}
 
 std::uint32_t bigEndian(const std::uint8_t* bytes) {
   return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 |
@@ -43,7 +37,7 @@ std::string describe(const std::vector<std::uint32_t>& dimensions, const std::st
 std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::string& what) {
   std::size_t elements = 1;
   for (const std::uint32_t dimension : file.dimensions) {
-    if (elements > kMaxBytes / dimension) {
+    if (elements > kMaxDataBytes / dimension) {
       throwDamaged(path, "promises " + describe(file.dimensions, what) + ", more than 4 GiB");
     }
     elements *= dimension;
@@ -80,7 +74,7 @@ void checkHeader(const std::vector<std::uint8_t>& bytes, const std::string& path
 
 IdxFile readIdx(const std::string& path, const std::string& what, const std::vector<int>& ranks) {
   IdxFile file;
-  file.bytes = readUnpacked(path, kMaxBytes);
+  file.bytes = readUnpacked(path, kMaxDataBytes);
   checkHeader(file.bytes, path, what, ranks);
   for (int d = 0; d < file.bytes[3]; ++d) {
     file.dimensions.push_back(

@@ -22,14 +22,9 @@ constexpr std::size_t kChunk = std::size_t{1} << 20;
                            : "check the path of the data in the configuration");
 }
 
-[[noreturn]] void throwDamaged(const std::string& path, const std::string& fault) {
-  throw UsageError("data-damaged", path + " " + fault, "fetch the file again");
-}
-
 [[noreturn]] void throwTooLarge(const std::string& path, std::size_t limit) {
-  throw UsageError("data-damaged",
-                   path + " holds more than " + std::to_string(limit) + " bytes, the most allowed",
-                   "split the data into smaller files, or fetch the file again");
+  throwDamaged(path, "holds more than " + std::to_string(limit) + " bytes, the most allowed",
+               "split the data into smaller files, or fetch the file again");
 }
 
 struct FileCloser {
@@ -125,6 +120,10 @@ std::vector<std::uint8_t> readUnpacked(const std::string& path, std::size_t limi
   }
   if (!isGzip(bytes.data(), bytes.size())) return bytes;
   return unpack(path, std::move(bytes), limit);
+}
+
+void throwDamaged(const std::string& path, const std::string& fault, const std::string& fix) {
+  throw UsageError("data-damaged", path + " " + fault, fix);
 }
 
 }  // namespace cleave

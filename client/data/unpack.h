@@ -10,9 +10,15 @@
 
 namespace cleave {
 
+inline constexpr std::size_t kMaxDataBytes = std::size_t{4} << 30;  // of a set of images
+
 // The bytes of the file at `path`; those of a gzip file (told by content, not by name) unpacked.
 // Memory grows with the bytes that are there and never beyond `limit`, whatever the file claims.
 // Throws UsageError: data-missing, data-empty, data-damaged.
 std::vector<std::uint8_t> readUnpacked(const std::string& path, std::size_t limit);
+
+// Throws UsageError data-damaged: "PATH FAULT".
+[[noreturn]] void throwDamaged(const std::string& path, const std::string& fault,
+                               const std::string& fix = "fetch the file again");
 
 }  // namespace cleave

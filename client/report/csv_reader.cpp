@@ -96,10 +96,14 @@ CsvReader::CsvReader(std::string folder, std::string name, std::vector<std::stri
   if (exists(partPath(1)) || !std::filesystem::is_directory(folder_)) return;
   std::uint64_t least = kMostParts;
   std::error_code ignored;
+  const std::string prefix = name_ + ".";
+  constexpr std::string_view kSuffix = ".csv";
   for (const auto& entry : std::filesystem::directory_iterator(folder_, ignored)) {
     const std::string file = entry.path().filename();
-    if (!file.starts_with(name_ + ".") || !file.ends_with(".csv")) continue;
-    const std::string_view number(file.data() + name_.size() + 1, file.size() - name_.size() - 5);
+    if (!file.starts_with(prefix) || !file.ends_with(kSuffix)) continue;
+    if (file.size() <= prefix.size() + kSuffix.size()) continue;  // the part being written
+    const std::string_view number(file.data() + prefix.size(),
+                                  file.size() - prefix.size() - kSuffix.size());
     std::uint64_t part = 0;
     const auto end = std::from_chars(number.data(), number.data() + number.size(), part).ptr;
     if (end == number.data() + number.size() && part > 0) least = std::min(least, part);

@@ -42,9 +42,10 @@ template <typename T>
 CLEAVE_DEVICE T greater(T a, T b) {
   return a < b ? b : a;
 }
+// `least` for NaN: what it returns converts to whole numbers.
 template <typename T>
 CLEAVE_DEVICE T bounded(T value, T least, T greatest) {
-  return value < least ? least : greatest < value ? greatest : value;
+  return value > least ? lesser(value, greatest) : least;
 }
 
 // Infinities and NaN have all bits of the exponent.
