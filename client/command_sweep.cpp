@@ -82,8 +82,19 @@ std::vector<PublishedRow> publishedFor(const SweepOptions& options) {
                                          : std::vector<PublishedRow>{};
 }
 
+// A link is put between by the grid alone.
+void refuseLinkOverrides(const std::vector<std::string>& overrides) {
+  for (const std::string& override : overrides) {
+    if (!isLinkKey(override)) continue;
+    throw UsageError("bad-grid",
+                     "--set " + override + ": the link between is not of the configuration",
+                     "give it as --grid " + override + ", an axis of one value");
+  }
+}
+
 // Throws UsageError for whatever is wrong with any point, before one is run.
 Sweep plan(const SweepOptions& options) {
+  refuseLinkOverrides(options.run.common.overrides);
   Sweep sweep;
   sweep.folder = options.folder;
   sweep.report.axes = parseGrid(options.grid);
@@ -117,6 +128,17 @@ std::size_t countOf(const Sweep& sweep, Status status) {
 
 // ---- Running ----
 
+std::string pointsText(std::size_t count) {
+  return fmt::format("{} point{}", count, count == 1 ? "" : "s");
+}
+
+std::string othersText(const Sweep& sweep) {
+  const std::size_t others = countOtherPoints(sweep.folder, sweep.points);
+  if (others == 0) return "";
+  return fmt::format("{} of another grid {} in {} too, left out here\n", pointsText(others),
+                     others == 1 ? "lies" : "lie", sweep.folder);
+}
+
 std::string leftText(const Sweep& sweep) {
   if (sweep.seconds.empty()) return "";
   const double left =
@@ -138,6 +160,7 @@ std::string doneText(const PointResult& result) {
 bool runAll(const SweepOptions& options, Sweep& sweep) {
   const Interrupts interrupts;
   const std::size_t count = sweep.points.size();
+  std::cerr << othersText(sweep);
   // Better now than at every point.
   const bool hasLink = std::any_of(sweep.points.begin(), sweep.points.end(),
                                    [](const PlannedPoint& point) { return !point.link.empty(); });
@@ -196,13 +219,13 @@ int listPoints(const SweepOptions& options, const Sweep& sweep) {
     std::cout << json.dump(2) << std::endl;
     return 0;
   }
-  std::cout << fmt::format("{} points in {}, {} of them done{}\n", sweep.points.size(),
-                           sweep.folder, countOf(sweep, Status::done), leftText(sweep));
+  std::cout << fmt::format("{} in {}, {} done{}\n", pointsText(sweep.points.size()), sweep.folder,
+                           countOf(sweep, Status::done), leftText(sweep));
   for (const PointResult& result : sweep.report.results) {
     std::cout << fmt::format("  {:<6}  {}\n", result.status == Status::done ? "done" : "to do",
                              result.point.text());
   }
-  std::cout << std::flush;
+  std::cout << othersText(sweep) << std::flush;
   return 0;
 }
 

@@ -54,10 +54,13 @@ void explainOption(const CLI::App& app, const CLI::App& command, const std::stri
     return print(app.get_name(), "'" + word + "' stands before the command",
                  "options come after it: '" + whole + " " + word + " …'");
   }
+  const bool hasConfig = command.get_option_no_throw("--set") != nullptr;
   print(app.get_name(),
         whole + (isOption ? " has no option '" + word + "'" + didYouMean(word, names)
                           : " takes no argument '" + word + "'"),
-        "'" + whole + " --help' lists its options");
+        "'" + whole + " --help' lists its options" +
+            (isOption && hasConfig ? "; values of the configuration are given with --set KEY=VALUE"
+                                   : ""));
 }
 
 // What is wrong with a command line: CLI11 knows that, but neither the nearest name nor the

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/core/units.h"
+
 namespace cleave {
 namespace {
 
@@ -13,11 +15,6 @@ constexpr const char* kSmallerRun =
 // When a session may have ended.
 constexpr double kRetrySeconds = 5;
 constexpr double kFenceSeconds = 1;  // until a fenced connection is gone
-
-std::string mib(std::size_t bytes) {
-  constexpr std::size_t kMiB = std::size_t{1} << 20;
-  return std::to_string((bytes + kMiB - 1) / kMiB) + " MiB";
-}
 
 std::string listOf(const std::vector<std::string>& names) {
   std::string list;
@@ -122,8 +119,8 @@ void Admission::checkMemory(const std::string& identity, std::size_t needed) con
   const std::size_t left = leftOf(settings_.memoryBytes, bytes_);
   if (needed > left) {
     throw RunError("not-enough-memory",
-                   "the run needs " + mib(needed) + " at the server, which has " + mib(left) +
-                       " left of " + mib(settings_.memoryBytes) +
+                   "the run needs " + mebibytesText(needed) + " at the server, which has " +
+                       mebibytesText(left) + " left of " + mebibytesText(settings_.memoryBytes) +
                        " (limits.memory_mib in its configuration)",
                    kSmallerRun, needed <= settings_.memoryBytes ? kRetrySeconds : 0);
   }
@@ -131,8 +128,9 @@ void Admission::checkMemory(const std::string& identity, std::size_t needed) con
   const std::size_t ownLeft = own ? leftOf(*own, usedBy(identity).bytes) : needed;
   if (needed <= ownLeft) return;
   throw RunError("not-enough-memory",
-                 "the run needs " + mib(needed) + " at the server, where " + identity + " has " +
-                     mib(ownLeft) + " left of " + mib(*own) + " (memory_mib in its access file)",
+                 "the run needs " + mebibytesText(needed) + " at the server, where " + identity +
+                     " has " + mebibytesText(ownLeft) + " left of " + mebibytesText(*own) +
+                     " (memory_mib in its access file)",
                  kSmallerRun, needed <= *own ? kRetrySeconds : 0);
 }
 

@@ -5,6 +5,7 @@
 #include "common/core/buffer.h"
 #include "common/core/error.h"
 #include "common/core/process.h"
+#include "common/core/units.h"
 
 namespace cleave {
 namespace {
@@ -23,8 +24,6 @@ constexpr std::size_t kLibraryBytes = 64 * kMiB;
 
 constexpr std::size_t kOwnDescriptors = 64;      // listening, event queues, libraries, a GPU's
 constexpr std::size_t kDescriptorsASession = 8;  // its records
-
-std::string mib(std::size_t bytes) { return std::to_string((bytes + kMiB - 1) / kMiB) + " MiB"; }
 
 }  // namespace
 
@@ -56,9 +55,9 @@ MemoryBound memoryBound(const ServerSettings& settings) {
 }
 
 std::string MemoryBound::text() const {
-  return mib(total()) + " of memory at most: " + mib(sessions) + " for sessions, " +
-         mib(connections) + " for connections, " + mib(pool) + " of pooled buffers, " + mib(own) +
-         " the program itself";
+  return mebibytesText(total()) + " of memory at most: " + mebibytesText(sessions) +
+         " for sessions, " + mebibytesText(connections) + " for connections, " +
+         mebibytesText(pool) + " of pooled buffers, " + mebibytesText(own) + " the program itself";
 }
 
 }  // namespace cleave

@@ -31,8 +31,6 @@ constexpr LinkKey kLinkKeys[] = {
     {"burst", [](const Placed& value) { parseSize(value); }},
 };
 
-bool isLinkKey(const std::string& key) { return key.starts_with(kLinkPrefix); }
-
 void checkLinkValue(const std::string& option, const std::string& key, const std::string& value) {
   const Placed placed{"--grid " + option, value};
   for (const LinkKey& row : kLinkKeys) {
@@ -72,6 +70,8 @@ std::string readable(const std::string& value) {
 }
 
 }  // namespace
+
+bool isLinkKey(const std::string& key) { return key.starts_with(kLinkPrefix); }
 
 std::string GridPoint::name() const {
   auto sorted = values;

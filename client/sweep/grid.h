@@ -31,6 +31,9 @@ struct GridPoint {
   std::vector<std::string> linkOverrides() const;
 };
 
+// Whether `key` is of the link that is put between, and not of the configuration.
+bool isLinkKey(const std::string& key);
+
 // From "KEY=VALUE", a key again for each of its values. Throws UsageError: not KEY=VALUE, a value
 // twice, a key of the link that is none, or a value that does not fit it.
 std::vector<GridAxis> parseGrid(const std::vector<std::string>& options);

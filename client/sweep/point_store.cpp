@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <sstream>
 
 #include "common/core/durable.h"
@@ -20,8 +21,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kResultFile = "result.json";
+
 std::string resultPath(const std::string& folder, const PlannedPoint& planned) {
-  return folder + "/" + planned.point.name() + "/result.json";
+  return folder + "/" + planned.point.name() + "/" + kResultFile;
 }
 
 Json planJson(const PlannedPoint& planned) {
@@ -93,6 +96,18 @@ std::optional<StoredPoint> loadPoint(const std::string& folder, const PlannedPoi
     throw UsageError("bad-sweep", path + " is none that a sweep wrote: " + error.what(),
                      "remove it, and the point will be run again");
   }
+}
+
+std::size_t countOtherPoints(const std::string& folder, const std::vector<PlannedPoint>& planned) {
+  std::set<std::string> names;
+  for (const PlannedPoint& one : planned) names.insert(one.point.name());
+  std::size_t count = 0;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const bool done = std::filesystem::exists(entry.path() / kResultFile, ignored);
+    if (done && !names.contains(entry.path().filename())) ++count;
+  }
+  return count;
 }
 
 void storePoint(const std::string& folder, const PlannedPoint& planned, const StoredPoint& stored) {

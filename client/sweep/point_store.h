@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "client/sweep/results.h"
 #include "common/core/open_file.h"
@@ -30,6 +31,9 @@ struct StoredPoint {
 // Of a point that is done. Throws UsageError where it was run with another configuration, link or
 // server than is planned now, or where the file cannot be read.
 std::optional<StoredPoint> loadPoint(const std::string& folder, const PlannedPoint& planned);
+
+// How many points that are done lie in the folder beside those planned: another grid's.
+std::size_t countOtherPoints(const std::string& folder, const std::vector<PlannedPoint>& planned);
 
 // Throws RunError.
 void storePoint(const std::string& folder, const PlannedPoint& planned, const StoredPoint& stored);

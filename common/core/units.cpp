@@ -144,6 +144,11 @@ std::string durationText(double seconds) {
                          : clockText(seconds);
 }
 
+std::string mebibytesText(std::size_t bytes) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  return fmt::format("{} MiB", (bytes + kMiB - 1) / kMiB);
+}
+
 std::string bytesText(double bytes) {
   const char* units[] = {"B", "kB", "MB", "GB", "TB"};
   int unit = 0;

@@ -22,10 +22,11 @@ Nanoseconds parseMoment(const Placed& value);  // at most a week
 std::size_t parseSize(const Placed& value);
 double parseLoss(const Placed& value);  // a probability, 0…0.5
 
-std::string rateText(double rate);           // "200 Mbit/s", "unlimited"
-std::string durationText(Nanoseconds time);  // "20 ms"
-std::string bytesText(double bytes);         // "1.2 GB", "34 MB"; decimal
-std::string clockText(double seconds);       // "1:02:03", "0:07": for what counts up or down
-std::string durationText(double seconds);    // "1.83 s", "1:02:03": for what took so long
+std::string rateText(double rate);             // "200 Mbit/s", "unlimited"
+std::string durationText(Nanoseconds time);    // "20 ms"
+std::string bytesText(double bytes);           // "1.2 GB", "34 MB"; decimal
+std::string mebibytesText(std::size_t bytes);  // "512 MiB", rounded up: of limits, which are so
+std::string clockText(double seconds);         // "1:02:03", "0:07": for what counts up or down
+std::string durationText(double seconds);      // "1.83 s", "1:02:03": for what took so long
 
 }  // namespace cleave

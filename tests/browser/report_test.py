@@ -235,6 +235,8 @@ class SeveralRuns(Case):
         looks = CHROME.run("""const graph = cleaveReport.panels()[0].graph;
             return graph.getLabels().slice(1).map((name) => graph.getOption('color', name) + graph.getOption('strokePattern', name))""")
         self.assertEqual(len(set(looks)), 9)
+        marks = CHROME.run("""return [...document.querySelectorAll('#chart-loss-training .swatch')].map((mark) => mark.style.background)""")
+        self.assertEqual(len(set(marks)), 9)
 
 
 class DamagedFiles(Case):

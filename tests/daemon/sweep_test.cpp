@@ -105,6 +105,9 @@ TEST_CASE("a grid through the link: killed, it goes on; done, it runs nothing") 
   CHECK(again.at("points").size() == 4);
   CHECK(startTimes(folder) == times);
 
+  const Ended other = ask(sweep(folder, {"--grid", "codec=none", "--dry-run"}));
+  CHECK_THAT(other.output, Contains("1 point in") && Contains("4 points of another grid lie in"));
+
   checkError(
       ask(sweep(folder, with(kGrid, {"--set", "train.batch=64"}))), kWrongUse,
       {"was run with another configuration: 'batch: 32' there, 'batch: 64' now", "--folder"});
@@ -193,6 +196,10 @@ TEST_CASE("sweep says what is wrong and how to mend it") {
        {"unknown codec", {"--grid", "codec=block:bit=4"}, kWrongUse, {"bits"}},
        {"unknown link", {"--grid", "link.delay=3ms"}, kWrongUse, {"the link has no"}},
        {"no unit", {"--grid", "link.rate=100"}, kWrongUse, {"--grid link.rate=100", "unit"}},
+       {"link set",
+        {"--grid", "codec=none", "--set", "link.rate=1Gbit/s"},
+        kWrongUse,
+        {"give it as --grid link.rate=1Gbit/s"}},
        {"reference",
         {"--grid", "codec=none", "--reference", "codec=bf16"},
         kWrongUse,

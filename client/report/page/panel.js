@@ -26,6 +26,21 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
+// The mark of the line `index` in a legend: its colour, and its dashes at half their length.
+function swatch(index) {
+  const made = element('i', { class: 'swatch' });
+  made.style.background = colour(index);
+  const stops = [];
+  let at = 0;
+  for (const length of dash(index) || []) {
+    const end = at + length / 2;
+    stops.push((stops.length % 2 ? 'transparent ' : colour(index) + ' ') + at + 'px ' + end + 'px');
+    at = end;
+  }
+  if (stops.length > 0) made.style.background = 'repeating-linear-gradient(90deg, ' + stops.join(', ') + ')';
+  return made;
+}
+
 function csvCell(value) {
   const text = value === null || value === undefined ? '' : String(value);
   return /[",\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
@@ -217,9 +232,7 @@ class Panel {
     const parts = [];
     const x = row === null ? null : this.graph.getValue(row, 0);
     this.lines.forEach((line, i) => {
-      const swatch = element('i', { class: 'swatch' });
-      swatch.style.background = colour(line.index);
-      const item = element('span', { class: 'item' }, swatch, line.label);
+      const item = element('span', { class: 'item' }, swatch(line.index), line.label);
       const point = row === null ? null : this.valueAt(row, i);
       if (point) {
         const range = point.max > point.min && this.banded ? ' (' + unit.text(point.min) + ' – ' + unit.text(point.max) + ')' : '';

@@ -90,12 +90,10 @@ function runList(runs, reference, choose) {
   return element('div', { class: 'card', id: 'runs' }, element('h3', {}, 'Runs'),
     element('p', { class: 'muted note' }, 'The figures below are compared with the one that is chosen here.'),
     element('ul', { class: 'runs' }, ...runs.map((run, i) => {
-      const swatch = element('i', { class: 'swatch' });
-      swatch.style.background = colour(i);
       const radio = element('input', { type: 'radio', name: 'reference', id: 'reference-' + i });
       radio.checked = i === reference;
       radio.addEventListener('change', () => choose(i));
-      return element('li', {}, radio, element('label', { for: 'reference-' + i }, swatch, element('b', {}, run.short),
+      return element('li', {}, radio, element('label', { for: 'reference-' + i }, swatch(i), element('b', {}, run.short),
         ' ', element('span', { class: 'muted' }, run.folder + (run.ended ? (run.completed ? '' : ', stopped early') : ', not finished'))));
     })));
 }
