@@ -2,6 +2,7 @@
 import json
 import os
 import sys
+import time
 
 SKIP = "CLEAVE_NO_BROWSER"
 
@@ -50,6 +51,14 @@ class Browser:
 
     def run(self, script, *arguments):
         return self.driver.execute_script(script, *arguments)
+
+    def until(self, condition, what, seconds=30):
+        """Waits for `condition`: what a page does about an event it does after the call that caused it has returned."""
+        deadline = time.time() + seconds
+        while not condition():
+            if time.time() > deadline:
+                raise AssertionError(f"not within {seconds} s: {what}")
+            time.sleep(0.05)
 
     def complaints(self):
         """What the page has written to the console since the last call."""

@@ -149,12 +149,14 @@ class OneRun(Case):
         CHROME.run("arguments[0].scrollIntoView({block: 'center'})", chart)
         ActionChains(CHROME.driver).move_to_element(chart).perform()
         for other in ("loss", "delivery", "bandwidth"):
-            self.assertRegex(CHROME.text(f"#chart-{other} .legend"), r"\d", other)
+            CHROME.until(lambda: re.search(r"\d", CHROME.text(f"#chart-{other} .legend")), f"values of {other}")
         # Dragging zooms.
         ActionChains(CHROME.driver).move_to_element(chart).click_and_hold().move_by_offset(120, 0).release().perform()
-        ranges = {tuple(panel["range"]) for panel in CHROME.panels().values() if panel["id"] in ("loss", "delivery", "retransmits")}
-        self.assertEqual(len(ranges), 1)
-        self.assertLess(ranges.pop()[1], 9)
+
+        def ranges():
+            return {tuple(panel["range"]) for panel in CHROME.panels().values() if panel["id"] in ("loss", "delivery", "retransmits")}
+
+        CHROME.until(lambda: len(ranges()) == 1 and max(ranges())[1] < 9, "the same part of each chart")
         self.assertEqual(CHROME.complaints(), [])
 
     def test_every_chart_as_csv(self):
@@ -166,9 +168,7 @@ class OneRun(Case):
         CHROME.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(self.folder)})
         CHROME.run("document.querySelector('#chart-step-time .csv').click()")
         path = self.folder / "cleave-step-time.csv"
-        deadline = time.time() + 20
-        while not path.exists() and time.time() < deadline:
-            time.sleep(0.05)
+        CHROME.until(path.exists, "the chart's file")
         rows = rows_of(path)
         self.assertEqual(len(rows), 60)
         self.close(float(rows[0]["step, greatest"]), 0.05)
@@ -182,10 +182,9 @@ class Looks(Case):
         line = "return cleaveReport.panels()[0].graph.getColors()[0]"
         light = CHROME.run(background), CHROME.run(line)
         CHROME.dark(True)
-        dark = CHROME.run(background), CHROME.run(line)
-        for one, other in zip(light, dark):
-            self.assertNotEqual(one, other)
-        red, green, blue = map(int, re.findall(r"\d+", dark[0])[:3])
+        for script, before in zip((background, line), light):
+            CHROME.until(lambda: CHROME.run(script) != before, f"another colour than {before}")
+        red, green, blue = map(int, re.findall(r"\d+", CHROME.run(background))[:3])
         self.assertLess(red + green + blue, 120)
         self.assertEqual(CHROME.complaints(), [])
 
@@ -319,12 +318,6 @@ class ManyRows(Case):
 
 
 class Live(Case):
-    def wait(self, condition, what):
-        deadline = time.time() + 30
-        while not condition():
-            self.assertLess(time.time(), deadline, what)
-            time.sleep(0.1)
-
     def serve(self, *arguments):
         process = subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.stdout.close)
@@ -341,7 +334,7 @@ class Live(Case):
         run.train(30)
         process = self.serve("report", run.folder, "--serve", "127.0.0.1:0")
         CHROME.open(process.stdout.readline().strip() + "/")
-        self.wait(lambda: self.steps_shown() == 30, "the first steps")
+        CHROME.until(lambda: self.steps_shown() == 30, "the first steps")
         self.assertEqual(CHROME.text("#state"), "running")
         CHROME.run("document.getElementById('by-step').click()")
         CHROME.run("cleaveReport.panels()[0].graph.updateOptions({dateWindow: [5, 20]})")
@@ -350,7 +343,7 @@ class Live(Case):
         (run.folder / "transfers.csv").rename(run.folder / "transfers.1.csv")
         run.tables["client", "transfers"] = runs.Table(run.folder, "transfers", runs.columns("transfers"))
         run.train(20)
-        self.wait(lambda: self.steps_shown() == 50, "more steps")
+        CHROME.until(lambda: self.steps_shown() == 50, "more steps")
         panels = CHROME.panels()
         self.assertEqual(len(column(panels["loss"], "training")), 50)
         self.assertEqual(panels["loss"]["range"], [5, 20])  # still zoomed
@@ -358,7 +351,7 @@ class Live(Case):
         self.assertEqual(tensors, [50, 50, 50, 50])  # of both parts of the file
         run.evaluate(0.3, 0.95)
         run.end()
-        self.wait(lambda: CHROME.text("#state") == "finished", "the end")
+        CHROME.until(lambda: CHROME.text("#state") == "finished", "the end")
         self.assertIn("95.0 %", CHROME.text("#tile-accuracy"))
         self.assertEqual(CHROME.complaints(), [])
         process.send_signal(signal.SIGINT)
@@ -373,9 +366,9 @@ class Live(Case):
             if found := re.search(r"dashboard: open (\S+)", line):
                 break
         CHROME.open(found[1])
-        self.wait(lambda: self.steps_shown() > 0, "the first steps")
+        CHROME.until(lambda: self.steps_shown() > 0, "the first steps")
         self.assertEqual(CHROME.text("#state"), "running")
-        self.wait(lambda: CHROME.text("#state") == "finished", "the end")
+        CHROME.until(lambda: CHROME.text("#state") == "finished", "the end")
         self.assertEqual(self.steps_shown(), 24)
         self.assertIn("server-split", CHROME.panels())
         output = process.stdout.read()

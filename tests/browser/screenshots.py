@@ -49,11 +49,10 @@ def main(programs, images, folder, processes):
         chrome.size(1280, 860)
         chrome.dark(True)
         chrome.open(url)
-        deadline = time.time() + PATIENCE
-        while chrome.run("return cleaveReport.page() ? cleaveReport.page().runs[0].headline.steps || 0 : 0") < 0.6 * STEPS:
-            if client.poll() is not None or time.time() > deadline:
-                sys.exit("the training has ended, or takes too long: " + client.stderr.read())
-            time.sleep(0.2)
+        steps = "return cleaveReport.page() ? cleaveReport.page().runs[0].headline.steps || 0 : 0"
+        chrome.until(lambda: client.poll() is not None or chrome.run(steps) >= 0.6 * STEPS, "most of the training", PATIENCE)
+        if client.poll() is not None:
+            sys.exit("the training has ended: " + client.stderr.read())
         take(chrome, images / "dashboard.png", 1280, 1100)
         client.stderr.read()
         if client.wait(PATIENCE) != 0:

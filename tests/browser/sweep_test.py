@@ -71,7 +71,7 @@ class Sweep(unittest.TestCase):
         self.assertIn("Speed-up", CHROME.text("#groups"))
         self.assertEqual(CHROME.complaints(), [])
         CHROME.run("document.querySelector('#groups a').click()")
-        self.assertIn("synthetic-", CHROME.text("#title"))  # the run's own page
+        CHROME.until(lambda: "synthetic-" in CHROME.text("#title"), "the run's own page")
         self.assertIn("loss", CHROME.panels())
         self.assertEqual(CHROME.complaints(), [])
 
