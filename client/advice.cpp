@@ -8,6 +8,7 @@
 #include "common/core/clock.h"
 #include "common/core/random.h"
 #include "common/pipeline/simulator.h"
+#include "common/pipeline/tensor_link.h"
 #include "compression/registry.h"
 
 namespace cleave {

@@ -17,6 +17,7 @@
 #include "client/trainer.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
+#include "common/http/http_server.h"
 #include "daemon/action_tables.h"
 #include "daemon/torch_errors.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/core/units.h"
-#include "common/http/http_server.h"
+#include "common/http/http_settings.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): its own
 class App;

@@ -11,7 +11,7 @@
 #include "client/progress_bar.h"
 #include "common/core/clock.h"
 #include "common/pipeline/run_files.h"
-#include "common/pipeline/tensor_link.h"
+#include "common/pipeline/transfers.h"
 
 namespace cleave {
 

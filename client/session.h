@@ -18,6 +18,7 @@
 #include "common/net/io_thread.h"
 #include "common/pipeline/run_files.h"
 #include "common/pipeline/step_meter.h"
+#include "common/pipeline/tensor_link.h"
 #include "common/pipeline/worker.h"
 #include "daemon/metrics.h"
 #include "daemon/plan.h"

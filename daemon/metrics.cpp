@@ -16,6 +16,7 @@
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/process.h"
+#include "common/http/http_server.h"
 #include "daemon/metrics_table.h"
 
 namespace cleave {

@@ -14,12 +14,14 @@
 #include "common/core/buffer.h"
 #include "common/core/config.h"
 #include "common/core/record.h"
-#include "common/http/http_server.h"
+#include "common/http/http_settings.h"
 #include "common/net/tls.h"
 #include "common/pipeline/run_files.h"
 #include "common/pipeline/schedule.h"
 
 namespace cleave {
+
+class HttpServer;
 
 // A value that was looked up: of the metric `name` in the table.
 struct Sample {

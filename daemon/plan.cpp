@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/pipeline/tensor_link.h"
 #include "compression/device/device_codecs.h"
 #include "compression/registry.h"
 

@@ -10,10 +10,13 @@
 #include "common/codec/codec.h"
 #include "common/model/stage.h"
 #include "common/pipeline/schedule.h"
-#include "common/pipeline/tensor_link.h"
+#include "common/pipeline/trace.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {
+
+class DeviceCodec;
+struct TensorLinkOptions;
 
 // The flows of a training step, in the order in which a micro-batch crosses.
 inline constexpr Flow kStepFlows[] = {Flow::activation0, Flow::activation1, Flow::gradient1,

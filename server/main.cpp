@@ -9,6 +9,7 @@
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/http/http_server.h"
 #include "daemon/device.h"
 #include "daemon/metrics.h"
 #include "daemon/program.h"

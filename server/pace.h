@@ -8,7 +8,7 @@
 
 #include "common/core/clock.h"
 #include "common/pipeline/engine.h"
-#include "common/pipeline/tensor_link.h"
+#include "common/pipeline/transfers.h"
 
 namespace cleave {
 

@@ -10,7 +10,6 @@
 namespace cleave {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 // Of a connection before its Hello: objects, coroutines, 4 KiB read ahead, 4 KiB of a Hello.
 // Measured: 13 KiB.
 constexpr std::size_t kConnectionBytes = std::size_t{32} << 10;

@@ -12,6 +12,7 @@
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/net/notices.h"
+#include "common/pipeline/tensor_link.h"
 #include "common/pipeline/wire_messages.h"
 #include "common/pipeline/worker.h"
 #include "daemon/action_tables.h"

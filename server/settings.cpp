@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
 
+#include "common/core/units.h"
 #include "common/model/model.h"
 #include "daemon/device.h"
 #include "daemon/placed_errors.h"
@@ -10,8 +11,6 @@
 
 namespace cleave {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 std::vector<std::string> allModels() {
   std::vector<std::string> names;

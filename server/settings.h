@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/core/config.h"
-#include "common/net/connection.h"
+#include "common/net/connection_options.h"
 #include "daemon/metrics.h"
 #include "daemon/tls_settings.h"
 #include "server/connection_limits.h"

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/http/http_server.h"
 #include "daemon/metrics.h"
 #include "daemon/metrics_table.h"
 #include "tests/http_get.h"

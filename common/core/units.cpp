@@ -145,7 +145,6 @@ std::string durationText(double seconds) {
 }
 
 std::string mebibytesText(std::size_t bytes) {
-  constexpr std::size_t kMiB = std::size_t{1} << 20;
   return fmt::format("{} MiB", (bytes + kMiB - 1) / kMiB);
 }
 

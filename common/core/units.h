@@ -9,6 +9,8 @@ namespace cleave {
 
 using Nanoseconds = std::chrono::nanoseconds;
 
+inline constexpr std::size_t kMiB = std::size_t{1} << 20;
+
 // A value and where it stands, for errors: {"--rate", "200Mbit/s"}, {"link.yaml:3: rate", …}.
 struct Placed {
   std::string place;

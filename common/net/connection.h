@@ -20,6 +20,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/error.h"
+#include "common/net/connection_options.h"
 #include "common/net/frame.h"
 #include "common/net/frame_stream.h"
 #include "common/net/notices.h"
@@ -30,20 +31,6 @@
 #include "common/net/tls.h"
 
 namespace cleave {
-
-struct ConnectionOptions {
-  // With one: all within TLS, without checksums, and the peer is who its certificate says.
-  std::shared_ptr<const TlsContext> tls;
-  // Host name or address that the certificate of the server that we connect to must be for.
-  std::string serverName;
-  std::chrono::milliseconds tlsDeadline{10000};
-  std::chrono::milliseconds helloDeadline{5000};
-  std::chrono::milliseconds pingEvery{15000};
-  // No byte for pingEvery + pingTimeout: the peer is gone.
-  std::chrono::milliseconds pingTimeout{20000};
-  FrameDeadline frame;  // of those that the peer sends
-  bool checksum = true;
-};
 
 // How long a connection that ends waits for its peer: after a Failure was to be told, and after a
 // Bye.

@@ -14,7 +14,7 @@
 #include "common/core/record.h"
 #include "common/pipeline/bound.h"
 #include "common/pipeline/engine.h"
-#include "common/pipeline/tensor_link.h"
+#include "common/pipeline/transfers.h"
 
 namespace cleave {
 

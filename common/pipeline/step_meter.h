@@ -7,7 +7,7 @@
 #include "common/core/step.h"
 #include "common/pipeline/bound.h"
 #include "common/pipeline/engine.h"
-#include "common/pipeline/tensor_link.h"
+#include "common/pipeline/transfers.h"
 
 namespace cleave {
 

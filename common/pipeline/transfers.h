@@ -1,0 +1,53 @@
+// What crossed a link, as one of its two sides saw it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/codec/tensor.h"
+#include "common/core/key.h"
+#include "common/net/tcp.h"
+
+namespace cleave {
+
+// One tensor's passage, as one of the two sides saw it: a row of transfers.csv.
+struct TransferRecord {
+  bool sent = false;
+  Key key;
+  std::string codec;
+  TensorSpec spec;  // empty shape for weights/body and grads/body
+  std::uint64_t rawBytes = 0;
+  std::uint64_t wireBytes = 0;  // headers and metadata included
+  std::optional<double> encodeSeconds;
+  std::optional<double> queueSeconds;
+  std::optional<double> wireSeconds;  // first byte to last, at the receiver
+  std::optional<double> decodeSeconds;
+  std::optional<double> snrDb;   // of the codec; measured by the sender, now and then
+  std::optional<LinkInfo> link;  // while the connection was open
+};
+
+// Sums since the link began. Up is client to server.
+struct LinkTotals {
+  std::uint64_t rawUp = 0, rawDown = 0;
+  std::uint64_t wireUp = 0, wireDown = 0;  // of the four tensor flows, by transfers recorded
+  std::uint64_t blobUp = 0, blobDown = 0;  // weights/body and grads/body, on the wire
+  std::uint64_t controlUp = 0, controlDown = 0;
+  double encodeSeconds = 0, decodeSeconds = 0;  // on this side
+  // Of the flow's tensors, from both sides, as transfers.csv has them.
+  struct FlowTotals {
+    std::uint64_t tensors = 0;
+    std::uint64_t wireBytes = 0;
+    double encodeSeconds = 0, decodeSeconds = 0;
+  };
+  std::array<FlowTotals, kTensorFlows> flows{};
+  double peakUp = 0, peakDown = 0;  // bytes a second in the busiest 100 ms
+  std::uint64_t transfers = 0;
+  std::uint64_t duplicates = 0;  // asked for again and no longer kept
+
+  std::uint64_t up() const { return wireUp + blobUp + controlUp; }
+  std::uint64_t down() const { return wireDown + blobDown + controlDown; }
+};
+
+}  // namespace cleave
