@@ -7,6 +7,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cmath>
 #include <exception>
 #include <iterator>
 #include <optional>
@@ -153,10 +154,10 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::
                        "check the name, or give the server's IP address");
     }
     attempt.what = "cannot connect to " + address.text() + ": " + error.code().message();
-    attempt.error = std::make_exception_ptr(
-        RunError("no-server", attempt.what,
-                 "start it there: cleave-server serve --config configs/server.yaml; or check "
-                 "host, port and firewall"));
+    attempt.error = std::make_exception_ptr(RunError(
+        "no-server", attempt.what,
+        "start it there: cleave-server serve --config configs/server.yaml --set listen.port=" +
+            address.port + "; or check host, port and firewall"));
     co_return attempt;
   }
   try {
@@ -213,7 +214,7 @@ asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hel
     }
     if (left <= 0 || pause > left) std::rethrow_exception(attempt.error);
     processLog()->warn("{}; trying again in {:.2f} s, for {:.0f} s more", attempt.what, pause,
-                       left);
+                       std::ceil(left));
     asio::steady_timer timer(co_await asio::this_coro::executor, duration(pause));
     co_await timer.async_wait(asio::use_awaitable);
   }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The main job, whole: sets up, builds, makes certificates, starts cleave-server on loopback, trains a small CNN on
-# Fashion-MNIST through cleave-client within TLS, evaluates it through the split, and shows the result.
+# Fashion-MNIST through cleave-client within TLS, evaluates it through the split, shows the result and writes the report.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -58,7 +58,9 @@ build/release/bin/cleave-client train --config configs/fashion_mnist.yaml --serv
 
 accuracy=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "eval_top1") column = i }
                     NR > 1 && $column != "" { last = 100 * $column } END { print last }' "$runs/client/epochs.csv")
-echo "the server's records of the run lie in $runs/server/demo"
+build/release/bin/cleave-client report "$runs/client" --server-run "$runs"/server/demo/* --log-level warn >/dev/null
+echo "report      $runs/client/report.html: open it in a browser"
+echo "server      its records of the run lie in $(echo "$runs"/server/demo/*)"
 if ! awk -v got="$accuracy" -v least="$least" 'BEGIN { exit !(got != "" && got + 0 >= least + 0) }'; then
   echo "demo.sh: the accuracy of '$accuracy' % is below the $least % asked for" >&2
   exit 1

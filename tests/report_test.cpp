@@ -151,6 +151,23 @@ TEST_CASE("damaged rows are left out and counted, the others stay") {
                       "is line 3: it has 1 cells instead of 2"));
 }
 
+TEST_CASE("the first damaged row's cell is named") {
+  const Folder folder;
+  folder.write("t.csv", "x,text\n1,\nx5,a\n");
+  Follower follower(folder);
+  CHECK(follower.more() == Values{1});
+  CHECK_THAT(follower.problems(), Contains("the first is line 3: its x is not what belongs there"));
+  CsvReader strict(folder.path, "t", {"x", "text", "time"});
+  std::size_t column = 1;
+  const auto take = [&](const CsvRow& row) { row.garble(column++); };
+  strict.read(take);
+  CHECK_THAT(strict.problems(false).back(), Contains("the first is line 2: its text is empty"));
+  CsvReader other(folder.path, "t", {"x", "text", "time"});
+  column = 2;
+  other.read([&](const CsvRow& row) { row.time(column); });
+  CHECK_THAT(other.problems(false).back(), Contains("the first is line 2: its time is missing"));
+}
+
 TEST_CASE("a table of something else is not read") {
   const Folder folder;
   folder.write("t.csv", "a,b\n1,2\n");
@@ -173,10 +190,10 @@ TEST_CASE("cells are numbers and times, or garbled") {
   CHECK(row.time(4) == Approx(1769862896.789).epsilon(1e-12));
   CHECK_FALSE(row.isGarbled());
   CHECK_FALSE(row.number(3));
-  CHECK(row.isGarbled());
+  CHECK(row.garbledColumn() == 3);
   const CsvRow noDay(cells);
   noDay.time(5);
-  CHECK(noDay.isGarbled());
+  CHECK(noDay.garbledColumn() == 5);
 }
 
 TEST_CASE("downsampling keeps the least, the greatest and the mean, in bounded memory") {
@@ -441,6 +458,7 @@ TEST_CASE("a run is found by its folder, by the one above, and with its server's
   const RunPlace place = findRun(folder.path / "demo", {folder.path / "elsewhere"});
   CHECK(place.folder == (folder.path / "demo/client").string());
   CHECK(place.server == (folder.path / "elsewhere").string());
+  CHECK(findRun((folder.path / "demo/client/").string(), {}).folder == place.folder);
   CHECK_THROWS_AS(findRun(folder.path, {folder.path / "demo"}), UsageError);
   CHECK(findServerRun(place.folder, "tiny").empty());
   fs::create_directories(folder.path / "demo/server/local/tiny");

@@ -73,7 +73,7 @@ std::optional<double> CsvRow::number(std::size_t column) const {
   double value = 0;
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
   if (error != std::errc() || end != cell.data() + cell.size()) {
-    garbled_ = true;
+    garble(column);
     return std::nullopt;
   }
   return std::isfinite(value) ? std::optional(value) : std::nullopt;
@@ -81,7 +81,7 @@ std::optional<double> CsvRow::number(std::size_t column) const {
 
 double CsvRow::time(std::size_t column) const {
   const std::optional<double> seconds = parseUtc(cells_[column]);
-  if (!seconds) garbled_ = true;
+  if (!seconds) garble(column);
   return seconds.value_or(0);
 }
 
@@ -187,7 +187,12 @@ void CsvReader::takeLine(std::string_view line, const std::function<void(const C
   }
   const CsvRow row(wanted_);
   take(row);
-  if (row.isGarbled()) return garbled("a cell is not what its column says");
+  if (const auto column = row.garbledColumn()) {
+    const char* fault = !source_[*column]          ? "is missing"
+                        : wanted_[*column].empty() ? "is empty"
+                                                   : "is not what belongs there";
+    return garbled(fmt::format("its {} {}", columns_[*column], fault));
+  }
   ++rows_;
 }
 

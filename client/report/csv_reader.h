@@ -26,12 +26,13 @@ class CsvRow {
   std::optional<double> number(std::size_t column) const;
   // Seconds since 1970 of a time such as 2026-01-31T12:34:56.789Z; else the row is garbled.
   double time(std::size_t column) const;
-  bool isGarbled() const { return garbled_; }
-  void garble() const { garbled_ = true; }
+  bool isGarbled() const { return garbled_.has_value(); }
+  std::optional<std::size_t> garbledColumn() const { return garbled_; }  // the first
+  void garble(std::size_t column) const { garbled_ = garbled_.value_or(column); }
 
  private:
   std::span<const std::string_view> cells_;
-  mutable bool garbled_ = false;
+  mutable std::optional<std::size_t> garbled_;
 };
 
 class CsvReader {

@@ -59,7 +59,7 @@ RunPlace findRun(const std::string& run, const std::vector<std::string>& servers
   for (const fs::path& folder : {fs::path(run), fs::path(run) / "client", fs::path("runs") / run,
                                  fs::path("runs") / run / "client"}) {
     if (fs::is_directory(folder) && hasRun(folder)) {
-      place.folder = folder.lexically_normal();
+      place.folder = (folder / "").lexically_normal().parent_path();  // no slash at its end
       break;
     }
   }

@@ -126,10 +126,10 @@ double sumOf(const CsvRow& row, std::initializer_list<int> columns) {
   return sum;
 }
 
-// A place on a grid below `most`; else the row is garbled.
-double place(const CsvRow& row, std::optional<double> x, double most) {
+// What stands in `column` as a place on a grid below `most`; else the row is garbled.
+double place(const CsvRow& row, std::size_t column, std::optional<double> x, double most) {
   if (x && *x >= 0 && *x < most) return *x;
-  row.garble();
+  row.garble(column);
   return 0;
 }
 
@@ -146,7 +146,7 @@ struct RunReader::Side {
   double since(const CsvRow& row, std::size_t column) {
     const double time = row.time(column);
     if (!row.isGarbled() && begin == 0) begin = time;
-    return place(row, std::max(0.0, time - begin), BytesBySecond::kMostSeconds);
+    return place(row, column, std::max(0.0, time - begin), BytesBySecond::kMostSeconds);
   }
 
   CsvReader steps, transfers;
@@ -203,7 +203,7 @@ void RunReader::readSteps(Side& side, bool isClient) {
     const double at = side.since(row, c::time);
     const std::string_view phase = row.text(c::phase);
     const bool isBatch = phase == "train" || phase == "eval";
-    if (!isBatch && phase != "handshake" && phase != "bye") row.garble();
+    if (!isBatch && phase != "handshake" && phase != "bye") row.garble(c::phase);
     const double controlUp = sumOf(row, {c::controlUp});
     const double controlDown = sumOf(row, {c::controlDown});
     const double up = sumOf(row, {c::wireUp}), down = sumOf(row, {c::wireDown});
@@ -214,7 +214,7 @@ void RunReader::readSteps(Side& side, bool isClient) {
                       : std::initializer_list<int>{c::bodyForward, c::bodyBackward, c::update});
     const double coded = sumOf(row, {c::encode, c::decode});
     const auto seconds = row.number(c::seconds);
-    const double step = isBatch ? place(row, row.number(c::step), kMostSteps) : 0;
+    const double step = isBatch ? place(row, c::step, row.number(c::step), kMostSteps) : 0;
     if (row.isGarbled()) return;
 
     if (id_.empty()) id_ = row.text(c::run);
@@ -280,14 +280,16 @@ void RunReader::readTransfers(Side& side, bool isClient) {
     const double at = side.since(row, c::time);
     const auto flow = flowFromName(row.text(c::flow));
     const std::string_view role = row.text(c::role), phase = row.text(c::phase);
-    if (!flow || (role != "send" && role != "recv")) row.garble();
+    if (!flow) row.garble(c::flow);
+    if (role != "send" && role != "recv") row.garble(c::role);
     const auto raw = row.number(c::raw), wire = row.number(c::wire);
-    if (!raw || !wire) row.garble();
+    if (!raw) row.garble(c::raw);
+    if (!wire) row.garble(c::wire);
     const auto encode = row.number(c::encode), queue = row.number(c::queue);
     const auto seconds = row.number(c::wireSeconds), decode = row.number(c::decode);
     const auto snr = row.number(c::snr), delivery = row.number(c::deliveryRate);
     const auto roundTrip = row.number(c::roundTrip), retransmits = row.number(c::retransmits);
-    const double step = place(row, row.number(c::step), kMostSteps);
+    const double step = place(row, c::step, row.number(c::step), kMostSteps);
     if (row.isGarbled()) return;
 
     if (id_.empty()) id_ = row.text(c::run);
@@ -334,7 +336,9 @@ void RunReader::readEpochs() {
     const auto steps = row.number(c::steps), samples = row.number(c::samples);
     const auto seconds = row.number(c::trainSeconds);
     const auto loss = row.number(c::evalLoss), top1 = row.number(c::evalTop1);
-    if (!steps || !samples || !seconds) row.garble();
+    if (!steps) row.garble(c::steps);
+    if (!samples) row.garble(c::samples);
+    if (!seconds) row.garble(c::trainSeconds);
     if (row.isGarbled()) return;
     ++training_.epochs;
     training_.epochSamples += *samples;

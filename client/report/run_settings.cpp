@@ -88,7 +88,8 @@ Settings readEnvironment(const std::string& path, std::vector<std::string>& prob
   try {
     flatten(nlohmann::ordered_json::parse(*text), "", settings);
   } catch (const nlohmann::json::exception& error) {
-    problems.push_back(fileName(path) + " cannot be read: " + error.what());
+    const std::string what = error.what();  // "[json.exception.parse_error.101] parse error at …"
+    problems.push_back(fileName(path) + " cannot be read: " + what.substr(what.find(' ') + 1));
     settings.clear();
   }
   return settings;

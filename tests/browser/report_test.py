@@ -92,6 +92,20 @@ class OneRun(Case):
         self.close(column(panels["server-split"], "compute")[0][1], 0.023)
         self.assertEqual({value for _, value in column(panels["snr"], "gradient/0")}, {33})
 
+    def test_a_step_that_took_far_longer_flattens_no_other(self):
+        run = self.run_folder(step_seconds=3)
+        run.train(1)
+        run.step_seconds = 0.05
+        run.whole(100)
+        self.show(run.folder)
+        for chart in ("step-time", "client-split", "server-split"):
+            top = CHROME.run("return cleaveReport.panels().find((one) => one.spec.id === arguments[0]).graph.yAxisRange()[1]", chart)
+            self.assertGreater(top, 0.05)
+            self.assertLess(top, 0.1)
+            self.assertIn("1 point is beyond the top, up to 3.00 s", CHROME.text(f"#chart-{chart} .note"))
+        self.show(self.run_folder("even").whole(100).folder)
+        self.assertNotIn("beyond", CHROME.text("#chart-step-time .note"))
+
     def test_bandwidth_is_bytes_by_seconds(self):
         run = self.run_folder().whole(200)
         panels = self.show(run.folder)
@@ -220,11 +234,12 @@ class SeveralRuns(Case):
         self.assertIn("client-split-2", panels)
         compared = CHROME.text("#compared")
         self.assertIn("80.0 %", compared)
-        self.assertIn("+12.5 %", compared)  # 0.9 by 0.8
+        self.assertIn("+10.00 points", compared)  # 0.9 after 0.8
+        self.assertIn("+100 %", compared)  # of the seconds of a step
         self.assertIn("codec", CHROME.text("#different-config"))
         self.assertNotIn("train.batch", CHROME.text("#different-config"))
         CHROME.run("document.getElementById('reference-1').click()")
-        self.assertIn("−11.1 %", CHROME.text("#compared"))
+        self.assertIn("−10.00 points", CHROME.text("#compared"))
         self.assertEqual(CHROME.complaints(), [])
 
     def test_nine_runs_stay_apart(self):

@@ -33,16 +33,33 @@ function buildPanels() {
   }
 }
 
-// Stacks of several runs have one scale, so that they can be compared.
-function shareScale(drawn) {
-  const stacks = drawn.filter(({ panel }) => panel.spec.stacked);
-  let most = 0;
-  for (const { lines } of stacks) {
-    for (const row of joinPoints(lines.map((line) => line.points), (point) => point.mean)) {
-      most = Math.max(most, row.slice(1).reduce((sum, value) => sum + (value || 0), 0));
-    }
+// How high each place of a chart's lines reaches; rising.
+function heightsOf({ panel, lines }) {
+  const stacked = panel.spec.stacked;
+  const rows = joinPoints(lines.map((line) => line.points), (point) => (stacked ? point.mean : point.max));
+  const height = stacked ? (all, value) => all + (value || 0) : (all, value) => Math.max(all, value || 0);
+  return rows.map((row) => row.slice(1).reduce(height, 0)).sort((one, other) => one - other);
+}
+
+// The vertical axes of the steps' charts. Stacks of several runs have one scale, so that they can be compared. A step that loads
+// libraries can take a hundred times as long as the others, and would make flat lines of them: where the highest 2 % (or one) are
+// far above all else, they are beyond the top, and the note says so.
+function scaleSteps(drawn) {
+  const steps = drawn.filter(({ panel }) => panel.spec.section === 'steps');
+  const stacks = steps.filter(({ panel }) => panel.spec.stacked);
+  const several = page.runs.length > 1;
+  const shared = several ? stacks.flatMap(heightsOf).sort((one, other) => one - other) : [];
+  for (const one of steps) {
+    const own = heightsOf(one);
+    const all = several && one.panel.spec.stacked ? shared : own;
+    const most = all[all.length - 1] || 0;
+    const usual = all[Math.floor(0.98 * (all.length - 1))] || 0;
+    const top = most > 4 * usual && usual > 0 ? 1.3 * usual : null;
+    one.panel.valueRange = top ? [0, top] : all === shared && most > 0 ? [0, 1.05 * most] : null;
+    const beyond = top ? own.filter((height) => height > top).length : 0;
+    one.panel.remark(beyond === 0 ? '' : (beyond === 1 ? '1 point is' : beyond + ' points are') + ' beyond the top, up to ' +
+                                         units.seconds.text(own[own.length - 1]) + '.');
   }
-  for (const { panel } of stacks) panel.valueRange = page.runs.length > 1 && most > 0 ? [0, 1.05 * most] : null;
 }
 
 function drawCharts() {
@@ -59,7 +76,7 @@ function drawCharts() {
     }));
     return { panel, lines: several ? lines : lines.filter((line) => line.points.length > 0) };
   });
-  shareScale(drawn);
+  scaleSteps(drawn);
   for (const { panel, lines } of drawn) {
     panel.show(lines, panel.spec.histogram ? histogramAxis(panel.spec.histogram) : axes[axis]);
   }

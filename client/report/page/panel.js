@@ -136,6 +136,11 @@ class Panel {
     this.showLegend(null);
   }
 
+  // Said after the note.
+  remark(text) {
+    this.note.textContent = [this.spec.note, text].filter(Boolean).join(' ');
+  }
+
   drop() {
     if (this.graph) this.graph.destroy();
     this.graph = null;

@@ -15,10 +15,10 @@ function table(caption, head, rows, name) {
     element('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption }, body));
 }
 
-// The figures of the headline: key, name, text, and whether less is better (where either is).
+// The figures of the headline: key, name, text, whether less is better (where either is), and how two differ (else relativeTo).
 const figures = [
-  ['top1', 'Accuracy, last evaluation', (v) => units.share.text(v), 'more'],
-  ['best_top1', 'Accuracy, best evaluation', (v) => units.share.text(v), 'more'],
+  ['top1', 'Accuracy, last evaluation', (v) => units.share.text(v), 'more', pointsApart],
+  ['best_top1', 'Accuracy, best evaluation', (v) => units.share.text(v), 'more', pointsApart],
   ['eval_loss', 'Loss, last evaluation', (v) => units.nats.text(v), 'less'],
   ['seconds', 'Time', (v) => (v < 59.95 ? durationText(v) : clockText(v) + ' (' + significant(v, 4) + ' s)'), 'less'],
   ['steps', 'Training steps', (v) => String(v)],
@@ -29,8 +29,8 @@ const figures = [
   ['bytes_down', 'Bytes down', (v) => units.bytes.text(v), 'less'],
   ['mean_up_bytes_per_second', 'Bandwidth up, mean', (v) => units.rate.text(v)],
   ['mean_down_bytes_per_second', 'Bandwidth down, mean', (v) => units.rate.text(v)],
-  ['busiest_second_up', 'Bandwidth up, busiest second', (v) => units.rate.text(v)],
-  ['busiest_second_down', 'Bandwidth down, busiest second', (v) => units.rate.text(v)],
+  ['busiest_second_up', 'Bandwidth up, busiest second, tensors only', (v) => units.rate.text(v)],
+  ['busiest_second_down', 'Bandwidth down, busiest second, tensors only', (v) => units.rate.text(v)],
   ['bound_seconds_a_step', 'Least possible time of a step, mean', (v) => units.seconds.text(v)],
   ['over_bound', 'Step by its bound', (v) => significant(v) + ' ×', 'less'],
   ['bottleneck', 'Held back by', (v) => v],
@@ -62,25 +62,34 @@ function headlineOfOne(run) {
     element('h3', {}, 'Held back by: ' + h.bottleneck), element('p', {}, h.words))];
 }
 
-// 1.25: "+25 %".
-function relative(value, reference, better) {
-  if (typeof value !== 'number' || !reference || value === reference) return '';
+// "+25 %" of the reference.
+function relativeTo(value, reference) {
+  if (!reference) return '';
   const change = value / reference - 1;
-  const text = Math.abs(change) < 0.0005 ? '±0 %' : (change > 0 ? '+' : '−') + significant(100 * Math.abs(change)) + ' %';
-  const good = better && (better === 'more') === (change > 0);
+  return Math.abs(change) < 0.0005 ? '±0 %' : (change > 0 ? '+' : '−') + significant(100 * Math.abs(change)) + ' %';
+}
+
+// Of shares: "+1.25 points" of a hundred.
+function pointsApart(value, reference) {
+  return (value > reference ? '+' : '−') + (100 * Math.abs(value - reference)).toFixed(2) + ' points';
+}
+
+function change(value, reference, better, apart) {
+  if (typeof value !== 'number' || typeof reference !== 'number' || value === reference) return '';
+  const text = apart(value, reference);
+  const good = better && (better === 'more') === (value > reference);
   return element('span', { class: 'change' + (better ? (good ? ' good' : ' bad') : '') }, text);
 }
 
 function headlineOfMany(runs, reference) {
   const rows = [];
-  for (const [key, name, text, better] of figures) {
+  for (const [key, name, text, better, apart = relativeTo] of figures) {
     if (runs.every((run) => run.headline[key] === undefined)) continue;
     const base = runs[reference].headline[key];
     rows.push([name, ...runs.map((run, i) => {
       const value = run.headline[key];
       if (value === undefined) return '–';
-      const change = i === reference ? '' : relative(value, base, better);
-      return element('span', {}, text(value), ' ', change);
+      return element('span', {}, text(value), ' ', i === reference ? '' : change(value, base, better, apart));
     })]);
   }
   return table('Figures, and how they differ from ' + runs[reference].short, ['', ...runs.map((run) => run.short)], rows, 'compared');
