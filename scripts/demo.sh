@@ -58,9 +58,9 @@ build/release/bin/cleave-client train --config configs/fashion_mnist.yaml --serv
 
 accuracy=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "eval_top1") column = i }
                     NR > 1 && $column != "" { last = 100 * $column } END { print last }' "$runs/client/epochs.csv")
-build/release/bin/cleave-client report "$runs/client" --server-run "$runs"/server/demo/* --log-level warn >/dev/null
+build/release/bin/cleave-client report "$runs/client" --log-level warn >/dev/null
 echo "report      $runs/client/report.html: open it in a browser"
-echo "server      its records of the run lie in $(echo "$runs"/server/demo/*)"
+echo "server      its records of the run lie in" "$runs"/server/demo/*
 if ! awk -v got="$accuracy" -v least="$least" 'BEGIN { exit !(got != "" && got + 0 >= least + 0) }'; then
   echo "demo.sh: the accuracy of '$accuracy' % is below the $least % asked for" >&2
   exit 1

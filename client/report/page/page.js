@@ -33,32 +33,35 @@ function buildPanels() {
   }
 }
 
-// How high each place of a chart's lines reaches; rising.
+// How high each place of a chart's lines reaches.
 function heightsOf({ panel, lines }) {
   const stacked = panel.spec.stacked;
   const rows = joinPoints(lines.map((line) => line.points), (point) => (stacked ? point.mean : point.max));
   const height = stacked ? (all, value) => all + (value || 0) : (all, value) => Math.max(all, value || 0);
-  return rows.map((row) => row.slice(1).reduce(height, 0)).sort((one, other) => one - other);
+  return rows.map((row) => row.slice(1).reduce(height, 0));
 }
 
-// The vertical axes of the steps' charts. Stacks of several runs have one scale, so that they can be compared. A step that loads
-// libraries can take a hundred times as long as the others, and would make flat lines of them: where the highest 2 % (or one) are
-// far above all else, they are beyond the top, and the note says so.
+// A step that loads libraries can take a hundred times as long as the others, and would make flat lines of them. So where the
+// highest 2 % (or one) are far above all else, the axis is cut below them.
+function scaleOf(heights) {
+  const sorted = [...heights].sort((one, other) => one - other);
+  const most = sorted[sorted.length - 1] || 0;
+  const usual = sorted[Math.floor(0.98 * (sorted.length - 1))] || 0;
+  return usual > 0 && most > 4 * usual ? { top: 1.3 * usual, isCut: true } : { top: 1.05 * most, isCut: false };
+}
+
+// The vertical axes of the steps' charts. Stacks of several runs have one scale, so that they can be compared.
 function scaleSteps(drawn) {
-  const steps = drawn.filter(({ panel }) => panel.spec.section === 'steps');
+  const steps = drawn.filter(({ panel }) => panel.spec.section === 'steps').map((one) => ({ panel: one.panel, heights: heightsOf(one) }));
   const stacks = steps.filter(({ panel }) => panel.spec.stacked);
-  const several = page.runs.length > 1;
-  const shared = several ? stacks.flatMap(heightsOf).sort((one, other) => one - other) : [];
-  for (const one of steps) {
-    const own = heightsOf(one);
-    const all = several && one.panel.spec.stacked ? shared : own;
-    const most = all[all.length - 1] || 0;
-    const usual = all[Math.floor(0.98 * (all.length - 1))] || 0;
-    const top = most > 4 * usual && usual > 0 ? 1.3 * usual : null;
-    one.panel.valueRange = top ? [0, top] : all === shared && most > 0 ? [0, 1.05 * most] : null;
-    const beyond = top ? own.filter((height) => height > top).length : 0;
-    one.panel.remark(beyond === 0 ? '' : (beyond === 1 ? '1 point is' : beyond + ' points are') + ' beyond the top, up to ' +
-                                         units.seconds.text(own[own.length - 1]) + '.');
+  const shared = page.runs.length > 1 ? scaleOf(stacks.flatMap(({ heights }) => heights)) : null;
+  for (const { panel, heights } of steps) {
+    const common = panel.spec.stacked ? shared : null;
+    const { top, isCut } = common || scaleOf(heights);
+    panel.valueRange = isCut || (common && top > 0) ? [0, top] : null;
+    const beyond = isCut ? heights.filter((height) => height > top) : [];
+    panel.remark(beyond.length === 0 ? '' : (beyond.length === 1 ? '1 point is' : beyond.length + ' points are') +
+                                            ' beyond the top, up to ' + units.seconds.text(Math.max(...beyond)) + '.');
   }
 }
 
