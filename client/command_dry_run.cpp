@@ -92,12 +92,15 @@ Json describeFlow(const PreparedRun& run, Flow flow) {
   const std::uint32_t samples = microBatchSize(run.settings.batch, plan.microBatches, 0);
   const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
   const Bytes step = batchBytes(plan, flow, run.settings.batch);
+  const auto& autos = run.settings.autoCodecs;
+  const auto choices = autos.find(std::string(flowName(flow)));
   return {{"flow", flowName(flow)},
           {"direction", isUp(flow) ? "up" : "down"},
           {"cut", cutOf(flow)},
           {"micro_batch_shape", spec.shape},
           {"memory_order", memoryOrderName(spec.order)},
           {"codec", codec.spec()},
+          {"auto_chooses_among", choices == autos.end() ? Json() : Json(choices->second)},
           {"raw_bytes_a_step", step.raw},
           {"encoded_bytes_a_step", step.encoded},
           {"encoded_bytes_are", sizeIsFixed(codec) ? "exact" : "at most"}};
@@ -187,6 +190,19 @@ void printFlows(const Json& out) {
   }
 }
 
+void printAutoCodecs(const Json& out) {
+  for (const Json& flow : out.at("flows")) {
+    const Json& choices = flow.at("auto_chooses_among");
+    if (choices.is_null()) continue;
+    std::string list;
+    for (const Json& choice : choices) {
+      list += (list.empty() ? "" : ", ") + choice.get<std::string>();
+    }
+    std::cout << fmt::format("  {:<12}  auto: train chooses among {} before step 1\n",
+                             flow.at("flow").get<std::string>(), list);
+  }
+}
+
 void print(const Json& out) {
   const auto number = [](const Json& value) { return value.get<std::uint64_t>(); };
   const Json& data = out.at("data");
@@ -206,6 +222,7 @@ void print(const Json& out) {
   printParts(out);
   std::cout << "\n# Bytes a step\n";
   printFlows(out);
+  printAutoCodecs(out);
   for (const char* all : {"step", "epoch", "evaluation"}) {
     std::cout << fmt::format("  {:<12}  {} up, {} down\n", all, bytesOf(out.at(all).at("up_bytes")),
                              bytesOf(out.at(all).at("down_bytes")));

@@ -2,6 +2,7 @@
 // that are measured here and at the server, or read from a file.
 
 #include <spdlog/fmt/fmt.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/record.h"
+#include "common/core/terminal.h"
 #include "common/core/units.h"
 #include "common/pipeline/simulator.h"
 #include "common/pipeline/trace_file.h"
@@ -120,17 +122,29 @@ constexpr std::pair<Span::Lane, const char*> kLanes[] = {
     {Span::Lane::uplink, "uplink"},      {Span::Lane::downlink, "downlink"},
     {Span::Lane::serverCodec, "codecs"}, {Span::Lane::server, "server"}};
 
-// A line a lane, a letter for what it does then: of actions F, T, H (client) and F, B (server), of
-// codecs e and d, of the link a and g for activations and gradients.
+// What the letters of a timeline mean.
+constexpr const char* kLegend =
+    "  F HeadForward or BodyForward, T TailStep, H HeadBackward, B BodyBackward;\n"
+    "  e encode, d decode; a activation, g gradient; . idle\n";
+
+std::size_t timelineWidth() {
+  constexpr std::size_t kUsual = 85, kMin = 30, kNames = 14;
+  if (!isLiveTerminal(STDOUT_FILENO)) return kUsual;
+  const std::size_t columns = terminalColumns(STDOUT_FILENO);
+  return columns < kNames + kMin ? kMin : std::min(kUsual, columns - kNames);
+}
+
+// One line per lane, one letter per moment: see kLegend.
 std::string timelineText(const SimulatedStep& step) {
-  constexpr std::size_t kWidth = 85;
+  const std::size_t width = timelineWidth();
   std::string text;
   for (const auto& [lane, name] : kLanes) {
-    std::string line(kWidth, '.');
+    std::string line(width, '.');
     for (const Span& span : step.timeline) {
       if (span.lane != lane) continue;
       const auto column = [&](double time) {
-        return std::min(kWidth - 1, static_cast<std::size_t>(time / step.seconds * kWidth));
+        return std::min(width - 1,
+                        static_cast<std::size_t>(time / step.seconds * static_cast<double>(width)));
       };
       char letter = span.what[0];
       if (span.what.starts_with("Head")) letter = span.what[4] == 'F' ? 'F' : 'H';
@@ -143,7 +157,7 @@ std::string timelineText(const SimulatedStep& step) {
     text += fmt::format("  {:<11}{}\n", name, line);
   }
   return text + fmt::format("  {:<11}0{:>{}}\n", "", fmt::format("{:.1f} ms", step.seconds * 1e3),
-                            kWidth - 1);
+                            width - 1);
 }
 
 SimulatedStep timelineOf(const Case& one, const Schedule& schedule) {
@@ -177,7 +191,7 @@ void printCosts(const Case& one) {
   double codec = 0;
   for (const double seconds : costs.encodeSeconds) codec += 1e3 * seconds;
   for (const double seconds : costs.decodeSeconds) codec += 1e3 * seconds;
-  std::cout << fmt::format(
+  const std::string text = fmt::format(
       "\n{} micro-batches, {}; each takes HeadForward {:.2f}, TailStep {:.2f}, HeadBackward "
       "{:.2f},\nBodyForward {:.2f}, BodyBackward {:.2f}, codecs {:.2f} ms, and has {} up, {} "
       "down\n",
@@ -186,6 +200,7 @@ void printCosts(const Case& one) {
       ms(ActionKind::bodyForward), ms(ActionKind::bodyBackward), codec,
       bytesText(costs.bytes[indexOf(Flow::activation0)] + costs.bytes[indexOf(Flow::gradient1)]),
       bytesText(costs.bytes[indexOf(Flow::activation1)] + costs.bytes[indexOf(Flow::gradient0)]));
+  std::cout << wrappedFor(STDOUT_FILENO, text, 2);
 }
 
 void printCase(const Case& one, bool withTimeline) {
@@ -205,6 +220,7 @@ void printCase(const Case& one, bool withTimeline) {
   for (const Schedule& schedule : scheduleTable()) {
     std::cout << "\n  " << schedule.name << "\n" << timelineText(timelineOf(one, schedule));
   }
+  std::cout << "\n" << wrappedFor(STDOUT_FILENO, kLegend, 2);
 }
 
 Json toJson(const Case& one) {

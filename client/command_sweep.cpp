@@ -25,13 +25,15 @@ using Status = PointResult::Status;
 
 // ---- Planning ----
 
-// Of both flows of a cut; "" where they have different codecs.
+// Of both flows of a cut; "" if they have different codecs, or `auto`, which is not resolved yet.
 std::string codecOfCut(const ClientSettings& settings, int cut) {
   std::string spec;
   for (std::size_t f = 0; f < kTensorFlows; ++f) {
     const Flow flow = static_cast<Flow>(f);
     if (cutOf(flow) != cut) continue;
-    const std::string own = makeCodec(settings.codecs.at(std::string(flowName(flow))))->spec();
+    const std::string name(flowName(flow));
+    if (settings.autoCodecs.contains(name)) return "";
+    const std::string own = makeCodec(settings.codecs.at(name))->spec();
     if (!spec.empty() && own != spec) return "";
     spec = own;
   }

@@ -6,8 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "client/auto_codec.h"
 #include "client/commands.h"
 #include "client/dashboard.h"
+#include "client/model_saver.h"
 #include "client/prepare.h"
 #include "client/probe.h"
 #include "client/probe_report.h"
@@ -23,16 +25,6 @@
 
 namespace cleave {
 namespace {
-
-// Head, body and tail in model order, as one file.
-void writeModel(const std::string& path, const ClientStage& stage, const Blob& body) {
-  std::vector<NamedTensor> tensors = weightsOf(stage.head());
-  for (NamedTensor& tensor : fromSafetensors(body.bytes, "weights/body"))
-    tensors.push_back(std::move(tensor));
-  for (NamedTensor& tensor : weightsOf(stage.tail())) tensors.push_back(std::move(tensor));
-  const std::vector<std::byte> bytes = toSafetensors(tensors);
-  writeFileDurably(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-}
 
 // Into the run's folder too.
 nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
@@ -67,6 +59,7 @@ void announce(const PreparedRun& run, const wire::HelloOk& ok, std::uint64_t ste
   events->write("begin", {{"run", run.hello.run_id()},
                           {"folder", run.folder},
                           {"server", run.server.text()},
+                          {"codec", run.settings.codecs},
                           {"steps", steps}});
 }
 
@@ -78,6 +71,25 @@ void tell(const nlohmann::json& summary, const TrainOptions& options, JsonLines*
     std::cout << summary.dump(2) << std::endl;
   } else {
     printSummary(summary);
+  }
+}
+
+// For a run that ended early: saves the model as it is now, or head and tail.
+void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
+               spdlog::logger& log) {
+  try {
+    if (interrupted && saver.finish()) {
+      return log.info("the model after these steps: {}/model.safetensors", folder);
+    }
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    const bool timeIsUp = known != nullptr && known->code() == "interrupted";
+    if (!timeIsUp) log.error("and then: {}", error.what());
+  }
+  try {
+    saver.saveParts(log);
+  } catch (const std::exception& error) {  // LibTorch's too
+    log.error("and then: {}", error.what());
   }
 }
 
@@ -102,6 +114,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   }
   std::optional<nlohmann::json> probed;
   if (run.settings.probeFirst) probed = probeFirst(run, *log);
+  const auto chosen = resolveAutoCodecs(run, *log);
   setComputeThreads(run.threads);
   ClientStage stage =
       withTorchErrors([&] { return ClientStage(run.plan.stage, run.settings.wait, *run.device); });
@@ -136,6 +149,9 @@ int train(const TrainOptions& options, JsonLines* events) {
     log->info("trace: {}", sentenceOfTrace(*traced));
   });
 
+  ModelSaver saver(session, stage, run.plan, run.folder, ok.weights_allowed());
+  trainer.afterEachEpoch([&] { saver.save(); });
+
   const auto finishFiles = [&] {
     StepRow last;
     last.phase = "bye";
@@ -149,11 +165,10 @@ int train(const TrainOptions& options, JsonLines* events) {
     sendInitialWeights(run, stage, session);
     run.weights.clear();
     result = trainer.run();
-    if (ok.weights_allowed()) {
-      writeModel(run.folder + "/model.safetensors", stage, session.fetch(Flow::weightsBody));
-      hasModel = true;
-    } else {
+    hasModel = saver.finish();
+    if (!hasModel) {
       log->warn("the server's policy does not hand out the body: there is no model.safetensors");
+      saver.saveParts(*log);
     }
     session.close("done");
   } catch (const std::exception& error) {
@@ -164,6 +179,7 @@ int train(const TrainOptions& options, JsonLines* events) {
     } else {
       log->error("the run failed: {}", error.what());
     }
+    keepModel(saver, interrupted, run.folder, *log);
     session.close(interrupted ? "interrupted" : "failed");
     try {
       finishFiles();
@@ -178,6 +194,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   finishFiles();
   nlohmann::json summary = summariseTraining(run, result, session.totals(), seconds, hasModel);
   if (probed) summary["probe"] = *probed;
+  if (chosen) summary["codec_choice"] = *chosen;
   if (traced) summary["trace"] = *traced;
   writeFileDurably(run.folder + "/summary.json", summary.dump(2) + "\n");
   if (dashboard) dashboard->finish();

@@ -4,13 +4,16 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
 #include <cmath>
 #include <exception>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -28,6 +31,7 @@ using asio::ip::tcp;
 constexpr double kFirstPause = 0.25;  // seconds; doubled each time
 constexpr double kLongestPause = 4;
 constexpr std::chrono::seconds kConnectDeadline{5};
+constexpr std::chrono::seconds kHttpDeadline{2};
 // Refusals that the client's configuration is at fault for; all others may pass as they came.
 constexpr std::string_view kWrongUse[] = {"bad-run-spec",
                                           "unknown-model",
@@ -43,6 +47,7 @@ constexpr std::string_view kWrongUse[] = {"bad-run-spec",
                                           "unknown-optimizer",
                                           "bad-optimizer-parameter",
                                           "bad-wait",
+                                          "wait-not-allowed",
                                           "bad-run-id",
                                           "probe-not-allowed",
                                           "unknown-identity",
@@ -66,8 +71,14 @@ std::span<const std::byte> bytesOf(const std::string& text) {
   throw RunError(refused.code(), sentence, refused.fix(), refused.retrySeconds());
 }
 
-// Throws where `frame` is no HelloOk that was asked for.
-wire::HelloOk helloOkFrom(const Connection::HandshakeFrame& frame, const std::string& peer) {
+std::set<std::string> featuresOf(const auto& message) {
+  return {message.features().begin(), message.features().end()};
+}
+
+// Throws unless `frame` is a HelloOk that answers `hello`. What it says of a run is checked by
+// connectRun().
+wire::HelloOk helloOkFrom(const Connection::HandshakeFrame& frame, const wire::Hello& hello,
+                          const std::string& peer) {
   const auto metadata = bytesOf(frame.metadata);
   if (frame.kind != FrameKind::helloOk) throwRefused(peer, errorFromFailure(metadata));
   auto ok = parseMetadata<wire::HelloOk>(frame.kind, metadata);
@@ -76,6 +87,12 @@ wire::HelloOk helloOkFrom(const Connection::HandshakeFrame& frame, const std::st
                         "the server chose version " + std::to_string(ok.version()) +
                             " of the wire, which was not offered",
                         "install the same release of Cleave on both machines");
+  }
+  if (ok.session() == 0) {
+    throw ProtocolError("bad-metadata", "a HelloOk has the session 0; sessions count from 1");
+  }
+  if (featuresOf(ok) != featuresOf(hello)) {
+    throw ProtocolError("bad-metadata", "a HelloOk has other features than the Hello asked for");
   }
   return ok;
 }
@@ -118,13 +135,50 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
       if (error.code() != "connection-lost" || connection.isWithinTls()) throw;
     }
     const auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
-    co_return helloOkFrom(frame, connection.peer());
+    co_return helloOkFrom(frame, hello, connection.peer());
   } catch (const RunError& error) {
     // Perhaps it is no Cleave server that answers: the address is what a user can check.
     const std::string sentence = error.what();
     if (sentence.find(connection.peer()) != std::string::npos) throw;
     throw RunError(error.code(), connection.peer() + ": " + sentence, error.fix());
   }
+}
+
+// Whether an HTTP server listens there. It does not answer a Hello, because it waits for the end of
+// a request, which a Hello does not have.
+asio::awaitable<bool> speaksHttp(const ServerAddress& address) {
+  using namespace asio::experimental::awaitable_operators;
+  constexpr std::string_view kRequest = "GET / HTTP/1.0\r\n\r\n";
+  constexpr std::string_view kAnswer = "HTTP/";
+  const auto ask = [&]() -> asio::awaitable<bool> {
+    tcp::socket socket = co_await connectOnce(address);
+    co_await asio::async_write(socket, asio::buffer(kRequest), asio::use_awaitable);
+    std::string answer(kAnswer.size(), '\0');
+    co_await asio::async_read(socket, asio::buffer(answer), asio::use_awaitable);
+    co_return answer == kAnswer;
+  };
+  asio::steady_timer deadline(co_await asio::this_coro::executor, kHttpDeadline);
+  try {
+    const auto first = co_await (ask() || deadline.async_wait(asio::use_awaitable));
+    co_return first.index() == 0 && std::get<0>(first);
+  } catch (const boost::system::system_error&) {
+    co_return false;
+  }
+}
+
+// As shakeHands(); if there is no answer, the error says whether an HTTP server listens there.
+asio::awaitable<wire::HelloOk> shakeHandsWith(const ServerAddress& address, Connection& connection,
+                                              const wire::Hello& hello) {
+  std::exception_ptr silent;
+  try {
+    co_return co_await shakeHands(connection, hello);
+  } catch (const RunError& error) {
+    if (error.code() != "hello-timeout") throw;
+    silent = std::current_exception();
+  }
+  if (!co_await speaksHttp(address)) std::rethrow_exception(silent);
+  throw RunError("not-cleave", address.text() + " does not speak Cleave: that is an HTTP server",
+                 "give --server the port on which cleave-server listens, 4800 by default");
 }
 
 // An open connection, or why there is none although there may be one later.
@@ -161,12 +215,14 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::
     co_return attempt;
   }
   try {
-    wire::HelloOk ok = co_await shakeHands(*connection, hello);
+    wire::HelloOk ok = co_await shakeHandsWith(address, *connection, hello);
     attempt.open = OpenConnection{std::move(connection), std::move(ok)};
   } catch (const RunError& error) {
     // Within TLS a server that has too many connections closes without a word.
     const bool isClosed = error.code() == "connection-lost" || error.code() == "connection-closed";
-    if (error.retrySeconds() == 0 && !(isClosed && connection->isWithinTls())) throw;
+    const bool mayPass = error.retrySeconds() > 0 || error.code() == "hello-timeout" ||
+                         (isClosed && connection->isWithinTls());
+    if (!mayPass) throw;
     attempt.error = std::current_exception();
     attempt.what = error.what();
     attempt.retrySeconds = error.retrySeconds();
@@ -203,9 +259,9 @@ asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hel
   const SteadyTime start = now();
   double backOff = kFirstPause;
   for (;;) {
-    const double left = retrySeconds - secondsSince(start);
     Attempt attempt = co_await tryToConnect(address, hello);
     if (attempt.open) co_return std::move(*attempt.open);
+    const double left = retrySeconds - secondsSince(start);
     double pause = std::min(backOff, left);
     if (attempt.retrySeconds > 0) {
       pause = attempt.retrySeconds;  // sooner it would refuse again

@@ -62,7 +62,11 @@ std::vector<ListedItem> schedules() {
 }
 
 std::vector<ListedItem> codecs() {
-  std::vector<ListedItem> items;
+  std::vector<ListedItem> items = {
+      {"auto",
+       "the default: train measures a few steps and gives each flow the least lossy of none, "
+       "block:bits=8 and block:bits=4 with which the link does not hold the step back",
+       "min_bits=2..8 (4)", "codec: auto"}};
   for (const CodecRow& row : codecTable()) {
     items.push_back({std::string(row.name), std::string(row.description),
                      std::string(row.parameters), fmt::format("codec: {}", row.example)});

@@ -20,6 +20,20 @@ std::vector<std::string> commandLine(const std::string& store, const std::string
           "--set",
           "limits.memory_mib=16777216",
           "--set",
+          "limits.disk_mib=1073741824",
+          "--set",
+          "limits.disk_reserve_mib=0",
+          "--set",
+          "limits.idle_seconds=604800",
+          "--set",
+          "limits.runs_per_hour=1000000",
+          "--set",
+          "limits.action_seconds=86400",
+          "--set",
+          "limits.codec_seconds=86400",
+          "--set",
+          "wait.allowed=true",
+          "--set",
           "status.socket=off"};
 }
 

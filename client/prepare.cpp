@@ -31,7 +31,8 @@ namespace {
 // Of the names of runs, by Purpose.
 constexpr const char* kPrefixes[] = {"", "measure-", "verify-"};
 
-// NAME-YYYYMMDD-hhmmss-xxxx: sorts by time, and two runs begun in one second differ.
+// NAME-YYYYMMDD-hhmmss-xxxx: sorts by time, and two runs that start in one second differ. The id is
+// the name of a folder: with a dash in front, commands would read it as an option.
 std::string makeRunId(const std::string& name) {
   constexpr std::size_t kMostOfName = 40;
   std::string id;
@@ -39,6 +40,8 @@ std::string makeRunId(const std::string& name) {
     const bool fits = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
     id += fits ? c : (c >= 'A' && c <= 'Z') ? static_cast<char>(c - 'A' + 'a') : '-';
   }
+  id.erase(0, std::min(id.find_first_not_of('-'), id.size()));
+  if (id.empty()) id = "run";
   const std::time_t seconds = std::time(nullptr);
   std::tm utc{};
   ::gmtime_r(&seconds, &utc);
@@ -61,6 +64,20 @@ bool isThisMachine(const std::string& host) {
   return !error;
 }
 
+// PyTorch's own formats: a zip archive, or a pickle of protocol 2 on. Byte 8 of a safetensors file
+// opens its header.
+void refusePickle(const std::string& bytes, const std::string& path) {
+  const bool isZip = bytes.starts_with("PK\x03\x04");
+  const bool isPickle = bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5;
+  if ((!isZip && !isPickle) || (bytes.size() > 8 && bytes[8] == '{')) return;
+  throw UsageError(
+      "bad-safetensors",
+      path + " is a PyTorch pickle" + (isZip ? " (zip archive)" : "") + ", not a safetensors file",
+      "convert it: python3 -c 'import sys, torch; from safetensors.torch import save_file; "
+      "save_file(torch.load(sys.argv[1], map_location=\"cpu\", weights_only=True), sys.argv[2])' " +
+          path + " weights.safetensors");
+}
+
 // Those of the file that the run begins with. Throws UsageError: unreadable, or of another model.
 std::vector<NamedTensor> readWeights(const ClientSettings& settings,
                                      const std::vector<BlockRow>& blocks) {
@@ -71,6 +88,7 @@ std::vector<NamedTensor> readWeights(const ClientSettings& settings,
     throw UsageError("no-weights", "cannot read the weights " + path,
                      "give a safetensors file, or leave out weights to begin from the seed");
   }
+  refusePickle(bytes, path);
   std::vector<NamedTensor> weights =
       fromSafetensors(std::as_bytes(std::span(bytes.data(), bytes.size())), path);
   checkWeights(weights, blocks, settings.weightsExcept, path);
@@ -102,13 +120,12 @@ std::uint32_t leastMicroBatch(const ClientSettings& settings, const Dataset& tra
   return last == 0 ? leastOf(settings.batch) : std::min(leastOf(settings.batch), leastOf(last));
 }
 
-// What prepareRun() and a probe leave in a run's folder; and that, unless it has anything else.
-void removeUnbegun(const std::string& folder) {
-  std::error_code ignored;
-  for (const char* name : {"config.yaml", "environment.json", "log.txt", "probe.csv"}) {
-    std::filesystem::remove(std::filesystem::path(folder) / name, ignored);
-  }
-  std::filesystem::remove(folder, ignored);
+void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
+  if (settings.batch <= train.size()) return;
+  processLog()->warn(
+      "train.batch is {}, but there are only {} training samples: each epoch is one step of {} "
+      "samples; lower train.batch",
+      settings.batch, train.size(), train.size());
 }
 
 // As a YAML scalar.
@@ -116,6 +133,27 @@ std::string quoted(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? "''" : std::string(1, c);
   return quoted + "'";
+}
+
+// Throws ProtocolError for numbers that no correct server sends: both sides derive the plan from
+// the same run spec.
+void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {
+  constexpr std::uint32_t kMaxThreads = 1 << 16;
+  const auto refuse = [](const std::string& sentence) {
+    throw ProtocolError("bad-metadata", "a HelloOk " + sentence,
+                        "install the same release of Cleave on both machines");
+  };
+  if (ok.in_flight() != plan.inFlight) {
+    refuse(fmt::format("has {} micro-batches in flight; the run has {}", ok.in_flight(),
+                       plan.inFlight));
+  }
+  if (ok.threads() == 0 || ok.threads() > kMaxThreads) {
+    refuse(fmt::format("has {} threads, which is not in 1…{}", ok.threads(), kMaxThreads));
+  }
+  if (ok.body_bytes() == 0 || ok.body_bytes() > maxWeightsBytes(plan)) {
+    refuse(fmt::format("claims {} bytes for the body's weights, which have at most {}",
+                       ok.body_bytes(), maxWeightsBytes(plan)));
+  }
 }
 
 // The keys behind what turns out to be wrong only when model and data are joined.
@@ -179,6 +217,7 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
   wire::RunSpec spec;
   checkAt(config, kKeysOfErrors, [&] {
     run.data = openDatasets(run.settings.data);
+    warnOfLargeBatch(run.settings, *run.data.train);
     spec = makeRunSpec(run.settings, *run.data.train);
     if (options.traceSteps > 0) {
       askForTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
@@ -224,11 +263,23 @@ PreparedRun prepareRun(const RunOptions& options, Purpose purpose) {
   return run;
 }
 
+// Removes the files of a probe, too. The folder itself stays if it has anything else.
+void removeUnbegun(const PreparedRun& run) {
+  if (run.localServer) return;  // its store is in the folder
+  std::error_code ignored;
+  for (const char* name : {"config.yaml", "environment.json", "log.txt", "probe.csv"}) {
+    std::filesystem::remove(std::filesystem::path(run.folder) / name, ignored);
+  }
+  std::filesystem::remove(run.folder, ignored);
+}
+
 wire::HelloOk connectRun(const PreparedRun& run, ClientSession& session) {
   try {
-    return session.connect(run.server, run.hello, run.settings.retrySeconds);
+    wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
+    checkAnswer(ok, run.plan);
+    return ok;
   } catch (...) {
-    if (!run.localServer) removeUnbegun(run.folder);
+    removeUnbegun(run);
     throw;
   }
 }

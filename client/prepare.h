@@ -44,6 +44,9 @@ PreparedRun prepareRun(const RunOptions& options, Purpose purpose);
 // run's folder: the run never began.
 wire::HelloOk connectRun(const PreparedRun& run, ClientSession& session);
 
+// Removes what prepareRun() left in the folder of a run that never began.
+void removeUnbegun(const PreparedRun& run);
+
 // How many threads the client computes with; fewer by default where the server is on this machine
 // too. `asked`: threads.client.
 ThreadCount clientThreads(const RunOptions& options, int asked);

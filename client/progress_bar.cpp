@@ -38,9 +38,9 @@ struct Field {
 
 std::array<Field, 7> fieldsOf(const BarState& state) {
   return {
-      {{fmt::format(" {:>{}}/{}", state.step, std::to_string(state.steps).size(), state.steps), 2},
-       {fmt::format("  epoch {}/{}", state.epoch, state.epochs), 5},
-       {fmt::format("  {:.0f} images/s", state.imagesPerSecond), 3},
+      {{fmt::format(" {:>{}}/{}", state.step, std::to_string(state.steps).size(), state.steps), 3},
+       {fmt::format("  epoch {}/{}", state.epoch, state.epochs), 2},
+       {fmt::format("  {:.0f} images/s", state.imagesPerSecond), 5},
        {fmt::format("  loss {:.4f}", state.loss), 4},
        {"  " + leftText(state), 1},
        {fmt::format("  up {}/s", bytesText(state.up)), 6},

@@ -29,7 +29,8 @@ RunError endedByServer(const std::string& reason) {
 ClientSession::ClientSession(ComputeDevice& compute)
     : compute_(compute),
       pool_(std::make_shared<BufferPool>(BufferPool::kMaxRetained, compute.hostMemory())),
-      signals_(io_.context(), SIGINT, SIGTERM) {
+      signals_(io_.context(), SIGINT, SIGTERM),
+      lastWork_(io_.context()) {
   asio::co_spawn(io_.context(), waitForSignals(), [](std::exception_ptr error) {
     if (error) std::rethrow_exception(error);
   });
@@ -38,7 +39,7 @@ ClientSession::ClientSession(ComputeDevice& compute)
 ClientSession::~ClientSession() {
   if (worker_) worker_->stop();
   io_.stop();
-  codecThreads_.join();
+  codecs_.stop();
   // Before the threads and the io context that they belong to.
   if (worker_) device_.detach(worker_);
   worker_.reset();
@@ -77,11 +78,11 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
   TensorLinkOptions options = linkOptions(plan, Role::client);
   options.errorEvery = errorEvery;
   options.helper = helper_.get();
+  options.codecQueue = codecs_.open();
   trace_ = options.trace;
   const auto mailbox = std::make_shared<Mailbox>(device_, plan.inFlight);
   link_ = std::make_shared<TensorLink>(
       std::move(options), connection_, pool_, io_.context().get_executor(),
-      codecThreads_.get_executor(),
       [mailbox](Message message) { mailbox->deliver(std::move(message)); },
       [files](const TransferRecord& record) { files->transfer(record); });
   worker_ = std::make_shared<EngineWorker>(
@@ -89,6 +90,7 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
                     plan.initialWeights},
       link_, mailbox, std::move(table), [] {},
       [this](std::exception_ptr error) {
+        failed_ = true;
         asio::post(io_.context(), [this, error] { connection_->fail(error); });
       },
       compute_.queue(), trace_);
@@ -116,13 +118,26 @@ asio::awaitable<void> ClientSession::waitForSignals() {
   co_await signals_.async_wait(asio::use_awaitable);
   interrupted_ = true;
   device_.notify();
+  lastWork_.expires_after(kLastWork);
+  lastWork_.async_wait([this](const boost::system::error_code& cancelled) {
+    if (cancelled) return;
+    timeIsUp_ = true;
+    device_.notify();
+  });
   processLog()->info("ending; interrupt once more to end at once");
   co_await signals_.async_wait(asio::use_awaitable);
   ::_exit(1);
 }
 
-void ClientSession::waitUntil(const std::function<bool()>& done) {
-  device_.runUntil([&] { return done() || ended_ || interrupted_; });
+void ClientSession::waitUntil(const std::function<bool()>& done, Patience patience) {
+  const std::atomic<bool>& isOver =
+      patience == Patience::untilInterrupted ? interrupted_ : timeIsUp_;
+  device_.runUntil([&] {
+    handOverWeights();
+    // A step that is decided is applied here too: head and tail stay at the body's step.
+    const bool mayLeave = failed_ || !worker_->engine().updatePending();
+    return done() || (ended_ && mayLeave) || isOver;
+  });
   if (done()) return;
   if (ended_) {
     const std::lock_guard lock(mutex_);
@@ -139,18 +154,40 @@ void ClientSession::sendWeights(SharedBytes weights) {
 }
 
 void ClientSession::runBatch(const MicroBatch& at) {
+  if (interrupted_) throw interruptedError();
   worker_->engine().begin(at);
   // Nothing else is on the link now, so that the answer says how long it is.
   asio::post(io_.context(), [connection = connection_] { connection->ping(); });
   device_.notify();
-  waitUntil([this] { return worker_->engine().batchDone(); });
+  // The step under way ends on both sides, so that what is saved is of one step.
+  waitUntil([this] { return worker_->engine().batchDone(); }, Patience::untilTimeIsUp);
+}
+
+void ClientSession::fetchWeights(std::function<void(Blob body)> arrived) {
+  if (timeIsUp_ || !worker_->engine().batchDone()) throw interruptedError();
+  weightsArrived_ = std::move(arrived);
+  // Behind the last Step, and ahead of the next batch: the server answers once it has updated.
+  worker_->engine().fetch(Flow::weightsBody);
+}
+
+void ClientSession::handOverWeights() {
+  if (!weightsArrived_ || !worker_->engine().blob()) return;
+  std::exchange(weightsArrived_, nullptr)(*worker_->engine().blob());
+}
+
+void ClientSession::waitForWeights() {
+  waitUntil([this] { return !weightsArrived_; }, Patience::untilTimeIsUp);
 }
 
 Blob ClientSession::fetch(Flow flow) {
   Engine& engine = worker_->engine();
-  waitUntil([&] { return engine.appliedByPeer() == engine.applied(); });
+  const auto waitFor = [this](const std::function<bool()>& done) {
+    waitUntil(done, Patience::untilTimeIsUp);
+  };
+  waitFor([this] { return !weightsArrived_; });
+  waitFor([&] { return engine.appliedByPeer() == engine.applied(); });
   engine.fetch(flow);
-  waitUntil([&] { return engine.blob().has_value(); });
+  waitFor([&] { return engine.blob().has_value(); });
   return *engine.blob();
 }
 

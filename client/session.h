@@ -5,7 +5,9 @@
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/signal_set.hpp>
-#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -13,6 +15,7 @@
 #include <string>
 
 #include "client/connect.h"
+#include "common/core/codec_executor.h"
 #include "common/core/executor.h"
 #include "common/model/compute_device.h"
 #include "common/net/io_thread.h"
@@ -24,6 +27,10 @@
 #include "daemon/plan.h"
 
 namespace cleave {
+
+// After Ctrl-C, for the step under way and the body's weights. Supervisors such as docker kill a
+// process 10 s after their SIGTERM.
+inline constexpr std::chrono::seconds kLastWork{7};
 
 class ClientSession {
  public:
@@ -47,10 +54,17 @@ class ClientSession {
   // Sends the body's initial weights, and waits until they are in place there. Throws RunError.
   void sendWeights(SharedBytes weights);
   // Runs one batch to its end. Throws RunError: whatever ended the run, such as the server's end or
-  // Ctrl-C ("interrupted").
+  // Ctrl-C ("interrupted"), after which the batch under way has kLastWork to end.
   void runBatch(const MicroBatch& at);
   // Waits until the server has applied all steps, and fetches weights/body or trace/body.
   Blob fetch(Flow flow);
+  // Between batches: asks for weights/body as they are after the last step, and returns at once.
+  // `arrived` is called within a later call of this session that waits. One at a time. Throws
+  // RunError "interrupted" if Ctrl-C came in the middle of a batch that has not ended in time.
+  void fetchWeights(std::function<void(Blob body)> arrived);
+  bool isFetchingWeights() const { return weightsArrived_ != nullptr; }
+  // Waits until what fetchWeights() asked for has arrived; for at most kLastWork after Ctrl-C.
+  void waitForWeights();
   // Says Bye and waits for the connection's end; afterwards totals() are final. Does nothing where
   // it has ended already.
   void close(const std::string& reason);
@@ -72,23 +86,31 @@ class ClientSession {
 
  private:
   boost::asio::awaitable<void> waitForSignals();
-  void waitUntil(const std::function<bool()>& done);
+  // What ends a wait, beside the connection's end: Ctrl-C, or the end of kLastWork after it.
+  enum class Patience : std::uint8_t { untilInterrupted, untilTimeIsUp };
+  void waitUntil(const std::function<bool()>& done, Patience patience = Patience::untilInterrupted);
+  void handOverWeights();
   void end(std::exception_ptr error);
 
   ComputeDevice& compute_;
   DeviceExecutor device_;
   const std::shared_ptr<BufferPool> pool_;
   const std::unique_ptr<Helper> helper_ = makeHelper();  // of the codec thread
-  boost::asio::thread_pool codecThreads_{1};
+  CodecExecutor codecs_{1};
   IoThread io_;
   boost::asio::signal_set signals_;
+  boost::asio::steady_timer lastWork_;  // io thread
   std::shared_ptr<Connection> connection_;
   std::shared_ptr<TensorLink> link_;
   std::shared_ptr<EngineWorker> worker_;
   std::shared_ptr<TraceRecorder> trace_;
 
+  std::function<void(Blob body)> weightsArrived_;  // empty: none were asked for
+
+  bool failed_ = false;  // device thread: an action has, so that none runs any more
   std::atomic<bool> interrupted_ = false;
-  std::atomic<bool> ended_ = false;  // the connection has; error_ is final
+  std::atomic<bool> timeIsUp_ = false;  // kLastWork has passed since
+  std::atomic<bool> ended_ = false;     // the connection has; error_ is final
   std::mutex mutex_;
   std::exception_ptr error_;  // the first
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "client/codec_choice.h"
 #include "client/data/loader.h"
 #include "common/pipeline/schedule.h"
 #include "compression/registry.h"
@@ -15,8 +16,7 @@
 namespace cleave {
 namespace {
 
-// A quarter of the bytes; what it does to accuracy stands in tests/bench/RESULTS.md.
-constexpr const char* kDefaultCodec = "block:bits=8";
+constexpr const char* kDefaultCodec = "auto";
 constexpr std::int64_t kMany = std::int64_t{1} << 31;
 
 ImageOptions readImage(Config& config, std::uint64_t seed) {
@@ -94,6 +94,12 @@ void readModel(Config& config, ClientSettings& settings) {
   settings.cuts = Cuts{static_cast<int>(cuts[0]), static_cast<int>(cuts[1])};
 }
 
+// As `cleave-client optimizers` lists it, 0 or 1; or true or false.
+double readSwitch(Config& config, const std::string& path) {
+  const std::string text = config.text(path, std::nullopt, {"true", "false", "1", "0"});
+  return text == "true" || text == "1" ? 1 : 0;
+}
+
 void readTraining(Config& config, ClientSettings& settings) {
   settings.batch =
       static_cast<std::uint32_t>(config.integer("train.batch", 1, 1 << 20, settings.batch));
@@ -116,12 +122,13 @@ void readTraining(Config& config, ClientSettings& settings) {
   settings.epochs = static_cast<std::uint64_t>(config.integer("train.epochs", 1, 1 << 20, 1));
   settings.maxSteps = static_cast<std::uint64_t>(config.integer("train.max_steps", 0, kMany, 0));
 
+  config.expand("train.optimizer", "name");
   settings.optimizer.name = config.text("train.optimizer.name", "sgd");
   for (const std::string& key : config.keys("train.optimizer")) {
     if (key == "name") continue;
     const std::string path = "train.optimizer." + key;
     settings.optimizer.parameters[key] =
-        key == "nesterov" ? (config.boolean(path) ? 1 : 0) : config.number(path, -1e6, 1e6);
+        key == "nesterov" ? readSwitch(config, path) : config.number(path, -1e6, 1e6);
     // One by one, so that an error has the key's own place.
     OptimizerSpec alone{settings.optimizer.name, {}};
     if (key != "nesterov") alone.parameters[key] = settings.optimizer.parameters[key];
@@ -129,6 +136,7 @@ void readTraining(Config& config, ClientSettings& settings) {
   }
   checkAt(config, "train.optimizer.name", [&] { checkOptimizer(settings.optimizer); });
 
+  config.expand("train.learning_rate", "peak");
   LearningRateOptions& rate = settings.learningRate;
   rate.schedule = config.text("train.learning_rate.schedule", rate.schedule);
   checkAt(config, "train.learning_rate.schedule", [&] { learningRate(rate, 1); });
@@ -146,21 +154,20 @@ void readTraining(Config& config, ClientSettings& settings) {
 }
 
 void readCodecs(Config& config, ClientSettings& settings) {
-  const auto read = [&](const std::string& path) {
-    const std::string spec = config.text(path, kDefaultCodec);
-    checkAt(config, path, [&] { makeCodec(spec); });
-    return spec;
-  };
-  if (!config.isMap("codec")) {
-    const std::string spec = read("codec");
-    for (std::size_t flow = 0; flow < kTensorFlows; ++flow) {
-      settings.codecs[std::string(flowName(static_cast<Flow>(flow)))] = spec;
-    }
-    return;
-  }
-  for (std::size_t flow = 0; flow < kTensorFlows; ++flow) {
-    const std::string name(flowName(static_cast<Flow>(flow)));
-    settings.codecs[name] = read("codec." + name);
+  const bool isMap = config.isMap("codec");
+  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+    const std::string flow(flowName(static_cast<Flow>(f)));
+    const std::string path = isMap ? "codec." + flow : "codec";
+    std::string spec = config.text(path, kDefaultCodec);
+    checkAt(config, path, [&] {
+      if (const auto choices = autoCodecs(spec)) {
+        settings.autoCodecs[flow] = *choices;
+        spec = kAutoStart;
+      } else {
+        makeCodec(spec);
+      }
+    });
+    settings.codecs[flow] = spec;
   }
 }
 
@@ -193,7 +200,12 @@ ClientSettings readClientSettings(Config& config) {
   settings.name = config.text("run.name", "run");
   settings.seed = static_cast<std::uint64_t>(config.integer("run.seed", 0, kMany, 1));
   readModel(config, settings);
+  config.expand("weights", "file");
   if (config.has("weights")) {
+    if (config.keys("weights").empty()) {
+      throw UsageError("bad-config", config.where("weights") + ": weights names no file",
+                       "set weights.file=FILE, or leave out weights to begin from the seed");
+    }
     settings.weightsFile = config.text("weights.file");
     settings.weightsExcept = config.texts("weights.except", std::vector<std::string>{});
   }

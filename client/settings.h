@@ -49,9 +49,11 @@ struct ClientSettings {
   double clipNorm = 0;  // most that the gradients' global norm may be; 0: no limit
   std::uint32_t evalBatch = 256;
   std::uint32_t evalEvery = 1;                // epochs
-  std::map<std::string, std::string> codecs;  // flow -> spec
-  bool rawNonFinite = false;                  // as TensorLinkOptions
-  std::string device = "cpu";                 // that head and tail compute on
+  std::map<std::string, std::string> codecs;  // flow -> spec; of `auto`: kAutoStart
+  // Flow -> what `auto` chooses among; flows with another codec are missing.
+  std::map<std::string, std::vector<std::string>> autoCodecs;
+  bool rawNonFinite = false;   // as TensorLinkOptions
+  std::string device = "cpu";  // that head and tail compute on
   int clientThreads = 0;
   int serverThreads = 0;
   StageWait wait;

@@ -77,6 +77,7 @@ TrainResult Trainer::run() {
 
   for (std::uint64_t epoch = 1; stepsLeft(); ++epoch) {
     trainEpoch(epoch);
+    afterEpoch_();
     evalMetrics_.reset();
     const SteadyTime evalStart = now();
     const bool due = settings_.evalEvery > 0 && (epoch % settings_.evalEvery == 0 || !stepsLeft());
@@ -200,6 +201,8 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
       bounded.seconds += seconds;
       bounded.bounds += row.bound->seconds;
       bounded.heldBack[static_cast<std::size_t>(row.bound->bottleneck)] += seconds;
+      if (at.samples == settings_.batch)
+        bounded.wholeBatches.push_back(static_cast<float>(seconds));
     }
   } else {
     meter_.pass(totals);

@@ -23,6 +23,7 @@ struct BoundedSteps {
   double seconds = 0;                           // that they took
   double bounds = 0;                            // seconds that they could have taken at best
   std::array<double, kBottlenecks> heldBack{};  // seconds of the steps that each holds back
+  std::vector<float> wholeBatches;              // seconds of each step of a whole batch
 
   Bottleneck bottleneck() const {
     return static_cast<Bottleneck>(std::max_element(heldBack.begin(), heldBack.end()) -
@@ -49,6 +50,8 @@ class Trainer {
   void afterEachStep(std::function<void(std::uint64_t step)> function) {
     afterStep_ = std::move(function);
   }
+  // `function` is called after the last step of each epoch, before its evaluation.
+  void afterEachEpoch(std::function<void()> function) { afterEpoch_ = std::move(function); }
   // The decision of the running step; goes into the client's action table. Throws RunError
   // "non-finite".
   StepDecision decide(const BodyDone& done);
@@ -78,6 +81,7 @@ class Trainer {
 
   std::unique_ptr<Loader> nextLoader_;  // of the next epoch, once this one's last batch is taken
   std::function<void(std::uint64_t step)> afterStep_ = [](std::uint64_t) {};
+  std::function<void()> afterEpoch_ = [] {};
   TrainResult result_;
   std::uint64_t evalBatches_ = 0;
   BatchMetrics epochMetrics_;

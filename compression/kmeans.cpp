@@ -120,7 +120,8 @@ void placeEmpty(const Histogram& histogram, const std::vector<std::size_t>& firs
   }
 }
 
-std::vector<double> lloyd(const Histogram& histogram, std::size_t count, int iterations) {
+std::vector<double> lloyd(const CodecContext& context, const Histogram& histogram,
+                          std::size_t count, int iterations) {
   std::vector<double> centroids = initialCentroids(histogram, count);
   std::vector<std::size_t> before;
   for (int iteration = 0; iteration < iterations; ++iteration) {
@@ -145,6 +146,7 @@ std::vector<double> lloyd(const Histogram& histogram, std::size_t count, int ite
     }
     std::sort(centroids.begin(), centroids.end());
     before = first;
+    context.checkpoint();
   }
   return centroids;
 }
@@ -169,7 +171,8 @@ class KMeans : public PackedCodec {
     const kernels::Range range = rangeOf(context, view);
     if (!range.finite) throw NonFiniteError(context.key);
     const FloatReader values(view);
-    const std::vector<double> centroids = lloyd(histogramOf(values), centroidCount(), iterations_);
+    const std::vector<double> centroids =
+        lloyd(context, histogramOf(values), centroidCount(), iterations_);
     PieceGrids grids;
     grids.pieceBits = bits_;
     for (std::size_t c = 0; c < centroidCount(); ++c) {

@@ -67,6 +67,26 @@ class LowRank : public Codec {
     return isRaw(spec) ? rawPayloadBytes(spec) : withFactors(spec);
   }
 
+  CodecMemory memory(const TensorSpec& spec) const override {
+    if (spec.elements() == 0 || isRaw(spec)) return {};
+    const MatrixShape shape = *matrixShape(spec);
+    const TensorSpec first = factorSpec(shape, features(shape));
+    const TensorSpec second = factorSpec(shape, others(shape));
+    const std::size_t factors = first.bytes() + second.bytes();
+    CodecMemory memory;
+    // A sample's matrix, and the factors twice.
+    memory.working = shape.rows * shape.columns * sizeof(float) + 2 * factors;
+    if (iterations_ == 0) {  // svd: the Gram matrix, its eigenvectors and what it works on
+      const std::size_t n = std::min(shape.rows, shape.columns);
+      memory.working += 4 * n * n * sizeof(double);
+    }
+    if (inner_) {
+      memory.working += std::max(inner_->memory(first).working, inner_->memory(second).working);
+    }
+    if (iterations_ > 0) memory.state = sizeof(Factors) + factors;
+    return memory;
+  }
+
   Encoded encode(const CodecContext& context, const CodecState& state, CutContext&,
                  const TensorView& view, std::span<std::byte> out) const override {
     if (view.spec.elements() == 0) return {};
@@ -83,13 +103,14 @@ class LowRank : public Codec {
     const float greatest = std::max(std::abs(range.least), std::abs(range.greatest));
     const int exponent = greatest > 0 ? std::ilogb(greatest) : 0;
     std::vector<float> sample(shape.rows * shape.columns);
+    Checkpoints checkpoints(context);
     for (std::size_t b = 0; b < shape.samples; ++b) {
       const float* const read = values.read(b * sample.size(), sample.size(), sample.data());
       const double scale = std::ldexp(1.0, -exponent);
       for (std::size_t j = 0; j < sample.size(); ++j) {
         sample[j] = static_cast<float>(double{read[j]} * scale);
       }
-      factorise(sample.data(), shape, *factors, b);
+      factorise(checkpoints, sample.data(), shape, *factors, b);
     }
     const std::size_t bytes = write(context, *factors, exponent, shape, out);
     const bool remembers = train && iterations_ > 0;
@@ -108,8 +129,9 @@ class LowRank : public Codec {
     const auto& left = shape.featuresAreRows ? factors.features : factors.others;
     const auto& right = shape.featuresAreRows ? factors.others : factors.features;
     std::vector<float> sample(shape.rows * shape.columns);
+    Checkpoints checkpoints(context);
     for (std::size_t b = 0; b < shape.samples; ++b) {
-      outerProduct(&left[b * factors.rank * shape.rows], shape.rows,
+      outerProduct(checkpoints, &left[b * factors.rank * shape.rows], shape.rows,
                    &right[b * factors.rank * shape.columns], shape.columns, factors.rank,
                    largestOf(out.spec.dtype), sample.data());
       fromFloat(sample.data(), sample.size(), out.spec.dtype,
@@ -171,28 +193,29 @@ class LowRank : public Codec {
     }
   }
 
-  void factorise(const float* a, const MatrixShape& shape, Factors& factors, std::size_t b) const {
+  void factorise(Checkpoints& checkpoints, const float* a, const MatrixShape& shape,
+                 Factors& factors, std::size_t b) const {
     const std::size_t rank = factors.rank;
     float* const x = &factors.features[b * rank * features(shape)];
     float* const y = &factors.others[b * rank * others(shape)];
     const auto toOthers = shape.featuresAreRows ? timesRows : timesColumns;
     const auto toFeatures = shape.featuresAreRows ? timesColumns : timesRows;
     for (int iteration = 0; iteration < iterations_; ++iteration) {
-      toOthers(a, shape.rows, shape.columns, x, rank, y);
-      orthonormalise(y, others(shape), rank);
-      toFeatures(a, shape.rows, shape.columns, y, rank, x);
+      toOthers(checkpoints, a, shape.rows, shape.columns, x, rank, y);
+      orthonormalise(checkpoints, y, others(shape), rank);
+      toFeatures(checkpoints, a, shape.rows, shape.columns, y, rank, x);
     }
     if (iterations_ > 0) return;
     const bool byRows = shape.rows <= shape.columns;
     const std::size_t n = std::min(shape.rows, shape.columns);
-    std::vector<double> gram = gramMatrix(a, shape.rows, shape.columns);
-    const std::vector<float> vectors = eigenvectors(gram, n, rank);
+    std::vector<double> gram = gramMatrix(checkpoints, a, shape.rows, shape.columns);
+    const std::vector<float> vectors = eigenvectors(checkpoints, gram, n, rank);
     const bool areFeatures = byRows == shape.featuresAreRows;
     std::copy(vectors.begin(), vectors.end(), areFeatures ? x : y);
     if (areFeatures) {
-      toOthers(a, shape.rows, shape.columns, x, rank, y);
+      toOthers(checkpoints, a, shape.rows, shape.columns, x, rank, y);
     } else {
-      toFeatures(a, shape.rows, shape.columns, y, rank, x);
+      toFeatures(checkpoints, a, shape.rows, shape.columns, y, rank, x);
     }
   }
 

@@ -84,27 +84,29 @@ std::optional<MatrixShape> matrixShape(const TensorSpec& spec) {
   return MatrixShape{at(0), at(1), at(2) * at(3), true};
 }
 
-void timesColumns(const float* a, std::size_t rows, std::size_t columns, const float* x,
-                  std::size_t rank, float* product) {
+void timesColumns(Checkpoints& checkpoints, const float* a, std::size_t rows, std::size_t columns,
+                  const float* x, std::size_t rank, float* product) {
   for (std::size_t row = 0; row < rows; ++row) {
     for (std::size_t r = 0; r < rank; ++r) {
       product[r * rows + row] = dot(a + row * columns, x + r * columns, columns);
     }
+    checkpoints.passed(rank * columns);
   }
 }
 
-void timesRows(const float* a, std::size_t rows, std::size_t columns, const float* x,
-               std::size_t rank, float* product) {
+void timesRows(Checkpoints& checkpoints, const float* a, std::size_t rows, std::size_t columns,
+               const float* x, std::size_t rank, float* product) {
   std::fill(product, product + rank * columns, 0.0f);
   for (std::size_t row = 0; row < rows; ++row) {
     for (std::size_t r = 0; r < rank; ++r) {
       addScaled(product + r * columns, a + row * columns, x[r * rows + row], columns);
     }
+    checkpoints.passed(rank * columns);
   }
 }
 
-void outerProduct(const float* left, std::size_t rows, const float* right, std::size_t columns,
-                  std::size_t rank, float greatest, float* a) {
+void outerProduct(Checkpoints& checkpoints, const float* left, std::size_t rows, const float* right,
+                  std::size_t columns, std::size_t rank, float greatest, float* a) {
   std::fill(a, a + rows * columns, 0.0f);
   for (std::size_t row = 0; row < rows; ++row) {
     float* const out = a + row * columns;
@@ -115,16 +117,19 @@ void outerProduct(const float* left, std::size_t rows, const float* right, std::
       const float bounded = out[j] <= greatest ? out[j] : greatest;  // NaN too
       out[j] = bounded >= -greatest ? bounded : -greatest;
     }
+    checkpoints.passed(rank * columns);
   }
 }
 
-std::vector<double> gramMatrix(const float* a, std::size_t rows, std::size_t columns) {
+std::vector<double> gramMatrix(Checkpoints& checkpoints, const float* a, std::size_t rows,
+                               std::size_t columns) {
   const std::size_t n = std::min(rows, columns);
   std::vector<double> gram(n * n);
   if (rows <= columns) {
     for (std::size_t p = 0; p < n; ++p) {
       for (std::size_t q = 0; q <= p; ++q) {
         gram[p * n + q] = gram[q * n + p] = wideDot(a + p * columns, a + q * columns, columns);
+        checkpoints.passed(columns);
       }
     }
     return gram;
@@ -136,17 +141,19 @@ std::vector<double> gramMatrix(const float* a, std::size_t rows, std::size_t col
       const double factor = values[p];
       for (std::size_t q = 0; q < n; ++q) out[q] += factor * double{values[q]};
     }
+    checkpoints.passed(n * n);
   }
   return gram;
 }
 
-void orthonormalise(float* vectors, std::size_t n, std::size_t rank) {
+void orthonormalise(Checkpoints& checkpoints, float* vectors, std::size_t n, std::size_t rank) {
   for (std::size_t r = 0; r < rank; ++r) {
     float* const vector = vectors + r * n;
     const double before = norm(vector, n);
     for (int time = 0; time < 2; ++time) {
       for (std::size_t other = 0; other < r; ++other) {
         addScaled(vector, vectors + other * n, -dot(vector, vectors + other * n, n), n);
+        checkpoints.passed(2 * n);
       }
     }
     const double length = norm(vector, n);
@@ -158,7 +165,8 @@ void orthonormalise(float* vectors, std::size_t n, std::size_t rank) {
   }
 }
 
-std::vector<float> eigenvectors(std::vector<double>& matrix, std::size_t n, std::size_t rank) {
+std::vector<float> eigenvectors(Checkpoints& checkpoints, std::vector<double>& matrix,
+                                std::size_t n, std::size_t rank) {
   std::vector<double> vectors(n * n);
   for (std::size_t j = 0; j < n; ++j) vectors[j * n + j] = 1;
   constexpr int kSweeps = 30;
@@ -178,6 +186,7 @@ std::vector<float> eigenvectors(std::vector<double>& matrix, std::size_t n, std:
       for (std::size_t q = p + 1; q < n; ++q) {
         if (matrix[p * n + q] != 0) rotate(matrix, vectors, n, p, q);
       }
+      checkpoints.passed(6 * n * n);
     }
   }
   std::vector<std::size_t> order(n);

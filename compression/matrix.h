@@ -6,9 +6,27 @@
 #include <span>
 #include <vector>
 
-#include "common/codec/tensor.h"
+#include "common/codec/codec.h"
 
 namespace cleave {
+
+// Checkpoints of a loop whose rounds are too short for one each.
+class Checkpoints {
+ public:
+  explicit Checkpoints(const CodecContext& context) : context_(context) {}
+  // So many multiplications are done since the last call.
+  void passed(std::size_t multiplications) {
+    done_ += multiplications;
+    if (done_ < kBetween) return;
+    done_ = 0;
+    context_.checkpoint();
+  }
+
+ private:
+  static constexpr std::size_t kBetween = std::size_t{1} << 24;  // a few ms
+  const CodecContext& context_;
+  std::size_t done_ = 0;
+};
 
 // How a tensor is a batch of matrices: samples x rows x columns, each row contiguous.
 //   [B, C, H, W] contiguous     C rows of H * W
@@ -24,25 +42,27 @@ std::optional<MatrixShape> matrixShape(const TensorSpec& spec);
 // Factors are stored rank by rank: factor[r * n + j], n the number of rows or columns.
 //
 // product[r] = a * x[r] for each of `rank` vectors: x over columns, product over rows.
-void timesColumns(const float* a, std::size_t rows, std::size_t columns, const float* x,
-                  std::size_t rank, float* product);
+void timesColumns(Checkpoints& checkpoints, const float* a, std::size_t rows, std::size_t columns,
+                  const float* x, std::size_t rank, float* product);
 // product[r] = a^T * x[r]: x over rows, product over columns.
-void timesRows(const float* a, std::size_t rows, std::size_t columns, const float* x,
-               std::size_t rank, float* product);
+void timesRows(Checkpoints& checkpoints, const float* a, std::size_t rows, std::size_t columns,
+               const float* x, std::size_t rank, float* product);
 // a = sum over r of left[r] * right[r]^T, each element within ±greatest.
-void outerProduct(const float* left, std::size_t rows, const float* right, std::size_t columns,
-                  std::size_t rank, float greatest, float* a);
+void outerProduct(Checkpoints& checkpoints, const float* left, std::size_t rows, const float* right,
+                  std::size_t columns, std::size_t rank, float greatest, float* a);
 
 // a * a^T where rows <= columns, else a^T * a.
-std::vector<double> gramMatrix(const float* a, std::size_t rows, std::size_t columns);
+std::vector<double> gramMatrix(Checkpoints& checkpoints, const float* a, std::size_t rows,
+                               std::size_t columns);
 
 // Makes `rank` vectors of n elements orthonormal, by modified Gram-Schmidt, twice over; what
 // depends on the vectors before it becomes 0.
-void orthonormalise(float* vectors, std::size_t n, std::size_t rank);
+void orthonormalise(Checkpoints& checkpoints, float* vectors, std::size_t n, std::size_t rank);
 
 // The eigenvectors of the symmetric n x n matrix that belong to its `rank` greatest eigenvalues,
 // greatest first, by Jacobi's rotations (Golub and Van Loan, "Matrix Computations", 8.5). Destroys
 // the matrix. Requires rank <= n.
-std::vector<float> eigenvectors(std::vector<double>& matrix, std::size_t n, std::size_t rank);
+std::vector<float> eigenvectors(Checkpoints& checkpoints, std::vector<double>& matrix,
+                                std::size_t n, std::size_t rank);
 
 }  // namespace cleave

@@ -130,6 +130,7 @@ std::vector<float> valuesAtRanks(const CodecContext& context, const FloatReader&
     if (!flags[bin]) continue;
     selectInBin(wanted[bin], ranksOfBin[bin], out);
     out += ranksOfBin[bin].size();
+    context.checkpoint();
   }
   return result;
 }

@@ -115,6 +115,16 @@ class TopK : public Codec {
     return layout_.isRaw(spec) ? rawPayloadBytes(spec) : layout_.withBitmap(spec);
   }
 
+  CodecMemory memory(const TensorSpec& spec) const override {
+    if (layout_.isRaw(spec)) return {};
+    CodecMemory memory;
+    memory.cut = sizeof(Positions) + spec.elements() / 8 + sizeof(std::uint64_t);
+    // A bin's magnitudes, a few position sets, and for randtopk a growing list of an eighth of the
+    // elements.
+    memory.working = 8 * spec.elements() + 4 * memory.cut;
+    return memory;
+  }
+
   Encoded encode(const CodecContext& context, const CodecState&, CutContext& cut,
                  const TensorView& view, std::span<std::byte> out) const override {
     const std::size_t elements = view.spec.elements();

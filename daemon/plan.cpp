@@ -1,5 +1,6 @@
 #include "daemon/plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/pipeline/tensor_link.h"
@@ -92,6 +93,7 @@ RunPlan planRun(const wire::RunSpec& spec) {
   if (spec.precision() != "f32") refuse("the precision '" + spec.precision() + "' is not f32");
   if (spec.wait().has_f2()) plan.wait.f2 = checkedWait(spec.wait().f2());
   if (spec.wait().has_b2()) plan.wait.b2 = checkedWait(spec.wait().b2());
+  checkBodyWait(plan.wait);
 
   plan.schedule = &findSchedule(spec.schedule());
   plan.maxBatch = spec.max_batch();
@@ -147,33 +149,73 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   return options;
 }
 
+namespace {
+
+// In doubles, because sums of what a client asks for may exceed any integer.
+double bufferBytes(std::size_t size) { return static_cast<double>(BufferPool::capacityFor(size)); }
+
+std::size_t asSize(double bytes) { return static_cast<std::size_t>(std::min(bytes, 0x1p62)); }
+
+CodecMemory codecMemory(const RunPlan& plan, Flow flow) {
+  return plan.codecs[indexOf(flow)]->memory(
+      flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxMicroBatchSamples()));
+}
+
+// What codecs take beside the account: of the one tensor that a session codes at a time, and of the
+// states of all micro-batches, committed and staged.
+double codecBytes(const RunPlan& plan) {
+  constexpr double kTables = 8 << 20;  // that do not grow with tensors: histograms, code books
+  double working = 0;
+  double states = 0;
+  for (const Flow flow : kStepFlows) {
+    const CodecMemory memory = codecMemory(plan, flow);
+    working = std::max(working, static_cast<double>(memory.working));
+    states += 2.0 * static_cast<double>(memory.state);
+  }
+  return kTables + working + plan.microBatches * states;
+}
+
+}  // namespace
+
 double flowBytes(const RunPlan& plan) {
   const TensorLinkOptions link = linkOptions(plan, Role::server);
-  double bytes = 0;  // sums of what a client asks for may exceed any integer
+  double bytes = 0;
   for (const Flow flow : kStepFlows) {
     const TensorSpec spec = link.spec(flow, plan.maxMicroBatchSamples());
-    bytes +=
-        static_cast<double>(spec.bytes()) + static_cast<double>(link.maxEncodedBytes(flow, spec));
+    bytes += bufferBytes(spec.bytes()) + bufferBytes(link.maxEncodedBytes(flow, spec));
   }
   return plan.inFlight * bytes;
 }
 
-std::size_t serverBytes(const RunPlan& plan) {
-  const std::uint32_t samples = plan.maxMicroBatchSamples();
-  // In evaluation the replies of a whole batch are kept.
-  const TensorSpec reply = flowSpec(plan.blocks, plan.stage.cuts, Flow::activation1, plan.maxBatch);
-  const auto [first, last] = plan.stage.cuts;
-  // Fetched, or sent at first, when it is unpacked too.
+std::size_t transitBytes(const RunPlan& plan) {
+  double largest = 0;
+  double cuts = 0;
+  for (const Flow flow : kStepFlows) {
+    const TensorSpec spec =
+        flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxMicroBatchSamples());
+    largest = std::max(largest, bufferBytes(spec.bytes()));
+    cuts += static_cast<double>(codecMemory(plan, flow).cut);
+  }
+  // To measure its signal-to-noise ratio, a tensor is decoded again and, on a GPU, copied.
+  const double measured = 2 * largest;
   const double blob =
-      (plan.initialWeights ? 2.0 : 1.0) * static_cast<double>(maxWeightsBytes(plan));
-  const double bytes =
-      blob + static_cast<double>(partBytes(plan.stage, first, last, plan.inFlight, samples)) +
-      // The encoded replies are the ones kept.
-      flowBytes(plan) + static_cast<double>(reply.bytes()) +
-      // Recorded, and once more as it is fetched.
-      (plan.trace.steps > 0 ? 2.0 * kMaxTraceBytes : 0);
-  constexpr double kMost = 0x1p62;
-  return static_cast<std::size_t>(std::min(bytes, kMost));
+      bufferBytes(maxWeightsBytes(plan)) + (plan.trace.steps > 0 ? bufferBytes(kMaxTraceBytes) : 0);
+  return asSize(flowBytes(plan) + plan.inFlight * (cuts + double{kMicroBatchBytes}) + measured +
+                blob);
+}
+
+std::size_t serverBytes(const RunPlan& plan) {
+  const auto [first, last] = plan.stage.cuts;
+  // Of what autograd records of a micro-batch, and a stage keeps of it: objects, not tensors.
+  constexpr double kBlockObjects = 8 << 10;
+  const double objects = kBlockObjects * plan.inFlight * (last - first);
+  // Initial weights are unpacked beside the buffer that they came in.
+  const double unpacked = plan.initialWeights ? static_cast<double>(maxWeightsBytes(plan)) : 0;
+  const double recorded = plan.trace.steps > 0 ? double{kMaxTraceBytes} : 0;
+  const auto body = static_cast<double>(
+      partBytes(plan.stage, first, last, plan.inFlight, plan.maxMicroBatchSamples()));
+  return asSize(static_cast<double>(transitBytes(plan)) + body + objects + unpacked + recorded +
+                codecBytes(plan));
 }
 
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {

@@ -56,11 +56,14 @@ void useDeviceCodecs(RunPlan& plan, ComputeDevice& device);
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 
 // Bytes that the four flows' tensors of the micro-batches in flight take on either side, decoded
-// and encoded.
+// and encoded, as buffers of the pool.
 double flowBytes(const RunPlan& plan);
 
-// Bytes the server needs for a run: the body with what autograd saves, the four flows' tensors and
-// the kept replies of the micro-batches in flight.
+// The host memory that a run's session may hold in transit at the server, from a tensor's arrival,
+// or a stage's output, to its release: the limit of its MemoryAccount.
+std::size_t transitBytes(const RunPlan& plan);
+// All that the server needs for a run: what is in transit, the body with what autograd saves, and
+// what codecs carry from step to step or need while they work.
 std::size_t serverBytes(const RunPlan& plan);
 
 // The most bytes that the body's weights take as safetensors.

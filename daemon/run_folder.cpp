@@ -35,9 +35,10 @@ void checkRunId(const std::string& id) {
   const bool fits = std::all_of(id.begin(), id.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
   });
-  if (!fits || id.empty() || id.size() > kMostCharacters) {
-    throw UsageError("bad-run-id", "a run id that does not fit was given",
-                     "use 1 to 64 of a-z, 0-9 and -");
+  // The id is the name of a folder: with a dash in front, commands would read it as an option.
+  if (!fits || id.empty() || id.starts_with('-') || id.size() > kMostCharacters) {
+    throw UsageError("bad-run-id", "the run id has another form than the one allowed",
+                     "use 1 to 64 of a-z, 0-9 and -, and no - in front");
   }
 }
 

@@ -14,7 +14,7 @@ std::size_t readRotateBytes(Config& config);
 
 std::string libtorchVersion();  // "2.11.0"
 
-// Throws UsageError unless the id is [a-z0-9-]{1,64}.
+// Throws UsageError "bad-run-id" unless the id is [a-z0-9][a-z0-9-]{0,63}.
 void checkRunId(const std::string& id);
 
 // Makes the folder with its parents. Throws UsageError "run-exists" where it is there and not

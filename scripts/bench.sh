@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|between|metrics|memory|transport|load|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority) against the same model whole in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -20,6 +20,11 @@ usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|between|metrics|me
            and at 1 Gbit/s between network namespaces with TLS, which takes root
            --pairs N (20), --steps N a turn (3), --threads N of the client (half of the cores), --link loopback|shaped,
            --set KEY=VALUE, --json FILE
+  codec-auto
+           training MobileNetV2 with codec: auto beside none, block:bits=8 and block:bits=4, both sides computing: over loopback, at
+           1 Gbit/s and at 100 Mbit/s between network namespaces with TLS, which takes root, or else over cleave-link
+           --rounds N (7), --steps N of a run (60), --short, --link TEXT (one of them), --link-program (cleave-link), --batch N (32),
+           --micro-batches N (8), --set KEY=VALUE, --json FILE
   pipeline schedules on emulated links, both daemons waiting instead of computing, beside prediction, best order and bound
            --model mobilenet_v2|small_cnn, --rate MBITS…, --latency MS…, --codec SPEC…, --rounds N (9), --seconds S a row (20),
            --short, --json FILE
@@ -38,6 +43,9 @@ usage: scripts/bench.sh split|head|codecs|codec-step|pipeline|between|metrics|me
            that train at once; 50 that do not read: what the server holds, and what the others notice
            --only idle|hellos|training|unread, --tls DIR (the server's certs/), --idle N, --slow N, --hellos N, --clients N,
            --unread N, --json FILE
+  fairness an honest client beside one with zstd:level=19 on tensors of 64 MiB, one with actions of 15 s that wait, and one with a
+           heavy model: its steps per second, against those beside an ordinary client
+           --short, --seconds S (120), --action S (15), --batch N of the heavy model (4096), --only codec|wait|model, --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
            --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE
   --help   this text
@@ -51,11 +59,12 @@ case "${1:-}" in
   head) targets=(bench_head) ;;
   codecs) targets=(bench_codecs bench_codecs_torch) ;;
   codec-step) targets=(cleave-server bench_step) ;;
+  codec-auto) targets=(cleave-client cleave-server cleave-link) ;;
   pipeline) targets=(cleave-client cleave-server cleave-link bench_step) ;;
   between|memory) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   transport) targets=(bench_transport cleave-link) ;;
-  load) targets=(cleave-client cleave-server) ;;
+  load|fairness) targets=(cleave-client cleave-server) ;;
   accuracy) targets=(cleave-client cleave-server) ;;
   -h|--help) usage; exit 0 ;;
   *) echo "bench.sh: '${1:-}' is not a benchmark" >&2; usage >&2; exit 2 ;;

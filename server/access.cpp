@@ -60,6 +60,17 @@ Allowance readAllowance(Config& config, const std::string& name,
     allowance.memoryBytes =
         static_cast<std::size_t>(config.integer(path + "memory_mib", 0, kMostMiB)) << 20;
   }
+  if (config.has(path + "disk_mib")) {
+    allowance.diskBytes =
+        kMiB * static_cast<std::size_t>(config.integer(path + "disk_mib", 0, kMostDiskMiB));
+  }
+  if (config.has(path + "runs_per_hour")) {
+    allowance.runsPerHour =
+        static_cast<std::uint32_t>(config.integer(path + "runs_per_hour", 0, kMostRunsPerHour));
+  }
+  if (config.has(path + "idle_seconds")) {
+    allowance.idleSeconds = config.number(path + "idle_seconds", 1, kMostIdleSeconds);
+  }
   if (config.has(path + "rate")) allowance.rate = readRate(config, path + "rate");
   if (config.has(path + "runs")) allowance.runs = config.texts(path + "runs");
   return allowance;

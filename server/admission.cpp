@@ -1,6 +1,7 @@
 #include "server/admission.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -101,18 +102,45 @@ void Admission::refuseConnected(const std::string& runId, std::uint64_t generati
 }
 
 void Admission::checkSessions(const std::string& identity) const {
-  const auto& own = access_.of(identity).sessions;
-  if (own && usedBy(identity).sessions >= *own) {
-    throw RunError("too-many-sessions",
-                   identity + " has its " + std::to_string(*own) +
-                       " sessions at this server already (sessions in its access file)",
+  const auto refuse = [](const std::string& sentence, const char* limit) {
+    throw RunError("too-many-sessions", sentence + " already (" + limit + ")",
                    "try again when one has ended", kRetrySeconds);
+  };
+  const auto& own = access_.of(identity).sessions;
+  const std::uint32_t most = own.value_or(settings_.share.sessions);
+  const bool isFull = usedBy(identity).sessions >= most;
+  const std::string sentence =
+      identity + " has its " + std::to_string(most) + " sessions at this server";
+  if (own && isFull) refuse(sentence, "sessions in its access file");
+  if (runs_.size() >= settings_.maxSessions) {
+    refuse("this server serves its " + std::to_string(settings_.maxSessions) + " sessions",
+           "limits.sessions in its configuration");
   }
-  if (runs_.size() < settings_.maxSessions) return;
-  throw RunError("too-many-sessions",
-                 "this server serves its " + std::to_string(settings_.maxSessions) +
-                     " sessions already (limits.sessions in its configuration)",
-                 "try again when one has ended", kRetrySeconds);
+  if (isFull) refuse(sentence, "limits.sessions_per_identity in its configuration");
+}
+
+// Each run leaves a folder with files, however short it is.
+void Admission::checkRuns(const std::string& identity, SteadyTime time) {
+  constexpr std::chrono::hours kHour{1};
+  const auto& own = access_.of(identity).runsPerHour;
+  const std::uint32_t most = own.value_or(settings_.share.runsPerHour);
+  for (auto& [name, begun] : begun_) {
+    while (!begun.empty() && time - begun.front() >= kHour) begun.pop_front();
+  }
+  std::erase_if(begun_, [](const auto& entry) { return entry.second.empty(); });
+  const auto found = begun_.find(identity);
+  const std::size_t count = found == begun_.end() ? 0 : found->second.size();
+  if (count < most) return;
+  // When so many have passed out of the hour that there is room for one.
+  const double retry =
+      most == 0 ? 0 : std::ceil(secondsBetween(time, found->second[count - most] + kHour));
+  throw RunError(
+      "too-many-runs",
+      identity + " has begun its " + std::to_string(most) +
+          " runs of the last hour at this server already (" +
+          (own ? "runs_per_hour in its access file" : "limits.runs_per_hour in its configuration") +
+          ")",
+      "begin fewer runs, or try again later", retry);
 }
 
 void Admission::checkMemory(const std::string& identity, std::size_t needed) const {
@@ -145,15 +173,29 @@ std::unique_ptr<Admission::Ticket> Admission::admitProbe(const std::string& iden
 std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& identity,
                                                     const std::string& runId,
                                                     std::uint64_t generation, const RunPlan& plan,
-                                                    std::function<void()> fence) {
+                                                    std::function<void()> fence, SteadyTime time) {
   checkModel(identity, plan.stage.model.name);
   refuseOthersRun(identity, runId);
   refuseConnected(runId, generation);
   checkSessions(identity);
   const std::size_t needed = serverBytes(plan);
   checkMemory(identity, needed);
+  checkRuns(identity, time);
+  begun_[identity].push_back(time);
   runs_[runId] = {identity, generation, std::move(fence)};
   return std::make_unique<Ticket>(*this, identity, runId, needed);
+}
+
+std::unique_ptr<Admission::Ticket> Admission::admitTrial(const std::string& identity,
+                                                         std::uint64_t session,
+                                                         const RunPlan& plan) {
+  checkModel(identity, plan.stage.model.name);
+  checkSessions(identity);
+  const std::size_t needed = serverBytes(plan);
+  checkMemory(identity, needed);
+  const std::string name = "trial/" + std::to_string(session);  // no run id has a '/'
+  runs_[name] = {identity, 0, nullptr};
+  return std::make_unique<Ticket>(*this, identity, name, needed);
 }
 
 }  // namespace cleave

@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
 
+#include "common/core/clock.h"
 #include "daemon/plan.h"
 #include "server/access.h"
 #include "server/settings.h"
@@ -38,13 +40,16 @@ class Admission {
   };
 
   // Throws UsageError or RunError with the code and sentence of the refusal: "unknown-identity",
-  // "model-not-allowed", "others-run", "too-many-sessions", "not-enough-memory", "run-in-use",
-  // "stale-generation". A greater generation of a run that is connected calls `fence` of the older
-  // connection, which is to end it, and is refused as "run-in-use" until that is gone. A run
-  // belongs to the identity that has its folder in the store.
+  // "model-not-allowed", "others-run", "too-many-sessions", "too-many-runs", "not-enough-memory",
+  // "run-in-use", "stale-generation". A greater generation of a run that is connected calls `fence`
+  // of the older connection, which is to end it, and is refused as "run-in-use" until that is gone.
+  // A run belongs to the identity that has its folder in the store.
   std::unique_ptr<Ticket> admit(const std::string& identity, const std::string& runId,
                                 std::uint64_t generation, const RunPlan& plan,
-                                std::function<void()> fence);
+                                std::function<void()> fence, SteadyTime time = now());
+  // A run that leaves no records: as admit(), but it has no run id and is none of the hour's runs.
+  std::unique_ptr<Ticket> admitTrial(const std::string& identity, std::uint64_t session,
+                                     const RunPlan& plan);
   // A session that measures the link: it holds no memory and no run id. Throws UsageError
   // "unknown-identity", RunError "too-many-sessions".
   std::unique_ptr<Ticket> admitProbe(const std::string& identity, std::uint64_t session);
@@ -67,12 +72,15 @@ class Admission {
   void refuseConnected(const std::string& runId, std::uint64_t generation);
   void checkSessions(const std::string& identity) const;
   void checkMemory(const std::string& identity, std::size_t needed) const;
+  void checkRuns(const std::string& identity, SteadyTime time);
   Used usedBy(const std::string& identity) const;
 
   const ServerSettings& settings_;
   const Access& access_;
   std::map<std::string, Connected> runs_;
   std::map<std::string, Used> used_;  // by identity
+  // By identity: when each run of the last hour began, the oldest first.
+  std::map<std::string, std::deque<SteadyTime>> begun_;
   std::size_t bytes_ = 0;
 };
 

@@ -183,8 +183,8 @@ void CertificateFolder::init(const std::vector<std::string>& names) {
   Authority authority;
   authority.key = makeKey();
   authority.certificate = makeCertificate(request, authority.key.get(), nullptr);
-  writePrivateFile(inside.path("ca.key"), pemOf(authority.key.get()));
-  writePrivateFile(inside.path("ca.crt"), pemOf(authority.certificate.get()));
+  writeNewFile(inside.path("ca.key"), pemOf(authority.key.get()), kPrivateFile);
+  writeNewFile(inside.path("ca.crt"), pemOf(authority.certificate.get()), kPublicFile);
   inside.issueServer(authority, all, made.path());
   inside.writeRevoked(authority, 1, {});
   if (!made.becomes(folder_)) refuse();
@@ -198,11 +198,11 @@ void CertificateFolder::issue(const Authority& authority, CertificateRequest req
   const Issuer issuer = authority.issuer();
   const Certificate certificate = makeCertificate(request, key.get(), &issuer);
   // First the record: what exists can be revoked.
-  writePrivateFile(path("issued/" + serialOf(certificate.get()) + ".crt"),
-                   pemOf(certificate.get()));
+  writeNewFile(path("issued/" + serialOf(certificate.get()) + ".crt"), pemOf(certificate.get()),
+               kPublicFile);
   syncFolder(path("issued"));
-  writePrivateFile(into + "/" + file + ".key", pemOf(key.get()));
-  writePrivateFile(into + "/" + file + ".crt", pemOf(certificate.get()));
+  writeNewFile(into + "/" + file + ".key", pemOf(key.get()), kPrivateFile);
+  writeNewFile(into + "/" + file + ".crt", pemOf(certificate.get()), kPublicFile);
 }
 
 void CertificateFolder::issueServer(const Authority& authority,
@@ -222,7 +222,7 @@ void CertificateFolder::issueClient(const Authority& authority, const std::strin
   request.commonName = name;
   request.uri = std::string(kClientUri) + name;
   issue(authority, std::move(request), into, "client");
-  writePrivateFile(into + "/ca.crt", pemOf(authority.certificate.get()));
+  writeNewFile(into + "/ca.crt", pemOf(authority.certificate.get()), kPublicFile);
 }
 
 void CertificateFolder::renewServer(const std::vector<std::string>& names) {
@@ -273,7 +273,7 @@ void CertificateFolder::writeRevoked(const Authority& authority, std::uint64_t n
   // Nobody writes lists on a schedule: one lasts as long as its authority.
   request.until = endOf(authority.certificate.get());
   writeFileDurably(path("revoked.crl"),
-                   pemOf(makeRevocationList(request, authority.issuer()).get()));
+                   pemOf(makeRevocationList(request, authority.issuer()).get()), kPublicFile);
 }
 
 std::size_t CertificateFolder::revoke(const std::string& name) {

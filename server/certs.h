@@ -7,9 +7,10 @@
 //   issued/SERIAL.crt                                  every certificate ever made: what is listed
 //                                                      and revoked, whatever became of the copies
 //
-// Files are PEM, keys have mode 0600, folders 0700. Every change is durable, and whole or not there
-// at all, but that a renewal replaces its files one after another: where it was stopped in between,
-// it must be done again. Commands that run at the same time wait for each other.
+// Files are PEM. Keys have mode 0600, other files 0644, folders 0700, whatever the umask. Every
+// change is durable, and whole or not there at all, but that a renewal replaces its files one after
+// another: where it was stopped in between, it must be done again. Commands that run at the same
+// time wait for each other.
 #pragma once
 
 #include <ctime>

@@ -94,9 +94,8 @@ int revokeCommand(const CertsOptions& options) {
                     ? fmt::format("every certificate of {} was revoked before\n", options.client)
                     : fmt::format("revoked {} certificate{} of {}: {}/revoked.crl\n", revoked,
                                   plural(revoked), options.client, certs.folder()));
-  std::cout << "A session that is open goes on until it ends.\n"
-               "next, make a running server take it:\n  "
-            << kReload << std::endl;
+  std::cout << "next, make a running server reload the list; that also ends the open sessions of "
+            << options.client << ":\n  " << kReload << std::endl;
   return 0;
 }
 

@@ -17,6 +17,7 @@
 #include "server/certs_command.h"
 #include "server/resources.h"
 #include "server/server.h"
+#include "server/sessions_command.h"
 #include "server/settings.h"
 #include "server/status_command.h"
 
@@ -83,12 +84,17 @@ int run(int argc, char** argv) {
   addCommonOptions(*serveApp, serving, false);
   serveApp->footer(
       "Example:\n  cleave-server serve --config configs/server.yaml --set listen.port=4801\n\n"
-      "SIGHUP reads the access file and the certificates anew.\n\n"
+      "SIGHUP reloads the access file and the certificates, and ends the sessions of identities "
+      "that are gone and of certificates that are revoked. When its terminal is closed, the server "
+      "shuts down, unless it was started with nohup or setsid.\n\n"
       "Exit codes: 0 ended by a signal, 1 failed, 2 wrong use or unsafe configuration.");
   serveApp->callback([&] { command = [&] { return serve(serving); }; });
 
   StatusOptions status;
   addStatusCommand(app, status, command);
+
+  SessionsOptions sessions;
+  addSessionsCommands(app, sessions, command);
 
   CertsOptions certs;
   addCertsCommands(app, certs, command);

@@ -1,13 +1,12 @@
 #include "server/probe_session.h"
 
-#include <algorithm>
 #include <boost/asio/steady_timer.hpp>
 #include <string>
 #include <utility>
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
-#include "common/net/notices.h"
+#include "common/core/printable.h"
 
 namespace cleave {
 namespace {
@@ -29,16 +28,12 @@ std::unique_ptr<Admission::Ticket> admit(ServerContext& context, const std::stri
 
 }  // namespace
 
-bool asksForProbe(const wire::Hello& hello) {
-  const auto& features = hello.features();
-  return std::find(features.begin(), features.end(), kProbeFeature) != features.end();
-}
-
 ProbeSession::ProbeSession(ServerContext& context, std::shared_ptr<Connection> connection,
                            const std::string& identity, std::uint64_t number,
                            const wire::Hello& hello)
     : context_(context),
       connection_(std::move(connection)),
+      identity_(identity),
       number_(number),
       ticket_(admit(context, identity, number, hello)),
       link_(Role::server, *connection_, [this](const ProbeLink::Finished& stream) {
@@ -52,7 +47,9 @@ asio::awaitable<void> ProbeSession::accept() {
   ok.set_session(number_);
   ok.set_software(softwareVersion());
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
-  processLog()->info("session {} from {}: a probe of the link", number_, connection_->peer());
+  if (context_.lines.take(identity_, now())) {
+    processLog()->info("session {} from {}: a probe of the link", number_, connection_->peer());
+  }
 }
 
 asio::awaitable<void> ProbeSession::serve() {
@@ -61,7 +58,7 @@ asio::awaitable<void> ProbeSession::serve() {
     if (cancelled) return;
     connection->fail(std::make_exception_ptr(
         RunError("probe-too-long",
-                 "the probe goes on for more than " +
+                 "the probe takes longer than " +
                      std::to_string(kMaxProbeSession / std::chrono::minutes(1)) + " minutes",
                  "probe again, with fewer or smaller sizes")));
   });
@@ -72,6 +69,7 @@ asio::awaitable<void> ProbeSession::serve() {
     end = std::string("ended: ") + printable(error.what());
     context_.refusals.count(error);
   }
+  if (!context_.lines.take(identity_, now())) co_return;
   processLog()->info("session {}: probe: {}; {} bytes up, {} bytes down", number_, end, up_, down_);
 }
 

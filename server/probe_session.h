@@ -10,9 +10,6 @@
 
 namespace cleave {
 
-// Whether it asks for a probe session, and not for a run.
-bool asksForProbe(const wire::Hello& hello);
-
 class ProbeSession {
  public:
   // Throws Error with code and sentence of the refusal: "probe-not-allowed", "bad-run-spec",
@@ -28,6 +25,7 @@ class ProbeSession {
  private:
   ServerContext& context_;
   const std::shared_ptr<Connection> connection_;
+  const std::string identity_;
   const std::uint64_t number_;
   const std::unique_ptr<Admission::Ticket> ticket_;
   std::uint64_t up_ = 0;  // bytes of payload

@@ -1,7 +1,7 @@
 #include "server/refusals.h"
 
 #include "common/core/log.h"
-#include "common/net/notices.h"
+#include "common/core/printable.h"
 
 namespace cleave {
 namespace {

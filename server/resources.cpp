@@ -2,9 +2,12 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
+
 #include "common/core/buffer.h"
 #include "common/core/error.h"
 #include "common/core/process.h"
+#include "common/core/record.h"
 #include "common/core/units.h"
 
 namespace cleave {
@@ -20,6 +23,8 @@ constexpr std::size_t kTlsConnectionBytes = std::size_t{96} << 10;
 constexpr std::size_t kSessionBytes = 4 * kMiB;
 // Libraries take working memory at their first use, and keep it.
 constexpr std::size_t kLibraryBytes = 64 * kMiB;
+// Rows that wait for a slow disk, in strings that double as they grow.
+constexpr std::size_t kRecordBytes = 3 * Recorder::kMaxWaitingBytes;
 
 constexpr std::size_t kOwnDescriptors = 64;      // listening, event queues, libraries, a GPU's
 constexpr std::size_t kDescriptorsASession = 8;  // its records
@@ -43,13 +48,17 @@ void claimDescriptors(const ServerSettings& settings) {
                    "limits.connections");
 }
 
+std::size_t pooledBytes(const ServerSettings& settings) {
+  return std::min(BufferPool::kMaxRetained, settings.memoryBytes);
+}
+
 MemoryBound memoryBound(const ServerSettings& settings) {
   MemoryBound bound;
-  bound.own = residentBytes() + kLibraryBytes;
+  bound.own = residentBytes() + kLibraryBytes + kRecordBytes;
   bound.sessions = settings.memoryBytes + kSessionBytes * settings.maxSessions;
   bound.connections = (settings.tls.enabled ? kTlsConnectionBytes : kConnectionBytes) *
                       settings.connections.connections;
-  bound.pool = BufferPool::kMaxRetained;
+  bound.pool = pooledBytes(settings);
   return bound;
 }
 

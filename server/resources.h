@@ -12,6 +12,9 @@ namespace cleave {
 // where the connections and sessions that `settings` allow need more than that.
 void claimDescriptors(const ServerSettings& settings);
 
+// Maximum bytes of freed buffers that the server's pool keeps for later use.
+std::size_t pooledBytes(const ServerSettings& settings);
+
 // In bytes. The whole is never exceeded, whatever clients do.
 struct MemoryBound {
   std::size_t own = 0;          // the program as it stands, with its libraries

@@ -3,10 +3,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 namespace cleave {
 
 void RunRecord::begin(const LinkTotals& totals) {
+  const std::lock_guard lock(mutex_);
   StepRow row;
   row.phase = "handshake";
   files_.step(row, totals);
@@ -16,6 +18,8 @@ void RunRecord::begin(const LinkTotals& totals) {
 
 void RunRecord::finishedBatch(const Engine& engine, std::optional<double> betweenSteps,
                               const LinkTotals& totals) {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
   refuseUnwritten();
   const MicroBatch at = *engine.batch();
   const double seconds = secondsSince(last_);
@@ -51,6 +55,7 @@ void RunRecord::finishedBatch(const Engine& engine, std::optional<double> betwee
 }
 
 void RunRecord::refuseUnwritten() const {
+  if (files_.isOverBudget()) throw disk_->error();
   const auto failure = files_.writeFailure();
   if (!failure) return;
   const bool isFull = failure->error == ENOSPC || failure->error == EDQUOT;
@@ -67,6 +72,8 @@ void RunRecord::writeEpoch() {
 }
 
 void RunRecord::end(const LinkTotals& totals) {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(ended_, true)) return;
   if (epoch_) writeEpoch();
   StepRow row;
   row.phase = "bye";

@@ -1,26 +1,32 @@
-// What the server writes down of a run, batch by batch. Device thread, but for the first and the
-// last row.
+// What the server writes down of a run, batch by batch. Any thread: batches end on the device
+// thread, the first and the last row are the io thread's.
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <utility>
 
 #include "common/core/clock.h"
 #include "common/pipeline/engine.h"
 #include "common/pipeline/run_files.h"
+#include "server/disk_share.h"
 
 namespace cleave {
 
 class RunRecord {
  public:
-  RunRecord(RunFiles& files, std::uint64_t stepsPerEpoch)
-      : files_(files), stepsPerEpoch_(stepsPerEpoch) {}
+  RunRecord(RunFiles& files, std::uint64_t stepsPerEpoch, std::shared_ptr<const DiskShare> disk)
+      : files_(files), stepsPerEpoch_(stepsPerEpoch), disk_(std::move(disk)) {}
 
   void begin(const LinkTotals& totals);  // after the handshake
-  // Throws RunError "cannot-write": the rows of an earlier batch could not be written, as where the
-  // disk is full. A run that leaves no record is not worth its time.
+  // Throws RunError "cannot-write" (the rows of an earlier batch could not be written, such as on a
+  // full disk), "disk-share-full" or "disk-reserve" (there was no room for them): a run without
+  // records does not continue.
   void finishedBatch(const Engine& engine, std::optional<double> betweenSteps,
                      const LinkTotals& totals);
-  void end(const LinkTotals& totals);  // the connection is closed
+  // The connection is closed. What comes after this is not recorded.
+  void end(const LinkTotals& totals);
 
  private:
   void refuseUnwritten() const;
@@ -28,6 +34,9 @@ class RunRecord {
 
   RunFiles& files_;
   const std::uint64_t stepsPerEpoch_;
+  const std::shared_ptr<const DiskShare> disk_;
+  std::mutex mutex_;  // guards what follows
+  bool ended_ = false;
   SteadyTime last_;
   LinkTotals lastTotals_;
   std::optional<EpochRow> epoch_;  // not yet written

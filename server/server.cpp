@@ -8,17 +8,24 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
+#include <future>
+#include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/process.h"
+#include "common/core/terminal.h"
 #include "common/net/frame.h"
 #include "common/net/listen.h"
 #include "common/net/notices.h"
+#include "server/ask_server.h"
 #include "server/resources.h"
 #include "server/status.h"
 
@@ -30,7 +37,36 @@ using asio::ip::tcp;
 
 // Accepting fails for want of descriptors; those of ended sessions come back.
 constexpr std::chrono::milliseconds kAcceptPause{100};
-constexpr std::chrono::seconds kBetweenFlushes{1};
+constexpr std::chrono::seconds kBetweenLooks{1};
+constexpr std::chrono::milliseconds kHangup{100};
+// From the Failure that ends a session, which may need a second to reach its client, to the end of
+// the process.
+constexpr std::chrono::milliseconds kUntilLeave{1500};
+
+// As nohup starts a program. Before a signal_set takes SIGHUP over.
+bool ignoresHangup() {
+  struct sigaction current {};
+  return ::sigaction(SIGHUP, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
+}
+
+// Returns the exit code. A disk that hangs must not keep the process.
+int flushRecords(Recorder& recorder) {
+  constexpr std::chrono::seconds kMost{1};
+  const auto done = std::make_shared<std::promise<int>>();
+  auto code = done->get_future();
+  std::thread([&recorder, done] {
+    try {
+      recorder.flush();
+      done->set_value(0);
+    } catch (const Error& error) {
+      processLog()->error("{}", error.what());
+      done->set_value(error.exitCode());
+    }
+  }).detach();
+  if (code.wait_for(kMost) == std::future_status::ready) return code.get();
+  processLog()->error("the disk has not taken the last records within {} s", kMost.count());
+  return 1;
+}
 
 // Else each client would hear of it, and nobody here.
 void checkStore(const std::string& store) {
@@ -51,29 +87,35 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device,
     : settings_(settings),
       access_(settings.accessFile, settings.allowedModels),
       admission_(settings, access_),
+      disk_(settings.store, settings.diskReserveBytes),
       connections_(settings.connections),
+      codecs_(settings.threads > 0 ? settings.threads : usableCores(), settings.codecSeconds),
       context_{settings,
                device,
                device_,
                recorder_,
-               std::make_shared<BufferPool>(BufferPool::kMaxRetained, device.hostMemory()),
+               std::make_shared<BufferPool>(pooledBytes(settings), device.hostMemory()),
                io_.context().get_executor(),
-               codecThreads_.get_executor(),
+               codecs_,
                helper_.get(),
                access_,
                admission_,
                refusals_,
+               disk_,
+               lines_,
                std::move(metrics),
                openTls(settings.tls, TlsRole::server)},
       acceptor_(io_.context()),
       signals_(io_.context(), SIGINT, SIGTERM),
+      endsWithTerminal_(hasControllingTerminal() && !ignoresHangup()),
       reloadSignals_(io_.context(), SIGHUP) {
   checkStore(settings.store);
   const tcp::endpoint endpoint(asio::ip::make_address(settings.address), settings.port);
   listenOn(acceptor_, endpoint, {"listen.address", "--set listen.port="});
   port_ = acceptor_.local_endpoint().port();
-  statusSocket_ = StatusSocket::open(io_.context().get_executor(), settings.statusSocket,
-                                     [this] { return status(); });
+  statusSocket_ =
+      StatusSocket::open(io_.context().get_executor(), settings.statusSocket,
+                         [this](const std::string& request) { return answer(request); });
 }
 
 Server::~Server() { io_.stop(); }
@@ -87,11 +129,15 @@ void Server::run() {
   asio::co_spawn(io_.context(), waitForSignals(), rethrow);
   asio::co_spawn(io_.context(), waitForReloads(), rethrow);
   asio::co_spawn(io_.context(), watchCertificates(), rethrow);
-  asio::co_spawn(io_.context(), flushRefusals(), rethrow);
+  asio::co_spawn(io_.context(), lookEverySecond(), rethrow);
   if (statusSocket_) asio::co_spawn(io_.context(), statusSocket_->serve(), rethrow);
   device_.runUntil([this] { return stopped_.load(); });
-  codecThreads_.join();
+  codecs_.stop();
   recorder_.flush();
+  logRefusals();
+}
+
+void Server::logRefusals() const {
   const std::string refused = refusals_.summary();
   if (!refused.empty()) processLog()->info("refused or ended for a client's fault: {}", refused);
 }
@@ -129,8 +175,8 @@ void Server::start(tcp::socket socket) {
                  });
 }
 
-// With what the kernel takes at once, and no answer: whoever comes too often gets no more of us.
-// Within TLS not a word: a handshake is the dearest thing that a stranger can ask for.
+// Sends only what the kernel takes at once, and waits for nothing. Within TLS the connection is
+// closed without a reply: a handshake is the costliest thing an unauthenticated peer can trigger.
 void Server::refuse(tcp::socket socket, const Error& error) {
   boost::system::error_code ignored;
   std::ostringstream who;
@@ -149,7 +195,7 @@ void Server::sessionEnded(const std::shared_ptr<Session>& session) {
   if (session->wasAdmitted()) {
     ++endedSessions_[session->kind()];
     // Not here: io must not wait for it.
-    asio::post(codecThreads_, [pool = context_.pool, idle = sessions_.empty()] {
+    housekeeping_->post([pool = context_.pool, idle = sessions_.empty()] {
       if (idle) pool->clear();
       releaseMemory();
     });
@@ -178,6 +224,26 @@ std::string Server::status() const {
     if (auto known = session->status()) status.sessions.push_back(std::move(*known));
   }
   return statusJson(std::move(status));
+}
+
+// A request of the operator, at the status socket.
+std::string Server::answer(const std::string& request) const {
+  if (!request.starts_with(kEndRequest)) return status();
+  const char* digits = request.c_str() + std::string_view(kEndRequest).size();
+  const bool ended = endSession(std::strtoull(digits, nullptr, 10));
+  return nlohmann::json({{"ended", ended}}).dump() + "\n";
+}
+
+// Whether there is one to end.
+bool Server::endSession(std::uint64_t number) const {
+  for (const auto& session : sessions_) {
+    if (session->number() != number || !session->status()) continue;
+    processLog()->info("the operator ends session {}", number);
+    session->end(RunError("ended-by-operator", "the server's operator has ended this session",
+                          "ask the operator before you run again"));
+    return true;
+  }
+  return false;
 }
 
 Samples Server::samples() {
@@ -211,15 +277,21 @@ Samples Server::samplesOnIo() const {
   }
   samples.push_back({"admitted_memory_bytes", static_cast<double>(admission_.admittedBytes()), ""});
   samples.push_back({"memory_limit_bytes", static_cast<double>(settings_.memoryBytes), ""});
+  samples.push_back({"store_room_bytes", static_cast<double>(disk_.roomBytes()), ""});
   return samples;
 }
 
-asio::awaitable<void> Server::flushRefusals() {
+asio::awaitable<void> Server::lookEverySecond() {
   asio::steady_timer timer(io_.context());
   while (true) {
-    timer.expires_after(kBetweenFlushes);
+    timer.expires_after(kBetweenLooks);
     co_await timer.async_wait(asio::use_awaitable);
-    refusals_.flush(now());
+    const SteadyTime time = now();
+    refusals_.flush(time);
+    lines_.flush(time);
+    disk_.look(time);
+    const auto sessions = sessions_;
+    for (const auto& session : sessions) session->endIfIdle(time);
   }
 }
 
@@ -234,16 +306,37 @@ asio::awaitable<void> Server::waitForSignals() {
 asio::awaitable<void> Server::waitForReloads() {
   while (true) {
     co_await reloadSignals_.async_wait(asio::use_awaitable);
-    access_.reload();
-    reloadCertificates();
+    const bool isGone = co_await terminalIsGone();
+    if (isGone) {
+      hangUp();
+    } else {
+      access_.reload();
+      reloadCertificates();
+      const auto sessions = sessions_;
+      for (const auto& session : sessions) session->endIfNoLongerAllowed();
+    }
   }
+}
+
+void Server::hangUp() {
+  if (shuttingDown_) return;
+  processLog()->info("shutting down: the terminal is gone");
+  shutDown();
+}
+
+// After a SIGHUP: the kernel may send it a moment before it takes the terminal away.
+asio::awaitable<bool> Server::terminalIsGone() {
+  if (!endsWithTerminal_) co_return false;
+  asio::steady_timer moment(io_.context(), kHangup);
+  co_await moment.async_wait(asio::use_awaitable);
+  co_return !hasControllingTerminal();
 }
 
 void Server::reloadCertificates() {
   if (!settings_.tls.enabled) return;
   try {
     context_.tls = openTls(settings_.tls, TlsRole::server);
-    processLog()->info("SIGHUP: certificates read anew, for connections to come");
+    processLog()->info("SIGHUP: certificates read anew");
   } catch (const Error& error) {
     processLog()->error("SIGHUP: {}; the certificates of before stay in use; {}", error.what(),
                         error.fix());
@@ -268,19 +361,33 @@ void Server::shutDown() {
   if (sessions.empty()) {
     stopped_ = true;
     device_.notify();
-    return;
   }
   asio::co_spawn(io_.context(), endLater(), [](std::exception_ptr error) {
     if (error) std::rethrow_exception(error);
   });
 }
 
-// Steps that are not done in time end where they are.
+// Steps that are not done in time end where they are. An action or a codec that runs even then
+// cannot be interrupted: it ends with the process.
 asio::awaitable<void> Server::endLater() {
   asio::steady_timer timer(io_.context(), settings_.drain);
   co_await timer.async_wait(asio::use_awaitable);
   const auto sessions = sessions_;
   for (const auto& session : sessions) session->shutDown();
+  timer.expires_after(kUntilLeave);
+  co_await timer.async_wait(asio::use_awaitable);
+  leave();
+}
+
+// Without waiting for the device thread, which is in the middle of an action, and without
+// destructors, which would wait for it. All records are complete.
+void Server::leave() {
+  for (const auto& session : sessions_) session->completeRecords();
+  logRefusals();
+  const int code = flushRecords(recorder_);
+  processLog()->warn("ended without waiting for an action or a codec that took too long");
+  flushLog();
+  ::_exit(code);
 }
 
 }  // namespace cleave

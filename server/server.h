@@ -5,7 +5,6 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/signal_set.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <map>
 #include <memory>
 #include <set>
@@ -30,8 +29,9 @@ class Server {
   std::uint16_t port() const { return port_; }
   // Serves on the calling thread, which becomes the device thread, until SIGINT or SIGTERM: steps
   // under way end, for limits.drain_seconds at most, and their clients are told. A second signal
-  // ends the process at once. SIGHUP reads the access file and the certificates anew, for
-  // connections to come; files that are wrong change nothing.
+  // ends the process at once. SIGHUP reloads the access file and the certificates, and ends the
+  // sessions of identities that are no longer in the file and of certificates that are revoked;
+  // files that are wrong change nothing.
   void run();
   // For its metrics, as things stand; waits for the io thread. Not on that; any other thread.
   Samples samples();
@@ -41,15 +41,21 @@ class Server {
   boost::asio::awaitable<void> waitForSignals();
   boost::asio::awaitable<void> waitForReloads();
   boost::asio::awaitable<void> watchCertificates();
+  boost::asio::awaitable<bool> terminalIsGone();
+  void hangUp();
   void reloadCertificates();
   std::string status() const;
+  std::string answer(const std::string& request) const;
+  bool endSession(std::uint64_t number) const;
   void start(boost::asio::ip::tcp::socket socket);
   void shutDown();
   Samples samplesOnIo() const;
   void sessionEnded(const std::shared_ptr<Session>& session);
   void refuse(boost::asio::ip::tcp::socket socket, const Error& error);
-  boost::asio::awaitable<void> flushRefusals();
+  boost::asio::awaitable<void> lookEverySecond();
   boost::asio::awaitable<void> endLater();
+  [[noreturn]] void leave();
+  void logRefusals() const;
 
   const ServerSettings& settings_;
   DeviceExecutor device_;
@@ -57,13 +63,17 @@ class Server {
   Access access_;
   Admission admission_;
   Refusals refusals_;
+  DiskShares disk_;
+  SessionLines lines_;
   ConnectionLimits connections_;
-  const std::unique_ptr<Helper> helper_ = makeHelper();  // of the codec thread
-  boost::asio::thread_pool codecThreads_{1};
+  const std::unique_ptr<Helper> helper_ = makeHelper();  // of all codec threads
+  CodecExecutor codecs_;
+  const std::shared_ptr<CodecQueue> housekeeping_ = codecs_.open();
   IoThread io_;
   ServerContext context_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::signal_set signals_;
+  const bool endsWithTerminal_;  // SIGHUP of a terminal that is gone ends the server
   boost::asio::signal_set reloadSignals_;
   std::uint16_t port_ = 0;
   std::unique_ptr<StatusSocket> statusSocket_;  // null: none

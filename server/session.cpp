@@ -2,23 +2,29 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "common/core/config.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/core/printable.h"
 #include "common/net/notices.h"
 #include "common/pipeline/tensor_link.h"
+#include "common/pipeline/trial.h"
 #include "common/pipeline/wire_messages.h"
 #include "common/pipeline/worker.h"
 #include "daemon/action_tables.h"
 #include "daemon/plan.h"
 #include "daemon/run_folder.h"
 #include "daemon/torch_errors.h"
+#include "server/hello.h"
 #include "server/probe_session.h"
 #include "server/run_record.h"
 
@@ -47,6 +53,16 @@ asio::awaitable<void> onDevice(ServerContext& context, Function function) {
       asio::use_awaitable, std::move(function));
 }
 
+// The coroutine continues on the io thread when no task of the cancelled queue runs any more.
+asio::awaitable<void> codecWorkEnded(CodecQueue& queue, asio::any_io_executor io) {
+  co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(std::exception_ptr)>(
+      [&queue, io](auto handler) {
+        auto shared = std::make_shared<decltype(handler)>(std::move(handler));
+        queue.cancel([io, shared] { asio::post(io, [shared] { (*shared)(nullptr); }); });
+      },
+      asio::use_awaitable);
+}
+
 // JSON is YAML too.
 std::string jsonOf(const wire::RunSpec& spec) {
   std::string json;
@@ -68,13 +84,28 @@ void checkVersion(const wire::Hello& hello) {
 
 void checkFeatures(const wire::Hello& hello) {
   for (const std::string& feature : hello.features()) {
-    if (feature == kProbeFeature || feature == kTraceFeature) continue;
+    if (feature == kProbeFeature || feature == kTraceFeature || feature == kTrialFeature) continue;
     throw RunError("missing-feature",
                    "the run needs the feature '" + feature + "'; this server has '" +
-                       std::string(kProbeFeature) + "' and '" + std::string(kTraceFeature) +
-                       "' alone beyond version " + std::to_string(kWireVersion) + " of the wire",
+                       std::string(kProbeFeature) + "', '" + std::string(kTraceFeature) +
+                       "' and '" + std::string(kTrialFeature) + "' alone beyond version " +
+                       std::to_string(kWireVersion) + " of the wire",
                    "install the client's release of Cleave at the server");
   }
+}
+
+// Ends a trial that takes more than any client needs, because a trial leaves no record.
+ProtocolError trialTooLong(const std::string& limit) {
+  return ProtocolError("trial-too-long", "the trial takes more than " + limit,
+                       "name a codec instead of auto");
+}
+
+[[noreturn]] void refuseWait() {
+  throw UsageError(
+      "wait-not-allowed",
+      "this server does not allow wait.F2 and wait.B2, which occupy its device without "
+      "computing",
+      "remove them from the configuration, or set wait.allowed=true at the server");
 }
 
 }  // namespace
@@ -83,18 +114,21 @@ void checkFeatures(const wire::Hello& hello) {
 struct Session::Run {
   wire::Hello hello;
   RunPlan plan;
+  bool isTrial = false;  // it leaves no folder, no records, and its weights stay here
+  std::uint64_t batches = 0;
   int threads = 1;
   std::unique_ptr<Admission::Ticket> ticket;
   std::string folder;
   std::shared_ptr<spdlog::logger> log;
   std::shared_ptr<RunFiles> files;
   std::unique_ptr<RunRecord> record;
+  std::shared_ptr<DiskShare> disk;
   Pace pace;
   std::unique_ptr<BodyStage> stage;
+  std::shared_ptr<CodecQueue> codecQueue;
   std::shared_ptr<TensorLink> link;
   std::shared_ptr<EngineWorker> worker;
   std::uint64_t applied = 0;
-  std::uint64_t duplicates = 0;
 };
 
 Session::Session(ServerContext& context, asio::ip::tcp::socket socket, std::uint64_t number)
@@ -123,6 +157,36 @@ void Session::shutDown() {
   if (!helloCame_) return connection_->abandon();
   connection_->fail(std::make_exception_ptr(
       RunError("shutting-down", "the server is shutting down", "start it again and run again")));
+}
+
+void Session::end(const Error& error) {
+  connection_->fail(std::make_exception_ptr(RunError(error.code(), error.what(), error.fix())));
+}
+
+void Session::endIfIdle(SteadyTime time) {
+  const bool isBeingBuilt = !probe_ && !serving_;
+  const bool waitsForServer = isBeingBuilt || connection_->outbox().hasTensors() ||
+                              (serving_ && (run_->worker->hasWork() || run_->link->hasCodecWork()));
+  const double idle = idle_.look(time, connection_->lastActivity(), waitsForServer);
+  if (!admitted_ || idle < mostIdleSeconds_) return;
+  connection_->fail(std::make_exception_ptr(ProtocolError(
+      "session-idle",
+      "the client has done nothing for " + std::to_string(std::lround(mostIdleSeconds_)) +
+          " s (limits.idle_seconds in the server's configuration, or idle_seconds in its access "
+          "file)",
+      "run again; if the client computes for so long between two messages, ask the server's "
+      "operator for a higher limit")));
+}
+
+void Session::endIfNoLongerAllowed() {
+  if (!admitted_) return;  // its Hello will be checked
+  try {
+    if (context_.tls) connection_->checkPeerAgain(*context_.tls);
+    context_.access.of(identity_);
+  } catch (const Error& error) {
+    context_.refusals.note(name(), error);
+    end(error);
+  }
 }
 
 void Session::drain() {
@@ -193,12 +257,16 @@ asio::awaitable<void> Session::open() {
   const auto frame = co_await connection_->readHandshakeFrame(ConnectionState::awaitingHello);
   helloCame_ = true;
   if (!connection_->identity().empty()) identity_ = connection_->identity();
+  // The certificates may have been reloaded since the handshake began.
+  if (context_.tls) connection_->checkPeerAgain(*context_.tls);
   auto hello = parseMetadata<wire::Hello>(
       FrameKind::hello, std::as_bytes(std::span(frame.metadata.data(), frame.metadata.size())));
   checkVersion(hello);
   checkFeatures(hello);
   connection_->throttleBy(context_.access.throttle(identity_));
-  if (!asksForProbe(hello)) {
+  mostIdleSeconds_ =
+      context_.access.of(identity_).idleSeconds.value_or(context_.settings.share.idleSeconds);
+  if (!asksFor(hello, kProbeFeature)) {
     co_await openRun(std::move(hello));
   } else {
     probe_ = std::make_unique<ProbeSession>(context_, connection_, identity_, number_, hello);
@@ -207,6 +275,26 @@ asio::awaitable<void> Session::open() {
   }
 }
 
+void Session::openRecords() {
+  Run& run = *run_;
+  const std::string& runId = run.hello.run_id();
+  run.disk = context_.disk.open(identity_, context_.access.of(identity_).diskBytes.value_or(
+                                               context_.settings.share.diskBytes));
+  run.folder = context_.settings.store + "/" + identity_ + "/" + runId;
+  makeRunFolder(run.folder, "use another run.name, or try again: each run gets an id of its own");
+  run.disk->take(DiskShare::kRunBytes);
+  writeRunDescription(
+      run.folder, context_.settings.resolved + "run_spec: " + jsonOf(run.hello.run_spec()) + "\n",
+      run.threads, context_.compute.description());
+  run.log = fileLog(run.folder + "/log.txt");
+  run.files = std::make_shared<RunFiles>(context_.recorder, run.folder, RunIdentity{runId, number_},
+                                         std::vector<std::string>{}, context_.settings.rotateBytes,
+                                         run.disk);
+  run.files->observe(context_.metrics);
+}
+
+bool Session::mayFetchWeights() const { return context_.settings.fetchWeights && !run_->isTrial; }
+
 asio::awaitable<void> Session::openRun(wire::Hello hello) {
   run_ = std::make_unique<Run>();
   Run& run = *run_;
@@ -214,49 +302,49 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   const std::string& runId = run.hello.run_id();
   checkRunId(runId);
   run.plan = planRun(run.hello.run_spec());
+  run.isTrial = asksFor(run.hello, kTrialFeature);
+  if (run.plan.wait.any() && !context_.settings.allowWait) refuseWait();
   useDeviceCodecs(run.plan, context_.compute);
-  run.ticket = context_.admission.admit(
-      identity_, runId, run.hello.generation(), run.plan, [connection = connection_] {
-        connection->fail(std::make_exception_ptr(RunError(
-            "stale-generation", "the run has connected again; this older connection ends")));
-      });
+  if (run.isTrial) {
+    run.ticket = context_.admission.admitTrial(identity_, number_, run.plan);
+  } else {
+    run.ticket = context_.admission.admit(
+        identity_, runId, run.hello.generation(), run.plan, [connection = connection_] {
+          connection->fail(std::make_exception_ptr(RunError(
+              "stale-generation", "the run has connected again; this older connection ends")));
+        });
+  }
   admitted_ = true;
   const int asked = static_cast<int>(std::min(run.hello.run_spec().threads(), 1024u));
   const ThreadCount count =
       chooseThreads(usableCores(), asked, context_.settings.threads, clientIsLocal_);
   run.threads = count.threads;
-  run.folder = context_.settings.store + "/" + identity_ + "/" + runId;
-  makeRunFolder(run.folder, "use another run.name, or try again: each run gets an id of its own");
-  writeRunDescription(
-      run.folder, context_.settings.resolved + "run_spec: " + jsonOf(run.hello.run_spec()) + "\n",
-      run.threads, context_.compute.description());
-  run.log = runLog(run.folder + "/log.txt", "run " + runId + ": ");
-  run.files = std::make_shared<RunFiles>(context_.recorder, run.folder, RunIdentity{runId, number_},
-                                         std::vector<std::string>{}, context_.settings.rotateBytes);
-  run.files->observe(context_.metrics);
-  run.record = std::make_unique<RunRecord>(*run.files, run.plan.stepsPerEpoch);
-  co_await onDevice(context_, [this, &run] {
-    setComputeThreads(run.threads);
-    run.stage = withTorchErrors([&] {
-      return std::make_unique<BodyStage>(run.plan.stage, run.plan.wait, context_.compute);
-    });
-  });
-
+  if (run.isTrial) {
+    run.files = std::make_shared<RunFiles>();
+  } else {
+    openRecords();
+  }
+  run.record = std::make_unique<RunRecord>(*run.files, run.plan.stepsPerEpoch, run.disk);
   TensorLinkOptions options = linkOptions(run.plan, Role::server);
   options.errorEvery = context_.settings.errorEvery;
   options.helper = context_.helper;
+  options.account = std::make_shared<MemoryAccount>(transitBytes(run.plan));
+  options.codecQueue = run.codecQueue = context_.codecs.open();
   const auto trace = options.trace;
   const auto mailbox = std::make_shared<Mailbox>(context_.device, run.plan.inFlight);
   run.link = std::make_shared<TensorLink>(
-      std::move(options), connection_, context_.pool, context_.io, context_.codecThreads,
+      std::move(options), connection_, context_.pool, context_.io,
       [mailbox](Message message) { mailbox->deliver(std::move(message)); },
       [files = run.files](const TransferRecord& record) { files->transfer(record); });
   run.worker = std::make_shared<EngineWorker>(
       EngineOptions{Role::server, run.plan.schedule, run.plan.microBatches, run.plan.inFlight,
                     false, run.plan.initialWeights},
-      run.link, mailbox, bodyActions(*run.stage, run.threads, context_.settings.fetchWeights),
+      run.link, mailbox, ActionTable{},
       [&run, connection = connection_] {
         const Engine& engine = run.worker->engine();
+        if (run.isTrial && ++run.batches > kMaxTrialBatches) {
+          throw trialTooLong(std::to_string(kMaxTrialBatches) + " batches");
+        }
         const LinkTotals totals = run.link->totals();
         run.record->finishedBatch(engine, run.worker->betweenSteps(), totals);
         run.pace.finishedBatch(*engine.batch(), engine.seconds(), totals, connection->receiveRate(),
@@ -266,6 +354,8 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
         asio::post(io, [connection, error] { connection->fail(error); });
       },
       context_.compute.queue(), trace);
+  run.worker->limitActions(context_.settings.actionSeconds);
+  buildLater(run);
 
   wire::HelloOk ok;
   ok.set_version(kWireVersion);
@@ -274,55 +364,96 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   ok.set_session(number_);
   ok.set_software(softwareVersion());
   ok.set_body_bytes(maxWeightsBytes(run.plan));
-  ok.set_weights_allowed(context_.settings.fetchWeights);
+  ok.set_weights_allowed(mayFetchWeights());
   ok.set_device(context_.settings.device);
   if (trace) ok.add_features(std::string(kTraceFeature));
+  if (run.isTrial) ok.add_features(std::string(kTrialFeature));
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, ok.SerializeAsString());
   run.record->begin(run.link->totals());
-  run.log->info("{}: {} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; threads: {}",
-                name(), run.plan.stage.model.name, run.plan.stage.cuts.cut0,
-                run.plan.stage.cuts.cut1 - 1, run.plan.microBatches, run.plan.inFlight,
-                run.plan.schedule->name, count.text);
+  log(spdlog::level::info,
+      fmt::format(
+          "{}: {}{} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; threads: {}",
+          name(), run.isTrial ? "a trial of codecs: " : "", run.plan.stage.model.name,
+          run.plan.stage.cuts.cut0, run.plan.stage.cuts.cut1 - 1, run.plan.microBatches,
+          run.plan.inFlight, run.plan.schedule->name, count.text));
+}
+
+// As the worker's first action, so that the Hello is answered without waiting for the device and
+// the time for building counts as the session's.
+void Session::buildLater(Run& run) {
+  run.worker->buildFirst([this, &run] {
+    setComputeThreads(run.threads);
+    run.stage = withTorchErrors([&] {
+      return std::make_unique<BodyStage>(run.plan.stage, run.plan.wait, context_.compute);
+    });
+    return bodyActions(*run.stage, run.threads, mayFetchWeights());
+  });
 }
 
 asio::awaitable<void> Session::serveRun() {
   Run& run = *run_;
-  context_.device.attach(run.worker);
+  context_.device.attach(run.worker, identity_);
   serving_ = true;
   if (draining_) drain();
+  asio::steady_timer deadline(context_.io, kMaxTrialSession);
+  if (run.isTrial) {
+    deadline.async_wait([connection = connection_](const boost::system::error_code& cancelled) {
+      if (cancelled) return;
+      connection->fail(std::make_exception_ptr(
+          trialTooLong(std::to_string(kMaxTrialSession / std::chrono::minutes(1)) + " minutes")));
+    });
+  }
   try {
     const std::string reason = co_await connection_->run(*run.link);
-    run.log->info("session {}: the client said goodbye ({})", number_, reason);
+    log(spdlog::level::info,
+        fmt::format("session {}: the client said goodbye ({})", number_, reason));
   } catch (const std::exception& error) {
-    run.log->warn("session {}: ended: {}", number_, printable(error.what()));
+    log(spdlog::level::warn,
+        fmt::format("session {}: ended: {}", number_, printable(error.what())));
     context_.refusals.count(error);
   }
   serving_ = false;
 }
 
+// To the run's own log and, unless this identity has too many lines, to the server's.
+void Session::log(spdlog::level::level_enum level, const std::string& line) {
+  if (run_->log) run_->log->log(level, line);  // a trial has none
+  if (!context_.lines.take(identity_, now())) return;
+  processLog()->log(level, "run {}: {}", run_->hello.run_id(), line);
+}
+
+void Session::completeRecords() {
+  if (!run_ || !run_->link) return;
+  run_->link->recordUnacknowledged();
+  run_->record->end(run_->link->totals());
+}
+
 asio::awaitable<void> Session::closeRun() {
   if (!run_) co_return;
   Run& run = *run_;
+  if (run.codecQueue) run.codecQueue->cancel();
   if (run.worker) {
     run.worker->stop();
     context_.device.detach(run.worker);
   }
-  co_await onDevice(context_, [&run] {
-    if (run.worker) {
+  // Without a stage there is nothing to destroy there, and no reason to wait for others' actions.
+  const bool neverBuilt = run.worker && run.worker->cancelBuild();
+  if (neverBuilt) run.worker.reset();
+  if (run.worker) {
+    co_await onDevice(context_, [&run] {
       run.applied = run.worker->engine().applied();
-      run.duplicates = run.worker->engine().duplicates();
-    }
-    run.worker.reset();
-    run.stage.reset();
-  });
-  if (run.link) {
-    run.link->recordUnacknowledged();
-    const LinkTotals totals = run.link->totals();
-    run.record->end(totals);
-    run.log->info("session {}: {} steps applied, {} bytes up, {} bytes down, {} duplicates",
-                  number_, run.applied, totals.up(), totals.down(),
-                  totals.duplicates + run.duplicates);
+      run.worker.reset();
+      run.stage.reset();
+    });
   }
+  if (run.link) {
+    completeRecords();
+    const LinkTotals totals = run.link->totals();
+    log(spdlog::level::info, fmt::format("session {}: {} steps applied, {} bytes up, {} bytes down",
+                                         number_, run.applied, totals.up(), totals.down()));
+  }
+  // Until here the run's memory is in use, and admission counts it.
+  if (run.codecQueue) co_await codecWorkEnded(*run.codecQueue, context_.io);
   run_.reset();
 }
 

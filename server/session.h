@@ -10,16 +10,21 @@
 #include <string>
 
 #include "common/core/buffer.h"
+#include "common/core/codec_executor.h"
 #include "common/core/executor.h"
 #include "common/core/identity.h"
+#include "common/core/log.h"
 #include "common/core/record.h"
 #include "common/model/compute_device.h"
 #include "common/net/connection.h"
 #include "daemon/metrics.h"
 #include "proto/wire.pb.h"
 #include "server/admission.h"
+#include "server/disk_share.h"
+#include "server/idle.h"
 #include "server/pace.h"
 #include "server/refusals.h"
+#include "server/session_lines.h"
 #include "server/settings.h"
 
 namespace cleave {
@@ -32,11 +37,13 @@ struct ServerContext {
   Recorder& recorder;
   std::shared_ptr<BufferPool> pool;
   boost::asio::any_io_executor io;
-  boost::asio::any_io_executor codecThreads;
-  Helper* helper;  // of the codec thread; null: none
+  CodecExecutor& codecs;
+  Helper* helper;  // of all codec threads; null: none
   Access& access;
   Admission& admission;
   Refusals& refusals;
+  DiskShares& disk;
+  SessionLines& lines;
   std::shared_ptr<Metrics> metrics;       // null: nobody asks
   std::shared_ptr<const TlsContext> tls;  // of new connections; null: plain. io thread
 };
@@ -68,6 +75,17 @@ class Session {
   void shutDown();
   // Ends it when the step under way is done.
   void drain();
+  // Ends an admitted session with `error`, which its client is told.
+  void end(const Error& error);
+  // Ends it if its client has done nothing for too long. Call it about once per second.
+  void endIfIdle(SteadyTime time);
+  // After the access file and the certificates have been reloaded: ends the session if its client
+  // would no longer be let in.
+  void endIfNoLongerAllowed();
+  std::uint64_t number() const { return number_; }
+  // For a process that ends without waiting for the device: completes the run's records as they
+  // are. io thread.
+  void completeRecords();
   // Whether a client was admitted, so that there may be memory to give back.
   bool wasAdmitted() const { return admitted_; }
   // Nothing where none is admitted, or none any more. io thread.
@@ -82,9 +100,13 @@ class Session {
   struct Run;
   boost::asio::awaitable<void> open();
   boost::asio::awaitable<void> openRun(wire::Hello hello);
+  void openRecords();
+  bool mayFetchWeights() const;
   boost::asio::awaitable<void> refuse(std::string answer);
   boost::asio::awaitable<void> serveRun();
   boost::asio::awaitable<void> closeRun();
+  void buildLater(Run& run);
+  void log(spdlog::level::level_enum level, const std::string& line);
   std::string name() const;
 
   ServerContext& context_;
@@ -97,6 +119,8 @@ class Session {
   bool admitted_ = false;
   bool serving_ = false;  // the run's worker is at work
   bool draining_ = false;
+  IdleClock idle_{start_};
+  double mostIdleSeconds_ = 0;
   // One of the two, once admitted.
   std::unique_ptr<Run> run_;
   std::unique_ptr<ProbeSession> probe_;

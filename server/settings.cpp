@@ -8,6 +8,7 @@
 #include "daemon/device.h"
 #include "daemon/placed_errors.h"
 #include "daemon/run_folder.h"
+#include "server/access.h"
 
 namespace cleave {
 namespace {
@@ -39,6 +40,23 @@ void readConnectionLimits(Config& config, ServerSettings& settings) {
       config.number("limits.handshakes_per_address", 0.1, 1e6, limits.perSecondPerAddress);
 }
 
+void readShares(Config& config, ServerSettings& settings) {
+  ShareSettings& share = settings.share;
+  const auto bytes = [&](const char* key, std::int64_t least, std::int64_t mebibytes) {
+    return kMiB * static_cast<std::size_t>(config.integer(key, least, kMostDiskMiB, mebibytes));
+  };
+  // Without TLS everybody is one identity.
+  const std::uint32_t half = std::max(1u, settings.maxSessions / 2);
+  const auto sessions =
+      static_cast<std::uint32_t>(config.integer("limits.sessions_per_identity", 0, 10000, 0));
+  share.sessions = sessions > 0 ? sessions : settings.tls.enabled ? half : settings.maxSessions;
+  share.runsPerHour = static_cast<std::uint32_t>(
+      config.integer("limits.runs_per_hour", 1, kMostRunsPerHour, share.runsPerHour));
+  share.diskBytes = bytes("limits.disk_mib", 1, 64 << 10);
+  settings.diskReserveBytes = bytes("limits.disk_reserve_mib", 0, 512);
+  share.idleSeconds = config.number("limits.idle_seconds", 1, kMostIdleSeconds, share.idleSeconds);
+}
+
 void readDeadlines(Config& config, ServerSettings& settings) {
   ConnectionOptions& peer = settings.connection;
   const auto read = [&](const char* key, double least, double most,
@@ -54,6 +72,9 @@ void readDeadlines(Config& config, ServerSettings& settings) {
   peer.pingEvery = read("limits.ping_seconds", 0.1, 600, peer.pingEvery);
   peer.pingTimeout = read("limits.ping_timeout_seconds", 0.1, 600, peer.pingTimeout);
   settings.drain = read("limits.drain_seconds", 0, 3600, settings.drain);
+  settings.actionSeconds =
+      config.number("limits.action_seconds", 0.01, 86400, settings.actionSeconds);
+  settings.codecSeconds = config.number("limits.codec_seconds", 0.01, 86400, settings.codecSeconds);
 }
 
 // In a folder of its own, which can then be its owner's alone.
@@ -98,6 +119,7 @@ ServerSettings readServerSettings(Config& config) {
   settings.memoryBytes =
       kMiB * static_cast<std::size_t>(config.integer("limits.memory_mib", 1, 1 << 24, 8192));
   settings.tls = readTlsSettings(config);
+  readShares(config, settings);
   readConnectionLimits(config, settings);
   readDeadlines(config, settings);
   settings.store = config.text("store", settings.store);
@@ -105,6 +127,7 @@ ServerSettings readServerSettings(Config& config) {
   settings.accessFile = config.text("access.file", settings.accessFile);
   settings.fetchWeights = config.boolean("weights.fetch", settings.fetchWeights);
   settings.allowProbe = config.boolean("probe.allowed", settings.allowProbe);
+  settings.allowWait = config.boolean("wait.allowed", settings.allowWait);
   settings.errorEvery = static_cast<std::uint32_t>(
       config.integer("metrics.error_every", 0, 1 << 30, settings.errorEvery));
   settings.rotateBytes = readRotateBytes(config);

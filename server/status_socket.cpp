@@ -6,9 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/read_until.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
@@ -89,12 +91,11 @@ SocketLock::SocketLock(const SocketPlace& place)
 }
 
 std::unique_ptr<StatusSocket> StatusSocket::open(asio::any_io_executor io, const std::string& path,
-                                                 std::function<std::string()> document) {
+                                                 Answer answer) {
   if (path.empty()) return nullptr;
   try {
     makeOwnersFolder(path);
-    return std::unique_ptr<StatusSocket>(
-        new StatusSocket(std::move(io), path, std::move(document)));
+    return std::unique_ptr<StatusSocket>(new StatusSocket(std::move(io), path, std::move(answer)));
   } catch (const UsageError&) {
     throw;
   } catch (const std::exception& error) {
@@ -103,9 +104,8 @@ std::unique_ptr<StatusSocket> StatusSocket::open(asio::any_io_executor io, const
   }
 }
 
-StatusSocket::StatusSocket(asio::any_io_executor io, const std::string& path,
-                           std::function<std::string()> document)
-    : place_(path), lock_(place_), document_(std::move(document)), acceptor_(io) {
+StatusSocket::StatusSocket(asio::any_io_executor io, const std::string& path, Answer answer)
+    : place_(path), lock_(place_), answerTo_(std::move(answer)), acceptor_(io) {
   const std::string address = place_.address();
   ::unlink(address.c_str());
   acceptor_.open();
@@ -137,8 +137,14 @@ asio::awaitable<void> StatusSocket::serve() {
 asio::awaitable<void> StatusSocket::answer(Protocol::socket socket) {
   using namespace asio::experimental::awaitable_operators;
   ++answering_;
-  const std::string text = document_();
   asio::steady_timer deadline(socket.get_executor(), kAnswerDeadline);
+  std::string request;
+  co_await (asio::async_read_until(socket, asio::dynamic_buffer(request, kMostRequestBytes), '\n',
+                                   asio::as_tuple(asio::use_awaitable)) ||
+            deadline.async_wait(asio::as_tuple(asio::use_awaitable)));
+  request.resize(std::min(request.size(), request.find('\n')));
+  const std::string text = answerTo_(request);
+  deadline.expires_after(kAnswerDeadline);
   co_await (asio::async_write(socket, asio::buffer(text), asio::as_tuple(asio::use_awaitable)) ||
             deadline.async_wait(asio::as_tuple(asio::use_awaitable)));
   --answering_;

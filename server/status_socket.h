@@ -1,5 +1,5 @@
-// The server's status for its operator: a Unix socket that only the server's own user can open.
-// Whoever connects is sent one document, and the connection ends; nothing is read.
+// The server's status for its operator: a Unix socket that only the server's own user can open. A
+// program that connects sends one line and receives one document; then the connection ends.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -13,8 +13,11 @@
 
 namespace cleave {
 
-// What a document may have at most; a reader need not take more.
+// Maximum size of a document; a reader need not take more.
 inline constexpr std::size_t kMostStatusBytes = std::size_t{1} << 20;
+
+// Maximum length of the line.
+inline constexpr std::size_t kMostRequestBytes = 64;
 
 // An open folder that has a socket's file, and the file's address. Unix sockets' paths end at 107
 // bytes; by way of the folder's descriptor any path will do.
@@ -45,29 +48,30 @@ class SocketLock {
 // io thread, but for open() and the destructor.
 class StatusSocket {
  public:
+  // The document for a line, without its end; the line is "" if the reader sends none.
+  using Answer = std::function<std::string(const std::string& request)>;
+
   // Listens at `path`, 0600 in a folder that it makes if there is none, 0700. Null where `path` is
   // empty, or, after a warning in the log, where it cannot: another server has the path, or the
   // file system has no sockets. A server is not to fail for want of it. A socket that a server left
   // behind is replaced. Throws UsageError "status-exposed": others can open the folder.
   static std::unique_ptr<StatusSocket> open(boost::asio::any_io_executor io,
-                                            const std::string& path,
-                                            std::function<std::string()> document);
+                                            const std::string& path, Answer answer);
   ~StatusSocket();  // removes the socket
   StatusSocket(const StatusSocket&) = delete;
   StatusSocket& operator=(const StatusSocket&) = delete;
 
-  // Until its io context ends. `document` is called for each who connects.
+  // Until its io context ends.
   boost::asio::awaitable<void> serve();
 
  private:
   using Protocol = boost::asio::local::stream_protocol;
-  StatusSocket(boost::asio::any_io_executor io, const std::string& path,
-               std::function<std::string()> document);
+  StatusSocket(boost::asio::any_io_executor io, const std::string& path, Answer answer);
   boost::asio::awaitable<void> answer(Protocol::socket socket);
 
   const SocketPlace place_;
   const SocketLock lock_;
-  const std::function<std::string()> document_;
+  const Answer answerTo_;
   Protocol::acceptor acceptor_;
   std::size_t answering_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/core/terminal.h"
 #include "common/core/units.h"
 
 namespace cleave {
@@ -12,6 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
+
+constexpr std::size_t kGap = 2;  // blanks between columns
 
 std::string bytesOf(const Json& json, const char* key) {
   return bytesText(json.at(key).get<double>());
@@ -23,6 +26,11 @@ std::string clockOf(const Json& json, const char* key) {
 
 const Row kHead = {"session",  "identity", "run",  "from",         "step",   "epoch",
                    "images/s", "up",       "down", "held back by", "memory", "for"};
+
+// Columns in the order in which they are left out if the terminal is too narrow; run, step and
+// bottleneck stay.
+// Never the session: `cleave-server sessions end` takes it.
+const Row kLeftOutFirst = {"memory", "for", "epoch", "from", "up", "down", "images/s", "identity"};
 
 // What a probe has not, or a run not yet, is "-".
 Row rowOf(const Json& session) {
@@ -57,20 +65,38 @@ Row rowOf(const Json& session) {
           clockOf(session, "seconds")};
 }
 
+using Widths = std::vector<std::size_t>;  // by column; 0: left out
+
+std::size_t totalOf(const Widths& widths) {
+  std::size_t total = 0;
+  for (const std::size_t width : widths) total += width > 0 ? width + kGap : 0;
+  return total - std::min(total, kGap);
+}
+
+// `columns` of the terminal; 0: no limit.
 std::string alignedRows(const std::vector<Row>& rows, std::size_t columns) {
-  std::vector<std::size_t> widths(kHead.size());
+  Widths widths(kHead.size());
   for (const Row& row : rows) {
     for (std::size_t j = 0; j < row.size(); ++j) widths[j] = std::max(widths[j], row[j].size());
+  }
+  std::string leftOut;
+  for (const std::string& name : kLeftOutFirst) {
+    if (columns == 0 || totalOf(widths) <= columns) break;
+    widths[static_cast<std::size_t>(std::find(kHead.begin(), kHead.end(), name) - kHead.begin())] =
+        0;
+    leftOut += (leftOut.empty() ? "" : ", ") + name;
   }
   std::string text;
   for (const Row& row : rows) {
     std::string line;
-    for (std::size_t j = 0; j < row.size(); ++j) line += fmt::format("{:<{}}  ", row[j], widths[j]);
+    for (std::size_t j = 0; j < row.size(); ++j) {
+      if (widths[j] > 0) line += fmt::format("{:<{}}", row[j], widths[j] + kGap);
+    }
     line.resize(line.find_last_not_of(' ') + 1);
     if (columns > 0) line.resize(std::min(line.size(), columns));
     text += line + "\n";
   }
-  return text;
+  return leftOut.empty() ? text : text + wrapped("no room for: " + leftOut + "\n", columns, 2);
 }
 
 std::string headOf(const Json& status) {
@@ -99,15 +125,19 @@ std::string headOf(const Json& status) {
 
 }  // namespace
 
-std::string statusTable(const Json& status, std::size_t columns) {
-  std::string text = headOf(status);
+std::string sessionsTable(const Json& status, std::size_t columns) {
   const Json& sessions = status.at("sessions");
-  if (sessions.empty()) return text;
+  if (sessions.empty()) return {};
   std::vector<Row> rows = {kHead};
   for (const Json& session : sessions) rows.push_back(rowOf(session));
-  text += "\n" + alignedRows(rows, columns);
   const auto leftOut = status.at("sessions_left_out").get<std::size_t>();
-  return leftOut == 0 ? text : text + fmt::format("and {} more\n", leftOut);
+  return alignedRows(rows, columns) +
+         (leftOut == 0 ? std::string() : fmt::format("and {} more\n", leftOut));
+}
+
+std::string statusTable(const Json& status, std::size_t columns) {
+  const std::string sessions = sessionsTable(status, columns);
+  return wrapped(headOf(status), columns, 2) + (sessions.empty() ? "" : "\n" + sessions);
 }
 
 }  // namespace cleave

@@ -8,5 +8,7 @@ namespace cleave {
 
 // A head and a row a session. Rows longer than `columns` (0: no limit) are cut.
 std::string statusTable(const nlohmann::ordered_json& status, std::size_t columns);
+// The rows alone, with their column names; empty if there are no sessions.
+std::string sessionsTable(const nlohmann::ordered_json& status, std::size_t columns);
 
 }  // namespace cleave

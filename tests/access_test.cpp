@@ -52,6 +52,33 @@ Refusal refusalOf(const std::string& text) {
 
 }  // namespace
 
+TEST_CASE("configs/access.yaml gives what its comments say") {
+  const Access access(CLEAVE_SOURCE_DIR "/configs/access.yaml",
+                      {"mlp", "small_cnn", "mobilenet_v2"});
+  const Allowance& first = access.of("clinic-a");
+  CHECK(first.models == Models{"small_cnn", "mobilenet_v2"});
+  CHECK(first.sessions == 4u);
+  CHECK(first.memoryBytes == std::size_t{4096} << 20);
+  CHECK(first.rate == 200e6 / 8);
+  CHECK(first.runs == std::vector<std::string>{"clinic-a-*"});
+
+  const Allowance& second = access.of("clinic-b");
+  CHECK_FALSE(second.models);
+  CHECK_FALSE(second.sessions);
+  CHECK_FALSE(second.memoryBytes);
+  CHECK(second.rate == 0);
+  CHECK(second.runs.empty());
+
+  const Allowance& others = access.of("clinic-c");
+  CHECK(others.models == Models{"small_cnn"});
+  CHECK(others.sessions == 1u);
+  CHECK(others.memoryBytes == std::size_t{1024} << 20);
+  CHECK(others.rate == 20e6 / 8);
+
+  CHECK(errorCode([&] { access.checkRun("clinic-a", "clinic-a-1"); }).empty());
+  CHECK(errorCode([&] { access.checkRun("clinic-b", "clinic-a-1"); }) == "others-run");
+}
+
 TEST_CASE("without an access file everyone may do what the server allows") {
   Access access("", kModels);
   for (const char* identity : {"local", "clinic-a"}) {
@@ -59,6 +86,9 @@ TEST_CASE("without an access file everyone may do what the server allows") {
     CHECK_FALSE(allowance.models);
     CHECK_FALSE(allowance.sessions);
     CHECK_FALSE(allowance.memoryBytes);
+    CHECK_FALSE(allowance.diskBytes);
+    CHECK_FALSE(allowance.runsPerHour);
+    CHECK_FALSE(allowance.idleSeconds);
     access.checkRun(identity, "run-1");
     CHECK(access.throttle(identity)->rate() == 0);
   }
@@ -68,6 +98,7 @@ TEST_CASE("without an access file everyone may do what the server allows") {
 TEST_CASE("an identity has what its entry says, others the default") {
   const AccessFile file(
       "clinic-a:\n  models: [mlp]\n  sessions: 4\n  memory_mib: 512\n  rate: 80Mbit/s\n"
+      "  disk_mib: 100\n  runs_per_hour: 7\n  idle_seconds: 1.5\n"
       "clinic-b: {}\n"
       "default: {sessions: 1}\n");
   Access access(file.path, kModels);
@@ -75,6 +106,9 @@ TEST_CASE("an identity has what its entry says, others the default") {
   CHECK(access.of("clinic-a").sessions == 4u);
   CHECK(access.of("clinic-a").memoryBytes == std::size_t{512} << 20);
   CHECK(access.of("clinic-a").rate == 10e6);
+  CHECK(access.of("clinic-a").diskBytes == std::size_t{100} << 20);
+  CHECK(access.of("clinic-a").runsPerHour == 7u);
+  CHECK(access.of("clinic-a").idleSeconds == 1.5);
   CHECK_FALSE(access.of("clinic-b").sessions);
   CHECK(access.of("stranger").sessions == 1u);
   CHECK(access.of("local").sessions == 1u);
@@ -126,6 +160,7 @@ TEST_CASE("a bad access file is refused with its line and the nearest key") {
   CHECK_THAT(refusalOf("clinic-a: 4\n").sentence, Contains(":1: clinic-a has no map of limits"));
   CHECK_THAT(refusalOf("clinic-a:\n").fix, Contains("clinic-a: {}"));
   CHECK_THAT(refusalOf("a: {sessions: -1}\n").sentence, Contains("a.sessions is '-1'"));
+  CHECK_THAT(refusalOf("a: {idle_seconds: 0}\n").sentence, Contains("a.idle_seconds is '0'"));
   CHECK_THAT(refusalOf("a: {rate: 10}\n").sentence, Contains(":1: a.rate: '10' is not a rate"));
   CHECK_THAT(refusalOf("a: {rate: 999kbit/s}\n").sentence, Contains("too low"));
   CHECK_THAT(refusalOf("a: {}\na: {}\n").sentence, Contains("appears twice"));

@@ -54,9 +54,9 @@ class Guard {
 
   // As a session does: the folder follows at once.
   std::unique_ptr<Admission::Ticket> admit(const std::string& identity, const std::string& run,
-                                           std::uint64_t generation = 1) {
-    auto ticket =
-        admission->admit(identity, run, generation, plan, [this, run] { fenced.push_back(run); });
+                                           std::uint64_t generation = 1, SteadyTime time = {}) {
+    auto ticket = admission->admit(
+        identity, run, generation, plan, [this, run] { fenced.push_back(run); }, time);
     fs::create_directories(settings.store + "/" + identity + "/" + run);
     return ticket;
   }
@@ -91,11 +91,52 @@ TEST_CASE("an identity has no more sessions than its own, and leaves those of ot
   tickets.push_back(guard.admit("a", "a-2"));
 }
 
+TEST_CASE("an identity that the access file gives no number has the server's for each") {
+  Guard guard("a: {sessions: 3}\ndefault: {}\n");
+  guard.settings.share.sessions = 2;
+  Tickets tickets;
+  for (const char* run : {"b-1", "b-2"}) tickets.push_back(guard.admit("b", run));
+  CHECK_THAT(errorText([&] { guard.admit("b", "b-3"); }),
+             Contains("b has its 2 sessions") && Contains("limits.sessions_per_identity"));
+  CHECK(errorCode([&] { guard.admission->admitProbe("b", 1); }) == "too-many-sessions");
+  for (const char* run : {"a-1", "a-2", "a-3"}) tickets.push_back(guard.admit("a", run));
+  CHECK_THAT(errorText([&] { guard.admit("c", "c-1"); }), Contains("serves its 5 sessions"));
+}
+
+TEST_CASE("an identity begins no more runs per hour than it may, and others begin theirs") {
+  using namespace std::chrono_literals;
+  Guard guard("a: {runs_per_hour: 3}\nb: {runs_per_hour: 0}\ndefault: {}\n");
+  guard.settings.share.runsPerHour = 1;
+  const SteadyTime start{};
+  for (int j = 0; j < 3; ++j) guard.admit("a", "a-" + std::to_string(j), 1, start + j * 10min);
+  try {
+    guard.admit("a", "a-3", 1, start + 50min);
+    FAIL("it was admitted");
+  } catch (const RunError& error) {
+    CHECK(error.code() == "too-many-runs");
+    CHECK(error.retrySeconds() == 600);
+  }
+  CHECK(guard.refusal("b", "b-1") == "too-many-runs");
+  guard.admit("c", "c-1", 1, start + 50min);
+  CHECK(errorCode([&] { guard.admit("c", "c-2", 1, start + 60min); }) == "too-many-runs");
+  guard.admit("a", "a-3", 1, start + 60min);
+  CHECK(errorCode([&] { guard.admit("a", "a-4", 1, start + 60min); }) == "too-many-runs");
+}
+
+TEST_CASE("a run that is refused for another reason is none of the hour's") {
+  Guard guard("default: {runs_per_hour: 1}\n");
+  guard.settings.memoryBytes = 1;
+  CHECK(guard.refusal("a", "a-1") == "not-enough-memory");
+  guard.settings.memoryBytes = std::size_t{1} << 30;
+  CHECK(guard.refusal("a", "a-1").empty());
+}
+
 TEST_CASE("an identity's runs take no more memory than its own, and give it back") {
-  Guard guard("a: {memory_mib: 1}\ndefault: {}\n");
+  Guard guard("a: {memory_mib: 64}\ndefault: {}\n");
   const std::size_t needed = serverBytes(guard.plan);
   REQUIRE(needed > 0);
-  const std::size_t most = (std::size_t{1} << 20) / needed;
+  const std::size_t most = (std::size_t{64} << 20) / needed;
+  REQUIRE(most > 1);
   guard.settings.maxSessions = static_cast<std::uint32_t>(most) + 10;
   Tickets tickets;
   for (std::size_t j = 0; j < most; ++j) {
@@ -103,10 +144,21 @@ TEST_CASE("an identity's runs take no more memory than its own, and give it back
   }
   CHECK(guard.refusal("a", "a-more") == "not-enough-memory");
   CHECK_THAT(errorText([&] { guard.admit("a", "a-more"); }),
-             Contains("a has") && Contains("left of 1 MiB"));
+             Contains("a has") && Contains("left of 64 MiB"));
   tickets.push_back(guard.admit("b", "b-1"));
   tickets.erase(tickets.begin());
   tickets.push_back(guard.admit("a", "a-more"));
+}
+
+TEST_CASE("a trial needs a session and memory, and no run id of its identity's patterns") {
+  Guard guard("a: {runs: [mine-*], sessions: 2}\ndefault: {}\n");
+  Tickets tickets;
+  tickets.push_back(guard.admission->admitTrial("a", 1, guard.plan));
+  CHECK(guard.admission->admittedBytes() == serverBytes(guard.plan));
+  tickets.push_back(guard.admit("a", "mine-1"));
+  CHECK(errorCode([&] { guard.admission->admitTrial("a", 2, guard.plan); }) == "too-many-sessions");
+  guard.settings.allowedModels = {};
+  CHECK(errorCode([&] { guard.admission->admitTrial("b", 3, guard.plan); }) == "model-not-allowed");
 }
 
 TEST_CASE("an identity trains its own models only, within those of the server") {

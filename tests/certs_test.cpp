@@ -161,18 +161,29 @@ TEST_CASE("a client's certificate says who it is, and nothing else") {
         X509_V_ERR_CERT_HAS_EXPIRED);
 }
 
-TEST_CASE("nobody but the owner may read keys or enter the folders, whatever the umask") {
-  const mode_t before = ::umask(0);
-  const Certs certs;
-  certs.at(0).makeClient("clinic-a");
-  certs.at(1).renewClient("clinic-a");
-  certs.at(1).renewServer({});
-  ::umask(before);
-  for (const char* key : {"ca.key", "server.key", "clients/clinic-a/client.key"}) {
-    CHECK(modeOf(certs.file(key)) == 0600);
-  }
-  for (const char* folder : {"", "clients", "clients/clinic-a", "issued"}) {
-    CHECK(modeOf(certs.file(folder)) == 0700);
+TEST_CASE("every file has a mode of its own, whatever the umask: keys and folders are private") {
+  for (const mode_t mask : {0, 022, 077}) {
+    CAPTURE(mask);
+    const mode_t before = ::umask(mask);
+    const Certs certs;
+    certs.at(0).makeClient("clinic-a");
+    certs.at(1).renewClient("clinic-a");
+    certs.at(1).renewServer({});
+    certs.at(1).revoke("clinic-a");
+    ::umask(before);
+    CHECK(modeOf(certs.file("")) == 0700);
+    std::set<std::string> names;
+    for (const auto& entry : fs::recursive_directory_iterator(certs.file(""))) {
+      const fs::path& path = entry.path();
+      CAPTURE(path.string());
+      names.insert(path.filename().string());
+      const mode_t wanted = entry.is_directory() ? 0700 : path.extension() == ".key" ? 0600 : 0644;
+      CHECK(modeOf(path.string()) == wanted);
+    }
+    for (const char* name : {"ca.key", "server.key", "client.key", "ca.crt", "server.crt",
+                             "client.crt", "revoked.crl", "issued", "clinic-a"}) {
+      CHECK(names.contains(name));
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 // The contract of codecs, held against every row of the table.
 #include <cmath>
+#include <future>
 #include <limits>
 
 #include "common/codec/raw.h"
@@ -8,6 +9,7 @@
 #include "compression/strips.h"
 #include "tests/codec_specs.h"
 #include "tests/codec_tensors.h"
+#include "tests/error_code.h"
 
 using namespace cleave;
 using namespace cleave::test;
@@ -285,4 +287,37 @@ TEST_CASE("parameters that a codec does not have are refused") {
     CHECK(error.code() == "bad-codec-spec");
     CHECK_FALSE(error.fix().empty());
   }
+}
+
+TEST_CASE("codecs that take long come to checkpoints on the way") {
+  struct Row {
+    std::string spec;
+    std::vector<std::int64_t> shape;
+  };
+  const Row row = GENERATE(
+      Row{"zstd:level=19(none)", {1 << 21}}, Row{"power:rank=256,iterations=100", {1, 1024, 1024}},
+      Row{"svd:rank=8", {1, 512, 512}}, Row{"kmeans:bits=8,iterations=1000", {1 << 23}},
+      Row{"sort:q=4,s=8,select=exact", {1 << 22}});
+  CAPTURE(row.spec);
+  const std::unique_ptr<Codec> codec = makeCodec(row.spec);
+  std::size_t elements = 1;
+  for (const std::int64_t size : row.shape) elements *= static_cast<std::size_t>(size);
+  std::vector<float> values(elements);
+  fillNormal(randomKey(1, "checkpoints"), values);
+  for (float& value : values) value = std::max(value, 0.0f);  // zstd has something to do
+  Tensor tensor = tensorOf(values);
+  tensor.spec.shape = row.shape;
+  Bytes out(codec->maxEncodedBytes(tensor.spec));
+
+  // No checkpoint is after the codec here: what ends it is on the way.
+  CodecExecutor executor(1, 0.005);
+  const auto queue = executor.open();
+  std::promise<std::string> ended;
+  queue->post([&] {
+    CutContext cut;
+    ended.set_value(errorCode([&] {
+      codec->encode({7, kKey, nullptr, queue.get()}, nullptr, cut, tensor.view(), out);
+    }));
+  });
+  CHECK(ended.get_future().get() == "codec-too-long");
 }

@@ -1,5 +1,6 @@
 #include "common/core/config.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -205,6 +206,28 @@ TEST_CASE("a value where a map must be is refused, also behind defaults") {
     CHECK_THAT(readError(text, [](Config& c) { c.integer("train.batch", 1, 8, 4); }),
                Contains("configs/a.yaml:1: train is ") && Contains("but must be a map of keys"));
   }
+}
+
+TEST_CASE("a value alone stands for one key of its map, in a file and in an override") {
+  for (Config& c : std::array{
+           config("train:\n  optimizer: adam\n"),
+           config("train: {optimizer: {name: sgd, momentum: 0.9}}", {"train.optimizer=adam"})}) {
+    c.expand("train.optimizer", "name");
+    CHECK(c.keys("train.optimizer") == std::vector<std::string>{"name"});
+    CHECK(c.text("train.optimizer.name") == "adam");
+    c.refuseUnknown();
+    CHECK(c.resolved() == "train:\n  optimizer:\n    name: adam\n");
+  }
+  Config map = config("train: {optimizer: {name: sgd, momentum: 0.9}}");
+  map.expand("train.optimizer", "name");
+  map.expand("train.rate", "peak");  // is not there
+  CHECK(map.text("train.optimizer.name") == "sgd");
+  CHECK(map.number("train.optimizer.momentum", 0, 1) == 0.9);
+  map.refuseUnknown();
+  // Its errors name the value's place.
+  Config bad = config("", {"rate=fast"});
+  bad.expand("rate", "peak");
+  CHECK_THAT(refusal([&] { bad.number("rate.peak", 0, 1); }).sentence, Contains("--set rate=fast"));
 }
 
 TEST_CASE("a key that nobody read is refused with the nearest known key") {

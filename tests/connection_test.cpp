@@ -258,6 +258,27 @@ TEST_CASE("connections ping each other, and stay up") {
   CHECK(pair.a.bytes().controlSent == pair.b.bytes().controlReceived);
 }
 
+TEST_CASE("pings are no activity, and other frames are") {
+  Raw raw(pinging(10ms, 60s));
+  raw.collect();
+  const SteadyTime start = raw.connection.lastActivity();
+  raw.start(raw.connection, raw.sink, raw.outcome);
+  const std::string ping = pingMetadata();
+  const std::string pong = pongMetadata(std::as_bytes(std::span(ping)));
+  raw.send(bytesOf({FrameKind::ping, ping}) + bytesOf({FrameKind::pong, pong}));
+  raw.runUntil([&] { return raw.frames().size() > 2; });  // pings of its own, and a Pong
+  CHECK(raw.connection.lastActivity() == start);
+  raw.send(bytesOf({FrameKind::step, "decision"}));
+  raw.runUntil([&] { return !raw.sink.controls.empty(); });
+  const SteadyTime received = raw.connection.lastActivity();
+  CHECK(received > start);
+  raw.connection.outbox().pushControl(FrameKind::stepOk, "ok");
+  raw.connection.wake();
+  raw.runUntil([&] { return raw.connection.lastActivity() > received; });
+  raw.peer.close();
+  raw.runUntil([&] { return raw.outcome.done; });
+}
+
 TEST_CASE("a peer that falls silent is pinged, then given up") {
   Raw raw(pinging(20ms, 100ms));
   raw.collect();

@@ -72,22 +72,6 @@ TEST_CASE("the fingerprint notices an action more or less") {
   CHECK(two.fingerprint(Role::server) != whole.second);
 }
 
-TEST_CASE("every message delivered twice changes nothing") {
-  VirtualPair once(optionsFor("priority"));
-  const auto expected = fingerprints(once);
-  for (const Schedule& schedule : scheduleTable()) {
-    for (std::uint64_t seed = 0; seed < 20; ++seed) {
-      VirtualOptions options = optionsFor(std::string(schedule.name));
-      options.jitterSeed = seed;
-      options.everythingTwice = true;
-      VirtualPair pair(options);
-      CHECK(fingerprints(pair) == expected);
-      CHECK(pair.engine(Role::server).duplicates() > 0);
-      CHECK(pair.engine(Role::client).duplicates() > 0);
-    }
-  }
-}
-
 TEST_CASE("the client fetches the body's gradients before it decides") {
   VirtualOptions options = optionsFor("priority");
   options.fetchGradients = true;
@@ -193,61 +177,58 @@ TEST_CASE("a client that sends initial weights waits for StepOk 0") {
   CHECK(std::get<Blob>(link.sent[0]).bytes.size() == 3);
   engine.receive(StepOk{0});
   CHECK(engine.weightsInPlace());
-  engine.receive(StepOk{0});
-  CHECK(engine.duplicates() == 1);
+  CHECK(codeOf([&] { engine.receive(StepOk{0}); }) == "bad-key");
 }
 
-TEST_CASE("activation/0 again is answered with the kept activation/1") {
-  Server server;
-  server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
-  CHECK(server.work() == 1);
-  server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
-  CHECK(server.work() == 0);
-  CHECK(server.link.resent == std::vector<Key>{{Phase::train, 1, 0, Flow::activation1}});
+TEST_CASE("what comes to the server again is refused, of the running step and of a finished one") {
+  {
+    Server server;
+    server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
+    server.work();
+    CHECK(codeOf([&] { server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0)); }) ==
+          "bad-key");
+  }
+  {
+    Server server;
+    server.trainUntilBodyDone(1);
+    CHECK(codeOf([&] { server.receive(tensor(Flow::gradient1, at(Phase::train, 1, 0), 0)); }) ==
+          "bad-key");
+  }
+  {
+    Server server;
+    server.trainUntilBodyDone(1);
+    server.receive(decisionOf(1));
+    server.work();
+    CHECK(codeOf([&] { server.receive(tensor(Flow::gradient1, at(Phase::train, 1, 3), 0)); }) ==
+          "bad-key");
+  }
+  {
+    Server server;
+    server.receive(tensor(Flow::activation0, at(Phase::eval, 1, 0, 1, 1), 0));
+    server.work();
+    CHECK(codeOf([&] {
+            server.receive(tensor(Flow::activation0, at(Phase::eval, 1, 0, 1, 1), 0));
+          }) == "bad-key");
+  }
 }
 
-TEST_CASE("gradient/1 again is answered with the kept gradient/0, and frees activation/1 once") {
-  Server server;
-  server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
-  server.work();
-  server.receive(tensor(Flow::gradient1, at(Phase::train, 1, 0), 0));
-  CHECK(server.work() == 1);
-  server.receive(tensor(Flow::gradient1, at(Phase::train, 1, 0), 0));
-  CHECK(server.work() == 0);
-  CHECK(server.link.resent == std::vector<Key>{{Phase::train, 1, 0, Flow::gradient0}});
-  CHECK(server.link.forgotten == std::vector<Key>{{Phase::train, 1, 0, Flow::activation1}});
-}
-
-TEST_CASE("Step again is answered with StepOk and not applied again") {
+TEST_CASE("Step is applied once, and Step again is refused") {
   Server server;
   server.trainUntilBodyDone(1);
   CHECK(server.sentOf<BodyDone>() == 1);
   server.receive(decisionOf(1));
   CHECK(server.work() == 1);
   CHECK(server.sentOf<StepOk>() == 1);
-  server.receive(decisionOf(1));
-  CHECK(server.work() == 0);
-  CHECK(server.sentOf<StepOk>() == 2);
+  CHECK(server.link.committed == 1);
+  CHECK(codeOf([&] { server.receive(decisionOf(1)); }) == "step-gap");
   CHECK(server.engine.applied() == 1);
-  CHECK(server.link.committed == std::vector<std::uint64_t>{1});
-}
 
-TEST_CASE("Step again while it waits for its update is applied once") {
-  Server server;
-  server.trainUntilBodyDone(1);
-  server.receive(decisionOf(1));
-  server.receive(decisionOf(1));
-  CHECK(server.work() == 1);
-  CHECK(server.engine.applied() == 1);
-  CHECK(server.sentOf<StepOk>() == 2);
-}
-
-TEST_CASE("Step again with another decision is a conflict") {
-  Server server;
-  server.trainUntilBodyDone(1);
-  server.receive(decisionOf(1));
-  server.work();
-  CHECK(codeOf([&] { server.receive(decisionOf(1, 0.2)); }) == "step-conflict");
+  Server waiting;  // the second one comes before the update, and is looked at after it
+  waiting.trainUntilBodyDone(1);
+  waiting.receive(decisionOf(1));
+  waiting.receive(decisionOf(1));
+  CHECK(codeOf([&] { waiting.work(); }) == "step-gap");
+  CHECK(waiting.engine.applied() == 1);
 }
 
 TEST_CASE("a skipped step advances too") {
@@ -260,27 +241,6 @@ TEST_CASE("a skipped step advances too") {
   CHECK(server.engine.applied() == 1);
   server.receive(tensor(Flow::activation0, at(Phase::train, 2, 0), 1));
   CHECK(server.work() == 1);
-}
-
-TEST_CASE("a late tensor of an applied step is answered if kept, and changes nothing") {
-  Server server;
-  server.trainUntilBodyDone(1);
-  server.receive(decisionOf(1));
-  server.work();
-  server.receive(tensor(Flow::gradient1, at(Phase::train, 1, 3), 0));
-  CHECK(server.work() == 0);
-  CHECK(server.link.resent == std::vector<Key>{{Phase::train, 1, 3, Flow::gradient0}});
-}
-
-TEST_CASE("an evaluation's activation/0 again is answered until the next batch begins") {
-  Server server;
-  server.receive(tensor(Flow::activation0, at(Phase::eval, 1, 0, 1, 1), 0));
-  server.work();
-  server.receive(tensor(Flow::activation0, at(Phase::eval, 1, 0, 1, 1), 0));
-  CHECK(server.link.resent.size() == 1);
-  CHECK(server.link.forgottenBatches.empty());
-  server.receive(tensor(Flow::activation0, at(Phase::eval, 2, 0, 1, 1), 0));
-  CHECK(server.link.forgottenBatches == std::vector<std::uint64_t>{1});
 }
 
 TEST_CASE("tensors that follow a Step wait for its update") {
@@ -310,9 +270,40 @@ TEST_CASE("a batch is done before the next one, which waited for its update, beg
   CHECK(server.engine.batch()->step == 2);
 }
 
+TEST_CASE("a Fetch behind a Step copies the weights after its update and before the next forward") {
+  // The next step's first tensor comes before the update, during it, or right after it.
+  for (const int when : {0, 1, 2}) {
+    CAPTURE(when);
+    Server server;
+    const auto nextStepBegins = [&](int moment) {
+      if (moment == when) {
+        server.receive(tensor(Flow::activation0, at(Phase::train, 2, 0), 1));
+      }
+    };
+    server.trainUntilBodyDone(1);
+    server.receive(decisionOf(1));
+    server.receive(Fetch{Flow::weightsBody});
+    nextStepBegins(0);
+    const auto update = server.engine.next();
+    REQUIRE(update);
+    CHECK(update->kind == ActionKind::update);
+    nextStepBegins(1);
+    server.engine.complete(update->token, std::monostate{}, 0.5);
+    nextStepBegins(2);
+    const auto copy = server.engine.next();
+    REQUIRE(copy);
+    CHECK(copy->kind == ActionKind::exportBlob);
+    server.engine.complete(copy->token, std::make_shared<const std::vector<std::byte>>(4), 0.5);
+    const auto forward = server.engine.next();
+    REQUIRE(forward);
+    CHECK(forward->kind == ActionKind::bodyForward);
+    CHECK(server.sentOf<Blob>() == 1);
+  }
+}
+
 TEST_CASE("a Step numbered 0 is refused") {
   Server server;
-  CHECK(codeOf([&] { server.receive(decisionOf(0)); }) == "step-conflict");
+  CHECK(codeOf([&] { server.receive(decisionOf(0)); }) == "step-gap");
 }
 
 TEST_CASE("weights are fetched between batches only") {
@@ -394,26 +385,32 @@ TEST_CASE("in evaluation a micro-batch is in flight until its activation/1 has c
   CHECK(client.work() == 2);
 }
 
-TEST_CASE("replies that come again, and late ones, are dropped and counted") {
-  Client client;
-  client.engine.begin(at(Phase::train, 1, 0, 1, 1));
-  client.work();
-  for (int copy = 0; copy < 2; ++copy) {
-    client.engine.receive(tensor(Flow::activation1, at(Phase::train, 1, 0, 1, 1), 0));
+TEST_CASE("what comes to the client again is refused") {
+  const auto again = [](std::size_t which) {
+    Client client;
+    client.engine.begin(at(Phase::train, 1, 0, 1, 1));
     client.work();
+    const auto messages = [] {
+      std::vector<Message> all;
+      all.push_back(tensor(Flow::activation1, at(Phase::train, 1, 0, 1, 1), 0));
+      all.push_back(tensor(Flow::gradient0, at(Phase::train, 1, 0, 1, 1), 0));
+      all.push_back(BodyDone{1, {}, 0, 0, 0, 0});
+      all.push_back(StepOk{1});
+      return all;
+    };
+    std::vector<Message> first = messages();
+    std::vector<Message> second = messages();
+    for (std::size_t j = 0; j < first.size(); ++j) {
+      client.engine.receive(std::move(first[j]));
+      client.work();
+      if (j == which) return codeOf([&] { client.engine.receive(std::move(second[j])); });
+    }
+    return std::string("none");
+  };
+  for (std::size_t which = 0; which < 4; ++which) {
+    CAPTURE(which);
+    CHECK(again(which) == "bad-key");
   }
-  CHECK(client.engine.duplicates() == 1);
-  for (int copy = 0; copy < 2; ++copy) {
-    client.engine.receive(tensor(Flow::gradient0, at(Phase::train, 1, 0, 1, 1), 0));
-    client.engine.receive(BodyDone{1, {}, 0, 0, 0, 0});
-    client.work();
-  }
-  CHECK(client.engine.duplicates() == 3);
-  CHECK(client.engine.applied() == 1);
-  for (int copy = 0; copy < 2; ++copy) client.engine.receive(StepOk{1});
-  CHECK(client.engine.duplicates() == 4);
-  client.engine.receive(tensor(Flow::activation1, at(Phase::train, 1, 0, 1, 1), 0));
-  CHECK(client.engine.duplicates() == 5);
 }
 
 TEST_CASE("what no correct server sends is refused, each with its code") {

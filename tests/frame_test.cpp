@@ -14,6 +14,7 @@
 #include "common/net/connection.h"
 #include "common/net/tls_stream.h"
 #include "common/pipeline/probe_link.h"
+#include "common/pipeline/trial.h"
 #include "proto/wire.pb.h"
 #include "tests/error_code.h"
 
@@ -323,7 +324,9 @@ TEST_CASE("PROTOCOL.md: the limits are the code's") {
       {"control frames a tensor", static_cast<std::size_t>(ControlAllowance::kATensor)},
       {"segment that counts as one, below", ControlAllowance::kShortSegmentBytes},
       {"stream of a probe", kMaxProbeBytes},
-      {"probe session", milliseconds(kMaxProbeSession)}};
+      {"probe session", milliseconds(kMaxProbeSession)},
+      {"batches of a trial", kMaxTrialBatches},
+      {"trial session", milliseconds(kMaxTrialSession)}};
   std::map<std::string, std::size_t> documented;
   for (const auto& row : table("limits")) documented[row.at(0)] = std::stoul(row.at(1));
   CHECK(documented == limits);
@@ -350,7 +353,7 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
         "port-in-use",          "unsafe-bind",        "bad-device",      "no-certificates",
         "bad-certificate-file", "key-mismatch",       "certs-exist",     "no-certs",
         "no-such-client",       "bad-name",           "bad-certificate", "cannot-read",
-        "openssl-failed",       "no-status",          "status-exposed"}) {
+        "openssl-failed",       "no-status",          "status-exposed",  "no-such-session"}) {
     CHECK(thrown.erase(own) == 1);
     CHECK_FALSE(documented.contains(own));
   }

@@ -173,12 +173,33 @@ TEST_CASE("a request longer than its limit is refused, however it comes") {
 
 TEST_CASE("on loopback, only a Host of this machine is answered") {
   const HttpServer server(settingsOf(), handlers());
-  for (const char* host : {"localhost", "LOCALHOST:8900", "127.0.0.1", "127.0.0.1:1", "[::1]:80"}) {
+  for (const char* host : {"localhost", "LOCALHOST:8900", "127.0.0.1", "127.0.0.1:1", "[::1]:80",
+                           "[::1]", "localhost:"}) {
     CAPTURE(host);
     CHECK_THAT(ask(server, get("/", host)), StartsWith("HTTP/1.1 200 "));
   }
-  for (const char* host : {"evil.example", "evil.example:80", "localhost.evil.example", "10.0.0.1",
-                           "", "[", "[::1", "127.0.0.1.evil.example", "::1", "localhost, evil"}) {
+  for (const char* host : {"evil.example",
+                           "evil.example:80",
+                           "localhost.evil.example",
+                           "10.0.0.1",
+                           "",
+                           "[",
+                           "[::1",
+                           "127.0.0.1.evil.example",
+                           "::1",
+                           "localhost, evil",
+                           "[::1].evil.example",
+                           "[::1]evil",
+                           "[::1]:80.evil",
+                           "[::1]:80:80",
+                           "[localhost]",
+                           "[127.0.0.1]",
+                           "[::1",
+                           "[]",
+                           "localhost:80.evil",
+                           "127.0.0.1:80@evil",
+                           "localhost:evil",
+                           "[fe80::1%25lo]"}) {
     CAPTURE(host);
     CHECK_THAT(ask(server, get("/", host)), StartsWith("HTTP/1.1 403 "));
   }
@@ -196,7 +217,9 @@ TEST_CASE("anywhere, where that is allowed, any Host is answered") {
 }
 
 TEST_CASE("a place that cannot or must not be listened on is refused with advice") {
-  CHECK(refusalOf(settingsOf("8900")).first == "bad-address");
+  const auto [alone, place] = refusalOf(settingsOf("8900"));
+  CHECK(alone == "bad-address");
+  CHECK_THAT(place, Contains("127.0.0.1:8900"));  // the port that was given
   CHECK(refusalOf(settingsOf("localhost:8900")).first == "bad-address");
   CHECK(refusalOf(settingsOf("127.0.0.1:70000")).first == "bad-address");
   CHECK(refusalOf(settingsOf("192.0.2.1:0")).first == "unsafe-bind");
@@ -213,7 +236,7 @@ TEST_CASE("a place that cannot or must not be listened on is refused with advice
   const auto [taken, advice] = refusalOf(settingsOf("127.0.0.1:" + std::to_string(server.port())));
   CHECK(taken == "port-in-use");
   CHECK_THAT(advice, Contains("--dashboard 127.0.0.1:" +
-                              std::to_string(server.port() == 65535 ? 4800 : server.port() + 1)));
+                              std::to_string(server.port() == 65535 ? 65534 : server.port() + 1)));
 }
 
 TEST_CASE("one connection too many is told to come again, and others have their place") {

@@ -7,7 +7,11 @@
 
 #include "common/core/clock.h"
 #include "common/core/random.h"
+#include "common/net/metadata.h"
 #include "common/net/notices.h"
+#include "common/pipeline/transfer_order.h"
+#include "daemon/run_folder.h"
+#include "tests/error_code.h"
 
 using namespace cleave;
 
@@ -28,6 +32,7 @@ wire::RunSpec honest(const std::string& model) {
   (*spec.mutable_optimizer()->mutable_parameters())["momentum"] = 0.9;
   spec.set_precision("f32");
   spec.mutable_wait()->set_f2(1);
+  spec.mutable_wait()->set_b2(1);
   return spec;
 }
 
@@ -186,5 +191,47 @@ TEST_CASE("run specs with bytes changed are no message, refused or planned") {
     }
     wire::RunSpec spec;
     if (spec.ParseFromString(bytes)) plans(spec);
+  }
+}
+
+TEST_CASE("micro-batches, and how many are in flight, are admitted for what they cost") {
+  wire::RunSpec spec = honest("small_cnn");
+  spec.set_max_batch(1 << 16);
+  spec.set_micro_batches(1 << 16);  // a sample each
+  const auto bytes = [&](std::uint32_t inFlight) {
+    spec.set_in_flight(inFlight);
+    return serverBytes(planRun(spec));
+  };
+  CHECK(bytes(1 << 16) - bytes(1) >= ((std::size_t{1} << 16) - 1) * kMicroBatchBytes);
+
+  // A codec that carries state has one for each micro-batch, in flight or not.
+  const std::size_t stateless = bytes(1);
+  (*spec.mutable_codecs())["activation/0"] = "power:rank=1";
+  const RunPlan plan = planRun(spec);
+  const std::size_t state =
+      plan.codecs[indexOf(Flow::activation0)]
+          ->memory(flowSpec(plan.blocks, plan.stage.cuts, Flow::activation0, 1))
+          .state;
+  REQUIRE(state > 0);
+  CHECK(serverBytes(plan) > stateless + (std::size_t{1} << 16) * state);
+}
+
+TEST_CASE("a session's account is a part of what its run is admitted with") {
+  const RunPlan plan = planRun(honest("small_cnn"));
+  CHECK(static_cast<double>(transitBytes(plan)) > flowBytes(plan));
+  CHECK(serverBytes(plan) > transitBytes(plan));
+}
+
+TEST_CASE("a run id is the name of a folder that no command takes for an option") {
+  for (const std::string& id :
+       std::vector<std::string>{"a", "7", "run-1", "run-", std::string(64, 'x')}) {
+    INFO(id);
+    CHECK(errorCode([&] { checkRunId(id); }).empty());
+  }
+  for (const std::string& id :
+       std::vector<std::string>{"", "-", "-rf", "--help", ".", "..", "a/b", "A", "a b", "a\nb", "ä",
+                                std::string(65, 'x')}) {
+    INFO(id);
+    CHECK(errorCode([&] { checkRunId(id); }) == "bad-run-id");
   }
 }

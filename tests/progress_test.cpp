@@ -9,6 +9,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <sstream>
 
 #include "common/core/terminal.h"
 #include "common/core/units.h"
@@ -37,12 +38,37 @@ TEST_CASE("a wide terminal shows all, a narrow one the most important, none a se
   CHECK(barLine(halfDone(), 160, false) ==
         "train  50% [====================>                   ] 150/300  epoch 2/3  6485 images/s  "
         "loss 0.4312  0:42 left  up 12.3 MB/s  down 4.50 MB/s");
-  CHECK(barLine(halfDone(), 60, false) ==
-        "train  50% [======>     ] 150/300  6485 images/s  0:42 left");
+  CHECK(barLine(halfDone(), 80, false) ==
+        "train  50% [===========>           ] 150/300  epoch 2/3  loss 0.4312  0:42 left");
   CHECK(barLine(halfDone(), 40, false) == "train  50% [=======>       ]  0:42 left");
   for (std::size_t columns = 0; columns < 200; ++columns) {
     INFO(columns);
     CHECK(barLine(halfDone(), columns, false).size() <= (columns == 0 ? 0 : columns - 1));
+  }
+}
+
+TEST_CASE("what has no room in a row is continued in the next, between words") {
+  CHECK(wrapped("one two three\n", 80, 2) == "one two three\n");
+  CHECK(wrapped("one two three\n", 0, 2) == "one two three\n");
+  CHECK(wrapped("one two three\n", 13, 2) == "one two three\n");
+  CHECK(wrapped("one two three\n", 12, 2) == "one two\n  three\n");
+  CHECK(wrapped("one two three\nfour five\n", 8, 2) == "one two\n  three\nfour\n  five\n");
+  // Indentation is no place for a break, nor the inside of a word.
+  CHECK(wrapped("    abcdefghij k\n", 8, 2) == "    abcdefghij\n  k\n");
+  // Of characters, not bytes; colours take no room.
+  CHECK(wrapped("…… ……\n", 5, 1) == "…… ……\n");
+  CHECK(wrapped("\x1b[1;32mab\x1b[0m cd\n", 5, 1) == "\x1b[1;32mab\x1b[0m cd\n");
+  CHECK(wrapped("a    b c", 6, 1) == "a    b\n c");
+  const std::string words = "some words that are wrapped in terminals of every width there is";
+  for (std::size_t columns = 14; columns < 90; ++columns) {
+    INFO(columns);
+    std::istringstream rows(wrapped(words, columns, 4));
+    std::string together;
+    for (std::string row; std::getline(rows, row);) {
+      CHECK(row.size() <= columns);
+      together += (together.empty() ? "" : " ") + row.substr(row.find_first_not_of(' '));
+    }
+    CHECK(together == words);
   }
 }
 

@@ -253,6 +253,33 @@ TEST_CASE("a file that exists, or has no folder, is an error") {
   CHECK_THROWS_AS(recorder.table(folder.file("none/a.csv"), {"x"}), RunError);
 }
 
+TEST_CASE("a table takes no row that its budget has no room for, and none after it") {
+  struct Budget : RowBudget {
+    bool take(std::size_t bytes) override {
+      const bool fits = bytes <= left;
+      if (fits) left -= bytes;
+      return fits;
+    }
+    std::size_t left = 9;
+  };
+  const Folder folder;
+  const auto budget = std::make_shared<Budget>();
+  Recorder recorder;
+  const auto bounded = recorder.table(folder.file("a.csv"), {"a"}, 0, budget);
+  const auto other = recorder.table(folder.file("b.csv"), {"b"});
+  bounded->row({std::string("four")});
+  CHECK(budget->left == 4);
+  CHECK_FALSE(bounded->isOverBudget());
+  bounded->row({std::string("more")});
+  CHECK(bounded->isOverBudget());
+  bounded->row({std::string("x")});  // would fit, but would hide that one is missing
+  other->row({std::string("on")});
+  recorder.flush();  // no failed write
+  CHECK(bounded->error() == 0);
+  CHECK(readFile(folder.file("a.csv")) == "a\nfour\n");
+  CHECK(readFile(folder.file("b.csv")) == "b\non\n");
+}
+
 TEST_CASE("a full disk is reported by flush, and the file ends at a whole row") {
   const Folder folder;
   Recorder recorder;

@@ -404,7 +404,7 @@ TEST_CASE("a report's figures are those of the files") {
   CHECK_THAT(run.at("problems").at(0).get<std::string>(), Contains("--server-run"));
 }
 
-TEST_CASE("each bottleneck has its words") {
+TEST_CASE("each bottleneck is named, with its share of the time") {
   for (std::size_t i = 0; i < kBottlenecks; ++i) {
     const std::string name(bottleneckName(static_cast<Bottleneck>(i)));
     const Folder folder;
@@ -419,9 +419,29 @@ TEST_CASE("each bottleneck has its words") {
     ReportData report({findRun(folder.path, {})});
     report.read();
     INFO(name);
-    CHECK_THAT(report.summary()["runs"][0]["headline"]["words"].get<std::string>(),
-               Contains("in 100 % of the training time. "));
+    const auto headline = report.summary()["runs"][0]["headline"];
+    CHECK(headline.at("bottleneck") == name);
+    CHECK_THAT(headline.at("words").get<std::string>(), Contains("100 %"));
+    CHECK_FALSE(headline.contains("advice"));  // it is the run's own, or there is none
   }
+}
+
+TEST_CASE("the advice is the one that the run's summary records") {
+  const Folder folder;
+  writeRun(folder);
+  ReportData report({findRun(folder.path, {})});
+  CHECK(report.read());
+  const auto advice = [&] { return report.summary()["runs"][0]["headline"].value("advice", ""); };
+  CHECK(advice().empty());
+  // As a live page meets it: written after the last row. Damaged ones have none.
+  for (const char* damaged : {"{", "[]", "{\"bound\": {\"advice\": {\"sentence\": 3}}}"}) {
+    folder.write("summary.json", damaged);
+    CHECK_FALSE(report.read());
+    CHECK(advice().empty());
+  }
+  folder.write("summary.json", "{\"bound\": {\"advice\": {\"sentence\": \"use <b>less\"}}}");
+  CHECK(report.read());
+  CHECK(advice() == "use <b>less");
 }
 
 TEST_CASE("a page is one document, whatever a run's files say") {

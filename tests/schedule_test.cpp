@@ -1,7 +1,6 @@
 // Draws each schedule: the order of actions on both sides, in virtual time where every action takes
 // one second (unless said) and the link none.
 #include <catch2/catch.hpp>
-#include <iostream>
 #include <set>
 
 #include "tests/virtual_pair.h"
@@ -17,16 +16,24 @@ struct Orders {
 Orders ordersOf(const std::string& schedule, std::uint32_t microBatches, std::uint32_t inFlight = 0,
                 Phase phase = Phase::train, double bodySeconds = 1) {
   VirtualOptions options;
-  options.seconds = {1, 1, 1, bodySeconds, bodySeconds, 0, 0, 0, 0};
+  options.seconds = scheduledSeconds({1, 1, 1, bodySeconds, bodySeconds});
   options.schedule = &findSchedule(schedule);
   options.microBatches = microBatches;
   options.inFlight = inFlight;
   VirtualPair pair(options);
   pair.run(phase, 1, microBatches);
-  Orders orders{pair.takeOrder(Role::client), pair.takeOrder(Role::server)};
-  std::cout << schedule << ", " << phaseName(phase) << ", M = " << microBatches << "\n  client "
-            << orders.client << "\n  server " << orders.server << "\n";
-  return orders;
+  return {pair.takeOrder(Role::client), pair.takeOrder(Role::server)};
+}
+
+TEST_CASE("every kind of action has a name of its own") {
+  std::set<std::string_view> names;
+  for (std::size_t kind = 0; kind < kActionKinds; ++kind) {
+    names.insert(actionName(static_cast<ActionKind>(kind)));
+  }
+  CHECK(names.size() == kActionKinds);
+  CHECK_FALSE(names.contains(""));
+  // The last one of the enumeration: a new kind behind it would be missing in arrays by kind.
+  CHECK(indexOf(ActionKind::importBlob) + 1 == kActionKinds);
 }
 
 TEST_CASE("gpipe runs all forwards, then all backwards") {
@@ -101,7 +108,7 @@ TEST_CASE("priority overlaps the two sides") {
   VirtualOptions options;
   options.schedule = &findSchedule("priority");
   options.microBatches = 16;
-  options.seconds = {1, 1, 1, 1.5, 1.5, 0, 0, 0, 0};
+  options.seconds = scheduledSeconds({1, 1, 1, 1.5, 1.5});
   const double pipelined = VirtualPair(options).run(Phase::train, 1, 16);
   options.microBatches = 1;
   const double alone = 16 * VirtualPair(options).run(Phase::train, 1, 1);

@@ -1,9 +1,19 @@
-// The server's limits on connections, and its account of what it refuses.
+// The server's limits on connections, idle clients and disk, and its account of what it refuses.
+#include <stdlib.h>
+
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <thread>
 #include <vector>
 
 #include "server/connection_limits.h"
+#include "server/disk_share.h"
+#include "server/idle.h"
 #include "server/refusals.h"
+#include "server/session_lines.h"
 #include "tests/error_code.h"
 
 using namespace cleave;
@@ -102,4 +112,163 @@ TEST_CASE("every refusal is counted, and a flood of them is a line a second and 
   CHECK(refusals.logged() == 3);
   refusals.note("peer", slow, start + 5s);
   CHECK(refusals.logged() == 4);
+}
+
+// ---- Idle clients ----
+
+namespace {
+
+// Looks once per second from `from` to `to`; returns what the last look said.
+double idleAfter(IdleClock& clock, std::chrono::seconds from, std::chrono::seconds to,
+                 SteadyTime activity, bool waitsForServer) {
+  double idle = 0;
+  for (auto second = from; second <= to; second += 1s) {
+    idle = clock.look(SteadyTime{} + second, activity, waitsForServer);
+  }
+  return idle;
+}
+
+}  // namespace
+
+TEST_CASE("a client that does nothing is idle from its last frame on") {
+  const SteadyTime start{};
+  IdleClock clock(start);
+  CHECK(idleAfter(clock, 1s, 10s, start, false) == 10);
+  CHECK(clock.look(start + 11s, start + 10500ms, false) == 0.5);
+  CHECK(idleAfter(clock, 12s, 20s, start + 10500ms, false) == 9.5);
+}
+
+TEST_CASE("time in which the server keeps a client waiting is not idle, and begins it anew") {
+  const SteadyTime start{};
+  IdleClock clock(start);
+  CHECK(idleAfter(clock, 1s, 5s, start, false) == 5);
+  CHECK(idleAfter(clock, 6s, 1000s, start, true) == 0);
+  CHECK(idleAfter(clock, 1001s, 1007s, start, false) == 7);
+}
+
+TEST_CASE("a server that was stopped does not take its sessions for idle when it continues") {
+  const SteadyTime start{};
+  IdleClock clock(start);
+  CHECK(clock.look(start + 3600s, start, false) == IdleClock::kMostSecondsPerLook);
+}
+
+// ---- The log ----
+
+TEST_CASE("sessions that come and go fast leave a few lines per identity and second") {
+  SessionLines lines;
+  const SteadyTime start{};
+  const auto logged = [&](const std::string& identity, SteadyTime time) {
+    std::uint64_t count = 0;
+    for (int i = 0; i < 100; ++i) count += lines.take(identity, time) ? 1 : 0;
+    return count;
+  };
+  CHECK(logged("a", start) == SessionLines::kPerSecond);
+  CHECK(logged("b", start) == SessionLines::kPerSecond);
+  CHECK(logged("a", start + 999ms) == 0);
+  lines.flush(start + 999ms);
+  CHECK(logged("a", start + 999ms) == 0);
+  lines.flush(start + 1s);
+  CHECK(logged("a", start + 1s) == SessionLines::kPerSecond);
+  CHECK(logged("b", start + 5s) == SessionLines::kPerSecond);
+  CHECK(lines.leftOut() == 600 - 4 * SessionLines::kPerSecond);
+}
+
+// ---- The disk ----
+
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+class Store {
+ public:
+  Store() {
+    std::string name = (std::filesystem::temp_directory_path() / "cleave-store-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~Store() { std::filesystem::remove_all(path); }
+  void write(const std::string& file, std::size_t bytes) const {
+    const std::filesystem::path place = path + "/" + file;
+    std::filesystem::create_directories(place.parent_path());
+    std::ofstream(place) << std::string(bytes, 'x');
+  }
+
+  std::string path;
+};
+
+}  // namespace
+
+TEST_CASE("a folder takes the blocks of its files and folders, and no link is followed") {
+  const Store store;
+  CHECK(folderBytes(store.path + "/none") == 0);
+  store.write("a/run/steps.csv", 4097);
+  store.write("a/run/empty", 0);
+  std::filesystem::create_symlink("/", store.path + "/a/root");
+  CHECK(folderBytes(store.path + "/a") == 2 * 4096 + 2 * 4096 + 4096);  // folders, file, link
+}
+
+TEST_CASE("an identity has what its folder leaves of its share, whatever others use") {
+  const Store store;
+  store.write("a/run/transfers.csv", 900 << 10);
+  DiskShares shares(store.path, 0);
+  const auto a = shares.open("a", kMiB), b = shares.open("b", kMiB);
+  CHECK(shares.open("a", kMiB) == a);  // all its runs have one share
+  CHECK_FALSE(a->take(200 << 10));
+  CHECK(a->error().code() == "disk-share-full");
+  CHECK(a->take(100 << 10));  // a smaller one still fits
+  CHECK(errorCode([&] { shares.open("a", kMiB); }) == "disk-share-full");
+  CHECK(b->take(kMiB / 2));
+  CHECK(errorCode([&] { shares.open("a", 2 * kMiB); }).empty());  // the access file gives more
+}
+
+TEST_CASE("old runs that are removed make room") {
+  const Store store;
+  store.write("a/run/transfers.csv", 2 << 20);
+  DiskShares shares(store.path, 0);
+  REQUIRE(errorCode([&] { shares.open("a", kMiB); }) == "disk-share-full");
+  std::filesystem::remove_all(store.path + "/a/run");
+  const auto start = now();
+  SteadyTime later = start;
+  while (!errorCode([&] { shares.open("a", kMiB); }).empty()) {
+    REQUIRE(secondsSince(start) < 60);
+    shares.look(later += 10s);  // measures on its own thread
+    std::this_thread::yield();
+  }
+  CHECK(shares.open("a", kMiB)->usedBytes() <= 4096);
+}
+
+TEST_CASE("one identity gets no more than half of the disk's room, and others go on") {
+  const auto room = std::make_shared<DiskRoom>(10 * kMiB);
+  DiskShare hog("hog", 100 * kMiB, room), other("other", 0, room);
+  hog.setMost(1000 * kMiB);
+  other.setMost(1000 * kMiB);
+  std::size_t taken = 0;
+  while (hog.take(kMiB)) {
+    taken += kMiB;
+    *room -= kMiB;
+  }
+  CHECK(taken == 5 * kMiB);
+  CHECK(hog.error().code() == "disk-reserve");
+  CHECK(other.take(kMiB));
+  *room = -1;  // into the reserve
+  CHECK_FALSE(other.take(1));
+  CHECK(other.error().code() == "disk-reserve");
+}
+
+TEST_CASE("what was removed since the start gives no identity a part of the reserve") {
+  const auto room = std::make_shared<DiskRoom>(0);
+  DiskShare share("a", 100 * kMiB, room);
+  share.setMost(1000 * kMiB);
+  share.measured(10 * kMiB, share.usedBytes());  // 90 MiB were removed, and others took the room
+  CHECK_FALSE(share.take(1));
+  *room = kMiB;
+  CHECK(share.take(kMiB));
+  CHECK_FALSE(share.take(1));
+}
+
+TEST_CASE("no run begins where the disk has no room beyond the reserve") {
+  const Store store;
+  DiskShares shares(store.path, std::numeric_limits<std::int64_t>::max() / 2);
+  CHECK(errorCode([&] { shares.open("a", kMiB); }) == "disk-reserve");
+  CHECK(shares.roomBytes() < 0);
 }

@@ -99,7 +99,7 @@ TEST_CASE("a status without sessions is its head") {
         "refused or ended for a client's fault: 3 bad-frame, 1 unknown-identity\n");
 }
 
-TEST_CASE("sessions stand in aligned columns, cut at the terminal's edge") {
+TEST_CASE("sessions stand in aligned columns") {
   nlohmann::ordered_json status = document();
   nlohmann::ordered_json run = {{"session", 7},
                                 {"identity", "clinic-a"},
@@ -129,6 +129,7 @@ TEST_CASE("sessions stand in aligned columns, cut at the terminal's edge") {
   status["sessions"] = {run, going, still, probe};
   status["sessions_left_out"] = 2;
   const std::string table = statusTable(status, 0);
+  CHECK(sessionsTable(status, 0) == table.substr(table.find("\n\n") + 2));
   CHECK_THAT(table, Contains("6 of 8 sessions") && Contains("\nand 2 more\n") &&
                         Contains("(a probe of the link)"));
   std::istringstream lines(table.substr(table.find("\n\n") + 2));
@@ -150,10 +151,39 @@ TEST_CASE("sessions stand in aligned columns, cut at the terminal's edge") {
   CHECK(cell(line, "for") == "1:05");
   std::getline(lines, line);
   CHECK(cell(line, "held back by") == "idle for 1:15");
+}
 
-  std::istringstream narrow(statusTable(status, 70));
-  for (std::string row; std::getline(narrow, row);) {
-    if (row.starts_with("session") || row.starts_with("12")) CHECK(row.size() == 70);
+TEST_CASE("a narrow terminal has fewer columns, and what holds a run back is among them") {
+  nlohmann::ordered_json status = document();
+  status["sessions"] = {{{"session", 12},
+                         {"identity", "clinic-a"},
+                         {"from", "10.0.0.7:40000"},
+                         {"seconds", 65},
+                         {"kind", "run"},
+                         {"run", "fashion-mnist-20260131-123456-1a2b"},
+                         {"model", "mlp"},
+                         {"memory_bytes", 2'000'000},
+                         {"phase", "train"},
+                         {"step", 1234},
+                         {"epoch", 3},
+                         {"images_per_second", 6485.4},
+                         {"up_bytes_per_second", 12.3e6},
+                         {"down_bytes_per_second", 4.5e6},
+                         {"bottleneck", "server compute"},
+                         {"idle_seconds", 0.02}}};
+  CHECK_THAT(statusTable(status, 0), !Contains("no room"));
+  for (const std::size_t columns : {70, 80, 100, 120}) {
+    INFO(columns);
+    const std::string table = statusTable(status, columns);
+    CHECK_THAT(table, Contains("held back by") && Contains("server compute") && Contains("1234") &&
+                          Contains("fashion-mnist-20260131-123456-1a2b") && Contains("no room"));
+    std::istringstream rows(table);
+    for (std::string row; std::getline(rows, row);) CHECK(row.size() <= columns);
+  }
+  // So narrow that nothing helps: cut.
+  std::istringstream rows(statusTable(status, 30));
+  for (std::string row; std::getline(rows, row);) {
+    if (row.starts_with("run") || row.starts_with("fashion")) CHECK(row.size() <= 30);
   }
 }
 

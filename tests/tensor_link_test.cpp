@@ -1,7 +1,6 @@
 // The tensor link: what it refuses of a hostile peer, byte by byte, and two engines that train
 // through two of them over a real connection, with all threads of the daemons.
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_future.hpp>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -126,12 +125,12 @@ struct Side {
     const auto mailbox = std::make_shared<Mailbox>(device, kMicroBatches);
     TensorLinkOptions options =
         optionsFor(role, codec, schedule, schedule.defaultInFlight(kMicroBatches));
+    options.codecQueue = codecs.open();
     if (onDevice) useTurnedCodecs(options);
     staysOnDevice = options.deviceCodecs[0] != nullptr;
     trace = options.trace = std::make_shared<TraceRecorder>(TraceWindow{2, 3});
     link = std::make_shared<TensorLink>(
         std::move(options), connection, std::make_shared<BufferPool>(), io.context().get_executor(),
-        codecThreads.get_executor(),
         [mailbox](Message message) { mailbox->deliver(std::move(message)); },
         [this](const TransferRecord& record) {
           const std::lock_guard lock(mutex);
@@ -149,7 +148,7 @@ struct Side {
     ended = asio::co_spawn(io.context(), connection->run(*link), asio::use_future);
   }
   ~Side() {
-    codecThreads.join();
+    codecs.stop();
     device.detach(worker);
     worker.reset();
     link.reset();
@@ -193,7 +192,7 @@ struct Side {
   bool staysOnDevice = false;
   IoThread& io;
   DeviceExecutor device;
-  asio::thread_pool codecThreads{1};
+  CodecExecutor codecs{2};
   std::shared_ptr<Connection> connection;
   std::shared_ptr<TensorLink> link;
   std::shared_ptr<TraceRecorder> trace;
@@ -274,7 +273,6 @@ std::pair<double, double> trainThroughLinks(const std::string& codec,
   const ByteCounts bytes = client.connection->bytes();
   CHECK(here.up() == bytes.controlSent + bytes.tensorSent);
   CHECK(here.down() == bytes.controlReceived + bytes.tensorReceived);
-  CHECK(here.duplicates + there.duplicates == 0);
   bool anySnr = false;
   for (const TransferRecord& record : client.records) {
     CHECK(record.wireSeconds.has_value());
@@ -307,11 +305,11 @@ TEST_CASE("a server whose tensors stay on its device trains to the same values")
   }
 }
 
-// ---- Seen again ----
+// ---- What is sent ----
 
 // A server's link whose outbox is looked into instead of being sent.
-struct KeepingServer {
-  explicit KeepingServer(const std::string& codec, bool rawNonFinite = false,
+struct SendingServer {
+  explicit SendingServer(const std::string& codec, bool rawNonFinite = false,
                          bool onDevice = false) {
     connection = std::make_shared<Connection>(tcp::socket(io), ConnectionOptions{});
     TensorLinkOptions options =
@@ -320,7 +318,7 @@ struct KeepingServer {
     if (onDevice) useTurnedCodecs(options);
     link = std::make_shared<TensorLink>(
         std::move(options), connection, std::make_shared<BufferPool>(), io.get_executor(),
-        io.get_executor(), [](Message) {}, [](const TransferRecord&) {});
+        [](Message) {}, [](const TransferRecord&) {});
   }
   // The payloads that wait to be sent, joined.
   std::vector<std::byte> sent() {
@@ -338,79 +336,23 @@ struct KeepingServer {
   std::shared_ptr<TensorLink> link;
 };
 
-TEST_CASE("a reply that is asked for again is the same bytes, until it is forgotten") {
-  for (const std::string codec : {"none", "uniform:bits=6"}) {
-    CAPTURE(codec);
-    KeepingServer server(codec);
-    TensorMessage reply;
-    reply.flow = Flow::activation1;
-    reply.at = {Phase::train, 1, 0, kMicroBatches, kBatch};
-    reply.payload = ramp(3, 1);
-    const Key key = reply.key();
-    server.link->send(std::move(reply));
-    const auto first = server.sent();
-    REQUIRE(!first.empty());
-    const double encodeSeconds = server.link->totals().encodeSeconds;
-    server.link->resend(key);
-    CHECK(server.sent() == first);
-    CHECK(server.link->totals().encodeSeconds == encodeSeconds);  // not encoded again
-    CHECK(server.link->totals().duplicates == 0);
-    server.link->forget(key);
-    server.link->resend(key);
-    CHECK(server.sent().empty());
-    CHECK(server.link->totals().duplicates == 1);
-  }
-}
-
-TEST_CASE(
-    "gradient/0 is kept until it is acknowledged, evaluation's replies until the batch is "
-    "forgotten") {
-  KeepingServer server("none");
-  const auto sendAndResend = [&](Flow flow, Phase phase,
-                                 const std::function<void(const Key&)>& release) {
-    TensorMessage reply;
-    reply.flow = flow;
-    reply.at = {phase, 1, 2, kMicroBatches, kBatch};
-    reply.payload = ramp(2, 1);
-    const Key key = reply.key();
-    server.link->send(std::move(reply));
-    CHECK_FALSE(server.sent().empty());
-    server.link->resend(key);
-    CHECK_FALSE(server.sent().empty());
-    release(key);
-    server.link->resend(key);
-    CHECK(server.sent().empty());
-  };
-  const auto acknowledge = [&](const Key& key) {
-    const std::string metadata = toWire(ReceivedReport{key, 0.1, 0});
-    FrameHeader header;
-    header.kind = FrameKind::received;
-    server.link->receivedFrame(header, std::as_bytes(std::span(metadata.data(), metadata.size())),
-                               {});
-  };
-  sendAndResend(Flow::gradient0, Phase::train, acknowledge);
-  sendAndResend(Flow::activation1, Phase::eval, [&](const Key& key) {
-    acknowledge(key);
-    server.link->resend(key);
-    CHECK_FALSE(server.sent().empty());
-    server.link->forgetBatch(Phase::eval, 1);
-  });
-}
-
 // ---- A hostile peer ----
 
 // A server's link (or a client's) with nobody at the other end: frames are handed to it as a
 // connection would.
 struct HostileClient {
   explicit HostileClient(bool initialWeights = false, Role ours = Role::server,
-                         std::shared_ptr<TraceRecorder> trace = nullptr) {
+                         std::shared_ptr<TraceRecorder> trace = nullptr,
+                         std::size_t limit = std::size_t{1} << 30)
+      : account(std::make_shared<MemoryAccount>(limit)) {
     TensorLinkOptions options = optionsFor(ours, "none", findSchedule("priority"), 2);
+    options.account = account;
     options.initialWeights = initialWeights;
     options.trace = std::move(trace);
     options.maxBlobBytes = 1000;
     link = std::make_shared<TensorLink>(
         std::move(options), std::make_shared<Connection>(tcp::socket(io), ConnectionOptions{}),
-        std::make_shared<BufferPool>(), io.get_executor(), codecThreads.get_executor(),
+        std::make_shared<BufferPool>(), io.get_executor(),
         [this](Message message) { delivered.push_back(std::move(message)); },
         [](const TransferRecord&) {});
     tensor.mutable_key()->set_phase("train");
@@ -425,7 +367,6 @@ struct HostileClient {
     tensor.set_micro_batches(kMicroBatches);
     tensor.set_samples(kBatch);
   }
-  ~HostileClient() { codecThreads.join(); }
 
   void frame(FrameKind kind, std::uint64_t stream, const std::string& metadata,
              std::uint32_t payloadBytes) {
@@ -465,8 +406,8 @@ struct HostileClient {
     return "";
   }
 
-  asio::thread_pool codecThreads{1};  // outlives what waits in io
-  asio::io_context io;                // never runs: what is posted does not matter here
+  const std::shared_ptr<MemoryAccount> account;
+  asio::io_context io;  // runs only if a test polls it
   std::vector<Message> delivered;
   std::shared_ptr<TensorLink> link;
   wire::Tensor tensor;
@@ -475,7 +416,7 @@ struct HostileClient {
 TEST_CASE("a tensor that its codec cannot carry goes raw, where the run wants that") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const auto sentOf = [&](bool rawNonFinite, bool onDevice = false) {
-    KeepingServer server("uniform:bits=8", rawNonFinite, onDevice);
+    SendingServer server("uniform:bits=8", rawNonFinite, onDevice);
     Payload payload = ramp(3, nan);
     if (onDevice) payload = onTurnedDevice(payload);
     server.link->send(TensorMessage{
@@ -562,7 +503,7 @@ TEST_CASE("initial weights come once, as weights/body, and no longer than agreed
   CHECK(open(once, "weights/body", 2, 1000) == "unexpected-message");
   CHECK(open(gradients, "grads/body", 1, 1000) == "unexpected-message");
   CHECK(open(long_, "weights/body", 1, 1001) == "bad-tensor");
-  CHECK(open(long_, "weights/body", 2, ~std::uint64_t{0}) == "unexpected-message");
+  CHECK(open(long_, "weights/body", 2, ~std::uint64_t{0}) == "bad-tensor");
   coded.tensor.set_codec("fp16");
   CHECK(open(coded, "weights/body", 1, 1000) == "bad-tensor");
   CHECK(open(digest, "weights/body", 1, 1000) == "");
@@ -575,6 +516,8 @@ TEST_CASE("initial weights come once, as weights/body, and no longer than agreed
 TEST_CASE("a server's trace comes where it was asked for, and no longer than it can be") {
   const auto open = [](std::shared_ptr<TraceRecorder> trace, std::uint64_t bytes) {
     HostileClient server(false, Role::client, std::move(trace));
+    server.link->send(Fetch{Flow::traceBody});
+    server.io.poll();
     server.tensor.mutable_key()->set_step(0);
     server.tensor.mutable_key()->set_flow("trace/body");
     server.tensor.clear_spec();
@@ -586,6 +529,19 @@ TEST_CASE("a server's trace comes where it was asked for, and no longer than it 
   CHECK(open(trace, kMaxTraceBytes) == "");
   CHECK(open(trace, kMaxTraceBytes + 1) == "bad-tensor");
   CHECK(open(nullptr, 8) == "bad-tensor");
+}
+
+TEST_CASE("a blob that was not asked for is refused, and so is a second one") {
+  HostileClient server(false, Role::client);
+  server.tensor.mutable_key()->set_step(0);
+  server.tensor.mutable_key()->set_flow("weights/body");
+  server.tensor.clear_spec();
+  server.tensor.set_encoded_bytes(8);
+  CHECK(server.open(1, 8) == "unexpected-message");
+  server.link->send(Fetch{Flow::weightsBody});
+  server.io.poll();
+  CHECK(server.open(2, 8) == "");
+  CHECK(server.open(3, 8) == "unexpected-message");
 }
 
 TEST_CASE("metadata that is no protobuf is refused") {
@@ -632,22 +588,42 @@ TEST_CASE("more micro-batches in flight than agreed are refused") {
     client.tensor.mutable_key()->set_micro_batch(i);
     CHECK(client.open(i + 1, 12000) == "");
   }
-  client.tensor.mutable_key()->set_micro_batch(1);  // a duplicate takes no credit
-  CHECK(client.open(3, 12000) == "");
   client.tensor.mutable_key()->set_micro_batch(2);
   client.tensor.mutable_spec()->set_shape(0, 2);
   client.tensor.set_encoded_bytes(2 * kWidth * 4);
-  CHECK(client.open(4, 8000) == "too-many-in-flight");
+  CHECK(client.open(3, 8000) == "too-many-in-flight");
 }
 
-TEST_CASE("tensors that never end are bounded") {
+TEST_CASE("a tensor that comes again is refused before memory is taken") {
+  HostileClient whole;
+  REQUIRE(whole.open(1, 12000) == "");
+  const std::size_t used = whole.account->used();
+  CHECK(whole.open(2, 12000) == "bad-key");
+  CHECK(whole.account->used() == used);
+  CHECK(whole.delivered.size() == 1);
+
+  HostileClient unfinished;
+  REQUIRE(unfinished.open(1, 1) == "");
+  CHECK(unfinished.open(2, 1) == "bad-key");
+}
+
+TEST_CASE("a session's account counts a tensor from its first segment until it is freed") {
   HostileClient client;
-  std::string code;
-  std::uint64_t stream = 0;
-  while (code.empty() && stream < 1000)
-    code = client.open(++stream, 1);  // duplicates of one activation/0
-  CHECK(code == "too-many-in-flight");
-  CHECK(stream <= 4 * 2 + 3);
+  CHECK(client.account->used() == 0);
+  REQUIRE(client.open(1, 5000) == "");
+  const std::size_t open = BufferPool::capacityFor(12000) + kMicroBatchBytes;
+  CHECK(client.account->used() == open);
+  REQUIRE(client.segment(1, 5000, 7000) == "");
+  CHECK(client.account->used() == open);  // it waits for the engine
+  client.delivered.clear();
+  CHECK(client.account->used() == kMicroBatchBytes);  // until its reply has left
+}
+
+TEST_CASE("a peer that exceeds its account is refused, whatever was agreed") {
+  HostileClient client(false, Role::server, nullptr,
+                       kMicroBatchBytes + BufferPool::capacityFor(12000) - 1);
+  CHECK(client.open(1, 12000) == "memory-exceeded");
+  CHECK(client.delivered.empty());
 }
 
 TEST_CASE(
@@ -676,6 +652,12 @@ TEST_CASE(
   step.set_clip_factor(std::numeric_limits<double>::quiet_NaN());
   CHECK(control(FrameKind::step, step.SerializeAsString()) == "bad-metadata");
   step.set_clip_factor(1);
+  for (const double scale :
+       {0.0, 0.5, 2.0, 1024.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    step.set_loss_scale(scale);  // would be ignored
+    CHECK(control(FrameKind::step, step.SerializeAsString()) == "bad-metadata");
+  }
+  step.set_loss_scale(1);
   CHECK(control(FrameKind::step, step.SerializeAsString()) == "");
   wire::Received received;
   received.mutable_key()->set_phase("train");
@@ -684,8 +666,7 @@ TEST_CASE(
   CHECK(control(FrameKind::received, received.SerializeAsString()) == "bad-metadata");
   received.set_wire_seconds(1);
   CHECK(control(FrameKind::received, received.SerializeAsString()) ==
-        "");  // of nothing sent: counted
-  CHECK(client.link->totals().duplicates == 1);
+        "bad-key");  // of nothing sent
 }
 
 }  // namespace

@@ -323,6 +323,24 @@ TEST_CASE("each certificate that is not right is refused with its own code at bo
   }
 }
 
+TEST_CASE("a certificate that was accepted is checked again by what is read later") {
+  const Folders folders;
+  Handshake pair(clientOptions(folders.client), serverOptions(folders.server));
+  pair.shake();
+  REQUIRE(pair.outcomeB.code == "");
+  const auto checkAgain = [&] {
+    return errorCode(
+        [&] { pair.b.checkPeerAgain(*TlsContext::load(folders.server, TlsRole::server)); });
+  };
+  CHECK(checkAgain() == "");
+  folders.authority.writeRevoked(folders.server, {7, clientRequest().serial});
+  CHECK(checkAgain() == "certificate-revoked");
+  folders.authority.writeRevoked(folders.server, {7});
+  CHECK(checkAgain() == "");
+  TestAuthority().writeServer(folders.server);
+  CHECK(checkAgain() == "certificate-unknown-ca");
+}
+
 TEST_CASE("each server's certificate that is not right is refused with its own code too") {
   struct Case {
     std::string name;
@@ -331,16 +349,22 @@ TEST_CASE("each server's certificate that is not right is refused with its own c
     bool otherAuthority = false;
     std::string code;
     std::string says;  // at the client
+    std::string fix = {};
   };
   const std::vector<Case> cases = {
       {.name = "another name's",
+       .server = {.names = "DNS:localhost,DNS:train.example.org,DNS:$(reboot).org",
+                  .usage = "serverAuth"},
        .host = "example.org",
        .code = "wrong-server-name",
-       .says = "(it is for localhost, 127.0.0.1)"},
+       .says = "(it is for localhost, train.example.org, ",
+       // The names that it has stay; what a shell would run does not.
+       .fix = "cleave-server certs init --renew --name example.org --name train.example.org"},
       {.name = "another address's",
        .host = "10.0.0.1",
        .code = "wrong-server-name",
-       .says = "is not for the name that the client connects to"},
+       .says = "is not for the name that the client connects to",
+       .fix = "cleave-server certs init --renew --name 10.0.0.1"},
       {.name = "another CA's",
        .otherAuthority = true,
        .code = "certificate-unknown-ca",
@@ -367,6 +391,7 @@ TEST_CASE("each server's certificate that is not right is refused with its own c
     CHECK(pair.outcomeB.code == row.code);
     CHECK(pair.outcomeB.text.starts_with("the client refuses the certificate of this server: it "));
     CHECK(!pair.outcomeA.fix.empty());
+    CHECK(pair.outcomeA.fix.ends_with(row.fix));
     CHECK(pair.b.bytes().controlReceived == 0);
     CHECK(pair.a.bytes().controlSent == 0);
   }

@@ -55,37 +55,17 @@ class VirtualPair::Link : public EngineLink {
 
   void send(Message message) override {
     if (auto* tensor = std::get_if<TensorMessage>(&message)) {
-      if (role_ == Role::server) pair_.kept_[tensor->key()] = copyTensor(*tensor);
-      sendTensor(std::move(*tensor));
+      pair_.side(role_).outgoing.push_back(std::move(*tensor));
+      pair_.startSending(role_);
       return;
     }
     auto shared = std::make_shared<Message>(std::move(message));
     pair_.clock_.after(pair_.jittered(pair_.options_.latency),
                        [this, shared] { pair_.deliver(other(role_), *shared); });
   }
-  void resend(const Key& key) override {
-    const auto found = pair_.kept_.find(key);
-    if (found == pair_.kept_.end()) {
-      ++pair_.notKept_;
-      return;
-    }
-    ++pair_.resent_;
-    sendTensor(copyTensor(found->second));
-  }
-  void forget(const Key& key) override { pair_.kept_.erase(key); }
-  void forgetBatch(Phase phase, std::uint64_t step) override {
-    std::erase_if(pair_.kept_, [&](const auto& entry) {
-      return entry.first.phase == phase && entry.first.step == step;
-    });
-  }
-  void commit(std::uint64_t) override {}
+  void commit() override {}
 
  private:
-  void sendTensor(TensorMessage message) {
-    pair_.side(role_).outgoing.push_back(std::move(message));
-    pair_.startSending(role_);
-  }
-
   VirtualPair& pair_;
   Role role_;
 };
@@ -211,13 +191,7 @@ void VirtualPair::startSending(Role role) {
 }
 
 void VirtualPair::deliver(Role to, const Message& message) {
-  for (int copy = 0; copy < (options_.everythingTwice ? 2 : 1); ++copy) {
-    // A Blob answers one Fetch, and nothing asks for it twice: on the wire it is one stream.
-    if (copy == 1 &&
-        (std::holds_alternative<Blob>(message) || std::holds_alternative<Fetch>(message)))
-      break;
-    engine(to).receive(copyOf(message));
-  }
+  engine(to).receive(copyOf(message));
   startWork(to);
 }
 

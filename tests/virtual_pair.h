@@ -3,10 +3,11 @@
 // threads, no sockets.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,15 +19,23 @@
 
 namespace cleave::test {
 
+// What the actions that a schedule orders take, in the order of ActionKind; all others take none.
+template <std::size_t N>
+constexpr ActionSeconds scheduledSeconds(const double (&seconds)[N]) {
+  static_assert(N == kScheduledKinds, "one value per kind of action that a schedule orders");
+  ActionSeconds all{};
+  std::copy(std::begin(seconds), std::end(seconds), all.begin());
+  return all;
+}
+
 struct VirtualOptions {
   const Schedule* schedule = nullptr;
   std::uint32_t microBatches = 4;
   std::uint32_t inFlight = 0;  // 0: the schedule's default
-  std::array<double, kActionKinds> seconds{1, 1, 1, 1, 1, 0, 0, 0, 0};
+  ActionSeconds seconds = scheduledSeconds({1, 1, 1, 1, 1});
   double tensorSeconds = 0;  // a tensor occupies its direction for so long
   double latency = 0;
   std::uint64_t jitterSeed = 0;  // not 0: every duration is multiplied by a random factor in [0, 2)
-  bool everythingTwice = false;  // every message is delivered twice
   bool fetchGradients = false;
 };
 
@@ -47,10 +56,6 @@ class VirtualPair {
   std::uint64_t fingerprint(Role role) const;
   // Micro-batches between their HeadForward and their HeadBackward (eval: TailStep).
   std::size_t mostInFlight() const { return mostInFlight_; }
-  // What the server was asked for again and sent again, and what it no longer had.
-  int resent() const { return resent_; }
-  int notKept() const { return notKept_; }
-  std::size_t kept() const { return kept_.size(); }
   // Delivers `message` to `role` out of turn. Throws what the engine throws.
   void inject(Role role, Message message);
 
@@ -79,9 +84,6 @@ class VirtualPair {
   std::uint64_t draws_ = 0;
   std::size_t inFlight_ = 0;
   std::size_t mostInFlight_ = 0;
-  int resent_ = 0;
-  int notKept_ = 0;
-  std::map<Key, TensorMessage> kept_;  // the server's
 };
 
 // A message again: payloads are move-only, but their memory can be shared.

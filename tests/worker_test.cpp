@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "tests/error_code.h"
 #include "tests/noting_link.h"
 #include "tests/virtual_pair.h"
 
@@ -42,7 +43,12 @@ struct SlowServer {
     table[static_cast<std::size_t>(ActionKind::update)] = [](Work) -> Result { return {}; };
     worker = std::make_unique<EngineWorker>(
         EngineOptions{Role::server, &findSchedule("priority"), 2, 2}, link, mailbox, table,
-        [this] { ++finished; }, [this](std::exception_ptr) { failed = true; }, &queue);
+        [this] { ++finished; },
+        [this](std::exception_ptr error) {
+          failed = true;
+          code = errorCode([&] { std::rethrow_exception(error); });
+        },
+        &queue);
   }
   void deliver(Flow flow, std::uint32_t i, Phase phase = Phase::train) {
     mailbox->deliver(TensorMessage{flow, {phase, 1, i, 2, 4}, 0, smallPayload(0)});
@@ -67,6 +73,7 @@ struct SlowServer {
   SlowQueue queue;
   int finished = 0;
   bool failed = false;
+  std::string code;  // of what it failed with
   std::unique_ptr<EngineWorker> worker;
 };
 
@@ -100,6 +107,21 @@ TEST_CASE("an action's output leaves when the device is done with it, and not be
   CHECK(done.forwardSeconds == 4.0);
   CHECK(done.backwardSeconds == 4.0);
   CHECK_FALSE(server.failed);
+}
+
+TEST_CASE("a worker has work from a message's arrival until its device is done with it") {
+  SlowServer server;
+  CHECK_FALSE(server.worker->hasWork());
+  server.deliver(Flow::activation0, 0);
+  CHECK(server.worker->hasWork());  // also if the device is busy with others
+  server.runAll();
+  CHECK(server.worker->hasWork());  // the device is not done with it
+  server.queue.finishOne();
+  server.runAll();
+  CHECK_FALSE(server.worker->hasWork());  // the batch has begun, and the rest of it is to come
+  server.deliver(Flow::activation0, 1);
+  server.runThrough();
+  CHECK_FALSE(server.worker->hasWork());
 }
 
 TEST_CASE("a batch that ends with a late completion is finished once") {
@@ -147,6 +169,70 @@ TEST_CASE("a worker that goes waits for its device, and sends nothing more") {
   server.worker.reset();
   CHECK(server.queue.waiting.empty());
   CHECK(server.link->sent.empty());
+}
+
+TEST_CASE("an action that takes longer than allowed ends the run, and sends nothing") {
+  SlowServer server;
+  server.worker->limitActions(1.9);
+  server.deliver(Flow::activation0, 0);
+  server.runThrough();
+  CHECK(server.code == "action-too-long");
+  CHECK(server.link->sent.empty());
+}
+
+TEST_CASE("an action that takes as long as allowed does not") {
+  SlowServer server;
+  server.worker->limitActions(2);
+  server.deliver(Flow::activation0, 0);
+  server.runThrough();
+  CHECK_FALSE(server.failed);
+  CHECK(server.link->sent.size() == 1);
+}
+
+TEST_CASE("what a worker builds first is ready before the first message is looked at") {
+  SlowServer server;
+  int built = 0;
+  server.worker->buildFirst([&] {
+    ++built;
+    ActionTable table;
+    table[static_cast<std::size_t>(ActionKind::bodyForward)] = [](Work) -> Result {
+      return smallPayload(7);
+    };
+    return table;
+  });
+  server.deliver(Flow::activation0, 0);
+  CHECK(server.worker->runOne());
+  CHECK(built == 1);
+  CHECK(server.queue.begun == 0);
+  server.runThrough();
+  CHECK(built == 1);
+  CHECK(server.link->sent.size() == 1);
+}
+
+TEST_CASE("a build is cancelled, or has begun, and never both") {
+  SlowServer server;
+  int built = 0;
+  server.worker->buildFirst([&] {
+    ++built;
+    return ActionTable{};
+  });
+  const bool inTime = GENERATE(true, false);
+  if (!inTime) server.runAll();
+  CHECK(server.worker->cancelBuild() == inTime);
+  server.runAll();
+  CHECK(built == (inTime ? 0 : 1));
+}
+
+TEST_CASE("a build that fails, or takes too long, ends the run") {
+  SlowServer server;
+  const bool fails = GENERATE(true, false);
+  server.worker->limitActions(0);
+  server.worker->buildFirst([&]() -> ActionTable {
+    if (fails) throw RunError("out-of-memory", "no memory");
+    return {};
+  });
+  server.runAll();
+  CHECK(server.code == (fails ? "out-of-memory" : "action-too-long"));
 }
 
 }  // namespace

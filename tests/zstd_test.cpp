@@ -62,6 +62,19 @@ TEST_CASE("wrapped none loses nothing") {
     CHECK(decode(*codec, encode(*codec, tensor), tensor.spec).bytes == tensor.bytes);
 }
 
+TEST_CASE("payloads of several pieces lose nothing, and are what Zstandard makes in one go") {
+  const std::unique_ptr<Codec> codec = makeCodec("zstd:level=3(none)");
+  for (const std::size_t elements :
+       {std::size_t{1} << 15, (std::size_t{1} << 15) + 1, std::size_t{300'000}}) {
+    CAPTURE(elements);
+    const Tensor tensor = activation(elements);
+    const Bytes bytes = encode(*codec, tensor);
+    CHECK(bytes[0] == std::byte{2});
+    CHECK(decode(*codec, bytes, tensor.spec).bytes == tensor.bytes);
+    CHECK(bytes == frameOf(tensor.bytes));
+  }
+}
+
 TEST_CASE("a frame that says or holds another size than the inner payload's is refused") {
   const std::unique_ptr<Codec> codec = makeCodec("zstd:level=3(uniform:bits=8)");
   const Tensor tensor = activation(1000);

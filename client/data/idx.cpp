@@ -45,6 +45,16 @@ std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::s
   return file.start + elements;
 }
 
+// The hint for a file of `what` that has this wrong rank.
+const char* rankFix(int rank, const std::string& what) {
+  const bool isOtherFile = what == "images" ? rank == 1 : rank >= 3;
+  if (isOtherFile) return "check that the paths of images and labels are not swapped";
+  return what == "images"
+             ? "write the images as count x height x width, or count x channels x height x width: "
+               "784 values in a row are 28 x 28"
+             : "write one class number per sample, not one value per class";
+}
+
 void checkHeader(const std::vector<std::uint8_t>& bytes, const std::string& path,
                  const std::string& what, const std::vector<int>& ranks) {
   if (bytes.size() < 4 || bytes[0] != 0 || bytes[1] != 0) {
@@ -63,7 +73,7 @@ void checkHeader(const std::vector<std::uint8_t>& bytes, const std::string& path
     for (std::size_t r = 1; r < ranks.size(); ++r) expected += " or " + std::to_string(ranks[r]);
     throwDamaged(path,
                  "has rank " + std::to_string(rank) + ", and " + what + " have rank " + expected,
-                 "check that the paths of images and labels are not swapped");
+                 rankFix(rank, what));
   }
   const std::size_t start = 4 + 4 * static_cast<std::size_t>(rank);
   if (bytes.size() < start) {
@@ -99,6 +109,17 @@ IdxFile readIdx(const std::string& path, const std::string& what, const std::vec
   return file;
 }
 
+// Height x width x channels, where channels x height x width is meant.
+void refuseChannelsLast(const IdxFile& images, const std::string& path) {
+  const auto isChannels = [](std::uint32_t count) {
+    return count == 1 || count == 3 || count == 4;
+  };
+  if (images.dimensions.size() != 4) return;
+  if (isChannels(images.dimensions[1]) || !isChannels(images.dimensions[3])) return;
+  throwDamaged(path, "holds " + describe(images.dimensions, "images") + ": channels come last",
+               "write the channels first; in NumPy: images.transpose(0, 3, 1, 2)");
+}
+
 void checkLabels(const IdxFile& labels, const std::string& path, int classes) {
   for (std::size_t j = labels.start; j < labels.bytes.size(); ++j) {
     const int label = labels.bytes[j];
@@ -115,6 +136,7 @@ void checkLabels(const IdxFile& labels, const std::string& path, int classes) {
 
 std::unique_ptr<Dataset> openIdx(const IdxOptions& options) {
   IdxFile images = readIdx(options.images, "images", {3, 4});
+  refuseChannelsLast(images, options.images);
   IdxFile labels = readIdx(options.labels, "labels", {1});
   if (images.dimensions[0] != labels.dimensions[0]) {
     throwDamaged(options.images,

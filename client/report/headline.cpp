@@ -7,30 +7,6 @@
 namespace cleave {
 namespace {
 
-struct Remedy {
-  const char* bottleneck;  // as steps.csv has it
-  const char* sentence;
-};
-constexpr Remedy kRemedies[] = {
-    {"client compute",
-     "A faster client, or cuts that leave it fewer layers, would shorten a step."},
-    {"server compute",
-     "A faster server, or a GPU there, would shorten a step; a faster link would not."},
-    {"uplink",
-     "Fewer bytes up (the codecs of activation/0 and gradient/1) or a faster uplink would shorten "
-     "a step."},
-    {"downlink",
-     "Fewer bytes down (the codecs of activation/1 and gradient/0) or a faster downlink would "
-     "shorten a step."},
-    {"latency",
-     "A step is mostly the way there and back: a larger batch spreads it over more samples."},
-    {"codec",
-     "Encoding and decoding take longest: a simpler codec, or none, would shorten a step."},
-};
-
-// Steps this far above their bound waited for something that the bound does not know.
-constexpr double kFarAboveBound = 1.5;
-
 void describeBound(const TrainingFigures& training, nlohmann::json& headline) {
   if (training.boundedSteps == 0 || training.bounds <= 0) return;
   const double over = training.boundedSeconds / training.bounds;
@@ -44,17 +20,8 @@ void describeBound(const TrainingFigures& training, nlohmann::json& headline) {
   const double share = most->second / training.boundedSeconds;
   headline["bottleneck"] = most->first;
   headline["bottleneck_share"] = share;
-  std::string words = fmt::format(
+  headline["words"] = fmt::format(
       "It sets the least time of a step in {:.0f} % of the training time.", 100 * share);
-  for (const Remedy& remedy : kRemedies) {
-    if (most->first == remedy.bottleneck) words += std::string(" ") + remedy.sentence;
-  }
-  if (over > kFarAboveBound) {
-    words +=
-        " Steps are far above the bound, so something else delays them too: another schedule, more "
-        "micro-batches, or processors shared with other programs.";
-  }
-  headline["words"] = words;
 }
 
 double busiest(const BytesBySecond& bytes) {
@@ -112,6 +79,7 @@ nlohmann::json headline(RunReader& run) {
   }
   describeLink(run, headline);
   describeBound(training, headline);
+  if (!run.advice().empty()) headline["advice"] = run.advice();
   return headline;
 }
 

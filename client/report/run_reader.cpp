@@ -188,7 +188,10 @@ bool RunReader::read() {
     readSettings();
     readLog();
   }
-  return any;
+  // The summary is written after the last row.
+  const bool isAdvised = !advice_.empty();
+  if (any || !isAdvised) advice_ = readAdvice(place_.folder + "/summary.json");
+  return any || (!isAdvised && !advice_.empty());
 }
 
 void RunReader::findServer() {

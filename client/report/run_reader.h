@@ -35,6 +35,8 @@ class RunReader {
   const Settings& config() const { return config_; }
   const Settings& environment() const { return environment_; }
   const Settings& serverEnvironment() const { return serverEnvironment_; }
+  // The sentence that the run ended with; empty: it has none, or has not ended.
+  const std::string& advice() const { return advice_; }
   // Sentences. `following`: the run may still go on.
   std::vector<std::string> problems(bool following) const;
   // Warnings and errors of log.txt, the last ones.
@@ -56,6 +58,7 @@ class RunReader {
   std::unique_ptr<CsvReader> epochs_;
   TrainingFigures training_;
   Settings config_, environment_, serverEnvironment_;
+  std::string advice_;
   std::vector<std::string> settingsProblems_;
   std::vector<std::string> logged_;
 };

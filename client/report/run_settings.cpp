@@ -95,6 +95,15 @@ Settings readEnvironment(const std::string& path, std::vector<std::string>& prob
   return settings;
 }
 
+std::string readAdvice(const std::string& path) {
+  std::vector<std::string> ignored;  // a run that was ended early has no summary
+  const auto text = readText(path, ignored);
+  const auto summary = nlohmann::json::parse(text.value_or(""), nullptr, false);
+  const nlohmann::json::json_pointer sentence("/bound/advice/sentence");
+  if (!summary.contains(sentence) || !summary.at(sentence).is_string()) return "";
+  return summary.at(sentence).get<std::string>();
+}
+
 std::vector<std::string> readWarnings(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   file.seekg(0, std::ios::end);

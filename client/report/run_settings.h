@@ -14,6 +14,9 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 Settings readConfig(const std::string& path, std::vector<std::string>& problems);
 Settings readEnvironment(const std::string& path, std::vector<std::string>& problems);
 
+// The advice of a run's summary; empty if there is none.
+std::string readAdvice(const std::string& path);
+
 // Warnings and errors of a log, the last ones. A log that is missing has none.
 std::vector<std::string> readWarnings(const std::string& path);
 

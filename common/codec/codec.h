@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/codec/tensor.h"
+#include "common/core/codec_executor.h"
 #include "common/core/error.h"
 #include "common/core/helper.h"
 #include "common/core/key.h"
@@ -20,6 +21,14 @@ struct CodecContext {
   Key key;  // phase, step, micro-batch, flow: the key of every random draw
   // Does a part of the work where it finds a processor; null: there is none. No bit depends on it.
   Helper* helper = nullptr;
+  CodecQueue* queue = nullptr;  // that this runs in; null: none
+
+  // To be called between pieces of work that take long together, on the thread that called the
+  // codec. May wait for other sessions' turns; throws if the session has ended or this takes too
+  // long.
+  void checkpoint() const {
+    if (queue != nullptr) queue->checkpoint();
+  }
 };
 
 // Lives per (phase, step, i, cut) on both sides from the activation to its gradient; what the
@@ -36,6 +45,13 @@ using CodecState = std::shared_ptr<const void>;
 struct Encoded {
   std::size_t bytes = 0;  // written to `out`
   CodecState state;
+};
+
+// The host memory that a codec takes beside a tensor and its encoding: maximum, in bytes.
+struct CodecMemory {
+  std::size_t working = 0;  // during encode or decode; without tables that do not grow with tensors
+  std::size_t cut = 0;      // of a CutContext
+  std::size_t state = 0;    // of a CodecState
 };
 
 // The input holds NaN or infinity, and the codec cannot carry it. Whoever wants to send it all the
@@ -55,6 +71,8 @@ class Codec {
   virtual bool isIdentity() const { return false; }
   // The most bytes that encode writes for a tensor of this spec. Decoders accept no more.
   virtual std::size_t maxEncodedBytes(const TensorSpec& spec) const = 0;
+  // For tensors of this spec. What servers admit runs by.
+  virtual CodecMemory memory(const TensorSpec&) const { return {}; }
   // Writes at most maxEncodedBytes(view.spec) bytes to `out`, which has room for them.
   // Throws NonFiniteError.
   virtual Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,

@@ -44,18 +44,11 @@ class Heap : public BufferMemory {
   }
 };
 
-// Sizes are rounded up to four steps an octave, so that requests of similar size share buffers and
-// at most a quarter of one is unused.
-std::size_t capacityFor(std::size_t size) {
-  if (size <= 4 * kAlignment) return 4 * kAlignment;
-  const std::size_t step = std::bit_floor(size - 1) / 4;
-  return (size + step - 1) / step * step;
-}
-
 }  // namespace
 
 Buffer::Buffer(Buffer&& other) noexcept
     : pool_(std::move(other.pool_)),
+      charge_(std::move(other.charge_)),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
       capacity_(std::exchange(other.capacity_, 0)) {}
@@ -64,6 +57,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this != &other) {
     release();
     pool_ = std::move(other.pool_);
+    charge_ = std::move(other.charge_);
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
     capacity_ = std::exchange(other.capacity_, 0);
@@ -94,6 +88,7 @@ void Buffer::release() noexcept {
   }
   if (data_ != nullptr) pool_->memory->release(data_);
   data_ = nullptr;
+  charge_ = {};
   pool_.reset();
 }
 
@@ -101,8 +96,20 @@ BufferPool::BufferPool(std::size_t maxRetained, std::shared_ptr<BufferMemory> me
     : state_(std::make_shared<detail::PoolState>(
           maxRetained, memory ? std::move(memory) : std::make_shared<Heap>())) {}
 
+std::shared_ptr<BufferPool> BufferPool::chargedTo(std::shared_ptr<MemoryAccount> account) const {
+  return std::shared_ptr<BufferPool>(new BufferPool(state_, std::move(account)));
+}
+
+// Four steps per octave.
+std::size_t BufferPool::capacityFor(std::size_t size) {
+  if (size <= 4 * kAlignment) return 4 * kAlignment;
+  const std::size_t step = std::bit_floor(size - 1) / 4;
+  return (size + step - 1) / step * step;
+}
+
 Buffer BufferPool::acquire(std::size_t size) {
   const std::size_t capacity = capacityFor(size);
+  MemoryCharge charge(account_, capacity);
   {
     const std::lock_guard lock(state_->mutex);
     const auto found = state_->free.find(capacity);
@@ -110,10 +117,10 @@ Buffer BufferPool::acquire(std::size_t size) {
       std::byte* block = found->second.back();
       found->second.pop_back();
       state_->retained -= capacity;
-      return Buffer(state_, block, size, capacity);
+      return Buffer(state_, std::move(charge), block, size, capacity);
     }
   }
-  return Buffer(state_, state_->memory->allocate(capacity), size, capacity);
+  return Buffer(state_, std::move(charge), state_->memory->allocate(capacity), size, capacity);
 }
 
 void BufferPool::clear() {

@@ -6,6 +6,8 @@
 #include <memory>
 #include <span>
 
+#include "common/core/memory_account.h"
+
 namespace cleave {
 
 inline constexpr std::size_t kAlignment = 64;
@@ -15,7 +17,8 @@ struct PoolState;
 }
 
 // Owns size() bytes; gives them back to its pool when destroyed, also after the pool is gone.
-// Contents are not initialised. Move-only.
+// Contents are not initialised. Move-only. Its memory is charged to the pool's account, if it has
+// one, for as long as the buffer exists.
 class Buffer {
  public:
   Buffer() = default;
@@ -33,12 +36,17 @@ class Buffer {
 
  private:
   friend class BufferPool;
-  Buffer(std::shared_ptr<detail::PoolState> pool, std::byte* data, std::size_t size,
-         std::size_t capacity)
-      : pool_(std::move(pool)), data_(data), size_(size), capacity_(capacity) {}
+  Buffer(std::shared_ptr<detail::PoolState> pool, MemoryCharge charge, std::byte* data,
+         std::size_t size, std::size_t capacity)
+      : pool_(std::move(pool)),
+        charge_(std::move(charge)),
+        data_(data),
+        size_(size),
+        capacity_(capacity) {}
   void release() noexcept;
 
   std::shared_ptr<detail::PoolState> pool_;
+  MemoryCharge charge_;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   std::size_t capacity_ = 0;
@@ -62,14 +70,25 @@ class BufferPool {
   explicit BufferPool(std::size_t maxRetained = kMaxRetained,
                       std::shared_ptr<BufferMemory> memory = nullptr);
 
-  // Throws std::bad_alloc. The caller has checked `size` against what was agreed with the peer.
+  // The same pool, whose buffers are charged to `account`.
+  std::shared_ptr<BufferPool> chargedTo(std::shared_ptr<MemoryAccount> account) const;
+
+  // Throws std::bad_alloc, and as MemoryAccount::charge() does. The caller has checked `size`
+  // against what was agreed with the peer.
   Buffer acquire(std::size_t size);
+  // What a buffer of so many bytes takes, and is charged: sizes are rounded up, so that similar
+  // requests share buffers; by a quarter at most above 256 bytes.
+  static std::size_t capacityFor(std::size_t size);
   // Frees all that is kept.
   void clear();
   std::size_t retainedBytes() const;
 
  private:
+  BufferPool(std::shared_ptr<detail::PoolState> state, std::shared_ptr<MemoryAccount> account)
+      : state_(std::move(state)), account_(std::move(account)) {}
+
   std::shared_ptr<detail::PoolState> state_;
+  std::shared_ptr<MemoryAccount> account_;  // null: nothing is charged
 };
 
 }  // namespace cleave

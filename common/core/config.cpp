@@ -14,6 +14,8 @@ namespace {
 
 using Kind = YamlNode::Kind;
 
+constexpr const char* kOverridePlace = "--set ";
+
 std::vector<std::string> splitPath(std::string_view path) {
   std::vector<std::string> keys;
   for (std::size_t begin = 0;;) {
@@ -45,7 +47,7 @@ std::string readFile(const std::string& path) {
 
 // Puts the override's value in its place in the tree.
 void applyOverride(YamlNode& root, const std::string& override) {
-  const std::string place = "--set " + override;
+  const std::string place = kOverridePlace + override;
   const std::size_t equals = override.find('=');
   const std::vector<std::string> keys = splitPath(override.substr(0, equals));
   if (equals == std::string::npos || std::count(keys.begin(), keys.end(), "") > 0 ||
@@ -199,7 +201,10 @@ struct Config::State {
       const YamlNode* node = find(above);
       if (node == nullptr) return;
       if (node->kind == Kind::scalar || node->kind == Kind::list) {
-        refuse(*node, above, "a map of keys", "Write the keys below " + above + ":, indented.");
+        const bool isOverride = node->place.starts_with(kOverridePlace);
+        refuse(*node, above, "a map of keys",
+               isOverride ? "Set one of its keys: --set " + above + ".KEY=VALUE."
+                          : "Write the keys below " + above + ":, indented.");
       }
     }
   }
@@ -269,6 +274,20 @@ Config::Config(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Config::Config(Config&&) noexcept = default;
 Config& Config::operator=(Config&&) noexcept = default;
 Config::~Config() = default;
+
+void Config::expand(const std::string& path, const std::string& key) {
+  YamlNode* node = &state_->root;
+  for (const std::string& part : splitPath(path)) {
+    node = node->child(part);
+    if (node == nullptr) return;
+  }
+  if (node->kind != Kind::scalar) return;
+  YamlNode value = *node;
+  value.key = key;
+  node->kind = Kind::map;
+  node->text.clear();
+  node->children = {std::move(value)};
+}
 
 std::int64_t Config::integer(const std::string& path, std::int64_t least, std::int64_t greatest,
                              std::optional<std::int64_t> defaultValue) {

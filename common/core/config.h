@@ -30,6 +30,10 @@ class Config {
   Config& operator=(Config&&) noexcept;
   ~Config();
 
+  // A value alone at `path` is from now on its map's `key`: "optimizer: adam" is "optimizer: {name:
+  // adam}". Before the map's keys are read.
+  void expand(const std::string& path, const std::string& key);
+
   // Each reads one key by its path ("train.batch") and remembers it as known, and its value for
   // resolved(). With no default the key must be there. Throw UsageError: missing, wrong type, out
   // of [least, greatest], not one of `choices`.

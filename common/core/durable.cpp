@@ -18,7 +18,9 @@ namespace {
 
 constexpr std::size_t kMostPrivateBytes = std::size_t{1} << 20;
 
-int writeAndSync(OpenFile& file, std::string_view text) {
+// `mode`: nothing: as it was opened.
+int writeAndSync(OpenFile& file, std::string_view text, std::optional<mode_t> mode) {
+  if (mode && ::fchmod(file.get(), *mode) != 0) return errno;
   int error = writeAll(file.get(), text);
   if (error == 0 && ::fsync(file.get()) != 0) error = errno;
   const int closing = file.close();
@@ -58,7 +60,7 @@ void syncFolder(const std::string& folder) {
   }
 }
 
-void writeFileDurably(const std::string& path, std::string_view text) {
+void writeFileDurably(const std::string& path, std::string_view text, std::optional<mode_t> mode) {
   static std::atomic<unsigned> count = 0;
   // Beside the file, since a rename cannot cross file systems. A name that a killed process left
   // behind is passed over.
@@ -66,11 +68,12 @@ void writeFileDurably(const std::string& path, std::string_view text) {
   OpenFile file;
   do {
     temporary = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(count++);
-    file = OpenFile(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    file = OpenFile(
+        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode.value_or(0666)));
   } while (!file && errno == EEXIST);
   if (!file) throwCannotWrite(path, "cannot be created", errno);
 
-  int error = writeAndSync(file, text);
+  int error = writeAndSync(file, text, mode);
   if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
     ::unlink(temporary.c_str());
@@ -80,10 +83,10 @@ void writeFileDurably(const std::string& path, std::string_view text) {
   syncFolder(std::filesystem::path(path).parent_path().string());
 }
 
-void writePrivateFile(const std::string& path, std::string_view text) {
-  OpenFile file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+void writeNewFile(const std::string& path, std::string_view text, mode_t mode) {
+  OpenFile file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!file) throwCannotWrite(path, "cannot be created", errno);
-  const int error = writeAndSync(file, text);
+  const int error = writeAndSync(file, text, mode);
   if (error == 0) return;
   ::unlink(path.c_str());
   throwCannotWrite(path, "cannot be written", error);

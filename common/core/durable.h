@@ -1,6 +1,9 @@
 // Files that outlast a crash, and files that nobody else may read.
 #pragma once
 
+#include <sys/types.h>
+
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -8,13 +11,17 @@
 
 namespace cleave {
 
-// Writes `text` to `path` by temporary file, fsync and rename. Throws RunError "cannot-write".
-void writeFileDurably(const std::string& path, std::string_view text);
+inline constexpr mode_t kPrivateFile = 0600;  // a key's: its owner alone reads and writes it
+inline constexpr mode_t kPublicFile = 0644;   // a certificate's: its owner alone writes it
 
-// Makes a file that only its owner may read and write (0600), such as a key's, and synchronises it.
-// The folder's entry lasts after syncFolder(). Throws RunError "cannot-write": it exists, or the
-// disk is full.
-void writePrivateFile(const std::string& path, std::string_view text);
+// Writes `text` to `path` by temporary file, fsync and rename. The file has the mode `mode`
+// whatever the umask; without `mode`, 0666 less the umask. Throws RunError "cannot-write".
+void writeFileDurably(const std::string& path, std::string_view text,
+                      std::optional<mode_t> mode = std::nullopt);
+
+// Makes a file with this mode, whatever the umask, and synchronises it. The folder's entry lasts
+// after syncFolder(). Throws RunError "cannot-write": it exists, or the disk is full.
+void writeNewFile(const std::string& path, std::string_view text, mode_t mode);
 // The file's text. Throws UsageError "key-readable" where others may read or write it,
 // "cannot-read" where we cannot.
 std::string readPrivateFile(const std::string& path);

@@ -15,6 +15,8 @@ Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort) {
   const std::string& text = value.text;
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos) {
+    const bool isPort = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+    if (isPort) refuseEndpoint(value, "names no host", "write 127.0.0.1:" + text);
     refuseEndpoint(value, "has no port", "write HOST:PORT, such as 127.0.0.1:4800");
   }
   Endpoint endpoint{text.substr(0, colon), 0};

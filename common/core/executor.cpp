@@ -1,26 +1,34 @@
 #include "common/core/executor.h"
 
-#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "common/core/clock.h"
 
 namespace cleave {
 
-void DeviceExecutor::attach(std::shared_ptr<DeviceWorker> worker) {
+void DeviceExecutor::attach(std::shared_ptr<DeviceWorker> worker, const std::string& owner) {
   const std::lock_guard lock(mutex_);
-  workers_.push_back({std::move(worker), virtualNow_});
+  workers_.emplace(shares_.add(owner), std::move(worker));
   notified_ = true;
   changed_.notify_all();
 }
 
 void DeviceExecutor::detach(const std::shared_ptr<DeviceWorker>& worker) {
-  std::vector<Entry> detached;  // destroyed unlocked: a worker's end may wait for its device
+  std::vector<std::shared_ptr<DeviceWorker>> detached;  // destroyed unlocked: a worker's end may
+                                                        // wait for its device
   const std::lock_guard lock(mutex_);
-  for (Entry& entry : workers_) {
-    if (entry.worker == worker) detached.push_back(std::exchange(entry, {}));
+  for (auto entry = workers_.begin(); entry != workers_.end();) {
+    if (entry->second != worker) {
+      ++entry;
+      continue;
+    }
+    shares_.remove(entry->first);
+    detached.push_back(std::move(entry->second));
+    entry = workers_.erase(entry);
   }
-  std::erase_if(workers_, [](const Entry& entry) { return entry.worker == nullptr; });
+  notified_ = true;  // workers that were held back for it may run
+  changed_.notify_all();
 }
 
 void DeviceExecutor::notify() {
@@ -46,34 +54,38 @@ void DeviceExecutor::runUntil(const std::function<bool()>& done) {
     }
     for (auto& task : tasks) task();
     if (!tasks.empty() || runOneWorker()) continue;
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return notified_; });
+    waitForWork();
   }
 }
 
 bool DeviceExecutor::runOneWorker() {
-  std::vector<Entry> order;
+  std::vector<std::pair<FairShares::User, std::shared_ptr<DeviceWorker>>> order;
   {
     const std::lock_guard lock(mutex_);
-    order = workers_;
+    for (const FairShares::User user : shares_.order()) order.emplace_back(user, workers_.at(user));
   }
-  std::stable_sort(order.begin(), order.end(), [](const Entry& a, const Entry& b) {
-    return a.virtualSeconds < b.virtualSeconds;
-  });
-  for (const Entry& entry : order) {
+  for (const auto& [user, worker] : order) {
     const SteadyTime start = now();
-    if (!entry.worker->runOne()) continue;
+    if (!worker->runOne()) continue;
     const double seconds = secondsSince(start);
     const std::lock_guard lock(mutex_);
-    for (Entry& current : workers_) {
-      if (current.worker != entry.worker) continue;
-      // Start-time fair queueing: whoever was idle does not catch up at the others' cost.
-      virtualNow_ = std::max(virtualNow_, current.virtualSeconds);
-      current.virtualSeconds = virtualNow_ + seconds;
-    }
+    shares_.used(user, seconds, worker->hasOpenStep());
     return true;
   }
   return false;
+}
+
+// Until a worker may have work, or one that is held back may run.
+void DeviceExecutor::waitForWork() {
+  std::unique_lock lock(mutex_);
+  const SteadyTime start = now();
+  const auto hasNews = [this] { return notified_; };
+  if (const auto held = shares_.heldFor()) {
+    changed_.wait_for(lock, std::chrono::duration<double>(*held), hasNews);
+  } else {
+    changed_.wait(lock, hasNews);
+  }
+  shares_.idled(secondsSince(start));
 }
 
 }  // namespace cleave

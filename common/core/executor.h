@@ -1,13 +1,16 @@
 // Runs the work of all runs on one device, on one thread: the only thread of a daemon that calls
-// Torch. Each run's worker does one action at a time; among those with work, the one that has used
-// least device time goes first.
+// Torch. Each run's worker does one action at a time, in the order that FairShares gives.
 #pragma once
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
+
+#include "common/core/fair_shares.h"
 
 namespace cleave {
 
@@ -36,13 +39,15 @@ class DeviceWorker {
   // Does one action if there is one to do. Returns whether it did. Must not throw: a worker deals
   // with its own run's errors, so that one run's fault never touches another.
   virtual bool runOne() noexcept = 0;
+  // Whether its run is in the middle of a step; if so, other runs wait for it longer.
+  virtual bool hasOpenStep() const noexcept { return false; }
 };
 
 class DeviceExecutor {
  public:
   // Any thread. A worker is called until it is detached; the executor shares its ownership
-  // meanwhile.
-  void attach(std::shared_ptr<DeviceWorker> worker);
+  // meanwhile. `owner`: as FairShares::add() takes it.
+  void attach(std::shared_ptr<DeviceWorker> worker, const std::string& owner = "");
   void detach(const std::shared_ptr<DeviceWorker>& worker);
   // Any thread: a worker may have something to do.
   void notify();
@@ -54,17 +59,14 @@ class DeviceExecutor {
   void runUntil(const std::function<bool()>& done);
 
  private:
-  struct Entry {
-    std::shared_ptr<DeviceWorker> worker;
-    double virtualSeconds = 0;  // device time used, counted from when it last had to catch up
-  };
   bool runOneWorker();
+  void waitForWork();
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool notified_ = false;
-  std::vector<Entry> workers_;
-  double virtualNow_ = 0;  // virtualSeconds of the worker that ran last, before it ran
+  std::map<FairShares::User, std::shared_ptr<DeviceWorker>> workers_;
+  FairShares shares_;
   std::vector<std::function<void()>> tasks_;
 };
 

@@ -135,7 +135,10 @@ void startLog(const std::string& program, const std::string& level) {
 
 std::shared_ptr<spdlog::logger> processLog() { return instance().process; }
 
-std::shared_ptr<spdlog::logger> runLog(const std::string& path, const std::string& prefix) {
+namespace {
+
+template <typename... Sinks>
+std::shared_ptr<spdlog::logger> loggerToFile(const std::string& path, Sinks... others) {
   std::shared_ptr<spdlog::sinks::basic_file_sink_mt> file;
   try {
     file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
@@ -145,12 +148,20 @@ std::shared_ptr<spdlog::logger> runLog(const std::string& path, const std::strin
   }
   file->set_formatter(utcFormatter(std::string(kTimeAndLevel) + "%v"));
   const Log& log = instance();
-  const auto logger = log.logger(file, std::make_shared<PrefixSink>(log.process, prefix));
-  // A run's file tells of the run, also where stderr is to stay quiet.
+  const auto logger = log.logger(file, others...);
+  // A run's file has its lines also if stderr is to stay quiet.
   logger->set_level(std::min(log.process->level(), spdlog::level::info));
   logger->flush_on(spdlog::level::trace);  // each line, so that a crash keeps those that explain it
   return logger;
 }
+
+}  // namespace
+
+std::shared_ptr<spdlog::logger> runLog(const std::string& path, const std::string& prefix) {
+  return loggerToFile(path, std::make_shared<PrefixSink>(instance().process, prefix));
+}
+
+std::shared_ptr<spdlog::logger> fileLog(const std::string& path) { return loggerToFile(path); }
 
 void flushLog() {
   const Log& log = instance();

@@ -16,6 +16,8 @@ std::shared_ptr<spdlog::logger> processLog();
 // A run's log: to its file (created or appended to), and on to the process's log with `prefix`
 // before each line. Throws RunError where the file can't be opened.
 std::shared_ptr<spdlog::logger> runLog(const std::string& path, const std::string& prefix);
+// The same, to its file alone.
+std::shared_ptr<spdlog::logger> fileLog(const std::string& path);
 // Waits until everything logged so far is written. Before the process ends.
 void flushLog();
 

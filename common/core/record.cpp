@@ -77,8 +77,11 @@ std::size_t rowsThatFit(std::string_view rows, std::size_t most) {
 // One CSV file. The recorder's mutex protects `lines` and `closing`; the rest belongs to the writer
 // thread.
 struct Recorder::Table::File {
-  File(std::string filePath, std::string head, std::size_t most)
-      : path(std::move(filePath)), header(std::move(head)), rotateBytes(most) {}
+  File(std::string filePath, std::string head, std::size_t most, std::shared_ptr<RowBudget> of)
+      : path(std::move(filePath)),
+        header(std::move(head)),
+        rotateBytes(most),
+        budget(std::move(of)) {}
 
   // Returns 0 or the errno.
   int open() {
@@ -123,7 +126,9 @@ struct Recorder::Table::File {
 
   const std::string path;
   const std::string header;
-  const std::size_t rotateBytes;  // 0: no limit
+  const std::size_t rotateBytes;            // 0: no limit
+  const std::shared_ptr<RowBudget> budget;  // null: none
+  std::atomic<bool> isOverBudget = false;   // then it takes no more rows, as after an error
   OpenFile file;
   std::uint64_t rotated = 0;
   std::string lines;     // waiting, whole
@@ -157,6 +162,7 @@ struct Recorder::State {
     for (const auto& file : files) batch.emplace_back(file, std::exchange(file->lines, {}));
     std::erase_if(files, [](const auto& file) { return file->closing; });
     const std::size_t taken = waitingRows;
+    const std::size_t takenBytes = unwrittenBytes;
     waitingBytes = 0;
 
     lock.unlock();
@@ -174,6 +180,7 @@ struct Recorder::State {
 
     if (failure.empty()) failure = firstFailure;
     waitingRows -= taken;
+    unwrittenBytes -= takenBytes;
     flushesDone = asked;
     flushed.notify_all();
   }
@@ -182,7 +189,8 @@ struct Recorder::State {
   std::condition_variable wake;
   std::condition_variable flushed;
   std::vector<std::shared_ptr<Table::File>> files;
-  std::size_t waitingRows = 0;  // until they are written
+  std::size_t waitingRows = 0;     // until they are written
+  std::size_t unwrittenBytes = 0;  // of these rows
   std::size_t waitingBytes = 0;
   std::uint64_t droppedRows = 0;
   std::uint64_t flushesAsked = 0;
@@ -234,10 +242,11 @@ Recorder::~Recorder() {
 
 std::shared_ptr<Recorder::Table> Recorder::table(const std::string& path,
                                                  const std::vector<std::string>& columns,
-                                                 std::size_t rotateBytes) {
+                                                 std::size_t rotateBytes,
+                                                 std::shared_ptr<RowBudget> budget) {
   assert(!columns.empty());
   auto file = std::make_shared<Table::File>(path, formatLine({columns.begin(), columns.end()}),
-                                            rotateBytes);
+                                            rotateBytes, std::move(budget));
   if (const int error = file->open()) throwCannotWrite(path, "cannot be created", error);
 
   file->write(file->header);
@@ -284,21 +293,30 @@ Recorder::Table::~Table() {
 
 int Recorder::Table::error() const { return file_->error; }
 
+bool Recorder::Table::isOverBudget() const { return file_->isOverBudget; }
+
 const std::string& Recorder::Table::path() const { return file_->path; }
 
 void Recorder::Table::row(std::vector<Cell> cells) {
   assert(cells.size() == columns_);
+  if (file_->isOverBudget) return;
   const std::string line = formatLine(cells);
+  if (file_->budget && !file_->budget->take(line.size())) {
+    file_->isOverBudget = true;
+    return;
+  }
   bool isMuch = false;
   {
     const std::lock_guard lock(recorder_->mutex);
     if (recorder_->stopping) return;
-    if (recorder_->waitingRows == kMaxWaitingRows) {
+    if (recorder_->waitingRows == kMaxWaitingRows ||
+        recorder_->unwrittenBytes + line.size() > Recorder::kMaxWaitingBytes) {
       ++recorder_->droppedRows;
       return;
     }
     ++recorder_->waitingRows;
     recorder_->waitingBytes += line.size();
+    recorder_->unwrittenBytes += line.size();
     file_->lines += line;
     isMuch = recorder_->waitingBytes >= kWriteAtBytes;
   }

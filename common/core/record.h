@@ -26,11 +26,22 @@ std::string formatCell(const Cell& cell);
 // Now in UTC: "2026-01-31T12:34:56.789Z".
 std::string utcNow();
 
+// Rows are charged to it before they are recorded, such as to a share of the disk. Any thread.
+class RowBudget {
+ public:
+  virtual ~RowBudget() = default;
+  // Charges so many bytes. False: there is no room for them.
+  virtual bool take(std::size_t bytes) = 0;
+};
+
 // One thread for all files of a process. Any thread may call.
 class Recorder {
   struct State;
 
  public:
+  // Maximum of rows that wait to be written, in bytes.
+  static constexpr std::size_t kMaxWaitingBytes = std::size_t{16} << 20;
+
   Recorder();
   ~Recorder();  // writes what is left
   Recorder(const Recorder&) = delete;
@@ -39,12 +50,14 @@ class Recorder {
   // A table that outlives the recorder drops its rows.
   class Table {
    public:
-    // Requires as many cells as columns. Returns at once. When 2^18 rows wait (a disk that hangs),
-    // further ones are dropped and counted.
+    // Requires as many cells as columns. Returns at once. When 2^18 rows or kMaxWaitingBytes wait
+    // (a disk that hangs), further ones are dropped and counted.
     void row(std::vector<Cell> cells);
-    // The errno of the write that failed (disk full), 0 where none did. After it the file takes no
+    // The errno of the write that failed (disk full), 0 if none did. After it the file takes no
     // more rows.
     int error() const;
+    // Whether the budget had no room for a row. After that the file takes no more rows.
+    bool isOverBudget() const;
     const std::string& path() const;
     ~Table();  // its rows so far are still written
     Table(const Table&) = delete;
@@ -64,9 +77,11 @@ class Recorder {
   // Creates the file with its header. Throws RunError where that fails; a file that exists is an
   // error. Rows that would make the file larger than `rotateBytes` (0: no limit) begin a new one,
   // with the header, after the old one was renamed: steps.csv becomes steps.1.csv, the next one
-  // steps.2.csv. A file exceeds the limit only where what is written at once does.
+  // steps.2.csv. A file exceeds the limit only where what is written at once does. Rows are charged
+  // to `budget`, if there is one; the header is not.
   std::shared_ptr<Table> table(const std::string& path, const std::vector<std::string>& columns,
-                               std::size_t rotateBytes = 0);
+                               std::size_t rotateBytes = 0,
+                               std::shared_ptr<RowBudget> budget = nullptr);
   // Waits until all rows so far are in their files. Throws RunError: the first failed write of any
   // table (disk full), or rows dropped.
   void flush();

@@ -41,15 +41,28 @@ constexpr const char* kContentPolicy =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' "
     "data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-// Whether a Host header names the machine itself: "localhost:8900", "127.0.0.1", "[::1]:80".
+// Empty, or ":" and digits.
+bool isPort(std::string_view text) {
+  return text.empty() || (text.starts_with(':') &&
+                          text.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
+// Whether a Host header (RFC 9110, 7.2) names this machine: "localhost:8900", "127.0.0.1",
+// "[::1]:80". A browser sends what its user typed: "[::1].evil" must not pass as "[::1]".
 bool namesLoopback(std::string_view host) {
-  const std::size_t end = host.starts_with('[') ? host.find(']') : host.find(':');
-  const bool bracketed = host.starts_with('[');
-  if (bracketed && end == std::string_view::npos) return false;
-  const std::string name(host.substr(bracketed ? 1 : 0, bracketed ? end - 1 : end));
-  if (beast::iequals(name, "localhost")) return true;
+  const bool isBracketed = host.starts_with('[');
+  const std::size_t end = isBracketed ? host.find(']') : host.find(':');
+  if (isBracketed && end == std::string_view::npos) return false;
+  const std::string name(isBracketed ? host.substr(1, end - 1) : host.substr(0, end));
+  const std::size_t port = isBracketed ? end + 1 : std::min(end, host.size());
+  if (!isPort(host.substr(port))) return false;
   error_code error;
-  const auto address = asio::ip::make_address(name, error);
+  if (isBracketed) {
+    const auto address = asio::ip::make_address_v6(name, error);
+    return !error && address.is_loopback();
+  }
+  if (beast::iequals(name, "localhost")) return true;
+  const auto address = asio::ip::make_address_v4(name, error);
   return !error && address.is_loopback();
 }
 

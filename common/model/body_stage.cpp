@@ -26,12 +26,7 @@ struct BodyStage::State {
         blocks(checkedBlocks(options)),
         part(blocks, options.cuts.cut0, options.cuts.cut1, options.seed, {}, device.device()),
         optimizer(makeOptimizer(options.optimizer, part.parameters())) {
-    if (wait.f2 && !wait.b2) {
-      throw UsageError("bad-wait",
-                       "wait.F2 is given without wait.B2: a forward that only waits leaves nothing "
-                       "to go backward through",
-                       "give wait.B2 too");
-    }
+    checkBodyWait(wait);
   }
 
   TensorSpec spec(Flow flow, const MicroBatch& at) const {
@@ -54,6 +49,15 @@ struct BodyStage::State {
   std::map<std::uint32_t, Saved> saved;  // by micro-batch
   Placeholders placeholders;
 };
+
+void checkBodyWait(const StageWait& wait) {
+  if (!wait.f2 || wait.b2) return;
+  throw UsageError(
+      "bad-wait",
+      "wait.F2 is given without wait.B2: a forward that only waits leaves nothing to go "
+      "backward through",
+      "give wait.B2 too");
+}
 
 BodyStage::BodyStage(const StageOptions& options, const StageWait& wait, ComputeDevice& device)
     : state_(std::make_unique<State>(options, wait, device)) {}

@@ -41,6 +41,9 @@ struct StageWait {
   bool any() const { return f1 || t3 || b1 || f2 || b2; }
 };
 
+// Throws UsageError "bad-wait" if the body's forward waits and its backward does not.
+void checkBodyWait(const StageWait& wait);
+
 // What a batch was worth: sums over its samples, so that batches add up.
 struct BatchMetrics {
   std::uint64_t samples = 0;

@@ -16,6 +16,8 @@
 
 namespace cleave {
 
+class TlsContext;
+
 // Coroutines throw boost::system::system_error for what the network does (asio::error::eof where
 // the peer has closed); within TLS also an Error for what the peer does. After an error in reading,
 // drain() alone may still read; after one in writing, nothing may be written. At most one coroutine
@@ -35,6 +37,9 @@ class ByteStream {
   // The name in the peer's certificate, once secure() is done (TlsContext); empty where it has
   // none.
   virtual const std::string& identity() const = 0;
+  // Throws RunError ("certificate-revoked") if `context`, loaded later, no longer accepts the
+  // peer's certificate. A plain stream accepts every peer.
+  virtual void checkPeerAgain(const TlsContext& /*context*/) const {}
   // At least one byte into `place`, which is not empty.
   virtual boost::asio::awaitable<std::size_t> readSome(std::span<std::byte> place) = 0;
   // All of both, which must stay until the end.

@@ -16,6 +16,7 @@ struct OpenSslDelete {
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
   void operator()(X509* certificate) const { X509_free(certificate); }
   void operator()(X509_CRL* list) const { X509_CRL_free(list); }
+  void operator()(X509_STORE_CTX* store) const { X509_STORE_CTX_free(store); }
   void operator()(X509_EXTENSION* extension) const { X509_EXTENSION_free(extension); }
   void operator()(X509_REVOKED* entry) const { X509_REVOKED_free(entry); }
   void operator()(GENERAL_NAMES* names) const { GENERAL_NAMES_free(names); }

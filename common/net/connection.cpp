@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "common/net/metadata.h"
 #include "common/net/notices.h"
 #include "common/net/tls_stream.h"
 
@@ -34,6 +35,10 @@ std::string nameOf(const asio::ip::tcp::socket& socket) {
   name << endpoint;
   return name.str();
 }
+
+constexpr const char* kNoHelloFix =
+    "check that host and port are those of a Cleave daemon, and that it is not stopped or "
+    "overloaded";
 
 std::string secondsText(milliseconds time) {
   std::ostringstream text;
@@ -122,7 +127,7 @@ awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionS
     throw RunError("hello-timeout",
                    peerName() + " did not complete its part of the handshake within " +
                        secondsText(options_.helloDeadline),
-                   "check that host and port are those of a Cleave daemon");
+                   kNoHelloFix);
   } catch (const system_error& error) {
     endWith(std::make_exception_ptr(lost(error.code(), "before the handshake was done")), false);
   } catch (const Error& error) {
@@ -166,8 +171,7 @@ awaitable<void> Connection::writeHandshakeFrame(FrameKind kind, std::string meta
   } catch (const system_error& error) {
     throw lost(error.code(), "before the handshake was done");
   }
-  throw RunError("hello-timeout", peerName() + " does not read the handshake",
-                 "check that host and port are those of a Cleave daemon");
+  throw RunError("hello-timeout", peerName() + " does not read the handshake", kNoHelloFix);
 }
 
 // ---- The life of a connection ----
@@ -246,6 +250,7 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
     if (!place.empty()) receiveMeter_.passed(place.size(), secondsSince(start));
     const std::size_t bytes = kHeaderBytes + head.metadata.size() + place.size();
     peakReceived_.passed(bytes);
+    noteActivity(head.header.kind);
     if (cause_) co_return;
 
     switch (head.header.kind) {
@@ -289,6 +294,11 @@ void Connection::spendAllowance(const FrameHeader& header, SteadyTime time) {
   // A tensor's last segment may be short, no other.
   const bool isLong = header.payloadBytes >= ControlAllowance::kShortSegmentBytes;
   if (header.kind != FrameKind::segment || !isLong) allowance_.take(time);
+}
+
+// Pings keep a connection open, but only show that the peer's process runs.
+void Connection::noteActivity(FrameKind kind) {
+  if (kind != FrameKind::ping && kind != FrameKind::pong) lastActivity_ = now();
 }
 
 void Connection::receivedPong(std::span<const std::byte> metadata) {
@@ -372,14 +382,16 @@ awaitable<void> Connection::writeOne() {
   // Chosen as late as can be, so that one more urgent may still come.
   co_await stream_.readyToWrite();
   if (cause_) co_return;
-  const auto frame = outbox_.next(segmentBytes());
+  auto frame = outbox_.next(segmentBytes());
   if (frame->kind == FrameKind::tensor) allowance_.tensorCrosses();
   const SteadyTime chosen = now();
   co_await stream_.write(frame->kind, frame->stream, frame->metadata, frame->payload);
   writtenBy_.reset();
   const std::size_t bytes = kHeaderBytes + frame->metadata.size() + frame->payload.size();
   if (frame->segmentWritten) frame->segmentWritten(chosen, now());
+  frame->owner.reset();
   if (frame->written) frame->written();
+  noteActivity(frame->kind);
   co_await throttled(writePause_, bytes);
   sendMeter_.passed(bytes, secondsSince(start));
   peakSent_.passed(bytes);

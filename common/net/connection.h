@@ -112,6 +112,10 @@ class Connection {
   // frame; else empty.
   const std::string& identity() const { return stream_.identity(); }
   bool isWithinTls() const { return options_.tls != nullptr; }
+  // As ByteStream's.
+  void checkPeerAgain(const TlsContext& context) const { stream_.checkPeerAgain(context); }
+  // When a frame other than Ping or Pong was last received or sent.
+  SteadyTime lastActivity() const { return lastActivity_; }
   // "127.0.0.1:4000"; empty where the socket was never connected.
   const std::string& peer() const { return peer_; }
   // The segment size in force: segmentBytesFor(sendRate()).
@@ -135,6 +139,7 @@ class Connection {
   boost::asio::awaitable<void> throttled(boost::asio::steady_timer& timer, std::size_t bytes);
   void receivedBye(std::span<const std::byte> metadata);
   void spendAllowance(const FrameHeader& header, SteadyTime time);
+  void noteActivity(FrameKind kind);
   void streamEnded(const boost::system::error_code& error);
   void endWith(std::exception_ptr cause, bool tellPeer);
   void endWithin(std::chrono::milliseconds time);
@@ -160,6 +165,7 @@ class Connection {
   RateMeter sendMeter_, receiveMeter_;
   PeakMeter peakSent_, peakReceived_;
   ControlAllowance allowance_{now()};
+  SteadyTime lastActivity_ = now();
   // While a frame is being written: when the peer must have taken it.
   std::optional<SteadyTime> writtenBy_;
   std::atomic<std::size_t> segmentBytes_{kMinSegmentBytes};  // until there is a measured rate

@@ -35,6 +35,7 @@ class FrameStream {
   // As ByteStream::secure(). A peer that speaks Cleave, but without TLS, is told so.
   boost::asio::awaitable<void> secure();
   const std::string& identity() const { return bytes_->identity(); }
+  void checkPeerAgain(const TlsContext& context) const { bytes_->checkPeerAgain(context); }
 
   // A frame begins: its header, checked for `state`, and its metadata, valid until the next call.
   // readPayload() must follow.

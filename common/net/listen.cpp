@@ -15,14 +15,14 @@ using boost::system::error_code;
   const std::string sentence = "cannot listen on " + textOf(endpoint) + ": ";
   const auto otherPort = [&](int port) { return options.port + std::to_string(port); };
   if (error == asio::error::address_in_use) {
-    const int next = endpoint.port() == 65535 ? 4800 : endpoint.port() + 1;
+    const int next = endpoint.port() == 65535 ? 65534 : endpoint.port() + 1;
     throw UsageError(
         "port-in-use", sentence + "another program does already",
         "stop it, or choose another port: " + otherPort(next) + "; port 0 is a free one");
   }
   throw UsageError("cannot-bind", sentence + error.message(),
                    error == asio::error::access_denied
-                       ? "choose a port from 1024 on: " + otherPort(4800)
+                       ? "choose a port above 1023: " + otherPort(8000 + endpoint.port())
                        : "give " + options.address + " an address of this machine");
 }
 

@@ -1,42 +1,21 @@
 #include "common/net/notices.h"
 
-#include <google/protobuf/stubs/logging.h>
-
 #include <algorithm>
 #include <cstdint>
 
 #include "common/core/clock.h"
+#include "common/core/printable.h"
+#include "common/net/metadata.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {
 namespace {
 
 constexpr std::size_t kMaxCodeBytes = 64;
-constexpr std::size_t kMaxTextBytes = 1024;
 
 double checkedRetry(double seconds) {
   constexpr double kMostSeconds = 3600;
   return seconds > 0 && seconds <= kMostSeconds ? seconds : 0;
-}
-
-std::string cleaned(std::string text, std::size_t mostBytes) {
-  if (text.size() > mostBytes) {
-    while (mostBytes > 0 && (text[mostBytes] & 0xC0) == 0x80)
-      --mostBytes;  // not within a character
-    text.resize(mostBytes);
-  }
-  const auto isControl = [](char c) { return (c >= 0 && c < ' ') || c == 0x7F; };
-  std::replace_if(text.begin(), text.end(), isControl, ' ');
-  return text;
-}
-
-template <typename Proto>
-Proto parse(std::span<const std::byte> metadata, const char* name) {
-  Proto proto;
-  if (!proto.ParseFromArray(metadata.data(), static_cast<int>(metadata.size()))) {
-    throw ProtocolError("bad-metadata", std::string("the metadata of a ") + name + " is not valid");
-  }
-  return proto;
 }
 
 std::uint64_t nanoseconds() {
@@ -47,10 +26,6 @@ std::uint64_t nanoseconds() {
 
 }  // namespace
 
-void silenceProtobuf() { google::protobuf::SetLogHandler(nullptr); }
-
-std::string printable(const std::string& text) { return cleaned(text, kMaxTextBytes); }
-
 std::string pingMetadata() {
   wire::Ping ping;
   ping.set_sent(nanoseconds());
@@ -59,7 +34,7 @@ std::string pingMetadata() {
 
 ClockSample clockOfPong(std::span<const std::byte> metadata) {
   const std::uint64_t came = nanoseconds();
-  const auto pong = parse<wire::Pong>(metadata, "Pong");
+  const auto pong = parseMetadata<wire::Pong>(FrameKind::pong, metadata);
   // The numbers are the peer's to choose: any of them may wrap around.
   const auto difference = [](std::uint64_t a, std::uint64_t b) {
     return static_cast<std::int64_t>(a - b);
@@ -76,35 +51,35 @@ ClockSample clockOfPong(std::span<const std::byte> metadata) {
 std::string pongMetadata(std::span<const std::byte> ping) {
   wire::Pong pong;
   pong.set_ping_received(nanoseconds());
-  pong.set_ping_sent(parse<wire::Ping>(ping, "Ping").sent());
+  pong.set_ping_sent(parseMetadata<wire::Ping>(FrameKind::ping, ping).sent());
   pong.set_sent(nanoseconds());
   return pong.SerializeAsString();
 }
 
 std::string byeMetadata(const std::string& reason) {
   wire::Bye bye;
-  bye.set_reason(cleaned(reason, kMaxTextBytes));
+  bye.set_reason(printable(reason));
   return bye.SerializeAsString();
 }
 
 std::string reasonFromBye(std::span<const std::byte> bye) {
-  return cleaned(parse<wire::Bye>(bye, "Bye").reason(), kMaxTextBytes);
+  return parseMetadata<wire::Bye>(FrameKind::bye, bye).reason();
 }
 
 std::string failureMetadata(const Error& error) {
   wire::Failure failure;
-  failure.set_code(cleaned(error.code(), kMaxCodeBytes));
-  failure.set_sentence(cleaned(error.what(), kMaxTextBytes));
-  failure.set_fix(cleaned(error.fix(), kMaxTextBytes));
+  failure.set_code(printable(error.code(), kMaxCodeBytes));
+  failure.set_sentence(printable(error.what()));
+  failure.set_fix(printable(error.fix()));
   failure.set_retry_seconds(error.retrySeconds());
   return failure.SerializeAsString();
 }
 
 RunError errorFromFailure(std::span<const std::byte> failure) {
   try {
-    const auto proto = parse<wire::Failure>(failure, "Failure");
-    return RunError(cleaned(proto.code(), kMaxCodeBytes), cleaned(proto.sentence(), kMaxTextBytes),
-                    cleaned(proto.fix(), kMaxTextBytes), checkedRetry(proto.retry_seconds()));
+    const auto proto = parseMetadata<wire::Failure>(FrameKind::failure, failure);
+    return RunError(printable(proto.code(), kMaxCodeBytes), proto.sentence(), proto.fix(),
+                    checkedRetry(proto.retry_seconds()));
   } catch (const ProtocolError& error) {
     return error;
   }

@@ -1,6 +1,5 @@
 // What connections themselves say to each other: Ping, Pong, Failure and Bye, between plain values
-// and metadata. Text from a peer ends in logs and on terminals, so it is cut to a length and freed
-// from control characters.
+// and metadata.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +10,6 @@
 #include "common/core/error.h"
 
 namespace cleave {
-
-// Protobuf would write a line to stderr for every text of a peer that is not UTF-8: it must not be
-// able to fill our log. For the whole process; may be called again.
-void silenceProtobuf();
 
 std::string pingMetadata();
 // Throw ProtocolError "bad-metadata".
@@ -36,9 +31,6 @@ std::string failureMetadata(const Error& error);
 // What the peer says has failed, or why it refuses: Failure and Refused have the same fields;
 // "bad-metadata" where even that cannot be read.
 RunError errorFromFailure(std::span<const std::byte> failure);
-
-// A text with something of a peer's in it, fit for a log: of bounded length, on one line.
-std::string printable(const std::string& text);
 
 // `error` itself where it holds an Error; else an "internal-error" with its text.
 std::exception_ptr asError(std::exception_ptr error);

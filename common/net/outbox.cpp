@@ -73,7 +73,13 @@ std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes) {
   stream->wireBytes += kHeaderBytes + frame.metadata.size() + frame.payload.size();
   if (last) {
     streams_.pop_front();
-    frame.written = [stream] { stream->tensor.written(stream->wireBytes); };
+    // The tensor's memory is free before its sender learns that it has left, and so admits the
+    // next.
+    frame.written = [stream] {
+      const auto written = std::move(stream->tensor.written);
+      stream->tensor = {};
+      written(stream->wireBytes);
+    };
   }
   return frame;
 }

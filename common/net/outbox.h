@@ -59,6 +59,7 @@ class Outbox {
   // The next frame to write; a tensor's payload is at most segmentBytes.
   std::optional<OutgoingFrame> next(std::size_t segmentBytes);
   bool empty() const { return control_.empty() && streams_.empty(); }
+  bool hasTensors() const { return !streams_.empty(); }
   // Control frames and tensors that wait.
   std::size_t size() const { return control_.size() + streams_.size(); }
 

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <ctime>
+#include <new>
 #include <string_view>
 
 #include "common/core/identity.h"
@@ -51,8 +53,7 @@ constexpr Reason kWrongKind = {"certificate-wrong-kind", SSL_AD_UNSUPPORTED_CERT
                                "made them"};
 constexpr Reason kWrongName = {"wrong-server-name", SSL_AD_BAD_CERTIFICATE,
                                "is not for the name that the client connects to", "",
-                               "connect by a name or address that is in the server's certificate, "
-                               "or have one made for this name too"};
+                               "connect by a name or address that is in the server's certificate"};
 constexpr std::array kReasons = {&kUnknownCa, &kExpired,   &kNotYetValid,
                                  &kRevoked,   &kWrongKind, &kWrongName};
 
@@ -134,6 +135,30 @@ std::string detailsOf(int error, const X509* certificate) {
   return {};
 }
 
+// The command that adds the name that the client of `ssl` connects to, beside those that the
+// certificate has: those of loopback come by themselves. Its names come from a peer, and end in a
+// shell.
+std::string renewalFor(const SSL* ssl, const X509* certificate) {
+  X509_VERIFY_PARAM* param = SSL_get0_param(const_cast<SSL*>(ssl));
+  std::string asked;
+  if (const char* host = X509_VERIFY_PARAM_get0_host(param, 0)) {
+    asked = host;
+  } else if (char* address = X509_VERIFY_PARAM_get1_ip_asc(param)) {
+    asked = address;
+    OPENSSL_free(address);
+  }
+  std::string command = "cleave-server certs init --renew --name " + asked;
+  for (const std::string& name : alternativeNamesOf(certificate).hosts) {
+    if (name == "localhost" || name == "127.0.0.1" || name == "::1") continue;
+    const bool isPlain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '.' || c == '-' || c == ':';
+    });
+    if (!isPlain || name.starts_with('-') || command.size() > 2 * kMostNamesShown) continue;
+    command += " --name " + name;
+  }
+  return command;
+}
+
 // ---- Errors ----
 
 RunError refusedHere(const PeerCheck& check, TlsRole ours) {
@@ -146,8 +171,11 @@ RunError refusedHere(const PeerCheck& check, TlsRole ours) {
                     whose + " is refused: " + X509_verify_cert_error_string(check.error),
                     "have it made anew");
   }
-  return RunError(reason->code, whose + " " + reason->says + check.details,
-                  ofClient ? reason->fixOfClient : reason->fixOfServer);
+  std::string fix = ofClient ? reason->fixOfClient : reason->fixOfServer;
+  if (!check.renewal.empty()) {
+    fix += ", or add this one at the server and send it SIGHUP: " + check.renewal;
+  }
+  return RunError(reason->code, whose + " " + reason->says + check.details, fix);
 }
 
 RunError requiredError(const std::string& sentence) {
@@ -210,8 +238,25 @@ int checkPeer(int accepted, X509_STORE_CTX* store) {
   if (accepted == 1) return 1;
   check.error = error;
   check.details = detailsOf(error, X509_STORE_CTX_get_current_cert(store));
+  if (reasonOf(error) == &kWrongName) check.renewal = renewalFor(ssl, own);
   X509_STORE_CTX_set_error(store, errorWithAlertOf(error));
   return 0;
+}
+
+void checkPeerAgain(const TlsContext& context, X509* certificate, STACK_OF(X509) * chain,
+                    PeerCheck check) {
+  const Owned<X509_STORE_CTX> store(X509_STORE_CTX_new());
+  if (!store || X509_STORE_CTX_init(store.get(), SSL_CTX_get_cert_store(context.native()),
+                                    certificate, chain) != 1) {
+    throw std::bad_alloc();
+  }
+  X509_STORE_CTX_set_flags(store.get(), X509_V_FLAG_NO_CHECK_TIME);
+  const bool isAccepted = X509_verify_cert(store.get()) == 1;
+  ERR_clear_error();
+  if (isAccepted) return;
+  check.error = X509_STORE_CTX_get_error(store.get());
+  check.details.clear();
+  throw refusedHere(check, context.role());
 }
 
 std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours) {

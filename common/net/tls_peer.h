@@ -17,6 +17,7 @@ struct PeerCheck {
   int error = X509_V_OK;
   std::string name;     // cleave:client/NAME; not to be trusted where there is an error
   std::string details;  // of the error: when a certificate ended, which names it has
+  std::string renewal;  // of another name's: the server's command that adds it
 };
 
 // OpenSSL's verify callback: beyond the chain, dates, host name and revocation, a certificate must
@@ -26,6 +27,12 @@ int checkPeer(int accepted, X509_STORE_CTX* store);
 // The Error for a connection whose handshake or records failed. `check` is that of the peer's
 // certificate; OpenSSL's queue has the rest.
 std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours);
+
+// Checks a peer again that was accepted before: `certificate` with `chain`, by what `context`
+// trusts and has revoked now. Dates do not count: a session may outlast its certificate. Throws
+// RunError, as the handshake would.
+void checkPeerAgain(const TlsContext& context, X509* certificate, STACK_OF(X509) * chain,
+                    PeerCheck check);
 
 // "2027-02-19 22:17 UTC"
 std::string timeText(std::time_t time);

@@ -129,6 +129,13 @@ void TlsStream::expectServer(const std::string& name) {
 
 TlsStream::~TlsStream() = default;
 
+void TlsStream::checkPeerAgain(const TlsContext& context) const {
+  const bool isSame = &context == context_.get();
+  if (!secured_ || isSame) return;
+  X509* certificate = SSL_get0_peer_certificate(ssl_.get());
+  cleave::checkPeerAgain(context, certificate, SSL_get_peer_cert_chain(ssl_.get()), check_);
+}
+
 // ---- Handshake ----
 
 asio::awaitable<void> TlsStream::secure() {

@@ -33,6 +33,7 @@ class TlsStream : public ByteStream {
   // server that refuses our certificate says so only to the first readSome().
   boost::asio::awaitable<void> secure() override;
   const std::string& identity() const override { return secured_ ? check_.name : noName_; }
+  void checkPeerAgain(const TlsContext& context) const override;
   // Also throws ProtocolError "too-slow" and "flood": where records do not come on, or bring
   // nothing.
   boost::asio::awaitable<std::size_t> readSome(std::span<std::byte> place) override;

@@ -25,7 +25,7 @@ std::uint32_t Engine::started(ActionKind kind) const { return batch_->started[in
 std::uint32_t Engine::completed(ActionKind kind) const { return batch_->completed[indexOf(kind)]; }
 
 bool Engine::hasArrived(Flow flow, std::uint32_t i) const {
-  return batch_->arrived[indexOf(flow)].contains(i);
+  return batch_->arrived[indexOf(flow)][i];
 }
 
 bool Engine::isWaiting(Flow flow, std::uint32_t i) const {
@@ -39,15 +39,19 @@ std::optional<MicroBatch> Engine::batch() const {
 void Engine::begin(const MicroBatch& at) {
   assert(options_.role == Role::client && batchDone() && weightsInPlace_);
   assert(at.phase == Phase::eval || at.step == applied_ + 1);
-  batch_.emplace();
-  batch_->at = at;
-  batch_->at.i = 0;
-  if (at.phase == Phase::eval) {
-    lastEval_ = at.step;
-  } else {
+  startBatch(at);
+  if (at.phase == Phase::train) {
     bodyDone_.reset();
     blob_.reset();
   }
+}
+
+void Engine::startBatch(const MicroBatch& at) {
+  batch_.emplace();
+  batch_->at = at;
+  batch_->at.i = 0;
+  for (auto& arrived : batch_->arrived) arrived.resize(at.microBatches);
+  if (at.phase == Phase::eval) lastEval_ = at.step;
 }
 
 void Engine::fetch(Flow flow) {
@@ -66,8 +70,8 @@ void Engine::sendWeights(SharedBytes weights) {
 
 void Engine::receive(Message message) {
   // Between a decision and its update nothing else is looked at: whatever comes next is for the
-  // updated weights.
-  if (options_.role == Role::server && updatePending_) {
+  // updated weights. What comes right after the update waits behind what came before it.
+  if (options_.role == Role::server && (updatePending_ || !deferred_.empty())) {
     const std::size_t most = std::size_t{8} * options_.inFlight + 64;
     if (deferred_.size() >= most) {
       refuse("too-many-in-flight",
@@ -108,7 +112,9 @@ void Engine::receiveAtServer(TensorMessage&& message) {
   const bool train = key.phase == Phase::train;
   const std::uint64_t finished = train ? applied_ : lastEval_;
   const bool current = batch_ && batch_->at.phase == key.phase && batch_->at.step == key.step;
-  if (key.step <= finished && (train || !current)) return answerDuplicate(key);
+  if (key.step <= finished && (train || !current)) {
+    refuse("bad-key", toString(key) + " is of a step that is over");
+  }
   if (!current) {
     if (key.step != finished + 1) {
       refuse("step-gap", toString(key) + " came, but " + stepText(key.phase, finished) +
@@ -125,12 +131,8 @@ void Engine::receiveAtServer(TensorMessage&& message) {
                           std::to_string(message.weightVersion) + " steps, but " +
                           std::to_string(applied_) + " are applied");
   }
-  if (hasArrived(message.flow, key.i)) return answerDuplicate(key);
-  if (message.flow == Flow::gradient1) {
-    if (!train || key.i >= completed(ActionKind::bodyForward)) {
-      refuse("bad-key", toString(key) + " came before its activation/1 was sent");
-    }
-    link_.forget({key.phase, key.step, key.i, Flow::activation1});
+  if (message.flow == Flow::gradient1 && (!train || key.i >= completed(ActionKind::bodyForward))) {
+    refuse("bad-key", toString(key) + " came before its activation/1 was sent");
   }
   store(std::move(message));
 }
@@ -148,11 +150,7 @@ void Engine::startServerBatch(const TensorMessage& message) {
                           " samples; agreed are " + std::to_string(options_.microBatches) +
                           " a batch");
   }
-  if (batch_) link_.forgetBatch(batch_->at.phase, batch_->at.step);
-  batch_.emplace();
-  batch_->at = at;
-  batch_->at.i = 0;
-  if (at.phase == Phase::eval) lastEval_ = at.step;
+  startBatch(at);
 }
 
 void Engine::checkAgainstBatch(const TensorMessage& message) const {
@@ -169,12 +167,7 @@ void Engine::receiveAtClient(TensorMessage&& message) {
   const Key key = message.key();
   if (isUp(message.flow)) refuse("bad-key", toString(key) + " cannot come from a server");
   const bool current = batch_ && batch_->at.phase == key.phase && batch_->at.step == key.step;
-  if (!current) {
-    const std::uint64_t finished = key.phase == Phase::train ? applied_ : lastEval_;
-    if (key.step > finished) refuse("bad-key", toString(key) + " is not the running step");
-    ++duplicates_;
-    return;
-  }
+  if (!current) refuse("bad-key", toString(key) + " is not of the running step");
   checkAgainstBatch(message);
   const ActionKind asked =
       message.flow == Flow::activation1 ? ActionKind::headForward : ActionKind::tailStep;
@@ -182,36 +175,17 @@ void Engine::receiveAtClient(TensorMessage&& message) {
   if (!possible || key.i >= completed(asked)) {
     refuse("bad-key", toString(key) + " came before it was asked for");
   }
-  if (hasArrived(message.flow, key.i)) {
-    ++duplicates_;
-    return;
-  }
   store(std::move(message));
 }
 
 void Engine::store(TensorMessage&& message) {
   const Key key = message.key();
-  batch_->arrived[indexOf(message.flow)].insert(key.i);
+  if (hasArrived(message.flow, key.i)) refuse("bad-key", toString(key) + " came again");
+  batch_->arrived[indexOf(message.flow)][key.i] = true;
   batch_->waiting.emplace(key, std::move(message.payload));
 }
 
-void Engine::answerDuplicate(const Key& request) {
-  ++duplicates_;
-  const Flow reply = request.flow == Flow::activation0 ? Flow::activation1 : Flow::gradient0;
-  link_.resend({request.phase, request.step, request.i, reply});
-}
-
 void Engine::receiveDecision(const StepDecision& decision) {
-  if (decision.step <= applied_) {
-    ++duplicates_;
-    if (decision.step != applied_) return;  // an old one, answered long ago
-    if (!decision_ || decision != *decision_) {
-      refuse("step-conflict", "Step " + std::to_string(decision.step) +
-                                  " came again with another decision than the one applied");
-    }
-    link_.send(StepOk{applied_});
-    return;
-  }
   if (decision.step != applied_ + 1) {
     refuse("step-gap", "Step " + std::to_string(decision.step) + " came, but " +
                            std::to_string(applied_) + " steps are applied");
@@ -243,12 +217,8 @@ void Engine::receiveFetch(const Fetch& fetch) {
 void Engine::receiveBodyDone(const BodyDone& done) {
   const bool running = batch_ && isTrain() && done.step == batch_->at.step;
   if (!running || bodyDone_) {
-    if (done.step > applied_ && !running) {
-      refuse("bad-key",
-             "BodyDone of step " + std::to_string(done.step) + " is not the running step's");
-    }
-    ++duplicates_;
-    return;
+    refuse("bad-key", "BodyDone of step " + std::to_string(done.step) + " came " +
+                          (running ? "again" : "in another step"));
   }
   if (!allCompleted(ActionKind::tailStep)) {
     refuse("unexpected-message", "BodyDone of step " + std::to_string(done.step) +
@@ -272,8 +242,8 @@ void Engine::receiveStepOk(const StepOk& ok) {
     return;
   }
   if (ok.step <= appliedByPeer_) {
-    ++duplicates_;
-    return;
+    refuse("bad-key", "StepOk " + std::to_string(ok.step) + " came after StepOk " +
+                          std::to_string(appliedByPeer_));
   }
   appliedByPeer_ = ok.step;
 }
@@ -470,7 +440,7 @@ void Engine::finishUpdate(double seconds) {
   updatePending_ = false;
   updateSeconds_ = seconds;
   batch_->done = true;
-  link_.commit(applied_);
+  link_.commit();
   if (options_.role == Role::client) return;
   link_.send(StepOk{applied_});
 }

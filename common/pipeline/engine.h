@@ -1,7 +1,7 @@
 // The engine: a non-blocking state machine for one stage, the same in both daemons. It knows which
-// actions are ready, asks the schedule which to run, keeps the order that makes results independent
-// of timing, and answers duplicates. It sees no Torch and no sockets, and has no thread: one thread
-// calls it, the device thread.
+// actions are ready, asks the schedule which to run, and keeps the order that makes results
+// independent of timing. A peer sends each message once: what comes again is refused. The engine
+// sees no Torch and no sockets, and has no thread: one thread calls it, the device thread.
 //
 // clang-format off
 //   client, train   HeadForward(i) -> activation/0    activation/1 -> TailStep(i) -> gradient/1
@@ -19,7 +19,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <variant>
 #include <vector>
 
@@ -67,8 +66,8 @@ struct BatchState {
   MicroBatch at;
   std::array<std::uint32_t, kScheduledKinds> started{};
   std::array<std::uint32_t, kScheduledKinds> completed{};
-  std::array<std::set<std::uint32_t>, kTensorFlows> arrived;  // micro-batches, by flow
-  std::map<Key, Payload> waiting;  // arrived, and not yet handed to an action
+  std::array<std::vector<bool>, kTensorFlows> arrived;  // by flow and micro-batch
+  std::map<Key, Payload> waiting;                       // arrived, and not yet handed to an action
   ActionSeconds seconds{};
   bool reportStarted = false;
   bool reported = false;  // server: BodyDone is sent
@@ -96,8 +95,7 @@ class Engine {
   // while it is on its way.
   const std::optional<Blob>& blob() const { return blob_; }
 
-  // What the peer sent. Throws ProtocolError for what no correct peer sends; late duplicates are
-  // answered or dropped.
+  // What the peer sent. Throws ProtocolError for what no correct peer sends.
   void receive(Message message);
 
   // The action to run now; nothing: wait for a message or a completion. Each is handed out once.
@@ -110,6 +108,8 @@ class Engine {
 
   // Steps whose update is complete here.
   std::uint64_t applied() const { return applied_; }
+  // A step is decided and not yet applied here.
+  bool updatePending() const { return updatePending_; }
   // Client: the last step that the server said it has applied.
   std::uint64_t appliedByPeer() const { return appliedByPeer_; }
   // Client: what the server said of the running or last train batch.
@@ -118,13 +118,12 @@ class Engine {
   std::optional<MicroBatch> batch() const;
   // What its actions took.
   ActionSeconds seconds() const { return batch_ ? batch_->seconds : ActionSeconds{}; }
-  // Messages that came again and changed nothing.
-  std::uint64_t duplicates() const { return duplicates_; }
 
  private:
   void dispatch(Message&& message);
   void receiveAtServer(TensorMessage&& message);
   void receiveAtClient(TensorMessage&& message);
+  void startBatch(const MicroBatch& at);
   void startServerBatch(const TensorMessage& message);
   void receiveBodyDone(const BodyDone& done);
   void receiveDecision(const StepDecision& decision);
@@ -134,7 +133,6 @@ class Engine {
   void receiveWeights(Blob&& blob);
   void checkAgainstBatch(const TensorMessage& message) const;
   void store(TensorMessage&& message);
-  void answerDuplicate(const Key& request);
 
   bool isTrain() const { return batch_->at.phase == Phase::train; }
   std::uint32_t started(ActionKind kind) const;
@@ -171,7 +169,6 @@ class Engine {
   bool weightsInPlace_;
   std::optional<Blob> importing_;  // server: arrived, and not yet handed to its action
   bool importStarted_ = false;
-  std::uint64_t duplicates_ = 0;
 };
 
 }  // namespace cleave

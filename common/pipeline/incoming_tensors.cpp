@@ -9,23 +9,20 @@
 
 namespace cleave {
 
-IncomingTensors::IncomingTensors(const TensorLinkOptions& options, std::shared_ptr<BufferPool> pool)
-    : options_(options), pool_(std::move(pool)) {}
+IncomingTensors::IncomingTensors(const TensorLinkOptions& options, TransferOrder& order,
+                                 std::shared_ptr<BufferPool> pool)
+    : options_(options), order_(order), pool_(std::move(pool)) {
+  if (options_.role == Role::server && options_.initialWeights) expectBlob(Flow::weightsBody);
+}
 
 // ---- A tensor begins ----
 
-const IncomingTensor& IncomingTensors::open(const FrameHeader& header,
-                                            std::span<const std::byte> metadata) {
+void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::Tensor>(FrameKind::tensor, metadata);
   if (header.stream <= lastStream_) {
     throw ProtocolError("bad-segment", "stream " + std::to_string(header.stream) +
                                            " is opened after stream " +
                                            std::to_string(lastStream_));
-  }
-  const std::size_t mostStreams = std::size_t{4} * options_.inFlight + 2;
-  if (streams_.size() >= mostStreams) {
-    throw ProtocolError("too-many-in-flight",
-                        "more than " + std::to_string(mostStreams) + " tensors arrive at once");
   }
   const Key key = keyFromWire(proto.key());
   checkDirection(key);
@@ -47,19 +44,26 @@ const IncomingTensor& IncomingTensors::open(const FrameHeader& header,
     throw ProtocolError("bad-segment", "the first segment of " + toString(key) +
                                            " is longer than the tensor's encoding");
   }
+  // Each may come once. Only these checks keep a peer from causing more memory to be taken.
+  if (isBlob(key.flow)) {
+    expectedBlob_.reset();
+  } else {
+    order_.opened(key);
+  }
   tensor.buffer = pool_->acquire(proto.encoded_bytes());
   lastStream_ = header.stream;
-  return streams_.emplace(header.stream, std::move(tensor)).first->second;
+  streams_.emplace(header.stream, std::move(tensor));
 }
 
-void IncomingTensors::checkDirection(const Key& key) {
-  const bool atServer = options_.role == Role::server;
-  if (isUp(key.flow) == atServer) return;
-  if (atServer && key.flow == Flow::weightsBody && options_.initialWeights &&
-      !std::exchange(weightsOpened_, true)) {
-    return;
+void IncomingTensors::checkDirection(const Key& key) const {
+  if (isBlob(key.flow)) {
+    if (key.flow == expectedBlob_) return;
+    throw ProtocolError("unexpected-message",
+                        std::string(flowName(key.flow)) + " came, and no such blob was asked for");
   }
-  throw ProtocolError("unexpected-message", toString(key) + " goes the other way");
+  if (isUp(key.flow) == (options_.role == Role::server)) return;
+  throw ProtocolError("unexpected-message", toString(key) + " is a tensor that only the " +
+                                                (isUp(key.flow) ? "client" : "server") + " sends");
 }
 
 void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const {
@@ -112,7 +116,8 @@ std::uint64_t IncomingTensors::mostBlobBytes(Flow flow) const {
 
 // ---- Its payload ----
 
-void IncomingTensors::goOn(const FrameHeader& header, std::span<const std::byte> metadata) {
+void IncomingTensors::continueStream(const FrameHeader& header,
+                                     std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::Segment>(FrameKind::segment, metadata);
   const auto found = streams_.find(header.stream);
   if (found == streams_.end()) {

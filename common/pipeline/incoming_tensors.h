@@ -14,6 +14,7 @@
 #include "common/core/clock.h"
 #include "common/net/frame.h"
 #include "common/pipeline/messages.h"
+#include "common/pipeline/transfer_order.h"
 
 namespace cleave {
 
@@ -37,29 +38,34 @@ struct IncomingTensor {
 
 class IncomingTensors {
  public:
-  // `options` is borrowed.
-  IncomingTensors(const TensorLinkOptions& options, std::shared_ptr<BufferPool> pool);
+  // `options` and `order` are borrowed.
+  IncomingTensors(const TensorLinkOptions& options, TransferOrder& order,
+                  std::shared_ptr<BufferPool> pool);
 
-  // A Tensor frame, of which the metadata is here. Throws ProtocolError for what is not as agreed.
-  const IncomingTensor& open(const FrameHeader& header, std::span<const std::byte> metadata);
+  // A Tensor frame, of which the metadata is here. Throws ProtocolError for what is not as agreed,
+  // and "memory-exceeded".
+  void open(const FrameHeader& header, std::span<const std::byte> metadata);
   // A Segment frame, the same.
-  void goOn(const FrameHeader& header, std::span<const std::byte> metadata);
-  // Where the payload of the frame that open() or goOn() has taken belongs.
+  void continueStream(const FrameHeader& header, std::span<const std::byte> metadata);
+  // Where the payload of the frame that open() or continueStream() has taken belongs.
   std::span<std::byte> place(const FrameHeader& header);
+  // A blob that was asked for may come, once.
+  void expectBlob(Flow flow) { expectedBlob_ = flow; }
   // That payload has come. Returns the tensor if it is complete, and forgets it.
   std::optional<IncomingTensor> received(const FrameHeader& header);
 
  private:
-  void checkDirection(const Key& key);
+  void checkDirection(const Key& key) const;
   void checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
   void checkBlob(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
   std::uint64_t mostBlobBytes(Flow flow) const;
 
   const TensorLinkOptions& options_;
+  TransferOrder& order_;
   const std::shared_ptr<BufferPool> pool_;
   std::map<std::uint64_t, IncomingTensor> streams_;
   std::uint64_t lastStream_ = 0;
-  bool weightsOpened_ = false;  // server: the client's weights/body has begun
+  std::optional<Flow> expectedBlob_;
 };
 
 }  // namespace cleave

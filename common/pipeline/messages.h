@@ -59,15 +59,8 @@ class EngineLink {
  public:
   virtual ~EngineLink() = default;
   virtual void send(Message message) = 0;
-  // A peer asked again for what was sent already: sends the kept bytes of that tensor again,
-  // encoded once, or, where they are no longer kept, counts a dropped duplicate.
-  virtual void resend(const Key& key) = 0;
-  // The kept bytes of that tensor will not be asked for again.
-  virtual void forget(const Key& key) = 0;
-  // The same for all tensors of a batch.
-  virtual void forgetBatch(Phase phase, std::uint64_t step) = 0;
-  // Codec states staged in this step become those of the next.
-  virtual void commit(std::uint64_t step) = 0;
+  // The step is applied: codec states staged in it become those of the next.
+  virtual void commit() = 0;
 };
 
 }  // namespace cleave

@@ -122,15 +122,18 @@ std::vector<std::string> RunFiles::epochColumns(const std::vector<std::string>& 
 }
 
 RunFiles::RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
-                   std::vector<std::string> metrics, std::size_t rotateBytes)
+                   std::vector<std::string> metrics, std::size_t rotateBytes,
+                   const std::shared_ptr<RowBudget>& budget)
     : identity_(std::move(identity)),
       metrics_(std::move(metrics)),
-      transfers_(recorder.table(folder + "/transfers.csv", transferColumns(), rotateBytes)),
-      steps_(recorder.table(folder + "/steps.csv", stepColumns(metrics_), rotateBytes)),
-      epochs_(recorder.table(folder + "/epochs.csv", epochColumns(metrics_), rotateBytes)) {}
+      transfers_(recorder.table(folder + "/transfers.csv", transferColumns(), rotateBytes, budget)),
+      steps_(recorder.table(folder + "/steps.csv", stepColumns(metrics_), rotateBytes, budget)),
+      epochs_(recorder.table(folder + "/epochs.csv", epochColumns(metrics_), rotateBytes, budget)) {
+}
 
 void RunFiles::transfer(const TransferRecord& record) {
   if (observer_) observer_->transfer(record);
+  if (!transfers_) return;
   transfers_->row({utcNow(),
                    identity_.run,
                    identity_.session,
@@ -170,6 +173,7 @@ void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
   append(cells, lastStep_, totals);
   if (observer_) observer_->step(row, lastStep_, totals);
   lastStep_ = totals;
+  if (!steps_) return;
   appendBound(cells, row);
   append(cells, row.metrics, metrics_.size());
   steps_->row(std::move(cells));
@@ -181,6 +185,7 @@ void RunFiles::epoch(const EpochRow& row, const LinkTotals& totals) {
   const std::lock_guard lock(mutex_);
   append(cells, lastEpoch_, totals);
   lastEpoch_ = totals;
+  if (!epochs_) return;
   append(cells, row.trainMetrics, metrics_.size());
   append(cells, row.evalMetrics, metrics_.size());
   epochs_->row(std::move(cells));
@@ -188,9 +193,15 @@ void RunFiles::epoch(const EpochRow& row, const LinkTotals& totals) {
 
 std::optional<RunFiles::WriteFailure> RunFiles::writeFailure() const {
   for (const auto& table : {transfers_, steps_, epochs_}) {
+    if (!table) continue;
     if (const int error = table->error()) return WriteFailure{table->path(), error};
   }
   return std::nullopt;
+}
+
+bool RunFiles::isOverBudget() const {
+  if (!transfers_) return false;
+  return transfers_->isOverBudget() || steps_->isOverBudget() || epochs_->isOverBudget();
 }
 
 }  // namespace cleave

@@ -63,9 +63,12 @@ class RunObserver {
 class RunFiles {
  public:
   // Creates the three files in `folder`, which exists. Throws RunError. `metrics` are the columns
-  // that this side knows; `rotateBytes` as Recorder::table() takes it.
+  // that this side knows; `rotateBytes` and `budget` as Recorder::table() takes them.
   RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
-           std::vector<std::string> metrics, std::size_t rotateBytes = 0);
+           std::vector<std::string> metrics, std::size_t rotateBytes = 0,
+           const std::shared_ptr<RowBudget>& budget = nullptr);
+  // Keeps nothing, for trial sessions.
+  RunFiles() = default;
 
   // Before the first row; null: nobody.
   void observe(std::shared_ptr<RunObserver> observer) { observer_ = std::move(observer); }
@@ -83,6 +86,8 @@ class RunFiles {
     int error = 0;
   };
   std::optional<WriteFailure> writeFailure() const;
+  // Whether the budget had no room for a row; a run asks from time to time.
+  bool isOverBudget() const;
 
   static std::vector<std::string> transferColumns();
   static std::vector<std::string> stepColumns(const std::vector<std::string>& metrics);

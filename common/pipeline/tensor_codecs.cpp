@@ -18,20 +18,41 @@ std::size_t TensorCodecOptions::maxEncodedBytes(Flow flow, const TensorSpec& ten
 TensorCodecs::TensorCodecs(TensorCodecOptions options, std::shared_ptr<BufferPool> pool)
     : options_(std::move(options)), pool_(std::move(pool)) {}
 
+// ---- What codecs remember ----
+
+CodecState TensorCodecs::stateOf(const Key& key) const {
+  const auto found = states_.find({key.flow, key.i});
+  return found == states_.end() ? nullptr : found->second;
+}
+
+TensorCodecs::Cut& TensorCodecs::cutFor(const Key& key, const TensorSpec& spec) {
+  const CutKey cut{key.step, key.i, cutOf(key.flow)};
+  const auto found = cuts_.find(cut);
+  if (found != cuts_.end()) return found->second;
+  MemoryCharge charge(options_.account, options_.codec(key.flow).memory(spec).cut);
+  return cuts_.emplace(cut, Cut{{}, std::move(charge)}).first->second;
+}
+
+void TensorCodecs::forgetCutAfter(const Key& key) {
+  const bool isGradient = key.flow == Flow::gradient0 || key.flow == Flow::gradient1;
+  if (isGradient && key.phase == Phase::train) cuts_.erase({key.step, key.i, cutOf(key.flow)});
+}
+
 // ---- Encoding ----
 
 TensorCodecs::EncodedTensor TensorCodecs::encode(const Key& key, const TensorView& view) {
   const bool train = key.phase == Phase::train;
   CutContext evalCut;
-  CutContext& cut = train ? cuts_[{key.step, key.i, cutOf(key.flow)}] : evalCut;
+  CutContext& cut = train ? cutFor(key, view.spec).context : evalCut;
   const CutContext cutBefore = cut;
-  const CodecState state = train ? states_[{key.flow, key.i}] : nullptr;
+  const CodecState state = train ? stateOf(key) : nullptr;
 
   EncodedTensor result;
   result.bytes = pool_->acquire(options_.maxEncodedBytes(key.flow, view.spec));
   result.begin = now();
   const Encoded encoded = encodeOrRaw(contextOf(key), state, cut, view, result.bytes.span());
   result.end = now();
+  contextOf(key).checkpoint();
   result.bytes.shrink(encoded.bytes);
   if (train && encoded.state) stagedStates_[{key.flow, key.i}] = encoded.state;
 
@@ -39,6 +60,7 @@ TensorCodecs::EncodedTensor TensorCodecs::encode(const Key& key, const TensorVie
   if (options_.errorEvery > 0 && count++ % options_.errorEvery == 0) {
     result.snrDb = measureError(contextOf(key), state, cutBefore, view, result.bytes.span());
   }
+  forgetCutAfter(key);
   return result;
 }
 
@@ -102,15 +124,17 @@ TensorCodecs::DecodedTensor TensorCodecs::decode(const Key& key, std::span<const
                                                  const TensorSpec& spec) {
   const bool train = key.phase == Phase::train;
   CutContext evalCut;
-  CutContext& cut = train ? cuts_[{key.step, key.i, cutOf(key.flow)}] : evalCut;
-  const CodecState state = train ? states_[{key.flow, key.i}] : nullptr;
+  CutContext& cut = train ? cutFor(key, spec).context : evalCut;
+  const CodecState state = train ? stateOf(key) : nullptr;
   auto [out, payload] = roomFor(key.flow, spec);
   const DeviceCodec* const device = options_.deviceCodec(key.flow);
   const SteadyTime begin = now();
   CodecState after = (device != nullptr ? *device : options_.codec(key.flow))
                          .decode(contextOf(key), state, cut, encoded, out);
   const SteadyTime end = now();
+  contextOf(key).checkpoint();
   if (train && after) stagedStates_[{key.flow, key.i}] = std::move(after);
+  forgetCutAfter(key);
   return {std::move(payload), begin, end};
 }
 
@@ -127,10 +151,9 @@ TensorCodecs::Room TensorCodecs::roomFor(Flow flow, const TensorSpec& spec) cons
 
 // ---- Steps ----
 
-void TensorCodecs::commit(std::uint64_t step) {
+void TensorCodecs::commit() {
   for (auto& [key, state] : stagedStates_) states_[key] = std::move(state);
   stagedStates_.clear();
-  std::erase_if(cuts_, [step](const auto& entry) { return std::get<0>(entry.first) <= step; });
 }
 
 }  // namespace cleave

@@ -1,5 +1,5 @@
 // A link's codecs at work: encodes and decodes the tensors of a session, and keeps what codecs
-// carry from one tensor to the next. One thread at a time: the link's codec strand.
+// carry from one tensor to the next. One thread at a time: the session's codec queue.
 #pragma once
 
 #include <array>
@@ -13,6 +13,7 @@
 #include "common/codec/device_codec.h"
 #include "common/core/buffer.h"
 #include "common/core/clock.h"
+#include "common/core/memory_account.h"
 #include "common/pipeline/messages.h"
 
 namespace cleave {
@@ -26,8 +27,12 @@ struct TensorCodecOptions {
   // A tensor that its codec cannot carry, for NaN or infinities in it, is sent as it is; else the
   // run fails.
   bool rawNonFinite = false;
-  Helper* helper = nullptr;        // must outlive its user
+  Helper* helper = nullptr;  // must outlive its user
+  std::shared_ptr<CodecQueue>
+      codecQueue;                  // of the session; null: the io thread encodes and decodes
   std::uint32_t errorEvery = 100;  // one tensor in so many has its SNR measured; 0: none
+  // Charged with what the session holds of the host's memory; null: nothing is.
+  std::shared_ptr<MemoryAccount> account;
 
   const Codec& codec(Flow flow) const { return *codecs[indexOf(flow)]; }
   // Null where the flow's tensors are in host memory.
@@ -55,10 +60,19 @@ class TensorCodecs {
   // Throws ProtocolError for what no encoder writes.
   DecodedTensor decode(const Key& key, std::span<const std::byte> encoded, const TensorSpec& spec);
 
-  // The step is part of the run: what its tensors left behind in the codecs holds from now on.
-  void commit(std::uint64_t step);
+  // The step is applied: the codec states that its tensors left are those of the next step.
+  void commit();
 
  private:
+  // What a micro-batch leaves at a cut, from its activation to its gradient.
+  struct Cut {
+    CutContext context;
+    MemoryCharge charge;
+  };
+  CodecState stateOf(const Key& key) const;
+  Cut& cutFor(const Key& key, const TensorSpec& spec);
+  void forgetCutAfter(const Key& key);
+
   Encoded encodeOrRaw(const CodecContext& context, const CodecState& state, CutContext& cut,
                       const TensorView& view, std::span<std::byte> out) const;
   std::optional<double> measureError(const CodecContext& context, const CodecState& state,
@@ -69,7 +83,9 @@ class TensorCodecs {
     Payload payload;  // of the same memory
   };
   Room roomFor(Flow flow, const TensorSpec& spec) const;
-  CodecContext contextOf(const Key& key) const { return {options_.seed, key, options_.helper}; }
+  CodecContext contextOf(const Key& key) const {
+    return {options_.seed, key, options_.helper, options_.codecQueue.get()};
+  }
 
   using CutKey = std::tuple<std::uint64_t, std::uint32_t, int>;  // step, i, cut
   using StateKey = std::pair<Flow, std::uint32_t>;               // of each i
@@ -77,7 +93,7 @@ class TensorCodecs {
   const TensorCodecOptions options_;
   const std::shared_ptr<BufferPool> pool_;
   // Of training alone: in evaluation codecs change no state.
-  std::map<CutKey, CutContext> cuts_;
+  std::map<CutKey, Cut> cuts_;
   std::map<StateKey, CodecState> states_, stagedStates_;
   std::array<std::uint64_t, kTensorFlows> encoded_{};  // tensors so far
 };

@@ -1,5 +1,6 @@
 #include "common/pipeline/tensor_link.h"
 
+#include <openssl/evp.h>
 #include <openssl/sha.h>
 
 #include <algorithm>
@@ -14,36 +15,56 @@ namespace {
 
 constexpr int kBlobPriority = 100;  // after every tensor of a step
 
-std::string sha256(std::span<const std::byte> bytes) {
-  std::string digest(SHA256_DIGEST_LENGTH, '\0');
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
-         reinterpret_cast<unsigned char*>(digest.data()));
-  return digest;
-}
-
 std::shared_ptr<const void> shareBuffer(Buffer buffer) {
   return std::make_shared<const Buffer>(std::move(buffer));
 }
 
 }  // namespace
 
+// The SHA-256 of a blob, piece by piece.
+class TensorLink::BlobDigest {
+ public:
+  explicit BlobDigest(std::span<const std::byte> bytes) : rest_(bytes) {
+    if (!state_ || EVP_DigestInit_ex(state_.get(), EVP_sha256(), nullptr) != 1) {
+      throw std::bad_alloc();
+    }
+  }
+  // Returns whether that was the last piece.
+  bool addPiece() {
+    constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+    const auto piece = rest_.first(std::min(rest_.size(), kPieceBytes));
+    EVP_DigestUpdate(state_.get(), piece.data(), piece.size());
+    rest_ = rest_.subspan(piece.size());
+    return rest_.empty();
+  }
+  std::string finish() {
+    std::string digest(SHA256_DIGEST_LENGTH, '\0');
+    EVP_DigestFinal_ex(state_.get(), reinterpret_cast<unsigned char*>(digest.data()), nullptr);
+    return digest;
+  }
+
+ private:
+  std::span<const std::byte> rest_;
+  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> state_{EVP_MD_CTX_new(),
+                                                                 &EVP_MD_CTX_free};
+};
+
 TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> connection,
                        std::shared_ptr<BufferPool> pool, boost::asio::any_io_executor io,
-                       boost::asio::any_io_executor codecThreads,
                        std::function<void(Message)> deliver,
                        std::function<void(const TransferRecord&)> record)
     : options_(std::move(options)),
       connection_(std::move(connection)),
-      pool_(std::move(pool)),
+      pool_(options_.account ? pool->chargedTo(options_.account) : std::move(pool)),
       io_(std::move(io)),
-      codecStrand_(boost::asio::make_strand(codecThreads)),
       deliver_(std::move(deliver)),
       record_(std::move(record)),
-      incoming_(options_, pool_),
+      order_(options_.role, options_.inFlight, options_.account),
+      incoming_(options_, order_, pool_),
       codecs_(options_, pool_) {}
 
-// At once where this is the io thread, so that a Received is queued before the engine hears of the
-// tensor. What fails ends the connection, whose owner hears of it.
+// At once if this is the io thread, so that a Received is queued before the engine receives the
+// tensor. An exception ends the connection, which reports it to its owner.
 template <typename Function>
 void TensorLink::onIo(Function function) {
   boost::asio::dispatch(io_, [self = shared_from_this(), function = std::move(function)]() mutable {
@@ -56,15 +77,20 @@ void TensorLink::onIo(Function function) {
 }
 
 template <typename Function>
-void TensorLink::onCodecStrand(Function function) {
-  boost::asio::post(codecStrand_,
-                    [self = shared_from_this(), function = std::move(function)]() mutable {
-                      try {
-                        function();
-                      } catch (...) {
-                        self->failLater(std::current_exception());
-                      }
-                    });
+void TensorLink::inCodecQueue(Function function) {
+  ++codecWork_;
+  // Shared, since a function that moves a tensor cannot be copied, as std::function requires.
+  auto task = [self = shared_from_this(),
+               shared = std::make_shared<Function>(std::move(function))] {
+    try {
+      (*shared)();
+    } catch (...) {
+      self->failLater(std::current_exception());
+    }
+    --self->codecWork_;
+  };
+  if (!options_.codecQueue) return boost::asio::post(io_, std::move(task));
+  options_.codecQueue->post(std::move(task));
 }
 
 void TensorLink::failLater(std::exception_ptr error) {
@@ -92,6 +118,7 @@ void TensorLink::send(Message message) {
   } else if (const auto* ok = std::get_if<StepOk>(&message)) {
     sendControl(FrameKind::stepOk, toWire(*ok));
   } else if (const auto* fetch = std::get_if<Fetch>(&message)) {
+    onIo([this, flow = fetch->flow] { incoming_.expectBlob(flow); });
     sendControl(FrameKind::fetch, toWire(*fetch));
   }
 }
@@ -103,13 +130,24 @@ void TensorLink::sendControl(FrameKind kind, std::string metadata) {
   });
 }
 
+// A stage's output is the session's until it has left, or has been encoded.
+MemoryCharge TensorLink::chargeFor(const TensorView& view) const {
+  const bool isHere = view.place != MemoryPlace::device;
+  return MemoryCharge(options_.account, isHere ? BufferPool::capacityFor(view.spec.bytes()) : 0);
+}
+
 void TensorLink::sendTensor(TensorMessage&& message) {
+  const TensorView view = message.payload.view();
+  MemoryCharge charge = chargeFor(view);
   if (!options_.codec(message.flow).isIdentity()) {
-    onCodecStrand([this, message = std::move(message)]() mutable { encode(std::move(message)); });
+    inCodecQueue([this, message = std::move(message), charge = std::move(charge)]() mutable {
+      const MemoryCharge untilEncoded = std::move(charge);
+      encode(std::move(message));
+    });
     return;
   }
-  const TensorView view = message.payload.view();
   auto encoding = std::make_shared<Encoding>();
+  encoding->charge = std::move(charge);
   encoding->spec = view.spec;
   encoding->bytes = {view.data, view.spec.bytes()};
   encoding->owner = message.payload.owner();
@@ -138,32 +176,45 @@ void TensorLink::encode(TensorMessage&& message) {
 }
 
 void TensorLink::sendBlob(Blob&& blob) {
-  onCodecStrand([this, blob = std::move(blob)] {
-    auto encoding = std::make_shared<Encoding>();
-    encoding->message.flow = blob.flow;
-    encoding->bytes = blob.bytes;
-    encoding->owner = blob.owner;
-    encoding->codec = kBlobCodec;
-    encoding->sha256 = sha256(blob.bytes);
+  auto encoding = std::make_shared<Encoding>();
+  encoding->charge = MemoryCharge(options_.account, blob.bytes.size());
+  encoding->message.flow = blob.flow;
+  encoding->bytes = blob.bytes;
+  encoding->owner = std::move(blob.owner);
+  encoding->codec = kBlobCodec;
+  digest(encoding->bytes, [this, encoding](std::string sha256) {
+    encoding->sha256 = std::move(sha256);
     onIo([this, encoding] { queue(encoding); });
+  });
+}
+
+// Each piece is a turn of its own: a step's tensors do not wait until a large blob is through.
+void TensorLink::digest(std::span<const std::byte> bytes,
+                        std::function<void(std::string sha256)> done) {
+  digestOn(std::make_shared<BlobDigest>(bytes), std::move(done));
+}
+
+void TensorLink::digestOn(const std::shared_ptr<BlobDigest>& digest,
+                          std::function<void(std::string sha256)> done) {
+  inCodecQueue([this, digest, done = std::move(done)]() mutable {
+    if (!digest->addPiece()) return digestOn(digest, std::move(done));
+    done(digest->finish());
   });
 }
 
 void TensorLink::queue(const std::shared_ptr<Encoding>& encoding) {
   const Key key = encoding->message.key();
   const bool blob = isBlob(key.flow);
-  // Only replies are asked for again: a client that lost one repeats its request.
-  if (options_.role == Role::server && !blob) kept_[key] = encoding;
+  if (!blob) order_.queued(key);
 
-  // Both sides acknowledge what arrives before they send on: only a peer that never does leaves
-  // more.
+  // Both sides acknowledge what arrives before they send the next tensor, so only a peer that never
+  // acknowledges leaves more.
   const std::size_t mostPending = std::size_t{8} * options_.inFlight + 64;
   if (pending_.size() >= mostPending) {
     throw ProtocolError("too-many-in-flight", "the peer has left " + std::to_string(mostPending) +
                                                   " tensors without a Received");
   }
-  auto pending = std::make_shared<Pending>();
-  TransferRecord& record = pending->record;
+  TransferRecord& record = pending_[key].record;
   record.sent = true;
   record.key = key;
   record.codec = encoding->codec;
@@ -171,7 +222,6 @@ void TensorLink::queue(const std::shared_ptr<Encoding>& encoding) {
   record.rawBytes = blob ? encoding->bytes.size() : encoding->spec.bytes();
   record.encodeSeconds = encoding->encodeSeconds;
   record.snrDb = encoding->snrDb;
-  pending_.emplace(key, pending);
 
   OutgoingTensor tensor;
   tensor.bytes = encoding->bytes;
@@ -180,9 +230,9 @@ void TensorLink::queue(const std::shared_ptr<Encoding>& encoding) {
   tensor.queuedAt = now();
   tensor.sha256 = encoding->sha256;
   // The outbox calls these within Connection::run(), which this link outlives.
-  tensor.openMetadata = [this, encoding, pending, queuedAt = tensor.queuedAt](double queueSeconds) {
-    pending->record.queueSeconds = queueSeconds;
-    trace(TraceActivity::queue, pending->record.key, queuedAt, now());
+  tensor.openMetadata = [this, encoding, key, queuedAt = tensor.queuedAt](double queueSeconds) {
+    pending_.at(key).record.queueSeconds = queueSeconds;
+    trace(TraceActivity::queue, key, queuedAt, now());
     return openMetadata(*encoding, queueSeconds);
   };
   if (options_.trace && options_.trace->wants(key)) {
@@ -190,10 +240,11 @@ void TensorLink::queue(const std::shared_ptr<Encoding>& encoding) {
       trace(TraceActivity::send, key, chosen, written);
     };
   }
-  tensor.written = [this, pending](std::uint64_t wireBytes) {
-    pending->record.wireBytes = wireBytes;
-    pending->written = true;
-    settle(pending);
+  tensor.written = [this, key](std::uint64_t wireBytes) {
+    Pending& sent = pending_.at(key);
+    sent.record.wireBytes = wireBytes;
+    sent.written = true;
+    if (sent.acknowledged) settle(key);
   };
   connection_->outbox().pushTensor(std::move(tensor));
   connection_->wake();
@@ -214,77 +265,38 @@ std::string TensorLink::openMetadata(const Encoding& encoding, double queueSecon
   return proto.SerializeAsString();
 }
 
-void TensorLink::resend(const Key& key) {
-  onIo([this, key] {
-    const auto found = kept_.find(key);
-    if (found != kept_.end()) return queue(found->second);
-    const std::lock_guard lock(totalsMutex_);
-    ++totals_.duplicates;
-  });
+void TensorLink::commit() {
+  inCodecQueue([this] { codecs_.commit(); });
 }
 
-void TensorLink::forget(const Key& key) {
-  onIo([this, key] { kept_.erase(key); });
-}
-
-void TensorLink::forgetBatch(Phase phase, std::uint64_t step) {
-  onIo([this, phase, step] {
-    std::erase_if(kept_, [&](const auto& entry) {
-      return entry.first.phase == phase && entry.first.step == step;
-    });
-    endBatches(phase, step);
-  });
-}
-
-// A duplicate that comes later takes no credit: nothing may ever give it back.
-void TensorLink::endBatches(Phase phase, std::uint64_t step) {
-  std::uint64_t& ended = ended_[static_cast<std::size_t>(phase)];
-  ended = std::max(ended, step);
-  std::erase_if(inFlight_, [&](const auto& key) {
-    return std::get<0>(key) == phase && std::get<1>(key) <= step;
-  });
-}
-
-void TensorLink::commit(std::uint64_t step) {
-  onCodecStrand([this, step] { codecs_.commit(step); });
-  onIo([this, step] { endBatches(Phase::train, step); });
-}
-
-void TensorLink::receivedReport(const ReceivedReport& report) {
-  const auto [first, last] = pending_.equal_range(report.key);
-  for (auto entry = first; entry != last; ++entry) {
-    const std::shared_ptr<Pending> pending = entry->second;
-    if (pending->acknowledged) continue;
-    pending->acknowledged = true;
-    pending->record.wireSeconds = report.wireSeconds;
-    pending->record.decodeSeconds = report.decodeSeconds;
-    const Key& key = report.key;
-    if (isBlob(key.flow)) blobUnderWay_ = false;
-    if (key.flow == Flow::gradient0) kept_.erase(key);
-    const bool lastOfItsMicroBatch =
-        key.flow == Flow::gradient0 || (key.phase == Phase::eval && key.flow == Flow::activation1);
-    if (lastOfItsMicroBatch) inFlight_.erase({key.phase, key.step, key.i});
-    return settle(pending);
+void TensorLink::receivedReport(const ReceivedReport& ack) {
+  const auto found = pending_.find(ack.key);
+  if (found == pending_.end() || found->second.acknowledged) {
+    throw ProtocolError("bad-key", "a Received came for " + toString(ack.key) +
+                                       ", which was not sent, or was acknowledged before");
   }
-  const std::lock_guard lock(totalsMutex_);
-  ++totals_.duplicates;
+  Pending& sent = found->second;
+  sent.acknowledged = true;
+  sent.record.wireSeconds = ack.wireSeconds;
+  sent.record.decodeSeconds = ack.decodeSeconds;
+  if (sent.written) settle(ack.key);
 }
 
-void TensorLink::settle(const std::shared_ptr<Pending>& pending) {
-  if (!pending->written || !pending->acknowledged) return;
-  const auto [first, last] = pending_.equal_range(pending->record.key);
-  for (auto entry = first; entry != last; ++entry) {
-    if (entry->second != pending) continue;
-    pending_.erase(entry);
-    break;
+// The tensor has left and is acknowledged.
+void TensorLink::settle(const Key& key) {
+  TransferRecord record = std::move(pending_.extract(key).mapped().record);
+  if (isBlob(key.flow)) {
+    blobUnderWay_ = false;
+  } else {
+    order_.settled(key);
   }
-  pending->record.link = connection_->linkInfo();
-  account(pending->record);
+  record.link = connection_->linkInfo();
+  account(record);
 }
 
 void TensorLink::recordUnacknowledged() {
-  for (const auto& [key, pending] : pending_) {
-    if (pending->written) account(pending->record);
+  for (const auto& [key, sent] : pending_) {
+    if (sent.written) account(sent.record);
   }
   pending_.clear();
 }
@@ -294,23 +306,11 @@ void TensorLink::recordUnacknowledged() {
 std::span<std::byte> TensorLink::placePayload(const FrameHeader& header,
                                               std::span<const std::byte> metadata) {
   if (header.kind == FrameKind::segment) {
-    incoming_.goOn(header, metadata);
-  } else if (const Key key = incoming_.open(header, metadata).message.key();
-             key.flow == Flow::activation0) {
-    takeCredit(key);
+    incoming_.continueStream(header, metadata);
+  } else {
+    incoming_.open(header, metadata);
   }
   return incoming_.place(header);
-}
-
-// A micro-batch is in flight from its activation/0 until its last reply has been acknowledged.
-void TensorLink::takeCredit(const Key& key) {
-  if (key.step <= ended_[static_cast<std::size_t>(key.phase)]) return;
-  inFlight_.insert({key.phase, key.step, key.i});
-  if (inFlight_.size() > options_.inFlight) {
-    throw ProtocolError("too-many-in-flight", toString(key) + " exceeds the " +
-                                                  std::to_string(options_.inFlight) +
-                                                  " micro-batches in flight that were agreed");
-  }
 }
 
 void TensorLink::receivedFrame(const FrameHeader& header, std::span<const std::byte> metadata,
@@ -368,9 +368,11 @@ void TensorLink::finishTensor(IncomingTensor&& tensor) {
   const double wireSeconds = secondsSince(tensor.opened);
   auto shared = std::make_shared<IncomingTensor>(std::move(tensor));
   if (isBlob(shared->message.flow)) {
-    onCodecStrand([this, shared, wireSeconds] { verifyBlob(std::move(*shared), wireSeconds); });
+    digest(shared->buffer.span(), [this, shared, wireSeconds](const std::string& sha256) {
+      verifyBlob(std::move(*shared), sha256, wireSeconds);
+    });
   } else if (!options_.codec(shared->message.flow).isIdentity()) {
-    onCodecStrand([this, shared, wireSeconds] { decode(std::move(*shared), wireSeconds); });
+    inCodecQueue([this, shared, wireSeconds] { decode(std::move(*shared), wireSeconds); });
   } else {
     const TensorView view{shared->buffer.data(), shared->spec};
     auto owner = shareBuffer(std::move(shared->buffer));
@@ -385,8 +387,9 @@ void TensorLink::decode(IncomingTensor&& tensor, double wireSeconds) {
   deliverTensor(std::move(tensor), std::move(payload), wireSeconds, secondsBetween(begin, end));
 }
 
-void TensorLink::verifyBlob(IncomingTensor&& tensor, double wireSeconds) {
-  if (sha256(tensor.buffer.span()) != tensor.sha256) {
+void TensorLink::verifyBlob(IncomingTensor&& tensor, const std::string& sha256,
+                            double wireSeconds) {
+  if (sha256 != tensor.sha256) {
     throw ProtocolError("bad-digest", std::string(flowName(tensor.message.flow)) +
                                           " does not have the SHA-256 that was sent with it");
   }

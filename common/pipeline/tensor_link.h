@@ -1,25 +1,23 @@
 // The tensor link: codecs and a connection joined into what an engine talks to. Encodes, sends,
-// receives, checks, decodes, keeps replies, counts credits, and reports every transfer.
+// receives, checks, decodes, counts credits, and reports every transfer.
 //
 // clang-format off
-//   device thread   send(), resend(), forget(), forgetBatch(), commit(): post to the others, never wait
-//   codec strand    encode, decode, digests
-//   io thread       frames, streams, credits, kept replies
+//   device thread   send(), commit(): post to the others, never wait
+//   codec queue     encode, decode, digests
+//   io thread       frames, streams, credits
 // clang-format on
 //
-// Tensors of the codec `none` skip the codec strand and are never copied: the socket reads from the
+// Tensors of the codec `none` skip the codec queue and are never copied: the socket reads from the
 // stage's own memory, and into memory that the stage computes on.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/strand.hpp>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "common/core/buffer.h"
@@ -30,6 +28,7 @@
 #include "common/pipeline/schedule.h"
 #include "common/pipeline/tensor_codecs.h"
 #include "common/pipeline/trace.h"
+#include "common/pipeline/transfer_order.h"
 #include "common/pipeline/transfers.h"
 
 namespace cleave {
@@ -54,18 +53,15 @@ class TensorLink : public EngineLink,
                    public FrameSink,
                    public std::enable_shared_from_this<TensorLink> {
  public:
-  // `deliver` is called on the io thread or on the codec strand; `record` likewise, and must not
+  // `deliver` is called on the io thread or in the codec queue; `record` likewise, and must not
   // block.
   TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> connection,
              std::shared_ptr<BufferPool> pool, boost::asio::any_io_executor io,
-             boost::asio::any_io_executor codecThreads, std::function<void(Message)> deliver,
+             std::function<void(Message)> deliver,
              std::function<void(const TransferRecord&)> record);
 
   void send(Message message) override;
-  void resend(const Key& key) override;
-  void forget(const Key& key) override;
-  void forgetBatch(Phase phase, std::uint64_t step) override;
-  void commit(std::uint64_t step) override;
+  void commit() override;
 
   std::span<std::byte> placePayload(const FrameHeader& header,
                                     std::span<const std::byte> metadata) override;
@@ -74,11 +70,13 @@ class TensorLink : public EngineLink,
 
   // Any thread.
   LinkTotals totals() const;
+  // Any thread: whether tensors wait to be encoded or decoded here, or are.
+  bool hasCodecWork() const { return codecWork_ > 0; }
   // io thread, after the connection has ended: records what was sent and not acknowledged.
   void recordUnacknowledged();
 
  private:
-  // An encoded tensor, ready to be sent and sent again.
+  // An encoded tensor, ready to be sent.
   struct Encoding {
     TensorMessage message;  // its payload is empty by now, unless the codec is `none`
     TensorSpec spec;
@@ -88,16 +86,17 @@ class TensorLink : public EngineLink,
     std::optional<double> snrDb;
     std::string sha256;  // blobs only
     std::string codec;
+    MemoryCharge charge;  // of what a stage made; buffers of the pool have their own
   };
   struct Pending {  // sent, and not yet both written and acknowledged
     TransferRecord record;
     bool written = false;
     bool acknowledged = false;
   };
-  using CodecStrand = boost::asio::strand<boost::asio::any_io_executor>;
 
-  // device thread or codec strand
+  // device thread or codec queue
   void sendTensor(TensorMessage&& message);
+  MemoryCharge chargeFor(const TensorView& view) const;
   void sendBlob(Blob&& blob);
   void sendControl(FrameKind kind, std::string metadata);
   void encode(TensorMessage&& message);
@@ -108,24 +107,28 @@ class TensorLink : public EngineLink,
   template <typename Function>
   void onIo(Function function);
   template <typename Function>
-  void onCodecStrand(Function function);
+  void inCodecQueue(Function function);
 
   // io thread
   void queue(const std::shared_ptr<Encoding>& encoding);
   std::string openMetadata(const Encoding& encoding, double queueSeconds) const;
-  void takeCredit(const Key& key);
-  void endBatches(Phase phase, std::uint64_t step);
   void receivedFetch(std::span<const std::byte> metadata);
   void sendTrace();
   void finishTensor(IncomingTensor&& tensor);
   void receivedReport(const ReceivedReport& report);
-  void settle(const std::shared_ptr<Pending>& pending);
+  void settle(const Key& key);
 
-  // codec strand
+  // any thread: calls `done` in the codec queue
+  class BlobDigest;
+  void digest(std::span<const std::byte> bytes, std::function<void(std::string sha256)> done);
+  void digestOn(const std::shared_ptr<BlobDigest>& digest,
+                std::function<void(std::string sha256)> done);
+
+  // codec queue
   void decode(IncomingTensor&& tensor, double wireSeconds);
-  void verifyBlob(IncomingTensor&& tensor, double wireSeconds);
-  // io thread or codec strand: a tensor is complete. Reports it to the peer before the engine hears
-  // of it, so that the sender's credit is back before anything that the engine sends next.
+  void verifyBlob(IncomingTensor&& tensor, const std::string& sha256, double wireSeconds);
+  // io thread or codec queue: a tensor is complete. Reports it to the peer before the engine
+  // receives it, so that the sender's credit is back before anything that the engine sends next.
   void deliverTensor(IncomingTensor&& tensor, Payload payload, double wireSeconds,
                      double decodeSeconds);
   void acknowledge(const IncomingTensor& tensor, double wireSeconds, double decodeSeconds);
@@ -135,19 +138,17 @@ class TensorLink : public EngineLink,
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<BufferPool> pool_;
   const boost::asio::any_io_executor io_;
-  const CodecStrand codecStrand_;
   const std::function<void(Message)> deliver_;
   const std::function<void(const TransferRecord&)> record_;
 
   // io thread
+  TransferOrder order_;
   IncomingTensors incoming_;
-  std::map<Key, std::shared_ptr<Encoding>> kept_;
-  std::multimap<Key, std::shared_ptr<Pending>> pending_;
-  bool blobUnderWay_ = false;  // server: a Fetch is not yet answered and acknowledged
-  std::set<std::tuple<Phase, std::uint64_t, std::uint32_t>> inFlight_;  // server: credits in use
-  std::array<std::uint64_t, kPhases> ended_{};  // by phase: the last batch that is over
+  std::map<Key, Pending> pending_;
+  bool blobUnderWay_ = false;  // server: a Fetch is not yet answered, or its answer not settled
 
-  TensorCodecs codecs_;  // codec strand
+  TensorCodecs codecs_;                     // codec queue
+  std::atomic<std::size_t> codecWork_ = 0;  // functions in the queue and not done
 
   mutable std::mutex totalsMutex_;
   LinkTotals totals_;

@@ -44,7 +44,6 @@ struct LinkTotals {
   std::array<FlowTotals, kTensorFlows> flows{};
   double peakUp = 0, peakDown = 0;  // bytes a second in the busiest 100 ms
   std::uint64_t transfers = 0;
-  std::uint64_t duplicates = 0;  // asked for again and no longer kept
 
   std::uint64_t up() const { return wireUp + blobUp + controlUp; }
   std::uint64_t down() const { return wireDown + blobDown + controlDown; }

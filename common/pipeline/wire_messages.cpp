@@ -116,8 +116,8 @@ StepDecision decisionFromWire(std::span<const std::byte> metadata) {
   }
   decision.learningRates = {checkedFinite(proto.learning_rates(0), "a learning rate")};
   decision.clipFactor = checkedFinite(proto.clip_factor(), "a clip factor");
-  decision.lossScale = checkedFinite(proto.loss_scale(), "a loss scale");
-  if (decision.lossScale <= 0) refuse("a loss scale is not positive");
+  decision.lossScale = proto.loss_scale();
+  if (decision.lossScale != 1) refuse("a loss scale is not 1; loss scaling is not supported");
   return decision;
 }
 

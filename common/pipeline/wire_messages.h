@@ -8,22 +8,11 @@
 
 #include "common/codec/tensor.h"
 #include "common/core/key.h"
-#include "common/net/frame.h"
+#include "common/net/metadata.h"
 #include "common/pipeline/messages.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {
-
-// Parses the metadata of a frame of `kind`. Throws ProtocolError "bad-metadata".
-template <typename Proto>
-Proto parseMetadata(FrameKind kind, std::span<const std::byte> metadata) {
-  Proto proto;
-  if (!proto.ParseFromArray(metadata.data(), static_cast<int>(metadata.size()))) {
-    throw ProtocolError("bad-metadata",
-                        "the metadata of a " + std::string(frameKindName(kind)) + " is not valid");
-  }
-  return proto;
-}
 
 // Durations travel for the record only, but end in sums and files. Throws ProtocolError unless
 // finite and >= 0.

@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "common/core/error.h"
+#include "common/core/units.h"
+
 namespace cleave {
 
 void Mailbox::deliver(Message message) {
@@ -55,10 +58,12 @@ EngineWorker::EngineWorker(const EngineOptions& options, std::shared_ptr<EngineL
       completions_(std::make_shared<Completions>(mailbox_->device())) {}
 
 EngineWorker::~EngineWorker() {
-  if (queue_ != nullptr) queue_->drain();
+  if (queue_ != nullptr && !build_) queue_->drain();
 }
 
 bool EngineWorker::receiveAll() {
+  // Before they leave the mailbox: at no moment may it look as if there were nothing to do.
+  if (waiting() > 0) hasWork_ = true;
   std::vector<Message> messages = mailbox_->takeAll();
   for (Message& message : messages) engine_.receive(std::move(message));
   return !messages.empty();
@@ -86,11 +91,27 @@ void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTim
   const bool backward =
       action.kind == ActionKind::headBackward || action.kind == ActionKind::bodyBackward;
   if (backward) lastBackward_ = end;
+  --underWay_;
   if (trace_) trace_->ran(action.kind, action.at, action.idleSince, end, seconds);
+  checkSeconds("an action (" + std::string(actionName(action.kind)) + ")", seconds);
   const bool wasDone = engine_.batchDone();
   engine_.complete(action.token, std::move(result), seconds);
   if (!wasDone && engine_.batchDone()) finished_();
   endIfDrained();
+}
+
+void EngineWorker::build() {
+  const SteadyTime start = now();
+  table_ = std::exchange(build_, nullptr)();
+  checkSeconds("building the model", secondsSince(start));
+}
+
+void EngineWorker::checkSeconds(const std::string& what, double seconds) const {
+  if (seconds <= mostSeconds_) return;
+  throw RunError("action-too-long",
+                 what + " took " + durationText(seconds) + "; the limit is " +
+                     durationText(mostSeconds_) + " (limits.action_seconds at the server)",
+                 "use a smaller batch, more micro-batches, or fewer layers in the body");
 }
 
 void EngineWorker::drain(std::function<void()> drained) {
@@ -108,6 +129,8 @@ void EngineWorker::issue(Work work) {
   const IssuedAction action{work.token, work.kind, work.at,
                             std::exchange(idleSince_, std::nullopt)};
   begins(work);
+  ++underWay_;
+  hasWork_ = true;
   const ActionFunction& function = table_[static_cast<std::size_t>(work.kind)];
   if (queue_ == nullptr) {
     const SteadyTime start = now();
@@ -130,6 +153,11 @@ void EngineWorker::issue(Work work) {
 bool EngineWorker::runOne() noexcept {
   if (stopped_) return false;
   try {
+    if (build_) {
+      if (buildClaimed_.exchange(true)) return false;
+      build();
+      return true;
+    }
     // A message or a completion alone counts as progress: whoever waits for the engine's state must
     // look at it.
     const bool completed = completeAll();
@@ -137,6 +165,7 @@ bool EngineWorker::runOne() noexcept {
     auto work = engine_.next();
     if (!work) {
       if (!idleSince_) idleSince_ = now();
+      hasWork_ = underWay_ > 0;
       return progressed;
     }
     issue(std::move(*work));

@@ -6,8 +6,10 @@
 #include <atomic>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/core/clock.h"
@@ -78,18 +80,31 @@ class EngineWorker : public DeviceWorker {
                std::shared_ptr<Mailbox> mailbox, ActionTable table, std::function<void()> finished,
                std::function<void(std::exception_ptr)> failed, DeviceQueue* queue = nullptr,
                std::shared_ptr<TraceRecorder> trace = nullptr);
-  // Device thread: waits for what the queue still has to do.
+  // Device thread, unless cancelBuild() was in time: waits for what the queue still has to do.
   ~EngineWorker() override;
 
   bool runOne() noexcept override;
+  bool hasOpenStep() const noexcept override { return !engine_.batchDone(); }
+
+  // Before it is attached. `build` is the first action, which makes what the others need and gives
+  // their functions.
+  void buildFirst(std::function<ActionTable()> build) { build_ = std::move(build); }
+  // Any thread: nothing is built any more. False if that has begun.
+  bool cancelBuild() { return !buildClaimed_.exchange(true); }
+  // Before it is attached: an action, the first one too, that takes longer ends the run with
+  // RunError "action-too-long" once it is done.
+  void limitActions(double seconds) { mostSeconds_ = seconds; }
 
   // Device thread: no batch begins any more; calls `drained` once, when the one under way is done,
   // or now, where there is none.
   void drain(std::function<void()> drained);
   // Any thread: nothing runs any more once the action under way is done.
   void stop() { stopped_ = true; }
-  // Any thread: messages that have come, and that the engine has not heard of.
+  // Any thread: messages that have come and that the engine has not received.
   std::size_t waiting() const { return mailbox_->size(); }
+  // Any thread: whether there is something to do or under way here that the peer may wait for. If
+  // not, the peer has to send the next message.
+  bool hasWork() const { return hasWork_ || waiting() > 0; }
 
   // Device thread.
   Engine& engine() { return engine_; }
@@ -104,11 +119,16 @@ class EngineWorker : public DeviceWorker {
   void issue(Work work);
   void begins(const Work& work);
   void complete(const IssuedAction& action, Result result, SteadyTime end, double seconds);
+  void build();
+  void checkSeconds(const std::string& what, double seconds) const;
 
   const std::shared_ptr<EngineLink> link_;
   const std::shared_ptr<Mailbox> mailbox_;
   Engine engine_;
-  const ActionTable table_;
+  ActionTable table_;
+  std::function<ActionTable()> build_;  // empty: nothing to build, or it is done
+  std::atomic<bool> buildClaimed_ = false;
+  double mostSeconds_ = std::numeric_limits<double>::infinity();
   const std::function<void()> finished_;
   const std::function<void(std::exception_ptr)> failed_;
   DeviceQueue* const queue_;
@@ -118,7 +138,9 @@ class EngineWorker : public DeviceWorker {
   std::optional<double> betweenSteps_;
   std::optional<SteadyTime> idleSince_;  // since then there is nothing to do
   std::atomic<bool> stopped_ = false;
-  std::function<void()> drained_;  // empty: nobody waits for it
+  std::size_t underWay_ = 0;           // actions issued and not complete
+  std::atomic<bool> hasWork_ = false;  // see hasWork(); without what waits in the mailbox
+  std::function<void()> drained_;      // empty: no caller waits for it
 };
 
 }  // namespace cleave

@@ -70,7 +70,8 @@ def certificates(options, link, folder):
 @contextlib.contextmanager
 def running_server(options, link, folder, tls=()):
     arguments = ["--log-level", "error", "--set", "listen.port=0", "--set", f"listen.address={link.address}",
-                 "--set", f"store={folder}/store", "--set", "limits.memory_mib=16777216", *tls]
+                 "--set", f"store={folder}/store", "--set", "limits.memory_mib=16777216",
+                 "--set", "wait.allowed=true", *tls]
     server = subprocess.Popen([*link.server, f"{options.programs}/cleave-server", "serve", *arguments],
                               stdout=subprocess.PIPE, text=True)
     try:

@@ -24,7 +24,7 @@ PROGRAMS = ROOT / "build/release/bin"
 SYNTHETIC = ROOT / "configs/synthetic.yaml"
 # All connections come from one address here, which by default may have 256 and open 50 a second.
 LIMITS = {"connections": 8192, "connections_per_address": 8192, "handshakes": 100000, "handshakes_burst": 100000,
-          "handshakes_per_address": 100000}  # fmt: skip
+          "handshakes_per_address": 100000, "sessions_per_identity": 10000, "runs_per_hour": 1000000}  # fmt: skip
 # Sleeps instead of computing, so that an attacker on the same machine does not take the processor that it needs.
 HONEST = ["wait={F1: 2, T3: 1, B1: 2, F2: 2, B2: 2}", "eval.every=0", "train.epochs=10000", "data.train.size=256", "data.test.size=32"]
 
@@ -37,7 +37,7 @@ class Server:
         self.errors = open(folder / "server.log", "w+")
         self.process = subprocess.Popen(
             [PROGRAMS / "cleave-server", "serve", "--config", ROOT / "configs/server.yaml", "--set=listen.port=0",
-             f"--set=store={folder}/store", *settings],
+             f"--set=store={folder}/store", "--set=wait.allowed=true", *settings],
             stdout=subprocess.PIPE, stderr=self.errors, text=True)  # fmt: skip
         line = self.process.stdout.readline()
         self.port = int(line.rsplit(":", 1)[1])
@@ -72,7 +72,7 @@ class Server:
 def client(server, run, settings):
     return subprocess.Popen(
         [PROGRAMS / "cleave-client", "train", "--config", SYNTHETIC, "--server", f"127.0.0.1:{server.port}", "--run-dir", run,
-         *(f"--set={setting}" for setting in settings)],
+         "--set=codec=block:bits=8", *(f"--set={setting}" for setting in settings)],
         stdout=subprocess.DEVNULL, stderr=open(f"{run}.log", "w"))  # fmt: skip
 
 

@@ -127,6 +127,7 @@ class OneRun(Case):
         self.assertIn("200 steps", CHROME.text("#tile-time"))
         self.assertIn("1.25 ×", CHROME.text("#tile-bound"))
         self.assertIn("uplink", CHROME.text("#bottleneck"))
+        self.assertEqual(runs.ADVICE, CHROME.text("#advice"))
         ratio = (runs.RAW // 4 + runs.HEAD) / runs.RAW
         self.assertIn(f"{ratio:.3f}", CHROME.text("#tile-ratio"))
         self.assertIn("activation/0", CHROME.text("#flows-1"))
@@ -376,7 +377,7 @@ class Live(Case):
         process = self.serve(
             "train", "--config", runs.ROOT / "configs/synthetic.yaml", "--run-dir", self.folder / "run", "--dashboard", "127.0.0.1:0",
             "--set", "data.train.size=256", "--set", "train.batch=32", "--set", "train.epochs=3", "--set", "threads={client: 1, server: 1}",
-            "--set", "wait={F1: 20, T3: 20, B1: 20, F2: 20, B2: 20}")  # fmt: skip
+            "--set", "wait={F1: 20, T3: 20, B1: 20, F2: 20, B2: 20}", "--set", "codec=block:bits=8")  # fmt: skip
         for line in process.stderr:
             if found := re.search(r"dashboard: open (\S+)", line):
                 break

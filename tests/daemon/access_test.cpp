@@ -64,6 +64,20 @@ TEST_CASE("the access file decides over models, sessions, memory and runs, and S
   guarded.server.stop();
 }
 
+TEST_CASE("an identity that goes from the access file loses its open sessions") {
+  GuardedServer guarded("local: {}\n");
+  guarded.reload("local: {}\n");
+  REQUIRE(guarded.server.process().waitForOutput("anew: 1 entries", kPatience));
+  const Process client = startSlowClient(guarded.folder.path("client"), guarded.server.address());
+  waitForSteps(guarded.folder.path("client"));
+  guarded.reload("local: {sesions: 1}\n");  // not taken
+  REQUIRE(guarded.server.process().waitForOutput("the access file is not taken", kPatience));
+  CHECK_FALSE(client.wait(std::chrono::milliseconds(0)));
+  guarded.reload("b: {}\nc: {}\n");
+  checkError(finish(client), kFailedRun, {"the identity local is not in the access file"});
+  guarded.server.stop();
+}
+
 TEST_CASE("a server whose access file is bad does not start") {
   const TemporaryFolder folder;
   std::ofstream(folder.path("access.yaml")) << "local:\n  sesions: 1\n";
@@ -77,12 +91,6 @@ TEST_CASE("a server whose access file is bad does not start") {
                   {"--set", "access.file=" + folder.path("none")},
                   kWrongUse,
                   {"cannot be read"}}});
-}
-
-TEST_CASE("configs/access.yaml is valid") {
-  const TemporaryFolder folder;
-  TestServer server(folder, {"--set", "access.file=" + configFile("access.yaml")});
-  server.stop();
 }
 
 }  // namespace

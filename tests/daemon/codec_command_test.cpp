@@ -69,6 +69,7 @@ TEST_CASE("the list has each codec's parameters and ratio") {
     const std::string name = item.at("name");
     INFO(name);
     CHECK(item.at("parameters").is_string());
+    if (name == "auto") continue;  // it stands for one of the others
     CHECK(item.at("ratio").get<double>() > 0);
     CHECK_THAT(shown.output, Contains("\n  " + name + " "));
     if (name == "none") CHECK(item.at("ratio") == 1.0);

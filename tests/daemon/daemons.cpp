@@ -93,7 +93,9 @@ Process startClient(const std::string& command, const std::string& runFolder, co
   return Process::start(
       joined(joined(within, {clientProgram(), command, "--config", configFile("synthetic.yaml"),
                              "--run-dir", runFolder, "--set", "data.train.size=256", "--set",
-                             "data.test.size=64", "--set", "train.epochs=1"}),
+                             "data.test.size=64", "--set", "train.epochs=1",
+                             // What auto chooses depends on measured times.
+                             "--set", "codec=block:bits=8"}),
              more));
 }
 

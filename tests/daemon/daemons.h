@@ -55,7 +55,7 @@ std::string serverProgram();
 std::string clientProgram();
 std::string configFile(const std::string& name);  // of configs/
 
-// `command` of cleave-client with configs/synthetic.yaml made small.
+// `command` of cleave-client with configs/synthetic.yaml made small, and block:bits=8.
 Process startClient(const std::string& command, const std::string& runFolder, const Arguments& more,
                     const Arguments& within = {});
 

@@ -51,8 +51,8 @@ void checkList(const std::string& command, const std::vector<std::string>& names
 TEST_CASE("each list has its entries, for people and for programs") {
   checkList("models", {"small_cnn", "mlp"});
   checkList("schedules", {"priority", "gpipe", "1f1b"});
-  checkList("codecs", {"none", "fp16", "bf16", "uniform", "sort", "fast", "topk", "randtopk",
-                       "kmeans", "power", "svd"});
+  checkList("codecs", {"auto", "none", "fp16", "bf16", "uniform", "sort", "fast", "topk",
+                       "randtopk", "kmeans", "power", "svd"});
   checkList("optimizers", {"sgd"});
   checkList("learning-rates", {"constant", "cosine"});
 }

@@ -60,6 +60,10 @@ TEST_CASE("mistakes in command lines") {
            {"train", "--config", configFile("synthetic.yaml"), "--dashboard", "0.0.0.0:8900"},
            kWrongUse,
            {"--dashboard", "0.0.0.0", "without TLS", "add --anywhere"}},
+          {"a dashboard by its port alone",
+           {"train", "--config", configFile("synthetic.yaml"), "--dashboard", "8900"},
+           kWrongUse,
+           {"--dashboard", "8900", "127.0.0.1:8900"}},
           {"a dashboard without a port",
            {"train", "--config", configFile("synthetic.yaml"), "--dashboard", "localhost"},
            kWrongUse,
@@ -135,6 +139,13 @@ TEST_CASE("mistakes in the configuration of a run") {
               {"eps=0 is not above 0 and at most 1", "give a eps"}),
           set("a power for another schedule", "train.learning_rate={schedule: linear, power: 2}",
               {"train.learning_rate.power is not a known key", "train.learning_rate.peak"}),
+          set("a learning rate that is no number", "train.learning_rate=fast",
+              {"train.learning_rate.peak", "fast"}),
+          set("an optimizer by a wrong name", "train.optimizer=adm", {"'adm'", "adam"}),
+          set("a switch that is neither on nor off", "train.optimizer.nesterov=2",
+              {"train.optimizer.nesterov", "true", "0"}),
+          set("weights without a file", "weights={}", {"weights", "weights.file=FILE"}),
+          set("a value for a whole section", "train=3", {"--set train.KEY=VALUE"}),
           set("a clipping norm below 0", "train.clip_norm=-1", {"train.clip_norm is '-1'", "0…"}),
           set("unknown device", "device=gpu", {"there is no device 'gpu'", "use cpu, cuda"}),
           set("unknown learning rate", "train.learning_rate.schedule=cosin",
@@ -268,6 +279,9 @@ TEST_CASE("mistakes in data files") {
   const std::string labels = file("labels", "\0\0\x08\x01\0\0\0\x02\x01\x02"s);
   const std::string three = file("three", "\0\0\x08\x01\0\0\0\x03\x01\x02\x03"s);
   const std::string wrong = file("wrong", "\0\0\x08\x01\0\0\0\x02\x01\x63"s);
+  const std::string flat = file("flat", "\0\0\x08\x02\0\0\0\x02\0\0\0\x04"s + "12345678");
+  const std::string last = file("last", "\0\0\x08\x04\0\0\0\x02\0\0\0\x05\0\0\0\x05\0\0\0\x03"s +
+                                            std::string(2 * 5 * 5 * 3, 'x'));
   const std::string gzip = file("cut.gz", "\x1f\x8b\x08\0\0\0\0\0\0\x03\x63"s);
   const auto row = [&](const std::string& name, const std::string& images,
                        const std::string& labelsFile, std::vector<std::string> says) {
@@ -289,6 +303,9 @@ TEST_CASE("mistakes in data files") {
               {truncated, "is truncated", "2 images of 2x2", "fetch the file again"}),
           row("truncated gzip", gzip, labels, {gzip, "is truncated", "fetch the file again"}),
           row("swapped", labels, whole, {labels, "images have rank 3", "are not swapped"}),
+          row("rows of pixels", flat, labels, {flat, "rank 2", "height x width"}),
+          row("one value a class", whole, flat, {flat, "rank 2", "per sample"}),
+          row("channels last", last, labels, {last, "channels", "transpose(0, 3, 1, 2)"}),
           row("more labels than images", whole, three, {three, "3", "2"}),
           row("a label that is no class", whole, wrong, {wrong, "99", "10"}),
       });
@@ -307,6 +324,10 @@ TEST_CASE("mistakes with weights to begin with") {
   write(cut, readFile(whole).substr(0, 1000));
   const std::string foreign = folder.path("foreign.safetensors");
   write(foreign, "this is no safetensors file");
+  const std::string zip = folder.path("model.pth");
+  write(zip, "PK\x03\x04" + std::string(100, 'x'));
+  const std::string pickle = folder.path("old.pth");
+  write(pickle, "\x80\x02\x8a\x0al\xfc" + std::string(100, 'x'));
   const std::string empty = folder.path("empty.safetensors");
   write(empty, "");
   const auto row = [](const std::string& name, const std::string& file, const std::string& except,
@@ -327,6 +348,8 @@ TEST_CASE("mistakes with weights to begin with") {
           row("missing", folder.path("missing"), "", {"cannot read", "give a safetensors file"}),
           row("truncated", cut, "", {cut, "no safetensors file"}),
           row("of another format", foreign, "", {foreign, "no safetensors file"}),
+          row("PyTorch's archive", zip, "", {zip, "PyTorch", "save_file"}),
+          row("PyTorch's older pickle", pickle, "", {pickle, "PyTorch", "save_file"}),
           row("empty", empty, "", {empty, "no safetensors file"}),
           row("unknown block", whole, "fc9", {"no block 'fc9'", "did you mean fc1?"}),
       });

@@ -1,5 +1,7 @@
 #include "tests/daemon/pty.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
@@ -13,12 +15,14 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 namespace cleave::test {
 
 struct TerminalProcess::State {
   pid_t pid = -1;
   int terminal = -1;
+  std::array<int, 2> stopReading{-1, -1};  // a pipe: a byte in it closes the terminal
   mutable std::mutex mutex;
   mutable std::condition_variable changed;
   std::string output;
@@ -41,16 +45,27 @@ TerminalProcess::TerminalProcess(const std::vector<std::string>& argv, std::uint
     ::execv(pointers[0], pointers.data());
     ::_exit(127);
   }
+  // Else programs that are started meanwhile would keep the terminal open.
+  ::fcntl(state_->terminal, F_SETFD, FD_CLOEXEC);
+  if (::pipe2(state_->stopReading.data(), O_CLOEXEC) != 0) {
+    throw std::system_error(errno, std::generic_category(), "pipe2");
+  }
   state_->reader = std::thread([state = state_.get()] {
     std::array<char, 4096> bytes;
-    for (ssize_t got = 0;
-         (got = ::read(state->terminal, bytes.data(), bytes.size())) > 0 || errno == EINTR;) {
-      if (got <= 0) continue;
+    std::array<pollfd, 2> ready{{{state->terminal, POLLIN, 0}, {state->stopReading[0], POLLIN, 0}}};
+    while (::poll(ready.data(), ready.size(), -1) > 0 || errno == EINTR) {
+      if (ready[1].revents != 0) {
+        ::close(std::exchange(state->terminal, -1));
+        break;
+      }
+      const ssize_t got = ::read(state->terminal, bytes.data(), bytes.size());
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) break;
       const std::lock_guard lock(state->mutex);
       state->output.append(bytes.data(), static_cast<std::size_t>(got));
       state->changed.notify_all();
     }
-    // The terminal's end: the program has closed it, as it does by ending.
+    // The terminal's end: the program has closed it, as it does by ending; or hangUp().
     int status = 0;
     ::waitpid(state->pid, &status, 0);
     const std::lock_guard lock(state->mutex);
@@ -65,7 +80,8 @@ TerminalProcess::~TerminalProcess() {
     if (!state_->exitCode) ::kill(state_->pid, SIGKILL);
   }
   state_->reader.join();
-  ::close(state_->terminal);
+  if (state_->terminal >= 0) ::close(state_->terminal);
+  for (const int end : state_->stopReading) ::close(end);
 }
 
 std::string TerminalProcess::output() const {
@@ -84,6 +100,18 @@ bool TerminalProcess::waitForOutput(const std::string& text,
 void TerminalProcess::resize(std::uint16_t columns) {
   const winsize size{24, columns, 0, 0};
   ::ioctl(state_->terminal, TIOCSWINSZ, &size);
+}
+
+void TerminalProcess::signal(int number) const {
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->exitCode) ::kill(state_->pid, number);
+}
+
+void TerminalProcess::hangUp() {
+  const char stop = 0;
+  if (::write(state_->stopReading[1], &stop, 1) != 1) {
+    throw std::system_error(errno, std::generic_category(), "hang up");
+  }
 }
 
 std::optional<int> TerminalProcess::wait(std::chrono::milliseconds timeout) const {

@@ -26,6 +26,9 @@ class TerminalProcess {
   std::string output() const;
   bool waitForOutput(const std::string& text, std::chrono::milliseconds timeout) const;
   void resize(std::uint16_t columns);
+  void signal(int number) const;
+  // Closes the terminal, as closing its window does. There is no output after this.
+  void hangUp();
   // Its exit code once it has ended, or 128 + the signal that killed it. Nothing: the time is over.
   std::optional<int> wait(std::chrono::milliseconds timeout) const;
 

@@ -3,6 +3,7 @@
 // and what to do.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read_until.hpp>
 #include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
 #include <thread>
@@ -102,9 +103,36 @@ TEST_CASE("another service than a Cleave server") {
     const FakeService service(row.greeting, row.then);
     std::vector<std::string> says = row.says;
     says.push_back(service.address());  // where
-    checkError(runClient("train", folder.path(row.name), {"--server", service.address()}),
+    checkError(runClient("train", folder.path(row.name),
+                         {"--server", service.address(), "--set", "connect.retry_seconds=1"}),
                kFailedRun, says);
   }
+}
+
+TEST_CASE("an HTTP server that waits for the end of a request is recognised") {
+  boost::asio::io_context context;
+  tcp::acceptor acceptor(context, {boost::asio::ip::address_v4::loopback(), 0});
+  // Says nothing to a Hello, and answers whoever asks as HTTP has it.
+  std::thread service([&] {
+    const tcp::socket silent = acceptor.accept();
+    tcp::socket asked = acceptor.accept();
+    boost::system::error_code ignored;
+    std::string request;
+    boost::asio::read_until(asked, boost::asio::dynamic_buffer(request), "\r\n\r\n", ignored);
+    boost::asio::write(asked, boost::asio::buffer("HTTP/1.0 200 OK\r\n\r\n"s), ignored);
+  });
+  const TemporaryFolder folder;
+  const std::string address = "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port());
+  checkError(runClient("train", folder.path("run"), {"--server", address}), kFailedRun,
+             {address, "HTTP server", "cleave-server"});
+  // If it never asked, both accepts end by these.
+  for (int i = 0; i < 2; ++i) {
+    tcp::socket last(context);
+    boost::system::error_code ignored;
+    last.connect(acceptor.local_endpoint(), ignored);
+    last.send(boost::asio::buffer("\r\n\r\n"s), 0, ignored);
+  }
+  service.join();
 }
 
 TEST_CASE("no server at the address") {

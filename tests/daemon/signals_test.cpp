@@ -3,10 +3,13 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "tests/certificates.h"
 #include "tests/daemon/mistakes.h"
+#include "tests/daemon/pty.h"
 
 namespace cleave::test {
 namespace {
@@ -53,35 +56,51 @@ std::size_t stepsIn(const std::string& runFolder) {
   return steps;
 }
 
-// A client of which each step takes a second and a half at the server, once that is in its first.
-Process startInStep(const TestServer& server, const std::string& folder,
-                    const std::string& wait = "wait={F2: 300, B2: 300}",
+// Waits until the server's only run has received a tensor of this flow: it records that within a
+// second.
+void waitForTensor(const TestServer& server, const std::string& flow) {
+  const auto start = steady_clock::now();
+  while (steady_clock::now() - start < kPatience) {
+    for (const std::string& folder : server.runFolders()) {
+      std::ifstream file(folder + "/transfers.csv");
+      const std::string rows{std::istreambuf_iterator<char>(file), {}};
+      if (rows.find("," + flow + ",") != std::string::npos) return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  FAIL("no tensor of the flow " << flow << " was recorded");
+}
+
+// A client whose first gradient has come to the server, and which each step waits like this.
+Process startInStep(const TestServer& server, const std::string& folder, const std::string& wait,
                     const Arguments& more = {}) {
   Arguments all = {"--set", wait,           "--set",    "train.micro_batches=2",
                    "--set", "eval.every=0", "--server", server.address()};
   all.insert(all.end(), more.begin(), more.end());
   Process client = startClient("train", folder, all);
-  REQUIRE(client.waitForOutput("connected to", kPatience));
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  waitForTensor(server, "gradient/1");
   return client;
 }
 
 TEST_CASE("SIGTERM in the middle of a step: it ends on both sides, then the server") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
-  Arguments serverOptions, clientOptions;
+  Arguments serverOptions = {"--set", "wait.allowed=true"}, clientOptions;
   SECTION("plain") {}
   SECTION("within TLS") {
     const TestAuthority authority;
     const std::string own = certificates.path("server"), alice = certificates.path("alice");
     authority.writeServer(own);
     authority.write(alice, "client", clientRequest());
-    serverOptions = {"--set", "tls.enabled=true", "--set", "tls.folder=" + own};
+    for (const auto& setting : {std::string("tls.enabled=true"), "tls.folder=" + own}) {
+      serverOptions.insert(serverOptions.end(), {"--set", setting});
+    }
     clientOptions = {"--tls", alice};
   }
   TestServer server(folder, serverOptions);
+  // Two backwards, of which the first has begun: the step goes on for seconds.
   const Process client =
-      startInStep(server, folder.path("client"), "wait={F2: 300, B2: 300}", clientOptions);
+      startInStep(server, folder.path("client"), "wait={F2: 1, B2: 1500}", clientOptions);
   server.process().signal(SIGTERM);
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);
@@ -96,9 +115,9 @@ TEST_CASE("SIGTERM in the middle of a step: it ends on both sides, then the serv
 
 TEST_CASE("SIGTERM in the middle of a step that takes too long") {
   const TemporaryFolder folder;
-  TestServer server(folder, {"--set", "limits.drain_seconds=0.5"});
+  TestServer server(folder, {"--set", "limits.drain_seconds=0.5", "--set", "wait.allowed=true"});
   const Process client =
-      startInStep(server, folder.path("client"), "wait={F1: 3000, B1: 3000, F2: 1, B2: 1}");
+      startInStep(server, folder.path("client"), "wait={F1: 1, B1: 4000, F2: 1, B2: 1}");
   server.process().signal(SIGTERM);
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);
@@ -149,13 +168,11 @@ TEST_CASE("Ctrl-C at the server, of which the client is stopped") {
 
 TEST_CASE("Ctrl-C twice at a server that computes ends it at once") {
   const TemporaryFolder folder;
-  TestServer server(folder);
+  TestServer server(folder, {"--set", "wait.allowed=true"});
   const Process client =
       startClient("train", folder.path("client"),
                   {"--set", "wait={F2: 50000, B2: 50000}", "--server", server.address()});
-  REQUIRE(server.process().waitForOutput("session 1 from", kPatience));
-  // Until the first micro-batch is at the server, which then waits with the device.
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  waitForTensor(server, "activation/0");  // with which the server's device thread waits
   const auto start = steady_clock::now();
   server.process().signal(SIGINT);
   REQUIRE(server.process().waitForOutput("once more to end at once", kPatience));
@@ -198,6 +215,62 @@ TEST_CASE("Ctrl-C takes effect while the client waits for an answer") {
   client.signal(SIGINT);
   checkError(finish(client), kFailedRun, {"cleave-client: interrupted", "run it again"});
   CHECK(steady_clock::now() - start < seconds(3));  // the server would have 5 s to answer
+}
+
+// A server on a terminal of its own, by way of `within`.
+struct TerminalServer {
+  explicit TerminalServer(const TemporaryFolder& folder, Arguments within = {})
+      : access(folder.path("access.yaml")), server(command(folder, std::move(within)), 1000, {}) {
+    const std::string says = " listens on 127.0.0.1:";
+    REQUIRE(server.waitForOutput(says, kPatience));
+    const std::string output = server.output();
+    port = std::to_string(std::stoi(output.substr(output.find(says) + says.size())));
+  }
+
+  Arguments command(const TemporaryFolder& folder, Arguments all) const {
+    write("local: {}\n");
+    const Arguments own = {serverProgram(), "serve",
+                           "--config",      configFile("server.yaml"),
+                           "--set",         "listen.port=0",
+                           "--set",         "store=" + folder.path("store"),
+                           "--set",         "access.file=" + access};
+    all.insert(all.end(), own.begin(), own.end());
+    return all;
+  }
+  void write(const std::string& text) const { std::ofstream(access) << text; }
+  std::string address() const { return "127.0.0.1:" + port; }
+
+  std::string access;
+  TerminalProcess server;
+  std::string port;
+};
+
+TEST_CASE("a server ends with its terminal, after its clients; SIGHUP alone reloads") {
+  const TemporaryFolder folder;
+  TerminalServer terminal(folder);
+  const Process client = startSlowClient(folder.path("client"), terminal.address());
+  waitForSteps(folder.path("client"));
+  terminal.write("local: {}\nother: {}\n");
+  terminal.server.signal(SIGHUP);
+  REQUIRE(terminal.server.waitForOutput("2 entries", kPatience));
+  terminal.server.hangUp();
+  CHECK(terminal.server.wait(kPatience) == 0);
+  checkError(finish(client), kFailedRun, {"the server is shutting down"});
+  checkFilesComplete(folder.path("client"));
+}
+
+TEST_CASE("a server that was told to ignore a hangup outlives its terminal") {
+  const TemporaryFolder folder;
+  TerminalServer terminal(folder, {"/bin/sh", "-c", "trap '' HUP; exec \"$@\"", "sh"});
+  terminal.server.hangUp();
+  const auto probe = [&] {
+    return ask({"probe", "--server", terminal.address(), "--most", "1kB", "--repeat", "1"}).code;
+  };
+  CHECK(probe() == 0);
+  terminal.server.signal(SIGHUP);  // now by hand: the terminal is gone for long
+  CHECK(probe() == 0);
+  terminal.server.signal(SIGTERM);
+  CHECK(terminal.server.wait(kPatience) == 0);
 }
 
 }  // namespace

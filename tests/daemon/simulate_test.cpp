@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tests/daemon/daemons.h"
+#include "tests/daemon/pty.h"
 #include "tests/trace_checks.h"
 
 namespace cleave::test {
@@ -108,6 +109,21 @@ TEST_CASE("simulate shows a table and a timeline that fit a terminal of 100 colu
                                Contains("\nbest: ") && Contains(" with 4 micro-batches"));
   std::istringstream lines(shown.output);
   for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 100);
+}
+
+TEST_CASE("a timeline fits a terminal of 80 columns, and says what its letters mean") {
+  const TemporaryFolder folder;
+  const TerminalProcess simulate({clientProgram(), "simulate", "--times", writeTimes(folder),
+                                  "--rate", "100Mbit/s", "--latency", "5ms", "--timeline"},
+                                 80, {{"TERM", "xterm"}});
+  REQUIRE(simulate.wait(kPatience) == 0);
+  const std::string output = simulate.output();
+  INFO(output);
+  for (const char* what : {"HeadForward", "TailStep", "HeadBackward", "BodyForward", "BodyBackward",
+                           "encode", "decode", "activation", "gradient", "idle"}) {
+    CHECK_THAT(output.substr(output.rfind("uplink")), Contains(what));
+  }
+  for (const std::string& row : screenAfter(output, 10'000)) CHECK(row.size() <= 80);
 }
 
 TEST_CASE("simulate says what is wrong and how to mend it") {

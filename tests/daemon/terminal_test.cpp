@@ -23,7 +23,8 @@ Arguments training(const TemporaryFolder& folder, const TestServer& server,
                          "--config",      configFile("synthetic.yaml"),
                          "--run-dir",     folder.path("client"),
                          "--server",      server.address(),
-                         "--set",         "wait={F1: 1, B1: 1}"};
+                         "--set",         "wait={F1: 1, B1: 1}",
+                         "--set",         "codec=block:bits=8"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -100,6 +101,22 @@ TEST_CASE("the bar fits a terminal that is narrow, and one that is made narrower
     ++narrow;
   }
   CHECK(narrow > 0);
+}
+
+TEST_CASE("at 80 columns no line is torn within a word, and the bar shows the epoch") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const TerminalProcess client(training(folder, server), 80,
+                               {{"TERM", "xterm"}, {"NO_COLOR", "1"}});
+  REQUIRE(client.wait(kPatience) == 0);
+  const std::string output = client.output();
+  INFO(output);
+  CHECK_THAT(output, Matches("(.|[\r\n])*% \\[[^\r\n]*epoch 1/2[^\r\n]* left(.|[\r\n])*"));
+  for (const std::string& row : screenAfter(output, 10'000)) {
+    INFO(row);
+    const bool isOneWord = row.find(' ', row.find_first_not_of(' ')) == std::string::npos;
+    CHECK((row.size() <= 80 || isOneWord));
+  }
 }
 
 TEST_CASE("a dumb terminal and a pipe get plain lines") {

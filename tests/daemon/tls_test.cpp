@@ -94,7 +94,8 @@ TEST_CASE("who is refused hears why, and so does the server") {
        good,
        "127.0.0.2",
        {"is not for the name that the client connects to (it is for localhost, 127.0.0.1)",
-        "connect by a name or address that is in the server's certificate"},
+        "connect by a name or address that is in the server's certificate",
+        "cleave-server certs init --renew --name 127.0.0.2"},
        "the client refuses the certificate of this server"},
       {"a CA that the client does not know",
        stranger,
@@ -135,7 +136,7 @@ TEST_CASE("a client with TLS at a server without says so on both sides") {
   CHECK(server.process().waitForOutput("the peer speaks TLS, and this side does not", kPatience));
 }
 
-TEST_CASE("SIGHUP revokes for connections to come, and files that are wrong change nothing") {
+TEST_CASE("SIGHUP revokes, for open sessions too, and files that are wrong change nothing") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;
@@ -145,14 +146,17 @@ TEST_CASE("SIGHUP revokes for connections to come, and files that are wrong chan
   authority.write(alice, "client", {.names = "URI:cleave:client/alice", .serial = 7});
   authority.write(bob, "client", {.names = "URI:cleave:client/bob", .serial = 8});
   TestServer server(folder, tlsOf(own));
-  const Process running =
-      startSlowClient(folder.path("client"), server.address(), {"--tls", alice});
-  waitForSteps(folder.path("client"));
+  const Process ofAlice = startSlowClient(folder.path("alice"), server.address(), {"--tls", alice});
+  Process ofBob = startSlowClient(folder.path("bob"), server.address(), {"--tls", bob});
+  waitForSteps(folder.path("alice"));
+  waitForSteps(folder.path("bob"));
 
   authority.writeRevoked(own, {7});
   CHECK(probe(server, {"--tls", alice}).code == 0);  // not read yet
   server.process().signal(SIGHUP);
   REQUIRE(server.process().waitForOutput("certificates read anew", kPatience));
+  checkError(finish(ofAlice), kFailedRun,
+             {"the client's certificate (it says alice) was revoked", "ask the server's operator"});
   checkError(probe(server, {"--tls", alice}), kFailedRun, {"it was revoked"});
   CHECK(server.process().waitForOutput("the client's certificate (it says alice) was revoked",
                                        kPatience));
@@ -164,7 +168,9 @@ TEST_CASE("SIGHUP revokes for connections to come, and files that are wrong chan
   CHECK(probe(server, {"--tls", bob}).code == 0);
   checkError(probe(server, {"--tls", alice}), kFailedRun, {"it was revoked"});
 
-  CHECK_FALSE(running.wait(std::chrono::milliseconds(0)));  // its session stays
+  CHECK_FALSE(ofBob.wait(std::chrono::milliseconds(0)));  // its session stays
+  ofBob.signal(SIGKILL);
+  finish(ofBob);
 }
 
 TEST_CASE("mistakes with the files of TLS") {

@@ -63,6 +63,20 @@ TEST_CASE("a run leaves its files on both sides, and a summary that agrees with 
   }
 }
 
+TEST_CASE("no run.name makes a run id that begins with a dash") {
+  const TemporaryFolder folder;
+  const std::pair<std::string, std::string> rows[] = {
+      {"-rf", "rf-"}, {"--Help me", "help-me-"}, {"日本", "run-"}};
+  for (const auto& [name, begin] : rows) {
+    INFO(name);
+    const Ended ended =
+        runClient("train", folder.path(begin), {"--json", "--set", "run.name=" + name});
+    REQUIRE(ended.code == 0);
+    const std::string id = nlohmann::json::parse(ended.output).at("run");
+    CHECK_THAT(id, Catch::StartsWith(begin));
+  }
+}
+
 TEST_CASE("the split learns") {
   const TemporaryFolder folder;
   const Ended ended =
@@ -225,8 +239,9 @@ TEST_CASE("a training says how near to the bound its steps were, and what held t
   CHECK(bound.at("bottleneck") == "client compute");
   CHECK(bound.at("over_bound").get<double>() > 0.99);
   CHECK(bound.at("seconds_a_step").get<double>() > 4 * 16e-3);
-  CHECK_THAT(bound.at("advice").get<std::string>(),
-             Catch::Matchers::StartsWith("client compute: "));
+  CHECK(bound.at("step_spread").is_null());  // of 4 steps nothing can be said
+  CHECK(bound.at("advice").at("settings").empty());
+  CHECK_FALSE(bound.at("advice").at("sentence").get<std::string>().empty());
   CsvRow last;
   for (const CsvRow& row : readCsv(run + "/steps.csv")) {
     if (row.at("phase") == "train") last = row;
@@ -236,6 +251,49 @@ TEST_CASE("a training says how near to the bound its steps were, and what held t
   CHECK(std::stod(last.at("rate_down")) > 0);
   CHECK(std::stod(last.at("over_bound")) ==
         Approx(std::stod(last.at("seconds")) / std::stod(last.at("bound_seconds"))).epsilon(1e-4));
+}
+
+TEST_CASE("terminal, JSON and report give the same advice") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  const Ended ended =
+      runClient("train", run, {"--set", "model.width=4096", "--set", "train.batch=64"});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
+  const std::string sentence = summary.at("bound").at("advice").at("sentence");
+  REQUIRE_FALSE(sentence.empty());
+  CHECK_THAT(ended.output, Catch::Matchers::Contains("\nadvice      " + sentence + "\n"));
+
+  const Ended report = ask({"report", run, "--json"});
+  REQUIRE(report.code == 0);
+  const auto headline = nlohmann::json::parse(report.output).at("runs").at(0).at("headline");
+  CHECK(headline.at("advice") == sentence);
+  CHECK(headline.at("bottleneck") == summary.at("bound").at("bottleneck"));
+  CHECK_THAT(readFile(run + "/report.html"),
+             Catch::Matchers::Contains(nlohmann::json(sentence).dump()));
+}
+
+TEST_CASE("a run of many bytes and few steps does not blame the bytes for want of a bound") {
+  const TemporaryFolder folder;
+  const Ended ended =
+      runClient("train", folder.path("run"),
+                {"--set", "train.max_steps=1", "--set", "model.width=4096", "--json"});
+  REQUIRE(ended.code == 0);
+  const auto summary = nlohmann::json::parse(ended.output);
+  CHECK_FALSE(summary.contains("bound"));
+  CHECK_THAT(summary.at("bound_unknown").get<std::string>(), Catch::Matchers::Contains("steps"));
+}
+
+TEST_CASE("a batch larger than the training data is warned of") {
+  const TemporaryFolder folder;
+  const Ended large = runClient("train", folder.path("large"), {"--set", "train.batch=4096"});
+  CHECK(large.code == 0);
+  CHECK_THAT(large.errors, Catch::Matchers::Contains("warning") &&
+                               Catch::Matchers::Contains("lower train.batch"));
+  const Ended whole = runClient("train", folder.path("whole"), {"--set", "train.batch=64"});
+  CHECK(whole.code == 0);
+  CHECK_THAT(whole.errors, !Catch::Matchers::Contains("lower train.batch"));
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ class Session {
         connection_(std::make_shared<Connection>(asio::ip::tcp::socket(io_), ConnectionOptions{})),
         link_(std::make_shared<TensorLink>(
             linkOptions((flags & kInitialWeights) != 0), connection_,
-            std::make_shared<BufferPool>(), io_.get_executor(), io_.get_executor(),
+            std::make_shared<BufferPool>(), io_.get_executor(),
             [this](Message message) { arrived_.push_back(std::move(message)); },
             [](const TransferRecord&) {})),
         engine_(engineOptions((flags & kInitialWeights) != 0), *link_) {

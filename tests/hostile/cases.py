@@ -119,7 +119,7 @@ for least, greatest in ((0, 0), (2, 2), (2, 1), (2**32 - 1, 2**32 - 1)):
     hellos(f"versions {least} to {greatest}", "version-mismatch", f1=least, f2=greatest)
 hellos("an unknown feature", "missing-feature", f3="x" * 500)
 hellos("a probe and a run", "bad-run-spec", f3="probe")
-for run_id in ("", "../../etc/x", "a/b", "x" * 65, "A", "a\nb", "a\0b", "."):
+for run_id in ("", "../../etc/x", "a/b", "x" * 65, "A", "a\nb", "a\0b", ".", "-", "-rf", "--help"):
     hellos(f"run id {run_id!r}", "bad-run-id", run_id=run_id)
 hellos("no run spec", spec=b"")
 hellos("bytes that are no message", "bad-metadata", spec=b"\x0a\xff\xff\xff\xff\x0f")
@@ -138,6 +138,7 @@ hellos("an unknown parameter", spec=w.run_spec(f2=[w.message((1, "x" * 200), (2,
 for value in (NAN, INF, -INF, -1.0, 1e308):
     hellos(f"momentum {value}", spec=w.run_spec(f12=w.message((1, "sgd"), (2, w.message((1, "momentum"), (2, value))))))
     hellos(f"a wait of {value}", spec=w.run_spec(f15=w.message((1, value), (2, value))))
+hellos("a wait of a minute", "wait-not-allowed", spec=w.run_spec(f15=w.message((1, 60000.0), (2, 60000.0))))
 for codec in ("", "x", "none:", "block:bits=0", "block:bits=99999999999", "zstd(" * 100 + "none" + ")" * 100, "topk:ratio=nan",
               "topk:ratio=-1", "kmeans:bits=64", "svd:rank=4294967295", "power:rank=0"):  # fmt: skip
     hellos(f"codec '{codec[:24]}'", spec=w.run_spec(codec))
@@ -193,6 +194,34 @@ sends("a Failure with control characters", "", w.frame(w.FAILURE, w.message((1, 
 sends("a Failure that is no message", "", w.frame(w.FAILURE, b"\xff" * 100), uncounted=True)
 
 
+# Escape sequences, line breaks, C1 control characters, a direction override.
+ESCAPES = "x\x1b[2J\x1b]0;title\x07\r\nfake line\x9b31m\u202e"
+
+
+@case("escape sequences in the texts of a run", "", uncounted=True)
+def _(world):
+    peer = world.run(f8=ESCAPES)
+    peer.send(w.frame(w.BYE, w.message((1, ESCAPES))))
+    return peer
+
+
+@case("escape sequences in a Failure", "", uncounted=True)
+def _(world):
+    peer = world.run(f8=ESCAPES)
+    peer.send(w.frame(w.FAILURE, w.message((1, ESCAPES), (2, ESCAPES), (3, ESCAPES))))
+    return peer
+
+
+for field_number, name in ((1, "model"), (10, "schedule"), (14, "precision")):
+    hellos(f"{name} with escape sequences", spec=w.run_spec(**{f"f{field_number}": ESCAPES}))
+hellos("optimizer with escape sequences", spec=w.run_spec(f12=w.message((1, ESCAPES), (2, w.message((1, ESCAPES), (2, 0.5))))))
+hellos("parameter with escape sequences", spec=w.run_spec(f2=[w.message((1, ESCAPES), (2, ESCAPES))]))
+hellos("codec with escape sequences", spec=w.run_spec(ESCAPES))
+hellos("flow with escape sequences", spec=w.run_spec(f11=[w.message((1, ESCAPES), (2, "none"))]))
+hellos("feature with escape sequences", "missing-feature", f3=ESCAPES)
+hellos("run id with escape sequences", "bad-run-id", run_id=ESCAPES)
+
+
 @case("the end of the stream in a frame", "", uncounted=True)
 def _(world):
     peer = world.run()
@@ -227,8 +256,8 @@ sends("a batch within a batch", "unexpected-message",
       w.tensor() + w.tensor(stream=2, phase="eval", step=1))  # fmt: skip
 sends("one more in flight than agreed", "too-many-in-flight",
       b"".join(w.tensor(stream=1 + i, step=1 + i // 4, micro_batch=i % 4, first=0) for i in range(5)))  # fmt: skip
-sends("more streams than may be open", "too-many-in-flight",
-      b"".join(w.tensor(stream=1 + i, flow="gradient/1", first=0) for i in range(19)))  # fmt: skip
+sends("the same tensor opened again and again", "bad-key", b"".join(w.tensor(stream=1 + i, first=0) for i in range(19)))
+sends("micro-batches out of order", "bad-key", w.tensor(micro_batch=1) + w.tensor(stream=2))
 
 # ---- Segments ----
 
@@ -246,6 +275,29 @@ for name, code, data in (
 ):  # fmt: skip
     sends(f"a segment {name}", code, OPEN + data)
 sends("no stream after the greatest", "bad-segment", w.tensor(stream=2**64 - 1) + w.tensor(stream=1, micro_batch=1))
+
+# ---- Trials, which leave no record ----
+
+
+@case("more batches than a trial may have", "trial-too-long", deadline=5)
+def _(world):
+    peer = world.run(f3="trial")
+    for number in range(1, 102):
+        one = bytes(w.WIDTH * 4)
+        if not peer.send(w.tensor(one, stream=number, phase="eval", step=number, micro_batches=1, samples=1, shape=(1, w.WIDTH))):
+            break
+        while (got := peer.read_frame()) and got[0] != w.TENSOR:
+            pass
+        peer.send(w.received(phase="eval", step=number, flow="activation/1"))
+    return peer
+
+
+@case("the weights of a trial", "fetch-not-allowed")
+def _(world):
+    peer = world.run(f3="trial")
+    peer.send(w.fetch("weights/body"))
+    return peer
+
 
 # ---- What codecs read: sizes, scales, indices ----
 
@@ -311,7 +363,7 @@ payload_case("zstd:level=1(none)", "a frame of 2^62 bytes",
 for number, code in ((0, "bad-metadata"), (1, "unexpected-message"), (2, "step-gap"), (2**63, "step-gap"), (2**64 - 1, "step-gap")):
     sends(f"Step {number} before anything", code, w.step(number))
 for what, data in (("no rate", w.step(rates=())), ("a rate of NaN", w.step(rates=(NAN,))), ("a clip factor of infinity", w.step(clip=INF)),
-                   ("a loss scale of 0", w.step(scale=0.0)), ("a loss scale of NaN", w.step(scale=NAN))):  # fmt: skip
+                   ("a loss scale of 0", w.step(scale=0.0)), ("a loss scale of 2", w.step(scale=2.0)), ("a loss scale of NaN", w.step(scale=NAN))):  # fmt: skip
     sends(f"Step with {what}", "bad-metadata", data)
 sends("two Fetches at once", "too-many-in-flight", w.fetch("weights/body") * 2)
 sends("Fetch of grads/body between batches", "unexpected-message", w.fetch("grads/body"))
@@ -351,27 +403,22 @@ def finish_step(peer, number=1):
     peer.wait_for(w.STEP_OK)
 
 
-@case("late duplicates are answered or dropped", "", uncounted=True)
+@case("three steps, done right", "", uncounted=True)
 def _(world):
     peer = world.run()
-    train_step(peer)
-    finish_step(peer)
-    train_step(peer, 2)
-    finish_step(peer, 2)
-    for i, number in enumerate((1, 1, 2, 2)):  # of applied steps
-        peer.send(w.tensor(stream=2900 + i, step=number, weight_version=number - 1, flow=("activation/0", "gradient/1")[i % 2]))
-        peer.send(w.received(step=number, flow="activation/1"))
-    peer.send(w.step(1))
-    assert peer.is_alive()
-    finish_step(peer, 2)  # again
-    train_step(peer, 3)
+    for number in (1, 2, 3):
+        train_step(peer, number)
+        finish_step(peer, number)
     assert peer.is_alive()
     world.leave(peer)
     return None
 
 
 for name, code, data in (
-    ("Step again, with another decision", "step-conflict", w.step(1, rates=(0.2,))), ("Step that leaves one out", "step-gap", w.step(3)),
+    ("activation/0 of an applied step", "bad-key", w.tensor(stream=5000)),
+    ("gradient/1 of an applied step", "bad-key", w.tensor(stream=5000, flow="gradient/1")),
+    ("Received again", "bad-key", w.received(flow="activation/1")), ("Step again", "step-gap", w.step(1)),
+    ("Step again, with another decision", "step-gap", w.step(1, rates=(0.2,))), ("Step that leaves one out", "step-gap", w.step(3)),
     ("a tensor two steps ahead", "step-gap", w.tensor(stream=5000, step=3, weight_version=1)),
     ("a tensor for older weights", "bad-key", w.tensor(stream=5000, step=2, weight_version=0)),
     ("the first stream number again", "bad-segment", w.tensor(stream=1, step=2, weight_version=1)),
@@ -397,7 +444,7 @@ def _(world):
     return peer
 
 
-@case("a flood of Receiveds for what was not sent", "flood")
+@case("a flood of Receiveds for what was not sent", "bad-key")
 def _(world):
     peer = world.run()
     peer.send(w.received() * 20000)
@@ -411,7 +458,7 @@ def _(world):
     return peer
 
 
-@case("a flood of Steps that came already", {"flood", "too-many-in-flight"})
+@case("a flood of Steps that came already", {"flood", "step-gap", "too-many-in-flight"})
 def _(world):
     peer = world.run()
     train_step(peer)
@@ -420,7 +467,7 @@ def _(world):
     return peer
 
 
-@case("a flood of tensors that came already", {"flood", "too-many-in-flight"}, deadline=5)
+@case("a flood of tensors that came already", "bad-key", deadline=5)
 def _(world):
     peer = world.run()
     train_step(peer)
@@ -477,3 +524,33 @@ def _(world):
     while time.monotonic() - start < 9 and peer.send(w.frame(w.PONG)):
         time.sleep(0.3)
     return peer
+
+
+@case("sessions that only answer Pings, as many as there may be", "session-idle", connections=40, deadline=2)
+def _(world):
+    peers = []
+    while True:
+        peer = world.connect()
+        if len(peers) % 2:
+            peer.send(w.hello(world.run_id()))
+        else:
+            peer.send(w.hello("", b"", f3="probe", f4=None, f5=None))
+        got = peer.read_frame()
+        if not got or got[0] != w.HELLO_OK:
+            break
+        peers.append(peer)
+        assert len(peers) < 100, "limits.sessions does not hold"
+    assert peer.code == "too-many-sessions", peer.code
+    world.refused.append(peer)
+    start, open_peers = time.monotonic(), list(peers)
+    while open_peers and time.monotonic() - start < 30:
+        for peer in list(open_peers):
+            peer.send(w.frame(w.PONG))
+            if peer.has_ended():
+                open_peers.remove(peer)
+        time.sleep(0.5)
+    assert not open_peers, f"{len(open_peers)} of {len(peers)} idle sessions are open after 30 s"
+    for peer in peers[:-1]:
+        assert peer.code == "session-idle", peer.code
+        world.refused.append(peer)
+    return peers[-1]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Attacks a cleave-server as cases.py says, while honest clients train there. Each attack must end in time, with the code it
-should, and cost the server no memory; every one must be counted; and the honest clients' weights must be those they have alone."""
+should, and cost the server no memory; every one must be counted; and the honest clients' weights must be those they have alone.
+With --memory: attacks on what a session may hold (memory_cases.py), of which none may take the server beyond the bound that it prints."""
 import argparse
 import collections
 import hashlib
@@ -12,8 +13,10 @@ import sys
 import tempfile
 import threading
 import time
+import unicodedata
 
 import cases
+import memory_cases
 import wire as w
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -21,9 +24,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMITS = {
     "sessions": 32, "connections": 2000, "connections_per_address": 2000, "handshakes": 100000, "handshakes_burst": 100000,
     "handshakes_per_address": 100000, "hello_seconds": 1, "frame_seconds": 1, "frame_kib_per_second": 1024, "ping_seconds": 1,
-    "ping_timeout_seconds": 2,
+    "ping_timeout_seconds": 2, "idle_seconds": 8, "runs_per_hour": 1000000,
 }  # fmt: skip
-HONEST = ["threads={client: 1, server: 1}", "data.train.size=512", "data.test.size=64", "train.epochs=4"]
+# So little that an attack which exceeds a session's share exceeds the whole bound.
+MOST_OF_A_SESSION_KIB = 160 << 10  # what the largest run of memory_cases.py is admitted with
+MEMORY_LIMITS = {**LIMITS, "memory_mib": 512, "sessions": 4, "connections": 64, "connections_per_address": 64}
+HONEST = ["threads={client: 1, server: 1}", "data.train.size=512", "data.test.size=64", "train.epochs=4", "codec=block:bits=8"]
 KIB_A_CONNECTION = 1024
 NOISE_KIB = 1024  # of the honest client, a case
 MOST_GROWTH_KIB = 16 << 10  # over all cases
@@ -47,8 +53,8 @@ class Plain:
 
 
 class Server:
-    def __init__(self, programs, folder, transport):
-        settings = [*transport.server_settings, *(f"--set=limits.{key}={value}" for key, value in LIMITS.items())]
+    def __init__(self, programs, folder, transport, limits):
+        settings = [*transport.server_settings, *(f"--set=limits.{key}={value}" for key, value in limits.items())]
         self.process = subprocess.Popen(
             [programs / "cleave-server", "serve", "--config", ROOT / "configs/server.yaml", "--set=listen.port=0",
              f"--set=store={folder}/store", *settings],
@@ -65,6 +71,14 @@ class Server:
 
     def forget_peak(self):
         pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def bound_kib(self):
+        """What it says at its start that it takes at most."""
+        for _ in range(100):  # the log is read by a thread of its own
+            if found := re.search(r"(\d+) MiB of memory at most", "".join(self.log)):
+                return int(found[1]) << 10
+            time.sleep(0.1)
+        raise AssertionError("the server printed no bound of its memory")
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -132,8 +146,8 @@ def train(programs, folder, server, transport, name):
     return hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest(), ""
 
 
-def attack(case, world, server):
-    """What is wrong; empty: nothing."""
+def attack(case, world, server, bound_kib):
+    """What is wrong; empty: nothing. `bound_kib`: of the server's memory; None: what the case's connections may cost."""
     server.forget_peak()
     before = server.memory_kib("VmRSS")
     try:
@@ -150,14 +164,19 @@ def attack(case, world, server):
     world.refused.clear()
     if not case.uncounted:
         world.expected[code or case.untold] += 1
-    growth = server.memory_kib("VmHWM") - before
+    peak = server.memory_kib("VmHWM")
+    growth = peak - before
     most = KIB_A_CONNECTION * case.connections + NOISE_KIB
     faults = []
     if peer and code not in case.codes:
         faults.append(f"ended with '{code}' ({peer.sentence}) instead of {' or '.join(sorted(case.codes))}")
     if seconds > case.deadline:
         faults.append(f"closed after {seconds:.1f} s")
-    if growth > most:
+    if bound_kib is not None:
+        print(f"        peak {peak >> 10} MiB of {bound_kib >> 10} MiB, {growth >> 10} MiB of it new")
+        if peak > bound_kib or growth > MOST_OF_A_SESSION_KIB:
+            faults.append(f"the server took {peak} KiB, {growth} KiB of it new, and said {bound_kib} KiB at most")
+    elif growth > most:
         faults.append(f"the server grew by {growth} KiB")
     if server.process.poll() is not None:
         faults.append(f"the server has ended with {server.process.returncode}")
@@ -173,25 +192,39 @@ def counted(server):
     return collections.Counter()
 
 
+def unprintable(text):
+    """The first character that acts on a terminal, or hides text."""
+    return next((c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")), None)
+
+
+def raw_texts(server, store):
+    """Where the server's log or the files of its runs have what a peer must not be able to write there."""
+    texts = {"the log": "".join(server.log)}
+    texts.update({str(path): path.read_text(errors="replace") for path in store.rglob("*") if path.is_file()})
+    return [f"{name} has {unprintable(text)!r}" for name, text in texts.items() if unprintable(text)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, epilog="Example: tests/hostile/hostile.py --only segment")
     parser.add_argument("--programs", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the daemons")
     parser.add_argument("--only", default="", help="cases with this in their name")
+    parser.add_argument("--memory", action="store_true", help="attacks on the server's memory, at a server that has little")
     parser.add_argument("--tls", action="store_true", help="all within TLS: hostile peers have a certificate")
     options = parser.parse_args()
-    chosen = [case for case in cases.CASES if options.only in case.name]
+    chosen = [case for case in (memory_cases if options.memory else cases).CASES if options.only in case.name]
     with tempfile.TemporaryDirectory(prefix="cleave-hostile-") as name:
         folder = pathlib.Path(name)
         transport = Tls(options.programs, folder) if options.tls else Plain()
-        server = Server(options.programs, folder, transport)
+        server = Server(options.programs, folder, transport, MEMORY_LIMITS if options.memory else LIMITS)
         try:
-            return run_all(chosen, options.programs, folder, server, transport)
+            return run_all(chosen, options.programs, folder, server, transport, options.memory)
         finally:
             server.process.kill()  # and an honest client fails, which ends it
 
 
-def run_all(chosen, programs, folder, server, transport):
+def run_all(chosen, programs, folder, server, transport, memory):
     failed = 0
+    bound_kib = server.bound_kib() if memory else None
     alone, errors = train(programs, folder, server, transport, "alone")
     if alone is None:
         print(f"the honest client fails alone: {errors}")
@@ -203,17 +236,17 @@ def run_all(chosen, programs, folder, server, transport):
     world.leave(probe)
     start, fresh = time.monotonic(), server.memory_kib("VmRSS")
     for case in chosen:
-        fault, seconds, code = attack(case, world, server)
+        fault, seconds, code = attack(case, world, server, bound_kib)
         print(f"{'FAILED' if fault else 'ok':6}  {seconds:5.2f} s  {code or '-':20}  {case.name}" + (f": {fault}" if fault else ""), flush=True)
         failed += bool(fault)
     growth = server.memory_kib("VmRSS") - fresh
     honest.enough = True
     honest.join()
     code = server.stop()
-    faults = list(honest.wrong)
+    faults = [*honest.wrong, *raw_texts(server, folder / "store")]
     if code != 0:
         faults.append(f"the server ended with {code}: " + "".join(server.log[-20:]))
-    if growth > MOST_GROWTH_KIB:
+    if not memory and growth > MOST_GROWTH_KIB:
         faults.append(f"the server grew by {growth} KiB over all cases")
     # Not a peer's fault; by a peer's own end: which of the two is a matter of timing.
     closed = {"non-finite", "connection-closed", "connection-lost"}

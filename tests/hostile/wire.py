@@ -106,7 +106,7 @@ def run_spec(codec="none", **more):
 
 
 def hello(run_id, spec=None, **more):
-    fields = {"f1": 1, "f2": 1, "f4": run_spec() if spec is None else spec, "f5": run_id, "f6": 1, "f8": 1, "f9": "hostile"}
+    fields = {"f1": 1, "f2": 1, "f4": run_spec() if spec is None else spec, "f5": run_id, "f6": 1, "f7": 1, "f8": "hostile"}
     fields.update(more)
     return frame(HELLO, message(*((int(name[1:]), value) for name, value in fields.items())))
 

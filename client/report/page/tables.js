@@ -59,7 +59,8 @@ function headlineOfOne(run) {
          'a step took ' + units.seconds.text(h.bounded_seconds_a_step) + ', at best ' + units.seconds.text(h.bound_seconds_a_step), 'bound'));
   if (!h.bottleneck) return [tiles];
   return [tiles, element('div', { class: 'card words', id: 'bottleneck' },
-    element('h3', {}, 'Held back by: ' + h.bottleneck), element('p', {}, h.words))];
+    element('h3', {}, 'Held back by: ' + h.bottleneck), element('p', {}, h.words),
+    ...(h.advice ? [element('p', { id: 'advice' }, h.advice)] : []))];
 }
 
 // "+25 %" of the reference.

@@ -1,0 +1,99 @@
+#include "common/core/fair_shares.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cleave {
+
+FairShares::User FairShares::add(const std::string& owner) {
+  raiseFloor();
+  Account account;
+  account.owner = owner;
+  const auto ended = ended_.find(owner);
+  account.seconds = ended == ended_.end() ? floor_ : std::max(floor_, ended->second);
+  users_.emplace(next_, std::move(account));
+  return next_++;
+}
+
+void FairShares::remove(User user) {
+  const auto node = users_.extract(user);
+  if (node.empty()) return;
+  double& seconds = ended_[node.mapped().owner];
+  seconds = std::max(seconds, node.mapped().seconds);
+}
+
+void FairShares::used(User user, double seconds, bool inStep) {
+  const auto found = users_.find(user);
+  if (found == users_.end()) return;
+  Account& account = found->second;
+  // Back after a time away: what it did not use then is gone.
+  if (!account.isAtWork()) account.seconds = std::max(account.seconds, floor_);
+  account.quietSeconds = 0;
+  account.isInStep = inStep;
+  raiseFloor();  // before it counts: a user that is added meanwhile is behind by this use
+  account.seconds += seconds;
+}
+
+void FairShares::idled(double seconds) {
+  const double limit = most();
+  const std::optional<double> least = leastAtWork();
+  for (auto& [user, account] : users_) {
+    const bool isHeld = least && account.seconds > *least + kLeadSeconds;
+    if (!isHeld) account.quietSeconds += seconds;
+    account.seconds = std::max(account.seconds, std::min(account.seconds + seconds, limit));
+  }
+  floor_ = std::max(floor_, std::min(floor_ + seconds, limit));
+  raiseFloor();
+}
+
+std::vector<FairShares::User> FairShares::order() const {
+  const std::optional<double> least = leastAtWork();
+  std::vector<std::pair<double, User>> free;
+  for (const auto& [user, account] : users_) {
+    if (!least || account.seconds <= *least + kLeadSeconds)
+      free.emplace_back(account.seconds, user);
+  }
+  std::sort(free.begin(), free.end());
+  std::vector<User> users;
+  for (const auto& [seconds, user] : free) users.push_back(user);
+  return users;
+}
+
+std::optional<double> FairShares::heldFor() const {
+  const std::optional<double> least = leastAtWork();
+  std::optional<double> wait;
+  const auto sooner = [&wait](double seconds) { wait = std::min(wait.value_or(seconds), seconds); };
+  for (const auto& [user, account] : users_) {
+    if (least && account.seconds > *least + kLeadSeconds) {
+      sooner(account.seconds - *least - kLeadSeconds);
+    }
+  }
+  if (!wait) return std::nullopt;
+  for (const auto& [user, account] : users_) {
+    const bool holdsBack = account.isAtWork() && account.seconds <= *least + kLeadSeconds;
+    if (holdsBack) sooner(account.workLeft());
+  }
+  return wait;
+}
+
+std::optional<double> FairShares::leastAtWork() const {
+  std::optional<double> least;
+  for (const auto& [user, account] : users_) {
+    if (account.isAtWork()) least = std::min(least.value_or(account.seconds), account.seconds);
+  }
+  return least;
+}
+
+double FairShares::most() const {
+  double most = floor_;
+  for (const auto& [user, account] : users_) most = std::max(most, account.seconds);
+  for (const auto& [owner, seconds] : ended_) most = std::max(most, seconds);
+  return most;
+}
+
+void FairShares::raiseFloor() {
+  floor_ = std::max(floor_, leastAtWork().value_or(floor_));
+  std::erase_if(ended_, [this](const auto& entry) { return entry.second <= floor_; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,84 @@
+#include "common/core/printable.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+namespace cleave {
+namespace {
+
+constexpr std::string_view kCut = "…";
+
+struct CodePoints {
+  char32_t first, last;
+};
+// Beside ASCII's control characters; sorted. Unicode 15, categories Cc, Cf, Zl and Zp, as far as
+// they act on a terminal or cannot be seen.
+constexpr CodePoints kUnprintable[] = {
+    {0x7F, 0x9F},        // DEL, C1: CSI, OSC and others as one character
+    {0x61C, 0x61C},      // Arabic letter mark
+    {0x200B, 0x200F},    // zero width, direction marks
+    {0x2028, 0x202E},    // line and paragraph separators, direction overrides
+    {0x2060, 0x206F},    // word joiner, direction isolates, deprecated format characters
+    {0xFEFF, 0xFEFF},    // zero width no-break space
+    {0xFFF9, 0xFFFB},    // annotations
+    {0xE0000, 0xE007F},  // tags
+};
+
+bool isUnprintable(char32_t c) {
+  return std::any_of(std::begin(kUnprintable), std::end(kUnprintable),
+                     [c](const CodePoints& range) { return range.first <= c && c <= range.last; });
+}
+
+// The bytes of the UTF-8 character that begins at `at`, and its code point; 0 bytes: none begins
+// there. RFC 3629: shortest form, no surrogates, at most U+10FFFF.
+struct Decoded {
+  std::size_t bytes = 0;
+  char32_t codePoint = 0;
+};
+Decoded decodeAt(std::string_view text, std::size_t at) {
+  const auto byte = [&](std::size_t j) { return static_cast<std::uint8_t>(text[at + j]); };
+  const std::uint8_t lead = byte(0);
+  const std::size_t bytes = lead < 0x80             ? 1
+                            : (lead & 0xE0) == 0xC0 ? 2
+                            : (lead & 0xF0) == 0xE0 ? 3
+                            : (lead & 0xF8) == 0xF0 ? 4
+                                                    : 0;
+  if (bytes == 0 || bytes > text.size() - at) return {};
+  if (bytes == 1) return {1, lead};
+  char32_t codePoint = lead & (0x7F >> bytes);
+  for (std::size_t j = 1; j < bytes; ++j) {
+    if ((byte(j) & 0xC0) != 0x80) return {};
+    codePoint = codePoint << 6 | (byte(j) & 0x3F);
+  }
+  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool isSurrogate = codePoint >= 0xD800 && codePoint <= 0xDFFF;
+  if (codePoint < kLeast[bytes] || codePoint > 0x10FFFF || isSurrogate) return {};
+  return {bytes, codePoint};
+}
+
+}  // namespace
+
+std::string printable(std::string_view text, std::size_t maxBytes) {
+  std::string result;
+  std::size_t cutAt = 0;  // where "…" would still fit
+  for (std::size_t at = 0; at < text.size();) {
+    const auto [bytes, codePoint] = decodeAt(text, at);
+    std::string_view shown = text.substr(at, bytes);
+    if (bytes == 1 && (codePoint == '\n' || codePoint == '\r' || codePoint == '\t')) {
+      shown = " ";
+    } else if (bytes == 0 || codePoint < ' ' || isUnprintable(codePoint)) {
+      shown = "?";
+    }
+    if (result.size() + shown.size() > maxBytes) {
+      result.resize(cutAt);
+      return result.append(kCut);
+    }
+    result += shown;
+    if (result.size() + kCut.size() <= maxBytes) cutAt = result.size();
+    at += std::max<std::size_t>(bytes, 1);
+  }
+  return result;
+}
+
+}  // namespace cleave

@@ -1,0 +1,14 @@
+// A trial session: a client's run that leaves nothing at the server (proto/PROTOCOL.md, "Trial").
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+
+namespace cleave {
+
+inline constexpr std::string_view kTrialFeature = "trial";             // in Hello and HelloOk
+inline constexpr std::uint64_t kMaxTrialBatches = 100;                 // training and evaluation
+inline constexpr std::chrono::milliseconds kMaxTrialSession{600'000};  // the server ends it then
+
+}  // namespace cleave

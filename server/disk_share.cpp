@@ -1,0 +1,139 @@
+#include "server/disk_share.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "common/core/units.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBlockBytes = 4096;
+// A full share is measured no more often: that walks through all of the identity's files.
+constexpr std::chrono::seconds kBetweenMeasurements{5};
+
+std::string textOf(std::int64_t bytes) {
+  return mebibytesText(static_cast<std::size_t>(std::max<std::int64_t>(0, bytes)));
+}
+
+}  // namespace
+
+std::size_t folderBytes(const std::string& folder) {
+  std::error_code error;
+  fs::recursive_directory_iterator entry(folder, fs::directory_options::skip_permission_denied,
+                                         error);
+  if (error) return 0;
+  std::size_t bytes = kBlockBytes;
+  for (const fs::recursive_directory_iterator end; entry != end; entry.increment(error)) {
+    if (error) break;
+    std::error_code gone;
+    const bool isFile = entry->symlink_status(gone).type() == fs::file_type::regular;
+    const std::uintmax_t size = isFile ? entry->file_size(gone) : kBlockBytes;
+    if (!gone) bytes += (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  }
+  return bytes;
+}
+
+DiskShare::DiskShare(std::string identity, std::size_t usedBytes,
+                     std::shared_ptr<const DiskRoom> room)
+    : identity_(std::move(identity)),
+      room_(std::move(room)),
+      atStart_(static_cast<std::int64_t>(usedBytes)),
+      used_(static_cast<std::int64_t>(usedBytes)) {}
+
+bool DiskShare::take(std::size_t bytes) {
+  const auto wanted = static_cast<std::int64_t>(bytes);
+  const std::int64_t used = used_.fetch_add(wanted) + wanted;
+  const bool isOverShare = used > most_;
+  const std::int64_t room = *room_;
+  if (!isOverShare && room > 0 && used - atStart_ <= room) return true;
+  used_ -= wanted;
+  isByReserve_ = !isOverShare;
+  wasFull_ = true;
+  return false;
+}
+
+RunError DiskShare::error() const {
+  if (isByReserve_) {
+    return RunError("disk-reserve",
+                    "the server's disk has only " + textOf(*room_) +
+                        " left beyond its reserve, too little for more records of " + identity_ +
+                        " (limits.disk_reserve_mib in its configuration)",
+                    "ask the server's operator to make room where its configuration has 'store'");
+  }
+  return RunError(
+      "disk-share-full",
+      "the records of " + identity_ + " at the server take " + textOf(used_) + " of the " +
+          textOf(most_) +
+          " that they may (limits.disk_mib in its configuration, or disk_mib in its "
+          "access file)",
+      "ask the server's operator to remove old runs of " + identity_ + " or to raise its share");
+}
+
+void DiskShare::measured(std::size_t bytes, std::int64_t before) {
+  used_ += static_cast<std::int64_t>(bytes) - before;
+  // What was removed is not there to be written once more beyond the room of today.
+  atStart_ = std::min<std::int64_t>(atStart_, used_);
+  wasFull_ = false;
+}
+
+DiskShares::DiskShares(std::string store, std::size_t reserveBytes)
+    : store_(std::move(store)), reserve_(static_cast<std::int64_t>(reserveBytes)) {
+  std::error_code error;
+  fs::create_directories(store_, error);  // if that fails, the server reports it later
+  lookUpRoom();
+  for (fs::directory_iterator entry(store_, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string identity = entry->path().filename();
+    if (identity.starts_with('.') || !entry->is_directory(error)) continue;
+    shares_[identity] = {std::make_shared<DiskShare>(identity, folderBytes(entry->path()), room_),
+                         now()};
+  }
+}
+
+DiskShares::~DiskShares() { thread_.join(); }
+
+void DiskShares::lookUpRoom() const {
+  std::error_code error;
+  const fs::space_info space = fs::space(store_, error);
+  // Unknown: no limit. A write that fails reports the fault.
+  const auto free =
+      error ? std::numeric_limits<std::int64_t>::max() : static_cast<std::int64_t>(space.available);
+  *room_ = free - reserve_;
+}
+
+std::shared_ptr<DiskShare> DiskShares::open(const std::string& identity, std::size_t mostBytes) {
+  Entry& entry = shares_[identity];
+  if (!entry.share) entry = {std::make_shared<DiskShare>(identity, 0, room_), now()};
+  entry.share->setMost(mostBytes);
+  if (!entry.share->take(DiskShare::kRunBytes)) throw entry.share->error();
+  entry.share->giveBack(DiskShare::kRunBytes);
+  return entry.share;
+}
+
+void DiskShares::look(SteadyTime time) {
+  if (looks_ > 0) return;  // the disk does not respond, or there are very many files
+  ++looks_;
+  boost::asio::post(thread_, [this] {
+    lookUpRoom();
+    --looks_;
+  });
+  for (auto& [identity, entry] : shares_) {
+    if (!entry.share->wasFull() || time - entry.measured < kBetweenMeasurements) continue;
+    entry.measured = time;
+    ++looks_;
+    boost::asio::post(thread_, [this, share = entry.share, folder = store_ + "/" + identity] {
+      const std::int64_t before = share->usedBytes();
+      share->measured(folderBytes(folder), before);
+      --looks_;
+    });
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,95 @@
+// How much of the store's disk each identity uses. Its records are limited by its share
+// (limits.disk_mib) and by the server's reserve, which stays free on the disk
+// (limits.disk_reserve_mib). Records are counted as rows are recorded. An identity's folder is
+// measured when the server starts and, by a separate thread, when the share is used up, because
+// old runs may have been removed.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/thread_pool.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "common/core/clock.h"
+#include "common/core/error.h"
+#include "common/core/record.h"
+
+namespace cleave {
+
+// The size of all files in a folder and below it, each in whole blocks of 4 KiB, and of the
+// folders; 0 if there is no such folder. Links are not followed.
+std::size_t folderBytes(const std::string& folder);
+
+// Free bytes on the store's disk beyond the server's reserve; negative if less than the reserve is
+// free. Any thread.
+using DiskRoom = std::atomic<std::int64_t>;
+
+// One identity's share, which its runs have in common. Any thread.
+class DiskShare : public RowBudget {
+ public:
+  // Bytes of a run beside its rows: its folder, seven files, some lines of log.
+  static constexpr std::size_t kRunBytes = std::size_t{64} << 10;
+
+  DiskShare(std::string identity, std::size_t usedBytes, std::shared_ptr<const DiskRoom> room);
+
+  // An identity may use no more than its share. What it has written since the server's start may
+  // also not exceed what is still free beyond the reserve, so that no identity takes more than half
+  // of what was free, and runs do not end because another identity has filled the disk.
+  bool take(std::size_t bytes) override;
+  void giveBack(std::size_t bytes) { used_ -= static_cast<std::int64_t>(bytes); }
+  // The reason for which take() had no room: RunError "disk-share-full" or "disk-reserve".
+  RunError error() const;
+
+  void setMost(std::size_t bytes) { most_ = static_cast<std::int64_t>(bytes); }
+  std::int64_t usedBytes() const { return used_; }
+  bool wasFull() const { return wasFull_; }  // since it was last measured
+  // The folder has `bytes`, by a measurement that began when usedBytes() was `before`.
+  void measured(std::size_t bytes, std::int64_t before);
+
+ private:
+  const std::string identity_;
+  const std::shared_ptr<const DiskRoom> room_;
+  std::atomic<std::int64_t> atStart_;  // or what was left of it when it was last measured
+  std::atomic<std::int64_t> most_{0};
+  std::atomic<std::int64_t> used_;
+  std::atomic<bool> wasFull_ = false;
+  std::atomic<bool> isByReserve_ = false;  // why it was full
+};
+
+// Of all identities. io thread only.
+class DiskShares {
+ public:
+  // Measures the folders of `store`.
+  DiskShares(std::string store, std::size_t reserveBytes);
+  ~DiskShares();
+  DiskShares(const DiskShares&) = delete;
+  DiskShares& operator=(const DiskShares&) = delete;
+
+  // The identity's share, of `mostBytes` from now on, for a run that is about to begin and then
+  // takes kRunBytes of it. Throws RunError "disk-share-full" or "disk-reserve" if there is no room
+  // for them.
+  std::shared_ptr<DiskShare> open(const std::string& identity, std::size_t mostBytes);
+  // Has the disk's free space looked up, and shares that were full measured again. Call it about
+  // once per second; does not wait.
+  void look(SteadyTime time);
+  std::int64_t roomBytes() const { return *room_; }
+
+ private:
+  struct Entry {
+    std::shared_ptr<DiskShare> share;
+    SteadyTime measured;
+  };
+  void lookUpRoom() const;
+
+  const std::string store_;
+  const std::int64_t reserve_;
+  const std::shared_ptr<DiskRoom> room_ = std::make_shared<DiskRoom>(0);
+  std::map<std::string, Entry> shares_;  // by identity
+  boost::asio::thread_pool thread_{1};
+  std::atomic<std::size_t> looks_ = 0;  // posted to the thread and not done
+};
+
+}  // namespace cleave

@@ -1,0 +1,36 @@
+// Keeps short sessions from filling the server's log: a few lines per second per identity are
+// logged, and then how many were left out. A run's own log.txt has all of its lines. io thread
+// only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "common/core/clock.h"
+
+namespace cleave {
+
+class SessionLines {
+ public:
+  // Maximum lines per second of one identity. A session has three.
+  static constexpr std::uint64_t kPerSecond = 9;
+
+  // Whether a line on a session of `identity` may be logged now.
+  bool take(const std::string& identity, SteadyTime time);
+  // Logs how many lines were left out. Call it about once per second.
+  void flush(SteadyTime time);
+
+  std::uint64_t leftOut() const { return leftOut_; }  // lines, in all
+
+ private:
+  struct Second {
+    SteadyTime start;
+    std::uint64_t lines = 0;  // logged and left out
+    void logLeftOut(const std::string& identity) const;
+  };
+  std::map<std::string, Second> seconds_;  // by identity; no older than a second after flush()
+  std::uint64_t leftOut_ = 0;
+};
+
+}  // namespace cleave

@@ -1,0 +1,20 @@
+// cleave-server sessions: lists and ends the sessions of a running server, for its operator.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "daemon/program.h"
+
+namespace cleave {
+
+struct SessionsOptions {
+  CommonOptions common;
+  bool json = false;
+  std::uint64_t session = 0;  // of `end`
+};
+// Adds `sessions list` and `sessions end`. The one that is given sets `command`, which reads
+// `options`.
+void addSessionsCommands(CLI::App& app, SessionsOptions& options, std::function<int()>& command);
+
+}  // namespace cleave

@@ -1,0 +1,159 @@
+// What a run is advised: settings that the configuration takes, gains that the steps' own spread
+// does not hide, and what they cost.
+#include "client/advice.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
+
+#include "client/settings.h"
+
+using namespace cleave;
+
+namespace {
+
+Config configuration(const std::vector<std::string>& overrides) {
+  return Config::load(std::string(CLEAVE_SOURCE_DIR) + "/configs/synthetic.yaml", overrides);
+}
+
+struct Run {
+  explicit Run(const std::vector<std::string>& overrides) {
+    Config config = configuration(overrides);
+    settings = readClientSettings(config);
+    plan = planRun(makeRunSpec(settings, *openDatasets(settings.data).train));
+  }
+
+  Advice advise(const StepCosts& costs, Bottleneck bottleneck, double spread = 0) const {
+    return adviseOn({costs, bottleneck, 0, spread, 0}, plan, settings);
+  }
+
+  ClientSettings settings;
+  RunPlan plan;
+};
+
+// Seconds of each action, and bytes of each tensor; the codecs take no time.
+StepCosts costsOf(const Run& run, double client, double server, double bytes, double rate) {
+  StepCosts costs;
+  costs.microBatches = run.plan.microBatches;
+  for (const ActionKind kind :
+       {ActionKind::headForward, ActionKind::tailStep, ActionKind::headBackward}) {
+    costs.seconds[indexOf(kind)] = client;
+  }
+  costs.seconds[indexOf(ActionKind::bodyForward)] = server;
+  costs.seconds[indexOf(ActionKind::bodyBackward)] = server;
+  costs.bytes.fill(bytes);
+  costs.rateUp = costs.rateDown = rate;
+  return costs;
+}
+
+// Of a run with the codec `none` on a slow link.
+StepCosts slowLink(const Run& run) { return costsOf(run, 1e-5, 1e-5, 8 * 32 * 4, 1e3); }
+
+using Texts = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("a codec that loses more than the run's own is said to cost accuracy") {
+  const Run raw({"codec=none"});
+  const Advice lossy = raw.advise(slowLink(raw), Bottleneck::uplink);
+  CHECK(lossy.settings == Texts{"codec=block:bits=4"});
+  CHECK(lossy.saving > 0.5);
+  CHECK_THAT(lossy.caveat, Catch::Matchers::Contains("accuracy"));
+  CHECK_THAT(lossy.sentence, Catch::Matchers::Contains("--set codec=block:bits=4") &&
+                                 Catch::Matchers::EndsWith(lossy.caveat));
+
+  // Whose codecs take longest can do without, and lose nothing by it.
+  const Run packed({"codec=block:bits=4"});
+  StepCosts costs = costsOf(packed, 1e-5, 1e-5, 100, 1e9);
+  costs.encodeSeconds.fill(0.05);
+  costs.decodeSeconds.fill(0.05);
+  const Advice exact = packed.advise(costs, Bottleneck::codec);
+  CHECK(exact.settings == Texts{"codec=none"});
+  CHECK(exact.caveat.empty());
+}
+
+TEST_CASE("of codecs that save alike, the one that loses less is advised") {
+  const Run packed({"codec=bf16"});
+  // Both save more than 30 % and differ by less.
+  StepCosts costs = costsOf(packed, 1e-3, 1e-3, 8 * 32 * 2, 1e5);
+  const Advice advice = packed.advise(costs, Bottleneck::uplink, 0.3);
+  INFO(advice.sentence);
+  CHECK(advice.settings == Texts{"codec=block:bits=8"});
+}
+
+TEST_CASE("what saves less than the steps' spread is not advised") {
+  const Run run({"train.micro_batches=1"});
+  StepCosts costs = costsOf(run, 5e-3, 5e-3, 100, 1e9);
+  const Advice steady = run.advise(costs, Bottleneck::clientCompute, 0.01);
+  CHECK(steady.settings == Texts{"train.micro_batches=2"});
+  CHECK(steady.saving > 0.1);
+  const Advice busy = run.advise(costs, Bottleneck::clientCompute, steady.saving + 0.01);
+  CHECK(busy.settings.empty());
+  CHECK(busy.caveat.empty());
+  CHECK((busy.saving == 0 || busy.saving > steady.saving + 0.01));
+  const Advice wild = run.advise(costs, Bottleneck::clientCompute, 1);
+  CHECK(wild.settings.empty());
+  CHECK(wild.saving == 0);
+  CHECK_FALSE(wild.sentence.empty());
+}
+
+TEST_CASE("a step that took longer than its simulation gains no more than was simulated") {
+  const Run run({"train.micro_batches=1"});
+  const StepCosts costs = costsOf(run, 5e-3, 5e-3, 100, 1e9);
+  const Advice steady = run.advise(costs, Bottleneck::clientCompute);
+  const Advice slow =
+      adviseOn({costs, Bottleneck::clientCompute, 10, 0, 0}, run.plan, run.settings);
+  CHECK(steady.saving > 0.1);
+  CHECK(slow.settings.empty());
+}
+
+TEST_CASE("every setting that is advised is one that the configuration takes") {
+  std::size_t advised = 0;
+  std::vector<std::string> kinds;
+  for (const Texts& overrides : std::vector<Texts>{
+           {},
+           {"codec=none"},
+           {"train.schedule=gpipe", "train.micro_batches=8"},
+           {"train.schedule=gpipe", "train.micro_batches=4", "train.in_flight=4"},
+           {"train.schedule=1f1b", "train.in_flight=2"},
+           {"train.in_flight=1"},
+           {"train.micro_batches=1"},
+           {"train.micro_batches=32"},
+           {"model={name: small_cnn}", "data.shape=[1, 28, 28]", "train.micro_batches=2"}}) {
+    const Run run(overrides);
+    StepCosts slowCodec = costsOf(run, 1e-3, 1e-3, 1e3, 1e9);
+    slowCodec.encodeSeconds.fill(0.1);
+    for (const StepCosts& costs : {slowLink(run), costsOf(run, 5e-3, 5e-3, 100, 1e9),
+                                   costsOf(run, 1e-3, 2e-2, 1e4, 1e7), slowCodec}) {
+      for (std::size_t b = 0; b < kBottlenecks; ++b) {
+        const Advice advice = run.advise(costs, static_cast<Bottleneck>(b));
+        INFO(advice.sentence);
+        CHECK_FALSE(advice.sentence.empty());
+        Texts all = overrides;
+        all.insert(all.end(), advice.settings.begin(), advice.settings.end());
+        // Read and planned, as at a start.
+        CHECK_NOTHROW(Run(all));
+        for (const std::string& setting : advice.settings) {
+          CHECK_THAT(advice.sentence, Catch::Matchers::Contains("--set " + setting));
+          kinds.push_back(setting.substr(0, setting.find('=')));
+          ++advised;
+        }
+      }
+    }
+  }
+  CHECK(advised > 0);
+  for (const char* key : {"codec", "train.schedule", "train.in_flight", "train.micro_batches"}) {
+    INFO(key);
+    CHECK(std::find(kinds.begin(), kinds.end(), key) != kinds.end());
+  }
+}
+
+TEST_CASE("the spread of steps ignores single outliers, and is not known of a few") {
+  std::vector<float> seconds(100, 1);
+  CHECK(stepSpread(seconds) == 0);
+  seconds[7] = 1000;
+  CHECK(stepSpread(seconds) == 0);
+  for (std::size_t j = 0; j < seconds.size(); ++j) seconds[j] = 1 + 0.01F * static_cast<float>(j);
+  CHECK(stepSpread(seconds).value() == Approx(0.4 / 1.5).epsilon(0.02));
+  CHECK_FALSE(stepSpread(std::vector<float>(9, 1)));
+}

@@ -1,0 +1,194 @@
+#include "client/codec_choice.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "tests/error_code.h"
+
+using namespace cleave;
+
+namespace {
+
+constexpr std::size_t kNone = 0, kBlock8 = 1, kBlock4 = 2, kBlock2 = 3;
+constexpr double kSamplesBytes = 1e6;  // of each flow's tensor, uncoded
+
+// Four micro-batches, each with 1 MB a flow: with block:bits=8 a quarter of it, and so on.
+CodecCandidates candidates(const std::string& spec = "auto", double codecSeconds = 0.2e-3) {
+  CodecCandidates all;
+  const std::vector<std::string> specs = autoCodecs(spec).value();
+  for (auto& flow : all) {
+    for (const std::string& each : specs) {
+      const double bits = each == "none"           ? 32
+                          : each == "block:bits=8" ? 8.5
+                          : each == "block:bits=4" ? 4.5
+                                                   : 2.5;
+      const double seconds = each == "none" ? 0 : codecSeconds;
+      flow.push_back({each, kSamplesBytes * bits / 32, seconds, seconds});
+    }
+  }
+  return all;
+}
+
+// A step computes for 4 * (5 + 5) ms at either side. Rates in bytes per second.
+StepCosts costs(double rateUp, double rateDown) {
+  StepCosts costs;
+  costs.microBatches = 4;
+  costs.seconds.fill(5e-3);
+  costs.seconds[indexOf(ActionKind::tailStep)] = 0;
+  costs.bytes.fill(kSamplesBytes * 8.5 / 32);
+  costs.encodeSeconds.fill(0.2e-3);
+  costs.decodeSeconds.fill(0.2e-3);
+  costs.rateUp = rateUp;
+  costs.rateDown = rateDown;
+  costs.latency = 1e-4;
+  return costs;
+}
+
+constexpr CodecChoice all(std::size_t position) { return {position, position, position, position}; }
+
+Policy policy() {
+  const Schedule& schedule = findSchedule("priority");
+  return policyOf(schedule, schedule.defaultInFlight(4));
+}
+
+// A chooser that measured its start as the simulator predicts it.
+CodecChooser chooser(double rateUp, double rateDown,
+                     const CodecCandidates& candidates = ::candidates()) {
+  const auto rate = [](double known) { return known > 0 ? known : 10e9; };
+  const StepCosts truth = costs(rate(rateUp), rate(rateDown));
+  return {costs(rateUp, rateDown), policy(), candidates, all(kBlock8),
+          simulateStep(truth, policy()).seconds};
+}
+
+// After trials that take as long as predicted.
+CodecChoice best(double rateUp, double rateDown,
+                 const CodecCandidates& candidates = ::candidates()) {
+  CodecChooser one = chooser(rateUp, rateDown, candidates);
+  int trials = 0;
+  while (const auto trial = one.nextTrial()) {
+    one.measured(trial->choice, trial->seconds);
+    REQUIRE(++trials <= 3);
+  }
+  return one.best();
+}
+
+TEST_CASE("on a fast link no codec loses anything") { CHECK(best(10e9, 10e9) == all(kNone)); }
+
+TEST_CASE("the slower the link, the more the codecs lose, and no more than they must") {
+  CHECK(best(120e6, 120e6) != all(kNone));
+  CHECK(best(120e6, 120e6)[indexOf(Flow::activation0)] <= kBlock8);
+  CHECK(best(1e6, 1e6) == all(kBlock4));
+  double loss = 0;
+  for (const double rate : {10e9, 1e9, 300e6, 120e6, 60e6, 10e6, 1e6}) {
+    double own = 0;
+    for (const std::size_t position : best(rate, rate)) own += static_cast<double>(position);
+    INFO(rate);
+    CHECK(own >= loss);
+    loss = own;
+  }
+}
+
+TEST_CASE("block:bits=8 is enough where the link no longer holds back the step with it") {
+  // With it, 2.1 MB each way take 4 ms of a step that computes for some 50; uncoded, 16 ms.
+  for (const std::size_t position : best(500e6, 500e6)) CHECK(position <= kBlock8);
+  CHECK(best(500e6, 500e6) != all(kNone));
+}
+
+TEST_CASE("it goes below block:bits=4 only if asked to") {
+  CHECK(best(1e4, 1e4) == all(kBlock4));
+  CHECK(best(1e4, 1e4, candidates("auto:min_bits=2")) == all(kBlock2));
+  CHECK(best(1e4, 1e4, candidates("auto:min_bits=8")) == all(kBlock8));
+}
+
+TEST_CASE("each flow has its own codec: only those that cross the slow direction lose more") {
+  const CodecChoice choice = best(5e6, 10e9);
+  for (const Flow flow : {Flow::activation0, Flow::gradient1}) {
+    CHECK(choice[indexOf(flow)] == kBlock4);
+  }
+  for (const Flow flow : {Flow::activation1, Flow::gradient0}) {
+    CHECK(choice[indexOf(flow)] == kNone);
+  }
+}
+
+TEST_CASE("a flow with a given codec keeps it") {
+  CodecCandidates some = candidates();
+  some[indexOf(Flow::gradient0)] = {{"bf16", kSamplesBytes / 2, 0, 0}};
+  CodecChoice start = all(kBlock8);
+  start[indexOf(Flow::gradient0)] = 0;
+  const CodecChooser one(costs(1e6, 10e9), policy(), some, start, 1);
+  CHECK(one.best()[indexOf(Flow::gradient0)] == 0);
+  CHECK(one.nextTrial()->choice[indexOf(Flow::gradient0)] == 0);
+  CHECK(one.best()[indexOf(Flow::activation0)] == kBlock4);
+}
+
+TEST_CASE("a codec that takes longer than the link saves is not worth its loss") {
+  CHECK(best(200e6, 200e6, candidates("auto", 50e-3)) == all(kNone));
+}
+
+TEST_CASE("what was measured counts, not what was predicted") {
+  CodecChooser one = chooser(10e9, 10e9);
+  const auto trial = one.nextTrial();
+  REQUIRE(trial);
+  CHECK(trial->choice == all(kNone));
+  // It turns out twice as slow.
+  one.measured(all(kNone), 2 * trial->seconds);
+  CHECK(one.best() != all(kNone));
+}
+
+TEST_CASE("a codec that took longer on all flows than predicted is expected to on some") {
+  const auto losesMore = [](const CodecChoice& choice) {
+    return std::any_of(choice.begin(), choice.end(), [](std::size_t p) { return p > kBlock8; });
+  };
+  CodecChooser one = chooser(50e6, 50e6);
+  REQUIRE(losesMore(one.best()));
+  one.measured(all(kBlock4), 1);  // far more than any step here
+  CHECK_FALSE(losesMore(one.best()));
+}
+
+TEST_CASE("a choice that cannot be used is left out") {
+  CodecChooser one = chooser(10e9, 10e9);
+  one.exclude(all(kNone));
+  CHECK(one.best() != all(kNone));
+}
+
+TEST_CASE("a direction whose rate could not be measured is fast") {
+  const CodecChoice choice = best(5e6, 0);
+  CHECK(choice[indexOf(Flow::activation0)] == kBlock4);
+  const CodecChooser one = chooser(0, 0);
+  REQUIRE(one.nextTrial());
+  CHECK(one.nextTrial()->choice == all(kNone));
+}
+
+TEST_CASE("larger tensors than were measured have to be measured first, smaller ones do not") {
+  CodecChooser one = chooser(10e9, 10e9);
+  CHECK(one.best() == all(kBlock8));
+  REQUIRE(one.nextTrial());
+  one.measured(one.nextTrial()->choice, one.nextTrial()->seconds);
+  CHECK(one.best() == all(kNone));
+  CHECK(chooser(1e6, 1e6).best() == all(kBlock4));
+}
+
+TEST_CASE("a lower rate that a later trial measures replaces the first") {
+  CodecChooser one = chooser(10e9, 10e9);
+  one.measured(all(kNone), one.nextTrial()->seconds);
+  REQUIRE(one.best() == all(kNone));
+  one.limitRates(1e6, 1e6);
+  CHECK(one.best() == all(kBlock4));
+  one.limitRates(10e9, 10e9);
+  CHECK(one.best() == all(kBlock4));
+}
+
+TEST_CASE("auto and its parameter are read, and nothing else is auto") {
+  using List = std::vector<std::string>;
+  CHECK(autoCodecs("auto") == List{"none", "block:bits=8", "block:bits=4"});
+  CHECK(autoCodecs("auto:min_bits=4") == autoCodecs("auto"));
+  CHECK(autoCodecs("auto:min_bits=5") == List{"none", "block:bits=8"});
+  CHECK(autoCodecs("auto:min_bits=2") ==
+        List{"none", "block:bits=8", "block:bits=4", "block:bits=2"});
+  CHECK_FALSE(autoCodecs("none"));
+  CHECK_FALSE(autoCodecs("block:bits=8"));
+  CHECK(errorCode([] { autoCodecs("auto:min_bits=9"); }) == "bad-codec-spec");
+  CHECK(errorCode([] { autoCodecs("auto:bits=4"); }) == "bad-codec-spec");
+}
+
+}  // namespace

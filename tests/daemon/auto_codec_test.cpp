@@ -1,0 +1,198 @@
+// `codec: auto` through real daemons and an emulated link.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/daemon/daemons.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+constexpr const char* kFlows[] = {"activation/0", "activation/1", "gradient/1", "gradient/0"};
+
+class TestLink {
+ public:
+  explicit TestLink(Arguments arguments)
+      : process_([&] {
+          arguments.insert(arguments.begin(), std::string(CLEAVE_PROGRAMS) + "/cleave-link");
+          return Process::start(arguments);
+        }()) {
+    REQUIRE(process_.waitForOutput("listening on ", kPatience));
+    REQUIRE(process_.waitForOutput("\n", kPatience));
+    const std::string output = process_.output();
+    address_ = output.substr(output.rfind(' ') + 1);
+    address_.pop_back();
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  Process process_;
+  std::string address_;
+};
+
+// 20 steps, of which each sends 260 kB each way without a codec.
+Arguments wideModel(const std::string& server) {
+  return {"--server", server,
+          "--set",    "model.width=1024",
+          "--set",    "train.epochs=3",
+          "--set",    "train.max_steps=20",
+          "--set",    "train.learning_rate.peak=0.001",
+          "--set",    "eval.every=0"};
+}
+
+Arguments withCodec(Arguments arguments, const std::string& codec) {
+  arguments.insert(arguments.end(), {"--set", "codec=" + codec});
+  return arguments;
+}
+
+json summaryOf(const std::string& folder) {
+  return json::parse(readFile(folder + "/summary.json"));
+}
+
+std::string resolvedCodecs(const std::string& config) {
+  const std::size_t begin = config.find("\ncodec:");
+  REQUIRE(begin != std::string::npos);
+  std::size_t end = begin + 1;
+  do {
+    end = config.find('\n', end) + 1;
+  } while (end < config.size() && config[end] == ' ');
+  return config.substr(begin + 1, end - begin - 1);
+}
+
+// Bytes of a step's tensors by flow and codec. How often an epoch's weights are fetched depends on
+// the link.
+std::map<std::string, double> tensorBytes(const std::string& folder) {
+  std::map<std::string, double> bytes;
+  for (const CsvRow& row : readCsv(folder + "/transfers.csv")) {
+    if (row.at("flow") == "weights/body") continue;
+    bytes[row.at("flow") + " " + row.at("codec")] += std::stod(row.at("raw_bytes"));
+  }
+  return bytes;
+}
+
+TEST_CASE("auto is resolved before step 1, in every record, and can be repeated bit for bit") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const TestLink link({"--target", server.address(), "--rate", "30Mbit/s", "--latency", "1ms"});
+  const std::string first = folder.path("first");
+  const Ended ended = runClient("train", first, withCodec(wideModel(link.address()), "auto"));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+
+  const json summary = summaryOf(first);
+  REQUIRE(summary.at("codec_choice").at("trials").size() >= 1);
+  CHECK(summary.at("codec_choice").at("trials").at(0).at("codec").at("activation/0") ==
+        "block:bits=8");
+  const std::string config = readFile(first + "/config.yaml");
+  CHECK_THAT(config, !Contains("auto"));
+  for (const char* flow : kFlows) {
+    const std::string codec = summary.at("codec").at(flow);
+    CHECK_THAT(resolvedCodecs(config), Contains(std::string(flow) + ": " + codec));
+    // What is printed can be pasted.
+    CHECK_THAT(ended.output, Contains(std::string(flow) + ": \"" + codec + "\""));
+    CHECK_THAT(readFile(first + "/log.txt"), Contains(std::string(flow) + ": \"" + codec + "\""));
+  }
+
+  // The same codecs, now given: no trial, and the same bits.
+  const std::string second = folder.path("second");
+  const Ended repeated = ask({"train", "--config", first + "/config.yaml", "--server",
+                              server.address(), "--run-dir", second});
+  INFO(repeated.errors);
+  REQUIRE(repeated.code == 0);
+  CHECK_FALSE(summaryOf(second).contains("codec_choice"));
+  CHECK(resolvedCodecs(readFile(second + "/config.yaml")) == resolvedCodecs(config));
+  CHECK(readFile(second + "/model.safetensors") == readFile(first + "/model.safetensors"));
+  CHECK(tensorBytes(second) == tensorBytes(first));
+  CHECK(readCsv(first + "/steps.csv").size() == readCsv(second + "/steps.csv").size());
+
+  // The server has two runs: trials left nothing, and were told nothing of `auto`.
+  server.stop();
+  CHECK(server.runFolders().size() == 2);
+  for (const std::string& run : server.runFolders()) {
+    CHECK_THAT(run, !Contains("trial"));
+    CHECK_THAT(readFile(run + "/config.yaml"), !Contains("auto"));
+    CHECK(tensorBytes(run) == tensorBytes(first));
+  }
+}
+
+TEST_CASE("a slow link gets 4 bits, and no fewer unless asked") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  // A second per step with block:bits=8, so that other programs matter little.
+  const TestLink link({"--target", server.address(), "--rate", "500kbit/s"});
+  const std::pair<const char*, const char*> cases[] = {{"auto", "block:bits=4"},
+                                                       {"auto:min_bits=2", "block:bits=2"}};
+  for (const auto& [spec, expected] : cases) {
+    INFO(spec);
+    const std::string run = folder.path(std::string("run-") + expected);
+    const Ended ended = runClient("train", run, withCodec(wideModel(link.address()), spec));
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    for (const char* flow : kFlows) CHECK(summaryOf(run).at("codec").at(flow) == expected);
+  }
+}
+
+TEST_CASE("only the flows of a slow direction lose more, and given codecs stay") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const TestLink link({"--target", server.address(), "--up-rate", "500kbit/s"});
+  const std::string run = folder.path("run");
+  const Ended ended =
+      runClient("train", run, withCodec(wideModel(link.address()), "{gradient/0: bf16}"));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const json codecs = summaryOf(run).at("codec");
+  CHECK(codecs.at("activation/0") == "block:bits=4");
+  CHECK(codecs.at("gradient/1") == "block:bits=4");
+  CHECK(codecs.at("activation/1") != "block:bits=4");
+  CHECK(codecs.at("gradient/0") == "bf16");
+}
+
+TEST_CASE("a run too short for a trial says which codec it gets") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const Ended ended = runClient(
+      "train", folder.path("run"),
+      {"--server", server.address(), "--set", "codec=auto", "--set", "train.max_steps=5"});
+  REQUIRE(ended.code == 0);
+  CHECK_THAT(ended.errors, Contains("too short"));
+  CHECK(summaryOf(folder.path("run")).at("codec").at("activation/0") == "block:bits=8");
+  CHECK_THAT(readFile(folder.path("run") + "/config.yaml"), !Contains("auto"));
+}
+
+TEST_CASE("a trial needs no second session, and an unreachable server leaves no folder") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, {"--set", "limits.sessions=1"});
+  const Ended ended =
+      runClient("train", folder.path("run"), withCodec(wideModel(server.address()), "auto"));
+  INFO(ended.errors);
+  CHECK(ended.code == 0);
+  CHECK(summaryOf(folder.path("run")).at("codec_choice").at("trials").size() >= 1);
+
+  const Ended refused = runClient("train", folder.path("none"),
+                                  {"--server", "127.0.0.1:1", "--set", "connect.retry_seconds=0"});
+  CHECK(refused.code == 1);
+  CHECK_FALSE(std::filesystem::exists(folder.path("none")));
+}
+
+TEST_CASE("without a run, auto is explained and nothing is tried") {
+  const json plan = askJson({"train", "--dry-run", "--config", configFile("synthetic.yaml")});
+  for (const json& flow : plan.at("flows")) {
+    CHECK(flow.at("codec").get<std::string>().starts_with("block:bits=8"));
+    CHECK(flow.at("auto_chooses_among") == json({"none", "block:bits=8", "block:bits=4"}));
+  }
+  CHECK_THAT(plan.at("config").get<std::string>(), Contains("codec: auto"));
+  const json given = askJson(
+      {"train", "--dry-run", "--config", configFile("synthetic.yaml"), "--set", "codec=none"});
+  for (const json& flow : given.at("flows")) CHECK(flow.at("auto_chooses_among").is_null());
+  CHECK(ask({"train", "--dry-run", "--config", configFile("synthetic.yaml"), "--set",
+             "codec=auto:min_bits=1"})
+            .code == 2);
+}
+
+}  // namespace
+}  // namespace cleave::test

@@ -1,0 +1,154 @@
+// A server whose device or codecs one client occupies: what the others have, and what ends it.
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <thread>
+
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+const Arguments kWaitAllowed = {"--set", "wait.allowed=true"};
+// Slow at the server alone.
+constexpr const char* kSlowCodec =
+    "codec={activation/0: none, gradient/1: none, activation/1: \"zstd:level=19(none)\"}";
+
+// The folder of the server's only run other than `others`, once that run's first tensor has come.
+std::string waitForTensor(const TestServer& server, const std::vector<std::string>& others = {}) {
+  const auto start = steady_clock::now();
+  while (steady_clock::now() - start < kPatience) {
+    for (const std::string& folder : server.runFolders()) {
+      const std::string transfers = folder + "/transfers.csv";
+      const bool isOther = std::find(others.begin(), others.end(), folder) != others.end();
+      if (isOther || !std::filesystem::exists(transfers)) continue;
+      const std::string text = readFile(transfers);
+      if (std::count(text.begin(), text.end(), '\n') > 1) {
+        return folder;
+      }
+    }
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  FAIL("no tensor has come");
+  return "";
+}
+
+// A client whose every action at the server takes so long, once the first is under way.
+Process startLongActions(const TestServer& server, const std::string& folder,
+                         std::chrono::milliseconds time) {
+  const std::string each = std::to_string(time.count());
+  return startClient("train", folder,
+                     {"--set", "wait={F2: " + each + ", B2: " + each + "}", "--set",
+                      "train.micro_batches=1", "--server", server.address()});
+}
+
+TEST_CASE("runs that wait instead of computing are refused, unless the server allows them") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const Arguments wait = {"--server", server.address(), "--set", "wait={F2: 1, B2: 1}"};
+  checkError(runClient("train", folder.path("refused"), wait), kWrongUse,
+             {"refuses: ", "wait.F2 and wait.B2", "wait.allowed=true"});
+  CHECK(server.runFolders().empty());
+  // What waits at the client is its own affair.
+  CHECK(runClient("train", folder.path("own"),
+                  {"--server", server.address(), "--set", "wait={F1: 1, T3: 1, B1: 1}"})
+            .code == 0);
+  TestServer allows(folder, kWaitAllowed, "second");
+  CHECK(runClient("train", folder.path("allowed"),
+                  {"--server", allows.address(), "--set", "wait={F2: 1, B2: 1}"})
+            .code == 0);
+}
+
+TEST_CASE("an action that takes longer than allowed ends its session") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "wait.allowed=true", "--set", "limits.action_seconds=0.5"});
+  const Process client = startLongActions(server, folder.path("client"), milliseconds(600));
+  checkError(finish(client), kFailedRun,
+             {"BodyForward", "limits.action_seconds", "use a smaller batch"});
+  CHECK(server.process().waitForOutput("BodyForward", kPatience));
+}
+
+TEST_CASE("a tensor whose encoding takes longer than allowed ends its session") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "limits.codec_seconds=0.01"});
+  checkError(runClient("train", folder.path("client"),
+                       {"--server", server.address(), "--set", "model.width=4096", "--set",
+                        "train.batch=64", "--set", "train.micro_batches=1", "--set", kSlowCodec}),
+             kFailedRun, {"limits.codec_seconds", "use a faster codec"});
+}
+
+TEST_CASE("a newcomer is let in while an action runs, and trains between such actions") {
+  const TemporaryFolder folder;
+  TestServer server(folder, kWaitAllowed);
+  const Process busy = startLongActions(server, folder.path("busy"), seconds(8));
+  waitForTensor(server);
+  const auto start = steady_clock::now();
+  const Process newcomer =
+      startClient("train", folder.path("newcomer"), {"--server", server.address()});
+  REQUIRE(newcomer.waitForOutput("connected to", kPatience));
+  // In the middle of the action, which took the device for eight seconds.
+  CHECK(steady_clock::now() - start < seconds(7));
+  CHECK(readCsv(folder.path("busy") + "/steps.csv").size() <= 1);
+  CHECK(finish(newcomer).code == 0);
+  // It is at its first step still: the newcomer had the device for itself for as long.
+  CHECK(steady_clock::now() - start < seconds(16));
+}
+
+TEST_CASE("SIGTERM ends a server within 10 s although an action takes a minute") {
+  const TemporaryFolder folder;
+  TestServer server(folder, kWaitAllowed);
+  const Process ordinary = startSlowClient(folder.path("ordinary"), server.address());
+  waitForSteps(folder.path("ordinary"));
+  const std::string ordinaryRun = server.runFolders().at(0);
+  const Process busy = startLongActions(server, folder.path("busy"), seconds(60));
+  const std::string busyRun = waitForTensor(server, {ordinaryRun});
+  server.process().signal(SIGTERM);
+  const auto start = steady_clock::now();
+  CHECK(finish(server.process()).code == 0);
+  CHECK(steady_clock::now() - start < seconds(10));
+  checkError(finish(busy), kFailedRun, {"the server is shutting down", "start it again"});
+  checkError(finish(ordinary), kFailedRun, {"the server is shutting down", "start it again"});
+  checkFilesComplete(ordinaryRun);
+  const auto steps = readCsv(busyRun + "/steps.csv");
+  CHECK(steps.back().at("phase") == "bye");
+  CHECK_FALSE(readCsv(busyRun + "/transfers.csv").empty());
+  CHECK_THAT(readFile(busyRun + "/log.txt"), Contains("the server is shutting down"));
+}
+
+TEST_CASE("SIGTERM ends a server within 10 s although a codec takes longer") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const Process client = startClient(
+      "train", folder.path("client"),
+      {"--server", server.address(), "--set", "model.width=4096", "--set", "data.train.size=4096",
+       "--set", "train.batch=4096", "--set", "train.micro_batches=1", "--set", kSlowCodec});
+  waitForTensor(server);
+  server.process().signal(SIGTERM);
+  const auto start = steady_clock::now();
+  CHECK(finish(server.process()).code == 0);
+  CHECK(steady_clock::now() - start < seconds(10));
+  finish(client);
+}
+
+TEST_CASE("a server that does not answer a Hello in time is tried again") {
+  const TemporaryFolder folder;
+  boost::asio::io_context context;
+  boost::asio::ip::tcp::acceptor silent(context, {boost::asio::ip::address_v4::loopback(), 0});
+  Process client =
+      startClient("train", folder.path("client"),
+                  {"--server", "127.0.0.1:" + std::to_string(silent.local_endpoint().port())});
+  REQUIRE(client.waitForOutput("trying again", kPatience));
+  CHECK_THAT(client.errors(), Contains("within 5 s"));
+  client.signal(SIGINT);
+  checkError(finish(client), kFailedRun, {"interrupted"});
+}
+
+}  // namespace
+}  // namespace cleave::test

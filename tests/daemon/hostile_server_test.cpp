@@ -1,0 +1,206 @@
+// A server that keeps no rule: what it says does not reach the terminal or a file raw, and numbers
+// out of range end the client.
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <thread>
+
+#include "common/core/printable.h"
+#include "common/net/frame.h"
+#include "proto/wire.pb.h"
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// Escape sequences, line breaks, C1 control characters and a direction override.
+const std::string kHostile =
+    "evil\x1b[2J\x1b]0;title\x07\r\nfake line\xc2\x9b"
+    "31m\xe2\x80\xae";
+
+struct Answer {
+  FrameKind kind;
+  std::string metadata;
+};
+
+// Answers the Hello of one client with these frames, and closes once the client has.
+class HostileServer {
+ public:
+  explicit HostileServer(std::function<std::vector<Answer>(const wire::Hello&)> answersTo)
+      : acceptor_(context_, tcp::endpoint(asio::ip::address_v4::loopback(), 0)),
+        answersTo_(std::move(answersTo)),
+        thread_([this] { serve(); }) {}
+  ~HostileServer() {
+    error_code ignored;
+    tcp::socket(context_).connect(acceptor_.local_endpoint(), ignored);  // where none has come
+    thread_.join();
+  }
+  std::string address() const {
+    return "127.0.0.1:" + std::to_string(acceptor_.local_endpoint().port());
+  }
+
+ private:
+  void serve() {
+    error_code error;
+    tcp::socket socket = acceptor_.accept(error);
+    HeaderBytes head;
+    asio::read(socket, asio::buffer(head), error);
+    if (error) return;
+    std::string metadata(decodeHeader(head).metadataBytes, '\0');
+    asio::read(socket, asio::buffer(metadata), error);
+    wire::Hello hello;
+    hello.ParseFromString(metadata);
+    for (const auto& [kind, answer] : answersTo_(hello)) {
+      std::vector<std::byte> frame;
+      encodeHead(kind, 0, answer, {}, true, frame);
+      asio::write(socket, asio::buffer(frame), error);
+    }
+    socket.shutdown(tcp::socket::shutdown_send, error);
+    char rest[4096];
+    while (!error) socket.read_some(asio::buffer(rest), error);
+  }
+
+  asio::io_context context_;
+  tcp::acceptor acceptor_;
+  const std::function<std::vector<Answer>(const wire::Hello&)> answersTo_;
+  std::thread thread_;
+};
+
+// What a correct server would say.
+wire::HelloOk correctAnswer(const wire::Hello& hello) {
+  wire::HelloOk ok;
+  ok.set_version(hello.greatest_version());
+  *ok.mutable_features() = hello.features();
+  ok.set_threads(1);
+  ok.set_in_flight(hello.run_spec().micro_batches());  // the default of the schedule `priority`
+  ok.set_session(1);
+  ok.set_software("cleave");
+  ok.set_body_bytes(1000);
+  ok.set_weights_allowed(true);
+  ok.set_device("cpu");
+  return ok;
+}
+
+Answer frameOf(FrameKind kind, const google::protobuf::MessageLite& message) {
+  return {kind, message.SerializeAsString()};
+}
+
+template <typename Proto>
+Proto hostileFailure() {
+  Proto failure;
+  failure.set_code("bad\x1b[2Jcode");
+  failure.set_sentence(kHostile + "sentence");
+  failure.set_fix(kHostile + "fix");
+  return failure;
+}
+
+// Each line of the text is printable, but for the colours of our own, which a pipe does not get.
+void checkPrintable(const std::string& what, const std::string& text) {
+  INFO(what);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    INFO(line);
+    CHECK(printable(line, std::max<std::size_t>(line.size(), 3)) == line);
+  }
+  CHECK(text.find('\r') == std::string::npos);
+  CHECK(text.find("\nfake line") == std::string::npos);
+}
+
+void checkAllPrintable(const Ended& ended, const std::string& runFolder) {
+  checkPrintable("stdout", ended.output);
+  checkPrintable("stderr", ended.errors);
+  if (!std::filesystem::exists(runFolder)) return;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(runFolder)) {
+    if (entry.is_regular_file()) {
+      checkPrintable(entry.path().string(), readFile(entry.path().string()));
+    }
+  }
+}
+
+TEST_CASE("what a server says of itself reaches neither terminal nor files raw") {
+  const TemporaryFolder folder;
+  const auto hostileAnswer = [](const wire::Hello& hello) {
+    wire::HelloOk ok = correctAnswer(hello);
+    ok.set_software(kHostile + "software");
+    ok.set_device(kHostile + "device");
+    return frameOf(FrameKind::helloOk, ok);
+  };
+  wire::Bye bye;
+  bye.set_reason(kHostile + "reason");
+  const Answer ends[] = {frameOf(FrameKind::failure, hostileFailure<wire::Failure>()),
+                         frameOf(FrameKind::bye, bye)};
+  for (const Answer& end : ends) {
+    const std::string name(frameKindName(end.kind));
+    INFO(name);
+    const HostileServer server([&](const wire::Hello& hello) {
+      return std::vector<Answer>{hostileAnswer(hello), end};
+    });
+    const std::string run = folder.path(name);
+    const Ended ended = runClient("train", run, {"--server", server.address()});
+    CHECK(ended.code == kFailedRun);
+    const std::string log = readFile(run + "/log.txt");
+    CHECK_THAT(log, Catch::Contains("software") && Catch::Contains("device"));
+    CHECK_THAT(ended.errors, Catch::Contains(end.kind == FrameKind::bye ? "reason" : "sentence"));
+    checkAllPrintable(ended, run);
+  }
+}
+
+TEST_CASE("a refusal's texts reach neither terminal nor files raw") {
+  const TemporaryFolder folder;
+  for (const std::string command : {"train", "probe", "doctor"}) {
+    INFO(command);
+    const HostileServer server([](const wire::Hello&) {
+      return std::vector<Answer>{frameOf(FrameKind::refused, hostileFailure<wire::Refused>())};
+    });
+    const std::string run = folder.path(command);
+    const Ended ended = command == "train" ? runClient(command, run, {"--server", server.address()})
+                                           : ask({command, "--server", server.address()});
+    CHECK(ended.code != 0);
+    CHECK_THAT(ended.output + ended.errors, Catch::Contains("sentence"));
+    checkAllPrintable(ended, run);
+  }
+}
+
+TEST_CASE("a HelloOk with numbers out of range is refused") {
+  struct Row {
+    const char* name;
+    std::function<void(wire::HelloOk&)> change;
+    const char* says;
+  };
+  const Row rows[] = {
+      {"version 0", [](auto& ok) { ok.set_version(0); }, "version 0"},
+      {"version 2", [](auto& ok) { ok.set_version(2); }, "version 2"},
+      {"no session", [](auto& ok) { ok.set_session(0); }, "session 0"},
+      {"nothing in flight", [](auto& ok) { ok.set_in_flight(0); }, "0 micro-batches"},
+      {"one more", [](auto& ok) { ok.set_in_flight(ok.in_flight() + 1); }, "micro-batches"},
+      {"most in flight", [](auto& ok) { ok.set_in_flight(0xFFFFFFFF); }, "4294967295"},
+      {"no threads", [](auto& ok) { ok.set_threads(0); }, "0 threads"},
+      {"most threads", [](auto& ok) { ok.set_threads(0xFFFFFFFF); }, "4294967295"},
+      {"no body", [](auto& ok) { ok.set_body_bytes(0); }, "0 bytes"},
+      {"largest body", [](auto& ok) { ok.set_body_bytes(~0ull); }, "18446744073709551615"},
+      {"a feature", [](auto& ok) { ok.add_features("trace"); }, "features"},
+  };
+  const TemporaryFolder folder;
+  for (const Row& row : rows) {
+    INFO(row.name);
+    const HostileServer server([&](const wire::Hello& hello) {
+      wire::HelloOk ok = correctAnswer(hello);
+      row.change(ok);
+      return std::vector<Answer>{frameOf(FrameKind::helloOk, ok)};
+    });
+    const std::string run = folder.path(row.name);
+    checkError(runClient("train", run, {"--server", server.address()}), kFailedRun, {row.says});
+    CHECK_FALSE(std::filesystem::exists(run));  // the run never began
+  }
+}
+
+}  // namespace
+}  // namespace cleave::test

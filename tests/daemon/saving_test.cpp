@@ -1,0 +1,187 @@
+// The trained model outlasts Ctrl-C, a lost server and a full disk, and saving it at the end of
+// each epoch changes nothing in it.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstring>
+#include <regex>
+#include <set>
+#include <thread>
+
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::steady_clock;
+
+// Without waiting: steps of a computed model, which the same seed repeats to the bit. 64 steps an
+// epoch.
+const Arguments kRun = {"--set", "model.width=256",
+                        "--set", "data.train.size=2048",
+                        "--set", "train.learning_rate={schedule: constant, peak: 0.05}",
+                        "--set", "threads={client: 1, server: 1}",
+                        "--set", "eval.every=0"};
+constexpr std::uint64_t kStepsPerEpoch = 64;
+
+Arguments runWith(const TestServer& server, const Arguments& more) {
+  Arguments all = kRun;
+  all.insert(all.end(), {"--server", server.address()});
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+Process startLong(const TestServer& server, const std::string& run) {
+  return startClient("train", run, runWith(server, {"--set", "train.epochs=100000"}));
+}
+
+void waitForFile(const std::string& path) {
+  const auto start = steady_clock::now();
+  while (!fs::exists(path)) {
+    REQUIRE(steady_clock::now() - start < kPatience);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+std::string whole(const std::string& run) { return run + "/model.safetensors"; }
+std::string partial(const std::string& run) { return run + "/model.partial.safetensors"; }
+
+// The number that stands in the text where `pattern` has its group.
+std::uint64_t numberIn(const std::string& text, const std::string& pattern) {
+  std::smatch found;
+  INFO(text);
+  REQUIRE(std::regex_search(text, found, std::regex(pattern)));
+  return std::stoull(found[1]);
+}
+
+// Each tensor's name, and its description with its bytes.
+std::map<std::string, std::string> tensorsOf(const std::string& path) {
+  const std::string file = readFile(path);
+  std::uint64_t headerBytes = 0;
+  REQUIRE(file.size() > sizeof headerBytes);
+  std::memcpy(&headerBytes, file.data(), sizeof headerBytes);
+  const std::size_t data = sizeof headerBytes + headerBytes;
+  std::map<std::string, std::string> tensors;
+  const auto header = nlohmann::json::parse(file.substr(sizeof headerBytes, headerBytes));
+  for (const auto& [name, tensor] : header.items()) {
+    const std::size_t begin = tensor.at("data_offsets").at(0);
+    const std::size_t end = tensor.at("data_offsets").at(1);
+    tensors[name] = tensor.at("shape").dump() + file.substr(data + begin, end - begin);
+  }
+  return tensors;
+}
+
+// The model of a run of so many steps that nothing disturbs.
+std::string undisturbed(const TestServer& server, const std::string& run, std::uint64_t steps) {
+  const Ended ended = runClient("train", run,
+                                runWith(server, {"--set", "train.epochs=100000", "--set",
+                                                 "train.max_steps=" + std::to_string(steps)}));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK_FALSE(fs::exists(partial(run)));
+  return readFile(whole(run));
+}
+
+TEST_CASE("Ctrl-C leaves the whole model as it was after the last step") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const std::string run = folder.path("run");
+  Process client = startLong(server, run);
+  waitForSteps(run);
+  client.signal(SIGINT);
+  const Ended ended = finish(client);
+  CHECK(ended.code == kFailedRun);
+  CHECK_FALSE(fs::exists(partial(run)));
+  const std::uint64_t steps = numberIn(ended.errors, "interrupted after ([0-9]+) of");
+  CHECK((readFile(whole(run)) == undisturbed(server, folder.path("alone"), steps)));
+  checkFilesComplete(run);
+
+  // It can be trained on from.
+  CHECK(runClient("train", folder.path("next"),
+                  runWith(server, {"--set", "weights.file=" + whole(run)}))
+            .code == 0);
+}
+
+TEST_CASE("a killed server leaves the last epoch's model, and head and tail as they are now") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  std::uint64_t steps = 0;
+  {
+    TestServer server(folder);
+    const Process client = startLong(server, run);
+    waitForFile(whole(run));
+    server.process().signal(SIGKILL);
+    CHECK(finish(client).code == kFailedRun);
+    const std::string log = readFile(run + "/log.txt");
+    for (const CsvRow& row : readCsv(run + "/steps.csv")) steps += row.at("phase") == "train";
+    // Where no step followed the epoch, its model is the last.
+    CHECK(fs::exists(partial(run)) == (steps % kStepsPerEpoch != 0));
+    if (fs::exists(partial(run))) {
+      CHECK(numberIn(log, "head and tail after ([0-9]+) steps") == steps);
+      steps = numberIn(log, "whole model after ([0-9]+) steps");
+    }
+    CHECK(steps % kStepsPerEpoch == 0);
+  }
+  const TestServer server(folder, {}, "second");
+  CHECK((readFile(whole(run)) == undisturbed(server, folder.path("alone"), steps)));
+}
+
+TEST_CASE("Ctrl-C while the server is stopped leaves head and tail") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  const std::string run = folder.path("run");
+  Process client = startLong(server, run);
+  waitForSteps(run);
+  server.process().signal(SIGSTOP);
+  client.signal(SIGINT);
+  CHECK(finish(client).code == kFailedRun);
+  CHECK(fs::exists(partial(run)));
+}
+
+TEST_CASE("weights that are fetched at each epoch's end are those of a run without") {
+  const TemporaryFolder folder;
+  const Arguments epochs = {"--set", "train.epochs=3", "--set", "eval.every=1"};
+  const TestServer open(folder);
+  REQUIRE(runClient("train", folder.path("saved"), runWith(open, epochs)).code == 0);
+  const TestServer closed(folder, {"--set", "weights.fetch=false"}, "closed");
+  REQUIRE(runClient("train", folder.path("kept"), runWith(closed, epochs)).code == 0);
+  CHECK_FALSE(fs::exists(whole(folder.path("kept"))));
+
+  std::size_t fetches = 0;
+  for (const CsvRow& row : readCsv(folder.path("saved") + "/transfers.csv")) {
+    fetches += row.at("flow") == "weights/body";
+  }
+  CHECK(fetches >= 2);  // the first epoch's and the last one's at least, however slow the disk is
+  for (const CsvRow& row : readCsv(folder.path("kept") + "/transfers.csv")) {
+    CHECK(row.at("flow") != "weights/body");
+  }
+  // A body with other bits would have given head and tail other gradients.
+  const auto saved = tensorsOf(whole(folder.path("saved")));
+  const auto parts = tensorsOf(partial(folder.path("kept")));
+  CHECK(parts.size() > 2);
+  CHECK(parts.size() < saved.size());
+  for (const auto& [name, tensor] : parts) {
+    INFO(name);
+    CHECK((saved.contains(name) && saved.at(name) == tensor));
+  }
+}
+
+TEST_CASE(
+    "a model that cannot be written is a warning at an epoch's end, and an error at the run's") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const std::string run = folder.path("run");
+  const Process client = startClient("train", run, runWith(server, {"--set", "train.epochs=3"}));
+  waitForFile(run + "/log.txt");
+  REQUIRE(fs::create_directory(whole(run)));  // no file can be renamed to it
+  const Ended ended = finish(client);
+  checkError(ended, kFailedRun, {"model.safetensors"});
+  CHECK_THAT(ended.errors, Catch::Contains("was not saved"));
+  std::uint64_t steps = 0;
+  for (const CsvRow& row : readCsv(run + "/steps.csv")) steps += row.at("phase") == "train";
+  CHECK(steps == 3 * kStepsPerEpoch);
+  CHECK(fs::exists(partial(run)));
+}
+
+}  // namespace
+}  // namespace cleave::test

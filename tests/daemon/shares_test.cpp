@@ -1,0 +1,174 @@
+// What one identity may take of a server: sessions that do nothing, runs per hour, disk; and
+// sessions that the operator ends.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "tests/certificates.h"
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+Ended sessions(const TemporaryFolder& folder, const Arguments& more) {
+  Arguments arguments = {serverProgram(), "sessions"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  arguments.insert(arguments.end(), {"--set", "store=" + folder.path("store")});
+  return finish(Process::start(arguments));
+}
+
+nlohmann::json listSessions(const TemporaryFolder& folder) {
+  const Ended ended = sessions(folder, {"list", "--json"});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  return nlohmann::json::parse(ended.output);
+}
+
+TEST_CASE("a client that only answers pings loses its session, and one that is slow does not") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "limits.sessions=2", "--set", "limits.idle_seconds=2",
+                             "--set", "limits.ping_seconds=0.5"});
+  Process slow = startSlowClient(folder.path("slow"), server.address());
+  waitForSteps(folder.path("slow"));
+  Process idle = startSlowClient(folder.path("idle"), server.address(),
+                                 {"--set", "wait={F1: 60000, B1: 1}", "--set", "run.name=idle"});
+  REQUIRE(server.process().waitForOutput("run idle-", kPatience));
+  // There is no room for it until the idle one has gone.
+  const Ended honest =
+      runClient("train", folder.path("honest"),
+                {"--server", server.address(), "--set", "connect.retry_seconds=100"});
+  INFO(honest.errors);
+  CHECK(honest.code == 0);
+  CHECK(server.process().waitForOutput("the client has done nothing for 2 s", kPatience));
+  CHECK_FALSE(slow.wait(std::chrono::milliseconds(0)));
+  CHECK(listSessions(folder).size() == 1);
+  idle.signal(SIGKILL);
+  finish(idle);
+  slow.signal(SIGINT);
+  CHECK(finish(slow).code != 2);
+  server.stop();
+  const std::string log = server.process().errors();
+  CHECK_THAT(log, Contains("1 session-idle"));
+}
+
+TEST_CASE("more runs than an identity may begin per hour are refused") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "limits.runs_per_hour=2"});
+  const Arguments at = {"--server", server.address(), "--set", "connect.retry_seconds=1"};
+  CHECK(runClient("train", folder.path("a"), at).code == 0);
+  CHECK(runClient("train", folder.path("b"), at).code == 0);
+  checkError(runClient("train", folder.path("c"), at), kFailedRun,
+             {"its 2 runs of the last hour", "limits.runs_per_hour"});
+  CHECK(server.runFolders().size() == 2);
+}
+
+TEST_CASE("an identity that fills its share of the disk ends its own run only") {
+  const TemporaryFolder folder;
+  const CertificateFolder certificates;
+  const TestAuthority authority;
+  const std::string own = certificates.path("server");
+  const std::string hog = certificates.path("hog"), bob = certificates.path("bob");
+  authority.writeServer(own);
+  authority.write(hog, "client", clientRequest("hog"));
+  authority.write(bob, "client", clientRequest("bob"));
+  std::ofstream(folder.path("access.yaml")) << "hog: {disk_mib: 1}\nbob: {}\n";
+  TestServer server(folder, {"--set", "tls.enabled=true", "--set", "tls.folder=" + own, "--set",
+                             "access.file=" + folder.path("access.yaml")});
+  const auto as = [&](const std::string& who, const Arguments& more = {}) {
+    Arguments all = {"--server", server.address(), "--tls",
+                     who,        "--set",          "threads={client: 1, server: 1}"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  REQUIRE(runClient("train", folder.path("alone"), as(bob)).code == 0);
+
+  const Process full = startClient("train", folder.path("hog"),
+                                   as(hog, {"--set", "train.epochs=100000", "--set", "eval.every=0",
+                                            "--set", "train.micro_batches=8"}));
+  waitForSteps(folder.path("hog"));
+  const Process beside =
+      startClient("train", folder.path("beside"), as(bob, {"--set", "run.name=beside"}));
+  checkError(finish(full), kFailedRun, {"the records of hog at the server take", "disk_mib"});
+  CHECK(finish(beside).code == 0);
+  CHECK(readFile(folder.path("beside/model.safetensors")) ==
+        readFile(folder.path("alone/model.safetensors")));
+  std::uintmax_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path("store/hog"))) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  CHECK(bytes < (1 << 20));
+  CHECK(bytes > (1 << 19));
+  checkError(runClient("train", folder.path("again"), as(hog)), kFailedRun,
+             {"the records of hog at the server take"});
+
+  // Its operator removes them.
+  fs::remove_all(folder.path("store/hog"));
+  const auto start = std::chrono::steady_clock::now();
+  int code = kFailedRun;
+  for (int i = 0; code != 0; ++i) {
+    REQUIRE(std::chrono::steady_clock::now() - start < kPatience);
+    code = runClient("train", folder.path("later-" + std::to_string(i)), as(hog)).code;
+  }
+  server.stop();  // with 0: nothing has failed here
+}
+
+TEST_CASE("no run begins where the disk has less free than the reserve") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "limits.disk_reserve_mib=1073741824"});
+  checkError(runClient("train", folder.path("a"), {"--server", server.address()}), kFailedRun,
+             {"left beyond its reserve", "limits.disk_reserve_mib"});
+  CHECK(server.runFolders().empty());
+}
+
+TEST_CASE("the operator lists sessions and ends one, and the others go on") {
+  const TemporaryFolder folder;
+  TestServer server(folder);
+  CHECK_THAT(sessions(folder, {"list"}).output, Contains("no sessions"));
+  const Process first =
+      startSlowClient(folder.path("first"), server.address(), {"--set", "run.name=first"});
+  Process second =
+      startSlowClient(folder.path("second"), server.address(), {"--set", "run.name=second"});
+  waitForSteps(folder.path("first"));
+  waitForSteps(folder.path("second"));
+  const nlohmann::json list = listSessions(folder);
+  REQUIRE(list.size() == 2);
+  const bool isFirst = list[0].at("run").get<std::string>().starts_with("first-");
+  const auto number = list[isFirst ? 0 : 1].at("session").get<std::uint64_t>();
+  CHECK_THAT(sessions(folder, {"list"}).output, Contains("first-") && Contains("second-"));
+
+  checkError(sessions(folder, {"end", "77"}), kFailedRun,
+             {"no session 77", "cleave-server sessions list"});
+  CHECK(sessions(folder, {"end", "first"}).code == kWrongUse);
+  CHECK(sessions(folder, {"end"}).code == kWrongUse);
+  CHECK(listSessions(folder).size() == 2);
+
+  CHECK(sessions(folder, {"end", std::to_string(number)}).code == 0);
+  const Ended ended = finish(first);
+  checkError(ended, kFailedRun, {"operator has ended this session"});
+  CHECK_THAT(ended.errors, !Contains("trying again"));
+  while (listSessions(folder).size() > 1) std::this_thread::yield();
+  CHECK_THAT(listSessions(folder)[0].at("run").get<std::string>(), Catch::StartsWith("second-"));
+  CHECK(server.process().waitForOutput("the operator ends session", kPatience));
+  second.signal(SIGKILL);
+  finish(second);
+}
+
+TEST_CASE("mistakes with the sessions") {
+  const TemporaryFolder folder;
+  checkMistakes({serverProgram(), "sessions"},
+                {{"no server",
+                  {"list", "--set", "store=" + folder.path("none")},
+                  kFailedRun,
+                  {"no server shows its status at", "is one running?"}},
+                 {"no command", {}, kWrongUse, {"list, end"}}});
+  CHECK_THAT(finish(Process::start({serverProgram(), "sessions", "end", "--help"})).output,
+             Contains("Example:\n  cleave-server sessions end "));
+}
+
+}  // namespace
+}  // namespace cleave::test

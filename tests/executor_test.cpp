@@ -1,0 +1,266 @@
+// Threads of the two executors: codec work in fair turns, and the device's workers.
+#include "common/core/executor.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <future>
+#include <numeric>
+#include <thread>
+
+#include "common/core/codec_executor.h"
+#include "common/core/error.h"
+
+using namespace cleave;
+
+namespace {
+
+constexpr double kPatience = 60;  // seconds, for what takes a moment
+
+// Waits until all that was posted to the queue so far is done.
+void finish(CodecQueue& queue) {
+  std::promise<void> done;
+  queue.post([&] { done.set_value(); });
+  REQUIRE(done.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready);
+}
+
+// Comes to checkpoints until `done`; the code of what one of them throws.
+std::string checkpointsUntil(CodecQueue& queue, const std::atomic<bool>& done) {
+  const SteadyTime start = now();
+  try {
+    while (!done && secondsSince(start) < kPatience) queue.checkpoint();
+  } catch (const RunError& error) {
+    return error.code();
+  }
+  return done ? "" : "nobody else had a turn";
+}
+
+}  // namespace
+
+// ---- Codec work ----
+
+TEST_CASE("a queue's tasks run one at a time, in order") {
+  CodecExecutor executor(4);
+  const auto queue = executor.open();
+  std::vector<int> ran;  // no lock: TSan sees whether two run at once
+  for (int k = 0; k < 1000; ++k) queue->post([&ran, k] { ran.push_back(k); });
+  finish(*queue);
+  std::vector<int> wanted(1000);
+  std::iota(wanted.begin(), wanted.end(), 0);
+  CHECK(ran == wanted);
+}
+
+TEST_CASE("no more queues are at work than there are threads, even if tasks wait for turns") {
+  CodecExecutor executor(2);
+  std::vector<std::shared_ptr<CodecQueue>> queues;
+  std::atomic<int> atWork = 0, most = 0;
+  for (int q = 0; q < 6; ++q) {
+    const auto queue = executor.open();
+    queues.push_back(queue);
+    queue->post([&, queue = queue.get()] {
+      const SteadyTime start = now();
+      while (secondsSince(start) < 0.3) {
+        const int count = ++atWork;
+        for (int seen = most; seen < count && !most.compare_exchange_weak(seen, count);) {
+        }
+        --atWork;
+        queue->checkpoint();
+      }
+    });
+  }
+  for (const auto& queue : queues) finish(*queue);
+  CHECK(most <= 2);
+}
+
+TEST_CASE("a long task gives way to a queue that has used less, at its next checkpoint") {
+  CodecExecutor executor(1);
+  const auto slow = executor.open(), fast = executor.open();
+  std::atomic<bool> fastRan = false;
+  std::promise<void> begun;
+  std::string code = "not run";
+  slow->post([&] {
+    begun.set_value();
+    code = checkpointsUntil(*slow, fastRan);
+  });
+  begun.get_future().wait();
+  fast->post([&] { fastRan = true; });
+  finish(*slow);
+  CHECK(code.empty());
+}
+
+TEST_CASE("two long tasks share one thread") {
+  CodecExecutor executor(1);
+  const auto first = executor.open(), second = executor.open();
+  // Each ends only when the other one has gone on for a while.
+  std::atomic<bool> firstWent = false, secondWent = false;
+  const auto task = [](CodecQueue& queue, std::atomic<bool>& went, const std::atomic<bool>& other,
+                       std::string& code) {
+    const SteadyTime start = now();
+    while (secondsSince(start) < 0.1) queue.checkpoint();
+    went = true;
+    code = checkpointsUntil(queue, other);
+  };
+  std::string firstCode, secondCode;
+  first->post([&] { task(*first, firstWent, secondWent, firstCode); });
+  second->post([&] { task(*second, secondWent, firstWent, secondCode); });
+  finish(*first);
+  finish(*second);
+  CHECK(firstCode.empty());
+  CHECK(secondCode.empty());
+}
+
+TEST_CASE("a queue that is cancelled drops what waits, and ends what runs at a checkpoint") {
+  CodecExecutor executor(1);
+  const auto queue = executor.open();
+  const auto token = std::make_shared<int>();
+  const std::atomic<bool> never = false;
+  std::promise<void> begun;
+  std::promise<std::string> ended;
+  queue->post([&] {
+    begun.set_value();
+    ended.set_value(checkpointsUntil(*queue, never));
+  });
+  queue->post([token] { FAIL("it was dropped"); });
+  begun.get_future().wait();
+  queue->cancel();
+  CHECK(token.use_count() == 1);
+  CHECK(ended.get_future().get() == "cancelled");
+  queue->post([token] { FAIL("it was cancelled before"); });
+  CHECK(token.use_count() == 1);
+  finish(*executor.open());
+}
+
+TEST_CASE("whoever cancels a queue hears when no task of it runs any more") {
+  std::atomic<bool> begun = false, mayEnd = false, isOver = false;
+  std::promise<bool> ended;
+  CodecExecutor codecs(1);
+  const auto queue = codecs.open();
+  queue->post([&] {
+    begun = true;
+    while (!mayEnd) std::this_thread::yield();
+    isOver = true;
+  });
+  while (!begun) std::this_thread::yield();
+  queue->cancel([&] { ended.set_value(isOver); });
+  auto future = ended.get_future();
+  CHECK(future.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
+  mayEnd = true;
+  CHECK(future.get());
+
+  std::promise<void> atOnce;  // nothing runs
+  codecs.open()->cancel([&] { atOnce.set_value(); });
+  CHECK(atOnce.get_future().wait_for(std::chrono::seconds(0)) == std::future_status::ready);
+}
+
+TEST_CASE("a task that waits for its turn ends at once when its queue is cancelled") {
+  CodecExecutor executor(1);
+  const auto waiting = executor.open(), other = executor.open();
+  const std::atomic<bool> never = false;
+  std::atomic<bool> release = false;
+  std::promise<void> begun, otherRuns;
+  std::promise<std::string> ended;
+  waiting->post([&] {
+    begun.set_value();
+    ended.set_value(checkpointsUntil(*waiting, never));
+  });
+  begun.get_future().wait();
+  other->post([&] {
+    otherRuns.set_value();
+    const SteadyTime start = now();
+    while (!release && secondsSince(start) < kPatience) std::this_thread::yield();
+  });
+  otherRuns.get_future().wait();
+  waiting->cancel();
+  CHECK(ended.get_future().get() == "cancelled");
+  release = true;
+  executor.stop();  // its tasks use what this function owns
+}
+
+TEST_CASE("a task that uses more time than allowed is ended") {
+  CodecExecutor executor(1, 0.05);
+  const auto queue = executor.open();
+  const std::atomic<bool> never = false;
+  std::string code;
+  queue->post([&] { code = checkpointsUntil(*queue, never); });
+  finish(*queue);
+  CHECK(code == "codec-too-long");
+  // Each task has the limit for itself.
+  for (int k = 0; k < 3; ++k) {
+    queue->post([&] {
+      const SteadyTime start = now();
+      while (secondsSince(start) < 0.02) {
+      }
+      const std::atomic<bool> done = true;
+      queue->checkpoint();
+      code = checkpointsUntil(*queue, done);
+    });
+  }
+  finish(*queue);
+  CHECK(code.empty());
+}
+
+TEST_CASE("an executor that stops ends what runs, and frees what waits") {
+  auto executor = std::make_unique<CodecExecutor>(1);
+  auto queue = executor->open(), other = executor->open();
+  const std::weak_ptr<CodecQueue> watched = other;
+  const std::atomic<bool> never = false;
+  std::promise<void> begun;
+  std::promise<std::string> ended;
+  queue->post([&, queue = queue.get()] {
+    begun.set_value();
+    ended.set_value(checkpointsUntil(*queue, never));
+  });
+  begun.get_future().wait();
+  // As a link's tasks do, these keep their own queue.
+  for (int k = 0; k < 3; ++k) other->post([other] { other->checkpoint(); });
+  other.reset();
+  executor->stop();
+  CHECK(ended.get_future().get() == "cancelled");
+  CHECK(watched.expired());
+  queue->post([] { FAIL("nothing runs any more"); });
+  executor.reset();
+  queue->post([] { FAIL("nothing runs any more"); });
+}
+
+// ---- The device ----
+
+namespace {
+
+// Works whenever it is asked to, for so long.
+class Busy : public DeviceWorker {
+ public:
+  explicit Busy(double seconds, int times = 1 << 30) : seconds_(seconds), left_(times) {}
+  bool runOne() noexcept override {
+    if (left_-- <= 0) return false;
+    begins.push_back(now());
+    while (secondsSince(begins.back()) < seconds_) {
+    }
+    return true;
+  }
+  std::vector<SteadyTime> begins;
+
+ private:
+  const double seconds_;
+  int left_;
+};
+
+}  // namespace
+
+TEST_CASE("a worker with long actions waits for one that is connected, which goes first") {
+  DeviceExecutor device;
+  const auto hog = std::make_shared<Busy>(0.5), quiet = std::make_shared<Busy>(0.0, 1);
+  device.attach(hog);
+  device.attach(quiet);
+  device.runUntil([&] { return hog->begins.size() == 2; });
+  CHECK(quiet->begins.size() == 1);
+  // What is more than the lead that anyone may have; no load of the machine makes it shorter.
+  const double between = secondsBetween(hog->begins[0], hog->begins[1]) - 0.5;
+  CHECK(between > 0.5 - FairShares::kLeadSeconds - 0.01);
+}
+
+TEST_CASE("an idle executor sleeps until it is told") {
+  DeviceExecutor device;
+  std::atomic<bool> done = false;
+  std::thread other([&] { device.post([&] { done = true; }); });
+  device.runUntil([&] { return done.load(); });
+  other.join();
+}

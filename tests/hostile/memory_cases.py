@@ -1,0 +1,172 @@
+"""Attacks on a server's memory by clients that are admitted: each aims at what a session may hold. A table of cases, as in cases.py; how
+much the server may hold at each moment is what it printed at its start."""
+import time
+
+import wire as w
+from cases import Case
+
+CASES = []
+SAMPLES, WIDTH = 512, 512  # of a micro-batch
+TENSOR_BYTES = SAMPLES * WIDTH * 4
+
+
+def case(name, codes, **more):
+    def add(act):
+        CASES.append(Case(name, act, {codes} if isinstance(codes, str) else set(codes), **more))
+        return act
+
+    return add
+
+
+def spec(codec="none", micro_batches=4, in_flight=4, samples=SAMPLES, width=WIDTH, **more):
+    """A run whose tensors have a mebibyte each."""
+    return w.run_spec(codec, **{
+        "f2": [w.message((1, "width"), (2, str(width))), w.message((1, "depth"), (2, "2"))],
+        "f7": micro_batches * samples, "f8": micro_batches, "f9": in_flight, **more})  # fmt: skip
+
+
+def tensor(payload=None, codec="none", micro_batches=4, **more):
+    """One of them; without a payload, zeros as they are."""
+    return w.tensor(bytes(TENSOR_BYTES) if payload is None else payload, codec=codec, shape=(SAMPLES, WIDTH), micro_batches=micro_batches,
+                    samples=micro_batches * SAMPLES, **more)  # fmt: skip
+
+
+def send_while_open(peer, frames, seconds=5):
+    start = time.monotonic()
+    for data in frames:
+        if not peer.send(data) or peer.has_ended() or time.monotonic() - start > seconds:
+            break
+
+
+TOPK = "topk:ratio=0.001"
+KEPT = -(-SAMPLES * WIDTH // 1000)
+
+
+def topk_payload():
+    """A small payload of a large tensor: the first elements are kept, as distances."""
+    return b"\2" + bytes(4 * KEPT) + bytes(KEPT)
+
+
+def resolved(world, codec):
+    """The codec's spec as the server writes it."""
+    if codec not in world.learned:
+        peer = world.run(spec(codec))
+        peer.send(tensor(b"", codec="?"))
+        peer.wait_for_close()
+        world.refused.append(peer)
+        world.learned[codec] = peer.sentence.split("than the agreed ")[1]
+    return world.learned[codec]
+
+
+def coded(world, codec, payload, count, **more):
+    """`count` copies of the first activation."""
+    name = resolved(world, codec)
+    return (tensor(payload, codec=name, stream=2 + i, **more) for i in range(count))
+
+
+@case("activations of an old step, sent again, each of which leaves a context at its cut", "bad-key")
+def _(world):
+    name = resolved(world, TOPK)
+    peer = world.run(spec(TOPK))
+    peer.send(tensor(topk_payload(), codec=name))
+    peer.wait_for(w.RECEIVED)
+    send_while_open(peer, coded(world, TOPK, topk_payload(), 100000, step=1))
+    return peer
+
+
+@case("tensors sent again while the server encodes slowly", "bad-key", deadline=20)
+def _(world):
+    codec = "zstd:level=19(none)"
+    frame = zstd_frame(TENSOR_BYTES)
+    peer = world.run(spec(codec))
+    send_while_open(peer, coded(world, codec, b"\2" + frame, 100000))
+    return peer
+
+
+@case("few bytes that decode to much, again and again", "bad-key", deadline=5)
+def _(world):
+    codec = "zstd:level=1(none)"
+    peer = world.run(spec(codec))
+    send_while_open(peer, coded(world, codec, b"\2" + zstd_frame(TENSOR_BYTES), 1000))
+    return peer
+
+
+for micro_batches, in_flight in ((2**20, 2**20), (2**20, 2**16), (2**17, 2**17)):
+
+    def act(world, micro_batches=micro_batches, in_flight=in_flight):
+        peer = world.connect()
+        peer.send(w.hello(world.run_id(), spec(micro_batches=micro_batches, in_flight=in_flight, samples=1, width=1)))
+        return peer
+
+    CASES.append(Case(f"{micro_batches} micro-batches, {in_flight} in flight, of a number each", act, {"not-enough-memory"}))
+
+
+@case("replies that are not read, one micro-batch in flight", "too-many-in-flight", deadline=20)
+def _(world):
+    peer = world.connect(receive_buffer=4096)
+    peer.open(world.run_id(), spec(in_flight=1))
+    for i in range(4):  # acknowledged, and never read
+        if not peer.send(tensor(stream=1 + i, micro_batch=i)):
+            break
+        time.sleep(0.3)
+        if not peer.send(w.received(micro_batch=i, flow="activation/1")):
+            break
+    return peer
+
+
+@case("evaluation's replies that are acknowledged and not read", {"bad-key", "too-many-in-flight"}, deadline=20)
+def _(world):
+    peer = world.connect(receive_buffer=4096)
+    peer.open(world.run_id(), spec(in_flight=1))
+    for i in range(4):
+        if not peer.send(tensor(stream=1 + i, micro_batch=i, phase="eval")):
+            break
+        time.sleep(0.3)
+        if not peer.send(w.received(micro_batch=i, flow="activation/1", phase="eval")):
+            break
+    return peer
+
+
+@case("weights that are fetched, acknowledged and not read, again and again", {"", "too-many-in-flight"}, deadline=20,
+      untold="too-many-in-flight")  # fmt: skip
+def _(world):
+    peer = world.connect(receive_buffer=4096)
+    peer.open(world.run_id(), spec())
+    for _ in range(200):
+        if not peer.send(w.fetch("weights/body")):
+            break
+        time.sleep(0.05)
+        if not peer.send(w.received(phase="train", step=0, flow="weights/body")):
+            break
+    return peer
+
+
+@case("every tensor that may be open, none of which is finished", "peer-silent", deadline=10)
+def _(world):
+    peer = world.run(spec())
+    for i in range(4):
+        peer.send(tensor(stream=1 + i, micro_batch=i, first=4096))
+    return peer
+
+
+@case("all that credits allow, of which nothing is read", {"", "peer-silent"}, deadline=20, untold="peer-silent")
+def _(world):
+    peer = world.connect(receive_buffer=4096)
+    peer.open(world.run_id(), spec())
+    for i in range(4):
+        peer.send(tensor(stream=1 + i, micro_batch=i))
+    time.sleep(0.5)
+    for i in range(4):
+        peer.send(tensor(stream=5 + i, micro_batch=i, flow="gradient/1"))
+    return peer
+
+
+def zstd_frame(size):
+    """A Zstandard frame of `size` zeros: blocks of a repeated byte (RFC 8878, 3.1.1)."""
+    header = bytes.fromhex("28b52ffd") + b"\xa0" + size.to_bytes(4, "little")  # one segment, its size in 4 bytes
+    blocks = b""
+    while size > 0:
+        now = min(size, 128 << 10)
+        size -= now
+        blocks += ((now << 3) | (1 << 1) | (size == 0)).to_bytes(3, "little") + b"\0"  # RLE
+    return header + blocks

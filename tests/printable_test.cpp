@@ -1,0 +1,194 @@
+// Text from a peer: what is left of it, and that no field of any message is forgotten.
+#include "common/core/printable.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/dynamic_message.h>
+#include <google/protobuf/message.h>
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <set>
+
+#include "common/net/metadata.h"
+#include "common/net/notices.h"
+#include "proto/wire.pb.h"
+#include "tests/error_code.h"
+
+using namespace cleave;
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+namespace {
+
+// Valid UTF-8 that must not reach a terminal or a line of a log.
+const std::string kHostile =
+    std::string("\0", 1) +
+    "\x1b[2J\x1b]0;title\x07\r\n\tfake line\x7f\b"  // C0, escape sequences
+    "\xc2\x9b"
+    "31m\xc2\x9d\xc2\x85"               // C1: CSI, OSC, NEL
+    "\xe2\x80\xae\xe2\x81\xa6"          // RLO, LRI
+    "\xe2\x80\x8b\xe2\x80\xa8"          // zero width space, line separator
+    "\xd8\x9c\xef\xbb\xbf\xef\xbf\xb9"  // Arabic letter mark, BOM, annotation
+    "\xf3\xa0\x81\x81";                 // a tag
+
+// Whether every character is one that printable() may leave.
+bool isClean(const std::string& text) { return printable(text) == text; }
+
+// Fills every field of the message; texts with `text`. Messages do not contain themselves.
+void fill(Message& message, const std::string& text) {
+  const auto& reflection = *message.GetReflection();
+  const Descriptor& descriptor = *message.GetDescriptor();
+  for (int j = 0; j < descriptor.field_count(); ++j) {
+    const FieldDescriptor* field = descriptor.field(j);
+    if (field->type() == FieldDescriptor::TYPE_STRING) {
+      if (!field->is_repeated()) {
+        reflection.SetString(&message, field, text);
+      } else {
+        for (int k = 0; k < 3; ++k) reflection.AddString(&message, field, text);
+      }
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      fill(field->is_repeated() ? *reflection.AddMessage(&message, field)
+                                : *reflection.MutableMessage(&message, field),
+           text);
+    } else if (field->type() == FieldDescriptor::TYPE_BYTES) {
+      reflection.SetString(&message, field, text);
+    }
+  }
+}
+
+// Calls `function` with the name and the value of each text, and counts them.
+template <typename Function>
+int forEachText(const Message& message, Function function) {
+  const auto& reflection = *message.GetReflection();
+  const Descriptor& descriptor = *message.GetDescriptor();
+  int count = 0;
+  for (int j = 0; j < descriptor.field_count(); ++j) {
+    const FieldDescriptor* field = descriptor.field(j);
+    const int size = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+    for (int k = 0; k < size; ++k) {
+      if (field->type() == FieldDescriptor::TYPE_STRING) {
+        function(field->full_name(), field->is_repeated()
+                                         ? reflection.GetRepeatedString(message, field, k)
+                                         : reflection.GetString(message, field));
+        ++count;
+      } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        count += forEachText(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, k)
+                                                  : reflection.GetMessage(message, field),
+                             function);
+      }
+    }
+  }
+  return count;
+}
+
+std::span<const std::byte> viewOf(const std::string& text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+std::unique_ptr<Message> newMessage(const Descriptor& descriptor) {
+  return std::unique_ptr<Message>(
+      google::protobuf::MessageFactory::generated_factory()->GetPrototype(&descriptor)->New());
+}
+
+TEST_CASE("ordinary text stays as it is") {
+  for (const std::string text : {"", "block:bits=8", "naïve Übung, 日本語, 🙂", "a  b ~"}) {
+    CHECK(printable(text) == text);
+  }
+}
+
+TEST_CASE("line breaks become spaces, and all else that acts on a terminal a question mark") {
+  CHECK(printable("a\nb\tc\rd") == "a b c d");
+  CHECK(printable("\x1b[2J") == "?[2J");
+  CHECK(printable("\xc2\x9b"
+                  "31m") == "?31m");
+  CHECK(printable("abc\xe2\x80\xae"
+                  "def") == "abc?def");
+  const std::string clean = printable(kHostile);
+  for (const unsigned char c : clean) CHECK((c >= ' ' && c <= '~'));
+  CHECK(printable(clean) == clean);
+}
+
+TEST_CASE("bytes that are not UTF-8 become question marks, one each") {
+  CHECK(printable("\xff\xfe") == "??");
+  CHECK(printable("a\xc3") == "a?");                  // cut off
+  CHECK(printable("\xc0\xaf") == "??");               // longer than need be
+  CHECK(printable("\xed\xa0\x80") == "???");          // a surrogate
+  CHECK(printable("\xf4\x90\x80\x80") == "????");     // beyond U+10FFFF
+  CHECK(printable("\x9b[2J") == "?[2J");              // C1 as a byte of Latin-1
+  CHECK(printable("\xe2\x82\xac\xe2\x82") == "€??");  // the second is cut off
+}
+
+TEST_CASE("a long text is cut between characters") {
+  CHECK(printable("abcdef", 6) == "abcdef");
+  CHECK(printable("abcdefg", 6) == "abc…");
+  CHECK(printable("ééé", 6) == "ééé");
+  CHECK(printable("éééx", 6) == "é…");
+  CHECK(printable("abcd", 3) == "…");
+  CHECK(printable(std::string(5000, 'x')).size() == kMaxTextBytes);
+  CHECK(printable(std::string(kMaxTextBytes, 'x')).size() == kMaxTextBytes);
+}
+
+TEST_CASE("no text field of any message comes in raw") {
+  silenceProtobuf();
+  const auto* file = wire::Hello::descriptor()->file();
+  REQUIRE(file->message_type_count() > 10);
+  int texts = 0;
+  for (int j = 0; j < file->message_type_count(); ++j) {
+    const Descriptor& descriptor = *file->message_type(j);
+    INFO(descriptor.full_name());
+    const auto sent = newMessage(descriptor);
+    fill(*sent, kHostile);
+    const auto parsed = newMessage(descriptor);
+    parseInto(*parsed, FrameKind::hello, viewOf(sent->SerializeAsString()));
+    texts += forEachText(*parsed, [](const std::string& name, const std::string& text) {
+      INFO(name);
+      CHECK(isClean(text));
+      CHECK(text == printable(kHostile));  // and it is still there
+    });
+
+    // Bytes that are not UTF-8 are refused by protobuf, or made printable here.
+    fill(*sent, "\xff\x9b[2J");
+    const auto broken = newMessage(descriptor);
+    const auto read = [&] {
+      parseInto(*broken, FrameKind::hello, viewOf(sent->SerializePartialAsString()));
+    };
+    const std::string code = errorCode(read);
+    CHECK((code.empty() || code == "bad-metadata"));
+    makePrintable(*broken);
+    forEachText(*broken, [](const std::string&, const std::string& text) { CHECK(isClean(text)); });
+  }
+  CHECK(texts > 30);
+}
+
+TEST_CASE("both sides of a map's entries are texts, and its numbers stay") {
+  wire::RunSpec spec;
+  (*spec.mutable_codecs())["a\nb"] = "c\x1b";
+  (*spec.mutable_optimizer()->mutable_parameters())["m\x1b"] = 0.5;
+  const auto parsed =
+      parseMetadata<wire::RunSpec>(FrameKind::hello, viewOf(spec.SerializeAsString()));
+  CHECK(parsed.codecs_size() == 1);
+  CHECK(parsed.codecs().at("a b") == "c?");
+  CHECK(parsed.optimizer().parameters().at("m?") == 0.5);
+}
+
+TEST_CASE("a digest is bytes, and stays as it is") {
+  wire::Segment segment;
+  segment.set_sha256(kHostile + "\xff");
+  const auto parsed =
+      parseMetadata<wire::Segment>(FrameKind::segment, viewOf(segment.SerializeAsString()));
+  CHECK(parsed.sha256() == kHostile + "\xff");
+}
+
+TEST_CASE("a Failure's code is short, and its texts are printable") {
+  wire::Failure failure;
+  failure.set_code(std::string(200, 'x') + "\n");
+  failure.set_sentence(kHostile);
+  failure.set_fix(kHostile);
+  const RunError error = errorFromFailure(viewOf(failure.SerializeAsString()));
+  CHECK(error.code().size() == 64);
+  CHECK(isClean(error.what()));
+  CHECK(isClean(error.fix()));
+}
+
+}  // namespace

@@ -1,0 +1,90 @@
+// Which tensors may cross: each once, in order, as an answer, and within the credits.
+#include "common/pipeline/transfer_order.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/error_code.h"
+
+using namespace cleave;
+
+namespace {
+
+Key keyOf(Flow flow, std::uint64_t step, std::uint32_t i, Phase phase = Phase::train) {
+  return {phase, step, i, flow};
+}
+
+struct Server {
+  explicit Server(std::uint32_t inFlight, std::shared_ptr<MemoryAccount> account = nullptr)
+      : order(Role::server, inFlight, std::move(account)) {}
+  std::string open(Flow flow, std::uint64_t step, std::uint32_t i, Phase phase = Phase::train) {
+    return errorCode([&] { order.opened(keyOf(flow, step, i, phase)); });
+  }
+  TransferOrder order;
+};
+
+}  // namespace
+
+TEST_CASE("each tensor of a flow comes once, by step and micro-batch") {
+  Server server(100);
+  CHECK(server.open(Flow::activation0, 0, 0) == "bad-key");  // steps count from 1
+  CHECK(server.open(Flow::activation0, 1, 0).empty());
+  CHECK(server.open(Flow::activation0, 1, 1).empty());
+  CHECK(server.open(Flow::activation0, 1, 1) == "bad-key");
+  CHECK(server.open(Flow::activation0, 1, 0) == "bad-key");
+  CHECK(server.open(Flow::activation0, 2, 0).empty());
+  CHECK(server.open(Flow::activation0, 1, 7) == "bad-key");
+  CHECK(server.open(Flow::activation0, 1, 0, Phase::eval).empty());  // counts by itself
+  CHECK(server.open(Flow::activation0, 1, 0, Phase::eval) == "bad-key");
+}
+
+TEST_CASE("a gradient comes after the activation that it answers was sent, in training only") {
+  Server server(4);
+  CHECK(server.open(Flow::activation0, 1, 0).empty());
+  CHECK(server.open(Flow::gradient1, 1, 0) == "bad-key");
+  server.order.queued(keyOf(Flow::activation1, 1, 0));
+  CHECK(server.open(Flow::gradient1, 1, 1) == "bad-key");
+  CHECK(server.open(Flow::gradient1, 1, 0).empty());
+  server.order.queued(keyOf(Flow::activation1, 1, 0, Phase::eval));
+  CHECK(server.open(Flow::gradient1, 1, 0, Phase::eval) == "bad-key");
+}
+
+TEST_CASE("a client takes only answers to what it sent") {
+  TransferOrder order(Role::client, 4, nullptr);
+  const auto open = [&](Flow flow, std::uint64_t step, std::uint32_t i) {
+    return errorCode([&] { order.opened(keyOf(flow, step, i)); });
+  };
+  CHECK(open(Flow::activation1, 1, 0) == "bad-key");
+  order.queued(keyOf(Flow::activation0, 1, 0));
+  CHECK(open(Flow::activation1, 1, 1) == "bad-key");
+  CHECK(open(Flow::activation1, 1, 0).empty());
+  CHECK(open(Flow::activation1, 1, 0) == "bad-key");
+  CHECK(open(Flow::gradient0, 1, 0) == "bad-key");
+  order.queued(keyOf(Flow::gradient1, 1, 0));
+  CHECK(open(Flow::gradient0, 1, 0).empty());
+}
+
+TEST_CASE("a credit returns when the micro-batch's last reply is settled, and with it its charge") {
+  const auto account = std::make_shared<MemoryAccount>(2 * kMicroBatchBytes);
+  Server server(2, account);
+  CHECK(server.open(Flow::activation0, 1, 0).empty());
+  CHECK(server.open(Flow::activation0, 1, 1).empty());
+  CHECK(account->used() == 2 * kMicroBatchBytes);
+  CHECK(server.open(Flow::activation0, 1, 2) == "too-many-in-flight");
+  server.order.settled(keyOf(Flow::activation1, 1, 0));
+  CHECK(server.order.inFlight() == 2);  // its gradient/0 is still to come
+  server.order.settled(keyOf(Flow::gradient0, 1, 0));
+  CHECK(account->used() == kMicroBatchBytes);
+  CHECK(server.open(Flow::activation0, 1, 2).empty());
+  server.order.settled(keyOf(Flow::gradient0, 1, 1));
+  server.order.settled(keyOf(Flow::gradient0, 1, 2));
+  CHECK(server.open(Flow::activation0, 1, 0, Phase::eval).empty());
+  server.order.settled(keyOf(Flow::activation1, 1, 0, Phase::eval));
+  CHECK(server.order.inFlight() == 0);
+  CHECK(account->used() == 0);
+}
+
+TEST_CASE("a step that is over gives no credit back that has not been settled") {
+  Server server(1);
+  CHECK(server.open(Flow::activation0, 1, 0).empty());
+  CHECK(server.open(Flow::activation0, 2, 0) == "too-many-in-flight");
+}
