@@ -3,7 +3,9 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -63,18 +65,22 @@ std::string shortText(const FlowCodecs& codecs) {
 // ---- A trial ----
 
 struct TrialResult {
-  double seconds = 0;       // of a step
+  StepTime time;
   StepCosts costs;          // in the mean
   std::uint32_t steps = 0;  // measured
 };
 
-// The mean of the faster half, because other programs can only make a step longer.
-double typical(std::vector<double> seconds) {
+// The mean of the faster half, because other programs can only make a step longer. As uncertain as
+// twice the standard error of that mean; of a single step, nobody can say.
+StepTime typical(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
   seconds.resize((seconds.size() + 1) / 2);
-  double sum = 0;
-  for (const double each : seconds) sum += each;
-  return sum / static_cast<double>(seconds.size());
+  const auto count = static_cast<double>(seconds.size());
+  const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / count;
+  double squares = 0;
+  for (const double each : seconds) squares += (each - mean) * (each - mean);
+  const double error = count > 1 ? std::sqrt(squares / (count - 1) / count) : 0;
+  return {mean, 2 * error / mean};
 }
 
 // The run's Hello, for a session that serves as a trial of these codecs.
@@ -244,8 +250,8 @@ struct Resolved {
 
   void note(const FlowCodecs& tried, const TrialResult& result) {
     trials.push_back(
-        {{"codec", tried}, {"seconds_a_step", result.seconds}, {"steps", result.steps}});
-    text += fmt::format("{}{:.1f} ms with {}", text.empty() ? "" : ", ", 1e3 * result.seconds,
+        {{"codec", tried}, {"seconds_a_step", result.time.seconds}, {"steps", result.steps}});
+    text += fmt::format("{}{:.1f} ms with {}", text.empty() ? "" : ", ", 1e3 * result.time.seconds,
                         shortText(tried));
   }
 };
@@ -271,7 +277,7 @@ class AutoCodecs {
     const auto first = performFirst();
     if (!first) return resolved_;
     const std::uint64_t steps = totalSteps(run_.settings, *run_.data.train);
-    const double runSeconds = first->seconds * static_cast<double>(steps);
+    const double runSeconds = first->time.seconds * static_cast<double>(steps);
     const double budget = std::clamp(kBudgetShare * runSeconds, kMinBudget, kMaxBudget);
     const auto left = [&] { return budget - secondsSince(start); };
 
@@ -279,14 +285,14 @@ class AutoCodecs {
     const std::uint32_t samples = microBatchSize(batch_.samples(), microBatches(), 0);
     const CodecCandidates candidates = candidatesOf(run_, samples, costs);
     CodecChooser chooser(costs, policyOf(*run_.plan.schedule, run_.plan.inFlight), candidates,
-                         startOf(candidates, run_.settings), first->seconds);
+                         startOf(candidates, run_.settings), first->time);
     for (unsigned number = 2; number <= kMaxTrials; ++number) {
       const auto next = chooser.nextTrial();
       if (!next) break;
       if ((kWarmUpSteps + kMinSteps) * next->seconds > left()) break;
       const FlowCodecs codecs = codecsOf(run_.settings, candidates, next->choice);
       if (const auto result = performNext(codecs, number, left())) {
-        chooser.measured(next->choice, result->seconds);
+        chooser.measured(next->choice, result->time);
         chooser.limitRates(result->costs.rateUp, result->costs.rateDown);
         resolved_.note(codecs, *result);
       } else {

@@ -1,6 +1,7 @@
 #include "client/codec_choice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -10,9 +11,10 @@ namespace cleave {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// A step that is slower by less counts as equally fast: repeated trials of a codec differ by about
-// that much.
+// A step that is slower by less counts as equally fast, besides what measurements leave uncertain.
 constexpr double kTolerance = 0.03;
+// By so much what was not measured has to be faster.
+constexpr double kUnmeasured = 0.15;
 // A simulated step has a processor for each codec thread. Without one to spare, codecs slow down
 // what is computed beside them, so that `none` is faster than predicted, by up to so much.
 constexpr double kNoneIsFaster = 0.12;
@@ -29,12 +31,8 @@ struct Rung {
 };
 constexpr Rung kRungs[] = {{"none", 32}, {kAutoStart, 8}, {"block:bits=4", 4}, {"block:bits=2", 2}};
 
-// Of a flow. One flow at the next rung loses more than all four flows at the rung before.
-double lossOf(std::size_t position) {
-  double loss = 0;
-  for (std::size_t rung = 0; rung < position; ++rung) loss = kTensorFlows * loss + 1;
-  return loss;
-}
+// Of a direction. One at the next rung loses more than both at the rung before.
+double lossOf(std::size_t rung) { return std::exp2(static_cast<double>(rung)) - 1; }
 
 }  // namespace
 
@@ -53,31 +51,35 @@ std::optional<std::vector<std::string>> autoCodecs(std::string_view text) {
 }
 
 CodecChooser::CodecChooser(const StepCosts& costs, Policy policy, CodecCandidates candidates,
-                           const CodecChoice& start, double seconds)
+                           const CodecChoice& start, StepTime time)
     : costs_(costs), policy_(std::move(policy)), candidates_(std::move(candidates)), start_(start) {
   if (costs_.rateUp <= 0) costs_.rateUp = kFastRate;
   if (costs_.rateDown <= 0) costs_.rateDown = kFastRate;
-  std::size_t all = 1;
-  for (const auto& flow : candidates_) all *= flow.size();
-  for (std::size_t number = 0; number < all; ++number) {
-    Option option;
-    bool isUniform = true;
-    for (std::size_t f = 0, rest = number; f < kTensorFlows; ++f) {
-      const std::size_t count = candidates_[f].size();
-      option.choice[f] = rest % count;
-      rest /= count;
-      option.loss += lossOf(option.choice[f]);
-      if (count == 1) continue;
-      if (!option.uniform) option.uniform = option.choice[f];
-      isUniform = isUniform && option.choice[f] == *option.uniform;
+  for (std::size_t up = 0; up < rungs(true); ++up) {
+    for (std::size_t down = 0; down < rungs(false); ++down) {
+      Option option;
+      for (std::size_t f = 0; f < kTensorFlows; ++f) {
+        const std::size_t rung = isUp(static_cast<Flow>(f)) ? up : down;
+        option.choice[f] = std::min(rung, candidates_[f].size() - 1);
+      }
+      option.loss = lossOf(up) + lossOf(down);
+      if (up == down || rungs(true) == 1 || rungs(false) == 1) option.uniform = std::max(up, down);
+      options_.push_back(option);
     }
-    if (!isUniform) option.uniform.reset();
-    options_.push_back(option);
   }
   std::stable_sort(options_.begin(), options_.end(),
                    [](const Option& a, const Option& b) { return a.loss < b.loss; });
-  find(start).measured = seconds;
+  find(start).measured = time;
   predict();
+}
+
+// The longest list of a direction's flows.
+std::size_t CodecChooser::rungs(bool up) const {
+  std::size_t most = 1;
+  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+    if (isUp(static_cast<Flow>(f)) == up) most = std::max(most, candidates_[f].size());
+  }
+  return most;
 }
 
 CodecChooser::Option& CodecChooser::find(const CodecChoice& choice) {
@@ -85,8 +87,8 @@ CodecChooser::Option& CodecChooser::find(const CodecChoice& choice) {
                        [&](const Option& option) { return option.choice == choice; });
 }
 
-void CodecChooser::measured(const CodecChoice& choice, double seconds) {
-  find(choice).measured = seconds;
+void CodecChooser::measured(const CodecChoice& choice, StepTime time) {
+  find(choice).measured = time;
 }
 
 void CodecChooser::exclude(const CodecChoice& choice) { find(choice).isExcluded = true; }
@@ -97,30 +99,50 @@ void CodecChooser::limitRates(double rateUp, double rateDown) {
   predict();
 }
 
+double CodecChooser::simulated(const CodecChoice& choice, double rateUp, double rateDown) const {
+  StepCosts costs = costs_;
+  costs.rateUp = rateUp;
+  costs.rateDown = rateDown;
+  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+    const CodecCandidate& candidate = candidates_[f][choice[f]];
+    costs.bytes[f] = candidate.bytes;
+    costs.encodeSeconds[f] = candidate.encodeSeconds;
+    costs.decodeSeconds[f] = candidate.decodeSeconds;
+  }
+  Policy policy = policy_;
+  if (costs.microBatches > kMaxSimulated) {
+    costs = costs.inMicroBatches(kMaxSimulated);
+    policy.inFlight = std::min(policy.inFlight, kMaxSimulated);
+  }
+  return simulateStep(costs, policy).seconds;
+}
+
 void CodecChooser::predict() {
-  const auto simulated = [&](const CodecChoice& choice) {
-    StepCosts costs = costs_;
-    for (std::size_t f = 0; f < kTensorFlows; ++f) {
-      const CodecCandidate& candidate = candidates_[f][choice[f]];
-      costs.bytes[f] = candidate.bytes;
-      costs.encodeSeconds[f] = candidate.encodeSeconds;
-      costs.decodeSeconds[f] = candidate.decodeSeconds;
-    }
-    Policy policy = policy_;
-    if (costs.microBatches > kMaxSimulated) {
-      costs = costs.inMicroBatches(kMaxSimulated);
-      policy.inFlight = std::min(policy.inFlight, kMaxSimulated);
-    }
-    return simulateStep(costs, policy).seconds;
+  const double start = simulated(start_, costs_.rateUp, costs_.rateDown);
+  const double scale = find(start_).measured->seconds / start;
+  // Whether one direction alone, the other as fast as can be, makes the step longer.
+  const double unheld = simulated(start_, kFastRate, kFastRate);
+  const auto holdsBack = [&](double rateUp, double rateDown) {
+    return simulated(start_, rateUp, rateDown) > (1 + kTolerance) * unheld;
   };
-  const double scale = *find(start_).measured / simulated(start_);
-  for (Option& option : options_) option.predicted = scale * simulated(option.choice);
+  const bool upHolds = holdsBack(costs_.rateUp, kFastRate);
+  const bool downHolds = holdsBack(kFastRate, costs_.rateDown);
+  for (Option& option : options_) {
+    option.predicted = scale * simulated(option.choice, costs_.rateUp, costs_.rateDown);
+    option.isNeeded = true;
+    for (std::size_t f = 0; f < kTensorFlows; ++f) {
+      const bool holds = isUp(static_cast<Flow>(f)) ? upHolds : downHolds;
+      if (option.choice[f] > start_[f] && !holds) option.isNeeded = false;
+    }
+  }
 }
 
 // By how much a codec on all flows took longer than predicted; 1 if it was not measured.
-double CodecChooser::correction(std::size_t position) const {
+double CodecChooser::correction(std::size_t rung) const {
   for (const Option& option : options_) {
-    if (option.uniform == position && option.measured) return *option.measured / option.predicted;
+    if (option.uniform == rung && option.measured) {
+      return option.measured->seconds / option.predicted;
+    }
   }
   return 1;
 }
@@ -136,33 +158,37 @@ double CodecChooser::corrected(const Option& option) const {
   return flows == 0 ? option.predicted : option.predicted * sum / flows;
 }
 
-double CodecChooser::expected(const Option& option) const {
+StepTime CodecChooser::expected(const Option& option) const {
   if (option.measured) return *option.measured;
   bool isSmaller = true;
   for (std::size_t f = 0; f < kTensorFlows; ++f) {
     isSmaller = isSmaller && option.choice[f] >= start_[f];
   }
-  return isSmaller ? corrected(option) : kInfinity;
+  return {isSmaller ? (1 + kUnmeasured) * corrected(option) : kInfinity, 0};
 }
 
 // The shortest likely seconds of a step: a choice that was not tried may be faster than predicted.
-double CodecChooser::optimistic(const Option& option) const {
+StepTime CodecChooser::optimistic(const Option& option) const {
   if (option.measured) return *option.measured;
-  if (!option.uniform) return corrected(option);
-  return option.predicted * (1 - (option.loss == 0 ? kNoneIsFaster : kPredictionError));
+  if (!option.uniform) return {corrected(option), 0};
+  return {option.predicted * (1 - (option.loss == 0 ? kNoneIsFaster : kPredictionError)), 0};
 }
 
-template <typename Seconds>
-const CodecChooser::Option& CodecChooser::leastLossy(const Seconds& secondsOf) const {
-  double fastest = kInfinity;
+template <typename Time>
+const CodecChooser::Option& CodecChooser::leastLossy(const Time& timeOf) const {
+  const auto isAllowed = [](const Option& option) { return !option.isExcluded && option.isNeeded; };
+  StepTime fastest{kInfinity, 0};
   for (const Option& option : options_) {
-    if (!option.isExcluded) fastest = std::min(fastest, secondsOf(option));
+    if (isAllowed(option) && timeOf(option).seconds < fastest.seconds) fastest = timeOf(option);
   }
   const Option* chosen = nullptr;
   for (const Option& option : options_) {  // in the order of their loss
-    if (option.isExcluded || secondsOf(option) > (1 + kTolerance) * fastest) continue;
+    if (!isAllowed(option)) continue;
+    const StepTime time = timeOf(option);
+    const double tolerance = kTolerance + std::hypot(time.uncertainty, fastest.uncertainty);
+    if (time.seconds > (1 + tolerance) * fastest.seconds) continue;
     if (chosen == nullptr ||
-        (option.loss == chosen->loss && secondsOf(option) < secondsOf(*chosen))) {
+        (option.loss == chosen->loss && time.seconds < timeOf(*chosen).seconds)) {
       chosen = &option;
     }
   }

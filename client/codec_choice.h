@@ -31,20 +31,29 @@ using CodecCandidates = std::array<std::vector<CodecCandidate>, kTensorFlows>;
 // By flow: the position among its candidates.
 using CodecChoice = std::array<std::size_t, kTensorFlows>;
 
+// A step's seconds, and how far from them another measurement may be, as a share of them.
+struct StepTime {
+  double seconds = 0;
+  double uncertainty = 0;
+};
+
 // Chooses the least lossy codecs with which the link no longer holds a step back: no other choice
-// makes the step more than 3 % faster. The simulator predicts what was not measured, in proportion
-// to the measured step with `start`, corrected by what codecs took on all flows. Buffers on the
-// path make a link look faster than it is, so a choice with larger tensors than those of `start`
-// may be tried, but is best() only once measured.
+// makes the step faster by more than 3 % and the uncertainty of the two measurements. The flows of
+// a direction get the same rung of the list, so far as they have it; one beyond that of `start`
+// only if the link's rate in that direction holds the step back. The simulator predicts what was
+// not measured, in proportion to the measured step with `start`, corrected by what codecs took on
+// all flows. What was not measured is best() only if it is expected to be 15 % faster, and never
+// with larger tensors than those of `start`: buffers on the path make a link look faster than it
+// is.
 class CodecChooser {
  public:
-  // `costs` are those of steps with `start`, which took `seconds` each. A rate of 0 was too high to
-  // be measured with the few bytes that were sent.
+  // `costs` are those of steps with `start`, which took so long. A rate of 0 was too high to be
+  // measured with the few bytes that were sent.
   CodecChooser(const StepCosts& costs, Policy policy, CodecCandidates candidates,
-               const CodecChoice& start, double seconds);
+               const CodecChoice& start, StepTime time);
 
   // What a step took with that choice.
-  void measured(const CodecChoice& choice, double seconds);
+  void measured(const CodecChoice& choice, StepTime time);
   // The choice cannot be used.
   void exclude(const CodecChoice& choice);
   // The link's rates as a later trial measured them. The lower ones are used: buffers on the path
@@ -63,21 +72,24 @@ class CodecChooser {
  private:
   struct Option {
     CodecChoice choice;
-    double loss = 0;                     // adds up over the flows
-    std::optional<std::size_t> uniform;  // the position of all flows that have a choice
+    double loss = 0;                     // adds up over the directions
+    std::optional<std::size_t> uniform;  // the rung of both directions
     double predicted = 0;
-    std::optional<double> measured;
+    std::optional<StepTime> measured;
     bool isExcluded = false;
+    bool isNeeded = true;  // no rung beyond the start's where the link does not hold the step back
   };
 
   void predict();
+  double simulated(const CodecChoice& choice, double rateUp, double rateDown) const;
+  std::size_t rungs(bool up) const;
   Option& find(const CodecChoice& choice);
-  double correction(std::size_t position) const;
+  double correction(std::size_t rung) const;
   double corrected(const Option& option) const;
-  double expected(const Option& option) const;
-  double optimistic(const Option& option) const;
-  template <typename Seconds>
-  const Option& leastLossy(const Seconds& secondsOf) const;
+  StepTime expected(const Option& option) const;
+  StepTime optimistic(const Option& option) const;
+  template <typename Time>
+  const Option& leastLossy(const Time& timeOf) const;
 
   StepCosts costs_;
   const Policy policy_;

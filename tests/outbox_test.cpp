@@ -19,6 +19,7 @@ struct Tensor {
   std::size_t bytes = 0;
   int priority = 0;
   std::string sha256 = {};
+  bool isBackground = false;
 };
 
 // Writes what an outbox hands out, and remembers it in short: "a0+10" is 10 bytes of tensor a from
@@ -33,6 +34,7 @@ class Writer {
     tensor.priority = description.priority;
     tensor.queuedAt = now();
     tensor.sha256 = description.sha256;
+    tensor.isBackground = description.isBackground;
     tensor.openMetadata = [this, name = description.name, bytes](double queueSeconds) {
       CHECK(queueSeconds >= 0);
       starts_.push_back({bytes->data(), name});
@@ -46,7 +48,7 @@ class Writer {
 
   // The next frame in short; empty where there is none.
   std::string write() {
-    const auto frame = outbox.next(kSegment);
+    const auto frame = outbox.next(kSegment, background);
     if (!frame) return {};
     written.push_back(*frame);
     if (frame->written) frame->written();
@@ -69,6 +71,7 @@ class Writer {
   const std::vector<std::string>& wireBytes() const { return wireBytes_; }
 
   Outbox outbox;
+  std::size_t background = kSegment;  // that a segment in the background may have now
   std::vector<OutgoingFrame> written;
 
  private:
@@ -103,6 +106,20 @@ TEST_CASE("control frames go between a tensor's segments") {
   CHECK(writer.write() == "a0+10");
   writer.outbox.pushControl(FrameKind::pong, "");
   CHECK(writer.writeAll() == Frames{"Pong ", "a10+10"});
+}
+
+TEST_CASE("a background tensor goes last, and only as far as it may") {
+  Writer writer;
+  writer.background = 0;
+  writer.push({"b", 10, 0, {}, true});
+  CHECK_FALSE(writer.outbox.hasNext(0));
+  CHECK(writer.outbox.hasNext(1));
+  CHECK(writer.writeAll().empty());
+  CHECK_FALSE(writer.outbox.empty());
+  writer.background = 4;
+  CHECK(writer.write() == "b0+4");
+  writer.push({"a", 20, 7});
+  CHECK(writer.writeAll() == Frames{"a0+10", "a10+10", "b4+4", "b8+2"});
 }
 
 TEST_CASE("tensors go by priority, and by arrival within one") {
@@ -182,9 +199,9 @@ TEST_CASE("the tensor's memory lives until its last frame is gone") {
   tensor.openMetadata = [](double) { return std::string(); };
   tensor.written = [](std::uint64_t) {};
   outbox.pushTensor(std::move(tensor));
-  outbox.next(kSegment);
+  outbox.next(kSegment, kSegment);
   CHECK(!alive.expired());
-  auto last = outbox.next(kSegment);
+  auto last = outbox.next(kSegment, kSegment);
   CHECK(!alive.expired());
   last.reset();
   CHECK(alive.expired());
@@ -201,7 +218,7 @@ TEST_CASE("a repeated block makes a stream of any length") {
   tensor.written = [&](std::uint64_t bytes) { wireBytes = bytes; };
   outbox.pushTensor(std::move(tensor));
   std::vector<std::size_t> sizes;
-  while (const auto frame = outbox.next(kMaxSegmentBytes)) {
+  while (const auto frame = outbox.next(kMaxSegmentBytes, kMaxSegmentBytes)) {
     CHECK(frame->payload.data() == block.data());
     if (frame->kind == FrameKind::segment) {
       wire::Segment segment;
@@ -226,6 +243,6 @@ TEST_CASE("the seconds in the queue count from queuedAt to the first frame") {
   };
   tensor.written = [](std::uint64_t) {};
   outbox.pushTensor(std::move(tensor));
-  outbox.next(kSegment);
+  outbox.next(kSegment, kSegment);
   CHECK(seconds >= 5);
 }

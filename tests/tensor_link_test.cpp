@@ -325,7 +325,7 @@ struct SendingServer {
     io.restart();
     io.poll();
     std::vector<std::byte> bytes;
-    while (const auto frame = connection->outbox().next(kMaxSegmentBytes)) {
+    while (const auto frame = connection->outbox().next(kMaxSegmentBytes, kMaxSegmentBytes)) {
       bytes.insert(bytes.end(), frame->payload.begin(), frame->payload.end());
     }
     return bytes;

@@ -191,6 +191,7 @@ awaitable<std::string> Connection::run(FrameSink& sink) {
 void Connection::wake() { wakeUp_.try_send(error_code()); }
 
 void Connection::ping() {
+  background_.pinged();
   outbox_.pushControl(FrameKind::ping, pingMetadata());
   wake();
 }
@@ -247,6 +248,7 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
     const SteadyTime start = now();
     spendAllowance(head.header, start);
     co_await stream_.readPayload(head, place);
+    if (isTensorData(head.header.kind)) background_.urgentCrossed(now());
     if (!place.empty()) receiveMeter_.passed(place.size(), secondsSince(start));
     const std::size_t bytes = kHeaderBytes + head.metadata.size() + place.size();
     peakReceived_.passed(bytes);
@@ -290,10 +292,15 @@ awaitable<void> Connection::throttled(asio::steady_timer& timer, std::size_t byt
 }
 
 void Connection::spendAllowance(const FrameHeader& header, SteadyTime time) {
-  if (header.kind == FrameKind::tensor) return allowance_.tensorCrosses();
   // A tensor's last segment may be short, no other.
   const bool isLong = header.payloadBytes >= ControlAllowance::kShortSegmentBytes;
-  if (header.kind != FrameKind::segment || !isLong) allowance_.take(time);
+  if (header.kind == FrameKind::tensor) {
+    allowance_.tensorCrosses();
+  } else if (header.kind == FrameKind::segment && isLong) {
+    allowance_.segmentCrosses();
+  } else {
+    allowance_.take(time);
+  }
 }
 
 // Pings keep a connection open, but only show that the peer's process runs.
@@ -302,7 +309,12 @@ void Connection::noteActivity(FrameKind kind) {
 }
 
 void Connection::receivedPong(std::span<const std::byte> metadata) {
-  pongs_.push_back(clockOfPong(metadata));
+  const ClockSample sample = clockOfPong(metadata);
+  if (background_.ponged(sample.forward, now())) {
+    wake();  // there may be room for the next segment
+    return;  // what it waited for behind the segment says little of the clocks
+  }
+  pongs_.push_back(sample);
   if (pongs_.size() > kPongs) pongs_.pop_front();
   const auto shorter = [](const ClockSample& a, const ClockSample& b) {
     return a.roundTripSeconds < b.roundTripSeconds;
@@ -361,9 +373,9 @@ awaitable<void> Connection::writeUntilEnd() {
 
 awaitable<void> Connection::writeFrames() {
   while (!cause_) {
-    if (!outbox_.empty()) {
+    if (outbox_.hasNext(background_.room())) {
       co_await writeOne();
-    } else if (ourBye_) {
+    } else if (ourBye_ && outbox_.empty()) {
       const std::string metadata = byeMetadata(*ourBye_);
       co_await stream_.write(FrameKind::bye, 0, metadata, {});
       byeSent_ = true;
@@ -382,11 +394,22 @@ awaitable<void> Connection::writeOne() {
   // Chosen as late as can be, so that one more urgent may still come.
   co_await stream_.readyToWrite();
   if (cause_) co_return;
-  auto frame = outbox_.next(segmentBytes());
+  auto frame = outbox_.next(segmentBytes(), background_.room());
+  if (!frame) {  // a Pong has come meanwhile, and leaves a background stream no room
+    writtenBy_.reset();
+    co_return;
+  }
   if (frame->kind == FrameKind::tensor) allowance_.tensorCrosses();
+  if (frame->kind == FrameKind::segment) allowance_.segmentCrosses();
   const SteadyTime chosen = now();
   co_await stream_.write(frame->kind, frame->stream, frame->metadata, frame->payload);
   writtenBy_.reset();
+  if (frame->isBackground) {
+    background_.sent(frame->payload.size());
+    outbox_.pushControl(FrameKind::ping, pingMetadata());
+  } else if (isTensorData(frame->kind)) {
+    background_.urgentCrossed(now());
+  }
   const std::size_t bytes = kHeaderBytes + frame->metadata.size() + frame->payload.size();
   if (frame->segmentWritten) frame->segmentWritten(chosen, now());
   frame->owner.reset();

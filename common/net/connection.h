@@ -20,6 +20,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/error.h"
+#include "common/net/background_window.h"
 #include "common/net/connection_options.h"
 #include "common/net/frame.h"
 #include "common/net/frame_stream.h"
@@ -165,6 +166,7 @@ class Connection {
   RateMeter sendMeter_, receiveMeter_;
   PeakMeter peakSent_, peakReceived_;
   ControlAllowance allowance_{now()};
+  BackgroundWindow background_;
   SteadyTime lastActivity_ = now();
   // While a frame is being written: when the peer must have taken it.
   std::optional<SteadyTime> writtenBy_;

@@ -45,7 +45,8 @@ ClockSample clockOfPong(std::span<const std::byte> metadata) {
   constexpr std::int64_t kMost = std::int64_t{1} << 62;
   const std::int64_t ahead =
       difference(pong.ping_received(), pong.ping_sent()) / 2 + difference(pong.sent(), came) / 2;
-  return {std::max(0.0, between * 1e-9), std::clamp(ahead, -kMost, kMost)};
+  return {std::max(0.0, between * 1e-9), std::clamp(ahead, -kMost, kMost),
+          std::clamp(difference(pong.ping_received(), pong.ping_sent()), -kMost, kMost)};
 }
 
 std::string pongMetadata(std::span<const std::byte> ping) {

@@ -21,6 +21,8 @@ struct ClockSample {
   // Nanoseconds that the peer's steady clock is ahead of ours, known to within half the round trip;
   // at most 2^62 either way.
   std::int64_t ahead = 0;
+  // Nanoseconds from the Ping's sending, by our clock, to its arrival, by the peer's.
+  std::int64_t forward = 0;
 };
 ClockSample clockOfPong(std::span<const std::byte> pong);
 std::string reasonFromBye(std::span<const std::byte> bye);

@@ -29,20 +29,23 @@ void Outbox::pushTensor(OutgoingTensor tensor) {
   auto stream = std::make_shared<Stream>();
   stream->tensor = std::move(tensor);
   // Before the first that is less urgent, even one under way: it goes on when this one is done.
+  const auto rank = [](const OutgoingTensor& each) {
+    return std::pair(each.isBackground, each.priority);
+  };
   const auto place = std::upper_bound(
-      streams_.begin(), streams_.end(), stream->tensor.priority,
-      [](int priority, const auto& other) { return priority < other->tensor.priority; });
+      streams_.begin(), streams_.end(), rank(stream->tensor),
+      [&](const auto& mine, const auto& other) { return mine < rank(other->tensor); });
   streams_.insert(place, std::move(stream));
 }
 
-std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes) {
+std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes, std::size_t backgroundBytes) {
   assert(segmentBytes > 0 && segmentBytes <= kMaxSegmentBytes);
   if (!control_.empty()) {
     OutgoingFrame frame = std::move(control_.front());
     control_.pop_front();
     return frame;
   }
-  if (streams_.empty()) return std::nullopt;
+  if (!hasNext(backgroundBytes)) return std::nullopt;
 
   const std::shared_ptr<Stream> stream = streams_.front();
   const OutgoingTensor& tensor = stream->tensor;
@@ -50,11 +53,14 @@ std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes) {
   const bool repeats = tensor.repeated > 0;
   assert(!repeats || tensor.bytes.size() >= kMaxSegmentBytes);
   const std::uint64_t rest = (repeats ? tensor.repeated : tensor.bytes.size()) - stream->offset;
-  const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(rest, segmentBytes));
+  const std::size_t most =
+      tensor.isBackground ? std::min(segmentBytes, backgroundBytes) : segmentBytes;
+  const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(rest, most));
 
   OutgoingFrame frame;
   frame.payload = tensor.bytes.subspan(repeats ? 0 : stream->offset, bytes);
   frame.owner = tensor.owner;
+  frame.isBackground = tensor.isBackground;
   frame.segmentWritten = tensor.segmentWritten;
   // The digest stands in the metadata of a Segment, so with one even a short stream has a second
   // frame.

@@ -26,6 +26,8 @@ struct OutgoingTensor {
   // which has at least kMaxSegmentBytes: a stream of any length costs no memory of its own.
   std::uint64_t repeated = 0;
   int priority = 0;  // lower goes first; equal: first come, first served
+  // It may take what the link has to spare, and must not make the others wait. Goes last.
+  bool isBackground = false;
   SteadyTime queuedAt;
   // The Tensor metadata, asked for when the first segment is handed to the socket: queueSeconds is
   // known then.
@@ -47,6 +49,7 @@ struct OutgoingFrame {
   std::string metadata;
   std::span<const std::byte> payload;
   std::shared_ptr<const void> owner;
+  bool isBackground = false;
   // To be called once the frame is written; may be empty.
   std::function<void(SteadyTime chosen, SteadyTime written)> segmentWritten;
   std::function<void()> written;
@@ -56,8 +59,14 @@ class Outbox {
  public:
   void pushControl(FrameKind kind, std::string metadata);
   void pushTensor(OutgoingTensor tensor);
-  // The next frame to write; a tensor's payload is at most segmentBytes.
-  std::optional<OutgoingFrame> next(std::size_t segmentBytes);
+  // The next frame to write; a tensor's payload is at most segmentBytes, and one of a background
+  // tensor at most backgroundBytes (0: none of these now).
+  std::optional<OutgoingFrame> next(std::size_t segmentBytes, std::size_t backgroundBytes);
+  // Whether next() has a frame.
+  bool hasNext(std::size_t backgroundBytes) const {
+    return !control_.empty() ||
+           (!streams_.empty() && (backgroundBytes > 0 || !streams_.front()->tensor.isBackground));
+  }
   bool empty() const { return control_.empty() && streams_.empty(); }
   bool hasTensors() const { return !streams_.empty(); }
   // Control frames and tensors that wait.
@@ -71,7 +80,7 @@ class Outbox {
     std::uint64_t wireBytes = 0;
   };
   std::deque<OutgoingFrame> control_;
-  std::deque<std::shared_ptr<Stream>> streams_;  // by priority, then by arrival
+  std::deque<std::shared_ptr<Stream>> streams_;  // background last; by priority, then by arrival
   std::uint64_t nextStream_ = 1;
 };
 

@@ -37,18 +37,21 @@ class FrameProgress {
   std::size_t bytes_ = 0;
 };
 
-// A correct peer sends a few control frames for every tensor that crosses, either way, and a Ping
-// now and then. A short segment costs as much to deal with, and counts as one.
+// A correct peer sends a few control frames for every tensor that crosses, either way, one for
+// every long segment, and a Ping now and then. A short segment costs as much to deal with as a
+// control frame, and counts as one.
 class ControlAllowance {
  public:
   static constexpr double kIdle = 256;    // that an idle connection may send at once
   static constexpr double kASecond = 10;  // up to kIdle again
   static constexpr double kATensor = 3;
+  static constexpr double kALongSegment = 1;
   static constexpr double kMost = 16384;  // that tensors can have saved up
   static constexpr std::size_t kShortSegmentBytes = 4096;
 
   explicit ControlAllowance(SteadyTime start) : refilled_(start) {}
   void tensorCrosses() { left_ = std::min(kMost, left_ + kATensor); }
+  void segmentCrosses() { left_ = std::min(kMost, left_ + kALongSegment); }
   // A control frame or a short segment has come. Throws ProtocolError "flood".
   void take(SteadyTime time);
 

@@ -13,8 +13,6 @@
 namespace cleave {
 namespace {
 
-constexpr int kBlobPriority = 100;  // after every tensor of a step
-
 std::shared_ptr<const void> shareBuffer(Buffer buffer) {
   return std::make_shared<const Buffer>(std::move(buffer));
 }
@@ -226,7 +224,9 @@ void TensorLink::queue(const std::shared_ptr<Encoding>& encoding) {
   OutgoingTensor tensor;
   tensor.bytes = encoding->bytes;
   tensor.owner = encoding->owner;
-  tensor.priority = blob ? kBlobPriority : options_.priority(key.flow);
+  tensor.priority = blob ? 0 : options_.priority(key.flow);
+  // What the client fetches must not delay the step; before its weights are there is no step.
+  tensor.isBackground = blob && options_.role == Role::server;
   tensor.queuedAt = now();
   tensor.sha256 = encoding->sha256;
   // The outbox calls these within Connection::run(), which this link outlives.

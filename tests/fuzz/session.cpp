@@ -177,7 +177,7 @@ class Session {
     do {
       io_.restart();
       io_.poll();
-      while (const auto frame = connection_->outbox().next(kMaxSegmentBytes)) {
+      while (const auto frame = connection_->outbox().next(kMaxSegmentBytes, kMaxSegmentBytes)) {
         if (frame->written) frame->written();
       }
       while (!arrived_.empty()) {

@@ -1,0 +1,122 @@
+// The window of a background stream, on links made of arithmetic.
+#include "common/net/background_window.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <vector>
+
+using namespace cleave;
+
+namespace {
+
+// A way with one queue: bytes leave it at `rate`, and arrive `latency` later; Pongs come back after
+// as long again.
+class Way {
+ public:
+  Way(double rate, double latency) : rate_(rate), latency_(latency) {}
+
+  // Sends as much as the window lets it, up to `until` seconds. Returns the bytes that left.
+  double fill(BackgroundWindow& window, double until) {
+    double sent = 0;
+    while (true) {
+      while (const std::size_t room = window.room()) {
+        const std::size_t bytes = std::min<std::size_t>(room, 64 << 10);
+        window.sent(bytes);
+        sent += static_cast<double>(bytes);
+        send(static_cast<double>(bytes));
+        arrivals_.push_back(free_ + latency_);
+        longest_ = std::max(longest_, free_ - time_);
+      }
+      if (answered_ == arrivals_.size()) return sent;
+      const double arrived = arrivals_[answered_];
+      if (arrived + latency_ > until) break;
+      time_ = arrived + latency_;
+      ++answered_;
+      const double sentAt = pingSent_[answered_ - 1];
+      window.ponged(kClocks + static_cast<std::int64_t>(1e9 * (arrived - sentAt)), at(time_));
+    }
+    time_ = until;
+    return sent;
+  }
+
+  // An urgent tensor goes; returns the seconds that it waits behind what is on its way.
+  double sendUrgent(BackgroundWindow& window, double bytes) {
+    window.urgentCrossed(at(time_));
+    const double wait = std::max(0.0, free_ - time_);
+    free_ = std::max(free_, time_) + bytes / rate_;
+    return wait;
+  }
+
+  double longestQueue() const { return longest_; }
+  static SteadyTime at(double seconds) {
+    return SteadyTime{} +
+           std::chrono::duration_cast<SteadyTime::duration>(std::chrono::duration<double>(seconds));
+  }
+
+ private:
+  static constexpr std::int64_t kClocks = -123456789012345;  // they need not agree
+
+  void send(double bytes) {
+    pingSent_.push_back(time_);
+    free_ = std::max(free_, time_) + bytes / rate_;
+  }
+
+  const double rate_, latency_;
+  double time_ = 0, free_ = 0, longest_ = 0;
+  std::vector<double> arrivals_, pingSent_;
+  std::size_t answered_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("alone, a background stream fills its link, and queues for a tenth of a second at most") {
+  for (const auto& [rate, latency] : {std::pair{125e6, 0.01}, {12.5e6, 0.05}, {62.5e3, 0.001}}) {
+    Way way(rate, latency);
+    BackgroundWindow window;
+    way.fill(window, 4);
+    const double sent = way.fill(window, 8);
+    CHECK(sent > 0.9 * 4 * rate);
+    CHECK(way.longestQueue() < 2 * BackgroundWindow::kQuietTargetSeconds);
+  }
+}
+
+TEST_CASE("beside urgent tensors it makes them wait for a few milliseconds, and still goes on") {
+  for (const auto& [rate, latency] : {std::pair{125e6, 0.01}, {12.5e6, 0.001}, {62.5e3, 0.001}}) {
+    Way way(rate, latency);
+    BackgroundWindow window;
+    double waited = 0;
+    double sent = 0;
+    // 60 s with a tensor every 100 ms, which takes half of it.
+    for (int i = 0; i < 600; ++i) {
+      const double wait = way.sendUrgent(window, 0.05 * rate);
+      if (i > 300) waited += wait;
+      const double bytes = way.fill(window, 0.1 * (i + 1));
+      if (i > 300) sent += bytes;
+    }
+    CAPTURE(rate);
+    // A segment takes 66 ms on the slowest of them, and the window may be two.
+    const double least = static_cast<double>(BackgroundWindow::kLeastBytes) / rate;
+    CHECK(waited / 300 < 2 * (BackgroundWindow::kTargetSeconds + least));
+    CHECK(sent > 0);
+  }
+}
+
+TEST_CASE("a window that waits for a Pong has no room, and others' Pings do not give it any") {
+  BackgroundWindow window;
+  const SteadyTime start = Way::at(1);
+  CHECK_FALSE(window.ponged(5, start));
+  window.pinged();
+  CHECK(window.room() == BackgroundWindow::kLeastBytes);
+  window.sent(BackgroundWindow::kLeastBytes);
+  CHECK(window.room() == 0);
+  CHECK_FALSE(window.ponged(5, start));
+  CHECK(window.room() == 0);
+  CHECK(window.ponged(5, start));
+  CHECK(window.room() == 2 * BackgroundWindow::kLeastBytes);
+  // Numbers of a peer that lies are numbers.
+  window.sent(4096);
+  CHECK(window.ponged(std::int64_t{1} << 62, start));
+  window.sent(4096);
+  CHECK(window.ponged(-(std::int64_t{1} << 62), start));
+  CHECK(window.room() >= BackgroundWindow::kLeastBytes);
+}
