@@ -15,14 +15,14 @@
 namespace cleave {
 namespace {
 
-constexpr double kLeastSaving = 0.05;  // of a step; smaller ones are within the simulation's error
+constexpr double kLeastSaving = 0.05;  // share of a step; the simulation's error is larger
 constexpr std::size_t kLeastSteps = 10;
-constexpr std::uint32_t kTrialSamples = 4;  // a codec is timed on so many, and scaled
+constexpr std::uint32_t kTrialSamples = 4;  // for timing a codec; the result is scaled
 constexpr const char* kCostsAccuracy = "costs accuracy";
 
 struct Change {
   std::vector<std::string> settings;
-  double seconds = 0;  // of a step, then
+  double seconds = 0;  // predicted seconds per step
   std::string caveat;
 };
 
@@ -33,9 +33,9 @@ double simulated(const StepCosts& costs, const Schedule& schedule, std::uint32_t
 // ---- Codecs ----
 
 struct CodecTrial {
-  double encodeSeconds = 0, decodeSeconds = 0;  // of a micro-batch
+  double encodeSeconds = 0, decodeSeconds = 0;  // per micro-batch
   double bytes = 0;
-  double noise = 0;  // energy of the error by that of the values
+  double noise = 0;  // energy of the error divided by the energy of the values
 };
 using CodecTrials = std::array<CodecTrial, kTensorFlows>;
 
@@ -53,7 +53,7 @@ CodecTrial tryOn(const Codec& codec, Flow flow, const TensorSpec& tensor, CutCon
                  CutContext& receiver) {
   std::vector<float> values(tensor.elements());
   fillNormal(randomKey(1, "advice", {indexOf(flow)}), values);
-  // Activations have mostly passed a ReLU.
+  // Activations are mostly outputs of a ReLU.
   const bool isActivation = flow == Flow::activation0 || flow == Flow::activation1;
   for (float& value : values) value = isActivation ? std::max(value, 0.0F) : value;
   std::vector<float> decoded(values.size());
@@ -61,7 +61,7 @@ CodecTrial tryOn(const Codec& codec, Flow flow, const TensorSpec& tensor, CutCon
   const CodecContext context{1, {Phase::train, 1, 0, flow}};
   const TensorView view{reinterpret_cast<const std::byte*>(values.data()), tensor};
   CutContext warmUp = sender;
-  codec.encode(context, nullptr, warmUp, view, payload);  // touches the memory
+  codec.encode(context, nullptr, warmUp, view, payload);  // the first call touches the memory
   const SteadyTime start = now();
   const std::size_t bytes = codec.encode(context, nullptr, sender, view, payload).bytes;
   const SteadyTime encoded = now();
@@ -71,8 +71,8 @@ CodecTrial tryOn(const Codec& codec, Flow flow, const TensorSpec& tensor, CutCon
           noiseOf(values, decoded)};
 }
 
-// In the order in which a micro-batch crosses: a gradient's codec may need what the activation's
-// left behind. Both sides are taken to encode as fast as this one.
+// In the order in which a micro-batch crosses the link: a gradient's codec may need state that the
+// activation's codec kept. Assumes that the server encodes as fast as this machine.
 CodecTrials tryCodecs(const TensorLinkOptions& options, std::uint32_t samples,
                       const std::array<std::shared_ptr<const Codec>, kTensorFlows>& codecs) {
   const std::uint32_t few = std::min(samples, kTrialSamples);
@@ -91,7 +91,7 @@ CodecTrials tryCodecs(const TensorLinkOptions& options, std::uint32_t samples,
   return trials;
 }
 
-// The built-in codecs, on all flows, from the least lossy to the most lossy.
+// The built-in codecs on all flows, from the least lossy to the lossiest.
 void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
                std::vector<Change>& changes) {
   const TensorLinkOptions options = linkOptions(plan, Role::client);
@@ -99,7 +99,7 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
   for (const Flow flow : kStepFlows) {
     if (options.spec(flow, samples).dtype != DType::f32) return;
   }
-  // By its spec: the run's own may work on a GPU.
+  // Built from the spec, because the run's own codecs may run on a GPU.
   std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
   for (std::size_t f = 0; f < kTensorFlows; ++f) codecs[f] = makeCodec(plan.codecs[f]->spec());
   const CodecTrials today = tryCodecs(options, samples, codecs);
@@ -134,7 +134,7 @@ void addSchedule(const StepCosts& costs, const RunPlan& plan, const ClientSettin
   changes.push_back(std::move(change));
 }
 
-// Whether the batch norms of the model have enough samples in the smallest micro-batch.
+// Whether the model's batch norms get enough samples in the smallest micro-batch.
 bool normsHaveEnough(const MeasuredSteps& steps, const RunPlan& plan, std::uint32_t batch,
                      std::uint32_t microBatches) {
   for (const std::uint32_t samples : {batch, steps.lastBatch}) {
@@ -165,11 +165,11 @@ void addMicroBatches(const MeasuredSteps& steps, const RunPlan& plan,
   changes.push_back(std::move(change));
 }
 
-// ---- What would have to be bought ----
+// ---- Faster hardware or a faster link ----
 
 struct Resource {
   const char* what = nullptr;
-  double seconds = 0;  // of a step, then
+  double seconds = 0;  // predicted seconds per step
 };
 
 Resource resource(Bottleneck bottleneck, StepCosts costs, const RunPlan& plan) {
@@ -236,14 +236,14 @@ Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSet
     return none;
   }
   const double today = simulated(steps.costs, *plan.schedule, plan.inFlight);
-  // As a share of the measured step: no setting saves what the simulation leaves out.
+  // As a share of the measured step: no setting saves time that the simulation leaves out.
   const double step = std::max(today, steps.seconds);
   const auto saving = [&](const auto& change) { return (today - change.seconds) / step; };
   std::vector<Change> changes;
   addSchedule(steps.costs, plan, settings, changes);
   addMicroBatches(steps, plan, settings, changes);
   addCodecs(steps.costs, plan, settings.batch, changes);
-  // Of changes that differ by less than the spread, the first one is taken.
+  // Changes without a caveat first: of those that differ by less than the spread, the first wins.
   std::stable_partition(changes.begin(), changes.end(),
                         [](const Change& change) { return change.caveat.empty(); });
   double most = 0;

@@ -25,22 +25,23 @@
 namespace cleave {
 namespace {
 
-// A shorter run is over before a trial pays off.
+// A shorter run ends before a trial pays off.
 constexpr std::uint64_t kMinRunSteps = 20;
-// Of each trial. The first steps open TCP's window and fill caches; a process's first ones take
+// Per trial. The first steps open TCP's window and fill caches; the first steps of a process take
 // longer.
 constexpr int kWarmUpSteps = 1;
 constexpr int kFirstWarmUpSteps = 2;
 constexpr int kMinSteps = 3;
 constexpr int kMaxSteps = 12;
-constexpr double kEnoughSeconds = 0.5;  // of measured steps
-// All trials together take about kMinBudget, or kBudgetShare of a longer run, up to kMaxBudget; but
-// the first one is always made, with one measured step at least.
+constexpr double kEnoughSeconds = 0.5;  // of measured steps, after which a trial ends
+// Time limit of all trials together: kBudgetShare of the run, but at least kMinBudget and at most
+// kMaxBudget seconds. The first trial always runs, with at least one measured step.
 constexpr double kMinBudget = 3;
 constexpr double kMaxBudget = 60;
 constexpr double kBudgetShare = 0.03;
 constexpr unsigned kMaxTrials = 5;
-// For a session that the trial before has not freed yet: servers say 5 s.
+// Retry for this long if the server has not yet freed the previous trial's session. Servers ask
+// clients to retry after 5 s.
 constexpr double kTrialRetrySeconds = 6;
 
 using FlowCodecs = std::map<std::string, std::string>;
@@ -54,7 +55,7 @@ FlowCodecs codecsOf(const ClientSettings& settings, const CodecCandidates& candi
   return codecs;
 }
 
-// "none", or the map if flows differ.
+// "none", or a map if the flows differ.
 std::string shortText(const FlowCodecs& codecs) {
   const std::string& first = codecs.begin()->second;
   const bool isOne = std::all_of(codecs.begin(), codecs.end(),
@@ -66,12 +67,12 @@ std::string shortText(const FlowCodecs& codecs) {
 
 struct TrialResult {
   StepTime time;
-  StepCosts costs;          // in the mean
-  std::uint32_t steps = 0;  // measured
+  StepCosts costs;          // mean
+  std::uint32_t steps = 0;  // number of measured steps
 };
 
-// The mean of the faster half, because other programs can only make a step longer. As uncertain as
-// twice the standard error of that mean; of a single step, nobody can say.
+// The mean of the faster half, because other programs can only make a step longer. The uncertainty
+// is twice the standard error of that mean; for a single step it is unknown.
 StepTime typical(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
   seconds.resize((seconds.size() + 1) / 2);
@@ -83,12 +84,12 @@ StepTime typical(std::vector<double> seconds) {
   return {mean, 2 * error / mean};
 }
 
-// The run's Hello, for a session that serves as a trial of these codecs.
+// The run's Hello, for a trial session with these codecs.
 wire::Hello trialHello(const PreparedRun& run, const FlowCodecs& codecs, unsigned number) {
   wire::Hello hello = run.hello;
   hello.clear_features();
   hello.add_features(std::string(kTrialFeature));
-  // Each has a run id of its own, since the server may not yet have freed the one before.
+  // Each trial has its own run id, since the server may not yet have freed the previous one.
   const std::string& id = run.hello.run_id();
   constexpr std::size_t kMaxTail = 55;
   hello.set_run_id(
@@ -97,7 +98,7 @@ wire::Hello trialHello(const PreparedRun& run, const FlowCodecs& codecs, unsigne
   for (const auto& [flow, codec] : codecs) (*spec.mutable_codecs())[flow] = codec;
   spec.set_trace_first(0);
   spec.set_trace_steps(0);
-  spec.set_initial_weights(false);  // any weights do, and sending them takes time
+  spec.set_initial_weights(false);  // any weights serve, and sending them takes time
   return hello;
 }
 
@@ -120,13 +121,13 @@ class Trial {
     session_.start(plan_, 0,
                    clientActions(*stage_, run_.threads,
                                  [](const BodyDone& done) {
-                                   // An update that changes nothing takes as long as any.
+                                   // An update that changes nothing takes as long as a real one.
                                    return decideStep(done.step, 0, 0, 0);
                                  }),
                    false, std::make_shared<RunFiles>());
   }
 
-  // Steps until they say enough, or `budget` seconds have passed.
+  // Runs steps until enough are measured or `budget` seconds have passed.
   TrialResult perform(int warmUp, double budget) {
     const SteadyTime start = now();
     for (int step = 0; step < warmUp; ++step) runStep();
@@ -170,15 +171,15 @@ class Trial {
 
 // ---- Candidates ----
 
-// Seconds of encoding and of decoding a tensor of that flow here. For the codecs of `auto` they do
-// not depend on the values.
+// Seconds to encode and to decode a tensor of that flow on this machine. For the codecs that `auto`
+// chooses from, they do not depend on the values.
 std::pair<double, double> codecSeconds(const Codec& codec, const TensorSpec& tensor, Flow flow) {
   std::vector<float> values(tensor.elements());
   fillNormal(randomKey(1, "trial"), values);
   std::vector<std::byte> payload(codec.maxEncodedBytes(tensor));
   const CodecContext context{1, {Phase::train, 1, 0, flow}};
   std::pair<double, double> least{1e9, 1e9};
-  for (int repeat = 0; repeat < 3; ++repeat) {  // the first one touches the memory
+  for (int repeat = 0; repeat < 3; ++repeat) {  // the first repetition touches the memory
     CutContext cut;
     const SteadyTime start = now();
     codec.encode(context, nullptr, cut, {reinterpret_cast<const std::byte*>(values.data()), tensor},
@@ -192,8 +193,8 @@ std::pair<double, double> codecSeconds(const Codec& codec, const TensorSpec& ten
   return least;
 }
 
-// What each flow may get. The bytes follow from the shapes; the seconds are those of `kAutoStart`
-// at both sides in the first trial, scaled by the ratio of the codecs' seconds here.
+// The codecs that each flow may get. Bytes follow from the shapes. Seconds are those of kAutoStart
+// on each side in the first trial, scaled by the ratio of the codecs' times on this machine.
 CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
                              const StepCosts& costs) {
   CodecCandidates candidates;
@@ -221,7 +222,7 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
       const std::unique_ptr<Codec> codec = makeCodec(spec);
       if (codec->isIdentity()) {
         candidate.encodeSeconds = candidate.decodeSeconds = 0;
-      } else if (!run.plan.deviceCodecs[f]) {  // on a GPU they take about as long
+      } else if (!run.plan.deviceCodecs[f]) {  // on a GPU they take about as long as kAutoStart
         const auto [ownEncode, ownDecode] = codecSeconds(*codec, tensor, flow);
         candidate.encodeSeconds *= ownEncode / encode;
         candidate.decodeSeconds *= ownDecode / decode;
@@ -308,8 +309,8 @@ class AutoCodecs {
     return microBatchCount(batch_.samples(), run_.plan.microBatches);
   }
 
-  // An error that keeps the first trial from connecting would keep the run from connecting, too,
-  // unless the server has no trials.
+  // An error that keeps the first trial from connecting would also keep the run from connecting,
+  // unless the server does not support trials.
   std::optional<TrialResult> performFirst() {
     Trial trial(run_, batch_, run_.settings.codecs, 1);
     bool isConnected = false;
@@ -328,8 +329,7 @@ class AutoCodecs {
     return std::nullopt;
   }
 
-  // Nothing if it fails: the codecs of a later trial may need more memory at the server, for
-  // example.
+  // Empty if the trial fails; for example, its codecs may need more memory at the server.
   std::optional<TrialResult> performNext(const FlowCodecs& codecs, unsigned number, double budget) {
     try {
       Trial trial(run_, batch_, codecs, number);

@@ -1,4 +1,4 @@
-// Resolves `codec: auto` before a run begins: a few training steps with the server, in separate
+// Resolves `codec: auto` before a run begins by training a few steps with the server, in separate
 // sessions whose models are discarded.
 #pragma once
 
@@ -12,13 +12,13 @@
 
 namespace cleave {
 
-// Replaces the `auto` codecs of the run, in its settings, plan and run spec, and in the run
-// folder's config.yaml. Returns the trials for summary.json; nothing if no flow has `auto`. If no
-// trial is possible, the codec is kAutoStart, and the log says why. Throws what
-// ClientSession::connect throws, or "interrupted".
+// Replaces the `auto` codecs in the run's settings, plan and run spec, and in the run folder's
+// config.yaml. Returns the trials for summary.json, or nothing if no flow has `auto`. If no trial
+// is possible, uses kAutoStart and logs why. Throws the errors of ClientSession::connect, or
+// "interrupted".
 std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger& log);
 
-// {activation/0: "none", …}: what `codec` takes in a configuration and after --set.
+// {activation/0: "none", …}, in the form that `codec` accepts in a configuration and in --set.
 std::string codecMapText(const std::map<std::string, std::string>& codecs);
 
 }  // namespace cleave

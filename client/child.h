@@ -1,4 +1,4 @@
-// A program of ours that a command runs beside itself.
+// Runs another Cleave program as a child process.
 #pragma once
 
 #include <sys/types.h>
@@ -9,29 +9,30 @@
 
 namespace cleave {
 
-// The path of "cleave-server" and the like in the folder of this program. Throws RunError
-// "no-child" where it is not there, or may not be run.
+// The path of "cleave-server" or another program in this program's folder. Throws RunError
+// "no-child" if it is missing or not executable.
 std::string programBeside(const std::string& name);
 
 class Child {
  public:
   struct Output {
-    // Descriptors that it writes to, which stay the caller's; -1: where we write.
+    // File descriptors for stdout and stderr, owned by the caller; -1: inherit ours.
     int standard = -1;
     int errors = -1;
   };
-  // Starts argv[0], a path, in a process group of its own, so that Ctrl-C reaches it through us
-  // alone. It is told to end (SIGTERM) when the thread that started it is gone. Throws RunError.
+  // Starts argv[0], a path, in its own process group, so that Ctrl-C reaches it only through us. It
+  // receives SIGTERM when the thread that started it exits. Throws RunError.
   Child(std::vector<std::string> argv, const Output& output);
-  // Ends it as end() does, with SIGTERM.
+  // Calls end(SIGTERM).
   ~Child();
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // Its exit code, or 128 + the signal that killed it; nothing while it runs.
+  // Its exit code, or 128 + the signal that killed it; empty while it runs.
   std::optional<int> ended();
   void signal(int number) const;
-  // Sends the signal, and SIGKILL where it has not ended within 10 s. Returns what ended() does.
+  // Sends the signal, then SIGKILL if the child has not exited within 10 s. Returns the same value
+  // as ended().
   int end(int number);
 
  private:
@@ -39,10 +40,10 @@ class Child {
   std::optional<int> code_;
 };
 
-// A child that says where it listens, in the first line that it writes.
+// A child that prints the address it listens on as its first line.
 class ListeningChild {
  public:
-  // Starts argv[0], and waits until it listens. `errors`: as Child::Output's. Throws RunError.
+  // Starts argv[0] and waits until it listens. `errors`: see Child::Output. Throws RunError.
   ListeningChild(const std::vector<std::string>& argv, int errors);
   // On loopback.
   const std::string& port() const { return port_; }

@@ -11,18 +11,19 @@ namespace cleave {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// A step that is slower by less counts as equally fast, besides what measurements leave uncertain.
+// A step that is slower by less than this share counts as equally fast. Measurement uncertainty is
+// added to it.
 constexpr double kTolerance = 0.03;
-// By so much what was not measured has to be faster.
+// A codec that was not measured must be predicted to be faster by this share.
 constexpr double kUnmeasured = 0.15;
-// A simulated step has a processor for each codec thread. Without one to spare, codecs slow down
-// what is computed beside them, so that `none` is faster than predicted, by up to so much.
+// The simulator assumes a processor for each codec thread. Without a spare one, codecs slow down
+// the other computation, so `none` is faster than predicted, by up to this share.
 constexpr double kNoneIsFaster = 0.12;
-// The share by which a prediction of another codec on all flows may be too high.
+// The predicted time of a codec on all flows may be too high by up to this share.
 constexpr double kPredictionError = 0.02;
-// Bytes per second, of a link whose rate could not be measured.
+// Bytes per second, for a link whose rate could not be measured.
 constexpr double kFastRate = 1e10;
-// More micro-batches change a prediction little, and take longer to simulate.
+// More micro-batches hardly change a prediction, but take longer to simulate.
 constexpr std::uint32_t kMaxSimulated = 64;
 
 struct Rung {
@@ -31,7 +32,8 @@ struct Rung {
 };
 constexpr Rung kRungs[] = {{"none", 32}, {kAutoStart, 8}, {"block:bits=4", 4}, {"block:bits=2", 2}};
 
-// Of a direction. One at the next rung loses more than both at the rung before.
+// Loss of one direction. One direction at the next rung counts more than both directions at this
+// rung.
 double lossOf(std::size_t rung) { return std::exp2(static_cast<double>(rung)) - 1; }
 
 }  // namespace
@@ -73,7 +75,7 @@ CodecChooser::CodecChooser(const StepCosts& costs, Policy policy, CodecCandidate
   predict();
 }
 
-// The longest list of a direction's flows.
+// The longest list among the flows of a direction.
 std::size_t CodecChooser::rungs(bool up) const {
   std::size_t most = 1;
   for (std::size_t f = 0; f < kTensorFlows; ++f) {
@@ -120,7 +122,7 @@ double CodecChooser::simulated(const CodecChoice& choice, double rateUp, double 
 void CodecChooser::predict() {
   const double start = simulated(start_, costs_.rateUp, costs_.rateDown);
   const double scale = find(start_).measured->seconds / start;
-  // Whether one direction alone, the other as fast as can be, makes the step longer.
+  // Whether one direction alone makes the step longer while the other is as fast as possible.
   const double unheld = simulated(start_, kFastRate, kFastRate);
   const auto holdsBack = [&](double rateUp, double rateDown) {
     return simulated(start_, rateUp, rateDown) > (1 + kTolerance) * unheld;
@@ -137,7 +139,7 @@ void CodecChooser::predict() {
   }
 }
 
-// By how much a codec on all flows took longer than predicted; 1 if it was not measured.
+// Measured time divided by predicted time with this codec on all flows; 1 if not measured.
 double CodecChooser::correction(std::size_t rung) const {
   for (const Option& option : options_) {
     if (option.uniform == rung && option.measured) {
@@ -167,7 +169,7 @@ StepTime CodecChooser::expected(const Option& option) const {
   return {isSmaller ? (1 + kUnmeasured) * corrected(option) : kInfinity, 0};
 }
 
-// The shortest likely seconds of a step: a choice that was not tried may be faster than predicted.
+// The shortest likely step time: a choice that was not tried may be faster than predicted.
 StepTime CodecChooser::optimistic(const Option& option) const {
   if (option.measured) return *option.measured;
   if (!option.uniform) return {corrected(option), 0};
@@ -182,7 +184,7 @@ const CodecChooser::Option& CodecChooser::leastLossy(const Time& timeOf) const {
     if (isAllowed(option) && timeOf(option).seconds < fastest.seconds) fastest = timeOf(option);
   }
   const Option* chosen = nullptr;
-  for (const Option& option : options_) {  // in the order of their loss
+  for (const Option& option : options_) {  // from the least lossy to the lossiest
     if (!isAllowed(option)) continue;
     const StepTime time = timeOf(option);
     const double tolerance = kTolerance + std::hypot(time.uncertainty, fastest.uncertainty);

@@ -1,5 +1,5 @@
-// Which codec each flow gets if the configuration says `auto`: arithmetic on what a few trial steps
-// measured, without Torch and sockets.
+// Chooses each flow's codec if the configuration says `auto`. Computes only from measured trial
+// steps; no Torch, no sockets.
 #pragma once
 
 #include <array>
@@ -13,56 +13,58 @@
 
 namespace cleave {
 
-// The codec of `auto` flows in the first trial, and wherever nothing can be tried.
+// The codec of `auto` flows in the first trial, and whenever no trial is possible.
 inline constexpr std::string_view kAutoStart = "block:bits=8";
 
-// If `spec` is `auto` or `auto:min_bits=N`: the codecs it chooses among, the least lossy first.
+// If `spec` is `auto` or `auto:min_bits=N`: the codecs to choose from, the least lossy first.
 // Nothing for any other codec. Throws UsageError.
 std::optional<std::vector<std::string>> autoCodecs(std::string_view spec);
 
-// One codec that a flow may get. Bytes and seconds are of one micro-batch's tensor.
+// One codec that a flow may get. Bytes and seconds are per tensor of one micro-batch.
 struct CodecCandidate {
   std::string spec;
   double bytes = 0;
   double encodeSeconds = 0, decodeSeconds = 0;
 };
-// By flow, the least lossy first. A flow whose codec is given has that one alone.
+// By flow, the least lossy first. A flow with a configured codec has only that one.
 using CodecCandidates = std::array<std::vector<CodecCandidate>, kTensorFlows>;
-// By flow: the position among its candidates.
+// By flow: the index of its candidate.
 using CodecChoice = std::array<std::size_t, kTensorFlows>;
 
-// A step's seconds, and how far from them another measurement may be, as a share of them.
+// Seconds of a step, and the uncertainty of another measurement as a share of them.
 struct StepTime {
   double seconds = 0;
   double uncertainty = 0;
 };
 
-// Chooses the least lossy codecs with which the link no longer holds a step back: no other choice
-// makes the step faster by more than 3 % and the uncertainty of the two measurements. The flows of
-// a direction get the same rung of the list, so far as they have it; one beyond that of `start`
-// only if the link's rate in that direction holds the step back. The simulator predicts what was
-// not measured, in proportion to the measured step with `start`, corrected by what codecs took on
-// all flows. What was not measured is best() only if it is expected to be 15 % faster, and never
-// with larger tensors than those of `start`: buffers on the path make a link look faster than it
-// is.
+// Chooses the least lossy codecs with which the link no longer limits the step: no other choice
+// makes the step faster by more than 3 % plus the uncertainty of the two measurements.
+//
+// The flows of a direction get the same rung of the list, as far as their lists reach. A rung
+// beyond `start` is used only if the link's rate in that direction limits the step.
+//
+// Choices that were not measured are predicted by the simulator, scaled by the measured step with
+// `start` and corrected by the measured times of codecs on all flows. best() returns such a choice
+// only if it is expected to be 15 % faster, and never one with larger tensors than `start`: buffers
+// on the path make a link look faster than it is.
 class CodecChooser {
  public:
-  // `costs` are those of steps with `start`, which took so long. A rate of 0 was too high to be
-  // measured with the few bytes that were sent.
+  // `costs` and `time` were measured with `start`. A rate of 0 means that too few bytes were sent
+  // to measure it.
   CodecChooser(const StepCosts& costs, Policy policy, CodecCandidates candidates,
                const CodecChoice& start, StepTime time);
 
-  // What a step took with that choice.
+  // Records the measured step time of a choice.
   void measured(const CodecChoice& choice, StepTime time);
-  // The choice cannot be used.
+  // Excludes a choice that cannot be used.
   void exclude(const CodecChoice& choice);
-  // The link's rates as a later trial measured them. The lower ones are used: buffers on the path
-  // make a rate look too high, and a larger transfer measures it better.
+  // Sets the link's rates as measured by a later trial. The lower rates are kept: buffers on the
+  // path make a rate look too high, and a larger transfer measures it better.
   void limitRates(double rateUp, double rateDown);
 
   CodecChoice best() const;
-  // The choice whose measurement may change best(), with the predicted seconds of a step; nothing
-  // if none may.
+  // The next choice to measure because it may change best(), with its predicted step time. Nothing
+  // if no measurement could change it.
   struct Trial {
     CodecChoice choice;
     double seconds = 0;
@@ -72,12 +74,12 @@ class CodecChooser {
  private:
   struct Option {
     CodecChoice choice;
-    double loss = 0;                     // adds up over the directions
-    std::optional<std::size_t> uniform;  // the rung of both directions
+    double loss = 0;                     // summed over the directions
+    std::optional<std::size_t> uniform;  // the rung, if both directions have the same one
     double predicted = 0;
     std::optional<StepTime> measured;
     bool isExcluded = false;
-    bool isNeeded = true;  // no rung beyond the start's where the link does not hold the step back
+    bool isNeeded = true;  // no rung beyond the start's unless the direction limits the step
   };
 
   void predict();

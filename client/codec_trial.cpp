@@ -17,10 +17,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// The key of the random draws, as in a first step.
+// Key of the random draws, as in a run's first step.
 constexpr std::uint64_t kSeed = 1;
 
-// Least time of a call. One that is short is called again, since the first meets cold caches.
+// Minimum time of a call. A short call is repeated, because the first one runs with cold caches.
 template <typename Call>
 double timed(Call call) {
   constexpr double kEnoughSeconds = 0.005;
@@ -32,7 +32,7 @@ double timed(Call call) {
     call();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     least = std::min(least, seconds);
-    // However long it took, there is a second one, unless that would be felt.
+    // The first call counts only if it is so long that a second one would annoy the user.
     if (j > 0 || seconds > 0.5) sum += seconds;
   }
   return least;
@@ -62,7 +62,7 @@ void compareValues(std::span<const std::byte> in, std::span<const std::byte> out
   }
 }
 
-// The tensor could not be carried. `where` names file and tensor.
+// For a tensor that the codec cannot encode. `where` names file and tensor.
 RunError cannotCarry(const Codec& codec, const std::string& where) {
   return {"non-finite",
           where + " holds NaN or infinity, which the codec " + codec.spec() + " cannot carry",
@@ -101,7 +101,7 @@ double CodecFigures::snr() const {
   return signal == 0 ? -kInfinity : 10 * std::log10(signal / noise);
 }
 
-// ---- A tensor's way ----
+// ---- Encoding and decoding a tensor ----
 
 std::optional<DType> floatOf(const SafetensorsEntry& entry) {
   if (entry.dtype == "F32") return DType::f32;
@@ -114,7 +114,7 @@ CodecFigures tryCodec(const Codec& codec, BufferPool& pool, const SafetensorsEnt
                       std::uint32_t index, const std::string& file, std::byte* out) {
   const TensorSpec spec{*floatOf(entry), entry.shape};
   const std::size_t size = entry.bytes.size();
-  // A file's tensors start anywhere, those of a run on a boundary.
+  // Tensors in a file have any alignment; those of a run are aligned.
   Buffer in = pool.acquire(size);
   Buffer decoded = pool.acquire(size);
   if (size > 0) std::memcpy(in.data(), entry.bytes.data(), size);

@@ -1,4 +1,4 @@
-// What a codec makes of one tensor of a file: bytes, seconds and errors.
+// Measures a codec on one tensor of a file: bytes, seconds and errors.
 #pragma once
 
 #include <cstddef>
@@ -12,31 +12,31 @@
 
 namespace cleave {
 
-// Of one tensor or, added up, of several.
+// Of one tensor, or the sum over several.
 struct CodecFigures {
   std::size_t tensors = 0;
   std::size_t rawBytes = 0;
   std::size_t wireBytes = 0;  // payload
   double encodeSeconds = 0;
   double decodeSeconds = 0;
-  double signal = 0;  // sum of the squares of what came in
-  double noise = 0;   // and of the differences to what came out
+  double signal = 0;  // sum of the squares of the input values
+  double noise = 0;   // sum of the squares of the differences between output and input
   double largestError = 0;
-  bool exact = true;  // to the bit
+  bool exact = true;  // bit-identical
 
   void add(const CodecFigures& other);
-  // wireBytes by rawBytes; nothing where there are no bytes.
+  // wireBytes divided by rawBytes; empty if there are no bytes.
   std::optional<double> ratio() const;
-  std::optional<double> rate(double seconds) const;  // GB/s, of raw bytes; nothing likewise
-  double snr() const;                                // dB; infinite where there is no noise
+  std::optional<double> rate(double seconds) const;  // GB/s of raw bytes; empty if there are none
+  double snr() const;                                // dB; infinite if there is no noise
 };
 
-// What an entry of a safetensors file has; nothing where that is no float that codecs take.
+// The dtype of an entry in a safetensors file; empty if it is not a float type that codecs accept.
 std::optional<DType> floatOf(const SafetensorsEntry& entry);
 
-// Sends a tensor of floats through the codec, as an activation of micro-batch `index` in training's
-// first step, and writes what comes out to `out`, which may be nullptr. `file` is for the error:
-// throws RunError "non-finite" where the codec cannot carry a value.
+// Passes a tensor of floats through the codec, as the activation of micro-batch `index` in the
+// first training step, and writes the decoded values to `out`, which may be null. `file` is named
+// in errors. Throws RunError "non-finite" if the codec cannot encode a value.
 CodecFigures tryCodec(const Codec& codec, BufferPool& pool, const SafetensorsEntry& entry,
                       std::uint32_t index, const std::string& file, std::byte* out);
 

@@ -1,4 +1,4 @@
-// cleave-client codec: the codecs with their ratios, and what they make of the tensors in a
+// cleave-client codec: lists the codecs with their ratios, and runs them on the tensors of a
 // safetensors file.
 
 #include <spdlog/fmt/fmt.h>
@@ -35,7 +35,7 @@ std::string dumped(const Json& json, int indent) {
 // A safetensors file in memory.
 struct File {
   std::string bytes;
-  std::vector<SafetensorsEntry> entries;  // point into `bytes`
+  std::vector<SafetensorsEntry> entries;  // views into `bytes`
 
   std::size_t offsetOf(const SafetensorsEntry& entry) const {
     return static_cast<std::size_t>(entry.bytes.data() -
@@ -123,8 +123,8 @@ Row joined(Row first, const Row& second) {
   return first;
 }
 
-// Columns as wide as their widest cell: the first ones begin, the others end where their title
-// does. A row may end early; its last cell then takes what room it needs.
+// Each column is as wide as its widest cell. The first `texts` columns are left-aligned, the others
+// right-aligned. The last cell of a row with fewer cells may exceed its column.
 void printTable(const std::vector<Row>& rows, std::size_t texts) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows) {
@@ -184,7 +184,7 @@ int runCodec(const CodecOptions& options) {
   checkOutput(options);
   File file;
   readFile(options.input, file);
-  // Names, shapes and dtypes stay, and so does all but the values.
+  // Names, shapes and dtypes stay the same; only the values change.
   std::string output = file.bytes;
 
   BufferPool pool;
@@ -234,7 +234,7 @@ int compareCodecs(const CodecOptions& options) {
   BufferPool pool;
   std::vector<Row> rows = {joined({"codec"}, kFigureTitles)};
   Json list = Json::array();
-  std::exception_ptr failure;  // the first codec's that cannot carry a tensor
+  std::exception_ptr failure;  // of the first codec that cannot encode a tensor
   std::size_t tensors = 0;
   for (const std::unique_ptr<Codec>& codec : codecs) {
     CodecFigures total;
@@ -272,7 +272,7 @@ int compareCodecs(const CodecOptions& options) {
   return 0;
 }
 
-// The codecs of the other listing, with the ratio.
+// The codecs as `cleave-client codecs` lists them, with their ratios.
 std::vector<ListedItem> codecsWithRatio() {
   const std::span<const ListingRow> listings = listingTable();
   const auto codecs = std::find_if(listings.begin(), listings.end(),

@@ -1,4 +1,4 @@
-// cleave-client doctor: whether all that a training needs is there.
+// cleave-client doctor: checks whether everything that a training run needs is in place.
 
 #include <spdlog/fmt/fmt.h>
 #include <CLI/CLI.hpp>
@@ -29,7 +29,7 @@ nlohmann::ordered_json jsonOf(const Check& check) {
 
 int doctorCommand(const DoctorOptions& options) {
   startLog("cleave-client", options.run.common.logLevel);
-  if (!options.run.server.empty()) parseAddress(options.run.server);  // wrong use, if anything
+  if (!options.run.server.empty()) parseAddress(options.run.server);  // reports wrong usage first
   int warnings = 0;
   int failures = 0;
   nlohmann::ordered_json checks = nlohmann::ordered_json::array();

@@ -1,5 +1,5 @@
-// cleave-client train --dry-run: what a training would compute, send and need, from the
-// configuration and the data alone. Starts nothing, connects to nothing, leaves nothing behind.
+// cleave-client train --dry-run: prints what a run would compute, send and require, from the
+// configuration and the data alone. It starts no process, opens no connection and writes no files.
 
 #include <spdlog/fmt/fmt.h>
 
@@ -24,7 +24,7 @@ constexpr Flow kEvalFlows[] = {Flow::activation0, Flow::activation1};
 struct Part {
   const char* name;
   const char* side;
-  int first, last;  // blocks
+  int first, last;  // block indices
 };
 
 std::vector<Part> partsOf(const RunPlan& plan) {
@@ -58,7 +58,7 @@ struct Bytes {
   std::uint64_t encoded = 0;
 };
 
-// Of one flow in a batch: all its micro-batches' tensors.
+// Bytes of one flow in a batch: the tensors of all its micro-batches.
 Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
   Bytes bytes;
   const std::uint32_t count = microBatchCount(samples, plan.microBatches);
@@ -71,7 +71,7 @@ Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
   return bytes;
 }
 
-// Encoded bytes of all batches that `samples` make, by direction.
+// Encoded bytes per direction of all batches made from `samples` samples.
 Json encodedBytes(const RunPlan& plan, std::span<const Flow> flows, std::uint32_t samples,
                   std::uint32_t batch) {
   std::uint64_t up = 0;

@@ -1,4 +1,4 @@
-// cleave-client probe: how fast and how long the link to a server is.
+// cleave-client probe: measures throughput and latency of the link to a server.
 
 #include <CLI/CLI.hpp>
 #include <iostream>

@@ -1,4 +1,4 @@
-// cleave-client report: a page with the charts of runs.
+// cleave-client report: writes or serves a page with charts of runs.
 
 #include <pthread.h>
 #include <signal.h>
@@ -21,9 +21,10 @@ std::string fileOf(const ReportCommandOptions& options, const std::vector<RunPla
   return places.size() == 1 ? places.front().folder + "/report.html" : "report.html";
 }
 
-// Until Ctrl-C or SIGTERM.
+// Serves until Ctrl-C or SIGTERM.
 int serve(const ReportCommandOptions& options, const std::vector<RunPlace>& places) {
-  // Before the server's thread begins, which then leaves them to us.
+  // Blocked before the server's thread starts, which inherits the mask: only this thread receives
+  // them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);

@@ -1,5 +1,5 @@
-// cleave-client simulate: how long a step would take on a given link, by each schedule, from times
-// that are measured here and at the server, or read from a file.
+// cleave-client simulate: predicts the duration of a step on a given link with each schedule, from
+// times measured here and at the server, or read from a file.
 
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ using Json = nlohmann::ordered_json;
 
 // ---- Measuring ----
 
-// Trains a few steps through the server, as `train` would.
+// Trains a few steps through the server, exactly like `train`.
 StepTimes measure(const SimulateOptions& options, std::uint32_t microBatches) {
   const TemporaryFolder folder;
   RunOptions runOptions = options.run;
@@ -77,8 +77,8 @@ StepTimes measure(const SimulateOptions& options, std::uint32_t microBatches) {
   return {*result.costs, run.settings.batch};
 }
 
-// The measurement with so many micro-batches; else the nearest, its seconds and bytes in
-// proportion.
+// The measurement with this number of micro-batches; otherwise the nearest one, with seconds and
+// bytes scaled in proportion.
 StepTimes scaled(const std::vector<StepTimes>& measurements, std::uint32_t microBatches) {
   const auto distance = [&](const StepTimes& one) {
     return std::abs(std::log(static_cast<double>(microBatches) / one.costs.microBatches));
@@ -101,8 +101,8 @@ struct Case {
   StepTimes measurement;
   bool isScaled = false;
   StepBound bound;
-  std::vector<Prediction> predictions;  // a schedule each
-  double bestOrder = 0;                 // seconds of the best order that a search found
+  std::vector<Prediction> predictions;  // one per schedule
+  double bestOrder = 0;                 // step seconds with the best order found by a search
 };
 
 Case simulate(const StepTimes& measurement, bool isScaled) {
@@ -122,7 +122,7 @@ constexpr std::pair<Span::Lane, const char*> kLanes[] = {
     {Span::Lane::uplink, "uplink"},      {Span::Lane::downlink, "downlink"},
     {Span::Lane::serverCodec, "codecs"}, {Span::Lane::server, "server"}};
 
-// What the letters of a timeline mean.
+// The letters of a timeline.
 constexpr const char* kLegend =
     "  F HeadForward or BodyForward, T TailStep, H HeadBackward, B BodyBackward;\n"
     "  e encode, d decode; a activation, g gradient; . idle\n";
@@ -134,7 +134,7 @@ std::size_t timelineWidth() {
   return columns < kNames + kMin ? kMin : std::min(kUsual, columns - kNames);
 }
 
-// One line per lane, one letter per moment: see kLegend.
+// One line per lane, one letter per time slot; see kLegend.
 std::string timelineText(const SimulatedStep& step) {
   const std::size_t width = timelineWidth();
   std::string text;
@@ -166,7 +166,7 @@ SimulatedStep timelineOf(const Case& one, const Schedule& schedule) {
                       true);
 }
 
-// A process for each number of micro-batches and schedule, with a track a lane.
+// A process per number of micro-batches and schedule, with a track per lane.
 std::string traceText(const std::vector<Case>& cases) {
   TraceFile file;
   for (const Case& one : cases) {
@@ -237,7 +237,7 @@ Json toJson(const Case& one) {
 }
 
 struct LinkOfOptions {
-  double rateUp = 0, rateDown = 0;  // bytes a second
+  double rateUp = 0, rateDown = 0;  // bytes per second
   Nanoseconds latency{0};
   double queueBytes = 0;
   double latencySeconds() const { return std::chrono::duration<double>(latency).count(); }
@@ -247,7 +247,7 @@ LinkOfOptions linkOf(const SimulateOptions& options) {
   const auto rate = [&](const char* flag, const std::string& own) {
     const bool isOwn = !own.empty();
     const double value = parseRate({isOwn ? flag : "--rate", isOwn ? own : options.rate});
-    // "unlimited": more than any memory moves.
+    // "unlimited": faster than any memory.
     return value > 0 ? value : 1e12;
   };
   return {rate("--up-rate", options.upRate), rate("--down-rate", options.downRate),
@@ -332,7 +332,7 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
       "the server");
   addRunOptions(*simulate, options.run);
   simulate->remove_option(simulate->get_option("--run-dir"));
-  simulate->get_option("--config")->required(false);  // not with --times
+  simulate->get_option("--config")->required(false);  // not required with --times
   simulate
       ->add_option("--rate", options.rate,
                    "Of the link, either direction: 1Gbit/s, 20MB/s, unlimited")

@@ -1,4 +1,4 @@
-// cleave-client sweep: trains each point of a grid, and compares them.
+// cleave-client sweep: trains each point of a grid and compares them.
 
 #include <spdlog/fmt/fmt.h>
 #include <CLI/CLI.hpp>
@@ -25,7 +25,7 @@ using Status = PointResult::Status;
 
 // ---- Planning ----
 
-// Of both flows of a cut; "" if they have different codecs, or `auto`, which is not resolved yet.
+// The codec of both flows of a cut; "" if they differ or are `auto`, which is not resolved yet.
 std::string codecOfCut(const ClientSettings& settings, int cut) {
   std::string spec;
   for (std::size_t f = 0; f < kTensorFlows; ++f) {
@@ -70,12 +70,12 @@ PlannedPoint planPoint(const RunOptions& options, const GridPoint& point,
 struct Sweep {
   std::string folder;
   std::vector<PlannedPoint> points;
-  std::vector<double> seconds;  // of points that were run, ever
+  std::vector<double> seconds;  // durations of all points that ever ran
   SweepReport report;
 };
 
-// The figures beside ours: the file that was named, else the reference.csv beside the
-// configuration, where there is one.
+// Published figures to compare with: the given file, or reference.csv beside the configuration if
+// it exists.
 std::vector<PublishedRow> publishedFor(const SweepOptions& options) {
   if (!options.figures.empty()) return readPublished(options.figures);
   const auto beside =
@@ -84,7 +84,7 @@ std::vector<PublishedRow> publishedFor(const SweepOptions& options) {
                                          : std::vector<PublishedRow>{};
 }
 
-// A link is put between by the grid alone.
+// The link is configured by the grid alone.
 void refuseLinkOverrides(const std::vector<std::string>& overrides) {
   for (const std::string& override : overrides) {
     if (!isLinkKey(override)) continue;
@@ -94,7 +94,7 @@ void refuseLinkOverrides(const std::vector<std::string>& overrides) {
   }
 }
 
-// Throws UsageError for whatever is wrong with any point, before one is run.
+// Checks all points before the first one runs. Throws UsageError.
 Sweep plan(const SweepOptions& options) {
   refuseLinkOverrides(options.run.common.overrides);
   Sweep sweep;
@@ -158,12 +158,12 @@ std::string doneText(const PointResult& result) {
   return text;
 }
 
-// Returns false where it was interrupted.
+// Returns false if interrupted.
 bool runAll(const SweepOptions& options, Sweep& sweep) {
   const Interrupts interrupts;
   const std::size_t count = sweep.points.size();
   std::cerr << othersText(sweep);
-  // Better now than at every point.
+  // Checked once here rather than at every point.
   const bool hasLink = std::any_of(sweep.points.begin(), sweep.points.end(),
                                    [](const PlannedPoint& point) { return !point.link.empty(); });
   if (hasLink) programBeside("cleave-link");
@@ -187,7 +187,7 @@ bool runAll(const SweepOptions& options, Sweep& sweep) {
   return true;
 }
 
-// ---- The end ----
+// ---- Results ----
 
 void finishReport(const SweepOptions& options, Sweep& sweep) {
   SweepReport& report = sweep.report;

@@ -1,4 +1,4 @@
-// cleave-client train: trains a model, and leaves its weights and records.
+// cleave-client train: trains a model and writes its weights and records.
 
 #include <unistd.h>
 
@@ -26,7 +26,7 @@
 namespace cleave {
 namespace {
 
-// Into the run's folder too.
+// Also writes the result to the run's folder.
 nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
   ProbeOptions options;
   options.seconds = run.settings.probeSeconds;
@@ -37,13 +37,14 @@ nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
   return probeJson(result);
 }
 
-// Where what people look at goes; -1: nowhere. Results and events have stdout to themselves.
+// The descriptor for progress output; -1: none. With --json or --json-lines, stdout has only
+// results and events.
 int peoplesDescriptor(const TrainOptions& options) {
   if (options.quiet) return -1;
   return options.run.json || options.jsonLines ? STDERR_FILENO : STDOUT_FILENO;
 }
 
-// `events`: null where no program listens.
+// `events`: null without --json-lines.
 void announce(const PreparedRun& run, const wire::HelloOk& ok, std::uint64_t steps,
               spdlog::logger& log, JsonLines* events) {
   log.info(
@@ -63,7 +64,7 @@ void announce(const PreparedRun& run, const wire::HelloOk& ok, std::uint64_t ste
                           {"steps", steps}});
 }
 
-// To whoever asked for the result.
+// Prints the result in the requested format.
 void tell(const nlohmann::json& summary, const TrainOptions& options, JsonLines* events) {
   if (events != nullptr) {
     events->write("done", summary);
@@ -74,7 +75,7 @@ void tell(const nlohmann::json& summary, const TrainOptions& options, JsonLines*
   }
 }
 
-// For a run that ended early: saves the model as it is now, or head and tail.
+// For a run that ended early: saves the model as it is now; if that fails, head and tail only.
 void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
                spdlog::logger& log) {
   try {
@@ -88,7 +89,7 @@ void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
   }
   try {
     saver.saveParts(log);
-  } catch (const std::exception& error) {  // LibTorch's too
+  } catch (const std::exception& error) {  // also LibTorch's exceptions
     log.error("and then: {}", error.what());
   }
 }
@@ -101,7 +102,7 @@ int train(const TrainOptions& options, JsonLines* events) {
     runOptions.traceSteps = options.traceSteps;
   }
   if (options.probe) runOptions.common.overrides.emplace_back("probe.first=true");
-  // Before anything starts: it may be refused.
+  // Opened first, because the address may be rejected.
   std::optional<LiveReport> dashboard;
   if (!options.dashboard.empty()) {
     dashboard.emplace(dashboardSettings({"--dashboard", options.dashboard}, options.anywhere));
@@ -200,7 +201,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   if (dashboard) dashboard->finish();
   log->info("done: {} steps in {}", result.steps, durationText(seconds));
   progress.end();
-  flushLog();  // what comes last is the summary
+  flushLog();  // so that the summary is printed last
   tell(summary, options, events);
   return 0;
 }

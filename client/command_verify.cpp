@@ -1,6 +1,6 @@
-// cleave-client verify: runs some steps through a real server and the same steps as one model in
-// one process, and compares losses, gradients and weights. They are equal to the bit, or something
-// is wrong.
+// cleave-client verify: runs some steps through a real server, and the same steps with the whole
+// model in this process, and compares losses, gradients and weights. Any difference in their bits
+// is an error, unless --tolerance allows it.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/sub.h>
@@ -22,24 +22,24 @@
 namespace cleave {
 namespace {
 
-// To the bit: unlike comparing values, -0 is not 0, and a NaN equals itself.
+// Bitwise: unlike a comparison of values, -0 differs from 0, and a NaN equals itself.
 bool sameBits(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor x = a.cpu().contiguous();
   const at::Tensor y = b.cpu().contiguous();
   return x.nbytes() == y.nbytes() && std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
 }
 
-// What was compared under one name, over all steps.
+// Everything compared under one name, over all steps.
 struct Comparison {
   std::uint64_t values = 0;
   bool equal = true;
   double largestDifference = 0;
-  std::string where;  // of the largest difference
+  std::string where;  // location of the largest difference
   double differenceSquares = 0, wholeSquares = 0;
 
-  // |split - whole| / |whole|, of all values as one vector.
+  // |split - whole| / |whole|, with all values as one vector.
   double relativeDifference() const {
-    if (differenceSquares == 0) return 0;  // bits differ in the sign of a zero at most
+    if (differenceSquares == 0) return 0;  // only the signs of zeros may differ
     return std::sqrt(differenceSquares / wholeSquares);
   }
 
@@ -57,7 +57,7 @@ struct Comparison {
     const double largest = difference.max().item<double>();
     note(std::isnan(largest) ? INFINITY : largest, name);
   }
-  // Floats become doubles without loss.
+  // Converting floats to doubles is lossless.
   void add(double split, double whole, const std::string& name) {
     ++values;
     wholeSquares += whole * whole;
@@ -77,7 +77,7 @@ struct Comparison {
 
 using Comparisons = std::map<std::string, Comparison>;
 
-// The gradients as they are now: an update clears them.
+// Copied, because the update clears the gradients.
 std::vector<NamedTensor> copyGradients(const ModelPart& part) {
   std::vector<NamedTensor> gradients = gradientsOf(part);
   for (NamedTensor& gradient : gradients) gradient.tensor = gradient.tensor.detach().clone();
@@ -91,7 +91,7 @@ const at::Tensor& find(const std::vector<NamedTensor>& tensors, const std::strin
   throw RunError("bad-weights", "the whole model has no " + name + ", which the split has");
 }
 
-// Head, body and tail together must have just what the whole has.
+// Head, body and tail together must have exactly the tensors of the whole model.
 void checkComplete(Comparison& result, std::initializer_list<std::size_t> parts, std::size_t whole,
                    const std::string& what) {
   std::size_t sum = 0;
@@ -119,7 +119,7 @@ class Verification {
         session_(*run.device) {}
 
   Comparisons perform();
-  // Says goodbye to the server after a failure.
+  // Sends Bye to the server after a failure.
   void end() { session_.close("failed"); }
 
  private:
@@ -139,7 +139,7 @@ class Verification {
   Recorder recorder_;
   ClientSession session_;
   Comparisons results_;
-  double norm_ = 0;  // of the split's gradients in the running step
+  double norm_ = 0;  // of the split model's gradients in the current step
   std::vector<NamedTensor> headGradients_, tailGradients_;
 };
 
@@ -220,7 +220,7 @@ void Verification::trainStep(std::uint64_t step, const Batch& batch) {
   whole_.runBatch(Phase::train, step, run_.settings.microBatches, view(batch), batch.labels);
   compareLosses(fmt::format(" in step {}", step));
   compareGradients(step);
-  // Each decides for itself, and the norms must agree.
+  // Each model computes its own norm, and the two must agree.
   const double norm = std::sqrt(whole_.part().gradientReport().squareSum);
   results_["gradient norm"].add(norm_, norm, fmt::format("step {}", step));
   whole_.update(decisionOf(step, norm));
@@ -294,7 +294,7 @@ int verifyCommand(const VerifyOptions& options) {
   bool passed = true;
   nlohmann::json json;
   for (const auto& [name, result] : results) {
-    // No values compared is no proof.
+    // A comparison without values proves nothing.
     equal = equal && result.equal && result.values > 0;
     const bool agrees =
         options.tolerance == 0 ? result.equal : result.relativeDifference() <= options.tolerance;

@@ -32,7 +32,7 @@ constexpr double kFirstPause = 0.25;  // seconds; doubled each time
 constexpr double kLongestPause = 4;
 constexpr std::chrono::seconds kConnectDeadline{5};
 constexpr std::chrono::seconds kHttpDeadline{2};
-// Refusals that the client's configuration is at fault for; all others may pass as they came.
+// Refusals caused by the client's configuration. All others may be temporary.
 constexpr std::string_view kWrongUse[] = {"bad-run-spec",
                                           "unknown-model",
                                           "model-not-allowed",
@@ -75,8 +75,7 @@ std::set<std::string> featuresOf(const auto& message) {
   return {message.features().begin(), message.features().end()};
 }
 
-// Throws unless `frame` is a HelloOk that answers `hello`. What it says of a run is checked by
-// connectRun().
+// Throws unless `frame` is a HelloOk that answers `hello`. connectRun() checks the run's details.
 wire::HelloOk helloOkFrom(const Connection::HandshakeFrame& frame, const wire::Hello& hello,
                           const std::string& peer) {
   const auto metadata = bytesOf(frame.metadata);
@@ -105,7 +104,8 @@ asio::awaitable<tcp::socket> connectOnce(ServerAddress address) {
       co_await resolver.async_resolve(address.host, address.port, asio::use_awaitable);
   tcp::socket socket(executor);
   asio::steady_timer deadline(executor, kConnectDeadline);
-  // As a tuple, since || waits for a success: a refusal would otherwise wait for the deadline.
+  // As a tuple, since || waits for a success: without it, a refused connection would wait for the
+  // deadline.
   const auto first =
       co_await (asio::async_connect(socket, endpoints, asio::as_tuple(asio::use_awaitable)) ||
                 deadline.async_wait(asio::use_awaitable));
@@ -130,14 +130,15 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
     try {
       co_await connection.writeHandshakeFrame(FrameKind::hello, hello.SerializeAsString());
     } catch (const RunError& error) {
-      // A server that has too many connections says so, and closes, before it has read a Hello.
+      // A server with too many connections sends an error and closes before it reads a Hello.
       // Within TLS it only closes.
       if (error.code() != "connection-lost" || connection.isWithinTls()) throw;
     }
     const auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
     co_return helloOkFrom(frame, hello, connection.peer());
   } catch (const RunError& error) {
-    // Perhaps it is no Cleave server that answers: the address is what a user can check.
+    // The peer may not be a Cleave server, so the error names the address, which the user can
+    // check.
     const std::string sentence = error.what();
     if (sentence.find(connection.peer()) != std::string::npos) throw;
     throw RunError(error.code(), connection.peer() + ": " + sentence, error.fix());
@@ -145,7 +146,7 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
 }
 
 // Whether an HTTP server listens there. It does not answer a Hello, because it waits for the end of
-// a request, which a Hello does not have.
+// the request.
 asio::awaitable<bool> speaksHttp(const ServerAddress& address) {
   using namespace asio::experimental::awaitable_operators;
   constexpr std::string_view kRequest = "GET / HTTP/1.0\r\n\r\n";
@@ -166,7 +167,8 @@ asio::awaitable<bool> speaksHttp(const ServerAddress& address) {
   }
 }
 
-// As shakeHands(); if there is no answer, the error says whether an HTTP server listens there.
+// Like shakeHands(), but if there is no answer, the error says whether an HTTP server listens
+// there.
 asio::awaitable<wire::HelloOk> shakeHandsWith(const ServerAddress& address, Connection& connection,
                                               const wire::Hello& hello) {
   std::exception_ptr silent;
@@ -181,15 +183,15 @@ asio::awaitable<wire::HelloOk> shakeHandsWith(const ServerAddress& address, Conn
                  "give --server the port on which cleave-server listens, 4800 by default");
 }
 
-// An open connection, or why there is none although there may be one later.
+// An open connection, or the reason for a failure that a retry may fix.
 struct Attempt {
   std::optional<OpenConnection> open;
   std::exception_ptr error;
   std::string what;
-  double retrySeconds = 0;  // as the server says; 0: it says nothing
+  double retrySeconds = 0;  // from the server's refusal; 0: not given
 };
 
-// Throws what no later attempt will mend.
+// Throws errors that a retry cannot fix.
 asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::Hello& hello) {
   Attempt attempt;
   std::shared_ptr<Connection> connection;
@@ -218,7 +220,7 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::
     wire::HelloOk ok = co_await shakeHandsWith(address, *connection, hello);
     attempt.open = OpenConnection{std::move(connection), std::move(ok)};
   } catch (const RunError& error) {
-    // Within TLS a server that has too many connections closes without a word.
+    // Within TLS a server with too many connections closes without a message.
     const bool isClosed = error.code() == "connection-lost" || error.code() == "connection-closed";
     const bool mayPass = error.retrySeconds() > 0 || error.code() == "hello-timeout" ||
                          (isClosed && connection->isWithinTls());
@@ -264,7 +266,7 @@ asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hel
     const double left = retrySeconds - secondsSince(start);
     double pause = std::min(backOff, left);
     if (attempt.retrySeconds > 0) {
-      pause = attempt.retrySeconds;  // sooner it would refuse again
+      pause = attempt.retrySeconds;  // the server would refuse an earlier attempt
     } else {
       backOff = std::min(2 * backOff, kLongestPause);
     }

@@ -1,4 +1,4 @@
-// From a server's address, and how to speak to it, to a connection that is open.
+// Opens a connection to a server's address and shakes hands.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -13,7 +13,7 @@ namespace cleave {
 struct ServerAddress {
   std::string host;
   std::string port;
-  std::shared_ptr<const TlsContext> tls;  // null: plain
+  std::shared_ptr<const TlsContext> tls;  // null: no TLS
   std::string text() const { return host + ":" + port; }
 };
 // "HOST:PORT", "[::1]:4800", without TLS. Throws UsageError.
@@ -24,13 +24,13 @@ struct OpenConnection {
   wire::HelloOk ok;
 };
 
-// Connects and shakes hands. Tries again for `retrySeconds`: with back-off where no server answers,
-// and when the server says where it refuses for now. With TLS the server's certificate must be for
-// address.host. Throws RunError or UsageError: what made it impossible, or the server's refusal.
+// Connects and shakes hands. Retries for `retrySeconds`: with back-off if no server answers, or
+// after the delay that a refusing server gives. With TLS the server's certificate must be valid for
+// address.host. Throws RunError or UsageError with the cause or the server's refusal.
 boost::asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hello hello,
                                                        double retrySeconds);
 
-// What a command ends with that a signal interrupts.
+// The error of a command that a signal interrupts.
 RunError interruptedError();
 
 }  // namespace cleave

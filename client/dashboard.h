@@ -1,4 +1,4 @@
-// How `train --dashboard` and `report --serve` listen.
+// How `train --dashboard` and `report --serve` listen for HTTP.
 #pragma once
 
 #include "common/core/units.h"
@@ -11,9 +11,9 @@ class Option;
 
 namespace cleave {
 
-// `listen`: the flag, and what was given for it.
+// `listen`: the flag and its value.
 HttpSettings dashboardSettings(const Placed& listen, bool anywhere);
-// Adds --anywhere, which `needed` gives a meaning.
+// Adds --anywhere, which requires the option `needed`.
 void addAnywhereOption(CLI::App& command, bool& anywhere, CLI::Option& needed);
 
 }  // namespace cleave

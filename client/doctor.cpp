@@ -22,13 +22,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kLittleDisk = 1e9;  // bytes: some hundred thousand steps' records
+constexpr double kLittleDisk = 1e9;  // bytes: records of several hundred thousand steps
 constexpr double kNoDisk = 10e6;
 constexpr double kLittleMemory = 1e9;
 
 // ---- The experiment ----
 
-// As much of it as can be read.
+// The parts that could be read.
 struct Experiment {
   std::optional<ClientSettings> settings;
   std::optional<PreparedRun> run;
@@ -52,7 +52,7 @@ Check describeData(const Datasets& data) {
           {{"train_samples", data.train->size()}, {"test_samples", data.test->size()}}};
 }
 
-// Data that are read anew only where no run can be made of them, to say whether they are why.
+// If resolveRun() fails, opens the data separately to find out whether they are the cause.
 void examineRun(const RunOptions& options, Experiment& experiment, const Findings& found) {
   const Check run = checked("run", [&]() -> Check {
     experiment.run = resolveRun(options, Purpose::training);
@@ -120,7 +120,7 @@ Check checkThreads(const ThreadCount& count, int asked) {
   return check;
 }
 
-// "MemAvailable" and the like, in bytes; 0 where the system does not say.
+// "MemAvailable" and similar, in bytes; 0 if the system does not report it.
 double memoryOf(const std::string& key) {
   std::ifstream file("/proc/meminfo");
   for (std::string word; file >> word;) {
@@ -152,7 +152,7 @@ Check checkMemory(const Experiment& experiment) {
   return check;
 }
 
-// The folder itself where it exists, else what it would be made in.
+// The folder itself if it exists, otherwise its nearest existing parent.
 fs::path existingPart(fs::path folder) {
   std::error_code ignored;
   folder = fs::absolute(folder, ignored);

@@ -1,4 +1,4 @@
-// Looks for what keeps a training from working, before it is begun: cleave-client doctor.
+// cleave-client doctor: finds problems before a training run starts.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,22 @@ std::string_view findingName(Finding finding);  // "ok", "warn", "FAIL", "-"
 struct Check {
   std::string name;  // "memory"
   Finding finding = Finding::ok;
-  std::string sentence;  // what was found
-  std::string fix;       // what to do about it; empty where there is nothing to
+  std::string sentence;  // the result
+  std::string fix;       // how to fix it; may be empty
   nlohmann::ordered_json figures = nlohmann::ordered_json::object();
 };
 
-// What `check` finds; what it throws is a failure.
+// Runs `check`; an exception becomes a failure.
 Check checked(const std::string& name, const std::function<Check()>& check);
 
-// Takes each check as it is done.
+// Called with each check when it finishes.
 using Findings = std::function<void(const Check&)>;
 
-// Configuration, data, LibTorch, threads, memory, disk. Later checks go on without what earlier
-// ones did not find.
+// Checks configuration, data, LibTorch, threads, memory and disk. A failed check does not stop the
+// later ones.
 void examineMachine(const RunOptions& options, const Findings& found);
-// Certificates, and whether the server answers, who it is, and how long and fast the way there is,
-// for about `seconds`.
+// Checks the certificates and whether a Cleave server answers, and measures the link's latency and
+// throughput for about `seconds`.
 void examineServer(const RunOptions& options, double seconds, const Findings& found);
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-// What cleave-client doctor finds out about the server and the way there.
+// The checks of cleave-client doctor on the server and the link to it.
 #include <openssl/ssl.h>
 #include <spdlog/fmt/fmt.h>
 
@@ -22,7 +22,7 @@ constexpr const char* kSays = "it answers";
 
 // ---- Certificates ----
 
-// From the command line, else from the configuration, where that can be read.
+// From the command line, otherwise from the configuration if it is readable.
 TlsSettings tlsOf(const RunOptions& options) {
   if (!options.tls.empty()) return {true, options.tls};
   if (options.common.config.empty()) return {};
@@ -30,7 +30,7 @@ TlsSettings tlsOf(const RunOptions& options) {
     Config config = loadConfig(options.common);
     return readClientSettings(config).tls;
   } catch (const Error&) {
-    return {};  // said already, by the check of the configuration
+    return {};  // the check of the configuration has reported it
   }
 }
 
@@ -67,17 +67,17 @@ Check checkCertificates(const TlsSettings& settings, std::shared_ptr<const TlsCo
   return check;
 }
 
-// ---- The way to the server ----
+// ---- The connection to the server ----
 
 enum class Stage : std::uint8_t { reach, tls, server, link };
 
-// How far a connection came that ended with this error.
+// The stage that a connection had reached when this error ended it.
 Stage stageOf(const Error& error, bool withTls) {
   const std::string& code = error.code();
   if (code == "no-such-host" || code == "no-server") return Stage::reach;
   const bool isOfTls = code.starts_with("certificate-") || code.starts_with("tls-") ||
                        code == "not-tls" || code == "wrong-server-name";
-  // Within TLS a server that turns us away may close without a word.
+  // Within TLS a server that refuses a connection may close it without a message.
   const bool isSilent = code == "connection-lost" || code == "connection-closed";
   if (isOfTls || (withTls && isSilent)) return Stage::tls;
   return code == "probe-not-allowed" || code == "too-many-sessions" ? Stage::link : Stage::server;
@@ -123,7 +123,7 @@ Check checkOfLink(const ProbeResult& result) {
           {{"round_trip_seconds", result.roundTripSeconds}, {"fit", probe.at("fit")}}};
 }
 
-// Stages before the one that failed went well; those behind it could not be tried.
+// Reports the stages before the failed one as passed; later ones could not be tested.
 void explain(const ServerAddress& address, const Error& error, const Findings& found) {
   const Stage stage = stageOf(error, address.tls != nullptr);
   if (stage == Stage::reach) return found(failed("reach", error));

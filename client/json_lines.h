@@ -1,4 +1,4 @@
-// What happens, for programs: one JSON object a line.
+// Events for programs: one JSON object per line.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,8 +9,8 @@ class JsonLines {
  public:
   explicit JsonLines(int descriptor) : descriptor_(descriptor) {}
 
-  // A line {"event": event, "time": now, …`values`}, written at once. Throws RunError
-  // "cannot-write" where nobody can read it any more: whoever asked for it has gone.
+  // Writes and flushes a line {"event": event, "time": now, …`values`}. Throws RunError
+  // "cannot-write" if the reader has closed its end.
   void write(const char* event, const nlohmann::ordered_json& values);
 
  private:

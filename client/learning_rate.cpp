@@ -61,7 +61,7 @@ double learningRate(const LearningRateOptions& options, std::uint64_t step) {
   const std::uint64_t after = options.totalSteps > warmup ? options.totalSteps - warmup : 1;
   const double progress = static_cast<double>(step - warmup - 1) / static_cast<double>(after);
   const double factor = row.factor(options, std::min(progress, 1.0));
-  // Written so that a factor of 1 is the peak to the bit.
+  // In this form a factor of 1 gives exactly the peak.
   return options.peak * factor + options.end * (1 - factor);
 }
 

@@ -1,4 +1,4 @@
-// The learning rate of each step, decided by the client alone.
+// Computes the learning rate of each step; only the client decides it.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,26 @@
 namespace cleave {
 
 struct LearningRateOptions {
-  std::string schedule = "constant";  // a row of the table
+  std::string schedule = "constant";  // a name in learningRateTable()
   double peak = 0.1;
   std::uint64_t warmupSteps =
       0;  // rises linearly from peak / warmupSteps at step 1 to peak at step warmupSteps
   std::uint64_t totalSteps = 1;
-  double end = 0;    // what schedules that fall fall to
-  double power = 1;  // polynomial's
+  double end = 0;    // final rate of schedules that decay
+  double power = 1;  // of `polynomial`
 };
 
 struct LearningRateRow {
   std::string_view name;         // "cosine"
   std::string_view description;  // one line
-  std::string_view parameters;   // beyond those of all: ", end=0..1e6 (0)"
-  // Where between `end` (0) and the peak (1) the rate is, at `progress` in [0, 1] after the
-  // warm-up.
+  std::string_view parameters;   // in addition to the common ones: ", end=0..1e6 (0)"
+  // The rate between `end` (0) and the peak (1) at `progress` in [0, 1] after the warm-up.
   double (*factor)(const LearningRateOptions& options, double progress);
 };
 std::span<const LearningRateRow> learningRateTable();
 
 // `step` counts from 1. Progress is (step - warmupSteps - 1) / max(1, totalSteps - warmupSteps).
-// Throws UsageError for an unknown schedule, with the nearest known.
+// Throws UsageError for an unknown schedule and suggests the most similar name.
 double learningRate(const LearningRateOptions& options, std::uint64_t step);
 
 }  // namespace cleave

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kColumns = 96;
 
-// The first of "width=4..512 (16), dropout=…" with its default: "width: 16".
+// The first parameter of "width=4..512 (16), dropout=…" with its default: "width: 16".
 std::string firstParameter(std::string_view parameters) {
   const std::size_t equals = parameters.find('=');
   const std::size_t open = parameters.find('(');
@@ -41,7 +41,7 @@ std::vector<ListedItem> models() {
   return items;
 }
 
-// "1", or "M" where it grows with the micro-batches.
+// "1", or "M" if it grows with the number of micro-batches.
 std::string countText(std::uint32_t (*count)(std::uint32_t microBatches)) {
   constexpr std::uint32_t kMany = 1000;
   const std::uint32_t value = count(kMany);
@@ -115,7 +115,7 @@ constexpr ListingRow kListings[] = {
      learningRates},
 };
 
-// Words of `text` on lines that end before the terminal does; all but the first are indented.
+// Wraps `text` at the terminal's width; all lines but the first are indented.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string out;
   std::size_t column = indent;

@@ -1,4 +1,4 @@
-// The commands that list what a configuration can choose from, for people and for programs.
+// The commands that list the valid choices of a configuration, as text or JSON.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@ struct ListedItem {
   std::string name;
   std::string description;  // one line
   std::string parameters;   // empty: none
-  std::string example;      // a line of the configuration
-  // Of codecs, where a list shows it: encoded bytes by raw bytes, or the most they can be.
+  std::string example;      // a line for the configuration
+  // For codecs, if listed: encoded bytes divided by raw bytes, or an upper bound of that.
   std::optional<double> ratio = std::nullopt;
   bool ratioIsExact = false;
 };
@@ -22,7 +22,7 @@ struct ListedItem {
 struct ListingRow {
   std::string_view command;  // "codecs"; also the key in the JSON
   std::string_view summary;  // for --help
-  std::string_view about;    // stands above the list
+  std::string_view about;    // printed above the list
   std::vector<ListedItem> (*items)();
 };
 

@@ -5,7 +5,7 @@
 namespace cleave {
 namespace {
 
-// The user's own: no limit but the machine's.
+// Limits are lifted, because the user's own machine runs both sides.
 std::vector<std::string> commandLine(const std::string& store, const std::string& device) {
   return {programBeside("cleave-server"),
           "serve",

@@ -1,5 +1,5 @@
-// A cleave-server of our own, for client commands without --server: on a free loopback port, as
-// long as this lives.
+// Runs a cleave-server for client commands without --server: on a free loopback port, for the
+// lifetime of the object.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@ namespace cleave {
 
 class LocalServer {
  public:
-  // Starts the cleave-server beside this program, which keeps its runs in `store`, computes on
-  // `device` and may use all memory, and waits until it listens. `errors`: a descriptor for what it
-  // writes on stderr; -1: our own. Throws RunError.
+  // Starts the cleave-server in this program's folder and waits until it listens. It stores its
+  // runs in `store`, computes on `device` and may use all memory. `errors`: descriptor for its
+  // stderr; -1: inherit ours. Throws RunError.
   LocalServer(const std::string& store, const std::string& device, int errors = -1);
 
   const ServerAddress& address() const { return address_; }

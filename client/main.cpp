@@ -1,4 +1,4 @@
-// cleave-client: keeps data, labels, the first and the last layers.
+// cleave-client: holds the data, the labels, and the first and last layers.
 
 #include <spdlog/fmt/fmt.h>
 #include <CLI/CLI.hpp>

@@ -18,15 +18,15 @@ std::string_view textOf(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Of several files, in their order, as one.
+// Joins several files into one, in order.
 std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry>> parts) {
   std::vector<SafetensorsEntry> entries;
   for (const auto& part : parts) entries.insert(entries.end(), part.begin(), part.end());
   return writeSafetensors(entries);
 }
 
-// Throws RunError unless these are all of the body's tensors: they come from a peer, and go into a
-// file that is trusted.
+// Throws RunError unless the entries are exactly the body's tensors: they come from a peer, and the
+// file they go into is trusted.
 void checkBody(const std::vector<SafetensorsEntry>& entries, const RunPlan& plan) {
   std::map<std::string, Shape> wanted;
   for (int b = plan.stage.cuts.cut0; b < plan.stage.cuts.cut1; ++b) {
@@ -71,7 +71,7 @@ void ModelSaver::save() {
 }
 
 void ModelSaver::write(Parts parts, Blob body) {
-  // No Torch here: that is the device thread's alone.
+  // No Torch here: only the device thread may use it.
   writing_ = std::async(std::launch::async, [this, parts = std::move(parts),
                                              body = std::move(body)] {
     const std::vector<SafetensorsEntry> bodyEntries = readSafetensors(body.bytes, "weights/body");
@@ -87,13 +87,13 @@ bool ModelSaver::isWriting() const {
   return writing_.valid() && writing_.wait_for(0s) != std::future_status::ready;
 }
 
-// Throws what the writing threw.
+// Rethrows errors of the writing thread.
 void ModelSaver::finishWriting() {
   if (writing_.valid()) saved_ = writing_.get();
 }
 
-// As finishWriting() for a model that is not the last: a fault is a warning, since there may be
-// room on the disk for the next.
+// Like finishWriting(), for a model that is not the last. An error is only logged as a warning,
+// since the next write may find free disk space.
 void ModelSaver::finishEarlier() {
   try {
     finishWriting();

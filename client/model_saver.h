@@ -1,6 +1,6 @@
-// Saves the model while it trains: model.safetensors has the whole model as it was at the end of
-// the last epoch or of the run. If the body cannot be fetched, model.partial.safetensors has head
-// and tail; it never replaces a whole model.
+// Saves the model during training. model.safetensors has the whole model after the last epoch or at
+// the end of the run. If the body cannot be fetched, model.partial.safetensors has head and tail;
+// it never replaces a whole model.
 #pragma once
 
 #include <cstddef>
@@ -16,33 +16,33 @@
 
 namespace cleave {
 
-// The device thread calls it; a thread of its own joins the parts and writes the file.
+// Called on the device thread. A separate thread joins the parts and writes the file.
 class ModelSaver {
  public:
-  // All are borrowed. `mayFetch`: whether the server allows the body to be fetched.
+  // References are borrowed. `mayFetch`: whether the server allows the body to be fetched.
   ModelSaver(ClientSession& session, const ClientStage& stage, const RunPlan& plan,
              std::string folder, bool mayFetch);
-  ~ModelSaver();  // waits for the file that is being written
+  ~ModelSaver();  // waits until the current file is written
   ModelSaver(const ModelSaver&) = delete;
   ModelSaver& operator=(const ModelSaver&) = delete;
 
-  // Between batches: copies head and tail, asks for the body, and returns. The body crosses behind
-  // the tensors of the next batches. Does nothing if an earlier model is still being fetched or
-  // written, or if the server does not allow the body to be fetched. A file that cannot be written
-  // is a warning.
+  // Call between batches. Copies head and tail, requests the body, and returns; the body arrives
+  // after the tensors of the next batches. Does nothing if an earlier model is still being fetched
+  // or written, or if the server does not allow the body to be fetched. A write error is logged as
+  // a warning.
   void save();
-  // After the last batch: saves the model as it is now, and waits until the file is written.
+  // Call after the last batch. Saves the model as it is now, and waits until the file is written.
   // Returns false if the server does not allow the body to be fetched, or nothing was trained.
-  // Throws RunError: what ended the session; "interrupted", if the time after Ctrl-C is over;
-  // "cannot-write".
+  // Throws RunError: the error that ended the session; "interrupted" if the time after Ctrl-C is
+  // up; "cannot-write".
   bool finish();
-  // If finish() failed: writes head and tail as they are now, unless the whole model is saved as it
-  // is now, or nothing was trained. Logs which files there are, and how to continue from them.
-  // Throws RunError "cannot-write".
+  // Call if finish() failed. Writes head and tail as they are now, unless the current model is
+  // already saved whole or nothing was trained. Logs which files exist and how to continue from
+  // them. Throws RunError "cannot-write".
   void saveParts(spdlog::logger& log);
 
  private:
-  // Head and tail after `steps` steps, each a safetensors file.
+  // Head and tail after `steps` steps, each as a safetensors file.
   struct Parts {
     std::uint64_t steps = 0;
     std::vector<std::byte> head, tail;
@@ -61,8 +61,8 @@ class ModelSaver {
   const RunPlan& plan_;
   const std::string folder_;
   const bool mayFetch_;
-  std::future<std::uint64_t> writing_;  // gives the steps of the model that was written
-  std::optional<std::uint64_t> saved_;  // the steps of model.safetensors
+  std::future<std::uint64_t> writing_;  // returns the step count of the written model
+  std::optional<std::uint64_t> saved_;  // step count of model.safetensors
 };
 
 }  // namespace cleave

@@ -28,11 +28,12 @@
 namespace cleave {
 namespace {
 
-// Of the names of runs, by Purpose.
+// Prefixes of run names, by Purpose.
 constexpr const char* kPrefixes[] = {"", "measure-", "verify-"};
 
-// NAME-YYYYMMDD-hhmmss-xxxx: sorts by time, and two runs that start in one second differ. The id is
-// the name of a folder: with a dash in front, commands would read it as an option.
+// NAME-YYYYMMDD-hhmmss-xxxx: sorts by time, and the random suffix separates runs that start in the
+// same second. The id is also a folder name; with a leading dash, commands would read it as an
+// option.
 std::string makeRunId(const std::string& name) {
   constexpr std::size_t kMostOfName = 40;
   std::string id;
@@ -50,7 +51,7 @@ std::string makeRunId(const std::string& name) {
   return fmt::format("{}-{}-{:04x}", id, stamp, std::random_device{}() & 0xffff);
 }
 
-// Asks no name server. An address is one of this machine's if a socket can be bound to it.
+// Makes no DNS query. An address belongs to this machine if a socket can be bound to it.
 bool isThisMachine(const std::string& host) {
   boost::system::error_code error;
   if (host == "localhost" || host == boost::asio::ip::host_name(error)) return true;
@@ -64,8 +65,8 @@ bool isThisMachine(const std::string& host) {
   return !error;
 }
 
-// PyTorch's own formats: a zip archive, or a pickle of protocol 2 on. Byte 8 of a safetensors file
-// opens its header.
+// Rejects PyTorch's own formats: a zip archive, or a pickle of protocol 2 or later. A safetensors
+// file has '{', the first byte of its header, at byte 8.
 void refusePickle(const std::string& bytes, const std::string& path) {
   const bool isZip = bytes.starts_with("PK\x03\x04");
   const bool isPickle = bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5;
@@ -78,7 +79,8 @@ void refusePickle(const std::string& bytes, const std::string& path) {
           path + " weights.safetensors");
 }
 
-// Those of the file that the run begins with. Throws UsageError: unreadable, or of another model.
+// The initial weights that the run takes from the file. Throws UsageError if the file is unreadable
+// or from another model.
 std::vector<NamedTensor> readWeights(const ClientSettings& settings,
                                      const std::vector<BlockRow>& blocks) {
   const std::string& path = settings.weightsFile;
@@ -103,14 +105,14 @@ std::vector<NamedTensor> readWeights(const ClientSettings& settings,
   return weights;
 }
 
-// The first step, which warms up, is left out where there is another.
+// Skips the first step, which warms up, if there are others.
 void askForTrace(wire::RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
   const std::uint64_t first = totalSteps > 1 ? 2 : 1;
   spec.set_trace_first(first);
   spec.set_trace_steps(std::min(steps, totalSteps - first + 1));
 }
 
-// In samples: of a whole batch, and of an epoch's last one.
+// Samples in the smallest micro-batch of a whole batch or of an epoch's last batch.
 std::uint32_t leastMicroBatch(const ClientSettings& settings, const Dataset& train) {
   const auto leastOf = [&](std::uint32_t samples) {
     const std::uint32_t count = microBatchCount(samples, settings.microBatches);
@@ -128,15 +130,15 @@ void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
       settings.batch, train.size(), train.size());
 }
 
-// As a YAML scalar.
+// As a single-quoted YAML scalar.
 std::string quoted(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? "''" : std::string(1, c);
   return quoted + "'";
 }
 
-// Throws ProtocolError for numbers that no correct server sends: both sides derive the plan from
-// the same run spec.
+// Throws ProtocolError for values that no correct server sends: both sides derive the plan from the
+// same run spec.
 void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {
   constexpr std::uint32_t kMaxThreads = 1 << 16;
   const auto refuse = [](const std::string& sentence) {
@@ -156,7 +158,7 @@ void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {
   }
 }
 
-// The keys behind what turns out to be wrong only when model and data are joined.
+// Configuration keys of errors that appear only once model and data are combined.
 const std::map<std::string, std::string> kKeysOfErrors = {
     {"bad-config", "data.holdout"},
     {"bad-cuts", "model.cuts"},
@@ -249,11 +251,13 @@ PreparedRun prepareRun(const RunOptions& options, Purpose purpose) {
   PreparedRun run = resolveRun(options, purpose);
   run.device = &openDevice(run.settings.device);
   useDeviceCodecs(run.plan, *run.device);
-  // Before anything is made: what is wrong with its files is a mistake like others.
+  // Before any folder or process is created, so that an error in the certificate files leaves
+  // nothing behind.
   if (!options.server.empty()) run.server.tls = openTls(run.settings.tls, TlsRole::client);
   run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
   makeRunFolder(run.folder, "give another one with --run-dir, or remove what is there");
-  // Before a server of our own starts: it checks too, and each would measure the other.
+  // Before a local server starts: it measures the machine too, and the two would disturb each
+  // other.
   checkMachine(run.threads);
   writeRunDescription(run.folder, run.settings.resolved, run.threads, run.device->description());
   if (options.server.empty()) {
@@ -263,9 +267,9 @@ PreparedRun prepareRun(const RunOptions& options, Purpose purpose) {
   return run;
 }
 
-// Removes the files of a probe, too. The folder itself stays if it has anything else.
+// Also removes the files of a probe. The folder itself stays if it has other files.
 void removeUnbegun(const PreparedRun& run) {
-  if (run.localServer) return;  // its store is in the folder
+  if (run.localServer) return;  // the local server's store is in the folder
   std::error_code ignored;
   for (const char* name : {"config.yaml", "environment.json", "log.txt", "probe.csv"}) {
     std::filesystem::remove(std::filesystem::path(run.folder) / name, ignored);
@@ -284,9 +288,9 @@ wire::HelloOk connectRun(const PreparedRun& run, ClientSession& session) {
   }
 }
 
-// Parameters with gradients and optimizer state; what autograd keeps of the head for all
-// micro-batches in flight, of the tail for one; the flows' tensors, decoded and encoded; the
-// batches that the loader holds.
+// The sum of parameters with gradients and optimizer state; autograd's saved tensors, of the head
+// for all micro-batches in flight and of the tail for one; the flows' tensors, decoded and encoded;
+// the batches that the loader holds.
 std::size_t clientBytes(const PreparedRun& run) {
   const RunPlan& plan = run.plan;
   const auto [cut0, cut1] = plan.stage.cuts;
@@ -296,7 +300,7 @@ std::size_t clientBytes(const PreparedRun& run) {
   };
   double bytes = bytesOf(0, cut0, plan.inFlight) +
                  bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan);
-  // In use and ready; and, during an evaluation, the next epoch's first.
+  // One in use, those prepared ahead, and during an evaluation the first of the next epoch.
   const double batches = Loader::Options().ahead + 2;
   bytes += batches * plan.maxBatch * sizeof(float) *
            static_cast<double>(elementCount(run.data.train->sampleShape()));

@@ -1,4 +1,4 @@
-// What the commands that talk to a server begin with.
+// The setup shared by all commands that connect to a server.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 namespace cleave {
 
 // What a run is for. A `verification` sends every flow losslessly, whatever the configuration says,
-// and asks the server to compute with as many threads as the client. The names of runs that are no
-// training begin with what they are.
+// and requests as many compute threads from the server as the client has. The names of runs other
+// than `training` have a prefix.
 enum class Purpose : std::uint8_t { training, measurement, verification };
 
 struct PreparedRun {
@@ -24,37 +24,39 @@ struct PreparedRun {
   Datasets data;
   wire::Hello hello;
   RunPlan plan;
-  std::vector<NamedTensor> weights;  // to begin with, where the configuration names a file
+  std::vector<NamedTensor> weights;  // initial weights, if the configuration names a file
   int threads = 1;
-  std::string threadsText;  // how many and why, for the log
+  std::string threadsText;  // number of threads and the reason for it, for the log
   ComputeDevice* device = nullptr;
   std::string folder;
-  std::unique_ptr<LocalServer> localServer;  // where no --server was given
+  std::unique_ptr<LocalServer> localServer;  // if --server was not given
   ServerAddress server;
 };
 
-// Reads the configuration, opens the data and plans the run; leaves nothing behind and starts
-// nothing, so that `folder` and `localServer` stay empty. Throws UsageError or RunError.
+// Reads the configuration, opens the data and plans the run. Creates no files and starts no
+// process: `folder` and `localServer` stay empty. Throws UsageError or RunError.
 PreparedRun resolveRun(const RunOptions& options, Purpose purpose);
 
-// The same; then makes the run's folder, and starts a server where none was given.
+// Like resolveRun(), but also creates the run's folder, and starts a local server if none was
+// given.
 PreparedRun prepareRun(const RunOptions& options, Purpose purpose);
 
-// Connects and says Hello, for connect.retry_seconds. Where that fails it leaves nothing of the
-// run's folder: the run never began.
+// Connects and sends Hello, with retries for connect.retry_seconds. If that fails, removes the
+// files in the run's folder, because the run never began.
 wire::HelloOk connectRun(const PreparedRun& run, ClientSession& session);
 
-// Removes what prepareRun() left in the folder of a run that never began.
+// Removes what prepareRun() put into the folder of a run that never began.
 void removeUnbegun(const PreparedRun& run);
 
-// How many threads the client computes with; fewer by default where the server is on this machine
-// too. `asked`: threads.client.
+// The number of compute threads of the client; by default fewer if the server is on this machine.
+// `asked`: threads.client.
 ThreadCount clientThreads(const RunOptions& options, int asked);
 
-// What the run needs at once at the client, estimated from shapes: bytes, without program and data.
+// Memory that the run needs at the client, estimated from shapes: bytes, without the program and
+// the data.
 std::size_t clientBytes(const PreparedRun& run);
 
-// Puts the run's initial weights, if it has any, in place at the client and at the server.
+// Loads the run's initial weights, if it has any, at the client and at the server.
 void sendInitialWeights(const PreparedRun& run, ClientStage& stage, ClientSession& session);
 
 }  // namespace cleave

@@ -26,8 +26,8 @@ using boost::system::error_code;
 constexpr int kRoundTrips = 10;
 constexpr std::uint64_t kFirstWarmUp = 64'000;
 constexpr std::uint64_t kLastWarmUp = 64'000'000;
-constexpr double kWarmUpSeconds = 0.2;  // a transfer that takes so long has opened TCP's window
-// A direction that has been idle for so long begins with a small window again (RFC 2861).
+constexpr double kWarmUpSeconds = 0.2;  // a transfer of this duration has opened TCP's window
+// After this idle time a direction starts with a small window again (RFC 2861).
 constexpr double kIdleSeconds = 0.15;
 
 class Prober {
@@ -78,7 +78,8 @@ class Prober {
     } catch (...) {
       failed = std::current_exception();
     }
-    // What is still queued may be a gigabyte: only a probe that is done says Bye behind it.
+    // Up to a gigabyte may still be queued, and Bye waits behind it: only a successful probe sends
+    // Bye.
     if (failed) {
       connection_->fail(failed);
     } else {
@@ -88,7 +89,7 @@ class Prober {
     if (failed) std::rethrow_exception(failed);
   }
 
-  // ---- What is measured, in order ----
+  // ---- The sequence of measurements ----
 
   asio::awaitable<void> measure() {
     const SteadyTime start = now();
@@ -102,7 +103,7 @@ class Prober {
       }
       for (std::uint32_t repeat = 1; repeat <= options_.repeat; ++repeat) {
         if (repeat > 1 && secondsSince(start) > options_.seconds)
-          break;  // it took unexpectedly long
+          break;  // the last one took longer than expected
         co_await transfer(bytes, repeat, true, false);
         co_await transfer(bytes, repeat, false, true);
         co_await transfer(bytes, repeat, true, true);
@@ -119,7 +120,7 @@ class Prober {
     }
   }
 
-  // Larger and larger, so that it takes a slow link no longer than it must.
+  // In growing sizes, so that it takes no longer than necessary on a slow link.
   asio::awaitable<void> warmUp(SteadyTime start) {
     const std::uint64_t most = std::min(kLastWarmUp, std::max(options_.most, kFirstWarmUp));
     for (std::uint64_t bytes = kFirstWarmUp; bytes <= most; bytes *= 4) {
@@ -155,8 +156,8 @@ class Prober {
 
   // ---- One exchange ----
 
-  // Seconds at the client, there and back: up until the server's word has come, down from the
-  // request on. And seconds at the receivers.
+  // Seconds at the client, including the round trip: up until the server's confirmation arrives,
+  // down from the request. Also the seconds that the receiver measured.
   struct Elapsed {
     double up = 0, upAtReceiver = 0;
     double down = 0, downAtReceiver = 0;
@@ -181,7 +182,7 @@ class Prober {
     try {
       co_return co_await finished_.async_receive(asio::use_awaitable);
     } catch (const boost::system::system_error&) {
-      // The channel is closed: by a signal, or with the connection.
+      // Closed by a signal or with the connection.
     }
     if (interrupted_) throw interruptedError();
     if (endError_) std::rethrow_exception(endError_);
@@ -189,13 +190,14 @@ class Prober {
                    "look at its log, and probe again");
   }
 
-  // The other half of the round trip carried the request or the answer. At least half of it all:
-  // this exchange was no faster than the fastest.
+  // Subtracts the half of the round trip that carried the request or the confirmation. The result
+  // is at least half of the measured time, because this exchange may have been faster than the
+  // measured round trip.
   double oneWay(double seconds) const {
     return std::max(seconds - result_.roundTripSeconds / 2, seconds / 2);
   }
 
-  // ---- How long a size will take ----
+  // ---- Predicting a transfer's duration ----
 
   void learn(std::uint64_t bytes, double up, double down) {
     const auto rate = [&](double seconds) {
@@ -227,7 +229,7 @@ class Prober {
     if (link_) {
       finished_.close();
     } else {
-      io_.stop();  // what still connects goes no further
+      io_.stop();  // abandons a connection attempt
     }
     co_await signals_.async_wait(asio::use_awaitable);
     ::_exit(1);
@@ -242,11 +244,11 @@ class Prober {
   std::shared_ptr<Connection> connection_;
   std::optional<ProbeLink> link_;
   bool interrupted_ = false;
-  std::exception_ptr endError_;  // of the connection
+  std::exception_ptr endError_;  // the error that ended the connection
 
-  double rateUp_ = 1e6, rateDown_ = 1e6;           // bytes a second, as far as known
-  std::uint64_t learnedUp_ = 0, learnedDown_ = 0;  // from so many bytes
-  SteadyTime lastUp_ = now(), lastDown_ = now();   // ends of the last streams
+  double rateUp_ = 1e6, rateDown_ = 1e6;           // current estimates in bytes per second
+  std::uint64_t learnedUp_ = 0, learnedDown_ = 0;  // bytes behind each estimate
+  SteadyTime lastUp_ = now(), lastDown_ = now();   // when the last streams ended
   ProbeResult result_;
 };
 

@@ -1,5 +1,5 @@
-// Measures a link alone: how long transfers of several sizes take to a server and back, with
-// nothing computed at either end.
+// Measures the link alone: transfers of several sizes to a server and back, without any
+// computation.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 namespace cleave {
 
 struct ProbeOptions {
-  std::uint64_t least = 1000;        // bytes; then ten times as many, until
+  std::uint64_t least = 1000;        // bytes; each further size is ten times larger
   std::uint64_t most = 100'000'000;  // at most kMaxProbeBytes
-  std::uint32_t repeat = 3;          // of each size and way
-  double seconds = 20;               // sizes expected to take longer than is left are skipped
-  double retrySeconds = 30;          // as ClientSession::connect
+  std::uint32_t repeat = 3;          // per size and direction
+  double seconds = 20;               // sizes expected to exceed the remaining time are skipped
+  double retrySeconds = 30;          // see ClientSession::connect
 };
 
-// Works on the calling thread, in a session of its own. Throws RunError or UsageError: no
-// connection, the server's refusal, its end, or a signal ("interrupted").
+// Runs on the calling thread, in a session of its own. Throws RunError or UsageError: no
+// connection, the server's refusal, a lost session, or a signal ("interrupted").
 ProbeResult probeLink(const ServerAddress& address, const ProbeOptions& options);
 
 }  // namespace cleave

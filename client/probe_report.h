@@ -1,4 +1,4 @@
-// A probe's result, for people and for programs.
+// Formats a probe's result as text and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,10 +8,10 @@
 
 namespace cleave {
 
-// A line a size, with what was skipped and the sentence behind it; at most 100 columns.
+// One line per size, the skipped sizes and the closing sentence; at most 100 columns.
 std::string probeTable(const ProbeResult& result);
 
-// Medians, fits and the sentence; without the single transfers.
+// Medians, fits and the sentence; without the individual transfers.
 nlohmann::ordered_json probeJson(const ProbeResult& result);
 
 }  // namespace cleave

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kLiveEvery = 0.1;  // seconds
 constexpr double kPlainEvery = 5;
-constexpr double kMemory = 3;  // seconds over which rates are smoothed
+constexpr double kMemory = 3;  // time constant in seconds for smoothing rates
 
 double by(std::uint64_t after, std::uint64_t before, double seconds) {
   return static_cast<double>(after - before) / seconds;
@@ -70,7 +70,7 @@ void Progress::show(const State& state, const LinkTotals& totals) {
 void Progress::measure(const State& state, const LinkTotals& totals, double elapsed) {
   const double weight = hasRate_ ? 1 - std::exp(-elapsed / kMemory) : 1;
   const auto follow = [&](double& mean, double value) { mean += weight * (value - mean); };
-  // An evaluation trains on nothing: its time does not count against the training.
+  // An evaluation trains no samples, so its time does not count towards the training rate.
   if (state.phase == Phase::train || !hasRate_) {
     follow(bar_.imagesPerSecond, by(state.samples, lastSamples_, elapsed));
   }

@@ -1,5 +1,5 @@
-// Shows how a training goes: to people, a bar that rewrites itself on a terminal and a plain line
-// every few seconds elsewhere; to programs, a line for each step and epoch.
+// Shows the progress of a training run: on a terminal a bar that updates in place, in a file or
+// pipe a plain line every few seconds, and for programs an event per step and epoch.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@
 namespace cleave {
 
 struct ProgressOptions {
-  int people = -1;                       // the descriptor that they look at; -1: nobody does
-  JsonLines* events = nullptr;           // borrowed; null: no program listens
-  std::uint64_t totalSteps = 0;          // of training
-  std::vector<std::string> metricNames;  // the first one is the loss
+  int people = -1;                       // descriptor for progress text; -1: none
+  JsonLines* events = nullptr;           // borrowed; null: no events
+  std::uint64_t totalSteps = 0;          // training steps
+  std::vector<std::string> metricNames;  // the first is the loss
 };
 
 class Progress {
@@ -31,19 +31,19 @@ class Progress {
 
   struct State {
     std::uint64_t epoch = 0, epochs = 0;
-    std::uint64_t step = 0;     // of training
-    std::uint64_t samples = 0;  // trained on so far
+    std::uint64_t step = 0;     // training step
+    std::uint64_t samples = 0;  // trained so far
     Phase phase = Phase::train;
     // Of this batch.
     std::uint64_t batchSamples = 0;
     double seconds = 0;
     std::vector<std::optional<double>> metrics;
   };
-  // After each batch. People see it at most ten times a second.
+  // Call after each batch. Updates the terminal at most ten times per second.
   void batch(const State& state, const LinkTotals& totals);
-  // At an epoch's end; a line that stays.
+  // Call at the end of an epoch. Prints a permanent line.
   void epoch(const EpochRow& row, std::uint64_t epochs);
-  // Takes the bar away.
+  // Removes the bar.
   void end();
 
  private:
@@ -52,10 +52,10 @@ class Progress {
   void tell(const State& state, const LinkTotals& totals);
 
   const ProgressOptions options_;
-  const bool isLive_;  // people look at a terminal
+  const bool isLive_;  // whether the descriptor is a terminal
   const SteadyTime start_ = now();
   std::optional<SteadyTime> shownAt_;
-  BarState bar_;  // with means of the last seconds
+  BarState bar_;  // rates are means over the last seconds
   bool hasRate_ = false;
   std::uint64_t lastSamples_ = 0, lastUp_ = 0, lastDown_ = 0;
 };

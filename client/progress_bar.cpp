@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kLongestBar = 40;
 constexpr std::size_t kShortestBar = 10;
-constexpr std::size_t kBrackets = 3;  // and the blank before
+constexpr std::size_t kBrackets = 3;  // and the space before them
 
 double shareDone(const BarState& state) {
   if (state.steps == 0) return 1;
@@ -33,7 +33,7 @@ std::string leftText(const BarState& state) {
 
 struct Field {
   std::string text;
-  int rank;  // the greatest is left out first
+  int rank;  // fields of higher rank are dropped first
 };
 
 std::array<Field, 7> fieldsOf(const BarState& state) {
@@ -50,7 +50,7 @@ std::array<Field, 7> fieldsOf(const BarState& state) {
 }  // namespace
 
 std::string barLine(const BarState& state, std::size_t columns, bool color) {
-  // The last column stays free: some terminals go on to the next row after it.
+  // Leaves the last column free: some terminals wrap after it.
   const std::size_t room = columns > 0 ? columns - 1 : 0;
   const double share = shareDone(state);
   const std::string percent = fmt::format(" {:3.0f}%", 100 * share);

@@ -1,4 +1,4 @@
-// How far a training is, as one line of text.
+// Formats training progress as one line of text.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ struct BarState {
   std::uint64_t epoch = 0, epochs = 0;
   double loss = 0;
   double imagesPerSecond = 0;
-  double up = 0, down = 0;  // bytes a second
+  double up = 0, down = 0;  // bytes per second
   std::optional<double> secondsLeft;
 };
 
-// For a terminal, in fewer than `columns`: as much as fits, the least important left out first.
+// For a terminal, in fewer than `columns` columns: the least important fields are dropped first.
 //   train  42% [========>           ] 120/300  epoch 2/3  6485 images/s  loss 0.4312  0:42 left  …
 std::string barLine(const BarState& state, std::size_t columns, bool color);
-// All of it, without a bar, for files and pipes.
+// All fields without a bar, for files and pipes.
 std::string plainLine(const BarState& state);
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-// The trace of a run: `train --trace`.
+// Writes the trace of a run for `train --trace`.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,11 +8,11 @@
 
 namespace cleave {
 
-// Throws UsageError where no file can be made at `path`.
+// Throws UsageError if no file can be created at `path`.
 void checkTracePath(const std::string& path);
 
-// Fetches the server's spans, joins them with ours and writes the file; between batches, after the
-// last step of the window. Returns what the run's summary says of it. Throws RunError.
+// Fetches the server's spans, joins them with the client's and writes the file. Call between
+// batches, after the last traced step. Returns the entry for the run's summary. Throws RunError.
 nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
                              ClientSession& session);
 

@@ -40,7 +40,7 @@ ClientSession::~ClientSession() {
   if (worker_) worker_->stop();
   io_.stop();
   codecs_.stop();
-  // Before the threads and the io context that they belong to.
+  // Destroyed before the threads and the io_context that they use.
   if (worker_) device_.detach(worker_);
   worker_.reset();
   link_.reset();
@@ -63,7 +63,7 @@ wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::H
                  });
   device_.runUntil([&] { return done || interrupted_; });
   if (!done) {
-    io_.stop();  // what still waits goes no further: neither does anything of this session
+    io_.stop();  // abandons the pending connection; this session cannot be used any more
     throw interruptedError();
   }
   if (error) std::rethrow_exception(error);
@@ -134,7 +134,7 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
       patience == Patience::untilInterrupted ? interrupted_ : timeIsUp_;
   device_.runUntil([&] {
     handOverWeights();
-    // A step that is decided is applied here too: head and tail stay at the body's step.
+    // Waits until a decided step is applied here too, so that head and tail match the body's step.
     const bool mayLeave = failed_ || !worker_->engine().updatePending();
     return done() || (ended_ && mayLeave) || isOver;
   });
@@ -156,17 +156,17 @@ void ClientSession::sendWeights(SharedBytes weights) {
 void ClientSession::runBatch(const MicroBatch& at) {
   if (interrupted_) throw interruptedError();
   worker_->engine().begin(at);
-  // Nothing else is on the link now, so that the answer says how long it is.
+  // The link is idle now, so the reply measures its latency.
   asio::post(io_.context(), [connection = connection_] { connection->ping(); });
   device_.notify();
-  // The step under way ends on both sides, so that what is saved is of one step.
+  // Completes the current step on both sides, so that the saved parts are from the same step.
   waitUntil([this] { return worker_->engine().batchDone(); }, Patience::untilTimeIsUp);
 }
 
 void ClientSession::fetchWeights(std::function<void(Blob body)> arrived) {
   if (timeIsUp_ || !worker_->engine().batchDone()) throw interruptedError();
   weightsArrived_ = std::move(arrived);
-  // Behind the last Step, and ahead of the next batch: the server answers once it has updated.
+  // Queued after the last Step and before the next batch: the server replies after its update.
   worker_->engine().fetch(Flow::weightsBody);
 }
 
@@ -193,7 +193,7 @@ Blob ClientSession::fetch(Flow flow) {
 
 void ClientSession::close(const std::string& reason) {
   if (!worker_) return;
-  worker_->stop();  // what a batch borrowed may be gone by now
+  worker_->stop();  // the memory that a batch borrowed may be freed already
   if (ended_) return;
   asio::post(io_.context(), [this, reason] { connection_->sayBye(reason); });
   device_.runUntil([this] { return ended_.load(); });
@@ -201,7 +201,7 @@ void ClientSession::close(const std::string& reason) {
 
 LinkSpeed ClientSession::linkSpeed() const {
   const auto& done = worker_->engine().bodyDone();
-  // Each side's rate may be too high, by what buffers hold.
+  // Each side's estimate may be too high by what buffers hold.
   const auto lesser = [](double here, double there) {
     return here == 0 || there == 0 ? std::max(here, there) : std::min(here, there);
   };

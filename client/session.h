@@ -1,5 +1,5 @@
-// The client's side of a run while it is connected. The thread that calls it is the device thread;
-// to that thread a batch looks like one call.
+// The client's side of a connected run. The calling thread is the device thread, to which a batch
+// looks like one synchronous call.
 #pragma once
 
 #include <atomic>
@@ -28,8 +28,8 @@
 
 namespace cleave {
 
-// After Ctrl-C, for the step under way and the body's weights. Supervisors such as docker kill a
-// process 10 s after their SIGTERM.
+// Time limit after Ctrl-C for finishing the current step and fetching the body's weights.
+// Supervisors such as docker kill a process 10 s after SIGTERM.
 inline constexpr std::chrono::seconds kLastWork{7};
 
 class ClientSession {
@@ -40,53 +40,56 @@ class ClientSession {
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
 
-  // Connects, trying again with back-off for `retrySeconds`, and shakes hands. Throws RunError or
-  // UsageError: what made it impossible, or the server's refusal; "interrupted", at once, after
-  // which the session is of no use.
+  // Connects with retries and back-off for `retrySeconds`, and shakes hands. Throws RunError or
+  // UsageError: the cause of the failure or the server's refusal. Ctrl-C throws "interrupted"
+  // immediately; the session cannot be used afterwards.
   wire::HelloOk connect(const ServerAddress& address, const wire::Hello& hello,
                         double retrySeconds);
 
-  // Joins the stage's actions to the connection. `table` is called on the thread that calls
+  // Connects the stage's actions to the connection. `table` is called on the thread that calls
   // runBatch().
   void start(const RunPlan& plan, std::uint32_t errorEvery, ActionTable table, bool fetchGradients,
              std::shared_ptr<RunFiles> files);
 
-  // Sends the body's initial weights, and waits until they are in place there. Throws RunError.
+  // Sends the body's initial weights and waits until the server has loaded them. Throws RunError.
   void sendWeights(SharedBytes weights);
-  // Runs one batch to its end. Throws RunError: whatever ended the run, such as the server's end or
-  // Ctrl-C ("interrupted"), after which the batch under way has kLastWork to end.
+  // Runs one batch to its end. Throws RunError with the cause if the run ended, such as a lost
+  // connection or Ctrl-C ("interrupted"), after which the current batch has kLastWork to finish.
   void runBatch(const MicroBatch& at);
-  // Waits until the server has applied all steps, and fetches weights/body or trace/body.
+  // Waits until the server has applied all steps, then fetches weights/body or trace/body.
   Blob fetch(Flow flow);
-  // Between batches: asks for weights/body as they are after the last step, and returns at once.
-  // `arrived` is called within a later call of this session that waits. One at a time. Throws
-  // RunError "interrupted" if Ctrl-C came in the middle of a batch that has not ended in time.
+  // Call between batches. Requests weights/body as they are after the last step, and returns
+  // immediately. `arrived` is called from a later call of this session that waits. Only one request
+  // at a time. Throws RunError "interrupted" if Ctrl-C came during a batch that did not finish in
+  // time.
   void fetchWeights(std::function<void(Blob body)> arrived);
   bool isFetchingWeights() const { return weightsArrived_ != nullptr; }
-  // Waits until what fetchWeights() asked for has arrived; for at most kLastWork after Ctrl-C.
+  // Waits until the weights requested by fetchWeights() have arrived; at most kLastWork after
+  // Ctrl-C.
   void waitForWeights();
-  // Says Bye and waits for the connection's end; afterwards totals() are final. Does nothing where
-  // it has ended already.
+  // Sends Bye and waits until the connection has ended; afterwards totals() are final. Does nothing
+  // if it has ended already.
   void close(const std::string& reason);
 
   const Engine& engine() const { return worker_->engine(); }
   LinkTotals totals() const;
-  // For the client's metrics, once it has started; waits for the io thread. Not on that; any other
+  // For the client's metrics; call after start(). Waits for the io thread, so call it on any other
   // thread.
   Samples samples(const Recorder& recorder, const TlsContext* tls);
-  // Of the step begun last, as EngineWorker says.
+  // Of the most recently started step; see EngineWorker.
   std::optional<double> betweenSteps() const { return worker_->betweenSteps(); }
-  // The downlink's rate is what the server said of the last step.
+  // The downlink rate is the server's, as reported for the last step.
   LinkSpeed linkSpeed() const;
-  // The server's, as the Pongs of the last batches say: one is asked for as each begins.
+  // The server's clock, estimated from the Pongs of the last batches; each batch sends a Ping when
+  // it begins.
   ClockSample serverClock() const { return connection_->clock(); }
-  // Null where the plan has no trace.
+  // Null if the plan has no trace.
   const TraceRecorder* trace() const { return trace_.get(); }
   const std::shared_ptr<BufferPool>& pool() const { return pool_; }
 
  private:
   boost::asio::awaitable<void> waitForSignals();
-  // What ends a wait, beside the connection's end: Ctrl-C, or the end of kLastWork after it.
+  // What ends a wait besides a lost connection: Ctrl-C, or kLastWork after it.
   enum class Patience : std::uint8_t { untilInterrupted, untilTimeIsUp };
   void waitUntil(const std::function<bool()>& done, Patience patience = Patience::untilInterrupted);
   void handOverWeights();
@@ -95,7 +98,7 @@ class ClientSession {
   ComputeDevice& compute_;
   DeviceExecutor device_;
   const std::shared_ptr<BufferPool> pool_;
-  const std::unique_ptr<Helper> helper_ = makeHelper();  // of the codec thread
+  const std::unique_ptr<Helper> helper_ = makeHelper();  // used by the codec thread
   CodecExecutor codecs_{1};
   IoThread io_;
   boost::asio::signal_set signals_;
@@ -105,14 +108,14 @@ class ClientSession {
   std::shared_ptr<EngineWorker> worker_;
   std::shared_ptr<TraceRecorder> trace_;
 
-  std::function<void(Blob body)> weightsArrived_;  // empty: none were asked for
+  std::function<void(Blob body)> weightsArrived_;  // empty if none are requested
 
-  bool failed_ = false;  // device thread: an action has, so that none runs any more
+  bool failed_ = false;  // device thread: an action failed, and no more actions run
   std::atomic<bool> interrupted_ = false;
-  std::atomic<bool> timeIsUp_ = false;  // kLastWork has passed since
-  std::atomic<bool> ended_ = false;     // the connection has; error_ is final
+  std::atomic<bool> timeIsUp_ = false;  // kLastWork has passed since Ctrl-C
+  std::atomic<bool> ended_ = false;     // the connection has ended; error_ is final
   std::mutex mutex_;
-  std::exception_ptr error_;  // the first
+  std::exception_ptr error_;  // the first error
 };
 
 }  // namespace cleave

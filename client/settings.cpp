@@ -94,7 +94,7 @@ void readModel(Config& config, ClientSettings& settings) {
   settings.cuts = Cuts{static_cast<int>(cuts[0]), static_cast<int>(cuts[1])};
 }
 
-// As `cleave-client optimizers` lists it, 0 or 1; or true or false.
+// 0 or 1, as `cleave-client optimizers` lists it; also true or false.
 double readSwitch(Config& config, const std::string& path) {
   const std::string text = config.text(path, std::nullopt, {"true", "false", "1", "0"});
   return text == "true" || text == "1" ? 1 : 0;
@@ -129,7 +129,7 @@ void readTraining(Config& config, ClientSettings& settings) {
     const std::string path = "train.optimizer." + key;
     settings.optimizer.parameters[key] =
         key == "nesterov" ? readSwitch(config, path) : config.number(path, -1e6, 1e6);
-    // One by one, so that an error has the key's own place.
+    // Checked one by one, so that an error names its own key.
     OptimizerSpec alone{settings.optimizer.name, {}};
     if (key != "nesterov") alone.parameters[key] = settings.optimizer.parameters[key];
     checkAt(config, path, [&] { checkOptimizer(alone); });

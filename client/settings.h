@@ -1,4 +1,4 @@
-// The client's configuration: all of the experiment.
+// The client's configuration, which describes the whole experiment.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct DataSettings {
   CifarOptions cifarTrain, cifarTest;
   SyntheticOptions syntheticTrain, syntheticTest;
   std::uint32_t holdout =
-      0;  // the last so many training samples are evaluated on, instead of the test set
+      0;  // number of last training samples that are evaluated instead of the test set
 };
 
 struct ClientSettings {
@@ -34,8 +34,8 @@ struct ClientSettings {
   std::string model;
   std::map<std::string, std::string> modelParameters;
   std::optional<Cuts> cuts;
-  std::string weightsFile;                 // safetensors to begin with; empty: from the seed
-  std::vector<std::string> weightsExcept;  // blocks that begin anew all the same
+  std::string weightsFile;  // safetensors file with initial weights; empty: random from the seed
+  std::vector<std::string> weightsExcept;  // blocks that are initialised from the seed nevertheless
   DataSettings data;
   std::uint32_t batch = 64;
   std::uint32_t microBatches = 4;
@@ -44,26 +44,26 @@ struct ClientSettings {
   std::uint64_t epochs = 1;
   std::uint64_t maxSteps = 0;  // 0: no limit
   OptimizerSpec optimizer;
-  LearningRateOptions learningRate;  // without the steps, which depend on the data
+  LearningRateOptions learningRate;  // without totalSteps, which depends on the data
   double warmupEpochs = 0;
-  double clipNorm = 0;  // most that the gradients' global norm may be; 0: no limit
+  double clipNorm = 0;  // maximum global gradient norm; 0: no limit
   std::uint32_t evalBatch = 256;
   std::uint32_t evalEvery = 1;                // epochs
-  std::map<std::string, std::string> codecs;  // flow -> spec; of `auto`: kAutoStart
-  // Flow -> what `auto` chooses among; flows with another codec are missing.
+  std::map<std::string, std::string> codecs;  // flow -> spec; kAutoStart for `auto`
+  // Flow -> the codecs that `auto` chooses from; flows with a fixed codec are missing.
   std::map<std::string, std::vector<std::string>> autoCodecs;
-  bool rawNonFinite = false;   // as TensorLinkOptions
-  std::string device = "cpu";  // that head and tail compute on
+  bool rawNonFinite = false;   // see TensorLinkOptions
+  std::string device = "cpu";  // device of head and tail
   int clientThreads = 0;
   int serverThreads = 0;
   StageWait wait;
   std::uint32_t errorEvery = 100;
-  std::size_t rotateBytes = 0;          // of the run's CSV files; 0: never
-  std::optional<HttpSettings> metrics;  // where to offer them; nothing: nowhere
+  std::size_t rotateBytes = 0;          // size at which the run's CSV files are rotated; 0: never
+  std::optional<HttpSettings> metrics;  // address of the metrics endpoint; empty: none
   double retrySeconds = 30;
-  TlsSettings tls;          // towards a server that is given; one of our own is on loopback
+  TlsSettings tls;          // only for a given --server; a local server is on loopback
   bool probeFirst = false;  // measure the link before training
-  double probeSeconds = 5;  // about as long as that may take
+  double probeSeconds = 5;  // approximate time limit for the probe
   std::string resolved;     // as YAML
 };
 
@@ -72,18 +72,18 @@ ClientSettings readClientSettings(Config& config);
 
 struct Datasets {
   std::shared_ptr<const Dataset> train;
-  std::shared_ptr<const Dataset> test;  // what is evaluated on
+  std::shared_ptr<const Dataset> test;  // evaluation data
 };
 // Throws UsageError.
 Datasets openDatasets(const DataSettings& settings);
 
-// The run spec of these settings on that data.
+// The run spec for these settings on this data.
 wire::RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train);
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train);
-// The learning rate's options, with the run's steps.
+// The learning rate's options with the run's number of steps.
 LearningRateOptions learningRateOptions(const ClientSettings& settings, const Dataset& train);
-// All steps of the run: epochs, unless maxSteps is less.
+// The number of steps in the run: all epochs, unless maxSteps is lower.
 std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train);
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-// What a step takes, as `simulate` keeps it in files (JSON): seconds and bytes, without a link.
+// Reads and writes the step times of `simulate` (JSON): seconds and bytes, independent of the link.
 #pragma once
 
 #include <cstdint>

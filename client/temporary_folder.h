@@ -1,4 +1,4 @@
-// A folder for as long as a command needs one.
+// A temporary folder that is removed with the object.
 #pragma once
 
 #include <stdlib.h>

@@ -15,7 +15,7 @@
 namespace cleave {
 namespace {
 
-// Why a run has no bound.
+// Reasons why a run has no bound.
 constexpr const char* kTooFewSteps = "at least 3 training steps are needed";
 constexpr const char* kTooFewBytes =
     "at least 1 MB must cross the link each way to measure its rate";
@@ -115,7 +115,7 @@ void printSummary(const nlohmann::json& summary) {
        << (summary.contains("probe") ? ", probe.csv" : "")
        << (summary.at("model").is_null() ? "" : ", model.safetensors") << "\n"
        << "charts      cleave-client report " << summary.at("folder").get<std::string>() << "\n";
-  constexpr std::size_t kIndent = 12;  // of the column behind the names
+  constexpr std::size_t kIndent = 12;  // width of the label column
   std::cout << wrappedFor(STDOUT_FILENO, text.str(), kIndent) << std::flush;
 }
 

@@ -1,4 +1,4 @@
-// What a training ends with: its figures as JSON (summary.json, `train --json`) and as text.
+// The final figures of a training run, as JSON (summary.json, `train --json`) and as text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,12 +8,13 @@
 
 namespace cleave {
 
-// `seconds`: of the whole run. `hasModel`: model.safetensors stands in the run's folder. What could
-// not be measured has no key. Times in seconds, sizes in bytes, rates in bytes a second.
+// `seconds`: duration of the whole run. `hasModel`: model.safetensors exists in the run's folder.
+// Figures that could not be measured are omitted. Times in seconds, sizes in bytes, rates in bytes
+// per second.
 nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& result,
                                  const LinkTotals& totals, double seconds, bool hasModel);
 
-// To stdout. `probe` and `trace` are keys that the command adds.
+// Prints to stdout. The command adds the keys `probe` and `trace`.
 void printSummary(const nlohmann::json& summary);
 
 }  // namespace cleave

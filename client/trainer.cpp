@@ -120,7 +120,7 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
   while (stepsLeft()) {
     const auto batch = loader->next();
     if (!batch) break;
-    // The next epoch's first batch is prepared during this one's last step and its evaluation.
+    // The next epoch's first batch is prepared during this epoch's last step and its evaluation.
     const bool isLast = epochSteps_ + 1 == stepsPerEpoch(settings_, *data_.train);
     if (isLast && result_.steps + 1 < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
     const BatchMetrics metrics = runBatch(Phase::train, result_.steps + 1, epoch, *batch);
@@ -189,7 +189,7 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
   if (at.phase == Phase::train) {
     row.learningRate = learningRate(learningRate_, at.step);
     row.gradientNorm = gradientNorm_;
-    // The server's own, as it said in BodyDone.
+    // Measured by the server and reported in BodyDone.
     row.actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
     row.actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
     row.costs = meter_.measure(at, row.actions, totals, session_.linkSpeed());

@@ -1,4 +1,4 @@
-// Trains a model through a session: epochs, steps, evaluation, and the decision of each step.
+// Trains a model through a session: epochs, steps, evaluation, and the decision on each step.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +17,13 @@
 
 namespace cleave {
 
-// Of the training steps that have a bound.
+// Sums over the training steps that have a bound.
 struct BoundedSteps {
   std::uint64_t steps = 0;
-  double seconds = 0;                           // that they took
-  double bounds = 0;                            // seconds that they could have taken at best
-  std::array<double, kBottlenecks> heldBack{};  // seconds of the steps that each holds back
-  std::vector<float> wholeBatches;              // seconds of each step of a whole batch
+  double seconds = 0;                           // measured duration of the steps
+  double bounds = 0;                            // lower bound of the steps' duration
+  std::array<double, kBottlenecks> heldBack{};  // total seconds of the steps it limited
+  std::vector<float> wholeBatches;              // seconds of each step with a whole batch
 
   Bottleneck bottleneck() const {
     return static_cast<Bottleneck>(std::max_element(heldBack.begin(), heldBack.end()) -
@@ -37,7 +37,7 @@ struct TrainResult {
   double trainSeconds = 0;
   std::optional<BatchMetrics> lastEval;
   std::optional<double> bestTop1;
-  std::optional<StepCosts> costs;  // of a step, in the mean
+  std::optional<StepCosts> costs;  // mean per step
   BoundedSteps bounded;
 };
 
@@ -46,17 +46,16 @@ class Trainer {
   Trainer(const ClientSettings& settings, const Datasets& data, ClientStage& stage,
           ClientSession& session, RunFiles& files, Progress& progress);
 
-  // `function` is called after each training step, with its number.
+  // `function` is called after each training step with its number.
   void afterEachStep(std::function<void(std::uint64_t step)> function) {
     afterStep_ = std::move(function);
   }
   // `function` is called after the last step of each epoch, before its evaluation.
   void afterEachEpoch(std::function<void()> function) { afterEpoch_ = std::move(function); }
-  // The decision of the running step; goes into the client's action table. Throws RunError
-  // "non-finite".
+  // The decision on the current step, for the client's action table. Throws RunError "non-finite".
   StepDecision decide(const BodyDone& done);
 
-  // Throws RunError: whatever ended the run.
+  // Throws RunError with the cause if the run ended early.
   TrainResult run();
 
   std::uint64_t steps() const { return result_.steps; }  // trained so far
@@ -79,7 +78,7 @@ class Trainer {
   const std::uint64_t totalSteps_;
   const LearningRateOptions learningRate_;
 
-  std::unique_ptr<Loader> nextLoader_;  // of the next epoch, once this one's last batch is taken
+  std::unique_ptr<Loader> nextLoader_;  // made when this epoch's last batch is taken
   std::function<void(std::uint64_t step)> afterStep_ = [](std::uint64_t) {};
   std::function<void()> afterEpoch_ = [] {};
   TrainResult result_;
@@ -88,22 +87,23 @@ class Trainer {
   std::optional<BatchMetrics> evalMetrics_;
   double epochSeconds_ = 0;
   std::uint64_t epochSteps_ = 0;
-  double gradientNorm_ = 0;  // of the running step
+  double gradientNorm_ = 0;  // of the current step
   StepMeter meter_;
   Progress::State shown_;
 };
 
-// The norm of all gradients together, from their reports. Throws RunError "non-finite".
+// The norm of all gradients together, from the three reports. Throws RunError "non-finite".
 double gradientNorm(std::uint64_t step, const GradientReport& head, const GradientReport& body,
                     const GradientReport& tail);
-// The decision for `step`. Where `norm` exceeds `clipNorm` (0: no limit), gradients are scaled by
-// clipNorm / (norm + 1e-6), as PyTorch's clip_grad_norm_ does.
+// The decision on `step`. If `norm` exceeds `clipNorm` (0: no limit), gradients are scaled by
+// clipNorm / (norm + 1e-6), like PyTorch's clip_grad_norm_.
 StepDecision decideStep(std::uint64_t step, double learningRate, double norm, double clipNorm);
 
-// A loaded batch as stages take it: f32 [samples, sample shape…]. Borrows the batch's memory.
+// A loaded batch in the form that stages take: f32 [samples, sample shape…]. Borrows the batch's
+// memory.
 TensorView viewOf(const Batch& batch, const Dataset& data);
 
-// Each metric's mean, in the order of metricNames().
+// The mean of each metric, in the order of metricNames().
 std::vector<std::optional<double>> means(const BatchMetrics& metrics);
 
 }  // namespace cleave

@@ -1,10 +1,11 @@
 // The binary versions of CIFAR-10 and CIFAR-100 (A. Krizhevsky, "Learning multiple layers of
-// features from tiny images", 2009): records without a header, each
+// features from tiny images", 2009): records without a header.
 //
 //   CIFAR-10    label, pixels
 //   CIFAR-100   coarse label, fine label, pixels
 //
-// a byte a label, and 3072 bytes of pixels: the red, green and blue planes of 32 x 32, row by row.
+// A label is one byte. The pixels are 3072 bytes: the red, green and blue planes of 32 x 32, row by
+// row.
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -20,11 +21,11 @@ constexpr std::size_t kPixels = std::size_t{3} * 32 * 32;
 
 struct Layout {
   const char* name;
-  const char* folder;  // that its archive unpacks to
-  std::size_t labels;  // bytes
-  std::size_t label;   // which of them
+  const char* folder;  // that the archive unpacks to
+  std::size_t labels;  // bytes per record
+  std::size_t label;   // index of the label that is used
   int classes;
-  std::vector<std::string> train, test;  // files
+  std::vector<std::string> train, test;  // file names
 };
 
 Layout layoutOf(CifarKind kind) {
@@ -49,7 +50,7 @@ std::string archiveAdvice(const Layout& layout) {
          ")";
 }
 
-// The file itself, or the packed one where that alone is there.
+// The file itself, or NAME.gz if only that exists.
 std::string findFile(const std::string& folder, const std::string& name, const Layout& layout) {
   const std::filesystem::path path = std::filesystem::path(folder) / name;
   std::error_code ignored;

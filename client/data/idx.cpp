@@ -1,5 +1,5 @@
-// IDX, the format of MNIST and its kin (http://yann.lecun.com/exdb/mnist): two zero bytes, the
-// element type, the rank, then each dimension as a big-endian 32-bit number, then the elements.
+// IDX, the format of MNIST and similar datasets (http://yann.lecun.com/exdb/mnist): two zero bytes,
+// the element type, the rank, each dimension as a big-endian 32-bit number, then the elements.
 #include <algorithm>
 #include <cstddef>
 #include <utility>
@@ -13,9 +13,9 @@ namespace {
 constexpr std::uint8_t kUnsignedByte = 0x08;
 
 struct IdxFile {
-  std::vector<std::uint32_t> dimensions;  // the first counts the images or labels
+  std::vector<std::uint32_t> dimensions;  // the first is the number of images or labels
   std::vector<std::uint8_t> bytes;        // header and elements
-  std::size_t start = 0;                  // of the elements
+  std::size_t start = 0;                  // offset of the elements
 };
 
 std::uint32_t bigEndian(const std::uint8_t* bytes) {
@@ -32,8 +32,8 @@ std::string describe(const std::vector<std::uint32_t>& dimensions, const std::st
   return text;
 }
 
-// What the header promises. None of the dimensions is 0; their product is held against what can be,
-// before it is used.
+// The file size that the header implies. Dimensions are not 0; their product is checked against the
+// limit before it is used.
 std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::string& what) {
   std::size_t elements = 1;
   for (const std::uint32_t dimension : file.dimensions) {
@@ -45,7 +45,7 @@ std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::s
   return file.start + elements;
 }
 
-// The hint for a file of `what` that has this wrong rank.
+// The hint for a file of `what` with this wrong rank.
 const char* rankFix(int rank, const std::string& what) {
   const bool isOtherFile = what == "images" ? rank == 1 : rank >= 3;
   if (isOtherFile) return "check that the paths of images and labels are not swapped";
@@ -109,7 +109,7 @@ IdxFile readIdx(const std::string& path, const std::string& what, const std::vec
   return file;
 }
 
-// Height x width x channels, where channels x height x width is meant.
+// Rejects height x width x channels; the format is channels x height x width.
 void refuseChannelsLast(const IdxFile& images, const std::string& path) {
   const auto isChannels = [](std::uint32_t count) {
     return count == 1 || count == 3 || count == 4;

@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-// What each pixel of a channel becomes.
+// The model's value of each byte value in a channel.
 using ValueTable = std::array<float, 256>;
 
 ValueTable valueTable(double mean, double deviation) {
@@ -22,7 +22,7 @@ ValueTable valueTable(double mean, double deviation) {
   return values;
 }
 
-// One value for all channels, or one for each.
+// One value for all channels, or one per channel.
 double valueOf(const std::vector<double>& values, std::size_t channel, std::size_t channels,
                const std::string& key) {
   if (values.size() != 1 && values.size() != channels) {
@@ -35,7 +35,7 @@ double valueOf(const std::vector<double>& values, std::size_t channel, std::size
   return values[values.size() == 1 ? 0 : channel];
 }
 
-// Where an output coordinate lies between two input coordinates. PyTorch's rule
+// The two input coordinates around an output coordinate, with their weights. PyTorch's rule
 // (area_pixel_compute_source_index): the centre of pixel x is at x + 0.5.
 struct Between {
   std::size_t low, high;
@@ -103,7 +103,7 @@ class Images final : public Dataset {
     return store_.labels[index];
   }
 
-  // The image in its own size, as numbers.
+  // Writes the image in its original size as floats.
   void place(std::uint32_t index, const Placement& placement, std::span<float> out) const {
     const std::int64_t height = store_.shape[1];
     const std::int64_t width = store_.shape[2];
@@ -130,7 +130,7 @@ class Images final : public Dataset {
   ImageStore store_;
   ImageOptions options_;
   std::vector<std::int64_t> shape_;  // of a sample
-  std::vector<ValueTable> tables_;   // one a channel
+  std::vector<ValueTable> tables_;   // one per channel
 };
 
 }  // namespace
@@ -144,7 +144,7 @@ Placement drawPlacement(const ImageOptions& options, std::uint64_t epoch, std::u
   Placement placement;
   placement.flip = options.flip && (randomBits(key, 0) & 1) != 0;
   const auto places = 2 * static_cast<std::uint64_t>(options.cropPadding) + 1;
-  // The bias of the modulus is below 2^-50.
+  // The modulo bias is below 2^-50.
   placement.down = static_cast<int>(randomBits(key, 1) % places) - options.cropPadding;
   placement.right = static_cast<int>(randomBits(key, 2) % places) - options.cropPadding;
   return placement;
@@ -155,8 +155,8 @@ void resizeBilinear(std::span<const float> in, ImageSize from, std::span<float> 
   const std::vector<Between> columns = betweens(from.width, to.width);
   const auto width = static_cast<std::size_t>(to.width);
   const std::size_t inRows = in.size() / static_cast<std::size_t>(from.width);  // of all channels
-  // First along the rows, then between them: the same products and sums as at once, the first ones
-  // made once for each row of the input.
+  // First along the rows, then between them. The products and sums are the same as in a single
+  // pass, but those along a row are computed once per input row.
   std::vector<float> wide(inRows * width);
   for (std::size_t row = 0; row < inRows; ++row) {
     const float* source = in.data() + row * static_cast<std::size_t>(from.width);

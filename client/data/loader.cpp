@@ -24,9 +24,9 @@ struct Loader::State {
     thread = std::jthread([this](const std::stop_token& stop) { prepareAll(stop); });
   }
 
-  // The loader's thread: all batches of the pass, each as soon as there is room for it.
+  // The loader's thread: prepares all batches of the pass, each as soon as there is room for it.
   void prepareAll(const std::stop_token& stop);
-  // Nothing when stopped meanwhile.
+  // Empty if stopped in the meantime.
   std::optional<Batch> prepare(std::span<const std::uint32_t> indices, const std::stop_token& stop);
   std::vector<std::uint32_t> order() const;
 
@@ -35,13 +35,13 @@ struct Loader::State {
   const Options options;
   std::size_t sampleElements = 1;
 
-  std::mutex mutex;  // guards what follows, but the thread
+  std::mutex mutex;  // guards the members below, except the thread
   std::condition_variable_any changed;
   std::deque<Batch> ready;
   bool ended = false;
-  std::exception_ptr failure;  // what ended the pass early; delivered after the batches before it
+  std::exception_ptr failure;  // ended the pass early; thrown after the batches before it
 
-  std::jthread thread;  // last, so that it is stopped and joined before what it uses goes
+  std::jthread thread;  // last: joined before the members it uses are destroyed
 };
 
 std::vector<std::uint32_t> Loader::State::order() const {

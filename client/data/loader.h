@@ -1,4 +1,4 @@
-// Batches in the order of the run, prepared ahead by a thread of their own. No Torch.
+// Delivers batches in the run's order, prepared ahead on a thread of its own. No Torch.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@ namespace cleave {
 
 struct Batch {
   Buffer inputs;                     // contiguous f32 [samples, sample shape…], 64-byte aligned
-  std::vector<std::int64_t> labels;  // one a sample
+  std::vector<std::int64_t> labels;  // one per sample
   std::uint32_t samples() const { return static_cast<std::uint32_t>(labels.size()); }
 };
 
-// One pass over a dataset in batches of `batch`; the last may be smaller. Shuffled: in the order of
-// randomPermutation keyed (seed, "shuffle", epoch); else in order. At most `ahead` batches are
-// prepared beyond the one taken.
+// One pass over a dataset in batches of `batch`; the last may be smaller. If shuffled, the order is
+// randomPermutation keyed (seed, "shuffle", epoch); otherwise the dataset's. Prepares at most
+// `ahead` batches in advance.
 class Loader {
  public:
   struct Options {
     std::uint32_t batch = 0;
     bool shuffle = false;
-    bool training = false;  // samples as the epoch trains on them: augmented, where asked for
+    bool training = false;  // reads samples with Dataset::readForTraining, augmented if configured
     std::uint64_t seed = 0;
     std::uint64_t epoch = 0;
     std::uint32_t ahead = 1;
@@ -36,8 +36,7 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // The next batch, waiting for it; nothing at the end of the pass. Throws what reading a sample
-  // threw.
+  // Waits for the next batch; empty at the end of the pass. Rethrows errors of reading a sample.
   std::optional<Batch> next();
   static std::uint32_t batches(const Dataset& data, std::uint32_t batch);
 

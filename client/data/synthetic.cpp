@@ -13,8 +13,8 @@ std::size_t elementsOf(const std::vector<std::int64_t>& shape) {
   return elements;
 }
 
-// Every value is a function of (seed, split, index) alone, so that neither the order of reads nor
-// their threads matter.
+// Every value depends only on (seed, split, index), so the order of reads and their threads do not
+// matter.
 class Synthetic final : public Dataset {
  public:
   explicit Synthetic(const SyntheticOptions& options)
@@ -24,8 +24,7 @@ class Synthetic final : public Dataset {
     for (std::uint32_t c = 0; c < classes; ++c) {
       fillNormal(randomKey(options_.seed, "pattern", {c}), pattern(c));
     }
-    // Classes take turns over a permutation: pseudo-random by index, and balanced within one
-    // sample.
+    // Labels are balanced within one sample: the permuted indices modulo the number of classes.
     labels_ = randomPermutation(randomKey(options_.seed, "label", {options_.split}), options_.size);
     for (std::uint32_t& label : labels_) label %= classes;
   }
@@ -49,7 +48,7 @@ class Synthetic final : public Dataset {
   }
 
   SyntheticOptions options_;
-  std::size_t elements_;               // of a sample
+  std::size_t elements_;               // per sample
   std::vector<float> patterns_;        // [classes, elements]
   std::vector<std::uint32_t> labels_;  // by index
 };

@@ -58,7 +58,7 @@ bool isGzip(const std::uint8_t* bytes, std::size_t size) {
 class Inflater {
  public:
   Inflater() {
-    // 16 + the largest window: gzip framing only, its checksum and length verified.
+    // 16 + the largest window: accept only gzip framing, and verify its checksum and length.
     if (inflateInit2(&stream_, 16 + MAX_WBITS) != Z_OK) throw std::bad_alloc();
   }
   ~Inflater() { inflateEnd(&stream_); }
@@ -77,9 +77,9 @@ std::vector<std::uint8_t> unpack(const std::string& path, std::vector<std::uint8
   Inflater inflater;
   std::vector<std::uint8_t> bytes;
   std::vector<std::uint8_t> chunk(kChunk);
-  std::size_t taken = 0;  // of the packed bytes
+  std::size_t taken = 0;  // packed bytes consumed
   for (;;) {
-    // zlib counts in 32 bits, so that a large file goes in by pieces.
+    // zlib counts in 32 bits, so a large file is passed in pieces.
     const auto offered = static_cast<uInt>(std::min(packed.size() - taken, kChunk));
     inflater->next_in = packed.data() + taken;
     inflater->avail_in = offered;
@@ -93,13 +93,13 @@ std::vector<std::uint8_t> unpack(const std::string& path, std::vector<std::uint8
 
     if (result == Z_STREAM_END) {
       if (taken == packed.size()) return bytes;
-      // A gzip file may hold several members, one after another.
+      // A gzip file may have several members, one after another.
       if (!isGzip(packed.data() + taken, packed.size() - taken)) {
         throwDamaged(path, "has " + std::to_string(packed.size() - taken) +
                                " bytes after the end of its gzip data");
       }
       inflateReset(inflater.get());
-    } else if (result == Z_BUF_ERROR) {  // no progress: there was nothing left to take
+    } else if (result == Z_BUF_ERROR) {  // no progress, because the input is exhausted
       throwDamaged(path, "is truncated: its gzip data end in the middle, after " +
                              std::to_string(bytes.size()) + " unpacked bytes");
     } else if (result == Z_MEM_ERROR) {

@@ -1,4 +1,4 @@
-// A data file in memory, unpacked where it is gzip.
+// Reads a data file into memory and unpacks it if it is gzip.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 
 namespace cleave {
 
-inline constexpr std::size_t kMaxDataBytes = std::size_t{4} << 30;  // of a set of images
+inline constexpr std::size_t kMaxDataBytes = std::size_t{4} << 30;  // of one set of images
 
-// The bytes of the file at `path`; those of a gzip file (told by content, not by name) unpacked.
-// Memory grows with the bytes that are there and never beyond `limit`, whatever the file claims.
-// Throws UsageError: data-missing, data-empty, data-damaged.
+// The bytes of the file at `path`, unpacked if it is gzip (detected by content, not by name).
+// Memory use is bounded by the real content and by `limit`, whatever size the file claims. Throws
+// UsageError: data-missing, data-empty, data-damaged.
 std::vector<std::uint8_t> readUnpacked(const std::string& path, std::size_t limit);
 
 // Throws UsageError data-damaged: "PATH FAULT".

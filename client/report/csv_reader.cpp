@@ -16,7 +16,7 @@ namespace cleave {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
-constexpr std::size_t kLongestLine = std::size_t{1} << 16;  // ours have some 300 bytes
+constexpr std::size_t kLongestLine = std::size_t{1} << 16;  // our lines have about 300 bytes
 
 bool sameFile(int file, const std::string& path) {
   struct stat opened {
@@ -55,7 +55,7 @@ std::optional<double> parseUtc(std::string_view text) {
          1e-3 * *millisecond;
 }
 
-// A cell in quotes, as RFC 4180 has it, without them.
+// The content of a quoted cell (RFC 4180).
 std::string unquote(std::string_view cell) {
   std::string text;
   for (std::size_t i = 1; i + 1 < cell.size(); ++i) {
@@ -91,7 +91,7 @@ CsvReader::CsvReader(std::string folder, std::string name, std::vector<std::stri
       columns_(std::move(columns)),
       source_(columns_.size()),
       wanted_(columns_.size()) {
-  // Old parts may have been removed by hand.
+  // Users may have removed old parts.
   constexpr std::uint64_t kMostParts = 100000;
   if (exists(partPath(1)) || !std::filesystem::is_directory(folder_)) return;
   std::uint64_t least = kMostParts;
@@ -101,7 +101,7 @@ CsvReader::CsvReader(std::string folder, std::string name, std::vector<std::stri
   for (const auto& entry : std::filesystem::directory_iterator(folder_, ignored)) {
     const std::string file = entry.path().filename();
     if (!file.starts_with(prefix) || !file.ends_with(kSuffix)) continue;
-    if (file.size() <= prefix.size() + kSuffix.size()) continue;  // the part being written
+    if (file.size() <= prefix.size() + kSuffix.size()) continue;  // the current part
     const std::string_view number(file.data() + prefix.size(),
                                   file.size() - prefix.size() - kSuffix.size());
     std::uint64_t part = 0;
@@ -116,8 +116,8 @@ std::string CsvReader::partPath(std::uint64_t part) const {
   return fmt::format("{}/{}.{}.csv", folder_, name_, part);
 }
 
-// Opens the part `part_`: rotated away already, or the one that is being written. It may be rotated
-// away just in between: then the file that we opened is a later one.
+// Opens part `part_`: NAME.part_.csv if it is rotated, otherwise NAME.csv. If NAME.csv is rotated
+// in between, the opened file is a later part, so the loop tries again.
 bool CsvReader::openNext() {
   for (;;) {
     const std::string rotated = partPath(part_);
@@ -171,7 +171,7 @@ void CsvReader::readPart(const std::function<void(const CsvRow&)>& take) {
       begin = end + 1;
     }
     rest_.assign(buffer, begin);
-    if (rest_.size() > kLongestLine) rest_.resize(kLongestLine);  // no line of ours
+    if (rest_.size() > kLongestLine) rest_.resize(kLongestLine);  // too long to be one of our lines
     if (got <= 0 || !failure_.empty()) return;
   }
 }
@@ -209,11 +209,11 @@ void CsvReader::takeHeader() {
   if (!any) failure_ = "its first line is no header of this table, so nothing of it was read";
 }
 
-// Into cells_, which point into the line or into unquoted_.
+// Fills cells_, which point into the line or into unquoted_.
 void CsvReader::split(std::string_view line) {
   cells_.clear();
   unquoted_.clear();
-  unquoted_.reserve(line.size() / 2 + 1);  // so that they stay where they are
+  unquoted_.reserve(line.size() / 2 + 1);  // keeps pointers into it valid
   const bool anyQuotes = line.find('"') != std::string_view::npos;
   std::size_t begin = 0;
   for (;;) {

@@ -1,6 +1,6 @@
-// Reads one of a run's tables bit by bit while it grows: first the parts that were rotated away
-// (NAME.1.csv, NAME.2.csv, …), then NAME.csv. Tolerant: what cannot be read is left out and
-// counted, and problems() says so.
+// Reads one of a run's tables incrementally while it grows: first the rotated parts (NAME.1.csv,
+// NAME.2.csv, …), then NAME.csv. Unreadable rows are skipped and counted, and problems() reports
+// them.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,19 @@
 
 namespace cleave {
 
-// The wanted cells of one row, in the order in which they were wanted. Valid during the call only.
+// The requested cells of one row, in the requested order. Valid only during the call.
 class CsvRow {
  public:
   explicit CsvRow(std::span<const std::string_view> cells) : cells_(cells) {}
 
   std::string_view text(std::size_t column) const { return cells_[column]; }
-  // Nothing where the cell is empty or not finite. Text that is no number makes the row garbled.
+  // Empty if the cell is empty or not finite. Text that is not a number marks the row as garbled.
   std::optional<double> number(std::size_t column) const;
-  // Seconds since 1970 of a time such as 2026-01-31T12:34:56.789Z; else the row is garbled.
+  // Seconds since 1970 of a time such as 2026-01-31T12:34:56.789Z. Anything else marks the row as
+  // garbled.
   double time(std::size_t column) const;
   bool isGarbled() const { return garbled_.has_value(); }
-  std::optional<std::size_t> garbledColumn() const { return garbled_; }  // the first
+  std::optional<std::size_t> garbledColumn() const { return garbled_; }  // the first one
   void garble(std::size_t column) const { garbled_ = garbled_.value_or(column); }
 
  private:
@@ -37,18 +38,18 @@ class CsvRow {
 
 class CsvReader {
  public:
-  // `columns`: those wanted; a file may have more, and in another order. No cell may hold a line
-  // break: each line is a row, so that a damaged one harms no other.
+  // `columns`: those to read; a file may have others, in any order. Cells cannot contain line
+  // breaks: each line is a row, so a damaged one does not affect others.
   CsvReader(std::string folder, std::string name, std::vector<std::string> columns);
 
-  // Hands over every whole line that has come since the last call. `take` checks
-  // isGarbled() after reading the cells and before using them.
+  // Passes each complete new line to `take`, which must check isGarbled() after reading the cells
+  // and before using their values.
   void read(const std::function<void(const CsvRow&)>& take);
 
   bool found() const { return found_; }
-  std::uint64_t rows() const { return rows_; }  // taken and not garbled
+  std::uint64_t rows() const { return rows_; }  // rows passed to `take` that were not garbled
   bool hasColumn(std::size_t column) const { return source_[column].has_value(); }
-  // Sentences. `following`: the file may still come and grow.
+  // Sentences. `following`: the file may still appear and grow.
   std::vector<std::string> problems(bool following) const;
 
  private:
@@ -64,19 +65,19 @@ class CsvReader {
   const std::string folder_;
   const std::string name_;
   const std::vector<std::string> columns_;
-  std::vector<std::optional<std::size_t>> source_;  // where a column stands in the file
+  std::vector<std::optional<std::size_t>> source_;  // index of the column in the file
   std::vector<std::string_view> cells_, wanted_;
   std::vector<std::string> unquoted_;
-  std::string rest_;  // the unfinished last line
+  std::string rest_;  // the incomplete last line
   OpenFile file_;
-  std::uint64_t part_ = 1;  // the number of the open part, or of the next one
-  std::uint64_t line_ = 0;  // in the part
+  std::uint64_t part_ = 1;  // number of the open part, or of the next one
+  std::uint64_t line_ = 0;  // within the part
   std::size_t headerCells_ = 0;
   bool found_ = false;
   std::uint64_t rows_ = 0;
   std::uint64_t garbledRows_ = 0;
   std::string firstGarbled_;
-  std::string failure_;  // the file cannot be read any further
+  std::string failure_;  // the reason why the file cannot be read further
   bool partsMissing_ = false;
 };
 

@@ -26,7 +26,7 @@ const std::vector<Series::Bucket>& Series::buckets() {
   return buckets_;
 }
 
-// Merges pairs until the buckets are as wide as the grid's.
+// Merges pairs of buckets until they are as wide as the grid's.
 void Series::follow() {
   for (; width_ < grid_->width(); width_ *= 2) {
     const std::size_t half = (buckets_.size() + 1) / 2;

@@ -1,4 +1,4 @@
-// Series and distributions of bounded size, whatever the number of values. Not for several threads.
+// Series and distributions of bounded size for any number of values. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 
 namespace cleave {
 
-// The width of buckets, common to series that are drawn together: their points then stand at the
-// same places. It doubles when a series needs more buckets than `most`.
+// The bucket width shared by series that are drawn together, so that their points have the same x.
+// It doubles when a series needs more than `most` buckets.
 class Grid {
  public:
   Grid(double width, std::size_t most) : width_(width), most_(most) {}
   double width() const { return width_; }
-  // Grows until x has a bucket. Requires x >= 0.
+  // Doubles the width until x falls into a bucket. Requires x >= 0.
   void cover(double x) {
     while (x >= width_ * static_cast<double>(most_)) width_ *= 2;
   }
@@ -24,7 +24,7 @@ class Grid {
   std::size_t most_;
 };
 
-// The least, the greatest and the mean of the values in each bucket of a grid: no peak is lost.
+// Minimum, maximum and mean of the values in each bucket of a grid, so that no peak is lost.
 class Series {
  public:
   struct Bucket {
@@ -37,13 +37,13 @@ class Series {
     void add(const Bucket& other);
   };
 
-  // The grid outlives the series.
+  // The grid must outlive the series.
   explicit Series(Grid& grid) : grid_(&grid), width_(grid.width()) {}
 
   // Requires a finite x >= 0 and a finite value.
   void add(double x, double value);
   std::uint64_t values() const { return values_; }
-  // Bucket k has the x from k * width to (k + 1) * width; some have no values.
+  // Bucket k covers x in [k * width, (k + 1) * width); a bucket may be empty.
   const std::vector<Bucket>& buckets();
 
  private:
@@ -55,17 +55,17 @@ class Series {
   std::vector<Bucket> buckets_;
 };
 
-// How often values occur, in classes a twentieth of a decade wide: quantiles are right within 6 %.
+// A histogram with 20 classes per decade: quantiles are accurate within 6 %.
 class Histogram {
  public:
   static constexpr int kPerDecade = 20;
 
-  void add(double value);  // those that are not above 0 count, but are in no class
+  void add(double value);  // values <= 0 are counted but belong to no class
   struct Class {
     double least = 0, greatest = 0;
     std::uint64_t values = 0;
   };
-  // From the first to the last that has any, in order; `together` of them as one.
+  // From the first to the last non-empty class, in order, merged in groups of `together`.
   std::vector<Class> classes(int together) const;
   // 0 < share < 1. Requires values() > 0.
   double quantile(double share) const;
@@ -73,18 +73,18 @@ class Histogram {
 
  private:
   static constexpr int kLeastDecade = -9, kMostDecade = 13;
-  static constexpr std::size_t kClasses = 440;  // of these decades
+  static constexpr std::size_t kClasses = 440;  // in these decades
 
   std::vector<std::uint64_t> counts_;
   std::uint64_t values_ = 0;
 };
 
-// Bytes by second of the run.
+// Bytes in each second of the run.
 class BytesBySecond {
  public:
   static constexpr double kMostSeconds = 4e6;  // 46 days, in 32 MB
 
-  // Spreads them evenly over the `seconds` that end at `end`. Requires end < kMostSeconds.
+  // Spreads the bytes evenly over the `seconds` before `end`. Requires end < kMostSeconds.
   void add(double end, double seconds, double bytes);
   const std::vector<double>& seconds() const { return seconds_; }
 

@@ -1,4 +1,5 @@
-# Writes OUTPUT, a C++ source with the report's page: page.html with stylesheets and scripts in place of their marks.
+# Writes OUTPUT, a C++ source with the report's page: page.html with its stylesheets and scripts
+# inserted.
 #   cmake -DPAGE=DIR -DDYGRAPHS=DIR -DOUTPUT=FILE -P embed_page.cmake
 file(READ ${PAGE}/page.html page)
 
@@ -6,7 +7,7 @@ function(put mark)
   set(all "")
   foreach(file ${ARGN})
     file(READ ${file} text)
-    # A browser's tools would look for the map beside the page.
+    # Without the map's URL: a browser's developer tools would look for the map beside the page.
     string(REGEX REPLACE "(//|/\\*)# sourceMappingURL=[^\n]*" "" text "${text}")
     string(APPEND all "${text}")
   endforeach()

@@ -70,8 +70,8 @@ nlohmann::json headline(RunReader& run) {
     headline["samples"] = training.samples;
     headline["epoch"] = training.lastEpoch;
     headline["seconds_a_step"] = training.stepSeconds / static_cast<double>(training.steps);
-    // As `train` says it, where the epochs' own seconds are known; they have what passes between
-    // steps too.
+    // Uses the epochs' durations if recorded, like the summary of `train`; they include the time
+    // between steps.
     const bool byEpoch = training.epochSeconds > 0;
     const double samples = byEpoch ? training.epochSamples : training.samples;
     const double seconds = byEpoch ? training.epochSeconds : training.stepSeconds;

@@ -1,4 +1,4 @@
-// The figures of a run that stand at the top of a report, and what held the run back, in words.
+// The figures at the top of a report, and a sentence on what limited the run.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 namespace cleave {
 
-// What no file says is left out.
+// Figures that no file provides are omitted.
 nlohmann::json headline(RunReader& run);
 
 }  // namespace cleave

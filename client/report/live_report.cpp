@@ -15,12 +15,12 @@
 namespace cleave {
 namespace {
 
-constexpr double kLeastBetweenReads = 0.5;  // seconds: several pages cost no more than one
-constexpr double kOpenPage = 3;             // seconds since a page last asked
+constexpr double kLeastBetweenReads = 0.5;  // seconds; bounds the cost of several pages
+constexpr double kOpenPage = 3;             // seconds since the page's last request
 constexpr std::chrono::milliseconds kFinish{2500};
 constexpr int kNiceness = 10;
 
-// "after=12": 12; else 0, which no version is.
+// "after=12": 12; otherwise 0, which is never a version.
 std::uint64_t versionIn(const std::string& query) {
   constexpr std::string_view kKey = "after=";
   std::uint64_t version = 0;
@@ -32,7 +32,7 @@ std::uint64_t versionIn(const std::string& query) {
 
 }  // namespace
 
-// page() and data() on the server's thread.
+// page() and data() run on the server's thread.
 class LiveReport::Pages {
  public:
   void show(const std::vector<RunPlace>& runs) {
@@ -42,7 +42,7 @@ class LiveReport::Pages {
 
   HttpAnswer page() const { return {200, "text/html; charset=utf-8", page_}; }
 
-  // Nothing (204) where the page has it all.
+  // 204 if the page is up to date.
   HttpAnswer data(const HttpRequest& request) {
     beNice();
     if (!hasRuns()) return {204, "application/json", ""};
@@ -55,7 +55,7 @@ class LiveReport::Pages {
   void waitForLook() {
     std::unique_lock lock(mutex_);
     if (!lastLook_ || secondsSince(*lastLook_) > kOpenPage) return;
-    // The first answer may have been under way before the last rows were written.
+    // The first response may have been generated before the last rows were written.
     const std::uint64_t enough = looks_ + 2;
     looked_.wait_for(lock, kFinish, [&] { return looks_ >= enough; });
   }
@@ -64,7 +64,7 @@ class LiveReport::Pages {
   void beNice() {
     if (nice_) return;
     nice_ = true;
-    // Of this thread alone: Linux gives each its own.
+    // Affects only this thread: on Linux each thread has its own priority.
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
   }
 
@@ -97,7 +97,7 @@ class LiveReport::Pages {
   bool nice_ = false;
 
   std::mutex mutex_;
-  std::unique_ptr<ReportData> report_;  // comes once, and is the server's thread's from then on
+  std::unique_ptr<ReportData> report_;  // set once, then used only by the server's thread
   std::condition_variable looked_;
   std::optional<SteadyTime> lastLook_;
   std::uint64_t looks_ = 0;

@@ -1,4 +1,4 @@
-// Serves the report of runs that may still go on: the page asks for what is new once a second.
+// Serves the report of runs that may still be running; the page polls once per second.
 #pragma once
 
 #include <memory>
@@ -12,16 +12,16 @@ namespace cleave {
 
 class LiveReport {
  public:
-  // Serves from then on, by a thread of its own. Throws as HttpServer does.
+  // Starts serving on a thread of its own. Throws the same errors as HttpServer.
   explicit LiveReport(HttpSettings settings);
   ~LiveReport();
 
-  // What the page shows from then on; before, it is empty. The runs' files are read when someone
-  // looks, and only what they have gained, by the server's thread, with little priority. Once.
+  // The runs to show; until then the page is empty. Call once. The server's thread reads the files
+  // at low priority, only on request and only their new content.
   void show(const std::vector<RunPlace>& runs);
 
   std::string url() const;
-  // Where a page was open a moment ago, waits until it has the last rows: a second or two.
+  // If a page was open a moment ago, waits one or two seconds until it has the last rows.
   void finish();
 
  private:

@@ -1,11 +1,11 @@
-// The page that reports are made of, from page/ and dygraphs; CMake writes its source.
+// The page that reports are made of, from page/ and dygraphs. CMake generates its source.
 #pragma once
 
 #include <string_view>
 
 namespace cleave {
 
-// HTML with the mark @DATA@ once, where the data go.
+// HTML with one marker @DATA@ for the data.
 std::string_view reportTemplate();
 
 }  // namespace cleave

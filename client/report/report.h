@@ -1,5 +1,5 @@
-// The report of one run or of several, as one page that needs nothing else: no network, no other
-// file. docs/report.md says what it shows.
+// Writes the report of one or more runs as a single, self-contained page: no network access, no
+// other file. See docs/report.md for its content.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,13 +10,12 @@
 
 namespace cleave {
 
-// The page with its charts. `data`: as ReportData::page() has it; null: the page asks for it at
-// "data.json" beside it, again and again.
+// The page with its charts. `data`: see ReportData::page(); null: the page polls "data.json" beside
+// it.
 std::string reportPage(const nlohmann::json& data);
 
-// Writes the report of these runs into `file`. Returns what ReportData::summary() says. Throws
-// RunError "cannot-write". Where files of a run are missing or damaged the page says so, and shows
-// the rest.
+// Writes the report of these runs to `file` and returns ReportData::summary(). Throws RunError
+// "cannot-write". If files of a run are missing or damaged, the page says so and shows the rest.
 nlohmann::json writeReport(const std::vector<RunPlace>& runs, const std::string& file);
 
 }  // namespace cleave

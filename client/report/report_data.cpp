@@ -17,20 +17,20 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Points of each series: enough for a wide screen, and a page of some 10 MB at most.
+// Number of points per series: enough for a wide screen, and a page of about 10 MB at most.
 std::size_t pointsFor(std::size_t runs) {
   constexpr std::size_t kAll = 6000, kMost = 1200, kLeast = 200;
   return std::clamp(kAll / std::max<std::size_t>(runs, 1), kLeast, kMost);
 }
 
-// Six digits are what a chart can show; fewer characters make a smaller page.
+// A chart cannot show more than six digits, and fewer characters make a smaller page.
 double rounded(double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.6g", value);
   return std::strtod(text.data(), nullptr);
 }
 
-// {"grid", "rows", "k": [bucket…], "mean", and where a bucket has more than one row: "min", "max"}
+// {"grid", "rows", "k": [bucket…], "mean"}, with "min" and "max" if a bucket has more than one row.
 Json seriesJson(Series& series, const char* grid) {
   Json k = Json::array(), mean = Json::array(), least = Json::array(), greatest = Json::array();
   const auto& buckets = series.buckets();
@@ -51,7 +51,7 @@ Json seriesJson(Series& series, const char* grid) {
   return json;
 }
 
-// Bytes a second of `width` seconds at a time; least and greatest are those of single seconds.
+// Bytes per second in windows of `width` seconds; minimum and maximum are of single seconds.
 Json bytesJson(const BytesBySecond& bytes, std::size_t width) {
   Json k = Json::array(), mean = Json::array(), least = Json::array(), greatest = Json::array();
   const auto& seconds = bytes.seconds();
@@ -73,7 +73,7 @@ Json bytesJson(const BytesBySecond& bytes, std::size_t width) {
 }
 
 Json histogramJson(const Histogram& histogram) {
-  constexpr int kTogether = 2;  // ten classes a decade
+  constexpr int kTogether = 2;  // merged to ten classes per decade
   Json from = Json::array(), count = Json::array();
   const auto classes = histogram.classes(kTogether);
   for (const auto& one : classes) {
@@ -118,7 +118,7 @@ void putSide(const std::string& side, SideFigures& figures, Json& series, Json& 
   put(histograms, side + "_round_trips", figures.roundTrips);
 }
 
-// The side that has seen the transfers: the client, or the server where the client's are missing.
+// The side whose record of transfers is used: the client, or the server if the client has none.
 SideFigures& witness(RunReader& run) {
   const auto& flows = run.client().flows;
   const bool any = std::any_of(flows.begin(), flows.end(),
@@ -167,7 +167,7 @@ Json evaluationsJson(const TrainingFigures& training) {
   return json;
 }
 
-// Names that tell the runs apart.
+// Names that distinguish the runs.
 std::vector<std::string> namesOf(const std::vector<std::unique_ptr<RunReader>>& runs) {
   std::vector<std::string> names;
   for (const auto& run : runs) {

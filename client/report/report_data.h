@@ -1,4 +1,4 @@
-// What the page draws, as JSON: docs/report.md says what each figure means.
+// The page's data as JSON. See docs/report.md for the meaning of each figure.
 #pragma once
 
 #include <memory>
@@ -10,15 +10,15 @@
 
 namespace cleave {
 
-// The runs of a report, and the data of its page. Not for several threads.
+// The runs of a report and the data of its page. Not thread-safe.
 class ReportData {
  public:
-  // Throws UsageError: a place without a run.
+  // Throws UsageError if a place has no run.
   explicit ReportData(const std::vector<RunPlace>& places);
 
-  // Reads what is new. Returns whether there was anything.
+  // Reads new content. Returns whether there was any.
   bool read();
-  // All that the page draws. `live`: the runs may go on.
+  // All data of the page. `live`: the runs may still be running.
   nlohmann::json page(bool live);
   // For programs: headlines, flows, differences and problems, without the series.
   nlohmann::json summary();

@@ -1,4 +1,4 @@
-// What a report shows of a run, in bounded memory: sums, series and distributions.
+// The figures of one run in a report, in bounded memory: sums, series and distributions.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace cleave {
 struct Grids {
   explicit Grids(std::size_t points) : time(1e-3, points), step(1, points) {}
 
-  Grid time;  // seconds since the run's begin
+  Grid time;  // seconds since the start of the run
   Grid step;  // training steps
 };
 
@@ -25,16 +25,16 @@ enum class Direction : std::uint8_t { up, down };
 inline constexpr std::size_t kDirections = 2;
 
 struct FlowFigures {
-  std::uint64_t transfers = 0, up = 0;  // of all; of those, up
+  std::uint64_t transfers = 0, up = 0;  // `up`: how many of the transfers were uplink
   double rawBytes = 0, wireBytes = 0;
   double encodeSeconds = 0, decodeSeconds = 0;
-  std::string codec;  // of the latest
+  std::string codec;  // of the latest transfer
   std::uint64_t snrs = 0;
   double snrSum = 0, snrLeast = 0;  // dB
 };
 
-// Seconds of a training step on one side. The four add up to the step: codec counts as far as the
-// side was not computing meanwhile, wire as far as neither.
+// Seconds of a training step on one side. The four parts add up to the step. codec: time in codecs
+// while this side was not computing; wire: time on the wire while it did neither.
 struct StepSplit {
   explicit StepSplit(Grid& grid) : compute(grid), codec(grid), wire(grid), waiting(grid) {}
 
@@ -43,23 +43,23 @@ struct StepSplit {
   Series compute, codec, wire, waiting;
 };
 
-// From steps.csv and transfers.csv of one side.
+// Figures from steps.csv and transfers.csv of one side.
 struct SideFigures {
   explicit SideFigures(Grids& grids);
 
   StepSplit split;
   std::array<FlowFigures, kFlows> flows;
-  std::array<Series, kTensorFlows> snr;          // dB by step, of the flows that this side sends
-  std::array<Series, kDirections> transferRate;  // bytes/s of single transfers
+  std::array<Series, kTensorFlows> snr;          // dB by step, for the flows that this side sends
+  std::array<Series, kDirections> transferRate;  // bytes/s of individual transfers
   std::array<BytesBySecond, kDirections> bytes;
   std::array<double, kDirections> controlBytes{};
   std::array<Histogram, kDirections> transferRates;    // bytes/s
   std::array<Histogram, kDirections> transferSeconds;  // encode, queue, wire, decode
-  Histogram roundTrips;                                // s, the kernel's
-  Series deliveryRate, roundTrip, retransmits;         // the kernel's view of this side's sending
+  Histogram roundTrips;                                // seconds, measured by the kernel
+  Series deliveryRate, roundTrip, retransmits;  // the kernel's measurements of this side's sending
 };
 
-// From the client's steps.csv and epochs.csv.
+// Figures from the client's steps.csv and epochs.csv.
 struct TrainingFigures {
   explicit TrainingFigures(Grids& grids);
 
@@ -69,21 +69,21 @@ struct TrainingFigures {
   };
 
   Series seconds, boundSeconds, overBound, latency, loss, top1;  // by step
-  Series clock;         // seconds since the run's begin by step
+  Series clock;         // seconds since the start of the run, by step
   Histogram latencies;  // s
   std::vector<Evaluation> evaluations;
-  std::vector<float> wireSeconds;  // by step: how long the busier direction needs for its bytes
-  std::map<std::string, double> bottlenecks;  // seconds of the steps that each bound
+  std::vector<float> wireSeconds;             // by step: transfer seconds of the busier direction
+  std::map<std::string, double> bottlenecks;  // total seconds of the steps it limited
   std::optional<double> lastTrainLoss, lastTrainTop1;
   std::uint64_t steps = 0, epochs = 0, lastEpoch = 0;
   double samples = 0;
   double stepSeconds = 0;                                     // of training steps
-  double epochSamples = 0, epochSeconds = 0, epochSteps = 0;  // of the rows of epochs.csv
-  double boundedSeconds = 0, bounds = 0;                      // of the steps that have a bound
+  double epochSamples = 0, epochSeconds = 0, epochSteps = 0;  // sums over the rows of epochs.csv
+  double boundedSeconds = 0, bounds = 0;  // sums over the steps that have a bound
   double rawBytes = 0, wireBytes = 0;
   std::uint64_t boundedSteps = 0;
-  double lastTime = 0;  // s since the begin
-  bool ended = false;   // there is a row `bye`
+  double lastTime = 0;  // seconds since the start
+  bool ended = false;   // whether there is a row `bye`
 };
 
 }  // namespace cleave

@@ -21,7 +21,8 @@ bool hasRun(const fs::path& folder) {
                      [&](const char* file) { return fs::exists(folder / file); });
 }
 
-// From the first row of steps.csv; empty where there is none. Both sides name the run alike.
+// From the first row of steps.csv or transfers.csv; empty if there is none. Both sides use the same
+// run id.
 std::string runIdOf(const fs::path& folder) {
   for (const char* file : {"steps.csv", "transfers.csv", "transfers.1.csv"}) {
     std::ifstream stream(folder / file);
@@ -36,14 +37,14 @@ std::string runIdOf(const fs::path& folder) {
   return "";
 }
 
-// Only the client knows the rates of both directions, and the loss.
+// Only the client's steps.csv has the rates of both directions and the loss.
 bool isServers(const fs::path& folder) {
   std::string header;
   std::getline(std::ifstream(folder / "steps.csv"), header);
   return header.starts_with("time,run,") && header.find(",loss") == std::string::npos;
 }
 
-// The folder of the run below a server's store, DIR/<identity>/<run id>.
+// The run's folder in a server's store, DIR/<identity>/<run id>.
 std::string belowStore(const fs::path& store, const std::string& id) {
   std::error_code ignored;
   for (const auto& identity : fs::directory_iterator(store, ignored)) {
@@ -59,7 +60,7 @@ RunPlace findRun(const std::string& run, const std::vector<std::string>& servers
   for (const fs::path& folder : {fs::path(run), fs::path(run) / "client", fs::path("runs") / run,
                                  fs::path("runs") / run / "client"}) {
     if (fs::is_directory(folder) && hasRun(folder)) {
-      place.folder = (folder / "").lexically_normal().parent_path();  // no slash at its end
+      place.folder = (folder / "").lexically_normal().parent_path();  // without a trailing slash
       break;
     }
   }

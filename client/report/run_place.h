@@ -1,4 +1,4 @@
-// Where the files of a run are, on this machine.
+// Finds the files of a run on this machine.
 #pragma once
 
 #include <string>
@@ -7,17 +7,17 @@
 namespace cleave {
 
 struct RunPlace {
-  std::string folder;  // the client's
-  std::string server;  // the server's; empty: to be looked for
+  std::string folder;  // the client's folder
+  std::string server;  // the server's folder; empty: not known yet
 };
 
-// `run`: the client's folder, the folder above it, or a run id below runs/. `servers`: folders of
-// servers, one of which may have the same run. Throws UsageError where a folder is not there, or
-// has no file of a run.
+// `run`: the client's folder, its parent folder, or a run id in runs/. `servers`: folders of
+// servers, one of which may have the same run. Throws UsageError if a folder is missing or has no
+// files of a run.
 RunPlace findRun(const std::string& run, const std::vector<std::string>& servers);
 
-// Looks for the server's folder where both daemons leave their files on one machine:
-// <store>/<identity>/<run id>. Empty: it is not there, or not yet.
+// Searches for the server's folder if both programs write to the same machine:
+// <store>/<identity>/<run id>. Empty if it does not exist (yet).
 std::string findServerRun(const std::string& folder, const std::string& runId);
 
 }  // namespace cleave

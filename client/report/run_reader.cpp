@@ -8,7 +8,7 @@
 namespace cleave {
 namespace {
 
-// Columns, in the order in which the readers are asked for them.
+// Columns in the order in which they are requested from the readers.
 namespace step_column {
 enum {
   time,
@@ -32,7 +32,7 @@ enum {
   wireDown,
   controlUp,
   controlDown,
-  common,  // how many both sides have
+  common,  // number of columns that both sides have
   rateUp = common,
   rateDown,
   latency,
@@ -109,7 +109,7 @@ const std::vector<std::string> kEpochColumns = {"time",          "steps",     "s
                                                 "train_seconds", "eval_loss", "eval_top1"};
 
 constexpr double kMostSteps = 1e9;
-constexpr std::size_t kMostWires = std::size_t{1} << 22;  // steps whose wire seconds are remembered
+constexpr std::size_t kMostWires = std::size_t{1} << 22;  // steps whose wire seconds are kept
 
 std::vector<std::string> stepColumns(bool isClient) {
   auto columns = kStepColumns;
@@ -117,7 +117,7 @@ std::vector<std::string> stepColumns(bool isClient) {
   return columns;
 }
 
-// The sum of what a row has of these columns.
+// The sum of these columns, skipping empty cells.
 double sumOf(const CsvRow& row, std::initializer_list<int> columns) {
   double sum = 0;
   for (const int column : columns) {
@@ -126,7 +126,7 @@ double sumOf(const CsvRow& row, std::initializer_list<int> columns) {
   return sum;
 }
 
-// What stands in `column` as a place on a grid below `most`; else the row is garbled.
+// Returns x if it is in [0, most), a valid position on a grid. Otherwise marks the row as garbled.
 double place(const CsvRow& row, std::size_t column, std::optional<double> x, double most) {
   if (x && *x >= 0 && *x < most) return *x;
   row.garble(column);
@@ -135,14 +135,14 @@ double place(const CsvRow& row, std::size_t column, std::optional<double> x, dou
 
 }  // namespace
 
-// One side's folder.
+// The files of one side.
 struct RunReader::Side {
   Side(const std::string& folder, bool isClient, Grids& grids)
       : steps(folder, "steps", stepColumns(isClient)),
         transfers(folder, "transfers", kTransferColumns),
         figures(grids) {}
 
-  // Seconds since this side's first row: the clocks of two machines may differ.
+  // Seconds since this side's first row, because the clocks of two machines may differ.
   double since(const CsvRow& row, std::size_t column) {
     const double time = row.time(column);
     if (!row.isGarbled() && begin == 0) begin = time;
@@ -312,7 +312,7 @@ void RunReader::readTransfers(Side& side, bool isClient) {
         figures.snr[indexOf(*flow)].add(step, *snr);
       }
     }
-    // Weights go either way: who sent them says which.
+    // Weights go in both directions; the sender determines which.
     const bool up = indexOf(*flow) < kTensorFlows ? isUp(*flow) : (role == "send") == isClient;
     sums.up += up ? 1 : 0;
     const std::size_t direction = up ? 0 : 1;
@@ -374,7 +374,7 @@ std::vector<std::string> RunReader::problems(bool following) const {
   if (server_) {
     add(server_->steps.problems(following), "server: ");
     add(server_->transfers.problems(following), "server: ");
-  } else if (!following) {  // else it may still come, and the server's chart says so
+  } else if (!following) {  // otherwise it may still appear, and the server's chart says so
     all.push_back(
         "the server's folder was not found, so that its side is missing: give it with "
         "--server-run DIR");

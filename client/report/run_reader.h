@@ -1,5 +1,5 @@
-// Reads what a run left behind, or what one under way has so far. Tolerant: what is missing,
-// unfinished or damaged is named in problems(), and all else is still there.
+// Reads the files of a finished run, or of one in progress. Missing, incomplete or damaged files
+// are listed in problems(); everything else is still available.
 #pragma once
 
 #include <memory>
@@ -16,18 +16,18 @@
 
 namespace cleave {
 
-// Not for several threads.
+// Not thread-safe.
 class RunReader {
  public:
-  // `grids` outlives it.
+  // `grids` must outlive it.
   RunReader(RunPlace place, Grids& grids);
   ~RunReader();
 
-  // What has come since the last call. Returns whether there was anything.
+  // Reads new content. Returns whether there was any.
   bool read();
 
   const std::string& folder() const { return place_.folder; }
-  const std::string& id() const { return id_; }  // empty where no file says it
+  const std::string& id() const { return id_; }  // empty if no file has it
   bool hasServer() const { return server_ != nullptr; }
   SideFigures& client();
   SideFigures& server();  // requires hasServer()
@@ -35,11 +35,11 @@ class RunReader {
   const Settings& config() const { return config_; }
   const Settings& environment() const { return environment_; }
   const Settings& serverEnvironment() const { return serverEnvironment_; }
-  // The sentence that the run ended with; empty: it has none, or has not ended.
+  // The advice at the end of the run; empty if there is none or the run has not ended.
   const std::string& advice() const { return advice_; }
-  // Sentences. `following`: the run may still go on.
+  // Sentences. `following`: the run may still be in progress.
   std::vector<std::string> problems(bool following) const;
-  // Warnings and errors of log.txt, the last ones.
+  // The last warnings and errors in log.txt.
   const std::vector<std::string>& logged() const { return logged_; }
 
  private:

@@ -96,7 +96,7 @@ Settings readEnvironment(const std::string& path, std::vector<std::string>& prob
 }
 
 std::string readAdvice(const std::string& path) {
-  std::vector<std::string> ignored;  // a run that was ended early has no summary
+  std::vector<std::string> ignored;  // a run that ended early has no summary
   const auto text = readText(path, ignored);
   const auto summary = nlohmann::json::parse(text.value_or(""), nullptr, false);
   const nlohmann::json::json_pointer sentence("/bound/advice/sentence");

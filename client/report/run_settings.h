@@ -1,4 +1,4 @@
-// The files of a run that are not tables, as far as a report shows them.
+// Reads a run's other files, except tables, for the report.
 #pragma once
 
 #include <string>
@@ -7,17 +7,17 @@
 
 namespace cleave {
 
-// Flat: "train.batch" and its text, in file order.
+// Flattened: "train.batch" and its text, in file order.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// What cannot be read is a sentence in `problems`.
+// Appends a sentence to `problems` if the file cannot be read.
 Settings readConfig(const std::string& path, std::vector<std::string>& problems);
 Settings readEnvironment(const std::string& path, std::vector<std::string>& problems);
 
-// The advice of a run's summary; empty if there is none.
+// The advice in a run's summary; empty if there is none.
 std::string readAdvice(const std::string& path);
 
-// Warnings and errors of a log, the last ones. A log that is missing has none.
+// The last warnings and errors of a log; empty if it does not exist.
 std::vector<std::string> readWarnings(const std::string& path);
 
 }  // namespace cleave

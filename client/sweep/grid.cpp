@@ -46,14 +46,14 @@ void checkLinkValue(const std::string& option, const std::string& key, const std
                    fmt::format("give one of {}", fmt::join(known, ", ")));
 }
 
-// FNV-1a, whose values never change, unlike std::hash.
+// FNV-1a, because std::hash may give different values in another build.
 std::uint32_t hashOf(const std::string& text) {
   std::uint32_t hash = 2166136261u;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
   return hash;
 }
 
-// "block-bits-4" of "block:bits=4".
+// "block-bits-4" for "block:bits=4".
 std::string readable(const std::string& value) {
   std::string text;
   for (const char c : value) {

@@ -28,7 +28,7 @@ using Json = nlohmann::ordered_json;
 volatile std::sig_atomic_t interruptCount = 0;
 void countInterrupt(int) { interruptCount = interruptCount + 1; }
 
-// A file from its beginning.
+// The whole content of a file.
 std::string textOf(const OpenFile& file) {
   std::string text;
   char bytes[4096];
@@ -46,7 +46,7 @@ std::vector<std::string> linkCommand(const PlannedPoint& planned, const std::str
   return argv;
 }
 
-// `server`: empty where `train` shall start one of its own.
+// `server`: empty if `train` starts a local one.
 std::vector<std::string> trainCommandLine(const RunOptions& options, const PlannedPoint& planned,
                                           const std::string& runFolder, const std::string& server) {
   std::vector<std::string> argv = {programBeside("cleave-client"),
@@ -67,7 +67,7 @@ std::vector<std::string> trainCommandLine(const RunOptions& options, const Plann
   if (!options.server.empty() && !options.tls.empty()) {
     argv.insert(argv.end(), {"--tls", options.tls});
   }
-  if (options.server.empty()) set("tls.enabled=false");  // our own server listens on loopback
+  if (options.server.empty()) set("tls.enabled=false");  // the local server listens on loopback
   return argv;
 }
 
@@ -86,7 +86,7 @@ TrainingEnd waitFor(Child& training, const Interrupts& interrupts) {
   return {training.end(SIGKILL), true, ""};
 }
 
-// The processes of one point, from the first to the last.
+// Starts all processes of one point and waits for the training run.
 TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
                   const std::string& runFolder, int log, const Interrupts& interrupts) {
   std::optional<LocalServer> server;
@@ -193,7 +193,7 @@ PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const 
 
   const Json summary = Json::parse(training.output, nullptr, false);
   if (summary.is_discarded()) return fail("the training printed no result");
-  std::error_code none;  // there is no such folder where train had a server of its own
+  std::error_code none;  // the folder does not exist if train started its own server
   std::filesystem::rename(runFolder + ".server", runFolder + "/server", none);
   result.measured = measureRun(summary, runFolder);
   result.status = PointResult::Status::done;

@@ -1,5 +1,5 @@
-// Runs one point of a sweep in processes of their own: the training, and, where the point asks for
-// a link, cleave-link and a server behind it.
+// Runs one point of a sweep in separate processes: the training run, and, if the point has a link,
+// cleave-link with a server behind it.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace cleave {
 
-// Counts SIGINT and SIGTERM while it lives, instead of ending the process. One at a time.
+// While it exists, counts SIGINT and SIGTERM instead of letting them end the process. Only one
+// instance at a time.
 class Interrupts {
  public:
   Interrupts();
@@ -21,18 +22,17 @@ class Interrupts {
 
 struct PointEnd {
   bool interrupted = false;
-  StoredPoint stored;  // done, or failed with a sentence
+  StoredPoint stored;  // done, or failed with an error sentence
 };
 
-// Begins anew whatever stands in FOLDER/POINT. Where the point is done it is stored; where it
-// failed, FOLDER/POINT.log has what its processes wrote on stderr. At an interrupt all of them are
-// told to end, at a second one they are killed. Throws RunError only where the folder cannot be
-// written to.
+// Runs the point from the start and replaces the content of FOLDER/POINT. On success the result is
+// stored there; on failure FOLDER/POINT.log has the stderr of its processes. The first interrupt
+// sends SIGTERM to the processes, the second kills them. Throws RunError only if the folder is not
+// writable.
 PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const std::string& folder,
                   const Interrupts& interrupts);
 
-// The last of our programs' error sentences in what they wrote on stderr, with its fix; "" where
-// there is none.
+// The last error of a Cleave program in its stderr, with the hint; "" if there is none.
 std::string errorSentence(const std::string& log);
 
 }  // namespace cleave

@@ -31,7 +31,7 @@ Json planJson(const PlannedPoint& planned) {
   return {{"config", planned.config}, {"link", planned.link}, {"server", planned.server}};
 }
 
-// "'epochs: 1' there, 'epochs: 2' now": the first line in which two texts differ.
+// The first line in which two texts differ: "'epochs: 1' there, 'epochs: 2' now".
 std::string firstDifference(const std::string& there, const std::string& now) {
   std::istringstream theirs(there), ours(now);
   for (;;) {
@@ -53,7 +53,7 @@ std::string linkText(const Json& link) {
   return text.empty() ? "none" : text;
 }
 
-// Throws UsageError unless the plan is the one that was run.
+// Throws UsageError unless the stored plan equals this one.
 void checkPlan(const std::string& folder, const Json& there, const PlannedPoint& planned) {
   const Json now = planJson(planned);
   if (there == now) return;

@@ -1,5 +1,5 @@
-// What a sweep's folder keeps of its points: FOLDER/POINT/ is a point's run folder, and the
-// result.json in it, which is written last and durably, says that the point is done.
+// Stores the points of a sweep: FOLDER/POINT/ is a point's run folder. The result.json in it is
+// written last and durably, and marks the point as done.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,9 +15,9 @@ namespace cleave {
 struct PlannedPoint {
   GridPoint point;
   Facts facts;
-  std::string device;  // the configuration's
-  // What the point's figures depend on: its configuration with all defaults, as YAML, the link's,
-  // and the server.
+  std::string device;  // from the configuration
+  // Everything that determines the point's figures: the configuration with all defaults as YAML,
+  // the link's settings, and the server.
   std::string config;
   std::vector<std::string> link;
   std::string server;
@@ -25,24 +25,24 @@ struct PlannedPoint {
 
 struct StoredPoint {
   PointResult result;
-  double seconds = 0;  // that running it took
+  double seconds = 0;  // duration of the run
 };
 
-// Of a point that is done. Throws UsageError where it was run with another configuration, link or
-// server than is planned now, or where the file cannot be read.
+// The stored point; empty if it is not done. Throws UsageError if it was run with another
+// configuration, link or server than planned now, or if the file cannot be read.
 std::optional<StoredPoint> loadPoint(const std::string& folder, const PlannedPoint& planned);
 
-// How many points that are done lie in the folder beside those planned: another grid's.
+// The number of finished points in the folder that are not in this grid.
 std::size_t countOtherPoints(const std::string& folder, const std::vector<PlannedPoint>& planned);
 
 // Throws RunError.
 void storePoint(const std::string& folder, const PlannedPoint& planned, const StoredPoint& stored);
 
-// Holds a sweep's folder for as long as it lives, so that no second sweep runs there.
+// Locks a sweep's folder for the lifetime of the object, so that no second sweep runs there.
 class SweepFolder {
  public:
-  // Makes the folder where there is none. Throws UsageError where it has other things than a
-  // sweep, or another sweep runs there; RunError where it cannot be made.
+  // Creates the folder if necessary. Throws UsageError if it has other content than a sweep, or
+  // another sweep is running there; RunError if it cannot be created.
   explicit SweepFolder(const std::string& folder);
 
  private:

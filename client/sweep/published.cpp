@@ -8,10 +8,10 @@
 namespace cleave {
 namespace {
 
-// Text: what the row is.
+// Text columns that describe the row.
 const std::vector<std::string> kTexts = {"id",         "source", "origin",
                                          "experiment", "codec",  "contradiction"};
-// Text: what a point must agree with, where it is not empty.
+// Text columns that must match a point's facts unless they are empty.
 const std::vector<std::string> kKeys = {"data",  "model",         "start",      "cuts",
                                         "batch", "micro_batches", "codec_cut0", "codec_cut1"};
 const std::vector<std::string> kFigures = {"accuracy_percent",
@@ -32,12 +32,12 @@ const std::vector<std::string> kFigures = {"accuracy_percent",
 
 constexpr double kMebibyte = 1048576;
 
-// Figures of theirs that we have too.
+// A figure that both the source and a sweep have.
 struct Comparable {
   const char* theirs;
   const char* theirDeviation;  // null: none
   const char* ours;
-  double scale;  // times ours
+  double scale;  // factor from our unit to theirs
   const char* quantity;
   const char* unit;
   const char* note;

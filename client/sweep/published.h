@@ -1,5 +1,5 @@
-// Figures that others have published, as configs/experiments/reference.csv has them, and which of
-// a sweep's groups may stand beside them.
+// Published figures of others, such as configs/experiments/reference.csv, and the groups of a sweep
+// that they can be compared with.
 #pragma once
 
 #include <map>
@@ -14,20 +14,20 @@ namespace cleave {
 struct PublishedRow {
   std::string id;
   std::string source;
-  Facts keys;                             // those that the source states
-  std::map<std::string, double> figures;  // by column, which has the unit in its name
-  std::string contradiction;              // with what else the source says; "" where none is known
+  Facts keys;                             // only those that the source states
+  std::map<std::string, double> figures;  // by column; the column's name includes the unit
+  std::string contradiction;  // a conflicting statement in the source; "" if none is known
 };
 
-// A CSV file with the columns of docs/sweep.md. Throws UsageError: it cannot be read, lacks
-// columns, or has rows that do not fit.
+// Reads a CSV file with the columns of docs/sweep.md. Throws UsageError: the file is unreadable,
+// lacks columns, or has invalid rows.
 std::vector<PublishedRow> readPublished(const std::string& path);
 
-// Whether a row says what a point with these facts could repeat: it names data, model and codecs,
-// and no key that differs.
+// Whether the row is comparable with a point of these facts: it states data, model and codecs, and
+// no key differs.
 bool matches(const PublishedRow& row, const Facts& facts);
 
-// One figure beside ours.
+// A published figure and ours.
 struct ComparedFigure {
   const SeedGroup* group = nullptr;   // borrowed
   const PublishedRow* row = nullptr;  // borrowed
@@ -36,12 +36,12 @@ struct ComparedFigure {
   Spread ours;
   double theirs = 0;
   std::optional<double> theirDeviation;
-  std::string note;  // where the two are not defined alike
+  std::string note;  // how the two definitions differ, if they do
 };
 std::vector<ComparedFigure> compareFigures(const std::vector<SeedGroup>& groups,
                                            const std::vector<PublishedRow>& rows);
 
-// The columns of such a file, in order.
+// The required columns, in order.
 std::vector<std::string> publishedColumns();
 
 }  // namespace cleave

@@ -45,7 +45,7 @@ const char* statusText(PointResult::Status status) {
   return "";
 }
 
-// Without run.seed, which a group has several values of.
+// Without run.seed, of which a group has several values.
 std::vector<std::string> groupKeys(const SweepReport& report) {
   std::vector<std::string> keys;
   for (const GridAxis& axis : report.axes) {
@@ -62,9 +62,9 @@ void addValues(const GridPoint& point, std::vector<Cell>& cells) {
 
 using Row = std::vector<std::string>;
 
-// Columns of equal width, numbers to the right; the first `left` columns to the left.
+// Columns padded to their widest cell: the first `left` are left-aligned, the others right-aligned.
 std::string aligned(const std::vector<Row>& rows, std::size_t left) {
-  // As a terminal counts: continuation bytes of UTF-8 take no room.
+  // Width in terminal columns: continuation bytes of UTF-8 have none.
   const auto width = [](const std::string& text) {
     return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
       return (static_cast<unsigned char>(c) & 0xc0) != 0x80;

@@ -1,4 +1,4 @@
-// What a sweep shows and leaves: tables as text, CSV and JSON.
+// Formats a sweep's results: tables as text, CSV and JSON, and a page.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,12 +13,12 @@ namespace cleave {
 struct SweepReport {
   std::vector<GridAxis> axes;
   std::vector<PointResult> results;
-  std::vector<SeedGroup> groups;  // of `results`
+  std::vector<SeedGroup> groups;  // pointers into `results`
   std::vector<PublishedRow> published;
-  std::vector<ComparedFigure> compared;  // of `groups` and `published`
+  std::vector<ComparedFigure> compared;  // pointers into `groups` and `published`
 };
 
-// Each with its header line; docs/sweep.md defines the columns.
+// With a header line; see docs/sweep.md for the columns.
 std::string resultsCsv(const SweepReport& report);
 std::string groupsCsv(const SweepReport& report);
 std::string transferSizesCsv(const SweepReport& report);
@@ -27,7 +27,7 @@ std::string comparisonCsv(const SweepReport& report);
 // For a terminal.
 std::string tableText(const SweepReport& report);
 nlohmann::ordered_json toJson(const SweepReport& report);
-// For a browser: one file that needs no other, but links to POINT/report.html beside it.
+// For a browser: a self-contained file, except for its links to POINT/report.html beside it.
 std::string sweepPage(const SweepReport& report, const std::string& folder);
 
 }  // namespace cleave

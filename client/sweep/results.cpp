@@ -39,7 +39,7 @@ constexpr SweepMetric kMetrics[] = {
     {"tensor_peak_down", "bytes/s"},
 };
 
-// Where the summary of `train --json` has a metric.
+// Where a metric is located in the summary of `train --json`.
 struct SummaryRow {
   const char* metric;
   const char* pointer;
@@ -89,7 +89,7 @@ const std::vector<std::string> kStepColumnNames = {"phase",
 
 using StepSums = std::array<double, kStepColumns>;
 
-// Sums over the training steps; the first one warms up, and is left out where there is another.
+// Means over the training steps. The first one warms up, and is left out if there are others.
 void measureSteps(const std::string& runFolder, MetricValues& metrics) {
   StepSums first{}, sums{};
   std::uint64_t steps = 0;
@@ -126,7 +126,7 @@ void measureSteps(const std::string& runFolder, MetricValues& metrics) {
 
 constexpr double kClassesPerOctave = 4;
 
-// Of the training's tensors.
+// Of the tensors in training steps only.
 void measureTransfers(const std::string& runFolder, Measured& measured) {
   struct Sum {
     std::uint64_t transfers = 0;
@@ -279,7 +279,7 @@ void setSpeedUps(std::vector<PointResult>& results, const std::vector<GridAxis>&
                  const std::vector<std::string>& reference) {
   const auto replaced = parseReference(axes, reference);
   if (replaced.empty()) return;
-  std::map<std::string, double> speeds;  // images/s by the point's name
+  std::map<std::string, double> speeds;  // images/s, by the point's name
   for (const PointResult& result : results) {
     const auto speed = result.measured.metrics.find("images_per_second");
     if (result.status != PointResult::Status::done) continue;

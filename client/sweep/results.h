@@ -1,4 +1,4 @@
-// What a point of a sweep came to, and what several seeds of one come to together.
+// The results of a sweep's points, and statistics over several seeds.
 #pragma once
 
 #include <cstdint>
@@ -14,38 +14,39 @@
 
 namespace cleave {
 
-// A column of results.csv and groups.csv; docs/sweep.md defines each.
+// A column of results.csv and groups.csv; see docs/sweep.md.
 struct SweepMetric {
   std::string_view name;
   std::string_view unit;
 };
 std::span<const SweepMetric> sweepMetrics();
 
-using MetricValues = std::map<std::string, double>;  // by name; those that are known
+using MetricValues = std::map<std::string, double>;  // by name; missing if unknown
 
 // Transfers of one flow whose sizes differ by less than a fifth.
 struct SizeClass {
   std::string flow;
   std::uint64_t transfers = 0;
-  double bytes = 0;      // on the wire, mean
-  double bandwidth = 0;  // bytes/s: all their bytes by all their wire_seconds
+  double bytes = 0;      // mean bytes on the wire
+  double bandwidth = 0;  // bytes/s: sum of bytes divided by sum of wire_seconds
 };
 
 struct Measured {
   MetricValues metrics;
-  std::string bottleneck;          // as in steps.csv; "" where none is known
-  std::vector<SizeClass> classes;  // by flow, then size
+  std::string bottleneck;          // as in steps.csv; "" if unknown
+  std::vector<SizeClass> classes;  // by flow, then by size
 };
 
-// From what `train --json` printed, and from the run's folder. What is missing there is missing
-// here.
+// Reads the results from the output of `train --json` and from the run's folder. Figures missing
+// there are missing in the result.
 Measured measureRun(const nlohmann::ordered_json& summary, const std::string& runFolder);
 
 nlohmann::ordered_json toJson(const Measured& measured);
-// Throws nlohmann's exceptions where it is none of toJson().
+// Throws nlohmann's exceptions if the JSON was not written by toJson().
 Measured measuredFromJson(const nlohmann::ordered_json& json);
 
-// What a published figure must agree with a point in, such as {"model", "mobilenet_v2"}.
+// Properties that must match for a comparison with published figures, such as {"model",
+// "mobilenet_v2"}.
 using Facts = std::map<std::string, std::string>;
 
 struct PointResult {
@@ -54,28 +55,29 @@ struct PointResult {
   std::string failure;  // a sentence
   Facts facts;
   Measured measured;
-  std::optional<double> speedUp;  // images_per_second by those of the reference
+  std::optional<double> speedUp;  // images_per_second divided by that of the reference
 };
 
 struct Spread {
   double mean = 0;
-  std::optional<double> deviation;  // of the sample: n - 1; nothing of one value
+  std::optional<double> deviation;  // sample std (n - 1); empty for a single value
 };
-// Requires values.
+// `values` must not be empty.
 Spread spreadOf(const std::vector<double>& values);
 
-// Points that differ in nothing but run.seed.
+// Points that differ only in run.seed.
 struct SeedGroup {
   GridPoint point;                          // without run.seed
-  std::vector<const PointResult*> members;  // those that are done; borrowed
+  std::vector<const PointResult*> members;  // finished points only; borrowed
   std::map<std::string, Spread> metrics;
   std::optional<Spread> speedUp;
 };
 // In the order of the points.
 std::vector<SeedGroup> groupBySeed(const std::vector<PointResult>& results);
 
-// Sets each point's speed-up: over the point that differs from it in the reference's values alone.
-// `reference`: "KEY=VALUE" of the grid, one a key. Throws UsageError where the grid has no such.
+// Sets each point's speed-up over the point that differs from it only in having the reference's
+// values. `reference`: "KEY=VALUE" of the grid, at most one per key. Throws UsageError if the grid
+// has no such value.
 void setSpeedUps(std::vector<PointResult>& results, const std::vector<GridAxis>& axes,
                  const std::vector<std::string>& reference);
 

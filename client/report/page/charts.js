@@ -1,4 +1,4 @@
-// What is drawn: each chart, its lines, and where they stand in a run's data.
+// The definitions of the charts: their lines, and where the data of each line come from.
 
 const sections = ['training', 'steps', 'link', 'bytes'];
 const flows = ['activation/0', 'gradient/1', 'activation/1', 'gradient/0'];
@@ -54,13 +54,13 @@ function split(side, title) {
     id: side + '-split', section: 'steps', title, unit: 'seconds', zero: true, stacked: true,
     note: 'Codec counts as far as this side was not computing, wire as far as neither, and the rest is waiting. Means.',
     none: side === 'server' ? 'The server’s folder is not at hand: --server-run DIR says where it is.' : undefined,
-    // The last line is drawn at the bottom.
+    // The last line is at the bottom of the stack.
     lines: [['waiting', 6], ['wire', 2], ['codec', 1], ['compute', 0]].map(([part, tone]) =>
       ({ label: part, series: side + '_' + part, tone })),
   };
 }
 
-// Points of a line of a chart in one run.
+// The points of one chart line in one run.
 function pointsOfLine(run, line, axis, grids) {
   if (line.evaluation) return evaluationPoints(run, line.evaluation, axis);
   if (line.histogram) return histogramPoints(run.histograms[line.histogram]);
@@ -68,7 +68,7 @@ function pointsOfLine(run, line, axis, grids) {
   return series ? seriesPoints(run, series, axis, grids) : [];
 }
 
-// Shares of the classes, at the logarithm of where each begins; closed by a class of 0.
+// The share of each class, at the logarithm of its lower bound; ends with a share of 0.
 function histogramPoints(histogram) {
   if (!histogram || histogram.from.length === 0) return [];
   const place = (value) => Math.round(10 * Math.log10(value)) / 10;
@@ -97,8 +97,8 @@ function histogramAxis(unit) {
   };
 }
 
-// One run: a panel with a chart's lines. Several: for each line a panel, with a line for each run; what is stacked has a panel
-// for each run, beside that run's others.
+// One run: one panel per chart, with all its lines. Several runs: one panel per line, with a line
+// for each run; a stacked chart gets one panel per run.
 function panelsOf(chart, runs) {
   if (runs.length === 1) return [{ spec: chart, parts: chart.lines.map((line) => ({ run: 0, line, label: line.label })) }];
   const narrow = { ...chart, wide: false };
@@ -120,7 +120,7 @@ function panelsOf(chart, runs) {
   }));
 }
 
-// All panels of all charts; within a section those of single runs come last, run by run.
+// All panels of all charts. Panels of a single run are last in their section, ordered by run.
 function allPanels(runs) {
   const all = charts.flatMap((chart) => panelsOf(chart, runs));
   return sections.flatMap((section) => all.filter((one) => one.spec.section === section)

@@ -1,4 +1,4 @@
-// Numbers as people read them. All figures come in bytes, seconds and shares.
+// Formats numbers for display. Input is in bytes, seconds and shares.
 
 function significant(value, digits = 3) {
   if (value === 0) return '0';
@@ -6,7 +6,7 @@ function significant(value, digits = 3) {
   return value.toFixed(Math.min(9, Math.max(0, digits - 1 - size)));
 }
 
-// For ticks, whose values are round already.
+// For ticks, whose values are already round.
 function plain(value) {
   return String(Number(value.toPrecision(6)));
 }
@@ -14,7 +14,7 @@ function plain(value) {
 function scaled(value, steps, digitsOf) {
   const size = Math.abs(value);
   for (const [factor, unit] of steps) {
-    // What would be rounded up to a thousand takes the next unit.
+    // A size that would round up to 1000 uses the next unit.
     if (size >= factor * 0.9995) return digitsOf(value / factor) + ' ' + unit;
   }
   const [factor, unit] = steps[steps.length - 1];
@@ -36,7 +36,7 @@ function durationText(seconds) {
   return seconds < 59.95 ? seconds.toFixed(seconds < 9.995 ? 2 : 1) + ' s' : clockText(seconds);
 }
 
-// Each unit: how a value stands in a legend, and at a tick.
+// For each unit: the text of a value in a legend and at a tick.
 const units = {
   rate: {
     text: (v) => scaled(v, byteSteps, significant) + '/s',

@@ -1,16 +1,16 @@
-// Puts the page together, and follows a run where it is served live.
+// Builds the page, and updates it while a live server provides new data.
 
 const byId = (id) => document.getElementById(id);
 const pollMilliseconds = 1000;
 
-let page = null;       // the data that are shown
+let page = null;       // the data on display
 let axis = 'time';
-let reference = 0;     // which run the others are compared with
+let reference = 0;     // index of the run that the others are compared with
 let panels = [];       // [{panel, parts}]
-let shownRuns = '';    // whose panels these are
+let shownRuns = '';    // key of the runs that `panels` show
 const group = new Group((zoomed) => { byId('unzoom').disabled = !zoomed; });
 
-// Names as short as they can be told apart.
+// Removes the common part of the names, so that they are short but distinct.
 function shorten(runs) {
   const names = runs.map((run) => run.name);
   let common = 0;
@@ -33,7 +33,7 @@ function buildPanels() {
   }
 }
 
-// How high each place of a chart's lines reaches.
+// The maximum of a chart's lines at each x; for a stacked chart, their sum.
 function heightsOf({ panel, lines }) {
   const stacked = panel.spec.stacked;
   const rows = joinPoints(lines.map((line) => line.points), (point) => (stacked ? point.mean : point.max));
@@ -41,8 +41,9 @@ function heightsOf({ panel, lines }) {
   return rows.map((row) => row.slice(1).reduce(height, 0));
 }
 
-// A step that loads libraries can take a hundred times as long as the others, and would make flat lines of them. So where the
-// highest 2 % (or one) are far above all else, the axis is cut below them.
+// A step that loads libraries can take a hundred times as long as the others, which would flatten
+// their lines. If the highest 2 % of the values (or a single one) are far above the rest, the axis
+// ends below them.
 function scaleOf(heights) {
   const sorted = [...heights].sort((one, other) => one - other);
   const most = sorted[sorted.length - 1] || 0;
@@ -50,7 +51,8 @@ function scaleOf(heights) {
   return usual > 0 && most > 4 * usual ? { top: 1.3 * usual, isCut: true } : { top: 1.05 * most, isCut: false };
 }
 
-// The vertical axes of the steps' charts. Stacks of several runs have one scale, so that they can be compared.
+// Sets the vertical axes of the charts of steps. Stacked charts of several runs share one scale, so
+// that they can be compared.
 function scaleSteps(drawn) {
   const steps = drawn.filter(({ panel }) => panel.spec.section === 'steps').map((one) => ({ panel: one.panel, heights: heightsOf(one) }));
   const stacks = steps.filter(({ panel }) => panel.spec.stacked);
@@ -161,6 +163,6 @@ async function follow() {
 }
 
 const given = JSON.parse(byId('data').textContent);
-// For tests and the curious: what is drawn.
+// For tests and the browser's console: access to the charts on display.
 window.cleaveReport = { page: () => page, panels: () => panels.map(({ panel }) => panel), group, show };
 if (given === null) follow(); else if (given.sweep) showSweep(given.sweep); else show(given);

@@ -1,6 +1,7 @@
-// One chart on the page: a card with heading, legend, dygraph and a button for its numbers as CSV.
+// One chart on the page: a card with heading, legend, dygraph and a button to show its numbers as
+// CSV.
 
-// Okabe and Ito's colours, which colour-blind people can tell apart; in the order of best contrast.
+// Okabe and Ito's colour-blind-safe palette, in order of best contrast.
 const palettes = {
   light: ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#56b4e9', '#b07d00', '#7d8590'],
   dark: ['#56b4e9', '#e69f00', '#2fc69a', '#cc79a7', '#f0e442', '#e8743b', '#a8b1bc'],
@@ -12,7 +13,7 @@ function colour(index) {
   const palette = darkness.matches ? palettes.dark : palettes.light;
   return palette[index % palette.length];
 }
-// Beyond the palette, lines differ by their dashes too.
+// Lines beyond the palette's size also differ in their dashes.
 function dash(index) {
   return dashes[Math.floor(index / palettes.light.length) % dashes.length];
 }
@@ -26,7 +27,7 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-// The mark of the line `index` in a legend: its colour, and its dashes at half their length.
+// The swatch of line `index` in a legend: its colour and its dashes at half length.
 function swatch(index) {
   const made = element('i', { class: 'swatch' });
   made.style.background = colour(index);
@@ -60,7 +61,7 @@ function csvButton(what, name, rows) {
   return button;
 }
 
-// Powers of ten, with 2 and 5 between them where few fit. The axis shows logarithms.
+// Ticks at powers of ten, with 2 and 5 in between if there are few. The axis shows logarithms.
 function decades(unit, pixelsPerLabel) {
   return (low, high, pixels) => {
     const between = pixels / Math.max(high - low, 0.1) > 3.4 * pixelsPerLabel ? [1, 2, 5] : [1];
@@ -75,7 +76,7 @@ function decades(unit, pixelsPerLabel) {
   };
 }
 
-// One finger scrolls the page; two zoom.
+// One finger scrolls the page; two fingers zoom.
 function interaction() {
   const model = { ...Dygraph.defaultInteractionModel };
   for (const [event, handler] of Object.entries(model)) {
@@ -90,11 +91,12 @@ function interaction() {
 }
 
 class Panel {
-  // spec: id, title, note, unit, log, stacked, zero, pad (pixels beside the points), histogram (a unit, of the horizontal axis)
+  // spec: id, title, note, unit, log, stacked, zero, pad (pixels beside the points), histogram
+  // (unit of the horizontal axis)
   constructor(spec, group) {
     this.spec = spec;
     this.group = group;
-    this.valueRange = null;  // null: what the data need
+    this.valueRange = null;  // null: automatic
     this.legend = element('p', { class: 'legend', 'aria-hidden': 'true' });
     this.canvas = element('div', { class: 'chart', role: 'img', 'aria-label': spec.title });
     this.xTitle = element('p', { class: 'x-title muted' });
@@ -105,7 +107,7 @@ class Panel {
                         head, this.note, this.legend, this.canvas, this.xTitle);
   }
 
-  // lines: [{label, index, points, band, dots, summary}]; axis: of format.js
+  // lines: [{label, index, points, band, dots, summary}]; axis: an entry of `axes` in format.js
   show(lines, axis) {
     const labels = ['x', ...lines.map((line) => line.label)];
     this.lines = lines;
@@ -136,7 +138,7 @@ class Panel {
     this.showLegend(null);
   }
 
-  // Said after the note.
+  // Appends text to the chart's note.
   remark(text) {
     this.note.textContent = [this.spec.note, text].filter(Boolean).join(' ');
   }
@@ -146,7 +148,7 @@ class Panel {
     this.graph = null;
   }
 
-  // What depends on the colour scheme, the axis and the data.
+  // Options that depend on the colour scheme, the axis and the data.
   look() {
     const style = getComputedStyle(document.body);
     const series = {};
@@ -226,7 +228,7 @@ class Panel {
     };
   }
 
-  // The value of a line in a row, as it was recorded: {mean, min, max}, or null.
+  // The recorded value of a line in a row: {mean, min, max}, or null.
   valueAt(row, line) {
     const x = this.graph.getValue(row, 0);
     return this.lines[line].at.get(x) || null;
@@ -250,7 +252,7 @@ class Panel {
     this.legend.replaceChildren(...parts);
   }
 
-  // To the row nearest to x, or to none.
+  // Selects the row nearest to x, or none.
   select(x) {
     if (!this.graph) return;
     if (x === null) {
@@ -286,12 +288,12 @@ class Panel {
   }
 }
 
-// Charts that share the horizontal axis: they show the same part of it, and point together.
+// Charts with a common horizontal axis: they zoom together and highlight the same x.
 class Group {
   constructor(onZoom) {
     this.panels = [];
     this.busy = false;
-    this.window = null;  // null: all of it
+    this.window = null;  // null: the full range
     this.onZoom = onZoom;
   }
 
@@ -299,7 +301,7 @@ class Group {
     if (!this.panels.includes(panel)) this.panels.push(panel);
   }
 
-  // From the first to the last point of all charts, with a margin.
+  // The range of all points in all charts, with a margin.
   extent() {
     let from = Infinity, to = -Infinity;
     for (const panel of this.panels) {
@@ -313,7 +315,7 @@ class Group {
     return from <= to ? [from - margin, to + margin] : [0, 1];
   }
 
-  // Without what that would call back.
+  // Ignores the callbacks that `act` triggers.
   each(act) {
     if (this.busy) return;
     this.busy = true;
@@ -327,7 +329,7 @@ class Group {
     this.each((panel) => { if (panel !== from) panel.select(x); });
   }
 
-  // One of them was zoomed by hand, or set back.
+  // Called after one panel was zoomed or reset.
   zoomed(from) {
     if (this.busy) return;
     const range = from.graph.isZoomed('x') ? from.graph.xAxisRange() : null;

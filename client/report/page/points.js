@@ -1,11 +1,11 @@
-// From the series of a run, which are on grids of time or of steps, to points on the axis that is shown.
+// Converts a run's series, stored on grids of time or steps, to points on the axis on display.
 
-// The middle of bucket k. A grid of single steps has its points at the steps.
+// The middle of bucket k. On a grid with single steps, points are exactly at the steps.
 function middle(k, grid, width) {
   return grid === 'step' ? k * width + (width - 1) / 2 : (k + 0.5) * width;
 }
 
-// Between the points (from[i], to[i]), and along the outer pieces beyond them.
+// Linear interpolation between the points (from[i], to[i]); constant outside them.
 function interpolate(x, from, to) {
   if (from.length === 0) return null;
   if (from.length === 1) return to[0];
@@ -19,7 +19,7 @@ function interpolate(x, from, to) {
   return to[low] + Math.min(1, Math.max(0, t)) * (to[high] - to[low]);
 }
 
-// [steps, times] of a run, both rising.
+// [steps, times] of a run, both ascending.
 function clockOf(run, grids) {
   const clock = run.series.clock;
   if (!clock) return [[], []];
@@ -31,7 +31,7 @@ function toAxis(x, native, axis, clock) {
   return axis === 'time' ? interpolate(x, clock[0], clock[1]) : interpolate(x, clock[1], clock[0]);
 }
 
-// [{x, mean, min, max}], rising in x. What falls together on the other axis becomes one point.
+// [{x, mean, min, max}] with ascending x. Points in the same bucket of the other axis are merged.
 function seriesPoints(run, series, axis, grids) {
   const native = series.grid === 'step' ? 'step' : 'time';
   const clock = native === axis ? null : clockOf(run, grids);
@@ -63,7 +63,7 @@ function seriesPoints(run, series, axis, grids) {
   return points;
 }
 
-// The evaluations, each where it was.
+// The evaluations, each at its position on the axis.
 function evaluationPoints(run, figure, axis) {
   return run.evaluations.filter((one) => one[figure] !== undefined).map((one) => {
     const value = one[figure];
@@ -71,7 +71,7 @@ function evaluationPoints(run, figure, axis) {
   });
 }
 
-// Rows for dygraphs, [x, value or null of each list…]. `value` makes what stands there of a point.
+// Rows for dygraphs: [x, value or null of each list…]. `value` maps a point to its value.
 function joinPoints(lists, value) {
   const rows = new Map();
   lists.forEach((points, i) => {

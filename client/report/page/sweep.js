@@ -1,4 +1,5 @@
-// The page of a sweep: its groups, published figures beside them, and bandwidth by micro-batches, codec and transfer size.
+// The page of a sweep: its groups, published figures for comparison, and throughput by
+// micro-batches, codec and transfer size.
 
 const upFlows = ['activation/0', 'gradient/1'];
 const microBatchesKey = 'train.micro_batches';
@@ -28,7 +29,7 @@ function spreadText(spread, text) {
   return text(spread.mean) + (spread.deviation === null ? '' : ' ± ' + text(spread.deviation));
 }
 
-// "block:bits=4, rate 100Mbit/s": the values of the keys that are not left out.
+// "block:bits=4, rate 100Mbit/s": the values of all keys that are not left out.
 function labelOf(sweep, values, leftOut) {
   const parts = sweep.axes.map((axis) => axis.key).filter((key) => key in values && !leftOut.includes(key));
   return parts.map((key) => (key === 'codec' ? '' : key.slice(key.lastIndexOf('.') + 1) + ' ') + values[key]).join(', ') || 'all points';
@@ -61,7 +62,7 @@ function comparisonTable(sweep) {
   return table('Published figures beside ours', ['', 'Published', 'Quantity', 'Ours', 'Theirs', 'Source and notes'], rows, 'comparison');
 }
 
-// A line for each combination of the keys that are not the axis's.
+// A line for each combination of the keys other than the axis's.
 function linesAlong(axis, sweep, metric) {
   const lines = new Map();
   for (const group of sweep.groups) {
@@ -75,8 +76,9 @@ function linesAlong(axis, sweep, metric) {
   return lines;
 }
 
-// Codecs and micro-batches make the sizes: a line for each combination of the keys that are left. Transfers of a class of sizes
-// count as one, with the least and the greatest of the points that have it.
+// Codecs and micro-batches determine the sizes; there is a line for each combination of the other
+// keys. Transfers of the same size class are merged, with the minimum and maximum over the points
+// that have it.
 function linesBySize(sweep, up) {
   const lines = new Map();
   for (const point of sweep.points) {
@@ -110,7 +112,7 @@ function microBatchAxis(numbers) {
   };
 }
 
-// The values of one key beside each other, in the grid's order.
+// The values of one key side by side, in the grid's order.
 function valueAxis({ key, values }) {
   const name = (x) => values[Math.round(x)] || '';
   const width = 7 * Math.max(...values.map((value) => value.length));  // pixels, of the longest
@@ -127,11 +129,12 @@ function valueAxis({ key, values }) {
     csv: name,
     labelWidth: width + 14,
     pad: 36,
-    apart: true,  // no line leads from one value to the next
+    apart: true,  // the values are not connected by lines
   };
 }
 
-// Of the bandwidths: micro-batches where the points differ in them, else codecs, else nothing.
+// The axis for throughput: micro-batches if the points differ in them, otherwise codecs, otherwise
+// none.
 function bandwidthAxis(sweep) {
   const numbers = [...new Set(sweep.groups.map((group) => group.micro_batches))].filter((number) => number !== undefined);
   if (numbers.length > 1) return microBatchAxis(numbers);

@@ -1,10 +1,10 @@
-// Headline, differences, flows and settings.
+// The tables: headline, differences, flows and settings.
 
 function row(cells, name = 'td') {
   return element('tr', {}, ...cells.map((cell, i) => element(i === 0 ? 'th' : name, i === 0 ? { scope: 'row' } : {}, cell)));
 }
 
-// head: texts of the columns; rows: lists of texts or elements.
+// head: column titles; rows: lists of texts or elements.
 function table(caption, head, rows, name) {
   const texts = () => [head, ...rows.map((cells) => cells.map((cell) => (cell instanceof Node ? cell.textContent : cell)))];
   const body = element('table', {},
@@ -15,7 +15,8 @@ function table(caption, head, rows, name) {
     element('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption }, body));
 }
 
-// The figures of the headline: key, name, text, whether less is better (where either is), and how two differ (else relativeTo).
+// The figures of the headline: key, name, text, whether more or less is better (if either is), and
+// how to format a difference (default: relativeTo).
 const figures = [
   ['top1', 'Accuracy, last evaluation', (v) => units.share.text(v), 'more', pointsApart],
   ['best_top1', 'Accuracy, best evaluation', (v) => units.share.text(v), 'more', pointsApart],
@@ -63,14 +64,14 @@ function headlineOfOne(run) {
     ...(h.advice ? [element('p', { id: 'advice' }, h.advice)] : []))];
 }
 
-// "+25 %" of the reference.
+// "+25 %", relative to the reference.
 function relativeTo(value, reference) {
   if (!reference) return '';
   const change = value / reference - 1;
   return Math.abs(change) < 0.0005 ? '±0 %' : (change > 0 ? '+' : '−') + significant(100 * Math.abs(change)) + ' %';
 }
 
-// Of shares: "+1.25 points" of a hundred.
+// For shares: "+1.25 points", in percentage points.
 function pointsApart(value, reference) {
   return (value > reference ? '+' : '−') + (100 * Math.abs(value - reference)).toFixed(2) + ' points';
 }
