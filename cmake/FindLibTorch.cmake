@@ -1,8 +1,9 @@
-# LibTorch as imported targets: LibTorch::cpu, and LibTorch::cuda where it has GPU support. From CLEAVE_TORCH_DIR (an unpacked wheel's or zip's `torch` or
-# `libtorch` folder) or from .deps/, where scripts/setup.sh puts it.
+# Defines LibTorch as imported targets: LibTorch::cpu, and LibTorch::cuda if it has GPU support.
+# Searches CLEAVE_TORCH_DIR (the `torch` or `libtorch` folder of an unpacked wheel or zip) and
+# .deps/, which scripts/setup.sh fills.
 #
-# Not TorchConfig.cmake: the wheel's own demands a CUDA toolkit. Its include folder also holds fmt and protobuf headers
-# that would shadow the system's, hence -idirafter.
+# Does not use TorchConfig.cmake, because the wheel's version requires a CUDA toolkit. The wheel's
+# include folder also has fmt and protobuf headers that would shadow the system's, hence -idirafter.
 set(CLEAVE_TORCH_DIR "$ENV{CLEAVE_TORCH_DIR}" CACHE PATH "Folder of LibTorch with include/ and lib/")
 set(LibTorch_VERSION 2.11.0)
 find_path(LibTorch_INCLUDE_DIR ATen/ATen.h
@@ -25,13 +26,14 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   target_compile_options(LibTorch::cpu INTERFACE
     "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}"
     "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
-  # libtorch_cpu names GPU libraries that a CPU machine need not have.
+  # libtorch_cpu references GPU libraries that a machine without a GPU may not have.
   target_link_options(LibTorch::cpu INTERFACE -Wl,--allow-shlib-undefined)
   target_link_libraries(LibTorch::cpu INTERFACE LibTorch::c10 Threads::Threads)
 endif()
 
 if(LibTorch_FOUND AND LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY AND NOT TARGET LibTorch::cuda)
-  # Nothing of ours names a symbol of libtorch_cuda, whose loading is what gives LibTorch its GPU operations.
+  # We use no symbol of libtorch_cuda, but it must be loaded: that registers LibTorch's GPU
+  # operations.
   add_library(LibTorch::cuda INTERFACE IMPORTED)
   target_link_options(LibTorch::cuda INTERFACE -Wl,--no-as-needed)
   target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu ${LibTorch_CUDA_LIBRARY} ${LibTorch_C10_CUDA_LIBRARY})

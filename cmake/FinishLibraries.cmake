@@ -1,5 +1,5 @@
-# Run by the installation of the component `libraries`: makes the copies of the system's libraries find one another in their
-# folder, and puts Debian's copyright files of their packages beside.
+# Runs when the component `libraries` is installed: sets the RUNPATH of the copied system libraries
+# to their own folder, and adds the copyright files of their Debian packages.
 set(prefix $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX})
 set(licences ${prefix}/share/doc/cleave/licences)
 file(MAKE_DIRECTORY ${licences})

@@ -1,8 +1,10 @@
-# What `cmake --install` puts where, and the archives that scripts/package.sh makes of it with CPack (docs/install.md). All
-# paths are relative to the prefix, and the programs find their libraries from where they stand.
+# Defines what `cmake --install` installs, and the archives that scripts/package.sh builds from it
+# with CPack (docs/install.md). All paths are relative to the prefix; the programs find their
+# libraries relative to their own location.
 #
-# Components: `programs`; `torch`, LibTorch's libraries for the CPU; `libraries`, those of Debian that an archive carries for
-# machines without them; `gpu_tests`. `cmake --install` without a component installs the first two.
+# Components: `programs`; `torch`, LibTorch's CPU libraries; `libraries`, copies of Debian's
+# libraries for machines without them; `gpu_tests`. `cmake --install` without a component installs
+# the first two.
 set(libraries lib/cleave)
 set(documents share/doc/cleave)
 set(programs cleave-client cleave-server cleave-link)
@@ -22,7 +24,8 @@ if(TARGET cleave_cuda)
   add_dependencies(programs cleave_cuda)
 endif()
 
-# libtorch_cpu looks for what it needs beside itself. CUDA's two are there in a wheel from PyPI, not in LibTorch's own CPU zip.
+# libtorch_cpu searches its dependencies in its own folder. A PyPI wheel has the two CUDA libraries,
+# LibTorch's CPU zip does not.
 get_filename_component(torch ${LibTorch_INCLUDE_DIR} DIRECTORY)
 file(GLOB torchNeeds ${torch}/lib/libgomp*.so* ${torch}/../nvidia/cu13/lib/libcudart.so.13 ${torch}/../nvidia/cu13/lib/libcupti.so.13)
 install(FILES ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY} ${torchNeeds} DESTINATION ${libraries} COMPONENT torch)
@@ -33,14 +36,14 @@ foreach(wheel torch nvidia_cuda_runtime nvidia_cuda_cupti)
   endif()
 endforeach()
 
-# All that the programs need but for LibTorch, and for the C library, which belongs to its machine.
+# All runtime dependencies except LibTorch and the C library, which must be the machine's own.
 install(RUNTIME_DEPENDENCY_SET cleave_needs
   PRE_EXCLUDE_REGEXES "^libtorch" "^libc10" "^libgomp" "^libcu"
                       "^ld-linux" "^libc[.]" "^libm[.]" "^libdl[.]" "^libpthread[.]" "^librt[.]" "^libutil[.]" "^libresolv[.]"
   LIBRARY DESTINATION ${libraries} COMPONENT libraries EXCLUDE_FROM_ALL)
 install(SCRIPT cmake/FinishLibraries.cmake COMPONENT libraries EXCLUDE_FROM_ALL)
 
-# scripts/gpu.sh with the tests that it runs: an archive's own folder, for a machine with a GPU and PyTorch.
+# scripts/gpu.sh and its tests: a separate archive for a machine with a GPU and PyTorch.
 if(TARGET cuda_test)
   set(tests cuda_test bench_gpu_codecs stage_test optimizer_test worker_test engine_test tensor_link_test connection_test codec_test
             safetensors_test)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Benchmarks: ratios measured side by side in one run. Figures of absolute speed move from machine to machine.
+# Runs benchmarks. They report ratios measured side by side in one run, because absolute speeds
+# differ between machines.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Whether a run of scripts/compose.sh came out as it must: the accuracy, and a link that behaved as it was told to."""
+"""Checks the results of a run of scripts/compose.sh: the accuracy, and whether the link had the
+configured rate and latency."""
 import argparse
 import csv
 import pathlib
@@ -42,8 +43,8 @@ def main():
     accuracy = [100 * float(row["eval_top1"]) for row in rows(options.run / "epochs.csv") if row["eval_top1"]][-1]
     good = [check("test accuracy", accuracy, options.least_accuracy, 100, "%")]
 
-    # The least of ten round trips, and the largest transfers, each way alone: what the link is. Where containers have few
-    # cores, daemons and link wait for them.
+    # The minimum of ten round trips and the largest transfer in each direction alone show the link
+    # itself. With few cores, daemons and link wait for a processor.
     probe = rows(options.run / "probe.csv")
     latency = 1e3 * quantity(options.latency, TIMES)
     good.append(check("round trip", 1e3 * float(probe[0]["round_trip_seconds"]), 2 * latency, 2 * latency + 10, "ms"))
@@ -52,11 +53,11 @@ def main():
         for direction in ("up", "down"):
             alone = [row for row in probe if row["direction"] == direction and row["both"] == "0"]
             largest = max(int(row["bytes"]) for row in alone)
-            # The last byte arrives a latency after it was sent.
+            # The last byte arrives one latency after it was sent.
             best = max(8e-6 * largest / (float(row["seconds"]) - float(row["round_trip_seconds"]) / 2)
                        for row in alone if int(row["bytes"]) == largest)
             good.append(check(f"rate {direction}, {largest / 1e6:g} MB", best, 0.9 * rate, 1.03 * rate, "Mbit/s"))
-        # While it trains, both daemons and both codecs share the cores with the link.
+        # During training, both daemons and their codecs share the cores with the link.
         for direction in ("up", "down"):
             rates = [8e-6 * float(row[f"rate_{direction}"]) for row in rows(options.run / "steps.csv")
                      if row["phase"] == "train" and row[f"rate_{direction}"]]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tries an archive of scripts/package.sh where it has to run: in a Debian without compiler, sources and libraries of ours,
-# without a network, from another path, as a user who owns nothing there. Both daemons, within TLS.
+# Tests an archive of scripts/package.sh in its target environment: a Debian without a compiler, our
+# sources or our libraries, without a network, from a different path, as a user without any
+# permissions there. Runs both daemons within TLS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,7 +29,7 @@ trap 'rm -rf "$root"' EXIT
 tar -C "$root" -xf .deps/debian-bookworm.tar
 mkdir "$root/opt/other place"
 tar -C "$root/opt/other place" --strip-components=1 -xzf "$archive"
-# Mounts, processes and network of its own, which all end with it.
+# In separate mount, process and network namespaces, which end with the command.
 unshare --mount --pid --fork --net --kill-child bash -euc '
   ip link set lo up
   mount -t proc proc "$1/proc"
@@ -63,7 +64,8 @@ kill %1
 wait %1
 TRIAL
 if command -v systemd-analyze >/dev/null; then
-  # The unit, with the program where docs/install.md puts it; the bare Debian has none of the targets that it names.
+  # Checks the systemd unit, with the program where docs/install.md puts it. The bare Debian lacks
+  # the targets that the unit refers to, so they are copied.
   mv "$root/opt/other place" "$root/opt/cleave"
   cp "$root/opt/cleave/lib/systemd/system/cleave-server.service" "$root/etc/systemd/system/"
   cp -r /lib/systemd/system "$root/lib/systemd/"

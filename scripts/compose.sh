@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The simulation in containers, whole: makes the image, brings up docker/compose.yaml, waits for the client to have trained
-# across the emulated link, and checks what came out of it. Also where no registry is reachable, and, as root, where no
-# Docker Engine runs yet.
+# Runs the whole simulation in containers: builds the image, starts docker/compose.yaml, waits until
+# the client has trained over the emulated link, and checks the results. Also works without access
+# to a registry, and, as root, without a running Docker Engine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -51,13 +51,13 @@ finish() {
   if [ -n "$engine" ]; then
     kill "$engine"
     wait "$engine" || true
-    umount "$work"/exec/netns/* 2>/dev/null || true  # which the engine may leave mounted
+    umount "$work"/exec/netns/* 2>/dev/null || true  # the engine may leave these mounted
   fi
   rm -rf "$work" || true
 }
 trap finish EXIT
 
-# An engine of our own, which ends with this script. What it has built stays in /var/lib/docker, as with any other.
+# Starts a separate engine that ends with this script. Its images stay in /var/lib/docker.
 startEngine() {
   export DOCKER_HOST=unix://$work/docker.sock
   dockerd --host "$DOCKER_HOST" --exec-root "$work/exec" --pidfile "$work/dockerd.pid" "$@" >"$work/dockerd.log" 2>&1 &
@@ -78,10 +78,10 @@ container() {
   docker ps --quiet --filter "label=com.docker.compose.project=$project" --filter "label=com.docker.compose.service=$1"
 }
 
-# Whether the client is itself already, and not its entrypoint.
+# Whether the container already runs the client rather than its entrypoint.
 trains() { [ "$(docker exec "$(container client)" cat /proc/1/comm 2>/dev/null)" = cleave-client ]; }
 
-# What the services' processes are and may do.
+# Checks the identity and the privileges of the services' processes.
 confined() {
   local service status line
   for service in "$@"; do
@@ -94,7 +94,7 @@ confined() {
   done
 }
 
-# Whether the live page is there, and Prometheus has read both daemons.
+# Whether the live page is available and Prometheus has scraped both daemons.
 looksOn() {
   python3 - "${DASHBOARD_PORT:-8900}" "${PROMETHEUS_PORT:-9090}" 2>/dev/null <<'PY'
 import json, sys, urllib.request
@@ -135,12 +135,12 @@ fi
 started=$SECONDS
 image=${IMAGE:-cleave}
 if [ -n "$archive" ]; then
-  # An image of files alone, which the Dockerfile copies from.
+  # An image with only files, from which the Dockerfile copies.
   mkdir -p "$work/programs/opt/cleave" "$work/programs/usr/share/datasets"
   tar -C "$work/programs/opt/cleave" --strip-components=1 -xzf "$archive"
   cp -r /usr/share/datasets/fashion-mnist "$work/programs/usr/share/datasets/"
   tar -C "$work/programs" -c . | docker import - cleave-programs >/dev/null
-  # Without the stage that compiles: not every builder leaves out a stage that nothing needs.
+  # Without the stage that compiles, because not every builder skips unused stages.
   sed '/ AS build$/,/^$/d' docker/Dockerfile >"$work/Dockerfile"
   build=(docker build --network host --file "$work/Dockerfile" --build-arg BASE="$base" --build-arg PROGRAMS=cleave-programs .)
   [ "$dashboards" = 0 ] ||
@@ -157,7 +157,7 @@ echo "compose: image of $((size / 1000000)) MB made in $((SECONDS - started)) s"
 [ "$size" -lt 1200000000 ] || fail "it is larger than the 1,200 MB that it may have"
 
 project=${COMPOSE_PROJECT_NAME:-$(sed -n 's/^COMPOSE_PROJECT_NAME=//p' docker/.env)}
-# As a user types it, but for the probe, which measures the link for the check below.
+# The documented command, plus the probe that measures the link for the check below.
 export TRAIN_OPTIONS="--probe --set run.name=compose ${extra[*]@Q} ${TRAIN_OPTIONS:-}"
 export LINK_RATE=${LINK_RATE:-100Mbit/s} LINK_LATENCY=${LINK_LATENCY:-10ms}
 touch "$work/begin"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A bare Debian 12 as .deps/debian-bookworm.tar, for what needs one where no container registry is reachable: the image of
-# scripts/compose.sh, and the trial of scripts/package.sh --check. Needs root and debootstrap (exit code 3 without); about 40 s, once.
+# Makes .deps/debian-bookworm.tar, a bare Debian 12, for machines without access to a container
+# registry. Used by scripts/compose.sh for its image and by scripts/package.sh --check. Needs root
+# and debootstrap (exit code 3 without them); takes about 40 s, once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +22,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder" "$tar.part"' EXIT
 debootstrap --variant=minbase --include=ca-certificates bookworm "$folder/root" >"$folder/log" 2>&1 ||
   { tail -n 20 "$folder/log" >&2; echo "debian_base.sh: debootstrap failed (above: the end of its output)" >&2; exit 1; }
-# It trusts whom this machine trusts, such as a proxy on the way to the package servers.
+# Trusts the same certificate authorities as this machine, such as that of a proxy to the package
+# servers.
 if compgen -G '/usr/local/share/ca-certificates/*.crt' >/dev/null; then
   cp /usr/local/share/ca-certificates/*.crt "$folder/root/usr/local/share/ca-certificates/"
   chroot "$folder/root" update-ca-certificates >/dev/null

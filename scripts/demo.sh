@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The main job, whole: sets up, builds, makes certificates, starts cleave-server on loopback, trains a small CNN on
-# Fashion-MNIST through cleave-client within TLS, evaluates it through the split, shows the result and writes the report.
+# The complete workflow: sets up, builds, makes certificates, starts cleave-server on loopback,
+# trains a small CNN on Fashion-MNIST with cleave-client within TLS, evaluates it over the split,
+# prints the result and writes the report.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

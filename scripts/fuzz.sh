@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes what reads foreign bytes with libFuzzer under ASan and UBSan: replays the kept inputs, then searches for new ones.
+# Fuzzes the parsers of untrusted input with libFuzzer under ASan and UBSan: replays the stored
+# corpus, then searches for new inputs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 targets=(decode frame session trace safetensors config csv)

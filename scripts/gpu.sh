@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# The GPU's tests: units and those labelled cuda, its codecs beside a copy within its memory, `verify` with the server on
-# the GPU, and a benchmark with the client on the CPU and the server on the GPU. Runs inside an archive of scripts/package.sh --gpu, or in the sources after a build.
+# Runs the GPU tests: the unit tests labelled cuda, its codecs compared with a copy within GPU
+# memory, `verify` with the server on the GPU, and a benchmark with the client on the CPU and the
+# server on the GPU. Runs inside an archive of scripts/package.sh --gpu, or in the sources after a
+# build.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -31,7 +33,7 @@ while [ "$#" -gt 0 ]; do
 done
 
 run=()
-if [ -d "$here/bin" ]; then  # an archive
+if [ -d "$here/bin" ]; then  # in an archive
   programs=$here/bin tests=$here/tests configs=$here/share/cleave/configs benchmark=$here/gpu.py
   run=("$here/bin/cleave-with-torch")
 else

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the format of all sources, and runs clang-tidy over what links no Torch.
+# Checks the format of all sources, and runs clang-tidy on the code that does not link Torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,7 +32,7 @@ clang-format "${mode[@]}" "${sources[@]}"
 echo "lint: ${#sources[@]} files are formatted"
 [ "$tidy" = 1 ] || exit 0
 
-# The preset asan joins the files of a library: their headers are read once.
+# The preset asan uses unity builds, so that each library's headers are parsed only once.
 cmake --preset asan >/dev/null
 cmake --build --preset asan --target cleave_proto
 mapfile -t units < <(python3 - <<'PY'

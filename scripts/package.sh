@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes a .tar.gz that runs from wherever it is unpacked, without a build and without our Debian packages: programs, the
-# libraries they need, configurations, documentation, a systemd unit (docs/install.md). cmake/Install.cmake says what is in it.
+# Builds a .tar.gz that runs from any path, without a build and without additional Debian packages:
+# programs, their libraries, configurations, documentation and a systemd unit (docs/install.md).
+# cmake/Install.cmake defines the content.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +20,7 @@ Example: ./scripts/package.sh && sudo tar xzf dist/cleave-*-x86_64.tar.gz -C /op
 TXT
 }
 
-kind="" target=programs components="programs;torch;libraries" most=320000000 check=0  # bytes
+kind="" target=programs components="programs;torch;libraries" most=320000000 check=0  # most: bytes
 for argument in "$@"; do
   case "$argument" in
     --gpu) kind=-gpu target=gpu_tests components="programs;libraries;gpu_tests" most=40000000 ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what Cleave builds and runs with: Debian packages, and LibTorch from PyPI into .deps/.
-# Idempotent: what is already there is not touched. Needs root or sudo only where a package is missing.
+# Installs the dependencies of Cleave: Debian packages, and LibTorch from PyPI into .deps/.
+# Idempotent: keeps what is already installed. Needs root or sudo only if a package is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -84,7 +84,8 @@ else
   rm -rf "$torchDir"
   mkdir -p .deps
   [ -x .deps/venv/bin/pip ] || /usr/bin/python3 -m venv .deps/venv
-  # libtorch_cpu itself needs libcudart and libcupti, which its RPATH finds beside it; no GPU is needed.
+  # libtorch_cpu itself needs libcudart and libcupti, which its RPATH finds next to it. No GPU is
+  # needed.
   .deps/venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile --target "$torchDir" \
     "torch==$torchVersion" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85
   touch "$torchDir/.complete"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests: sets up, builds, runs every test of the release build, then everything that links no Torch again under ASan and
-# UBSan, and under TSan.
+# Runs all tests: sets up, builds, runs every test of the release build, then the tests that do not
+# link Torch under ASan and UBSan, and under TSan.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,4 +1,4 @@
-// The access file: what it gives whom, how it is refused, and how it is read anew.
+// The access file: the limits it grants, how errors are reported, and reloading.
 #include "server/access.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ using Models = std::vector<std::string>;
 
 const Models kModels = {"mlp", "small_cnn"};
 
-// A file with this text, removed at the end.
+// A file with this text, removed with the object.
 class AccessFile {
  public:
   explicit AccessFile(const std::string& text) {

@@ -1,4 +1,4 @@
-// Who is admitted, beside whom: the limits of the server and of each identity, and whose run it is.
+// Admission: the limits of the server and of each identity, and the ownership of runs.
 #include "server/admission.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ RunPlan smallPlan() {
   return planRun(spec);
 }
 
-// A server's admission, over a store of its own, with this access file.
+// A server's admission with its own store and this access file.
 class Guard {
  public:
   explicit Guard(const std::string& accessText) {
@@ -52,7 +52,7 @@ class Guard {
   void restart() { admission.emplace(settings, *access_); }
   ~Guard() { fs::remove_all(folder_); }
 
-  // As a session does: the folder follows at once.
+  // Creates the run's folder immediately, like a session.
   std::unique_ptr<Admission::Ticket> admit(const std::string& identity, const std::string& run,
                                            std::uint64_t generation = 1, SteadyTime time = {}) {
     auto ticket = admission->admit(
@@ -180,7 +180,7 @@ TEST_CASE("a run belongs to who began it, connected or not, also after a restart
   Guard guard("default: {}\n");
   auto ticket = guard.admit("a", "run-1", 3);
   CHECK(guard.refusal("b", "run-1", 4) == "others-run");
-  CHECK(guard.fenced.empty());  // a stranger ends nobody's connection
+  CHECK(guard.fenced.empty());  // a stranger cannot end other connections
   ticket.reset();
   CHECK(guard.refusal("b", "run-1", 4) == "others-run");
   CHECK(guard.refusal("local", "run-1", 4) == "others-run");

@@ -1,5 +1,5 @@
-// What a run is advised: settings that the configuration takes, gains that the steps' own spread
-// does not hide, and what they cost.
+// Advice: the settings are valid in a configuration, the gains exceed the steps' spread, and
+// disadvantages are stated.
 #include "client/advice.h"
 
 #include <catch2/catch.hpp>
@@ -31,7 +31,7 @@ struct Run {
   RunPlan plan;
 };
 
-// Seconds of each action, and bytes of each tensor; the codecs take no time.
+// Seconds per action and bytes per tensor; the codecs take no time.
 StepCosts costsOf(const Run& run, double client, double server, double bytes, double rate) {
   StepCosts costs;
   costs.microBatches = run.plan.microBatches;
@@ -46,7 +46,7 @@ StepCosts costsOf(const Run& run, double client, double server, double bytes, do
   return costs;
 }
 
-// Of a run with the codec `none` on a slow link.
+// A run with the codec `none` on a slow link.
 StepCosts slowLink(const Run& run) { return costsOf(run, 1e-5, 1e-5, 8 * 32 * 4, 1e3); }
 
 using Texts = std::vector<std::string>;
@@ -62,7 +62,7 @@ TEST_CASE("a codec that loses more than the run's own is said to cost accuracy")
   CHECK_THAT(lossy.sentence, Catch::Matchers::Contains("--set codec=block:bits=4") &&
                                  Catch::Matchers::EndsWith(lossy.caveat));
 
-  // Whose codecs take longest can do without, and lose nothing by it.
+  // If the codecs limit the step, `none` is advised, and it costs no accuracy.
   const Run packed({"codec=block:bits=4"});
   StepCosts costs = costsOf(packed, 1e-5, 1e-5, 100, 1e9);
   costs.encodeSeconds.fill(0.05);
@@ -74,7 +74,7 @@ TEST_CASE("a codec that loses more than the run's own is said to cost accuracy")
 
 TEST_CASE("of codecs that save alike, the one that loses less is advised") {
   const Run packed({"codec=bf16"});
-  // Both save more than 30 % and differ by less.
+  // Both save more than 30 %, with a difference below the spread.
   StepCosts costs = costsOf(packed, 1e-3, 1e-3, 8 * 32 * 2, 1e5);
   const Advice advice = packed.advise(costs, Bottleneck::uplink, 0.3);
   INFO(advice.sentence);
@@ -131,7 +131,7 @@ TEST_CASE("every setting that is advised is one that the configuration takes") {
         CHECK_FALSE(advice.sentence.empty());
         Texts all = overrides;
         all.insert(all.end(), advice.settings.begin(), advice.settings.end());
-        // Read and planned, as at a start.
+        // The advised settings can be read and planned.
         CHECK_NOTHROW(Run(all));
         for (const std::string& setting : advice.settings) {
           CHECK_THAT(advice.sentence, Catch::Matchers::Contains("--set " + setting));

@@ -1,4 +1,4 @@
-// The window of a background stream, on links made of arithmetic.
+// The window of a background stream, on simulated links.
 #include "common/net/background_window.h"
 
 #include <algorithm>
@@ -9,13 +9,13 @@ using namespace cleave;
 
 namespace {
 
-// A way with one queue: bytes leave it at `rate`, and arrive `latency` later; Pongs come back after
-// as long again.
+// One direction with a queue: bytes leave it at `rate` and arrive `latency` later. Pongs need
+// another `latency` to return.
 class Way {
  public:
   Way(double rate, double latency) : rate_(rate), latency_(latency) {}
 
-  // Sends as much as the window lets it, up to `until` seconds. Returns the bytes that left.
+  // Sends as much as the window allows until `until` (seconds). Returns the bytes sent.
   double fill(BackgroundWindow& window, double until) {
     double sent = 0;
     while (true) {
@@ -39,7 +39,7 @@ class Way {
     return sent;
   }
 
-  // An urgent tensor goes; returns the seconds that it waits behind what is on its way.
+  // Sends an urgent tensor. Returns the seconds it waits behind queued bytes.
   double sendUrgent(BackgroundWindow& window, double bytes) {
     window.urgentCrossed(at(time_));
     const double wait = std::max(0.0, free_ - time_);
@@ -54,7 +54,7 @@ class Way {
   }
 
  private:
-  static constexpr std::int64_t kClocks = -123456789012345;  // they need not agree
+  static constexpr std::int64_t kClocks = -123456789012345;  // offset of the clocks
 
   void send(double bytes) {
     pingSent_.push_back(time_);
@@ -86,7 +86,7 @@ TEST_CASE("beside urgent tensors it makes them wait for a few milliseconds, and 
     BackgroundWindow window;
     double waited = 0;
     double sent = 0;
-    // 60 s with a tensor every 100 ms, which takes half of it.
+    // 60 s with a tensor every 100 ms, which takes half of the capacity.
     for (int i = 0; i < 600; ++i) {
       const double wait = way.sendUrgent(window, 0.05 * rate);
       if (i > 300) waited += wait;
@@ -94,7 +94,7 @@ TEST_CASE("beside urgent tensors it makes them wait for a few milliseconds, and 
       if (i > 300) sent += bytes;
     }
     CAPTURE(rate);
-    // A segment takes 66 ms on the slowest of them, and the window may be two.
+    // On the slowest link a segment takes 66 ms, and the window may be two segments.
     const double least = static_cast<double>(BackgroundWindow::kLeastBytes) / rate;
     CHECK(waited / 300 < 2 * (BackgroundWindow::kTargetSeconds + least));
     CHECK(sent > 0);
@@ -113,7 +113,7 @@ TEST_CASE("a window that waits for a Pong has no room, and others' Pings do not 
   CHECK(window.room() == 0);
   CHECK(window.ponged(5, start));
   CHECK(window.room() == 2 * BackgroundWindow::kLeastBytes);
-  // Numbers of a peer that lies are numbers.
+  // A lying peer's numbers must not break the window.
   window.sent(4096);
   CHECK(window.ponged(std::int64_t{1} << 62, start));
   window.sent(4096);

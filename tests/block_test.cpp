@@ -1,5 +1,5 @@
-// `block`: its layout to the byte, its accuracy, and what scaling, rounding and the ends of the
-// number range do to it.
+// `block`: its exact layout, its accuracy, and the effect of scaling, rounding and the limits of
+// the number range.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -60,7 +60,7 @@ TEST_CASE("the bytes of a small block are those of the documented layout") {
   CHECK(shortAt(bytes, 5) == 0);
   CHECK(shortAt(bytes, 7) == 0x3f2b);  // 2/3, rounded up
   for (std::size_t j = 0; j < 8; ++j) CHECK(bytes[9 + j] == std::byte{0xe4});
-  CHECK(bytes[17] == std::byte{0x34});  // codes 0, 1, 3; two bits of filling
+  CHECK(bytes[17] == std::byte{0x34});  // codes 0, 1, 3; two padding bits
 }
 
 TEST_CASE("headers round min down and step up, so that no value falls outside") {
@@ -161,7 +161,8 @@ TEST_CASE("values at the lowest that the header holds, and below it, become that
 }
 
 TEST_CASE("stochastic rounding is right on average and differs between keys") {
-  // Each block spans 0 to 3, and the rest is 1.25: codes 1 and 2, three to one.
+  // Each block spans 0 to 3, and the other values are 1.25: codes 1 and 2 in a ratio of three to
+  // one.
   std::vector<float> values(64 * 1000, 1.25f);
   for (std::size_t b = 0; b < 1000; ++b) values[64 * b] = 0, values[64 * b + 1] = 3;
   const std::vector<float> decoded = roundTrip("bits=2,rounding=stochastic", values);

@@ -6,7 +6,7 @@ using namespace cleave;
 
 namespace {
 
-// Of MobileNetV2 at batch 64: F1 6, T3 1, B1 10.9, F2 2, B2 4 ms; fp32 tensors of 12.8 and 2 MB.
+// MobileNetV2 at batch 64: F1 6, T3 1, B1 10.9, F2 2, B2 4 ms; fp32 tensors of 12.8 and 2 MB.
 StepCosts mobileNet(double rate, double latency) {
   StepCosts costs;
   costs.microBatches = 8;

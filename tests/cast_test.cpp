@@ -1,4 +1,4 @@
-// fp16 and bf16 against known bit patterns, and against every tie.
+// fp16 and bf16 against known bit patterns and against every tie.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -19,7 +19,7 @@ struct Format {
   const char* name;
   DType dtype;
   int mantissaBits;
-  int leastExponent;  // of normal numbers
+  int leastExponent;  // smallest exponent of normal numbers
   std::uint16_t infinity;
 };
 constexpr Format kFp16{"fp16", DType::f16, 10, -14, 0x7c00};
@@ -42,7 +42,7 @@ std::vector<float> widenAll(const Format& format) {
   return valuesOf(decode(*makeCodec(format.name), bytes, {DType::f32, {0x10000}}));
 }
 
-// The value of a finite pattern, as the format defines it.
+// The value of a finite pattern by the format's definition.
 double valueOf(const Format& format, std::uint16_t bits) {
   const int exponent = (bits & 0x7fff) >> format.mantissaBits;
   const int mantissa = bits & ((1 << format.mantissaBits) - 1);
@@ -62,13 +62,13 @@ TEST_CASE("known values have their known patterns in fp16") {
   CHECK(narrow(kFp16, 0.1f) == 0x2e66);
   CHECK(narrow(kFp16, 65504.0f) == 0x7bff);
   CHECK(narrow(kFp16, 65519.996f) == 0x7bff);
-  CHECK(narrow(kFp16, 65520.0f) == 0x7c00);  // the tie goes to infinity
+  CHECK(narrow(kFp16, 65520.0f) == 0x7c00);  // the tie rounds to infinity
   CHECK(narrow(kFp16, -kLargest) == 0xfc00);
   CHECK(narrow(kFp16, kInfinity) == 0x7c00);
   CHECK(narrow(kFp16, 0x1p-14f) == 0x0400);
-  CHECK(narrow(kFp16, 0x1.ff8p-15f) == 0x03ff);  // the greatest subnormal
+  CHECK(narrow(kFp16, 0x1.ff8p-15f) == 0x03ff);  // the largest subnormal
   CHECK(narrow(kFp16, 0x1p-24f) == 0x0001);
-  CHECK(narrow(kFp16, 0x1p-25f) == 0x0000);  // the tie goes to zero
+  CHECK(narrow(kFp16, 0x1p-25f) == 0x0000);  // the tie rounds to zero
   CHECK(narrow(kFp16, -0x1.000002p-25f) == 0x8001);
   CHECK(narrow(kFp16, std::numeric_limits<float>::denorm_min()) == 0x0000);
 }
@@ -76,8 +76,8 @@ TEST_CASE("known values have their known patterns in fp16") {
 TEST_CASE("known values have their known patterns in bf16") {
   CHECK(narrow(kBf16, 1.0f) == 0x3f80);
   CHECK(narrow(kBf16, -0.0f) == 0x8000);
-  CHECK(narrow(kBf16, 1.00390625f) == 0x3f80);  // ties to even, down
-  CHECK(narrow(kBf16, 1.01171875f) == 0x3f82);  // and up
+  CHECK(narrow(kBf16, 1.00390625f) == 0x3f80);  // ties to even: down
+  CHECK(narrow(kBf16, 1.01171875f) == 0x3f82);  // ties to even: up
   CHECK(narrow(kBf16, 3.14159265f) == 0x4049);
   CHECK(narrow(kBf16, kLargest) == 0x7f80);
   CHECK(narrow(kBf16, -kInfinity) == 0xff80);
@@ -88,7 +88,7 @@ TEST_CASE("known values have their known patterns in bf16") {
 TEST_CASE("NaN stays a quiet NaN with its sign and its payload's top bits") {
   const auto nan = [](std::uint32_t bits) { return std::bit_cast<float>(bits); };
   CHECK(narrow(kFp16, nan(0x7fc00000)) == 0x7e00);
-  CHECK(narrow(kFp16, nan(0x7f800001)) == 0x7e00);  // signalling, payload below what is kept
+  CHECK(narrow(kFp16, nan(0x7f800001)) == 0x7e00);  // signalling; the payload is cut off
   CHECK(narrow(kFp16, nan(0xffffffff)) == 0xffff);
   CHECK(narrow(kFp16, nan(0x7fa02000)) == 0x7f01);
   CHECK(narrow(kBf16, nan(0x7fc00000)) == 0x7fc0);
@@ -125,7 +125,8 @@ TEST_CASE("halfway between any two neighbours the even one is chosen, beside it 
   for (const Format& format : {kFp16, kBf16}) {
     std::vector<float> values;
     for (std::uint16_t bits = 0; bits < format.infinity; ++bits) {
-      // Beyond the greatest finite value stands the power of two that infinity's pattern would be.
+      // For the largest finite value, the next higher one is the power of two that infinity's
+      // pattern would represent.
       const auto tie = static_cast<float>(
           (valueOf(format, bits) + valueOf(format, static_cast<std::uint16_t>(bits + 1))) / 2);
       values.insert(values.end(),

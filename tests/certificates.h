@@ -1,4 +1,4 @@
-// Certificates for tests, whole or with a chosen fault, in folders as the daemons read them.
+// Certificates for tests, valid or with a chosen fault, in folders as the daemons read them.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 namespace cleave::test {
 
 struct CertificateRequest {
-  // Subject alternative names, as OpenSSL's configuration has them.
+  // Subject alternative names in the syntax of OpenSSL's configuration.
   std::string names = "URI:cleave:client/alice";
   std::string usage = "clientAuth";  // extended key usage; empty: none
   int beginsInDays = -1;
@@ -25,7 +25,7 @@ inline CertificateRequest serverRequest(
   return {.names = names, .usage = "serverAuth"};
 }
 
-// A CA of its own; all have the same name.
+// A separate CA; all test CAs have the same name.
 class TestAuthority {
  public:
   explicit TestAuthority(int endsInDays = 365);
@@ -33,11 +33,11 @@ class TestAuthority {
   TestAuthority(const TestAuthority&) = delete;
   TestAuthority& operator=(const TestAuthority&) = delete;
 
-  // Makes ca.crt, NAME.crt and NAME.key in `folder`; NAME is "client" or "server".
+  // Writes ca.crt, NAME.crt and NAME.key to `folder`; NAME is "client" or "server".
   void write(const std::string& folder, const std::string& name,
              const CertificateRequest& request) const;
   void writeRevoked(const std::string& folder, const std::vector<long>& serials = {}) const;
-  // A server's whole folder.
+  // Writes the complete folder of a server.
   void writeServer(const std::string& folder,
                    const CertificateRequest& request = serverRequest()) const;
 
@@ -46,14 +46,14 @@ class TestAuthority {
   std::unique_ptr<State> state_;
 };
 
-// A folder that goes when this does.
+// A folder that is removed with the object.
 class CertificateFolder {
  public:
   CertificateFolder();
   ~CertificateFolder();
   CertificateFolder(const CertificateFolder&) = delete;
   CertificateFolder& operator=(const CertificateFolder&) = delete;
-  // Of a part of it, made.
+  // The path of a subfolder, which it creates.
   std::string path(const std::string& name) const;
 
  private:

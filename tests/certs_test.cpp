@@ -1,5 +1,5 @@
-// The folder of certificates: what is in the files, who may read them, what is never overwritten,
-// and what OpenSSL itself says of the chain and of the revocation list.
+// The folder of certificates: contents and permissions of its files, files that are never
+// overwritten, and OpenSSL's verdict on the chain and the revocation list.
 #include "server/certs.h"
 
 #include <openssl/x509v3.h>
@@ -44,7 +44,7 @@ class Folder {
   std::string path_;
 };
 
-// A folder of certificates that was made at kStart.
+// A folder of certificates created at kStart.
 struct Certs : Folder {
   Certs() { at(0).init({"train.example.org", "192.0.2.7"}); }
   CertificateFolder at(int days) const { return CertificateFolder(folder, kStart + days * kDay); }
@@ -68,7 +68,7 @@ mode_t modeOf(const std::string& path) {
   return status.st_mode & 07777;
 }
 
-// All files below, by path.
+// All files in the folder and its subfolders, by path.
 std::set<std::string> filesIn(const std::string& folder) {
   std::set<std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -79,7 +79,7 @@ std::set<std::string> filesIn(const std::string& folder) {
   return files;
 }
 
-// What OpenSSL says of a certificate of the folder, for that purpose, at that time, with the
+// OpenSSL's verification result of a certificate in the folder, for a purpose, at a time, with the
 // revocation list: X509_V_OK or the reason.
 int verified(const Certs& certs, const std::string& name, int purpose, std::time_t time) {
   const std::unique_ptr<X509_STORE, decltype(&X509_STORE_free)> store(X509_STORE_new(),
@@ -110,7 +110,7 @@ TEST_CASE("init makes an authority, a server's certificate and an empty revocati
   CHECK(files == std::set<std::string>{"ca.crt", "ca.key", "server.crt", "server.key",
                                        "revoked.crl", issued + ".crt"});
   CHECK(fs::directory_iterator(certs.path("")) != fs::directory_iterator());
-  CHECK(filesIn(certs.path("")).size() == files.size());  // nothing is left beside it
+  CHECK(filesIn(certs.path("")).size() == files.size());  // no other files are left
 
   const Certificate authority = certificateAt(certs.file("ca.crt"));
   CHECK(X509_verify(authority.get(), X509_get0_pubkey(authority.get())) == 1);
@@ -212,7 +212,7 @@ TEST_CASE("nothing is overwritten") {
   CHECK(contents() == before);
   CHECK(filesIn(certs.path("")).size() == before.size());
 
-  // Neither what others keep there, nor a name whose folder is gone but whose certificate is valid.
+  // Keeps foreign files, and a name whose folder is missing but whose certificate is still valid.
   fs::create_directory(certs.path("other"));
   std::ofstream(certs.path("other/file")) << "keep";
   CHECK(errorCode([&] { CertificateFolder(certs.path("other")).init({}); }) == "certs-exist");
@@ -249,7 +249,7 @@ TEST_CASE("revoked certificates are refused by their serials, and the list's num
   const std::string second = serialOf(certificateAt(certs.file(kClient)).get());
   REQUIRE(first != second);
 
-  CHECK(certs.at(3).revoke("clinic-a") == 2);  // the one before is still valid
+  CHECK(certs.at(3).revoke("clinic-a") == 2);  // the previous one is still valid
   CHECK(verified(certs, kClient, X509_PURPOSE_SSL_CLIENT, kStart + 3 * kDay) ==
         X509_V_ERR_CERT_REVOKED);
   CHECK(verified(certs, "issued/" + first + ".crt", X509_PURPOSE_SSL_CLIENT, kStart + 3 * kDay) ==
@@ -269,7 +269,7 @@ TEST_CASE("revoked certificates are refused by their serials, and the list's num
   CHECK(dates[first] == kStart + 3 * kDay);
   CHECK(dates[second] == kStart + 3 * kDay);
 
-  // A client whose key was stolen gets a new certificate after that.
+  // A client whose key was stolen can get a new certificate afterwards.
   certs.at(6).renewClient("clinic-a");
   CHECK(verified(certs, kClient, X509_PURPOSE_SSL_CLIENT, kStart + 6 * kDay) == X509_V_OK);
   CHECK(errorCode([&] { certs.at(6).revoke("clinic-c"); }) == "no-such-client");
@@ -291,7 +291,7 @@ TEST_CASE("renewing replaces key and certificate, and keeps the server's names")
   certs.at(81).renewServer({"other.example.org"});
   CHECK(certs.at(81).serverNames().front() == "other.example.org");
 
-  fs::remove_all(certs.file("clients/clinic-a"));  // copied, and removed here
+  fs::remove_all(certs.file("clients/clinic-a"));  // moved elsewhere by the operator
   certs.at(82).renewClient("clinic-a");
   CHECK(filesIn(certs.file("clients/clinic-a")).size() == 3);
   CHECK(errorCode([&] { certs.at(82).renewClient("clinic-b"); }) == "no-such-client");
@@ -375,7 +375,7 @@ TEST_CASE("the openssl program agrees") {
     return;
   }
   const Folder folder;
-  CertificateFolder certs(folder.path("certs"));  // now: the program knows no other time
+  CertificateFolder certs(folder.path("certs"));  // the program uses the real time
   certs.init({"train.example.org"});
   certs.makeClient("clinic-a");
   certs.makeClient("clinic-b");

@@ -1,4 +1,4 @@
-// Small files in the format of CIFAR's binary archives, in a folder of their own.
+// Small files in CIFAR's binary format, in a folder of their own.
 #pragma once
 
 #include <unistd.h>
@@ -13,7 +13,7 @@ namespace cleave::test {
 
 inline constexpr std::size_t kCifarPixels = 3072;
 
-// A record: its label bytes, then pixels that `seed` and the position determine.
+// A record: its label bytes, then pixels that depend on `seed` and the position.
 inline std::vector<std::uint8_t> cifarRecord(const std::vector<std::uint8_t>& labels,
                                              std::size_t seed) {
   std::vector<std::uint8_t> record = labels;
@@ -42,7 +42,7 @@ class CifarFolder {
     file.write(reinterpret_cast<const char*>(bytes.data()),
                static_cast<std::streamsize>(bytes.size()));
   }
-  // `count` records for each of CIFAR-10's files.
+  // Writes `count` records to each of CIFAR-10's files.
   void writeCifar10(std::size_t count) const {
     for (const char* name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                              "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"}) {

@@ -1,4 +1,4 @@
-// What CIFAR's files give, and what each damage of one is called.
+// Reading CIFAR files, and the error for each kind of damage.
 #include <zlib.h>
 
 #include <catch2/catch.hpp>

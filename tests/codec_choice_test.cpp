@@ -10,9 +10,9 @@ using namespace cleave;
 namespace {
 
 constexpr std::size_t kNone = 0, kBlock8 = 1, kBlock4 = 2, kBlock2 = 3;
-constexpr double kSamplesBytes = 1e6;  // of each flow's tensor, uncoded
+constexpr double kSamplesBytes = 1e6;  // of each flow's raw tensor
 
-// Four micro-batches, each with 1 MB a flow: with block:bits=8 a quarter of it, and so on.
+// Four micro-batches with 1 MB per flow; block:bits=8 takes a quarter of it, and so on.
 CodecCandidates candidates(const std::string& spec = "auto", double codecSeconds = 0.2e-3) {
   CodecCandidates all;
   const std::vector<std::string> specs = autoCodecs(spec).value();
@@ -29,7 +29,7 @@ CodecCandidates candidates(const std::string& spec = "auto", double codecSeconds
   return all;
 }
 
-// A step computes for 4 * (5 + 5) ms at either side. Rates in bytes per second.
+// A step computes for 4 * (5 + 5) ms on each side. Rates in bytes per second.
 StepCosts costs(double rateUp, double rateDown) {
   StepCosts costs;
   costs.microBatches = 4;
@@ -51,7 +51,7 @@ Policy policy() {
   return policyOf(schedule, schedule.defaultInFlight(4));
 }
 
-// A chooser that measured its start as the simulator predicts it.
+// A chooser whose first measurement equals the simulator's prediction.
 CodecChooser chooser(double rateUp, double rateDown,
                      const CodecCandidates& candidates = ::candidates()) {
   const auto rate = [](double known) { return known > 0 ? known : 10e9; };
@@ -60,7 +60,7 @@ CodecChooser chooser(double rateUp, double rateDown,
           {simulateStep(truth, policy()).seconds, 0}};
 }
 
-// After trials that take as long as predicted.
+// The choice after trials that take as long as predicted.
 CodecChoice best(double rateUp, double rateDown,
                  const CodecCandidates& candidates = ::candidates()) {
   CodecChooser one = chooser(rateUp, rateDown, candidates);
@@ -89,7 +89,8 @@ TEST_CASE("the slower the link, the more the codecs lose, and no more than they 
 }
 
 TEST_CASE("block:bits=8 is enough where the link no longer holds back the step with it") {
-  // With it, 2.1 MB each way take 4 ms of a step that computes for some 50; uncoded, 16 ms.
+  // With block:bits=8, 2.1 MB in each direction take 4 ms of a step that computes for about 50 ms;
+  // raw tensors take 16 ms.
   for (const std::size_t position : best(500e6, 500e6)) CHECK(position <= kBlock8);
   CHECK(best(500e6, 500e6) != all(kNone));
 }
@@ -130,7 +131,7 @@ TEST_CASE("what was measured counts, not what was predicted") {
   const auto trial = one.nextTrial();
   REQUIRE(trial);
   CHECK(trial->choice == all(kNone));
-  // It turns out twice as slow.
+  // The trial turns out to be twice as slow.
   one.measured(all(kNone), {2 * trial->seconds, 0});
   CHECK(one.best() != all(kNone));
 }
@@ -141,7 +142,7 @@ TEST_CASE("a codec that took longer on all flows than predicted is expected to o
   };
   CodecChooser one = chooser(50e6, 50e6);
   REQUIRE(losesMore(one.best()));
-  one.measured(all(kBlock4), {1, 0});  // far more than any step here
+  one.measured(all(kBlock4), {1, 0});  // far longer than any step here
   CHECK_FALSE(losesMore(one.best()));
 }
 
@@ -167,7 +168,7 @@ TEST_CASE("where measurements are uncertain, the codec that loses less is chosen
 }
 
 TEST_CASE("what was not measured is chosen only if it is much faster") {
-  // With block:bits=8 the link takes about a tenth longer than the computing.
+  // With block:bits=8 the link takes about 10 % longer than the computation.
   const CodecChooser little = chooser(50e6, 50e6);
   CHECK(little.best() == all(kBlock8));
   CHECK(little.nextTrial()->choice != all(kBlock8));

@@ -1,5 +1,5 @@
-// Every codec takes no more memory than it says, measured at operator new. What Zstandard takes
-// for itself comes from malloc, and is not seen here.
+// No codec uses more memory than it declares, measured in operator new. Zstandard's own memory
+// comes from malloc and is not included.
 #include <malloc.h>
 
 #include <atomic>
@@ -47,10 +47,10 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { rel
 namespace cleave::test {
 namespace {
 
-constexpr std::size_t kTables = std::size_t{8} << 20;  // as daemon/plan.cpp admits
+constexpr std::size_t kTables = std::size_t{8} << 20;  // the allowance in daemon/plan.cpp
 
-// Large enough that whatever grows with the tensor and is not counted exceeds the tables. Values
-// lie within `spread` of 1: where that is little, they share a bin of every histogram.
+// Large enough that any uncounted memory that grows with the tensor exceeds the allowance. Values
+// are within `spread` of 1; if it is small, they all fall into the same bin of every histogram.
 Tensor largeTensor(float spread) {
   Tensor tensor{{DType::f32, {16, 64, 64, 64}, MemoryOrder::channelsLast}, {}};
   tensor.bytes.resize(tensor.spec.bytes());
@@ -73,7 +73,7 @@ std::size_t peakOf(const Work& work) {
 
 void checkCodecs(const Tensor& tensor) {
   for (const std::string& spec : contractSpecs()) {
-    if (spec.starts_with("zstd:level=19")) continue;  // as level 1, and slow
+    if (spec.starts_with("zstd:level=19")) continue;  // like level 1, but slow
     CAPTURE(spec);
     const auto codec = makeCodec(spec);
     const CodecMemory memory = codec->memory(tensor.spec);
@@ -90,7 +90,7 @@ void checkCodecs(const Tensor& tensor) {
             codec->decode({7, key, nullptr}, nullptr, there, {out.data(), encoded.bytes},
                           {decoded.data(), tensor.spec});
           }) <= most);
-    // What stays: counted by itself.
+    // Memory kept after the call is counted separately.
     const std::size_t kept = current;
     here = {};
     encoded.state.reset();

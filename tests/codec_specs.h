@@ -1,4 +1,4 @@
-// The codecs that the contract tests and the fuzzing hold to their contract.
+// The codecs of the contract tests and the fuzzing.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace cleave::test {
 
-// Every row's example, and the widths of `uniform` that pack differently.
+// Every row's example, and the widths of `uniform` with different packing.
 inline std::vector<std::string> contractSpecs() {
   std::vector<std::string> specs;
   for (const CodecRow& row : codecTable()) specs.emplace_back(row.example);

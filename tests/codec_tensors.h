@@ -1,6 +1,5 @@
-// What the tests of codecs share: tensors on the heap of exactly their size, so that
-// AddressSanitizer sees every access beyond, and encoding and decoding with checks of what is
-// written.
+// Helpers of the codec tests: tensors on the heap with exactly their size, so that AddressSanitizer
+// detects any access beyond, and encoding and decoding that check what is written.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +36,7 @@ inline std::vector<float> valuesOf(const Tensor& tensor) {
   return values;
 }
 
-// Writes over `fill`; checks that encode keeps to its room.
+// Encodes over memory filled with `fill`; checks that encode stays within its buffer.
 inline Bytes encodeOver(std::byte fill, const Codec& codec, const Tensor& tensor,
                         Helper* helper = nullptr) {
   constexpr std::size_t kGuard = 64;
@@ -52,7 +51,8 @@ inline Bytes encodeOver(std::byte fill, const Codec& codec, const Tensor& tensor
   return {out.begin(), out.begin() + static_cast<std::ptrdiff_t>(encoded.bytes)};
 }
 
-// Twice, over different memory: the same bytes must come, and none be left out.
+// Encodes twice over different memory: the result must be equal, which also shows that every byte
+// is written.
 inline Bytes encode(const Codec& codec, const Tensor& tensor) {
   const Bytes bytes = encodeOver(std::byte{0xa5}, codec, tensor);
   REQUIRE((encodeOver(std::byte{0x5a}, codec, tensor) == bytes));
@@ -73,7 +73,7 @@ inline Tensor decode(const Codec& codec, const Bytes& bytes, const TensorSpec& s
   return tensor;
 }
 
-// Signal to noise in dB; infinite where they are equal.
+// Signal-to-noise ratio in dB; infinite if they are equal.
 inline double snrOf(const std::vector<float>& values, const std::vector<float>& decoded) {
   double signal = 0;
   double noise = 0;
@@ -84,7 +84,7 @@ inline double snrOf(const std::vector<float>& values, const std::vector<float>& 
   return 10 * std::log10(signal / noise);
 }
 
-// Of the tensor against what it decodes to.
+// Of the tensor and its decoded version.
 inline double snr(const Codec& codec, const Tensor& tensor) {
   return snrOf(valuesOf(tensor), valuesOf(decode(codec, encode(codec, tensor), tensor.spec)));
 }

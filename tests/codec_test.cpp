@@ -1,4 +1,4 @@
-// The contract of codecs, held against every row of the table.
+// The contract of codecs, tested on every row of the table.
 #include <cmath>
 #include <future>
 #include <limits>
@@ -58,7 +58,7 @@ std::vector<Tensor> sampleTensors() {
   return tensors;
 }
 
-// Decodes bytes that no encoder need have made. A refusal must say what was refused.
+// Decodes bytes that an encoder need not have produced. A refusal must state what was refused.
 bool isRefused(const Codec& codec, const Bytes& bytes, const TensorSpec& spec) {
   try {
     decodeOver(std::byte{0xa5}, codec, bytes, spec);
@@ -98,7 +98,7 @@ TEST_CASE("every codec encodes within its bound, the same bytes each time, and d
       INFO(text << " " << toString(tensor.spec));
       const Bytes bytes = encode(*codec, tensor);
       const Tensor decoded = decode(*codec, bytes, tensor.spec);
-      CHECK((bytes.size() <= tensor.spec.bytes() + 2));  // a wrapper's format byte, and a raw one
+      CHECK((bytes.size() <= tensor.spec.bytes() + 2));  // the formats of wrapper and raw
       if (sizeIsFixed(*codec)) CHECK(bytes.size() == codec->maxEncodedBytes(tensor.spec));
       if (codec->isIdentity()) CHECK(bytes == tensor.bytes);
       if (codec->isIdentity()) CHECK(decoded.bytes == tensor.bytes);
@@ -205,7 +205,7 @@ TEST_CASE("each byte of a payload set to 0x00 or 0xff is refused or decoded in b
         for (const std::byte value : {std::byte{0x00}, std::byte{0xff}}) {
           Bytes garbled = bytes;
           garbled[place] = value;
-          isRefused(*codec, garbled, tensor.spec);  // its checks are the test
+          isRefused(*codec, garbled, tensor.spec);  // the checks inside are the test
         }
       }
     }
@@ -242,7 +242,7 @@ TEST_CASE("random bytes of any length are refused or decoded in bounds") {
         const TensorSpec spec{dtype, {elements}};
         const std::size_t most = codec->maxEncodedBytes(spec) + 2;
         for (int round = 0; round < 60; ++round) {
-          // A third of them of the greatest size, and two thirds with a format that there is.
+          // A third of the inputs have the maximum size, and two thirds a valid format byte.
           Bytes noise(round % 3 == 0 ? most - 2 : randomBits(key, draw++) % (most + 1));
           for (std::byte& b : noise) b = static_cast<std::byte>(randomBits(key, draw++));
           if (!noise.empty() && round % 3 != 1) noise[0] = static_cast<std::byte>(round / 3 % 3);
@@ -304,12 +304,12 @@ TEST_CASE("codecs that take long come to checkpoints on the way") {
   for (const std::int64_t size : row.shape) elements *= static_cast<std::size_t>(size);
   std::vector<float> values(elements);
   fillNormal(randomKey(1, "checkpoints"), values);
-  for (float& value : values) value = std::max(value, 0.0f);  // zstd has something to do
+  for (float& value : values) value = std::max(value, 0.0f);  // so that zstd can compress something
   Tensor tensor = tensorOf(values);
   tensor.spec.shape = row.shape;
   Bytes out(codec->maxEncodedBytes(tensor.spec));
 
-  // No checkpoint is after the codec here: what ends it is on the way.
+  // No checkpoint follows the codec here: only one inside the codec can end it.
   CodecExecutor executor(1, 0.005);
   const auto queue = executor.open();
   std::promise<std::string> ended;

@@ -21,7 +21,7 @@ Config config(const std::string& text, const std::vector<std::string>& overrides
   return Config::parse(text, kFile, overrides);
 }
 
-// The error that `use` throws: its sentence, and its advice.
+// The error that `use` throws: its sentence and its hint.
 struct Refusal {
   std::string sentence;
   std::string fix;
@@ -220,11 +220,11 @@ TEST_CASE("a value alone stands for one key of its map, in a file and in an over
   }
   Config map = config("train: {optimizer: {name: sgd, momentum: 0.9}}");
   map.expand("train.optimizer", "name");
-  map.expand("train.rate", "peak");  // is not there
+  map.expand("train.rate", "peak");  // does not exist
   CHECK(map.text("train.optimizer.name") == "sgd");
   CHECK(map.number("train.optimizer.momentum", 0, 1) == 0.9);
   map.refuseUnknown();
-  // Its errors name the value's place.
+  // Its errors name the location of the value.
   Config bad = config("", {"rate=fast"});
   bad.expand("rate", "peak");
   CHECK_THAT(refusal([&] { bad.number("rate.peak", 0, 1); }).sentence, Contains("--set rate=fast"));
@@ -475,7 +475,7 @@ TEST_CASE("a file is read from disk, and its path names its errors") {
 TEST_CASE("the nearest name is a typing error away, or none") {
   const std::vector<std::string> names = {"none", "uniform", "topk", "small_cnn"};
   CHECK(nearestName("unifrom", names) == "uniform");  // two letters swapped
-  CHECK(nearestName("tpok", names) == "topk");  // one swap, within the one error of a short word
+  CHECK(nearestName("tpok", names) == "topk");  // one swap: the one error allowed in a short word
   CHECK(nearestName("smallcnn", names) == "small_cnn");
   CHECK(nearestName("none", names) == "none");
   CHECK(nearestName("zstd", names).empty());

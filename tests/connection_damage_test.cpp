@@ -1,4 +1,4 @@
-// Connections: what damage, the network and the two sides' own faults do to them.
+// Connections: damaged data, network failures and faults of either side.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <stdexcept>
@@ -13,13 +13,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// The same with one byte replaced.
+// The bytes with one of them replaced.
 std::string damaged(std::string bytes, std::size_t at, int value) {
   bytes.at(at) = static_cast<char>(value);
   return bytes;
 }
 
-// A header alone that claims these lengths.
+// A header that claims these lengths, without the data.
 std::string claim(FrameKind kind, std::uint32_t metadataBytes, std::uint32_t payloadBytes,
                   std::uint64_t stream = 0) {
   FrameHeader header;
@@ -155,7 +155,7 @@ TEST_CASE("damage after the handshake ends run() with its own code, and the peer
   for (const Case& damage : cases) {
     INFO(damage.name);
     Raw raw;
-    raw.send(damage.bytes + std::string(100, 'u'));  // with what is never read
+    raw.send(damage.bytes + std::string(100, 'u'));  // with trailing data that is never read
     raw.collect();
     const Outcome outcome = raw.run();
     CHECK(outcome.code == damage.code);
@@ -269,7 +269,7 @@ TEST_CASE("fail() ends run() although the peer reads nothing and a frame is stuc
   pair.b.fail(std::make_exception_ptr(RunError("no-luck", "sentence")));
   pair.runUntil([&] { return pair.outcomeB.done; });
   CHECK(pair.outcomeB.code == "no-luck");
-  // What the peer finds then is a stream that breaks off.
+  // The peer then receives a truncated stream.
   pair.start(pair.a, pair.sinkA, pair.outcomeA);
   pair.runUntil([&] { return pair.outcomeA.done; });
   CHECK((pair.outcomeA.code == "connection-closed" || pair.outcomeA.code == "connection-lost"));
@@ -287,10 +287,10 @@ TEST_CASE("the peer's Failure is heard although the peer has closed on our writi
   raw.start(raw.connection, raw.sink, raw.outcome);
   raw.settle();
   raw.send(bytesOf({FrameKind::failure, failureText("bad-tensor", "too long\x1b[2J", "cut it")}));
-  raw.peer.close();  // with unread bytes: a reset
+  raw.peer.close();  // with unread bytes, which causes a reset
   raw.runUntil([&] { return raw.outcome.done; });
   CHECK(raw.outcome.code == "bad-tensor");
-  CHECK(raw.outcome.text == "too long?[2J");  // no escape sequences reach the log
+  CHECK(raw.outcome.text == "too long?[2J");  // escape sequences are not logged
   CHECK(raw.outcome.fix == "cut it");
 }
 

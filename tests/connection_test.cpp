@@ -1,4 +1,4 @@
-// Connections: what goes well, how they say Bye, and pings.
+// Connections: normal operation, Bye and pings.
 #include "common/net/connection.h"
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ ConnectionOptions pinging(std::chrono::milliseconds every, std::chrono::millisec
   return options;
 }
 
-// Lets the peer send something again and again.
+// Sends something from the peer repeatedly.
 class Trickle {
  public:
   Trickle(Raw& raw, std::chrono::milliseconds every, std::function<std::string()> text)
@@ -47,7 +47,7 @@ class Trickle {
 
 }  // namespace
 
-// ---- What goes well ----
+// ---- Normal operation ----
 
 TEST_CASE("tensors both ways at once arrive intact, and every byte is counted on both sides") {
   Pair pair;
@@ -95,7 +95,7 @@ TEST_CASE("an urgent tensor arrives before one that is under way to a slow reade
   const Bytes big = randomBytes(std::size_t{16} << 20, 1);
   pair.send(pair.b, "big", big, 2);
   pair.start(pair.b, pair.sinkB, pair.outcomeB);
-  pair.settle();  // the kernel takes no more
+  pair.settle();  // the kernel accepts no more
   REQUIRE(pair.b.bytes().tensorSent > 0);
   REQUIRE(pair.b.bytes().tensorSent < big.size() / 2);
   pair.send(pair.b, "urgent", randomBytes(100, 2), 1);
@@ -266,7 +266,7 @@ TEST_CASE("pings are no activity, and other frames are") {
   const std::string ping = pingMetadata();
   const std::string pong = pongMetadata(std::as_bytes(std::span(ping)));
   raw.send(bytesOf({FrameKind::ping, ping}) + bytesOf({FrameKind::pong, pong}));
-  raw.runUntil([&] { return raw.frames().size() > 2; });  // pings of its own, and a Pong
+  raw.runUntil([&] { return raw.frames().size() > 2; });  // its own pings, and a Pong
   CHECK(raw.connection.lastActivity() == start);
   raw.send(bytesOf({FrameKind::step, "decision"}));
   raw.runUntil([&] { return !raw.sink.controls.empty(); });
@@ -290,7 +290,7 @@ TEST_CASE("a peer that falls silent is pinged, then given up") {
   CHECK(raw.failureCode() == "peer-silent");
 }
 
-// ---- What a peer may not do ----
+// ---- Limits on a peer ----
 
 TEST_CASE("a frame that comes a byte now and then is refused") {
   ConnectionOptions options;
@@ -318,7 +318,7 @@ TEST_CASE("a flood of Pings ends the connection") {
 
 TEST_CASE("a peer that sends, and never reads, is given up") {
   ConnectionOptions options = pinging(20ms, 80ms);
-  options.frame.bytesASecond = 1e9;  // which limits how slowly it may read, too
+  options.frame.bytesASecond = 1e9;  // also limits how slowly it may read
   Raw raw(options, 4096);
   const std::string pong = bytesOf({FrameKind::pong, wire::Pong().SerializeAsString()});
   OutgoingTensor tensor;

@@ -1,5 +1,5 @@
-// Stages on a GPU against the CPU's. Where there is no GPU, ends with 77, which CTest shows as
-// skipped.
+// Compares stages on a GPU with those on the CPU. Without a GPU, exits with 77, which CTest shows
+// as skipped.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/empty.h>
@@ -26,7 +26,7 @@
 namespace cleave::test {
 namespace {
 
-// |a - b| / |b| at most so much after one step in fp32: kernels sum in other orders.
+// Limit of |a - b| / |b| after one step in fp32: GPU kernels sum in a different order.
 constexpr double kTolerance = 1e-4;
 
 ComputeDevice& gpu() {
@@ -34,7 +34,7 @@ ComputeDevice& gpu() {
   return device;
 }
 
-// One action on the GPU, waited for.
+// Runs one action on the GPU and waits for it.
 template <typename Function>
 auto onGpu(const Function& function) {
   std::mutex mutex;
@@ -141,7 +141,8 @@ TEST_CASE("a body on the GPU computes what it computes on the CPU") {
     for (std::size_t w = 0; w < weights.size(); ++w) {
       if (weights[w].tensor.scalar_type() != at::kFloat) continue;
       INFO(weights[w].name);
-      // Adam divides by the gradient's size: where that is noise, so is the step, but not more.
+      // Adam divides by the gradient's magnitude: if the gradient is noise, so is the step, but it
+      // is bounded.
       CHECK(at::allclose(weights[w].tensor, exact[w].tensor, 1e-3, 2.5e-3));
     }
   }
@@ -221,7 +222,7 @@ TEST_CASE("twins of several threads do not disturb each other") {
   CHECK(faults == 0);
 }
 
-// What a link does with a body's output, and a body with what a link decoded.
+// Does what a link does with a body's output, and what a body does with a decoded tensor.
 TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
   StageOptions options = optionsOf("small_cnn", {1, 28, 28});
   BodyStage through(options, {}, gpu());
@@ -238,7 +239,7 @@ TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
     const Payload input = toPayload(randomTensor(spec.shape, 1), spec.order);
     Bytes wire(codec->maxEncodedBytes(spec));
     wire.resize(codec->encode(context, nullptr, cut, input.view(), wire).bytes);
-    // By host memory.
+    // Through host memory.
     Tensor decoded{spec, Bytes(spec.bytes())};
     codec->decode(context, nullptr, cut, wire, {decoded.bytes.data(), spec});
     const at::Tensor host = randomTensor(spec.shape, 1);
@@ -248,7 +249,7 @@ TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
       return flow == Flow::activation0 ? through.forward(at, std::move(payload))
                                        : through.backward(at, std::move(payload));
     });
-    // By the GPU's.
+    // In GPU memory.
     const std::shared_ptr<std::byte> memory = twin->allocate(spec.bytes());
     twin->decode(context, nullptr, cut, wire, {memory.get(), spec});
     const Payload output = onGpu([&] {

@@ -1,4 +1,4 @@
-// What a data file gives, and what each damage of one is called; synthetic data and slices.
+// Reading data files and the error for each kind of damage; synthetic data; slices.
 #include <unistd.h>
 #include <zlib.h>
 
@@ -49,7 +49,7 @@ Bytes gzip(const Bytes& plain) {
   return packed;
 }
 
-// Three images of 2x4 and their labels, in files of their own; each test damages one.
+// Three images of 2x4 and their labels, in separate files that each test can damage.
 class Files {
  public:
   Files()
@@ -240,7 +240,7 @@ TEST_CASE("a header that promises more than there is") {
 TEST_CASE("a header whose size overflows") {
   const std::uint32_t most = 0xFFFFFFFF;
   checkImagesRefused(idx({most, most, most}, {}), "data-damaged", "more than 4 GiB");
-  // The product is 2^64 + 0: in 64 bits it would look like an empty file.
+  // The product is 2^64, which a 64-bit integer would hold as 0, like an empty file.
   checkImagesRefused(idx({1u << 16, 1u << 16, 1u << 16, 1u << 16}, {}), "data-damaged",
                      "more than 4 GiB");
 }
@@ -403,7 +403,7 @@ TEST_CASE("class means learned on one split classify another") {
     const auto nearest = std::min_element(distances.begin(), distances.end()) - distances.begin();
     right += static_cast<std::size_t>(nearest) == label ? 1 : 0;
   }
-  CHECK(right > 475);  // of 500; chance is 71
+  CHECK(right > 475);  // of 500; guessing gives 71
 }
 
 TEST_CASE("synthetic data of no size, no class or no shape are refused") {

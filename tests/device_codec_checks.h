@@ -1,5 +1,5 @@
-// What twins of codecs on a GPU promise: the bytes, the tensors and the refusals of the codecs
-// themselves. Run on an emulated GPU everywhere, and on a real one by cuda_test.
+// The contract of GPU codecs: the same bytes, tensors and refusals as the CPU codecs. Tested with
+// an emulated GPU everywhere, and with a real one in cuda_test.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -48,7 +48,7 @@ inline std::vector<float> deviceValues(int kind, std::size_t elements) {
 }
 inline constexpr int kValueKinds = 10;
 
-// Everything that comes of a tensor: its payload, or that it was refused.
+// The complete result for a tensor: its payload, or empty if it was refused.
 struct Outcome {
   std::optional<Bytes> bytes;
   CutContext cut;
@@ -95,11 +95,11 @@ class DeviceTensor {
   std::shared_ptr<std::byte> owner_;
 };
 
-// The tensor's bytes, or the refusal.
+// The decoded tensor's bytes, or the refusal.
 inline std::string decodeOutcome(const Codec& host, const Codec* twin, Gpu& gpu,
                                  const CodecContext& context, CutContext cut, const Bytes& payload,
                                  const TensorSpec& spec) {
-  // Of exactly its size.
+  // With exactly its size.
   const std::unique_ptr<std::byte[]> bytes(new std::byte[payload.size()]);
   std::copy(payload.begin(), payload.end(), bytes.get());
   const std::span<const std::byte> view(bytes.get(), payload.size());
@@ -118,7 +118,7 @@ inline std::string decodeOutcome(const Codec& host, const Codec* twin, Gpu& gpu,
   return "decoded: " + std::string(reinterpret_cast<const char*>(tensor.data()), tensor.size());
 }
 
-// Payloads with damage, which either side must refuse or decode alike.
+// Damaged payloads, which both sides must refuse, or decode to the same result.
 inline std::vector<Bytes> damaged(const Bytes& payload) {
   std::vector<Bytes> all;
   const auto with = [&](std::size_t at, unsigned value) {
@@ -144,7 +144,7 @@ inline std::vector<Bytes> damaged(const Bytes& payload) {
   return all;
 }
 
-// One tensor through codec and twin, and its gradient at the same cut.
+// Passes one tensor and its gradient at the same cut through CPU and GPU codec.
 inline void checkTwin(const std::shared_ptr<const Codec>& codec, const DeviceCodec& twin, Gpu& gpu,
                       const Tensor& tensor, bool damage) {
   CAPTURE(codec->spec(), toString(tensor.spec));
@@ -171,7 +171,7 @@ inline void checkTwin(const std::shared_ptr<const Codec>& codec, const DeviceCod
       for (const Bytes& payload : damaged(*first.bytes)) decoded(activation, {}, payload);
     }
     if (!first.cut.value) continue;
-    // Either side's cut serves either side.
+    // Either codec's cut context works with the other codec.
     const Outcome back = encodeOutcome(*codec, gradient, first.cut, tensor.view());
     REQUIRE((back.bytes == encodeOutcome(twin, gradient, second.cut, there.view()).bytes));
     REQUIRE((back.bytes == encodeOutcome(twin, gradient, first.cut, there.view()).bytes));
@@ -182,7 +182,7 @@ inline void checkTwin(const std::shared_ptr<const Codec>& codec, const DeviceCod
   }
 }
 
-// All codecs that have a twin; every value that is not finite is refused.
+// All codecs that have a GPU implementation; also checks that all non-finite values are refused.
 inline void checkDeviceCodecs(Gpu& gpu, const std::vector<std::size_t>& sizes) {
   std::size_t twins = 0;
   for (const std::string& spec : deviceSpecs()) {
@@ -196,7 +196,7 @@ inline void checkDeviceCodecs(Gpu& gpu, const std::vector<std::size_t>& sizes) {
         const std::vector<float> values = deviceValues(kind, elements);
         for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
           if (kind > 4 && dtype != DType::f32)
-            continue;  // their values are alike there, or infinite
+            continue;  // same values as for a smaller kind, or infinite
           checkTwin(codec, *twin, gpu, tensorOf(values, dtype), elements < 6000 && kind < 2);
         }
       }

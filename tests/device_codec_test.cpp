@@ -1,5 +1,4 @@
-// The twins of codecs on a GPU that is emulated: kernels and all around them, byte for byte against
-// the codecs themselves.
+// GPU codecs on an emulated GPU: kernels and host code, byte for byte against the CPU codecs.
 #include "tests/device_codec_checks.h"
 #include "tests/emulated_gpu.h"
 
@@ -74,7 +73,7 @@ TEST_CASE("distances that a peer made up are refused, or mean the same") {
   CHECK(outcome(ones) == "decoded");
   for (const std::size_t at : {std::size_t{0}, std::size_t{31}, std::size_t{32}, kKept - 1}) {
     CAPTURE(at);
-    CHECK(outcome(with(ones, at, {0x81, 0x00})) == "decoded");  // 1 in more bytes than it takes
+    CHECK(outcome(with(ones, at, {0x81, 0x00})) == "decoded");  // 1, not in its shortest form
     CHECK(outcome(with(ones, at, {0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00})) ==
           "decoded");
     CHECK(outcome(with(ones, at, {0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00})) ==
@@ -86,7 +85,7 @@ TEST_CASE("distances that a peer made up are refused, or mean the same") {
     CHECK(outcome(with(ones, at, {})) == "refused");
     CHECK(outcome(with(ones, at, {1, 1})) == "refused");
   }
-  // The last place there is, and the one behind it.
+  // The last valid position, and the one after it.
   const std::size_t most = kElements - 2 * (kKept - 1) - 1;
   const auto coded = [](std::size_t distance) {
     return std::vector<unsigned>{static_cast<unsigned>(distance & 0x7f) | 0x80,
@@ -97,12 +96,12 @@ TEST_CASE("distances that a peer made up are refused, or mean the same") {
     CHECK(outcome(with(ones, at, coded(most))) == "decoded");
     CHECK(outcome(with(ones, at, coded(most + 1))) == "refused");
   }
-  // Sums that would come round to small numbers again.
+  // Sums that would wrap around to small numbers.
   CHECK(outcome(std::vector<unsigned>(2 * kKept, 0x7f)) == "refused");
   std::vector<unsigned> far;
   for (std::size_t k = 0; k < kKept; ++k) far.insert(far.end(), {0xcf, 0x86, 0x03});  // 49999
   CHECK(outcome(far) == "refused");
-  // Anything at all.
+  // Random distances.
   const RandomKey key = randomKey(1, "hostile-distances");
   for (std::uint64_t round = 0; round < 300; ++round) {
     std::vector<unsigned> any;

@@ -1,7 +1,7 @@
-// A GPU on the host, one thread after the other: what it computes is the kernels' own code, phase
-// by phase, with the barriers between; only what cuda/kernels.cu adds, the threads themselves, is
-// not there. Its memory begins where the heap says and is exactly as long as asked for, so that
-// AddressSanitizer sees every access beyond; and is not zeros at first.
+// Emulates a GPU on the host, one thread after the other. Runs the real kernel code phase by phase,
+// with the barriers in between; only the threading of cuda/kernels.cu is missing. Its memory is on
+// the heap with exactly the requested size, so that AddressSanitizer detects any access beyond, and
+// it is not zeroed.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace cleave::test {
 
-// What cuda/kernels.cu does between the phases of a kernel that asks for it.
+// The reduction that cuda/kernels.cu performs between the phases of a kernel that requests it.
 template <typename Kernel>
 void reduceLanes(const Kernel& kernel, std::vector<typename Kernel::Thread>& threads) {
   const std::uint32_t lanes = kernel.reduceLanes();
@@ -30,7 +30,7 @@ template <int kPhase, typename Kernel>
 void runPhases(const Kernel& kernel, device::Place at, typename Kernel::Shared& shared,
                std::vector<typename Kernel::Thread>& threads) {
   if constexpr (kPhase < Kernel::kPhases) {
-    // In either order: within a phase, no thread may count on another.
+    // In alternating order: within a phase, threads must not depend on each other.
     for (std::uint32_t t = 0; t < device::kThreads; ++t) {
       at.thread = (at.block + kPhase) % 2 == 0 ? t : device::kThreads - 1 - t;
       kernel.template run<kPhase>(at, shared, threads[at.thread]);
@@ -66,10 +66,10 @@ class EmulatedGpu : public Gpu {
   }
   void wait() override {}
 
-  std::size_t launches = 0;  // for tests of who computed
+  std::size_t launches = 0;  // lets tests check which side computed
 
  private:
-  // The last block first: none may count on those before it.
+  // The last block runs first: blocks must not depend on earlier ones.
   template <typename Kernel>
   void runAll(const Kernel& kernel) {
     const std::uint32_t blocks = kernel.blocks();

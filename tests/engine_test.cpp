@@ -1,5 +1,5 @@
-// What the engine promises whatever the timing, and what each message does that comes again, late
-// or out of turn.
+// The engine's guarantees for any timing, and its reaction to messages that are repeated, late or
+// out of order.
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -36,7 +36,7 @@ std::string codeOf(const std::function<void()>& action) {
   return "";
 }
 
-// Three steps and two evaluations; the fingerprints of both sides.
+// Runs three steps and two evaluations; returns the fingerprints of both sides.
 std::pair<std::uint64_t, std::uint64_t> fingerprints(VirtualPair& pair) {
   pair.run(Phase::train, 1, 8);
   pair.run(Phase::train, 2, 8);
@@ -83,12 +83,12 @@ TEST_CASE("the client fetches the body's gradients before it decides") {
   CHECK(pair.engine(Role::server).applied() == 2);
 }
 
-// A server's engine alone, with a link that notes what it is asked to do.
+// A server's engine without a peer, on a link that records the engine's requests.
 struct Server {
   NotingLink link;
   Engine engine{{Role::server, &findSchedule("priority"), 4, 4, false}, link};
 
-  // Runs all that is ready.
+  // Runs all actions that are ready.
   int work() {
     int actions = 0;
     while (auto work = engine.next()) {
@@ -223,7 +223,7 @@ TEST_CASE("Step is applied once, and Step again is refused") {
   CHECK(codeOf([&] { server.receive(decisionOf(1)); }) == "step-gap");
   CHECK(server.engine.applied() == 1);
 
-  Server waiting;  // the second one comes before the update, and is looked at after it
+  Server waiting;  // the second Step arrives before the update, and is checked after it
   waiting.trainUntilBodyDone(1);
   waiting.receive(decisionOf(1));
   waiting.receive(decisionOf(1));
@@ -248,7 +248,7 @@ TEST_CASE("tensors that follow a Step wait for its update") {
   server.trainUntilBodyDone(1);
   server.receive(decisionOf(1));
   server.receive(tensor(Flow::activation0, at(Phase::train, 2, 0), 1));
-  server.receive(Fetch{Flow::weightsBody});  // deferred too; refused once step 2 has begun
+  server.receive(Fetch{Flow::weightsBody});  // deferred; refused once step 2 has begun
   const auto first = server.engine.next();
   REQUIRE(first);
   CHECK(first->kind == ActionKind::update);
@@ -271,7 +271,7 @@ TEST_CASE("a batch is done before the next one, which waited for its update, beg
 }
 
 TEST_CASE("a Fetch behind a Step copies the weights after its update and before the next forward") {
-  // The next step's first tensor comes before the update, during it, or right after it.
+  // The next step's first tensor arrives before the update, during it, or right after it.
   for (const int when : {0, 1, 2}) {
     CAPTURE(when);
     Server server;
@@ -372,7 +372,7 @@ TEST_CASE("a client keeps to its micro-batches in flight") {
   client.engine.begin(at(Phase::train, 1, 0));
   CHECK(client.work() == 2);
   client.engine.receive(tensor(Flow::activation1, at(Phase::train, 1, 0), 0));
-  CHECK(client.work() == 1);  // TailStep(0); its gradient/0 has not come
+  CHECK(client.work() == 1);  // TailStep(0); its gradient/0 has not arrived
   client.engine.receive(tensor(Flow::gradient0, at(Phase::train, 1, 0), 0));
   CHECK(client.work() == 2);  // HeadForward(2), HeadBackward(0)
 }

@@ -42,7 +42,7 @@ struct Folder {
   fs::path path;
 };
 
-// What the process writes to stderr while this lives.
+// Captures the process's stderr while it exists.
 class StderrToFile {
  public:
   explicit StderrToFile(const std::string& path) : before_(::dup(STDERR_FILENO)) {
@@ -60,7 +60,7 @@ class StderrToFile {
   int before_;
 };
 
-// Ends with the test's own status: 0 where all its checks hold.
+// Runs a hidden test of this program and returns its exit status: 0 if all its checks pass.
 int runHiddenTest(const std::string& name) {
   const std::string program = fs::read_symlink("/proc/self/exe");
   return std::system(("env -u OMP_WAIT_POLICY '" + program + "' '" + name + "'").c_str());
@@ -75,7 +75,7 @@ int runHiddenTest(const std::string& name) {
 [[maybe_unused]] void useAndFree(std::size_t bytes) {
   void* block = std::malloc(bytes);
   std::memset(block, 1, bytes);
-  asm volatile("" : : "r"(block) : "memory");  // or the compiler leaves all of it out
+  asm volatile("" : : "r"(block) : "memory");  // otherwise the compiler removes the allocation
   std::free(block);
 }
 
@@ -137,26 +137,25 @@ TEST_CASE("usable cores follow the affinity mask") {
   ::sched_setaffinity(0, sizeof before, &before);
 }
 
-// Begins without OMP_WAIT_POLICY, so prepareProcess executes it a second time.
+// Starts without OMP_WAIT_POLICY, so prepareProcess() re-executes the program.
 TEST_CASE("hidden: prepared process", "[.]") {
   std::string program = "environment_test";
   std::string test = "hidden: prepared process";
   char* argv[] = {program.data(), test.data(), nullptr};
   prepareProcess(argv);
 
-  // What the program was started with, which is what libgomp reads; setenv alone would not show
-  // here.
+  // The initial environment, which libgomp reads; a variable set by setenv() would not appear here.
   std::string started = readFile("/proc/self/environ");
   CHECK_THAT(std::string(1, '\0') + started,
              Contains(std::string("\0OMP_WAIT_POLICY=passive\0", 25)));
-  CHECK(readFile("/proc/self/comm") == "environment_tes\n");  // the kernel keeps 15 letters
+  CHECK(readFile("/proc/self/comm") == "environment_tes\n");  // the kernel keeps 15 characters
 
-#ifndef CLEAVE_SANITIZED  // sanitizers have an allocator of their own
+#ifndef CLEAVE_SANITIZED  // sanitizers have their own allocator
   constexpr std::size_t kBytes = 100u << 20;
   useAndFree(kBytes);
   const long before = pageFaults();
   for (int round = 0; round < 5; ++round) useAndFree(kBytes);
-  CHECK(pageFaults() - before < 100);  // each round would be 25600, were the block mapped anew
+  CHECK(pageFaults() - before < 100);  // 25600 per round if the block were mapped anew
 #endif
 }
 

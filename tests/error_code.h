@@ -1,4 +1,4 @@
-// What a call throws, as tests compare it.
+// Compares the errors that calls throw.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace cleave {
 
-// The code of the Error that `call` throws; empty where it throws nothing.
+// The code of the Error that `call` throws; empty if it throws none.
 template <typename Call>
 std::string errorCode(Call call) {
   try {

@@ -1,4 +1,4 @@
-// Threads of the two executors: codec work in fair turns, and the device's workers.
+// Threads of the two executors: fair scheduling of codec work, and the device's workers.
 #include "common/core/executor.h"
 
 #include <atomic>
@@ -14,16 +14,16 @@ using namespace cleave;
 
 namespace {
 
-constexpr double kPatience = 60;  // seconds, for what takes a moment
+constexpr double kPatience = 60;  // seconds; normally much shorter
 
-// Waits until all that was posted to the queue so far is done.
+// Waits until all tasks posted to the queue so far are done.
 void finish(CodecQueue& queue) {
   std::promise<void> done;
   queue.post([&] { done.set_value(); });
   REQUIRE(done.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready);
 }
 
-// Comes to checkpoints until `done`; the code of what one of them throws.
+// Calls checkpoint() until `done`. Returns the code of the error that one of them throws.
 std::string checkpointsUntil(CodecQueue& queue, const std::atomic<bool>& done) {
   const SteadyTime start = now();
   try {
@@ -41,7 +41,7 @@ std::string checkpointsUntil(CodecQueue& queue, const std::atomic<bool>& done) {
 TEST_CASE("a queue's tasks run one at a time, in order") {
   CodecExecutor executor(4);
   const auto queue = executor.open();
-  std::vector<int> ran;  // no lock: TSan sees whether two run at once
+  std::vector<int> ran;  // without a lock, so that TSan reports parallel tasks
   for (int k = 0; k < 1000; ++k) queue->post([&ran, k] { ran.push_back(k); });
   finish(*queue);
   std::vector<int> wanted(1000);
@@ -90,7 +90,7 @@ TEST_CASE("a long task gives way to a queue that has used less, at its next chec
 TEST_CASE("two long tasks share one thread") {
   CodecExecutor executor(1);
   const auto first = executor.open(), second = executor.open();
-  // Each ends only when the other one has gone on for a while.
+  // Each task ends only after the other has run for a while.
   std::atomic<bool> firstWent = false, secondWent = false;
   const auto task = [](CodecQueue& queue, std::atomic<bool>& went, const std::atomic<bool>& other,
                        std::string& code) {
@@ -146,7 +146,7 @@ TEST_CASE("whoever cancels a queue hears when no task of it runs any more") {
   mayEnd = true;
   CHECK(future.get());
 
-  std::promise<void> atOnce;  // nothing runs
+  std::promise<void> atOnce;  // the queue is empty
   codecs.open()->cancel([&] { atOnce.set_value(); });
   CHECK(atOnce.get_future().wait_for(std::chrono::seconds(0)) == std::future_status::ready);
 }
@@ -172,7 +172,7 @@ TEST_CASE("a task that waits for its turn ends at once when its queue is cancell
   waiting->cancel();
   CHECK(ended.get_future().get() == "cancelled");
   release = true;
-  executor.stop();  // its tasks use what this function owns
+  executor.stop();  // its tasks use this function's variables
 }
 
 TEST_CASE("a task that uses more time than allowed is ended") {
@@ -183,7 +183,7 @@ TEST_CASE("a task that uses more time than allowed is ended") {
   queue->post([&] { code = checkpointsUntil(*queue, never); });
   finish(*queue);
   CHECK(code == "codec-too-long");
-  // Each task has the limit for itself.
+  // The limit applies to each task separately.
   for (int k = 0; k < 3; ++k) {
     queue->post([&] {
       const SteadyTime start = now();
@@ -210,7 +210,7 @@ TEST_CASE("an executor that stops ends what runs, and frees what waits") {
     ended.set_value(checkpointsUntil(*queue, never));
   });
   begun.get_future().wait();
-  // As a link's tasks do, these keep their own queue.
+  // Like a link's tasks, these keep their own queue alive.
   for (int k = 0; k < 3; ++k) other->post([other] { other->checkpoint(); });
   other.reset();
   executor->stop();
@@ -225,7 +225,7 @@ TEST_CASE("an executor that stops ends what runs, and frees what waits") {
 
 namespace {
 
-// Works whenever it is asked to, for so long.
+// Busy for this long whenever called.
 class Busy : public DeviceWorker {
  public:
   explicit Busy(double seconds, int times = 1 << 30) : seconds_(seconds), left_(times) {}
@@ -252,7 +252,7 @@ TEST_CASE("a worker with long actions waits for one that is connected, which goe
   device.attach(quiet);
   device.runUntil([&] { return hog->begins.size() == 2; });
   CHECK(quiet->begins.size() == 1);
-  // What is more than the lead that anyone may have; no load of the machine makes it shorter.
+  // The wait beyond the lead that any worker may have; load on the machine can only make it longer.
   const double between = secondsBetween(hog->begins[0], hog->begins[1]) - 0.5;
   CHECK(between > 0.5 - FairShares::kLeadSeconds - 0.01);
 }

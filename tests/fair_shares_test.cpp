@@ -1,4 +1,4 @@
-// Shares of a resource, in virtual time: who goes first, who is held back, and for how long.
+// Shares of a resource in virtual time: who is next, who is held back, and for how long.
 #include "common/core/fair_shares.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using Users = std::vector<User>;
 
 constexpr double kLead = FairShares::kLeadSeconds;
 
-// A user that is ready again some time after each use.
+// A user that is ready again after a pause following each use.
 struct Simulated {
   double useSeconds = 0;
   double pauseSeconds = 0;
@@ -25,7 +25,7 @@ struct Simulated {
   int uses = 0;
 };
 
-// Runs all users for `seconds`, and returns how often each used the resource.
+// Simulates all users for `seconds`; returns the number of uses of each.
 std::vector<int> simulate(std::vector<Simulated> all, double seconds) {
   FairShares shares;
   for (Simulated& one : all) {
@@ -44,7 +44,7 @@ std::vector<int> simulate(std::vector<Simulated> all, double seconds) {
       if (one.readyAt > time) nextReady = std::min(nextReady, one.readyAt - time);
     }
     if (chosen == nullptr) {
-      // A little more, so that rounding does not stop the time.
+      // Slightly more, so that rounding cannot stop the clock.
       const double idle = std::min(nextReady, shares.heldFor().value_or(nextReady)) + 1e-9;
       REQUIRE(idle < 1e6);
       shares.idled(idle);
@@ -85,7 +85,7 @@ TEST_CASE("who has used t seconds is held back until the others had t seconds") 
   }
   SECTION("by idle time") {
     for (int k = 0; k < 3; ++k) {
-      shares.used(honest, 0, true);  // a message, say
+      shares.used(honest, 0, true);  // such as a message
       shares.idled(5);
     }
   }
@@ -122,7 +122,8 @@ TEST_CASE("one that gives no sign is not waited for any longer, sooner between s
   shares.idled(0.5);
   CHECK(shares.order() == Users{silent, hog});
   shares.used(hog, 60);
-  // Back again: with the credit of somebody who came when that began, and no more.
+  // When it returns, it has the credit of a user that arrived when the current use began, and no
+  // more.
   shares.used(silent, 0);
   CHECK(shares.order() == Users{silent});
   shares.used(silent, 60);
@@ -162,7 +163,7 @@ TEST_CASE("a newcomer goes before those who used the resource, and owes nothing 
   for (int k = 0; k < 100; ++k) shares.used(hog, 15);
   CHECK(shares.order() == Users{hog});  // alone, it is never held back
   const User fresh = shares.add("fresh");
-  shares.used(hog, 15);  // was under way
+  shares.used(hog, 15);  // was already running
   CHECK(shares.order() == Users{fresh});
   shares.used(fresh, 15);
   CHECK(shares.order().size() == 2);
@@ -178,8 +179,8 @@ TEST_CASE("short uses with pauses keep their share beside long ones that are alw
     const Simulated hog{seconds, 0};
     const std::vector<int> uses = simulate({honest, hog}, 1800);
     CHECK(uses[0] > 0.45 * 3 * alone);
-    CHECK(uses[1] * seconds > 0.45 * 1800);  // nor is that one held back for longer
-    // Two of them: a third.
+    CHECK(uses[1] * seconds > 0.45 * 1800);  // and the hog is not held back longer either
+    // With two of them, a third.
     CHECK(simulate({hog, honest, hog}, 1800)[1] > 0.3 * 3 * alone);
   }
 }
@@ -187,7 +188,7 @@ TEST_CASE("short uses with pauses keep their share beside long ones that are alw
 TEST_CASE("one that only keeps its place takes no more than a share") {
   const Simulated honest{0.1, 0};
   const int alone = simulate({honest}, 600)[0];
-  // A sign of life now and then, and no work.
+  // A sign of activity from time to time, without work.
   for (const int stalled : {1, 5}) {
     CAPTURE(stalled);
     std::vector<Simulated> all = {honest};
@@ -197,7 +198,7 @@ TEST_CASE("one that only keeps its place takes no more than a share") {
 }
 
 TEST_CASE("pauses that are there anyway hold nobody back") {
-  // One works for 40 % of the time, one for 10 %: there is time for both.
+  // One uses 40 % of the time and one 10 %: there is enough time for both.
   const Simulated much{0.04, 0.06}, little{0.01, 0.09, 0.05};
   const int alone = simulate({much}, 600)[0];
   CHECK(simulate({much, little}, 600)[0] > 0.85 * alone);

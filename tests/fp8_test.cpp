@@ -1,4 +1,4 @@
-// `fp8` against the formats' definition.
+// `fp8` compared with the definitions of the formats.
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -1,4 +1,4 @@
-// Frames: bytes, damage, caps; and proto/PROTOCOL.md's tables held against the code.
+// Frames: encoding, damage and limits; compares proto/PROTOCOL.md's tables with the code.
 #include "common/net/frame.h"
 
 #include <catch2/catch.hpp>
@@ -69,7 +69,7 @@ std::string section(const std::string& name) {
   return text.substr(start + begin.size(), end - start - begin.size());
 }
 
-// The rows of a table, without its head: cells without blanks and backticks around them.
+// The rows of a table without its header; cells without surrounding spaces and backticks.
 std::vector<std::vector<std::string>> table(const std::string& name) {
   std::vector<std::vector<std::string>> rows;
   std::istringstream lines(section(name));
@@ -84,8 +84,8 @@ std::vector<std::vector<std::string>> table(const std::string& name) {
   return rows;
 }
 
-// The codes of errors made in a source file: `ProtocolError("code", …`, `UsageError("code", …`,
-// `RunError("code", …`.
+// Collects the codes of errors created in a source file: `ProtocolError("code", …`,
+// `UsageError("code", …`, `RunError("code", …`.
 void collectCodes(const std::string& source, std::set<std::string>& codes) {
   const std::string call = "Error(";
   for (auto at = source.find(call); at != std::string::npos; at = source.find(call, at + 1)) {
@@ -348,7 +348,7 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
     }
   }
   CHECK(thrown.contains("not-cleave"));
-  // They speak of this side's own files and configuration, or there is nobody left to tell.
+  // These concern this side's own files and configuration, or the connection is already lost.
   for (const char* own :
        {"connection-lost",      "connection-closed",  "bad-config",      "cannot-accept",
         "too-few-descriptors",  "batch-norm-too-few", "bad-label",       "cannot-bind",

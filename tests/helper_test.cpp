@@ -14,7 +14,7 @@ TEST_CASE("A helper runs the second function while the caller runs the first") {
   Helper helper;
   std::promise<std::thread::id> ranOn;
   std::thread::id seen;
-  // The first returns only when the second has run: so somebody else runs it.
+  // The first function returns only after the second has run, so another thread must run it.
   helper.run([&] { seen = ranOn.get_future().get(); },
              [&] { ranOn.set_value(std::this_thread::get_id()); });
   CHECK(seen != std::this_thread::get_id());
@@ -71,7 +71,7 @@ TEST_CASE("What a function throws reaches the caller, after both are done") {
   CHECK(textOf([&] { fail("first"); }, nothing) == "first");
   CHECK(textOf(nothing, [&] { fail("second"); }) == "second");
   CHECK(textOf([&] { fail("first"); }, [&] { fail("second"); }) == "first");
-  // The second on the helper's thread, for certain.
+  // Makes sure that the second function runs on the helper's thread.
   std::promise<void> begun;
   const auto waitForIt = [&] { begun.get_future().wait(); };
   CHECK(textOf(waitForIt, [&] {

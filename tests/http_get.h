@@ -1,4 +1,4 @@
-// Asks an HTTP server of this machine, as a test needs it: one request, one connection.
+// A minimal HTTP client for tests: one request to a local server, one connection.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -10,7 +10,7 @@
 
 namespace cleave::test {
 
-// The body. Throws where the connection fails, or the status is another than 200.
+// Returns the body. Throws if the connection fails or the status is not 200.
 inline std::string httpGet(std::uint16_t port, const std::string& target) {
   namespace asio = boost::asio;
   asio::io_context context;

@@ -1,5 +1,5 @@
-// The HTTP server, as its readers meet it: well-meant, slow, oversized, many, and from pages of the
-// web.
+// The HTTP server with different clients: well-behaved, slow, oversized, many at once, and from web
+// pages.
 #include "common/http/http_server.h"
 
 #include <atomic>
@@ -49,21 +49,21 @@ HttpHandlers handlers() {
           {"/broken", [](const HttpRequest&) -> HttpAnswer { throw std::runtime_error("torn"); }}};
 }
 
-// A reader's connection.
+// A client's connection.
 class Reader {
  public:
   explicit Reader(std::uint16_t port) : socket_(context_) {
     socket_.connect({asio::ip::address_v4::loopback(), port});
   }
   void send(const std::string& text) { asio::write(socket_, asio::buffer(text)); }
-  // What still comes, until the server closes.
+  // Reads until the server closes.
   std::string rest() {
     std::string text;
     boost::system::error_code end;
     asio::read(socket_, asio::dynamic_buffer(text), end);
     return text;
   }
-  // An answer whose body has a length; the connection stays open.
+  // Reads a response with a Content-Length; the connection stays open.
   std::string answer() {
     while (received_.find("\r\n\r\n") == std::string::npos) readSome();
     const std::size_t head = received_.find("\r\n\r\n") + 4;
@@ -85,7 +85,7 @@ class Reader {
   std::string received_;
 };
 
-// The whole answer to one request, after which the server closes.
+// The complete response to one request, after which the server closes.
 std::string ask(const HttpServer& server, const std::string& request) {
   Reader reader(server.port());
   reader.send(request);
@@ -96,7 +96,7 @@ std::string get(const std::string& target, const std::string& host = "localhost"
   return "GET " + target + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n";
 }
 
-// The code of the error that starting with these settings ends with, and its text with the fix.
+// The error code and the text with the hint when a server starts with these settings.
 std::pair<std::string, std::string> refusalOf(const HttpSettings& settings) {
   try {
     const HttpServer server(settings, handlers());
@@ -168,7 +168,7 @@ TEST_CASE("a request longer than its limit is refused, however it comes") {
   CHECK_THAT(ask(server, get("/" + tooLong)), StartsWith("HTTP/1.1 431 "));
   CHECK_THAT(ask(server, "GET / HTTP/1.1\r\nHost: localhost\r\nX: " + tooLong + "\r\n\r\n"),
              StartsWith("HTTP/1.1 431 "));
-  CHECK_THAT(ask(server, "GET /" + tooLong), StartsWith("HTTP/1.1 431 "));  // has no end
+  CHECK_THAT(ask(server, "GET /" + tooLong), StartsWith("HTTP/1.1 431 "));  // does not end
 }
 
 TEST_CASE("on loopback, only a Host of this machine is answered") {
@@ -219,7 +219,7 @@ TEST_CASE("anywhere, where that is allowed, any Host is answered") {
 TEST_CASE("a place that cannot or must not be listened on is refused with advice") {
   const auto [alone, place] = refusalOf(settingsOf("8900"));
   CHECK(alone == "bad-address");
-  CHECK_THAT(place, Contains("127.0.0.1:8900"));  // the port that was given
+  CHECK_THAT(place, Contains("127.0.0.1:8900"));  // the requested port
   CHECK(refusalOf(settingsOf("localhost:8900")).first == "bad-address");
   CHECK(refusalOf(settingsOf("127.0.0.1:70000")).first == "bad-address");
   CHECK(refusalOf(settingsOf("192.0.2.1:0")).first == "unsafe-bind");
@@ -250,7 +250,7 @@ TEST_CASE("one connection too many is told to come again, and others have their 
     readers.back()->answer();
   }
   CHECK_THAT(Reader(server.port()).rest(), StartsWith("HTTP/1.1 503 "));
-  readers.pop_back();  // its place is free a moment later
+  readers.pop_back();  // the server notices this a moment later
   std::string answered;
   for (int i = 0; i < 500 && !answered.starts_with("HTTP/1.1 200"); ++i) {
     try {
@@ -286,7 +286,7 @@ TEST_CASE("whoever says nothing, drips, or does not read is gone in time, and ot
   dripping.send("GET / HT");
   Reader deaf(server.port());
   deaf.send(get("/large"));
-  // While that answer is not taken, no other is begun.
+  // While that response is pending, no other one is started.
   std::string other;
   while (!other.starts_with("HTTP/1.1 503") && secondsSince(start) < 10) {
     other = ask(server, get("/"));

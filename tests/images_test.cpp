@@ -1,4 +1,4 @@
-// Augmentation and resizing of images, held against plain references.
+// Augmentation and resizing of images, compared with simple reference implementations.
 #include "client/data/images.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr std::size_t kPixels = 2 * 5 * 7;
 
 ImageStore store() {
   ImageStore images;
-  images.first = 3;  // as after a header
+  images.first = 3;  // as if after a header
   images.stride = kPixels + 1;
   images.shape = kShape;
   images.classes = 4;
@@ -50,7 +50,7 @@ std::vector<float> sample(const Dataset& data, std::uint32_t index, std::uint64_
   return out;
 }
 
-// The padded image written out, and the crop taken from it: the definition.
+// Pads the image and takes the crop from it, following the definition.
 std::vector<float> referenceCrop(const ImageOptions& options, std::uint32_t index,
                                  const Placement& placement) {
   const std::int64_t p = options.cropPadding;
@@ -112,7 +112,7 @@ TEST_CASE("a draw is a function of seed, epoch and image alone, and covers every
     sameEpoch += sample(*data, index, 1) == sample(*data, index, 2);
     sameSeed += sample(*data, index, 1) == sample(*otherSeed, index, 1);
   }
-  CHECK(sameEpoch < 10);  // 1 in 50 by chance
+  CHECK(sameEpoch < 10);  // 1 in 50 is expected
   CHECK(sameSeed < 10);
 
   std::set<int> downs, rights;
@@ -158,7 +158,7 @@ TEST_CASE("a loader augments in training passes only, whatever the batch") {
   }
 }
 
-// Bilinear interpolation by its definition, each output on its own, in double.
+// Bilinear interpolation by its definition: each output separately, in double.
 std::vector<double> referenceResize(const std::vector<float>& in, ImageSize from, ImageSize to) {
   std::vector<double> out;
   const auto at = [&](std::size_t c, std::int64_t y, std::int64_t x) {

@@ -1,4 +1,5 @@
-// Every kernel on every instruction set that this CPU has, byte for byte against its scalar twin.
+// Every kernel with every instruction set of this CPU, byte for byte against its scalar
+// implementation.
 #include <hwy/highway.h>
 #include <bit>
 #include <catch2/catch.hpp>
@@ -24,7 +25,7 @@ constexpr std::byte kFill{0xa5};
 
 using Bytes = std::vector<std::byte>;
 
-// Runs `check` once for each target, and once as the library would choose.
+// Runs `check` once per instruction set, and once with the library's own choice.
 void forEachTarget(const std::function<void()>& check) {
   check();
   const std::int64_t all = hwy::SupportedTargets() & HWY_TARGETS;
@@ -44,7 +45,7 @@ std::vector<float> normal(std::size_t count, float scale = 1) {
   return values;
 }
 
-// Any bits at all.
+// Floats with random bits.
 std::vector<float> anyFloats(std::size_t count) {
   std::vector<float> values(count);
   const RandomKey key = randomKey(6, "kernels-test");
@@ -72,7 +73,7 @@ std::vector<std::vector<float>> blockSamples(std::size_t count) {
   return samples;
 }
 
-// What `write` writes into `bytes` bytes; checks that nothing else is touched.
+// The bytes that `write` writes to a buffer of this size; checks that it touches nothing else.
 template <typename Write>
 Bytes written(std::size_t bytes, Write write) {
   Bytes out(bytes + kGuard, kFill);
@@ -85,14 +86,14 @@ Bytes written(std::size_t bytes, Write write) {
 template <typename Write>
 Bytes writtenFloats(std::size_t count, Write write) {
   return written(count * sizeof(float), [&](std::byte* out) {
-    // From a place that no vector is aligned to.
+    // At an address that is unaligned for any vector.
     std::vector<float> values(count + 1);
     write(values.data() + 1);
     if (count > 0) std::memcpy(out, values.data() + 1, count * sizeof(float));
   });
 }
 
-// On the heap, of exactly this size, so that AddressSanitizer sees each read beyond.
+// On the heap with exactly this size, so that AddressSanitizer detects any read beyond.
 template <typename T>
 std::vector<T> exactly(const std::vector<T>& values, std::size_t count) {
   return {values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count)};

@@ -1,5 +1,5 @@
-// `kmeans`: its codes against a plain search for the nearest centroid, its centroids against
-// Lloyd's algorithm on the values themselves.
+// `kmeans`: its codes compared with a plain search for the nearest centroid, and its centroids with
+// Lloyd's algorithm on the values.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -46,7 +46,7 @@ double meanSquareError(const std::vector<float>& values, const std::vector<float
   return error / static_cast<double>(values.size());
 }
 
-// Lloyd's algorithm on the values themselves, from the same number of even quantiles.
+// Lloyd's algorithm on the values, starting from the same number of even quantiles.
 double plainError(std::vector<float> values, int bits, int iterations) {
   std::sort(values.begin(), values.end());
   const std::size_t count = std::size_t{1} << bits;

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Holds the includes to the layers of docs/DESIGN.md: prints each line that points the wrong way, and fails.
+# Checks the includes against the layers of docs/DESIGN.md: prints each line that violates them, and
+# fails.
 set -u
 cd "$(dirname "$0")/.."
 bad=0

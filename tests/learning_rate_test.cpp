@@ -40,8 +40,8 @@ TEST_CASE("constant stays at the peak") {
 
 TEST_CASE("cosine falls by half a cosine, and stays at 0 beyond the last step") {
   const LearningRateOptions options = optionsFor("cosine", 2, 10);
-  CHECK(learningRate(options, 5) == Approx(0.4 * 0.8535533906));  // a quarter of the way
-  CHECK(learningRate(options, 7) == Approx(0.2));                 // half
+  CHECK(learningRate(options, 5) == Approx(0.4 * 0.8535533906));  // 25 % of the decay
+  CHECK(learningRate(options, 7) == Approx(0.2));                 // 50 %
   for (std::uint64_t step = 4; step <= 10; ++step) {
     CHECK(learningRate(options, step) < learningRate(options, step - 1));
   }

@@ -1,4 +1,4 @@
-// What cleave-link can be told, and what it says to what it can't: units, events, flags, files.
+// The settings of cleave-link and their error messages: units, events, flags, files.
 #include "tools/link/settings.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 using Catch::Matchers::Contains;
 
-// The sentence and the fix of what `task` throws.
+// The sentence and the hint of the error that `task` throws.
 template <typename Task>
 std::string refusal(Task task) {
   try {
@@ -160,7 +160,7 @@ TEST_CASE("a file says the same as flags") {
   const Settings both = read("target: a:1\nrate: 1Mbit/s\nup: {rate: 2Mbit/s}\n",
                              {{"target", "[::1]:4800"}, {"rate", "8Mbit/s"}}, {"1s reset"});
   CHECK(both.target.host == "::1");
-  CHECK(both.up.rate == 1e6);  // any flag beats the file
+  CHECK(both.up.rate == 1e6);  // any flag overrides the file
   CHECK(both.down.rate == 1e6);
   CHECK(both.events.size() == 1);
   const Settings oneWay =

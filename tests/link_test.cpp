@@ -1,5 +1,5 @@
-// The emulated link over real sockets. Times are those of a machine that others may use: what could
-// come out late is measured up to three times, and must be right once.
+// The emulated link over real sockets. Other programs may delay a measurement, so each one that
+// could be late is tried up to three times and must be right once.
 #include <poll.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using namespace std::chrono_literals;
 
-// A target with a link before it, which runs in a thread of its own.
+// A target behind a link that runs on its own thread.
 class World {
  public:
   explicit World(Settings settings = {}) {
@@ -72,7 +72,7 @@ class World {
     return {std::move(client), std::move(server)};
   }
   void refuse() { acceptor_.close(); }
-  // What the link's thread finds.
+  // Evaluates `question` on the link's thread.
   template <typename Question>
   auto ask(Question question) {
     std::packaged_task<decltype(question(*relay_))()> task([&] { return question(*relay_); });
@@ -105,13 +105,13 @@ Settings with(const std::vector<std::string>& events, const Profile& profile = {
   return settings;
 }
 
-// Whether there is something to read within so long.
+// Whether data arrives within this time.
 bool becomesReadable(tcp::socket& socket, std::chrono::milliseconds time) {
   pollfd waiting = {socket.native_handle(), POLLIN, 0};
   return poll(&waiting, 1, static_cast<int>(time.count())) == 1;
 }
 
-// Writes until nobody takes more for `quiet`; how much was taken.
+// Writes until nothing has been accepted for `quiet`; returns the number of bytes accepted.
 std::size_t writeUntilBlocked(tcp::socket& socket, std::chrono::milliseconds quiet) {
   const Bytes bytes(1 << 16);
   socket.non_blocking(true);
@@ -126,7 +126,7 @@ std::size_t writeUntilBlocked(tcp::socket& socket, std::chrono::milliseconds qui
   return total;
 }
 
-// Whether `attempt` succeeds once in three.
+// Whether `attempt` succeeds at least once in three tries.
 template <typename Attempt>
 bool succeeds(Attempt attempt) {
   for (int i = 0; i < 3; ++i) {
@@ -135,7 +135,7 @@ bool succeeds(Attempt attempt) {
   return false;
 }
 
-// Bytes a second that arrive at `to` while `from` writes all it can; without the first 0.2 s.
+// Bytes per second arriving at `to` while `from` writes as much as it can, without the first 0.2 s.
 double measureRate(tcp::socket& from, tcp::socket& to, double time) {
   std::atomic<bool> enough = false;
   std::thread sender([&] {
@@ -162,7 +162,7 @@ double measureRate(tcp::socket& from, tcp::socket& to, double time) {
   return rate;
 }
 
-// The median round trip of a byte, in milliseconds.
+// Median round trip of one byte, in milliseconds.
 double medianRoundTrip(Ends& ends, int count) {
   std::vector<double> trips;
   std::array<std::uint8_t, 1> byte = {};
@@ -178,7 +178,7 @@ double medianRoundTrip(Ends& ends, int count) {
   return trips[static_cast<std::size_t>(count / 2)];
 }
 
-// Bytes a second. Under a sanitizer the tests are after what it finds, not after speed.
+// Bytes per second. With a sanitizer the tests are about its findings, not about speed.
 #ifdef CLEAVE_SANITIZED
 constexpr double kMostRate = 13e6;
 #else
@@ -207,7 +207,7 @@ TEST_CASE("the rate is what it was told, within 3 %") {
     });
     INFO(text << ", " << durationText(latency) << ": " << rateText(best));
     CHECK(best < 1.03 * profile.rate);
-    // A machine that others keep busy cannot always move so much.
+    // A machine busy with other programs cannot always reach this rate.
     if (!right && profile.rate > 60e6) {
       WARN("slow machine: " << text << " came out as " << rateText(best));
       CHECK(best > 0.5 * profile.rate);
@@ -275,7 +275,7 @@ TEST_CASE("connections do not mix, share the rate, and small ones pass large one
   Ends small = world.open();
   asio::write(small.client, asio::buffer(pattern(100, 99)));
   CHECK(readExactly(small.server, 100) == pattern(100, 99));
-  // 3.2 MB wait, of which the link holds 1.
+  // 3.2 MB are waiting, of which the link holds 1 MB.
   CHECK(world.ask([](Relay& relay) { return relay.up().totals().bytes; }) < 2'000'000);
   std::vector<std::future<bool>> right;
   for (std::uint32_t c = 0; Ends & ends : all) {
@@ -349,7 +349,7 @@ TEST_CASE("a receiver that does not read stops the sender at what the link would
   ends.server.set_option(asio::socket_base::receive_buffer_size(65536));
   ends.client.set_option(asio::socket_base::send_buffer_size(65536));
   const std::size_t total = writeUntilBlocked(ends.client, 300ms);
-  // Round trip 250 kB, two segments of 64 KiB; the kernel's buffers of four sockets.
+  // A round trip's 250 kB, two segments of 64 KiB, and the kernel's buffers of four sockets.
   CHECK(total > 250'000);
   CHECK(total < 1'500'000);
   CHECK(world.ask([](Relay& relay) {
@@ -359,8 +359,8 @@ TEST_CASE("a receiver that does not read stops the sender at what the link would
 }
 
 TEST_CASE("what is urgent has little before it") {
-  // As the daemons send: at most a segment unsent in the kernel. A byte that is written when the
-  // sender may write again arrives after what kernel and link hold: three segments of 52 ms here.
+  // Like the daemons: at most one segment unsent in the kernel. A byte written when the socket
+  // becomes writable arrives after the content of kernel and link: three segments of 52 ms here.
   Profile profile;
   profile.rate = 1.25e6;
   World world(both(profile));
@@ -420,7 +420,7 @@ TEST_CASE("a half-open connection is silent one way, and later ones are not") {
   Ends later = world.open();
   asio::write(later.client, asio::buffer(pattern(10, 4)));
   CHECK(readExactly(later.server, 10) == pattern(10, 4));
-  // Nor does a reset cross the way that is dead.
+  // A reset does not cross the dead direction either.
   ends.client.set_option(asio::socket_base::linger(true, 0));
   ends.client.close();
   CHECK_FALSE(becomesReadable(ends.server, 200ms));

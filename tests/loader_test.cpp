@@ -14,7 +14,7 @@
 namespace cleave::test {
 namespace {
 
-// Sample j is {j, -j} with the label j. Reports how many samples were read, and may be told to fail
+// Sample j is {j, -j} with the label j. Counts the samples that were read, and can be set to fail
 // or to block.
 class Counting final : public Dataset {
  public:
@@ -38,8 +38,8 @@ class Counting final : public Dataset {
 
   std::uint32_t failAt = 0xFFFFFFFF;
   bool gated = false;
-  mutable std::counting_semaphore<> arrived{0};  // one a read that began
-  mutable std::counting_semaphore<> gate{0};     // one a read that may go on
+  mutable std::counting_semaphore<> arrived{0};  // one per started read
+  mutable std::counting_semaphore<> gate{0};     // one per read that may continue
   mutable std::atomic<std::uint32_t> reads = 0;
 
  private:
@@ -48,7 +48,7 @@ class Counting final : public Dataset {
 
 std::shared_ptr<BufferPool> newPool() { return std::make_shared<BufferPool>(); }
 
-// All labels of a pass, in order; each batch checked against its labels.
+// All labels of a pass in order; checks each batch against its labels.
 std::vector<std::int64_t> labelsOf(Loader& loader, std::uint32_t batch, std::uint32_t size) {
   std::vector<std::int64_t> labels;
   while (auto got = loader.next()) {
@@ -128,7 +128,7 @@ TEST_CASE("exactly `ahead` batches are prepared beyond the one taken") {
   for (std::uint32_t taken = 0; taken <= 7; ++taken) {
     const std::uint32_t bound = (taken + 3) * 10;
     for (; begun < bound; ++begun)
-      data->arrived.acquire();  // hangs if the loader does not work ahead
+      data->arrived.acquire();  // would hang if the loader did not work ahead
     CHECK(data->reads <= bound);
     REQUIRE(loader.next().has_value());
   }

@@ -1,6 +1,6 @@
-// Connections over real loopback sockets, for tests: against each other (Pair), and against a raw
-// peer that does what a Connection never does (Raw). One thread, no sleeps: a test waits by
-// runUntil() and settle().
+// Connections over real loopback sockets for tests: with each other (Pair), or with a raw peer that
+// can do what a Connection never does (Raw). One thread, no sleeps: tests wait with runUntil() and
+// settle().
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ namespace cleave {
 using Bytes = std::vector<std::byte>;
 using SocketPair = std::pair<boost::asio::ip::tcp::socket, boost::asio::ip::tcp::socket>;
 
-// For loaded machines; nothing here takes long.
+// For loaded machines; normally much shorter.
 inline constexpr std::chrono::seconds kPatience{60};
 
 inline std::string asText(std::span<const std::byte> bytes) {
@@ -78,7 +78,7 @@ inline std::string byeText(const std::string& reason) {
   return bye.SerializeAsString();
 }
 
-// ---- What a Connection's run() gave, and what its sink got ----
+// ---- The results of a Connection's run() and its sink ----
 
 struct Outcome {
   bool done = false;
@@ -128,8 +128,8 @@ class Sink : public FrameSink {
     streams_.erase(header.stream);
   }
 
-  std::map<std::string, Bytes> tensors;  // complete ones, by name
-  std::vector<std::string> order;        // in which they became complete
+  std::map<std::string, Bytes> tensors;  // complete tensors by name
+  std::vector<std::string> order;        // of completion
   std::vector<std::pair<FrameKind, std::string>> controls;
   std::function<void(const FrameHeader&)> onFrame;
 
@@ -156,7 +156,7 @@ inline Bytes randomBytes(std::size_t size, std::uint64_t seed) {
 
 class Loopback {
  public:
-  // Connected sockets; a receive buffer of few bytes where the reader is to be slow.
+  // Connected sockets; a small receive buffer makes the reader slow.
   SocketPair connect(int receiveBuffer = 0) {
     boost::asio::ip::tcp::acceptor acceptor(io_, {boost::asio::ip::address_v4::loopback(), 0});
     if (receiveBuffer > 0) {
@@ -167,7 +167,7 @@ class Loopback {
     return {acceptor.accept(), std::move(client)};
   }
 
-  // Starts run(); `outcome` is filled in when it ends.
+  // Starts run(); fills `outcome` when it ends.
   void start(Connection& connection, FrameSink& sink, Outcome& outcome) {
     boost::asio::co_spawn(io_, connection.run(sink),
                           [&outcome](const std::exception_ptr& error, std::string reason) {
@@ -186,7 +186,7 @@ class Loopback {
     }
   }
 
-  // Until nobody can do anything without a timer.
+  // Runs until no progress is possible without a timer.
   void settle() {
     if (io_.stopped()) io_.restart();
     while (io_.poll() > 0) {
@@ -260,7 +260,7 @@ class Pair : public Loopback {
   }
 
  private:
-  SocketPair sockets_;  // until a and b have them
+  SocketPair sockets_;  // until a and b take them
 
  public:
   Connection a;
@@ -270,7 +270,7 @@ class Pair : public Loopback {
   std::uint64_t wireBytes = 0;
 };
 
-// One connection, and a raw peer.
+// One connection and a raw peer.
 class Raw : public Loopback {
  public:
   explicit Raw(ConnectionOptions options = {}, int receiveBuffer = 0)
@@ -280,7 +280,7 @@ class Raw : public Loopback {
 
   void send(const std::string& bytes) { boost::asio::write(peer, boost::asio::buffer(bytes)); }
 
-  // From now on the peer reads, and closes when it has read to the end.
+  // The peer reads from now on, and closes when it has read to the end.
   void collect() {
     peer.async_read_some(boost::asio::buffer(chunk_), [this](const auto& error, std::size_t bytes) {
       received_.append(chunk_.data(), bytes);
@@ -288,13 +288,13 @@ class Raw : public Loopback {
       peer.close();
     });
   }
-  // Closes with a reset instead of an orderly end.
+  // Closes with a reset.
   void reset() {
     peer.set_option(boost::asio::socket_base::linger(true, 0));
     peer.close();
   }
 
-  // Whole frames that the peer has read.
+  // Complete frames that the peer has read.
   std::vector<Frame> frames() const {
     std::vector<Frame> all;
     const auto bytes = std::as_bytes(std::span(received_));
@@ -311,7 +311,7 @@ class Raw : public Loopback {
     }
     return all;
   }
-  // The code of the Failure that ends what the peer has read; empty where none does.
+  // The code of the Failure at the end of what the peer has read; empty if there is none.
   std::string failureCode() const {
     const auto all = frames();
     if (all.empty() || all.back().kind != FrameKind::failure) return {};
@@ -324,12 +324,12 @@ class Raw : public Loopback {
   Outcome run(FrameSink& into) {
     start(connection, into, outcome);
     runUntil([&] { return outcome.done; });
-    settle();  // what the peer has still to read
+    settle();  // the peer reads what remains
     return outcome;
   }
 
  private:
-  SocketPair sockets_;  // until connection and peer have them
+  SocketPair sockets_;  // until connection and peer take them
   std::array<char, 4096> chunk_{};
   std::string received_;
 

@@ -1,4 +1,4 @@
-// `power` and `svd`: what they lose against what the best approximation of their rank loses.
+// `power` and `svd`: their error compared with that of the best approximation of their rank.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -28,7 +28,7 @@ Tensor shaped(const std::vector<float>& values, std::vector<std::int64_t> shape,
   return tensor;
 }
 
-// Samples of rows x columns in memory, each a sum of `rank` outer products with weights 1, 1/2, …
+// Samples of rows x columns values, each a sum of `rank` outer products with weights 1, 1/2, …
 std::vector<float> ofRank(std::size_t samples, std::size_t rows, std::size_t columns,
                           std::size_t rank) {
   std::vector<float> values(samples * rows * columns);
@@ -70,7 +70,7 @@ TEST_CASE("matrices of no greater rank come back but for rounding, in either mem
 }
 
 TEST_CASE("svd leaves out the least singular values, and power comes near it") {
-  // Orthogonal rows, so that their norms are the singular values: 1, 1/2, 1/4, …
+  // With orthogonal rows, their norms are the singular values: 1, 1/2, 1/4, …
   std::vector<float> values(8 * 64);
   double left = 0, all = 0;
   for (std::size_t row = 0; row < 8; ++row) {
@@ -122,7 +122,7 @@ TEST_CASE("power goes on from the factors of the step before, in training only")
     errors.push_back(noise);
   }
   CHECK(errors.back() < 0.95 * errors.front());
-  // Another shape begins anew, and eval neither reads nor leaves anything.
+  // Another shape resets the state, and eval neither reads nor changes it.
   const Tensor other = shaped(normal(3 * 16 * 48), {3, 16, 6, 8});
   Bytes with(codec->maxEncodedBytes(other.spec)), without(with.size());
   CutContext cut;

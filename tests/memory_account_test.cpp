@@ -1,4 +1,4 @@
-// A session's account, and the buffers that are charged to it.
+// A session's memory account, and the buffers charged to it.
 #include "common/core/memory_account.h"
 
 #include <catch2/catch.hpp>
@@ -47,7 +47,7 @@ TEST_CASE("threads that charge at once never exceed the limit together") {
           const MemoryCharge charge(account, 20);
           if (account->used() > account->limit()) exceeded = true;
         } catch (const ProtocolError&) {
-          // The others have it.
+          // The other buffers are charged here.
         }
       }
     });
@@ -74,5 +74,5 @@ TEST_CASE("a pool's buffers are charged with all that they take, until they are 
     CHECK(account->used() == BufferPool::capacityFor(100));
   }
   CHECK(account->used() == 0);
-  CHECK(pool.retainedBytes() == charged->retainedBytes());  // they share what is kept
+  CHECK(pool.retainedBytes() == charged->retainedBytes());  // the pools share the retained memory
 }

@@ -1,4 +1,4 @@
-// Holds the tables of docs/metrics.md against the columns that a run's files really have.
+// Compares the tables of docs/metrics.md with the actual columns of a run's files.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
@@ -41,7 +41,7 @@ struct DocumentedColumn {
   std::string writtenBy;
 };
 
-// A table's rows, without its head.
+// A table's rows without its header.
 std::vector<DocumentedColumn> table(const std::string& name) {
   std::vector<DocumentedColumn> columns;
   std::istringstream lines(section(name));
@@ -68,7 +68,7 @@ std::vector<std::string> names(const std::vector<DocumentedColumn>& columns) {
   return result;
 }
 
-// What is left where the client's metrics, which stand last, are taken away.
+// The columns without the last ones, which are the client's metrics.
 std::vector<std::string> withoutLast(std::vector<std::string> columns, std::size_t count) {
   REQUIRE(columns.size() > count);
   columns.resize(columns.size() - count);
@@ -118,13 +118,13 @@ TEST_CASE("every column is defined, and metrics are documented as the client's a
   }
 }
 
-// What a unit must be, by how a column's name ends; a name that ends otherwise is not checked.
+// Checks the unit by the suffix of a column's name; other names are not checked.
 TEST_CASE("a column has the unit that its name says") {
   const std::pair<std::string, std::string> units[] = {
       {"_seconds", "s"},      {"_bytes", "bytes"},      {"_db", "dB"},    {"_rate", "bytes/s"},
       {"rate_up", "bytes/s"}, {"rate_down", "bytes/s"}, {"loss", "nats"}, {"top1", "0 … 1"},
       {"top5", "0 … 1"},      {"_mbit_s", "Mbit/s"},    {"time", "UTC"}};
-  const std::vector<std::string> without = {"learning_rate"};  // a number
+  const std::vector<std::string> without = {"learning_rate"};  // no unit
   std::size_t checked = 0;
   for (const char* file : {"transfers", "steps", "epochs", "probe", "link"}) {
     for (const DocumentedColumn& column : table(file)) {

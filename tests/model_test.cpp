@@ -145,7 +145,7 @@ TEST_CASE("parameters have the names that published weights have") {
   CHECK(namesOf(cnn.buffers()).at(2) == "bn1.num_batches_tracked");
 }
 
-// tests/data/NAME, line by line, each cut at blanks.
+// The lines of tests/data/NAME, each split at spaces.
 std::vector<std::vector<std::string>> dataLines(const std::string& name) {
   std::ifstream file(std::string(CLEAVE_SOURCE_DIR) + "/tests/data/" + name);
   REQUIRE(file);
@@ -184,11 +184,11 @@ TEST_CASE("mobilenet_v2's cuts have the experiments' shapes") {
   const auto prototype =
       blocksOf(spec("mobilenet_v2", {3, 224, 224}, {{"tail", "prototype"}, {"width", "1.4"}}));
   CHECK(prototype.at(prototype.size() - 3).outputShape == Shape{1792, 1, 1});
-  // 4 x 4 values are too many to pool of 2 x 2.
+  // 4 x 4 values are too many for a 2 x 2 pooling.
   CHECK_THROWS_AS(blocksOf(spec("mobilenet_v2", {3, 56, 56}, {{"tail", "prototype"}})), UsageError);
 }
 
-// As tests/oracle/mobilenet_v2.py has them.
+// The same as in tests/oracle/mobilenet_v2.py.
 at::Tensor pattern(const std::string& name, const Shape& shape) {
   std::int64_t key = 0;
   for (std::size_t k = 0; k < name.size(); ++k) key += static_cast<std::int64_t>(k + 1) * name[k];
@@ -342,8 +342,7 @@ TEST_CASE("gradient reports of parts add up to the whole's to the bit") {
   CHECK_FALSE(whole.parameters()[0].tensor.grad().defined());
 }
 
-// Turns its input contiguous, and notes the strides of what it was given and of its output's
-// gradient.
+// Makes its input contiguous, and records the strides of its input and of its output's gradient.
 class Contiguous : public Block {
  public:
   at::Tensor forward(const at::Tensor& x, const BlockContext&) override {
@@ -469,7 +468,7 @@ TEST_CASE("cuts that leave a part empty are refused with the list of blocks") {
 }
 
 TEST_CASE("a batch norm of one value a channel is refused") {
-  // 8 x 8 pixels leave one pixel to bn3.
+  // 8 x 8 pixels leave only one pixel for bn3.
   const std::vector<BlockRow> blocks = blocksOf(spec("small_cnn", {1, 8, 8}));
   CHECK_NOTHROW(checkBatchNorm(blocks, 2));
   const UsageError error = usageError([&] { checkBatchNorm(blocks, 1); });

@@ -1,4 +1,4 @@
-// A link that notes what an engine asks of it.
+// A link that records the engine's requests.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Optimizers against PyTorch's formulas written out for one number, and the checks of its
+// Optimizers compared with PyTorch's formulas for a single number, and the checks of their
 // parameters.
 #include <ATen/ops/full.h>
 
@@ -20,7 +20,7 @@ StepDecision decision(double learningRate, double clipFactor = 1) {
   return step;
 }
 
-// One parameter of three values, all alike.
+// One parameter of three equal values.
 struct Trained {
   explicit Trained(const Parameters& parameters, float value = 1, const std::string& name = "sgd")
       : tensor(at::full({3}, value).set_requires_grad(true)),

@@ -1,4 +1,4 @@
-// The outbox: order, segments, digests, and what is counted.
+// The outbox: order, segments, digests, and byte counts.
 #include "common/net/outbox.h"
 
 #include <catch2/catch.hpp>
@@ -22,8 +22,7 @@ struct Tensor {
   bool isBackground = false;
 };
 
-// Writes what an outbox hands out, and remembers it in short: "a0+10" is 10 bytes of tensor a from
-// byte 0.
+// Takes frames from an outbox and abbreviates them: "a0+10" is 10 bytes of tensor a from byte 0.
 class Writer {
  public:
   void push(const Tensor& description) {
@@ -46,7 +45,7 @@ class Writer {
     outbox.pushTensor(std::move(tensor));
   }
 
-  // The next frame in short; empty where there is none.
+  // The next frame, abbreviated; empty if there is none.
   std::string write() {
     const auto frame = outbox.next(kSegment, background);
     if (!frame) return {};
@@ -71,7 +70,7 @@ class Writer {
   const std::vector<std::string>& wireBytes() const { return wireBytes_; }
 
   Outbox outbox;
-  std::size_t background = kSegment;  // that a segment in the background may have now
+  std::size_t background = kSegment;  // current limit of a background segment
   std::vector<OutgoingFrame> written;
 
  private:

@@ -1,4 +1,4 @@
-// Packing at every width against one bit at a time.
+// Packing with every width, compared with packing one bit at a time.
 #include "compression/packing.h"
 
 #include <catch2/catch.hpp>

@@ -9,7 +9,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// The code of what refuses a frame of which `bytes` come every `gap`, for a minute.
+// The error code for a frame that receives `bytes` bytes every `gap` for a minute.
 std::string dribble(std::size_t bytes, std::chrono::milliseconds gap) {
   FrameProgress progress{FrameDeadline{}};
   SteadyTime time{};
@@ -55,7 +55,7 @@ TEST_CASE("control frames may come with tensors, and a few without") {
     return taken;
   };
   CHECK(takeAll(start) == 256);
-  CHECK(takeAll(start + 1s) == 9);  // the one that was refused has been paid for
+  CHECK(takeAll(start + 1s) == 9);  // the refused one has been deducted
   allowance.tensorCrosses();
   CHECK(takeAll(start + 1s) == 2);
   CHECK(takeAll(start + 1h) == 256);

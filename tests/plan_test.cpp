@@ -1,5 +1,5 @@
-// What a hostile client may ask for: run specs drawn at random around honest ones are refused by an
-// Error, or planned, at once and without the memory that they speak of.
+// Run specs of hostile clients: random variations of valid specs are refused with an Error or
+// planned, quickly and without allocating the memory that they claim.
 #include "daemon/plan.h"
 
 #include <catch2/catch.hpp>
@@ -140,7 +140,7 @@ void change(wire::RunSpec& spec, Draw& draw) {
   }
 }
 
-// Whether it is planned.
+// Whether the spec can be planned.
 bool plans(const wire::RunSpec& spec) {
   try {
     const RunPlan plan = planRun(spec);
@@ -175,7 +175,7 @@ TEST_CASE("run specs drawn at random are refused or planned") {
     }
   }
   CHECK(longest < 1);
-  CHECK(planned > drawn / 20);  // so that both ends of planning are met
+  CHECK(planned > drawn / 20);  // so that both outcomes occur
   CHECK(planned < drawn);
 }
 
@@ -197,14 +197,14 @@ TEST_CASE("run specs with bytes changed are no message, refused or planned") {
 TEST_CASE("micro-batches, and how many are in flight, are admitted for what they cost") {
   wire::RunSpec spec = honest("small_cnn");
   spec.set_max_batch(1 << 16);
-  spec.set_micro_batches(1 << 16);  // a sample each
+  spec.set_micro_batches(1 << 16);  // one sample each
   const auto bytes = [&](std::uint32_t inFlight) {
     spec.set_in_flight(inFlight);
     return serverBytes(planRun(spec));
   };
   CHECK(bytes(1 << 16) - bytes(1) >= ((std::size_t{1} << 16) - 1) * kMicroBatchBytes);
 
-  // A codec that carries state has one for each micro-batch, in flight or not.
+  // A codec with state keeps one per micro-batch, whether in flight or not.
   const std::size_t stateless = bytes(1);
   (*spec.mutable_codecs())["activation/0"] = "power:rank=1";
   const RunPlan plan = planRun(spec);

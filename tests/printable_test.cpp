@@ -1,4 +1,4 @@
-// Text from a peer: what is left of it, and that no field of any message is forgotten.
+// Cleaning a peer's text, and that no field of any message is left out.
 #include "common/core/printable.h"
 
 #include <google/protobuf/descriptor.h>
@@ -21,7 +21,7 @@ using google::protobuf::Message;
 
 namespace {
 
-// Valid UTF-8 that must not reach a terminal or a line of a log.
+// Valid UTF-8 that must not reach a terminal or a log line.
 const std::string kHostile =
     std::string("\0", 1) +
     "\x1b[2J\x1b]0;title\x07\r\n\tfake line\x7f\b"  // C0, escape sequences
@@ -32,10 +32,10 @@ const std::string kHostile =
     "\xd8\x9c\xef\xbb\xbf\xef\xbf\xb9"  // Arabic letter mark, BOM, annotation
     "\xf3\xa0\x81\x81";                 // a tag
 
-// Whether every character is one that printable() may leave.
+// Whether printable() leaves the text unchanged.
 bool isClean(const std::string& text) { return printable(text) == text; }
 
-// Fills every field of the message; texts with `text`. Messages do not contain themselves.
+// Fills every field of the message, string fields with `text`. Messages are not recursive.
 void fill(Message& message, const std::string& text) {
   const auto& reflection = *message.GetReflection();
   const Descriptor& descriptor = *message.GetDescriptor();
@@ -57,7 +57,7 @@ void fill(Message& message, const std::string& text) {
   }
 }
 
-// Calls `function` with the name and the value of each text, and counts them.
+// Calls `function` with the name and the value of each string field; returns their number.
 template <typename Function>
 int forEachText(const Message& message, Function function) {
   const auto& reflection = *message.GetReflection();
@@ -111,12 +111,12 @@ TEST_CASE("line breaks become spaces, and all else that acts on a terminal a que
 
 TEST_CASE("bytes that are not UTF-8 become question marks, one each") {
   CHECK(printable("\xff\xfe") == "??");
-  CHECK(printable("a\xc3") == "a?");                  // cut off
-  CHECK(printable("\xc0\xaf") == "??");               // longer than need be
+  CHECK(printable("a\xc3") == "a?");                  // truncated
+  CHECK(printable("\xc0\xaf") == "??");               // overlong encoding
   CHECK(printable("\xed\xa0\x80") == "???");          // a surrogate
   CHECK(printable("\xf4\x90\x80\x80") == "????");     // beyond U+10FFFF
-  CHECK(printable("\x9b[2J") == "?[2J");              // C1 as a byte of Latin-1
-  CHECK(printable("\xe2\x82\xac\xe2\x82") == "€??");  // the second is cut off
+  CHECK(printable("\x9b[2J") == "?[2J");              // C1 as a Latin-1 byte
+  CHECK(printable("\xe2\x82\xac\xe2\x82") == "€??");  // the second is truncated
 }
 
 TEST_CASE("a long text is cut between characters") {
@@ -144,10 +144,10 @@ TEST_CASE("no text field of any message comes in raw") {
     texts += forEachText(*parsed, [](const std::string& name, const std::string& text) {
       INFO(name);
       CHECK(isClean(text));
-      CHECK(text == printable(kHostile));  // and it is still there
+      CHECK(text == printable(kHostile));  // and the text is still there
     });
 
-    // Bytes that are not UTF-8 are refused by protobuf, or made printable here.
+    // Invalid UTF-8 is either rejected by protobuf or made printable here.
     fill(*sent, "\xff\x9b[2J");
     const auto broken = newMessage(descriptor);
     const auto read = [&] {

@@ -1,4 +1,4 @@
-// A probe session's two ends: what goes well, and what a hostile peer does.
+// The two ends of a probe session: normal operation, and hostile peers.
 #include "common/pipeline/probe_link.h"
 
 #include <catch2/catch.hpp>
@@ -56,14 +56,14 @@ std::string segment(std::uint64_t offset, std::size_t payload, std::uint64_t str
 
 std::string fetch(std::uint64_t bytes) { return bytesOf({FrameKind::fetch, fetchText(bytes)}); }
 
-// The raw peer is one side's, the probe link the other's.
+// The raw peer has one role, the probe link the other.
 class RawProbe : public Raw {
  public:
   explicit RawProbe(Role role)
       : link(role, connection,
              [this](const ProbeLink::Finished& stream) { finished.push_back(stream); }) {}
 
-  // What the link ends with for these bytes, and what it tells the peer.
+  // The code that the link sends to the peer when it ends after these bytes.
   std::string codeFor(const std::string& bytes) {
     send(bytes);
     collect();
@@ -165,7 +165,7 @@ TEST_CASE("a stream with a codec or a spec is no probe's") {
 }
 
 TEST_CASE("who acknowledges answers that have not come cannot heap them up") {
-  // A gigabyte each, to a peer that reads nothing.
+  // One gigabyte each, to a peer that does not read.
   std::string bytes;
   for (std::uint64_t number = 1; number <= 3; ++number) {
     bytes += fetch(kMaxProbeBytes) + bytesOf({FrameKind::received, receivedText(number)});

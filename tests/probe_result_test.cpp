@@ -1,4 +1,4 @@
-// The line through a probe's times, its medians, and its CSV file.
+// The line fitted to a probe's times, the medians, and the CSV file.
 #include "common/pipeline/probe_result.h"
 
 #include <catch2/catch.hpp>
@@ -58,7 +58,8 @@ TEST_CASE("times with noise of a few percent give the line to a few percent") {
 }
 
 TEST_CASE("times that no line fits are met in the middle, from above as from below") {
-  // Ten times the bytes take 100 times as long: the line must be too high here, too low there.
+  // Ten times the bytes take 100 times as long: the line must be too high for the first point and
+  // too low for the second.
   const std::vector<LinkPoint> points = {{1e5, 1e-4}, {1e6, 1e-2}};
   const LinkFit fit = fitLink(points);
   REQUIRE(fit.rate);

@@ -1,4 +1,4 @@
-// What Process promises to the tests of real daemons, tried with /bin/sh.
+// Tests the Process class for the tests of real daemons, using /bin/sh.
 #include "tests/daemon/process.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What is waited for happens at once; the time only ends a test that has failed.
+// Events happen immediately; the timeout only ends a failed test.
 constexpr auto kPatience = 30s;
 
 Process shell(const std::string& script,
@@ -27,7 +27,7 @@ Process shell(const std::string& script,
   return Process::start({"/bin/sh", "-c", script}, environment);
 }
 
-// Waits for a descendant that this process does not manage; its wait status.
+// Waits for a descendant that this process did not start; returns its wait status.
 int reapOrphan(pid_t pid) {
   int status = 0;
   REQUIRE(waitpid(pid, &status, 0) == pid);
@@ -39,7 +39,7 @@ TEST_CASE("both outputs are captured apart, and the exit code comes after all of
   REQUIRE(process.wait(kPatience) == 7);
   CHECK(process.output() == "out\nmore\n");
   CHECK(process.errors() == "err\n");
-  CHECK(process.wait(0ms) == 7);  // as often as one likes
+  CHECK(process.wait(0ms) == 7);  // may be called repeatedly
 }
 
 TEST_CASE("a large output neither blocks the process nor loses a byte") {
@@ -53,7 +53,7 @@ TEST_CASE("waiting for output returns when it comes, from either stream") {
   Process process = shell("echo ready; echo warned >&2; exec sleep 60");
   CHECK(process.waitForOutput("ready\n", kPatience));
   CHECK(process.waitForOutput("warned\n", kPatience));
-  CHECK(process.waitForOutput("ready\n", 0ms));  // also what came before
+  CHECK(process.waitForOutput("ready\n", 0ms));  // earlier output counts too
   CHECK_FALSE(process.waitForOutput("absent", 20ms));
   CHECK_FALSE(process.wait(20ms).has_value());
 }
@@ -78,7 +78,7 @@ TEST_CASE("death by a signal gives 128 + the signal") {
   Process process = shell("exec sleep 60");
   process.signal(SIGKILL);
   CHECK(process.wait(kPatience) == 128 + SIGKILL);
-  process.signal(SIGTERM);  // to one that has ended: nothing happens
+  process.signal(SIGTERM);  // no effect on an exited process
 }
 
 TEST_CASE("the environment is inherited, and overridden by name") {

@@ -1,4 +1,4 @@
-// The bar as a line of text, and what stands beside it on a terminal.
+// The progress bar as a line of text, and its output on a terminal.
 #include "client/progress_bar.h"
 
 #include <fcntl.h>
@@ -53,9 +53,9 @@ TEST_CASE("what has no room in a row is continued in the next, between words") {
   CHECK(wrapped("one two three\n", 13, 2) == "one two three\n");
   CHECK(wrapped("one two three\n", 12, 2) == "one two\n  three\n");
   CHECK(wrapped("one two three\nfour five\n", 8, 2) == "one two\n  three\nfour\n  five\n");
-  // Indentation is no place for a break, nor the inside of a word.
+  // Lines are not broken in the indentation or within a word.
   CHECK(wrapped("    abcdefghij k\n", 8, 2) == "    abcdefghij\n  k\n");
-  // Of characters, not bytes; colours take no room.
+  // Width counts characters, not bytes, and colours have none.
   CHECK(wrapped("…… ……\n", 5, 1) == "…… ……\n");
   CHECK(wrapped("\x1b[1;32mab\x1b[0m cd\n", 5, 1) == "\x1b[1;32mab\x1b[0m cd\n");
   CHECK(wrapped("a    b c", 6, 1) == "a    b\n c");
@@ -120,7 +120,7 @@ class Pty {
     const winsize size{24, columns, 0, 0};
     ::ioctl(outside_, TIOCSWINSZ, &size);
   }
-  // What one write has brought.
+  // The output of one write.
   std::string read() const {
     std::array<char, 4096> bytes;
     const ssize_t got = ::read(outside_, bytes.data(), bytes.size());
@@ -131,7 +131,7 @@ class Pty {
   int outside_ = -1, inside_ = -1;
 };
 
-// Sets a variable of the environment, or takes it away, and puts it back.
+// Sets or removes an environment variable, and restores it.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {

@@ -1,5 +1,5 @@
-// What daemons offer to Prometheus: the table of docs/metrics.md, the numbers, the format, and how
-// cheap it is to count.
+// The daemons' Prometheus metrics: the table of docs/metrics.md, the values, the format, and the
+// cost of counting.
 #include <unistd.h>
 
 #include <atomic>
@@ -39,7 +39,7 @@ const char* kindName(MetricKind kind) {
   return "";
 }
 
-// A row of the table in docs/metrics.md, as the code's table would have it.
+// A row of the code's table in the format of docs/metrics.md.
 std::string documentationOf(const MetricRow& row) {
   std::string labels;
   for (const std::string& label : row.labels) {
@@ -56,7 +56,7 @@ std::string trimmed(const std::string& text) {
                                     : text.substr(first, text.find_last_not_of(' ') - first + 1);
 }
 
-// The rows of the table between the marks, their cells joined by '|'.
+// The rows of the table between the markers, with cells joined by '|'.
 std::vector<std::string> documented() {
   std::ifstream file(CLEAVE_SOURCE_DIR "/docs/metrics.md");
   REQUIRE(file);
@@ -69,7 +69,7 @@ std::vector<std::string> documented() {
   std::vector<std::string> rows;
   std::size_t number = 0;
   for (std::string line; std::getline(lines, line); ++number) {
-    if (number < 3) continue;  // the mark and the head
+    if (number < 3) continue;  // the marker and the table's header
     std::string row;
     std::istringstream cells(line.substr(1));
     for (std::string cell; std::getline(cells, cell, '|');) {
@@ -104,7 +104,7 @@ std::set<std::string> familiesOf(const std::string& text) {
   return names;
 }
 
-// One sample of each metric that is looked up, as a daemon would give it.
+// One sample for each metric whose value is polled, as a daemon would provide it.
 Samples everySample(Role role) {
   const std::set<std::string> known = familiesOf(Metrics(role).text());
   Samples samples;

@@ -42,7 +42,7 @@ struct Folder {
   fs::path path;
 };
 
-// As on a full disk, writes beyond `bytes` in a file fail while this lives.
+// While it exists, writes beyond `bytes` in a file fail, as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
@@ -60,7 +60,7 @@ class FileSizeLimit {
   sighandler_t handler_;
 };
 
-// The descriptor of this process under which `path` is open.
+// This process's descriptor for the open file `path`.
 int descriptorOf(const std::string& path) {
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code error;
@@ -237,7 +237,7 @@ TEST_CASE("a file that cannot be renamed takes no more rows, and flush says so")
   const auto table = recorder.table(folder.file("a.csv"), {"x"}, 10);
   table->row({"12345678"});
   recorder.flush();
-  fs::create_directories(folder.file("a.1.csv"));  // in the way
+  fs::create_directories(folder.file("a.1.csv"));  // blocks the rotation
   table->row({"9"});
   CHECK_THROWS_WITH(recorder.flush(), Contains("a.csv: rows could not be written"));
   CHECK(readFile(folder.file("a.csv")) == "x\n12345678\n");
@@ -272,9 +272,9 @@ TEST_CASE("a table takes no row that its budget has no room for, and none after 
   CHECK_FALSE(bounded->isOverBudget());
   bounded->row({std::string("more")});
   CHECK(bounded->isOverBudget());
-  bounded->row({std::string("x")});  // would fit, but would hide that one is missing
+  bounded->row({std::string("x")});  // would fit, but would hide the missing row
   other->row({std::string("on")});
-  recorder.flush();  // no failed write
+  recorder.flush();  // a reached budget is not a write error
   CHECK(bounded->error() == 0);
   CHECK(readFile(folder.file("a.csv")) == "a\nfour\n");
   CHECK(readFile(folder.file("b.csv")) == "b\non\n");
@@ -295,8 +295,8 @@ TEST_CASE("a full disk is reported by flush, and the file ends at a whole row") 
   }
   CHECK(readFile(folder.file("full.csv")) == "x\nfits\n");
 
-  // Room again: other tables go on, the damaged one does not continue behind a gap, and the error
-  // stays.
+  // There is room again: other tables continue, the damaged one does not continue after a gap, and
+  // the error remains.
   full->row({"later"});
   good->row({"row"});
   CHECK_THROWS_AS(recorder.flush(), RunError);
@@ -318,7 +318,7 @@ TEST_CASE("while a disk hangs rows return at once, and beyond the limit are drop
   REQUIRE(::pipe2(pipe, O_CLOEXEC) == 0);
   Recorder recorder;
   const auto table = recorder.table(folder.file("a.csv"), {"x"});
-  // A pipe that nobody reads stands for the hanging disk.
+  // A pipe without a reader simulates the hanging disk.
   const int descriptor = descriptorOf(folder.file("a.csv"));
   REQUIRE(descriptor >= 0);
   REQUIRE(::dup2(pipe[1], descriptor) == descriptor);
@@ -327,7 +327,7 @@ TEST_CASE("while a disk hangs rows return at once, and beyond the limit are drop
   constexpr int kRows = (1 << 18) + 100'000;
   for (int row = 0; row < kRows; ++row) table->row({std::int64_t{row}});
 
-  // The disk comes back: what waited is written.
+  // The disk recovers: the waiting rows are written.
   std::int64_t written = 0;
   std::thread reader([&] {
     std::vector<char> bytes(1 << 16);
@@ -337,7 +337,7 @@ TEST_CASE("while a disk hangs rows return at once, and beyond the limit are drop
   });
   CHECK_THROWS_WITH(recorder.flush(), Contains("rows were dropped"));
   const int null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-  ::dup2(null, descriptor);  // closes the pipe's last writing end, so the reader sees its end
+  ::dup2(null, descriptor);  // closes the last write end of the pipe, so the reader sees the end
   ::close(null);
   reader.join();
   ::close(pipe[0]);

@@ -1,4 +1,4 @@
-// How a file of data is refused.
+// Checks how a data file is refused.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@
 
 namespace cleave::test {
 
-// open() fails with `code`, a sentence that names the file and says `fault`, and advice.
+// Checks that open() fails with `code`, a sentence with the file's name and `fault`, and a hint.
 template <typename Open>
 void checkRefused(Open open, const std::string& file, const std::string& code,
                   const std::string& fault) {

@@ -30,7 +30,7 @@ constexpr std::size_t kHeldDelayed = std::size_t{64} << 20;
 
 }  // namespace
 
-// Everything belongs to the relay's thread.
+// Used only on the relay's thread.
 struct Relay::State {
   State(const std::string& host, std::uint16_t targetPort)
       : targets(tcp::resolver(context).resolve(host, std::to_string(targetPort))),
@@ -41,7 +41,7 @@ struct Relay::State {
 
   void accept();
   void advanceAll();
-  // Runs `task` on the relay's thread; what it returned.
+  // Runs `task` on the relay's thread and returns its result.
   template <typename Task>
   auto onThread(Task task) {
     std::packaged_task<decltype(task())()> packaged(std::move(task));
@@ -58,7 +58,7 @@ struct Relay::State {
   std::set<std::shared_ptr<Link>> links;
   std::uint64_t accepted = 0;
   bool stalled = false;
-  std::array<bool, 2> damages = {};  // what comes next: up, down
+  std::array<bool, 2> damages = {};  // whether to damage the next bytes: up, down
   std::chrono::microseconds oneWay{0};
   std::uint64_t seed = 0;
   std::array<std::byte, kRead> scratch;
@@ -67,20 +67,20 @@ struct Relay::State {
   std::thread thread;
 };
 
-// One connection and its other half at the target. Sockets are read and written only when they are
-// ready and the relay is not stalled, so that nothing crosses behind the back of stall().
+// A connection and its counterpart to the target. Sockets are read and written only when they are
+// ready and the relay is not stalled, so that stall() stops everything.
 class Relay::Link : public std::enable_shared_from_this<Link> {
  public:
   Link(State& relay, tcp::socket client, std::uint64_t number);
 
-  // Connects to the target or goes on after a stall; does nothing while stalled.
+  // Connects to the target, or continues after a stall. Does nothing while stalled.
   void advance();
   void reset();
 
  private:
   struct Chunk {
     Clock::time_point due;
-    std::vector<std::byte> bytes;  // none: the end of the direction
+    std::vector<std::byte> bytes;  // empty: the end of the direction
   };
   struct Direction {
     tcp::socket& from;
@@ -91,12 +91,12 @@ class Relay::Link : public std::enable_shared_from_this<Link> {
     std::deque<Chunk> chunks = {};
     std::size_t held = 0;     // bytes in chunks
     std::size_t sent = 0;     // of the first chunk
-    std::uint64_t drawn = 0;  // jitters
+    std::uint64_t drawn = 0;  // jitters drawn
     Clock::time_point lastDue = {};
     bool awaitsBytes = false;
-    bool awaitsTurn = false;  // room at the receiver, or the time that a chunk is due
+    bool awaitsTurn = false;  // for room at the receiver, or for a chunk's due time
     bool ended = false;       // its last byte was read
-    bool finished = false;    // and everything was passed on
+    bool finished = false;    // and everything was forwarded
   };
 
   void connected();
@@ -143,7 +143,7 @@ void Relay::Link::advance() {
 
 void Relay::Link::connected() {
   for (tcp::socket* socket : {&client_, &target_}) {
-    error_code ignored;  // a peer that has gone shows at the first read
+    error_code ignored;  // if the peer is gone, the first read reports it
     socket->set_option(tcp::no_delay(true), ignored);
     socket->non_blocking(true, ignored);
   }
@@ -184,7 +184,7 @@ void Relay::Link::receive(Direction& direction) {
   send(direction);
 }
 
-// Never before the chunk ahead, so that the order is kept.
+// Never before the previous chunk's time, to keep the order.
 Clock::time_point Relay::Link::nextDue(Direction& direction) const {
   std::chrono::microseconds delay = relay_.oneWay;
   if (delay.count() > 0) {
@@ -196,7 +196,8 @@ Clock::time_point Relay::Link::nextDue(Direction& direction) const {
   return direction.lastDue;
 }
 
-// Hands on all that is due and that the receiver takes, comes back for the rest, and asks for more.
+// Forwards all data that is due as far as the receiver accepts it, schedules the rest, and reads
+// more.
 void Relay::Link::send(Direction& direction) {
   while (!closed_ && !relay_.stalled && !direction.awaitsTurn && !direction.chunks.empty()) {
     const auto goOn = [self = shared_from_this(), &direction](const error_code&) {
@@ -215,7 +216,7 @@ void Relay::Link::send(Direction& direction) {
   awaitBytes(direction);
 }
 
-// Hands on some of the first chunk. False: the receiver takes nothing now.
+// Forwards part of the first chunk. Returns false if the receiver currently accepts nothing.
 bool Relay::Link::sendSome(Direction& direction) {
   const Chunk& chunk = direction.chunks.front();
   if (chunk.bytes.empty()) {
@@ -243,7 +244,7 @@ bool Relay::Link::sendSome(Direction& direction) {
 void Relay::Link::finish(Direction& direction) {
   direction.chunks.pop_front();
   direction.finished = true;
-  error_code ignored;  // a receiver that has gone has nothing to be told
+  error_code ignored;  // a receiver that is gone need not be told
   direction.to.shutdown(tcp::socket::shutdown_send, ignored);
   if (up_.finished && down_.finished) close();
 }
@@ -251,7 +252,7 @@ void Relay::Link::finish(Direction& direction) {
 void Relay::Link::reset() {
   error_code ignored;
   for (tcp::socket* socket : {&client_, &target_}) {
-    // Lingering for no time makes the kernel send a reset instead of an end.
+    // With a linger time of zero, close sends a reset.
     socket->set_option(asio::socket_base::linger(true, 0), ignored);
   }
   close();
@@ -278,7 +279,7 @@ void Relay::State::accept() {
 }
 
 void Relay::State::advanceAll() {
-  const auto now = links;  // a copy: whoever meets an error takes itself off the list
+  const auto now = links;  // a copy: a link with an error removes itself from the list
   for (const auto& link : now) link->advance();
 }
 
@@ -303,7 +304,7 @@ std::uint64_t Relay::bytesDown() const {
 
 void Relay::cut() {
   state_->onThread([state = state_.get()] {
-    const auto links = state->links;  // a copy: each takes itself off the list
+    const auto links = state->links;  // a copy: each link removes itself from the list
     for (const auto& link : links) link->reset();
   });
 }
@@ -323,7 +324,7 @@ void Relay::delay(std::chrono::microseconds oneWay, std::uint64_t seed) {
   state_->onThread([state = state_.get(), oneWay, seed] {
     state->oneWay = oneWay;
     state->seed = seed;
-    state->advanceAll();  // more may be held now than before
+    state->advanceAll();  // the limit of held bytes may have increased
   });
 }
 

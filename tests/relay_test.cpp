@@ -1,5 +1,5 @@
-// What the relay promises to the tests that stand on it. Comparisons of many bytes stand in
-// parentheses of their own, so that Catch does not print them.
+// The relay that other tests depend on. Comparisons of large buffers have extra parentheses, so
+// that Catch does not print them.
 #include "tests/relay.h"
 
 #include <poll.h>
@@ -26,7 +26,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using namespace std::chrono_literals;
 
-// A target with a relay before it.
+// A target with a relay in front.
 struct Setup {
   asio::io_context context;
   tcp::acceptor acceptor{context, {asio::ip::address_v4::loopback(), 0}};
@@ -49,7 +49,7 @@ bool becomesReadable(int descriptor) {
   return poll(&waiting, 1, 100) == 1;
 }
 
-// Writes until nobody takes more; how much was taken.
+// Writes until nothing more is accepted; returns the number of bytes accepted.
 std::size_t writeUntilBlocked(tcp::socket& socket) {
   const Bytes bytes(1 << 20);
   socket.non_blocking(true);
@@ -158,7 +158,7 @@ TEST_CASE("a stall in the middle of a flood stops it at once") {
   Bytes got = readExactly(ends.server, 1'000'000);
   setup.relay.stall(true);
   const std::uint64_t forwarded = setup.relay.bytesUp();
-  const Bytes held = readExactly(ends.server, forwarded - got.size());  // what had crossed
+  const Bytes held = readExactly(ends.server, forwarded - got.size());  // crossed before the stall
   got.insert(got.end(), held.begin(), held.end());
   CHECK_FALSE(becomesReadable(ends.server.native_handle()));
   CHECK(setup.relay.bytesUp() == forwarded);
@@ -176,7 +176,7 @@ TEST_CASE("a stall holds back what the relay had read before it") {
   setup.relay.stall(true);
   const std::uint64_t forwarded = setup.relay.bytesUp();
   REQUIRE(forwarded < total);
-  readExactly(ends.server, forwarded);  // now there would be room for more
+  readExactly(ends.server, forwarded);  // this would make room for more
   CHECK_FALSE(becomesReadable(ends.server.native_handle()));
   CHECK(setup.relay.bytesUp() == forwarded);
   setup.relay.stall(false);
@@ -205,7 +205,7 @@ TEST_CASE("a receiver that does not read stops the sender") {
   Setup setup;
   Ends ends = setup.open();
   const std::size_t total = writeUntilBlocked(ends.client);
-  // 256 KiB here; the rest fills the kernel's buffers of two connections.
+  // 256 KiB in the relay; the rest is in the kernel's buffers of two connections.
   CHECK(total < (std::size_t{40} << 20));
   CHECK((readExactly(ends.server, total) == Bytes(total)));
 }
@@ -217,7 +217,7 @@ TEST_CASE("a delay holds every byte at least so long, in order") {
   const auto start = std::chrono::steady_clock::now();
   const Bytes bytes = pattern(100'000, 1);
   std::thread sender([&] {
-    // Many small pieces, each with a delay of its own.
+    // Many small pieces, each with its own delay.
     for (std::size_t at = 0; at < bytes.size(); at += 1000) {
       asio::write(ends.client, asio::buffer(bytes.data() + at, 1000));
     }

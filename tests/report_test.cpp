@@ -40,7 +40,7 @@ struct Folder {
   fs::path path;
 };
 
-// The column `x` of t.csv, read as far as it has come.
+// Follows the column `x` of t.csv while the file grows.
 struct Follower {
   explicit Follower(const Folder& folder) : reader(folder.path, "t", {"x", "text"}) {}
 
@@ -120,7 +120,7 @@ TEST_CASE("rotation loses no row of a table that is followed") {
   CHECK(follower.more() == Values{1});
   folder.append("t.csv", "2,\n");
   fs::rename(folder.path / "t.csv", folder.path / "t.1.csv");
-  CHECK(follower.more() == Values{2});  // the new one is not there yet
+  CHECK(follower.more() == Values{2});  // the new file does not exist yet
   folder.write("t.csv", "x,text\n3,\n");
   fs::rename(folder.path / "t.csv", folder.path / "t.2.csv");
   folder.write("t.csv", "x,text\n4,\n");
@@ -210,7 +210,7 @@ TEST_CASE("downsampling keeps the least, the greatest and the mean, in bounded m
   late.add(kValues - 1, 3);
   CHECK(grid.width() == 1024);
   REQUIRE(series.buckets().size() <= kMost);
-  CHECK(late.buckets().size() == series.buckets().size());  // the same places
+  CHECK(late.buckets().size() == series.buckets().size());  // the same bucket boundaries
   double got = 0;
   for (std::size_t k = 0; k < series.buckets().size(); ++k) {
     const Series::Bucket& bucket = series.buckets()[k];
@@ -231,7 +231,7 @@ TEST_CASE("downsampling keeps the least, the greatest and the mean, in bounded m
 TEST_CASE("quantiles are right within six percent, and no value is lost") {
   Histogram histogram;
   for (int i = 1; i <= 10000; ++i) histogram.add(i * 1e-6);
-  histogram.add(1e-30);  // beyond the classes
+  histogram.add(1e-30);  // below the smallest class
   histogram.add(1e30);
   histogram.add(0);
   CHECK(histogram.values() == 10003);
@@ -246,7 +246,7 @@ TEST_CASE("quantiles are right within six percent, and no value is lost") {
 TEST_CASE("bytes are spread over the seconds in which they crossed") {
   BytesBySecond bytes;
   bytes.add(3.5, 2, 100);  // from 1.5 on
-  bytes.add(0.25, 1, 40);  // began before the run's first second
+  bytes.add(0.25, 1, 40);  // started before the run's first second
   bytes.add(3.9, 0.1, 10);
   REQUIRE(bytes.seconds().size() == 4);
   CHECK(bytes.seconds()[0] == Approx(40));
@@ -278,7 +278,7 @@ std::string joined(const std::vector<std::string>& cells) {
   return line + "\n";
 }
 
-// Rows as the daemons write them, by column.
+// Rows as the daemons write them, from cells by column.
 std::string rowOf(const std::vector<std::string>& columns,
                   const std::map<std::string, std::string>& cells) {
   std::string line;
@@ -291,7 +291,7 @@ std::string rowOf(const std::vector<std::string>& columns,
 
 const std::vector<std::string> kMetrics = {"loss", "top1", "top5"};
 
-// A run of two steps; the second took twice the first.
+// A run of two steps; the second took twice as long as the first.
 void writeRun(const Folder& folder) {
   const auto steps = RunFiles::stepColumns(kMetrics);
   const auto step = [&](const std::string& second, const std::string& phase,
@@ -399,7 +399,7 @@ TEST_CASE("a report's figures are those of the files") {
   CHECK(run.at("config") ==
         nlohmann::json::parse(R"([["train.batch", "10"], ["model.cuts", "[4, 13]"]])"));
   CHECK(run.at("environment") == nlohmann::json::parse(R"([["cpu.cores", "2"]])"));
-  // All columns that the reader wants are there: the server's folder is all that it misses.
+  // All columns that the reader requires exist; only the server's folder is missing.
   REQUIRE(run.at("problems").size() == 1);
   CHECK_THAT(run.at("problems").at(0).get<std::string>(), Contains("--server-run"));
 }
@@ -422,7 +422,7 @@ TEST_CASE("each bottleneck is named, with its share of the time") {
     const auto headline = report.summary()["runs"][0]["headline"];
     CHECK(headline.at("bottleneck") == name);
     CHECK_THAT(headline.at("words").get<std::string>(), Contains("100 %"));
-    CHECK_FALSE(headline.contains("advice"));  // it is the run's own, or there is none
+    CHECK_FALSE(headline.contains("advice"));  // either the run's own advice or none
   }
 }
 
@@ -433,7 +433,7 @@ TEST_CASE("the advice is the one that the run's summary records") {
   CHECK(report.read());
   const auto advice = [&] { return report.summary()["runs"][0]["headline"].value("advice", ""); };
   CHECK(advice().empty());
-  // As a live page meets it: written after the last row. Damaged ones have none.
+  // Like a live page, which sees the summary after the last row. A damaged summary gives no advice.
   for (const char* damaged : {"{", "[]", "{\"bound\": {\"advice\": {\"sentence\": 3}}}"}) {
     folder.write("summary.json", damaged);
     CHECK_FALSE(report.read());

@@ -1,4 +1,4 @@
-// Our resizing is LibTorch's own, to rounding.
+// Our resizing equals LibTorch's, except for rounding.
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/upsample_bilinear2d.h>
 
@@ -26,7 +26,7 @@ TEST_CASE("resizing gives what interpolate with align_corners=False gives") {
     for (std::size_t j = 0; j < out.size(); ++j) {
       worst = std::max(worst, std::abs(out[j] - values[j]));
     }
-    CHECK(worst < 2e-5f);  // a coordinate near 32 is known to 2e-6, and values differ by up to 6
+    CHECK(worst < 2e-5f);  // coordinates near 32 are accurate to 2e-6, and values differ by up to 6
   }
 }
 

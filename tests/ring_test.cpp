@@ -1,4 +1,4 @@
-// The link's buffer against a plain queue.
+// The link's ring buffer compared with a plain queue.
 #include "tools/link/ring.h"
 
 #include <catch2/catch.hpp>

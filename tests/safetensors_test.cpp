@@ -24,7 +24,7 @@ Bytes bytesOf(std::string_view text) {
   return bytes;
 }
 
-// The data counts 0, 1, 2, …
+// The data bytes are 0, 1, 2, …
 Bytes fileOf(const std::string& header, std::size_t dataBytes = kGoodDataBytes) {
   const std::uint64_t length = header.size();
   std::string file(reinterpret_cast<const char*>(&length), sizeof(length));
@@ -33,7 +33,7 @@ Bytes fileOf(const std::string& header, std::size_t dataBytes = kGoodDataBytes) 
   return bytesOf(file);
 }
 
-// The good file with one place of its header changed.
+// The good file with one part of its header replaced.
 Bytes damaged(const std::string& good, const std::string& bad) {
   std::string header = kGoodHeader;
   const std::size_t place = header.find(good);
@@ -41,7 +41,7 @@ Bytes damaged(const std::string& good, const std::string& bad) {
   return fileOf(header.replace(place, good.size(), bad));
 }
 
-// What is said of a file that is refused.
+// The error sentence for a refused file.
 std::string faultOf(const Bytes& file) {
   try {
     readSafetensors(file, "w.safetensors");
@@ -81,7 +81,7 @@ TEST_CASE("what is written is read back, entries in the given order") {
   const Bytes file = writeSafetensors(entries, {{"format", "pt"}, {"model", "mlp"}});
   const std::vector<SafetensorsEntry> read = readSafetensors(file, "w");
   REQUIRE(read.size() == entries.size());
-  // Without bytes, "empty" may stand before or after the others of its offset; here it keeps its
+  // An empty tensor may be before or after others with the same offset; here "empty" keeps its
   // place.
   for (std::size_t j = 0; j < entries.size(); ++j) {
     CHECK(read[j].name == entries[j].name);
@@ -135,8 +135,8 @@ TEST_CASE("every single byte set to 0x00 or 0xff is refused or read in bounds") 
     for (const std::byte value : {std::byte{0x00}, std::byte{0xff}}) {
       Bytes garbled = file;
       garbled[place] = value;
-      // No byte of length and header can be either value, but for the zeros of the length; data may
-      // be anything.
+      // No byte of the length and the header may have both values, except the length's zeros; data
+      // may be anything.
       const bool harmless = place >= 8 + kGoodHeader.size() || garbled == file;
       INFO("byte " << place);
       REQUIRE((faultOf(garbled) == "no error") == harmless);
@@ -278,7 +278,7 @@ TEST_CASE("a shape whose product overflows") {
     INFO(shape);
     CHECK_THAT(faultOf(damaged("[2,3]", shape)), Contains("more elements than 2^40"));
   }
-  // Larger than any integer type: a float to JSON.
+  // Larger than any integer type, so JSON treats it as a float.
   CHECK_THAT(faultOf(damaged("[2,3]", "[18446744073709551616]")),
              Contains("not an array of integers"));
 }

@@ -1,5 +1,5 @@
-// Draws each schedule: the order of actions on both sides, in virtual time where every action takes
-// one second (unless said) and the link none.
+// The order of actions of each schedule on both sides, in virtual time. Each action takes one
+// second unless stated otherwise, and the link takes none.
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -32,7 +32,8 @@ TEST_CASE("every kind of action has a name of its own") {
   }
   CHECK(names.size() == kActionKinds);
   CHECK_FALSE(names.contains(""));
-  // The last one of the enumeration: a new kind behind it would be missing in arrays by kind.
+  // importBlob is the last value of the enumeration: a new kind after it would be missing in arrays
+  // indexed by kind.
   CHECK(indexOf(ActionKind::importBlob) + 1 == kActionKinds);
 }
 
@@ -65,8 +66,8 @@ TEST_CASE("1f1b keeps its order whatever the timing, since it waits for the next
 }
 
 TEST_CASE("priority runs what unlocks most first") {
-  // The server takes half a second an action. At 2 the client could go on with F2, but T0 is there;
-  // at 4 H0 is there too, but F2 gives the server something to do.
+  // The server takes half a second per action. At time 2 the client could continue with F2, but T0
+  // is ready; at 4 H0 is ready too, but F2 gives work to the server.
   const Orders orders = ordersOf("priority", 4, 0, Phase::train, 0.5);
   CHECK(orders.client == "F0 F1 T0 T1 F2 F3 T2 T3 H0 H1 H2 H3");
   CHECK(orders.server == "F0 F1 B0 B1 F2 F3 B2 B3");
@@ -102,8 +103,8 @@ TEST_CASE("no schedule deadlocks, and none exceeds its micro-batches in flight")
   }
 }
 
-// Where the server's forward and backward take as long as the client's three actions, and nothing
-// is spent on the link, a pipeline must keep both busy but for its fill and drain.
+// If the server's forward and backward take as long as the client's three actions, and the link
+// takes no time, a pipeline must keep both sides busy except while it fills and drains.
 TEST_CASE("priority overlaps the two sides") {
   VirtualOptions options;
   options.schedule = &findSchedule("priority");

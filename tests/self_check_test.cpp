@@ -1,4 +1,4 @@
-// The self-check: plausible figures in bounded time, no trace in what is computed, and its advice.
+// The self-check: plausible figures in bounded time, no effect on computation, and its advice.
 #include "daemon/self_check.h"
 
 #include <ATen/Parallel.h>
@@ -47,7 +47,7 @@ TEST_CASE("a sound machine gets no advice, with any instruction set") {
 
 TEST_CASE("slow products get advice by the instruction set, for each thread") {
   SelfCheck check = healthy();
-  check.gigaflops = 11;  // below 6 a thread
+  check.gigaflops = 11;  // less than 6 per thread
   const auto advice = slownessAdvice(check, kAvx2);
   REQUIRE(advice.size() == 1);
   CHECK_THAT(advice[0], Contains("AVX2") && Contains("at 5.5 GFLOP/s a thread") &&

@@ -1,4 +1,4 @@
-// The server's limits on connections, idle clients and disk, and its account of what it refuses.
+// The server's limits on connections, idle clients and disk use, and its count of refusals.
 #include <stdlib.h>
 
 #include <catch2/catch.hpp>
@@ -25,7 +25,7 @@ namespace {
 struct Admitted {
   explicit Admitted(const ConnectionLimitSettings& settings) : limits(settings) {}
 
-  // The code of the refusal; empty: it is open.
+  // The code of the refusal; empty if the connection is admitted.
   std::string open(const std::string& address, SteadyTime time = {}) {
     try {
       tickets.push_back(limits.admit(make_address(address), time));
@@ -35,7 +35,7 @@ struct Admitted {
       return error.code();
     }
   }
-  // How many more may be opened.
+  // How many more connections are admitted.
   int count(const std::string& address, SteadyTime time = {}) {
     int number = 0;
     while (open(address, time).empty()) ++number;
@@ -77,7 +77,7 @@ TEST_CASE("new connections come at a rate, with a burst, and no address takes al
   CHECK(server.open("10.0.0.1", start) == "too-many-handshakes");
   CHECK(server.retrySeconds == 1);
   CHECK(server.count("10.0.0.2", start) == 10);
-  CHECK(server.open("10.0.0.3", start) == "too-many-handshakes");  // the total
+  CHECK(server.open("10.0.0.3", start) == "too-many-handshakes");  // the total limit
   CHECK(server.count("10.0.0.1", start + 1s) == 5);
   CHECK(server.count("10.0.0.3", start + 1s) == 5);
   CHECK(server.count("10.0.0.1", start + 1h) == 10);
@@ -118,7 +118,7 @@ TEST_CASE("every refusal is counted, and a flood of them is a line a second and 
 
 namespace {
 
-// Looks once per second from `from` to `to`; returns what the last look said.
+// Checks once per second from `from` to `to`; returns the result of the last check.
 double idleAfter(IdleClock& clock, std::chrono::seconds from, std::chrono::seconds to,
                  SteadyTime activity, bool waitsForServer) {
   double idle = 0;
@@ -212,13 +212,13 @@ TEST_CASE("an identity has what its folder leaves of its share, whatever others 
   store.write("a/run/transfers.csv", 900 << 10);
   DiskShares shares(store.path, 0);
   const auto a = shares.open("a", kMiB), b = shares.open("b", kMiB);
-  CHECK(shares.open("a", kMiB) == a);  // all its runs have one share
+  CHECK(shares.open("a", kMiB) == a);  // one share for all its runs
   CHECK_FALSE(a->take(200 << 10));
   CHECK(a->error().code() == "disk-share-full");
-  CHECK(a->take(100 << 10));  // a smaller one still fits
+  CHECK(a->take(100 << 10));  // a smaller write still fits
   CHECK(errorCode([&] { shares.open("a", kMiB); }) == "disk-share-full");
   CHECK(b->take(kMiB / 2));
-  CHECK(errorCode([&] { shares.open("a", 2 * kMiB); }).empty());  // the access file gives more
+  CHECK(errorCode([&] { shares.open("a", 2 * kMiB); }).empty());  // the access file grants more
 }
 
 TEST_CASE("old runs that are removed make room") {
@@ -231,7 +231,7 @@ TEST_CASE("old runs that are removed make room") {
   SteadyTime later = start;
   while (!errorCode([&] { shares.open("a", kMiB); }).empty()) {
     REQUIRE(secondsSince(start) < 60);
-    shares.look(later += 10s);  // measures on its own thread
+    shares.look(later += 10s);  // measured on its own thread
     std::this_thread::yield();
   }
   CHECK(shares.open("a", kMiB)->usedBytes() <= 4096);
@@ -250,7 +250,7 @@ TEST_CASE("one identity gets no more than half of the disk's room, and others go
   CHECK(taken == 5 * kMiB);
   CHECK(hog.error().code() == "disk-reserve");
   CHECK(other.take(kMiB));
-  *room = -1;  // into the reserve
+  *room = -1;  // less than the reserve is free
   CHECK_FALSE(other.take(1));
   CHECK(other.error().code() == "disk-reserve");
 }
@@ -259,7 +259,7 @@ TEST_CASE("what was removed since the start gives no identity a part of the rese
   const auto room = std::make_shared<DiskRoom>(0);
   DiskShare share("a", 100 * kMiB, room);
   share.setMost(1000 * kMiB);
-  share.measured(10 * kMiB, share.usedBytes());  // 90 MiB were removed, and others took the room
+  share.measured(10 * kMiB, share.usedBytes());  // 90 MiB were removed, but others used the space
   CHECK_FALSE(share.take(1));
   *room = kMiB;
   CHECK(share.take(kMiB));

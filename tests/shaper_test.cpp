@@ -1,5 +1,5 @@
 // The emulated link in virtual time: rates, latency, jitter, losses, order, fairness and bounds,
-// each to the microsecond, whatever the machine does meanwhile.
+// exact to the microsecond on any machine.
 #include "tools/link/shaper.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr double kMbit = 125e3;  // bytes a second
+constexpr double kMbit = 125e3;  // bytes per second
 constexpr Time kLong = 1h;
 
 double seconds(Time time) { return std::chrono::duration<double>(time).count(); }
@@ -23,8 +23,9 @@ struct Delivery {
   std::size_t bytes;
 };
 
-// A link whose senders have endless or given bytes to write and whose receivers take everything at
-// once, run from one event to the next, or, as on a loaded machine, `late` after each.
+// A link whose senders have endless or a given number of bytes, and whose receivers accept
+// everything immediately. Runs from event to event, or, as on a loaded machine, `late` after each
+// event.
 class World {
  public:
   explicit World(const Profile& profile, std::uint64_t seed = 1) : shaper(profile, seed, "up") {
@@ -95,7 +96,7 @@ TEST_CASE("a message takes its bytes through the rate, and the latency") {
       REQUIRE(world.total[1] == 1'000'000);
       const double expected = 1e6 / (mbit * kMbit) + seconds(latency);
       CHECK(seconds(world.deliveries[1].back().at) == Approx(expected).epsilon(1e-5));
-      // And its first byte does not wait for its last: at most 0.25 ms or a packet goes at once.
+      // The first byte does not wait for the last: at most 0.25 ms or one packet is sent at once.
       const double first = std::max(250e-6, kPacketBytes / (mbit * kMbit)) + seconds(latency);
       CHECK(seconds(world.deliveries[1].front().at) <= first * 1.00001);
     }
@@ -131,7 +132,7 @@ TEST_CASE("a sender who rests gains nothing, but for the burst it is granted") {
 TEST_CASE("connections share the rate evenly, and one alone has all of it") {
   World world(rated(100, 5ms));
   for (std::uint64_t c = 1; c <= 4; ++c) world.open(c, std::uint64_t{1} << 40);
-  world.open(5, 500'000);  // has its share until it is done
+  world.open(5, 500'000);  // gets its share until it is done
   world.runUntil(2s);
   CHECK(world.total[5] == 500'000);
   const double all = 2 * 100 * kMbit - 5e-3 * 100 * kMbit;
@@ -161,7 +162,7 @@ TEST_CASE("what the link holds is bounded by two segments and a round trip") {
       const double product = rate * seconds(2 * latency);
       CHECK(static_cast<double>(world.mostHeld) <=
             2 * static_cast<double>(segmentBytes(rate)) + product + 65536);
-      // So much is really under way.
+      // This much is really in flight.
       CHECK(static_cast<double>(world.mostHeld) >=
             static_cast<double>(segmentBytes(rate)) + product / 2);
     }
@@ -184,7 +185,7 @@ TEST_CASE("a receiver that takes nothing stops the sender, and its time is not m
   CHECK(static_cast<double>(sent) <=
         2 * static_cast<double>(segmentBytes(rate)) + rate * 20e-3 + 8192);
   CHECK(world.shaper.room(1) == 0);
-  // It takes all: now the line goes on, at its rate.
+  // The receiver takes everything; from here on the link continues at its rate.
   std::size_t taken = 0;
   const std::size_t waiting = world.shaper.arrived(1, now).bytes;
   world.shaper.take(1, waiting, now);
@@ -254,7 +255,7 @@ TEST_CASE("losses are drawn from the seed, as many as they should be") {
   CHECK(first.drops == run(3).drops);
   CHECK(first.drops != run(4).drops);
   CHECK(static_cast<double>(first.drops) == Approx(1000).margin(150));
-  // All but the last ones were told of by the packets behind them.
+  // All losses but the last are detected through the packets after them.
   CHECK(first.stalled >= Time(2ms) * static_cast<std::int64_t>(first.drops));
   CHECK(first.stalled <= Time(2ms) * static_cast<std::int64_t>(first.drops) + 2 * kLeastTimeout);
 }
@@ -266,7 +267,7 @@ TEST_CASE("a loss in a stream costs a round trip, one that nothing follows a tim
   world.open(1, 0);
   int atOnce = 0, late = 0;
   for (int i = 0; i < 200; ++i) {
-    world.left[1] = 100;  // one packet, alone
+    world.left[1] = 100;  // a single packet
     const Time start = world.now;
     world.runUntil(start + 1s);
     const double delay = millis(world.deliveries[1].back().at - start);
@@ -277,7 +278,7 @@ TEST_CASE("a loss in a stream costs a round trip, one that nothing follows a tim
   CHECK(atOnce > 60);
   CHECK(late > 60);
 
-  // In a stream nothing arrives for a round trip, and then what waited behind the loss at once.
+  // In a stream nothing arrives for a round trip after a loss, then everything behind it at once.
   profile.loss = 0.0005;
   World stream(profile, 2);
   stream.open(1, std::uint64_t{1} << 40);
@@ -289,7 +290,7 @@ TEST_CASE("a loss in a stream costs a round trip, one that nothing follows a tim
     longest = std::max(longest, deliveries[j].at - deliveries[j - 1].at);
   }
   CHECK(millis(longest) >= 19.9);
-  CHECK(millis(longest) < 60);  // some hide another
+  CHECK(millis(longest) < 60);  // losses may overlap
 }
 
 TEST_CASE("while the link is down nothing crosses, and then everything does") {
@@ -303,10 +304,11 @@ TEST_CASE("while the link is down nothing crosses, and then everything does") {
   CHECK_FALSE(world.shaper.nextWake());
   world.shaper.setDown(false, world.now);
   world.runUntil(3s + 9ms);
-  CHECK(world.total[1] == before);  // a latency after the link is back, at the earliest
+  CHECK(world.total[1] == before);  // at the earliest one latency after the link is back
   world.runUntil(4s);
   const double rate = 100 * kMbit;
-  // A second's bytes, and no more for the two seconds without; what was in flight is late.
+  // One second's bytes, and nothing extra for the two seconds of downtime; the bytes in flight are
+  // late.
   CHECK(static_cast<double>(world.total[1] - before) == Approx(rate).epsilon(0.01));
 }
 
@@ -353,7 +355,7 @@ TEST_CASE("a reset drops what waits, and follows what is in flight") {
   CHECK(waiting > 30'000);
   world.left.clear();
   CHECK(world.shaper.abort(1, world.now) == waiting);
-  world.shaper.advance(world.now + 5ms);  // the chunk that the line was busy with is through
+  world.shaper.advance(world.now + 5ms);  // the chunk in transmission has left
   CHECK_FALSE(world.shaper.arrived(1, world.now + 29ms).reset);
   const Shaper::Arrived last = world.shaper.arrived(1, world.now + 40ms);
   CHECK(last.reset);

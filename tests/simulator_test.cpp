@@ -16,7 +16,7 @@ double simulated(const StepCosts& costs, std::string_view schedule) {
   return simulateStep(costs, policyOf(row, row.defaultInFlight(costs.microBatches))).seconds;
 }
 
-// Every second and byte drawn over three orders of magnitude.
+// Random seconds and bytes over three orders of magnitude.
 StepCosts randomCosts(std::uint64_t seed) {
   const RandomKey key = randomKey(seed, "simulator-test");
   std::uint64_t draw = 0;
@@ -58,7 +58,7 @@ TEST_CASE("no order is faster than the bound") {
       nearest = std::min(nearest, seconds / bound);
     }
   }
-  CHECK(nearest < 1.001);  // and it is reached
+  CHECK(nearest < 1.001);  // and is reached
 }
 
 TEST_CASE("the search finds nothing below the bound, and nothing worse than a schedule") {
@@ -84,7 +84,7 @@ TEST_CASE("a busy client works without a pause between its actions, a fast link 
 }
 
 TEST_CASE("an urgent tensor overtakes after the segments that are chosen already") {
-  // gradient/1 waits for at most a segment and a half, and what the link's own queue holds.
+  // gradient/1 waits for at most one and a half segments, plus the link's own queue.
   StepCosts costs;
   costs.microBatches = 2;
   costs.seconds = {1e-3, 1e-3, 1e-3, 1e-3, 1e-3};

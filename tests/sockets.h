@@ -1,4 +1,4 @@
-// What tests of programs between two sockets share.
+// Shared by the tests of programs between two sockets.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -19,7 +19,7 @@ inline Bytes pattern(std::size_t size, std::uint32_t seed) {
   return bytes;
 }
 
-// Of one connection through what is tested.
+// The two ends of one connection through the program under test.
 struct Ends {
   boost::asio::ip::tcp::socket client;
   boost::asio::ip::tcp::socket server;

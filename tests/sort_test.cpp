@@ -1,4 +1,4 @@
-// `sort` and `fast` against a plain oracle that sorts.
+// `sort` and `fast` compared with a simple implementation that sorts.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -26,7 +26,7 @@ std::vector<float> normal(std::size_t elements, std::uint64_t seed = 0) {
   return values;
 }
 
-// Kinds of data: Gaussian, many ties, half zeros, heavy tails, ReLU6, one value but for a few.
+// Kinds of data: Gaussian, many ties, half zeros, heavy tails, ReLU6, almost all values equal.
 constexpr int kKinds = 6;
 std::vector<float> sample(int kind, std::size_t elements, std::uint64_t seed) {
   std::vector<float> values = normal(elements, seed);
@@ -51,7 +51,7 @@ std::vector<Piece> headerOf(const Bytes& bytes, int s) {
   return header;
 }
 
-// The format as compression/sort.cpp states it, by sorting, one bit at a time.
+// The format of compression/sort.cpp, by sorting, one bit at a time.
 Bytes oracle(const std::vector<float>& values, int q, int s) {
   const std::size_t count = std::size_t{1} << s;
   const int top = (1 << q) - 1;
@@ -108,7 +108,7 @@ TEST_CASE("exact selection gives the pieces that sorting gives, and the oracle's
   const int tensors = 1000;
   for (int k = 0; k < tensors; ++k) {
     const std::uint64_t bits = randomBits(randomKey(5, "shapes"), static_cast<std::uint64_t>(k));
-    // Every 20th is large enough for the histogram.
+    // Every 20th tensor is large enough for the histogram.
     const std::size_t elements = k % 20 == 0 ? 16385 + bits % 40000 : 40 + bits % 3000;
     const int q = 1 + static_cast<int>(bits >> 20 & 7);
     const int s = static_cast<int>((bits >> 24) % 5);

@@ -9,7 +9,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-// What parsing or `function` throws; fails the test where it throws nothing.
+// The error that `function` throws; fails the test if it throws none.
 template <typename Function>
 UsageError errorOf(Function function) {
   try {

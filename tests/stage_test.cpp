@@ -1,5 +1,5 @@
-// What the project stands on: the split model equals the whole one to the bit, wherever it is cut,
-// however its batches are divided, and in whatever order forwards and backwards take turns.
+// The project's central property: the split model is bit-identical to the whole model for every
+// cut, every number of micro-batches, and every order of forwards and backwards.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -65,7 +65,7 @@ Batch makeBatch(const ModelSpec& model, std::uint32_t samples, std::uint64_t num
   return batch;
 }
 
-// As the wire would: other memory, the same bytes.
+// Like the wire: different memory, the same bytes.
 Payload copied(const Payload& payload) {
   static BufferPool pool;
   const TensorView& view = payload.view();
@@ -75,7 +75,7 @@ Payload copied(const Payload& payload) {
   return Payload({data, view.spec}, std::move(buffer));
 }
 
-// The order in which a step's actions take turns: action k of micro-batch i at turn(k, i).
+// The order of a step's actions: action k of micro-batch i is at turn(k, i).
 enum class Order { oneByOne, allForwardsFirst, alternating };
 constexpr Order kOrders[] = {Order::oneByOne, Order::allForwardsFirst, Order::alternating};
 
@@ -100,7 +100,7 @@ struct Split {
       client.headBackward(at, copied(body.backward(at, copied(gradients.at(i)))));
       gradients.erase(i);
     };
-    // Backwards trail forwards by none, all, or two micro-batches.
+    // Backwards trail forwards by zero, all, or two micro-batches.
     const std::uint32_t trail =
         order == Order::oneByOne ? 0 : (order == Order::alternating ? 2 : count);
     for (std::uint32_t turn = 0; turn < count + trail; ++turn) {
@@ -145,7 +145,7 @@ std::map<std::string, at::Tensor> byName(const std::vector<NamedTensor>& tensors
   return map;
 }
 
-// The first difference; empty where there is none.
+// The first difference; empty if there is none.
 std::string difference(const std::vector<NamedTensor>& left,
                        const std::vector<NamedTensor>& right) {
   const auto a = byName(left), b = byName(right);
@@ -169,7 +169,7 @@ std::string difference(const std::vector<float>& left, const std::vector<float>&
   return "";
 }
 
-// The fourth step clips, the third is skipped.
+// The fourth step is clipped, the third is skipped.
 StepDecision decisionOf(std::uint64_t step) {
   StepDecision decision;
   decision.step = step;
@@ -179,7 +179,7 @@ StepDecision decisionOf(std::uint64_t step) {
   return decision;
 }
 
-// Trains both for four steps and evaluates once in between; says where they part.
+// Trains both for four steps with an evaluation in between; returns the first difference.
 std::string splitAgainstWhole(const StageOptions& options, std::uint32_t samples,
                               std::uint32_t microBatches, Order order) {
   Split split(options);
@@ -323,7 +323,7 @@ TEST_CASE("the loss is the mean over the batch's samples, whatever the micro-bat
         Approx(one.part().gradientReport().squareSum).epsilon(1e-4));
 }
 
-// An mlp whose last layer is set by hand, so that its outputs are known.
+// An mlp whose last layer is set manually, so that its outputs are known.
 TEST_CASE("top1 and top5 count the right samples") {
   StageOptions options = mlpOptions();
   const auto metricsWith = [&](int classes, const std::vector<float>& logits, std::int64_t label) {
@@ -346,7 +346,7 @@ TEST_CASE("top1 and top5 count the right samples") {
   CHECK(metricsWith(6, falling, 4).sums.at("top5") == 2);
   CHECK(metricsWith(6, falling, 5).sums.at("top5") == 1);
   CHECK(metricsWith(3, {3, 2, 1}, 2).sums.at("top5") == 2);
-  // Of equal values the first counts as the model's answer, and a NaN never does.
+  // Among equal values the first counts as the model's answer; a NaN never does.
   CHECK(metricsWith(3, {2, 2, 2}, 1).sums.at("top1") == 1);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CHECK(metricsWith(6, {nan, nan, nan, nan, nan, nan}, 3).sums.at("top1") == 0);
@@ -448,7 +448,7 @@ TEST_CASE("every optimizer, with clipping, gives the whole model's weights") {
       const Batch batch = makeBatch(options.model, 9, step);
       split.runBatch(Phase::train, step, 3, batch, Order::allForwardsFirst);
       whole.runBatch(Phase::train, step, 3, batch.view(), batch.labels);
-      // Summed up as the client does, and as the whole model does.
+      // Summed like in the client, and like in the whole model.
       const double splitSum = split.client.headReport().squareSum + split.body.report().squareSum +
                               split.client.tailReport().squareSum;
       const double wholeSum = whole.part().gradientReport().squareSum;
@@ -584,7 +584,7 @@ TEST_CASE("actions out of order are bugs of ours") {
   CHECK_THROWS_AS(split.client.headForward(at), std::logic_error);
   split.body.forward(at, copied(activation0));
   CHECK_THROWS_AS(split.body.forward(at, copied(activation0)), std::logic_error);
-  // Another number of samples than the micro-batch has.
+  // A different number of samples than the micro-batch has.
   CHECK_THROWS_AS(split.body.forward({Phase::train, 1, 1, 4, 4}, copied(activation0)),
                   std::logic_error);
 }

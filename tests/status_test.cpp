@@ -1,4 +1,4 @@
-// What a server counts of a run for its operator, and how it is shown.
+// The server's statistics on a run for its operator, and their display.
 #include <catch2/catch.hpp>
 #include <sstream>
 
@@ -10,7 +10,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Batches of 64 samples, of which each takes `seconds`.
+// Batches of 64 samples that each take `seconds`.
 struct Run {
   Pace pace;
   LinkTotals totals;
@@ -37,12 +37,12 @@ TEST_CASE("rates and shares of a steady run are what it does") {
   run.actions[indexOf(ActionKind::bodyForward)] = 0.01;
   run.actions[indexOf(ActionKind::bodyBackward)] = 0.02;
   run.actions[indexOf(ActionKind::update)] = 0.005;
-  run.actions[indexOf(ActionKind::headForward)] = 9;  // not the server's
+  run.actions[indexOf(ActionKind::headForward)] = 9;  // not a server action
   run.rateUp = 1e7;
   run.rateDown = 2e7;
   run.batches(1, 0.1, 500'000, 800'000);
   REQUIRE(run.pace.state(run.time));
-  CHECK(run.pace.state(run.time)->up == 0);  // nothing before it to count from
+  CHECK(run.pace.state(run.time)->up == 0);  // no earlier batch to measure from
   run.batches(20, 0.1, 500'000, 800'000);
   const PaceState state = *run.pace.state(run.time + std::chrono::seconds(2));
   CHECK(state.step == 21);
@@ -180,7 +180,7 @@ TEST_CASE("a narrow terminal has fewer columns, and what holds a run back is amo
     std::istringstream rows(table);
     for (std::string row; std::getline(rows, row);) CHECK(row.size() <= columns);
   }
-  // So narrow that nothing helps: cut.
+  // Too narrow for any abbreviation, so lines are cut.
   std::istringstream rows(statusTable(status, 30));
   for (std::string row; std::getline(rows, row);) {
     if (row.starts_with("run") || row.starts_with("fashion")) CHECK(row.size() <= 30);

@@ -16,7 +16,7 @@ ActionSeconds actions(double headForward) {
   return seconds;
 }
 
-// What `tensors` more of each flow, of 1000 bytes, add.
+// Adds `tensors` tensors of 1000 bytes to each flow.
 LinkTotals later(LinkTotals totals, std::uint64_t tensors) {
   for (LinkTotals::FlowTotals& flow : totals.flows) {
     flow.tensors += tensors;
@@ -35,7 +35,7 @@ MicroBatch step(std::uint64_t number, std::uint32_t microBatches) {
 
 TEST_CASE("a step's costs are those of a micro-batch, of what has come since the step before") {
   StepMeter meter;
-  LinkTotals totals = later({}, 100);  // an evaluation's
+  LinkTotals totals = later({}, 100);  // from an evaluation
   meter.pass(totals);
   totals = later(totals, 4);
   const auto costs = meter.measure(step(1, 4), actions(0.4), totals, kLink);

@@ -39,7 +39,7 @@ class Folder {
   std::filesystem::path path_;
 };
 
-// The sentence that a call refuses with, which comes with advice.
+// The error sentence of a call, whose error also has a hint.
 template <typename Call>
 std::string refusal(Call call) {
   try {
@@ -83,7 +83,7 @@ TEST_CASE("a point's name is a folder's, is the same in any order, and differs w
   CHECK(one == name({"link.rate=1Gbit/s", "codec=block:bits=4"}));
   CHECK_THAT(one, Contains("codec-block-bits-4-rate-1Gbit-s-"));
   CHECK(one != name({"codec=block:bits=4", "link.up.rate=1Gbit/s"}));
-  // The same letters remain of both.
+  // Both have the same readable part.
   CHECK(name({"codec=a:b=1"}) != name({"codec=a=b:1"}));
   const std::string hostile = name({"data.folder=../../" + std::string(300, 'x')});
   CHECK(hostile.find('/') == std::string::npos);
@@ -183,7 +183,7 @@ TEST_CASE("a run is measured from its summary and its tables, and rotated parts 
       "body_forward_seconds,body_backward_seconds,encode_seconds,decode_seconds,wire_up_bytes,"
       "wire_down_bytes\n";
   folder.write("steps.csv", steps + "handshake,,,,,,,,,,,\n" +
-                                "train,1,9,9,9,9,9,9,9,9,9,9\n"  // warms up
+                                "train,1,9,9,9,9,9,9,9,9,9,9\n"  // warm-up
                                 "train,2,2,0.1,0.2,0.3,0.4,0.5,0.01,0.02,1000,2000\n"
                                 "eval,1,7,7,7,7,7,7,7,7,7,7\n"
                                 "train,3,4,0.1,0.2,0.3,0.4,0.5,0.03,0.04,5000,4000\n"
@@ -238,7 +238,7 @@ TEST_CASE("a point that is done is found again, and another plan for it is refus
   CHECK_FALSE(loadPoint(folder.path(), planned));
   const std::string run = folder.path() + "/" + planned.point.name();
   std::filesystem::create_directories(run);
-  CHECK_FALSE(loadPoint(folder.path(), planned));  // half done
+  CHECK_FALSE(loadPoint(folder.path(), planned));  // incomplete
 
   StoredPoint stored;
   stored.result = done({"codec=none"}, {{"top1", 0.5}});
@@ -387,7 +387,7 @@ TEST_CASE("the tables have a row each, and a failed point says why") {
   CHECK_THAT(resultsCsv(report), Contains(",failed,none,2,,") && Contains(",the disk is full\n"));
 }
 
-// The first line of a table between marks in docs/sweep.md, as the table's first column has it.
+// The names in the first column of a table between markers in docs/sweep.md.
 std::vector<std::string> documented(const std::string& name) {
   const std::string text = textOf(CLEAVE_SOURCE_DIR "/docs/sweep.md");
   const auto start = text.find("<!-- begin:" + name + " -->");
@@ -403,7 +403,7 @@ std::vector<std::string> documented(const std::string& name) {
   return columns;
 }
 
-// Without the columns named for keys of the grid.
+// Without the columns for keys of the grid.
 std::vector<std::string> columnsOf(const std::string& csv, const std::set<std::string>& keys) {
   std::vector<std::string> columns;
   std::istringstream header(csv.substr(0, csv.find('\n')));
@@ -420,7 +420,7 @@ TEST_CASE("the columns are those of docs/sweep.md, in order") {
   CHECK(columnsOf(transferSizesCsv(report), keys) == documented("transfer_sizes"));
   CHECK(columnsOf(comparisonCsv(report), keys) == documented("comparison"));
   CHECK(publishedColumns() == documented("reference"));
-  // Of groups: the number of seeds, then the metrics, each with its deviation.
+  // For groups: the number of seeds, then each metric with its std.
   std::vector<std::string> expected = {"seeds"};
   for (const SweepMetric& metric : sweepMetrics()) {
     expected.emplace_back(metric.name);

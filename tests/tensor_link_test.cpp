@@ -1,5 +1,5 @@
-// The tensor link: what it refuses of a hostile peer, byte by byte, and two engines that train
-// through two of them over a real connection, with all threads of the daemons.
+// The tensor link: what it refuses from a hostile peer, byte by byte, and two engines that train
+// through two links over a real connection, with all threads of the daemons.
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/use_future.hpp>
 #include <catch2/catch.hpp>
@@ -44,7 +44,7 @@ TensorLinkOptions optionsFor(Role role, const std::string& codec, const Schedule
   return options;
 }
 
-// ---- A device whose memory nobody else understands ----
+// ---- A device whose memory only its own codecs can read ----
 
 std::vector<std::byte> turned(const std::byte* data, std::size_t bytes) {
   std::vector<std::byte> all(data, data + bytes);
@@ -116,7 +116,7 @@ float firstValue(const Payload& payload) {
   return value;
 }
 
-// One side of a run, as a daemon has it, with a fake stage that adds up what it sees.
+// One side of a run, as in a daemon, with a fake stage that sums up its inputs.
 struct Side {
   Side(Role which, tcp::socket socket, IoThread& ioThread, const std::string& codec,
        const Schedule& schedule, bool onDevice = false)
@@ -163,7 +163,7 @@ struct Side {
   }
 
   Result perform(Work work) {
-    // Within a kind the order is fixed; between kinds it is the schedule's.
+    // The order is fixed within a kind of action; between kinds it depends on the schedule.
     double& kindSum = sums[static_cast<std::size_t>(work.kind)];
     if (!work.input.empty()) kindSum = kindSum * 1.25 + static_cast<double>(firstValue(work.input));
     const std::uint32_t samples =
@@ -204,7 +204,7 @@ struct Side {
   std::vector<TransferRecord> records;
 };
 
-// Of steps 2 to 4, the second of which has 3 micro-batches.
+// Checks the trace of steps 2 to 4; the second of them has 3 micro-batches.
 void checkTrace(const Trace& trace, Role role, bool coded) {
   constexpr std::size_t kBatches = kMicroBatches + 3 + kMicroBatches;
   std::array<std::size_t, kTraceActivities> counts{};
@@ -213,7 +213,8 @@ void checkTrace(const Trace& trace, Role role, bool coded) {
     ++counts[indexOf(span.activity)];
   }
   const auto count = [&](TraceActivity activity) { return counts[indexOf(activity)]; };
-  // Head forward, tail step, head backward; body forward and backward; and what ends a step.
+  // Head forward, tail step, head backward; body forward and backward; and the actions at the end
+  // of a step.
   CHECK(count(TraceActivity::compute) == (role == Role::client ? 3 : 2) * kBatches + 3 * 2);
   CHECK(count(TraceActivity::encode) == (coded ? 2 * kBatches : 0));
   CHECK(count(TraceActivity::decode) == (coded ? 2 * kBatches : 0));
@@ -263,7 +264,7 @@ std::pair<double, double> trainThroughLinks(const std::string& codec,
   serverDevice.join();
   io.stop();
 
-  // Both sides saw the same transfers, and their bytes are those of the connection.
+  // Both sides recorded the same transfers, and their bytes equal the connection's.
   CHECK(client.records.size() == server.records.size());
   const LinkTotals here = client.link->totals();
   const LinkTotals there = server.link->totals();
@@ -278,7 +279,7 @@ std::pair<double, double> trainThroughLinks(const std::string& codec,
     CHECK(record.wireSeconds.has_value());
     anySnr = anySnr || record.snrDb.has_value();
   }
-  // A ramp of 256 values is exact in the others.
+  // The other codecs are exact on a ramp of 256 values.
   CHECK(anySnr == (codec == "uniform:bits=4" || codec == "topk:ratio=0.5"));
   return {client.sum(), server.sum()};
 }
@@ -305,9 +306,9 @@ TEST_CASE("a server whose tensors stay on its device trains to the same values")
   }
 }
 
-// ---- What is sent ----
+// ---- Sending ----
 
-// A server's link whose outbox is looked into instead of being sent.
+// A server's link whose outbox is inspected instead of sent.
 struct SendingServer {
   explicit SendingServer(const std::string& codec, bool rawNonFinite = false,
                          bool onDevice = false) {
@@ -320,7 +321,7 @@ struct SendingServer {
         std::move(options), connection, std::make_shared<BufferPool>(), io.get_executor(),
         [](Message) {}, [](const TransferRecord&) {});
   }
-  // The payloads that wait to be sent, joined.
+  // The payloads waiting to be sent, concatenated.
   std::vector<std::byte> sent() {
     io.restart();
     io.poll();
@@ -338,8 +339,7 @@ struct SendingServer {
 
 // ---- A hostile peer ----
 
-// A server's link (or a client's) with nobody at the other end: frames are handed to it as a
-// connection would.
+// A server's link (or a client's) without a peer: frames are passed to it as a connection would.
 struct HostileClient {
   explicit HostileClient(bool initialWeights = false, Role ours = Role::server,
                          std::shared_ptr<TraceRecorder> trace = nullptr,
@@ -509,7 +509,7 @@ TEST_CASE("initial weights come once, as weights/body, and no longer than agreed
   CHECK(open(digest, "weights/body", 1, 1000) == "");
   CHECK(digest.segment(1, 500, 500, std::string(31, 'x')) == "bad-segment");
   CHECK(digest.segment(1, 500, 499, std::string(32, 'x')) == "bad-segment");
-  CHECK(digest.segment(1, 500, 500, std::string(32, 'x')) == "");  // it is wrong, as is found later
+  CHECK(digest.segment(1, 500, 500, std::string(32, 'x')) == "");  // wrong, but detected later
   CHECK(digest.delivered.empty());
 }
 
@@ -614,9 +614,9 @@ TEST_CASE("a session's account counts a tensor from its first segment until it i
   const std::size_t open = BufferPool::capacityFor(12000) + kMicroBatchBytes;
   CHECK(client.account->used() == open);
   REQUIRE(client.segment(1, 5000, 7000) == "");
-  CHECK(client.account->used() == open);  // it waits for the engine
+  CHECK(client.account->used() == open);  // the engine has not taken it yet
   client.delivered.clear();
-  CHECK(client.account->used() == kMicroBatchBytes);  // until its reply has left
+  CHECK(client.account->used() == kMicroBatchBytes);  // until its reply is sent
 }
 
 TEST_CASE("a peer that exceeds its account is refused, whatever was agreed") {
@@ -637,9 +637,9 @@ TEST_CASE(
   wire::Fetch fetch;
   fetch.set_flow("activation/0");
   CHECK(control(FrameKind::fetch, fetch.SerializeAsString()) == "bad-metadata");
-  fetch.set_flow("trace/body");  // was not asked for
+  fetch.set_flow("trace/body");  // was not requested
   CHECK(control(FrameKind::fetch, fetch.SerializeAsString()) == "unexpected-message");
-  fetch.set_flow("probe");  // of a session of its own
+  fetch.set_flow("probe");  // belongs to a probe session
   fetch.set_bytes(1000);
   CHECK(control(FrameKind::fetch, fetch.SerializeAsString()) == "bad-metadata");
   wire::Step step;
@@ -666,7 +666,7 @@ TEST_CASE(
   CHECK(control(FrameKind::received, received.SerializeAsString()) == "bad-metadata");
   received.set_wire_seconds(1);
   CHECK(control(FrameKind::received, received.SerializeAsString()) ==
-        "bad-key");  // of nothing sent
+        "bad-key");  // for a tensor that was not sent
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A throttle keeps several connections together to its rate: in virtual time, and over sockets.
+// A throttle limits several connections together to its rate: in virtual time, and over sockets.
 #include "common/net/throttle.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 constexpr std::size_t kChunk = 100'000;
 constexpr double kRate = 1e6;
 
-// Seconds until `takers` connections that always have a chunk to move have moved `chunks` together,
-// one by one as each may.
+// Seconds until `takers` connections, which always have a chunk to send, have moved `chunks` chunks
+// in total.
 double secondsFor(Throttle& throttle, std::size_t takers, std::size_t chunks) {
   const SteadyTime start = now();
   std::vector<SteadyTime> free(takers, start);
@@ -61,13 +61,13 @@ TEST_CASE("a rate can be changed, and be none") {
 
 TEST_CASE("two connections with one throttle, one sending and one receiving, share its rate") {
   constexpr double kShared = 20e6;
-  constexpr std::size_t kBytes = 5'000'000;  // each
-  // On a loaded machine a try may take longer; none may be faster.
+  constexpr std::size_t kBytes = 5'000'000;  // per connection
+  // On a loaded machine an attempt may take longer, but never less.
   bool isNear = false;
   for (int attempt = 0; attempt < 5 && !isNear; ++attempt) {
     std::array<Pair, 2> pairs;
     const auto throttle = std::make_shared<Throttle>(kShared);
-    for (Pair& pair : pairs) pair.b.throttleBy(throttle);  // the side of the server
+    for (Pair& pair : pairs) pair.b.throttleBy(throttle);  // the server's side
     pairs[0].send(pairs[0].a, "up", randomBytes(kBytes, 1));
     pairs[1].send(pairs[1].b, "down", randomBytes(kBytes, 2));
     const SteadyTime start = now();
@@ -83,7 +83,7 @@ TEST_CASE("two connections with one throttle, one sending and one receiving, sha
       pair.finish();
     }
     const double expected = 2 * kBytes / kShared;
-    CHECK(seconds > 0.85 * expected);  // the last chunk of each is there before it is waited for
+    CHECK(seconds > 0.85 * expected);  // the last chunk of each arrives before its waiting time
     isNear = seconds < 1.1 * expected;
   }
   CHECK(isNear);

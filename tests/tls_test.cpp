@@ -1,5 +1,5 @@
-// Connections within TLS: what goes well, who is refused and how both sides hear of it, damage, and
-// what is wrong with the files.
+// Connections within TLS: normal operation, refusals and how both sides report them, damage, and
+// faults in the files.
 #include "common/net/tls.h"
 
 #include <fcntl.h>
@@ -81,8 +81,8 @@ class Handshake : public Pair {
   }
 };
 
-// A client by OpenSSL alone, which does what ours never does, on a thread of its own. Its socket
-// blocks.
+// A client that uses OpenSSL directly to do what ours never does, on its own thread with a blocking
+// socket.
 class ForeignClient : public Loopback {
  public:
   explicit ForeignClient(const ConnectionOptions& server)
@@ -105,8 +105,8 @@ class ForeignClient : public Loopback {
     SSL_CTX_use_PrivateKey_file(context_, (folder + "/client.key").c_str(), SSL_FILETYPE_PEM);
   }
 
-  // Shakes hands, does `then` with the connection, reads until it ends, and closes: why it ended.
-  // Meanwhile our side runs until `outcome`.
+  // Shakes hands, runs `then`, reads until the connection ends, and closes. Returns the reason for
+  // the end. Meanwhile our side runs until it has an `outcome`.
   std::string talk(const std::function<void()>& then = [] {}) {
     ssl_ = SSL_new(context_);
     SSL_set_fd(ssl_, descriptor());
@@ -146,11 +146,11 @@ std::string codeOfLoading(const std::string& folder, TlsRole role) {
 
 }  // namespace
 
-// ---- What goes well ----
+// ---- Normal operation ----
 
 TEST_CASE("within TLS, tensors both ways at once arrive intact, and each frame's bytes count") {
   const Folders folders;
-  // So that keys are renewed, many times.
+  // The smaller value renews the keys many times.
   const auto bytesPerKey = GENERATE(as<std::uint64_t>{}, kBytesPerTlsKey, 100'000);
   Pair pair(clientOptions(folders.client, "localhost", bytesPerKey),
             serverOptions(folders.server, bytesPerKey));
@@ -264,7 +264,7 @@ TEST_CASE("each certificate that is not right is refused with its own code at bo
     std::vector<long> revoked = {};
     bool otherAuthority = false;
     std::string code;
-    std::string says;  // at the server
+    std::string says;  // the server's error
   };
   const std::vector<Case> cases = {
       {.name = "another CA's",
@@ -307,7 +307,7 @@ TEST_CASE("each certificate that is not right is refused with its own code at bo
     folders.authority.writeRevoked(folders.server, row.revoked);
     const TestAuthority other;
     (row.otherAuthority ? other : folders.authority).write(folders.client, "client", row.client);
-    // It trusts the server all the same.
+    // The client still trusts the server.
     folders.authority.write(folders.server, "server", serverRequest());
     std::filesystem::copy_file(folders.server + "/ca.crt", folders.client + "/ca.crt",
                                std::filesystem::copy_options::overwrite_existing);
@@ -348,7 +348,7 @@ TEST_CASE("each server's certificate that is not right is refused with its own c
     std::string host = "localhost";
     bool otherAuthority = false;
     std::string code;
-    std::string says;  // at the client
+    std::string says;  // the client's error
     std::string fix = {};
   };
   const std::vector<Case> cases = {
@@ -358,7 +358,7 @@ TEST_CASE("each server's certificate that is not right is refused with its own c
        .host = "example.org",
        .code = "wrong-server-name",
        .says = "(it is for localhost, train.example.org, ",
-       // The names that it has stay; what a shell would run does not.
+       // Existing names are kept, except one that a shell would execute.
        .fix = "cleave-server certs init --renew --name example.org --name train.example.org"},
       {.name = "another address's",
        .host = "10.0.0.1",
@@ -501,7 +501,7 @@ TEST_CASE("what is no handshake is not read for long") {
   const Folders folders;
   Raw raw(serverOptions(folders.server));
   raw.collect();
-  // Records of an unfinished ClientHello that claims 16 MiB.
+  // Records of an incomplete ClientHello that claims 16 MiB.
   std::string record("\x16\x03\x01\x40\x00\x01\xff\xff\xff", 9);
   record.append((16 << 10) - 4, 'x');
   for (int j = 0; j < 8; ++j) raw.send(record);

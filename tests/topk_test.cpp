@@ -1,5 +1,5 @@
-// `topk` and `randtopk` against a plain oracle that sorts, and the positions that a cut's gradient
-// takes from its activation.
+// `topk` and `randtopk` compared with a simple implementation that sorts, and the positions that a
+// cut's gradient takes from its activation.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -39,7 +39,7 @@ std::size_t keptOf(double ratio, std::size_t elements) {
   return static_cast<std::size_t>(std::ceil(ratio * static_cast<double>(elements)));
 }
 
-// What the codec decodes to, by sorting.
+// The codec's decoded values, by sorting.
 std::vector<float> oracle(const std::vector<float>& values, double ratio) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -211,12 +211,12 @@ TEST_CASE("positions that are not those of k elements are refused") {
   const Tensor tensor = tensorOf(values);
   const Bytes good = encode(*codec, tensor);
   Bytes bytes = good;
-  bytes[41] = std::byte{1};  // an 11th
+  bytes[41] = std::byte{1};  // an 11th position
   CHECK_THROWS_AS(decode(*codec, bytes, tensor.spec), ProtocolError);
   bytes = good;
-  bytes[44] = std::byte{0x80};  // only 9
+  bytes[44] = std::byte{0x80};  // only 9 positions
   CHECK_THROWS_AS(decode(*codec, bytes, tensor.spec), ProtocolError);
-  // A distance that leads past the end, and one that never ends.
+  // A distance beyond the end, and one that does not end.
   const std::unique_ptr<Codec> sparse = makeCodec("topk:ratio=0.05");
   for (const std::byte bad : {std::byte{40}, std::byte{0x7f}, std::byte{0xff}}) {
     bytes = encode(*sparse, tensor);

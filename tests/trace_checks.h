@@ -1,4 +1,4 @@
-// What every trace file must hold, whoever made it.
+// Checks that apply to every trace file.
 #pragma once
 
 #include <algorithm>
@@ -53,7 +53,8 @@ struct TraceArrow {
   std::string name, fromProcess, toProcess;
   double begin = 0, end = 0;  // microseconds
 };
-// Fails the test unless each has both ends, and begins and ends where a slice of its track begins.
+// Fails the test unless each arrow has both ends, and each end is at the begin of a slice on its
+// track.
 inline std::vector<TraceArrow> arrowsOf(const nlohmann::json& trace) {
   const auto processes = processesOf(trace);
   const TraceSlices tracks = slicesByTrack(trace);

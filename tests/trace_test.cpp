@@ -1,4 +1,4 @@
-// Traces: what is recorded, its bytes on the wire, what a hostile server may send, and the file.
+// Traces: recording, encoding, the data that a hostile server may send, and the file.
 #include "common/pipeline/trace.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ TEST_CASE("a recorder takes the training steps of its window") {
     recorder.moved(TraceActivity::decode, {Phase::train, step, 0, Flow::activation0}, at(0), at(1));
     recorder.moved(TraceActivity::decode, {Phase::eval, step, 0, Flow::activation0}, at(0), at(1));
   }
-  // Keys of weights and the like; and what is no part of a step.
+  // Keys of blobs such as weights, and actions outside steps.
   recorder.moved(TraceActivity::receive, {Phase::train, 3, 0, Flow::weightsBody}, at(0), at(1));
   recorder.ran(ActionKind::exportBlob, batchAt(3, 0), {}, at(90), 1e-3);
   std::vector<std::uint64_t> steps;
@@ -52,8 +52,8 @@ TEST_CASE("what the device waited for lies between two actions, and ends with th
   recorder.ran(ActionKind::headForward, batchAt(2, 0), at(0), at(5), 5e-3);  // a batch begins
   recorder.ran(ActionKind::headForward, batchAt(2, 1), {}, at(10), 5e-3);
   recorder.ran(ActionKind::tailStep, batchAt(2, 0), at(11), at(20), 4e-3);
-  // A GPU's: issued when there was nothing else, while the one before still ran; and its own
-  // seconds reach back beyond that one's end.
+  // On a GPU: issued when nothing else was waiting, while the previous action was still running;
+  // its own seconds reach back to before the end of that action.
   recorder.ran(ActionKind::tailStep, batchAt(2, 1), at(17), at(23), 4e-3);
   const std::vector<TraceSpan> spans = recorder.trace().spans;
   REQUIRE(spans.size() == 5);
@@ -178,7 +178,7 @@ TEST_CASE("a Pong says how far the peer's clock is ahead, to within half of the 
     const std::int64_t here =
         std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
     wire::Pong pong;
-    // 6 ms there, 2 ms at the peer, 2 ms and what this test takes back.
+    // 6 ms to the peer, 2 ms at the peer, and 2 ms plus this test's own time back.
     pong.set_ping_sent(static_cast<std::uint64_t>(here - 10 * kMillisecond));
     pong.set_ping_received(static_cast<std::uint64_t>(here - 4 * kMillisecond + ahead));
     pong.set_sent(static_cast<std::uint64_t>(here - 2 * kMillisecond + ahead));
@@ -200,7 +200,7 @@ TEST_CASE("a Pong says how far the peer's clock is ahead, to within half of the 
 
 // ---- The file ----
 
-// A server whose clock is `ahead`, and a link of 3 ms one way.
+// A server whose clock is ahead by `ahead`, and a link with 3 ms one-way latency.
 struct TwoSides {
   explicit TwoSides(std::chrono::nanoseconds ahead) {
     for (std::uint32_t i = 0; i < kMicroBatches; ++i) {

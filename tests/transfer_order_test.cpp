@@ -1,4 +1,4 @@
-// Which tensors may cross: each once, in order, as an answer, and within the credits.
+// Which tensors may cross: each once, in order, as a reply, and within the credits.
 #include "common/pipeline/transfer_order.h"
 
 #include <catch2/catch.hpp>
@@ -33,7 +33,7 @@ TEST_CASE("each tensor of a flow comes once, by step and micro-batch") {
   CHECK(server.open(Flow::activation0, 1, 0) == "bad-key");
   CHECK(server.open(Flow::activation0, 2, 0).empty());
   CHECK(server.open(Flow::activation0, 1, 7) == "bad-key");
-  CHECK(server.open(Flow::activation0, 1, 0, Phase::eval).empty());  // counts by itself
+  CHECK(server.open(Flow::activation0, 1, 0, Phase::eval).empty());  // has its own numbering
   CHECK(server.open(Flow::activation0, 1, 0, Phase::eval) == "bad-key");
 }
 
@@ -71,7 +71,7 @@ TEST_CASE("a credit returns when the micro-batch's last reply is settled, and wi
   CHECK(account->used() == 2 * kMicroBatchBytes);
   CHECK(server.open(Flow::activation0, 1, 2) == "too-many-in-flight");
   server.order.settled(keyOf(Flow::activation1, 1, 0));
-  CHECK(server.order.inFlight() == 2);  // its gradient/0 is still to come
+  CHECK(server.order.inFlight() == 2);  // its gradient/0 has not arrived
   server.order.settled(keyOf(Flow::gradient0, 1, 0));
   CHECK(account->used() == kMicroBatchBytes);
   CHECK(server.open(Flow::activation0, 1, 2).empty());

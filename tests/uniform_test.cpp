@@ -1,4 +1,5 @@
-// `uniform` against a plain scalar oracle, and its behaviour at the ends of the number range.
+// `uniform` compared with a simple scalar implementation, and its behaviour at the limits of the
+// number range.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -27,8 +28,8 @@ std::vector<float> normal(std::size_t elements) {
   return values;
 }
 
-// The format as compression/uniform.cpp states it, one bit at a time. Requires a range that fp32
-// holds, and elements.
+// The format of compression/uniform.cpp, one bit at a time. Requires at least one element, and a
+// range that fp32 can represent.
 Bytes oracle(const std::vector<float>& values, int bits) {
   const int top = (1 << bits) - 1;
   float min = *std::min_element(values.begin(), values.end());
@@ -65,7 +66,7 @@ std::vector<float> roundTrip(int bits, const std::vector<float>& values, DType d
   return valuesOf(decode(*codec, encode(*codec, tensor), tensor.spec));
 }
 
-// A good payload of 40 values, 8 bits each, with min and step replaced.
+// Decodes a valid payload of 40 values, 8 bits each, with min and step replaced.
 void decodeWithHeader(float min, float step, DType dtype = DType::f32) {
   const Tensor tensor = tensorOf(normal(40), dtype);
   const std::unique_ptr<Codec> codec = uniform(8);
@@ -157,7 +158,7 @@ TEST_CASE("a tensor that packing would not make shorter travels as it is") {
   CHECK(bytes[0] == std::byte{0});
   CHECK(decode(*uniform(8), bytes, tensor.spec).bytes == tensor.bytes);
   CHECK(encode(*uniform(8), tensorOf({1, 2, 3}))[0] == std::byte{1});
-  // 16 bits never shorten a 16-bit type.
+  // 16 bits cannot shorten a 16-bit type.
   CHECK(encode(*uniform(16), tensorOf(normal(500), DType::f16))[0] == std::byte{0});
 }
 
@@ -215,7 +216,7 @@ TEST_CASE("ranges of a few subnormals do not overflow the codes") {
       values[1] = kLeast * static_cast<float>(range);
       const float decoded = roundTrip(bits, values)[1];
       const int top = (1 << bits) - 1;
-      // The step is off by at most half the least subnormal.
+      // The error of the step is at most half the smallest subnormal.
       REQUIRE(std::abs(double{decoded} - double{values[1]}) <= top * 0.5 * double{kLeast});
     }
   }

@@ -114,10 +114,10 @@ double VirtualPair::run(Phase phase, std::uint64_t step, std::uint32_t samples) 
       .begin({phase, step, 0, microBatchCount(samples, options_.microBatches), samples});
   startWork(Role::client);
   while (!engine(Role::client).batchDone()) {
-    REQUIRE(clock_.runNext());  // else: a deadlock
+    REQUIRE(clock_.runNext());  // otherwise a deadlock
   }
   const double end = clock_.now();
-  while (clock_.runNext()) {  // what is still under way, such as StepOk
+  while (clock_.runNext()) {  // messages still in flight, such as StepOk
   }
   return end - start;
 }

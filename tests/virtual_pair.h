@@ -1,6 +1,6 @@
 // Two engines, client and server, in virtual time: fake stages whose actions take given times, and
-// a link that sends one tensor after another in each direction, by the schedule's priority. No
-// threads, no sockets.
+// a link that sends one tensor after another in each direction in the order of the schedule's
+// priorities. No threads, no sockets.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,8 @@
 
 namespace cleave::test {
 
-// What the actions that a schedule orders take, in the order of ActionKind; all others take none.
+// The durations of the scheduled kinds of actions, in the order of ActionKind; all others take no
+// time.
 template <std::size_t N>
 constexpr ActionSeconds scheduledSeconds(const double (&seconds)[N]) {
   static_assert(N == kScheduledKinds, "one value per kind of action that a schedule orders");
@@ -33,9 +34,9 @@ struct VirtualOptions {
   std::uint32_t microBatches = 4;
   std::uint32_t inFlight = 0;  // 0: the schedule's default
   ActionSeconds seconds = scheduledSeconds({1, 1, 1, 1, 1});
-  double tensorSeconds = 0;  // a tensor occupies its direction for so long
+  double tensorSeconds = 0;  // time that a tensor occupies its direction
   double latency = 0;
-  std::uint64_t jitterSeed = 0;  // not 0: every duration is multiplied by a random factor in [0, 2)
+  std::uint64_t jitterSeed = 0;  // not 0: multiplies durations by a random factor in [0, 2)
   bool fetchGradients = false;
 };
 
@@ -44,19 +45,19 @@ class VirtualPair {
   explicit VirtualPair(const VirtualOptions& options);
   ~VirtualPair();
 
-  // Runs one batch to its end and returns how long it took, in virtual seconds. Fails the test
-  // where nothing can run and the batch is not done.
+  // Runs one batch to its end and returns its duration in virtual seconds. Fails the test if
+  // nothing can run but the batch is not done.
   double run(Phase phase, std::uint64_t step, std::uint32_t samples);
 
   Engine& engine(Role role);
-  // The actions in the order they began, "F0 F1 T0 …": F HeadForward or BodyForward, T TailStep, H
-  // HeadBackward, B BodyBackward; the others are left out. Since the last call.
+  // The order in which actions began since the last call, "F0 F1 T0 …": F HeadForward or
+  // BodyForward, T TailStep, H HeadBackward, B BodyBackward; others are left out.
   std::string takeOrder(Role role);
   // A number that depends on every action of that side and, within each kind, on their order.
   std::uint64_t fingerprint(Role role) const;
-  // Micro-batches between their HeadForward and their HeadBackward (eval: TailStep).
+  // Maximum number of micro-batches between HeadForward and HeadBackward (eval: TailStep).
   std::size_t mostInFlight() const { return mostInFlight_; }
-  // Delivers `message` to `role` out of turn. Throws what the engine throws.
+  // Delivers `message` to `role` out of order. Throws the engine's error.
   void inject(Role role, Message message);
 
  private:
@@ -67,7 +68,7 @@ class VirtualPair {
     bool busy = false;
     std::string order;
     std::array<std::uint64_t, kActionKinds> hashes{};
-    std::vector<TensorMessage> outgoing;  // wait for their direction
+    std::vector<TensorMessage> outgoing;  // waiting for their direction
     bool sending = false;
   };
   Side& side(Role role) { return sides_[static_cast<std::size_t>(role)]; }
@@ -86,7 +87,7 @@ class VirtualPair {
   std::size_t mostInFlight_ = 0;
 };
 
-// A message again: payloads are move-only, but their memory can be shared.
+// A copy of a message: payloads are move-only, but their memory can be shared.
 Message copyOf(const Message& message);
 // A tensor of one float.
 Payload smallPayload(float value);

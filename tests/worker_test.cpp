@@ -1,4 +1,5 @@
-// A worker on a device that is done with an action some time after the action's function returned.
+// A worker on an asynchronous device, which finishes an action some time after the action's
+// function returned.
 #include "common/pipeline/worker.h"
 
 #include <catch2/catch.hpp>
@@ -11,7 +12,7 @@
 namespace cleave::test {
 namespace {
 
-// Done with nothing until told to be; each action took two seconds.
+// Finishes an action only on finishOne(); each action reports two seconds.
 class SlowQueue : public DeviceQueue {
  public:
   void begin() override { ++begun; }
@@ -58,7 +59,7 @@ struct SlowServer {
     }
   }
 
-  // The same, and all that the device still has to do.
+  // Like runAll(), and finishes all of the device's pending work.
   void runThrough() {
     runAll();
     while (!queue.waiting.empty()) {
@@ -73,7 +74,7 @@ struct SlowServer {
   SlowQueue queue;
   int finished = 0;
   bool failed = false;
-  std::string code;  // of what it failed with
+  std::string code;  // error code of the failure
   std::unique_ptr<EngineWorker> worker;
 };
 
@@ -82,7 +83,7 @@ TEST_CASE("an action's output leaves when the device is done with it, and not be
   server.deliver(Flow::activation0, 0);
   server.deliver(Flow::activation0, 1);
   server.runAll();
-  // Both are issued, one behind the other.
+  // Both are issued, one after the other.
   CHECK(server.queue.begun == 2);
   CHECK(server.link->sent.empty());
   server.queue.finishOne();
@@ -99,7 +100,7 @@ TEST_CASE("an action's output leaves when the device is done with it, and not be
   server.queue.finishOne();
   server.queue.finishOne();
   server.runAll();
-  // The report is issued only now that all backwards are done.
+  // The report is issued only after all backwards have finished.
   CHECK(server.queue.begun == 5);
   server.queue.finishOne();
   server.runAll();
@@ -115,10 +116,10 @@ TEST_CASE("a worker has work from a message's arrival until its device is done w
   server.deliver(Flow::activation0, 0);
   CHECK(server.worker->hasWork());  // also if the device is busy with others
   server.runAll();
-  CHECK(server.worker->hasWork());  // the device is not done with it
+  CHECK(server.worker->hasWork());  // the device has not finished it
   server.queue.finishOne();
   server.runAll();
-  CHECK_FALSE(server.worker->hasWork());  // the batch has begun, and the rest of it is to come
+  CHECK_FALSE(server.worker->hasWork());  // the batch has begun, but its other part has not arrived
   server.deliver(Flow::activation0, 1);
   server.runThrough();
   CHECK_FALSE(server.worker->hasWork());

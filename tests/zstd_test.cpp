@@ -1,4 +1,4 @@
-// `zstd`: when it compresses, that it loses nothing, and what its decoder refuses.
+// `zstd`: when it compresses, that it is lossless, and what its decoder refuses.
 #include <zstd.h>
 
 #include "common/core/random.h"

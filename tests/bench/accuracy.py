@@ -1,7 +1,9 @@
-"""Accuracy by codec: small_cnn on Fashion-MNIST through both cuts and both daemons, the codec on all four flows.
+"""Accuracy by codec: small_cnn on Fashion-MNIST with both cuts and both daemons, and the codec on
+all four flows.
 
-Trains on 50,000 images and evaluates on the 10,000 held out, for several seeds; prints a table and writes the figures as
-JSON. Ctrl-C prints what is done. Called by scripts/bench.sh accuracy."""
+Trains on 50,000 images and evaluates on the 10,000 held out, for several seeds. Prints a table and
+writes the figures as JSON. Ctrl-C prints the results so far. Called by scripts/bench.sh
+accuracy."""
 
 import argparse
 import collections
@@ -18,13 +20,14 @@ import time
 CODECS = ["none", "uniform:bits=8", "uniform:bits=4", "uniform:bits=2", "sort:q=6,s=2", "sort:q=3,s=1",
           "block:bits=8", "block:bits=4", "block:bits=2", "topk:ratio=0.5", "topk:ratio=0.1", "power",
           "kmeans:bits=4,iterations=20"]
-# power takes no flat samples, so its second cut is before the model's Flatten, and the ranks are those of 1/8 of the bytes.
+# power does not support flat samples, so its second cut is before the model's Flatten, and the
+# ranks are chosen for 1/8 of the bytes.
 POWER = ["--set", "model.cuts=[4, 12]", "--set", "codec={activation/0: 'power:rank=2', gradient/0: 'power:rank=2', "
          "activation/1: 'power:rank=1', gradient/1: 'power:rank=1'}"]
 
 
 class Training:
-    """The runs of one invocation, each with its own folder under `folder`."""
+    """The runs of one invocation, each with its own folder in `folder`."""
 
     def __init__(self, options, folder):
         self.options = options
@@ -32,7 +35,8 @@ class Training:
         self.stopped = threading.Event()
 
     def run(self, codec, seed):
-        """Top-1 of the held-out images in %, and raw and wire bytes a training step; or why the run failed."""
+        """Top-1 accuracy on the held-out images in %, and raw and wire bytes per training step; or
+        why the run failed."""
         if self.stopped.is_set():
             return {"failed": "interrupted"}
         options = self.options

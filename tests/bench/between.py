@@ -1,11 +1,13 @@
-"""What passes between training steps: small_cnn and MobileNetV2 by cleave-client train against a cleave-server on loopback, once
-as they compute and once waiting instead, on images as files have them, over four epochs without evaluation.
+"""Time between training steps: small_cnn and MobileNetV2, trained by cleave-client with a
+cleave-server on loopback, once computing and once waiting instead, on image files, for four epochs
+without evaluation.
 
-Both sides record the time from a step's last backward to the next one's first forward (between_seconds in steps.csv). At the
-client that is waiting for BodyDone, Decide, Update, metrics, the step's row, progress and taking the next batch. The flush itself costs it
-the wait for BodyDone, which cannot be told from the rest here: the share shown is at most too high. The server waits between steps
-for the client; what it has to do then, Update and its own row, is hidden where that is shorter than one HeadForward.
-Called by scripts/bench.sh between."""
+Both sides record the time from a step's last backward to the next step's first forward
+(between_seconds in steps.csv). On the client this includes waiting for BodyDone, Decide, Update,
+metrics, writing the step's row, progress, and taking the next batch. The pipeline flush itself also
+makes it wait for BodyDone, which cannot be separated here: the reported share is an upper bound.
+The server waits for the client between steps; its own work, Update and its row, is hidden if it is
+shorter than one HeadForward. Called by scripts/bench.sh between."""
 
 import argparse
 import csv
@@ -20,13 +22,13 @@ from machine import Others, conclude
 from made_data import cifar_data, idx_data
 from pipeline import MODELS
 
-TARGET = 0.02  # of a step
+TARGET = 0.02  # share of a step
 EPOCHS = 4
 MAKE_DATA = {"mobilenet_v2": cifar_data, "small_cnn": idx_data}
 
 
 def steps_of(path):
-    """The training steps that follow another one, but for the very first such."""
+    """Training steps that follow another one, without the first of these."""
     with open(path, newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["between_seconds"]][1:]
     keys = ["epoch", "seconds", "between_seconds", "update_seconds", "head_forward_seconds"]

@@ -1,10 +1,11 @@
-"""Training with `codec: auto` beside training with each of the codecs that it chooses among: MobileNetV2 in 96 x 96, 8 micro-batches,
-both sides computing with one thread.
+"""Compares training with `codec: auto` with training with each codec that it chooses from:
+MobileNetV2 at 96 x 96, 8 micro-batches, one compute thread per side.
 
-Over loopback as it is, and between two network namespaces over a veth pair, each end of which is held to a rate by a token bucket
-(tc tbf), with TLS: that takes root; with --link-program, and without root, over cleave-link instead. Each round trains once with each
-codec, in alternating order. Prints a table, and for each link how much longer a step took with auto than with the best codec. Called by
-scripts/bench.sh codec-auto."""
+Measures over plain loopback, and between two network namespaces connected by a veth pair whose ends
+are rate-limited by a token bucket (tc tbf), with TLS, which needs root. With --link-program, or
+without root, cleave-link replaces the veth pair. Each round trains once with each codec, in
+alternating order. Prints a table, and for each link how much longer a step took with auto than with
+the best codec. Called by scripts/bench.sh codec-auto."""
 
 import argparse
 import contextlib
@@ -20,8 +21,8 @@ from machine import Others, conclude
 
 CODECS = ["auto", "none", "block:bits=8", "block:bits=4"]
 TARGET = 1.05
-RATES = [1000, 100]  # Mbit/s, beside loopback
-UNCOUNTED = 2        # first steps of a run
+RATES = [1000, 100]  # Mbit/s, in addition to loopback
+UNCOUNTED = 2        # first steps of a run, not counted
 
 
 class EmulatedLink(Loopback):
@@ -52,7 +53,7 @@ def links_of(options, stack):
 
 
 def train(options, link, address, tls, codec, folder):
-    """A run's summary, with the median step of its steps.csv."""
+    """A run's summary, plus the median step from its steps.csv."""
     run = f"{folder}/{len(os.listdir(folder))}"
     subprocess.run(
         [*link.client, f"{options.programs}/cleave-client", "train", "--config", options.config, "--server", address, "--run-dir", run,
@@ -69,7 +70,7 @@ def train(options, link, address, tls, codec, folder):
 
 
 def measure(options, link):
-    """Runs by codec, in the order in which they were made."""
+    """Runs by codec, in the order of execution."""
     runs = {codec: [] for codec in CODECS}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -87,14 +88,15 @@ def measure(options, link):
 def compare(runs):
     steps = {codec: statistics.median(run["step"] for run in runs[codec]) for codec in CODECS}
     best = min(CODECS[1:], key=lambda codec: steps[codec])
-    # Of runs of the same round, so that a drift of the machine does not count.
+    # Compares runs of the same round, so that a drift of the machine cancels out.
     ratios = [own["step"] / min(runs[codec][number]["step"] for codec in CODECS[1:]) for number, own in enumerate(runs["auto"])]
     ratio = steps["auto"] / steps[best]
     return {"steps": steps, "best": best, "ratio": ratio, "paired_ratio": statistics.median(ratios), "target": TARGET, "reached": ratio <= TARGET}
 
 
 def short(codecs):
-    """none, 8 or 4 for each flow, in the order activation/0, gradient/1 (up), activation/1, gradient/0 (down)."""
+    """none, 8 or 4 for each flow, in the order activation/0, gradient/1 (up), activation/1,
+    gradient/0 (down)."""
     names = [codecs[flow].replace("block:bits=", "") for flow in ("activation/0", "gradient/1", "activation/1", "gradient/0")]
     return names[0] if len(set(names)) == 1 else "/".join(names)
 

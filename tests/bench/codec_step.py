@@ -1,10 +1,12 @@
-"""A training step with a codec on all four flows beside one with none: MobileNetV2 at batch 64 in 224 x 224, 8
-micro-batches. The client computes; the server, a cleave-server as it comes, waits instead: 2 ms a forward, 4 ms a backward.
+"""Compares a training step with a codec on all four flows to one without: MobileNetV2 at batch 64,
+224 x 224, 8 micro-batches. The client computes; the server, an unmodified cleave-server, waits
+instead: 2 ms per forward, 4 ms per backward.
 
-Both are sessions of one client process with one server, and take turns of a few steps, so that a pair of turns is measured
-within seconds. Over loopback as it is, and between two network namespaces over a veth pair, each end of which is held to
-1 Gbit/s by a token bucket (tc tbf), with TLS: that takes root, and is skipped without. Prints a table and writes the figures as JSON.
-Called by scripts/bench.sh codec-step."""
+Both are sessions of one client process with one server and take turns of a few steps, so a pair of
+turns is measured within seconds. Measures over plain loopback, and between two network namespaces
+connected by a veth pair whose ends are limited to 1 Gbit/s by a token bucket (tc tbf), with TLS;
+this part needs root and is skipped otherwise. Prints a table and writes the figures as JSON. Called
+by scripts/bench.sh codec-step."""
 
 import argparse
 import contextlib
@@ -18,24 +20,25 @@ import time
 
 from machine import Others, machine, machine_text
 
-WAIT = {"F2": 2, "B2": 4}  # ms a micro-batch
+WAIT = {"F2": 2, "B2": 4}  # ms per micro-batch
 COMPUTE = ["HeadForward", "TailStep", "HeadBackward", "Update"]
 
 
 class Loopback:
     name = "loopback, unshaped"
     address = "127.0.0.1"
-    server, client = [], []  # what the programs' command lines begin with
+    server, client = [], []  # prefixes of the programs' command lines
 
 
 class ShapedLink:
-    """Two network namespaces, joined by a veth pair whose ends send no faster than `megabits`."""
+    """Two network namespaces connected by a veth pair, each end limited to `megabits`."""
 
     address = "10.0.0.1"
 
     def __init__(self, megabits, stack):
         self.name = f"veth, {megabits:g} Mbit/s"
-        # A namespace lasts as long as a process in it: these end when their input does.
+        # A namespace exists as long as a process runs in it; these processes end when their stdin
+        # closes.
         holders = [stack.enter_context(subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE)) for _ in "ab"]
         self.server, self.client = (["nsenter", "--net", f"--target={holder.pid}"] for holder in holders)
         own = os.readlink("/proc/self/ns/net")
@@ -50,7 +53,7 @@ class ShapedLink:
         for device, inside, address in ends:
             run(inside + ["ip", "address", "add", f"{address}/24", "dev", device])
             run(inside + ["ip", "link", "set", device, "up"])
-            # A burst holds the largest packet that the kernel hands on unsegmented, and then some.
+            # The burst must exceed the largest unsegmented packet that the kernel passes on.
             run(inside + ["tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{megabits:g}mbit",
                           "burst", "256kb", "latency", "10ms"])
 
@@ -60,7 +63,8 @@ def run(arguments):
 
 
 def certificates(options, link, folder):
-    """What makes server and client use TLS, which the server insists on beyond loopback."""
+    """The arguments that enable TLS on server and client; the server requires it beyond
+    loopback."""
     certs = [f"{options.programs}/cleave-server", "certs"]
     for arguments in (["init", "--name", link.address], ["client", "bench"]):
         subprocess.run([*certs, *arguments, "--folder", f"{folder}/certs"], check=True, stdout=subprocess.DEVNULL)
@@ -82,7 +86,7 @@ def running_server(options, link, folder, tls=()):
 
 
 def measure(options, link, codecs):
-    """The sessions' descriptions and the measured steps' rows, by codec."""
+    """The sessions' descriptions and the rows of the measured steps, by codec."""
     variants = [argument for codec in codecs for argument in ("--variant", f"codec={codec}")]
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -101,8 +105,9 @@ def measure(options, link, codecs):
 
 
 def median_limits(values, confidence=0.95):
-    """An interval that holds the median with at least that confidence, whatever the distribution: the k-th least and k-th
-    greatest value, where k is from the binomial distribution. Two-sided, so each limit alone holds with more."""
+    """An interval that contains the median with at least that confidence, for any distribution:
+    from the k-th smallest to the k-th largest value, where k follows from the binomial
+    distribution. It is two-sided, so each bound alone has a higher confidence."""
     ordered, n = sorted(values), len(values)
     tail, k = 0.0, 0
     while (tail := tail + math.comb(n, k) / 2**n) <= (1 - confidence) / 2:
@@ -113,7 +118,7 @@ def median_limits(values, confidence=0.95):
 
 
 def turns(rows):
-    """Seconds a step of each turn."""
+    """Seconds per step of each turn."""
     by_round = {}
     for row in rows:
         by_round.setdefault(row["round"], []).append(row["seconds"])

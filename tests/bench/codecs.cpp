@@ -1,8 +1,8 @@
-// Every codec of the table, encoding and decoding on one thread (processor time) and on two (real
-// time), beside what bounds them: reading the tensor, and copying it. Two tensors: a micro-batch of
-// MobileNetV2's first cut, which the last-level cache holds, with the halves of zeros that ReLU6
-// leaves; and a gradient that only memory holds. Rates count fp32 bytes; `ratio` is encoded bytes
-// by the tensor's.
+// Benchmarks every codec: encoding and decoding on one thread (processor time) and on two (wall
+// time), compared with upper bounds: reading and copying the tensor. Two tensors: a micro-batch of
+// MobileNetV2's first cut, which fits into the last-level cache and of which half is zero after
+// ReLU6; and a gradient that only fits into memory. Rates are in fp32 bytes; `ratio` is encoded
+// bytes divided by the tensor's.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Sample {
   TensorView view() const { return {reinterpret_cast<const std::byte*>(values.data()), spec}; }
 };
 
-// Normal values, the same in every channel, bounded to 0…6.
+// Normally distributed values, the same in every channel, clamped to 0…6.
 Sample activation() {
   Sample sample{"relu6[8,32,112,112]", {DType::f32, {8, 32, 112, 112}}, {}};
   sample.values.resize(sample.spec.elements());
@@ -38,8 +38,8 @@ Sample activation() {
   return sample;
 }
 
-// Normal values whose scale changes from row to row, as that of gradients does: heavy-tailed over
-// the whole tensor.
+// Normally distributed values with a different scale in each row, which makes the whole tensor
+// heavy-tailed, like gradients.
 Sample gradient() {
   Sample sample{"gradient[64,32,112,112]", {DType::f32, {64, 32, 112, 112}}, {}};
   sample.values.resize(sample.spec.elements());
@@ -115,7 +115,7 @@ void decode(benchmark::State& state, const Sample& sample, const std::string& sp
 
 }  // namespace
 
-// Further arguments that are no options are specs to measure beside the table's examples.
+// Remaining arguments are specs to measure in addition to the table's examples.
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   std::vector<std::string> specs;

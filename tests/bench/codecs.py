@@ -1,5 +1,6 @@
-"""Every codec's encode and decode on one thread and on two, beside a read-only pass and memcpy over the same tensor in the same run;
-then sort and uniform beside the same in plain LibTorch operations, which sort.
+"""Benchmarks every codec's encode and decode on one thread and on two, compared with a read-only
+pass and memcpy over the same tensor in the same run. Then compares sort and uniform with
+implementations in plain LibTorch operations that sort.
 
 Prints a table and writes the figures as JSON. Called by scripts/bench.sh codecs."""
 
@@ -11,7 +12,7 @@ import subprocess
 import tempfile
 
 
-# What is measured beside what.
+# Plain implementations and the codecs they are compared with.
 PLAIN = {"plain sort": ["sort:q=6,s=2,select=sampled", "sort:q=6,s=2,select=exact"], "plain uniform": ["uniform:bits=8"]}
 
 
@@ -23,7 +24,8 @@ def measure(program, arguments, seconds):
 
 
 def compare_plain(program, seconds, rounds):
-    """Times sort and uniform beside plain operations in interleaved rounds; prints the medians and returns them."""
+    """Times sort, uniform and the plain operations in interleaved rounds; prints and returns the
+    medians."""
     tensors = {}  # tensor -> codec -> direction -> GB/s of each round; and "snr_db"
     for result in measure(program, [f"--benchmark_repetitions={rounds}", "--benchmark_enable_random_interleaving=true"], seconds):
         if result["run_type"] != "iteration":
@@ -55,7 +57,7 @@ def main():
     options = parser.parse_args()
     load = os.getloadavg()[0]
 
-    tensors = {}  # tensor -> spec, or "read" or "memcpy" -> what was measured
+    tensors = {}  # tensor -> spec, or "read" or "memcpy" -> measured values
     table = [] if options.plain_only else measure(f"{options.programs}/bench_codecs", options.specs, options.seconds)
     for result in table:
         tensor, what = result["name"].split("/", 1)

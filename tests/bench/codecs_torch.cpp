@@ -1,6 +1,7 @@
-// bench_codecs_torch: sort:q=6,s=2 and uniform:bits=8 beside the same in plain LibTorch operations,
-// as a program without kernels of its own has them, encoding and decoding on one thread. The plain
-// sort sorts all values, to encode, and all codes, to decode. Rates count fp32 bytes.
+// bench_codecs_torch: compares sort:q=6,s=2 and uniform:bits=8 with the same algorithms in plain
+// LibTorch operations, as a program without its own kernels would implement them, encoding and
+// decoding on one thread. The plain sort sorts all values to encode and all codes to decode. Rates
+// are in fp32 bytes.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -33,18 +34,18 @@ struct Coded {
   std::vector<Grid> grids;
 };
 
-// One of the two sides of the comparison.
+// One side of the comparison.
 class Coder {
  public:
   virtual ~Coder() = default;
   virtual void encode(const at::Tensor& values) = 0;
-  virtual at::Tensor decode() = 0;  // what was encoded last
+  virtual at::Tensor decode() = 0;  // of the most recently encoded tensor
 };
 
 at::Tensor roundToGrid(const at::Tensor& values, const Grid& grid) {
   return ((values - grid.least) / grid.step)
       .nan_to_num_(0)
-      .round_();  // 0 / 0: a piece of equal values
+      .round_();  // 0 / 0 if all values are equal
 }
 
 class PlainSort : public Coder {
@@ -78,7 +79,7 @@ class PlainSort : public Coder {
 
  private:
   static constexpr std::int64_t kPieces = 4;
-  static constexpr std::int64_t kCodes = 64;  // of a piece
+  static constexpr std::int64_t kCodes = 64;  // per piece
   Coded coded_;
   std::vector<std::int64_t> sizes_;
 };

@@ -1,6 +1,7 @@
-"""An honest client beside clients that occupy a server as the rules allow: with a codec that takes half a minute a tensor, with
-actions of many seconds. Prints the steps per second that it has beside each, beside one ordinary client, and alone, and how soon a
-newcomer's Hello is answered meanwhile."""
+"""Measures an honest client while other clients occupy the server within its rules: with a codec
+that takes half a minute per tensor, or with actions of many seconds. Prints its steps per second
+with each of them, with one ordinary client, and alone, and how quickly the server answers a
+newcomer's Hello meanwhile."""
 import argparse
 import json
 import pathlib
@@ -17,19 +18,19 @@ import wire as w  # noqa: E402
 from load import HONEST, PROGRAMS, SYNTHETIC, Server, steps_between, wait_for_steps  # noqa: E402
 from machine import machine_text  # noqa: E402
 
-KEPT = 0.4  # of the steps per second beside an ordinary client
+KEPT = 0.4  # share of the steps per second with an ordinary client
 HELLO_SECONDS = 1
-MOST_STARTS = 5  # a session whose action or tensor takes longer than allowed is ended, and begins again
+MOST_STARTS = 5  # a client starts again after an action or tensor over the limit
 FOR_EVER = ["eval.every=0", "train.epochs=10000", "data.test.size=32", "train.micro_batches=1", "model.width=2048"]
 
 
 def hogs(options):
-    """Settings of each attacker. None of them has `wait` but the one that is named for it."""
+    """Settings of each attacker. Only the attacker `wait` sets `wait`."""
     heavy = "data.train.size={0}", "train.batch={0}", "model.depth={1}"
     slow = '"zstd:level=19(none)"'
     codec = f"codec={{activation/0: none, gradient/1: none, activation/1: {slow}, gradient/0: {slow}}}"
     return {
-        # Tensors of 64 MiB, which only the server encodes.
+        # Tensors of 64 MiB, encoded only by the server.
         "codec": [*FOR_EVER, *(each.format(8192, 4) for each in heavy), codec],
         "wait": [*FOR_EVER, f"wait={{F2: {1000 * options.action:.0f}, B2: {1000 * options.action:.0f}}}"],
         "model": [*FOR_EVER, *(each.format(options.batch, 8) for each in heavy), "codec=none"],
@@ -37,7 +38,7 @@ def hogs(options):
 
 
 class Client(threading.Thread):
-    """A cleave-client that is started again whenever it ends, until it is told to stop."""
+    """A cleave-client that is restarted whenever it ends, until stopped."""
 
     def __init__(self, server, run, settings):
         super().__init__()
@@ -68,7 +69,7 @@ class Client(threading.Thread):
 
 
 def hello_seconds(server, name):
-    """Until the Hello of a newcomer is answered."""
+    """Seconds until a newcomer's Hello is answered."""
     start = time.monotonic()
     peer = w.Peer(server.port).open(name)
     seconds = time.monotonic() - start
@@ -77,15 +78,16 @@ def hello_seconds(server, name):
 
 
 def measure(options, folder, settings):
-    """Steps per second of an honest client beside one with these settings (None: alone), the longest wait for a HelloOk, how often
-    the other client was started, and how many processors the server occupied on average."""
+    """Steps per second of an honest client with another client of these settings (None: alone), the
+    longest wait for a HelloOk, how often the other client was started, and how many processors the
+    server used on average."""
     folder.mkdir()
     with Server(folder, {}) as server:
         honest = Client(server, folder / "honest", HONEST)
         wait_for_steps(honest.folder)
         other = Client(server, folder / "other", settings) if settings else None
         hello = 0.0
-        time.sleep(options.warm_up)  # until the other is at work
+        time.sleep(options.warm_up)  # until the other client is working
         begin, busy = time.time(), server.processor_seconds()
         while time.time() < begin + options.seconds:
             hello = max(hello, hello_seconds(server, f"newcomer-{time.time_ns()}"))
@@ -96,7 +98,7 @@ def measure(options, folder, settings):
         starts = other.runs if other else 0
         if other:
             other.stop()
-        # One that is refused, or ends at once, occupies nothing.
+        # A client that is refused or ends immediately occupies nothing.
         worked = any(len(path.read_text().splitlines()) > 1 for path in folder.glob("other-*/transfers.csv"))
         if other and (not worked or starts > MOST_STARTS):
             sys.exit(f"fairness.py: the client beside was not at work, in {starts} starts: {(folder / 'other-1.log').read_text()[-500:]}")

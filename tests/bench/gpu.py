@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Server on a GPU, client on the CPU: first `verify` within a tolerance, then MobileNetV2 at 224 x 224, batch 64, in 1, 4
-and 8 micro-batches, as a table of nine columns. Run by scripts/gpu.sh; needs no package."""
+"""Server on a GPU, client on the CPU: first `verify` with a tolerance, then MobileNetV2 at 224 x
+224, batch 64, in 1, 4 and 8 micro-batches, as a table of nine columns. Called by scripts/gpu.sh;
+needs no packages."""
 import argparse
 import csv
 import json
@@ -9,8 +10,8 @@ import subprocess
 import sys
 import time
 
-# |split - whole| / |whole| of each kind of result after 3 steps in fp32. Kernels of a GPU sum in other orders than the
-# CPU's; batch norm over few values makes the most of it.
+# |split - whole| / |whole| of each kind of result after 3 steps in fp32. GPU kernels sum in a
+# different order than the CPU, and batch norm over few values amplifies the difference.
 TOLERANCE = 1e-3
 MIB = 1 << 20
 COLUMNS = ["codec", "ratio by shape", "top-1 %", "avg MiB/s", "peak client", "peak server", "computation s", "total s",
@@ -70,7 +71,7 @@ def verify(options, server):
 
 
 def peak(transfers, role):
-    """The largest bandwidth of a single micro-batch's tensor, bytes a second."""
+    """The maximum throughput of a single micro-batch's tensor, bytes per second."""
     return max(int(row["wire_bytes"]) / float(row["wire_seconds"]) for row in transfers
                if row["role"] == role and row["wire_seconds"] and float(row["wire_seconds"]) > 0
                and row["flow"] in ("activation/0", "gradient/1"))
@@ -78,7 +79,7 @@ def peak(transfers, role):
 
 def measure(options, server, micro_batches):
     size, batch, steps = (64, 8, 4) if options.short else (224, 64, 12)
-    warm = 2  # steps that are not counted: memory and kernels are first chosen then
+    warm = 2  # uncounted steps, in which memory is allocated and kernels are selected
     folder = f"bench-{micro_batches}"
     result = client(options, "train", folder, server, [
         "codec=none", "model={name: mobilenet_v2, tail: " + ("global" if options.short else "prototype") + "}",
@@ -92,7 +93,7 @@ def measure(options, server, micro_batches):
     raw = mean("raw_up_bytes") + mean("raw_down_bytes")
     wire = mean("wire_up_bytes") + mean("wire_down_bytes")
     server_folder = next((options.work / "store" / "local").glob(f"{result['run']}"))
-    # The server writes its rows within a second, the one of the goodbye last.
+    # The server writes its rows within a second, the `bye` row last.
     for _ in range(50):
         if any(row["phase"] == "bye" for row in rows(server_folder / "steps.csv")):
             break

@@ -1,5 +1,5 @@
-// Codecs on a GPU: what their kernels take, beside a copy within the GPU's memory in the same run,
-// and what copying takes; and the way by host memory, which the twins replace.
+// Benchmarks codecs on a GPU: their kernels and their copies, compared with a copy within GPU
+// memory in the same run, and with encoding in host memory, which the GPU codecs replace.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -32,25 +32,25 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kRounds = 20;
 
-// The median.
+// Median seconds of a call.
 double secondsOf(const std::function<void()>& function) {
   std::vector<double> all;
   for (int round = 0; round < kRounds + 2; ++round) {
     const auto start = Clock::now();
     function();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (round >= 2) all.push_back(seconds);  // the first ones allocate
+    if (round >= 2) all.push_back(seconds);  // the first two rounds allocate memory
   }
   std::nth_element(all.begin(), all.begin() + kRounds / 2, all.end());
   return all[kRounds / 2];
 }
 
-// A GPU that does the same again and again, and copies payloads the first time alone: the kernels'
-// time is left. What a codec must know to go on is copied always.
+// Repeats the same work but copies payloads only the first time, which leaves the kernels' time.
+// Data that a codec needs on the host to continue is always copied.
 class KernelsOnly : public Gpu {
  public:
   explicit KernelsOnly(Gpu& gpu) : gpu_(gpu) {}
-  // Before each time.
+  // Call before each repetition.
   void again() {
     isFirst_ = blocks_.empty();
     next_ = 0;
@@ -81,7 +81,7 @@ class KernelsOnly : public Gpu {
   bool isFirst_ = true;
 };
 
-// Bytes a second, read and written, of LibTorch's copy from one tensor to another.
+// Bytes per second, read plus written, of LibTorch's tensor copy.
 double copyBandwidth(ComputeDevice& device, std::size_t bytes) {
   const auto options = at::TensorOptions().dtype(at::kByte).device(device.device());
   const at::Tensor from = at::empty({static_cast<std::int64_t>(bytes)}, options).zero_();

@@ -1,6 +1,6 @@
 // bench_head: forward and backward of MobileNetV2's head, a convolution of 3 to 32 channels with
-// stride 2 and a batch norm, on a batch of images of 224 x 224, as a daemon of ours runs it or as a
-// program that just links LibTorch does. Prints the milliseconds of each repetition as JSON.
+// stride 2 and a batch norm, on a batch of 224 x 224 images, as run by a Cleave daemon or by a
+// program that just links LibTorch. Prints the milliseconds of each repetition as JSON.
 
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
@@ -37,8 +37,8 @@ class Head {
   virtual void runStep() = 0;
 };
 
-// The model's own blocks, fed as ClientStage feeds them: images are brought into the cut's memory
-// order, the output leaves in it, and so the gradient comes.
+// The model's own blocks, used like ClientStage does: images are converted to the cut's memory
+// order, and the output and its gradient have that order too.
 class OurHead : public Head {
  public:
   explicit OurHead(std::int64_t batch)
@@ -65,7 +65,7 @@ class OurHead : public Head {
   MicroBatch at_;
 };
 
-// What LibTorch's own functions do with contiguous tensors, as it comes.
+// LibTorch's functions on contiguous tensors, with default settings.
 class StockHead : public Head {
  public:
   explicit StockHead(std::int64_t batch)
@@ -125,6 +125,6 @@ int main(int argc, char** argv) {
   app.add_option("--batch", batch, "Images (64)");
   app.add_option("--repetitions", repetitions, "Steps that are timed (10)");
   CLI11_PARSE(app, argc, argv);
-  if (!stock) cleave::prepareProcess(argv);  // executes the program again: nothing ran before
+  if (!stock) cleave::prepareProcess(argv);  // re-executes the program: nothing may run before
   return cleave::run(!stock, threads, batch, repetitions);
 }

@@ -1,5 +1,5 @@
-"""MobileNetV2's head, forward and backward: our process settings and memory order against stock LibTorch, side by side in
-interleaved rounds, each in a process of its own.
+"""MobileNetV2's head, forward and backward: Cleave's process settings and memory order compared
+with stock LibTorch, in interleaved rounds, each in its own process.
 
 Prints a table and writes the figures as JSON. Called by scripts/bench.sh head."""
 
@@ -15,7 +15,7 @@ SETTINGS = {"ours": [], "stock": ["--stock"]}
 
 
 def run(program, arguments):
-    # Both begin with what a shell has; ours sets OMP_WAIT_POLICY by itself.
+    # Both start with a plain shell's environment; ours sets OMP_WAIT_POLICY itself.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_", "MALLOC_"))}
     done = subprocess.run([program, *arguments], check=True, stdout=subprocess.PIPE, text=True, env=environment)
     return statistics.median(json.loads(done.stdout)["milliseconds"])

@@ -1,5 +1,6 @@
-"""Many connections at one server: strangers that say nothing, clients that say Hello within TLS, clients that train, clients
-that do not read. Prints what the server held, and what an honest client noticed."""
+"""Many connections to one server: silent strangers, clients that say Hello within TLS, clients that
+train, and clients that do not read. Prints the server's memory use, and the effect on an honest
+client."""
 import argparse
 import datetime
 import json
@@ -22,10 +23,12 @@ from machine import machine_text  # noqa: E402
 
 PROGRAMS = ROOT / "build/release/bin"
 SYNTHETIC = ROOT / "configs/synthetic.yaml"
-# All connections come from one address here, which by default may have 256 and open 50 a second.
+# All connections come from one address, which by default is limited to 256 connections and 50 new
+# ones per second.
 LIMITS = {"connections": 8192, "connections_per_address": 8192, "handshakes": 100000, "handshakes_burst": 100000,
           "handshakes_per_address": 100000, "sessions_per_identity": 10000, "runs_per_hour": 1000000}  # fmt: skip
-# Sleeps instead of computing, so that an attacker on the same machine does not take the processor that it needs.
+# Sleeps instead of computing, so that an attacker on the same machine does not take its processor
+# time.
 HONEST = ["wait={F1: 2, T3: 1, B1: 2, F2: 2, B2: 2}", "eval.every=0", "train.epochs=10000", "data.train.size=256", "data.test.size=32"]
 
 
@@ -44,7 +47,7 @@ class Server:
         self.bound_mib = self._bound_mib()
 
     def _bound_mib(self):
-        while True:  # the log may be a moment behind
+        while True:  # the log may lag behind
             found = re.search(r"(\d+) MiB of memory at most", pathlib.Path(self.errors.name).read_text())
             if found:
                 return int(found[1])
@@ -77,7 +80,7 @@ def client(server, run, settings):
 
 
 def steps_between(run, first, last):
-    """Steps a second between two moments of the wall clock, as the client's steps.csv has them."""
+    """Steps per second between two points in wall-clock time, from the client's steps.csv."""
     header, *rows = (line.split(",") for line in (run / "steps.csv").read_text().splitlines())
     times = [datetime.datetime.fromisoformat(row[header.index("time")].rstrip("Z")) for row in rows
              if row[header.index("phase")] == "train"]  # fmt: skip
@@ -94,7 +97,8 @@ def wait_for_steps(run):
 
 
 def idle(options, folder):
-    """Connections that never say Hello: how soon they are gone, and what an honest client has left meanwhile."""
+    """Connections that never say Hello: how quickly they are closed, and how fast an honest client
+    is meanwhile."""
     with Server(folder, {}) as server:
         run = folder / "honest"
         honest = client(server, run, HONEST)
@@ -120,8 +124,9 @@ def idle(options, folder):
 
 
 def strangers(port, idle_count, slow_count):
-    """In a process of its own: connects, and waits until all are gone; a connection's time counts from its own beginning."""
-    os.nice(5)  # they would be other machines', and take none of this one's processors
+    """Runs in a separate process: connects, and waits until all connections are closed. Each
+    connection's time counts from its own start."""
+    os.nice(5)  # they represent other machines, and should not take this one's processors
     poller, begun, sockets = select.epoll(), {}, {}
     for number in range(idle_count + slow_count):
         one = socket.socket()
@@ -134,7 +139,7 @@ def strangers(port, idle_count, slow_count):
         sockets[one.fileno()] = one
         poller.register(one, select.EPOLLIN | select.EPOLLHUP)
         if number % 50 == 0:
-            time.sleep(0.01)  # as fast as some thousands a second
+            time.sleep(0.01)  # limits the loop to a few thousand connections per second
     connected = len(sockets)
     slow = dict.fromkeys(list(sockets)[:slow_count], 0)
     hello = w.hello("slow")
@@ -167,7 +172,7 @@ def strangers(port, idle_count, slow_count):
 
 
 def certificates(folder):
-    """A server's certs/ and its context of a client."""
+    """A server's certs/ and an SSL context for a client."""
     folder = folder / "certs"
     for arguments in (["init", "--name", "127.0.0.1"], ["client", "load"]):
         subprocess.run([PROGRAMS / "cleave-server", "certs", *arguments, "--folder", folder], check=True, stdout=subprocess.DEVNULL)
@@ -175,7 +180,8 @@ def certificates(folder):
 
 
 def hellos(options, folder):
-    """Clients that connect, shake hands within TLS, say Hello and are answered; each keeps its session until all have one."""
+    """Clients that connect, shake hands within TLS, say Hello and receive an answer. Each keeps its
+    session until all have one."""
     certs, context = certificates(folder)
     failures, peers, lock = [], [], threading.Lock()
     with Server(folder, {"sessions": options.hellos + 1}, certs) as server:
@@ -208,7 +214,7 @@ def hellos(options, folder):
 
 
 def training(options, folder):
-    """Clients of a small model, all at once."""
+    """Clients with a small model, all at the same time."""
     with Server(folder, {"sessions": options.clients, "memory_mib": 256}) as server:
         before, start = server.mib(), time.monotonic()
         runs = [client(server, folder / f"run-{i}", ["train.epochs=1", "threads={client: 1, server: 1}"]) for i in range(options.clients)]
@@ -226,9 +232,9 @@ def training(options, folder):
 
 
 def unread(options, folder):
-    """Half of them ask for a long transfer, half train; none of them reads."""
+    """Half of them request a long transfer, half train; none of them reads."""
     with Server(folder, {"sessions": options.unread + 2}) as server:
-        for number in range(4):  # what a first session takes for all
+        for number in range(4):  # memory that the first sessions allocate for all
             w.Peer(server.port).open(f"warm-{number}").close()
         time.sleep(1)
         before, peers = server.mib(), []

@@ -1,4 +1,4 @@
-"""What benchmarks say of the machine that they ran on."""
+"""Describes the machine for the benchmarks."""
 
 import json
 import os
@@ -23,7 +23,8 @@ def machine_text():
 
 
 def conclude(others, results, path, load=False, **more):
-    """Says what the figures were taken on, `others` being the share that other programs took, and writes all to `path`, if any."""
+    """Prints the conditions of the measurement, with `others` as the share of processor time used
+    by other programs, and writes everything to `path` if given."""
     average = f"load {os.getloadavg()[0]:.1f}; " if load else ""
     print(f"\n{len(os.sched_getaffinity(0))} cores, of which other programs took {100 * others:.0f} %; {average}{machine_text()}")
     if path:
@@ -32,15 +33,16 @@ def conclude(others, results, path, load=False, **more):
 
 
 def busy_seconds():
-    """Seconds that all cores together have worked: for this process and its ended children, and for all programs."""
+    """Processor seconds on all cores: of this process and its finished children, and of all
+    programs."""
     with open("/proc/stat") as file:
         fields = [int(field) for field in file.readline().split()[1:]]
-    everyone = (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # but idle and waiting for disks
+    everyone = (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # no idle, no I/O wait
     return sum(os.times()[:4]), everyone
 
 
 class Others:
-    """The share of the cores that other programs take, from when this is made."""
+    """The share of the cores that other programs use, from the creation of this object."""
 
     def __init__(self):
         self.started, (self.own, self.everyone) = time.monotonic(), busy_seconds()

@@ -1,12 +1,13 @@
-"""Made-up images in the formats that the client reads: to train on them costs what real ones cost, unlike the format synthetic,
-which computes each of them."""
+"""Synthetic image files in the formats that the client reads. Training on them costs as much as on
+real ones, unlike the format synthetic, which computes each image."""
 
 import os
 import struct
 
 
 def cifar_data(folder, samples):
-    """The configuration's `data` for `samples` CIFAR-10 images, written to `folder`, in 224 x 224."""
+    """The configuration's `data` for `samples` CIFAR-10 images, written to `folder`, resized to 224
+    x 224."""
     names = [f"data_batch_{number}.bin" for number in range(1, 6)]
     for name in names + ["test_batch.bin"]:
         count = max(1, samples // 5 + (name == names[0]) * (samples % 5)) if name in names else 1
@@ -17,7 +18,7 @@ def cifar_data(folder, samples):
 
 
 def idx_data(folder, samples):
-    """The same for images of 28 x 28 with one channel, in IDX."""
+    """The same for 28 x 28 images with one channel, in IDX."""
     for name, count in (("train", samples), ("test", 1)):
         with open(f"{folder}/{name}-images", "wb") as file:
             file.write(struct.pack(">IIII", 0x803, count, 28, 28) + os.urandom(count * 28 * 28))

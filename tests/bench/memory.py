@@ -1,8 +1,10 @@
-"""The most memory that a client holds: MobileNetV2's head and tail in 224 x 224, 8 samples a micro-batch, by the number of
-micro-batches and by how many may be in flight. The server waits 2 ms a forward and 4 ms a backward instead of computing.
+"""Peak memory of a client: MobileNetV2's head and tail at 224 x 224, 8 samples per micro-batch, by
+the number of micro-batches and by how many may be in flight. The server waits 2 ms per forward and
+4 ms per backward instead of computing.
 
-What may grow with the batch is its own inputs, of which the client has two: the one that is trained on and the next. What they take is
-shown beside. Memory is the process's peak resident set (ru_maxrss). Called by scripts/bench.sh memory."""
+Only the inputs may grow with the batch; the client holds two: the current batch and the next. Their
+size is printed too. Memory is the process's peak resident set (ru_maxrss). Called by
+scripts/bench.sh memory."""
 
 import argparse
 import json
@@ -15,14 +17,14 @@ from machine import Others, conclude
 from made_data import cifar_data
 
 MIB = 2**20
-SAMPLE = 4 * 3 * 224 * 224  # bytes of an input
+SAMPLE = 4 * 3 * 224 * 224  # bytes per input
 CONFIG = "tests/bench/mobilenet_v2.yaml"
-# Samples, micro-batches, in flight. The last rows: one batch of 64, cut otherwise.
+# Samples, micro-batches, in flight. The last rows divide one batch of 64 differently.
 CASES = [(64, 8, 4), (128, 16, 4), (256, 32, 4), (64, 8, 8), (256, 32, 8), (64, 32, 4), (64, 32, 16)]
 
 
 def peak(options, case):
-    """Bytes."""
+    """Peak memory in bytes."""
     batch, micro_batches, in_flight = case
     with tempfile.TemporaryDirectory() as folder, running_server(options, Loopback(), folder) as address:
         settings = {"data": cifar_data(folder, batch * options.steps), "train.batch": batch, "train.micro_batches": micro_batches,

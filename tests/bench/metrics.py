@@ -1,11 +1,12 @@
-"""What recording and metrics cost a step, in two ways.
+"""The cost of recording and metrics per step, measured in two ways.
 
-Directly: the rows that one side writes in a step of the model, into files and counted for Prometheus, by the processor time that
-they take, of all threads (bench_record), and an answer to Prometheus each second; by the time of a step of a real training.
-That is what is held against 1 %: as if none of it ran beside anything else.
+Directly: the processor time of all threads (bench_record) for the rows that one side writes per
+step, to files and as Prometheus counters, plus one Prometheus scrape per second, divided by the
+duration of a step in real training. This is compared with the limit of 1 %. It is pessimistic: it
+assumes that nothing runs in parallel.
 
-Side by side: the same training without metrics, and with both daemons offering them while both are asked each second, in turns.
-The ratio of the medians has the noise of two trainings. Files are written in both.
+Side by side: the same training without metrics, and with both daemons being scraped every second,
+in turns. The ratio of the medians has the noise of two training runs. Files are written in both.
 Called by scripts/bench.sh metrics."""
 
 import argparse
@@ -23,13 +24,14 @@ from machine import Others, conclude
 from made_data import cifar_data, idx_data
 from pipeline import MODELS
 
-TARGET = 0.01  # of a step
+TARGET = 0.01  # share of a step
 MAKE_DATA = {"mobilenet_v2": cifar_data, "small_cnn": idx_data}
 LISTEN = ["--set", "metrics.listen=127.0.0.1:0"]
 
 
 class Asked:
-    """Reads a daemon's log for the place of its metrics, and asks there each second until the end."""
+    """Reads the address of a daemon's metrics from its log, and requests them every second until
+    the daemon ends."""
 
     def __init__(self, process):
         self.process, self.answers, self.ended = process, 0, threading.Event()
@@ -39,7 +41,7 @@ class Asked:
 
     def run(self):
         url = None
-        for line in self.process.stderr:  # to its end, or the daemon would wait for a reader
+        for line in self.process.stderr:  # to its end, or the daemon would block
             self.last_lines.append(line)
             if url is None and (found := re.search(r"metrics at (http://\S+)", line)):
                 url = found[1]
@@ -51,7 +53,7 @@ class Asked:
                 with urllib.request.urlopen(url, timeout=5) as answer:
                     self.answers += b"steps_total" in answer.read()
             except OSError:
-                return  # it has ended
+                return  # the daemon has ended
             self.ended.wait(1)
 
     def stop(self):
@@ -60,7 +62,7 @@ class Asked:
 
 
 def train(options, name, with_metrics):
-    """The median step's seconds at the client, and how often the two daemons were asked."""
+    """Median seconds of a step at the client, and the number of requests to the two daemons."""
     model = MODELS[name]
     listen = LISTEN if with_metrics else []
     with tempfile.TemporaryDirectory() as folder:

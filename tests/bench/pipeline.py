@@ -1,9 +1,11 @@
-"""Schedules on emulated links, beside what the simulator predicts, the best order that its search finds, and the bound.
+"""Compares schedules on emulated links with the simulator's prediction, the best order found by its
+search, and the bound.
 
-Both daemons wait instead of computing (`wait`, in ms a micro-batch, stated below), so that the machine's processors are left
-to codecs, sockets and cleave-link, which stands between them. The tensors are those of MobileNetV2 at batch 64 in 224 x 224, 8
-micro-batches, or of small_cnn on Fashion-MNIST at batch 128, 4 micro-batches. For each link and codec the schedules take
-turns within one process. Prints tables and writes the figures as JSON. Called by scripts/bench.sh pipeline."""
+Both daemons wait instead of computing (`wait`, in ms per micro-batch, see below), which leaves the
+processors to codecs, sockets and cleave-link between them. The tensors are those of MobileNetV2 at
+batch 64, 224 x 224, 8 micro-batches, or of small_cnn on Fashion-MNIST at batch 128, 4
+micro-batches. For each link and codec the schedules take turns within one process. Prints tables
+and writes the figures as JSON. Called by scripts/bench.sh pipeline."""
 
 import argparse
 import contextlib
@@ -16,8 +18,9 @@ import tempfile
 from codec_step import Loopback, running_server
 from machine import Others, conclude
 
-# MobileNetV2: F1 and B1 of the order that `bench.sh codec-step` shows of one thread, the others chosen as a fast server would have
-# them. small_cnn: as `cleave-client simulate` measures configs/fashion_mnist.yaml with one thread a side.
+# MobileNetV2: F1 and B1 are similar to what `bench.sh codec-step` measures with one thread; the
+# others are plausible for a fast server. small_cnn: measured by `cleave-client simulate` for
+# configs/fashion_mnist.yaml with one thread per side.
 MODELS = {
     "mobilenet_v2": {"config": "tests/bench/mobilenet_v2.yaml", "batch": 64, "micro_batches": 8,
                      "wait": {"F1": 6, "T3": 1, "B1": 10.9, "F2": 2, "B2": 4}},
@@ -42,13 +45,13 @@ def running_link(options, target, rate, latency):
 
 
 def computation(model):
-    """Seconds that the client computes in a step."""
+    """Seconds of client computation per step."""
     wait = model["wait"]
     return 1e-3 * model["micro_batches"] * (wait["F1"] + wait["T3"] + wait["B1"])
 
 
 def run_steps(options, model, address, codec, variants, rounds, wait=None, settings=()):
-    """Rows of measured steps by variant, and the times of each as simulate reads them."""
+    """Rows of measured steps by variant, and each variant's times in the format of simulate."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = [argument for variant in variants for argument in ("--variant", variant)]
         arguments += [argument for setting in settings for argument in ("--set", setting)]
@@ -74,7 +77,7 @@ def simulate(options, times, rate, latency):
 
 
 def held_bytes(options, rate):
-    """What cleave-link holds of a connection before it sends: its socket's and its own queue."""
+    """The bytes that cleave-link buffers per connection: its socket's buffer and its own queue."""
     own = min(max(125e3 * rate * 2e-3, 64 << 10), 1 << 20)
     return 2 * own
 
@@ -113,7 +116,8 @@ def print_cells(cells):
 
 
 def compare_naive(options, model, server, cells):
-    """One micro-batch, which is naive model parallelism, beside all of them, by the priority schedule."""
+    """Compares one micro-batch, which is naive model parallelism, with all of them, using the
+    priority schedule."""
     print(f"\n{model['micro_batches']} micro-batches against 1 (naive model parallelism), priority; busiest: share of the step that the busiest "
           f"resource alone takes")
     results = []
@@ -137,7 +141,8 @@ def compare_naive(options, model, server, cells):
 
 
 def conv_insert(options, model, server, times):
-    """On the link where raw tensors make a step 5.9 times the client's computation: block:bits=4."""
+    """Tests block:bits=4 on the link on which raw tensors make a step 5.9 times the client's
+    computation."""
     compute = computation(model)
     low, high = 50.0, 20000.0
     for _ in range(30):
@@ -145,7 +150,7 @@ def conv_insert(options, model, server, times):
         longer = simulate(options, times, middle, 0.1)["schedules"]["priority"]["seconds"] > 5.9 * compute
         low, high = (middle, high) if longer else (low, middle)
     cells = {codec: measure_cell(options, model, server, low, 0.1, codec, 0.3) for codec in ("none", "block:bits=4")}
-    # What the client really waited: sleeping takes a little longer than it is asked to.
+    # The client's real waiting time: sleeping takes slightly longer than requested.
     waited = {codec: model["micro_batches"] * sum(cell["times"][key] for key in ("head_forward_seconds", "tail_step_seconds",
                                                                                   "head_backward_seconds"))
               for codec, cell in cells.items()}

@@ -1,11 +1,11 @@
-// The processor time that a benchmark has used.
+// Measures the processor time of a benchmark.
 #pragma once
 
 #include <sys/resource.h>
 
 namespace cleave {
 
-// Of this process, in all its threads, the kernel's work for them included.
+// Seconds of this process, in all its threads, including kernel time.
 inline double processorSeconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);

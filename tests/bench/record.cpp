@@ -1,7 +1,7 @@
-// What recording costs: the rows that a side writes in a step, into files, without and with
-// counting for Prometheus, in turns; and one answer to Prometheus. Processor time, so that other
-// programs on the machine hardly matter; of the threads that record, and of all, the recorder's own
-// included. Prints JSON, in seconds.
+// The cost of recording: the rows that a side writes per step, to files, with and without
+// Prometheus counters, in turns; and one Prometheus response. Measures processor time, which other
+// programs hardly affect: of the threads that record, and of all threads including the recorder's.
+// Prints JSON, in seconds.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
@@ -25,7 +25,7 @@ struct Options {
 };
 
 struct Cost {
-  double caller = 0;  // a step
+  double caller = 0;  // per step
   double all = 0;
 };
 
@@ -51,7 +51,7 @@ TransferRecord transferOf(Flow flow, std::uint64_t step, std::uint32_t i) {
   return record;
 }
 
-// A training step's row with all cells, as the client writes it.
+// A training step's row with all cells, as written by the client.
 StepRow stepOf(std::uint64_t step, std::uint32_t microBatches) {
   StepRow row;
   row.phase = "train";

@@ -1,4 +1,5 @@
-"""The demo's split against the same model whole in one process with the same cores, side by side in interleaved rounds.
+"""Compares the demo's split training with the same model in one process on the same cores, in
+interleaved rounds.
 
 Prints a table and writes the figures as JSON. Called by scripts/bench.sh split."""
 
@@ -20,7 +21,8 @@ def run(arguments):
 
 
 def step_means(folder):
-    """Mean seconds a step at the client, at the server, and from step to step; without the first ten."""
+    """Mean seconds per step at the client, at the server, and from step to step, without the first
+    ten."""
     with open(os.path.join(folder, "steps.csv"), newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["phase"] == "train"][10:]
     mean = lambda columns: statistics.fmean(sum(float(row[c] or 0) for c in columns) for row in rows)

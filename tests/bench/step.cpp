@@ -1,10 +1,10 @@
-// bench_step: runs one batch over and over through several sessions with a server, in turn, and
-// prints what each step took, a line of JSON each. Each session is a variant: the configuration
-// with one value replaced, such as its codec or its schedule. What waits instead of computing
-// stands in the configuration too (`wait`, README): the body alone, or all.
+// bench_step: runs one batch repeatedly through several sessions with a server, in turns, and
+// prints the figures of each step as a line of JSON. Each session is a variant: the configuration
+// with one value replaced, such as its codec or its schedule. The configuration can also replace
+// computation by waiting (`wait`, README), for the body alone or for all parts.
 //
-// One process holds all sessions, so that what is compared is measured within the same seconds. A
-// session that is not its turn does nothing: its server has no message to work on.
+// One process holds all sessions, so variants are measured within the same seconds. Sessions are
+// idle outside their turn: their server has no message to process.
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -98,8 +98,8 @@ class Variant {
             {"server_threads", serverThreads_}};
   }
 
-  // What one step took; bytes are those on the wire, seconds of codecs those of this side unless
-  // they are said to be the server's.
+  // The figures of one step. Bytes are on the wire; codec seconds are this side's unless named as
+  // the server's.
   Json step() {
     const LinkTotals before = session_.totals();
     const double processorBefore = processorSeconds();
@@ -137,7 +137,7 @@ class Variant {
     return row;
   }
 
-  // As `cleave-client simulate --times` reads them.
+  // In the format of `cleave-client simulate --times`.
   Json times() const {
     Json json = {{"variant", name_}};
     if (meter_.mean()) json["times"] = toJson(StepTimes{*meter_.mean(), batch_.samples()});
@@ -172,7 +172,7 @@ int run(const Options& options) {
   }
   for (int round = 0; round < options.rounds; ++round) {
     for (std::size_t turn = 0; turn < variants.size(); ++turn) {
-      // Forwards and backwards, so that a drift of the machine favours none of two.
+      // In alternating order, so that a drift of the machine does not favour a variant.
       const std::size_t number = round % 2 == 0 ? turn : variants.size() - 1 - turn;
       for (int step = -options.warmUp; step < options.steps; ++step) {
         Json row = {{"round", round}, {"warm_up", step < 0}};

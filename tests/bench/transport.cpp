@@ -1,6 +1,6 @@
-// bench_transport: moves tensors over loopback by a Connection, plain and within TLS, a raw socket,
-// Gloo and Asio's ssl::stream, and measures how soon an urgent tensor arrives over a slow link.
-// Prints a line of JSON for each measurement.
+// bench_transport: transfers tensors over loopback with a Connection (plain and within TLS), a raw
+// socket, Gloo and Asio's ssl::stream, and measures how quickly an urgent tensor arrives over a
+// slow link. Prints a line of JSON per measurement.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -65,7 +65,7 @@ int measureThroughput(ThroughputOptions options) {
   std::vector<std::unique_ptr<Transport>> transports;
   for (const std::string& name : options.transports) {
     transports.push_back(makeTransport(name, memory));
-    // Until the kernel's buffers and the segments have grown.
+    // Repeats until the kernel's buffers and the segments have grown.
     transports.back()->move({largest, 1 + 64 * kMegabyte / largest, true});
   }
   for (const std::size_t megabytes : options.megabytes) {
@@ -100,7 +100,7 @@ struct UrgentOptions {
   std::size_t urgentBytes = kMegabyte / 10;
 };
 
-// When tensors of a size arrived, the last one's; waited for on another thread.
+// Lets another thread wait for the arrival time of the last tensor of a given size.
 class Arrival {
  public:
   void expect(std::size_t bytes) {
@@ -120,7 +120,7 @@ class Arrival {
   std::promise<SteadyTime> arrived_;
 };
 
-// The link is between: it is told of our port on standard output, and we of its on standard input.
+// With cleave-link in between: prints our port to stdout and reads the link's port from stdin.
 int measureUrgent(const UrgentOptions& options) {
   TwoMemories memory;
   for (EndMemory& end : memory) {
@@ -150,11 +150,11 @@ int measureUrgent(const UrgentOptions& options) {
     return std::chrono::duration<double>(urgent.wait() - start).count();
   };
   const RandomKey key = randomKey(2, "pauses");
-  for (int j = -1; j < options.repetitions; ++j) {  // the first only makes the rate known
+  for (int j = -1; j < options.repetitions; ++j) {  // the first one only measures the rate
     std::future<void> all = receiver.expect(3);
     const double alone = sendUrgent();
     sender.send(bulk, 1);
-    // At no certain place of a segment.
+    // Random, so that it does not always fall on the same position in a segment.
     const auto pause = 200 + randomBits(key, static_cast<std::uint64_t>(j + 1)) % 100;
     std::this_thread::sleep_for(std::chrono::milliseconds(pause));
     const double behind = sendUrgent();

@@ -1,9 +1,10 @@
-"""A connection of ours, plain and within TLS, beside a raw socket, Gloo and Asio's ssl::stream over loopback, in interleaved
-rounds; then how soon an urgent tensor arrives that is queued behind a large one for a slow link (tools/link).
+"""Compares a Connection, plain and within TLS, with a raw socket, Gloo and Asio's ssl::stream over
+loopback, in interleaved rounds. Then measures how quickly an urgent tensor arrives if queued behind
+a large one on a slow link (tools/link).
 
-Each round is a process of its own that measures all transports for all sizes, one after another, in every other round the
-last transport first. Ratios are of one round's neighbours. Prints tables and writes the figures as JSON. Called by
-scripts/bench.sh transport."""
+Each round is a separate process that measures all transports for all sizes; every other round
+reverses the order. Ratios are between measurements of the same round. Prints tables and writes the
+figures as JSON. Called by scripts/bench.sh transport."""
 
 import argparse
 import json
@@ -15,7 +16,7 @@ import subprocess
 from codec_step import median_limits
 from machine import Others, machine, machine_text
 
-# What is compared with what, and the least ratio that is aimed at.
+# The compared transports, and the minimum ratio to achieve.
 COMPARISONS = [("connection", "raw", 0.95), ("connection-checksum", "raw", 0.85), ("connection", "gloo", 1.15),
                ("connection-tls", "asio-tls", 2)]
 RATE, LATENCY = 100e6 / 8, 1e-3  # of the slow link
@@ -34,7 +35,8 @@ def rows(text):
 
 
 def measure_throughput(options):
-    """By (MB, both ways), then by transport: each round's bytes a second, and processor seconds a byte."""
+    """By (MB, both ways), then by transport: bytes per second of each round, and processor seconds
+    per byte."""
     cells = {}
     for number in range(options.rounds):
         arguments = ["--total", str(options.total)] + (["--backwards"] if number % 2 else [])

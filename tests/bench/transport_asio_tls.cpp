@@ -1,4 +1,4 @@
-// Tensors by Asio's ssl::stream: what it is to write TLS with Asio and nothing of ours.
+// Transfers tensors with Asio's ssl::stream, as a TLS program without Cleave's code would.
 #include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/read.hpp>
@@ -18,7 +18,7 @@ namespace asio = boost::asio;
 using asio::use_awaitable;
 using Stream = asio::ssl::stream<asio::ip::tcp::socket>;
 
-// Who we are, in `folder`, and whom we trust.
+// Our certificate and the trusted CA, from `folder`.
 asio::ssl::context makeContext(const std::string& folder, const std::string& name) {
   asio::ssl::context context(asio::ssl::context::tlsv13);
   SSL_CTX_set_ciphersuites(context.native_handle(),

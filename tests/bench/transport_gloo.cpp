@@ -1,4 +1,4 @@
-// In a file of its own: Gloo's headers, and nothing of Asio.
+// In a separate file, so that Gloo's headers and Asio's do not meet.
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
 #include <gloo/transport/tcp/device.h>
@@ -13,8 +13,7 @@ namespace {
 
 namespace tcp = gloo::transport::tcp;
 
-// Tensors that are posted before the first of them has arrived: with one, each tensor would wait
-// for a question and its answer.
+// Tensors posted in advance: with only one, each tensor would wait for a round trip.
 constexpr std::size_t kUnderWay = 2;
 
 class GlooPair : public Transport {
@@ -28,7 +27,7 @@ class GlooPair : public Transport {
       end.context->setTimeout(std::chrono::minutes(5));
       addresses[rank] = end.context->createPair(end.other(rank))->address().bytes();
     }
-    // Each waits for the other.
+    // Each connect() waits for the other.
     auto second = std::async(std::launch::async, [&] { pair(1)->connect(addresses[0]); });
     pair(0)->connect(addresses[1]);
     second.get();
@@ -72,7 +71,7 @@ class GlooPair : public Transport {
       source.reset();
       place.reset();
       if (j >= load.count) continue;
-      // Places before sources, so that nothing that is sent finds none.
+      // Receives are posted before sends, so that incoming data has a buffer.
       if (receives) (place = buffer(memory_[rank].place))->recv(other, slot(other, j));
       if (sends) (source = buffer(memory_[rank].source))->send(other, slot(rank, j));
     }

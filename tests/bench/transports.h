@@ -1,5 +1,5 @@
-// What bench_transport compares: two ends on this machine's loopback, joined in one way or another,
-// which move tensors from memory to memory.
+// The transports that bench_transport compares: two ends connected over loopback, which transfer
+// tensors from memory to memory.
 #pragma once
 
 #include <array>
@@ -21,17 +21,18 @@
 
 namespace cleave {
 
-// As much as the largest segment, so that the kernel holds as much of each transport.
+// Equal to the largest segment, so that the kernel buffers the same amount for each transport.
 inline constexpr std::size_t kCallBytes = kMaxSegmentBytes;
 
-// `count` tensors of `bytes` from the first end to the second, and as many back meanwhile.
+// `count` tensors of `bytes` bytes from the first end to the second; with bothWays, as many back at
+// the same time.
 struct Load {
   std::size_t bytes = 0;
   std::size_t count = 0;
   bool bothWays = false;
 };
 
-// Where one end's tensors come from and go to: each tensor is the same memory again.
+// Source and destination of one end's tensors; each tensor uses the same memory.
 struct EndMemory {
   std::vector<std::byte> source, place;
 };
@@ -39,28 +40,28 @@ struct EndMemory {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // Returns when the last byte has arrived. Throws what went wrong.
+  // Returns when the last byte has arrived. Throws on failure.
   virtual void move(const Load& load) = 0;
 };
 
-// `memory`: of the first end and the second; must outlive the transport.
+// `memory`: of the first and the second end; must outlive the transport.
 using TwoMemories = std::array<EndMemory, 2>;
-// Blocking send and recv of 1 MiB a call.
+// Blocking send and recv with 1 MiB per call.
 std::unique_ptr<Transport> rawSockets(TwoMemories& memory);
-// Unbound buffers of a TCP pair, two tensors under way at a time.
+// Unbound buffers of a TCP pair, two tensors in flight.
 std::unique_ptr<Transport> glooPair(TwoMemories& memory);
-// Two Connections, each on an io thread of its own.
+// Two Connections, each on its own io thread.
 enum class Protection : std::uint8_t { none, checksum, tls };
 std::unique_ptr<Transport> connections(TwoMemories& memory, Protection protection);
-// Two of Asio's ssl::streams, each on an io thread of its own, that write and read headers and
-// segments of the largest size as a Connection does.
+// Two Asio ssl::streams, each on its own io thread, that write and read headers and segments of the
+// maximum size, like a Connection.
 std::unique_ptr<Transport> asioTls(TwoMemories& memory);
 
-// Joined over loopback.
+// Two sockets connected over loopback.
 std::pair<boost::asio::ip::tcp::socket, boost::asio::ip::tcp::socket> connectedSockets(
     boost::asio::io_context& first, boost::asio::io_context& second);
 
-// A Connection on its io thread, and the sink of what arrives there.
+// A Connection on its io thread, and the sink of its incoming tensors.
 class ConnectionEnd : FrameSink {
  public:
   using Socket = boost::asio::ip::tcp::socket;
@@ -71,21 +72,21 @@ class ConnectionEnd : FrameSink {
   ConnectionEnd& operator=(const ConnectionEnd&) = delete;
 
   boost::asio::io_context& context() { return thread_.context(); }
-  // Serves the connection from now on; `place` is where each tensor is put.
+  // Starts serving the connection; each tensor is written to `place`.
   void start(Socket socket, ConnectionOptions options, std::span<std::byte> place);
 
-  // Fulfilled when so many more tensors have arrived. To be called before they are sent.
+  // Fulfilled when this many more tensors have arrived. Call before they are sent.
   std::future<void> expect(std::size_t tensors);
-  // The bytes must stay until they have arrived.
+  // The bytes must stay valid until they have arrived.
   void send(std::span<const std::byte> tensor, int priority = 0);
 
-  // Called on the io thread when a tensor of so many bytes is complete; set before start().
+  // Called on the io thread for each complete tensor with its size in bytes; set before start().
   std::function<void(std::size_t bytes)> onTensor;
   std::size_t segmentBytes() const { return connection_->segmentBytes(); }
   double sendRate() const { return connection_->sendRate(); }
 
  private:
-  // One tensor on its way in; its bytes are in its first frame's metadata.
+  // An incoming tensor, whose size is in the metadata of its first frame.
   struct Stream {
     std::size_t bytes = 0;
     std::size_t placed = 0;
@@ -99,7 +100,7 @@ class ConnectionEnd : FrameSink {
   IoThread thread_;
   std::span<std::byte> place_;
   std::map<std::uint64_t, Stream> streams_;
-  std::size_t missing_ = 0;  // tensors until all_
+  std::size_t missing_ = 0;  // tensors until all_ is fulfilled
   std::promise<void> all_;
   std::promise<void> ended_;
   std::unique_ptr<Connection> connection_;

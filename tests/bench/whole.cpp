@@ -1,5 +1,5 @@
-// bench_whole: trains the model of a client's configuration in one piece in one process, and prints
-// its images/s as JSON: what the split is held against by scripts/bench.sh split.
+// bench_whole: trains the model of a client configuration unsplit in one process, and prints its
+// images/s as JSON. The baseline of scripts/bench.sh split.
 
 #include <CLI/CLI.hpp>
 #include <iostream>

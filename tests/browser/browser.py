@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages, with what they ask it."""
+"""A headless Chromium for tests of pages, with helpers to query them."""
 import json
 import os
 import sys
@@ -8,7 +8,7 @@ SKIP = "CLEAVE_NO_BROWSER"
 
 
 def required():
-    """Ends the test: skipped where CLEAVE_NO_BROWSER=1 says so, failed where there is no browser."""
+    """Ends the test: skipped if CLEAVE_NO_BROWSER=1, failed if there is no browser."""
     if os.environ.get(SKIP) == "1":
         print(f"skipped: {SKIP}=1")
         sys.exit(77)
@@ -53,7 +53,8 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def until(self, condition, what, seconds=30):
-        """Waits for `condition`: what a page does about an event it does after the call that caused it has returned."""
+        """Waits for `condition`: a page may handle an event after the call that triggered it has
+        returned."""
         deadline = time.time() + seconds
         while not condition():
             if time.time() > deadline:
@@ -61,11 +62,11 @@ class Browser:
             time.sleep(0.05)
 
     def complaints(self):
-        """What the page has written to the console since the last call."""
+        """The console messages of the page since the last call."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def panels(self):
-        """Of each chart: its rows as dygraphs has them, and its lines."""
+        """For each chart: its rows as stored in dygraphs, and its lines."""
         return {panel["id"]: panel for panel in json.loads(self.run("""
             return JSON.stringify(cleaveReport.panels().map((panel) => ({
               id: panel.spec.id, title: panel.spec.title, labels: panel.graph ? panel.graph.getLabels().slice(1) : [],
@@ -77,7 +78,7 @@ class Browser:
         return self.run("return document.querySelector(arguments[0]).textContent", selector)
 
     def is_drawn(self, chart):
-        """Whether anything but background is on a chart's canvas."""
+        """Whether a chart's canvas shows anything but the background."""
         return self.run("""
             const canvas = document.querySelector('#chart-' + arguments[0] + ' canvas');
             const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;

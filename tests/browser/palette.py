@@ -1,4 +1,5 @@
-"""Makes a PNG of a browser smaller: a palette of its 256 most frequent colours in place of three bytes a pixel."""
+"""Makes a browser's PNG smaller: replaces three bytes per pixel by a palette of the 256 most
+frequent colours."""
 import collections
 import struct
 import zlib
@@ -15,7 +16,7 @@ def chunks(data):
 
 
 def unfilter(raw, width, height, channels):
-    """The rows, as PNG's five filters have them."""
+    """The rows, decoded from PNG's five filters."""
     above = bytearray(width * channels)
     stride = width * channels + 1
     for y in range(height):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What `cleave-client report` writes, seen in a browser: the numbers of the charts against the CSV files, zoom, several runs,
-dark, phone, damaged files, a million rows; and the live page."""
+"""Tests the pages of `cleave-client report` in a browser: the charts' numbers against the CSV
+files, zoom, several runs, dark mode, phone size, damaged files, a million rows, and the live
+page."""
 import csv
 import json
 import pathlib
@@ -33,7 +34,7 @@ def report(*arguments, code=0):
 
 
 def column(panel, label):
-    """[(x, mean)] of a line; of bands their mean."""
+    """[(x, mean)] of a line; for bands, their mean."""
     i = panel["labels"].index(label) + 1
     return [(row[0], row[i][1] if isinstance(row[i], list) else row[i]) for row in panel["rows"] if row[i] is not None]
 
@@ -82,7 +83,7 @@ class OneRun(Case):
         for _, shown in column(panels["step-time"], "bound"):
             self.close(shown, 0.04)
         self.assertEqual(column(panels["accuracy"], "evaluation"), [(200, 0.9)])
-        # The step's four parts add up to it.
+        # The four parts add up to the step.
         split = {part: column(panels["client-split"], part) for part in ("compute", "codec", "wire", "waiting")}
         for at in range(len(steps)):
             self.close(sum(line[at][1] for line in split.values()), 0.05)
@@ -111,7 +112,7 @@ class OneRun(Case):
         panels = self.show(run.folder)
         transfers = rows_of(run.folder / "transfers.csv")
         up = sum(float(row["wire_bytes"]) for row in transfers if row["role"] == "send")
-        self.close(sum(rate for _, rate in column(panels["bandwidth"], "up")), up)  # of seconds that are 1 s wide
+        self.close(sum(rate for _, rate in column(panels["bandwidth"], "up")), up)  # from the series with a width of 1 s
         for label, rate in (("up", run.rate), ("down", 2 * run.rate)):
             points = column(panels["transfers"], label)
             self.assertGreater(len(points), 100)
@@ -157,7 +158,7 @@ class OneRun(Case):
             self.assertEqual([round(x, 6) for x in panel["range"]], [2, 5], panel["id"])
         CHROME.run("document.getElementById('unzoom').click()")
         self.assertGreater(CHROME.panels()["loss"]["range"][1], 9)
-        # The pointer over one chart shows values in the others.
+        # Hovering over one chart shows values in the others.
         from selenium.webdriver.common.action_chains import ActionChains
 
         chart = CHROME.driver.find_element("css selector", "#chart-loss .chart")
@@ -225,7 +226,7 @@ class SeveralRuns(Case):
         one = self.run_folder("one", name="run-20260131-120000-aaaa", codec="none").whole(100, top1=0.8)
         two = self.run_folder("two", name="run-20260131-130000-bbbb", step_seconds=0.1).whole(60, top1=0.9)
         panels = self.show(one.folder, two.folder)
-        # A panel for each line with a line for each run, on the same places of the axis.
+        # One panel per line, with a line for each run at the same x positions.
         loss = panels["loss-training"]
         self.assertEqual(loss["labels"], ["120000-aaaa", "130000-bbbb"])
         CHROME.run("document.getElementById('by-step').click()")
@@ -236,7 +237,7 @@ class SeveralRuns(Case):
         compared = CHROME.text("#compared")
         self.assertIn("80.0 %", compared)
         self.assertIn("+10.00 points", compared)  # 0.9 after 0.8
-        self.assertIn("+100 %", compared)  # of the seconds of a step
+        self.assertIn("+100 %", compared)  # of the seconds per step
         self.assertIn("codec", CHROME.text("#different-config"))
         self.assertNotIn("train.batch", CHROME.text("#different-config"))
         CHROME.run("document.getElementById('reference-1').click()")
@@ -310,7 +311,7 @@ class ManyRows(Case):
         times = [runs.utc(second) for second in range(3600)]
         with open(path, "w") as file:
             file.write(head)
-            peak = ",1e-06,"  # one transfer a thousand times as fast
+            peak = ",1e-06,"  # one transfer is a thousand times as fast
             for i in range(self.ROWS):
                 line = lines[i % 4]
                 line = times[i * 3600 // self.ROWS] + line[line.index(",") :]
@@ -354,7 +355,7 @@ class Live(Case):
         self.assertEqual(CHROME.text("#state"), "running")
         CHROME.run("document.getElementById('by-step').click()")
         CHROME.run("cleaveReport.panels()[0].graph.updateOptions({dateWindow: [5, 20]})")
-        # The file is rotated away meanwhile.
+        # The file is rotated in between.
         run.tables["client", "transfers"].file.close()
         (run.folder / "transfers.csv").rename(run.folder / "transfers.1.csv")
         run.tables["client", "transfers"] = runs.Table(run.folder, "transfers", runs.columns("transfers"))
@@ -362,9 +363,9 @@ class Live(Case):
         CHROME.until(lambda: self.steps_shown() == 50, "more steps")
         panels = CHROME.panels()
         self.assertEqual(len(column(panels["loss"], "training")), 50)
-        self.assertEqual(panels["loss"]["range"], [5, 20])  # still zoomed
+        self.assertEqual(panels["loss"]["range"], [5, 20])  # the zoom is kept
         tensors = CHROME.run("return cleaveReport.page().runs[0].flows.map((flow) => flow.transfers)")
-        self.assertEqual(tensors, [50, 50, 50, 50])  # of both parts of the file
+        self.assertEqual(tensors, [50, 50, 50, 50])  # from both parts of the file
         run.evaluate(0.3, 0.95)
         run.end()
         CHROME.until(lambda: CHROME.text("#state") == "finished", "the end")

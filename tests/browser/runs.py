@@ -1,4 +1,4 @@
-"""Run folders for tests: written with the columns of docs/metrics.md, from figures that the tests know."""
+"""Run folders for tests, with the columns of docs/metrics.md and figures known to the tests."""
 import csv
 import datetime
 import json
@@ -24,7 +24,7 @@ def utc(seconds):
 
 
 class Table:
-    """A CSV file that grows."""
+    """A growing CSV file."""
 
     def __init__(self, folder, name, names):
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,8 @@ class Table:
 
 
 class Run:
-    """A run of `step_seconds` a step; both sides' folders, as a client without --server leaves them."""
+    """A run with `step_seconds` per step; the folders of both sides, as left by a client without
+    --server."""
 
     CLIENT_ONLY = ("loss", "top1", "top5")
 

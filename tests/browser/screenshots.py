@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Pictures of the dashboard and of a report: PROGRAMS IMAGES. Trains on Fashion-MNIST through an emulated link meanwhile."""
+"""Screenshots of the dashboard and of a report: PROGRAMS IMAGES. Trains on Fashion-MNIST over an
+emulated link meanwhile."""
 import pathlib
 import re
 import subprocess
@@ -23,7 +24,7 @@ def start(stack, folder, *command):
 
 def take(chrome, path, width, height):
     chrome.size(width, height)
-    time.sleep(0.5)  # the charts follow the new size
+    time.sleep(0.5)  # until the charts have adapted to the new size
     chrome.screenshot(path, {"x": 0, "y": 0, "width": width, "height": height, "scale": 1})
     path.write_bytes(palette.smaller(path.read_bytes()))
     size = path.stat().st_size

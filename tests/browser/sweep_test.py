@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The page of a sweep in a browser, held against its CSV files."""
+"""Compares the page of a sweep in a browser with its CSV files."""
 import csv
 import math
 import pathlib
@@ -59,7 +59,7 @@ class Sweep(unittest.TestCase):
 
         sizes = [row for row in rows_of(self.folder / "transfer_sizes.csv") if row["flow"] in ("activation/0", "gradient/1")]
         drawn = self.points(panels, "sizes-up", "all points")
-        self.assertGreaterEqual(len(drawn), 3)  # whole and quarter batches, of 4 and of 2 bytes a value
+        self.assertGreaterEqual(len(drawn), 3)  # whole and quarter batches, 4 and 2 bytes per value
         for x in drawn:
             self.assertLessEqual(min(float(row["bytes"]) for row in sizes) * 0.999, 10**x)
             self.assertGreaterEqual(max(float(row["bytes"]) for row in sizes) * 1.001, 10**x)

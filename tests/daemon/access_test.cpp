@@ -1,4 +1,4 @@
-// A server with an access file: who connects over loopback without TLS is "local" to it.
+// A server with an access file. Clients over loopback without TLS have the identity "local".
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
@@ -11,7 +11,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// A server whose access file has this text.
+// A server with this access file.
 struct GuardedServer {
   explicit GuardedServer(const std::string& text) { write(text); }
   void write(const std::string& text) const { std::ofstream(file) << text; }
@@ -70,7 +70,7 @@ TEST_CASE("an identity that goes from the access file loses its open sessions") 
   REQUIRE(guarded.server.process().waitForOutput("anew: 1 entries", kPatience));
   const Process client = startSlowClient(guarded.folder.path("client"), guarded.server.address());
   waitForSteps(guarded.folder.path("client"));
-  guarded.reload("local: {sesions: 1}\n");  // not taken
+  guarded.reload("local: {sesions: 1}\n");  // rejected
   REQUIRE(guarded.server.process().waitForOutput("the access file is not taken", kPatience));
   CHECK_FALSE(client.wait(std::chrono::milliseconds(0)));
   guarded.reload("b: {}\nc: {}\n");

@@ -1,4 +1,4 @@
-// `codec: auto` through real daemons and an emulated link.
+// `codec: auto` with real daemons and an emulated link.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
@@ -34,7 +34,7 @@ class TestLink {
   std::string address_;
 };
 
-// 20 steps, of which each sends 260 kB each way without a codec.
+// 20 steps, each of which sends 260 kB in each direction without a codec.
 Arguments wideModel(const std::string& server) {
   return {"--server", server,
           "--set",    "model.width=1024",
@@ -63,8 +63,8 @@ std::string resolvedCodecs(const std::string& config) {
   return config.substr(begin + 1, end - begin - 1);
 }
 
-// Bytes of a step's tensors by flow and codec. How often an epoch's weights are fetched depends on
-// the link.
+// Bytes of a step's tensors, by flow and codec. Weights are excluded, because the number of fetches
+// depends on the link.
 std::map<std::string, double> tensorBytes(const std::string& folder) {
   std::map<std::string, double> bytes;
   for (const CsvRow& row : readCsv(folder + "/transfers.csv")) {
@@ -92,12 +92,12 @@ TEST_CASE("auto is resolved before step 1, in every record, and can be repeated 
   for (const char* flow : kFlows) {
     const std::string codec = summary.at("codec").at(flow);
     CHECK_THAT(resolvedCodecs(config), Contains(std::string(flow) + ": " + codec));
-    // What is printed can be pasted.
+    // The printed codecs can be pasted into a configuration.
     CHECK_THAT(ended.output, Contains(std::string(flow) + ": \"" + codec + "\""));
     CHECK_THAT(readFile(first + "/log.txt"), Contains(std::string(flow) + ": \"" + codec + "\""));
   }
 
-  // The same codecs, now given: no trial, and the same bits.
+  // The same codecs, given explicitly: no trial, and bit-identical results.
   const std::string second = folder.path("second");
   const Ended repeated = ask({"train", "--config", first + "/config.yaml", "--server",
                               server.address(), "--run-dir", second});
@@ -109,7 +109,7 @@ TEST_CASE("auto is resolved before step 1, in every record, and can be repeated 
   CHECK(tensorBytes(second) == tensorBytes(first));
   CHECK(readCsv(first + "/steps.csv").size() == readCsv(second + "/steps.csv").size());
 
-  // The server has two runs: trials left nothing, and were told nothing of `auto`.
+  // The server has only two runs: trials leave no records, and the server never sees `auto`.
   server.stop();
   CHECK(server.runFolders().size() == 2);
   for (const std::string& run : server.runFolders()) {
@@ -122,7 +122,7 @@ TEST_CASE("auto is resolved before step 1, in every record, and can be repeated 
 TEST_CASE("a slow link gets 4 bits, and no fewer unless asked") {
   const TemporaryFolder folder;
   const TestServer server(folder);
-  // A second per step with block:bits=8, so that other programs matter little.
+  // A step takes one second with block:bits=8, so that other programs hardly matter.
   const TestLink link({"--target", server.address(), "--rate", "500kbit/s"});
   const std::pair<const char*, const char*> cases[] = {{"auto", "block:bits=4"},
                                                        {"auto:min_bits=2", "block:bits=2"}};

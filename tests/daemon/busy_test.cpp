@@ -1,4 +1,5 @@
-// A server whose device or codecs one client occupies: what the others have, and what ends it.
+// A server whose device or codecs are occupied by one client: the effect on others, and the limits
+// that end it.
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -17,11 +18,11 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 const Arguments kWaitAllowed = {"--set", "wait.allowed=true"};
-// Slow at the server alone.
+// Slow only at the server.
 constexpr const char* kSlowCodec =
     "codec={activation/0: none, gradient/1: none, activation/1: \"zstd:level=19(none)\"}";
 
-// The folder of the server's only run other than `others`, once that run's first tensor has come.
+// The folder of the server's only run other than `others`, once it has recorded a tensor.
 std::string waitForTensor(const TestServer& server, const std::vector<std::string>& others = {}) {
   const auto start = steady_clock::now();
   while (steady_clock::now() - start < kPatience) {
@@ -40,7 +41,7 @@ std::string waitForTensor(const TestServer& server, const std::vector<std::strin
   return "";
 }
 
-// A client whose every action at the server takes so long, once the first is under way.
+// A client whose actions at the server each take this long. Returns once the first one runs.
 Process startLongActions(const TestServer& server, const std::string& folder,
                          std::chrono::milliseconds time) {
   const std::string each = std::to_string(time.count());
@@ -56,7 +57,7 @@ TEST_CASE("runs that wait instead of computing are refused, unless the server al
   checkError(runClient("train", folder.path("refused"), wait), kWrongUse,
              {"refuses: ", "wait.F2 and wait.B2", "wait.allowed=true"});
   CHECK(server.runFolders().empty());
-  // What waits at the client is its own affair.
+  // Waiting on the client's side is not restricted.
   CHECK(runClient("train", folder.path("own"),
                   {"--server", server.address(), "--set", "wait={F1: 1, T3: 1, B1: 1}"})
             .code == 0);
@@ -93,11 +94,11 @@ TEST_CASE("a newcomer is let in while an action runs, and trains between such ac
   const Process newcomer =
       startClient("train", folder.path("newcomer"), {"--server", server.address()});
   REQUIRE(newcomer.waitForOutput("connected to", kPatience));
-  // In the middle of the action, which took the device for eight seconds.
+  // During the action, which occupies the device for eight seconds.
   CHECK(steady_clock::now() - start < seconds(7));
   CHECK(readCsv(folder.path("busy") + "/steps.csv").size() <= 1);
   CHECK(finish(newcomer).code == 0);
-  // It is at its first step still: the newcomer had the device for itself for as long.
+  // The busy client is still in its first step: the newcomer has had an equal share of the device.
   CHECK(steady_clock::now() - start < seconds(16));
 }
 

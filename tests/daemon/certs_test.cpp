@@ -1,5 +1,5 @@
-// cleave-server certs as it is typed: what it prints, what it refuses, and that its last line is
-// the command to type next. And a server that would be unsafe, which does not start.
+// cleave-server certs on the command line: its output, what it refuses, and that its last line is
+// the next command to run. Also: a server with unsafe settings does not start.
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
@@ -18,7 +18,7 @@ Ended certs(Arguments arguments) {
   return finish(Process::start(arguments));
 }
 
-// Fails the test unless it ends with 0.
+// Fails the test unless the command exits with 0.
 std::string done(const Arguments& arguments) {
   const Ended ended = certs(arguments);
   INFO(ended.errors);

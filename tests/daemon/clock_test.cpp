@@ -1,5 +1,4 @@
-// The wall clock jumps, under both daemons, while they train: nothing notices but the times that
-// are written down.
+// Jumps of the wall clock while both daemons train affect only the recorded times.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -16,18 +15,18 @@ using std::chrono::steady_clock;
 
 const std::string kFakeTime = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
-// A wall clock that this test sets; the steady clock goes on as ever.
+// A wall clock that this test sets; the steady clock is unaffected.
 class WallClock {
  public:
   explicit WallClock(const TemporaryFolder& folder) : file_(folder.path("clock")) { jump("+0"); }
 
-  // By libfaketime's words: "+1y" is a year ahead of the true time.
+  // In libfaketime's syntax: "+1y" is one year ahead of the real time.
   void jump(const std::string& to) const {
-    // In one piece: the daemons read it at any time.
+    // Atomically, because the daemons may read it at any time.
     std::ofstream(file_ + ".new") << to << "\n";
     std::filesystem::rename(file_ + ".new", file_);
   }
-  // What runs a program under it.
+  // The command prefix that runs a program with this clock.
   Arguments within() const {
     return {
         "/usr/bin/env",        "LD_PRELOAD=" + kFakeTime,        "FAKETIME_TIMESTAMP_FILE=" + file_,
@@ -45,7 +44,7 @@ TEST_CASE("jumps of the wall clock end no connection and change no result") {
   }
   const TemporaryFolder folder;
   const WallClock clock(folder);
-  // Pings and their time-outs would be hit by an hour as by a year.
+  // A jump of an hour would break pings and timeouts just like a jump of a year.
   TestServer server(folder,
                     {"--set", "limits.ping_seconds=0.2", "--set", "limits.ping_timeout_seconds=30"},
                     "store", clock.within());
@@ -64,7 +63,7 @@ TEST_CASE("jumps of the wall clock end no connection and change no result") {
   server.stop();
   checkFilesComplete(server.runFolders().at(0));
 
-  // The clock has jumped indeed, and no duration was measured by it.
+  // The clock did jump, and no duration was affected.
   const auto rows = readCsv(folder.path("client") + "/transfers.csv");
   std::set<std::string> years;
   for (const CsvRow& row : rows) {

@@ -1,4 +1,4 @@
-// `cleave-client codec`: what codecs make of the tensors in a file.
+// `cleave-client codec` on the tensors of a file.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -28,8 +28,8 @@ nlohmann::json codecJson(Arguments arguments) {
   return askJson(arguments);
 }
 
-// A safetensors file whose data starts at no round offset: floats of each width, integers, and
-// metadata. `value` is one of its fp32 values.
+// A safetensors file with unaligned data: floats of each width, integers and metadata. `value` is
+// one of its fp32 values.
 std::string writeTensors(const TemporaryFolder& folder, float value = 0.5f) {
   std::string header =
       R"({"__metadata__":{"made":"by hand"},)"
@@ -69,7 +69,7 @@ TEST_CASE("the list has each codec's parameters and ratio") {
     const std::string name = item.at("name");
     INFO(name);
     CHECK(item.at("parameters").is_string());
-    if (name == "auto") continue;  // it stands for one of the others
+    if (name == "auto") continue;  // `auto` is not a codec of its own
     CHECK(item.at("ratio").get<double>() > 0);
     CHECK_THAT(shown.output, Contains("\n  " + name + " "));
     if (name == "none") CHECK(item.at("ratio") == 1.0);

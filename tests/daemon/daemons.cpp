@@ -94,7 +94,7 @@ Process startClient(const std::string& command, const std::string& runFolder, co
       joined(joined(within, {clientProgram(), command, "--config", configFile("synthetic.yaml"),
                              "--run-dir", runFolder, "--set", "data.train.size=256", "--set",
                              "data.test.size=64", "--set", "train.epochs=1",
-                             // What auto chooses depends on measured times.
+                             // `auto` would depend on measured times.
                              "--set", "codec=block:bits=8"}),
              more));
 }
@@ -187,7 +187,7 @@ std::vector<CsvRow> readCsv(const std::string& path) {
   const std::string text = readFile(path);
   INFO(path);
   REQUIRE(!text.empty());
-  REQUIRE(text.back() == '\n');  // whole lines only
+  REQUIRE(text.back() == '\n');  // only whole lines
   std::istringstream lines(text);
   std::string line;
   std::getline(lines, line);

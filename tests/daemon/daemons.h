@@ -1,4 +1,4 @@
-// Real daemons for tests: a folder of their own, a server on a free port, clients with a small
+// Real daemons for tests: a temporary folder, a server on a free port, and clients with a small
 // configuration.
 #pragma once
 
@@ -16,9 +16,9 @@ namespace cleave::test {
 
 using Arguments = std::vector<std::string>;
 
-inline constexpr std::chrono::seconds kPatience{120};  // for what takes a second on an idle machine
+inline constexpr std::chrono::seconds kPatience{120};  // for operations that usually take a second
 
-// A temporary folder, removed at the end.
+// A temporary folder, removed with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -29,7 +29,7 @@ class TemporaryFolder {
   std::filesystem::path folder_;
 };
 
-// A cleave-server that keeps its runs in `folder`/store. `within`: a program, with arguments, that
+// A cleave-server that stores its runs in `folder`/store. `within`: a program with arguments that
 // runs it.
 class TestServer {
  public:
@@ -38,11 +38,11 @@ class TestServer {
   std::uint16_t port() const { return port_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   Process& process() { return process_; }
-  // Ends it with SIGTERM, so that all its records are written. Fails the test unless it ends with
+  // Ends it with SIGTERM, so that all its records are written. Fails the test unless it exits with
   // 0.
   void stop();
   std::string runFolder(const std::string& runId) const { return store_ + "/local/" + runId; }
-  // Every run's folder.
+  // The folders of all runs.
   std::vector<std::string> runFolders() const;
 
  private:
@@ -53,9 +53,9 @@ class TestServer {
 
 std::string serverProgram();
 std::string clientProgram();
-std::string configFile(const std::string& name);  // of configs/
+std::string configFile(const std::string& name);  // a file in configs/
 
-// `command` of cleave-client with configs/synthetic.yaml made small, and block:bits=8.
+// Starts `command` of cleave-client with a reduced configs/synthetic.yaml and block:bits=8.
 Process startClient(const std::string& command, const std::string& runFolder, const Arguments& more,
                     const Arguments& within = {});
 
@@ -64,37 +64,37 @@ struct Ended {
   std::string output;
   std::string errors;
 };
-// Waits for the end of it. Fails the test where it does not come.
+// Waits until it exits. Fails the test on a timeout.
 Ended finish(const Process& process);
 Ended runClient(const std::string& command, const std::string& runFolder, const Arguments& more);
-// cleave-client with these arguments.
+// Runs cleave-client with these arguments.
 Ended ask(Arguments arguments);
-// The same with --json. Fails the test unless it ends with 0.
+// The same with --json. Fails the test unless it exits with 0.
 nlohmann::json askJson(Arguments arguments);
-// `train` for so long that it can be met in the middle: each micro-batch waits.
+// Starts a `train` whose micro-batches wait, which lasts long enough to interfere with it.
 Process startSlowClient(const std::string& runFolder, const std::string& server,
                         const Arguments& more = {}, const Arguments& within = {});
-// Waits until some steps are in the client's file.
+// Waits until the client's file has some steps.
 void waitForSteps(const std::string& runFolder);
-// Fails the test unless the records in the folder of a run that has ended are whole.
+// Fails the test unless the records in the folder of a finished run are complete.
 void checkFilesComplete(const std::string& runFolder);
 
-// What a process holds.
+// The resources that a process uses.
 struct Resources {
   std::int64_t residentKiB = 0;
   std::size_t descriptors = 0;
   std::size_t threads = 0;
 };
-// All 0 where it has ended.
+// All 0 if it has exited.
 Resources resourcesOf(const Process& process);
 
-// A CSV file: rows as maps from column to text. Fails the test where a row has another number of
+// A CSV file: rows as maps from column to text. Fails the test if a row has a different number of
 // cells than the header.
 using CsvRow = std::map<std::string, std::string>;
 std::vector<CsvRow> readCsv(const std::string& path);
 std::vector<std::string> csvHeader(const std::string& path);
 std::string readFile(const std::string& path);
-// Sum of a column; of the rows where `column` has `value`, if given.
+// Sum of the column `summed`, over the rows that match `where`.
 double sumOf(const std::vector<CsvRow>& rows, const std::string& summed, const CsvRow& where = {});
 
 }  // namespace cleave::test

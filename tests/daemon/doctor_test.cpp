@@ -1,4 +1,4 @@
-// cleave-client doctor: what it says of machines, data and servers, good and bad.
+// cleave-client doctor: its findings about machines, data and servers, with and without faults.
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -21,7 +21,7 @@ Ended doctor(const Arguments& more) {
 struct Report {
   int code = -1;
   Json json;
-  // The check of that name. Fails the test unless there is one.
+  // The check with that name. Fails the test unless there is one.
   Json at(const std::string& name) const {
     for (const Json& check : json.at("checks")) {
       if (check.at("check") == name) return check;
@@ -42,7 +42,7 @@ Report report(Arguments more) {
   return {ended.code, Json::parse(ended.output)};
 }
 
-// The least that keeps the machine's own figures out of the way of a check.
+// Either result, because the test machine's own figures must not matter.
 bool isWell(const std::string& finding) { return finding == "ok" || finding == "warn"; }
 
 TEST_CASE("doctor finds all well with a good server, and says what it measured") {

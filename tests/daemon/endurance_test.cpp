@@ -10,11 +10,11 @@ namespace cleave::test {
 namespace {
 
 constexpr int kSteps = 10000;
-constexpr int kWarmUp = 2000;  // steps, until pools and tables have their size
-// Over the other steps: 280 bytes each, less than one leaves in its records. Measured: 80 KiB.
+constexpr int kWarmUp = 2000;  // steps until pools and tables have reached their size
+// Growth over the remaining steps: 280 bytes each, less than a step's records. Measured: 80 KiB.
 constexpr std::int64_t kMostGrowthKiB = 2048;
 
-// Lines of a file that is being written.
+// Number of lines in a file that is being written.
 std::int64_t linesOf(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
@@ -37,13 +37,13 @@ TEST_CASE("10,000 steps leave the memory of both daemons as it was") {
   while (!client.wait(std::chrono::milliseconds(250))) {
     const std::int64_t steps = linesOf(run + "/steps.csv");
     const Resources now = resourcesOf(client);
-    if (now.threads == 0 || steps < kWarmUp) continue;  // ended, or not yet warm
+    if (now.threads == 0 || steps < kWarmUp) continue;  // exited, or still warming up
     if (!clientFirst) {
       clientFirst = now;
       serverFirst = resourcesOf(server.process());
     }
-    // At its end it takes the body's weights, and makes a file of the whole; the file is behind by
-    // as many steps as a second has.
+    // Stops sampling before the end: the client then fetches the body's weights and writes the
+    // whole model. steps.csv lags behind by up to a second's steps.
     if (steps > kSteps - 3000) continue;
     ++samples;
     clientLast = now;
@@ -58,7 +58,7 @@ TEST_CASE("10,000 steps leave the memory of both daemons as it was") {
 
   CHECK(clientLast.residentKiB - clientFirst->residentKiB <= kMostGrowthKiB);
   CHECK(clientLast.descriptors == clientFirst->descriptors);
-  // The loader's thread ends with its epoch's last batch.
+  // The loader's thread ends with the last batch of its epoch.
   CHECK(clientLast.threads <= clientFirst->threads + 1);
   CHECK(serverLast.residentKiB - serverFirst.residentKiB <= kMostGrowthKiB);
   CHECK(serverLast.descriptors == serverFirst.descriptors);

@@ -1,4 +1,4 @@
-// What goes wrong says so, ends in time, and leaves complete files: each fault is provoked with
+// Failures produce an error, end in time, and leave complete files: each fault is provoked with
 // real daemons.
 #include <csignal>
 
@@ -47,7 +47,7 @@ TEST_CASE("a connection that breaks ends the run on both sides") {
       startSlowClient(folder.path("client"), "127.0.0.1:" + std::to_string(relay.port()));
   waitForSteps(folder.path("client"));
   relay.cut();
-  // Where a write meets the reset first, the read behind it finds but the end of the stream.
+  // If a write sees the reset first, the following read only sees the end of the stream.
   checkError(finish(client), kFailedRun,
              {"127.0.0.1:" + std::to_string(relay.port()), "see whether it still runs"});
   checkFilesComplete(folder.path("client"));
@@ -55,7 +55,7 @@ TEST_CASE("a connection that breaks ends the run on both sides") {
 }
 
 TEST_CASE("a peer that is stopped is noticed in 35 s, on both sides") {
-  // Both at once: the waiting is the same.
+  // Both cases in parallel, to wait only once.
   const TemporaryFolder folder;
   TestServer stopped(folder, {}, "stopped");
   TestServer left(folder, {}, "left");
@@ -84,8 +84,8 @@ TEST_CASE("a peer that is stopped is noticed in 35 s, on both sides") {
   }
 }
 
-// A program that runs another one with a disk of 200 KiB at `folder`, which nobody else sees; empty
-// where this user may not do so.
+// A command prefix that runs a program with a private 200 KiB disk at `folder`; empty if this user
+// is not permitted to mount one.
 Arguments withSmallDisk(const std::string& folder) {
   std::filesystem::create_directories(folder);
   for (const char* flags : {"-m", "-rm"}) {
@@ -126,7 +126,8 @@ TEST_CASE("a disk without room at the server ends the run, and the client is tol
                                          "to make room where its configuration has 'store'"};
   const Process first = startSlowClient(folder.path("first"), server.address());
   checkError(finish(first), kFailedRun, says);
-  // It still serves: the next run fails as this one, or is refused if nothing at all has room.
+  // The server still runs: the next run fails in the same way, or is refused if there is no room at
+  // all.
   const Process second = startSlowClient(folder.path("second"), server.address());
   checkError(finish(second), kFailedRun, says);
 

@@ -1,5 +1,5 @@
-// A server that keeps no rule: what it says does not reach the terminal or a file raw, and numbers
-// out of range end the client.
+// A server that violates the protocol: its text reaches neither the terminal nor a file unescaped,
+// and out-of-range numbers end the client.
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -31,7 +31,7 @@ struct Answer {
   std::string metadata;
 };
 
-// Answers the Hello of one client with these frames, and closes once the client has.
+// Answers one client's Hello with these frames, and closes after the client has closed.
 class HostileServer {
  public:
   explicit HostileServer(std::function<std::vector<Answer>(const wire::Hello&)> answersTo)
@@ -40,7 +40,7 @@ class HostileServer {
         thread_([this] { serve(); }) {}
   ~HostileServer() {
     error_code ignored;
-    tcp::socket(context_).connect(acceptor_.local_endpoint(), ignored);  // where none has come
+    tcp::socket(context_).connect(acceptor_.local_endpoint(), ignored);  // if none came
     thread_.join();
   }
   std::string address() const {
@@ -74,7 +74,7 @@ class HostileServer {
   std::thread thread_;
 };
 
-// What a correct server would say.
+// The answer of a correct server.
 wire::HelloOk correctAnswer(const wire::Hello& hello) {
   wire::HelloOk ok;
   ok.set_version(hello.greatest_version());
@@ -102,7 +102,7 @@ Proto hostileFailure() {
   return failure;
 }
 
-// Each line of the text is printable, but for the colours of our own, which a pipe does not get.
+// Every line of the text is printable. Our own colours do not count; a pipe does not get them.
 void checkPrintable(const std::string& what, const std::string& text) {
   INFO(what);
   std::istringstream lines(text);

@@ -1,4 +1,4 @@
-// Training on image files with augmentation: the same bits whatever the timing, and errors that
+// Training on image files with augmentation: bit-identical results for any timing, and errors that
 // name the file.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// cleave-link as a program: what it prints, records and answers with, and a training across it.
+// cleave-link as a program: its output, records and exit codes, and training across it.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
@@ -20,7 +20,7 @@ using Catch::Matchers::Contains;
 
 std::string linkProgram() { return std::string(CLEAVE_PROGRAMS) + "/cleave-link"; }
 
-// A cleave-link that listens on a free port.
+// A cleave-link on a free port.
 class TestLink {
  public:
   explicit TestLink(Arguments arguments)
@@ -28,7 +28,7 @@ class TestLink {
           arguments.insert(arguments.begin(), linkProgram());
           return Process::start(arguments);
         }()) {
-    REQUIRE(process_.waitForOutput("listening on ", kPatience));  // written with its line's end
+    REQUIRE(process_.waitForOutput("listening on ", kPatience));  // with its line break
     const std::string output = process_.output();
     REQUIRE(std::regex_match(output, std::regex("listening on 127\\.0\\.0\\.1:[0-9]+\n")));
     address_ = output.substr(13, output.size() - 14);
@@ -67,7 +67,7 @@ TEST_CASE("it records what crossed, sums it up, and ends with 0 on a signal") {
     tcp::socket client = target.connect(link.port());
     tcp::socket server = target.acceptor.accept();
     std::vector<std::uint8_t> bytes(1'000'000);
-    asio::write(client, asio::buffer(bytes));  // the link holds less than that
+    asio::write(client, asio::buffer(bytes));  // more than the link can hold
     asio::read(server, asio::buffer(bytes));
     asio::write(server, asio::buffer(bytes.data(), 1000));
     asio::read(client, asio::buffer(bytes.data(), 1000));
@@ -193,7 +193,7 @@ TEST_CASE("a training across the link gives the bits of one without it, and take
   REQUIRE(across.code == 0);
   CHECK(readFile(folder.path("across") + "/model.safetensors") ==
         readFile(folder.path("direct") + "/model.safetensors"));
-  // A step waits for at least 3 round trips: micro-batch, the body's norm, the update.
+  // A step takes at least 3 round trips: micro-batch, the body's norm, the update.
   const auto steps = readCsv(folder.path("across") + "/steps.csv");
   for (const CsvRow& row : steps) {
     if (row.at("phase") == "train") CHECK(std::stod(row.at("seconds")) >= 20e-3);

@@ -1,4 +1,4 @@
-// What the client tells without a server: its lists, its version and help, and the dry run.
+// Client commands that need no server: the lists, version and help, and the dry run.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -60,7 +60,7 @@ TEST_CASE("each list has its entries, for people and for programs") {
 TEST_CASE("a model's example is a configuration that trains") {
   for (const nlohmann::json& item : askJson({"models"}).at("models")) {
     const std::string name = item.at("name");
-    if (name != "mlp") continue;  // other models take images of their own size
+    if (name != "mlp") continue;  // other models require other image sizes
     const std::string example = item.at("example");
     const std::string set = "model=" + example.substr(example.find('{'));
     CHECK(
@@ -82,7 +82,7 @@ TEST_CASE("every command's help has an example and ends its last line") {
   CHECK_THAT(ask({"--version"}).output, Catch::Matches("cleave \\d+\\.\\d+\\.\\d+\n"));
 }
 
-// Nothing listens on port 1: a dry run that connected would fail.
+// Nothing listens on port 1, so a dry run that connected would fail.
 const Arguments kDryRun = {"train",    "--dry-run",        "--config", configFile("synthetic.yaml"),
                            "--server", "127.0.0.1:1",      "--set",    "data.train.size=67",
                            "--set",    "data.test.size=40"};
@@ -119,7 +119,7 @@ TEST_CASE("a dry run's bytes are those that a training sends") {
   const std::string client = folder.path("client");
   REQUIRE(runClient("train", client, sizes).code == 0);
   const auto rows = readCsv(client + "/transfers.csv");
-  // With the codec none, raw bytes are encoded bytes; weights are no tensor of a step.
+  // With the codec none, encoded bytes equal raw bytes; weights are not tensors of a step.
   const auto sum = [&](const char* phase, const char* flow) {
     return sumOf(rows, "raw_bytes", {{"phase", phase}, {"flow", flow}});
   };
@@ -138,7 +138,7 @@ TEST_CASE("a dry run knows what codecs make of the bytes") {
   const auto& flows = planned.at("flows");
   REQUIRE(flows.size() == 4);
   for (const auto& flow : flows) CHECK(flow.at("encoded_bytes_are") == "exact");
-  // 4 micro-batches of 8 x 32 values, each with 9 bytes of header.
+  // 4 micro-batches of 8 x 32 values, each with a 9-byte header.
   CHECK(flows[0].at("raw_bytes_a_step") == 4096);
   CHECK(flows[0].at("encoded_bytes_a_step") == 1024 + 4 * 9);
   CHECK(flows[3].at("encoded_bytes_a_step") == 2048);

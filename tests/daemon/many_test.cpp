@@ -1,5 +1,5 @@
-// A server that has served many clients, of which some were killed, is as it was before; and no
-// client's result shows that there were others.
+// After many clients, some of them killed, a server uses no more resources than before, and no
+// client's result is affected by the others.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <deque>
@@ -15,22 +15,21 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr int kClients = 100;
-constexpr int kWarmUp = 8;     // clients, after which the server's pools have their size
-constexpr int kOneByOne = 60;  // of all clients
-constexpr int kAtOnce = 8;     // the others, in waves
+constexpr int kWarmUp = 8;     // clients after which the server's pools have reached their size
+constexpr int kOneByOne = 60;  // clients that run one by one
+constexpr int kAtOnce = 8;     // the remaining clients, in waves of this size
 constexpr int kKillOneIn = 4;
 constexpr unsigned kSeed = 1;
-// Over all clients after the warm-up. What each of them had at the server, weights and their
-// gradients alone, is 0.5 MiB, and the large one's 32 MiB: none of it may be kept.
-// Measured: 0.7 MiB.
+// Growth over all clients after the warm-up. Each client's weights and gradients alone take 0.5 MiB
+// at the server, and the large one's 32 MiB: none of this may be kept. Measured: 0.7 MiB.
 constexpr std::int64_t kMostGrowthKiB = 4096;
-// From the server's start to the end of the warm-up: what libraries take at their first use, but
-// not the 100 MiB and more that the large one had. Measured: 16 MiB.
+// Growth from the start to the end of the warm-up: includes what libraries allocate at their first
+// use, but not the 100 MiB or more of the large client. Measured: 16 MiB.
 constexpr std::int64_t kMostFirstKiB = 32768;
 
 const Arguments kRun = {"--set", "model.width=256", "--set", "threads={client: 1, server: 1}"};
 
-// One client: trains to its end, or is killed at a random moment after its run has begun.
+// One client: it trains to its end, or is killed at a random moment after its run has begun.
 struct Client {
   std::string folder;
   bool isVictim;
@@ -63,7 +62,7 @@ class Crowd {
     CHECK(finish(client.process).code == 128 + SIGKILL);
   }
 
-  // One more, of another model, which is let end.
+  // Another client, with a larger model, which trains to its end.
   void runLarge() {
     Arguments arguments = kRun;
     arguments.insert(arguments.end(), {"--server", server_.address(), "--set", "model.width=2048"});
@@ -80,8 +79,8 @@ class Crowd {
   std::mt19937 random_{kSeed};
 };
 
-// What the server holds once its last session is closed, which its descriptors show, and it has
-// given back what it freed: its memory no longer changes.
+// The server's resources once its last session is closed, as its descriptors show, and its memory
+// no longer changes, because it has returned what it freed.
 Resources settled(TestServer& server, std::size_t descriptors) {
   constexpr int kSameReadings = 10;
   const auto start = steady_clock::now();
@@ -101,7 +100,8 @@ TEST_CASE("100 clients, some of them killed, leave the server as it was and the 
   REQUIRE(runClient("train", folder.path("alone"), kRun).code == 0);
   const std::string alone = readFile(folder.path("alone") + "/model.safetensors");
 
-  // Twice as many as a wave: a killed one's session may still be closing when the next begins.
+  // Twice the size of a wave: the session of a killed client may still be closing when the next
+  // client starts.
   TestServer server(folder, {"--set", "limits.sessions=16"});
   const Resources fresh = resourcesOf(server.process());
   Crowd crowd(folder, server);
@@ -109,10 +109,10 @@ TEST_CASE("100 clients, some of them killed, leave the server as it was and the 
     Client one = crowd.start();
     crowd.end(one);
   }
-  crowd.runLarge();  // libraries keep working memory of their own, as much as the largest takes
+  crowd.runLarge();  // libraries keep buffers as large as their largest use
   const Resources warm = settled(server, fresh.descriptors);
 
-  // One after another; the next one starts while one trains.
+  // One after another, with an overlap: the next client starts while one trains.
   std::deque<Client> running;
   for (int client = kWarmUp; client < kOneByOne; ++client) {
     running.push_back(crowd.start());
@@ -137,7 +137,7 @@ TEST_CASE("100 clients, some of them killed, leave the server as it was and the 
   for (const Resources& held : {later, last}) {
     CHECK(held.residentKiB - warm.residentKiB <= kMostGrowthKiB);
     CHECK(held.descriptors == fresh.descriptors);
-    // Codec threads start when they are first needed, one per core; those beyond end again.
+    // Up to one codec thread per core starts on demand and stays; any others exit.
     CHECK(held.threads <= warm.threads + std::thread::hardware_concurrency());
   }
   CHECK(crowd.survivors.size() == kClients - kClients / kKillOneIn);

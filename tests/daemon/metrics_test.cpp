@@ -1,5 +1,5 @@
-// /metrics of both daemons: during a real training, within TLS, as a real Prometheus reads it, and
-// where it is asked for in a way that cannot be.
+// /metrics of both daemons: during real training, within TLS, scraped by a real Prometheus, and
+// with invalid settings.
 #include <boost/asio/ip/tcp.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -27,7 +27,7 @@ Arguments joined(Arguments first, const Arguments& second) {
   return first;
 }
 
-// Calls `attempt` until it returns true.
+// Repeats `attempt` until it returns true.
 template <typename Attempt>
 void waitUntil(const std::string& what, Attempt attempt) {
   const auto start = std::chrono::steady_clock::now();
@@ -38,7 +38,7 @@ void waitUntil(const std::string& what, Attempt attempt) {
   FAIL("never: " << what);
 }
 
-// Where a daemon's log says that its metrics are.
+// The port of the metrics, from the daemon's log.
 std::uint16_t metricsPort(const Process& process) {
   const std::string before = "metrics at http://127.0.0.1:";
   waitUntil("the log names the place of the metrics", [&] {
@@ -48,7 +48,7 @@ std::uint16_t metricsPort(const Process& process) {
   return static_cast<std::uint16_t>(std::stoi(log.substr(log.find(before) + before.size())));
 }
 
-// "name{labels}" -> value; what is not there is 0.
+// "name{labels}" -> value; 0 if missing.
 class Metrics {
  public:
   explicit Metrics(std::uint16_t port) : text_(httpGet(port, "/metrics")) {
@@ -75,7 +75,7 @@ std::string flowLabels(const std::string& flow) {
   return std::string("{direction=\"") + (up ? "up" : "down") + "\",flow=\"" + flow + "\"}";
 }
 
-// A port that nobody listens on now.
+// A currently unused port.
 std::uint16_t freePort() {
   boost::asio::io_context context;
   const boost::asio::ip::tcp::acceptor acceptor(context,
@@ -83,7 +83,7 @@ std::uint16_t freePort() {
   return acceptor.local_endpoint().port();
 }
 
-// Holds the figures of a side, when its run has ended, against the sums of its files.
+// Compares the metrics of one side with the sums over its files, after its run has ended.
 void checkSums(const Metrics& metrics, const std::string& prefix, const std::string& folder) {
   const auto transfers = readCsv(folder + "/transfers.csv");
   const auto steps = readCsv(folder + "/steps.csv");
@@ -145,7 +145,7 @@ TEST_CASE("both daemons show a training while it goes on, and the sums of its fi
     client.signal(SIGINT);
     finish(client);
   }
-  // The last rows of a session may be in the file a moment before it is gone.
+  // A session's last rows may be written just before the session ends.
   waitUntil("the session has ended",
             [&] { return Metrics(serverPort)["cleave_server_sessions{kind=\"run\"}"] == 0; });
   const Metrics after(serverPort);
@@ -205,7 +205,7 @@ TEST_CASE("a Prometheus scrapes both daemons") {
       Process::start({CLEAVE_PROMETHEUS, "--config.file=" + folder.path("prometheus.yml"),
                       "--storage.tsdb.path=" + folder.path("tsdb"),
                       "--web.listen-address=127.0.0.1:" + std::to_string(port)});
-  // The value of a query, or nothing where there is none yet.
+  // The value of a query; empty if there is none yet.
   const auto query = [&](const std::string& expression) -> std::optional<double> {
     try {
       const auto answer = nlohmann::json::parse(httpGet(port, "/api/v1/query?query=" + expression));
@@ -213,7 +213,7 @@ TEST_CASE("a Prometheus scrapes both daemons") {
       if (result.empty()) return std::nullopt;
       return std::stod(result.at(0).at("value").at(1).get<std::string>());
     } catch (const std::exception&) {
-      return std::nullopt;  // it is not up yet
+      return std::nullopt;  // Prometheus is not ready yet
     }
   };
   waitUntil("Prometheus sees both", [&] { return query("sum(up)") == 2; });

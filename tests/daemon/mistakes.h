@@ -1,5 +1,5 @@
-// What every error must be: a sentence that says what is wrong and where, a way to mend it, the
-// right exit code, and no trace of the program's inside.
+// Checks error messages: what is wrong and where, a hint, the right exit code, and no internals of
+// the program.
 #pragma once
 
 #include <string>
@@ -12,18 +12,18 @@ namespace cleave::test {
 inline constexpr int kFailedRun = 1;
 inline constexpr int kWrongUse = 2;
 
-// Fails the test unless a program ended with `code` and wrote every text of `says`, of which
-// sentence, place and fix are some, on stderr.
+// Fails the test unless the program exited with `code` and stderr has every text of `says`, such as
+// sentence, location and hint.
 void checkError(const Ended& ended, int code, const std::vector<std::string>& says);
 
 struct Mistake {
   std::string name;
-  std::vector<std::string> arguments;  // behind those that all rows of a table share
+  std::vector<std::string> arguments;  // appended to the arguments that all rows of a table share
   int code;
   std::vector<std::string> says;
 };
 
-// Makes every mistake of a table: runs `program` with `shared` arguments and the row's.
+// Makes every mistake of a table: runs `program` with the `shared` arguments and those of the row.
 void checkMistakes(const Arguments& program, const std::vector<Mistake>& table);
 
 }  // namespace cleave::test

@@ -1,5 +1,5 @@
-// The mistakes that a user can make before a run begins: each is made for real, and each says what
-// is wrong, where, and what to do.
+// The mistakes that a user can make before a run begins. Each is made with a real program, and each
+// error states what is wrong, where, and how to fix it.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
@@ -14,7 +14,7 @@ void write(const std::string& path, const std::string& text) {
 }
 
 Mistake set(const std::string& name, const std::string& value, std::vector<std::string> says) {
-  says.push_back("--set " + value);  // where
+  says.push_back("--set " + value);  // the location
   return {name, {"--set", value}, kWrongUse, std::move(says)};
 }
 
@@ -272,7 +272,7 @@ TEST_CASE("mistakes in data files") {
   const std::string missing = folder.path("missing.gz");
   const std::string empty = file("empty", "");
   const std::string foreign = file("foreign", "this is no IDX file");
-  // Two images of 2 x 2 pixels are promised.
+  // The header promises two images of 2 x 2 pixels.
   const std::string header = "\0\0\x08\x03\0\0\0\x02\0\0\0\x02\0\0\0\x02"s;
   const std::string whole = file("images", header + "12345678");
   const std::string truncated = file("truncated", header + "12345");
@@ -358,7 +358,7 @@ TEST_CASE("mistakes with weights to begin with") {
 
 TEST_CASE("a GPU where there is none, or no library for it") {
   const TemporaryFolder folder;
-  // Beside no library: as a build without a CUDA toolkit.
+  // Without its library, like a build without a CUDA toolkit.
   const std::string alone = folder.path("cleave-server");
   std::filesystem::copy(serverProgram(), alone);
   checkMistakes({alone, "serve", "--set", "listen.port=0", "--set", "store=" + folder.path("s")},

@@ -1,4 +1,4 @@
-// cleave-client probe, and a training that probes first: against real servers, through a relay.
+// cleave-client probe, and training with a probe first, against real servers through a relay.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdint>
@@ -70,7 +70,7 @@ TEST_CASE("what the link's length is, is in the round trip and in the fit") {
   const TemporaryFolder folder;
   TestServer server(folder);
   Relay relay("127.0.0.1", server.port());
-  relay.delay(std::chrono::milliseconds(20));  // to 40 ms, one way
+  relay.delay(std::chrono::milliseconds(20));  // 20 to 40 ms, one way
   const nlohmann::json json =
       askJson({"probe", "--server", "127.0.0.1:" + std::to_string(relay.port()), "--most", "10kB",
                "--seconds", "60"});
@@ -101,7 +101,7 @@ TEST_CASE("a server's policy may refuse probes, and says so") {
              {"refuses: this server does not allow probes", "set probe.allowed to true"});
   checkError(runClient("train", folder.path("client"), {"--server", server.address(), "--probe"}),
              kWrongUse, {"does not allow probes", "or train without a probe"});
-  // It still trains.
+  // Training still works.
   CHECK(runClient("train", folder.path("plain"), {"--server", server.address()}).code == 0);
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("a probe counts as a session, and either end may end it") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.sessions=1"});
   Relay relay("127.0.0.1", server.port());
-  relay.delay(std::chrono::milliseconds(50));  // else it would be over too soon
+  relay.delay(std::chrono::milliseconds(50));  // so that it does not end too soon
   Process probe = Process::start({clientProgram(), "probe", "--server",
                                   "127.0.0.1:" + std::to_string(relay.port()), "--repeat", "1000",
                                   "--most", "1kB", "--seconds", "300"});
@@ -156,7 +156,7 @@ TEST_CASE("a training may probe first, and records what it found") {
   CHECK(readCsv(client + "/probe.csv").at(0).at("run") == summary.at("run"));
   CHECK_THAT(readFile(client + "/log.txt"), Contains("link: up "));
   CHECK_THAT(readFile(client + "/config.yaml"), Contains("first: true"));
-  // The run is the server's second session: its files have the probe's bytes nowhere.
+  // The run is the server's second session; its files do not include the probe's bytes.
   CHECK(readCsv(client + "/steps.csv").at(0).at("session") == "2");
 }
 

@@ -53,7 +53,7 @@ Pipe makePipe() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-// At most `size` bytes; 0 at the end.
+// Reads at most `size` bytes; returns 0 at the end.
 std::size_t readSome(int descriptor, char* bytes, std::size_t size) {
   ssize_t got = 0;
   do {
@@ -72,7 +72,7 @@ std::vector<std::string> mergedEnvironment(const std::map<std::string, std::stri
   return merged;
 }
 
-// The array that execve() takes; it points into `strings`.
+// The array for execve(), with pointers into `strings`.
 std::vector<char*> pointersTo(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
   for (std::string& string : strings) pointers.push_back(string.data());
@@ -80,17 +80,17 @@ std::vector<char*> pointersTo(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// What the child does between fork() and execve(). Other threads may hold any lock, so only system
-// calls are allowed here. Returns with errno where a step failed.
+// Runs in the child between fork() and execve(). Only system calls are allowed, because other
+// threads of the parent may have held any lock. Returns with errno set if a step failed.
 void becomeProgram(char* const* argv, char* const* environment, pid_t parent, int output,
                    int errors) {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
-  if (::getppid() != parent) ::_exit(127);  // the parent died before it could be watched
+  if (::getppid() != parent) ::_exit(127);  // the parent exited before PR_SET_PDEATHSIG took effect
   if (::setpgid(0, 0) != 0) return;
   const int input = ::open("/dev/null", O_RDONLY);
   if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(output, 1) < 0 || ::dup2(errors, 2) < 0) return;
-  // Sockets of this process would otherwise stay open in the child, and never seem closed to their
-  // peers.
+  // Otherwise this process's sockets would stay open in the child, and their peers would not see
+  // them close.
   if (::close_range(3, UINT_MAX, CLOSE_RANGE_CLOEXEC) != 0) return;
   sigset_t none;
   ::sigemptyset(&none);
@@ -113,7 +113,7 @@ struct Process::State {
   void awaitExit();
 
   const pid_t pid;
-  mutable std::mutex mutex;  // guards what follows, but the threads
+  mutable std::mutex mutex;  // guards the members below, except the threads
   mutable std::condition_variable changed;
   std::string output;
   std::string errors;
@@ -135,8 +135,8 @@ void Process::State::collect(const Descriptor& pipe, std::string& text) {
   changed.notify_all();
 }
 
-// Looks without reaping: until the destructor the pid stays the child's own, so that no signal can
-// hit a stranger.
+// Waits without reaping: the pid stays reserved until the destructor, so that no signal can reach
+// another process.
 void Process::State::awaitExit() {
   siginfo_t info{};
   while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
@@ -163,7 +163,7 @@ Process Process::start(const std::vector<std::string>& argv,
   const std::vector<char*> variablePointers = pointersTo(variables);
   Pipe output = makePipe();
   Pipe errors = makePipe();
-  Pipe fault = makePipe();  // closed by a successful execve(), or tells why there was none
+  Pipe fault = makePipe();  // closed by a successful execve(), otherwise reports its error
 
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();

@@ -1,4 +1,5 @@
-// A real process under test: started, listened to, signalled, waited for, and never left behind.
+// A real process under test: captures its output, sends signals, waits for its exit, and always
+// ends it.
 #pragma once
 
 #include <sys/types.h>
@@ -14,25 +15,24 @@ namespace cleave::test {
 
 class Process {
  public:
-  // Starts argv[0], a path, with this process's environment and `environment` over it; standard
-  // input is empty, and no other file of this process is open there. Throws std::system_error where
-  // it cannot be started. The process is killed when the thread that started it ends, in whatever
-  // way.
+  // Starts argv[0], a path, with this process's environment, overridden by `environment`. Standard
+  // input is empty, and no other files are inherited. Throws std::system_error if it cannot be
+  // started. The process is killed when the thread that started it ends for any reason.
   static Process start(const std::vector<std::string>& argv,
                        const std::map<std::string, std::string>& environment = {});
   Process(Process&&) noexcept;
-  ~Process();  // kills it with all of its process group, and reaps it
+  ~Process();  // kills its whole process group and reaps it
 
   pid_t pid() const;
-  // What it has written so far.
+  // The output so far.
   std::string output() const;
   std::string errors() const;
-  // Waits until `text` stands in output() or errors(). False: the time is over, or both ended
-  // without it.
+  // Waits until output() or errors() includes `text`. False on timeout, or if both ended without
+  // it.
   bool waitForOutput(const std::string& text, std::chrono::milliseconds timeout) const;
   void signal(int number);
-  // Waits until the process has ended and all it wrote is read: its exit code, or 128 + the signal
-  // that killed it. Nothing: the time is over.
+  // Waits until the process has exited and all of its output is read. Returns its exit code, or 128
+  // + the signal that killed it; empty on timeout.
   std::optional<int> wait(std::chrono::milliseconds timeout) const;
 
  private:

@@ -22,7 +22,7 @@ namespace cleave::test {
 struct TerminalProcess::State {
   pid_t pid = -1;
   int terminal = -1;
-  std::array<int, 2> stopReading{-1, -1};  // a pipe: a byte in it closes the terminal
+  std::array<int, 2> stopReading{-1, -1};  // a pipe: writing a byte closes the terminal
   mutable std::mutex mutex;
   mutable std::condition_variable changed;
   std::string output;
@@ -45,7 +45,7 @@ TerminalProcess::TerminalProcess(const std::vector<std::string>& argv, std::uint
     ::execv(pointers[0], pointers.data());
     ::_exit(127);
   }
-  // Else programs that are started meanwhile would keep the terminal open.
+  // Otherwise programs started in the meantime would keep the terminal open.
   ::fcntl(state_->terminal, F_SETFD, FD_CLOEXEC);
   if (::pipe2(state_->stopReading.data(), O_CLOEXEC) != 0) {
     throw std::system_error(errno, std::generic_category(), "pipe2");
@@ -65,7 +65,7 @@ TerminalProcess::TerminalProcess(const std::vector<std::string>& argv, std::uint
       state->output.append(bytes.data(), static_cast<std::size_t>(got));
       state->changed.notify_all();
     }
-    // The terminal's end: the program has closed it, as it does by ending; or hangUp().
+    // The terminal has ended: the program exited or closed it, or hangUp() was called.
     int status = 0;
     ::waitpid(state->pid, &status, 0);
     const std::lock_guard lock(state->mutex);

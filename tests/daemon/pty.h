@@ -1,4 +1,4 @@
-// A program on a terminal: what it writes there, and what a person sees of it.
+// A program on a terminal: its output, and the resulting screen.
 #pragma once
 
 #include <sys/types.h>
@@ -15,8 +15,8 @@ namespace cleave::test {
 
 class TerminalProcess {
  public:
-  // Runs argv[0], a path, with all three of its standard files on a terminal of its own, with
-  // `environment` over this process's.
+  // Runs argv[0], a path, with stdin, stdout and stderr on a terminal of its own. `environment`
+  // overrides this process's.
   TerminalProcess(const std::vector<std::string>& argv, std::uint16_t columns,
                   const std::map<std::string, std::string>& environment);
   ~TerminalProcess();  // kills it
@@ -27,9 +27,9 @@ class TerminalProcess {
   bool waitForOutput(const std::string& text, std::chrono::milliseconds timeout) const;
   void resize(std::uint16_t columns);
   void signal(int number) const;
-  // Closes the terminal, as closing its window does. There is no output after this.
+  // Closes the terminal, like closing its window. No output follows.
   void hangUp();
-  // Its exit code once it has ended, or 128 + the signal that killed it. Nothing: the time is over.
+  // Its exit code, or 128 + the signal that killed it; empty on timeout.
   std::optional<int> wait(std::chrono::milliseconds timeout) const;
 
  private:
@@ -37,8 +37,8 @@ class TerminalProcess {
   std::unique_ptr<State> state_;
 };
 
-// What stands on a terminal of so many columns after `output`: rows that went on in the next for
-// want of room count as two. Knows "\r", "\n", erasing to the row's end, clearing all, and colours.
+// The rows on a terminal of `columns` columns after `output`; a wrapped row counts as two. Supports
+// "\r", "\n", erasing to the end of the row, clearing the screen, and colours.
 std::vector<std::string> screenAfter(const std::string& output, std::size_t columns);
 
 }  // namespace cleave::test

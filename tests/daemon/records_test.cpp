@@ -1,5 +1,5 @@
-// The contract of the CSV files (docs/metrics.md), held against daemons that run and that are
-// killed.
+// The contract of the CSV files (docs/metrics.md), tested with daemons that run and daemons that
+// are killed.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -28,8 +28,8 @@ double secondsNow() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The rows that a reader finds in a file that is still written, or whose writer was killed: what
-// stands behind the last end of a line is a piece of one, and does not count.
+// The rows that a reader sees in a file that is still being written, or whose writer was killed: an
+// incomplete last line does not count.
 std::vector<CsvRow> readWholeRows(const TemporaryFolder& folder, const std::string& path) {
   const std::string text = readFile(path);
   const std::string copy = folder.path("copy.csv");
@@ -45,10 +45,10 @@ void checkCounted(const std::vector<CsvRow>& steps) {
   CHECK(next > 10);
 }
 
-// The files of a program that was killed at that time.
+// Checks the files of a program that was killed at that time.
 void checkKept(const TemporaryFolder& folder, const std::string& run, double killed) {
-  constexpr double kMostLost = 1.0;  // s
-  constexpr double kBusy = 1.0;      // until a busy machine has run the thread that writes
+  constexpr double kMostLost = 1.0;  // seconds
+  constexpr double kBusy = 1.0;      // delay until a busy machine schedules the writing thread
   for (const char* file : {"/steps.csv", "/transfers.csv"}) {
     INFO(run + file);
     const auto rows = readWholeRows(folder, run + file);
@@ -63,7 +63,7 @@ TEST_CASE("a program that is killed leaves its rows up to a second before") {
   TestServer server(folder);
   Process client = startSlowClient(folder.path("client"), server.address());
   waitForSteps(folder.path("client"));
-  // Read while it is written: every line is whole, and none is missing.
+  // Read during writing: every line is complete, and none is missing.
   for (int reading = 0; reading < 20; ++reading) {
     checkCounted(readWholeRows(folder, folder.path("client/steps.csv")));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -104,7 +104,7 @@ TEST_CASE("rotated files have all rows in order, each file with the header") {
     transfers.insert(transfers.end(), last.begin(), last.end());
     CHECK(std::is_sorted(transfers.begin(), transfers.end(),
                          [](const auto& a, const auto& b) { return a.at("time") < b.at("time"); }));
-    // All of them: the bytes are those that steps.csv counted.
+    // All rows are present: the bytes add up to those counted in steps.csv.
     const auto steps = readCsv(run + "/steps.csv");
     double counted = 0;
     double recorded = 0;

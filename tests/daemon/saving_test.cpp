@@ -1,5 +1,5 @@
-// The trained model outlasts Ctrl-C, a lost server and a full disk, and saving it at the end of
-// each epoch changes nothing in it.
+// The trained model survives Ctrl-C, a lost server and a full disk, and saving it after each epoch
+// does not change it.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::steady_clock;
 
-// Without waiting: steps of a computed model, which the same seed repeats to the bit. 64 steps an
+// A computing model without `wait`, whose steps are bit-identical for the same seed. 64 steps per
 // epoch.
 const Arguments kRun = {"--set", "model.width=256",
                         "--set", "data.train.size=2048",
@@ -46,7 +46,7 @@ void waitForFile(const std::string& path) {
 std::string whole(const std::string& run) { return run + "/model.safetensors"; }
 std::string partial(const std::string& run) { return run + "/model.partial.safetensors"; }
 
-// The number that stands in the text where `pattern` has its group.
+// The number that the group in `pattern` matches in the text.
 std::uint64_t numberIn(const std::string& text, const std::string& pattern) {
   std::smatch found;
   INFO(text);
@@ -54,7 +54,7 @@ std::uint64_t numberIn(const std::string& text, const std::string& pattern) {
   return std::stoull(found[1]);
 }
 
-// Each tensor's name, and its description with its bytes.
+// Each tensor's name, mapped to its description and bytes.
 std::map<std::string, std::string> tensorsOf(const std::string& path) {
   const std::string file = readFile(path);
   std::uint64_t headerBytes = 0;
@@ -71,7 +71,7 @@ std::map<std::string, std::string> tensorsOf(const std::string& path) {
   return tensors;
 }
 
-// The model of a run of so many steps that nothing disturbs.
+// The model after an undisturbed run of `steps` steps.
 std::string undisturbed(const TestServer& server, const std::string& run, std::uint64_t steps) {
   const Ended ended = runClient("train", run,
                                 runWith(server, {"--set", "train.epochs=100000", "--set",
@@ -96,7 +96,7 @@ TEST_CASE("Ctrl-C leaves the whole model as it was after the last step") {
   CHECK((readFile(whole(run)) == undisturbed(server, folder.path("alone"), steps)));
   checkFilesComplete(run);
 
-  // It can be trained on from.
+  // Training can continue from it.
   CHECK(runClient("train", folder.path("next"),
                   runWith(server, {"--set", "weights.file=" + whole(run)}))
             .code == 0);
@@ -114,7 +114,7 @@ TEST_CASE("a killed server leaves the last epoch's model, and head and tail as t
     CHECK(finish(client).code == kFailedRun);
     const std::string log = readFile(run + "/log.txt");
     for (const CsvRow& row : readCsv(run + "/steps.csv")) steps += row.at("phase") == "train";
-    // Where no step followed the epoch, its model is the last.
+    // If the interrupt came exactly at the end of an epoch, that epoch's model is the last one.
     CHECK(fs::exists(partial(run)) == (steps % kStepsPerEpoch != 0));
     if (fs::exists(partial(run))) {
       CHECK(numberIn(log, "head and tail after ([0-9]+) steps") == steps);
@@ -151,11 +151,11 @@ TEST_CASE("weights that are fetched at each epoch's end are those of a run witho
   for (const CsvRow& row : readCsv(folder.path("saved") + "/transfers.csv")) {
     fetches += row.at("flow") == "weights/body";
   }
-  CHECK(fetches >= 2);  // the first epoch's and the last one's at least, however slow the disk is
+  CHECK(fetches >= 2);  // at least those of the first and the last epoch, however slow the disk is
   for (const CsvRow& row : readCsv(folder.path("kept") + "/transfers.csv")) {
     CHECK(row.at("flow") != "weights/body");
   }
-  // A body with other bits would have given head and tail other gradients.
+  // Any other body would have given head and tail different gradients.
   const auto saved = tensorsOf(whole(folder.path("saved")));
   const auto parts = tensorsOf(partial(folder.path("kept")));
   CHECK(parts.size() > 2);
@@ -173,7 +173,7 @@ TEST_CASE(
   const std::string run = folder.path("run");
   const Process client = startClient("train", run, runWith(server, {"--set", "train.epochs=3"}));
   waitForFile(run + "/log.txt");
-  REQUIRE(fs::create_directory(whole(run)));  // no file can be renamed to it
+  REQUIRE(fs::create_directory(whole(run)));  // a folder, so that no file can be renamed to it
   const Ended ended = finish(client);
   checkError(ended, kFailedRun, {"model.safetensors"});
   CHECK_THAT(ended.errors, Catch::Contains("was not saved"));

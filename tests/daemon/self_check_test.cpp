@@ -1,4 +1,4 @@
-// Both daemons say at their start what they can compute with, and runs keep it.
+// Both daemons report their computing capabilities at start, and runs record them.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -31,7 +31,7 @@ TEST_CASE("the check is logged once by each daemon, and stands in every run's en
     const std::string client = folder.path(command);
     const Ended ended = runClient(command, client, {"--server", server.address()});
     REQUIRE(ended.code == 0);
-    const bool isQuiet = command == std::string("verify");  // its log begins with warnings
+    const bool isQuiet = command == std::string("verify");  // logs only warnings
     CHECK(count(ended.errors, "info cleave-client: self-check: ") == (isQuiet ? 0 : 1));
     const nlohmann::json check = checkOf(client);
     CHECK(check.at("threads") ==

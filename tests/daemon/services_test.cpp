@@ -1,6 +1,6 @@
-// What can be wrong at the other end of the connection: no server, another service, a server that
-// refuses, bytes that are damaged on the way. Each is met for real, and each error says what, where
-// and what to do.
+// Faults at the other end of the connection: no server, another service, a server that refuses,
+// bytes damaged in transit. Each is provoked, and each error states what is wrong, where, and how
+// to fix it.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read_until.hpp>
@@ -19,9 +19,9 @@ using boost::asio::ip::tcp;
 
 enum class Then { waits, ends, resets };
 
-// A service on a free port of loopback that answers its first connection with `greeting`, and then
-// waits until its peer has closed; or ends its own direction first; or resets the connection when a
-// byte has come.
+// A service on a free loopback port that answers its first connection with `greeting`. Then it
+// waits until its peer has closed, or closes its own direction first, or resets the connection when
+// a byte has arrived.
 class FakeService {
  public:
   FakeService(std::string greeting, Then then)
@@ -37,7 +37,7 @@ class FakeService {
             return;
           }
         }) {}
-  ~FakeService() { thread_.join(); }  // its client must have connected
+  ~FakeService() { thread_.join(); }  // requires that its client has connected
   FakeService(const FakeService&) = delete;
   FakeService& operator=(const FakeService&) = delete;
 
@@ -51,7 +51,7 @@ class FakeService {
   std::thread thread_;
 };
 
-// A control frame without a checksum, of a wire version and kind.
+// A control frame without a checksum, with this wire version and kind.
 std::string frame(char version, char kind, const std::string& metadata) {
   return "CLVE"s + version + kind + "\0\0"s + static_cast<char>(metadata.size()) +
          std::string(23, '\0') + metadata;
@@ -102,7 +102,7 @@ TEST_CASE("another service than a Cleave server") {
     INFO(row.name);
     const FakeService service(row.greeting, row.then);
     std::vector<std::string> says = row.says;
-    says.push_back(service.address());  // where
+    says.push_back(service.address());  // the location
     checkError(runClient("train", folder.path(row.name),
                          {"--server", service.address(), "--set", "connect.retry_seconds=1"}),
                kFailedRun, says);
@@ -112,7 +112,7 @@ TEST_CASE("another service than a Cleave server") {
 TEST_CASE("an HTTP server that waits for the end of a request is recognised") {
   boost::asio::io_context context;
   tcp::acceptor acceptor(context, {boost::asio::ip::address_v4::loopback(), 0});
-  // Says nothing to a Hello, and answers whoever asks as HTTP has it.
+  // Does not answer a Hello, but answers an HTTP request.
   std::thread service([&] {
     const tcp::socket silent = acceptor.accept();
     tcp::socket asked = acceptor.accept();
@@ -125,7 +125,7 @@ TEST_CASE("an HTTP server that waits for the end of a request is recognised") {
   const std::string address = "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port());
   checkError(runClient("train", folder.path("run"), {"--server", address}), kFailedRun,
              {address, "HTTP server", "cleave-server"});
-  // If it never asked, both accepts end by these.
+  // If the client sent no HTTP request, these connections end both accepts.
   for (int i = 0; i < 2; ++i) {
     tcp::socket last(context);
     boost::system::error_code ignored;
@@ -148,7 +148,7 @@ TEST_CASE("no server at the address") {
              {"cannot connect to " + address + ": Connection refused; trying again in 0.25 s",
               "start it there: cleave-server serve"});
   CHECK_FALSE(std::filesystem::exists(folder.path("refused")));
-  // A name that cannot be one is not asked for again and again.
+  // An invalid name is not retried.
   const Ended noHost =
       runClient("train", folder.path("name"),
                 {"--server", "no such host:4800", "--set", "connect.retry_seconds=100000"});
@@ -185,7 +185,7 @@ TEST_CASE("what the server's policy forbids") {
     Arguments all = row.run;
     all.insert(all.end(), {"--server", server.address()});
     std::vector<std::string> says = row.says;
-    says.push_back("the server at " + server.address() + " refuses: ");  // where
+    says.push_back("the server at " + server.address() + " refuses: ");  // the location
     checkError(runClient("train", folder.path("client"), all), row.code, says);
     CHECK(server.process().waitForOutput("refused: ", kPatience));
   }
@@ -199,11 +199,11 @@ TEST_CASE("more clients than the server serves") {
   const std::vector<std::string> says = {
       "the server at " + server.address() + " refuses: this server serves its 1 sessions",
       "limits.sessions"};
-  // It says when to try again: later than this one can wait.
+  // The server asks for a later retry than this client may wait for.
   checkError(runClient("train", folder.path("second"),
                        {"--server", server.address(), "--set", "connect.retry_seconds=2"}),
              kFailedRun, {says.at(0), says.at(1), "try again when one has ended"});
-  // One that waits is served as soon as there is room.
+  // A client that waits is served as soon as there is room.
   const Process third = startClient("train", folder.path("third"), {"--server", server.address()});
   REQUIRE(third.waitForOutput("trying again in 5.00 s", kPatience));
   CHECK_THAT(third.errors(), Catch::Matchers::Contains(says.at(0)));
@@ -220,7 +220,7 @@ TEST_CASE("bytes that are damaged on the way") {
     const Process client = startSlowClient(folder.path("client"), address);
     waitForSteps(folder.path("client"));
     relay.damage(way);
-    // Whichever frame it hits: a header, a length, a payload.
+    // Any part of a frame may be hit: a header, a length, a payload.
     checkError(finish(client), kFailedRun, {"try again"});
     checkFilesComplete(folder.path("client"));
     CHECK(server.process().waitForOutput("ended: ", kPatience));

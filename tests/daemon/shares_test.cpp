@@ -1,5 +1,5 @@
-// What one identity may take of a server: sessions that do nothing, runs per hour, disk; and
-// sessions that the operator ends.
+// Limits per identity: idle sessions, runs per hour and disk space; also sessions that the operator
+// ends.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
@@ -38,7 +38,7 @@ TEST_CASE("a client that only answers pings loses its session, and one that is s
   Process idle = startSlowClient(folder.path("idle"), server.address(),
                                  {"--set", "wait={F1: 60000, B1: 1}", "--set", "run.name=idle"});
   REQUIRE(server.process().waitForOutput("run idle-", kPatience));
-  // There is no room for it until the idle one has gone.
+  // There is no room until the idle session has been ended.
   const Ended honest =
       runClient("train", folder.path("honest"),
                 {"--server", server.address(), "--set", "connect.retry_seconds=100"});
@@ -106,7 +106,7 @@ TEST_CASE("an identity that fills its share of the disk ends its own run only") 
   checkError(runClient("train", folder.path("again"), as(hog)), kFailedRun,
              {"the records of hog at the server take"});
 
-  // Its operator removes them.
+  // The operator removes the runs.
   fs::remove_all(folder.path("store/hog"));
   const auto start = std::chrono::steady_clock::now();
   int code = kFailedRun;
@@ -114,7 +114,7 @@ TEST_CASE("an identity that fills its share of the disk ends its own run only") 
     REQUIRE(std::chrono::steady_clock::now() - start < kPatience);
     code = runClient("train", folder.path("later-" + std::to_string(i)), as(hog)).code;
   }
-  server.stop();  // with 0: nothing has failed here
+  server.stop();  // with exit code 0, because nothing has failed
 }
 
 TEST_CASE("no run begins where the disk has less free than the reserve") {

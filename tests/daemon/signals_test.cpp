@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM, once and twice, at either daemon: once is a clean end, twice an end at once.
+// SIGINT and SIGTERM at either daemon: the first ends it cleanly, the second exits immediately.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <catch2/catch.hpp>
@@ -49,14 +49,14 @@ TEST_CASE("Ctrl-C at the server tells its clients, and ends with 0") {
   }
 }
 
-// Steps in a run's steps.csv.
+// Number of steps in a run's steps.csv.
 std::size_t stepsIn(const std::string& runFolder) {
   std::size_t steps = 0;
   for (const CsvRow& row : readCsv(runFolder + "/steps.csv")) steps += row.at("phase") == "train";
   return steps;
 }
 
-// Waits until the server's only run has received a tensor of this flow: it records that within a
+// Waits until the server's only run has recorded a tensor of this flow, which it does within a
 // second.
 void waitForTensor(const TestServer& server, const std::string& flow) {
   const auto start = steady_clock::now();
@@ -71,7 +71,7 @@ void waitForTensor(const TestServer& server, const std::string& flow) {
   FAIL("no tensor of the flow " << flow << " was recorded");
 }
 
-// A client whose first gradient has come to the server, and which each step waits like this.
+// A client with this `wait` setting, once its first gradient has arrived at the server.
 Process startInStep(const TestServer& server, const std::string& folder, const std::string& wait,
                     const Arguments& more = {}) {
   Arguments all = {"--set", wait,           "--set",    "train.micro_batches=2",
@@ -98,7 +98,7 @@ TEST_CASE("SIGTERM in the middle of a step: it ends on both sides, then the serv
     clientOptions = {"--tls", alice};
   }
   TestServer server(folder, serverOptions);
-  // Two backwards, of which the first has begun: the step goes on for seconds.
+  // The first of two backwards has begun, so the step lasts for several seconds.
   const Process client =
       startInStep(server, folder.path("client"), "wait={F2: 1, B2: 1500}", clientOptions);
   server.process().signal(SIGTERM);
@@ -131,7 +131,8 @@ TEST_CASE("SIGTERM does not wait for connections without a Hello") {
   boost::asio::io_context context;
   boost::asio::ip::tcp::socket silent(context);
   silent.connect({boost::asio::ip::address_v4::loopback(), server.port()});
-  // Accepted before the server, which takes connections in turn, has answered this one.
+  // The server accepts connections in order: once it has answered the probe, it has accepted the
+  // silent one.
   CHECK(ask({"probe", "--server", server.address(), "--most", "1kB", "--repeat", "1"}).code == 0);
   const auto start = steady_clock::now();
   server.stop();
@@ -150,7 +151,8 @@ TEST_CASE("Ctrl-C at the client, of which the server is stopped") {
     if (twice) client.signal(SIGINT);
     const Ended ended = finish(client);
     CHECK(ended.code == 1);
-    // Once, it waits for the server's Bye, but not for long, and says its last sentence.
+    // After one signal, it waits a limited time for the server's Bye, then prints its last
+    // sentence.
     CHECK((ended.errors.find("cleave-client: interrupted\n") != std::string::npos) == !twice);
   }
 }
@@ -172,7 +174,7 @@ TEST_CASE("Ctrl-C twice at a server that computes ends it at once") {
   const Process client =
       startClient("train", folder.path("client"),
                   {"--set", "wait={F2: 50000, B2: 50000}", "--server", server.address()});
-  waitForTensor(server, "activation/0");  // with which the server's device thread waits
+  waitForTensor(server, "activation/0");  // the server's device thread waits with it
   const auto start = steady_clock::now();
   server.process().signal(SIGINT);
   REQUIRE(server.process().waitForOutput("once more to end at once", kPatience));
@@ -182,13 +184,13 @@ TEST_CASE("Ctrl-C twice at a server that computes ends it at once") {
   checkError(finish(client), kFailedRun, {});
 }
 
-// Until the given text, then Ctrl-C: the seconds until the client's end.
+// Sends Ctrl-C when `when` has been printed, and checks that the client exits quickly.
 void checkEndsAtOnce(Process client, const std::string& when) {
   REQUIRE(client.waitForOutput(when, kPatience));
   client.signal(SIGINT);
   const auto start = steady_clock::now();
   const Ended ended = finish(client);
-  CHECK(steady_clock::now() - start < seconds(3));  // it would have waited for 4 s and more
+  CHECK(steady_clock::now() - start < seconds(3));  // otherwise it would wait for 4 s or more
   checkError(ended, kFailedRun, {"cleave-client: interrupted", "run it again"});
 }
 
@@ -217,7 +219,7 @@ TEST_CASE("Ctrl-C takes effect while the client waits for an answer") {
   CHECK(steady_clock::now() - start < seconds(3));  // the server would have 5 s to answer
 }
 
-// A server on a terminal of its own, by way of `within`.
+// A server on its own terminal, started through `within`.
 struct TerminalServer {
   explicit TerminalServer(const TemporaryFolder& folder, Arguments within = {})
       : access(folder.path("access.yaml")), server(command(folder, std::move(within)), 1000, {}) {
@@ -267,7 +269,7 @@ TEST_CASE("a server that was told to ignore a hangup outlives its terminal") {
     return ask({"probe", "--server", terminal.address(), "--most", "1kB", "--repeat", "1"}).code;
   };
   CHECK(probe() == 0);
-  terminal.server.signal(SIGHUP);  // now by hand: the terminal is gone for long
+  terminal.server.signal(SIGHUP);  // manually: the terminal was closed long ago
   CHECK(probe() == 0);
   terminal.server.signal(SIGTERM);
   CHECK(terminal.server.wait(kPatience) == 0);

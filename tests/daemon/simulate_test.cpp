@@ -1,4 +1,4 @@
-// cleave-client simulate: from times that are measured, or kept in a file.
+// cleave-client simulate, with measured times and with times from a file.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -13,7 +13,8 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// A client's 10 ms, a server's 3 ms and 1 MB each way a micro-batch, of 4.
+// Per micro-batch: 10 ms at the client, 3 ms at the server, and 1 MB in each direction; 4
+// micro-batches.
 std::string writeTimes(const TemporaryFolder& folder) {
   const nlohmann::json flow = {{"bytes", 5e5}, {"encode_seconds", 0}, {"decode_seconds", 0}};
   const nlohmann::json measured = {{"batch", 64},
@@ -40,7 +41,7 @@ TEST_CASE("simulate draws its steps for the viewers that draw a training's") {
   askJson({"simulate", "--times", writeTimes(folder), "--rate", "1Gbit/s", "--latency", "1ms",
            "--micro-batches", "2", "--micro-batches", "4", "--trace", file});
   const nlohmann::json trace = nlohmann::json::parse(readFile(file));
-  CHECK(processesOf(trace).size() == 2 * 3);  // a schedule each
+  CHECK(processesOf(trace).size() == 2 * 3);  // one per schedule
   CHECK(processesOf(trace).at(1) == "priority, 2 micro-batches");
   checkTracksDoNotOverlap(trace);
   std::size_t forwards = 0;
@@ -71,7 +72,7 @@ TEST_CASE("simulate measures, predicts, and names what holds a step back") {
       CHECK(one.at("best_order_seconds") <= schedule.at("seconds"));
     }
   }
-  // The same times again, on another link.
+  // The same times with another link.
   const nlohmann::json again = askJson({"simulate", "--times", times, "--rate", "unlimited",
                                         "--latency", "500ms", "--micro-batches", "4"});
   REQUIRE(again.at("cases").size() == 1);
@@ -86,7 +87,7 @@ TEST_CASE("simulate computes what can be computed by hand") {
   const std::string times = writeTimes(folder);
   const nlohmann::json fast =
       askJson({"simulate", "--times", times, "--rate", "unlimited", "--latency", "0"});
-  // The client never waits but for the first micro-batch's way and the last one's.
+  // The client waits only for the first micro-batch to cross the link, and for the last.
   const nlohmann::json& priority = fast.at("cases").at(0).at("schedules").at("priority");
   CHECK(priority.at("seconds").get<double>() == Approx(4 * 10e-3 + 5e-4).margin(3.1e-3));
   CHECK(fast.at("cases").at(0).at("bottleneck") == "client compute");

@@ -1,4 +1,4 @@
-// cleave-server status: what an operator sees of a server that runs, and who may look.
+// cleave-server status: what an operator sees of a running server, and who has access.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -71,7 +71,7 @@ TEST_CASE("status shows a server and its sessions, which go on") {
   CHECK(session.at("idle_seconds") >= 0);
   CHECK(session.at("up_bytes_per_second") > 0);
   CHECK(session.at("down_bytes_per_second") > 0);
-  // The client waits 8 ms a step, in which nothing else happens.
+  // The client waits 8 ms per step, during which nothing else happens.
   CHECK(session.at("bottleneck") == "client or latency");
   CHECK(session.at("busy_shares").size() == 4);
   const double images = session.at("images_per_second").get<double>();
@@ -132,7 +132,7 @@ TEST_CASE("the socket is its owner's alone, and goes with the server") {
 }
 
 TEST_CASE("who is another user is turned away, even where the files would let them in") {
-  if (::geteuid() != 0) return;  // nobody else can be played
+  if (::geteuid() != 0) return;  // only root can act as another user
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string socket = folder.path("store/.status/socket");
@@ -144,7 +144,7 @@ TEST_CASE("who is another user is turned away, even where the files would let th
   address.sun_family = AF_UNIX;
   REQUIRE(socket.size() < sizeof address.sun_path);
   std::strcpy(address.sun_path, socket.c_str());
-  // What the peer is is noted as it connects.
+  // The peer's identity is recorded when it connects.
   REQUIRE(::seteuid(65534) == 0);
   const int connected =
       ::connect(file, reinterpret_cast<const sockaddr*>(&address), sizeof address);
@@ -215,10 +215,10 @@ TEST_CASE("mistakes with the status") {
                  {"switched off", {"--set", "status.socket=off"}, kWrongUse, {"shows no status"}}});
   CHECK_THAT(finish(Process::start({serverProgram(), "status", "--help"})).output,
              Contains("Example:\n  cleave-server status "));
-  // No status, but a server all the same.
+  // Without a status socket the server still runs.
   TestServer silent(folder, {"--set", "status.socket=off"});
   CHECK_FALSE(fs::exists(folder.path("store/.status")));
-  // A path longer than a Unix socket's may be.
+  // A path longer than a Unix socket's limit.
   const std::string deep = folder.path(std::string(100, 'd') + "/" + std::string(100, 'e'));
   TestServer far(folder, {"--set", "status.socket=" + deep + "/socket"}, "other");
   const Ended found = finish(Process::start(

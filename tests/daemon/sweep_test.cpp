@@ -1,5 +1,4 @@
-// Sweeps with real processes: a grid through cleave-link, killed and gone on with, failures,
-// Ctrl-C.
+// Sweeps with real processes: a grid through cleave-link, killed and resumed; failures; Ctrl-C.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
@@ -13,7 +12,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Small enough for a second a point.
+// Small enough that a point takes about a second.
 Arguments sweep(const std::string& folder, const Arguments& more) {
   Arguments arguments = {"sweep",
                          "--config",
@@ -45,7 +44,7 @@ Arguments with(Arguments arguments, const Arguments& more) {
   return arguments;
 }
 
-// By its point's folder.
+// Start times by point folder.
 std::map<std::string, std::string> startTimes(const std::string& folder) {
   std::map<std::string, std::string> times;
   for (const CsvRow& row : readCsv(folder + "/results.csv")) {
@@ -89,7 +88,7 @@ TEST_CASE("a grid through the link: killed, it goes on; done, it runs nothing") 
     CHECK(std::filesystem::exists(folder + "/" + row.at("point") + "/server"));
     CHECK(std::filesystem::exists(folder + "/" + row.at("point") + "/report.html"));
   }
-  // It is the link that was asked for: a step crosses it four times.
+  // The link has the requested latency: a step crosses it four times.
   CHECK(rows[0].at("link.latency") == "10ms");
   CHECK(std::stod(rows[0].at("step_seconds")) > 0.04);
   CHECK(std::stod(rows[1].at("step_seconds")) > 0.16);
@@ -159,8 +158,8 @@ TEST_CASE("Ctrl-C ends the point's processes, and says how to go on") {
   process.signal(SIGINT);
   checkError(finish(process), kFailedRun,
              {"interrupted; 0 of 1 points are done", "it goes on where it stopped"});
-  CHECK(::kill(pid, 0) != 0);  // gone
-  checkFilesComplete(run);     // and had the time for its goodbye
+  CHECK(::kill(pid, 0) != 0);  // it has exited
+  checkFilesComplete(run);     // and it had time to finish cleanly
   CHECK(readCsv(folder + "/results.csv").at(0).at("status") == "to do");
 }
 
@@ -177,7 +176,7 @@ TEST_CASE("a server of one's own is swept too, with what published figures say b
       sweep(folder, {"--grid", "codec=none", "--server", server.address(), "--figures", figures}));
   REQUIRE(json.at("comparison").size() == 2);
   CHECK(json.at("comparison").at(0).at("theirs").at("mean") == 12.5);
-  // Headers and metadata included.
+  // Includes headers and metadata.
   CHECK(json.at("comparison").at(1).at("ours").at("mean") == Approx(1.1).margin(0.09));
   server.stop();
   CHECK(server.runFolders().size() == 1);

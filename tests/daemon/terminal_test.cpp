@@ -1,4 +1,4 @@
-// What a training shows: on a terminal, through a pipe, to programs.
+// Progress output of training: on a terminal, through a pipe, and for programs.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -16,7 +16,7 @@ using Catch::Matchers::Matches;
 using std::chrono::steady_clock;
 using Variables = std::map<std::string, std::string>;
 
-// Two epochs of 64 steps, of some ms each, with an evaluation after each.
+// Two epochs of 64 steps of a few ms each, with an evaluation after each epoch.
 Arguments training(const TemporaryFolder& folder, const TestServer& server,
                    const Arguments& more = {}) {
   Arguments arguments = {clientProgram(), "train",
@@ -45,7 +45,7 @@ TEST_CASE("on a terminal one line rewrites itself, and log lines stand whole abo
   const TemporaryFolder folder;
   TestServer server(folder);
   const auto start = steady_clock::now();
-  // Lines come from another thread than the one that shows the bar.
+  // Log lines come from a different thread than the bar.
   const TerminalProcess client(training(folder, server, {"--log-level", "trace"}), 100,
                                {{"TERM", "xterm"}, {"NO_COLOR", "1"}});
   const auto code = client.wait(kPatience);
@@ -55,7 +55,7 @@ TEST_CASE("on a terminal one line rewrites itself, and log lines stand whole abo
   REQUIRE(code == 0);
   CHECK_THAT(output, Contains("% [") && Contains(" images/s") && Contains(" left"));
   CHECK(count(output, "\x1b[") == count(output, kErase));  // no colours
-  // The bar: at most ten times a second; more often only where a line has gone above it.
+  // The bar updates at most ten times per second, more often only after a log line above it.
   const std::size_t lines = count(output, "\n");
   CHECK(count(output, kErase) > 3);
   CHECK(count(output, kErase) < 10 * seconds + static_cast<double>(lines) + 2);
@@ -64,7 +64,7 @@ TEST_CASE("on a terminal one line rewrites itself, and log lines stand whole abo
   std::size_t epochLines = 0;
   for (const std::string& row : screenAfter(output, 10'000)) {
     INFO(row);
-    CHECK_THAT(row, !Contains("% ["));  // nothing is left of the bar
+    CHECK_THAT(row, !Contains("% ["));  // the bar is removed completely
     epochLines += row.starts_with("epoch ") ? 1 : 0;
     if (row.starts_with("20")) {
       CHECK_THAT(row, Matches(kLogLine));
@@ -90,7 +90,7 @@ TEST_CASE("the bar fits a terminal that is narrow, and one that is made narrower
   const std::string output = client.output();
   CHECK_THAT(output, Contains("\x1b[1;32mtrain\x1b[0m"));  // in colour
   std::size_t narrow = 0;
-  // A bar under way when the size changed may still be the wide one.
+  // The bar that was being drawn when the size changed may still have the old width.
   std::size_t at = output.find(kErase, output.find(kErase, before) + 1);
   for (; at != std::string::npos; at = output.find(kErase, at + 1)) {
     const std::size_t begin = at + std::string(kErase).size();

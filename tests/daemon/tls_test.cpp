@@ -1,4 +1,4 @@
-// Real daemons within TLS: who gets in, who is refused and how both sides say so, and SIGHUP.
+// Real daemons within TLS: who is admitted, who is refused and what both sides report, and SIGHUP.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
@@ -16,7 +16,7 @@ Arguments tlsOf(const std::string& folder) {
   return {"--set", "tls.enabled=true", "--set", "tls.folder=" + folder};
 }
 
-// The least that a client does.
+// The smallest operation of a client.
 Ended probe(const TestServer& server, const Arguments& more,
             const std::string& host = "127.0.0.1") {
   Arguments all = {"probe",  "--server",  host + ":" + std::to_string(server.port()),
@@ -47,7 +47,7 @@ TEST_CASE("a run within TLS trains, and the server knows the client's name") {
 TEST_CASE("who is refused hears why, and so does the server") {
   struct Row {
     std::string name;
-    std::string client;  // a folder; empty: without TLS
+    std::string client;  // folder; empty: without TLS
     std::string host;
     std::vector<std::string> says;
     std::string logged;
@@ -152,7 +152,7 @@ TEST_CASE("SIGHUP revokes, for open sessions too, and files that are wrong chang
   waitForSteps(folder.path("bob"));
 
   authority.writeRevoked(own, {7});
-  CHECK(probe(server, {"--tls", alice}).code == 0);  // not read yet
+  CHECK(probe(server, {"--tls", alice}).code == 0);  // not reloaded yet
   server.process().signal(SIGHUP);
   REQUIRE(server.process().waitForOutput("certificates read anew", kPatience));
   checkError(finish(ofAlice), kFailedRun,
@@ -168,7 +168,7 @@ TEST_CASE("SIGHUP revokes, for open sessions too, and files that are wrong chang
   CHECK(probe(server, {"--tls", bob}).code == 0);
   checkError(probe(server, {"--tls", alice}), kFailedRun, {"it was revoked"});
 
-  CHECK_FALSE(ofBob.wait(std::chrono::milliseconds(0)));  // its session stays
+  CHECK_FALSE(ofBob.wait(std::chrono::milliseconds(0)));  // its session continues
   ofBob.signal(SIGKILL);
   finish(ofBob);
 }

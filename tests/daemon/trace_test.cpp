@@ -1,4 +1,4 @@
-// train --trace: one file of both daemons, through a real server.
+// train --trace: one file with the spans of both daemons, with a real server.
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
@@ -14,7 +14,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-constexpr int kMicroBatches = 4;  // of configs/synthetic.yaml
+constexpr int kMicroBatches = 4;  // in configs/synthetic.yaml
 
 nlohmann::json train(const std::string& folder, const std::string& server, Arguments more,
                      std::string* log = nullptr) {
@@ -26,7 +26,7 @@ nlohmann::json train(const std::string& folder, const std::string& server, Argum
   return nlohmann::json::parse(ended.output);
 }
 
-// How many slices there are of each category, name without its number, and step.
+// The number of slices by category, name without its number, and step.
 std::map<std::tuple<std::string, std::string, int>, int> countSlices(const nlohmann::json& trace) {
   std::map<std::tuple<std::string, std::string, int>, int> counts;
   for (const nlohmann::json& event : trace.at("traceEvents")) {
@@ -39,7 +39,7 @@ std::map<std::tuple<std::string, std::string, int>, int> countSlices(const nlohm
   return counts;
 }
 
-// Of an action in a step, in seconds.
+// Seconds of an action in a step.
 double computed(const nlohmann::json& trace, const std::string& action, int step) {
   double sum = 0;
   for (const nlohmann::json& event : trace.at("traceEvents")) {
@@ -124,7 +124,7 @@ TEST_CASE("a trace has both daemons' steps on one clock, whole") {
   const nlohmann::json& about = trace.at("otherData");
   CHECK(about.at("run") == summary.at("run"));
   CHECK(about.at("dropped_spans") == 0);
-  // The daemons run on one machine, and so by one clock.
+  // Both daemons run on this machine and share its clock.
   const double error = about.at("clock_error_seconds").get<double>();
   CHECK(error > 0);
   CHECK(error < 1);
@@ -150,9 +150,9 @@ TEST_CASE("a slow link's arrows are as long as it, and the device waits for what
   const TemporaryFolder folder;
   TestServer server(folder);
   Relay relay("127.0.0.1", server.port());
-  relay.delay(std::chrono::milliseconds(20));  // to 40 ms, one way
+  relay.delay(std::chrono::milliseconds(20));  // 20 to 40 ms, one way
   const std::string file = folder.path("trace.json");
-  // A trace of more steps than there are is of those there are.
+  // If more steps are requested than exist, the trace has all existing ones.
   train(folder.path("client"), "127.0.0.1:" + std::to_string(relay.port()),
         {"--trace", file, "--set", "codec=none"});
   const nlohmann::json trace = nlohmann::json::parse(readFile(file));

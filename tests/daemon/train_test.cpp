@@ -1,5 +1,5 @@
-// The main job through real daemons: what a run leaves, that bytes add up, and that results do not
-// depend on timing or on other clients.
+// Training with real daemons: the files of a run, the sums of bytes, and results that do not depend
+// on timing or on other clients.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -51,8 +51,8 @@ TEST_CASE("a run leaves its files on both sides, and a summary that agrees with 
   CHECK(readCsv(server.runFolder(runId) + "/epochs.csv").size() == 1);
   CHECK(readCsv(server.runFolder(runId) + "/steps.csv").size() == 2 + 8 + 1);
 
-  // 8 steps of 4 micro-batches with 4 tensors each, one evaluation of 4 with 2 each, and the
-  // weights; the same on both sides.
+  // 8 steps of 4 micro-batches with 4 tensors each, one evaluation of 4 micro-batches with 2
+  // tensors each, and the weights; the same on both sides.
   for (const std::string& side : {client, server.runFolder(runId)}) {
     const auto transfers = readCsv(side + "/transfers.csv");
     CHECK(transfers.size() == 8 * 4 * 4 + 4 * 2 + 1);
@@ -82,11 +82,11 @@ TEST_CASE("the split learns") {
   const Ended ended =
       runClient("train", folder.path("client"), {"--set", "train.epochs=8", "--json"});
   REQUIRE(ended.code == 0);
-  CHECK(nlohmann::json::parse(ended.output).at("eval").at("top1") > 0.9);  // 0.1 by guessing
+  CHECK(nlohmann::json::parse(ended.output).at("eval").at("top1") > 0.9);  // guessing gives 0.1
 }
 
-// Every byte that crossed the relay stands in the files of either side: tensors in transfers.csv,
-// all else in steps.csv.
+// Every byte that crossed the relay is recorded on both sides: tensors in transfers.csv, everything
+// else in steps.csv.
 void checkBytes(const std::string& folder, bool isClient, double up, double down) {
   const auto transfers = readCsv(folder + "/transfers.csv");
   const auto steps = readCsv(folder + "/steps.csv");
@@ -182,7 +182,7 @@ TEST_CASE("a run begins with given weights, at the client and at the server") {
   const TemporaryFolder folder;
   REQUIRE(runClient("train", folder.path("first"), {}).code == 0);
   const std::string weights = folder.path("first") + "/model.safetensors";
-  // A learning rate of 0 changes nothing.
+  // With a learning rate of 0, the weights stay the same.
   const Arguments arguments = {"--set", "weights.file=" + weights,
                                "--set", "train.learning_rate={schedule: constant, peak: 0}",
                                "--set", "run.seed=99"};
@@ -239,7 +239,7 @@ TEST_CASE("a training says how near to the bound its steps were, and what held t
   CHECK(bound.at("bottleneck") == "client compute");
   CHECK(bound.at("over_bound").get<double>() > 0.99);
   CHECK(bound.at("seconds_a_step").get<double>() > 4 * 16e-3);
-  CHECK(bound.at("step_spread").is_null());  // of 4 steps nothing can be said
+  CHECK(bound.at("step_spread").is_null());  // 4 steps are too few
   CHECK(bound.at("advice").at("settings").empty());
   CHECK_FALSE(bound.at("advice").at("sentence").get<std::string>().empty());
   CsvRow last;

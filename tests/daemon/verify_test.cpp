@@ -1,5 +1,5 @@
-// The split changes nothing: `verify` through real daemons, for every model, number of
-// micro-batches and schedule.
+// The split changes nothing: `verify` with real daemons, for every model, number of micro-batches
+// and schedule.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -8,8 +8,8 @@
 namespace cleave::test {
 namespace {
 
-// Dropout is on in both; 30 samples a batch make uneven micro-batches of 4, 7 and 8. 13 samples are
-// evaluated.
+// Both models have dropout. 30 samples per batch give uneven micro-batches of 4, 7 and 8. 13
+// samples are evaluated.
 const std::vector<Arguments> kModels = {
     {"--set", "model={name: mlp, width: 16, depth: 2, dropout: 0.3}"},
     {"--set", "model={name: small_cnn, width: 4, dropout: 0.3}"},
@@ -84,7 +84,7 @@ TEST_CASE("verify compares with lossless codecs, whatever the configuration says
 
 TEST_CASE("verify notices where the two computations differ") {
   const TemporaryFolder folder;
-  // A server whose forward only waits gives meaningless values.
+  // A server whose forward only waits returns meaningless values.
   const Ended ended = runClient("verify", folder.path("different"),
                                 {"--json", "--steps", "1", "--set", "wait={F2: 1, B2: 1}"});
   CHECK(ended.code == 1);

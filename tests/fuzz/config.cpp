@@ -1,6 +1,6 @@
-// The target of the fuzzing: a configuration, up to the first byte 0, and an override after each
-// further one. It may be refused by a UsageError and nothing else; what was read of it, written as
-// YAML, is read back to the same.
+// Fuzz target: a configuration up to the first zero byte, then an override after each further zero
+// byte. Only UsageError is allowed; the resolved configuration, written as YAML, must read back
+// identically.
 #include <string>
 
 #include "common/core/config.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kKeys[] = {"a", "b", "list", "data.train.images", "train.batch"};
 
-// Each of the keys by the first type that fits it.
+// Reads each key with the first type that accepts it.
 void readAll(Config& config) {
   for (const std::string key : kKeys) {
     const auto fits = [&](auto read) {

@@ -1,5 +1,5 @@
-// Runs the target of the fuzzing over its seeds and over every file of the folders named, or writes
-// the seeds as files: what a test can do without libFuzzer.
+// Runs the fuzz target on its seeds and on every file in the given folders, or writes the seeds as
+// files. Needs no libFuzzer, so tests can use it.
 //
 //   fuzz_corpus FOLDER…
 //   fuzz_corpus --write FOLDER
@@ -34,11 +34,11 @@ int writeSeeds(const std::filesystem::path& folder) {
   return 0;
 }
 
-// An input that fails ends the program; its name is the last one printed.
+// A failing input ends the program; its name is the last one printed.
 void runOne(const std::string& name, const std::string& input) {
   std::printf("%s\n", name.c_str());
   std::fflush(stdout);
-  // Exactly its size, as libFuzzer gives it.
+  // With exactly its size, like libFuzzer.
   const std::vector<std::uint8_t> bytes(input.begin(), input.end());
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }

@@ -1,6 +1,6 @@
-// The target of the fuzzing: one input (decode_input.h), which is decoded, or encoded and decoded,
-// by any codec. A decoder may refuse what it was given, and nothing else. Every buffer has exactly
-// its size, so that AddressSanitizer sees each access beyond.
+// Fuzz target: one input (decode_input.h), which any codec decodes, or encodes and decodes. A
+// decoder may refuse a payload; any other error is a finding. Every buffer has exactly its size, so
+// that AddressSanitizer detects each access beyond.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -31,7 +31,7 @@ const Codec& codecOf(std::uint16_t hash) {
   return *(found == codecs.end() ? codecs.begin() : found)->second;
 }
 
-// On the heap, of exactly that size.
+// A heap buffer of exactly that size.
 class Room {
  public:
   Room(std::size_t bytes, std::byte fill, bool unaligned)
@@ -56,7 +56,7 @@ class Room {
   fuzz::find(codec.spec() + ", " + toString(spec) + ": " + what);
 }
 
-// What travels, and what it travels as.
+// A tensor's spec, and the codec and context that carry it.
 struct Trip {
   const Codec& codec;
   CodecContext context;
@@ -64,7 +64,7 @@ struct Trip {
   bool unaligned;
 };
 
-// Nothing where the payload is refused. Leaves in `cut` what the codec does.
+// Empty if the payload is refused. Leaves the codec's changes in `cut`.
 std::optional<Bytes> decodeOver(std::byte fill, const Trip& trip, CutContext& cut,
                                 std::span<const std::byte> payload) {
   Room in(payload, trip.unaligned);
@@ -78,7 +78,8 @@ std::optional<Bytes> decodeOver(std::byte fill, const Trip& trip, CutContext& cu
   return Bytes(out.span().begin(), out.span().end());
 }
 
-// Twice, over different memory: the same must come, and no element be left out.
+// Decodes twice over different memory: the results must be equal, which also shows that every
+// element is written.
 bool decodes(const Trip& trip, CutContext& cut, std::span<const std::byte> payload) {
   CutContext again = cut;
   const auto first = decodeOver(std::byte{0xa5}, trip, cut, payload);
@@ -87,7 +88,7 @@ bool decodes(const Trip& trip, CutContext& cut, std::span<const std::byte> paylo
   return first.has_value();
 }
 
-// The tensor whose elements are those bytes, again and again, NaN and infinities made finite.
+// Fills the tensor by repeating the bytes, and makes NaNs and infinities finite.
 void fillFinite(std::span<const std::byte> bytes, const TensorSpec& spec, std::byte* out) {
   for (std::size_t j = 0; j < spec.bytes(); ++j)
     out[j] = bytes.empty() ? std::byte{0} : bytes[j % bytes.size()];
@@ -110,7 +111,7 @@ void fillFinite(std::span<const std::byte> bytes, const TensorSpec& spec, std::b
   }
 }
 
-// Two steps, the second with the state of the first, each with the cut as it was before.
+// Two steps: the second uses the state of the first; each starts with the original cut contexts.
 void encodeAndDecode(const Trip& trip, CutContext& sender, CutContext& receiver,
                      std::span<const std::byte> elements) {
   Room tensor(trip.spec.bytes(), std::byte{0}, trip.unaligned);

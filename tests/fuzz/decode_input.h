@@ -1,9 +1,9 @@
-// What an input of the fuzzing means. Any bytes are one, so that each may be mutated into another:
+// The meaning of a fuzz input. Every byte string is valid, so that mutations stay valid:
 //
 //   input = flags, codec, activation codec, rank, 4 dimensions, activation's length, the rest
 //
-// The rest is a payload for the decoder, or the elements of a tensor for the encoder; where an
-// activation of the same cut comes before, its length in bytes says how the rest is shared.
+// The rest is a payload for the decoder, or the elements of a tensor for the encoder. If an
+// activation of the same cut comes first, its length in bytes says where it ends.
 #pragma once
 
 #include <array>
@@ -19,19 +19,19 @@
 
 namespace cleave::fuzz {
 
-inline constexpr std::uint8_t kEncode = 0x01;     // else the rest is decoded
-inline constexpr std::uint8_t kEval = 0x02;       // else train
-inline constexpr std::uint8_t kGradient = 0x04;   // else an activation
-inline constexpr std::uint8_t kAfter = 0x08;      // after an activation of the same cut
+inline constexpr std::uint8_t kEncode = 0x01;     // otherwise decode the rest
+inline constexpr std::uint8_t kEval = 0x02;       // otherwise train
+inline constexpr std::uint8_t kGradient = 0x04;   // otherwise an activation
+inline constexpr std::uint8_t kAfter = 0x08;      // preceded by an activation of the same cut
 inline constexpr std::uint8_t kDType = 0x30;      // 0x00 and 0x30 f32, 0x10 f16, 0x20 bf16
-inline constexpr std::uint8_t kLast = 0x40;       // channels last, where the rank is 4
-inline constexpr std::uint8_t kUnaligned = 0x80;  // payload and tensor start at odd addresses
+inline constexpr std::uint8_t kLast = 0x40;       // channels last if the rank is 4
+inline constexpr std::uint8_t kUnaligned = 0x80;  // payload and tensor at odd addresses
 inline constexpr std::size_t kHeaderBytes = 12;
 inline constexpr std::size_t kMaxInputBytes = kHeaderBytes + 8192;
 
 struct Input {
   std::uint8_t flags = 0;
-  std::uint16_t codec = 0;       // a hash, of which the next codec in order is meant
+  std::uint16_t codec = 0;       // a hash; selects the codec with the next hash in order
   std::uint16_t activation = 0;  // the same
   std::uint8_t rank = 0;
   std::array<std::uint8_t, 4> dimensions{};
@@ -39,7 +39,7 @@ struct Input {
   std::span<const std::byte> rest;
 };
 
-// Nothing that changes with the table: an input means the same codec after another was added.
+// Independent of the table, so that an input selects the same codec after another is added.
 inline std::uint16_t hashOf(std::string_view spec) {
   std::uint32_t hash = 2166136261;  // FNV-1a
   for (const char c : spec) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619;
@@ -51,7 +51,7 @@ inline std::uint16_t twoBytes(std::byte low, std::byte high) {
                                     (std::to_integer<unsigned>(high) << 8));
 }
 
-// Requires kHeaderBytes.
+// Requires at least kHeaderBytes bytes.
 inline Input read(std::span<const std::byte> bytes) {
   Input input;
   input.flags = std::to_integer<std::uint8_t>(bytes[0]);
@@ -80,7 +80,7 @@ inline Bytes write(const Input& input) {
   return bytes;
 }
 
-// At most 2,303 elements: more than two blocks of every codec.
+// At most 2,303 elements, which is more than two blocks of every codec.
 inline TensorSpec specOf(const Input& input) {
   const auto& d = input.dimensions;
   const auto within = [](unsigned value, unsigned most) {

@@ -1,4 +1,4 @@
-// For every codec, payloads of its own making and tensors to encode.
+// Seeds for every codec: its own payloads, and tensors to encode.
 #include "tests/fuzz/seeds.h"
 
 #include "common/core/random.h"
@@ -25,7 +25,7 @@ constexpr std::array kShapes = {
     Shape{0x20, 1, {1100 % 256, 4}},  // more than a block
 };
 
-// A bell with equal values and zeros among them.
+// A bell curve with repeated values and zeros.
 Bytes elementsOf(const TensorSpec& spec) {
   std::vector<float> values(spec.elements());
   fillNormal(randomKey(1, "fuzz"), values);
@@ -72,7 +72,7 @@ std::vector<Seed> seeds() {
       const Bytes gradient = encode(spec, input, elements, cut, Flow::gradient0);
       payloads.insert(payloads.end(), gradient.begin(), gradient.end());
       add("decode gradient", payloads);
-      // Elements are repeated: a few will do.
+      // A few elements are enough, because they are repeated.
       input.flags |= kEncode;
       const Bytes few(elements.begin(),
                       elements.begin() +

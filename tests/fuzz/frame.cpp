@@ -1,6 +1,6 @@
-// The target of the fuzzing: bytes as a connection reads them, after one that says in which state.
-// Headers, caps, checksums and the metadata of every kind may be refused by a ProtocolError and
-// nothing else; what is accepted comes out the same when written and read again.
+// Fuzz target: bytes received by a connection, after one byte that selects its state. Headers,
+// limits, checksums and the metadata of every kind may throw only ProtocolError; accepted data must
+// be the same after writing and reading it again.
 #include <algorithm>
 #include <cstring>
 
@@ -18,7 +18,7 @@ std::span<const std::byte> viewOf(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// `read` of metadata, written by `write`, is the same metadata again.
+// Checks that metadata is the same after writing and reading it again.
 template <typename Read>
 void checkStable(std::span<const std::byte> metadata, Read read) {
   const std::string once = toWire(read(metadata));
@@ -86,7 +86,7 @@ void readMetadata(FrameKind kind, std::span<const std::byte> metadata) {
   }
 }
 
-// Takes a frame off the front of `bytes`; false where there is not all of one.
+// Removes a frame from the front of `bytes`; false if it is incomplete.
 bool readFrame(std::span<const std::byte>& bytes, ConnectionState state) {
   checkMagic(bytes.first(std::min(bytes.size(), kHeaderBytes)));
   if (bytes.size() < kHeaderBytes) return false;

@@ -1,6 +1,5 @@
-// The target of the fuzzing: bytes as a safetensors file. It may be refused by a UsageError and
-// nothing else; what is accepted lies within the file, and comes out the same when written and read
-// again.
+// Fuzz target: bytes as a safetensors file. Only UsageError is allowed; accepted tensors are within
+// the file, and the same after writing and reading it again.
 #include <algorithm>
 #include <cstring>
 

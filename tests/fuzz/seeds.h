@@ -1,5 +1,5 @@
-// Inputs that a target's fuzzing begins with. Every target's file (decode.cpp, frame.cpp, …) says
-// what its inputs mean.
+// Initial inputs of a fuzz target. Each target's file (decode.cpp, frame.cpp, …) describes its
+// inputs.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ inline Bytes bytesOf(const std::string& text) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Ends the program: the input that it runs on is a finding.
+// Reports a finding by ending the program.
 [[noreturn]] inline void find(const std::string& what) {
   std::fprintf(stderr, "fuzz: %s\n", what.c_str());
   std::abort();
@@ -29,7 +29,7 @@ struct Seed {
   Bytes input;
 };
 
-// Of the target that the program is linked with.
+// The seeds of the target that the program is linked with.
 std::vector<Seed> seeds();
 
 }  // namespace cleave::fuzz

@@ -1,6 +1,6 @@
-// The target of the fuzzing: what a peer may send after the handshake (session_input.h), and when,
-// to a tensor link and an engine as either daemon has them, in one thread. An Error may end the
-// session; whatever else is thrown is a finding.
+// Fuzz target: the frames that a peer may send after the handshake (session_input.h), and when, to
+// a tensor link and an engine as in either daemon, in one thread. An Error may end the session; any
+// other exception is a finding.
 #include <boost/asio/io_context.hpp>
 #include <deque>
 #include <memory>
@@ -132,7 +132,7 @@ class Session {
     const std::size_t payload = input.twoBytes();
     wire::Tensor tensor;
     toWire(named, *tensor.mutable_key());
-    // Shape and sizes are right unless `choice` says otherwise, or there is no right one.
+    // Shape and sizes are correct unless `choice` says otherwise, or no correct ones exist.
     const bool isSensible =
         microBatches > 0 && microBatches <= samples && samples <= kBatch && named.i < microBatches;
     TensorSpec spec =
@@ -148,7 +148,7 @@ class Session {
     frame(FrameKind::tensor, stream, tensor.SerializeAsString(), payload);
   }
 
-  // What a connection does with a frame that is within its caps.
+  // Does what a connection does with a frame within its limits.
   void frame(FrameKind kind, std::uint64_t stream, const std::string& metadata,
              std::size_t payloadBytes) {
     FrameHeader header;
@@ -166,13 +166,13 @@ class Session {
     if (isTensorData(kind)) {
       place = link_->placePayload(header, bytes);
       std::fill(place.begin(), place.end(), std::byte{0x3c});
-      // block:bits=8 says by it that headers and codes follow.
+      // In block:bits=8 this byte means that headers and codes follow.
       if (kind == FrameKind::tensor && !place.empty()) place[0] = std::byte{0x01};
     }
     link_->receivedFrame(header, bytes, place);
   }
 
-  // Codecs, and what they deliver; what is to be sent is dropped as written.
+  // Runs codecs and delivers their results; outgoing frames are dropped as if written.
   void settle() {
     do {
       io_.restart();

@@ -1,12 +1,12 @@
-// What an input of the session's fuzzing means. Any bytes are one: flags, then commands, each a
-// byte (modulo kCommands) and its fields, until nothing is left; fields beyond the end are 0.
+// The meaning of an input for fuzzing the session. Every byte string is valid: flags, then commands
+// until the end, each a byte (modulo kCommands) and its fields; missing fields are 0.
 //
 //   tensor     a Tensor frame: stream, key, micro-batches, samples, codec, encoded bytes, payload
 //   segment    a Segment frame: stream, offset, payload
 //   received, step, bodyDone, stepOk, fetch     such a frame
 //   raw        a frame of any kind with any metadata: kind, length of the metadata, metadata
 //   work       the device runs the next actions: how many
-//   begin      client: a batch begins, where the last one is done: phase, samples
+//   begin      client: begins a batch if the last one is done: phase, samples
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@
 
 namespace cleave::fuzz {
 
-inline constexpr std::uint8_t kClient = 0x01;          // else the server
-inline constexpr std::uint8_t kCoded = 0x02;           // block:bits=8 on all flows, else none
+inline constexpr std::uint8_t kClient = 0x01;          // otherwise the server
+inline constexpr std::uint8_t kCoded = 0x02;           // block:bits=8 on all flows, otherwise none
 inline constexpr std::uint8_t kInitialWeights = 0x04;  // the client sends weights/body first
 
 enum class Command : std::uint8_t {
@@ -36,7 +36,7 @@ enum class Command : std::uint8_t {
 };
 inline constexpr std::size_t kCommands = 10;
 
-// Bytes that stand for numbers nobody expects; all others stand for themselves.
+// The first byte values encode unusual numbers; all others encode themselves.
 inline constexpr std::array<std::uint64_t, 6> kSpecial = {
     std::uint64_t{1} << 31,
     std::numeric_limits<std::uint32_t>::max(),

@@ -1,5 +1,5 @@
-// The target of the fuzzing: bytes as a server's trace. They may be refused by a ProtocolError and
-// nothing else; what is accepted comes out the same when written again.
+// Fuzz target: bytes as a server's trace. Only ProtocolError is allowed; accepted traces are the
+// same after writing and reading them again.
 #include <algorithm>
 
 #include "common/pipeline/trace.h"

@@ -1,4 +1,5 @@
-"""What hostile peers do: a table of cases. Each has a name, a function that does it, and the codes that may end it."""
+"""Actions of hostile peers as a table of cases. Each has a name, a function that performs it, and
+the error codes that it may end with."""
 import math
 import random
 import re
@@ -18,19 +19,19 @@ HUGE = (2**31, 2**32, 2**62, 2**63, 2**64 - 1)
 @dataclass
 class Case:
     name: str
-    act: Callable  # of a World; returns the Peer that is to be closed, or None where act() has seen to it
-    codes: set = field(default_factory=set)  # one of them ends it; "": it is closed without a word
+    act: Callable  # takes a World; returns the Peer to be closed, or None if act() closes it itself
+    codes: set = field(default_factory=set)  # acceptable error codes; "": closed without a message
     deadline: float = 1.0  # seconds
-    connections: int = 1  # that the server may take memory for
-    uncounted: bool = False  # a peer's own end is no refusal
-    untold: str = "not-cleave"  # what the server counts where it closes without a word
+    connections: int = 1  # connections that the server may allocate memory for
+    uncounted: bool = False  # ended by the peer, so not counted as a refusal
+    untold: str = "not-cleave"  # the reason that the server counts if it closes without a message
 
 
 CASES = []
 
 
 def case(name, codes, **more):
-    """The function that follows is a case."""
+    """Decorator: adds the function to the table of cases."""
 
     def add(act):
         CASES.append(Case(name, act, {codes} if isinstance(codes, str) else set(codes), **more))
@@ -40,7 +41,7 @@ def case(name, codes, **more):
 
 
 def sends(name, codes, data, run=True, spec=None, **more):
-    """A case that sends these bytes, in a run or before a Hello."""
+    """Adds a case that sends these bytes, in a run or before a Hello."""
 
     def act(world):
         peer = world.run(spec) if run else world.connect()
@@ -97,7 +98,7 @@ def _(world):
     return peer
 
 
-# ---- A Hello that asks for what cannot be ----
+# ---- A Hello with impossible requests ----
 
 REFUSALS = {
     "bad-run-spec", "unknown-model", "model-not-allowed", "unknown-codec", "bad-codec-spec", "unknown-schedule",
@@ -169,7 +170,7 @@ def _(world):
     return second
 
 
-# ---- Frames where they do not belong, and lengths ----
+# ---- Unexpected frames, and wrong lengths ----
 
 for kind, code in ((w.HELLO, "unexpected-frame"), (w.HELLO_OK, "unexpected-frame"), (w.REFUSED, "unexpected-frame"),
                    (w.TENSOR, "bad-key"), (w.SEGMENT, "unknown-stream"), (w.RECEIVED, "bad-key"),
@@ -276,7 +277,7 @@ for name, code, data in (
     sends(f"a segment {name}", code, OPEN + data)
 sends("no stream after the greatest", "bad-segment", w.tensor(stream=2**64 - 1) + w.tensor(stream=1, micro_batch=1))
 
-# ---- Trials, which leave no record ----
+# ---- Trials, which leave no records ----
 
 
 @case("more batches than a trial may have", "trial-too-long", deadline=5)
@@ -299,7 +300,7 @@ def _(world):
     return peer
 
 
-# ---- What codecs read: sizes, scales, indices ----
+# ---- Input of codecs: sizes, scales, indices ----
 
 SPECS = ("block:bits=8", "block:bits=4,header=fp16", "uniform:bits=8", "uniform:bits=1", "sort:q=6,s=2", "fast:q=6,s=2", "kmeans:bits=4",
          "topk:ratio=0.1", "randtopk:ratio=0.1,alpha=0.1", "power:rank=2", "svd:rank=2", "fp8:format=e4m3", "fp16", "bf16",
@@ -316,12 +317,12 @@ def learn(world, spec, pattern, **tensor):
 
 
 def payload_case(codec, what, contents, codes=("bad-payload", "unexpected-message", "non-finite")):
-    """`contents(most)` are sent as a tensor, of which the codec has at most so many bytes. Some are tensors indeed: those are
-    acknowledged, and a Step, which is too soon, ends the run."""
+    """Sends `contents(most)` as a tensor whose codec allows at most `most` bytes. Some contents are
+    valid tensors: those are acknowledged, and a premature Step ends the run."""
 
     def act(world):
         spec = w.run_spec(codec)
-        if codec not in world.learned:  # the refusals say what would be right
+        if codec not in world.learned:  # the refusals state the expected values
             resolved = learn(world, spec, r"than the agreed (.+)", codec="?")
             world.learned[codec] = resolved, int(learn(world, spec, r"at most (\d+)", codec=resolved, encoded_bytes=2**40))
         resolved, most = world.learned[codec]
@@ -350,7 +351,7 @@ for spec in SPECS:
         payload_case(spec, f"form {form}, random", filled(bytes([form]), random.Random(form).randbytes(300)))
 for spec in ("block:bits=8", "block:bits=4,header=fp16", "uniform:bits=8", "sort:q=6,s=2", "fast:q=6,s=2", "kmeans:bits=4"):
     payload_case(spec, "scales that are not finite", filled(b"\1", b"\xff\x7f" * 2), {"bad-payload"})
-VALUES = bytes(4 * 26)  # of topk: a tenth of 256 elements, rounded up
+VALUES = bytes(4 * 26)  # for topk: a tenth of 256 elements, rounded up
 payload_case("topk:ratio=0.1", "an index past the end", lambda most: b"\2" + VALUES + b"\x0a" * 25 + b"\x7f", {"bad-payload"})
 payload_case("topk:ratio=0.1", "a distance of 2^64", lambda most: b"\2" + VALUES + b"\xff" * 9 + b"\x7f" + bytes(16), {"bad-payload"})
 payload_case("topk:ratio=0.1", "more positions than values", lambda most: b"\1" + VALUES + b"\xff" * 32, {"bad-payload"})
@@ -358,7 +359,7 @@ payload_case("topk:ratio=0.1", "no positions", lambda most: b"\1" + VALUES + byt
 payload_case("zstd:level=1(none)", "a frame of 2^62 bytes",
              lambda most: bytes.fromhex("28b52ffde0") + struct.pack("<Q", 2**62) + bytes(8), {"bad-payload"})  # fmt: skip
 
-# ---- Steps, and what comes late ----
+# ---- Steps, and late messages ----
 
 for number, code in ((0, "bad-metadata"), (1, "unexpected-message"), (2, "step-gap"), (2**63, "step-gap"), (2**64 - 1, "step-gap")):
     sends(f"Step {number} before anything", code, w.step(number))
@@ -372,7 +373,7 @@ for flow in ("", "activation/0", "probe", "x" * 1000):
 
 
 def train_step(peer, number=1):
-    """A whole step, done right; returns its frames from the client."""
+    """A complete, correct step; returns the client's frames."""
     sent = []
 
     def send(data):

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Attacks a cleave-server as cases.py says, while honest clients train there. Each attack must end in time, with the code it
-should, and cost the server no memory; every one must be counted; and the honest clients' weights must be those they have alone.
-With --memory: attacks on what a session may hold (memory_cases.py), of which none may take the server beyond the bound that it prints."""
+"""Attacks a cleave-server with the cases in cases.py while honest clients train. Each attack must
+end in time, with an expected code, without increasing the server's memory use, and must be counted.
+The honest clients' weights must be the same as without attacks. With --memory: attacks on a
+session's memory limit (memory_cases.py), none of which may take the server beyond the bound that it
+prints."""
 import argparse
 import collections
 import hashlib
@@ -20,18 +22,19 @@ import memory_cases
 import wire as w
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Deadlines shorter than by default, so that waiting for them is short, and room for all connections of this one address.
+# Shorter deadlines than the defaults, to reduce waiting, and enough room for all connections from
+# this one address.
 LIMITS = {
     "sessions": 32, "connections": 2000, "connections_per_address": 2000, "handshakes": 100000, "handshakes_burst": 100000,
     "handshakes_per_address": 100000, "hello_seconds": 1, "frame_seconds": 1, "frame_kib_per_second": 1024, "ping_seconds": 1,
     "ping_timeout_seconds": 2, "idle_seconds": 8, "runs_per_hour": 1000000,
 }  # fmt: skip
-# So little that an attack which exceeds a session's share exceeds the whole bound.
-MOST_OF_A_SESSION_KIB = 160 << 10  # what the largest run of memory_cases.py is admitted with
+# So small that an attack that exceeds a session's share also exceeds the total bound.
+MOST_OF_A_SESSION_KIB = 160 << 10  # granted to the largest run of memory_cases.py
 MEMORY_LIMITS = {**LIMITS, "memory_mib": 512, "sessions": 4, "connections": 64, "connections_per_address": 64}
 HONEST = ["threads={client: 1, server: 1}", "data.train.size=512", "data.test.size=64", "train.epochs=4", "codec=block:bits=8"]
 KIB_A_CONNECTION = 1024
-NOISE_KIB = 1024  # of the honest client, a case
+NOISE_KIB = 1024  # of the honest client, per case
 MOST_GROWTH_KIB = 16 << 10  # over all cases
 
 
@@ -73,8 +76,8 @@ class Server:
         pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def bound_kib(self):
-        """What it says at its start that it takes at most."""
-        for _ in range(100):  # the log is read by a thread of its own
+        """The memory bound that the server prints at its start."""
+        for _ in range(100):  # the log is read by a separate thread
             if found := re.search(r"(\d+) MiB of memory at most", "".join(self.log)):
                 return int(found[1]) << 10
             time.sleep(0.1)
@@ -88,15 +91,15 @@ class Server:
 
 
 class World:
-    """What a case acts on."""
+    """The environment in which a case acts."""
 
     def __init__(self, port, tls):
         self.port = port
         self.tls = tls
         self.runs = 0
-        self.refused = []  # peers beside the one that a case returns, with the codes they got
-        self.learned = {}  # of codecs
-        self.expected = collections.Counter()  # what the server must have counted
+        self.refused = []  # further peers of a case, with the codes they received
+        self.learned = {}  # by codec
+        self.expected = collections.Counter()  # reasons that the server must have counted
 
     def connect(self, receive_buffer=None):
         return w.Peer(self.port, receive_buffer, self.tls)
@@ -116,7 +119,7 @@ class World:
 
 
 class Honest(threading.Thread):
-    """Trains again and again until it is told to end."""
+    """Trains repeatedly until stopped."""
 
     def __init__(self, programs, folder, server, transport, wanted):
         super().__init__()
@@ -147,7 +150,8 @@ def train(programs, folder, server, transport, name):
 
 
 def attack(case, world, server, bound_kib):
-    """What is wrong; empty: nothing. `bound_kib`: of the server's memory; None: what the case's connections may cost."""
+    """What is wrong, or an empty string. `bound_kib`: bound of the server's memory; None: the
+    allowance for the case's connections."""
     server.forget_peak()
     before = server.memory_kib("VmRSS")
     try:
@@ -184,7 +188,7 @@ def attack(case, world, server, bound_kib):
 
 
 def counted(server):
-    """What the server says at its end that it refused."""
+    """The refusals that the server reports at its end."""
     for line in server.log:
         if "refused or ended for a client's fault: " in line:
             pairs = line.rsplit(": ", 1)[1].strip().split(", ")
@@ -193,12 +197,13 @@ def counted(server):
 
 
 def unprintable(text):
-    """The first character that acts on a terminal, or hides text."""
+    """The first character that controls a terminal or hides text."""
     return next((c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")), None)
 
 
 def raw_texts(server, store):
-    """Where the server's log or the files of its runs have what a peer must not be able to write there."""
+    """Where the server's log or its runs' files have characters that a peer must not be able to
+    write."""
     texts = {"the log": "".join(server.log)}
     texts.update({str(path): path.read_text(errors="replace") for path in store.rglob("*") if path.is_file()})
     return [f"{name} has {unprintable(text)!r}" for name, text in texts.items() if unprintable(text)]
@@ -219,7 +224,7 @@ def main():
         try:
             return run_all(chosen, options.programs, folder, server, transport, options.memory)
         finally:
-            server.process.kill()  # and an honest client fails, which ends it
+            server.process.kill()  # also makes an honest client fail, which ends it
 
 
 def run_all(chosen, programs, folder, server, transport, memory):
@@ -232,7 +237,7 @@ def run_all(chosen, programs, folder, server, transport, memory):
     honest = Honest(programs, folder, server, transport, alone)
     honest.start()
     world = World(server.port, transport.hostile)
-    probe = world.connect().open("", b"", f3="probe", f4=None, f5=None)  # what the first one takes is for all
+    probe = world.connect().open("", b"", f3="probe", f4=None, f5=None)  # the first one allocates for all
     world.leave(probe)
     start, fresh = time.monotonic(), server.memory_kib("VmRSS")
     for case in chosen:
@@ -248,11 +253,12 @@ def run_all(chosen, programs, folder, server, transport, memory):
         faults.append(f"the server ended with {code}: " + "".join(server.log[-20:]))
     if not memory and growth > MOST_GROWTH_KIB:
         faults.append(f"the server grew by {growth} KiB over all cases")
-    # Not a peer's fault; by a peer's own end: which of the two is a matter of timing.
+    # Not counted for a peer's fault, or caused by a peer's own end; which of the two is a matter of
+    # timing.
     closed = {"non-finite", "connection-closed", "connection-lost"}
     found = counted(server)
     for reason in sorted({*found, *world.expected} - closed):
-        # An honest client that finds the server full tries again.
+        # An honest client retries if the server is full.
         full = reason == "too-many-sessions" and found[reason] > world.expected[reason]
         if found[reason] != world.expected[reason] and not full:
             faults.append(f"the server counted {found[reason]} {reason}; there were {world.expected[reason]}")

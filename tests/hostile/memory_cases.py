@@ -1,12 +1,12 @@
-"""Attacks on a server's memory by clients that are admitted: each aims at what a session may hold. A table of cases, as in cases.py; how
-much the server may hold at each moment is what it printed at its start."""
+"""Attacks on a server's memory by admitted clients, each aimed at one part of a session's memory. A
+table of cases, as in cases.py. The server's limit at any time is what it printed at its start."""
 import time
 
 import wire as w
 from cases import Case
 
 CASES = []
-SAMPLES, WIDTH = 512, 512  # of a micro-batch
+SAMPLES, WIDTH = 512, 512  # per micro-batch
 TENSOR_BYTES = SAMPLES * WIDTH * 4
 
 
@@ -19,14 +19,14 @@ def case(name, codes, **more):
 
 
 def spec(codec="none", micro_batches=4, in_flight=4, samples=SAMPLES, width=WIDTH, **more):
-    """A run whose tensors have a mebibyte each."""
+    """A run whose tensors have one MiB each."""
     return w.run_spec(codec, **{
         "f2": [w.message((1, "width"), (2, str(width))), w.message((1, "depth"), (2, "2"))],
         "f7": micro_batches * samples, "f8": micro_batches, "f9": in_flight, **more})  # fmt: skip
 
 
 def tensor(payload=None, codec="none", micro_batches=4, **more):
-    """One of them; without a payload, zeros as they are."""
+    """One of these tensors; without a payload, raw zeros."""
     return w.tensor(bytes(TENSOR_BYTES) if payload is None else payload, codec=codec, shape=(SAMPLES, WIDTH), micro_batches=micro_batches,
                     samples=micro_batches * SAMPLES, **more)  # fmt: skip
 
@@ -43,7 +43,7 @@ KEPT = -(-SAMPLES * WIDTH // 1000)
 
 
 def topk_payload():
-    """A small payload of a large tensor: the first elements are kept, as distances."""
+    """A small payload for a large tensor: the first elements are kept, as distances."""
     return b"\2" + bytes(4 * KEPT) + bytes(KEPT)
 
 
@@ -105,7 +105,7 @@ for micro_batches, in_flight in ((2**20, 2**20), (2**20, 2**16), (2**17, 2**17))
 def _(world):
     peer = world.connect(receive_buffer=4096)
     peer.open(world.run_id(), spec(in_flight=1))
-    for i in range(4):  # acknowledged, and never read
+    for i in range(4):  # acknowledged, but the acknowledgements are not read
         if not peer.send(tensor(stream=1 + i, micro_batch=i)):
             break
         time.sleep(0.3)
@@ -163,7 +163,7 @@ def _(world):
 
 def zstd_frame(size):
     """A Zstandard frame of `size` zeros: blocks of a repeated byte (RFC 8878, 3.1.1)."""
-    header = bytes.fromhex("28b52ffd") + b"\xa0" + size.to_bytes(4, "little")  # one segment, its size in 4 bytes
+    header = bytes.fromhex("28b52ffd") + b"\xa0" + size.to_bytes(4, "little")  # single segment, 4-byte size
     blocks = b""
     while size > 0:
         now = min(size, 128 << 10)

@@ -1,5 +1,6 @@
-"""The wire of proto/PROTOCOL.md, byte by byte: what a peer needs that keeps no rule. Written from the specification, and from
-nothing of the daemons' own code, so that both cannot be wrong in the same way."""
+"""The wire protocol of proto/PROTOCOL.md, byte by byte, for a peer that violates its rules. Written
+from the specification and independent of the daemons' code, so that both cannot have the same
+error."""
 import select
 import socket
 import ssl
@@ -35,7 +36,7 @@ def varint(value):
 
 
 def message(*fields):
-    """int: a varint; float: a double; str, bytes: as they are; None: left out."""
+    """int: a varint; float: a double; str, bytes: length-delimited; None: omitted."""
     out = b""
     for number, value in fields:
         if value is None:
@@ -53,7 +54,7 @@ def message(*fields):
 
 
 def parse(data):
-    """A message's fields by number; of those that come again the last, as protobuf has it."""
+    """A message's fields by number; of repeated ones the last, as in protobuf."""
     fields, at = {}, 0
 
     def number():
@@ -81,16 +82,17 @@ def parse(data):
     return fields
 
 
-# ---- Messages that are right, but for what a case replaces ----
+# ---- Correct messages, parts of which a case replaces ----
 
 CODECS = ("activation/0", "activation/1", "gradient/1", "gradient/0")
 SAMPLES, MICRO_BATCHES, WIDTH = 32, 4, 32
 OF_MICRO_BATCH = SAMPLES // MICRO_BATCHES
-RAW_BYTES = OF_MICRO_BATCH * WIDTH * 4  # of each tensor, with the codec none
+RAW_BYTES = OF_MICRO_BATCH * WIDTH * 4  # per tensor, with the codec none
 
 
 def run_spec(codec="none", **more):
-    """A small mlp of 6 blocks, of which 2, 3 and 4 are the body. `more`: field numbers, as f1=…; lists are repeated fields."""
+    """A small mlp of 6 blocks, of which 2, 3 and 4 form the body. `more`: field numbers, such as
+    f1=…; lists are repeated fields."""
     fields = {
         "f1": "mlp", "f2": [message((1, "width"), (2, str(WIDTH))), message((1, "depth"), (2, "2"))], "f3": 2, "f4": 5,
         "f5": [1, 8, 8], "f6": 10, "f7": SAMPLES, "f8": MICRO_BATCHES, "f9": MICRO_BATCHES, "f10": "priority",
@@ -118,7 +120,7 @@ def key(phase="train", step=1, micro_batch=0, flow="activation/0"):
 def tensor(payload=bytes(RAW_BYTES), stream=1, codec="none", dtype="f32", shape=(OF_MICRO_BATCH, WIDTH), order="contiguous",
            micro_batches=MICRO_BATCHES, samples=SAMPLES, weight_version=0, encoded_bytes=None, spec=None, first=None,
            seconds=0.0, **names):  # fmt: skip
-    """A Tensor frame with all of the payload, or its first bytes."""
+    """A Tensor frame with the whole payload, or its first bytes."""
     if spec is None:
         spec = message((1, dtype), *((2, dim) for dim in shape), (3, order))
     metadata = message(
@@ -147,7 +149,8 @@ def fetch(flow, size=None):
 
 
 def tls_context(folder):
-    """Of a client with the certificate in this folder, as `cleave-server certs client` makes it."""
+    """An SSL context for a client with the certificate in this folder, as `cleave-server certs
+    client` creates it."""
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     context.load_cert_chain(folder / "client.crt", folder / "client.key")
     return context
@@ -165,11 +168,11 @@ class Peer:
         if tls:
             self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self.data = b""
-        self.code = None  # of the Refused or Failure that has come
+        self.code = None  # of the received Refused or Failure
         self.sentence = ""
 
     def send(self, data):
-        """False: the other side has closed already."""
+        """False if the other side has closed already."""
         try:
             self.socket.sendall(data)
             return True
@@ -180,7 +183,7 @@ class Peer:
         self.socket.close()
 
     def read_frame(self):
-        """(kind, fields, payload); None: the connection is closed."""
+        """(kind, fields, payload); None if the connection is closed."""
         head = self._take(32)
         if head is None:
             return None
@@ -206,7 +209,7 @@ class Peer:
         return taken
 
     def has_ended(self):
-        """Whether the other side has said its last, without waiting for it."""
+        """Whether the other side has sent its final message, without waiting for it."""
         while self._has_bytes():
             got = self.read_frame()
             if got is None or got[0] in (REFUSED, FAILURE):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes what tests/model_test.cpp holds mobilenet_v2 against: tests/data/mobilenet_v2_tensors.txt (torchvision's names
-and shapes) and tests/data/mobilenet_v2_logits.txt (torchvision's logits, in fp64, of tensors made by pattern()).
+"""Writes the reference data for tests/model_test.cpp: tests/data/mobilenet_v2_tensors.txt
+(torchvision's names and shapes) and tests/data/mobilenet_v2_logits.txt (torchvision's logits in
+fp64, for the values of pattern()).
 
-Needs torch and torchvision; no test runs it. Made with torch 2.11.0 and torchvision 0.26.0.
-Example: python3 tests/oracle/mobilenet_v2.py
-"""
+Needs torch and torchvision; no test runs it. Last used with torch 2.11.0 and torchvision 0.26.0.
+Example: python3 tests/oracle/mobilenet_v2.py"""
 import pathlib
 
 import torch
@@ -15,7 +15,8 @@ INPUT = (2, 3, 72, 56)
 
 
 def pattern(name, shape):
-    """Values in [0, 1) that any language makes alike: a function of the name and of the position."""
+    """Values in [0, 1) that depend only on name and position, and that any language computes
+    identically."""
     key = sum((k + 1) * byte for k, byte in enumerate(name.encode()))
     count = 1
     for size in shape:
