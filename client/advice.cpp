@@ -15,7 +15,7 @@
 namespace cleave {
 namespace {
 
-constexpr double kLeastSaving = 0.05;  // share of a step; the simulation's error is larger
+constexpr double kLeastSaving = 0.05;  // share of a step; less could be the simulation's error
 constexpr std::size_t kLeastSteps = 10;
 constexpr std::uint32_t kTrialSamples = 4;  // for timing a codec; the result is scaled
 constexpr const char* kCostsAccuracy = "costs accuracy";

@@ -32,7 +32,7 @@ double timed(Call call) {
     call();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     least = std::min(least, seconds);
-    // The first call counts only if it is so long that a second one would annoy the user.
+    // The first call counts only if it took so long that the user would notice a second one.
     if (j > 0 || seconds > 0.5) sum += seconds;
   }
   return least;

@@ -34,7 +34,7 @@ struct Placement {
 };
 Placement drawPlacement(const ImageOptions& options, std::uint64_t epoch, std::uint32_t index);
 
-// `in` is [channels, size.height, size.width], `out` is [channels, to.height, to.width]. Bilinear
+// `in` is [channels, from.height, from.width], `out` is [channels, to.height, to.width]. Bilinear
 // without aligned corners; edges are repeated.
 struct ImageSize {
   std::int64_t height = 0, width = 0;

@@ -36,7 +36,7 @@ enum class Command : std::uint8_t {
 };
 inline constexpr std::size_t kCommands = 10;
 
-// The first byte values encode unusual numbers; all others encode themselves.
+// The highest byte values encode unusual numbers; all others encode themselves.
 inline constexpr std::array<std::uint64_t, 6> kSpecial = {
     std::uint64_t{1} << 31,
     std::numeric_limits<std::uint32_t>::max(),

@@ -61,7 +61,7 @@ function csvButton(what, name, rows) {
   return button;
 }
 
-// Ticks at powers of ten, with 2 and 5 in between if there are few. The axis shows logarithms.
+// Ticks at powers of ten, with 2 and 5 in between if there is room. The axis shows logarithms.
 function decades(unit, pixelsPerLabel) {
   return (low, high, pixels) => {
     const between = pixels / Math.max(high - low, 0.1) > 3.4 * pixelsPerLabel ? [1, 2, 5] : [1];
