@@ -117,8 +117,7 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
   std::vector<std::shared_ptr<CodecQueue>> waiting;  // for a turn
   std::deque<std::shared_ptr<CodecQueue>> begun;     // have a turn, and wait for a thread
   std::size_t atWork = 0;                            // turns given
-  double floor = 0;                                  // minimum usedSeconds_ of a queue back from
-                                                     // idle
+  double floor = 0;                                  // min usedSeconds_ of a queue back from idle
   std::size_t idleThreads = 0;
   bool stopping = false;
   std::vector<std::thread> threads;

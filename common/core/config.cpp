@@ -193,7 +193,7 @@ struct Config::State {
     return node;
   }
 
-  // If a scalar replaced a map, the defaults of the map's keys would silently hide it.
+  // If a value replaced a map, the defaults of the map's keys would silently hide it.
   void refuseValueAbove(const std::string& path) const {
     for (std::size_t dot = path.find('.'); dot != std::string::npos;
          dot = path.find('.', dot + 1)) {

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Instruction sets that select kernels, ours or Torch's.
+// Instruction sets that our kernels, or Torch's, are selected by.
 constexpr std::array<std::string_view, 8> kFlagsOfInterest = {
     "avx2", "avx512f", "avx512bw", "avx512vnni", "avx512_bf16", "f16c", "fma", "asimd"};
 
@@ -79,8 +79,7 @@ double leastQuota() {
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first, second - first) + ",";  // such as
-                                                                               // ":cpu,cpuacct,"
+    const std::string controllers = line.substr(first, second - first) + ",";  // such as ":cpu,"
     fs::path root = "/sys/fs/cgroup";
     if (controllers.find(":cpu,") != std::string::npos ||
         controllers.find(",cpu,") != std::string::npos) {

@@ -50,8 +50,8 @@ class Recorder {
   // Rows added after the recorder is destroyed are dropped.
   class Table {
    public:
-    // Requires one cell per column. Never blocks: if 2^18 rows or kMaxWaitingBytes are waiting (the
-    // disk hangs), further rows are dropped and counted.
+    // Requires one cell per column. Does not wait for the disk: if 2^18 rows or kMaxWaitingBytes
+    // are waiting (the disk hangs), further rows are dropped and counted.
     void row(std::vector<Cell> cells);
     // The errno of the failed write (disk full), or 0. After a failure the file takes no more rows.
     int error() const;

@@ -88,7 +88,7 @@ class Connection {
   void sayBye(std::string reason);
   // Ends run() with `error`, which is sent to the peer as a Failure. The first cause wins.
   void fail(std::exception_ptr error);
-  // Closes at once without a message; run() ends with "connection-lost".
+  // Closes at once without a message; whatever waits for the peer fails with "connection-lost".
   void abandon() { stream_.close(); }
 
   // From now on `throttle` limits run(), together with the other connections that share it.

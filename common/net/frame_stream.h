@@ -32,8 +32,8 @@ class FrameStream {
   // `deadline`: for every incoming frame.
   FrameStream(std::unique_ptr<ByteStream> bytes, bool checksum, FrameDeadline deadline = {});
 
-  // See ByteStream::secure(). A peer that speaks Cleave without TLS is sent a Failure in plain
-  // text.
+  // See ByteStream::secure(). A peer that speaks Cleave without TLS is sent a Failure outside
+  // TLS.
   boost::asio::awaitable<void> secure();
   const std::string& identity() const { return bytes_->identity(); }
   void checkPeerAgain(const TlsContext& context) const { bytes_->checkPeerAgain(context); }

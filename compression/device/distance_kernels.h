@@ -62,7 +62,7 @@ struct DistancesKernel {
   using Shared = ThreadCounts;
   struct Thread {};
 
-  LengthsKernel lengths;  // its tiles now have the counts before each
+  LengthsKernel lengths;  // its tiles now hold the counts before each tile
   std::byte* out;
   std::uint32_t room;  // capacity of `out`; bytes beyond are not written
 
@@ -123,7 +123,7 @@ struct StepsKernel {
   using Shared = ThreadCounts;
   struct Thread {};
 
-  EndsKernel ends;       // its tiles now have the counts before each
+  EndsKernel ends;       // its tiles now hold the counts before each tile
   std::uint32_t* steps;  // for the first `room` distances
   std::uint32_t room;
   std::uint32_t elements;  // of the tensor
@@ -194,7 +194,7 @@ struct PlacesKernel {
   using Shared = ThreadCounts;
   struct Thread {};
 
-  SumsKernel sums;        // its tiles now have the counts before each
+  SumsKernel sums;        // its tiles now hold the counts before each tile
   std::uint32_t* bitmap;  // must be zeros
   std::uint32_t elements;
   std::uint32_t* fault;  // set to 1 if a position is beyond the elements

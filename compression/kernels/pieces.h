@@ -8,9 +8,9 @@
 
 namespace cleave {
 
-// A value x belongs to piece p, the number of bounds[1…pieces - 1] that are <= x. Its code is p <<
-// bits | min(round((x - mins[p]) / divisors[p]), 2^bits - 1), in fp32, ties to even. If bits is 0,
-// the code is p. The arrays have 2^pieceBits elements; bounds[0] is not read.
+// A value x belongs to piece p, the number of bounds[1…pieces - 1] that are <= x. Its code is
+// p << bits | min(round((x - mins[p]) / divisors[p]), 2^bits - 1), in fp32, ties to even.
+// If bits is 0, the code is p. The arrays have 2^pieceBits elements; bounds[0] is not read.
 struct PieceGrids {
   static constexpr std::size_t kMostPieces = 256;
 
@@ -25,8 +25,8 @@ struct PieceGrids {
   void prepare();
 };
 
-// Requires x >= mins[p] for every value, and a prepared grid. For codes in bytes also bits +
-// pieceBits <= 8.
+// Requires x >= mins[p] for every value, and a prepared grid. For codes in bytes, also
+// bits + pieceBits <= 8.
 void codesOf(const float* values, std::size_t count, const PieceGrids& grids, std::uint8_t* codes);
 void codesOf(const float* values, std::size_t count, const PieceGrids& grids, std::uint16_t* codes);
 

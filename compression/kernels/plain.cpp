@@ -58,7 +58,7 @@ float halfUp(float value) {  // requires value >= +0
 
 // The draw for element j, in [-1/2, 1/2): an integer hash with full avalanche (lowbias32,
 // https://nullprogram.com/blog/2018/07/31/) without its last shift; one half of the key is added
-// before it, the other mixed in within.
+// first, the other is XORed in between.
 float drawFor(std::uint32_t j, const BlockFormat& format) {
   std::uint32_t x = j + format.keyLow;
   x ^= x >> 16;
