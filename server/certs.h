@@ -4,8 +4,8 @@
 //   ca.crt ca.key server.crt server.key revoked.crl    read by the server (ca.key: only by these
 //                                                      commands)
 //   clients/NAME/ca.crt client.crt client.key          the complete folder for the client NAME
-//   issued/SERIAL.crt                                  every certificate ever issued: the basis for
-//                                                      listing and revoking, even without the copies
+//   issued/SERIAL.crt                                  every certificate ever issued; listing and
+//                                                      revoking use these, not the copies
 //
 // Files are PEM. Keys have mode 0600, other files 0644, folders 0700, regardless of the umask.
 // Every change is durable and atomic, with one exception: a renewal replaces its files one after
