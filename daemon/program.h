@@ -8,7 +8,7 @@
 
 #include "common/core/config.h"
 
-namespace CLI {  // NOLINT(readability-identifier-naming): its own
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
 }  // namespace CLI
 

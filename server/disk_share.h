@@ -56,7 +56,7 @@ class DiskShare : public RowBudget {
   std::atomic<std::int64_t> most_{0};
   std::atomic<std::int64_t> used_;
   std::atomic<bool> wasFull_ = false;
-  std::atomic<bool> isByReserve_ = false;  // why it was full
+  std::atomic<bool> isByReserve_ = false;  // full because of the reserve
 };
 
 // The shares of all identities. io thread only.
@@ -68,9 +68,9 @@ class DiskShares {
   DiskShares(const DiskShares&) = delete;
   DiskShares& operator=(const DiskShares&) = delete;
 
-  // The identity's share, whose limit is set to `mostBytes`, for a run that is about to begin.
-  // Throws RunError "disk-share-full" or "disk-reserve" if there is no room for kRunBytes; does not
-  // take them.
+  // The identity's share, whose limit is set to `mostBytes`, for a run that is about to begin
+  // and will take kRunBytes. Throws RunError "disk-share-full" or "disk-reserve" if there is no
+  // room for these.
   std::shared_ptr<DiskShare> open(const std::string& identity, std::size_t mostBytes);
   // Updates the free space, and measures shares that were full again, on the separate thread. Call
   // it about once per second; does not wait.

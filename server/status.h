@@ -1,4 +1,5 @@
-// A running server's status as one JSON document (README.md has its keys).
+// What a running server is asked for by its operator, as one JSON document (README.md has its
+// keys).
 #pragma once
 
 #include <cstddef>

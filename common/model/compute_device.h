@@ -24,11 +24,11 @@ class ComputeDevice {
   // Size of the device's own memory; 0 if it uses the machine's memory.
   virtual std::size_t memoryBytes() const = 0;
 
-  // Copies a dense tensor from host memory to the device, with the same strides. The copy may read
-  // the host memory until the current action completes; the device holds a reference to it until
-  // then.
+  // A dense host tensor as a tensor on the device, with the same strides: a copy on a GPU, the
+  // tensor itself on the CPU. The host memory may be read until the current action completes; the
+  // device holds a reference to it until then.
   virtual at::Tensor toDevice(const at::Tensor& host) = 0;
-  // Copies a dense tensor from the device to host memory, aligned to 64 bytes. The contents are
+  // A dense tensor on the device as a tensor in host memory, aligned to 64 bytes. Its contents are
   // valid once the current action completes.
   virtual at::Tensor toHost(const at::Tensor& tensor) = 0;
 

@@ -44,8 +44,7 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
     throw ProtocolError("bad-segment", "the first segment of " + toString(key) +
                                            " is longer than the tensor's encoding");
   }
-  // Each may come once. These checks are all that keeps a peer from causing more memory to be
-  // allocated.
+  // Each may come once. Only these checks keep a peer from causing more allocations.
   if (isBlob(key.flow)) {
     expectedBlob_.reset();
   } else {

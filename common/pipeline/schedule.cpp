@@ -69,7 +69,7 @@ Picked pickInBlocks(const ReadyKinds& ready, const StageState& state) {
 //   server   F0 F1      B0 F2   B1 F3      B2 F4      B3      B4
 //
 // A device runs the next action of its row, waiting for it if necessary. With W = 1 and M > 1, T1
-// would wait for F1, which comes after it in the row: hence the minimum of 2.
+// would wait for F1, which comes after it in the row: hence the minimum of 2 in flight.
 using Place = std::tuple<std::int64_t, int, std::uint32_t>;  // cycle, slot in the cycle, i
 
 Place placeOneForwardOneBackward(ActionKind kind, std::uint32_t i, const StageState& state) {

@@ -3,7 +3,7 @@
 // so that tests can run it in virtual time.
 //
 //   push ──> queue ──> the line, at `rate` ──> flight: latency, jitter, losses ──> arrived ──> take
-//            one a connection, in turn         one a connection, in order
+//            one per connection, in turn       one per connection, in order
 //
 // The line sends one chunk at a time: the bytes of at most 0.25 ms at the rate, between 1 packet
 // and 64 KiB. A chunk's due time is computed from the end of the previous chunk, not from the time
