@@ -27,7 +27,7 @@ inline constexpr std::time_t kDay = 86400;   // seconds
 inline constexpr int kCertificateDays = 90;  // for server and clients
 inline constexpr int kAuthorityDays = 3653;
 inline constexpr int kEndsSoonDays = 14;
-// Certificates are valid from this long before they are made, since the other machine's clock may
+// Certificates become valid this long before they are made, since the other machine's clock may
 // be slow.
 inline constexpr std::time_t kClockSkewSeconds = 3600;
 
