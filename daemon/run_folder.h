@@ -8,7 +8,7 @@
 
 namespace cleave {
 
-// `metrics.rotate`: the size in bytes above which a run's CSV files are continued in new ones; 0 if
+// `metrics.rotate`: the size in bytes at which a run's CSV files are continued in new ones; 0 if
 // it is "off". Throws UsageError.
 std::size_t readRotateBytes(Config& config);
 

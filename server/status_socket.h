@@ -55,8 +55,8 @@ class StatusSocket {
   // Listens at `path` with mode 0600, in a folder with mode 0700 that is created if necessary.
   // Returns null if `path` is empty, or, after a warning in the log, if it cannot listen: another
   // server has the path, or the file system does not support sockets. The server can run without
-  // it. A socket that an earlier server left behind is replaced. Throws UsageError "status-exposed" if
-  // others can open the folder.
+  // it. A socket that an earlier server left behind is replaced. Throws UsageError "status-exposed"
+  // if others can open the folder.
   static std::unique_ptr<StatusSocket> open(boost::asio::any_io_executor io,
                                             const std::string& path, Answer answer);
   ~StatusSocket();  // removes the socket

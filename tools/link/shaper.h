@@ -1,6 +1,6 @@
 // One direction of an emulated link: decides when which bytes of which connection arrive. It only
-// counts bytes and never accesses them, reads no clock, and takes all random numbers from its key,
-// so that tests can run it in virtual time.
+// counts bytes and never accesses them, reads no clock, and derives its random numbers from a
+// seed, so that tests can run it in virtual time.
 //
 //   push ──> queue ──> the line, at `rate` ──> flight: latency, jitter, losses ──> arrived ──> take
 //            one per connection, in turn       one per connection, in order
