@@ -1,5 +1,5 @@
-// What a running server is asked for by its operator, as one JSON document (README.md has its
-// keys).
+// The state of a running server for its operator, as one JSON document: `cleave-server status`
+// (docs/cli.md).
 #pragma once
 
 #include <cstddef>
