@@ -18,7 +18,7 @@ struct Check {
   std::string name;  // "memory"
   Finding finding = Finding::ok;
   std::string sentence;  // what was found
-  std::string fix;       // what to do about it; empty where there is nothing to
+  std::string hint;      // what to do about it; empty where there is nothing to
   nlohmann::ordered_json figures = nlohmann::ordered_json::object();
 };
 

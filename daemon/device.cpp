@@ -15,8 +15,8 @@ namespace {
 
 constexpr const char* kUseCpu = "or compute on the CPU: device: cpu";
 
-[[noreturn]] void refuse(const std::string& sentence, const std::string& fix) {
-  throw UsageError("bad-device", sentence, fix);
+[[noreturn]] void refuse(const std::string& sentence, const std::string& hint) {
+  throw UsageError("bad-device", sentence, hint);
 }
 
 // The GPU's index; nothing for the CPU.

@@ -15,8 +15,8 @@ constexpr std::uint32_t kMaxBatch = 1 << 20;
 constexpr std::uint64_t kMaxSampleElements = std::uint64_t{1} << 28;
 constexpr std::uint32_t kMaxClasses = 1 << 20;
 
-[[noreturn]] void refuse(const std::string& sentence, const std::string& fix = "") {
-  throw UsageError("bad-run-spec", sentence, fix);
+[[noreturn]] void refuse(const std::string& sentence, const std::string& hint = "") {
+  throw UsageError("bad-run-spec", sentence, hint);
 }
 
 // While an action waits, the device cannot serve other runs.

@@ -42,21 +42,21 @@ void checkRunId(const std::string& id) {
   }
 }
 
-void makeRunFolder(const std::string& folder, const std::string& fix) {
+void makeRunFolder(const std::string& folder, const std::string& hint) {
   std::error_code error;
   if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
     throw UsageError("run-exists",
-                     "the run directory " + folder + " exists already, and is not empty", fix);
+                     "the run directory " + folder + " exists already, and is not empty", hint);
   }
   std::filesystem::create_directories(folder, error);
   if (error) {
     throw UsageError("not-writable",
-                     "cannot make the run directory " + folder + ": " + error.message(), fix);
+                     "cannot make the run directory " + folder + ": " + error.message(), hint);
   }
   if (::access(folder.c_str(), W_OK) != 0) {
     throw UsageError("not-writable",
                      "cannot write in the run directory " + folder + ": " + std::strerror(errno),
-                     fix);
+                     hint);
   }
 }
 

@@ -18,8 +18,8 @@ std::string libtorchVersion();  // such as "2.11.0"
 void checkRunId(const std::string& id);
 
 // Creates the folder and its parents. Throws UsageError "run-exists" if it exists and is not empty,
-// RunError if it cannot be created or written to; `fix` tells the user what to do about it.
-void makeRunFolder(const std::string& folder, const std::string& fix);
+// RunError if it cannot be created or written to; `hint` tells the user what to do about it.
+void makeRunFolder(const std::string& folder, const std::string& hint);
 
 // Writes config.yaml and environment.json into the folder. `device`: ComputeDevice::description().
 void writeRunDescription(const std::string& folder, const std::string& config, int threads,

@@ -154,7 +154,7 @@ void Access::reload() {
     allowances_ = read();
   } catch (const Error& error) {
     processLog()->error("the access file is not taken, the one before stays in force: {}; {}",
-                        error.what(), error.fix());
+                        error.what(), error.hint());
     return;
   }
   for (const auto& [identity, weak] : throttles_) {

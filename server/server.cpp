@@ -340,7 +340,7 @@ void Server::reloadCertificates() {
     processLog()->info("SIGHUP: certificates read anew");
   } catch (const Error& error) {
     processLog()->error("SIGHUP: {}; the certificates of before stay in use; {}", error.what(),
-                        error.fix());
+                        error.hint());
   }
 }
 

@@ -160,7 +160,7 @@ void Session::shutDown() {
 }
 
 void Session::end(const Error& error) {
-  connection_->fail(std::make_exception_ptr(RunError(error.code(), error.what(), error.fix())));
+  connection_->fail(std::make_exception_ptr(RunError(error.code(), error.what(), error.hint())));
 }
 
 void Session::endIfIdle(SteadyTime time) {

@@ -96,13 +96,13 @@ std::string get(const std::string& target, const std::string& host = "localhost"
   return "GET " + target + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n";
 }
 
-// The code of the error that starting with these settings ends with, and its text with the fix.
+// The code of the error that starting with these settings ends with, and its text with the hint.
 std::pair<std::string, std::string> refusalOf(const HttpSettings& settings) {
   try {
     const HttpServer server(settings, handlers());
     return {};
   } catch (const UsageError& error) {
-    return {error.code(), std::string(error.what()) + "; " + error.fix()};
+    return {error.code(), std::string(error.what()) + "; " + error.hint()};
   }
 }
 

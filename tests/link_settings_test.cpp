@@ -14,14 +14,14 @@ namespace {
 using namespace std::chrono_literals;
 using Catch::Matchers::Contains;
 
-// The sentence and the fix of what `task` throws.
+// The sentence and the hint of what `task` throws.
 template <typename Task>
 std::string refusal(Task task) {
   try {
     task();
   } catch (const UsageError& error) {
-    CHECK_FALSE(error.fix().empty());
-    return std::string(error.what()) + " | " + error.fix();
+    CHECK_FALSE(error.hint().empty());
+    return std::string(error.what()) + " | " + error.hint();
   }
   return "nothing was refused";
 }

@@ -31,8 +31,4 @@ struct PointEnd {
 PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const std::string& folder,
                   const Interrupts& interrupts);
 
-// The last of our programs' error sentences in what they wrote on stderr, with its fix; "" where
-// there is none.
-std::string errorSentence(const std::string& log);
-
 }  // namespace cleave

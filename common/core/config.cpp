@@ -219,7 +219,8 @@ struct Config::State {
                      misspelt.empty()
                          ? "Add " + path + ", " + expected + ", or pass --set " + path + "=VALUE."
                          : "Rename " + misspelt + " (" + find(misspelt)->place + ") to " + path +
-                               " if that is what it means, or add " + path + ", " + expected + ".");
+                               " if that is what it means, or add " + path + ", " + expected + ".")
+        .about(path, name);
   }
 
   std::vector<PathAndNode> leaves() const {
@@ -426,10 +427,12 @@ void Config::refuseUnknown() const {
     const std::string sentence = node->place + ": " + path + " is not a known key";
     if (meant.empty()) {
       throw UsageError("config-unknown-key", sentence,
-                       "Remove it; the known keys are " + listOf(known) + ".");
+                       "Remove it; the known keys are " + listOf(known) + ".")
+          .about(path, node->place);
     }
     throw UsageError("config-unknown-key", sentence + "; did you mean " + meant + "?",
-                     "Rename it to " + meant + ", or remove it.");
+                     "Rename it to " + meant + ", or remove it.")
+        .about(path, node->place);
   }
 }
 

@@ -110,10 +110,11 @@ std::string describe(const YamlNode& node) {
 }
 
 void refuse(const YamlNode& node, const std::string& path, const std::string& expected,
-            const std::string& fix) {
+            const std::string& hint) {
   throw UsageError("config-value",
                    node.place + ": " + path + " is " + describe(node) + ", but must be " + expected,
-                   fix);
+                   hint)
+      .about(path, node.place);
 }
 
 }  // namespace cleave

@@ -25,6 +25,6 @@ const std::vector<YamlNode>& toList(const YamlNode& node, const std::string& pat
 // The node's content for an error message: "a list", "'abc'".
 std::string describe(const YamlNode& node);
 [[noreturn]] void refuse(const YamlNode& node, const std::string& path, const std::string& expected,
-                         const std::string& fix);
+                         const std::string& hint);
 
 }  // namespace cleave

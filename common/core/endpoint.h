@@ -18,6 +18,6 @@ struct Endpoint {
 Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort);
 
 [[noreturn]] void refuseEndpoint(const Placed& value, const std::string& why,
-                                 const std::string& fix);
+                                 const std::string& hint);
 
 }  // namespace cleave

@@ -40,9 +40,10 @@ std::string shortNumber(double value) {
 
 UsageError badParameter(const ModelSpec& spec, const std::string& key, const std::string& range) {
   return UsageError(
-      "bad-model-parameter",
-      "model " + spec.name + ": " + key + "=" + spec.parameters.at(key) + " is not " + range,
-      "give " + key + " as " + range);
+             "bad-model-parameter",
+             "model " + spec.name + ": " + key + "=" + spec.parameters.at(key) + " is not " + range,
+             "give " + key + " as " + range)
+      .about(key);
 }
 
 // Sums in fp64, in eight partial sums that compilers can vectorize. The order does not depend on
@@ -196,7 +197,8 @@ void ModelParameters::finish() const {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
     throw UsageError("bad-model-parameter",
                      "model " + spec_.name + " has no parameter '" + key + "'",
-                     knownNames(key, known_));
+                     knownNames(key, known_))
+        .about(key);
   }
 }
 

@@ -34,7 +34,8 @@ bool BackgroundWindow::ponged(std::int64_t forward, SteadyTime time) {
   const bool isQuiet = !lastUrgent_ || secondsBetween(*lastUrgent_, time) > kQuietSeconds;
   const double target = isQuiet ? kQuietTargetSeconds : kTargetSeconds;
   const double gain = std::clamp((target - added) / target, -0.5, 1.0);
-  window_ = std::clamp(window_ + gain * static_cast<double>(bytes), double{kLeastBytes}, kMostBytes);
+  window_ =
+      std::clamp(window_ + gain * static_cast<double>(bytes), double{kLeastBytes}, kMostBytes);
   return true;
 }
 
@@ -44,7 +45,8 @@ double BackgroundWindow::addedDelay(std::int64_t forward, SteadyTime time) {
     minuteBegan_ = time;
   }
   least_ = std::min(least_, forward);
-  return 1e-9 * (static_cast<double>(forward) - static_cast<double>(std::min(least_, leastBefore_)));
+  return 1e-9 *
+         (static_cast<double>(forward) - static_cast<double>(std::min(least_, leastBefore_)));
 }
 
 }  // namespace cleave

@@ -36,7 +36,7 @@ std::string nameOf(const asio::ip::tcp::socket& socket) {
   return name.str();
 }
 
-constexpr const char* kNoHelloFix =
+constexpr const char* kNoHelloHint =
     "check that host and port are those of a Cleave daemon, and that it is not stopped or "
     "overloaded";
 
@@ -126,7 +126,7 @@ awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionS
     throw RunError("hello-timeout",
                    peerName() + " did not complete its part of the handshake within " +
                        secondsText(options_.helloDeadline),
-                   kNoHelloFix);
+                   kNoHelloHint);
   } catch (const system_error& error) {
     endWith(std::make_exception_ptr(lost(error.code(), "before the handshake was done")), false);
   } catch (const Error& error) {
@@ -170,7 +170,7 @@ awaitable<void> Connection::writeHandshakeFrame(FrameKind kind, std::string meta
   } catch (const system_error& error) {
     throw lost(error.code(), "before the handshake was done");
   }
-  throw RunError("hello-timeout", peerName() + " does not read the handshake", kNoHelloFix);
+  throw RunError("hello-timeout", peerName() + " does not read the handshake", kNoHelloHint);
 }
 
 // ---- Lifetime ----

@@ -77,7 +77,7 @@ class Connection {
   // Serves both directions until the peer has sent Bye, and returns its reason, or throws what
   // ended the connection: one Error, never multiple_exceptions. If our side found the fault, a
   // Failure is sent to the peer before the close (for at most a second). A Failure from the peer is
-  // thrown as RunError with its code, sentence and fix.
+  // thrown as RunError with its code, sentence and hint.
   boost::asio::awaitable<std::string> run(FrameSink& sink);
 
   // Frames to be sent. Call wake() after adding to it.

@@ -71,7 +71,7 @@ std::string failureMetadata(const Error& error) {
   wire::Failure failure;
   failure.set_code(printable(error.code(), kMaxCodeBytes));
   failure.set_sentence(printable(error.what()));
-  failure.set_fix(printable(error.fix()));
+  failure.set_hint(printable(error.hint()));
   failure.set_retry_seconds(error.retrySeconds());
   return failure.SerializeAsString();
 }
@@ -79,7 +79,7 @@ std::string failureMetadata(const Error& error) {
 RunError errorFromFailure(std::span<const std::byte> failure) {
   try {
     const auto proto = parseMetadata<wire::Failure>(FrameKind::failure, failure);
-    return RunError(printable(proto.code(), kMaxCodeBytes), proto.sentence(), proto.fix(),
+    return RunError(printable(proto.code(), kMaxCodeBytes), proto.sentence(), proto.hint(),
                     checkedRetry(proto.retry_seconds()));
   } catch (const ProtocolError& error) {
     return error;

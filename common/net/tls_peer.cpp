@@ -24,8 +24,8 @@ struct Reason {
   const char* code;
   int alert;
   const char* says;  // of the certificate
-  const char* fixOfClient;
-  const char* fixOfServer;
+  const char* hintForClient;
+  const char* hintForServer;
 };
 
 // Each has its own alert, which is all that the other side gets, so that both sides report the same
@@ -173,11 +173,11 @@ RunError refusedHere(const PeerCheck& check, TlsRole ours) {
                     whose + " is refused: " + X509_verify_cert_error_string(check.error),
                     "have it made anew");
   }
-  std::string fix = ofClient ? reason->fixOfClient : reason->fixOfServer;
+  std::string hint = ofClient ? reason->hintForClient : reason->hintForServer;
   if (!check.renewal.empty()) {
-    fix += ", or add this one at the server and send it SIGHUP: " + check.renewal;
+    hint += ", or add this one at the server and send it SIGHUP: " + check.renewal;
   }
-  return RunError(reason->code, whose + " " + reason->says + check.details, fix);
+  return RunError(reason->code, whose + " " + reason->says + check.details, hint);
 }
 
 RunError requiredError(const std::string& sentence) {
@@ -198,7 +198,7 @@ RunError refusedThere(int alert, TlsRole ours) {
     return RunError(reason->code,
                     peer + " refuses the certificate of this " + (ofClient ? "client" : "server") +
                         ": it " + reason->says,
-                    ofClient ? reason->fixOfClient : reason->fixOfServer);
+                    ofClient ? reason->hintForClient : reason->hintForServer);
   }
   if (alert == SSL_AD_CERTIFICATE_REQUIRED) {
     return requiredError(peer + " wants a certificate, and got none");

@@ -13,7 +13,7 @@ inline constexpr int kFailedRun = 1;
 inline constexpr int kWrongUse = 2;
 
 // Fails the test unless a program ended with `code` and wrote every text of `says`, of which
-// sentence, place and fix are some, on stderr.
+// sentence, place and hint are some, on stderr.
 void checkError(const Ended& ended, int code, const std::vector<std::string>& says);
 
 struct Mistake {
