@@ -10,8 +10,8 @@ UsageError placed(const Config& config, const std::string& path, const UsageErro
                     error.fix());
 }
 
-// The key within the map at `path` whose value `error` speaks of, as "key=value" or 'key'; else
-// `path` itself.
+// The path of the key in the map at `path` that `error` names as "key=value" or 'key'; `path`
+// itself if it names none.
 std::string keyNamedBy(const UsageError& error, const Config& config, const std::string& path) {
   const std::string sentence = error.what();
   for (const std::string& key : config.keys(path)) {

@@ -20,7 +20,7 @@ std::string didYouMean(const std::string& word, const std::vector<std::string>& 
   return meant.empty() ? "" : "; did you mean " + meant + "?";
 }
 
-// `whole`: the program and the commands on the way to `command`.
+// `whole`: the program name and the commands that precede `command`.
 void explainCommand(const CLI::App& app, const CLI::App& parent, const std::string& whole,
                     const std::string& word) {
   std::vector<std::string> names;
@@ -63,7 +63,7 @@ void explainOption(const CLI::App& app, const CLI::App& command, const std::stri
                                    : ""));
 }
 
-// What is wrong with a command line: CLI11 knows that, but neither the nearest name nor the
+// Explains a wrong command line. CLI11's message gives neither the nearest valid name nor the
 // command.
 void explain(CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> extras = app.remaining(true);

@@ -14,7 +14,7 @@ namespace cleave {
 namespace {
 
 constexpr std::int64_t kMostMiB = 1 << 24;
-// Less would keep a peer waiting for so long that it takes the server for dead.
+// A lower rate would keep a peer waiting so long that it would consider the server dead.
 constexpr double kLeastRate = 125e3;  // 1 Mbit/s
 
 void checkIdentity(const Config& config, const std::string& name) {

@@ -1,4 +1,4 @@
-// A host with a port, as flags and configurations have them: "127.0.0.1:4800", "[::1]:4800",
+// A host and port as written in flags and configurations: "127.0.0.1:4800", "[::1]:4800",
 // "server:4800".
 #pragma once
 

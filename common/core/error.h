@@ -1,5 +1,5 @@
-// Errors that a user, a peer, a file or the network can cause. Each says what went wrong and where
-// (what()), and how to mend it (fix()). Our own bugs are assertions instead.
+// Errors caused by a user, a peer, a file or the network. Each says what went wrong and where
+// (what()), and how to fix it (fix()). Bugs in Cleave itself are assertions instead.
 #pragma once
 
 #include <stdexcept>
@@ -7,7 +7,7 @@
 
 namespace cleave {
 
-// The codes travel in Refused and Failure, and stand in logs: lower case with hyphens, such as
+// Codes are sent in Refused and Failure and written to logs: lower case with hyphens, such as
 // "unknown-codec".
 class Error : public std::runtime_error {
  public:
@@ -20,11 +20,11 @@ class Error : public std::runtime_error {
         retrySeconds_(retrySeconds) {}
 
   const std::string& code() const { return code_; }
-  // One sentence of advice; empty where there is none to give.
+  // One sentence of advice, or empty.
   const std::string& fix() const { return fix_; }
-  // 1: a run failed. 2: wrong use or unsafe configuration.
+  // 1: a run failed. 2: invalid use or unsafe configuration.
   int exitCode() const { return exitCode_; }
-  // After so long the same may succeed; 0: not known, or never.
+  // The delay after which a retry may succeed; 0: unknown, or never.
   double retrySeconds() const { return retrySeconds_; }
 
  private:
@@ -34,15 +34,15 @@ class Error : public std::runtime_error {
   double retrySeconds_;
 };
 
-// Wrong use: flags, configuration, files that do not fit. Ends a program with exit code 2.
+// Invalid use: flags, configuration, files that do not match. The program exits with code 2.
 class UsageError : public Error {
  public:
   UsageError(std::string code, const std::string& sentence, std::string fix = "")
       : Error(std::move(code), sentence, std::move(fix), 2) {}
 };
 
-// A run that began and failed: the network, the peer, the disk, the numbers. Ends a program with
-// exit code 1.
+// A run that started and failed: the network, the peer, the disk, the numbers. The program exits
+// with code 1.
 class RunError : public Error {
  public:
   RunError(std::string code, const std::string& sentence, std::string fix = "",
@@ -50,7 +50,8 @@ class RunError : public Error {
       : Error(std::move(code), sentence, std::move(fix), 1, retrySeconds) {}
 };
 
-// The peer broke the protocol (proto/PROTOCOL.md). Ends its session, and reaches it as a Failure.
+// The peer violated the protocol (proto/PROTOCOL.md). Ends its session; the peer receives it as a
+// Failure.
 class ProtocolError : public RunError {
  public:
   using RunError::RunError;

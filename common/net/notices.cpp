@@ -35,7 +35,7 @@ std::string pingMetadata() {
 ClockSample clockOfPong(std::span<const std::byte> metadata) {
   const std::uint64_t came = nanoseconds();
   const auto pong = parseMetadata<wire::Pong>(FrameKind::pong, metadata);
-  // The numbers are the peer's to choose: any of them may wrap around.
+  // The peer chooses these numbers, so any of them may wrap around.
   const auto difference = [](std::uint64_t a, std::uint64_t b) {
     return static_cast<std::int64_t>(a - b);
   };

@@ -1,7 +1,7 @@
 // bench_step: runs one batch over and over through several sessions with a server, in turn, and
 // prints what each step took, a line of JSON each. Each session is a variant: the configuration
 // with one value replaced, such as its codec or its schedule. What waits instead of computing
-// stands in the configuration too (`wait`, README): the body alone, or all.
+// stands in the configuration too (`wait`, docs/configuration.md): the body alone, or all.
 //
 // One process holds all sessions, so that what is compared is measured within the same seconds. A
 // session that is not its turn does nothing: its server has no message to work on.
