@@ -44,13 +44,13 @@ struct File {
 };
 
 void readFile(const std::string& path, File& file) {
-  const std::string fix = "--input takes a safetensors file, such as a run's model.safetensors";
+  const std::string hint = "--input takes a safetensors file, such as a run's model.safetensors";
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
-    throw UsageError("no-input", "cannot read " + path + ": there is no such file", fix);
+    throw UsageError("no-input", "cannot read " + path + ": there is no such file", hint);
   }
   if (!std::filesystem::is_regular_file(path, ignored)) {
-    throw UsageError("no-input", "cannot read " + path + ": it is no file", fix);
+    throw UsageError("no-input", "cannot read " + path + ": it is no file", hint);
   }
   std::ifstream stream(path, std::ios::binary);
   if (stream.is_open()) {
@@ -58,7 +58,7 @@ void readFile(const std::string& path, File& file) {
     stream.read(file.bytes.data(), static_cast<std::streamsize>(file.bytes.size()));
   }
   if (!stream) {
-    throw UsageError("no-input", "cannot read " + path, "check that you may read it; " + fix);
+    throw UsageError("no-input", "cannot read " + path, "check that you may read it; " + hint);
   }
   file.entries =
       readSafetensors(std::as_bytes(std::span(file.bytes.data(), file.bytes.size())), path);

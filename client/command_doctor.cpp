@@ -15,7 +15,7 @@ namespace {
 void print(const Check& check) {
   std::cout << fmt::format("{:<4}  {:<12}  {}\n", findingName(check.finding), check.name,
                            check.sentence);
-  if (!check.fix.empty()) std::cout << fmt::format("{:20}to mend it: {}\n", "", check.fix);
+  if (!check.hint.empty()) std::cout << fmt::format("{:20}hint: {}\n", "", check.hint);
   std::cout << std::flush;
 }
 
@@ -23,7 +23,7 @@ nlohmann::ordered_json jsonOf(const Check& check) {
   return {{"check", check.name},
           {"finding", check.finding == Finding::skipped ? "skipped" : findingName(check.finding)},
           {"sentence", check.sentence},
-          {"fix", check.fix},
+          {"hint", check.hint},
           {"figures", check.figures}};
 }
 

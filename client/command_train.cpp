@@ -216,7 +216,9 @@ int trainCommand(const TrainOptions& options) {
   } catch (const Error& error) {
     events.write("failed", {{"code", error.code()},
                             {"sentence", error.what()},
-                            {"fix", error.fix()},
+                            {"hint", error.hint()},
+                            {"key", error.key()},
+                            {"location", error.location()},
                             {"exit_code", error.exitCode()}});
     throw;
   }

@@ -66,9 +66,9 @@ std::span<const std::byte> bytesOf(const std::string& text) {
   const std::string sentence = "the server at " + peer + " refuses: " + refused.what();
   if (std::find(std::begin(kWrongUse), std::end(kWrongUse), refused.code()) !=
       std::end(kWrongUse)) {
-    throw UsageError(refused.code(), sentence, refused.fix());
+    throw UsageError(refused.code(), sentence, refused.hint());
   }
-  throw RunError(refused.code(), sentence, refused.fix(), refused.retrySeconds());
+  throw RunError(refused.code(), sentence, refused.hint(), refused.retrySeconds());
 }
 
 std::set<std::string> featuresOf(const auto& message) {
@@ -141,7 +141,7 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
     // check.
     const std::string sentence = error.what();
     if (sentence.find(connection.peer()) != std::string::npos) throw;
-    throw RunError(error.code(), connection.peer() + ": " + sentence, error.fix());
+    throw RunError(error.code(), connection.peer() + ": " + sentence, error.hint());
   }
 }
 

@@ -101,7 +101,7 @@ Check checkLibTorch(int threads) {
                {"copy_gigabytes_per_second", measured.copyGigabytes}}};
   for (const std::string& advice : slownessAdvice(measured, flags)) {
     check.finding = Finding::warn;
-    check.fix += (check.fix.empty() ? "" : "; ") + advice;
+    check.hint += (check.hint.empty() ? "" : "; ") + advice;
   }
   return check;
 }
@@ -114,8 +114,8 @@ Check checkThreads(const ThreadCount& count, int asked) {
               {{"cores", usableCores()}, {"threads", count.threads}}};
   if (asked > usableCores()) {
     check.finding = Finding::warn;
-    check.fix = fmt::format("threads.client asks for {}: this process may use {} cores", asked,
-                            usableCores());
+    check.hint = fmt::format("threads.client asks for {}: this process may use {} cores", asked,
+                             usableCores());
   }
   return check;
 }
@@ -145,9 +145,9 @@ Check checkMemory(const Experiment& experiment) {
   }
   if (needed > available || available < kLittleMemory) {
     check.finding = needed > total ? Finding::fail : Finding::warn;
-    check.fix = experiment.run
-                    ? "end other programs, or use a smaller batch or a lower train.in_flight"
-                    : "end other programs";
+    check.hint = experiment.run
+                     ? "end other programs, or use a smaller batch or a lower train.in_flight"
+                     : "end other programs";
   }
   return check;
 }
@@ -163,7 +163,7 @@ fs::path existingPart(fs::path folder) {
 Check checkDisk(const RunOptions& options) {
   const fs::path folder = options.runDir.empty() ? "runs" : options.runDir;
   const fs::path existing = existingPart(folder);
-  const std::string fix = "make room, or name another place with --run-dir";
+  const std::string hint = "make room, or name another place with --run-dir";
   struct statvfs space {};
   if (::access(existing.c_str(), W_OK | X_OK) != 0 || ::statvfs(existing.c_str(), &space) != 0) {
     return {"disk", Finding::fail,
@@ -180,7 +180,7 @@ Check checkDisk(const RunOptions& options) {
               {{"folder", existing.string()}, {"free_bytes", free}}};
   if (free < kLittleDisk) {
     check.finding = free < kNoDisk ? Finding::fail : Finding::warn;
-    check.fix = fix;
+    check.hint = hint;
   }
   return check;
 }
@@ -205,7 +205,7 @@ Check checked(const std::string& name, const std::function<Check()>& check) {
   try {
     return check();
   } catch (const Error& error) {
-    return {name, Finding::fail, error.what(), error.fix(), {{"code", error.code()}}};
+    return {name, Finding::fail, error.what(), error.hint(), {{"code", error.code()}}};
   } catch (const std::exception& error) {
     return {name, Finding::fail, error.what(), ""};
   }

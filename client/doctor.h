@@ -18,7 +18,7 @@ struct Check {
   std::string name;  // "memory"
   Finding finding = Finding::ok;
   std::string sentence;  // the result
-  std::string fix;       // how to fix it; may be empty
+  std::string hint;      // how to fix it; may be empty
   nlohmann::ordered_json figures = nlohmann::ordered_json::object();
 };
 

@@ -62,7 +62,8 @@ Check checkCertificates(const TlsSettings& settings, std::shared_ptr<const TlsCo
   if (!warning.empty()) {
     check.finding = days <= 0 ? Finding::fail : Finding::warn;
     check.sentence = warning;
-    check.fix = "have it made anew: cleave-server certs client NAME --renew, or certs init --renew";
+    check.hint =
+        "have it made anew: cleave-server certs client NAME --renew, or certs init --renew";
   }
   return check;
 }
@@ -84,7 +85,7 @@ Stage stageOf(const Error& error, bool withTls) {
 }
 
 Check failed(const char* name, const Error& error) {
-  return {name, Finding::fail, error.what(), error.fix(), {{"code", error.code()}}};
+  return {name, Finding::fail, error.what(), error.hint(), {{"code", error.code()}}};
 }
 
 Check checkOfTls(const ServerAddress& address) {
@@ -109,7 +110,7 @@ Check checkOfServer(const ProbeResult& result) {
               {{"software", result.serverSoftware}, {"wire_version", kWireVersion}}};
   if (result.serverSoftware != softwareVersion()) {
     check.finding = Finding::warn;
-    check.fix = "this is " + softwareVersion() + ": install the same release on both machines";
+    check.hint = "this is " + softwareVersion() + ": install the same release on both machines";
   }
   return check;
 }

@@ -98,7 +98,7 @@ void ModelSaver::finishEarlier() {
   try {
     finishWriting();
   } catch (const Error& error) {
-    processLog()->warn("the model of an epoch was not saved: {}; {}", error.what(), error.fix());
+    processLog()->warn("the model of an epoch was not saved: {}; {}", error.what(), error.hint());
   } catch (const std::exception& error) {  // such as std::bad_alloc
     processLog()->warn("the model of an epoch was not saved: {}", error.what());
   }

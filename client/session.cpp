@@ -16,12 +16,12 @@ namespace {
 namespace asio = boost::asio;
 
 RunError endedByServer(const std::string& reason) {
-  const char* fix = "start it again and run again";
+  const char* hint = "start it again and run again";
   if (reason != "shutting-down") {
-    return RunError("server-left", "the server ended the run (" + reason + ")", fix);
+    return RunError("server-left", "the server ended the run (" + reason + ")", hint);
   }
   return RunError("shutting-down",
-                  "the server is shutting down; it has ended the step that was under way", fix);
+                  "the server is shutting down; it has ended the step that was under way", hint);
 }
 
 }  // namespace

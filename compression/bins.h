@@ -1,5 +1,5 @@
-// Histograms over the top bits of 32-bit keys that order as floats do: what selection without
-// sorting begins with.
+// Histograms over the top bits of 32-bit keys with the order of floats: the first pass of selection
+// without sorting.
 #pragma once
 
 #include <array>
@@ -13,25 +13,26 @@ namespace cleave {
 
 inline constexpr std::size_t kBins = 2048;
 
-// Orders as the float does, with -0 as +0: negative numbers have all bits turned, others the sign.
+// Has the order of the floats, with -0 as +0: negative numbers have all bits inverted, others the
+// sign bit.
 inline std::uint32_t orderKey(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value + 0.0f);  // -0 + 0 = +0
   return bits ^ (static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31) | 0x80000000);
 }
-// Orders as the magnitude does.
+// Has the order of the magnitudes.
 inline std::uint32_t magnitudeKey(float value) {
   return std::bit_cast<std::uint32_t>(value) & 0x7fffffff;
 }
 
 using BinCounts = std::array<std::uint64_t, kBins>;
 
-// How many elements have each bin, which binOf(value) says, below kBins.
+// Counts the elements per bin; binOf(value) must be below kBins.
 template <typename BinOf>
 BinCounts countBins(const CodecContext& context, const FloatReader& values, const BinOf& binOf) {
-  // Counters that take turns: neighbours mostly fall into the same bin, and an increment must wait
-  // for the one before it.
+  // Interleaved counters: neighbours mostly fall into the same bin, and an increment would have to
+  // wait for the previous one.
   constexpr std::size_t kTurns = 4;
-  constexpr std::size_t kFlush = std::size_t{1} << 18;  // strips; no counter overflows before
+  constexpr std::size_t kFlush = std::size_t{1} << 18;  // strips; before any counter can overflow
   std::array<BinCounts, 2> counts{};
   const auto countPart = [&](std::size_t part, std::size_t first, std::size_t elements) {
     std::vector<std::uint32_t> turns(kTurns * kBins);

@@ -1,30 +1,30 @@
-// `block:bits=B,size=S,header=bf16|fp16,rounding=nearest|stochastic`: blocks of S values that lie
-// side by side in memory, each on a grid of its own with 2^B values.
+// `block:bits=B,size=S,header=bf16|fp16,rounding=nearest|stochastic`: blocks of S values that are
+// adjacent in memory, each quantised to a grid of its own with 2^B values.
 //
 //   payload = nothing                              for a tensor without elements
-//           | 0x00, the tensor's own bytes         where packing would not make it shorter
-//           | 0x01, a header a block, then codes   the last block may have fewer than S values
+//           | 0x00, the tensor's own bytes         if packing would not make it shorter
+//           | 0x01, a header per block, codes      the last block may have fewer than S values
 //   header  = min: bf16 or fp16, step: likewise
-//   codes   = B bits a value, lowest bit and byte first, without gaps; the last byte is filled up
+//   codes   = B bits per value, lowest bit and byte first, without gaps; the last byte is padded
 //             with zeros
 //
-// Which of the three, and so the length, follows from the tensor's spec. In fp32, rounded as IEEE
-// 754 says:
+// The tensor's spec determines the form of the payload, and so its length. In fp32, with IEEE 754
+// rounding:
 //
-//   min   = the block's least value, rounded down to the header's type; +0 rather than -0
-//   step  = (greatest - min) / (2^B - 1), at least 2^-126 unless 0, rounded up to the header's type
-//   code  = (value - min) * (1 / step), rounded to the nearest, ties to even
-//   value = min + step * code, bounded to the finite values of the tensor's type
+//   min   = the block's minimum, rounded down to the header's type; +0 rather than -0
+//   step  = (maximum - min) / (2^B - 1), at least 2^-126 unless 0, rounded up to the header's type
+//   code  = (value - min) * (1 / step), rounded to nearest, ties to even
+//   value = min + step * code, clamped to the finite values of the tensor's type
 //
-// So multiplying a tensor by a power of two changes its bf16 headers' exponents and no code, as
-// long as nothing is subnormal or infinite. Where min or step would leave the header's finite
-// values, it is the nearest of them; then, and where greatest - min overflows, code is (value -
-// min) / step in double, bounded to 0…2^B - 1. Where step * (2^B - 1) overflows, value is computed
-// in double.
+// So multiplying a tensor by a power of two changes the exponents in its bf16 headers but no code,
+// as long as nothing is subnormal or infinite. If min or step exceeds the header's finite values,
+// it becomes the nearest of them; in that case, and if maximum - min overflows, code is computed in
+// double, as (value - min) / step clamped to 0…2^B - 1. If step * (2^B - 1) overflows, value is
+// computed in double.
 //
-// Stochastic rounding adds u in [-1/2, 1/2) before it rounds, and bounds the code: u is a function
-// of seed, step, micro-batch, flow and the element's place (modulo 2^32), so that values are right
-// on average. The decoder does not know of it. Evaluation rounds to nearest.
+// Stochastic rounding adds u in [-1/2, 1/2) before rounding, and clamps the code, so that values
+// are unbiased. u is a function of seed, step, micro-batch, flow and the element's index (modulo
+// 2^32). Decoding is the same. Evaluation rounds to nearest.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -98,8 +98,8 @@ class Block : public PackedCodec {
     }
   }
 
-  // Starts at whole blocks; ends at one too, or at the tensor's end. False where a value is not
-  // finite.
+  // A strip starts at a block boundary, and ends at one or at the tensor's end. Returns false if a
+  // value is not finite.
   bool encodeStrip(const kernels::BlockFormat& format, std::size_t start, std::size_t count,
                    const float* values, std::byte* headers, std::byte* codes) const {
     headers += headerBytes(start);
@@ -109,7 +109,7 @@ class Block : public PackedCodec {
     const std::size_t whole = blocks * format.size;
     const std::size_t rest = count - whole;
     if (rest == 0) return true;
-    // The last block is filled up with a value of its own, which changes neither min nor step.
+    // The last block is padded with one of its own values, which changes neither min nor step.
     std::array<float, kMostSize> padded;
     std::array<std::byte, kMostSize> packed;
     std::fill_n(std::copy_n(values + whole, rest, padded.begin()), format.size - rest,
@@ -118,7 +118,7 @@ class Block : public PackedCodec {
                                headers + headerBytes(whole), packed.data()))
       return false;
     const std::size_t bytes = packedBytes(rest, format.bits);
-    const std::size_t used = rest * static_cast<std::size_t>(format.bits) % 8;  // bits of the last
+    const std::size_t used = rest * static_cast<std::size_t>(format.bits) % 8;  // of the last byte
     if (used > 0) packed[bytes - 1] &= static_cast<std::byte>((1 << used) - 1);
     std::memcpy(codes + packedBytes(whole, format.bits), packed.data(), bytes);
     return true;

@@ -1,5 +1,5 @@
-// `fp16` and `bf16`: every element as a 16-bit float, in memory order. A payload is 2 bytes an
-// element, no header.
+// `fp16` and `bf16`: every element as a 16-bit float, in memory order. A payload has 2 bytes per
+// element and no header.
 #include <cstring>
 
 #include "compression/codecs.h"

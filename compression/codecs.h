@@ -1,5 +1,5 @@
-// What the codec files share: their make functions, which registry.cpp puts into the table, and the
-// one error of every decoder.
+// Shared by the codec files: their make functions, which registry.cpp lists in its table, and the
+// errors of every decoder.
 #pragma once
 
 #include <cstddef>
@@ -27,11 +27,11 @@ std::unique_ptr<Codec> makePower(const CodecSpec& spec);
 std::unique_ptr<Codec> makeSvd(const CodecSpec& spec);
 std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 
-// Throws ProtocolError "bad-payload"; `fault` says what does not fit.
+// Throws ProtocolError "bad-payload"; `fault` says what is wrong.
 [[noreturn]] void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault);
-// Throws it where a payload's length, which the tensor's spec fixes, is another.
+// Throws it if a payload does not have the length that the tensor's spec determines.
 void checkPayloadSize(const Codec& codec, const Key& key, std::size_t bytes, std::size_t expected);
-// Throws it for a payload whose first byte, its format, is not one of this tensor's.
+// Throws it for a payload whose first byte is not a valid format for this tensor.
 [[noreturn]] void throwBadFormat(const Codec& codec, const Key& key,
                                  std::span<const std::byte> bytes, const TensorSpec& spec);
 

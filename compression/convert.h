@@ -1,6 +1,7 @@
-// Tensors of any dtype as fp32: round to nearest, ties to even, the same bits on every instruction
-// set. NaN stays NaN (narrowing makes it quiet and keeps its payload's top bits), infinities stay,
-// what is too large becomes infinity, subnormals are exact. Pointers need no alignment.
+// Conversions between tensors of any dtype and fp32: round to nearest, ties to even, bit-identical
+// on every instruction set. NaN stays NaN (narrowing makes it quiet and keeps the top bits of its
+// payload), infinities are preserved, values that are too large become infinity, subnormals are
+// exact. Pointers need no alignment.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +10,11 @@
 
 namespace cleave {
 
-// Reads `elements` values of `dtype` at `in`. The ranges must not overlap.
+// Reads `elements` values of `dtype` from `in`. The ranges must not overlap.
 void toFloat(const std::byte* in, DType dtype, std::size_t elements, float* out);
 // Writes `elements` values of `dtype` to `out`. The ranges must not overlap.
 void fromFloat(const float* in, std::size_t elements, DType dtype, std::byte* out);
-// The greatest finite value.
+// The largest finite value.
 float largestOf(DType dtype);
 
 }  // namespace cleave

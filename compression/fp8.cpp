@@ -1,15 +1,15 @@
 // `fp8:format=e4m3|e5m2`: every element as an 8-bit float times 2^E, with one E for the tensor.
 //
 //   payload = nothing                              for a tensor without elements
-//           | 0x00, the tensor's own bytes         where packing would not make it shorter
-//           | 0x01, E: int8, a byte an element     in memory order
+//           | 0x00, the tensor's own bytes         if packing would not make it shorter
+//           | 0x01, E: int8, a byte per element    in memory order
 //
 // A byte is sign, exponent and mantissa as in the OCP 8-bit floating point specification (OFP8):
-// e4m3 with bias 7 and up to 448, e5m2 with bias 15 and up to 57344. E is the least from -126 to
-// 120 with which the greatest magnitude, over 2^E, is at most that; 0 for a tensor of zeros.
-// Rounding is to nearest, ties to even; signs stay, also that of zero. Decoded values beyond the
-// finite ones of the tensor's type become the greatest of them. Infinity and NaN have no place:
-// their codes are refused.
+// e4m3 with bias 7 and a maximum of 448, e5m2 with bias 15 and a maximum of 57344. E is the
+// smallest number in -126…120 for which the largest magnitude, divided by 2^E, is at most that
+// maximum; 0 for a tensor of zeros. Rounding is to nearest, ties to even; signs are preserved,
+// including that of zero. Decoded values beyond the finite ones of the tensor's type become the
+// largest of them. Infinity and NaN are not used: their codes are refused.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -29,7 +29,7 @@ constexpr std::size_t kExponentBytes = 1;
 constexpr int kLeastExponent = -126;
 constexpr int kMostExponent = 120;
 
-// The greatest magnitude is 1.75 * 2^kTop.
+// The largest magnitude is 1.75 * 2^kTop.
 int topExponent(Fp8 format) { return format == Fp8::e4m3 ? 8 : 15; }
 
 int exponentFor(float magnitude, Fp8 format) {

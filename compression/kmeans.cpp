@@ -1,19 +1,19 @@
-// `kmeans:bits=B,iterations=N`: each element as the nearest of 2^B centroids, by Lloyd's algorithm
-// (Lloyd, "Least squares quantization in PCM", 1982).
+// `kmeans:bits=B,iterations=N`: each element as the nearest of 2^B centroids, found by Lloyd's
+// algorithm (Lloyd, "Least squares quantization in PCM", 1982).
 //
 //   payload = nothing                          for a tensor without elements
-//           | 0x00, the tensor's own bytes     where packing would not make it shorter
+//           | 0x00, the tensor's own bytes     if packing would not make it shorter
 //           | 0x01, 2^B centroids: fp32, ascending, codes
-//                                              B bits a code, lowest bit and byte first
+//                                              B bits per code, lowest bit and byte first
 //
-// Which of the three, and so the length, follows from the tensor's spec. An element decodes to its
-// code's centroid; of two equally near, it is the greater. -0 counts as +0.
+// The tensor's spec determines the form of the payload, and so its length. An element decodes to
+// its code's centroid; of two equally near centroids, the larger is used. -0 counts as +0.
 //
-// Lloyd's algorithm runs on a histogram of 65536 bins, the top 16 bits of keys that order as the
-// values do, each with the sum of its values: bins are at most 1/128 of their values wide, and
-// iterations touch bins only. Centroids begin where the integral of the square root of the density
-// is cut into equal parts. Of a centroid that no bin is nearest to, the next place is the bin whose
-// values lie farthest from theirs, weighted by their number.
+// Lloyd's algorithm runs on a histogram of 65536 bins, the top 16 bits of keys with the order of
+// the values, each with the sum of its values: a bin is at most 1/128 of its values wide, and
+// iterations touch only bins. Initial centroids divide the integral of the square root of the
+// density into equal parts. A centroid that is nearest to no bin moves to the bin with the largest
+// squared distance from its centroid, weighted by the bin's count.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -37,7 +37,7 @@ struct Bin {
 
 std::uint32_t fineBinOf(float value) { return orderKey(value) >> 16; }
 
-// The values' bins that are not empty, ascending, as prefix sums: what lies below bin b.
+// The values' non-empty bins, ascending. sums[b] and counts[b] are over the bins below b.
 struct Histogram {
   std::vector<double> means;       // of each bin
   std::vector<double> sums = {0};  // means.size() + 1
@@ -48,8 +48,8 @@ struct Histogram {
 };
 
 Histogram histogramOf(const FloatReader& values) {
-  // Neighbours take turns between two sets of bins: they often fall into the same one, and an
-  // addition must wait for the one before it.
+  // Alternates between two sets of bins: neighbours often fall into the same bin, and an addition
+  // would have to wait for the previous one.
   std::vector<Bin> bins(2 * kFineBins);
   forEachStrip(values, [&](std::size_t, std::size_t count, const float* strip) {
     for (std::size_t j = 0; j < count; ++j) {
@@ -71,7 +71,7 @@ Histogram histogramOf(const FloatReader& values) {
 }
 
 std::vector<double> initialCentroids(const Histogram& histogram, std::size_t count) {
-  // A bin reaches halfway to its neighbours; where there is but one, its width does not matter.
+  // A bin extends halfway to its neighbours; if there is only one, its width does not matter.
   std::vector<double> integral = {0};
   for (std::size_t b = 0; b < histogram.size(); ++b) {
     const double below = histogram.means[b > 0 ? b - 1 : b];
@@ -88,7 +88,7 @@ std::vector<double> initialCentroids(const Histogram& histogram, std::size_t cou
   return centroids;
 }
 
-// Of each cluster the first bin; at the end, the number of bins.
+// The first bin of each cluster; finally, the number of bins.
 std::vector<std::size_t> assign(const Histogram& histogram, const std::vector<double>& centroids) {
   std::vector<std::size_t> first = {0};
   for (std::size_t c = 1; c < centroids.size(); ++c) {
@@ -101,7 +101,7 @@ std::vector<std::size_t> assign(const Histogram& histogram, const std::vector<do
   return first;
 }
 
-// Puts empty clusters where the error is greatest, a bin each; without an error they stay.
+// Moves each empty cluster to one of the bins with the largest errors; without errors they stay.
 void placeEmpty(const Histogram& histogram, const std::vector<std::size_t>& first,
                 std::vector<double>& centroids, const std::vector<std::size_t>& empty) {
   std::vector<std::pair<double, std::size_t>> errors;
@@ -140,7 +140,7 @@ std::vector<double> lloyd(const CodecContext& context, const Histogram& histogra
                        static_cast<double>(histogram.counts[high] - histogram.counts[low]);
       }
     }
-    // The last iteration leaves centroids where their values are.
+    // After the last iteration, centroids stay at the means of their values.
     if (!empty.empty() && iteration + 1 < iterations) {
       placeEmpty(histogram, first, centroids, empty);
     }
@@ -176,7 +176,7 @@ class KMeans : public PackedCodec {
     PieceGrids grids;
     grids.pieceBits = bits_;
     for (std::size_t c = 0; c < centroidCount(); ++c) {
-      // A mean that was rounded leaves the values' range no more than they do.
+      // Rounding a mean must not move it out of the values' range.
       const float centroid =
           std::clamp(static_cast<float>(centroids[c]), range.least, range.greatest) + 0.0f;
       grids.mins[c] = centroid;
@@ -196,7 +196,7 @@ class KMeans : public PackedCodec {
     if (!std::is_sorted(centroids.begin(), centroids.end())) {
       throwBadPayload(*this, context.key, "its centroids do not ascend");
     }
-    // As the tensor's type has them.
+    // As converted to the tensor's type.
     std::array<std::byte, sizeof table> converted;
     fromFloat(table.data(), centroidCount(), out.spec.dtype, converted.data());
     toFloat(converted.data(), out.spec.dtype, centroidCount(), table.data());

@@ -1,25 +1,23 @@
 // `power:rank=R,iterations=N` and `svd:rank=R`: each sample's matrix as the product of two factors
-// of rank R. A sample of [B, C, H, W] is a matrix of C x (H * W), one of [B, S, F] is S x F; a rank
-// above the lesser side is that side.
+// of rank R. A sample of [B, C, H, W] is a matrix of C x (H * W), one of [B, S, F] is S x F; the
+// rank is at most the smaller side.
 //
-//   payload = nothing                         for a tensor without elements
-//           | 0x00, the tensor's own bytes    for other ranks of tensors, where factors would not
-//           be
-//                                             shorter, and for svd of matrices with both sides >
-//                                             1024
+//   payload = nothing                          for a tensor without elements
+//           | 0x00, the tensor's own bytes     for tensors of other ranks, if factors would not be
+//                                              shorter, and for svd if both sides exceed 1024
 //           | 0x01, features: fp32, others: fp32
 //           | 0x01, length: u64, features, others      with a codec for the factors
 //
 // `features` is [B, R, C] (or [B, R, F]), `others` [B, R, H * W] (or [B, R, S]). With a codec, both
-// are its payloads for fp32 tensors of these shapes, the first of `length` bytes. Which form it is
-// follows from the tensor's spec, and without a codec the length too. An element of a sample is the
-// sum over r of features[r] * others[r], in fp32, kept within the finite values of the tensor's
-// type.
+// are its payloads for fp32 tensors of these shapes; `length` is the size of the first, in bytes.
+// The tensor's spec determines the form, and without a codec also the length. An element of a
+// sample is the sum over r of features[r] * others[r], in fp32, clamped to the finite values of the
+// tensor's type.
 //
-// svd: the truncated decomposition, by the eigenvectors of the lesser Gram matrix. power: subspace
-// iteration from `features` at random, others = orthonormalised A * features, features = A^T *
-// others (Vogels et al., "PowerSGD", arXiv 1905.13727). While training, it begins where the same
-// micro-batch's factors of the step before ended.
+// svd: the truncated decomposition, from the eigenvectors of the smaller Gram matrix.
+// power: subspace iteration (Vogels et al., "PowerSGD", arXiv 1905.13727) from random `features`:
+// others = orthonormalised A * features, features = A^T * others. In training, it starts from the
+// same micro-batch's factors of the previous step.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -57,7 +55,7 @@ TensorView viewOf(const std::vector<float>& values, TensorSpec spec) {
 
 class LowRank : public Codec {
  public:
-  // Without iterations: svd.
+  // `iterations` 0: svd.
   LowRank(std::string name, int rank, int iterations, std::unique_ptr<Codec> inner)
       : name_(std::move(name)), rank_(rank), iterations_(iterations), inner_(std::move(inner)) {}
 
@@ -76,7 +74,7 @@ class LowRank : public Codec {
     CodecMemory memory;
     // A sample's matrix, and the factors twice.
     memory.working = shape.rows * shape.columns * sizeof(float) + 2 * factors;
-    if (iterations_ == 0) {  // svd: the Gram matrix, its eigenvectors and what it works on
+    if (iterations_ == 0) {  // svd: the Gram matrix, its eigenvectors and working memory
       const std::size_t n = std::min(shape.rows, shape.columns);
       memory.working += 4 * n * n * sizeof(double);
     }
@@ -99,7 +97,7 @@ class LowRank : public Codec {
     auto factors = std::make_shared<Factors>(emptyFactors(shape));
     if (iterations_ > 0) start(context, train ? state : nullptr, *factors);
 
-    // Scaled by a power of two, so that no product leaves the range of fp32.
+    // Scales by a power of two, so that no product exceeds the range of fp32.
     const float greatest = std::max(std::abs(range.least), std::abs(range.greatest));
     const int exponent = greatest > 0 ? std::ilogb(greatest) : 0;
     std::vector<float> sample(shape.rows * shape.columns);
@@ -178,7 +176,7 @@ class LowRank : public Codec {
     return withFactors(spec) >= kFormatBytes + spec.bytes();
   }
 
-  // Features to begin with: those of the step before, or random ones.
+  // Initial features: those of the previous step, or random ones.
   void start(const CodecContext& context, const CodecState& state, Factors& factors) const {
     const Key& key = context.key;
     fillNormal(randomKey(context.seed, "power",
@@ -187,7 +185,7 @@ class LowRank : public Codec {
                factors.features);
     const auto* before = static_cast<const Factors*>(state.get());
     if (!before || !before->sameShape(factors)) return;
-    // A little of the random ones stays: what has once become 0 would remain so.
+    // Mixes in a little of the random ones: a feature that has become 0 would otherwise stay 0.
     for (std::size_t j = 0; j < factors.features.size(); ++j) {
       factors.features[j] = before->features[j] + 1e-3f * factors.features[j];
     }
@@ -219,8 +217,8 @@ class LowRank : public Codec {
     }
   }
 
-  // Writes the factors of the matrices scaled by 2^-exponent. Each is scaled back by half: so
-  // neither leaves the range of fp32.
+  // Writes the factors of matrices that were scaled by 2^-exponent. Scales each factor back by half
+  // the exponent, so that neither exceeds the range of fp32.
   std::size_t write(const CodecContext& context, Factors factors, int exponent,
                     const MatrixShape& shape, std::span<std::byte> out) const {
     const int half = exponent / 2;

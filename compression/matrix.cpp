@@ -8,7 +8,7 @@
 namespace cleave {
 namespace {
 
-// Sums that run side by side, so that the compiler may use vectors without reordering anything.
+// Independent sums, so that the compiler may vectorise without reordering additions.
 constexpr std::size_t kLanes = 16;
 
 float dot(const float* __restrict a, const float* __restrict b, std::size_t n) {
@@ -47,7 +47,7 @@ double norm(const float* vector, std::size_t n) {
   return std::sqrt(sum);
 }
 
-// One rotation that zeroes matrix[p][q]; rows of `vectors` are the eigenvectors to be.
+// One rotation that zeroes matrix[p][q]; the rows of `vectors` become the eigenvectors.
 void rotate(std::vector<double>& matrix, std::vector<double>& vectors, std::size_t n, std::size_t p,
             std::size_t q) {
   const double theta = (matrix[q * n + q] - matrix[p * n + p]) / (2 * matrix[p * n + q]);
@@ -157,7 +157,7 @@ void orthonormalise(Checkpoints& checkpoints, float* vectors, std::size_t n, std
       }
     }
     const double length = norm(vector, n);
-    // What is left is rounding.
+    // A smaller remainder is rounding error.
     constexpr double kRounding = 1e-5;
     const bool independent = length > kRounding * before && length > 1e-30;
     const auto factor = static_cast<float>(independent ? 1 / length : 0);

@@ -1,5 +1,5 @@
-// Matrices as tensors hold them, and the few operations that low-rank codecs need. Sums have a
-// fixed order: the same bytes each time on one machine, and on every instruction set.
+// Tensors as matrices, and the few operations that low-rank codecs need. Sums have a fixed order,
+// so results are reproducible on one machine, and bit-identical between instruction sets.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace cleave {
 
-// Checkpoints of a loop whose rounds are too short for one each.
+// Calls checkpoint() at intervals in loops whose iterations are too short for one each.
 class Checkpoints {
  public:
   explicit Checkpoints(const CodecContext& context) : context_(context) {}
-  // So many multiplications are done since the last call.
+  // Reports the multiplications done since the last call.
   void passed(std::size_t multiplications) {
     done_ += multiplications;
     if (done_ < kBetween) return;
@@ -28,18 +28,18 @@ class Checkpoints {
   std::size_t done_ = 0;
 };
 
-// How a tensor is a batch of matrices: samples x rows x columns, each row contiguous.
+// How a tensor is a batch of matrices, samples x rows x columns, each row contiguous.
 //   [B, C, H, W] contiguous     C rows of H * W
 //   [B, C, H, W] channels-last  H * W rows of C
 //   [B, S, F]                   S rows of F
 struct MatrixShape {
   std::size_t samples = 0, rows = 0, columns = 0;
-  bool featuresAreRows = false;  // C or F: the side that means the same in every sample
+  bool featuresAreRows = false;  // C or F: the side that has the same meaning in every sample
 };
-// Nothing for tensors of other ranks.
+// Nullopt for tensors of other ranks.
 std::optional<MatrixShape> matrixShape(const TensorSpec& spec);
 
-// Factors are stored rank by rank: factor[r * n + j], n the number of rows or columns.
+// Factors are stored rank by rank: factor[r * n + j], where n is the number of rows or columns.
 //
 // product[r] = a * x[r] for each of `rank` vectors: x over columns, product over rows.
 void timesColumns(Checkpoints& checkpoints, const float* a, std::size_t rows, std::size_t columns,
@@ -47,21 +47,21 @@ void timesColumns(Checkpoints& checkpoints, const float* a, std::size_t rows, st
 // product[r] = a^T * x[r]: x over rows, product over columns.
 void timesRows(Checkpoints& checkpoints, const float* a, std::size_t rows, std::size_t columns,
                const float* x, std::size_t rank, float* product);
-// a = sum over r of left[r] * right[r]^T, each element within ±greatest.
+// a = sum over r of left[r] * right[r]^T, each element clamped to ±greatest.
 void outerProduct(Checkpoints& checkpoints, const float* left, std::size_t rows, const float* right,
                   std::size_t columns, std::size_t rank, float greatest, float* a);
 
-// a * a^T where rows <= columns, else a^T * a.
+// a * a^T if rows <= columns, otherwise a^T * a.
 std::vector<double> gramMatrix(Checkpoints& checkpoints, const float* a, std::size_t rows,
                                std::size_t columns);
 
-// Makes `rank` vectors of n elements orthonormal, by modified Gram-Schmidt, twice over; what
-// depends on the vectors before it becomes 0.
+// Makes `rank` vectors of n elements orthonormal, by modified Gram-Schmidt, applied twice; a vector
+// that depends on previous ones becomes 0.
 void orthonormalise(Checkpoints& checkpoints, float* vectors, std::size_t n, std::size_t rank);
 
-// The eigenvectors of the symmetric n x n matrix that belong to its `rank` greatest eigenvalues,
-// greatest first, by Jacobi's rotations (Golub and Van Loan, "Matrix Computations", 8.5). Destroys
-// the matrix. Requires rank <= n.
+// The eigenvectors of the symmetric n x n matrix for its `rank` largest eigenvalues, largest first,
+// by Jacobi rotations (Golub and Van Loan, "Matrix Computations", 8.5). Overwrites the matrix.
+// Requires rank <= n.
 std::vector<float> eigenvectors(Checkpoints& checkpoints, std::vector<double>& matrix,
                                 std::size_t n, std::size_t rank);
 

@@ -1,7 +1,7 @@
-// What codecs do alike whose payload's form and length follow from the tensor's spec alone:
+// Base of codecs whose payload's form and length are determined by the tensor's spec alone:
 //
 //   payload = nothing                        for a tensor without elements
-//           | 0x00, the tensor's own bytes   where packing would not make it shorter
+//           | 0x00, the tensor's own bytes   if packing would not make it shorter
 //           | 0x01, what the codec packs
 #pragma once
 
@@ -11,7 +11,7 @@ namespace cleave {
 
 class PackedCodec : public Codec {
  public:
-  // What a payload has exactly.
+  // The exact size of a payload.
   std::size_t maxEncodedBytes(const TensorSpec& spec) const final;
   Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
                  const TensorView& view, std::span<std::byte> out) const final;
@@ -19,13 +19,13 @@ class PackedCodec : public Codec {
                     std::span<const std::byte> bytes, MutableTensorView out) const final;
 
  protected:
-  // Of a tensor that is packed, with the format byte.
+  // For a tensor that is packed, including the format byte.
   virtual std::size_t packedPayloadBytes(const TensorSpec& spec) const = 0;
-  // `out` is the payload behind the format byte, and all of it is to be written; the tensor has
-  // elements. Throws NonFiniteError.
+  // `out` is the payload after the format byte; all of it must be written. The tensor has at least
+  // one element. Throws NonFiniteError.
   virtual void encodePacked(const CodecContext& context, const TensorView& view,
                             std::byte* out) const = 0;
-  // `bytes` is the payload behind the format byte, of the right length. Throws ProtocolError.
+  // `bytes` is the payload after the format byte, of the right length. Throws ProtocolError.
   virtual void decodePacked(const CodecContext& context, const std::byte* bytes,
                             MutableTensorView out) const = 0;
 

@@ -7,8 +7,8 @@
 namespace cleave {
 namespace {
 
-// Eight codes make `bits` bytes, so that every group starts on a byte. A group of bytes is squeezed
-// within a 64-bit word: neighbours move together, then pairs, then fours.
+// Eight codes make `bits` bytes, so that every group starts at a byte. A group is compacted within
+// a 64-bit word: first neighbours are merged, then pairs, then fours.
 //
 //   0000hhhh 0000gggg … 0000aaaa  ->  hhhhgggg … bbbbaaaa  (bits = 4)
 constexpr std::size_t kGroup = 8;
@@ -44,7 +44,7 @@ void unpackGroup(const std::byte* in, std::size_t bytes, int bits, std::uint8_t*
   std::memcpy(codes, &word, kGroup);
 }
 
-// Wider codes: two halves of four codes, 4 * bits each.
+// For wider codes: two halves of four codes, 4 * bits each.
 void packGroup(const std::uint16_t* codes, int bits, std::byte* out, std::size_t bytes) {
   std::uint64_t low = 0;
   std::uint64_t high = 0;
@@ -69,7 +69,7 @@ void unpackGroup(const std::byte* in, std::size_t bytes, int bits, std::uint16_t
   for (int j = 0; j < 4; ++j) codes[4 + j] = static_cast<std::uint16_t>(high >> j * bits & mask);
 }
 
-// The inner loops see a constant width.
+// The width is a template parameter, so that it is constant in the inner loops.
 template <int bits, typename Code>
 void packAll(const Code* codes, std::size_t count, std::byte* out) {
   if constexpr (bits == 8 * sizeof(Code)) {

@@ -1,4 +1,4 @@
-// What codecs whose payloads begin with a format byte share.
+// Shared by codecs whose payloads begin with a format byte.
 #pragma once
 
 #include <cstring>
@@ -12,10 +12,10 @@ namespace cleave {
 
 inline constexpr std::size_t kFormatBytes = 1;
 
-// Of all elements; for none, least is infinity and greatest its negative.
+// The range of all elements; without elements, least is infinity and greatest its negative.
 kernels::Range rangeOf(const CodecContext& context, const TensorView& view);
 
-// The raw payload of a tensor that packing would not make shorter. Throws NonFiniteError.
+// The raw payload, for a tensor that packing would not make shorter. Throws NonFiniteError.
 Encoded encodeFiniteRaw(const CodecContext& context, const TensorView& view,
                         std::span<std::byte> out);
 

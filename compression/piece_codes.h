@@ -1,4 +1,4 @@
-// Codes of values whose grid differs from piece to piece of the value range, packed.
+// Packed codes of values whose grid differs between pieces of the value range.
 #pragma once
 
 #include "compression/kernels/pieces.h"
@@ -8,8 +8,8 @@
 
 namespace cleave {
 
-// Writes packedBytes(values.size(), grids.bits + grids.pieceBits) to `out`. Requires what codesOf
-// does; Code is the type of unpacked codes.
+// Writes packedBytes(values.size(), grids.bits + grids.pieceBits) to `out`. Has the same
+// requirements as codesOf(); Code is the type of unpacked codes.
 template <typename Code>
 void packCodes(const CodecContext& context, const FloatReader& values, const PieceGrids& grids,
                std::byte* out) {

@@ -17,11 +17,11 @@ constexpr std::uint32_t kFirstNonFiniteBin = 0x7f800000 >> kMagnitudeBinShift;
 constexpr std::size_t kStripWords = kStripElements / 64;
 
 struct Threshold {
-  std::uint32_t magnitude = 0;  // of the last element that is kept
-  std::size_t ties = 0;         // so many elements of this magnitude are kept
+  std::uint32_t magnitude = 0;  // of the last kept element
+  std::size_t ties = 0;         // number of kept elements of this magnitude
 };
 
-// Magnitudes of one bin, below those that are not finite.
+// The magnitudes in one bin. Requires a bin of finite values.
 std::vector<std::uint32_t> collect(const FloatReader& values, std::uint32_t bin, std::size_t most) {
   std::vector<std::uint32_t> found;
   found.reserve(most);
@@ -60,7 +60,7 @@ std::optional<Threshold> thresholdOf(const CodecContext& context, const FloatRea
   return Threshold{magnitude, missing - static_cast<std::size_t>(above)};
 }
 
-// The lowest `count` bits that are set.
+// The lowest `count` set bits.
 std::uint64_t lowestBits(std::uint64_t word, std::size_t count) {
   std::uint64_t rest = word;
   for (; count > 0; --count) rest &= rest - 1;
@@ -94,7 +94,7 @@ std::optional<Positions> largest(const CodecContext& context, const FloatReader&
 
 std::size_t writeDistances(const Positions& positions, std::span<std::byte> out) {
   std::size_t used = 0;
-  std::size_t next = 0;  // the position that has distance 0
+  std::size_t next = 0;  // the position that would have distance 0
   for (std::size_t w = 0; w < positions.words.size(); ++w) {
     for (std::uint64_t word = positions.words[w]; word != 0; word &= word - 1) {
       const std::size_t j = w * 64 + static_cast<std::size_t>(std::countr_zero(word));

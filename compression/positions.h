@@ -1,4 +1,4 @@
-// Which elements of a tensor a sparsifying codec keeps.
+// The elements of a tensor that a sparsifying codec keeps.
 #pragma once
 
 #include <bit>
@@ -12,19 +12,19 @@
 
 namespace cleave {
 
-// In the tensor's memory order. What topk and randtopk leave in a CutContext is a Positions, and
-// nothing else is left there by any codec.
+// In the tensor's memory order. topk and randtopk leave a Positions in a CutContext; no codec
+// leaves anything else there.
 struct Positions {
   std::size_t elements = 0;
   std::size_t kept = 0;
   std::vector<std::uint64_t> words;  // bit j % 64 of word j / 64: element j is kept; no bits beyond
-  std::shared_ptr<std::byte> copy_dev;  // the twin's on a GPU; null elsewhere
+  std::shared_ptr<std::byte> copy_dev;  // a GPU codec's copy on the GPU; null elsewhere
 
   explicit Positions(std::size_t n = 0) : elements(n), words((n + 63) / 64) {}
   std::size_t bitmapBytes() const { return (elements + 7) / 8; }
   bool has(std::size_t j) const { return words[j / 64] >> (j % 64) & 1; }
 
-  // Calls use(j) for each element kept, ascending.
+  // Calls use(j) for each kept element, ascending.
   template <typename Use>
   void forEach(const Use& use) const {
     for (std::size_t w = 0; w < words.size(); ++w) {
@@ -35,21 +35,21 @@ struct Positions {
   }
 };
 
-// The `count` elements of the greatest magnitude; of equal ones, those that come first. Nothing
-// where a value is not finite. Requires 1 <= count <= values.size().
+// The `count` elements of the largest magnitude; of equal ones, the first. Nullopt if a value is
+// not finite. Requires 1 <= count <= values.size().
 std::optional<Positions> largest(const CodecContext& context, const FloatReader& values,
                                  std::size_t count);
 
-// The positions as distances: of each kept element from the one before it, less 1 (the first: its
-// position), as LEB128: 7 bits a byte, the lowest first, the highest bit set where more follow.
-// Returns the bytes written; 0 where `out` has no room for them.
+// The positions as distances: for each kept element the number of elements since the previous kept
+// one (for the first: its position), as LEB128: 7 bits per byte, lowest first, the highest bit set
+// if more bytes follow. Returns the bytes written; 0 if `out` has no room for them.
 std::size_t writeDistances(const Positions& positions, std::span<std::byte> out);
-// Nothing unless `bytes` is just that, for `kept` elements below `elements`.
+// Nullopt unless `bytes` is exactly that, for `kept` elements below `elements`.
 std::optional<Positions> readDistances(std::span<const std::byte> bytes, std::size_t elements,
                                        std::size_t kept);
 
-void writeBitmap(const Positions& positions, std::byte* out);  // bitmapBytes()
-// Nothing unless just `kept` bits are set, none of them beyond the elements.
+void writeBitmap(const Positions& positions, std::byte* out);  // writes bitmapBytes()
+// Nullopt unless exactly `kept` bits are set, none of them beyond the elements.
 std::optional<Positions> readBitmap(const std::byte* bytes, std::size_t elements, std::size_t kept);
 
 }  // namespace cleave

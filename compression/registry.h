@@ -15,16 +15,16 @@ struct CodecRow {
   std::string_view name;         // "uniform"
   std::string_view parameters;   // "bits=1..16", as shown to users
   std::string_view description;  // one line
-  std::string_view example;      // "uniform:bits=8": a valid spec that the contract tests use
+  std::string_view example;      // "uniform:bits=8": a valid spec; the contract tests use it
   std::unique_ptr<Codec> (*make)(const CodecSpec& spec);  // throws UsageError
-  bool sizeIsFixed = false;  // encode always writes maxEncodedBytes: the size follows from the spec
+  bool sizeIsFixed = false;  // encode always writes maxEncodedBytes; the spec determines the size
 };
 
 std::span<const CodecRow> codecTable();
 
 // Throws UsageError with the nearest known name.
 std::unique_ptr<Codec> makeCodec(std::string_view spec);
-// Whether this codec always writes as many bytes as its bound says.
+// Whether this codec always writes exactly maxEncodedBytes.
 bool sizeIsFixed(const Codec& codec);
 
 }  // namespace cleave

@@ -14,7 +14,7 @@ constexpr std::size_t kFewRanks = 8;
 
 std::uint32_t binOf(float value) { return orderKey(value) >> kBinShift; }
 
-// A bin that holds a rank that is asked for.
+// A bin that contains a requested rank.
 struct Wanted {
   std::uint64_t firstRank = 0;  // of the bin's values
   std::uint64_t count = 0;
@@ -22,7 +22,7 @@ struct Wanted {
   std::vector<float> collected;  // the others
 };
 
-// Selects among first…last - 1, ranks counted from 0.
+// Selects from first…last - 1, with ranks counted from 0.
 void selectRanks(std::vector<float>::iterator first, std::vector<float>::iterator last,
                  std::span<const std::size_t> ranks, float* out) {
   if (ranks.size() > kFewRanks) {
@@ -39,7 +39,7 @@ void selectRanks(std::vector<float>::iterator first, std::vector<float>::iterato
   }
 }
 
-// The ranks, counted in the bin, as values.
+// Finds the values of these ranks, which are counted within the bin.
 void selectInBin(Wanted& bin, std::vector<std::size_t> ranks, float* out) {
   const auto middle = std::partition(bin.collected.begin(), bin.collected.end(),
                                      [&](float x) { return x < bin.frequent; });
@@ -54,7 +54,7 @@ void selectInBin(Wanted& bin, std::vector<std::size_t> ranks, float* out) {
               out + (firstAbove - ranks.begin()));
 }
 
-// For each bin, a value that a few of the tensor's elements, evenly spread, show there.
+// A probably frequent value for each bin, taken from a few evenly spaced elements of the tensor.
 std::vector<std::uint32_t> frequentKeys(const FloatReader& values) {
   constexpr std::size_t kLooks = 512;
   std::vector<std::uint32_t> keys(kBins);
@@ -72,10 +72,11 @@ float valueOfKey(std::uint32_t key) {
   return std::bit_cast<float>(key & 0x80000000 ? key ^ 0x80000000 : ~key);
 }
 
-// The values of the bins flagged, but for the frequent ones, at most `most`, in no bin's order.
+// Collects the values of the flagged bins, except the frequent ones; at most `most`, in the
+// tensor's order.
 std::vector<float> collect(const FloatReader& values, const std::vector<std::uint32_t>& frequent,
                            const std::vector<std::uint8_t>& flags, std::size_t most) {
-  std::vector<float> found(most + 1);  // each element is written, and kept by moving on
+  std::vector<float> found(most + 1);  // every element is written; only a kept one advances the end
   std::size_t kept = 0;
   alignas(64) std::array<std::uint32_t, kStripElements> keys;
   forEachStrip(values, [&](std::size_t, std::size_t count, const float* strip) {

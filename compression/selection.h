@@ -8,12 +8,12 @@
 
 namespace cleave {
 
-// The values that stand at `ranks` (ascending, below values.size()) in the sorted order. Exact; -0
-// counts as +0. Requires finite values.
+// The values at `ranks` (ascending, below values.size()) in sorted order. Exact; -0 counts as +0.
+// Requires finite values.
 //
-// A histogram over the top 11 bits of a key that orders as the value does says in which bin each
-// rank lies; only those bins' values are collected, and selected among by nth_element. Values that
-// fill a bin again and again, such as ReLU's zeros, are counted instead of collected.
+// A histogram over the top 11 bits of a key with the order of the values finds the bin of each
+// rank. Only the values of those bins are collected; nth_element then selects among them. Values
+// that repeat many times in a bin, such as the zeros of ReLU, are counted instead of collected.
 std::vector<float> valuesAtRanks(const CodecContext& context, const FloatReader& values,
                                  std::span<const std::size_t> ranks);
 

@@ -2,22 +2,23 @@
 // equal count, each piece quantised uniformly with Q bits.
 //
 //   payload = nothing                              for a tensor without elements
-//           | 0x00, the tensor's own bytes         where packing would not make it shorter
+//           | 0x00, the tensor's own bytes         if packing would not make it shorter
 //           | 0x01, 2^S x (min: fp32, step: fp32), codes
-//                                                  Q + S bits a code, lowest bit and byte first
+//                                                  Q + S bits per code, lowest bit and byte first
 //
-// Which of the three, and so the length, follows from the tensor's spec. A code is
+// The tensor's spec determines the form of the payload, and so its length. A code is
 // piece << Q | round((x - min) / step), and decodes to min + step * (code mod 2^Q) of its piece,
 // computed in fp64 and rounded to fp32: by a table of 2^(Q+S) values. Pieces ascend; their counts
 // differ by at most 1, larger first; a piece of equal values has step 0; min is +0 rather than -0.
 //
-// Encoders differ in where the pieces begin, and the payload does not show it:
-//   sort, select=exact           as sorting all values has it
-//   sort, select=sampled         as sorting 4096 of them has it
-//   fast, boundaries=first       as sorting the first sample of the batch has it
+// Encoders differ in how they choose the boundaries of pieces, which does not affect the format:
+//   sort, select=exact           from all values, sorted
+//   sort, select=sampled         from 4096 of them, sorted
+//   fast, boundaries=first       from the first sample of the batch, sorted
 //   fast, boundaries=all         as select=exact
-// Exact pieces have the min and max of their values. Of the others, the first begins with the
-// tensor's least value, each ends where the next begins, and the last with the tensor's greatest.
+// Exact pieces have the min and max of their values. Otherwise, the first piece begins at the
+// tensor's minimum, each piece ends where the next begins, and the last ends at the tensor's
+// maximum.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -46,7 +47,7 @@ constexpr std::size_t kSamples = 4096;
 
 enum class Boundaries { exact, sampled, firstSample };
 
-// Least and greatest value of each piece.
+// Minimum and maximum of each piece.
 struct Pieces {
   std::vector<float> least, greatest;
 };
@@ -58,7 +59,7 @@ std::size_t firstRank(std::size_t count, std::size_t pieces, std::size_t p) {
 
 Pieces exactPieces(const CodecContext& context, const FloatReader& values, std::size_t count,
                    Range range) {
-  // Each piece's first rank after the last rank of the piece before it.
+  // The last rank of each piece and the first rank of the next.
   std::vector<std::size_t> ranks;
   for (std::size_t p = 1; p < count; ++p) {
     const std::size_t rank = firstRank(values.size(), count, p);
@@ -89,8 +90,8 @@ Pieces piecesOfSubset(const CodecContext& context, const FloatReader& subset, st
   return pieces;
 }
 
-// One element of each of kSamples stretches; its place in the stretch follows the golden ratio, so
-// that no period of the tensor, such as its channels, meets a period of the places.
+// One element from each of kSamples stretches. Its position in the stretch follows the golden
+// ratio, so that it cannot coincide with a period of the tensor, such as its channels.
 std::vector<float> samplesOf(const FloatReader& values) {
   std::vector<float> samples(kSamples);
   const std::size_t stretch = values.size() / kSamples;
@@ -107,14 +108,14 @@ float valueAt(float min, float step, int code) {
   return static_cast<float>(double{min} + double{step} * code);
 }
 
-// Where the range overflows fp32, the step is that of fp64, rounded, and at most the largest float.
+// If the range overflows fp32, computes the step in fp64, rounded, and at most the largest float.
 float stepOf(float least, float greatest, int top) {
   const double range = double{greatest} - double{least};
   float step = (greatest - least) / static_cast<float>(top);
   if (!std::isfinite(step)) {
     step = static_cast<float>(std::min(range / top, double{std::numeric_limits<float>::max()}));
   }
-  // A step that was rounded up may take the greatest value past the largest float.
+  // Rounding the step up may push the largest value beyond the largest float.
   while (!std::isfinite(valueAt(least, step, top))) step = std::nextafter(step, 0.0f);
   return step;
 }
@@ -134,7 +135,7 @@ class Sort : public PackedCodec {
   std::size_t pieceCount() const { return std::size_t{1} << s_; }
   std::size_t headerBytes() const { return pieceCount() * kPieceBytes; }
 
-  // So packed tensors have more elements than pieces.
+  // Implies that packed tensors have more elements than pieces.
   std::size_t packedPayloadBytes(const TensorSpec& spec) const override {
     return kFormatBytes + headerBytes() + packedBytes(spec.elements(), q_ + s_);
   }
@@ -169,9 +170,9 @@ class Sort : public PackedCodec {
     });
   }
 
-  // Computing values is several times as fast as looking them up. It is rounded once, by a fused
-  // multiply-add, or twice, where the table's were rounded twice in other places: that makes no
-  // difference for nearly all tables, and those for which it does are looked up in.
+  // Computing values is several times as fast as looking them up. It rounds once (fused
+  // multiply-add), or twice but at other places than the table did. For nearly all tables the
+  // results are the same; otherwise the table is used.
   std::optional<kernels::PieceLines> linesOf(const std::byte* header,
                                              const std::vector<float>& table) const {
     if (q_ + s_ > 8 || pieceCount() > kernels::PieceLines::kMostPieces) return std::nullopt;
@@ -230,14 +231,14 @@ class Sort : public PackedCodec {
     grids.pieceBits = s_;
     for (std::size_t p = 0; p < pieceCount(); ++p) {
       grids.bounds[p] = grids.mins[p] = pieces.least[p];
-      // Without a step, all codes are 0: so is what is divided, or too small to be told from it.
+      // With step 0 all codes must be 0, and they are: value - min is 0, or too small to matter.
       grids.divisors[p] = steps[p] == 0 ? 1 : steps[p];
     }
     grids.prepare();
     packCodes<Code>(context, values, grids, out);
   }
 
-  // For values near the ends of fp32, in fp64.
+  // For values near the limits of fp32: computes in fp64.
   void writeCodesOfWideRange(const FloatReader& values, const Pieces& pieces,
                              const std::vector<float>& steps, std::byte* out) const {
     std::array<std::uint16_t, kStripElements> codes;
@@ -268,7 +269,7 @@ class Sort : public PackedCodec {
             valid ? valueAt(min, step, code) : std::numeric_limits<float>::infinity();
       }
     }
-    // As the tensor's type has them.
+    // As converted to the tensor's type.
     std::vector<std::byte> converted(table.size() * dtypeBytes(spec.dtype));
     fromFloat(table.data(), table.size(), spec.dtype, converted.data());
     toFloat(converted.data(), spec.dtype, table.size(), table.data());
@@ -282,7 +283,7 @@ class Sort : public PackedCodec {
 
   const std::string name_;
   const int q_, s_;
-  const int top_;  // the greatest code of a piece
+  const int top_;  // the largest code of a piece
   const Boundaries boundaries_;
 };
 

@@ -1,5 +1,5 @@
-// Tensors of any dtype, strip by strip as fp32: what lies in memory as fp32 is used in place, the
-// rest passes through a buffer that stays in the first-level cache.
+// Tensors of any dtype as fp32, strip by strip: fp32 in memory is used in place, other types pass
+// through a buffer that stays in the L1 cache.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 
 namespace cleave {
 
-// At any width the codes of a whole strip fill whole bytes.
+// The codes of a whole strip fill whole bytes at any width.
 inline constexpr std::size_t kStripElements = 4096;
-// For work without buffers of its own, on tensors that are used in place.
+// For work without buffers of its own, on tensors used in place.
 inline constexpr std::size_t kLongStripElements = 64 * kStripElements;
-// Less is not worth another thread's waking up.
+// Fewer are not worth waking another thread.
 inline constexpr std::size_t kLeastPartElements = std::size_t{1} << 17;
 
 bool isAlignedFloat(const std::byte* data, DType dtype);
@@ -27,14 +27,14 @@ bool isAlignedFloat(const std::byte* data, DType dtype);
 class FloatReader {
  public:
   explicit FloatReader(const TensorView& view) : FloatReader(view, view.spec.elements()) {}
-  // Of its first elements only.
+  // The first `elements` elements only.
   FloatReader(const TensorView& view, std::size_t elements)
       : data_(view.data), dtype_(view.spec.dtype), size_(elements) {}
 
   std::size_t size() const { return size_; }
   bool isInPlace() const { return isAlignedFloat(data_, dtype_); }
-  // Elements start…start + count - 1: the tensor's own memory where it holds fp32, else `scratch`,
-  // which has room for them. Requires start + count <= size().
+  // Elements start…start + count - 1: the tensor's own memory if it holds fp32, otherwise
+  // `scratch`, which must have room for them. Requires start + count <= size().
   const float* read(std::size_t start, std::size_t count, float* scratch) const;
   // Requires j < size().
   float at(std::size_t j) const {
@@ -48,9 +48,9 @@ class FloatReader {
   std::size_t size_;
 };
 
-// Calls work(part, first element, count) for one part, all elements; or for two at once, parts 0
-// and 1 on a thread each, where the context has a helper and there are enough elements. Parts begin
-// at whole strips.
+// Calls work(part, first element, count) once for all elements, or, if the context has a helper and
+// there are enough elements, for parts 0 and 1 in parallel on two threads. Parts begin at whole
+// strips.
 template <typename Work>
 void forEachPart(const CodecContext& context, std::size_t elements, const Work& work) {
   const std::size_t half = elements / 2 / kStripElements * kStripElements;
@@ -62,7 +62,7 @@ void forEachPart(const CodecContext& context, std::size_t elements, const Work& 
                       [&] { work(std::size_t{1}, half, elements - half); });
 }
 
-// Whether `use` holds; one that returns nothing does.
+// Calls `use` and returns its result; true if it returns nothing.
 template <typename Use, typename... Arguments>
 bool holds(const Use& use, Arguments... arguments) {
   if constexpr (std::is_void_v<std::invoke_result_t<Use, Arguments...>>) {
@@ -73,9 +73,9 @@ bool holds(const Use& use, Arguments... arguments) {
   }
 }
 
-// Calls use(start, count, values) for each strip of at most kStripElements, or of `most` where
-// values are used in place, in order. Returns whether `use` returned true, or nothing, each time;
-// it is not called again after false.
+// Calls use(start, count, values) in order for each strip of at most kStripElements, or of at most
+// `most` if values are used in place. Stops when `use` returns false; returns whether it never did.
+// `use` may also return nothing.
 template <std::size_t most = kStripElements, typename Use>
 bool forEachStrip(const FloatReader& values, std::size_t first, std::size_t elements,
                   const Use& use) {
@@ -91,7 +91,7 @@ template <typename Use>
 bool forEachStrip(const FloatReader& values, const Use& use) {
   return forEachStrip(values, 0, values.size(), use);
 }
-// The same, with two strips at once on two threads where forEachPart has two parts.
+// The same, with the two parts of forEachPart in parallel.
 template <std::size_t most = kStripElements, typename Use>
 bool forEachStrip(const CodecContext& context, const FloatReader& values, const Use& use) {
   std::array<bool, 2> held = {true, true};
@@ -102,8 +102,8 @@ bool forEachStrip(const CodecContext& context, const FloatReader& values, const 
   return held[0] && held[1];
 }
 
-// Calls make(start, count, values), which writes `count` values, for each strip of a tensor, as
-// forEachStrip does.
+// Calls make(start, count, values), which writes `count` values, for each strip of a tensor;
+// otherwise like forEachStrip.
 template <typename Make>
 bool makeEachStrip(const CodecContext& context, const MutableTensorView& out, const Make& make) {
   const DType dtype = out.spec.dtype;

@@ -1,21 +1,21 @@
-// `topk:ratio=R`: the k = ceil(R * n) elements of the greatest magnitude, as they are; the others
-// become 0. Of equal magnitudes those that come first in memory are kept.
-// `randtopk:ratio=R,alpha=A`: while training, each of the k is replaced, with probability A, by an
-// element that is not among them (Zheng et al., "Reducing communication for split learning by
-// randomized top-k sparsification", arXiv 2305.18469).
+// `topk:ratio=R`: the k = ceil(R * n) elements of the largest magnitude, unchanged; the others
+// become 0. Of equal magnitudes, the first in memory are kept. `randtopk:ratio=R,alpha=A`: in
+// training, each of the k is replaced, with probability A, by an element that is not among them
+// (Zheng et al., "Reducing communication for split learning by randomized top-k sparsification",
+// arXiv 2305.18469).
 //
 //   payload = nothing                            for a tensor without elements
-//           | 0x00, the tensor's own bytes       where values and a bitmap would not be shorter
+//           | 0x00, the tensor's own bytes       if values and a bitmap would not be shorter
 //           | 0x01, values, bitmap               k values in the tensor's type, in memory order;
 //                                                bit j % 8 of byte j / 8: element j is kept
-//           | 0x02, values, distances            where they are shorter than the bitmap
+//           | 0x02, values, distances            if they are shorter than the bitmap
 //           | 0x03, values                       at the positions that the cut's activation kept
 //
-// A distance is the number of elements left out since the one kept before, as LEB128: 7 bits a
-// byte, the lowest first, the highest bit set where more follow.
+// A distance is the number of elements left out since the previous kept one, as LEB128: 7 bits per
+// byte, lowest first, the highest bit set if more bytes follow.
 //
-// A gradient takes form 3 just where its cut's activation was encoded by topk or randtopk, has as
-// many elements, and kept no more than k of them: other gradients do not pass through the
+// A gradient takes form 3 if and only if its cut's activation was encoded by topk or randtopk, has
+// as many elements, and kept at most k of them: other gradients do not pass through the
 // activation's mask.
 #include <algorithm>
 #include <cmath>
@@ -35,7 +35,7 @@ void gather(const std::byte* values, const Positions& positions, std::byte* out)
   });
 }
 
-// Whether all values are finite: whether none has all bits of the exponent.
+// Writes the tensor. Returns whether all values are finite: none has all exponent bits set.
 template <typename Word>
 bool scatter(const std::byte* values, const Positions& positions, Word exponent, std::byte* out) {
   if (positions.elements > 0) std::memset(out, 0, positions.elements * sizeof(Word));
@@ -62,8 +62,8 @@ bool scatterAs(DType dtype, const std::byte* values, const Positions& positions,
   return false;
 }
 
-// Takes each element away with probability `alpha`, while there are fewer than `most` gone. Returns
-// how many are.
+// Removes each element with probability `alpha`, at most `most` of them. Returns how many were
+// removed.
 std::size_t dropSome(Positions& positions, RandomKey key, double alpha, std::size_t most) {
   const auto limit = static_cast<std::uint64_t>(alpha * 0x1p53);
   std::uint64_t draw = 0;
@@ -79,7 +79,7 @@ std::size_t dropSome(Positions& positions, RandomKey key, double alpha, std::siz
   return dropped;
 }
 
-// Adds `count` elements of those that `top` does not have, each as likely. Requires that many.
+// Adds `count` random elements that are not in `top`, all equally likely. Requires that many.
 void addOthers(Positions& positions, const Positions& top, RandomKey key, std::size_t count) {
   const std::size_t others = top.elements - top.kept;
   const auto add = [&](std::size_t j) { positions.words[j / 64] |= std::uint64_t{1} << (j % 64); };
@@ -93,7 +93,7 @@ void addOthers(Positions& positions, const Positions& top, RandomKey key, std::s
     }
     return;
   }
-  // Few: drawing until one of them is met would take long.
+  // There are few: drawing until one is found would take too long.
   std::vector<std::size_t> list;
   for (std::size_t j = 0; j < top.elements; ++j) {
     if (!top.has(j)) list.push_back(j);
@@ -119,8 +119,8 @@ class TopK : public Codec {
     if (layout_.isRaw(spec)) return {};
     CodecMemory memory;
     memory.cut = sizeof(Positions) + spec.elements() / 8 + sizeof(std::uint64_t);
-    // A bin's magnitudes, a few position sets, and for randtopk a growing list of an eighth of the
-    // elements.
+    // One bin's magnitudes, a few position sets, and for randtopk a growing list of an eighth of
+    // the elements.
     memory.working = 8 * spec.elements() + 4 * memory.cut;
     return memory;
   }

@@ -1,6 +1,5 @@
-// What topk's payload of a tensor has where, and which positions a gradient takes over from its
-// cut's activation: the same for the codec and for its twin on a device. The formats stand at the
-// top of topk.cpp.
+// The layout of topk's payload, and which positions a gradient reuses from its cut's activation:
+// shared by the codec and its GPU implementation. The formats are specified at the top of topk.cpp.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +19,15 @@ class TopKLayout {
   static constexpr std::byte kActivations{3};
   static constexpr double kLeastRatio = 1e-6;
 
-  // Of the elements, `ratio` are kept: kLeastRatio to 1.
+  // `ratio`: the fraction of elements that are kept, kLeastRatio…1.
   explicit TopKLayout(double ratio) : ratio_(ratio) {}
 
-  // k. Requires elements.
+  // k. Requires at least one element.
   std::size_t kept(std::size_t elements) const {
     const auto count = static_cast<std::size_t>(std::ceil(ratio_ * static_cast<double>(elements)));
     return std::clamp<std::size_t>(count, 1, elements);
   }
-  // Format byte and `count` values.
+  // The size of the format byte and `count` values.
   static std::size_t valuesEnd(const TensorSpec& spec, std::size_t count) {
     return kFormatBytes + count * dtypeBytes(spec.dtype);
   }
@@ -40,7 +39,7 @@ class TopKLayout {
     return withBitmap(spec) >= kFormatBytes + spec.bytes();
   }
 
-  // Null where a gradient has positions of its own, and for activations.
+  // Null if a gradient has positions of its own, and for activations.
   const Positions* positionsOfActivation(const Key& key, const CutContext& cut,
                                          std::size_t elements) const {
     if (!isGradient(key.flow) || !cut.value) return nullptr;
@@ -48,7 +47,7 @@ class TopKLayout {
     const bool fits = positions->elements == elements && positions->kept <= kept(elements);
     return fits ? positions : nullptr;
   }
-  // Whether an activation's positions are for its gradient.
+  // Whether an activation leaves its positions for its gradient.
   static bool leaves(const Key& key) { return !isGradient(key.flow) && key.phase == Phase::train; }
   static void leave(const Key& key, CutContext& cut, Positions positions) {
     if (leaves(key)) cut.value = std::make_shared<const Positions>(std::move(positions));

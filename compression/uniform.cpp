@@ -1,13 +1,13 @@
-// `uniform:bits=B`: each element as one of 2^B even steps from the tensor's least value to its
-// greatest.
+// `uniform:bits=B`: each element as one of 2^B evenly spaced values from the tensor's minimum to
+// its maximum.
 //
 //   payload = nothing                                for a tensor without elements
-//           | 0x00, the tensor's own bytes           where packing would not make it shorter
-//           | 0x01, min: fp32, step: fp32, codes     B bits a code, lowest bit and byte first
+//           | 0x00, the tensor's own bytes           if packing would not make it shorter
+//           | 0x01, min: fp32, step: fp32, codes     B bits per code, lowest bit and byte first
 //
-// Which of the three, and so the length, follows from the tensor's spec. An element decodes to
-// min + step * code. min is +0 rather than -0. All arithmetic is fp32, rounded as IEEE 754 says,
-// but for tensors whose range overflows it, which take double.
+// The tensor's spec determines the form of the payload, and so its length. An element decodes to
+// min + step * code. min is +0 rather than -0. All arithmetic is fp32 with IEEE 754 rounding,
+// except for tensors whose range overflows fp32, which use double.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -29,10 +29,10 @@ using kernels::Range;
 
 constexpr std::size_t kGridBytes = 2 * sizeof(float);
 
-// ---- Tensors whose range, or whose grid's, overflows fp32 ----
+// ---- Tensors whose range, or that of their grid, overflows fp32 ----
 
 void quantizeWide(const float* values, std::size_t count, Grid grid, int bits, std::byte* out) {
-  constexpr double kNoFraction = 0x1p52;  // doubles have none from here on: adding it rounds
+  constexpr double kNoFraction = 0x1p52;  // doubles this large have no fraction: adding it rounds
   std::array<std::uint16_t, kStripElements> codes;
   const double top = (1 << bits) - 1;
   for (std::size_t start = 0; start < count; start += codes.size()) {
@@ -60,7 +60,7 @@ void dequantizeWide(const std::byte* in, std::size_t count, Grid grid, int bits,
 
 bool isWide(Grid grid, int top) { return !std::isfinite(grid.step * static_cast<float>(top)); }
 
-// Whether the grid's least and greatest values, and so all between, are finite in `dtype`.
+// Whether the grid's minimum and maximum, and so all values between, are finite in `dtype`.
 bool isFinite(Grid grid, int top, DType dtype) {
   const float greatest =
       isWide(grid, top) ? valueWide(grid, top) : grid.min + grid.step * static_cast<float>(top);
@@ -76,12 +76,12 @@ Grid gridOf(Range range, int top) {
   grid.min = range.least + 0.0f;  // -0 + 0 = +0
   grid.step = (range.greatest - grid.min) / static_cast<float>(top);
   if (!std::isfinite(grid.step)) {
-    // With one bit, even the step may not fit; then the upper value is less than the tensor's
-    // greatest.
+    // With one bit, even the step may overflow; the upper value is then less than the tensor's
+    // maximum.
     const double step = (double{range.greatest} - double{grid.min}) / top;
     grid.step = static_cast<float>(std::min(step, double{std::numeric_limits<float>::max()}));
   }
-  // A step that was rounded up may take the greatest value past the largest float.
+  // Rounding the step up may push the largest value beyond the largest float.
   while (!isFinite(grid, top, DType::f32)) grid.step = std::nextafter(grid.step, 0.0f);
   return grid;
 }
@@ -134,7 +134,7 @@ class Uniform : public PackedCodec {
   }
 
   const int bits_;
-  const int top_;  // the greatest code
+  const int top_;  // the largest code
 };
 
 }  // namespace

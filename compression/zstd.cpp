@@ -1,15 +1,15 @@
-// `zstd:level=L(CODEC)`: what another codec wrote, compressed without loss by Zstandard (RFC 8878),
-// where that takes off an eighth or more.
+// `zstd:level=L(CODEC)`: another codec's payload, losslessly compressed with Zstandard (RFC 8878)
+// if that saves at least an eighth.
 //
 //   payload = nothing                        for a tensor without elements
-//           | 0x00, the tensor's own bytes   where the tensor travels raw
+//           | 0x00, the tensor's own bytes   if the tensor is sent raw
 //           | 0x01, the inner codec's payload
-//           | 0x02, one Zstandard frame      with its content's size, which is the inner codec's
-//                                            payload; no checksum, no dictionary
+//           | 0x02, one Zstandard frame      with its content size; its content is the inner
+//                                            codec's payload; no checksum, no dictionary
 //
-// The same bytes for one version of libzstd. Decoding takes memory for the inner payload, whose
-// size the frame says and the inner codec's bound limits, and nothing that a frame could make
-// larger: a whole frame needs no window beside its output.
+// The same version of libzstd produces the same bytes. Decoding allocates memory only for the inner
+// payload, whose size is given in the frame and limited by the inner codec's bound. A frame cannot
+// make it allocate more: decoding a whole frame needs no window besides its output.
 #include <zstd.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::byte kStored{1};
 constexpr std::byte kCompressed{2};
-// Of a payload at a time: a block of Zstandard's, 50 ms at level 19.
+// Payload bytes per call: one Zstandard block, 50 ms at level 19.
 constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
 
 class Zstd : public Codec {
@@ -44,7 +44,7 @@ class Zstd : public Codec {
     return most == 0 ? 0 : 1 + most;
   }
 
-  // zstd's own part as ZSTD_estimateCStreamSize() gives it for inputs of any size: 16.8 MiB at
+  // zstd's own share is what ZSTD_estimateCStreamSize() returns for inputs of any size: 16.8 MiB at
   // level 9, 89.5 MiB at level 19; decoding takes less.
   CodecMemory memory(const TensorSpec& spec) const override {
     CodecMemory memory = inner_->memory(spec);
@@ -59,7 +59,7 @@ class Zstd : public Codec {
     Encoded encoded = inner_->encode(context, state, cut, view, payload);
     if (encoded.bytes == 0) return encoded;
     payload.resize(encoded.bytes);
-    // It may write behind its output, hence the copy.
+    // zstd may write beyond its output, hence the copy.
     std::vector<std::byte> frame(encoded.bytes - (encoded.bytes + 7) / 8);
     const std::optional<std::size_t> bytes = compress(context, payload, frame);
     const bool gains = bytes.has_value();
@@ -92,8 +92,8 @@ class Zstd : public Codec {
     }
   }
 
-  // In pieces, with a checkpoint after each: at level 19 a tensor can take tens of seconds. Returns
-  // the bytes of the frame; nothing if it does not fit.
+  // Compresses in pieces, with a checkpoint after each, because at level 19 a tensor can take tens
+  // of seconds. Returns the size of the frame in bytes; nullopt if it does not fit.
   std::optional<std::size_t> compress(const CodecContext& context,
                                       std::span<const std::byte> payload,
                                       std::span<std::byte> frame) const {

@@ -1,4 +1,4 @@
-// Errors of CUDA's functions.
+// Conversion of CUDA errors to exceptions.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
-// Stages on a GPU: LibTorch's own operations on one stream, copies to and from pinned host memory
-// on two streams of their own, and a callback of the driver when an action is done. So what leaves
-// a stage is there when a codec hears of it, and needs no event to be waited for.
+// Stages on a GPU. LibTorch's operations run on one stream, copies to and from pinned host memory
+// on two others, and a driver callback reports that an action is done. A stage's output is
+// therefore complete when a codec receives it, with no event to wait for.
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty_strided.h>
@@ -28,7 +28,7 @@ using c10::cuda::CUDAStreamGuard;
 
 class Event {
  public:
-  // Untimed ones only order streams.
+  // Untimed events only order streams.
   explicit Event(bool isTimed) {
     check(cudaEventCreateWithFlags(&event_, isTimed ? cudaEventDefault : cudaEventDisableTiming));
   }
@@ -37,9 +37,9 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(const CUDAStream& stream) { check(cudaEventRecord(event_, stream.stream())); }
-  // What `stream` does from now on waits for what was recorded.
+  // Makes later work on `stream` wait for what was recorded.
   void block(const CUDAStream& stream) { check(cudaStreamWaitEvent(stream.stream(), event_, 0)); }
-  // Both must be timed, and done. Throws what went wrong on the device meanwhile.
+  // Both events must be timed and done. Throws any error that occurred on the device meanwhile.
   double secondsSince(const Event& start) const {
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, start.event_, event_));
@@ -50,7 +50,8 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// On any thread: none of them would otherwise know which GPU is meant.
+// Used on any thread. Each call selects the GPU, since threads do not have it as their current
+// device.
 class PinnedMemory : public BufferMemory {
  public:
   explicit PinnedMemory(int index) : index_(index) {}
@@ -70,8 +71,9 @@ class PinnedMemory : public BufferMemory {
   const int index_;
 };
 
-// Runs on a thread of the driver, where no function of CUDA may be called. Comes after an error of
-// the device too (unlike cudaLaunchHostFunc's), which Seconds then throws on the device thread.
+// Runs on a thread of the driver, where CUDA functions must not be called. Unlike
+// cudaLaunchHostFunc's callback, it also runs after a device error, which Seconds then throws on
+// the device thread.
 void CUDART_CB callDone(cudaStream_t, cudaError_t, void* data) {
   const std::unique_ptr<std::function<void()>> done(static_cast<std::function<void()>*>(data));
   (*done)();
@@ -86,7 +88,7 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
         copyOut_(c10::cuda::getStreamFromPool(false, device_.index())),
         gpu_(makeCudaGpu(compute_)) {
     check(cudaGetDeviceProperties(&properties_, index));
-    // Also for what is done outside actions, such as building a stage.
+    // Also for work outside actions, such as building a stage.
     useStream();
   }
 
@@ -99,7 +101,7 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
   at::Tensor toDevice(const at::Tensor& host) override {
     at::Tensor tensor;
     {
-      // Its memory belongs to the stream that writes it first.
+      // The allocator assigns memory to the stream that is current; this one writes it first.
       const CUDAStreamGuard guard(copyIn_);
       tensor = at::empty_strided(host.sizes(), host.strides(), host.options().device(device_));
       check(cudaMemcpyAsync(tensor.mutable_data_ptr(), host.const_data_ptr(), host.nbytes(),
@@ -110,7 +112,7 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
     copied.record(copyIn_);
     copied.block(compute_);
     held_.push_back(host);
-    // Waiting for its first input is none of the action's work.
+    // The action's time does not include waiting for its first input.
     if (start_ && !std::exchange(hasInput_, true)) start_->record(compute_);
     return tensor;
   }
@@ -147,7 +149,7 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
   Seconds end(std::function<void()> done) override {
     const auto stop = std::make_shared<Event>(true);
     stop->record(compute_);
-    // What leaves is copied after the last kernel.
+    // The output is copied after the last kernel.
     const CUDAStream& last = leaving_ ? copyOut_ : compute_;
     auto callback = std::make_unique<std::function<void()>>(std::move(done));
     check(cudaStreamAddCallback(last.stream(), callDone, callback.get(), 0));
@@ -163,7 +165,7 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
   }
 
   void drain() override {
-    // An error of the device ends the waiting too: callbacks come all the same.
+    // Errors are ignored: they also end the wait, and the callbacks run in any case.
     for (const CUDAStream* stream : {&copyIn_, &compute_, &copyOut_}) {
       cudaStreamSynchronize(stream->stream());
     }
@@ -181,9 +183,9 @@ class CudaDevice : public ComputeDevice, public DeviceQueue {
   const CUDAStream copyOut_;
   const std::unique_ptr<Gpu> gpu_;
   cudaDeviceProp properties_{};
-  // Of the action under way.
+  // State of the current action.
   std::shared_ptr<Event> start_;
-  std::vector<at::Tensor> held_;  // host memory that is still read
+  std::vector<at::Tensor> held_;  // host memory that is still being read
   bool leaving_ = false;
   bool hasInput_ = false;
 };
@@ -203,7 +205,7 @@ extern "C" cleave::ComputeDevice* cleaveOpenCuda(int index, std::string& error) 
               std::to_string(count - 1);
       return nullptr;
     }
-    // The same bits each time, and fp32 that is fp32.
+    // For reproducible bits and full fp32 precision.
     at::globalContext().setDeterministicCuDNN(true);
     at::globalContext().setBenchmarkCuDNN(false);
     at::globalContext().setAllowTF32CuBLAS(false);

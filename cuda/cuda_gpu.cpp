@@ -20,7 +20,8 @@ using c10::cuda::CUDAStreamGuard;
 
 class CudaGpu : public Gpu {
  public:
-  // Of high priority too: an action waits for what is decoded, and the wire for what is encoded.
+  // High priority, like the stages' stream: an action waits for decoded tensors, and the network
+  // for encoded ones.
   explicit CudaGpu(CUDAStream compute)
       : compute_(compute),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, compute.device_index())) {}
@@ -29,7 +30,8 @@ class CudaGpu : public Gpu {
 
   std::shared_ptr<std::byte> tensorMemory(std::size_t bytes) override {
     at::DataPtr memory = allocate(bytes);
-    // Not used again before what was issued to the stages' stream by then is done.
+    // The allocator reuses the memory only after work issued to the stages' stream before its
+    // release is done.
     c10::cuda::CUDACachingAllocator::recordStream(memory, compute_);
     return share(std::move(memory));
   }
@@ -56,12 +58,12 @@ class CudaGpu : public Gpu {
   }
 
  private:
-  // No thread but the device thread knows which GPU is meant.
+  // Only the device thread has this GPU as its current device.
   void use() const { c10::cuda::set_device(stream_.device_index()); }
 
   at::DataPtr allocate(std::size_t bytes) const {
     try {
-      // Memory belongs to the stream that is current.
+      // Memory belongs to the current stream.
       const CUDAStreamGuard guard(stream_);
       return c10::cuda::CUDACachingAllocator::get()->allocate(std::max<std::size_t>(bytes, 1));
     } catch (const c10::OutOfMemoryError&) {

@@ -1,4 +1,4 @@
-// A GPU as codecs use it: on a stream of its own, with memory of LibTorch's allocator.
+// The GPU interface for codecs: its own stream, with memory from LibTorch's allocator.
 #pragma once
 
 #include <c10/cuda/CUDAStream.h>
@@ -9,7 +9,7 @@
 
 namespace cleave {
 
-// `compute`: where stages compute.
+// `compute`: the stream on which stages compute.
 std::unique_ptr<Gpu> makeCudaGpu(c10::cuda::CUDAStream compute);
 
 }  // namespace cleave

@@ -1,5 +1,5 @@
-// The kernel executor: threads, barriers between phases, and the sums over lanes that a kernel asks
-// for. What kernels compute is in compression/device, and tested without a GPU.
+// Executes kernels: threads, barriers between phases, and the reductions over lanes that a kernel
+// requests. The kernels' computations are in compression/device and are tested without a GPU.
 #include <type_traits>
 
 #include "cuda/kernels.h"
@@ -19,8 +19,8 @@ struct ReduceAfter<Kernel, std::void_t<decltype(Kernel::kReduceAfter)>> {
   static constexpr int kPhase = Kernel::kReduceAfter;
 };
 
-// By butterflies: `lanes`, a power of 2 of at most a warp, all get the same. Every thread of the
-// warp comes here.
+// Butterfly reduction over `lanes`, a power of 2 and at most a warp; all lanes get the result. All
+// threads of the warp must call it.
 template <typename Kernel>
 __device__ void reduceLanes(const Kernel& kernel, typename Kernel::Thread& thread) {
   constexpr unsigned kWholeWarp = 0xffffffff;

@@ -1,4 +1,4 @@
-// Runs kernels of compression/device on a GPU.
+// Runs the kernels of compression/device on a GPU.
 #pragma once
 
 #include <driver_types.h>
@@ -7,7 +7,7 @@
 
 namespace cleave {
 
-// Issues it to the stream, whose device is current. Returns why it could not.
+// Issues the kernel to the stream, whose device must be current. Returns the launch error, if any.
 cudaError_t launchKernel(const DeviceKernel& kernel, cudaStream_t stream);
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-// Which function of a stage each action calls: all that client and server differ in.
+// The stage function that each action calls: the only difference between client and server.
 #pragma once
 
 #include <functional>
@@ -8,11 +8,11 @@
 
 namespace cleave {
 
-// The stage is borrowed. `threads`: what the run computes with. Where the weights may not be
-// fetched, a Fetch of them throws ProtocolError "fetch-not-allowed".
+// The stage is borrowed. `threads`: the number the run computes with. If `weightsMayBeFetched` is
+// false, a Fetch of the weights throws ProtocolError "fetch-not-allowed".
 ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched);
 
-// `decide` makes a step's decision, from what BodyDone says and the stage's own reports.
+// `decide` makes a step's decision from BodyDone and the stage's own reports.
 ActionTable clientActions(ClientStage& stage, int threads,
                           std::function<StepDecision(const BodyDone& done)> decide);
 

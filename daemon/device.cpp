@@ -15,11 +15,11 @@ namespace {
 
 constexpr const char* kUseCpu = "or compute on the CPU: device: cpu";
 
-[[noreturn]] void refuse(const std::string& sentence, const std::string& fix) {
-  throw UsageError("bad-device", sentence, fix);
+[[noreturn]] void refuse(const std::string& sentence, const std::string& hint) {
+  throw UsageError("bad-device", sentence, hint);
 }
 
-// The GPU's number; nothing for the CPU.
+// The GPU's index; nothing for the CPU.
 std::optional<int> gpuOf(const std::string& name) {
   if (name == "cpu") return std::nullopt;
   if (name == "cuda") return 0;
@@ -47,7 +47,7 @@ std::string libraryPath() {
              kUseCpu);
 }
 
-// Before libraries of a gigabyte are loaded, which say less.
+// Called before loading libraries of a gigabyte, whose error messages say less.
 void requireDriver() {
   if (void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY)) {
     ::dlclose(driver);
@@ -60,7 +60,7 @@ void requireDriver() {
 CleaveOpenCuda* loadLibrary() {
   const std::string path = libraryPath();
   requireDriver();
-  // cuBLAS gives the same bits each time only with a workspace of its own.
+  // cuBLAS gives the same bits every time only with a fixed workspace.
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   void* open = library != nullptr ? ::dlsym(library, kCleaveOpenCuda) : nullptr;

@@ -1,4 +1,4 @@
-// The device that a daemon computes on, from its configuration's text.
+// The device that a daemon computes on, from its name in the configuration.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace cleave {
 
-// "cpu", "cuda" (the first GPU), "cuda:1". For GPUs, loads libcleave_cuda, which lies beside the
-// program or in ../lib/cleave. Throws UsageError "bad-device": another text, no such library, no
-// driver, no such GPU.
+// `name`: "cpu", "cuda" (the first GPU) or "cuda:1". For a GPU, loads libcleave_cuda, located
+// beside the program or in ../lib/cleave. Throws UsageError "bad-device" if the name is invalid, or
+// if there is no such library, driver or GPU.
 ComputeDevice& openDevice(const std::string& name);
 
-// Checks the text alone. Throws UsageError "bad-device".
+// Checks only the text of the name. Throws UsageError "bad-device".
 void checkDeviceName(const std::string& name);
 
 }  // namespace cleave

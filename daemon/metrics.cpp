@@ -25,8 +25,8 @@ namespace {
 using prometheus::Counter;
 using prometheus::Histogram;
 
-// Half decades: from a phone's link to a data centre's, from loopback to a lost packet's wait, from
-// a toy's step to a large model's.
+// Bucket boundaries in half decades, from slow mobile links to data centers, from loopback to the
+// delay of a lost packet, and from toy models to large ones.
 const Histogram::BucketBoundaries kBandwidths = {1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7,
                                                  3e7, 1e8, 3e8, 1e9, 3e9, 1e10};
 const Histogram::BucketBoundaries kLatencies = {1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2,
@@ -36,7 +36,7 @@ const Histogram::BucketBoundaries kStepTimes = {1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3
 
 constexpr std::array<const char*, 2> kDirections = {"down", "up"};
 
-// A side's own; the client's rows of steps.csv have the server's too.
+// The actions of one side. Needed because the client's rows of steps.csv also have the server's.
 const std::vector<ActionKind>& ownActions(Role role) {
   using enum ActionKind;
   static const std::vector<ActionKind> client = {headForward, tailStep, headBackward, decide,
@@ -64,7 +64,7 @@ prometheus::MetricFamily emptyFamily(const MetricRow& row, Role role) {
   return family;
 }
 
-// One family for each name, in the order in which they come.
+// One family per name, in order of appearance.
 void append(std::vector<prometheus::MetricFamily>& families, const Samples& samples, Role role) {
   for (const Sample& sample : samples) {
     const MetricRow& row = metricRow(sample.name);
@@ -81,7 +81,7 @@ void append(std::vector<prometheus::MetricFamily>& families, const Samples& samp
 
 }  // namespace
 
-// What is counted as it happens. Made once, so that recording looks nothing up.
+// Metrics counted as events happen. Created once, so that recording needs no lookup.
 struct Metrics::Families {
   explicit Families(Role role) : role_(role) {
     for (const Phase phase : {Phase::train, Phase::eval}) {
@@ -144,7 +144,7 @@ struct Metrics::Families {
   std::array<Histogram*, kPhases> stepSeconds{};
   std::vector<std::pair<ActionKind, Counter*>> actions;
   Counter *encode = nullptr, *decode = nullptr;
-  // By flow and by whether it goes up.
+  // By flow, and by whether the direction is up.
   std::array<std::array<Counter*, 2>, kFlows> rawBytes{}, wireBytes{};
   std::array<Counter*, 2> control{};
   std::array<Histogram*, 2> bandwidth{}, latency{};
@@ -162,7 +162,7 @@ void Metrics::transfer(const TransferRecord& record) {
   if (families_->wireBytes[flow][up] == nullptr) return;
   families_->rawBytes[flow][up]->Increment(static_cast<double>(record.rawBytes));
   families_->wireBytes[flow][up]->Increment(static_cast<double>(record.wireBytes));
-  if (!record.wireSeconds) return;  // never acknowledged
+  if (!record.wireSeconds) return;  // was not acknowledged
   if (*record.wireSeconds > 0) {
     families_->bandwidth[up]->Observe(static_cast<double>(record.wireBytes) / *record.wireSeconds);
   }
@@ -176,7 +176,7 @@ void Metrics::step(const StepRow& row, const LinkTotals& before, const LinkTotal
   families_->decode->Increment(after.decodeSeconds - before.decodeSeconds);
   families_->control[true]->Increment(static_cast<double>(after.controlUp - before.controlUp));
   families_->control[false]->Increment(static_cast<double>(after.controlDown - before.controlDown));
-  if (!row.at) return;  // handshake and bye
+  if (!row.at) return;  // rows of handshake and bye
   const auto phase = static_cast<std::size_t>(row.at->phase);
   families_->steps[phase]->Increment();
   families_->samples[phase]->Increment(row.at->samples);
@@ -209,7 +209,7 @@ Samples sharedSamples(const Recorder& recorder, const BufferPool& pool, const Tl
     samples.push_back({"device_memory_bytes", static_cast<double>(deviceBytes), ""});
   }
   if (tls == nullptr) return samples;
-  // A file may have several certificates: the first to end counts.
+  // A file may contain several certificates; the one that expires first counts.
   std::map<std::string, std::time_t> ends;
   for (const auto& [end, file] : tls->ends()) {
     const std::string name = std::filesystem::path(file).filename().string();
@@ -230,7 +230,7 @@ std::optional<HttpSettings> readMetricsSettings(Config& config) {
   settings.anywhere = config.boolean("metrics.anywhere", settings.anywhere);
   settings.anywhereOption = "--set metrics.anywhere=true";
   if (settings.listen.text.empty()) return std::nullopt;
-  endpointOf(settings);  // before anything else is done
+  endpointOf(settings);  // checks it early
   return settings;
 }
 

@@ -1,6 +1,6 @@
-// What a daemon counts for Prometheus. Recording is a handful of atomic additions; the rest is
-// looked up when somebody asks. Nothing is counted by run or client: their names would make as many
-// time series as there are runs, and clients could choose them.
+// A daemon's metrics for Prometheus. Recording costs a few atomic additions; other values are
+// looked up when the metrics are read. There are no labels for runs or clients: each would create a
+// time series, and clients could choose the names.
 #pragma once
 
 #include <functional>
@@ -23,11 +23,11 @@ namespace cleave {
 
 class HttpServer;
 
-// A value that was looked up: of the metric `name` in the table.
+// A value that was looked up, of the metric `name` in the table.
 struct Sample {
   std::string_view name;
   double value = 0;
-  std::string label;  // the value of its label; empty where it has none
+  std::string label;  // value of the metric's label; empty if it has none
 };
 using Samples = std::vector<Sample>;
 
@@ -40,8 +40,9 @@ class Metrics : public RunObserver {
   void transfer(const TransferRecord& record) override;
   void step(const StepRow& row, const LinkTotals& before, const LinkTotals& after) override;
 
-  // Who is asked at each text(); empty: nobody. Once this returns, nobody else is being asked. It
-  // may wait for other threads, but not for the caller of this.
+  // Sets the function that each text() calls for samples; empty: none. When this returns, the
+  // previous function is no longer running. `sampler` may wait for other threads, but not for the
+  // thread that calls sampleWith().
   void sampleWith(std::function<Samples()> sampler);
   // All metrics in Prometheus's text format. Any thread.
   std::string text();
@@ -54,16 +55,16 @@ class Metrics : public RunObserver {
   std::function<Samples()> sampler_;
 };
 
-// Samples that both daemons have, beside those of the process itself. `tls` may be null.
-// `deviceBytes`: of a GPU's memory; 0: none.
+// Samples that both daemons have, except those of the process itself. `tls` may be null.
+// `deviceBytes`: size of the GPU's memory; 0: no GPU.
 Samples sharedSamples(const Recorder& recorder, const BufferPool& pool, const TlsContext* tls,
                       std::size_t deviceBytes);
 
-// Where metrics.listen and metrics.anywhere of the configuration say to offer them, if anywhere.
-// Throws UsageError.
+// Reads metrics.listen and metrics.anywhere; nothing if metrics are not to be served. Throws
+// UsageError.
 std::optional<HttpSettings> readMetricsSettings(Config& config);
 
-// Offers them at /metrics, and says so in the log. Throws UsageError as HttpServer does.
+// Serves the metrics at /metrics and logs the address. Throws UsageError as HttpServer does.
 std::unique_ptr<HttpServer> serveMetrics(const HttpSettings& settings,
                                          std::shared_ptr<Metrics> metrics);
 

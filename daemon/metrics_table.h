@@ -1,5 +1,5 @@
-// Every metric that the daemons offer to Prometheus: docs/metrics.md has the same table, which a
-// test holds against this one.
+// All metrics that the daemons export to Prometheus. docs/metrics.md has the same table; a test
+// compares the two.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ struct MetricRow {
   std::string_view name;  // without prefix
   MetricKind kind;
   std::vector<std::string> labels;
-  bool client, server;  // who has it
+  bool client, server;  // which daemons export it
   std::string_view help;
-  bool isProcess = false;  // a name that all of Prometheus's world uses: it has no prefix
+  bool isProcess = false;  // a standard Prometheus name, so without a prefix
 };
 
 const std::vector<MetricRow>& metricTable();
-// Requires that it is in the table.
+// Requires that the name is in the table.
 const MetricRow& metricRow(std::string_view name);
-// "cleave_server_steps_total"
+// Example: "cleave_server_steps_total"
 std::string metricName(const MetricRow& row, Role role);
 
 }  // namespace cleave

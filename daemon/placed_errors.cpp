@@ -6,20 +6,9 @@ namespace cleave {
 namespace {
 
 UsageError placed(const Config& config, const std::string& path, const UsageError& error) {
-  return UsageError(error.code(), config.where(path) + ": " + path + ": " + error.what(),
-                    error.fix());
-}
-
-// The key within the map at `path` whose value `error` speaks of, as "key=value" or 'key'; else
-// `path` itself.
-std::string keyNamedBy(const UsageError& error, const Config& config, const std::string& path) {
-  const std::string sentence = error.what();
-  for (const std::string& key : config.keys(path)) {
-    for (const std::string& named : {" " + key + "=", "'" + key + "'"}) {
-      if (sentence.find(named) != std::string::npos) return path + "." + key;
-    }
-  }
-  return path;
+  const std::string location = config.where(path);
+  return UsageError(error.code(), location + ": " + path + ": " + error.what(), error.hint())
+      .about(path, location);
 }
 
 }  // namespace
@@ -39,7 +28,10 @@ void checkAt(const Config& config, const std::map<std::string, std::string>& key
   } catch (const UsageError& error) {
     const auto key = keys.find(error.code());
     if (key == keys.end()) throw;
-    throw placed(config, keyNamedBy(error, config, key->second), error);
+    // The error may be about a key of the map at that path, if the configuration has it.
+    const std::string inside = key->second + "." + error.key();
+    const bool isInside = !error.key().empty() && config.has(inside);
+    throw placed(config, isInside ? inside : key->second, error);
   }
 }
 

@@ -1,5 +1,5 @@
-// Errors of tables and grammars know the value alone; a user needs its place in the configuration
-// too.
+// Adds the position in the configuration to errors from tables and grammars, which only have the
+// value.
 #pragma once
 
 #include <functional>
@@ -11,16 +11,16 @@
 
 namespace cleave {
 
-// Runs `check`, and throws its UsageError again with the place of the key at `path`.
+// Runs `check`. Rethrows its UsageError with the position of the key at `path`.
 void checkAt(const Config& config, const std::string& path, const std::function<void()>& check);
 
-// The same with the key that `keys` has for the error's code; errors of other codes pass as they
-// are.
+// The same with the key that `keys` gives for the error's code. Errors with other codes are
+// rethrown unchanged.
 void checkAt(const Config& config, const std::map<std::string, std::string>& keys,
              const std::function<void()>& check);
 
-// Throws UsageError where the configuration has one of these keys at its top: they are of another
-// program's, which `command` runs ("cleave-server serve").
+// Throws UsageError if one of these keys is at the top level of the configuration: they belong to
+// another program, started by `command` ("cleave-server serve").
 void refuseKeysOf(const Config& config, const std::string& command,
                   const std::vector<std::string>& keys);
 

@@ -10,16 +10,16 @@
 namespace cleave {
 namespace {
 
-// More than any experiment needs, and little enough that products of them fit 64 bits.
+// Larger than any experiment needs, and small enough that products of them fit 64 bits.
 constexpr std::uint32_t kMaxBatch = 1 << 20;
 constexpr std::uint64_t kMaxSampleElements = std::uint64_t{1} << 28;
 constexpr std::uint32_t kMaxClasses = 1 << 20;
 
-[[noreturn]] void refuse(const std::string& sentence, const std::string& fix = "") {
-  throw UsageError("bad-run-spec", sentence, fix);
+[[noreturn]] void refuse(const std::string& sentence, const std::string& hint = "") {
+  throw UsageError("bad-run-spec", sentence, hint);
 }
 
-// Waiting keeps the device from all other runs.
+// While an action waits, the device cannot serve other runs.
 double checkedWait(double milliseconds) {
   if (!(milliseconds >= 0 && milliseconds <= kMostWait)) refuse("a wait is not in 0…60000 ms");
   return milliseconds;
@@ -151,7 +151,7 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
 
 namespace {
 
-// In doubles, because sums of what a client asks for may exceed any integer.
+// In doubles, since sums of the values that a client requests may exceed any integer type.
 double bufferBytes(std::size_t size) { return static_cast<double>(BufferPool::capacityFor(size)); }
 
 std::size_t asSize(double bytes) { return static_cast<std::size_t>(std::min(bytes, 0x1p62)); }
@@ -161,10 +161,10 @@ CodecMemory codecMemory(const RunPlan& plan, Flow flow) {
       flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxMicroBatchSamples()));
 }
 
-// What codecs take beside the account: of the one tensor that a session codes at a time, and of the
-// states of all micro-batches, committed and staged.
+// Codec memory beyond the account: working memory for the one tensor that a session encodes or
+// decodes at a time, and the states of all micro-batches, committed and staged.
 double codecBytes(const RunPlan& plan) {
-  constexpr double kTables = 8 << 20;  // that do not grow with tensors: histograms, code books
+  constexpr double kTables = 8 << 20;  // histograms and code books; independent of tensor sizes
   double working = 0;
   double states = 0;
   for (const Flow flow : kStepFlows) {
@@ -196,7 +196,7 @@ std::size_t transitBytes(const RunPlan& plan) {
     largest = std::max(largest, bufferBytes(spec.bytes()));
     cuts += static_cast<double>(codecMemory(plan, flow).cut);
   }
-  // To measure its signal-to-noise ratio, a tensor is decoded again and, on a GPU, copied.
+  // To measure its SNR, a tensor is decoded again and, on a GPU, copied to the host.
   const double measured = 2 * largest;
   const double blob =
       bufferBytes(maxWeightsBytes(plan)) + (plan.trace.steps > 0 ? bufferBytes(kMaxTraceBytes) : 0);
@@ -206,10 +206,10 @@ std::size_t transitBytes(const RunPlan& plan) {
 
 std::size_t serverBytes(const RunPlan& plan) {
   const auto [first, last] = plan.stage.cuts;
-  // Of what autograd records of a micro-batch, and a stage keeps of it: objects, not tensors.
+  // Objects that autograd and the stage keep per micro-batch, without the tensors themselves.
   constexpr double kBlockObjects = 8 << 10;
   const double objects = kBlockObjects * plan.inFlight * (last - first);
-  // Initial weights are unpacked beside the buffer that they came in.
+  // Initial weights are unpacked while the buffer they arrived in still exists.
   const double unpacked = plan.initialWeights ? static_cast<double>(maxWeightsBytes(plan)) : 0;
   const double recorded = plan.trace.steps > 0 ? double{kMaxTraceBytes} : 0;
   const auto body = static_cast<double>(
@@ -222,8 +222,8 @@ std::uint64_t maxWeightsBytes(const RunPlan& plan) {
   const auto [first, last] = plan.stage.cuts;
   const auto elements =
       parameterCount(plan.blocks, first, last) + bufferCount(plan.blocks, first, last);
-  // 8 bytes an element is more than any dtype takes; a block has a handful of tensors with a line
-  // of header each.
+  // 8 bytes per element is the maximum over all dtypes. A block has a few tensors, each with a line
+  // in the header.
   constexpr std::uint64_t kHeaderBytesABlock = 4096;
   return static_cast<std::uint64_t>(elements) * 8 +
          kHeaderBytesABlock * static_cast<std::uint64_t>(last - first + 1);

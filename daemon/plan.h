@@ -1,5 +1,5 @@
-// A run, resolved: what both daemons derive from the run spec that the client sends, by the same
-// code, so that they cannot disagree.
+// A resolved run: the parameters that both daemons derive, with the same code, from the run spec
+// that the client sends.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@ namespace cleave {
 class DeviceCodec;
 struct TensorLinkOptions;
 
-// The flows of a training step, in the order in which a micro-batch crosses.
+// The flows of a training step, in the order in which a micro-batch crosses the link.
 inline constexpr Flow kStepFlows[] = {Flow::activation0, Flow::activation1, Flow::gradient1,
                                       Flow::gradient0};
-// Milliseconds that an action may wait at most instead of computing.
+// Maximum milliseconds that an action may wait in place of computing.
 inline constexpr double kMostWait = 60000;
 
 struct RunPlan {
@@ -33,11 +33,11 @@ struct RunPlan {
   std::uint32_t inFlight = 1;
   std::uint32_t maxBatch = 1;
   std::uint64_t stepsPerEpoch = 0;
-  bool initialWeights = false;  // the client sends the body's
-  bool rawNonFinite = false;    // as TensorLinkOptions
-  TraceWindow trace;            // without steps: none is asked for
+  bool initialWeights = false;  // the client sends the body's initial weights
+  bool rawNonFinite = false;    // as in TensorLinkOptions
+  TraceWindow trace;            // no steps: no trace requested
   std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
-  // As TensorLinkOptions; set by useDeviceCodecs().
+  // As in TensorLinkOptions; set by useDeviceCodecs().
   std::array<std::shared_ptr<const DeviceCodec>, kTensorFlows> deviceCodecs;
 
   std::uint32_t maxMicroBatchSamples() const {
@@ -45,28 +45,29 @@ struct RunPlan {
   }
 };
 
-// Throws UsageError: what is unknown, out of range, or does not fit. Builds and allocates nothing.
+// Throws UsageError if a value is unknown, out of range or inconsistent. Builds and allocates
+// nothing.
 RunPlan planRun(const wire::RunSpec& spec);
 
-// Lets the flows whose codecs have a twin on the device stay there, on this side. Borrows the
-// device.
+// On this side, keeps the tensors of those flows on the device whose codecs have a GPU
+// implementation. Borrows the device.
 void useDeviceCodecs(RunPlan& plan, ComputeDevice& device);
 
-// What a tensor link needs of a plan; the caller adds what is its own.
+// The options that a tensor link takes from a plan; the caller adds its own.
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 
-// Bytes that the four flows' tensors of the micro-batches in flight take on either side, decoded
-// and encoded, as buffers of the pool.
+// Bytes of pool buffers that the tensors of all four flows take on one side for the micro-batches
+// in flight, decoded and encoded.
 double flowBytes(const RunPlan& plan);
 
-// The host memory that a run's session may hold in transit at the server, from a tensor's arrival,
-// or a stage's output, to its release: the limit of its MemoryAccount.
+// Maximum host memory that a run's session may hold in transit on the server, from a tensor's
+// arrival or a stage's output until its release: the limit of its MemoryAccount.
 std::size_t transitBytes(const RunPlan& plan);
-// All that the server needs for a run: what is in transit, the body with what autograd saves, and
-// what codecs carry from step to step or need while they work.
+// Total memory that the server needs for a run: data in transit, the body with what autograd saves,
+// and codec memory, both working memory and state kept between steps.
 std::size_t serverBytes(const RunPlan& plan);
 
-// The most bytes that the body's weights take as safetensors.
+// Maximum size in bytes of the body's weights as safetensors.
 std::uint64_t maxWeightsBytes(const RunPlan& plan);
 
 }  // namespace cleave

@@ -11,8 +11,12 @@
 namespace cleave {
 namespace {
 
-void print(const std::string& program, const std::string& sentence, const std::string& fix) {
-  std::cerr << program << ": " << sentence << "\n" << program << ": to mend it: " << fix << "\n";
+// `code`: as proto/PROTOCOL.md and docs/troubleshooting.md list it; empty for a wrong command line.
+void print(const std::string& program, const std::string& code, const std::string& sentence,
+           const std::string& hint) {
+  const std::string shown = code.empty() ? "" : " [" + code + "]";
+  std::cerr << program << ": error" << shown << ": " << sentence << "\n"
+            << program << ": hint: " << hint << "\n";
 }
 
 std::string didYouMean(const std::string& word, const std::vector<std::string>& known) {
@@ -20,7 +24,7 @@ std::string didYouMean(const std::string& word, const std::vector<std::string>& 
   return meant.empty() ? "" : "; did you mean " + meant + "?";
 }
 
-// `whole`: the program and the commands on the way to `command`.
+// `whole`: the program name and the commands that precede `command`.
 void explainCommand(const CLI::App& app, const CLI::App& parent, const std::string& whole,
                     const std::string& word) {
   std::vector<std::string> names;
@@ -30,7 +34,7 @@ void explainCommand(const CLI::App& app, const CLI::App& parent, const std::stri
     list += (list.empty() ? "" : ", ") + command->get_name();
   }
   const std::string after = &parent == &app ? "" : " after '" + whole + "'";
-  print(app.get_name(),
+  print(app.get_name(), "",
         word.empty() ? "a command is missing" + after
                      : "there is no command '" + word + "'" + after + didYouMean(word, names),
         "give one of: " + list + "; '" + whole + " --help' says what they do");
@@ -46,16 +50,16 @@ void explainOption(const CLI::App& app, const CLI::App& command, const std::stri
   const std::string name = word.substr(0, word.find('='));
   for (const CLI::App* deeper : command.get_subcommands({})) {
     if (!isOption || deeper->get_option_no_throw(name) == nullptr) continue;
-    return print(app.get_name(), "a command is missing before '" + word + "'",
+    return print(app.get_name(), "", "a command is missing before '" + word + "'",
                  "give one, as in '" + whole + " " + deeper->get_name() + " " + word + "'; '" +
                      whole + " --help' lists them");
   }
   if (std::find(names.begin(), names.end(), name) != names.end()) {
-    return print(app.get_name(), "'" + word + "' stands before the command",
+    return print(app.get_name(), "", "'" + word + "' stands before the command",
                  "options come after it: '" + whole + " " + word + " …'");
   }
   const bool hasConfig = command.get_option_no_throw("--set") != nullptr;
-  print(app.get_name(),
+  print(app.get_name(), "",
         whole + (isOption ? " has no option '" + word + "'" + didYouMean(word, names)
                           : " takes no argument '" + word + "'"),
         "'" + whole + " --help' lists its options" +
@@ -63,7 +67,7 @@ void explainOption(const CLI::App& app, const CLI::App& command, const std::stri
                                    : ""));
 }
 
-// What is wrong with a command line: CLI11 knows that, but neither the nearest name nor the
+// Explains a wrong command line. CLI11's message gives neither the nearest valid name nor the
 // command.
 void explain(CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> extras = app.remaining(true);
@@ -81,7 +85,7 @@ void explain(CLI::App& app, const CLI::ParseError& error) {
   } else if (!extras.empty()) {
     explainOption(app, *command, whole, option == extras.end() ? extras.front() : *option);
   } else {
-    print(app.get_name(), error.what(), "'" + whole + " --help' lists the options");
+    print(app.get_name(), "", error.what(), "'" + whole + " --help' lists the options");
   }
 }
 
@@ -109,17 +113,18 @@ int reportError(const std::string& program, std::exception_ptr error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& known) {
-    print(program, known.what(),
-          known.fix().empty() ? "try again; where it comes again, see what the logs of client and "
-                                "server say before it, "
-                                "and whether both are of the same release"
-                              : known.fix());
+    print(
+        program, known.code(), known.what(),
+        known.hint().empty()
+            ? "try again; if the error repeats, read the logs of client and server, and check that "
+              "both have the same version"
+            : known.hint());
     return known.exitCode();
   } catch (const std::bad_alloc&) {
-    print(program, "out of memory",
+    print(program, "out-of-memory", "out of memory",
           "use a smaller batch or a smaller model, or end other programs on this machine");
   } catch (const std::exception& unknown) {
-    std::cerr << program << ": internal error: " << unknown.what() << "\n";
+    std::cerr << program << ": error [internal-error]: " << unknown.what() << "\n";
   }
   return 1;
 }

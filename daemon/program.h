@@ -1,4 +1,4 @@
-// What the main functions of both daemons share: options, errors, exit codes.
+// Shared by the main functions of both daemons: options, errors, exit codes.
 #pragma once
 
 #include <exception>
@@ -8,7 +8,7 @@
 
 #include "common/core/config.h"
 
-namespace CLI {  // NOLINT(readability-identifier-naming): its own
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
 }  // namespace CLI
 
@@ -22,14 +22,15 @@ struct CommonOptions {
 };
 void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequired);
 
-// The configuration they name; with none, defaults and overrides alone. Throws UsageError.
+// Loads the configuration file, if one was given, and applies the overrides to it, or otherwise to
+// the defaults. Throws UsageError.
 Config loadConfig(const CommonOptions& options);
 
-// Parses, runs the command whose callback sets `command`, and turns every error into a sentence on
-// stderr and an exit code: 0 done, 1 failed run, 2 wrong use.
+// Parses the arguments and runs `command`, which the callback of the chosen command has set. Turns
+// every error into a sentence on stderr and an exit code: 0 success, 1 failed run, 2 wrong usage.
 int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>& command);
 
-// Prints "PROGRAM: sentence" and the fix. Returns the exit code.
+// Prints "PROGRAM: sentence" and the hint. Returns the exit code.
 int reportError(const std::string& program, std::exception_ptr error);
 
 }  // namespace cleave

@@ -17,7 +17,7 @@
 namespace cleave {
 
 std::size_t readRotateBytes(Config& config) {
-  constexpr std::size_t kLeast = 64'000;  // some hundred rows: about what is written at once
+  constexpr std::size_t kLeast = 64'000;  // a few hundred rows: about one write
   const std::string key = "metrics.rotate";
   const std::string text = config.text(key, "off");
   if (text == "off") return 0;
@@ -35,28 +35,28 @@ void checkRunId(const std::string& id) {
   const bool fits = std::all_of(id.begin(), id.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
   });
-  // The id is the name of a folder: with a dash in front, commands would read it as an option.
+  // The id is also a folder name, and commands would read a leading dash as an option.
   if (!fits || id.empty() || id.starts_with('-') || id.size() > kMostCharacters) {
     throw UsageError("bad-run-id", "the run id has another form than the one allowed",
                      "use 1 to 64 of a-z, 0-9 and -, and no - in front");
   }
 }
 
-void makeRunFolder(const std::string& folder, const std::string& fix) {
+void makeRunFolder(const std::string& folder, const std::string& hint) {
   std::error_code error;
   if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
     throw UsageError("run-exists",
-                     "the run directory " + folder + " exists already, and is not empty", fix);
+                     "the run directory " + folder + " exists already, and is not empty", hint);
   }
   std::filesystem::create_directories(folder, error);
   if (error) {
     throw UsageError("not-writable",
-                     "cannot make the run directory " + folder + ": " + error.message(), fix);
+                     "cannot make the run directory " + folder + ": " + error.message(), hint);
   }
   if (::access(folder.c_str(), W_OK) != 0) {
     throw UsageError("not-writable",
                      "cannot write in the run directory " + folder + ": " + std::strerror(errno),
-                     fix);
+                     hint);
   }
 }
 

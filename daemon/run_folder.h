@@ -1,4 +1,4 @@
-// The folder a run leaves its files in, on either side.
+// The folder for a run's files, on either side.
 #pragma once
 
 #include <cstddef>
@@ -8,20 +8,20 @@
 
 namespace cleave {
 
-// `metrics.rotate`: the size in bytes from which on a run's CSV files are continued in new ones; 0
-// where it is "off". Throws UsageError.
+// `metrics.rotate`: the size in bytes at which a run's CSV files are continued in new ones; 0 if
+// it is "off". Throws UsageError.
 std::size_t readRotateBytes(Config& config);
 
-std::string libtorchVersion();  // "2.11.0"
+std::string libtorchVersion();  // such as "2.11.0"
 
 // Throws UsageError "bad-run-id" unless the id is [a-z0-9][a-z0-9-]{0,63}.
 void checkRunId(const std::string& id);
 
-// Makes the folder with its parents. Throws UsageError "run-exists" where it is there and not
-// empty, RunError where it can't be made or written to; `fix` says what the user can do about it.
-void makeRunFolder(const std::string& folder, const std::string& fix);
+// Creates the folder and its parents. Throws UsageError "run-exists" if it exists and is not empty,
+// RunError if it cannot be created or written to; `hint` tells the user what to do about it.
+void makeRunFolder(const std::string& folder, const std::string& hint);
 
-// Writes config.yaml and environment.json into it. `device`: ComputeDevice::description().
+// Writes config.yaml and environment.json into the folder. `device`: ComputeDevice::description().
 void writeRunDescription(const std::string& folder, const std::string& config, int threads,
                          const std::string& device);
 

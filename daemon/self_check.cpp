@@ -22,9 +22,10 @@ constexpr double kProductSeconds = 0.02;
 constexpr double kCopySeconds = 0.01;
 constexpr int kFewestRepetitions = 3;
 
-std::optional<SelfCheck> result;  // written once, before other threads read
+std::optional<SelfCheck> result;  // written once, before other threads read it
 
-// The best of what fits into `seconds`: others on the machine only ever make it slower.
+// The minimum over as many repetitions as fit into `seconds`: other processes can only slow it
+// down.
 template <typename Work>
 double leastSeconds(double seconds, const Work& work) {
   double least = 0;
@@ -43,13 +44,13 @@ double productSeconds(std::int64_t size, double seconds) {
   const at::NoGradGuard noGrad;
   const at::Tensor a = at::full({size, size}, 0.5f);
   const at::Tensor b = at::full({size, size}, 0.25f);
-  at::Tensor product = at::mm(a, b);  // the first loads and chooses kernels
+  at::Tensor product = at::mm(a, b);  // the first call loads and chooses kernels
   return leastSeconds(seconds, [&] { at::mm_out(product, a, b); });
 }
 
 double gigaflops() {
-  // Large enough for a processor's full speed; but 134 ms at 2 GFLOP/s, so the small one goes
-  // first.
+  // Large enough to reach the processor's full speed. It would take 134 ms at 2 GFLOP/s, so the
+  // small product is measured first.
   constexpr std::int64_t kLarge = 512;
   constexpr std::int64_t kSmall = 128;
   const auto operations = [](std::int64_t size) {
@@ -61,14 +62,14 @@ double gigaflops() {
   return operations(kLarge) / productSeconds(kLarge, kProductSeconds);
 }
 
-// Memory of its own that goes back to the kernel: the heap would keep it (prepareProcess).
+// Memory that is returned to the kernel when freed; the heap would keep it (prepareProcess).
 class Pages {
  public:
   explicit Pages(std::size_t bytes)
       : bytes_(bytes),
         data_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
     if (data() == nullptr) return;
-    ::madvise(data_, bytes, MADV_HUGEPAGE);  // else the page faults take most of the check
+    ::madvise(data_, bytes, MADV_HUGEPAGE);  // otherwise page faults dominate the check
     std::memset(data_, 1, bytes);
   }
   ~Pages() {
@@ -84,7 +85,7 @@ class Pages {
 };
 
 double copyGigabytes() {
-  constexpr std::int64_t kBytes = std::int64_t{32} << 20;  // both together exceed most caches
+  constexpr std::int64_t kBytes = std::int64_t{32} << 20;  // two of these exceed most caches
   const Pages from(kBytes);
   const Pages to(kBytes);
   if (from.data() == nullptr || to.data() == nullptr) return 0;
@@ -99,13 +100,13 @@ double copyGigabytes() {
 
 struct Expectation {
   const char* instructionSet;
-  double leastGigaflops;  // a thread
+  double leastGigaflops;  // per thread
 };
 
-// A core's peak at 2 GHz, with two units that multiply and add, is 128 GFLOP/s with AVX-512 and 64
-// with AVX2, and 16 with SSE, whose units do one of both. These are a tenth or less of it: loops
-// without vectors make 1.3 to 5.9 (measured on a Zen 4 core, where MKL makes 70), and a sound
-// library on a core that others use too should still be above.
+// The peak of a core at 2 GHz with two multiply-add units is 128 GFLOP/s with AVX-512 and 64 with
+// AVX2, and 16 with SSE, whose units do only one of both. These limits are at most a tenth of that:
+// loops without vector instructions reach 1.3 to 5.9 (measured on a Zen 4 core, where MKL reaches
+// 70), and a good library should exceed the limits even on a core shared with other processes.
 constexpr Expectation kExpectations[] = {{"AVX512", 8}, {"AVX2", 6}, {"DEFAULT", 1}};
 
 }  // namespace
@@ -150,7 +151,7 @@ std::vector<std::string> slownessAdvice(const SelfCheck& check,
 void checkMachine(int threads) {
   const auto flags = describeEnvironment(threads).at("cpu").at("flags");
   result = measureMachine(threads);
-  // What others did just then makes it look slow; a wrong library does so again.
+  // Other processes may have slowed the first measurement; a slow library is slow again.
   if (!slownessAdvice(*result, flags).empty()) {
     const SelfCheck again = measureMachine(threads);
     if (again.gigaflops > result->gigaflops) result = again;

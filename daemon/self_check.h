@@ -1,5 +1,5 @@
-// What this process can compute with, measured once at its start: figures of speed mean nothing
-// without it, and a slow LibTorch should not be found out after a day of training.
+// Measures the computing speed of this process once at its start. Records of speed mean little
+// without it, and it reveals a slow LibTorch before a long training run.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,26 +11,26 @@ namespace cleave {
 
 struct SelfCheck {
   int cores = 1;               // that the process may use
-  int threads = 1;             // that it computes with; the figures below are of all together
-  std::string instructionSet;  // that LibTorch's own kernels use: "AVX2", "AVX512", "DEFAULT"
-  double gigaflops = 0;        // 1e9 operations per second of a product of fp32 matrices
-  double copyGigabytes = 0;    // 1e9 bytes copied per second, from memory to memory
-  double seconds = 0;          // that the check took
+  int threads = 1;             // that it computes with; the values below are for all of them
+  std::string instructionSet;  // used by LibTorch's own kernels: "AVX2", "AVX512", "DEFAULT"
+  double gigaflops = 0;        // fp32 matrix multiplication, in 1e9 operations per second
+  double copyGigabytes = 0;    // memory to memory, in 1e9 bytes per second
+  double seconds = 0;          // duration of the check
 };
 
-// Measures with `threads`, which stay LibTorch's number on this thread, for about 50 ms; draws no
-// random numbers and leaves no other state behind. The device thread's, before it computes.
+// Measures for about 50 ms with `threads`, which remains LibTorch's setting on this thread. Draws
+// no random numbers and changes no other state. Call on the device thread, before it computes.
 SelfCheck measureMachine(int threads);
 
-// Sentences with advice where LibTorch is slower than it should be; empty where all is well.
-// `processorFlags` as in environment.json.
+// Messages with advice if LibTorch is slower than it should be; empty otherwise. `processorFlags`
+// as in environment.json.
 std::vector<std::string> slownessAdvice(const SelfCheck& check,
                                         const std::vector<std::string>& processorFlags);
 
-// Measures, logs one line, and warns where that is due. Once a process.
+// Measures, logs one line, and warns if the process is slow. Call once per process.
 void checkMachine(int threads);
 
-// What checkMachine found, for environment.json; null before it ran.
+// The result of checkMachine(), for environment.json; null before it has run.
 nlohmann::json selfCheckJson();
 
 }  // namespace cleave

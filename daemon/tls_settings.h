@@ -16,7 +16,7 @@ struct TlsSettings {
 // Throws UsageError.
 TlsSettings readTlsSettings(Config& config);
 
-// Null where it is not enabled. Logs a warning where a certificate ends soon. Throws UsageError.
+// Null if TLS is not enabled. Logs a warning if a certificate expires soon. Throws UsageError.
 std::shared_ptr<const TlsContext> openTls(const TlsSettings& settings, TlsRole role);
 void warnOfEnd(const TlsContext& context);
 

@@ -1,4 +1,4 @@
-// LibTorch's errors come with a trace of its inside; a user's have a sentence and a way to mend it.
+// Converts LibTorch's errors, which contain a stack trace, to errors with a sentence and a hint.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -9,8 +9,8 @@
 
 namespace cleave {
 
-// Returns what `function` does. Throws RunError "out-of-memory" or "compute-failed" for what
-// LibTorch throws.
+// Returns the result of `function`. Throws RunError "out-of-memory" or "compute-failed" for
+// LibTorch's exceptions.
 template <typename Function>
 auto withTorchErrors(const Function& function) {
   try {

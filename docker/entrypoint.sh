@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# What a container of the image does: entrypoint.sh server [ARGUMENT…], client [ARGUMENT…],
-# link TARGET [ARGUMENT…], dashboard; any other program as it is.
-# The server makes the certificates where there are none; the client's go to /client-certs, the authority's key does not.
+# Entrypoint of the image: entrypoint.sh server [ARGUMENT…], client [ARGUMENT…],
+# link TARGET [ARGUMENT…], dashboard; runs any other command unchanged.
+# The server makes missing certificates and copies the client's to /client-certs, but not the authority's key.
 set -euo pipefail
 
 server() {
   if [ ! -e /certs/server/server.crt ]; then
-    # The client comes by way of the link, and checks that name.
+    # The client connects to the link and verifies that name.
     cleave-server certs init --folder /certs/server --name server --name link --name localhost
   fi
   if [ ! -e /certs/server/clients/client ]; then
     cleave-server certs client client --folder /certs/server >/dev/null
   fi
-  # They end after 90 days, and these volumes may be older.
+  # Certificates expire after 90 days, and these volumes may be older.
   if [ -n "$(find /certs/server/server.crt -mtime +60)" ]; then
     cleave-server certs init --renew --folder /certs/server
     cleave-server certs client client --renew --folder /certs/server >/dev/null
   fi
-  # Whole or not there. The group may read the key here, whatever user of it the client becomes; nobody else has this volume.
+  # Atomic replacement. The client may run as any user of the group, so the group may read the key; only the client mounts this volume.
   for file in ca.crt client.crt client.key; do
     install -m 640 "/certs/server/clients/client/$file" "/client-certs/.$file"
     mv "/client-certs/.$file" "/client-certs/$file"
@@ -27,8 +27,8 @@ server() {
 }
 
 client() {
-  # Compose starts it as root without any capability but to become whoever owns ./runs on the host, so that the results are
-  # that user's; where root does, because Docker has just made the folder, it is given to the image's user.
+  # Compose starts this as root, only with the capabilities to switch to the owner of ./runs on the host, so that the results
+  # belong to that user. If the owner is root because Docker has just created the folder, the image's user becomes its owner.
   if [ "$(id -u)" = 0 ]; then
     owner=$(stat -c %u /work/runs)
     if [ "$owner" = 0 ]; then
@@ -41,7 +41,7 @@ client() {
     echo "entrypoint.sh: user $(id -u) may not write to /work/runs: chown the folder on the host (docs/docker.md)" >&2
     exit 2
   fi
-  # The client takes no key that others may read: a copy of its own, in memory.
+  # The client refuses keys that others may read, so it gets a private copy in memory.
   install -d -m 700 /tmp/certs
   install -m 600 /client-certs/* /tmp/certs/
   exec cleave-client "$@"
@@ -50,7 +50,7 @@ client() {
 link() {
   local target=$1 tries=0
   shift
-  # Compose has waited for the service `server`; another one, on a GPU, takes a while until its name resolves and it listens.
+  # Compose has waited for the service `server`, but not for `server-gpu`: wait until its name resolves and it listens.
   until [[ $target = server:* ]] || (: <"/dev/tcp/${target%:*}/${target##*:}") 2>/dev/null; do
     tries=$((tries + 1))
     [ "$tries" -lt 240 ] || break
@@ -59,10 +59,10 @@ link() {
   exec cleave-link --insecure-bind --listen 0.0.0.0:4900 --target "$target" "$@"
 }
 
-# The live page of a run that begins within a minute, else of the newest that is there.
+# Serves the live page of a run that begins within a minute, otherwise of the newest existing run.
 dashboard() {
   local run="" waited=0
-  trap exit TERM  # process 1 has no default for it
+  trap exit TERM  # process 1 has no default action for TERM
   touch /tmp/begin
   while [ -z "$run" ]; do
     run=$(find /work/runs -mindepth 2 -maxdepth 2 -name steps.csv -newer /tmp/begin -printf '%h\n' -quit)

@@ -14,7 +14,7 @@ namespace cleave {
 namespace {
 
 constexpr std::int64_t kMostMiB = 1 << 24;
-// Less would keep a peer waiting for so long that it takes the server for dead.
+// A lower rate would keep a peer waiting so long that it would consider the server dead.
 constexpr double kLeastRate = 125e3;  // 1 Mbit/s
 
 void checkIdentity(const Config& config, const std::string& name) {
@@ -154,7 +154,7 @@ void Access::reload() {
     allowances_ = read();
   } catch (const Error& error) {
     processLog()->error("the access file is not taken, the one before stays in force: {}; {}",
-                        error.what(), error.fix());
+                        error.what(), error.hint());
     return;
   }
   for (const auto& [identity, weak] : throttles_) {

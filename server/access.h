@@ -1,12 +1,12 @@
-// Who may do what: the access file, which gives each identity its share of what the server allows.
-// io thread only.
+// Permissions: the access file, which gives each identity its share of what the server allows. io
+// thread only.
 //
 //   default: {models: [small_cnn], sessions: 1}     identities that are not listed; without it they
 //                                                   are refused
 //   clinic-a: {sessions: 4, memory_mib: 4096, disk_mib: 20480, rate: 100Mbit/s,
 //              runs: [clinic-a-*]}
 //
-// Keys that an identity's entry leaves out are limited by the server's own configuration alone. An
+// Keys that an identity's entry omits are limited only by the server's own configuration. An
 // identity is the name in a client's certificate; a client without TLS is "local".
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace cleave {
 
-// Maxima of keys that the server's configuration has too.
+// Maxima of keys that the server's configuration also has.
 inline constexpr std::int64_t kMostDiskMiB = std::int64_t{1} << 30;
 inline constexpr std::int64_t kMostRunsPerHour = 1'000'000;
 inline constexpr double kMostIdleSeconds = 7 * 24 * 3600;
@@ -31,31 +31,31 @@ struct Allowance {
   std::optional<std::vector<std::string>> models;
   std::optional<std::uint32_t> sessions;
   std::optional<std::size_t> memoryBytes;
-  std::optional<std::size_t> diskBytes;  // of records in the store
+  std::optional<std::size_t> diskBytes;  // for records in the store
   std::optional<std::uint32_t> runsPerHour;
   std::optional<double> idleSeconds;
-  double rate = 0;  // bytes a second, of all its connections together; 0: no limit
-  // Patterns (*, ?, [a-z]) of run ids that are this identity's, and the only ones it may use;
-  // empty: any that is nobody's.
+  double rate = 0;  // bytes per second for all its connections together; 0: no limit
+  // Patterns (*, ?, [a-z]) of the run ids that this identity owns; it may use only these. Empty:
+  // any run that no other identity has claimed.
   std::vector<std::string> runs;
 };
 
 class Access {
  public:
-  // `file`: empty where everyone may do what the server allows. `models`: those the server allows;
-  // the file may name no others. Throws UsageError.
+  // `file`: empty if everyone may do what the server allows. `models`: those that the server
+  // allows; the file must not name others. Throws UsageError.
   Access(std::string file, std::vector<std::string> models);
 
-  // Throws UsageError "unknown-identity". Valid until reload().
+  // Throws UsageError "unknown-identity". The reference is valid until reload().
   const Allowance& of(const std::string& identity) const;
-  // Throws UsageError "others-run" where the patterns give the run to others.
+  // Throws UsageError "others-run" if the patterns assign the run to another identity.
   void checkRun(const std::string& identity, const std::string& runId) const;
-  // One for all connections of an identity. Throws UsageError "unknown-identity".
+  // Shared by all connections of an identity. Throws UsageError "unknown-identity".
   std::shared_ptr<Throttle> throttle(const std::string& identity);
 
-  // Reads the file again, and logs that. If it is bad, the old one stays in force. The rates of
-  // open sessions change at once; all else holds for sessions that begin. The caller ends those
-  // whose identity is gone.
+  // Reloads the file and logs that. If it is invalid, the old contents stay in force. The rates of
+  // open sessions change immediately; everything else applies to new sessions. The caller ends the
+  // sessions whose identity is no longer listed.
   void reload();
 
  private:

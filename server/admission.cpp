@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kSmallerRun =
     "use a smaller batch, more micro-batches with fewer in flight, or a smaller body";
-// When a session may have ended.
+// Estimates of when a session may have ended.
 constexpr double kRetrySeconds = 5;
 constexpr double kFenceSeconds = 1;  // until a fenced connection is gone
 
@@ -70,12 +70,13 @@ void Admission::checkModel(const std::string& identity, const std::string& model
                    "it allows " + listOf(*own) + " (models of its access file)");
 }
 
-// Before anything is done to a connected run: a stranger must not end it.
+// Runs before anything is done to a connected run, so that another identity cannot end it.
 void Admission::refuseOthersRun(const std::string& identity, const std::string& runId) const {
   access_.checkRun(identity, runId);
   const auto connected = runs_.find(runId);
   bool isOthers = connected != runs_.end() && connected->second.identity != identity;
-  // Throws where the store cannot be read: better no run than another's.
+  // Throws if the store cannot be read: it is safer to refuse the run than to expose another
+  // identity's.
   for (const auto& folder : std::filesystem::directory_iterator(settings_.store)) {
     const bool isOwn = folder.path().filename() == identity;
     isOthers = isOthers || (!isOwn && std::filesystem::exists(folder.path() / runId));
@@ -119,7 +120,7 @@ void Admission::checkSessions(const std::string& identity) const {
   if (isFull) refuse(sentence, "limits.sessions_per_identity in its configuration");
 }
 
-// Each run leaves a folder with files, however short it is.
+// Limited because each run leaves a folder with files, however short it is.
 void Admission::checkRuns(const std::string& identity, SteadyTime time) {
   constexpr std::chrono::hours kHour{1};
   const auto& own = access_.of(identity).runsPerHour;
@@ -131,7 +132,7 @@ void Admission::checkRuns(const std::string& identity, SteadyTime time) {
   const auto found = begun_.find(identity);
   const std::size_t count = found == begun_.end() ? 0 : found->second.size();
   if (count < most) return;
-  // When so many have passed out of the hour that there is room for one.
+  // The time until enough runs are more than an hour old to allow one more.
   const double retry =
       most == 0 ? 0 : std::ceil(secondsBetween(time, found->second[count - most] + kHour));
   throw RunError(
@@ -165,7 +166,7 @@ void Admission::checkMemory(const std::string& identity, std::size_t needed) con
 std::unique_ptr<Admission::Ticket> Admission::admitProbe(const std::string& identity,
                                                          std::uint64_t session) {
   checkSessions(identity);
-  const std::string name = "probe/" + std::to_string(session);  // no run id has a '/'
+  const std::string name = "probe/" + std::to_string(session);  // run ids never contain '/'
   runs_[name] = {identity, 0, nullptr};
   return std::make_unique<Ticket>(*this, identity, name, 0);
 }
@@ -193,7 +194,7 @@ std::unique_ptr<Admission::Ticket> Admission::admitTrial(const std::string& iden
   checkSessions(identity);
   const std::size_t needed = serverBytes(plan);
   checkMemory(identity, needed);
-  const std::string name = "trial/" + std::to_string(session);  // no run id has a '/'
+  const std::string name = "trial/" + std::to_string(session);  // run ids never contain '/'
   runs_[name] = {identity, 0, nullptr};
   return std::make_unique<Ticket>(*this, identity, name, needed);
 }

@@ -1,4 +1,4 @@
-// Who may run what: the server's policy applied to a run spec. io thread only.
+// Decides whether a run may start: the server's policy applied to a run spec. io thread only.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ class Admission {
   Admission(const ServerSettings& settings, const Access& access)
       : settings_(settings), access_(access) {}
 
-  // What an admitted run holds until this is destroyed: a session and memory, of the server and of
-  // its identity, and its run id. Must not outlive the Admission.
+  // Reserved for an admitted run until this is destroyed: its run id, and a session and memory,
+  // both of the server and of its identity. Must not outlive the Admission.
   class Ticket {
    public:
     Ticket(Admission& admission, std::string identity, std::string runId, std::size_t bytes);
@@ -41,20 +41,21 @@ class Admission {
 
   // Throws UsageError or RunError with the code and sentence of the refusal: "unknown-identity",
   // "model-not-allowed", "others-run", "too-many-sessions", "too-many-runs", "not-enough-memory",
-  // "run-in-use", "stale-generation". A greater generation of a run that is connected calls `fence`
-  // of the older connection, which is to end it, and is refused as "run-in-use" until that is gone.
-  // A run belongs to the identity that has its folder in the store.
+  // "run-in-use", "stale-generation". If the run is connected with a lower generation, calls that
+  // connection's `fence`, which must end it; until it has ended, the new one is refused as
+  // "run-in-use". A run belongs to the identity whose folder in the store contains it.
   std::unique_ptr<Ticket> admit(const std::string& identity, const std::string& runId,
                                 std::uint64_t generation, const RunPlan& plan,
                                 std::function<void()> fence, SteadyTime time = now());
-  // A run that leaves no records: as admit(), but it has no run id and is none of the hour's runs.
+  // Admits a run that leaves no records: as admit(), but it has no run id and does not count
+  // towards the runs per hour.
   std::unique_ptr<Ticket> admitTrial(const std::string& identity, std::uint64_t session,
                                      const RunPlan& plan);
-  // A session that measures the link: it holds no memory and no run id. Throws UsageError
+  // Admits a session that measures the link: it uses no memory and no run id. Throws UsageError
   // "unknown-identity", RunError "too-many-sessions".
   std::unique_ptr<Ticket> admitProbe(const std::string& identity, std::uint64_t session);
 
-  // Of all open sessions together.
+  // For all open sessions together.
   std::size_t admittedBytes() const { return bytes_; }
 
  private:
@@ -79,7 +80,7 @@ class Admission {
   const Access& access_;
   std::map<std::string, Connected> runs_;
   std::map<std::string, Used> used_;  // by identity
-  // By identity: when each run of the last hour began, the oldest first.
+  // By identity: start times of the runs of the last hour, oldest first.
   std::map<std::string, std::deque<SteadyTime>> begun_;
   std::size_t bytes_ = 0;
 };

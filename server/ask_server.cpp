@@ -31,7 +31,7 @@ constexpr std::chrono::seconds kAnswerDeadline{5};
                  "status.socket=PATH), in the same folder, as the same user");
 }
 
-// The document, whole.
+// Returns the complete document.
 std::string ask(const std::string& path, const std::string& request) {
   std::string address;
   const OpenFile socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -1,4 +1,4 @@
-// Asks the server that runs on this machine, through its status socket.
+// Sends requests to the server running on this machine, through its status socket.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,15 +8,16 @@
 
 namespace cleave {
 
-// The lines that a server answers at its status socket; `kEndRequest` is followed by a session's
+// The requests that a server accepts at its status socket; `kEndRequest` is followed by a session
 // number.
 inline constexpr const char* kStatusRequest = "status";
 inline constexpr const char* kEndRequest = "end ";
 
-// Where the server with this configuration has its status socket. Throws UsageError "no-status":
-// it has none.
+// The path of the status socket of the server with this configuration. Throws UsageError
+// "no-status" if it has none.
 std::string socketOfServer(const CommonOptions& options);
-// The server's answer. Throws RunError "no-status": there is no server, or it does not answer.
+// Returns the server's answer. Throws RunError "no-status" if there is no server or it does not
+// answer.
 nlohmann::ordered_json askServer(const std::string& socket, const std::string& request);
 
 }  // namespace cleave

@@ -52,7 +52,7 @@ void makeFolder(const std::string& folder) {
   if (::mkdir(folder.c_str(), 0700) != 0) throwCannotWrite(folder, "cannot be made", errno);
 }
 
-// A folder of mode 0700 beside `place`, removed at the end with what is still in it.
+// A folder with mode 0700 next to `place`, removed by the destructor with any files still in it.
 class NewFolder {
  public:
   explicit NewFolder(const std::string& place) : path_(place + ".new-XXXXXX") {
@@ -66,7 +66,7 @@ class NewFolder {
   NewFolder& operator=(const NewFolder&) = delete;
 
   const std::string& path() const { return path_; }
-  // Becomes `place`, whole. False where that is there and not empty.
+  // Atomically becomes `place`. Returns false if that exists and is not empty.
   bool becomes(const std::string& place) const {
     syncFolder(path_);
     if (::rename(path_.c_str(), place.c_str()) == 0) {
@@ -76,7 +76,7 @@ class NewFolder {
     if (errno == ENOTEMPTY || errno == EEXIST) return false;
     throwCannotWrite(place, "cannot be made", errno);
   }
-  // Moves its files over those of `folder`.
+  // Moves its files to `folder`, replacing those with the same names.
   void replaceIn(const std::string& folder) const {
     std::vector<fs::path> files;
     for (const auto& entry : fs::directory_iterator(path_)) files.push_back(entry.path());
@@ -90,7 +90,7 @@ class NewFolder {
   std::string path_;
 };
 
-// Held while files of the folder change: two commands at once would lose a revocation.
+// Held while files of the folder change: two concurrent commands could lose a revocation.
 class Lock {
  public:
   explicit Lock(const std::string& folder)
@@ -155,7 +155,7 @@ struct CertificateFolder::Authority {
 CertificateFolder::CertificateFolder(std::string folder, std::time_t time)
     : folder_(withoutSlash(std::move(folder))), time_(time) {}
 
-// ---- Making ----
+// ---- Issuing ----
 
 void CertificateFolder::init(const std::vector<std::string>& names) {
   const std::vector<std::string> all = serverNamesFrom(names);
@@ -197,7 +197,7 @@ void CertificateFolder::issue(const Authority& authority, CertificateRequest req
   const Key key = makeKey();
   const Issuer issuer = authority.issuer();
   const Certificate certificate = makeCertificate(request, key.get(), &issuer);
-  // First the record: what exists can be revoked.
+  // The record is written first, so that every existing certificate can be revoked.
   writeNewFile(path("issued/" + serialOf(certificate.get()) + ".crt"), pemOf(certificate.get()),
                kPublicFile);
   syncFolder(path("issued"));
@@ -270,7 +270,7 @@ void CertificateFolder::writeRevoked(const Authority& authority, std::uint64_t n
   request.number = number;
   request.revoked = std::move(revoked);
   request.from = time_ - kClockSkewSeconds;
-  // Nobody writes lists on a schedule: one lasts as long as its authority.
+  // Lists are not reissued on a schedule, so one is valid as long as its authority.
   request.until = endOf(authority.certificate.get());
   writeFileDurably(path("revoked.crl"),
                    pemOf(makeRevocationList(request, authority.issuer()).get()), kPublicFile);

@@ -1,16 +1,16 @@
-// The folder of certificates that cleave-server makes: an authority of its own, the server's
-// certificate, one for each client, and the list of those that are revoked.
+// The folder of certificates that cleave-server creates: its own authority, the server's
+// certificate, one for each client, and the list of revoked ones.
 //
-//   ca.crt ca.key server.crt server.key revoked.crl    what the server reads (ca.key: these
-//                                                      commands alone)
-//   clients/NAME/ca.crt client.crt client.key          what the client NAME gets, whole
-//   issued/SERIAL.crt                                  every certificate ever made: what is listed
-//                                                      and revoked, whatever became of the copies
+//   ca.crt ca.key server.crt server.key revoked.crl    read by the server (ca.key: only by these
+//                                                      commands)
+//   clients/NAME/ca.crt client.crt client.key          the complete folder for the client NAME
+//   issued/SERIAL.crt                                  every certificate ever issued; listing and
+//                                                      revoking use these, not the copies
 //
-// Files are PEM. Keys have mode 0600, other files 0644, folders 0700, whatever the umask. Every
-// change is durable, and whole or not there at all, but that a renewal replaces its files one after
-// another: where it was stopped in between, it must be done again. Commands that run at the same
-// time wait for each other.
+// Files are PEM. Keys have mode 0600, other files 0644, folders 0700, regardless of the umask.
+// Every change is durable and atomic, with one exception: a renewal replaces its files one after
+// another, so if it was interrupted, it must be repeated. Commands that run at the same time wait
+// for each other.
 #pragma once
 
 #include <ctime>
@@ -24,23 +24,24 @@
 namespace cleave {
 
 inline constexpr std::time_t kDay = 86400;   // seconds
-inline constexpr int kCertificateDays = 90;  // server's and clients'
+inline constexpr int kCertificateDays = 90;  // for server and clients
 inline constexpr int kAuthorityDays = 3653;
 inline constexpr int kEndsSoonDays = 14;
-// So much before now a certificate begins: the other machine's clock may be slow.
+// Certificates become valid this long before they are made, since the other machine's clock may
+// be slow.
 inline constexpr std::time_t kClockSkewSeconds = 3600;
 
 inline constexpr std::string_view kServerUri = "cleave:server";
 
 struct IssuedCertificate {
   CertificateKind kind = CertificateKind::client;
-  std::string name;  // the client's; "server", "authority"
+  std::string name;  // the client's name; "server"; "authority"
   std::string serial;
   std::vector<std::string> names;  // the server's host names and addresses
   std::time_t from = 0;
   std::time_t until = 0;
   std::optional<std::time_t> revoked;
-  bool isNewest = false;  // of its kind and name
+  bool isNewest = false;  // among those of its kind and name
 };
 
 enum class CertificateState { valid, endsSoon, expired, revoked };
@@ -52,27 +53,27 @@ const char* stateName(CertificateState state);
 // "bad-certificate"; RunError: "cannot-write", "openssl-failed".
 class CertificateFolder {
  public:
-  // `time`: now.
+  // `time`: the current time.
   explicit CertificateFolder(std::string folder, std::time_t time = std::time(nullptr));
 
-  // Makes the folder, with its parents. `names`: host names and addresses of the server, beside
-  // those of loopback; empty: this machine's, as serverNamesFrom().
+  // Creates the folder and its parents. `names`: the server's host names and addresses; those of
+  // loopback are added. Empty: this machine's, as in serverNamesFrom().
   void init(const std::vector<std::string>& names);
-  // A new key and certificate in place of the server's. `names` as above; empty: the same as now.
+  // Replaces the server's key and certificate. `names` as above; empty: the current ones.
   void renewServer(const std::vector<std::string>& names);
 
-  // Makes clients/NAME. Refuses a name that has a certificate already, in whatever state.
+  // Creates clients/NAME. Throws if the name already has a certificate, in whatever state.
   void makeClient(const std::string& name);
-  // A new key and certificate in place of those in clients/NAME, which need not be there any more.
-  // The one before stays valid until its end, unless it is revoked.
+  // Replaces the key and certificate in clients/NAME, which need not exist any more. The previous
+  // certificate stays valid until it expires, unless it is revoked.
   void renewClient(const std::string& name);
-  // Revokes all certificates of the client, also those that have expired: clocks may be wrong.
-  // Returns how many were not revoked before; the list is written anew where there are any.
+  // Revokes all certificates of the client, including expired ones, since clocks may be wrong.
+  // Returns how many had not been revoked before; rewrites the list if there are any.
   std::size_t revoke(const std::string& name);
 
-  // By kind, name and age: the authority, the server's, the clients'.
+  // By kind, name and age: the authority's, the server's, the clients'.
   std::vector<IssuedCertificate> list() const;
-  // Of the server's newest certificate.
+  // Those of the server's newest certificate.
   std::vector<std::string> serverNames() const;
 
   const std::string& folder() const { return folder_; }

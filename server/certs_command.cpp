@@ -23,14 +23,14 @@ std::string momentText(std::time_t time) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(time));
 }
 
-// "cleave-server certs client NAME", with the folder where it is not the default.
+// Example: "cleave-server certs client NAME", with the folder if it is not the default.
 std::string certsCommand(const CertificateFolder& certs, const std::string& words) {
   const bool isDefault = certs.folder() == CertsOptions{}.folder;
   return "cleave-server certs " + words +
          (isDefault ? "" : " --folder " + shellWord(certs.folder()));
 }
 
-// The name that clients are most likely to reach the server by.
+// The name by which clients are most likely to reach the server.
 std::string serverName(const CertificateFolder& certs) {
   const std::vector<std::string> names = certs.serverNames();
   return names.empty() ? "SERVER" : names.front();
@@ -113,12 +113,12 @@ const char* kindName(CertificateKind kind) {
   return "";
 }
 
-// Those begun count.
+// A started day counts as a whole one.
 std::int64_t daysLeft(const IssuedCertificate& issued, std::time_t time) {
   return std::max<std::int64_t>(0, (issued.until - time + kDay - 1) / kDay);
 }
 
-// What to do about a certificate that ends; empty: nothing.
+// The command that renews a certificate that has expired or expires soon; empty: nothing to do.
 std::string renewal(const CertificateFolder& certs, const IssuedCertificate& issued) {
   const CertificateState state = stateOf(issued, certs.time());
   const bool ends = state == CertificateState::endsSoon || state == CertificateState::expired;
@@ -168,7 +168,7 @@ int listJson(const CertificateFolder& certs, const std::vector<IssuedCertificate
   return 0;
 }
 
-// Why, and what to type next.
+// A reason, and the commands to type next.
 std::pair<std::string, std::vector<std::string>> afterList(
     const CertificateFolder& certs, const std::vector<IssuedCertificate>& all) {
   std::vector<std::string> renewals;

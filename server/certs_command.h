@@ -1,12 +1,12 @@
-// cleave-server certs: makes, renews, revokes and lists certificates. Each command ends by printing
-// the next one to type.
+// cleave-server certs: creates, renews, revokes and lists certificates. Each command ends by
+// printing the next one to type.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
-namespace CLI {  // NOLINT(readability-identifier-naming): its own
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
 }  // namespace CLI
 
@@ -20,10 +20,11 @@ struct CertsOptions {
   bool json = false;
 };
 
-// Adds the commands to `app`; the one that is chosen becomes `command`. Borrows both until then.
+// Adds the commands to `app`. The chosen one is assigned to `command`. Borrows `options` and
+// `command` until it has run.
 void addCertsCommands(CLI::App& app, CertsOptions& options, std::function<int()>& command);
 
-// A word as a shell takes it: in quotes where it needs them.
+// Quotes a word for a shell if necessary.
 std::string shellWord(const std::string& word);
 
 }  // namespace cleave

@@ -12,11 +12,11 @@ namespace {
 
 namespace ip = boost::asio::ip;
 
-// Open connections of others last a while: sessions minutes, those without a Hello seconds.
+// Estimate: open sessions last minutes, connections without a Hello seconds.
 constexpr double kRetrySeconds = 5;
 constexpr std::size_t kMostIdleAddresses = 4096;
 
-// What counts as one address: of IPv6 a /64, since that is what one subscriber has.
+// Clients are counted per IPv4 address or per IPv6 /64, which is what one subscriber has.
 ip::address placeOf(const ip::address& peer) {
   if (!peer.is_v6()) return peer;
   const ip::address_v6 v6 = peer.to_v6();
@@ -88,7 +88,7 @@ std::unique_ptr<ConnectionLimits::Ticket> ConnectionLimits::admit(const ip::addr
   return std::make_unique<Ticket>(*this, place);
 }
 
-// An address with a full bucket and no connection is as good as one never seen.
+// An address with a full bucket and no open connection is equivalent to an unknown one.
 void ConnectionLimits::forgetIdle(SteadyTime time) {
   std::erase_if(addresses_, [&](const auto& entry) {
     Bucket handshakes = entry.second.handshakes;

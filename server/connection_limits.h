@@ -1,5 +1,5 @@
-// How many connections may be open, and how fast new ones may come: in total, and from one
-// address. Decided before a byte of theirs is read. io thread only.
+// Limits the number of open connections and the rate of new ones, in total and per address.
+// Enforced before any of their bytes are read. io thread only.
 #pragma once
 
 #include <boost/asio/ip/address.hpp>
@@ -14,9 +14,10 @@ namespace cleave {
 struct ConnectionLimitSettings {
   std::uint32_t connections = 2048;  // open at once
   std::uint32_t connectionsPerAddress = 256;
-  double perSecond = 100;  // new ones
-  double burst = 200;      // of new ones, after a quiet time
-  // New ones of one address; its burst is to this as `burst` is to `perSecond`.
+  double perSecond = 100;  // new ones per second
+  double burst = 200;      // new ones after a quiet period
+  // New connections per second from one address; their burst is in the same proportion as `burst`
+  // to `perSecond`.
   double perSecondPerAddress = 50;
 };
 
@@ -25,7 +26,7 @@ class ConnectionLimits {
   explicit ConnectionLimits(const ConnectionLimitSettings& settings)
       : settings_(settings), handshakes_{settings.burst, {}} {}
 
-  // An open connection, until it is destroyed. Must not outlive the ConnectionLimits.
+  // Counts an open connection until destroyed. Must not outlive the ConnectionLimits.
   class Ticket {
    public:
     Ticket(ConnectionLimits& limits, boost::asio::ip::address place)
@@ -39,12 +40,12 @@ class ConnectionLimits {
     const boost::asio::ip::address place_;
   };
 
-  // Throws RunError "too-many-connections", "too-many-from-address", "too-many-handshakes", with
-  // the seconds after which to try again.
+  // Throws RunError "too-many-connections", "too-many-from-address" or "too-many-handshakes", with
+  // the seconds after which to retry.
   std::unique_ptr<Ticket> admit(const boost::asio::ip::address& peer, SteadyTime time);
 
  private:
-  // New connections that may come now; filled up as time goes by.
+  // Token bucket: the new connections allowed now; refilled over time.
   struct Bucket {
     double left = 0;
     SteadyTime filled;

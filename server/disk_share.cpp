@@ -15,7 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kBlockBytes = 4096;
-// A full share is measured no more often: that walks through all of the identity's files.
+// Minimum interval between measurements of a full share, since each visits all of the identity's
+// files.
 constexpr std::chrono::seconds kBetweenMeasurements{5};
 
 std::string textOf(std::int64_t bytes) {
@@ -78,7 +79,8 @@ RunError DiskShare::error() const {
 
 void DiskShare::measured(std::size_t bytes, std::int64_t before) {
   used_ += static_cast<std::int64_t>(bytes) - before;
-  // What was removed is not there to be written once more beyond the room of today.
+  // Lowered after removals. Otherwise the identity could write as many bytes again in addition to
+  // the space that is free now.
   atStart_ = std::min<std::int64_t>(atStart_, used_);
   wasFull_ = false;
 }
@@ -102,7 +104,7 @@ DiskShares::~DiskShares() { thread_.join(); }
 void DiskShares::lookUpRoom() const {
   std::error_code error;
   const fs::space_info space = fs::space(store_, error);
-  // Unknown: no limit. A write that fails reports the fault.
+  // If it is unknown, there is no limit: a write that fails reports the error.
   const auto free =
       error ? std::numeric_limits<std::int64_t>::max() : static_cast<std::int64_t>(space.available);
   *room_ = free - reserve_;

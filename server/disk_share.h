@@ -1,8 +1,8 @@
-// How much of the store's disk each identity uses. Its records are limited by its share
+// The disk space that each identity uses in the store. Its records are limited by its share
 // (limits.disk_mib) and by the server's reserve, which stays free on the disk
 // (limits.disk_reserve_mib). Records are counted as rows are recorded. An identity's folder is
-// measured when the server starts and, by a separate thread, when the share is used up, because
-// old runs may have been removed.
+// measured when the server starts and, by a separate thread, when the share is used up, because old
+// runs may have been removed.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 
 namespace cleave {
 
-// The size of all files in a folder and below it, each in whole blocks of 4 KiB, and of the
+// The total size of a folder: all files in it and below it, each in whole blocks of 4 KiB, and the
 // folders; 0 if there is no such folder. Links are not followed.
 std::size_t folderBytes(const std::string& folder);
 
@@ -27,10 +27,10 @@ std::size_t folderBytes(const std::string& folder);
 // free. Any thread.
 using DiskRoom = std::atomic<std::int64_t>;
 
-// One identity's share, which its runs have in common. Any thread.
+// One identity's share, common to all its runs. Any thread.
 class DiskShare : public RowBudget {
  public:
-  // Bytes of a run beside its rows: its folder, seven files, some lines of log.
+  // Bytes of a run besides its rows: its folder, seven files, some lines of log.
   static constexpr std::size_t kRunBytes = std::size_t{64} << 10;
 
   DiskShare(std::string identity, std::size_t usedBytes, std::shared_ptr<const DiskRoom> room);
@@ -40,26 +40,26 @@ class DiskShare : public RowBudget {
   // of what was free, and runs do not end because another identity has filled the disk.
   bool take(std::size_t bytes) override;
   void giveBack(std::size_t bytes) { used_ -= static_cast<std::int64_t>(bytes); }
-  // The reason for which take() had no room: RunError "disk-share-full" or "disk-reserve".
+  // Why take() found no room: RunError "disk-share-full" or "disk-reserve".
   RunError error() const;
 
   void setMost(std::size_t bytes) { most_ = static_cast<std::int64_t>(bytes); }
   std::int64_t usedBytes() const { return used_; }
   bool wasFull() const { return wasFull_; }  // since it was last measured
-  // The folder has `bytes`, by a measurement that began when usedBytes() was `before`.
+  // Sets the usage to `bytes`, as found by a measurement that began when usedBytes() was `before`.
   void measured(std::size_t bytes, std::int64_t before);
 
  private:
   const std::string identity_;
   const std::shared_ptr<const DiskRoom> room_;
-  std::atomic<std::int64_t> atStart_;  // or what was left of it when it was last measured
+  std::atomic<std::int64_t> atStart_;  // or the usage found by a later measurement, if that is less
   std::atomic<std::int64_t> most_{0};
   std::atomic<std::int64_t> used_;
   std::atomic<bool> wasFull_ = false;
-  std::atomic<bool> isByReserve_ = false;  // why it was full
+  std::atomic<bool> isByReserve_ = false;  // full because of the reserve
 };
 
-// Of all identities. io thread only.
+// The shares of all identities. io thread only.
 class DiskShares {
  public:
   // Measures the folders of `store`.
@@ -68,12 +68,12 @@ class DiskShares {
   DiskShares(const DiskShares&) = delete;
   DiskShares& operator=(const DiskShares&) = delete;
 
-  // The identity's share, of `mostBytes` from now on, for a run that is about to begin and then
-  // takes kRunBytes of it. Throws RunError "disk-share-full" or "disk-reserve" if there is no room
-  // for them.
+  // The identity's share, whose limit is set to `mostBytes`, for a run that is about to begin
+  // and will take kRunBytes. Throws RunError "disk-share-full" or "disk-reserve" if there is no
+  // room for these.
   std::shared_ptr<DiskShare> open(const std::string& identity, std::size_t mostBytes);
-  // Has the disk's free space looked up, and shares that were full measured again. Call it about
-  // once per second; does not wait.
+  // Updates the free space, and measures shares that were full again, on the separate thread. Call
+  // it about once per second; does not wait.
   void look(SteadyTime time);
   std::int64_t roomBytes() const { return *room_; }
 

@@ -1,4 +1,4 @@
-// What a client asks for in its Hello.
+// Queries about a client's Hello.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace cleave {
 
-// Whether the Hello names this feature, such as kProbeFeature.
+// Whether the Hello requests this feature, such as kProbeFeature.
 inline bool asksFor(const wire::Hello& hello, std::string_view feature) {
   const auto& features = hello.features();
   return std::find(features.begin(), features.end(), feature) != features.end();

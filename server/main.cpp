@@ -1,4 +1,4 @@
-// cleave-server: keeps the middle layers of its clients' models.
+// cleave-server: runs the middle layers of its clients' models.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -24,7 +24,7 @@
 namespace cleave {
 namespace {
 
-// The command that was given, with TLS.
+// The command that was given, with TLS enabled.
 std::string serveWithTls(const CommonOptions& options) {
   std::string command = "cleave-server serve";
   if (!options.config.empty()) command += " --config " + shellWord(options.config);
@@ -64,7 +64,8 @@ int serve(const CommonOptions& options) {
     metrics->sampleWith([&server] { return server.samples(); });
     http = serveMetrics(*settings.metrics, metrics);
   }
-  // Before it says that it listens: no client waits for it yet, and no session disturbs it.
+  // Before it prints that it listens: no client is waiting yet, and no session affects the
+  // measurement.
   checkMachine(chooseThreads(usableCores(), 0, settings.threads, false).threads);
   processLog()->info("{}", memoryBound(settings).text());
   std::cout << "cleave-server listens on " << settings.address << ":" << server.port() << std::endl;

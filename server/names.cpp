@@ -44,7 +44,7 @@ std::vector<std::string> withLoopback(std::vector<std::string> names) {
   return once;
 }
 
-// Empty for what no other machine can use as it stands.
+// Empty for addresses that other machines cannot use as they are.
 std::string addressText(const sockaddr& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (address.sa_family == AF_INET) {

@@ -1,4 +1,4 @@
-// Names in certificates: of clients, which are identities, and of the machine that a server is on.
+// Names in certificates: of clients, which are their identities, and of the server's machine.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace cleave {
 
-// isClientName(), or throws UsageError "bad-name".
+// Throws UsageError "bad-name" unless isClientName().
 void checkClientName(const std::string& name);
 
-// What a server's certificate is for where nobody says: this machine's host name, localhost, the
-// loopback addresses, and the addresses of its interfaces.
+// The default names of a server's certificate: this machine's host name, localhost, the loopback
+// addresses, and the addresses of its interfaces.
 std::vector<std::string> namesOfThisMachine();
-// The host names and IP addresses that were given, and those of loopback; with none,
+// The given host names and IP addresses and those of loopback; if none are given,
 // namesOfThisMachine(). Throws UsageError "bad-name".
 std::vector<std::string> serverNamesFrom(const std::vector<std::string>& given);
 

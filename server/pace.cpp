@@ -7,7 +7,7 @@
 namespace cleave {
 namespace {
 
-constexpr double kMemory = 3;  // seconds that means are over
+constexpr double kMemory = 3;  // time constant of the means, in seconds
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void Pace::finishedBatch(const MicroBatch& at, const ActionSeconds& actions,
   if (isFirst) state_.emplace();
   state_->phase = at.phase;
   state_->step = at.step;
-  // The first one has nothing before it to count from.
+  // The first batch has no interval to measure.
   if (isFirst) return;
   const double seconds = std::max(secondsBetween(*last, time), 1e-6);
   const double weight = std::exchange(hasMeans_, true) ? 1 - std::exp(-seconds / kMemory) : 1;

@@ -1,4 +1,4 @@
-// How a run goes at the server: its last batch, and means over the last seconds.
+// A run's progress on the server: its latest batch, and means over the last seconds.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,29 @@
 
 namespace cleave {
 
-// Shares of the time that a resource was at work, as far as a server can know: 0…1.
+// Fraction of time (0 to 1) that each resource was busy, as far as a server can measure it.
 struct PaceShares {
   double compute = 0;  // the body's forward, backward and update
   double codec = 0;
-  double up = 0, down = 0;  // the link, by its rate while something crosses
+  double up = 0, down = 0;  // bytes on the link divided by its rate
 };
 
 struct PaceState {
   Phase phase = Phase::train;
   std::uint64_t step = 0;
   double imagesPerSecond = 0;
-  double up = 0, down = 0;  // bytes a second
+  double up = 0, down = 0;  // bytes per second
   PaceShares shares;
-  double idleSeconds = 0;  // since the last batch was done
+  double idleSeconds = 0;  // since the last batch ended
 };
 
-// What a run waits for: "server compute", "codec", "uplink" or "downlink" where that was at work
-// for half of the time or more, else "client or latency", of which a server sees nothing.
+// The bottleneck of a run: "server compute", "codec", "uplink" or "downlink" if that was busy for
+// at least half of the time, otherwise "client or latency", which a server cannot measure.
 std::string bottleneckOf(const PaceShares& shares);
 
 class Pace {
  public:
-  // `rateUp`, `rateDown`: of the link, in bytes a second; 0: not known. Device thread.
+  // `rateUp`, `rateDown`: the link's, in bytes per second; 0: unknown. Device thread.
   void finishedBatch(const MicroBatch& at, const ActionSeconds& actions, const LinkTotals& totals,
                      double rateUp, double rateDown, SteadyTime time = now());
   // Nothing before the first batch. Any thread.
@@ -43,7 +43,7 @@ class Pace {
  private:
   mutable std::mutex mutex_;
   std::optional<PaceState> state_;
-  std::optional<SteadyTime> last_;  // a batch was done
+  std::optional<SteadyTime> last_;  // when a batch was last done
   LinkTotals lastTotals_;
   bool hasMeans_ = false;
 };

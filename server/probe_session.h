@@ -1,4 +1,5 @@
-// A client that measures its link instead of training: no run, no folder, constant memory.
+// The session of a client that measures its link instead of training: no run, no folder, constant
+// memory.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -12,14 +13,14 @@ namespace cleave {
 
 class ProbeSession {
  public:
-  // Throws Error with code and sentence of the refusal: "probe-not-allowed", "bad-run-spec",
+  // Throws Error with the code and sentence of the refusal: "probe-not-allowed", "bad-run-spec",
   // "too-many-sessions".
   ProbeSession(ServerContext& context, std::shared_ptr<Connection> connection,
                const std::string& identity, std::uint64_t number, const wire::Hello& hello);
 
   // Answers the Hello. Throws Error.
   boost::asio::awaitable<void> accept();
-  // Serves it to its end. Throws nothing.
+  // Runs the session to its end. Does not throw.
   boost::asio::awaitable<void> serve();
 
  private:
@@ -28,7 +29,7 @@ class ProbeSession {
   const std::string identity_;
   const std::uint64_t number_;
   const std::unique_ptr<Admission::Ticket> ticket_;
-  std::uint64_t up_ = 0;  // bytes of payload
+  std::uint64_t up_ = 0;  // payload bytes
   std::uint64_t down_ = 0;
   ProbeLink link_;
 };

@@ -1,5 +1,5 @@
-// Everything that the server turns away or ends for a peer's fault: counted by reason, and logged,
-// a line a second and reason at most. io thread only.
+// Connections and sessions that the server refuses or ends because of the peer: counted by reason,
+// and logged, at most one line per second per reason. io thread only.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,15 @@ namespace cleave {
 
 class Refusals {
  public:
-  // `who`: session and peer. The code of `error` is the reason: pass none that a peer has chosen.
+  // `who`: session and peer. The reason is the code of `error`, which must not be chosen by a peer.
   void note(const std::string& who, const Error& error) { note(who, error, now()); }
   void note(const std::string& who, const Error& error, SteadyTime time);
-  // A session has ended with `error`, and said so: counts it where the peer broke the protocol.
+  // Counts a session that ended with `error`, if the peer violated the protocol. The session has
+  // logged the error itself.
   void count(const std::exception& error);
-  // Says how many lines were left out, where the second has passed. To be called now and then.
+  // Logs how many lines were suppressed, once the second has passed. Call it from time to time.
   void flush(SteadyTime time);
-  // By reason: "3 bad-frame, 2 flood"; empty where there were none.
+  // By reason, such as "3 bad-frame, 2 flood"; empty if there were none.
   std::string summary() const;
 
   std::uint64_t count(const std::string& reason) const;
@@ -30,7 +31,7 @@ class Refusals {
  private:
   struct Reason {
     std::uint64_t count = 0;
-    std::uint64_t unsaid = 0;  // since the last line
+    std::uint64_t unsaid = 0;  // suppressed since the last line
     SteadyTime lastLine;
   };
   void sayUnsaid(const std::string& code, Reason& reason, SteadyTime time);

@@ -13,21 +13,21 @@
 namespace cleave {
 namespace {
 
-// Of a connection before its Hello: objects, coroutines, 4 KiB read ahead, 4 KiB of a Hello.
+// A connection before its Hello: objects, coroutines, a read buffer of 4 KiB, 4 KiB of a Hello.
 // Measured: 13 KiB.
 constexpr std::size_t kConnectionBytes = std::size_t{32} << 10;
-// The same within TLS, with OpenSSL's buffers. Measured: 65 KiB.
+// The same with TLS, including OpenSSL's buffers. Measured: 65 KiB.
 constexpr std::size_t kTlsConnectionBytes = std::size_t{96} << 10;
-// Beside what admission counts: metadata of 64 KiB, a probe's segment, frames that wait, records
-// not yet written.
+// Not counted by admission: metadata of 64 KiB, a probe's segment, queued frames, records not yet
+// written.
 constexpr std::size_t kSessionBytes = 4 * kMiB;
-// Libraries take working memory at their first use, and keep it.
+// Libraries allocate working memory when first used, and keep it.
 constexpr std::size_t kLibraryBytes = 64 * kMiB;
-// Rows that wait for a slow disk, in strings that double as they grow.
+// Rows waiting for a slow disk, in strings that double as they grow.
 constexpr std::size_t kRecordBytes = 3 * Recorder::kMaxWaitingBytes;
 
-constexpr std::size_t kOwnDescriptors = 64;      // listening, event queues, libraries, a GPU's
-constexpr std::size_t kDescriptorsASession = 8;  // its records
+constexpr std::size_t kOwnDescriptors = 64;      // listening, event queues, libraries, GPU
+constexpr std::size_t kDescriptorsASession = 8;  // for its records
 
 }  // namespace
 

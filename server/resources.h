@@ -1,4 +1,4 @@
-// What the server takes of its machine at most: descriptors and memory.
+// Maximum use of the machine's descriptors and memory by the server.
 #pragma once
 
 #include <cstddef>
@@ -8,19 +8,19 @@
 
 namespace cleave {
 
-// Raises the soft limit of open files to the hard one. Throws UsageError "too-few-descriptors"
-// where the connections and sessions that `settings` allow need more than that.
+// Raises the soft limit of open files to the hard one. Throws UsageError "too-few-descriptors" if
+// the connections and sessions that `settings` allow need more.
 void claimDescriptors(const ServerSettings& settings);
 
-// Maximum bytes of freed buffers that the server's pool keeps for later use.
+// Maximum bytes of freed buffers that the server's pool keeps for reuse.
 std::size_t pooledBytes(const ServerSettings& settings);
 
-// In bytes. The whole is never exceeded, whatever clients do.
+// In bytes. The total is never exceeded, whatever clients do.
 struct MemoryBound {
-  std::size_t own = 0;          // the program as it stands, with its libraries
-  std::size_t sessions = 0;     // runs, by limits.memory_mib, and what sessions have beside them
+  std::size_t own = 0;          // the program and its libraries
+  std::size_t sessions = 0;     // runs, by limits.memory_mib, and each session's overhead
   std::size_t connections = 0;  // with their buffers
-  std::size_t pool = 0;         // buffers kept for the next use
+  std::size_t pool = 0;         // buffers kept for reuse
 
   std::size_t total() const { return own + sessions + connections + pool; }
   std::string text() const;

@@ -28,7 +28,7 @@ void RunRecord::finishedBatch(const Engine& engine, std::optional<double> betwee
   const std::uint64_t epoch =
       stepsPerEpoch_ == 0 ? 1 : (engine.applied() + stepsPerEpoch_ - 1) / stepsPerEpoch_;
 
-  // An epoch ends with its evaluation, which is over when a step of the next one is done.
+  // An epoch includes its evaluation, which is over once a step of the next epoch is done.
   if (train && epoch_ && epoch_->epoch != epoch) writeEpoch();
   if (!epoch_) {
     epoch_.emplace();

@@ -1,5 +1,5 @@
-// What the server writes down of a run, batch by batch. Any thread: batches end on the device
-// thread, the first and the last row are the io thread's.
+// The server's records of a run, batch by batch. Any thread: batches end on the device thread; the
+// first and the last row are written on the io thread.
 #pragma once
 
 #include <memory>
@@ -20,12 +20,12 @@ class RunRecord {
       : files_(files), stepsPerEpoch_(stepsPerEpoch), disk_(std::move(disk)) {}
 
   void begin(const LinkTotals& totals);  // after the handshake
-  // Throws RunError "cannot-write" (the rows of an earlier batch could not be written, such as on a
-  // full disk), "disk-share-full" or "disk-reserve" (there was no room for them): a run without
-  // records does not continue.
+  // Throws RunError "cannot-write" (the rows of an earlier batch could not be written, for example
+  // because the disk is full), "disk-share-full" or "disk-reserve" (there was no room for them): a
+  // run without records must not continue.
   void finishedBatch(const Engine& engine, std::optional<double> betweenSteps,
                      const LinkTotals& totals);
-  // The connection is closed. What comes after this is not recorded.
+  // The connection is closed. Nothing is recorded after this.
   void end(const LinkTotals& totals);
 
  private:
@@ -35,7 +35,7 @@ class RunRecord {
   RunFiles& files_;
   const std::uint64_t stepsPerEpoch_;
   const std::shared_ptr<const DiskShare> disk_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   bool ended_ = false;
   SteadyTime last_;
   LinkTotals lastTotals_;

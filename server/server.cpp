@@ -35,21 +35,22 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-// Accepting fails for want of descriptors; those of ended sessions come back.
+// Accepting fails if there are no descriptors left; sessions that end release theirs.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kBetweenLooks{1};
 constexpr std::chrono::milliseconds kHangup{100};
-// From the Failure that ends a session, which may need a second to reach its client, to the end of
+// From the Failure that ends a session, which may take a second to reach its client, to the end of
 // the process.
 constexpr std::chrono::milliseconds kUntilLeave{1500};
 
-// As nohup starts a program. Before a signal_set takes SIGHUP over.
+// Whether the program was started with SIGHUP ignored, as by nohup. Call before a signal_set
+// handles SIGHUP.
 bool ignoresHangup() {
   struct sigaction current {};
   return ::sigaction(SIGHUP, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
 }
 
-// Returns the exit code. A disk that hangs must not keep the process.
+// Returns the exit code. Waits for a limited time, so that a disk that hangs cannot block the exit.
 int flushRecords(Recorder& recorder) {
   constexpr std::chrono::seconds kMost{1};
   const auto done = std::make_shared<std::promise<int>>();
@@ -68,7 +69,7 @@ int flushRecords(Recorder& recorder) {
   return 1;
 }
 
-// Else each client would hear of it, and nobody here.
+// Otherwise every client would get the error, and the operator none.
 void checkStore(const std::string& store) {
   std::error_code error;
   std::filesystem::create_directories(store, error);
@@ -121,7 +122,7 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device,
 Server::~Server() { io_.stop(); }
 
 void Server::run() {
-  // What these coroutines could throw is a bug: it ends the process, and does not vanish.
+  // Exceptions from these coroutines are bugs: they must end the process instead of being lost.
   const auto rethrow = [](std::exception_ptr error) {
     if (error) std::rethrow_exception(error);
   };
@@ -156,10 +157,10 @@ asio::awaitable<void> Server::accept() {
 }
 
 void Server::start(tcp::socket socket) {
-  if (shuttingDown_) return;  // an accept that was under way at the end
+  if (shuttingDown_) return;  // an accept completed during shutdown
   boost::system::error_code error;
   const tcp::endpoint peer = socket.remote_endpoint(error);
-  if (error) return;  // it has gone already
+  if (error) return;  // the peer has already disconnected
   std::shared_ptr<ConnectionLimits::Ticket> ticket;
   try {
     ticket = connections_.admit(peer.address(), now());
@@ -175,7 +176,7 @@ void Server::start(tcp::socket socket) {
                  });
 }
 
-// Sends only what the kernel takes at once, and waits for nothing. Within TLS the connection is
+// Sends only what the kernel accepts immediately, without waiting. With TLS the connection is
 // closed without a reply: a handshake is the costliest thing an unauthenticated peer can trigger.
 void Server::refuse(tcp::socket socket, const Error& error) {
   boost::system::error_code ignored;
@@ -194,7 +195,7 @@ void Server::sessionEnded(const std::shared_ptr<Session>& session) {
   sessions_.erase(session);
   if (session->wasAdmitted()) {
     ++endedSessions_[session->kind()];
-    // Not here: io must not wait for it.
+    // Posted, so that the io thread does not wait for it.
     housekeeping_->post([pool = context_.pool, idle = sessions_.empty()] {
       if (idle) pool->clear();
       releaseMemory();
@@ -226,7 +227,7 @@ std::string Server::status() const {
   return statusJson(std::move(status));
 }
 
-// A request of the operator, at the status socket.
+// Answers a request of the operator at the status socket.
 std::string Server::answer(const std::string& request) const {
   if (!request.starts_with(kEndRequest)) return status();
   const char* digits = request.c_str() + std::string_view(kEndRequest).size();
@@ -234,7 +235,7 @@ std::string Server::answer(const std::string& request) const {
   return nlohmann::json({{"ended", ended}}).dump() + "\n";
 }
 
-// Whether there is one to end.
+// Returns whether there was such a session to end.
 bool Server::endSession(std::uint64_t number) const {
   for (const auto& session : sessions_) {
     if (session->number() != number || !session->status()) continue;
@@ -324,7 +325,7 @@ void Server::hangUp() {
   shutDown();
 }
 
-// After a SIGHUP: the kernel may send it a moment before it takes the terminal away.
+// After a SIGHUP, waits a moment: the kernel may send it just before it removes the terminal.
 asio::awaitable<bool> Server::terminalIsGone() {
   if (!endsWithTerminal_) co_return false;
   asio::steady_timer moment(io_.context(), kHangup);
@@ -339,7 +340,7 @@ void Server::reloadCertificates() {
     processLog()->info("SIGHUP: certificates read anew");
   } catch (const Error& error) {
     processLog()->error("SIGHUP: {}; the certificates of before stay in use; {}", error.what(),
-                        error.fix());
+                        error.hint());
   }
 }
 
@@ -355,7 +356,7 @@ asio::awaitable<void> Server::watchCertificates() {
 void Server::shutDown() {
   shuttingDown_ = true;
   acceptor_.close();
-  // A copy: a session that has nothing to end may be gone before the next one's turn.
+  // A copy, since a session that has nothing to finish may be removed before the next one's turn.
   const auto sessions = sessions_;
   for (const auto& session : sessions) session->drain();
   if (sessions.empty()) {
@@ -367,7 +368,7 @@ void Server::shutDown() {
   });
 }
 
-// Steps that are not done in time end where they are. An action or a codec that runs even then
+// Steps that are not done in time are aborted. An action or a codec that still runs after that
 // cannot be interrupted: it ends with the process.
 asio::awaitable<void> Server::endLater() {
   asio::steady_timer timer(io_.context(), settings_.drain);
@@ -379,8 +380,8 @@ asio::awaitable<void> Server::endLater() {
   leave();
 }
 
-// Without waiting for the device thread, which is in the middle of an action, and without
-// destructors, which would wait for it. All records are complete.
+// Exits without waiting for the device thread, which is in the middle of an action, and without
+// destructors, which would wait for it. All records have been completed.
 void Server::leave() {
   for (const auto& session : sessions_) session->completeRecords();
   logRefusals();

@@ -1,4 +1,4 @@
-// Listens, and serves each client in a session of its own.
+// Listens, and serves each client in its own session.
 #pragma once
 
 #include <atomic>
@@ -20,20 +20,19 @@ namespace cleave {
 
 class Server {
  public:
-  // Binds. Both are borrowed. Throws UsageError "port-in-use", "cannot-bind", "not-writable", and
-  // those of the access file and of openTls().
-  // `metrics` may be null.
+  // Binds. `settings` and `device` are borrowed. Throws UsageError "port-in-use", "cannot-bind",
+  // "not-writable", and the errors of the access file and of openTls(). `metrics` may be null.
   Server(const ServerSettings& settings, ComputeDevice& device, std::shared_ptr<Metrics> metrics);
   ~Server();
 
   std::uint16_t port() const { return port_; }
-  // Serves on the calling thread, which becomes the device thread, until SIGINT or SIGTERM: steps
-  // under way end, for limits.drain_seconds at most, and their clients are told. A second signal
-  // ends the process at once. SIGHUP reloads the access file and the certificates, and ends the
-  // sessions of identities that are no longer in the file and of certificates that are revoked;
-  // files that are wrong change nothing.
+  // Serves on the calling thread, which becomes the device thread, until SIGINT or SIGTERM. Then
+  // lets current steps finish, for at most limits.drain_seconds, and notifies their clients. A
+  // second signal exits immediately. SIGHUP reloads the access file and the certificates, and ends
+  // the sessions of identities that are no longer in the file and of revoked certificates; invalid
+  // files are ignored.
   void run();
-  // For its metrics, as things stand; waits for the io thread. Not on that; any other thread.
+  // The current values for its metrics. Waits for the io thread, so call it on any other thread.
   Samples samples();
 
  private:
@@ -66,14 +65,14 @@ class Server {
   DiskShares disk_;
   SessionLines lines_;
   ConnectionLimits connections_;
-  const std::unique_ptr<Helper> helper_ = makeHelper();  // of all codec threads
+  const std::unique_ptr<Helper> helper_ = makeHelper();  // shared by all codec threads
   CodecExecutor codecs_;
   const std::shared_ptr<CodecQueue> housekeeping_ = codecs_.open();
   IoThread io_;
   ServerContext context_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::signal_set signals_;
-  const bool endsWithTerminal_;  // SIGHUP of a terminal that is gone ends the server
+  const bool endsWithTerminal_;  // whether a SIGHUP for a closed terminal ends the server
   boost::asio::signal_set reloadSignals_;
   std::uint16_t port_ = 0;
   std::unique_ptr<StatusSocket> statusSocket_;  // null: none
@@ -81,7 +80,7 @@ class Server {
   // io thread
   std::set<std::shared_ptr<Session>> sessions_;
   std::uint64_t nextSession_ = 1;
-  std::map<std::string, std::uint64_t> endedSessions_;  // by kind; admitted ones
+  std::map<std::string, std::uint64_t> endedSessions_;  // by kind; only admitted ones
   bool shuttingDown_ = false;
   const SteadyTime start_ = now();
 

@@ -33,8 +33,8 @@ namespace {
 
 namespace asio = boost::asio;
 
-// Runs `function` on the device thread; the coroutine goes on on the io thread when it is done, or
-// with what it threw.
+// Runs `function` on the device thread. The coroutine resumes on the io thread when it is done, or
+// throws what it threw.
 template <typename Function>
 asio::awaitable<void> onDevice(ServerContext& context, Function function) {
   co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(std::exception_ptr)>(
@@ -53,7 +53,7 @@ asio::awaitable<void> onDevice(ServerContext& context, Function function) {
       asio::use_awaitable, std::move(function));
 }
 
-// The coroutine continues on the io thread when no task of the cancelled queue runs any more.
+// The coroutine resumes on the io thread once no task of the cancelled queue is running.
 asio::awaitable<void> codecWorkEnded(CodecQueue& queue, asio::any_io_executor io) {
   co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(std::exception_ptr)>(
       [&queue, io](auto handler) {
@@ -63,7 +63,7 @@ asio::awaitable<void> codecWorkEnded(CodecQueue& queue, asio::any_io_executor io
       asio::use_awaitable);
 }
 
-// JSON is YAML too.
+// JSON is also valid YAML.
 std::string jsonOf(const wire::RunSpec& spec) {
   std::string json;
   google::protobuf::util::JsonPrintOptions options;
@@ -94,7 +94,7 @@ void checkFeatures(const wire::Hello& hello) {
   }
 }
 
-// Ends a trial that takes more than any client needs, because a trial leaves no record.
+// For a trial that uses more than any client needs: trials leave no records, so they are limited.
 ProtocolError trialTooLong(const std::string& limit) {
   return ProtocolError("trial-too-long", "the trial takes more than " + limit,
                        "name a codec instead of auto");
@@ -110,11 +110,11 @@ ProtocolError trialTooLong(const std::string& limit) {
 
 }  // namespace
 
-// What an admitted run owns. Stage and engine are built, used and destroyed on the device thread.
+// State of an admitted run. Stage and engine are built, used and destroyed on the device thread.
 struct Session::Run {
   wire::Hello hello;
   RunPlan plan;
-  bool isTrial = false;  // it leaves no folder, no records, and its weights stay here
+  bool isTrial = false;  // no folder, no records, and weights cannot be fetched
   std::uint64_t batches = 0;
   int threads = 1;
   std::unique_ptr<Admission::Ticket> ticket;
@@ -146,7 +146,7 @@ Session::Session(ServerContext& context, asio::ip::tcp::socket socket, std::uint
 
 Session::~Session() = default;
 
-// For the log: its address, and its name where a certificate gives one.
+// The peer's name in the log: its address, and the name in its certificate if it has one.
 std::string Session::name() const {
   const std::string& identity = connection_->identity();
   return "session " + std::to_string(number_) + " from " + connection_->peer() +
@@ -160,7 +160,7 @@ void Session::shutDown() {
 }
 
 void Session::end(const Error& error) {
-  connection_->fail(std::make_exception_ptr(RunError(error.code(), error.what(), error.fix())));
+  connection_->fail(std::make_exception_ptr(RunError(error.code(), error.what(), error.hint())));
 }
 
 void Session::endIfIdle(SteadyTime time) {
@@ -179,7 +179,7 @@ void Session::endIfIdle(SteadyTime time) {
 }
 
 void Session::endIfNoLongerAllowed() {
-  if (!admitted_) return;  // its Hello will be checked
+  if (!admitted_) return;  // it will be checked after its Hello
   try {
     if (context_.tls) connection_->checkPeerAgain(*context_.tls);
     context_.access.of(identity_);
@@ -192,7 +192,7 @@ void Session::endIfNoLongerAllowed() {
 void Session::drain() {
   draining_ = true;
   if (!run_) return shutDown();
-  if (!serving_) return;  // serveRun() will see to it
+  if (!serving_) return;  // serveRun() handles it
   context_.device.post([worker = run_->worker, connection = connection_, io = context_.io] {
     worker->drain([connection, io] {
       asio::post(io, [connection] { connection->sayBye("shutting-down"); });
@@ -235,7 +235,7 @@ asio::awaitable<void> Session::serve() {
         failureMetadata(RunError("internal-error", "the server failed to build the run's model"));
   }
   if (refused) {
-    // Where no Hello came, the connection has said what there was to say.
+    // Without a Hello, the connection has already sent its reply, if any.
     if (helloCame_) co_await refuse(*refused);
   } else if (probe_) {
     co_await probe_->serve();
@@ -249,7 +249,7 @@ asio::awaitable<void> Session::refuse(std::string answer) {
   try {
     co_await connection_->writeHandshakeFrame(FrameKind::refused, std::move(answer));
   } catch (const Error&) {
-    // The client has gone already; its refusal is in the log.
+    // The client has already disconnected; the refusal is in the log.
   }
 }
 
@@ -257,7 +257,7 @@ asio::awaitable<void> Session::open() {
   const auto frame = co_await connection_->readHandshakeFrame(ConnectionState::awaitingHello);
   helloCame_ = true;
   if (!connection_->identity().empty()) identity_ = connection_->identity();
-  // The certificates may have been reloaded since the handshake began.
+  // The certificates may have been reloaded since the handshake.
   if (context_.tls) connection_->checkPeerAgain(*context_.tls);
   auto hello = parseMetadata<wire::Hello>(
       FrameKind::hello, std::as_bytes(std::span(frame.metadata.data(), frame.metadata.size())));
@@ -378,8 +378,8 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
           run.plan.inFlight, run.plan.schedule->name, count.text));
 }
 
-// As the worker's first action, so that the Hello is answered without waiting for the device and
-// the time for building counts as the session's.
+// Builds as the worker's first action, so that the Hello is answered without waiting for the device
+// and the build time is charged to the session.
 void Session::buildLater(Run& run) {
   run.worker->buildFirst([this, &run] {
     setComputeThreads(run.threads);
@@ -415,9 +415,9 @@ asio::awaitable<void> Session::serveRun() {
   serving_ = false;
 }
 
-// To the run's own log and, unless this identity has too many lines, to the server's.
+// Logs to the run's own log and, unless this identity has logged too many lines, to the server's.
 void Session::log(spdlog::level::level_enum level, const std::string& line) {
-  if (run_->log) run_->log->log(level, line);  // a trial has none
+  if (run_->log) run_->log->log(level, line);  // a trial has no log
   if (!context_.lines.take(identity_, now())) return;
   processLog()->log(level, "run {}: {}", run_->hello.run_id(), line);
 }
@@ -436,7 +436,8 @@ asio::awaitable<void> Session::closeRun() {
     run.worker->stop();
     context_.device.detach(run.worker);
   }
-  // Without a stage there is nothing to destroy there, and no reason to wait for others' actions.
+  // If the stage was not built, there is nothing to destroy on the device thread, and no need to
+  // wait for other runs' actions.
   const bool neverBuilt = run.worker && run.worker->cancelBuild();
   if (neverBuilt) run.worker.reset();
   if (run.worker) {
@@ -452,7 +453,7 @@ asio::awaitable<void> Session::closeRun() {
     log(spdlog::level::info, fmt::format("session {}: {} steps applied, {} bytes up, {} bytes down",
                                          number_, run.applied, totals.up(), totals.down()));
   }
-  // Until here the run's memory is in use, and admission counts it.
+  // The run's memory is in use until here, and admission counts it until then.
   if (run.codecQueue) co_await codecWorkEnded(*run.codecQueue, context_.io);
   run_.reset();
 }

@@ -1,4 +1,4 @@
-// One client while it is connected: handshake, admission, training or a probe of the link, the end.
+// One client's connection: handshake, admission, training or a probe of the link, and the end.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -29,7 +29,7 @@
 
 namespace cleave {
 
-// What all sessions share. Outlives them.
+// Shared by all sessions, and outlives them.
 struct ServerContext {
   const ServerSettings& settings;
   ComputeDevice& compute;
@@ -38,24 +38,24 @@ struct ServerContext {
   std::shared_ptr<BufferPool> pool;
   boost::asio::any_io_executor io;
   CodecExecutor& codecs;
-  Helper* helper;  // of all codec threads; null: none
+  Helper* helper;  // shared by all codec threads; null: none
   Access& access;
   Admission& admission;
   Refusals& refusals;
   DiskShares& disk;
   SessionLines& lines;
-  std::shared_ptr<Metrics> metrics;       // null: nobody asks
-  std::shared_ptr<const TlsContext> tls;  // of new connections; null: plain. io thread
+  std::shared_ptr<Metrics> metrics;       // null: not exported
+  std::shared_ptr<const TlsContext> tls;  // for new connections; null: no TLS. io thread
 };
 
 class ProbeSession;
 
-// What the server's operator is shown of a session (cleave-server status).
+// What `cleave-server status` shows of a session.
 struct SessionStatus {
   std::uint64_t number = 0;
   std::string identity;
   std::string peer;
-  double seconds = 0;           // since it was connected
+  double seconds = 0;           // since it connected
   std::string run;              // its id; empty: a probe
   std::string model;            // empty: a probe
   std::size_t memoryBytes = 0;  // admitted
@@ -68,31 +68,31 @@ class Session {
   Session(ServerContext& context, boost::asio::ip::tcp::socket socket, std::uint64_t number);
   ~Session();
 
-  // Serves the client to the end. Throws nothing: whatever goes wrong ends this session alone, and
-  // is logged. io thread.
+  // Serves the client until the session ends. Does not throw: errors end only this session, and are
+  // logged. io thread.
   boost::asio::awaitable<void> serve();
-  // Ends the session; the client is told why. A client that has not said Hello is not.
+  // Ends the session and tells the client why, unless the client has not sent its Hello.
   void shutDown();
-  // Ends it when the step under way is done.
+  // Ends it when the current step is done.
   void drain();
-  // Ends an admitted session with `error`, which its client is told.
+  // Ends an admitted session and sends `error` to its client.
   void end(const Error& error);
-  // Ends it if its client has done nothing for too long. Call it about once per second.
+  // Ends it if its client has been idle for too long. Call it about once per second.
   void endIfIdle(SteadyTime time);
-  // After the access file and the certificates have been reloaded: ends the session if its client
-  // would no longer be let in.
+  // Call after the access file and the certificates have been reloaded: ends the session if its
+  // client would no longer be admitted.
   void endIfNoLongerAllowed();
   std::uint64_t number() const { return number_; }
-  // For a process that ends without waiting for the device: completes the run's records as they
-  // are. io thread.
+  // For a process that exits without waiting for the device: completes the run's records with the
+  // current state. io thread.
   void completeRecords();
-  // Whether a client was admitted, so that there may be memory to give back.
+  // Whether a client was admitted, so that there may be memory to release.
   bool wasAdmitted() const { return admitted_; }
-  // Nothing where none is admitted, or none any more. io thread.
+  // Nothing if no run or probe is admitted at the moment. io thread.
   std::optional<SessionStatus> status() const;
-  // "run" or "probe", of an admitted one.
+  // "run" or "probe"; only for an admitted session.
   const char* kind() const { return probe_ ? "probe" : "run"; }
-  // What waits in it.
+  // Queue lengths of the session.
   std::size_t outboxEntries() const { return connection_->outbox().size(); }
   std::size_t mailboxEntries() const;
 
@@ -113,15 +113,15 @@ class Session {
   std::shared_ptr<Connection> connection_;
   const std::uint64_t number_;
   const SteadyTime start_ = now();
-  std::string identity_ = kLocalIdentity;  // the certificate's, once the Hello has come
+  std::string identity_ = kLocalIdentity;  // after the Hello, the certificate's identity
   bool clientIsLocal_ = false;
   bool helloCame_ = false;
   bool admitted_ = false;
-  bool serving_ = false;  // the run's worker is at work
+  bool serving_ = false;  // the run's worker is running
   bool draining_ = false;
   IdleClock idle_{start_};
   double mostIdleSeconds_ = 0;
-  // One of the two, once admitted.
+  // After admission, exactly one of these is set.
   std::unique_ptr<Run> run_;
   std::unique_ptr<ProbeSession> probe_;
 };

@@ -1,6 +1,5 @@
-// Keeps short sessions from filling the server's log: a few lines per second per identity are
-// logged, and then how many were left out. A run's own log.txt has all of its lines. io thread
-// only.
+// Keeps short sessions from filling the server's log: logs a few lines per second per identity, and
+// then how many were left out. A run's own log.txt has all of its lines. io thread only.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +12,15 @@ namespace cleave {
 
 class SessionLines {
  public:
-  // Maximum lines per second of one identity. A session has three.
+  // Maximum lines per second per identity. A session has three.
   static constexpr std::uint64_t kPerSecond = 9;
 
-  // Whether a line on a session of `identity` may be logged now.
+  // Whether a line about a session of `identity` may be logged now.
   bool take(const std::string& identity, SteadyTime time);
   // Logs how many lines were left out. Call it about once per second.
   void flush(SteadyTime time);
 
-  std::uint64_t leftOut() const { return leftOut_; }  // lines, in all
+  std::uint64_t leftOut() const { return leftOut_; }  // total lines left out
 
  private:
   struct Second {
@@ -29,7 +28,7 @@ class SessionLines {
     std::uint64_t lines = 0;  // logged and left out
     void logLeftOut(const std::string& identity) const;
   };
-  std::map<std::string, Second> seconds_;  // by identity; no older than a second after flush()
+  std::map<std::string, Second> seconds_;  // by identity; at most one second old after flush()
   std::uint64_t leftOut_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// cleave-server sessions: lists and ends the sessions of a running server, for its operator.
+// cleave-server sessions: lists and ends the sessions of a running server.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,9 @@ namespace cleave {
 struct SessionsOptions {
   CommonOptions common;
   bool json = false;
-  std::uint64_t session = 0;  // of `end`
+  std::uint64_t session = 0;  // argument of `end`
 };
-// Adds `sessions list` and `sessions end`. The one that is given sets `command`, which reads
-// `options`.
+// Adds `sessions list` and `sessions end`. The chosen one sets `command`, which reads `options`.
 void addSessionsCommands(CLI::App& app, SessionsOptions& options, std::function<int()>& command);
 
 }  // namespace cleave

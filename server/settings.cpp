@@ -45,7 +45,7 @@ void readShares(Config& config, ServerSettings& settings) {
   const auto bytes = [&](const char* key, std::int64_t least, std::int64_t mebibytes) {
     return kMiB * static_cast<std::size_t>(config.integer(key, least, kMostDiskMiB, mebibytes));
   };
-  // Without TLS everybody is one identity.
+  // Without TLS, all clients are one identity.
   const std::uint32_t half = std::max(1u, settings.maxSessions / 2);
   const auto sessions =
       static_cast<std::uint32_t>(config.integer("limits.sessions_per_identity", 0, 10000, 0));
@@ -77,7 +77,7 @@ void readDeadlines(Config& config, ServerSettings& settings) {
   settings.codecSeconds = config.number("limits.codec_seconds", 0.01, 86400, settings.codecSeconds);
 }
 
-// In a folder of its own, which can then be its owner's alone.
+// In its own folder, so that access to the folder can be restricted to its owner.
 std::string readStatusSocket(Config& config, const std::string& store) {
   const std::string path = config.text("status.socket", "");
   if (path == "off") return "";

@@ -1,4 +1,4 @@
-// The server's policy: everything of its configuration. What is trained stands in the clients' run
+// The server's settings: its whole configuration. What is trained is defined by the clients' run
 // specs.
 #pragma once
 
@@ -16,30 +16,30 @@
 
 namespace cleave {
 
-// What one identity may use of the server, unless its access file entry says otherwise.
+// Limits per identity, unless its entry in the access file says otherwise.
 struct ShareSettings {
   std::uint32_t sessions = std::numeric_limits<std::uint32_t>::max();  // at once
   std::uint32_t runsPerHour = 600;
-  std::size_t diskBytes = 0;  // of records in the store
-  double idleSeconds = 600;   // after which a session whose client does nothing is ended
+  std::size_t diskBytes = 0;  // for records in the store
+  double idleSeconds = 600;   // idle time after which a session is ended
 };
 
 struct ServerSettings {
   std::string address = "127.0.0.1";
   std::uint16_t port = 4800;  // 0: the system chooses
   std::string device = "cpu";
-  int threads = 0;  // that a run computes with, and codecs at work at once; 0: all cores
+  int threads = 0;  // per run for computing, and maximum codec tasks at a time; 0: all cores
   std::vector<std::string> allowedModels;  // names of the model table
   std::uint32_t maxSessions = 8;
   std::size_t memoryBytes = 0;  // for all sessions together
   ShareSettings share;
-  std::size_t diskReserveBytes = 0;  // that stay free on the store's disk
+  std::size_t diskReserveBytes = 0;  // kept free on the store's disk
   TlsSettings tls;
   ConnectionLimitSettings connections;
   ConnectionOptions connection;           // its deadlines
-  std::chrono::milliseconds drain{7000};  // for steps under way at the end
-  double actionSeconds = 60;              // an action that takes longer ends its session
-  double codecSeconds = 60;               // encoding or decoding one tensor, likewise
+  std::chrono::milliseconds drain{7000};  // to finish current steps at shutdown
+  double actionSeconds = 60;              // a longer action ends its session
+  double codecSeconds = 60;               // likewise, encoding or decoding one tensor
   bool allowWait = false;                 // whether runs may sleep instead of computing
   std::string store = "store";
   std::string accessFile;    // empty: none
@@ -47,9 +47,9 @@ struct ServerSettings {
   bool fetchWeights = true;
   bool allowProbe = true;
   std::uint32_t errorEvery = 100;
-  std::size_t rotateBytes = 0;          // of runs' CSV files; 0: never
-  std::optional<HttpSettings> metrics;  // where to offer them; nothing: nowhere
-  std::string resolved;                 // as YAML
+  std::size_t rotateBytes = 0;          // rotation size of runs' CSV files; 0: never
+  std::optional<HttpSettings> metrics;  // where to serve them; nothing: do not
+  std::string resolved;                 // the resolved configuration as YAML
 };
 
 // Throws UsageError.

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMostSessionsShown = 256;
 
-// Of a session's JSON, what its last batches say.
+// Adds the values of the latest batches to a session's JSON.
 void addPace(Json& json, const SessionStatus& session) {
   if (!session.pace) return;
   const PaceState& pace = *session.pace;

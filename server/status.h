@@ -1,5 +1,5 @@
-// What a running server is asked for by its operator, as one JSON document (README.md has its
-// keys).
+// The state of a running server for its operator, as one JSON document: `cleave-server status`
+// (docs/cli.md).
 #pragma once
 
 #include <cstddef>
@@ -18,14 +18,14 @@ struct ServerStatus {
   bool hasTls = false;
   bool isShuttingDown = false;
   double seconds = 0;           // since it started
-  std::size_t connections = 0;  // with or without a session
+  std::size_t connections = 0;  // including those without a session
   std::uint32_t mostSessions = 0;
   std::size_t admittedBytes = 0, mostBytes = 0, residentBytes = 0;
   std::map<std::string, std::uint64_t> refusals;  // by reason
   std::vector<SessionStatus> sessions;
 };
 
-// Sessions by their number, at most 256 of them: the document stays below 256 KiB.
+// At most 256 sessions, in order of their numbers: the document stays below 256 KiB.
 std::string statusJson(ServerStatus status);
 
 }  // namespace cleave

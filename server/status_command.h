@@ -1,4 +1,4 @@
-// cleave-server status: what a running server does, for its operator.
+// cleave-server status: shows what a running server is doing.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ struct StatusOptions {
   bool watch = false;
   bool json = false;
 };
-// Adds `status`. Where it is given it sets `command`, which reads `options`.
+// Adds `status`. If chosen, it sets `command`, which reads `options`.
 void addStatusCommand(CLI::App& app, StatusOptions& options, std::function<int()>& command);
 
 }  // namespace cleave

@@ -41,7 +41,7 @@ fs::path folderOf(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// Made, or there and nobody else's.
+// Creates the folder, or checks that no other user can access it.
 void makeOwnersFolder(const std::string& path) {
   const fs::path folder = folderOf(path);
   std::error_code ignored;
@@ -60,7 +60,7 @@ void makeOwnersFolder(const std::string& path) {
       "not there yet or has the mode 0700; or --set status.socket=off");
 }
 
-// The server's user, and root, who can do all the same.
+// The server's user, or root, who can do the same.
 bool isOperator(int socket) {
   ucred peer{};
   socklen_t size = sizeof peer;

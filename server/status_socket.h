@@ -1,5 +1,5 @@
-// The server's status for its operator: a Unix socket that only the server's own user can open. A
-// program that connects sends one line and receives one document; then the connection ends.
+// The server's status socket: a Unix socket that only the server's own user can open. A program
+// that connects sends one line and receives one document; then the connection ends.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -13,30 +13,30 @@
 
 namespace cleave {
 
-// Maximum size of a document; a reader need not take more.
+// Maximum size of a document that a reader must accept.
 inline constexpr std::size_t kMostStatusBytes = std::size_t{1} << 20;
 
-// Maximum length of the line.
+// Maximum length of the request line.
 inline constexpr std::size_t kMostRequestBytes = 64;
 
-// An open folder that has a socket's file, and the file's address. Unix sockets' paths end at 107
-// bytes; by way of the folder's descriptor any path will do.
+// The address of a socket's file, by way of its open folder: paths of Unix sockets are limited to
+// 107 bytes, but with the folder's descriptor a path of any length works.
 class SocketPlace {
  public:
-  // Throws RunError "no-status": there is no such folder.
+  // Throws RunError "no-status" if there is no such folder.
   explicit SocketPlace(const std::string& path);
 
   int folder() const { return folder_.get(); }
   const std::string& name() const { return name_; }
-  std::string address() const;  // valid while this lives
+  std::string address() const;  // valid while this object exists
 
  private:
   const std::string name_;
   OpenFile folder_;
 };
 
-// Whose socket it is: another server that comes to the same place is refused, and one that was
-// killed holds it no more.
+// Ownership of the socket: a second server with the same path is refused. A killed server releases
+// it.
 class SocketLock {
  public:
   explicit SocketLock(const SocketPlace& place);  // throws RunError "no-status"
@@ -45,23 +45,25 @@ class SocketLock {
   OpenFile file_;
 };
 
-// io thread, but for open() and the destructor.
+// io thread, except open() and the destructor.
 class StatusSocket {
  public:
-  // The document for a line, without its end; the line is "" if the reader sends none.
+  // Returns the document for a request line, without its newline; the line is "" if the reader
+  // sends none.
   using Answer = std::function<std::string(const std::string& request)>;
 
-  // Listens at `path`, 0600 in a folder that it makes if there is none, 0700. Null where `path` is
-  // empty, or, after a warning in the log, where it cannot: another server has the path, or the
-  // file system has no sockets. A server is not to fail for want of it. A socket that a server left
-  // behind is replaced. Throws UsageError "status-exposed": others can open the folder.
+  // Listens at `path` with mode 0600, in a folder with mode 0700 that is created if necessary.
+  // Returns null if `path` is empty, or, after a warning in the log, if it cannot listen: another
+  // server has the path, or the file system does not support sockets. The server can run without
+  // it. A socket that an earlier server left behind is replaced. Throws UsageError "status-exposed"
+  // if others can open the folder.
   static std::unique_ptr<StatusSocket> open(boost::asio::any_io_executor io,
                                             const std::string& path, Answer answer);
   ~StatusSocket();  // removes the socket
   StatusSocket(const StatusSocket&) = delete;
   StatusSocket& operator=(const StatusSocket&) = delete;
 
-  // Until its io context ends.
+  // Runs until its io context ends.
   boost::asio::awaitable<void> serve();
 
  private:

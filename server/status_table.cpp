@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
 
-constexpr std::size_t kGap = 2;  // blanks between columns
+constexpr std::size_t kGap = 2;  // spaces between columns
 
 std::string bytesOf(const Json& json, const char* key) {
   return bytesText(json.at(key).get<double>());
@@ -27,12 +27,11 @@ std::string clockOf(const Json& json, const char* key) {
 const Row kHead = {"session",  "identity", "run",  "from",         "step",   "epoch",
                    "images/s", "up",       "down", "held back by", "memory", "for"};
 
-// Columns in the order in which they are left out if the terminal is too narrow; run, step and
-// bottleneck stay.
-// Never the session: `cleave-server sessions end` takes it.
+// The columns to leave out, in this order, if the terminal is too narrow. Run, step and bottleneck
+// always stay, and so does the session, which `cleave-server sessions end` takes.
 const Row kLeftOutFirst = {"memory", "for", "epoch", "from", "up", "down", "images/s", "identity"};
 
-// What a probe has not, or a run not yet, is "-".
+// "-" stands for a value that a probe does not have, or a run does not have yet.
 Row rowOf(const Json& session) {
   const auto text = [&](const char* key) -> std::string {
     const auto found = session.find(key);
@@ -73,7 +72,7 @@ std::size_t totalOf(const Widths& widths) {
   return total - std::min(total, kGap);
 }
 
-// `columns` of the terminal; 0: no limit.
+// `columns`: width of the terminal; 0: no limit.
 std::string alignedRows(const std::vector<Row>& rows, std::size_t columns) {
   Widths widths(kHead.size());
   for (const Row& row : rows) {

@@ -1,4 +1,4 @@
-// A server's status document, for people.
+// Formats a server's status document as text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,9 +6,9 @@
 
 namespace cleave {
 
-// A head and a row a session. Rows longer than `columns` (0: no limit) are cut.
+// A header and one row per session. Rows longer than `columns` (0: no limit) are cut.
 std::string statusTable(const nlohmann::ordered_json& status, std::size_t columns);
-// The rows alone, with their column names; empty if there are no sessions.
+// Only the rows and their column names; empty if there are no sessions.
 std::string sessionsTable(const nlohmann::ordered_json& status, std::size_t columns);
 
 }  // namespace cleave

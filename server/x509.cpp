@@ -15,7 +15,7 @@ namespace cleave {
 namespace {
 
 constexpr int kSerialBits = 128;
-constexpr long kVersion3 = 2;  // of a certificate, as it is encoded
+constexpr long kVersion3 = 2;  // of a certificate, as encoded
 constexpr long kListVersion2 = 1;
 
 [[noreturn]] void throwOpenSsl(const std::string& what) {
@@ -25,7 +25,7 @@ constexpr long kListVersion2 = 1;
   throw RunError("openssl-failed", "OpenSSL cannot " + what + ": " + reason.data());
 }
 
-// Of OpenSSL's calls that return 1, or a pointer, where they succeed.
+// For OpenSSL calls that return 1 or a pointer on success.
 void need(bool succeeded, const char* what) {
   if (!succeeded) throwOpenSsl(what);
 }
@@ -87,7 +87,7 @@ void setContext(X509V3_CTX& context, X509* issuer, X509* subject, X509_CRL* list
   X509V3_set_ctx_nodb(&context);
 }
 
-// Names are checked where they enter: none has a comma.
+// Names were checked on entry and contain no commas.
 std::string alternativeNames(const CertificateRequest& request) {
   std::string list = request.uri.empty() ? "" : "URI:" + request.uri;
   for (const std::string& name : request.names) {
@@ -111,7 +111,7 @@ void addExtensions(X509* certificate, const CertificateRequest& request, X509* i
     add(NID_subject_alt_name, alternativeNames(request));
   }
   add(NID_subject_key_identifier, "hash");
-  add(NID_authority_key_identifier, "keyid:always");  // after the subject's, which may be the same
+  add(NID_authority_key_identifier, "keyid:always");  // after the subject's, which it may use
 }
 
 // ---- PEM ----
@@ -129,7 +129,7 @@ template <typename Owner, typename Read>
 Owner fromPem(const std::string& text, const std::string& path, const char* what, Read read) {
   const Owned<BIO> bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
   need(bio != nullptr, "read PEM");
-  // An empty password: else OpenSSL would ask for one at the terminal.
+  // An empty password; otherwise OpenSSL would ask for one on the terminal.
   char none[] = "";
   Owner owner(read(bio.get(), nullptr, nullptr, none));
   if (owner) return owner;
@@ -147,7 +147,7 @@ bool isIpAddress(const std::string& name) {
          ::inet_pton(AF_INET6, name.c_str(), address.data()) == 1;
 }
 
-// ---- Making ----
+// ---- Creating ----
 
 Key makeKey() {
   Key key(EVP_EC_gen("P-256"));
@@ -194,7 +194,7 @@ RevocationList makeRevocationList(const RevocationRequest& request, const Issuer
              X509_REVOKED_set_revocationDate(entry.get(), asn1Time(revocation.date).get()) == 1 &&
              X509_CRL_add0_revoked(list, entry.get()) == 1,
          "revoke a certificate");
-    (void)entry.release();  // the list's now
+    (void)entry.release();  // now owned by the list
   }
   const Owned<ASN1_INTEGER> number(ASN1_INTEGER_new());
   need(number && ASN1_INTEGER_set_uint64(number.get(), request.number) == 1 &&
@@ -209,7 +209,7 @@ RevocationList makeRevocationList(const RevocationRequest& request, const Issuer
   return made;
 }
 
-// ---- Writing and reading ----
+// ---- Conversion to and from PEM ----
 
 std::string pemOf(EVP_PKEY* key) {
   return pem([&](BIO* bio) {

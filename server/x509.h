@@ -1,5 +1,5 @@
-// Keys, certificates and revocation lists by OpenSSL: one authority (CA) that signs for a server
-// and its clients. ECDSA on P-256. Knows nothing of folders.
+// Keys, certificates and revocation lists, by OpenSSL: one authority (CA) that signs for a server
+// and its clients. ECDSA on P-256. Does not access the file system.
 #pragma once
 
 #include <ctime>
@@ -15,7 +15,7 @@ using Key = Owned<EVP_PKEY>;
 using Certificate = Owned<X509>;
 using RevocationList = Owned<X509_CRL>;
 
-// All functions throw RunError "openssl-failed" where OpenSSL fails.
+// All functions throw RunError "openssl-failed" if OpenSSL fails.
 
 Key makeKey();
 
@@ -35,7 +35,7 @@ struct Issuer {
   EVP_PKEY* key;
 };
 
-// Where there is no issuer, the certificate signs itself. The serial is random, of 128 bits.
+// Without an issuer, the certificate is self-signed. The serial is a random number of 128 bits.
 Certificate makeCertificate(const CertificateRequest& request, EVP_PKEY* key, const Issuer* issuer);
 
 struct Revocation {
@@ -44,10 +44,10 @@ struct Revocation {
 };
 
 struct RevocationRequest {
-  std::uint64_t number = 1;  // increases from list to list
+  std::uint64_t number = 1;  // increases with every list
   std::vector<Revocation> revoked;
   std::time_t from = 0;
-  std::time_t until = 0;  // verifiers other than ours may refuse everybody after it
+  std::time_t until = 0;  // other verifiers may reject all certificates after it
 };
 RevocationList makeRevocationList(const RevocationRequest& request, const Issuer& issuer);
 
@@ -55,7 +55,8 @@ std::string pemOf(EVP_PKEY* key);  // PKCS #8, without a password
 std::string pemOf(X509* certificate);
 std::string pemOf(X509_CRL* list);
 
-// Throw UsageError "bad-certificate" where `text`, of the file `path`, is not what it must be.
+// Throw UsageError "bad-certificate" if `text`, the contents of the file `path`, is not of the
+// expected kind.
 Key keyFromPem(const std::string& text, const std::string& path);
 Certificate certificateFromPem(const std::string& text, const std::string& path);
 RevocationList revocationListFromPem(const std::string& text, const std::string& path);

@@ -37,7 +37,7 @@ class AccessFile {
 };
 
 struct Refusal {
-  std::string code, sentence, fix;
+  std::string code, sentence, hint;
 };
 
 Refusal refusalOf(const std::string& text) {
@@ -45,7 +45,7 @@ Refusal refusalOf(const std::string& text) {
   try {
     const Access access(file.path, kModels);
   } catch (const UsageError& error) {
-    return {error.code(), error.what(), error.fix()};
+    return {error.code(), error.what(), error.hint()};
   }
   return {};
 }
@@ -158,7 +158,7 @@ TEST_CASE("a bad access file is refused with its line and the nearest key") {
   refusal = refusalOf("clinic-a: {}\nClinic: {}\n");
   CHECK_THAT(refusal.sentence, Contains(":2: this is no identity's name"));
   CHECK_THAT(refusalOf("clinic-a: 4\n").sentence, Contains(":1: clinic-a has no map of limits"));
-  CHECK_THAT(refusalOf("clinic-a:\n").fix, Contains("clinic-a: {}"));
+  CHECK_THAT(refusalOf("clinic-a:\n").hint, Contains("clinic-a: {}"));
   CHECK_THAT(refusalOf("a: {sessions: -1}\n").sentence, Contains("a.sessions is '-1'"));
   CHECK_THAT(refusalOf("a: {idle_seconds: 0}\n").sentence, Contains("a.idle_seconds is '0'"));
   CHECK_THAT(refusalOf("a: {rate: 10}\n").sentence, Contains(":1: a.rate: '10' is not a rate"));

@@ -126,7 +126,7 @@ TEST_CASE("a missing file is named, with the place to get it") {
     FAIL("nothing was thrown");
   } catch (const UsageError& error) {
     CHECK_THAT(
-        error.fix(),
+        error.hint(),
         Catch::Contains("binary version of CIFAR-100 from the dataset's home page, unpacked"));
   }
 }

@@ -260,10 +260,10 @@ TEST_CASE("an unknown codec is refused with the nearest name and the list") {
   } catch (const UsageError& error) {
     CHECK(error.code() == "unknown-codec");
     CHECK(error.what() == std::string("'unifrom' is not a codec"));
-    CHECK_THAT(error.fix(), Contains("did you mean uniform? known are none, fp16, bf16"));
+    CHECK_THAT(error.hint(), Contains("did you mean uniform? known are none, fp16, bf16"));
     for (const CodecRow& row : codecTable()) {
-      CHECK_THAT(error.fix(), Contains(std::string(row.name)));
-      CHECK_THAT(error.fix(), Contains(std::string(row.parameters)));
+      CHECK_THAT(error.hint(), Contains(std::string(row.name)));
+      CHECK_THAT(error.hint(), Contains(std::string(row.parameters)));
     }
   }
   CHECK_THROWS_AS(makeCodec(""), UsageError);
@@ -285,7 +285,7 @@ TEST_CASE("parameters that a codec does not have are refused") {
     FAIL("no error");
   } catch (const UsageError& error) {
     CHECK(error.code() == "bad-codec-spec");
-    CHECK_FALSE(error.fix().empty());
+    CHECK_FALSE(error.hint().empty());
   }
 }
 

@@ -107,7 +107,7 @@ TEST_CASE(
     const Outcome outcome =
         raw.readHandshake(raw.connection, ConnectionState::awaitingHelloOk, frame);
     CHECK(outcome.code == "bad-frame");
-    CHECK(outcome.fix == "how");
+    CHECK(outcome.hint == "how");
   }
 }
 
@@ -212,7 +212,7 @@ TEST_CASE("what the sink throws ends run(), and the peer's run() with the same c
   CHECK(pair.outcomeB.code == "step-gap");
   CHECK(pair.outcomeA.code == "step-gap");
   CHECK(pair.outcomeA.text == "a step is missing");
-  CHECK(pair.outcomeA.fix == "send it");
+  CHECK(pair.outcomeA.hint == "send it");
 }
 
 TEST_CASE("what is not an Error ends run() as one") {
@@ -291,7 +291,7 @@ TEST_CASE("the peer's Failure is heard although the peer has closed on our writi
   raw.runUntil([&] { return raw.outcome.done; });
   CHECK(raw.outcome.code == "bad-tensor");
   CHECK(raw.outcome.text == "too long?[2J");  // escape sequences are not logged
-  CHECK(raw.outcome.fix == "cut it");
+  CHECK(raw.outcome.hint == "cut it");
 }
 
 TEST_CASE("a peer that makes us answer and lets the answers wait is cut off") {

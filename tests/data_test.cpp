@@ -190,7 +190,7 @@ TEST_CASE("missing Fashion-MNIST says what to install") {
     FAIL("nothing was thrown");
   } catch (const UsageError& error) {
     CHECK(error.code() == "data-missing");
-    CHECK(error.fix() == "install Debian's dataset-fashion-mnist with scripts/setup.sh");
+    CHECK(error.hint() == "install Debian's dataset-fashion-mnist with scripts/setup.sh");
   }
 }
 

@@ -102,7 +102,7 @@ std::pair<std::string, std::string> refusalOf(const HttpSettings& settings) {
     const HttpServer server(settings, handlers());
     return {};
   } catch (const UsageError& error) {
-    return {error.code(), std::string(error.what()) + "; " + error.fix()};
+    return {error.code(), std::string(error.what()) + "; " + error.hint()};
   }
 }
 

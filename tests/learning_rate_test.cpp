@@ -80,8 +80,8 @@ TEST_CASE("an unknown schedule is refused with the nearest known") {
   } catch (const UsageError& error) {
     CHECK(error.code() == "unknown-learning-rate");
     CHECK_THAT(error.what(), Catch::Contains("'cosin'"));
-    CHECK_THAT(error.fix(), Catch::Contains("did you mean cosine?"));
-    CHECK_THAT(error.fix(), Catch::Contains("constant, cosine"));
+    CHECK_THAT(error.hint(), Catch::Contains("did you mean cosine?"));
+    CHECK_THAT(error.hint(), Catch::Contains("constant, cosine"));
   }
 }
 

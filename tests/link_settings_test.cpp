@@ -20,8 +20,8 @@ std::string refusal(Task task) {
   try {
     task();
   } catch (const UsageError& error) {
-    CHECK_FALSE(error.fix().empty());
-    return std::string(error.what()) + " | " + error.fix();
+    CHECK_FALSE(error.hint().empty());
+    return std::string(error.what()) + " | " + error.hint();
   }
   return "nothing was refused";
 }

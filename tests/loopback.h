@@ -64,11 +64,11 @@ inline std::string bytesOf(const Frame& frame) {
 }
 
 inline std::string failureText(const std::string& code, const std::string& sentence,
-                               const std::string& fix) {
+                               const std::string& hint) {
   wire::Failure failure;
   failure.set_code(code);
   failure.set_sentence(sentence);
-  failure.set_fix(fix);
+  failure.set_hint(hint);
   return failure.SerializeAsString();
 }
 
@@ -85,7 +85,7 @@ struct Outcome {
   std::string reason;
   std::string code;
   std::string text;
-  std::string fix;
+  std::string hint;
 
   void fail(const std::exception_ptr& error) {
     try {
@@ -93,7 +93,7 @@ struct Outcome {
     } catch (const Error& cause) {
       code = cause.code();
       text = cause.what();
-      fix = cause.fix();
+      hint = cause.hint();
     }
   }
 };

@@ -223,7 +223,7 @@ TEST_CASE("an unknown name comes with the nearest known") {
     checkOptimizer({"sgd", {{"momentun", 0.9}}});
     FAIL("was accepted");
   } catch (const UsageError& error) {
-    CHECK(error.fix() ==
+    CHECK(error.hint() ==
           "did you mean momentum? known: momentum, dampening, weight_decay, nesterov");
   }
 }

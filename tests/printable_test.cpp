@@ -184,11 +184,11 @@ TEST_CASE("a Failure's code is short, and its texts are printable") {
   wire::Failure failure;
   failure.set_code(std::string(200, 'x') + "\n");
   failure.set_sentence(kHostile);
-  failure.set_fix(kHostile);
+  failure.set_hint(kHostile);
   const RunError error = errorFromFailure(viewOf(failure.SerializeAsString()));
   CHECK(error.code().size() == 64);
   CHECK(isClean(error.what()));
-  CHECK(isClean(error.fix()));
+  CHECK(isClean(error.hint()));
 }
 
 }  // namespace

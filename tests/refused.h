@@ -19,7 +19,7 @@ void checkRefused(Open open, const std::string& file, const std::string& code,
   } catch (const UsageError& error) {
     CHECK(error.code() == code);
     CHECK_THAT(error.what(), Catch::StartsWith(file + " ") && Catch::Contains(fault));
-    CHECK_FALSE(error.fix().empty());
+    CHECK_FALSE(error.hint().empty());
   }
 }
 

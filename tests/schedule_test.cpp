@@ -137,7 +137,7 @@ TEST_CASE("too few or too many micro-batches in flight are refused with the rang
   try {
     resolveInFlight(findSchedule("gpipe"), 4, 8);
   } catch (const UsageError& error) {
-    CHECK(error.fix() == "give a number in 8…8, or 0 for the schedule's default");
+    CHECK(error.hint() == "give a number in 8…8, or 0 for the schedule's default");
   }
 }
 
@@ -147,7 +147,7 @@ TEST_CASE("an unknown schedule is refused with the nearest known name") {
     FAIL("was accepted");
   } catch (const UsageError& error) {
     CHECK(error.code() == "unknown-schedule");
-    CHECK(error.fix() == "did you mean priority? known are priority, gpipe, 1f1b");
+    CHECK(error.hint() == "did you mean priority? known are priority, gpipe, 1f1b");
   }
 }
 

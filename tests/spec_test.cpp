@@ -25,7 +25,7 @@ UsageError parseError(std::string_view text) {
   INFO(text);
   UsageError error = errorOf([&] { parseCodecSpec(text); });
   CHECK(error.code() == "bad-codec-spec");
-  CHECK_FALSE(error.fix().empty());
+  CHECK_FALSE(error.hint().empty());
   return error;
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("a missing parameter is refused with an example") {
   const UsageError error = errorOf([&] { CodecParameters(spec).integer("bits", 1, 16); });
   CHECK(error.code() == "bad-codec-spec");
   CHECK(error.what() == std::string("codec c needs bits, an integer from 1 to 16"));
-  CHECK(error.fix() == "write c:bits=16");
+  CHECK(error.hint() == "write c:bits=16");
 }
 
 TEST_CASE("a parameter that nobody asked for is refused with the nearest known") {
@@ -130,9 +130,9 @@ TEST_CASE("a parameter that nobody asked for is refused with the nearest known")
   const UsageError error = errorOf([&] { parameters.finish(); });
   CHECK(error.code() == "bad-codec-spec");
   CHECK_THAT(error.what(), Contains("no parameter 'bist'"));
-  CHECK(error.fix() == "did you mean bits? known are bits");
+  CHECK(error.hint() == "did you mean bits? known are bits");
   const UsageError none = errorOf([&] { CodecParameters(spec).finish(); });
-  CHECK(none.fix() == "it takes none");
+  CHECK(none.hint() == "it takes none");
 }
 
 TEST_CASE("a codec that wraps none refuses an inner spec") {
@@ -151,7 +151,7 @@ TEST_CASE("a word is one of those that a codec names") {
   const UsageError error = errorOf([&] { parameters.choice("other", choices, 0); });
   CHECK(error.code() == "bad-codec-spec");
   CHECK(error.what() == std::string("codec c: other=fp17 is not one of bf16, fp16"));
-  CHECK(error.fix() == "did you mean fp16? known are bf16, fp16");
+  CHECK(error.hint() == "did you mean fp16? known are bf16, fp16");
 }
 
 TEST_CASE("a codec that wraps another asks for it") {

@@ -407,7 +407,7 @@ TEST_CASE("a file is held against the whole model before anything is loaded") {
     try {
       checkWeights(weights, blocks, except, "file");
     } catch (const UsageError& error) {
-      return error.what() + ("|" + error.fix());
+      return error.what() + ("|" + error.hint());
     }
     return "";
   };

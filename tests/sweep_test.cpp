@@ -45,7 +45,7 @@ std::string refusal(Call call) {
   try {
     call();
   } catch (const UsageError& error) {
-    CHECK_FALSE(error.fix().empty());
+    CHECK_FALSE(error.hint().empty());
     return error.what();
   }
   return "nothing was thrown";

@@ -317,8 +317,8 @@ TEST_CASE("each certificate that is not right is refused with its own code at bo
     CHECK(pair.outcomeB.text.find(row.says) != std::string::npos);
     CHECK(pair.outcomeA.code == row.code);
     CHECK(pair.outcomeA.text.starts_with("the server refuses the certificate of this client: it "));
-    CHECK(!pair.outcomeA.fix.empty());
-    CHECK(!pair.outcomeB.fix.empty());
+    CHECK(!pair.outcomeA.hint.empty());
+    CHECK(!pair.outcomeB.hint.empty());
     CHECK(pair.b.bytes().controlReceived == 0);
   }
 }
@@ -349,7 +349,7 @@ TEST_CASE("each server's certificate that is not right is refused with its own c
     bool otherAuthority = false;
     std::string code;
     std::string says;  // the client's error
-    std::string fix = {};
+    std::string hint = {};
   };
   const std::vector<Case> cases = {
       {.name = "another name's",
@@ -359,12 +359,12 @@ TEST_CASE("each server's certificate that is not right is refused with its own c
        .code = "wrong-server-name",
        .says = "(it is for localhost, train.example.org, ",
        // Existing names are kept, except one that a shell would execute.
-       .fix = "cleave-server certs init --renew --name example.org --name train.example.org"},
+       .hint = "cleave-server certs init --renew --name example.org --name train.example.org"},
       {.name = "another address's",
        .host = "10.0.0.1",
        .code = "wrong-server-name",
        .says = "is not for the name that the client connects to",
-       .fix = "cleave-server certs init --renew --name 10.0.0.1"},
+       .hint = "cleave-server certs init --renew --name 10.0.0.1"},
       {.name = "another CA's",
        .otherAuthority = true,
        .code = "certificate-unknown-ca",
@@ -390,8 +390,8 @@ TEST_CASE("each server's certificate that is not right is refused with its own c
     CHECK(pair.outcomeA.text.find(row.says) != std::string::npos);
     CHECK(pair.outcomeB.code == row.code);
     CHECK(pair.outcomeB.text.starts_with("the client refuses the certificate of this server: it "));
-    CHECK(!pair.outcomeA.fix.empty());
-    CHECK(pair.outcomeA.fix.ends_with(row.fix));
+    CHECK(!pair.outcomeA.hint.empty());
+    CHECK(pair.outcomeA.hint.ends_with(row.hint));
     CHECK(pair.b.bytes().controlReceived == 0);
     CHECK(pair.a.bytes().controlSent == 0);
   }
@@ -413,7 +413,7 @@ TEST_CASE("where one side speaks TLS and the other does not, both say so") {
     CHECK(pair.outcomeB.code == "not-tls");
     CHECK(pair.outcomeA.code == "not-tls");
     CHECK(pair.outcomeA.text == "the client came without TLS, and this server takes none such");
-    CHECK(pair.outcomeA.fix.find("--tls DIR") != std::string::npos);
+    CHECK(pair.outcomeA.hint.find("--tls DIR") != std::string::npos);
   }
   SECTION("a client that wants TLS") {
     Handshake pair(clientOptions(folders.client), {});

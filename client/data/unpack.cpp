@@ -122,8 +122,8 @@ std::vector<std::uint8_t> readUnpacked(const std::string& path, std::size_t limi
   return unpack(path, std::move(bytes), limit);
 }
 
-void throwDamaged(const std::string& path, const std::string& fault, const std::string& fix) {
-  throw UsageError("data-damaged", path + " " + fault, fix);
+void throwDamaged(const std::string& path, const std::string& fault, const std::string& hint) {
+  throw UsageError("data-damaged", path + " " + fault, hint);
 }
 
 }  // namespace cleave

@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 #include <thread>
 
 #include "client/child.h"
@@ -55,7 +54,7 @@ std::vector<std::string> trainCommandLine(const RunOptions& options, const Plann
                                    options.common.config,
                                    "--run-dir",
                                    runFolder,
-                                   "--json",
+                                   "--json-lines",
                                    "--log-level",
                                    options.common.logLevel};
   const auto set = [&](const std::string& override) {
@@ -108,13 +107,27 @@ TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
   return end;
 }
 
-std::string failureText(const TrainingEnd& end, const std::string& log) {
-  const std::string sentence = errorSentence(log);
-  if (!sentence.empty()) return sentence;
+// `event`: the last one that the training run reported.
+std::string failureText(const TrainingEnd& end, const Json& event, const std::string& logPath) {
+  if (event.value("event", "") == "failed") {
+    const std::string hint = event.value("hint", "");
+    return event.value("sentence", "") + (hint.empty() ? "" : "; hint: " + hint);
+  }
   constexpr int kSignalled = 128;
   return end.code > kSignalled
-             ? fmt::format("the training was killed by signal {}", end.code - kSignalled)
-             : fmt::format("the training ended with exit code {} and said nothing", end.code);
+             ? fmt::format("the training run was killed by signal {}", end.code - kSignalled)
+             : fmt::format("the training run ended with exit code {}; its log: {}", end.code,
+                           logPath);
+}
+
+// The last event of `cleave-client train --json-lines`; an empty object if there is none.
+Json lastEvent(const std::string& lines) {
+  const std::size_t end = lines.find_last_not_of('\n');
+  if (end == std::string::npos) return Json::object();
+  const std::size_t before = lines.rfind('\n', end);
+  const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+  Json event = Json::parse(lines.substr(begin, end + 1 - begin), nullptr, false);
+  return event.is_object() ? event : Json::object();
 }
 
 void removeOld(const std::string& runFolder) {
@@ -142,25 +155,6 @@ Interrupts::~Interrupts() {
 
 int Interrupts::count() const { return interruptCount; }
 
-std::string errorSentence(const std::string& log) {
-  std::istringstream lines(log);
-  std::string sentence, fix;
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with("cleave-")) continue;
-    const std::size_t colon = line.find(": ");
-    if (colon == std::string::npos) continue;
-    const std::string text = line.substr(colon + 2);
-    constexpr std::string_view kFix = "to mend it: ";
-    if (text.starts_with(kFix)) {
-      fix = text;
-    } else {
-      sentence = text;
-      fix.clear();
-    }
-  }
-  return sentence + (fix.empty() ? "" : "; " + fix);
-}
-
 PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const std::string& folder,
                   const Interrupts& interrupts) {
   const std::string runFolder = folder + "/" + planned.point.name();
@@ -184,15 +178,13 @@ PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const 
   try {
     training = train(options, planned, runFolder, log.get(), interrupts);
   } catch (const Error& error) {
-    const std::string sentence = errorSentence(textOf(log));
-    return fail(error.what() + (sentence.empty() ? "" : ": " + sentence));
+    return fail(error.what() + std::string("; its log: ") + logPath);
   }
   end.stored.seconds = secondsSince(start);
   end.interrupted = training.interrupted;
-  if (training.code != 0) return fail(failureText(training, textOf(log)));
-
-  const Json summary = Json::parse(training.output, nullptr, false);
-  if (summary.is_discarded()) return fail("the training printed no result");
+  const Json summary = lastEvent(training.output);
+  if (training.code != 0) return fail(failureText(training, summary, logPath));
+  if (summary.value("event", "") != "done") return fail("the training run reported no result");
   std::error_code none;  // the folder does not exist if train started its own server
   std::filesystem::rename(runFolder + ".server", runFolder + "/server", none);
   result.measured = measureRun(summary, runFolder);

@@ -32,7 +32,4 @@ struct PointEnd {
 PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const std::string& folder,
                   const Interrupts& interrupts);
 
-// The last error of a Cleave program in its stderr, with the hint; "" if there is none.
-std::string errorSentence(const std::string& log);
-
 }  // namespace cleave

@@ -1,5 +1,5 @@
-// Codecs whose tensors lie in the memory of a device that computes, such as a GPU. Payloads lie in
-// the host's, and are those of the codec whose spec they have: a peer cannot tell.
+// Codecs for tensors in the memory of a compute device, such as a GPU. Payloads are in host memory
+// and have the format of the host codec with the same spec: a peer sees no difference.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace cleave {
 
-// encode() takes views of device memory that is not being written to any more; decode() writes to
-// tensors that allocate() made. Both return when the device is done. CutContexts are those of the
-// codec itself.
+// encode() takes views of device memory that is no longer being written; decode() writes to tensors
+// that allocate() returned. Both return when the device has finished. CutContexts are the same as
+// the host codec's.
 class DeviceCodec : public Codec {
  public:
-  // Of `bytes` bytes, on a boundary of kAlignment. Throws RunError "out-of-memory". Any thread, as
-  // may drop it.
+  // Allocates `bytes` bytes on a boundary of kAlignment. Throws RunError "out-of-memory". Any
+  // thread may call it, and any may drop the result.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) const = 0;
-  // Returns when it is done.
+  // Returns when the copy is complete.
   virtual void copyToHost(const std::byte* from_dev, std::size_t bytes, std::byte* to) const = 0;
 };
 

@@ -1,7 +1,7 @@
-// The tensor's own bytes as a payload. Every codec that does not carry all values begins its
-// payloads with a format byte, and in all of them kRawFormat means this one: for a tensor that
-// encoding would not make shorter, and for one that a codec cannot carry and that the run wants to
-// send all the same (NaN and infinities). Decoders take it for any tensor.
+// The tensor's own bytes as a payload. Every codec that cannot represent all values begins its
+// payloads with a format byte, and in all of them kRawFormat means raw. It is used for tensors that
+// encoding would not make shorter, and for tensors that a codec cannot represent but the run wants
+// to send anyway (NaN and infinities). Decoders accept it for any tensor.
 #pragma once
 
 #include <cstring>
@@ -17,7 +17,7 @@ inline std::size_t rawPayloadBytes(const TensorSpec& spec) {
   return spec.elements() == 0 ? 0 : 1 + spec.bytes();
 }
 
-// `out` has room for rawPayloadBytes.
+// `out` must have room for rawPayloadBytes.
 inline Encoded encodeRaw(const TensorView& view, std::span<std::byte> out) {
   const std::size_t bytes = rawPayloadBytes(view.spec);
   if (bytes == 0) return {};
@@ -26,7 +26,7 @@ inline Encoded encodeRaw(const TensorView& view, std::span<std::byte> out) {
   return {bytes, nullptr};
 }
 
-// Whether a payload is of this kind and for this tensor, which is then written.
+// Returns whether the payload is raw and fits this tensor; if so, writes the tensor.
 inline bool decodeRaw(std::span<const std::byte> bytes, MutableTensorView out) {
   if (bytes.size() != rawPayloadBytes(out.spec)) return false;
   if (bytes.empty()) return true;

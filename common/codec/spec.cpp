@@ -23,14 +23,15 @@ bool isValueCharacter(char c) {
   return isNameCharacter(c) || (c >= 'A' && c <= 'Z') || c == '.' || c == '-';
 }
 
-// Specs come from peers too: what is not printable ASCII must not reach a terminal or a log.
+// Specs also come from peers: characters other than printable ASCII must not reach a terminal or a
+// log.
 std::string inQuotes(std::string_view text) {
   std::string result = "'";
   for (const char c : text) result += c >= ' ' && c <= '~' ? c : '?';
   return result + "'";
 }
 
-// Recursive descent over the grammar in spec.h; one method a rule.
+// Recursive descent over the grammar in spec.h; one method per rule.
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
@@ -107,7 +108,7 @@ std::string rangeText(int least, int greatest) {
   return "an integer from " + std::to_string(least) + " to " + std::to_string(greatest);
 }
 
-// The parameter's text, or nullptr.
+// The parameter's value, or nullptr.
 const std::string* find(const CodecSpec& spec, std::string_view key) {
   const auto found = std::find_if(spec.parameters.begin(), spec.parameters.end(),
                                   [&](const auto& parameter) { return parameter.first == key; });

@@ -23,29 +23,29 @@ struct CodecSpec {
   std::unique_ptr<CodecSpec> inner;
 };
 
-// Throws UsageError that shows where the text stops making sense. Text of more than 256 characters,
-// a repeated key, or more than 4 levels are errors.
+// Throws UsageError that shows where the text becomes invalid. Text of more than 256 characters, a
+// repeated key, or more than 4 levels are errors.
 CodecSpec parseCodecSpec(std::string_view text);
 std::string toString(const CodecSpec& spec);
-// The fewest digits that read back as the same number, as values of parameters are written.
+// The shortest text that parses to the same number; the form of numbers in parameters.
 std::string shortestText(double value);
 
-// Reads the parameters of a codec by name. finish() refuses those that nobody asked for, and names
-// the nearest known.
+// Reads a codec's parameters by name. finish() rejects any that were not read, and gives the
+// nearest known name.
 class CodecParameters {
  public:
   explicit CodecParameters(const CodecSpec& spec) : spec_(spec) {}
 
-  // Throws UsageError where the value is no integer in [least, greatest], or is missing (second
+  // Throws UsageError if the value is not an integer in [least, greatest], or is missing (second
   // form).
   int integer(std::string_view key, int least, int greatest, int defaultValue);
   int integer(std::string_view key, int least, int greatest);
-  // The place of the value among `choices`. Throws UsageError where it is none of them.
+  // The index of the value in `choices`. Throws UsageError if it is not among them.
   std::size_t choice(std::string_view key, std::span<const std::string_view> choices,
                      std::size_t defaultChoice);
-  // Throws UsageError where the value is no number in [least, greatest], or is missing.
+  // Throws UsageError if the value is not a number in [least, greatest], or is missing.
   double number(std::string_view key, double least, double greatest);
-  // The spec in parentheses, for codecs that wrap another; nothing where there is none.
+  // The spec in parentheses, for codecs that wrap another; nullopt if there is none.
   std::optional<std::string> innerSpec();
   void finish() const;
 

@@ -8,7 +8,7 @@
 namespace cleave {
 namespace {
 
-// Tensors, wire and files are little-endian alike, and nothing swaps bytes.
+// Tensors, messages and files are little-endian; no code swaps bytes.
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::size_t kMaxElements = std::size_t{1} << 40;
@@ -39,8 +39,8 @@ std::optional<MemoryOrder> memoryOrderFromName(std::string_view name) {
 }
 
 std::optional<std::size_t> TensorSpec::checkedElements() const {
-  // A dimension of 0 counts as 1 in the limit: [0, 2^60, 2^60] has no elements, yet strides that
-  // overflow in whoever allocates it.
+  // A dimension of 0 counts as 1 in the limit: [0, 2^60, 2^60] has no elements, but its strides
+  // would overflow during allocation.
   std::size_t product = 1;
   bool empty = false;
   for (const std::int64_t dimension : shape) {

@@ -1,4 +1,4 @@
-// Dense tensors as codecs and the engine see them: no Torch, no strides.
+// Dense tensors for codecs and the engine: no Torch, no strides.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,7 @@ std::string_view dtypeName(DType dtype);  // "f32"
 std::optional<DType> dtypeFromName(std::string_view name);
 std::size_t dtypeBytes(DType dtype);
 
-// The order in which the elements of [B, C, H, W] lie in memory; tensors of other rank are always
-// contiguous.
+// The memory order of the elements of [B, C, H, W]; tensors of other rank are always contiguous.
 enum class MemoryOrder : std::uint8_t { contiguous, channelsLast };
 std::string_view memoryOrderName(MemoryOrder order);  // "contiguous", "channels_last"
 std::optional<MemoryOrder> memoryOrderFromName(std::string_view name);
@@ -29,9 +28,9 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;
   MemoryOrder order = MemoryOrder::contiguous;
 
-  // Number of elements; nothing where it does not fit 2^40 or a dimension is negative.
+  // Number of elements; nullopt if it exceeds 2^40 or a dimension is negative.
   std::optional<std::size_t> checkedElements() const;
-  // For specs already checked.
+  // Requires a checked spec.
   std::size_t elements() const;
   std::size_t bytes() const { return elements() * dtypeBytes(dtype); }
 
@@ -39,8 +38,8 @@ struct TensorSpec {
 };
 std::string toString(const TensorSpec& spec);  // "f32[64, 32, 7, 7] channels_last"
 
-// Where a tensor lies: in the machine's memory, or in that of the device that computes. Only a
-// DeviceCodec (device_codec.h) and stages touch the latter.
+// Where a tensor is stored: in host memory, or in the memory of the compute device. Only a
+// DeviceCodec (device_codec.h) and stages access the latter.
 enum class MemoryPlace : std::uint8_t { host, device };
 
 // A borrowed tensor: spec.bytes() bytes at data, dense in spec.order. Valid as long as its owner.
@@ -54,9 +53,8 @@ struct MutableTensorView {
   TensorSpec spec;
 };
 
-// A tensor that travels between stage, engine and link: a view, and whoever keeps its memory alive.
-// Move-only, so that nobody writes to what another still reads. Memory starts on a 64-byte
-// boundary.
+// A tensor passed between stage, engine and link: a view, and the owner of its memory. Move-only,
+// so that no one writes to memory that is still being read. Memory starts on a 64-byte boundary.
 class Payload {
  public:
   Payload() = default;

@@ -82,7 +82,7 @@ void Buffer::release() noexcept {
         pool_->retained += capacity_;
         data_ = nullptr;
       } catch (const std::bad_alloc&) {
-        // No memory to remember it by: it is freed below.
+        // No memory for the list entry: free the block below.
       }
     }
   }
@@ -100,7 +100,7 @@ std::shared_ptr<BufferPool> BufferPool::chargedTo(std::shared_ptr<MemoryAccount>
   return std::shared_ptr<BufferPool>(new BufferPool(state_, std::move(account)));
 }
 
-// Four steps per octave.
+// Four sizes per octave.
 std::size_t BufferPool::capacityFor(std::size_t size) {
   if (size <= 4 * kAlignment) return 4 * kAlignment;
   const std::size_t step = std::bit_floor(size - 1) / 4;
@@ -130,7 +130,7 @@ void BufferPool::clear() {
     blocks.swap(state_->free);
     state_->retained = 0;
   }
-  state_->releaseAll(blocks);  // which may take its time
+  state_->releaseAll(blocks);  // without the lock, because it can take long
 }
 
 std::size_t BufferPool::retainedBytes() const {

@@ -1,5 +1,5 @@
-// Pooled byte buffers for the wire and for tensors. Every buffer starts on a 64-byte boundary: a
-// linear layer on memory 4 or 12 bytes off gives other bits.
+// Pooled byte buffers for messages and tensors. Every buffer starts on a 64-byte boundary, because
+// a linear layer gives slightly different results on memory that is 4 or 12 bytes off.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@ namespace detail {
 struct PoolState;
 }
 
-// Owns size() bytes; gives them back to its pool when destroyed, also after the pool is gone.
-// Contents are not initialised. Move-only. Its memory is charged to the pool's account, if it has
-// one, for as long as the buffer exists.
+// Owns size() bytes and returns them to its pool when destroyed, even if the BufferPool object is
+// gone. Contents are not initialised. Move-only. Its memory is charged to the pool's account, if
+// there is one, as long as the buffer exists.
 class Buffer {
  public:
   Buffer() = default;
@@ -31,7 +31,7 @@ class Buffer {
   std::size_t size() const { return size_; }
   std::span<std::byte> span() { return {data_, size_}; }
   std::span<const std::byte> span() const { return {data_, size_}; }
-  // Forgets the bytes from `size` on. Requires size <= size().
+  // Drops the bytes from `size` on; the capacity stays. Requires size <= size().
   void shrink(std::size_t size);
 
  private:
@@ -52,7 +52,7 @@ class Buffer {
   std::size_t capacity_ = 0;
 };
 
-// Where a pool's memory comes from. Blocks start on a boundary of kAlignment. Any thread.
+// The source of a pool's memory. Blocks are aligned to kAlignment. Any thread.
 class BufferMemory {
  public:
   virtual ~BufferMemory() = default;
@@ -60,26 +60,26 @@ class BufferMemory {
   virtual void release(std::byte* block) noexcept = 0;
 };
 
-// Keeps freed buffers for the next request of a similar size, at most maxRetained bytes of them.
+// Keeps freed buffers, at most maxRetained bytes of them, for the next request of a similar size.
 // Any thread.
 class BufferPool {
  public:
   static constexpr std::size_t kMaxRetained = std::size_t{512} << 20;
 
-  // Without `memory`: the heap.
+  // `memory`: null uses the heap.
   explicit BufferPool(std::size_t maxRetained = kMaxRetained,
                       std::shared_ptr<BufferMemory> memory = nullptr);
 
-  // The same pool, whose buffers are charged to `account`.
+  // A pool that shares this one's memory, and charges its buffers to `account`.
   std::shared_ptr<BufferPool> chargedTo(std::shared_ptr<MemoryAccount> account) const;
 
-  // Throws std::bad_alloc, and as MemoryAccount::charge() does. The caller has checked `size`
-  // against what was agreed with the peer.
+  // Throws std::bad_alloc, and what MemoryAccount::charge() throws. The caller must have checked
+  // `size` against the sizes agreed with the peer.
   Buffer acquire(std::size_t size);
-  // What a buffer of so many bytes takes, and is charged: sizes are rounded up, so that similar
-  // requests share buffers; by a quarter at most above 256 bytes.
+  // The capacity, in bytes, that a buffer of `size` bytes occupies and is charged for. Sizes are
+  // rounded up so that similar requests share buffers; above 256 bytes by at most a quarter.
   static std::size_t capacityFor(std::size_t size);
-  // Frees all that is kept.
+  // Frees all retained buffers.
   void clear();
   std::size_t retainedBytes() const;
 

@@ -1,4 +1,4 @@
-// Durations in seconds, by the steady clock.
+// Steady-clock time; durations in seconds.
 #pragma once
 
 #include <chrono>

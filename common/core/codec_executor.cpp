@@ -14,7 +14,7 @@
 namespace cleave {
 namespace {
 
-// Minimum length of a turn: each change costs a thread's wake-up and cold caches.
+// Minimum turn: each switch costs a thread wake-up and cold caches.
 constexpr double kTurnSeconds = 0.02;
 
 }  // namespace
@@ -23,7 +23,7 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
   State(int threadCount, double limit)
       : most(static_cast<std::size_t>(std::max(threadCount, 1))), taskSeconds(limit) {}
 
-  // With the lock held: gives free turns to the queues that have used least.
+  // Gives free turns to the queues that have used the least time. Requires the lock.
   void giveTurns() {
     while (!stopping && atWork < most && !waiting.empty()) {
       const auto next = std::min_element(
@@ -43,7 +43,7 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
     }
   }
 
-  // Without a new thread the next one that is free serves the queue; only the first is needed.
+  // If no thread can be created, the next free one serves the queue; only the first is required.
   void addThread() {
     try {
       threads.emplace_back([self = shared_from_this()] { self->serve(); });
@@ -87,8 +87,7 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
     }
   }
 
-  // With the lock held, on a thread that is one too many: those of paused tasks are, once these
-  // have ended.
+  // Requires the lock; called on a surplus thread. Threads become surplus when paused tasks finish.
   void leave() {
     const auto own = std::find_if(threads.begin(), threads.end(), [](const std::thread& thread) {
       return thread.get_id() == std::this_thread::get_id();
@@ -97,7 +96,7 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
     threads.erase(own);
   }
 
-  // The queue's first task; none, if it was cancelled meanwhile.
+  // Runs the queue's first task, unless it was cancelled meanwhile.
   static void runOne(std::unique_lock<std::mutex>& lock, CodecQueue& queue) {
     if (queue.tasks_.empty()) return;
     std::function<void()> task = std::move(queue.tasks_.front());
@@ -106,7 +105,7 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
     queue.countedFrom_ = now();
     lock.unlock();
     task();
-    task = nullptr;  // what it owns may be large, and ends without the lock
+    task = nullptr;  // destroyed without the lock: it may own large objects
     lock.lock();
     queue.countTime();
   }
@@ -118,7 +117,7 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
   std::vector<std::shared_ptr<CodecQueue>> waiting;  // for a turn
   std::deque<std::shared_ptr<CodecQueue>> begun;     // have a turn, and wait for a thread
   std::size_t atWork = 0;                            // turns given
-  double floor = 0;                                  // where a queue that was idle begins
+  double floor = 0;                                  // min usedSeconds_ of a queue back from idle
   std::size_t idleThreads = 0;
   bool stopping = false;
   std::vector<std::thread> threads;
@@ -149,7 +148,7 @@ void CodecExecutor::stop() {
     left.insert(left.end(), state_->begun.begin(), state_->begun.end());
     state_->begun.clear();
   }
-  for (const auto& queue : left) queue->cancel();  // a task may own its queue, which so ends
+  for (const auto& queue : left) queue->cancel();  // a task may own its queue: breaks the cycle
 }
 
 void CodecQueue::post(std::function<void()> task) {
@@ -158,7 +157,7 @@ void CodecQueue::post(std::function<void()> task) {
   tasks_.push_back(std::move(task));
   if (stage_ != Stage::idle) return;
   stage_ = Stage::waiting;
-  // Time in which it asked for nothing is no credit.
+  // A queue earns no credit for time in which it had no tasks.
   usedSeconds_ = std::max(usedSeconds_, state_->floor);
   state_->waiting.push_back(shared_from_this());
   state_->giveTurns();
@@ -198,7 +197,7 @@ void CodecQueue::checkpoint() {
   resumed_.wait(lock,
                 [this] { return stage_ == Stage::atWork || isCancelled_ || state_->stopping; });
   isPaused_ = false;
-  if (stage_ != Stage::atWork) {  // it ends now, and needs no turn for that
+  if (stage_ != Stage::atWork) {  // it is about to throw, and needs no turn for that
     std::erase(state_->waiting, shared_from_this());
     state_->beginTurn(*this);
   }

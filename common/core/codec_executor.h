@@ -1,13 +1,13 @@
 // Runs the codec work of all sessions. Each session has a queue, whose tasks run one at a time and
-// in order. At most `threads` queues are at work at once, and the next turn goes to the queue that
-// has used the least time: start-time fair queueing as in fair_shares.h, but without holding queues
-// back, because codec work can be interrupted.
+// in order. At most `threads` queues run at once, and the next turn goes to the queue that has used
+// the least time: start-time fair queueing as in fair_shares.h, but without holding queues back,
+// because codec work can be interrupted.
 //
-// A task that takes long calls checkpoint() now and then. There it waits while a queue that has
-// used less needs the turn, and ends if its session has ended or if it takes longer than allowed.
+// A long task calls checkpoint() regularly. There it pauses while a queue that has used less time
+// needs the turn, and it throws if its session has ended or the task exceeds its time limit.
 //
-// A task that waits in checkpoint() keeps its thread, so there may be more threads than `threads`,
-// by one for each such task; no more than `threads` of them compute.
+// A paused task keeps its thread, so there can be more than `threads` threads, one more for each
+// paused task; at most `threads` of them compute.
 #pragma once
 
 #include <condition_variable>
@@ -23,16 +23,16 @@ class CodecQueue;
 
 class CodecExecutor {
  public:
-  // `taskSeconds`: maximum time of one task; 0: no limit.
+  // `taskSeconds`: maximum compute time of one task; 0: no limit.
   explicit CodecExecutor(int threads, double taskSeconds = 0);
   ~CodecExecutor() { stop(); }
   CodecExecutor(const CodecExecutor&) = delete;
   CodecExecutor& operator=(const CodecExecutor&) = delete;
 
-  // Any thread. The queue may outlive the executor; what is posted then is dropped.
+  // Any thread. A queue may outlive the executor; tasks posted to it afterwards are dropped.
   std::shared_ptr<CodecQueue> open();
-  // Drops waiting tasks, and returns when those that run have reached a checkpoint or their end.
-  // Not on a thread of the executor.
+  // Drops waiting tasks, and returns when the running ones have finished or thrown at a checkpoint.
+  // Must not be called on a thread of the executor.
   void stop();
 
  private:
@@ -45,12 +45,12 @@ class CodecQueue : public std::enable_shared_from_this<CodecQueue> {
  public:
   // Any thread. The task must not throw.
   void post(std::function<void()> task);
-  // Any thread: drops waiting tasks; the one that runs ends at its next checkpoint. `ended`, if it
-  // is not empty, is called once when none runs any more, on this or another thread, and must not
-  // block. Without threads any more (stop()) it is called too.
+  // Any thread. Drops waiting tasks; the running one throws at its next checkpoint. `ended`, unless
+  // empty, is called exactly once when no task runs any more, on this or another thread, and must
+  // not block. It is called after stop() too.
   void cancel(std::function<void()> ended = {});
-  // Within a task, on its thread, about every 20 ms. Throws RunError "codec-too-long", and
-  // "cancelled" after cancel().
+  // Called by a task, on its thread, about every 20 ms. Throws RunError "codec-too-long", or
+  // "cancelled" after cancel() or stop().
   void checkpoint();
 
  private:
@@ -62,15 +62,15 @@ class CodecQueue : public std::enable_shared_from_this<CodecQueue> {
   void throwIfOver() const;
   void countTime();
 
-  const std::shared_ptr<CodecExecutor::State> state_;  // its mutex guards what follows
-  std::deque<std::function<void()>> tasks_;            // without the one that runs
+  const std::shared_ptr<CodecExecutor::State> state_;  // its mutex guards all members below
+  std::deque<std::function<void()>> tasks_;            // waiting; excludes the running one
   Stage stage_ = Stage::idle;
   bool isPaused_ = false;  // a task waits in checkpoint()
   bool isCancelled_ = false;
-  std::function<void()> ended_;  // of cancel(); empty: nobody waits for the task that runs
+  std::function<void()> ended_;  // set by cancel() if a task still runs
   std::condition_variable resumed_;
   double usedSeconds_ = 0;  // of all its tasks; comparable between queues
-  double taskSeconds_ = 0;  // of the task that runs
+  double taskSeconds_ = 0;  // of the running task
   SteadyTime countedFrom_, turnBegan_;
 };
 

@@ -45,7 +45,7 @@ std::string readFile(const std::string& path) {
   return text;
 }
 
-// Puts the override's value in its place in the tree.
+// Sets the override's value in the tree.
 void applyOverride(YamlNode& root, const std::string& override) {
   const std::string place = kOverridePlace + override;
   const std::size_t equals = override.find('=');
@@ -94,8 +94,8 @@ std::string yamlList(const std::vector<std::string>& items) {
   return list + "]";
 }
 
-// The number of letters to insert, remove, replace or swap with their neighbour (optimal string
-// alignment).
+// Insertions, deletions, replacements and swaps of neighbouring letters (optimal string alignment
+// distance).
 std::size_t editDistance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> beforeLast(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t k = 0; k <= b.size(); ++k) row[k] = k;
@@ -112,9 +112,9 @@ std::size_t editDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// The path that `path` was probably meant to be: of those whose last key is a near miss, the
-// nearest as a whole, since in a long path two different short keys are few letters apart; else any
-// near miss.
+// The most likely intended path. Prefers candidates whose last key nearly matches, and among them
+// the one closest as a whole, because two different short keys in a long path are only a few
+// letters apart. Otherwise any near match of the whole path.
 std::string nearestPath(const std::string& path, const std::vector<std::string>& candidates) {
   std::string nearest;
   std::size_t least = 0;
@@ -131,7 +131,7 @@ std::string nearestPath(const std::string& path, const std::vector<std::string>&
 
 using PathAndNode = std::pair<std::string, const YamlNode*>;
 
-// Everything that holds no further keys: values, empty maps, keys with nothing behind them.
+// Collects nodes without further keys: values, empty maps, and keys without a value.
 void collectLeaves(const YamlNode& node, const std::string& path,
                    std::vector<PathAndNode>& leaves) {
   for (const YamlNode& child : node.children) {
@@ -170,10 +170,10 @@ struct Config::State {
   std::string name;
   YamlNode root;
   std::vector<PathAndYaml> values;  // read so far, in that order
-  std::set<std::string> sections;   // paths that keys() and isMap() asked for
-  std::vector<std::string> asked;   // paths that has() asked for: keys that need not be there
+  std::set<std::string> sections;   // paths passed to keys() and isMap()
+  std::vector<std::string> asked;   // paths passed to has(): optional keys
 
-  // Null where there is nothing at `path`.
+  // Null if there is nothing at `path`.
   const YamlNode* find(const std::string& path) const {
     const YamlNode* node = &root;
     if (path.empty()) return node;
@@ -184,7 +184,7 @@ struct Config::State {
     return node;
   }
 
-  // The node to read `path` from, or null where its default applies.
+  // The node to read `path` from, or null if its default applies.
   const YamlNode* findValue(const std::string& path, const std::string& expected,
                             bool hasDefault) const {
     refuseValueAbove(path);
@@ -193,7 +193,7 @@ struct Config::State {
     return node;
   }
 
-  // A value where a map must be would else hide behind the defaults of the map's keys.
+  // If a value replaced a map, the defaults of the map's keys would silently hide it.
   void refuseValueAbove(const std::string& path) const {
     for (std::size_t dot = path.find('.'); dot != std::string::npos;
          dot = path.find('.', dot + 1)) {
@@ -219,7 +219,8 @@ struct Config::State {
                      misspelt.empty()
                          ? "Add " + path + ", " + expected + ", or pass --set " + path + "=VALUE."
                          : "Rename " + misspelt + " (" + find(misspelt)->place + ") to " + path +
-                               " if that is what it means, or add " + path + ", " + expected + ".");
+                               " if that is what it means, or add " + path + ", " + expected + ".")
+        .about(path, name);
   }
 
   std::vector<PathAndNode> leaves() const {
@@ -324,7 +325,7 @@ std::string Config::text(const std::string& path, std::optional<std::string> def
     refuse(*node, path, meant.empty() ? expected : expected + "; did you mean " + meant + "?",
            "Set " + path + " to " + (meant.empty() ? expected : meant) + ".");
   }
-  // What needed no quotes still needs none, such as a model's width of 32.
+  // A value written without quotes is kept without them, such as a model's width of 32.
   state_->remember(path, node && !node->quoted ? value : yamlText(value));
   return value;
 }
@@ -426,10 +427,12 @@ void Config::refuseUnknown() const {
     const std::string sentence = node->place + ": " + path + " is not a known key";
     if (meant.empty()) {
       throw UsageError("config-unknown-key", sentence,
-                       "Remove it; the known keys are " + listOf(known) + ".");
+                       "Remove it; the known keys are " + listOf(known) + ".")
+          .about(path, node->place);
     }
     throw UsageError("config-unknown-key", sentence + "; did you mean " + meant + "?",
-                     "Rename it to " + meant + ", or remove it.");
+                     "Rename it to " + meant + ", or remove it.")
+        .about(path, node->place);
   }
 }
 
@@ -445,7 +448,8 @@ std::string nearestName(std::string_view word, const std::vector<std::string>& c
   std::string nearest;
   std::size_t least = most + 1;
   for (const std::string& candidate : candidates) {
-    // The lengths alone tell most candidates apart, and keep a peer's long word from costing time.
+    // Compares lengths first: this rules out most candidates, and limits the cost of a long word
+    // from a peer.
     const std::size_t gap =
         std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size());
     if (gap >= least) continue;

@@ -1,5 +1,5 @@
-// Configuration: a YAML file plus `--set a.b=c` overrides, read key by key. What nobody read is an
-// error, so that a mistyped key cannot be ignored; every error says file, line and the nearest
+// Configuration: a YAML file plus `--set a.b=c` overrides, read key by key. A key that no code read
+// is an error, so mistyped keys are never ignored; every error gives file, line and the nearest
 // known key.
 #pragma once
 
@@ -19,24 +19,24 @@ namespace cleave {
 
 class Config {
  public:
-  // Throws UsageError: no such file, not YAML (file:line:column), an override that is not
-  // KEY=VALUE, a duplicate key, or a path through a scalar. An override's value is parsed as YAML;
-  // it replaces a scalar, adds a key, or replaces a map.
+  // Throws UsageError if the file does not exist, is not YAML (file:line:column) or has a duplicate
+  // key, or if an override is not KEY=VALUE or its path leads through a scalar. An override's value
+  // is parsed as YAML; it replaces a scalar, adds a key, or replaces a map.
   static Config load(const std::string& path, const std::vector<std::string>& overrides);
-  // The same from text; `name` stands for the file in errors.
+  // The same from text; errors use `name` as the file name.
   static Config parse(std::string_view text, const std::string& name,
                       const std::vector<std::string>& overrides);
   Config(Config&&) noexcept;
   Config& operator=(Config&&) noexcept;
   ~Config();
 
-  // A value alone at `path` is from now on its map's `key`: "optimizer: adam" is "optimizer: {name:
-  // adam}". Before the map's keys are read.
+  // Turns a scalar at `path` into a map that has it as `key`: "optimizer: adam" becomes "optimizer:
+  // {name: adam}". Call before reading the map's keys.
   void expand(const std::string& path, const std::string& key);
 
-  // Each reads one key by its path ("train.batch") and remembers it as known, and its value for
-  // resolved(). With no default the key must be there. Throw UsageError: missing, wrong type, out
-  // of [least, greatest], not one of `choices`.
+  // Each function reads one key by its path ("train.batch"), marks it as known, and keeps its value
+  // for resolved(). A key without a default is required. Throw UsageError if the key is missing, or
+  // its value has the wrong type, is outside [least, greatest], or is not one of `choices`.
   std::int64_t integer(const std::string& path, std::int64_t least, std::int64_t greatest,
                        std::optional<std::int64_t> defaultValue = std::nullopt);
   double number(const std::string& path, double least, double greatest,
@@ -47,7 +47,7 @@ class Config {
   std::vector<std::int64_t> integers(const std::string& path, std::int64_t least,
                                      std::int64_t greatest,
                                      std::optional<std::vector<std::int64_t>> defaultValue = {});
-  // A list, or one number, which is a list of one.
+  // A list, or a single number, which is read as a list of one.
   std::vector<double> numbers(const std::string& path, double least, double greatest,
                               std::optional<std::vector<double>> defaultValue = {});
   std::vector<std::string> texts(const std::string& path,
@@ -55,17 +55,16 @@ class Config {
 
   bool has(const std::string& path) const;
   bool isMap(const std::string& path) const;
-  // The keys of the map at `path` ("": of the whole file), in file order; empty where there is
-  // none.
+  // The keys of the map at `path` ("": the whole file), in file order; empty if there is no map.
   std::vector<std::string> keys(const std::string& path) const;
 
-  // Where a key stands, for errors of the caller's own: "configs/a.yaml:12", "--set train.batch=0".
+  // The location of a key, for the caller's own errors: "configs/a.yaml:12", "--set train.batch=0".
   std::string where(const std::string& path) const;
 
-  // Throws UsageError for the first key that nobody read: where it is, and the nearest key that was
-  // read.
+  // Throws UsageError for the first key that no code read, with its location and the nearest known
+  // key.
   void refuseUnknown() const;
-  // All values read, defaults included, as YAML that load() reads back to the same.
+  // All values read, defaults included, as YAML that load() parses to the same values.
   std::string resolved() const;
 
  private:
@@ -74,8 +73,8 @@ class Config {
   std::unique_ptr<State> state_;
 };
 
-// The candidate with the least edit distance to `word`, where that is small enough to be a typing
-// error; else empty.
+// The candidate with the smallest edit distance to `word`, if that is small enough for a typing
+// error; otherwise empty.
 std::string nearestName(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace cleave

@@ -13,7 +13,7 @@ using Kind = YamlNode::Kind;
 std::optional<double> parseNumber(const std::string& text) {
   if (text == ".inf") return std::numeric_limits<double>::infinity();
   if (text == "-.inf") return -std::numeric_limits<double>::infinity();
-  // from_chars also takes words, such as nan.
+  // from_chars also accepts words such as nan.
   const std::size_t first = text.starts_with('-') ? 1 : 0;
   if (text.find_first_of("0123456789.", first) != first) return std::nullopt;
   double value = 0;
@@ -48,7 +48,7 @@ std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64
   const char* const end = text.data() + text.size();
   std::int64_t value = 0;
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  // YAML readers disagree about 010: eight or ten.
+  // YAML readers disagree whether 010 is eight or ten.
   const std::size_t first = text.starts_with('-') ? 1 : 0;
   const bool octal = text.size() > first + 1 && text[first] == '0';
   if (node.kind != Kind::scalar || node.quoted || octal || error != std::errc{} || stop != end ||
@@ -110,10 +110,11 @@ std::string describe(const YamlNode& node) {
 }
 
 void refuse(const YamlNode& node, const std::string& path, const std::string& expected,
-            const std::string& fix) {
+            const std::string& hint) {
   throw UsageError("config-value",
                    node.place + ": " + path + " is " + describe(node) + ", but must be " + expected,
-                   fix);
+                   hint)
+      .about(path, node.place);
 }
 
 }  // namespace cleave

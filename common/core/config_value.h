@@ -1,5 +1,5 @@
-// From a node of the configuration to a checked value. Each throws UsageError where the value does
-// not fit: place, path, what stands there, what must, and what to write instead.
+// Converts configuration nodes to checked values. Each function throws UsageError for an invalid
+// value, with its location, its path, the value found, what is expected and how to fix it.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace cleave {
 
-// "an integer in 1…65536"; bounds that the type has anyway are left out.
+// "an integer in 1…65536". Bounds equal to the type's own limits are omitted.
 std::string expectedInteger(std::int64_t least, std::int64_t greatest);
 std::string expectedNumber(double least, double greatest);
 
@@ -22,9 +22,9 @@ std::string toText(const YamlNode& node, const std::string& path, const std::str
 const std::vector<YamlNode>& toList(const YamlNode& node, const std::string& path,
                                     const std::string& expected);
 
-// "a list", "'abc'": what stands at the node, for a sentence.
+// The node's content for an error message: "a list", "'abc'".
 std::string describe(const YamlNode& node);
 [[noreturn]] void refuse(const YamlNode& node, const std::string& path, const std::string& expected,
-                         const std::string& fix);
+                         const std::string& hint);
 
 }  // namespace cleave

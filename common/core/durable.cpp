@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kMostPrivateBytes = std::size_t{1} << 20;
 
-// `mode`: nothing: as it was opened.
+// `mode`: nullopt keeps the mode that the file was opened with.
 int writeAndSync(OpenFile& file, std::string_view text, std::optional<mode_t> mode) {
   if (mode && ::fchmod(file.get(), *mode) != 0) return errno;
   int error = writeAll(file.get(), text);
@@ -54,7 +54,7 @@ void syncFolder(const std::string& folder) {
   const OpenFile file(
       ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!file) throwCannotWrite(folder, "the folder cannot be opened", errno);
-  // EINVAL: a file system that cannot do it.
+  // EINVAL: the file system does not support it.
   if (::fsync(file.get()) != 0 && errno != EINVAL) {
     throwCannotWrite(folder, "the folder cannot be synchronised", errno);
   }
@@ -62,8 +62,8 @@ void syncFolder(const std::string& folder) {
 
 void writeFileDurably(const std::string& path, std::string_view text, std::optional<mode_t> mode) {
   static std::atomic<unsigned> count = 0;
-  // Beside the file, since a rename cannot cross file systems. A name that a killed process left
-  // behind is passed over.
+  // In the same folder, because rename() cannot cross file systems. Skips a name that a killed
+  // process left behind.
   std::string temporary;
   OpenFile file;
   do {
@@ -79,7 +79,7 @@ void writeFileDurably(const std::string& path, std::string_view text, std::optio
     ::unlink(temporary.c_str());
     throwCannotWrite(path, "cannot be written", error);
   }
-  // The rename itself lasts once the folder is on the disk.
+  // Makes the rename itself durable.
   syncFolder(std::filesystem::path(path).parent_path().string());
 }
 

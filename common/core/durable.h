@@ -1,4 +1,4 @@
-// Files that outlast a crash, and files that nobody else may read.
+// Files that survive a crash, and files that only their owner may read.
 #pragma once
 
 #include <sys/types.h>
@@ -11,22 +11,24 @@
 
 namespace cleave {
 
-inline constexpr mode_t kPrivateFile = 0600;  // a key's: its owner alone reads and writes it
-inline constexpr mode_t kPublicFile = 0644;   // a certificate's: its owner alone writes it
+inline constexpr mode_t kPrivateFile = 0600;  // for keys: only the owner reads and writes
+inline constexpr mode_t kPublicFile = 0644;   // for certificates: only the owner writes
 
-// Writes `text` to `path` by temporary file, fsync and rename. The file has the mode `mode`
-// whatever the umask; without `mode`, 0666 less the umask. Throws RunError "cannot-write".
+// Writes `text` to `path` by temporary file, fsync and rename. The file gets exactly the mode
+// `mode`, regardless of the umask; without `mode`, 0666 less the umask. Throws RunError
+// "cannot-write".
 void writeFileDurably(const std::string& path, std::string_view text,
                       std::optional<mode_t> mode = std::nullopt);
 
-// Makes a file with this mode, whatever the umask, and synchronises it. The folder's entry lasts
-// after syncFolder(). Throws RunError "cannot-write": it exists, or the disk is full.
+// Creates a file with exactly this mode, regardless of the umask, and fsyncs it. Call syncFolder()
+// to make its directory entry durable. Throws RunError "cannot-write" if it exists or the write
+// fails.
 void writeNewFile(const std::string& path, std::string_view text, mode_t mode);
-// The file's text. Throws UsageError "key-readable" where others may read or write it,
-// "cannot-read" where we cannot.
+// The file's text. Throws UsageError "key-readable" if users other than the owner may read or write
+// it, "cannot-read" if it cannot be read.
 std::string readPrivateFile(const std::string& path);
 
-// What was made, renamed or removed in the folder lasts. Throws RunError "cannot-write".
+// Makes files created, renamed or removed in the folder durable. Throws RunError "cannot-write".
 void syncFolder(const std::string& folder);
 
 // Returns 0 or the errno of the first failure.

@@ -7,8 +7,9 @@
 
 namespace cleave {
 
-void refuseEndpoint(const Placed& value, const std::string& why, const std::string& fix) {
-  throw UsageError("bad-address", value.place + ": " + quotedForError(value.text) + " " + why, fix);
+void refuseEndpoint(const Placed& value, const std::string& why, const std::string& hint) {
+  throw UsageError("bad-address", value.place + ": " + quotedForError(value.text) + " " + why,
+                   hint);
 }
 
 Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort) {

@@ -1,4 +1,4 @@
-// A host with a port, as flags and configurations have them: "127.0.0.1:4800", "[::1]:4800",
+// A host and port as written in flags and configurations: "127.0.0.1:4800", "[::1]:4800",
 // "server:4800".
 #pragma once
 
@@ -18,6 +18,6 @@ struct Endpoint {
 Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort);
 
 [[noreturn]] void refuseEndpoint(const Placed& value, const std::string& why,
-                                 const std::string& fix);
+                                 const std::string& hint);
 
 }  // namespace cleave

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Instruction sets that our kernels, or Torch's, choose between.
+// Instruction sets that our kernels, or Torch's, are selected by.
 constexpr std::array<std::string_view, 8> kFlagsOfInterest = {
     "avx2", "avx512f", "avx512bw", "avx512vnni", "avx512_bf16", "f16c", "fma", "asimd"};
 
@@ -34,7 +34,7 @@ struct Processor {
   std::vector<std::string> flags;
 };
 
-// From the lines "key : value" of the first processor.
+// Reads the "key : value" lines of the first processor.
 Processor readProcessor() {
   Processor processor;
   std::ifstream file("/proc/cpuinfo");
@@ -55,8 +55,8 @@ Processor readProcessor() {
   return processor;
 }
 
-// Cores that one control group's quota comes to; empty where it sets none. Version 2 has both
-// numbers in one file, "max" for none; version 1 has two files, -1 for none.
+// The number of cores that one control group's quota allows; empty if it sets no quota. cgroup v2
+// has both numbers in one file ("max": no quota), v1 has two files (-1: no quota).
 std::optional<double> quotaOf(const fs::path& group) {
   double quota = 0;
   double period = 0;
@@ -69,8 +69,8 @@ std::optional<double> quotaOf(const fs::path& group) {
   return quota / period;
 }
 
-// The least quota of the process's group and those above it. Inside a container the path may be one
-// that only the host sees; then only the ancestors are found, the last of which is the container's
+// The smallest quota of the process's group and its ancestors. Inside a container the path may
+// exist only on the host; then only the ancestors are found, the last of which is the container's
 // own group.
 double leastQuota() {
   double least = std::numeric_limits<double>::infinity();
@@ -79,7 +79,7 @@ double leastQuota() {
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first, second - first) + ",";  // each after a mark
+    const std::string controllers = line.substr(first, second - first) + ",";  // such as ":cpu,"
     fs::path root = "/sys/fs/cgroup";
     if (controllers.find(":cpu,") != std::string::npos ||
         controllers.find(",cpu,") != std::string::npos) {
@@ -97,9 +97,9 @@ double leastQuota() {
   return least;
 }
 
-// Executes the program again, with the environment as it is now. Returns where that fails.
+// Re-executes the program with the current environment. Returns only if that fails.
 void executeAgain(char** argv) {
-  // By its own name where possible, since ps and top would show "exe" otherwise.
+  // By its own path if possible, because ps and top would otherwise show "exe".
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) ::execv(program.c_str(), argv);
@@ -139,8 +139,9 @@ int usableCores() {
   cpu_set_t set;
   const int cores = ::sched_getaffinity(0, sizeof set, &set) == 0
                         ? CPU_COUNT(&set)
-                        : static_cast<int>(std::thread::hardware_concurrency());  // over 1024 cores
-  // Rounded down: a process that reaches its quota is stopped as a whole, the io thread included.
+                        : static_cast<int>(std::thread::hardware_concurrency());  // > 1024 cores
+  // Rounded down: the kernel stalls the whole process, including the io thread, when it reaches its
+  // quota.
   return std::max(1, static_cast<int>(std::min<double>(cores, leastQuota())));
 }
 
@@ -163,20 +164,21 @@ ThreadCount chooseThreads(int cores, int asked, int most, bool sharesMachine) {
 }
 
 void prepareProcess(char** argv) {
-  // The variable, once set, is also what keeps the program from executing itself for ever.
+  // Once set, the variable also prevents an endless loop of re-executions.
   if (std::getenv("OMP_WAIT_POLICY") == nullptr && ::setenv("OMP_WAIT_POLICY", "passive", 1) == 0) {
     executeAgain(argv);
   }
 
-  // By default malloc maps each block above 32 MiB anew, and the kernel clears its pages one fault
-  // at a time: 256 faults a MiB, every step. Below the threshold blocks come from the heap, which
-  // with no trimming keeps them.
+  // By default malloc maps every block above 32 MiB separately, and the kernel zeroes its pages one
+  // fault at a time: 256 faults per MiB, every step. Below the threshold, blocks come from the
+  // heap, which keeps them because trimming is off.
   constexpr int kThreshold = 1 << 30;
   if (::mallopt(M_MMAP_THRESHOLD, kThreshold) == 0) {
-    ::mallopt(M_MMAP_MAX, 0);  // a C library with a lower limit: then never map
+    ::mallopt(M_MMAP_MAX, 0);  // the C library caps the threshold lower: never map
   }
   ::mallopt(M_TRIM_THRESHOLD, -1);  // never
-  // Blocks that one thread frees serve all others. Must come before the first thread starts.
+  // One arena, so that every thread can reuse the blocks that any other frees. Must precede the
+  // first thread.
   ::mallopt(M_ARENA_MAX, 1);
 }
 

@@ -1,4 +1,5 @@
-// What a run's figures depend on, for environment.json; and settings a process must start with.
+// The environment that a run's measurements depend on (environment.json), and process-wide settings
+// that must be made at startup.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,32 +8,32 @@
 namespace cleave {
 
 std::string softwareVersion();   // "cleave 0.1.0"
-std::string softwareRevision();  // of its sources, in git; empty where it was not built from there
+std::string softwareRevision();  // git revision of the sources; empty if not built from git
 
 // {software, revision (git), compiler, kernel, cpu {model, cores, flags of interest}, memory_bytes,
 // threads, pid, started (UTC)}.
 nlohmann::json describeEnvironment(int threads);
 
-// Cores this process may use (sched_getaffinity, cgroup quota).
+// Cores available to this process (sched_getaffinity, cgroup quota).
 int usableCores();
 
-// Threads that one side of a run computes with, and why so many, for the log.
+// The number of compute threads on one side of a run, and the reason for it, for the log.
 struct ThreadCount {
   int threads = 1;
   std::string text;  // "1 of 2 cores: half, since both daemons share this machine"
 };
-// Those `asked` for; where that is 0, all of `cores`, or half where both daemons share them. Never
-// more than `most` (0: no limit) or than there are cores.
+// `asked` threads; if that is 0, all of `cores`, or half of them if both daemons share the machine.
+// Never more than `most` (0: no limit) or than `cores`.
 ThreadCount chooseThreads(int cores, int asked, int most, bool sharesMachine);
 
-// Before anything else in main. Keeps big tensors in the process instead of giving them back to the
-// kernel each time (mallopt), one arena; and, where OMP_WAIT_POLICY is unset, sets it to passive
-// and executes the program again, since libgomp reads it while loading: spinning threads would take
-// the cores from the io thread and from the other daemon.
+// Call first in main. Makes malloc keep large blocks instead of returning them to the kernel each
+// time, in one arena. If OMP_WAIT_POLICY is unset, sets it to passive and re-executes the program,
+// because libgomp reads it at load time: spinning threads would take cores from the io thread and
+// from the other daemon.
 void prepareProcess(char** argv);
-// Gives memory that nobody uses back to the system, which malloc never does by itself after
-// prepareProcess(). Takes some ms for each 100 MiB; a later user of such memory pays for its pages
-// again, so call it when something large has ended.
+// Returns unused memory to the system, which malloc no longer does by itself after
+// prepareProcess(). Takes a few ms per 100 MiB, and the next use of that memory faults its pages in
+// again, so call it only after something large has ended.
 void releaseMemory();
 
 }  // namespace cleave

@@ -1,5 +1,5 @@
-// Errors that a user, a peer, a file or the network can cause. Each says what went wrong and where
-// (what()), and how to mend it (fix()). Our own bugs are assertions instead.
+// Errors caused by a user, a peer, a file or the network. Each says what went wrong and where
+// (what()), and how to fix it (hint()). Bugs in Cleave itself are assertions instead.
 #pragma once
 
 #include <stdexcept>
@@ -7,50 +7,67 @@
 
 namespace cleave {
 
-// The codes travel in Refused and Failure, and stand in logs: lower case with hyphens, such as
+// Codes are sent in Refused and Failure and written to logs: lower case with hyphens, such as
 // "unknown-codec".
 class Error : public std::runtime_error {
  public:
-  Error(std::string code, const std::string& sentence, std::string fix, int exitCode,
+  Error(std::string code, const std::string& sentence, std::string hint, int exitCode,
         double retrySeconds = 0)
       : std::runtime_error(sentence),
         code_(std::move(code)),
-        fix_(std::move(fix)),
+        hint_(std::move(hint)),
         exitCode_(exitCode),
         retrySeconds_(retrySeconds) {}
 
   const std::string& code() const { return code_; }
-  // One sentence of advice; empty where there is none to give.
-  const std::string& fix() const { return fix_; }
-  // 1: a run failed. 2: wrong use or unsafe configuration.
+  // One sentence of advice, or empty.
+  const std::string& hint() const { return hint_; }
+  // The key that the error is about, of the map that was checked ("width"), or its path in a
+  // configuration ("model.width"); empty: none.
+  const std::string& key() const { return key_; }
+  // Where that key is: "configs/a.yaml:12", "--set train.batch=0"; empty: unknown.
+  const std::string& location() const { return location_; }
+  // 1: a run failed. 2: invalid use or unsafe configuration.
   int exitCode() const { return exitCode_; }
-  // After so long the same may succeed; 0: not known, or never.
+  // The delay after which a retry may succeed; 0: unknown, or never.
   double retrySeconds() const { return retrySeconds_; }
+
+ protected:
+  std::string key_;
+  std::string location_;
 
  private:
   std::string code_;
-  std::string fix_;
+  std::string hint_;
   int exitCode_;
   double retrySeconds_;
 };
 
-// Wrong use: flags, configuration, files that do not fit. Ends a program with exit code 2.
+// Invalid use: flags, configuration, files that do not match. The program exits with code 2.
 class UsageError : public Error {
  public:
-  UsageError(std::string code, const std::string& sentence, std::string fix = "")
-      : Error(std::move(code), sentence, std::move(fix), 2) {}
+  UsageError(std::string code, const std::string& sentence, std::string hint = "")
+      : Error(std::move(code), sentence, std::move(hint), 2) {}
+
+  // The same error with key() and location().
+  UsageError about(std::string key, std::string location = "") && {
+    key_ = std::move(key);
+    location_ = std::move(location);
+    return std::move(*this);
+  }
 };
 
-// A run that began and failed: the network, the peer, the disk, the numbers. Ends a program with
-// exit code 1.
+// A run that started and failed: the network, the peer, the disk, the numbers. The program exits
+// with code 1.
 class RunError : public Error {
  public:
-  RunError(std::string code, const std::string& sentence, std::string fix = "",
+  RunError(std::string code, const std::string& sentence, std::string hint = "",
            double retrySeconds = 0)
-      : Error(std::move(code), sentence, std::move(fix), 1, retrySeconds) {}
+      : Error(std::move(code), sentence, std::move(hint), 1, retrySeconds) {}
 };
 
-// The peer broke the protocol (proto/PROTOCOL.md). Ends its session, and reaches it as a Failure.
+// The peer violated the protocol (proto/PROTOCOL.md). Ends its session; the peer receives it as a
+// Failure.
 class ProtocolError : public RunError {
  public:
   using RunError::RunError;

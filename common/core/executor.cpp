@@ -15,8 +15,8 @@ void DeviceExecutor::attach(std::shared_ptr<DeviceWorker> worker, const std::str
 }
 
 void DeviceExecutor::detach(const std::shared_ptr<DeviceWorker>& worker) {
-  std::vector<std::shared_ptr<DeviceWorker>> detached;  // destroyed unlocked: a worker's end may
-                                                        // wait for its device
+  std::vector<std::shared_ptr<DeviceWorker>> detached;  // destroyed without the lock: a worker's
+                                                        // destructor may wait for its device
   const std::lock_guard lock(mutex_);
   for (auto entry = workers_.begin(); entry != workers_.end();) {
     if (entry->second != worker) {
@@ -27,7 +27,7 @@ void DeviceExecutor::detach(const std::shared_ptr<DeviceWorker>& worker) {
     detached.push_back(std::move(entry->second));
     entry = workers_.erase(entry);
   }
-  notified_ = true;  // workers that were held back for it may run
+  notified_ = true;  // workers held back for this one may now run
   changed_.notify_all();
 }
 
@@ -75,7 +75,7 @@ bool DeviceExecutor::runOneWorker() {
   return false;
 }
 
-// Until a worker may have work, or one that is held back may run.
+// Waits until a worker may have work, or until one that is held back may run.
 void DeviceExecutor::waitForWork() {
   std::unique_lock lock(mutex_);
   const SteadyTime start = now();

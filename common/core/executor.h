@@ -1,4 +1,4 @@
-// Runs the work of all runs on one device, on one thread: the only thread of a daemon that calls
+// Runs the work of all runs on one device, on one thread: the daemon's only thread that calls
 // Torch. Each run's worker does one action at a time, in the order that FairShares gives.
 #pragma once
 
@@ -14,48 +14,48 @@
 
 namespace cleave {
 
-// How a worker learns that a device is through with an action whose function only issued work, as a
-// GPU's does. Device thread only.
+// Reports when a device has finished an action that was only issued asynchronously, as on a GPU.
+// Device thread only.
 class DeviceQueue {
  public:
-  // What an action took of the device, in seconds. Asked once, on the device thread, after the
-  // action's `done`; destroyed there too.
+  // The device time of an action, in seconds. Called once, on the device thread, after the action's
+  // `done`; destroyed there too.
   using Seconds = std::function<double()>;
 
   virtual ~DeviceQueue() = default;
-  // What is issued from now on belongs to the next action.
+  // Everything issued from now on belongs to the next action.
   virtual void begin() = 0;
-  // Calls `done` once, on any thread, when all that was issued since begin() is done. `done` must
+  // Calls `done` once, on any thread, when all work issued since begin() has finished. `done` must
   // not call back into the queue.
   virtual Seconds end(std::function<void()> done) = 0;
-  // Returns when all that was issued is done, and every `done` has been called.
+  // Returns when all issued work has finished and every `done` has been called.
   virtual void drain() = 0;
 };
 
-// One run's work on the device. Called on the device thread only.
+// One run's work on the device. Called only on the device thread.
 class DeviceWorker {
  public:
   virtual ~DeviceWorker() = default;
-  // Does one action if there is one to do. Returns whether it did. Must not throw: a worker deals
-  // with its own run's errors, so that one run's fault never touches another.
+  // Does one action, if one is ready, and returns whether it did. Must not throw: a worker handles
+  // its own run's errors, so that a fault in one run never affects another.
   virtual bool runOne() noexcept = 0;
-  // Whether its run is in the middle of a step; if so, other runs wait for it longer.
+  // Whether its run is in the middle of a step; other runs then wait longer for it.
   virtual bool hasOpenStep() const noexcept { return false; }
 };
 
 class DeviceExecutor {
  public:
-  // Any thread. A worker is called until it is detached; the executor shares its ownership
-  // meanwhile. `owner`: as FairShares::add() takes it.
+  // Any thread. The executor shares ownership of the worker, and calls it, until it is detached.
+  // `owner`: see FairShares::add().
   void attach(std::shared_ptr<DeviceWorker> worker, const std::string& owner = "");
   void detach(const std::shared_ptr<DeviceWorker>& worker);
-  // Any thread: a worker may have something to do.
+  // Any thread. Signals that a worker may have work.
   void notify();
   // Any thread: `task` runs on the device thread before the next action.
   void post(std::function<void()> task);
 
-  // Runs on the calling thread, which becomes the device thread for the time being, until done()
-  // says so. done() is asked on this thread after each action and each wake-up.
+  // Makes the calling thread the device thread until done() returns true. done() is called on this
+  // thread after each action and each wake-up.
   void runUntil(const std::function<bool()>& done);
 
  private:

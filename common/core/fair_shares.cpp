@@ -26,11 +26,11 @@ void FairShares::used(User user, double seconds, bool inStep) {
   const auto found = users_.find(user);
   if (found == users_.end()) return;
   Account& account = found->second;
-  // Back after a time away: what it did not use then is gone.
+  // It was away; the share it did not use meanwhile is lost.
   if (!account.isAtWork()) account.seconds = std::max(account.seconds, floor_);
   account.quietSeconds = 0;
   account.isInStep = inStep;
-  raiseFloor();  // before it counts: a user that is added meanwhile is behind by this use
+  raiseFloor();  // first, so that a user added meanwhile starts behind by this use
   account.seconds += seconds;
 }
 

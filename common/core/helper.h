@@ -1,4 +1,4 @@
-// A thread that takes over a part of another thread's work where a processor is free for it.
+// A thread that takes over part of another thread's work if a processor is free.
 #pragma once
 
 #include <condition_variable>
@@ -18,21 +18,21 @@ class Helper {
   Helper& operator=(const Helper&) = delete;
 
   // Calls both functions once, and returns when both are done. `second` runs on the helper's thread
-  // if that gets to it before the caller is through with `first`; else, and where another caller
-  // has the helper, on the caller's. So nobody waits for a helper that finds no processor. Throws
-  // what a function threw, the first of the two.
+  // if that picks it up before the caller has finished `first`; otherwise, or if another caller is
+  // using the helper, it runs on the caller's thread. So a caller never waits for a helper that has
+  // no processor. Rethrows what a function threw; `first`'s exception takes precedence.
   void run(const std::function<void()>& first, const std::function<void()>& second);
 
  private:
   void serve();
 
-  std::mutex caller_;  // held by the caller that has the helper
-  std::mutex mutex_;   // guards what follows
+  std::mutex caller_;  // held by the caller that is using the helper
+  std::mutex mutex_;   // guards all members below
   std::condition_variable changed_;
   const std::function<void()>* offered_ = nullptr;
   bool working_ = false;
   bool ending_ = false;
-  std::exception_ptr error_;  // of the work last taken over
+  std::exception_ptr error_;  // thrown by the work last taken over
   std::thread thread_;
 };
 

@@ -1,18 +1,19 @@
-// Who a client is to a server: the name in its certificate.
+// A client's identity on a server: the name in its certificate.
 #pragma once
 
 #include <string_view>
 
 namespace cleave {
 
-// Who connects without TLS, which only loopback can.
+// A client that connects without TLS, which is possible only over loopback.
 inline constexpr const char* kLocalIdentity = "local";
 // The access file's entry for identities that it does not list.
 inline constexpr const char* kDefaultIdentity = "default";
-// What a client's certificate has as its SAN URI, before the name.
+// Precedes the name in the SAN URI of a client's certificate.
 inline constexpr std::string_view kClientUri = "cleave:client/";
 
-// A name that a client's certificate can have: [a-z0-9][a-z0-9-]{0,62}, and neither of those above.
+// Whether a client's certificate may carry this name: [a-z0-9][a-z0-9-]{0,62}, and neither of the
+// two above.
 bool isClientName(std::string_view name);
 
 }  // namespace cleave

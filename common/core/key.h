@@ -1,4 +1,4 @@
-// What names a message: phase, step, micro-batch and flow (docs/DESIGN.md, "Words").
+// The key of a message: phase, step, micro-batch and flow (docs/DESIGN.md, "Words").
 #pragma once
 
 #include <compare>
@@ -13,7 +13,7 @@ namespace cleave {
 enum class Phase : std::uint8_t { train, eval };
 inline constexpr std::size_t kPhases = 2;
 
-// What crosses the link. The first four are the tensors of a step; the others answer a Fetch.
+// What is sent over the link. The first four are the tensors of a step; the others answer a Fetch.
 enum class Flow : std::uint8_t {
   activation0,  // head -> body, up
   activation1,  // body -> tail, down
@@ -21,7 +21,7 @@ enum class Flow : std::uint8_t {
   gradient0,    // body -> head, down
   weightsBody,  // the body's parameters and buffers as safetensors, down
   gradsBody,    // the body's gradients as safetensors, down
-  traceBody,    // what the server did when, down
+  traceBody,    // the server's trace of its actions, down
 };
 inline constexpr std::size_t kTensorFlows = 4;
 inline constexpr std::size_t kFlows = 7;
@@ -30,11 +30,11 @@ std::string_view phaseName(Phase phase);  // "train"
 std::string_view flowName(Flow flow);     // "activation/0"
 std::optional<Phase> phaseFromName(std::string_view name);
 std::optional<Flow> flowFromName(std::string_view name);
-// For arrays by flow.
+// For arrays indexed by flow.
 constexpr std::size_t indexOf(Flow flow) { return static_cast<std::size_t>(flow); }
 // Whether the client sends it.
 bool isUp(Flow flow);
-// The cut (0: head and body, 1: body and tail) a tensor flow crosses.
+// The cut that a tensor flow crosses (0: head and body, 1: body and tail).
 int cutOf(Flow flow);
 
 struct Key {

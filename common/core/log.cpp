@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, spdlog::level::n_levels> kColors = {
     "\x1b[37m", "\x1b[36m", "\x1b[32m", "\x1b[1;33m", "\x1b[1;31m", "\x1b[1;41m", ""};
 constexpr std::string_view kNoColor = "\x1b[0m";
 
-// A line to stderr is one write, and goes above what is shown on the terminal.
+// Each line to stderr is a single write, above the status line.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
@@ -51,14 +51,14 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
     }
     status_.writeAbove(STDERR_FILENO, line);
   }
-  void flush_() override {}  // nothing is kept back
+  void flush_() override {}  // nothing is buffered
 
   StatusLine& status_ = StatusLine::instance();
   const bool color_ = wantsColor(STDERR_FILENO);
 };
 
-// Spdlog's thread, and the logger to stderr. Whoever logs never waits: where lines come faster than
-// they can be written, the oldest are lost.
+// Spdlog's thread, and the logger to stderr. Logging never blocks: if lines arrive faster than they
+// can be written, the oldest are dropped.
 struct Log {
   Log()
       : pool(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1)),
@@ -82,7 +82,8 @@ Log& instance() {
   return log;
 }
 
-// Hands a run's lines on to the process's sinks. Runs on spdlog's one thread, so it needs no lock.
+// Forwards a run's lines to the process's sinks. Runs only on spdlog's one thread, so it needs no
+// lock.
 class PrefixSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   PrefixSink(std::shared_ptr<spdlog::logger> target, std::string prefix)
@@ -102,8 +103,8 @@ class PrefixSink final : public spdlog::sinks::base_sink<spdlog::details::null_m
   const std::string prefix_;
 };
 
-// Its one line holds the only reference to it, so it ends when the queue has been worked off as far
-// as that line, or when a flood of lines has pushed it out, with all before it.
+// Only its one line refers to it, so it is destroyed when the queue has been processed up to that
+// line, or when newer lines have pushed that line and all before it out of the queue.
 class BarrierSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   explicit BarrierSink(std::promise<void> passed) : passed_(std::move(passed)) {}
@@ -127,7 +128,7 @@ void startLog(const std::string& program, const std::string& level) {
                          (meant.empty() ? "" : "; did you mean " + meant + "?"),
                      "Use one of trace, debug, info, warn and error.");
   }
-  std::string name;  // a % in a pattern would begin a field
+  std::string name;  // escaped: a % in a pattern starts a field
   for (const char c : program) name.append(c == '%' ? 2 : 1, c);
   instance().process->set_formatter(utcFormatter(kTimeAndLevel + name + ": %v"));
   instance().process->set_level(spdlog::level::from_str(level));
@@ -149,9 +150,9 @@ std::shared_ptr<spdlog::logger> loggerToFile(const std::string& path, Sinks... o
   file->set_formatter(utcFormatter(std::string(kTimeAndLevel) + "%v"));
   const Log& log = instance();
   const auto logger = log.logger(file, others...);
-  // A run's file has its lines also if stderr is to stay quiet.
+  // A run's file gets info lines even if stderr is quieter.
   logger->set_level(std::min(log.process->level(), spdlog::level::info));
-  logger->flush_on(spdlog::level::trace);  // each line, so that a crash keeps those that explain it
+  logger->flush_on(spdlog::level::trace);  // each line, so that a crash loses none
   return logger;
 }
 
@@ -169,8 +170,8 @@ void flushLog() {
     std::promise<void> promise;
     const std::future<void> passed = promise.get_future();
     log.logger(std::make_shared<BarrierSink>(std::move(promise)))->info("");
-    // A line pushed out stays in its slot until the next one takes that: send one, in case nobody
-    // else does.
+    // A dropped line stays in its slot until the next line overwrites it, so send another in case
+    // no other thread does.
     if (passed.wait_for(1s) == std::future_status::ready) return;
   }
 }

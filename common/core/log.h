@@ -1,4 +1,4 @@
-// The log: to stderr, and to a run's log.txt, through spdlog's own thread.
+// The log: to stderr, and to a run's log.txt, written by spdlog's own thread.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -8,17 +8,17 @@
 
 namespace cleave {
 
-// Levels: "trace", "debug", "info", "warn", "error". The process's log, to stderr with a time stamp
-// and `program`. Throws UsageError for another level.
+// Starts the process's log: to stderr, with a timestamp and `program`. Levels: "trace", "debug",
+// "info", "warn", "error". Throws UsageError for any other.
 void startLog(const std::string& program, const std::string& level);
-// The process's log; before startLog() one that writes to stderr.
+// The process's log. Before startLog() it writes to stderr without `program`.
 std::shared_ptr<spdlog::logger> processLog();
-// A run's log: to its file (created or appended to), and on to the process's log with `prefix`
-// before each line. Throws RunError where the file can't be opened.
+// A run's log: written to its file (created or appended to), and forwarded to the process's log
+// with `prefix` before each line. Throws RunError if the file cannot be opened.
 std::shared_ptr<spdlog::logger> runLog(const std::string& path, const std::string& prefix);
-// The same, to its file alone.
+// The same, but only to its file.
 std::shared_ptr<spdlog::logger> fileLog(const std::string& path);
-// Waits until everything logged so far is written. Before the process ends.
+// Waits until everything logged so far is written. Call before the process exits.
 void flushLog();
 
 }  // namespace cleave

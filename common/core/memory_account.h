@@ -1,6 +1,6 @@
-// The memory that one session holds, in bytes, and the limit that it was admitted with. Memory that
-// outlives the function that takes it is charged before it is taken, and released when it is freed.
-// Any thread.
+// The memory that one session holds, in bytes, and the limit set when it was admitted. Memory that
+// outlives the function allocating it is charged before the allocation, and released when it is
+// freed. Any thread.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@ class MemoryAccount {
   explicit MemoryAccount(std::size_t limit) : limit_(limit) {}
 
   // Throws ProtocolError "memory-exceeded", and charges nothing, if the limit would be exceeded. A
-  // peer that follows the protocol never causes this: its credits cover less than the limit.
+  // peer that follows the protocol never causes this, because its credits cover less than the
+  // limit.
   void charge(std::size_t bytes);
   void release(std::size_t bytes) noexcept { used_ -= bytes; }
 
@@ -27,11 +28,11 @@ class MemoryAccount {
   std::atomic<std::size_t> used_ = 0;
 };
 
-// Bytes charged to an account until this is destroyed. Move-only.
+// A charge to an account, in bytes, released when this is destroyed. Move-only.
 class MemoryCharge {
  public:
   MemoryCharge() = default;
-  // Throws as MemoryAccount::charge() does. Without an account nothing is charged.
+  // Throws what MemoryAccount::charge() throws. A null account charges nothing.
   MemoryCharge(std::shared_ptr<MemoryAccount> account, std::size_t bytes);
   MemoryCharge(MemoryCharge&& other) noexcept
       : account_(std::move(other.account_)), bytes_(std::exchange(other.bytes_, 0)) {}

@@ -1,4 +1,4 @@
-// A descriptor of a file, folder or socket, closed at the end.
+// Owns the descriptor of a file, folder or socket, and closes it when destroyed.
 #pragma once
 
 #include <unistd.h>
@@ -11,7 +11,7 @@ namespace cleave {
 class OpenFile {
  public:
   OpenFile() = default;
-  // Takes the descriptor over; below 0: none.
+  // Takes ownership of the descriptor; negative: none.
   explicit OpenFile(int descriptor) : descriptor_(descriptor) {}
   OpenFile(OpenFile&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
   OpenFile& operator=(OpenFile&& other) noexcept {
@@ -24,7 +24,7 @@ class OpenFile {
   explicit operator bool() const { return descriptor_ >= 0; }
   int get() const { return descriptor_; }
 
-  // Returns 0 or the errno. Does nothing where there is none.
+  // Returns 0 or the errno. Does nothing if there is no descriptor.
   int close() {
     const int descriptor = std::exchange(descriptor_, -1);
     return descriptor >= 0 && ::close(descriptor) != 0 ? errno : 0;

@@ -12,8 +12,8 @@ constexpr std::string_view kCut = "…";
 struct CodePoints {
   char32_t first, last;
 };
-// Beside ASCII's control characters; sorted. Unicode 15, categories Cc, Cf, Zl and Zp, as far as
-// they act on a terminal or cannot be seen.
+// Unprintable code points beyond ASCII, sorted: those in Unicode 15's categories Cc, Cf, Zl and Zp
+// that act on a terminal or are invisible.
 constexpr CodePoints kUnprintable[] = {
     {0x7F, 0x9F},        // DEL, C1: CSI, OSC and others as one character
     {0x61C, 0x61C},      // Arabic letter mark
@@ -30,8 +30,8 @@ bool isUnprintable(char32_t c) {
                      [c](const CodePoints& range) { return range.first <= c && c <= range.last; });
 }
 
-// The bytes of the UTF-8 character that begins at `at`, and its code point; 0 bytes: none begins
-// there. RFC 3629: shortest form, no surrogates, at most U+10FFFF.
+// The UTF-8 character that begins at `at`: its length in bytes and its code point; 0 bytes if no
+// valid one begins there. RFC 3629: shortest form, no surrogates, at most U+10FFFF.
 struct Decoded {
   std::size_t bytes = 0;
   char32_t codePoint = 0;
@@ -61,7 +61,7 @@ Decoded decodeAt(std::string_view text, std::size_t at) {
 
 std::string printable(std::string_view text, std::size_t maxBytes) {
   std::string result;
-  std::size_t cutAt = 0;  // where "…" would still fit
+  std::size_t cutAt = 0;  // the last position at which "…" still fits
   for (std::size_t at = 0; at < text.size();) {
     const auto [bytes, codePoint] = decodeAt(text, at);
     std::string_view shown = text.substr(at, bytes);

@@ -18,7 +18,7 @@ double secondsOf(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
 
-// Seconds from the machine's start to this process's.
+// Seconds from boot to the start of this process.
 double startedAfterBoot() {
   constexpr int kStartField = 22;  // of /proc/self/stat; the second one is a name in parentheses
   std::ifstream file("/proc/self/stat");
@@ -57,7 +57,7 @@ std::size_t openDescriptors() {
   std::error_code error;
   const std::filesystem::directory_iterator entries("/proc/self/fd", error);
   if (error) return 0;
-  // Less the one that looks.
+  // Excludes the directory iterator's own descriptor.
   return static_cast<std::size_t>(std::distance(begin(entries), end(entries))) - 1;
 }
 

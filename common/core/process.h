@@ -1,4 +1,4 @@
-// What this process takes of its machine, as the kernel counts it.
+// The process's resource use, as the kernel counts it.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@ namespace cleave {
 
 std::size_t residentBytes();  // memory in RAM now
 double cpuSeconds();          // of all threads, user and system, since it started
-double startedAt();           // seconds since 1970, to within 10 ms or so
+double startedAt();           // seconds since 1970, accurate to about 10 ms
 std::size_t openDescriptors();
 
 }  // namespace cleave

@@ -11,7 +11,7 @@ namespace {
 
 using Words = std::array<std::uint32_t, 4>;
 
-// Philox4x32-10; the constants are those of the paper.
+// Philox4x32-10; constants from the paper.
 Words philox(RandomKey key, std::uint64_t counter) {
   Words x = {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0};
   for (int round = 0; round < 10; ++round) {
@@ -27,7 +27,7 @@ Words philox(RandomKey key, std::uint64_t counter) {
   return x;
 }
 
-// The finaliser of MurmurHash3 (public domain): spreads every input bit over the word.
+// The finaliser of MurmurHash3 (public domain): every input bit affects the whole word.
 std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdULL;
   x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53ULL;
@@ -36,7 +36,7 @@ std::uint64_t mix(std::uint64_t x) {
 
 float uniform(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
-// Calls use(j, word) for each j < n, four words a block.
+// Calls use(j, word) for each j < n, four words per block.
 template <typename Use>
 void forEachWord(RandomKey key, std::size_t n, const Use& use) {
   std::size_t j = 0;
@@ -72,7 +72,7 @@ void fillNormal(RandomKey key, std::span<float> out) {
   for (std::size_t j = 0; j < out.size(); j += 4) {
     const Words words = philox(key, j / 4);
     for (std::size_t pair = 0; pair < 4; pair += 2) {
-      // 1 - u is in (0, 1], so that the logarithm is finite.
+      // 1 - u is in (0, 1], which keeps the logarithm finite.
       const double radius = std::sqrt(-2.0 * std::log(1.0 - double{uniform(words[pair])}));
       const double angle = 2.0 * std::numbers::pi * double{uniform(words[pair + 1])};
       if (j + pair < out.size()) out[j + pair] = static_cast<float>(radius * std::cos(angle));

@@ -1,5 +1,5 @@
-// Counter-based random numbers: every draw is a pure function of (key, counter), so that nothing
-// depends on the order of draws, and a replay repeats them. Philox4x32-10 (Salmon et al., "Parallel
+// Counter-based random numbers: every draw is a pure function of (key, counter), so results do not
+// depend on the order of draws, and a replay repeats them. Philox4x32-10 (Salmon et al., "Parallel
 // random numbers: as easy as 1, 2, 3", SC'11).
 #pragma once
 
@@ -24,8 +24,8 @@ RandomKey randomKey(std::uint64_t seed, std::string_view name,
 // 64 random bits for `counter`.
 std::uint64_t randomBits(RandomKey key, std::uint64_t counter);
 
-// Element j is a function of (key, j) alone. Uniform in [0, 1) with 24 bits; normal by Box-Muller,
-// mean 0, deviation 1.
+// Element j is a function of (key, j) alone. Uniform: in [0, 1) with 24 bits. Normal: Box-Muller,
+// mean 0, std 1.
 void fillUniform(RandomKey key, std::span<float> out);
 void fillNormal(RandomKey key, std::span<float> out);
 // out[j] = 0 with probability p, else 1 / (1 - p). Requires 0 <= p < 1.

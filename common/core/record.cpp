@@ -29,7 +29,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kWriteEvery = 1s;
-// So much is written at once, rather than at the end of the second.
+// Waiting bytes that trigger a write before the interval ends.
 constexpr std::size_t kWriteAtBytes = std::size_t{1} << 18;
 constexpr std::size_t kMaxWaitingRows = std::size_t{1} << 18;
 
@@ -59,7 +59,7 @@ std::string formatLine(const std::vector<Cell>& cells) {
   return line;
 }
 
-// Bytes of the first rows, as many as `most` has room for, and one at least.
+// Length in bytes of the leading rows that fit into `most` bytes; at least one row.
 std::size_t rowsThatFit(std::string_view rows, std::size_t most) {
   std::size_t fit = 0;
   bool isQuoted = false;
@@ -90,7 +90,7 @@ struct Recorder::Table::File {
     return file ? 0 : errno;
   }
 
-  // Whole rows.
+  // `rows` must be whole rows.
   void append(std::string_view rows) {
     if (rotateBytes == 0) return write(rows);
     while (error == 0 && !rows.empty()) {
@@ -114,7 +114,7 @@ struct Recorder::Table::File {
     }
   }
 
-  // A reader that comes between the two finds the numbered files alone: all rows so far.
+  // Between rename and reopen a reader finds only the numbered files, which hold all rows so far.
   void rotate() {
     std::filesystem::path numbered = path;
     numbered.replace_extension("." + std::to_string(++rotated) +
@@ -128,21 +128,21 @@ struct Recorder::Table::File {
   const std::string header;
   const std::size_t rotateBytes;            // 0: no limit
   const std::shared_ptr<RowBudget> budget;  // null: none
-  std::atomic<bool> isOverBudget = false;   // then it takes no more rows, as after an error
+  std::atomic<bool> isOverBudget = false;   // takes no more rows, as after an error
   OpenFile file;
   std::uint64_t rotated = 0;
-  std::string lines;     // waiting, whole
-  bool closing = false;  // its Table is gone
+  std::string lines;     // whole lines waiting to be written
+  bool closing = false;  // its Table was destroyed
 
   std::size_t bytes = 0;  // in the file, whole lines
   bool cutShort = false;
-  // Of the write that failed, else 0; any thread may look. Then it takes no more rows: a gap would
-  // read as if nothing were missing.
+  // errno of the failed write, or 0; readable on any thread. After an error the file takes no more
+  // rows, because a gap would go unnoticed.
   std::atomic<int> error = 0;
 };
 
 struct Recorder::State {
-  // Writes what waits: every second, when much waits, when a flush asks, and at the end.
+  // Writes waiting rows: every second, when many bytes wait, on a flush, and at the end.
   void run() {
     std::unique_lock lock(mutex);
     while (true) {
@@ -175,7 +175,7 @@ struct Recorder::State {
                        (file->cutShort ? " (the last row is cut short)" : "");
       }
     }
-    batch.clear();  // closes the files whose tables are gone
+    batch.clear();  // closes files whose tables were destroyed
     lock.lock();
 
     if (failure.empty()) failure = firstFailure;
@@ -189,7 +189,7 @@ struct Recorder::State {
   std::condition_variable wake;
   std::condition_variable flushed;
   std::vector<std::shared_ptr<Table::File>> files;
-  std::size_t waitingRows = 0;     // until they are written
+  std::size_t waitingRows = 0;     // not yet written
   std::size_t unwrittenBytes = 0;  // of these rows
   std::size_t waitingBytes = 0;
   std::uint64_t droppedRows = 0;
@@ -206,7 +206,7 @@ std::string formatCell(const Cell& cell) {
     std::string operator()(std::int64_t value) const { return formatNumber(value); }
     std::string operator()(std::uint64_t value) const { return formatNumber(value); }
     std::string operator()(double value) const {
-      // Whether a NaN has its sign bit set differs between machines, and means nothing.
+      // The sign bit of a NaN differs between machines and has no meaning.
       return std::isnan(value) ? "nan" : formatNumber(value, std::chars_format::general, 9);
     }
     std::string operator()(const std::string& value) const { return formatText(value); }

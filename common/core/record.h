@@ -1,9 +1,8 @@
-// What a run leaves behind: CSV rows and log lines, written by a thread of their own, so that
-// recording blocks neither the io nor the device thread. RFC 4180, one header, UTF-8, whole lines
-// at a time; but lines end in "\n", as on any Unix: pandas, DuckDB, gnuplot and spreadsheets read
-// both. Every row is in its file within a second, so that a killed process loses no more than that.
-// The kernel may end a killed process in the middle of a write: what stands behind the last "\n" is
-// a piece of a row, and readers drop it.
+// A run's CSV files, written by a dedicated thread so that recording blocks neither the io thread
+// nor the device thread. RFC 4180, one header, UTF-8, written in whole lines; lines end in "\n",
+// which pandas, DuckDB, gnuplot and spreadsheets accept. Every row is in its file within a second,
+// so a killed process loses at most that. The kernel may kill a process in the middle of a write:
+// anything after the last "\n" is a partial row, and readers drop it.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +16,21 @@
 
 namespace cleave {
 
-// An empty cell is std::monostate: the value is not known here.
+// std::monostate is an empty cell: the value is not known.
 using Cell = std::variant<std::monostate, std::int64_t, std::uint64_t, double, std::string>;
-// Doubles with 9 significant digits. Text in quotes where RFC 4180 needs them; after a ' where it
-// begins with = + - or @, which a spreadsheet would run as a formula.
+// Doubles get 9 significant digits. Text is quoted if RFC 4180 requires it, and prefixed with ' if
+// it begins with = + - or @, which a spreadsheet would run as a formula.
 std::string formatCell(const Cell& cell);
 
-// Now in UTC: "2026-01-31T12:34:56.789Z".
+// The current UTC time: "2026-01-31T12:34:56.789Z".
 std::string utcNow();
 
-// Rows are charged to it before they are recorded, such as to a share of the disk. Any thread.
+// A limit that rows are charged to before they are recorded, such as a share of the disk. Any
+// thread.
 class RowBudget {
  public:
   virtual ~RowBudget() = default;
-  // Charges so many bytes. False: there is no room for them.
+  // Charges `bytes`. Returns false if they exceed the budget.
   virtual bool take(std::size_t bytes) = 0;
 };
 
@@ -39,27 +39,26 @@ class Recorder {
   struct State;
 
  public:
-  // Maximum of rows that wait to be written, in bytes.
+  // Maximum size of the rows waiting to be written.
   static constexpr std::size_t kMaxWaitingBytes = std::size_t{16} << 20;
 
   Recorder();
-  ~Recorder();  // writes what is left
+  ~Recorder();  // writes waiting rows
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  // A table that outlives the recorder drops its rows.
+  // Rows added after the recorder is destroyed are dropped.
   class Table {
    public:
-    // Requires as many cells as columns. Returns at once. When 2^18 rows or kMaxWaitingBytes wait
-    // (a disk that hangs), further ones are dropped and counted.
+    // Requires one cell per column. Does not wait for the disk: if 2^18 rows or kMaxWaitingBytes
+    // are waiting (the disk hangs), further rows are dropped and counted.
     void row(std::vector<Cell> cells);
-    // The errno of the write that failed (disk full), 0 if none did. After it the file takes no
-    // more rows.
+    // The errno of the failed write (disk full), or 0. After a failure the file takes no more rows.
     int error() const;
-    // Whether the budget had no room for a row. After that the file takes no more rows.
+    // Whether a row exceeded the budget. After that the file takes no more rows.
     bool isOverBudget() const;
     const std::string& path() const;
-    ~Table();  // its rows so far are still written
+    ~Table();  // rows so far are still written
     Table(const Table&) = delete;
     Table& operator=(const Table&) = delete;
 
@@ -74,18 +73,18 @@ class Recorder {
     std::size_t columns_;
   };
 
-  // Creates the file with its header. Throws RunError where that fails; a file that exists is an
-  // error. Rows that would make the file larger than `rotateBytes` (0: no limit) begin a new one,
-  // with the header, after the old one was renamed: steps.csv becomes steps.1.csv, the next one
-  // steps.2.csv. A file exceeds the limit only where what is written at once does. Rows are charged
-  // to `budget`, if there is one; the header is not.
+  // Creates the file with its header. Throws RunError if that fails or the file exists. When rows
+  // would make the file larger than `rotateBytes` (0: no limit), it is renamed and a new one begins
+  // with the header: steps.csv becomes steps.1.csv, the next one steps.2.csv. A file exceeds the
+  // limit only if a single row with the header does. Rows are charged to `budget`, if there is one;
+  // the header is not.
   std::shared_ptr<Table> table(const std::string& path, const std::vector<std::string>& columns,
                                std::size_t rotateBytes = 0,
                                std::shared_ptr<RowBudget> budget = nullptr);
-  // Waits until all rows so far are in their files. Throws RunError: the first failed write of any
-  // table (disk full), or rows dropped.
+  // Waits until all rows so far are in their files. Throws RunError for the first failed write of
+  // any table (disk full), or if rows were dropped.
   void flush();
-  // That are not in their files yet. Any thread.
+  // Rows not yet in their files. Any thread.
   std::size_t waitingRows() const;
 
  private:

@@ -1,4 +1,4 @@
-// Values that stages, engine and link exchange about a step.
+// Values about a step that stages, engine and link exchange.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace cleave {
 
-// Which micro-batch an action works on.
+// The micro-batch that an action works on.
 struct MicroBatch {
   Phase phase = Phase::train;
   std::uint64_t step = 0;
@@ -17,24 +17,24 @@ struct MicroBatch {
   std::uint32_t samples = 0;       // of the whole batch
 };
 
-// A batch of `samples` makes min(microBatches, samples) micro-batches whose sizes differ by at most
-// 1, larger first.
+// A batch of `samples` is split into min(microBatches, samples) micro-batches, whose sizes differ
+// by at most 1, larger first.
 std::uint32_t microBatchCount(std::uint32_t samples, std::uint32_t microBatches);
 std::uint32_t microBatchSize(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
 std::uint32_t microBatchOffset(std::uint32_t samples, std::uint32_t count, std::uint32_t i);
 
-// What a part of the model says of its gradients before an update.
+// What one part of the model reports about its gradients before an update.
 struct GradientReport {
   double squareSum = 0;  // fp64, in parameter order
   bool finite = true;
 };
 
-// Decided once a step, by the client; applied by head, body and tail alike.
+// Decided by the client once per step; applied by head, body and tail alike.
 struct StepDecision {
   std::uint64_t step = 0;
   bool apply = true;                  // false: the step counts, but changes nothing
   std::vector<double> learningRates;  // by parameter group
-  double clipFactor = 1;              // gradients are multiplied by it
+  double clipFactor = 1;              // multiplies the gradients
   double lossScale = 1;
 
   bool operator==(const StepDecision&) const = default;

@@ -12,12 +12,12 @@
 namespace cleave {
 namespace {
 
-// To the row's begin, then away with what stands there.
+// Moves to the start of the row and erases it.
 constexpr const char* kErase = "\r\x1b[K";
 
 constexpr std::size_t kLogIndent = 4;  // of a log line's continuation
 
-// A terminal that is gone is no reason to end a training.
+// A lost terminal must not end a training run.
 void writeQuietly(int descriptor, const std::string& text) { writeAll(descriptor, text); }
 
 }  // namespace
@@ -44,9 +44,9 @@ std::string wrapped(const std::string& text, std::size_t columns, std::size_t in
   if (columns <= indent) return text;
   std::string out;
   std::size_t column = 0;      // characters in the row so far
-  std::size_t blank = 0;       // position in `out` of the row's last blank between words; 0: none
+  std::size_t blank = 0;       // index in `out` of the row's last space between words; 0: none
   std::size_t afterBlank = 0;  // characters since then
-  bool isEscape = false, isText = false;  // text: a word has begun in this row
+  bool isEscape = false, isText = false;  // isText: a word has begun in this row
   for (const char c : text) {
     out += c;
     if (c == '\n') {

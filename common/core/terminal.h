@@ -1,5 +1,5 @@
-// What a program shows on a terminal: one line at the bottom that rewrites itself, and whatever is
-// written above it. All of it goes through here, so that neither tears the other.
+// Terminal output: one status line at the bottom that rewrites itself, and other output above it.
+// Everything is written through here, so that neither corrupts the other.
 #pragma once
 
 #include <cstddef>
@@ -8,35 +8,35 @@
 
 namespace cleave {
 
-// Whether this process has a terminal that can hang up: one of its own session. A service has none.
+// Whether this process's session has a controlling terminal, which can hang up. A service has none.
 bool hasControllingTerminal();
-// Whether a person looks at it, and a line there can be written anew: a terminal, and TERM is not
-// "dumb".
+// Whether `descriptor` is a terminal on which a line can be rewritten: a TTY, and TERM is set and
+// is not "dumb".
 bool isLiveTerminal(int descriptor);
-// Columns at this moment; 80 where the terminal does not say.
+// The current number of columns; 80 if the terminal does not report it.
 std::size_t terminalColumns(int descriptor);
-// `text` with line breaks instead of blanks, so that no line has more than `columns` (0: no limit);
-// what is continued begins with `indent` blanks. A word that is longer stays whole. Colours take no
-// room.
+// Wraps `text` at spaces so that no line exceeds `columns` (0: no limit); continuation lines are
+// indented by `indent` spaces. A longer word is not split. Colour sequences take no columns.
 std::string wrapped(const std::string& text, std::size_t columns, std::size_t indent);
-// The same for what is written to `descriptor`: as it is unless that is a live terminal.
+// Wraps `text` to the terminal's width if `descriptor` is a live terminal; otherwise returns it
+// unchanged.
 std::string wrappedFor(int descriptor, const std::string& text, std::size_t indent);
-// Whether to colour what is written there: a live terminal, and no NO_COLOR (no-color.org).
+// Whether to use colour: a live terminal, and NO_COLOR is not set (no-color.org).
 bool wantsColor(int descriptor);
 
-// One for the process, since a terminal has one bottom. Any thread.
+// A singleton, because a terminal has one bottom line. Any thread.
 class StatusLine {
  public:
   static StatusLine& instance();
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  // Puts `text`, which is to fit into a row, in place of what is shown, with one write.
-  // `descriptor` is a live terminal.
+  // Replaces the shown text with `text`, which must fit into one row, in a single write.
+  // `descriptor` must be a live terminal.
   void show(int descriptor, const std::string& text);
   void clear();
-  // Writes `lines`, whole ones, with one write; above the line, where both are on a terminal. There
-  // they are wrapped.
+  // Writes `lines`, which must be whole, in a single write: above the status line if both are on a
+  // terminal, where they are also wrapped.
   void writeAbove(int descriptor, const std::string& lines);
 
  private:
@@ -44,7 +44,7 @@ class StatusLine {
 
   std::mutex mutex_;
   int descriptor_ = -1;
-  std::string shown_;  // empty: nothing
+  std::string shown_;  // empty: nothing is shown
 };
 
 }  // namespace cleave

@@ -64,7 +64,7 @@ std::string unitsText(std::span<const Unit> units, std::string_view found) {
   return list + (meant.empty() ? "" : "; did you mean " + meant + "?");
 }
 
-// In the base unit. Plain decimals only: no sign, no exponent, no nan.
+// Returns the value in the base unit. Plain decimals only: no sign, no exponent, no nan.
 double parse(const Placed& value, const Quantity& quantity) {
   const std::string& text = value.text;
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());

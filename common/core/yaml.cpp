@@ -21,10 +21,10 @@ bool isDigit(char c) { return c >= '0' && c <= '9'; }
 bool isControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
 // Builds the tree from the parser's events. yaml-cpp's own Node would accept duplicate keys, keep
-// lines for values but not for keys, and follow aliases.
+// line numbers for values but not for keys, and follow aliases.
 class TreeBuilder final : public YAML::EventHandler {
  public:
-  // Without `lines`, every node stands at `name` itself.
+  // Without `lines`, every node's place is `name` itself.
   TreeBuilder(std::string name, bool lines) : name_(std::move(name)), lines_(lines) {}
 
   YamlNode takeRoot() { return std::move(root_); }
@@ -69,7 +69,7 @@ class TreeBuilder final : public YAML::EventHandler {
   void OnMapEnd() override { close(); }
 
  private:
-  // A map or list whose end is still to come.
+  // A map or list that has not ended yet.
   struct Open {
     YamlNode node;
     YAML::Mark mark;
@@ -109,8 +109,7 @@ class TreeBuilder final : public YAML::EventHandler {
       return;
     }
     Open& parent = open_.back();
-    if (parent.hasKey) {  // a member of a map stands where its key does, also if the value begins
-                          // lines below
+    if (parent.hasKey) {  // located at its key, even if the value begins on a later line
       node.place = place(parent.keyMark);
       node.key = std::move(parent.key);
       parent.hasKey = false;
@@ -177,8 +176,8 @@ YamlNode parse(std::string_view text, const std::string& name, bool lines) {
     throw UsageError("config-syntax", name + ": larger than 1 MiB",
                      "A configuration has a few kB; check the path.");
   }
-  // A comment at the end changes nothing, except that yaml-cpp then notices a quote that is still
-  // open: a line break before the end makes it take the rest of the file for the text.
+  // The appended comment has no effect, except that yaml-cpp then reports an unclosed quote: if the
+  // text ended in a line break, it would accept the rest of the file as the quoted text.
   std::string guarded(text);
   guarded += text.ends_with('\n') ? "#" : "\n#";
   std::istringstream stream(guarded);
@@ -197,7 +196,7 @@ YamlNode parse(std::string_view text, const std::string& name, bool lines) {
   return builder.takeRoot();  // an empty file
 }
 
-// Words that some YAML reader takes for null or a boolean.
+// Words that some YAML readers parse as null or a boolean.
 bool isReserved(std::string_view text) {
   static constexpr std::array<std::string_view, 9> kWords = {"null", "true", "false", "yes", "no",
                                                              "on",   "off",  "y",     "n"};
@@ -208,7 +207,7 @@ bool isReserved(std::string_view text) {
   return std::find(kWords.begin(), kWords.end(), lower) != kWords.end();
 }
 
-// Stricter than YAML's rule for plain scalars: no readers disagree about these.
+// Stricter than YAML's rule for plain scalars: all readers agree on these.
 bool isPlain(std::string_view text) {
   if (text.empty() || !(isLetter(text[0]) || text[0] == '_' || text[0] == '/')) return false;
   if (text.back() == ':' || isReserved(text)) return false;
@@ -261,8 +260,7 @@ std::string yamlNumber(double value) {
   if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
   std::array<char, 32> digits;
   std::string text(digits.data(), std::to_chars(digits.begin(), digits.end(), value).ptr);
-  // YAML 1.1 readers, PyYAML among them, take numbers without a point for integers, and 1e-05 for
-  // text.
+  // YAML 1.1 readers such as PyYAML parse numbers without a point as integers, and 1e-05 as text.
   if (text.find('.') == std::string::npos) text.insert(std::min(text.find('e'), text.size()), ".0");
   return text;
 }
@@ -271,7 +269,7 @@ std::string quotedForError(std::string_view text) {
   constexpr std::size_t kMost = 60;
   std::string shown(text.substr(0, kMost));
   if (text.size() > kMost) {
-    // Not in the middle of a UTF-8 character: drop its continuation bytes and its first.
+    // Do not cut inside a UTF-8 character: drop its continuation bytes and its first byte.
     while (!shown.empty() && (shown.back() & 0xc0) == 0x80) shown.pop_back();
     if (!shown.empty()) shown.pop_back();
     shown += "…";

@@ -33,10 +33,11 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Parser = http::request_parser<http::empty_body>;
 
-constexpr std::chrono::milliseconds kAcceptPause{100};  // for want of descriptors, which come back
+constexpr std::chrono::milliseconds kAcceptPause{100};  // usually a lack of descriptors
 constexpr std::chrono::seconds kDrain{1};
 
-// A page's own script and style, images within it, requests to this server; and nothing else.
+// Allows only a page's own inline script and style, images embedded in it, and requests to this
+// server.
 constexpr const char* kContentPolicy =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' "
     "data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -48,7 +49,8 @@ bool isPort(std::string_view text) {
 }
 
 // Whether a Host header (RFC 9110, 7.2) names this machine: "localhost:8900", "127.0.0.1",
-// "[::1]:80". A browser sends what its user typed: "[::1].evil" must not pass as "[::1]".
+// "[::1]:80". A browser sends whatever host the URL contains: "[::1].evil" must not pass as
+// "[::1]".
 bool namesLoopback(std::string_view host) {
   const bool isBracketed = host.starts_with('[');
   const std::size_t end = isBracketed ? host.find(']') : host.find(':');
@@ -70,7 +72,7 @@ HttpAnswer refusal(http::status status, const std::string& sentence) {
   return {static_cast<unsigned>(status), "text/plain; charset=utf-8", sentence + "\n"};
 }
 
-// What is wrong with a request before anyone looks at its path.
+// Checks a request before its path is looked up; returns the refusal, if any.
 std::optional<HttpAnswer> refused(const Parser& parser, bool loopback) {
   const auto& request = parser.get();
   if (request.method() != http::verb::get && request.method() != http::verb::head) {
@@ -93,7 +95,7 @@ HttpRequest requestOf(std::string_view target) {
   return {std::string(target.substr(0, mark)), std::string(target.substr(mark + 1))};
 }
 
-// What a request that cannot be read is told; nothing where there is nobody to tell.
+// The answer to a request that cannot be parsed; nullopt if there is no one to answer.
 std::optional<HttpAnswer> unreadable(const error_code& error) {
   if (error.category() != http::make_error_code(http::error::bad_method).category() ||
       error == http::error::end_of_stream || error == http::error::partial_message) {
@@ -208,8 +210,8 @@ class HttpServer::Session {
     co_return !error && keepOpen;
   }
 
-  // What the peer still sends would make the kernel take back our last answer: it is read, for a
-  // moment.
+  // Reads on briefly: unread data from the peer would turn the close into a reset, which may
+  // overtake our last answer.
   asio::awaitable<void> close() {
     error_code error;
     stream_.socket().shutdown(tcp::socket::shutdown_send, error);
@@ -221,7 +223,7 @@ class HttpServer::Session {
     }
   }
 
-  // An answer that is being taken.
+  // Counts an answer's bytes while it is being sent.
   class Waiting {
    public:
     Waiting(HttpServer& server, std::size_t bytes) : server_(server), bytes_(bytes) {
@@ -249,7 +251,7 @@ HttpServer::HttpServer(HttpSettings settings, HttpHandlers handlers)
   listenOn(acceptor_, endpoint_,
            {settings_.listen.place, settings_.option + hostText(endpoint_.address()) + ":"});
   endpoint_ = acceptor_.local_endpoint();
-  // What a coroutine could throw is a bug: it ends the process, and does not vanish.
+  // An exception from a coroutine is a bug: it ends the process instead of vanishing.
   asio::co_spawn(io_.context(), accept(), [](std::exception_ptr bug) {
     if (bug) std::rethrow_exception(bug);
   });
@@ -272,7 +274,7 @@ asio::awaitable<void> HttpServer::accept() {
 }
 
 void HttpServer::start(tcp::socket socket) {
-  if (open_ >= settings_.connections) {  // with what the kernel takes at once
+  if (open_ >= settings_.connections) {  // answered with as much as the kernel accepts at once
     static constexpr char kFull[] =
         "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: "
         "close\r\n\r\n";

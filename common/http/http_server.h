@@ -1,6 +1,6 @@
-// A small HTTP server for what a daemon shows: figures and pages. Read-only (GET and HEAD), and
-// bounded in connections, bytes and time, so that whoever reads it, or holds it up, costs the
-// daemon next to nothing. It has a thread of its own.
+// A small HTTP server for a daemon's metrics and pages. Read-only (GET and HEAD), and limited in
+// connections, bytes and time, so that clients, even those that stall, cost the daemon almost
+// nothing. It has a thread of its own.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -16,12 +16,12 @@
 
 namespace cleave {
 
-// Where they say to listen. Throws UsageError "bad-address", "unsafe-bind".
+// The endpoint that the settings specify. Throws UsageError "bad-address", "unsafe-bind".
 boost::asio::ip::tcp::endpoint endpointOf(const HttpSettings& settings);
 
 struct HttpRequest {
   std::string path;   // "/metrics"
-  std::string query;  // what follows the '?', as it came
+  std::string query;  // everything after the '?', not decoded
 };
 
 struct HttpAnswer {
@@ -30,21 +30,22 @@ struct HttpAnswer {
   std::string body;
 };
 
-// Runs on the server's thread, where all other requests wait for it. What it throws is logged, and
+// Runs on the server's thread, and blocks all other requests meanwhile. Exceptions are logged and
 // answered with status 500.
 using HttpHandler = std::function<HttpAnswer(const HttpRequest&)>;
 // By exact path, such as "/" and "/metrics".
 using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;
 
-// On a loopback address it answers only requests whose Host is one, or localhost: else a page of
-// the web could read it through a name that it lets point here. Browsers are told to run what
-// stands in a page itself, to load from this server only, and to keep nothing.
+// On a loopback address, answers only requests whose Host is a loopback address or localhost:
+// otherwise a web page could read it through a DNS name that it resolves to this machine. Browsers
+// are told to run only code that is inline in the page, to load only from this server, and to store
+// nothing.
 class HttpServer {
  public:
-  // Listens, and serves from then on. Throws UsageError as endpointOf(), "port-in-use",
+  // Listens, and starts serving. Throws UsageError as endpointOf() does, and "port-in-use",
   // "cannot-bind".
   HttpServer(HttpSettings settings, HttpHandlers handlers);
-  // Ends at once, but for a handler under way.
+  // Stops at once, except that a running handler finishes.
   ~HttpServer();
 
   std::uint16_t port() const { return endpoint_.port(); }
@@ -62,7 +63,7 @@ class HttpServer {
   boost::asio::ip::tcp::endpoint endpoint_;
   // The server's thread only.
   std::size_t open_ = 0;          // connections
-  std::size_t waitingBytes_ = 0;  // of answers not yet taken
+  std::size_t waitingBytes_ = 0;  // of answers still being sent
 
   IoThread io_;
   boost::asio::ip::tcp::acceptor acceptor_;

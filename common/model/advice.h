@@ -1,4 +1,4 @@
-// Advice in errors about names.
+// Hint for an unknown name: the nearest known name and the list of all of them.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace cleave {
 
-// "did you mean small_cnn? known: small_cnn, mlp"
+// Example: "did you mean small_cnn? known: small_cnn, mlp"
 inline std::string knownNames(std::string_view word, const std::vector<std::string>& known) {
   const std::string nearest = nearestName(word, known);
   std::string text = nearest.empty() ? "known:" : "did you mean " + nearest + "? known:";

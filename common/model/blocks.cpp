@@ -28,11 +28,11 @@ namespace {
 
 constexpr double kNormMomentum = 0.1;
 constexpr double kNormEpsilon = 1e-5;
-// So that sizes computed from a peer's model spec cannot overflow.
+// Limits that keep sizes computed from a peer's model spec from overflowing.
 constexpr std::int64_t kMaxSampleElements = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxClasses = 1 << 20;
 
-// Drawn in logical order, so that the memory order of a weight is no part of its value.
+// Values are drawn in logical order, so that they do not depend on the weight's memory order.
 at::Tensor uniformParameter(std::uint64_t seed, const std::string& name, const Shape& shape,
                             double bound) {
   at::Tensor values = at::empty(shape);
@@ -45,7 +45,7 @@ at::Tensor uniformParameter(std::uint64_t seed, const std::string& name, const S
 }
 
 double initialBound(InitialWeight initial, std::int64_t fanIn, std::int64_t fanOut) {
-  const double kUniform = std::sqrt(3.0);  // bound of a uniform distribution of deviation 1
+  const double kUniform = std::sqrt(3.0);  // bound of a uniform distribution with std 1
   switch (initial) {
     case InitialWeight::heFanOut:
       return kUniform * std::sqrt(2 / static_cast<double>(fanOut));
@@ -57,10 +57,10 @@ double initialBound(InitialWeight initial, std::int64_t fanIn, std::int64_t fanO
   return 1 / std::sqrt(static_cast<double>(fanIn));
 }
 
-// A layer with a weight and, perhaps, a bias.
+// A layer with a weight and possibly a bias.
 struct WeightRow {
-  std::string name;  // of the layer
-  Shape shape;       // of the weight: [outputs, …]
+  std::string name;  // the layer's name
+  Shape shape;       // the weight's shape: [outputs, …]
   std::int64_t fanIn = 1, fanOut = 1;
   bool hasBias = true;
   InitialWeight initial = InitialWeight::inverseFanIn;
@@ -89,7 +89,7 @@ class WeightedBlock : public Block {
 
  protected:
   NamedTensor weight_;
-  NamedTensor bias_;  // undefined where the layer has none
+  NamedTensor bias_;  // undefined if the layer has none
 };
 
 class Linear : public WeightedBlock {
@@ -141,8 +141,8 @@ class Dropout : public Block {
 
   at::Tensor forward(const at::Tensor& input, const BlockContext& context) override {
     if (context.at.phase != Phase::train) return input;
-    // One memory order for input and mask: draws then belong to positions in memory, wherever the
-    // model is cut.
+    // Input and mask have the same memory order, so that draws belong to positions in memory and do
+    // not depend on where the model is cut.
     const at::Tensor x = canonical(input, cutOrder(static_cast<std::size_t>(input.dim())));
     at::Tensor mask = at::empty_like(x, at::TensorOptions().device(at::kCPU));
     fillDropoutMask(randomKey(context.seed, name_, {context.at.step, context.at.i}), p_,
@@ -155,7 +155,7 @@ class Dropout : public Block {
   float p_;
 };
 
-// Layers in a row, with or without the input added to the last one's output.
+// Consecutive layers, optionally with the input added to the last one's output.
 class JoinedBlock : public Block {
  public:
   JoinedBlock(std::vector<std::unique_ptr<Block>> layers, bool addInput)
@@ -219,7 +219,7 @@ std::int64_t elementCount(const Shape& shape) {
 }
 
 BlockChain::BlockChain(const ModelSpec& spec) : shape_(spec.sampleShape) {
-  // One dimension is left for the batch.
+  // Leaves one dimension for the batch.
   if (shape_.empty() || shape_.size() >= kMaxRank) {
     throw badShape("a sample has 1 to " + std::to_string(kMaxRank - 1) + " dimensions, not " +
                    toString(shape_));
@@ -305,7 +305,7 @@ void BlockChain::relu(const std::string& name) {
 void BlockChain::relu6(const std::string& name) {
   BlockRow& row = append(name);
   if (inGroup_) {
-    // In place: nobody else needs the layer's output before it.
+    // In place, since nothing else needs the output of the layer before it.
     row.savedPerSample = 0;
     row.make = makeFunctionBlock([](at::Tensor x) { return at::hardtanh_(x, 0, 6); });
   } else {

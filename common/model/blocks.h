@@ -10,59 +10,60 @@
 
 namespace cleave {
 
-// How a layer's weight starts.
+// Distribution from which a layer's weight is initialized.
 enum class InitialWeight : std::uint8_t {
-  // Uniform in ±1 / sqrt(inputs of one output), the bias too: PyTorch's default.
+  // Uniform in ±1 / sqrt(fan-in), for the bias too: PyTorch's default.
   inverseFanIn,
-  // Uniform with the deviation sqrt(2 / (outputs x kernel area / groups)), which keeps the
-  // gradients'
-  // size through ReLUs (He et al., "Delving deep into rectifiers", ICCV 2015); the bias is 0.
+  // Uniform with standard deviation sqrt(2 / (outputs x kernel area / groups)), which preserves the
+  // magnitude of the gradients through ReLUs (He et al., "Delving deep into rectifiers", ICCV
+  // 2015); the bias is 0.
   heFanOut,
-  // Uniform with the deviation 0.01; the bias is 0.
+  // Uniform with standard deviation 0.01; the bias is 0.
   small,
 };
 
 struct Conv2dOptions {
-  std::int64_t channels = 0;  // of the output
-  std::int64_t kernel = 1;    // kernel x kernel
+  std::int64_t channels = 0;  // output channels
+  std::int64_t kernel = 1;    // the kernel is kernel x kernel
   std::int64_t stride = 1;
-  std::int64_t padding = 0;  // zeroes on each side
+  std::int64_t padding = 0;  // zeros on each side
   std::int64_t groups = 1;
   bool bias = true;
   InitialWeight initial = InitialWeight::inverseFanIn;
 };
 
-// Writes a model down block by block: each call appends one, computes the shape it leaves, and
-// builds nothing. Parameter names are `<block>.weight` and `<block>.bias`, as in torchvision.
-// Throws UsageError where a block cannot take the shape before it.
+// Describes a model block by block: each call appends one block and computes its output shape
+// without building anything. Parameter names are `<block>.weight` and `<block>.bias`, as in
+// torchvision. Throws UsageError if a block cannot take the shape of the block before it.
 class BlockChain {
  public:
-  // Throws UsageError: a sample shape or a number of classes that no model can have.
+  // Throws UsageError if the sample shape or the number of classes is invalid.
   explicit BlockChain(const ModelSpec& spec);
 
-  const Shape& shape() const { return shape_; }  // without the batch, after the last block
+  const Shape& shape() const { return shape_; }  // after the last block, without the batch
 
   void linear(const std::string& name, std::int64_t outputs,
               InitialWeight initial = InitialWeight::inverseFanIn);
   void conv2d(const std::string& name, const Conv2dOptions& options);
-  // Running statistics with momentum 0.1, eps 1e-5. Over dimension 1: features of [B, F], channels
-  // of [B, C, H, W].
+  // Running statistics with momentum 0.1 and eps 1e-5. Normalizes over dimension 1: the features of
+  // [B, F], the channels of [B, C, H, W].
   void batchNorm(const std::string& name);
   void relu(const std::string& name);
   void relu6(const std::string& name);
-  // Windows of size x size without overlap; what is left at the edges is dropped.
+  // Windows of size x size without overlap; incomplete windows at the edges are dropped.
   void maxPool2d(const std::string& name, std::int64_t size);
   void averagePool2d(const std::string& name, std::int64_t size);
   // The mean of each channel: [C, H, W] -> [C].
   void globalAveragePool(const std::string& name);
   void flatten(const std::string& name);
-  // Zeroes values with probability p in training, and scales the others by 1 / (1 - p).
+  // In training, sets each value to zero with probability p and scales the rest by 1 / (1 - p).
   void dropout(const std::string& name, double p);
 
-  // The layers that `append` writes down become one block; its parameters keep the layers' names,
-  // which begin with `name` and a dot.
+  // Joins the layers that the function `append` adds into one block. Its parameters keep the
+  // layers' names, which must begin with `name` and a dot.
   void group(const std::string& name, const std::function<void()>& append);
-  // The same, and the block's input is added to the output of its last layer, which has its shape.
+  // Like group(), and adds the block's input to its last layer's output, which must have the same
+  // shape.
   void residual(const std::string& name, const std::function<void()>& append);
 
   std::vector<BlockRow> take() { return std::move(rows_); }
@@ -78,7 +79,7 @@ class BlockChain {
   bool inGroup_ = false;
 };
 
-// "[1, 28, 28]"
+// Example: "[1, 28, 28]"
 std::string toString(const Shape& shape);
 // Product of the dimensions.
 std::int64_t elementCount(const Shape& shape);

@@ -10,10 +10,10 @@
 namespace cleave {
 namespace {
 
-// Between a micro-batch's forward and its backward.
+// Kept from a micro-batch's forward until its backward.
 struct Saved {
-  at::Tensor input;   // a leaf
-  at::Tensor output;  // with the graph from the leaf
+  at::Tensor input;   // a leaf of autograd's graph
+  at::Tensor output;  // with the graph that starts at the leaf
 };
 
 }  // namespace

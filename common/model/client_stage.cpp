@@ -50,7 +50,7 @@ struct ClientStage::State {
   std::unique_ptr<Optimizer> headOptimizer;
   std::unique_ptr<Optimizer> tailOptimizer;
   LabeledBatch batch;
-  std::map<std::uint32_t, at::Tensor> headOutputs;  // by micro-batch, with their graphs
+  std::map<std::uint32_t, at::Tensor> headOutputs;  // by micro-batch, with their autograd graphs
   Placeholders placeholders;
 };
 
@@ -114,7 +114,7 @@ void ClientStage::headBackward(const MicroBatch& at, Payload gradient0) {
   }
   const at::Tensor gradient =
       enteringTensor(std::move(gradient0), state_->spec(Flow::gradient0, at), state_->device);
-  // A head without parameters, such as a flatten, has nothing to learn.
+  // A head without parameters, such as a flatten, has no gradients.
   if (node.mapped().requires_grad()) node.mapped().backward(gradient);
 }
 

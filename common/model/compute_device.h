@@ -1,4 +1,5 @@
-// Where a stage computes: the CPU, or a GPU. Device thread only, but for hostMemory() and gpu().
+// The device on which a stage computes: the CPU or a GPU. Device thread only, except hostMemory()
+// and gpu().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,26 +19,27 @@ class ComputeDevice {
  public:
   virtual ~ComputeDevice() = default;
   virtual at::Device device() const = 0;
-  // "the CPU", "NVIDIA H100 80GB HBM3 with 81079 MiB"
+  // Examples: "the CPU", "NVIDIA H100 80GB HBM3 with 81079 MiB"
   virtual std::string description() const = 0;
-  // Of the device's own memory; 0: it has none but the machine's.
+  // Size of the device's own memory; 0 if it uses the machine's memory.
   virtual std::size_t memoryBytes() const = 0;
 
-  // A dense tensor in host memory as the same on the device, with the same strides. The host memory
-  // may be read until the action under way is done; the device keeps its owner until then.
+  // A dense host tensor as a tensor on the device, with the same strides: a copy on a GPU, the
+  // tensor itself on the CPU. The host memory may be read until the current action completes; the
+  // device holds a reference to it until then.
   virtual at::Tensor toDevice(const at::Tensor& host) = 0;
-  // A dense tensor on the device as the same in host memory on a 64-byte boundary, whose content is
-  // there when the action under way is done.
+  // A dense tensor on the device as a tensor in host memory, aligned to 64 bytes. Its contents are
+  // valid once the current action completes.
   virtual at::Tensor toHost(const at::Tensor& tensor) = 0;
 
-  // Null: actions are done when their functions return.
+  // Null: an action is complete when its function returns.
   virtual DeviceQueue* queue() = 0;
-  // Gives memory back that is kept for later use. When nobody computes.
+  // Releases cached memory. Call only while nothing is being computed.
   virtual void releaseMemory() = 0;
-  // For buffers that are copied from and to the device; null: any memory does.
+  // For buffers that are copied to or from the device; null: ordinary memory will do.
   virtual std::shared_ptr<BufferMemory> hostMemory() = 0;
-  // What codecs need to work where the stage's tensors are (compression/device/gpu.h); null: they
-  // work in host memory.
+  // What codecs need to work on tensors in the device's memory (compression/device/gpu.h); null:
+  // codecs work in host memory.
   virtual Gpu* gpu() = 0;
 };
 

@@ -1,4 +1,4 @@
-// A multi-layer perceptron over samples of any shape: depth hidden layers of one width, then the
+// A multi-layer perceptron for samples of any shape: `depth` hidden layers of equal width, then the
 // classifier.
 #include "common/model/blocks.h"
 #include "common/model/model.h"
@@ -25,8 +25,8 @@ std::vector<BlockRow> mlpBlocks(const ModelSpec& spec) {
   return chain.take();
 }
 
-// Head: flatten and the first layer; tail: the classifier. The body has at least the
-// first layer's ReLU.
+// Head: flatten and the first layer; tail: the classifier. The body has at least the first layer's
+// ReLU.
 std::pair<int, int> mlpCuts(const ModelSpec& spec) {
   return {2, static_cast<int>(mlpBlocks(spec).size()) - 1};
 }

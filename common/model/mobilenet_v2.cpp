@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kStemChannels = 32;
 constexpr std::int64_t kLastChannels = 1280;
 
-// Table 2 of the paper: `count` bottlenecks of `channels`, the first with `stride`.
+// Table 2 of the paper: `count` bottlenecks of `channels`, the first of them with `stride`.
 struct BottleneckRow {
   std::int64_t expansion, channels, count, stride;
 };
@@ -20,7 +20,7 @@ constexpr BottleneckRow kBottlenecks[] = {
     {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1},
 };
 
-// Channels at a width: a multiple of 8, and no more than 10 % below channels x width.
+// Scales a channel count: rounds to a multiple of 8 that is at least 90 % of channels x width.
 std::int64_t scaled(std::int64_t channels, double width) {
   constexpr std::int64_t kDivisor = 8;
   const double exact = static_cast<double>(channels) * width;
@@ -47,7 +47,8 @@ void convNormRelu6(BlockChain& chain, const std::string& name, const Conv2dOptio
   chain.relu6(name + ".2");
 }
 
-// Expansion (unless it is 1), depthwise convolution, projection; the input is added where it fits.
+// Expansion (unless the factor is 1), depthwise convolution, projection. The input is added if its
+// shape allows.
 void bottleneck(BlockChain& chain, const std::string& name, std::int64_t expansion,
                 std::int64_t channels, std::int64_t stride) {
   const std::int64_t inputs = chain.shape()[0];
@@ -75,7 +76,7 @@ std::vector<BlockRow> mobilenetV2Blocks(const ModelSpec& spec) {
   parameters.finish();
 
   BlockChain chain(spec);
-  // Three blocks, so that a cut can lie between the stem's batch norm and its ReLU6.
+  // Three blocks, so that the model can be cut between the stem's batch norm and its ReLU6.
   convNormRelu6(chain, "features.0", convolution(scaled(kStemChannels, width), 3, 2));
   int block = 1;
   for (const BottleneckRow& row : kBottlenecks) {

@@ -16,7 +16,7 @@
 
 namespace cleave {
 
-// Each in the model's own file.
+// Each is defined in the model's own file.
 ModelRow smallCnnModel();
 ModelRow mlpModel();
 ModelRow mobilenetV2Model();
@@ -40,13 +40,14 @@ std::string shortNumber(double value) {
 
 UsageError badParameter(const ModelSpec& spec, const std::string& key, const std::string& range) {
   return UsageError(
-      "bad-model-parameter",
-      "model " + spec.name + ": " + key + "=" + spec.parameters.at(key) + " is not " + range,
-      "give " + key + " as " + range);
+             "bad-model-parameter",
+             "model " + spec.name + ": " + key + "=" + spec.parameters.at(key) + " is not " + range,
+             "give " + key + " as " + range)
+      .about(key);
 }
 
-// In fp64. Eight partial sums, which compilers turn into vectors; the order does not depend on
-// threads.
+// Sums in fp64, in eight partial sums that compilers can vectorize. The order does not depend on
+// the number of threads.
 double squareSum(const at::Tensor& gradient) {
   const at::Tensor dense = gradient.contiguous(gradient.suggest_memory_format());
   const std::span<const float> values(dense.const_data_ptr<float>(),
@@ -64,10 +65,10 @@ double squareSum(const at::Tensor& gradient) {
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
-// The square sum of each gradient, in fp64; 0 where there is none.
+// The sum of squares of each gradient, in fp64; 0 for a parameter without one.
 std::vector<double> squareSums(const std::vector<NamedTensor>& parameters) {
   std::vector<double> sums(parameters.size());
-  std::vector<at::Tensor> onDevice;  // brought here together: each copy would wait for the device
+  std::vector<at::Tensor> onDevice;  // copied together: one wait for the device, not one per copy
   std::vector<std::size_t> positions;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const at::Tensor& gradient = parameters[p].tensor.grad();
@@ -170,7 +171,7 @@ double ModelParameters::number(const std::string& key, double least, double grea
   const auto found = spec_.parameters.find(key);
   if (found == spec_.parameters.end()) return defaultValue;
   const auto value = parsed<double>(found->second);
-  // Written so that "nan" fails.
+  // Written so that NaN is rejected.
   if (!value || !(*value >= least && *value <= greatest)) {
     throw badParameter(spec_, key,
                        "a number from " + shortNumber(least) + " to " + shortNumber(greatest));
@@ -196,7 +197,8 @@ void ModelParameters::finish() const {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
     throw UsageError("bad-model-parameter",
                      "model " + spec_.name + " has no parameter '" + key + "'",
-                     knownNames(key, known_));
+                     knownNames(key, known_))
+        .about(key);
   }
 }
 
@@ -212,7 +214,7 @@ ModelPart::ModelPart(const std::vector<BlockRow>& blocks, int first, int last, s
     for (NamedTensor& buffer : blocks_.back()->buffers()) buffers_.push_back(std::move(buffer));
   }
   if (device.is_cpu()) return;
-  // Drawn on the CPU, so that every device begins with the same values.
+  // Initial values are drawn on the CPU, so that they are the same for every device.
   for (const auto* tensors : {&parameters_, &buffers_}) {
     for (const NamedTensor& named : *tensors) {
       named.tensor.set_data(named.tensor.detach().to(device));
@@ -249,8 +251,8 @@ GradientReport ModelPart::gradientReport() const {
   GradientReport report;
   const std::vector<double> sums = squareSums(parameters_);
   std::size_t begin = 0;
-  // A sum a side of each cut, then their sum: as the client adds up what head, body and tail
-  // report.
+  // One sum per segment between cuts, then the sum of those: the order in which the client adds the
+  // reports of head, body and tail.
   for (std::size_t cut = 0; cut <= cutParameters_.size(); ++cut) {
     const std::size_t end = cut < cutParameters_.size() ? cutParameters_[cut] : parameters_.size();
     double sum = 0;

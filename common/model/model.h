@@ -1,5 +1,5 @@
-// Models are lists of named blocks; a cut is a position in the list, and a daemon builds only its
-// own blocks. A new model is one file in this folder and one row in model.cpp.
+// A model is a list of named blocks. A cut is a position in that list, and a daemon builds only its
+// own blocks. To add a model, write one file in this folder and add one row to model.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@ namespace cleave {
 using Shape = std::vector<std::int64_t>;
 
 struct ModelSpec {
-  std::string name;  // "small_cnn"
+  std::string name;  // such as "small_cnn"
   std::map<std::string, std::string>
       parameters;     // the model's own, such as {"width": "32"}; absent ones have defaults
   Shape sampleShape;  // of one input, without the batch: {1, 28, 28}
@@ -33,8 +33,8 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// What a block needs to know besides its input: dropout draws from (seed, block name, step, i), in
-// training only.
+// What a block needs besides its input: dropout draws from (seed, block name, step, i), in training
+// only.
 struct BlockContext {
   std::uint64_t seed = 0;
   MicroBatch at;
@@ -44,12 +44,13 @@ class Block {
  public:
   virtual ~Block() = default;
   virtual at::Tensor forward(const at::Tensor& x, const BlockContext& context) = 0;
-  // Parameters require gradients; buffers (batch norm's statistics) do not. Names are complete.
+  // Parameters require gradients; buffers (batch norm's statistics) do not. The names are complete,
+  // such as "conv1.weight".
   virtual std::vector<NamedTensor> parameters() const { return {}; }
   virtual std::vector<NamedTensor> buffers() const { return {}; }
 };
 
-// A parameter or buffer of a block that is not built.
+// A parameter or buffer of a block that has not been built.
 struct TensorRow {
   std::string name;  // "conv1.weight"
   Shape shape;
@@ -63,16 +64,16 @@ struct BlockRow {
   std::string name;
   Shape outputShape;  // without the batch
   std::vector<TensorRow> tensors;
-  // Values that forward leaves in memory for backward, a sample: the outputs of all its layers.
+  // Values per sample that forward keeps in memory for backward: the outputs of all layers.
   std::int64_t savedPerSample = 0;
-  // The fewest values that a batch norm of this block sees per channel and sample; 0: the block has
-  // none. Times the samples of a micro-batch it must be at least 2.
+  // Minimum number of values per channel and sample over the batch norms of this block; 0: it has
+  // none. Multiplied by the samples of a micro-batch, it must be at least 2.
   std::int64_t normValuesPerSample = 0;
   std::function<std::unique_ptr<Block>(std::uint64_t seed)>
       make;  // initial values from (seed, parameter name)
 };
 
-// Elements of the parameters, or of the buffers, of blocks [first, last).
+// Number of elements in the parameters, or in the buffers, of blocks [first, last).
 std::int64_t parameterCount(const std::vector<BlockRow>& blocks, int first, int last);
 std::int64_t bufferCount(const std::vector<BlockRow>& blocks, int first, int last);
 
@@ -93,22 +94,22 @@ struct Cuts {
   int cut0 = 0;
   int cut1 = 0;
 };
-// Throws UsageError unless 1 <= cut0 < cut1 < number of blocks; the sentence lists the blocks with
+// Throws UsageError unless 1 <= cut0 < cut1 < number of blocks; the message lists the blocks with
 // their positions.
 void checkCuts(const std::vector<BlockRow>& blocks, const Cuts& cuts);
-// Throws UsageError where a batch norm would see fewer than 2 values per channel in a micro-batch
-// of `leastSamples`.
+// Throws UsageError if a batch norm would see fewer than 2 values per channel in a micro-batch of
+// `leastSamples`.
 void checkBatchNorm(const std::vector<BlockRow>& blocks, std::uint32_t leastSamples);
 
-// Reads a model's own parameters; finish() refuses unknown ones with the nearest known. Throws
-// UsageError.
+// Reads a model's own parameters. finish() rejects unknown ones and names the nearest known one.
+// The methods throw UsageError.
 class ModelParameters {
  public:
   explicit ModelParameters(const ModelSpec& spec) : spec_(spec) {}
   std::int64_t integer(const std::string& key, std::int64_t least, std::int64_t greatest,
                        std::int64_t defaultValue);
   double number(const std::string& key, double least, double greatest, double defaultValue);
-  // One of `choices`, of which the first is the default.
+  // One of `choices`; the first is the default.
   std::string choice(const std::string& key, const std::vector<std::string>& choices);
   void finish() const;
 
@@ -120,18 +121,18 @@ class ModelParameters {
 // Consecutive blocks of a model, built.
 class ModelPart {
  public:
-  // Blocks [first, last). At the positions in `cutsInside` that lie strictly inside, the tensor and
-  // its gradient are brought into canonical form, as the wire would.
+  // Blocks [first, last). At each position in `cutsInside` that is strictly between them, the
+  // tensor and its gradient are converted to canonical form, as they would be on the wire.
   ModelPart(const std::vector<BlockRow>& blocks, int first, int last, std::uint64_t seed,
             std::vector<int> cutsInside = {}, at::Device device = at::kCPU);
 
-  // `context.seed` is that of the constructor. Records autograd's graph unless the caller has
-  // switched that off.
+  // `context.seed` is the seed given to the constructor. Records autograd's graph unless the caller
+  // has disabled it.
   at::Tensor forward(at::Tensor x, const BlockContext& context);
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   const std::vector<NamedTensor>& buffers() const { return buffers_; }
-  // Sums up each side of the cuts inside and then the sums, as head, body and tail reported apart
-  // add up: to the bit.
+  // Sums the squares of each segment between inner cuts, then adds those sums, in the order in
+  // which the reports of head, body and tail are added: the result is bit-identical to theirs.
   GradientReport gradientReport() const;
   void clearGradients();
 
@@ -142,7 +143,7 @@ class ModelPart {
   std::vector<std::unique_ptr<Block>> blocks_;
   int first_ = 0;
   std::vector<int> cutsInside_;
-  std::vector<std::size_t> cutParameters_;  // for each cut inside: the parameters before it
+  std::vector<std::size_t> cutParameters_;  // per inner cut, the number of parameters before it
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> buffers_;
 };

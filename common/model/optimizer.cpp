@@ -23,12 +23,12 @@ namespace {
 constexpr bool isRate(double v) { return v >= 0 && v < 1; }
 constexpr bool isDecay(double v) { return v >= 0 && v <= 10; }
 
-// Of a spec whose parameters are all there.
+// Requires a spec that has all its parameters.
 double valueOf(const OptimizerSpec& spec, const std::string& key) {
   return spec.parameters.at(key);
 }
 
-// One parameter after the other, each with a state of its own.
+// Updates one parameter after another; each has its own state.
 template <typename State>
 class EachParameter : public Optimizer {
  public:
@@ -112,12 +112,12 @@ constexpr OptimizerParameterRow kSgdParameters[] = {
     {"nesterov", "0 or 1", 0, [](double v) { return v == 0 || v == 1; }},
 };
 
-// PyTorch's Adam and AdamW (torch/optim/adam.py, without amsgrad), at update t = 1, 2, …:
+// PyTorch's Adam and AdamW (torch/optim/adam.py, without amsgrad), for update t = 1, 2, …:
 //   adam:  g = gradient + weight_decay * p          adamw: p = p - learningRate * weight_decay * p
 //   m = m + (1 - beta1) * (g - m)
 //   v = beta2 * v + (1 - beta2) * g²
 //   p = p - learningRate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-// A parameter's t counts the updates that had a gradient for it.
+// Each parameter has its own t, which counts the updates in which it had a gradient.
 struct Moments {
   at::Tensor first, second;  // undefined before the first gradient
   std::uint64_t updates = 0;

@@ -1,4 +1,4 @@
-// Optimizers, as a table: head, body and tail use the same one, each on its own parameters.
+// The table of optimizers. Head, body and tail use the same one, each on its own parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@ namespace cleave {
 
 struct OptimizerSpec {
   std::string name = "sgd";
-  // Absent ones have the defaults of the table. Switches such as nesterov are 0 or 1.
+  // Parameters that are absent take the table's defaults. Switches such as nesterov are 0 or 1.
   std::map<std::string, double> parameters;
 };
 
@@ -31,9 +31,9 @@ struct OptimizerParameterRow {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // Applies the decision to the parameters given at construction from their gradients, which it
-  // multiplies by clipFactor first; parameters without a gradient stay as they are. Where
-  // decision.apply is false, changes nothing.
+  // Applies the decision to the parameters given at construction, after multiplying their gradients
+  // by clipFactor. Parameters without a gradient do not change. Does nothing if decision.apply is
+  // false.
   virtual void update(const StepDecision& decision) = 0;
 };
 
@@ -41,21 +41,21 @@ struct OptimizerRow {
   std::string_view name;
   std::string_view description;  // one line
   std::span<const OptimizerParameterRow> parameters;
-  // These take specs whose parameters are all there and within their ranges.
-  void (*check)(const OptimizerSpec& spec);  // what concerns several parameters; throws UsageError
+  // The functions below require a spec that has all parameters, each within its range.
+  void (*check)(const OptimizerSpec& spec);  // constraints between parameters; throws UsageError
   std::unique_ptr<Optimizer> (*make)(const OptimizerSpec& spec,
                                      const std::vector<NamedTensor>& parameters);
-  std::size_t (*stateBytes)(const OptimizerSpec& spec);  // a parameter element
+  std::size_t (*stateBytes)(const OptimizerSpec& spec);  // per parameter element
 };
 std::span<const OptimizerRow> optimizerTable();
 
-// Throws UsageError: unknown name or parameter (with the nearest known), out of range, Nesterov
-// without momentum or with dampening.
+// Throws UsageError for an unknown name or parameter (with the nearest known one), a value out of
+// range, or Nesterov without momentum or with dampening.
 std::unique_ptr<Optimizer> makeOptimizer(const OptimizerSpec& spec,
                                          const std::vector<NamedTensor>& parameters);
-// The same checks, without parameters. For configs.
+// The same checks without any parameters, for configs.
 void checkOptimizer(const OptimizerSpec& spec);
-// Bytes of state that a parameter element needs.
+// Bytes of optimizer state per parameter element.
 std::size_t optimizerStateBytes(const OptimizerSpec& spec);
 
 }  // namespace cleave

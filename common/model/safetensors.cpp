@@ -25,12 +25,12 @@ namespace {
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kMaxHeaderBytes = 100'000'000;
 constexpr std::size_t kMaxTensors = 100'000;
-// Four a tensor (its own, dtype, shape, data_offsets), and as many as there are tensors for
-// __metadata__.
+// Four names per tensor (its own, dtype, shape, data_offsets), plus as many for __metadata__ as
+// there may be tensors.
 constexpr std::size_t kMaxNames = 5 * kMaxTensors;
-// The header is an object of objects that hold arrays.
+// The header is an object of objects that contain arrays.
 constexpr int kMaxDepth = 3;
-// The writer pads its header with spaces, so that the data starts on such a boundary of the file.
+// The writer pads its header with spaces so that the data starts at a multiple of this in the file.
 constexpr std::size_t kDataAlignment = 64;
 constexpr std::string_view kMetadata = "__metadata__";
 
@@ -61,7 +61,7 @@ std::optional<std::size_t> dtypeBytesOf(std::string_view dtype) {
   return std::nullopt;
 }
 
-// The bytes of such a tensor; nothing where the dtype is unknown or the shape is not one.
+// Bytes of such a tensor; nothing if the dtype is unknown or the shape is invalid.
 std::optional<std::size_t> bytesOf(const SafetensorsEntry& entry) {
   const std::optional<std::size_t> elementBytes = dtypeBytesOf(entry.dtype);
   const std::optional<std::size_t> elements = TensorSpec{.shape = entry.shape}.checkedElements();
@@ -76,9 +76,10 @@ std::string inQuotes(const std::string& text) { return '"' + inAscii(text) + '"'
                    "fetch or write the file again; it is damaged, or no safetensors file");
 }
 
-// Reads the header's tokens before a document is built of them, so that a hostile header costs no
-// memory. It also sees repeated names, of which a document shows only the last. (The parser's own
-// callback is no substitute: at the end of each object it looks through all those before.)
+// Checks the header's tokens before a document is built from them, so that a malicious header
+// cannot use up memory. It also detects repeated names, of which a document would keep only the
+// last. (The parser's own callback is no substitute: it is quadratic, since at the end of each
+// object it searches all earlier ones.)
 class HeaderGuard : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderGuard(const std::string& file) : file_(file) {}
@@ -98,7 +99,7 @@ class HeaderGuard : public nlohmann::json_sax<Json> {
   bool key(std::string& key) override {
     std::set<std::string>& keys = open_.back().keys;
     if (!keys.insert(key).second) fail(file_, "its header names " + inQuotes(key) + " twice");
-    if (open_.size() == 1 && keys.size() > kMaxTensors + 1) {  // and __metadata__
+    if (open_.size() == 1 && keys.size() > kMaxTensors + 1) {  // plus __metadata__
       fail(file_, "its header has more than " + std::to_string(kMaxTensors) + " tensors");
     }
     if (++names_ > kMaxNames) {
@@ -133,7 +134,7 @@ class HeaderGuard : public nlohmann::json_sax<Json> {
   }
 
   bool value() {
-    // Shapes are the longest arrays of the format.
+    // The longest arrays in the format are shapes.
     if (!open_.empty() && open_.back().isArray && ++open_.back().values > kMaxRank) {
       fail(file_, "its header has an array of more than " + std::to_string(kMaxRank) + " values");
     }
@@ -163,10 +164,11 @@ std::span<const std::byte> headerOf(std::span<const std::byte> file, const std::
 }
 
 Json parseHeader(std::span<const std::byte> header, const std::string& name) {
-  // The format wants the brace first; JSON parsers would also take spaces or a byte order mark.
+  // The format requires the brace first; a JSON parser would also accept spaces or a byte order
+  // mark.
   const auto* const text = reinterpret_cast<const char*>(header.data());
   if (header.empty() || *text != '{') fail(name, "its header is not a JSON object");
-  // To the parser, a NUL ends the text; nothing may hide behind it.
+  // The parser treats NUL as the end of the text, so bytes after it would go unchecked.
   if (std::memchr(text, 0, header.size()) != nullptr) fail(name, "its header holds a NUL byte");
   HeaderGuard guard(name);
   Json::sax_parse(text, text + header.size(), &guard);
@@ -181,11 +183,11 @@ void checkMetadata(const Json& metadata, const std::string& name) {
 }
 
 struct Located {
-  SafetensorsEntry entry;  // without bytes
+  SafetensorsEntry entry;  // its `bytes` are still empty
   std::uint64_t begin, end;
 };
 
-// `where` names file and tensor in errors.
+// `where` names the file and the tensor in errors.
 Located readEntry(const std::string& tensor, const Json& json, const std::string& where) {
   const bool hasKeys = json.is_object() && json.size() == 3 && json.contains("dtype") &&
                        json.contains("shape") && json.contains("data_offsets");
@@ -206,7 +208,7 @@ Located readEntry(const std::string& tensor, const Json& json, const std::string
   if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), isCount)) {
     fail(where, "its shape is not an array of integers from 0 on");
   }
-  // A dimension beyond the signed range becomes negative here, which bytesOf refuses.
+  // A dimension above the signed range becomes negative here, and bytesOf rejects it.
   located.entry.shape = shape.get<std::vector<std::int64_t>>();
   if (!offsets.is_array() || offsets.size() != 2 || !isCount(offsets[0]) || !isCount(offsets[1])) {
     fail(where, "its data_offsets are not two integers from 0 on");
@@ -228,7 +230,7 @@ Located readEntry(const std::string& tensor, const Json& json, const std::string
 
 std::vector<std::byte> writeSafetensors(const std::vector<SafetensorsEntry>& entries,
                                         const std::map<std::string, std::string>& metadata) {
-  // Joined by hand, since a JSON object would sort the entries.
+  // Concatenated by hand, since a JSON object would sort the entries.
   std::string header = "{";
   if (!metadata.empty()) header += "\"" + std::string(kMetadata) + "\":" + Json(metadata).dump();
   std::size_t dataBytes = 0;
@@ -272,7 +274,7 @@ std::vector<SafetensorsEntry> readSafetensors(std::span<const std::byte> file,
       located.push_back(readEntry(tensor, description, name + ": tensor " + inQuotes(tensor)));
     }
   }
-  // In the order of their data, each entry must start where the one before it ended.
+  // In data order, each entry must start where the previous one ended.
   std::stable_sort(located.begin(), located.end(), [](const Located& a, const Located& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });

@@ -1,5 +1,5 @@
-// The safetensors format (8-byte little-endian header length, JSON header, raw bytes), written and
-// read with limits: files and bytes of a peer are hostile. Format:
+// Reads and writes the safetensors format (8-byte little-endian header length, JSON header, raw
+// bytes). The reader enforces limits, since files and bytes from a peer are untrusted. Format:
 // https://huggingface.co/docs/safetensors
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace cleave {
 
-// dtype as the format names it, such as "F32", "BF16" or "I64".
+// `dtype` is the format's own name, such as "F32", "BF16" or "I64".
 struct SafetensorsEntry {
   std::string name;
   std::string dtype;
@@ -22,17 +22,17 @@ struct SafetensorsEntry {
   std::span<const std::byte> bytes;  // contiguous, little-endian; borrowed
 };
 
-// What a file says, fit for a terminal: as in a JSON string of ASCII only.
+// Escapes text from a file for printing on a terminal, as in an ASCII-only JSON string.
 std::string inAscii(const std::string& text);
 
-// Entries in the given order; `metadata` becomes __metadata__.
+// Writes the entries in the given order; `metadata` becomes __metadata__.
 std::vector<std::byte> writeSafetensors(const std::vector<SafetensorsEntry>& entries,
                                         const std::map<std::string, std::string>& metadata = {});
 
-// The entries point into `file`. Throws UsageError that names the fault: too short, header length
-// beyond the file or 100 MB, not JSON, nested or repeated names, unknown dtype, rank > 8, shape and
-// bytes disagree, offsets that overlap, leave gaps, or leave the file. `name` stands for the file
-// in errors.
+// The returned entries point into `file`. Throws UsageError that names the fault: file too short,
+// header length beyond the file or above 100 MB, not JSON, too deeply nested, repeated names,
+// unknown dtype, rank > 8, shape and byte count disagree, offsets that overlap, leave gaps, or
+// point outside the file. `name` identifies the file in errors.
 std::vector<SafetensorsEntry> readSafetensors(std::span<const std::byte> file,
                                               const std::string& name);
 

@@ -1,5 +1,5 @@
 // A small convolutional network with batch norm, for small images such as Fashion-MNIST's 28 x 28
-// (there 29,290 parameters at the default width).
+// (29,290 parameters there at the default width).
 #include "common/model/blocks.h"
 #include "common/model/model.h"
 
@@ -16,7 +16,7 @@ std::vector<BlockRow> smallCnnBlocks(const ModelSpec& spec) {
   for (std::int64_t layer = 1; layer <= 3; ++layer) {
     const std::string number = std::to_string(layer);
     chain.conv2d("conv" + number, {.channels = width << (layer - 1), .kernel = 3, .padding = 1});
-    // Before batch norm and ReLU, which then work on a quarter of the values.
+    // Pooling comes before batch norm and ReLU, so that those process a quarter of the values.
     chain.maxPool2d("pool" + number, 2);
     chain.batchNorm("bn" + number);
     chain.relu("relu" + number);
@@ -27,7 +27,7 @@ std::vector<BlockRow> smallCnnBlocks(const ModelSpec& spec) {
   return chain.take();
 }
 
-// Head: conv1 to relu1; tail: what follows flatten.
+// Head: conv1 to relu1; tail: everything after flatten.
 std::pair<int, int> smallCnnCuts(const ModelSpec&) { return {4, 13}; }
 
 }  // namespace

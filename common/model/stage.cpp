@@ -22,11 +22,11 @@ std::vector<std::string> metricNames() { return {"loss", "top1", "top5"}; }
 std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t inFlight,
                       std::uint32_t maxSamples) {
   const std::vector<BlockRow> blocks = checkedBlocks(options);
-  // In fp64: a peer's numbers may make more than an integer holds.
+  // In fp64, since sizes from a peer's numbers may overflow an integer.
   const auto parameters = static_cast<double>(parameterCount(blocks, first, last));
   const auto buffers = static_cast<double>(bufferCount(blocks, first, last));
   double saved = 0;
-  double largest = 0;  // of one block
+  double largest = 0;  // values saved by the largest block
   for (int b = first; b < last; ++b) {
     const auto values = static_cast<double>(blocks[static_cast<std::size_t>(b)].savedPerSample);
     saved += values;
@@ -52,7 +52,7 @@ TensorSpec flowSpec(const std::vector<BlockRow>& blocks, const Cuts& cuts, Flow 
 }
 
 void setComputeThreads(int threads) {
-  // Asking for the number also gives a thread that has not computed yet its own setting.
+  // Querying the number also initializes the setting of a thread that has not computed yet.
   if (at::get_num_threads() != threads) at::set_num_threads(threads);
 }
 

@@ -1,8 +1,9 @@
-// What the engine's actions compute. A stage owns its part of the model, the optimizer, and what
-// autograd saved for the micro-batches in flight. Device thread only.
+// The computations behind the engine's actions. A stage owns its part of the model, the optimizer,
+// and what autograd saved for the micro-batches in flight. Device thread only.
 //
-// Boundaries are detached leaves: a stage's input is a leaf that requires a gradient, its output
-// leaves autograd before it becomes a payload. The network never hides inside autograd.
+// Boundaries are detached leaves: a stage's input is a leaf that requires a gradient, and its
+// output is detached from autograd before it becomes a payload. Network transfers are never part of
+// autograd's graph.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,12 +30,13 @@ struct StageOptions {
   Cuts cuts;
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
-  // The flows whose tensors leave a stage in its device's memory, by Flow: their codecs work there.
+  // By Flow: whether its tensors leave the stage in the device's memory, because their codec runs
+  // there.
   std::array<bool, kTensorFlows> staysOnDevice{};
 };
 
-// Milliseconds that replace an action's computation in benchmarks; its output has the right shape
-// and meaningless values. A forward that waits needs a backward that waits.
+// For benchmarks: milliseconds to wait in place of an action's computation. The action's output has
+// the right shape and meaningless values. If a forward waits, its backward must wait too.
 struct StageWait {
   std::optional<double> f1, t3, b1, f2, b2;
 
@@ -44,17 +46,17 @@ struct StageWait {
 // Throws UsageError "bad-wait" if the body's forward waits and its backward does not.
 void checkBodyWait(const StageWait& wait);
 
-// What a batch was worth: sums over its samples, so that batches add up.
+// Metrics of a batch, as sums over its samples, so that batches can be added.
 struct BatchMetrics {
   std::uint64_t samples = 0;
   std::map<std::string, double> sums;  // "loss", "top1", "top5"; divide by samples
 
   void add(const BatchMetrics& other);
 };
-// The names in BatchMetrics::sums, in the order of columns.
+// The names in BatchMetrics::sums, in column order.
 std::vector<std::string> metricNames();
 
-// The body: cut0 to cut1, at the server.
+// The body: blocks [cut0, cut1), on the server.
 class BodyStage {
  public:
   // The device is borrowed.
@@ -68,11 +70,11 @@ class BodyStage {
   GradientReport report() const;                              // after the last backward
   void update(const StepDecision& decision);                  // clears the gradients
 
-  // The body's parameters and buffers, or the gradients of its parameters that have one, as
-  // safetensors.
+  // The body's parameters and buffers, or the gradients of those parameters that have one, as a
+  // safetensors file.
   std::vector<std::byte> exportWeights() const;
   std::vector<std::byte> exportGradients() const;
-  // Puts weights in place, as loadWeights() does.
+  // Loads weights as loadWeights() does.
   void importWeights(std::span<const std::byte> file);
 
  private:
@@ -80,8 +82,8 @@ class BodyStage {
   std::unique_ptr<State> state_;
 };
 
-// Head and tail with the loss, at the client: cross entropy, loss_i = sum over the micro-batch's
-// samples / samples of the batch.
+// Head, tail and loss, on the client. The loss is cross entropy: loss_i = (sum over the
+// micro-batch's samples) / (samples of the batch).
 class ClientStage {
  public:
   // The device is borrowed.
@@ -89,9 +91,9 @@ class ClientStage {
               ComputeDevice& device = cpuDevice());
   ~ClientStage();
 
-  // Sets the batch that the actions work on; `inputs` is contiguous f32 [samples, sample shape…].
-  // Both are borrowed until the next call. Starts metrics anew. Throws UsageError: a label that is
-  // no class of the model.
+  // Sets the batch that the actions work on and resets the metrics. `inputs` is contiguous f32
+  // [samples, sample shape…]. Both arguments are borrowed until the next call. Throws UsageError if
+  // a label is not a class of the model.
   void beginBatch(TensorView inputs, std::span<const std::int64_t> labels);
   Payload headForward(const MicroBatch& at);                    // activation/0
   Payload tailStep(const MicroBatch& at, Payload activation1);  // gradient/1; empty in eval
@@ -99,14 +101,14 @@ class ClientStage {
   GradientReport headReport() const;
   GradientReport tailReport() const;
   void update(const StepDecision& decision);
-  // Of the micro-batches whose tailStep has run.
+  // Covers the micro-batches whose tailStep has run.
   const BatchMetrics& metrics() const;
-  // loss_i of each micro-batch of this batch, by i: the bits that verify compares.
+  // loss_i of each micro-batch of this batch, by i. `verify` compares these bit for bit.
   const std::vector<float>& losses() const;
 
   const ModelPart& head() const;
   const ModelPart& tail() const;
-  // Takes those of head and tail, and leaves out the others.
+  // Loads the tensors that belong to head or tail and ignores the rest.
   void importWeights(const std::vector<NamedTensor>& model);
 
  private:
@@ -114,13 +116,15 @@ class ClientStage {
   std::unique_ptr<State> state_;
 };
 
-// The same model in one piece in one process, on the CPU: what the split must equal to the bit.
+// The unsplit model in one process, on the CPU. The split model's results must be bit-identical to
+// its results.
 class WholeStage {
  public:
   explicit WholeStage(const StageOptions& options);
   ~WholeStage();
 
-  // Forward and backward (in train) of all micro-batches in order. Gradients add up until update().
+  // Runs forward and, in training, backward of all micro-batches in order. Gradients accumulate
+  // until update().
   void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches, TensorView inputs,
                 std::span<const std::int64_t> labels);
   void update(const StepDecision& decision);
@@ -136,40 +140,40 @@ class WholeStage {
 
 // A part's parameters, then its buffers, each in model order. Shares their memory.
 std::vector<NamedTensor> weightsOf(const ModelPart& part);
-// The gradients of its parameters that have one, under the parameters' names.
+// The gradients of those parameters that have one, under the parameters' names.
 std::vector<NamedTensor> gradientsOf(const ModelPart& part);
-// Tensors as a safetensors file and back. What lies in the file is contiguous (weights of
-// convolutions as [out, in, height, width]), whatever the memory order here. Reading throws
-// UsageError; `name` stands for the file in errors.
+// Converts tensors to a safetensors file and back. The file's tensors are contiguous (convolution
+// weights as [out, in, height, width]), whatever their memory order here. Reading throws
+// UsageError; `name` identifies the file in errors.
 std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors);
 std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const std::string& name);
 
-// Copies each tensor into the part's parameter or buffer of its name; those not given keep their
-// values. Throws UsageError "bad-weights": a name that the part has not, or another shape.
+// Copies each tensor into the part's parameter or buffer of that name; the others keep their
+// values. Throws UsageError "bad-weights" if the part has no such name or the shapes differ.
 void loadWeights(const ModelPart& part, const std::vector<NamedTensor>& tensors);
 // Those of `tensors` that belong to blocks [first, last).
 std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
                                        const std::vector<BlockRow>& blocks, int first, int last);
-// Checks a file's tensors against a model, of which the blocks named in `except` are left out.
-// Throws UsageError "bad-weights" unless the file has every other parameter and buffer of the model
-// in its shape, and nothing else; the sentence begins with `source` and names what does not fit.
-// The same where `except` names no block.
+// Checks a file's tensors against a model, ignoring the blocks named in `except`. Throws UsageError
+// "bad-weights" unless the file has every other parameter and buffer of the model with the right
+// shape, and nothing else; the message begins with `source` and names what does not fit. Also
+// throws it if `except` names a block that the model does not have.
 void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockRow>& blocks,
                   const std::vector<std::string>& except, const std::string& source);
 
-// Bytes that blocks [first, last) need for `inFlight` micro-batches of at most `maxSamples`:
-// parameters x (1 + gradient + optimizer state) + buffers + in flight x outputs of all layers,
-// which autograd saves + 2 x outputs of the largest block, whose gradients come and go as one
-// micro-batch goes backward. An estimate from shapes; nothing is allocated.
+// Estimate, from shapes alone, of the memory in bytes that blocks [first, last) need for `inFlight`
+// micro-batches of at most `maxSamples` samples: parameters x (1 + gradient + optimizer state) +
+// buffers + in flight x outputs of all layers, which autograd saves + 2 x outputs of the largest
+// block, for the gradients that exist while one micro-batch runs backward.
 std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t inFlight,
                       std::uint32_t maxSamples);
 
-// Spec of a flow's tensor for a micro-batch of `samples`. Tensor flows only.
+// The spec of a flow's tensor for a micro-batch of `samples`. Tensor flows only.
 TensorSpec flowSpec(const std::vector<BlockRow>& blocks, const Cuts& cuts, Flow flow,
                     std::uint32_t samples);
 
-// Sets the threads LibTorch computes with on this thread. 1 and 2 threads give different bits, so
-// that a run keeps its count.
+// Sets how many threads LibTorch uses for computations started on this thread. 1 and 2 threads give
+// different bits, so a run must not change the number.
 void setComputeThreads(int threads);
 
 }  // namespace cleave

@@ -27,8 +27,8 @@ Clock::time_point deadline(double milliseconds) {
                             std::chrono::duration<double, std::milli>(milliseconds));
 }
 
-// How many classes the logits put before the right one; of equal ones the lower counts first. A NaN
-// is never right.
+// The number of classes whose logit ranks above the label's; among equal logits the lower class
+// ranks first. A label whose logit is NaN ranks last.
 std::int64_t rankOf(std::span<const float> logits, std::int64_t label) {
   const auto right = static_cast<std::size_t>(label);
   std::int64_t rank = 0;
@@ -94,7 +94,8 @@ at::Tensor LabeledBatch::inputs(const MicroBatch& at) const {
   const std::size_t offset = microBatchOffset(at.samples, at.microBatches, at.i) *
                              static_cast<std::size_t>(elementCount(model_.sampleShape));
   auto* data = const_cast<std::byte*>(inputs_.data) + offset * sizeof(float);
-  // A copy always: what a head passes on unchanged is still being sent when the batch has gone.
+  // Always copies: a head may pass its input on unchanged, and that is still being sent after the
+  // caller has released the batch.
   const at::Tensor borrowed = at::from_blob(data, shape);
   const at::Tensor input = canonical(device_.toDevice(borrowed), cutOrder(shape.size()));
   return input.is_same(borrowed) ? input.clone() : input;

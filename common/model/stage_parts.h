@@ -1,4 +1,4 @@
-// What the stages of body, client and whole model share.
+// Code shared by the stages of body, client and whole model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,30 +21,30 @@ inline std::uint32_t sizeOf(const MicroBatch& at) {
   return microBatchSize(at.samples, at.microBatches, at.i);
 }
 
-// A tensor as it leaves a stage: out of autograd, canonical, and in host memory, or, where it
-// `stays`, on the device.
+// Prepares a tensor to leave a stage: detached from autograd, canonical, and in host memory, or on
+// the device if `stays`.
 Payload leavingPayload(const at::Tensor& tensor, ComputeDevice& device, bool stays);
-// A tensor as it enters a stage, on its device, where it may have been already. The engine has
-// checked it: another spec is a bug of ours.
+// Brings a payload to the stage's device, unless it is already there. The engine has checked it: a
+// different spec is a bug in Cleave and throws std::logic_error.
 at::Tensor enteringTensor(Payload payload, const TensorSpec& expected, ComputeDevice& device);
 
-// A batch with its labels, and what the loss says of it.
+// A batch with its labels, and its loss and metrics.
 class LabeledBatch {
  public:
   LabeledBatch(const ModelSpec& model, ComputeDevice& device) : model_(model), device_(device) {}
 
-  // Both are borrowed. Starts metrics and losses anew. Throws UsageError: a label that is no class
-  // of the model.
+  // Both are borrowed. Resets metrics and losses. Throws UsageError if a label is not a class of
+  // the model.
   void begin(TensorView inputs, std::span<const std::int64_t> labels);
   std::uint32_t samples() const { return static_cast<std::uint32_t>(labels_.size()); }
 
   at::Tensor inputs(const MicroBatch& at) const;  // on the device
-  // loss_i, of which the caller may ask gradients. Adds the micro-batch to metrics and losses.
+  // loss_i, which the caller may backpropagate. Adds the micro-batch to metrics and losses.
   at::Tensor loss(const at::Tensor& logits, const MicroBatch& at);
-  // Throws RunError "non-finite" where the loss of `at` is none; `activation1`, from which it was
-  // made, tells where to look.
+  // Throws RunError "non-finite" if the loss of `at` is not finite. The message says whether
+  // `activation1`, from which the loss was computed, was finite.
   void checkLoss(const MicroBatch& at, const at::Tensor& activation1) const;
-  // Counts a micro-batch whose loss nobody computed.
+  // Counts a micro-batch whose loss was not computed; its loss is recorded as 0.
   void countOnly(const MicroBatch& at);
 
   const BatchMetrics& metrics() const { return metrics_; }
@@ -62,18 +62,20 @@ class LabeledBatch {
   std::vector<float> losses_;
 };
 
-// What actions that wait hand on: tensors made once, one a micro-batch, as computed ones lie apart
-// in memory too. Their values mean nothing, but are distributed as codecs and optimizers expect:
-// activations as after ReLU6, half of them zeros; gradients small.
+// Outputs of actions that wait instead of computing. Each micro-batch has its own tensor, made
+// once, so that the tensors are apart in memory as computed ones are. The values are meaningless
+// but distributed as codecs and optimizers expect: activations as after ReLU6, half of them zeros;
+// gradients small.
 class Placeholders {
  public:
-  // Returns `milliseconds` after it was called; the first time in a micro-batch, later.
+  // Returns `milliseconds` after the call; the first call for a micro-batch also makes its tensor
+  // and may take longer.
   Payload wait(double milliseconds, Flow flow, const MicroBatch& at, const TensorSpec& spec);
 
  private:
   std::map<std::tuple<Flow, std::uint32_t, std::vector<std::int64_t>>, at::Tensor> tensors_;
 };
-// The same without a tensor.
+// Waits without a tensor.
 void waitFor(double milliseconds);
 
 }  // namespace cleave

@@ -15,8 +15,8 @@ at::MemoryFormat formatOf(MemoryOrder order) {
                                             : at::MemoryFormat::Contiguous;
 }
 
-// Strides of a dense tensor. LibTorch chooses kernels by them, also where a dimension of 1 makes
-// several fit.
+// Strides of a dense tensor. LibTorch chooses kernels by strides, even if a dimension of 1 makes
+// several choices valid.
 std::vector<std::int64_t> denseStrides(at::IntArrayRef shape, MemoryOrder order) {
   std::vector<std::size_t> innerToOuter;
   if (order == MemoryOrder::channelsLast) {
@@ -83,7 +83,7 @@ Payload toPayload(const at::Tensor& tensor, MemoryOrder order) {
 at::Tensor toTensor(Payload payload, at::Device device) {
   const TensorView& view = payload.view();
   const at::Device place = view.place == MemoryPlace::device ? device : at::Device(at::kCPU);
-  // LibTorch has no tensors of constant memory; stages write to none of their inputs.
+  // LibTorch has no tensors over constant memory; stages never write to their inputs.
   void* data = const_cast<std::byte*>(view.data);
   return at::from_blob(
       data, view.spec.shape, denseStrides(view.spec.shape, view.spec.order),

@@ -1,4 +1,4 @@
-// Between LibTorch's tensors and ours.
+// Conversions between LibTorch's tensors and Cleave's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,19 +7,20 @@
 
 namespace cleave {
 
-// The one form a tensor has at a cut, in the split and in the whole model: dense in `order` and on
-// a 64-byte boundary. Returns the tensor itself where it has that form already. Other forms would
-// give other bits.
+// The only form a tensor has at a cut, in the split model and in the whole one: dense in `order`
+// and aligned to 64 bytes. Returns the tensor itself if it already has that form. Any other form
+// would give different bits.
 at::Tensor canonical(const at::Tensor& tensor, MemoryOrder order);
 
-// The cut's memory order for a tensor of this rank: channels-last for [B, C, H, W], else
-// contiguous.
+// The memory order at a cut for a tensor of this rank: channels-last for [B, C, H, W], contiguous
+// otherwise.
 MemoryOrder cutOrder(std::size_t rank);
 
-// Requires a canonical tensor without gradient history; shares its memory, wherever it is.
+// Requires a canonical tensor without gradient history. Shares its memory, on the host or the
+// device.
 Payload toPayload(const at::Tensor& tensor, MemoryOrder order);
-// Shares the payload's memory, which is the host's or that of `device`. The result does not require
-// a gradient.
+// Shares the payload's memory, which is on the host or on `device`. The result does not require a
+// gradient.
 at::Tensor toTensor(Payload payload, at::Device device = at::kCPU);
 
 }  // namespace cleave

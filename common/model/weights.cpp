@@ -61,7 +61,7 @@ std::vector<NamedTensor> gradientsOf(const ModelPart& part) {
 }
 
 std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors) {
-  std::vector<at::Tensor> contiguous;  // keeps alive what the entries point into
+  std::vector<at::Tensor> contiguous;  // keeps alive the memory that the entries point to
   std::vector<SafetensorsEntry> entries;
   for (const NamedTensor& named : tensors) {
     const at::Tensor& tensor = contiguous.emplace_back(named.tensor.cpu().contiguous());

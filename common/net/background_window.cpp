@@ -22,11 +22,11 @@ void BackgroundWindow::sent(std::size_t bytes) {
   underWay_ += bytes;
 }
 
-// The window grows by as many bytes as arrive while the stream adds no delay, more slowly as it
-// nears the target, and shrinks beyond that, by half in a round trip at most.
+// The window grows by the bytes that arrive while the stream adds no delay, more slowly near the
+// target, and shrinks above it, by at most half per round trip.
 bool BackgroundWindow::ponged(std::int64_t forward, SteadyTime time) {
   const double added = addedDelay(forward, time);
-  if (pings_.empty()) return false;  // a Pong that nobody asked for
+  if (pings_.empty()) return false;  // an unsolicited Pong
   const std::size_t bytes = pings_.front();
   pings_.pop_front();
   if (bytes == 0) return false;
@@ -34,7 +34,8 @@ bool BackgroundWindow::ponged(std::int64_t forward, SteadyTime time) {
   const bool isQuiet = !lastUrgent_ || secondsBetween(*lastUrgent_, time) > kQuietSeconds;
   const double target = isQuiet ? kQuietTargetSeconds : kTargetSeconds;
   const double gain = std::clamp((target - added) / target, -0.5, 1.0);
-  window_ = std::clamp(window_ + gain * static_cast<double>(bytes), double{kLeastBytes}, kMostBytes);
+  window_ =
+      std::clamp(window_ + gain * static_cast<double>(bytes), double{kLeastBytes}, kMostBytes);
   return true;
 }
 
@@ -44,7 +45,8 @@ double BackgroundWindow::addedDelay(std::int64_t forward, SteadyTime time) {
     minuteBegan_ = time;
   }
   least_ = std::min(least_, forward);
-  return 1e-9 * (static_cast<double>(forward) - static_cast<double>(std::min(least_, leastBefore_)));
+  return 1e-9 *
+         (static_cast<double>(forward) - static_cast<double>(std::min(least_, leastBefore_)));
 }
 
 }  // namespace cleave

@@ -1,7 +1,7 @@
-// How much of a background stream may be on its way at a time: as much as the link carries without
-// making what is urgent wait behind it. After LEDBAT (RFC 6817): what the stream adds to the delay
-// of its way is held to a target. The delay is measured by a Ping behind each segment, so that what
-// waits in relays and routers counts as well as what waits in our kernel. io thread only.
+// Limits how many bytes of a background stream are in flight: as many as the link carries without
+// delaying urgent tensors. Based on LEDBAT (RFC 6817): keeps the one-way delay that the stream adds
+// at a target. A Ping after each segment measures the delay, so queues in relays and routers count
+// as well as those in our kernel. io thread only.
 #pragma once
 
 #include <cstddef>
@@ -16,34 +16,34 @@ namespace cleave {
 
 class BackgroundWindow {
  public:
-  // The least that a segment has, but for a stream's last one.
+  // Minimum size of a segment, except for a stream's last one.
   static constexpr std::size_t kLeastBytes = 4096;
-  // The delay that the stream may add while urgent tensors cross, and once none has crossed for
-  // kQuietSeconds.
+  // Target for the delay that the stream adds: while urgent tensors cross, and once none has
+  // crossed for kQuietSeconds.
   static constexpr double kTargetSeconds = 0.005;
   static constexpr double kQuietTargetSeconds = 0.1;
   static constexpr double kQuietSeconds = 1;
 
-  // An urgent tensor, or a part of one, has been sent or received.
+  // Reports that an urgent tensor, or a part of one, was sent or received.
   void urgentCrossed(SteadyTime time) { lastUrgent_ = time; }
-  // The bytes that the next segment may have; 0: wait for a Pong.
+  // Maximum bytes of the next segment; 0: wait for a Pong.
   std::size_t room() const;
-  // A segment was sent, and a Ping behind it.
+  // Reports that a segment was sent, followed by a Ping.
   void sent(std::size_t bytes);
-  // A Ping was sent that follows none.
+  // Reports that a Ping was sent that does not follow a segment.
   void pinged() { pings_.push_back(0); }
-  // A Pong came. `forward`: nanoseconds from Ping to its arrival at the peer, by two clocks that
-  // need not agree. Returns whether its Ping followed a segment.
+  // Reports a Pong. `forward`: nanoseconds from sending the Ping to its arrival at the peer, by two
+  // clocks that need not agree. Returns whether its Ping followed a segment.
   bool ponged(std::int64_t forward, SteadyTime time);
 
  private:
   double addedDelay(std::int64_t forward, SteadyTime time);
 
-  std::deque<std::size_t> pings_;  // not yet answered: the bytes of the segment before each
+  std::deque<std::size_t> pings_;  // unanswered; bytes of the segment before each, 0: none
   std::size_t underWay_ = 0;
   double window_ = kLeastBytes;
   std::optional<SteadyTime> lastUrgent_;
-  // The least `forward` of this minute and of the one before: clocks drift, and routes change.
+  // Minimum `forward` of this minute and of the previous one: clocks drift, and routes change.
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
   std::int64_t least_ = kNone, leastBefore_ = kNone;
   std::optional<SteadyTime> minuteBegan_;

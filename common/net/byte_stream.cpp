@@ -43,7 +43,7 @@ asio::awaitable<void> ByteStream::writePlain(std::span<const std::byte> bytes) {
 
 void ByteStream::endWriting() {
   sayEnd();
-  boost::system::error_code ignored;  // the connection may be gone already
+  boost::system::error_code ignored;  // the connection may already be gone
   socket_.shutdown(Socket::shutdown_send, ignored);
 }
 
@@ -58,7 +58,7 @@ void ByteStream::close() {
 }
 
 SteadyTime ByteStream::lastArrival() {
-  // A process that was stopped for a while has bytes in the kernel that it had no time to read.
+  // If this process was suspended, bytes may be waiting unread in the kernel.
   boost::system::error_code ignored;
   if (socket_.available(ignored) > 0) arrived();
   return lastArrival_;
@@ -76,7 +76,8 @@ PlainStream::PlainStream(Socket socket) : ByteStream(std::move(socket)), ahead_(
 
 asio::awaitable<void> PlainStream::secure() { co_return; }
 
-// From what was read ahead or else from the socket: straight into `place`, and on into ahead_.
+// Returns bytes that were read ahead, if any. Otherwise reads from the socket into `place`, and any
+// surplus into ahead_.
 asio::awaitable<std::size_t> PlainStream::readSome(std::span<std::byte> place) {
   if (aheadBegin_ < aheadEnd_) {
     const std::size_t bytes = std::min(place.size(), aheadEnd_ - aheadBegin_);

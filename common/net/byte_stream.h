@@ -1,5 +1,5 @@
 // Bytes to and from a peer over one TCP connection: plain, or within TLS (tls_stream.h). io thread
-// only, but for what says otherwise.
+// only unless stated otherwise.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -18,10 +18,10 @@ namespace cleave {
 
 class TlsContext;
 
-// Coroutines throw boost::system::system_error for what the network does (asio::error::eof where
-// the peer has closed); within TLS also an Error for what the peer does. After an error in reading,
-// drain() alone may still read; after one in writing, nothing may be written. At most one coroutine
-// reads, and one writes, at a time.
+// Coroutines throw boost::system::system_error for network errors (asio::error::eof if the peer
+// closed the connection); TLS also throws an Error for faults of the peer. After a read error only
+// drain() may still read; after a write error nothing may be written. At most one coroutine reads
+// and one writes at a time.
 class ByteStream {
  public:
   using Socket = boost::asio::ip::tcp::socket;
@@ -32,43 +32,43 @@ class ByteStream {
   ByteStream(const ByteStream&) = delete;
   ByteStream& operator=(const ByteStream&) = delete;
 
-  // What must be done before the first byte; may be called again. Plain: nothing.
+  // Does whatever must precede the first byte; may be called again. Plain: nothing.
   virtual boost::asio::awaitable<void> secure() = 0;
-  // The name in the peer's certificate, once secure() is done (TlsContext); empty where it has
+  // The name in the peer's certificate, once secure() has completed (TlsContext); empty if it has
   // none.
   virtual const std::string& identity() const = 0;
-  // Throws RunError ("certificate-revoked") if `context`, loaded later, no longer accepts the
-  // peer's certificate. A plain stream accepts every peer.
+  // Throws RunError ("certificate-revoked") if `context`, which was loaded later, no longer accepts
+  // the peer's certificate. A plain stream accepts every peer.
   virtual void checkPeerAgain(const TlsContext& /*context*/) const {}
-  // At least one byte into `place`, which is not empty.
+  // Reads at least one byte into `place`, which must not be empty.
   virtual boost::asio::awaitable<std::size_t> readSome(std::span<std::byte> place) = 0;
-  // All of both, which must stay until the end.
+  // Writes all of both, which must stay valid until it completes.
   virtual boost::asio::awaitable<void> write(std::span<const std::byte> head,
                                              std::span<const std::byte> payload) = 0;
 
-  // Reads on and drops it all, until an error ends it: eof, where the peer closes in order.
+  // Reads and discards everything until an error occurs: eof after an orderly close by the peer.
   boost::asio::awaitable<void> drain();
-  // Until less than half of limitUnsent() is unsent: what is chosen then to be written waits least
-  // in the kernel.
+  // Waits until less than half of limitUnsent() is unsent, so that whatever is then chosen to be
+  // written waits as briefly as possible in the kernel.
   boost::asio::awaitable<void> readyToWrite();
-  // As they are, outside TLS: to a peer that has none.
+  // Writes raw bytes, bypassing TLS, for a peer that lacks it.
   boost::asio::awaitable<void> writePlain(std::span<const std::byte> bytes);
-  // Nothing more will be written: the peer reads to the end of the stream. Does not wait.
+  // Shuts down the sending direction; the peer reads up to the end of the stream. Does not wait.
   void endWriting();
   void close();
 
-  // When the last byte arrived, or was found to wait in the kernel.
+  // When the last byte arrived. Unread bytes in the kernel count as arriving now.
   SteadyTime lastArrival();
   // Sets TCP_NOTSENT_LOWAT.
   void limitUnsent(std::size_t bytes);
-  // Any thread. As it was at the end, once closed.
+  // Any thread. After close(), the values from just before it.
   LinkInfo linkInfo() const;
 
  protected:
   Socket& socket() { return socket_; }
   void arrived() { lastArrival_ = now(); }
-  // The last words of whatever surrounds the bytes; must not wait. Called before the socket's end,
-  // perhaps twice.
+  // Sends the final message of the layer around the bytes (TLS); must not wait. Called before the
+  // socket is shut down or closed, possibly twice.
   virtual void sayEnd() {}
 
  private:
@@ -76,12 +76,12 @@ class ByteStream {
   const int descriptor_;
   SteadyTime lastArrival_ = now();
 
-  mutable std::mutex infoMutex_;  // of the socket's being open, between linkInfo() and close()
+  mutable std::mutex infoMutex_;  // keeps the socket open during linkInfo()
   bool open_ = true;
   LinkInfo lastInfo_;
 };
 
-// With asio::async_write: as much as there is in one system call. Asio's own limit, 64 KiB a call,
+// For asio::async_write: passes everything to one system call. Asio's own limit of 64 KiB per call
 // costs half of the throughput on a fast link.
 inline auto inOneCall(std::size_t total) {
   constexpr std::size_t kMostBytesACall = 4 << 20;
@@ -101,7 +101,7 @@ class PlainStream : public ByteStream {
 
  private:
   const std::string identity_;
-  // What a read brought beyond what was asked for; short frames come many at a time.
+  // Bytes read beyond what was asked for; short frames arrive many at a time.
   std::vector<std::byte> ahead_;
   std::size_t aheadBegin_ = 0;
   std::size_t aheadEnd_ = 0;

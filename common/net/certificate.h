@@ -1,5 +1,5 @@
-// What is read of certificates, and who owns OpenSSL's objects: for those who make certificates
-// (server/x509.h) and for those who check them (tls.h).
+// Reads certificates and owns OpenSSL's objects, for code that makes certificates (server/x509.h)
+// and code that checks them (tls.h).
 #pragma once
 
 #include <openssl/x509v3.h>
@@ -28,10 +28,10 @@ struct OpenSslDelete {
 template <typename Type>
 using Owned = std::unique_ptr<Type, OpenSslDelete>;
 
-// Nothing where it is no date.
+// Nullopt if it is not a valid time.
 std::optional<std::time_t> timeOf(const ASN1_TIME* time);
 
-// Subject alternative names, in their order. They may be a peer's: of any bytes.
+// Subject alternative names, in order. They may come from a peer and contain any bytes.
 struct AlternativeNames {
   std::vector<std::string> uris;
   std::vector<std::string> hosts;  // host names, and IP addresses as text

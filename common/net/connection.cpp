@@ -36,7 +36,7 @@ std::string nameOf(const asio::ip::tcp::socket& socket) {
   return name.str();
 }
 
-constexpr const char* kNoHelloFix =
+constexpr const char* kNoHelloHint =
     "check that host and port are those of a Cleave daemon, and that it is not stopped or "
     "overloaded";
 
@@ -46,12 +46,12 @@ std::string secondsText(milliseconds time) {
   return text.str();
 }
 
-// Runs `task`, and cancels it after `time`. Returns whether it ended by itself; throws what it
+// Runs `task`, and cancels it after `time`. Returns whether it completed in time; rethrows what it
 // threw.
 awaitable<bool> endsWithin(milliseconds time, awaitable<void> task) {
   asio::steady_timer timer(co_await asio::this_coro::executor, time);
   std::exception_ptr error;
-  // || waits for a success: a task that throws would have to wait for the timer.
+  // || waits for a success: if the task threw, || would still wait for the timer.
   const auto guarded = [&]() -> awaitable<void> {
     try {
       co_await std::move(task);
@@ -108,13 +108,12 @@ awaitable<void> Connection::secure() {
   std::rethrow_exception(cause_);
 }
 
-// Bytes left unread would turn the close into a reset, which may reach the peer before what it was
-// told.
+// Unread bytes would turn the close into a reset, which may overtake what was sent to the peer.
 awaitable<void> Connection::drainBriefly() {
   try {
     co_await endsWithin(kFailureWait, stream_.drain());
   } catch (const system_error&) {
-    // The peer has closed, as it should.
+    // The peer closed the connection, as expected.
   }
 }
 
@@ -127,7 +126,7 @@ awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionS
     throw RunError("hello-timeout",
                    peerName() + " did not complete its part of the handshake within " +
                        secondsText(options_.helloDeadline),
-                   kNoHelloFix);
+                   kNoHelloHint);
   } catch (const system_error& error) {
     endWith(std::make_exception_ptr(lost(error.code(), "before the handshake was done")), false);
   } catch (const Error& error) {
@@ -141,7 +140,7 @@ awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionS
     try {
       co_await endsWithin(kFailureWait, tell());
     } catch (const system_error&) {
-      // The peer has closed, as it should.
+      // The peer closed the connection, as expected.
     }
   }
   std::rethrow_exception(cause_);
@@ -171,14 +170,14 @@ awaitable<void> Connection::writeHandshakeFrame(FrameKind kind, std::string meta
   } catch (const system_error& error) {
     throw lost(error.code(), "before the handshake was done");
   }
-  throw RunError("hello-timeout", peerName() + " does not read the handshake", kNoHelloFix);
+  throw RunError("hello-timeout", peerName() + " does not read the handshake", kNoHelloHint);
 }
 
-// ---- The life of a connection ----
+// ---- Lifetime ----
 
 awaitable<std::string> Connection::run(FrameSink& sink) {
   co_await secure();
-  if (cause_) endBy_ = now() + kFailureWait;  // fail() came first: the time to tell it begins here
+  if (cause_) endBy_ = now() + kFailureWait;  // fail() came first: its deadline starts now
   co_await ((readUntilEnd(sink) && writeUntilEnd()) || watch());
   stream_.close();
 
@@ -230,19 +229,18 @@ awaitable<void> Connection::readUntilEnd(FrameSink& sink) {
     fail(std::current_exception());
   }
   if (!tellPeer_) co_return;
-  // Bytes left unread would turn the close into a reset, which may reach the peer before our
-  // Failure does.
+  // Unread bytes would turn the close into a reset, which may overtake our Failure.
   try {
     co_await stream_.drain();
   } catch (const system_error&) {
-    // The peer has closed, or the time is up.
+    // The peer closed the connection, or the time is up.
   }
 }
 
 awaitable<void> Connection::readFrames(FrameSink& sink) {
   while (true) {
     const FrameStream::Head head = co_await stream_.readHead(ConnectionState::open);
-    if (cause_) co_return;  // fail() came meanwhile: the sink hears no more
+    if (cause_) co_return;  // fail() was called meanwhile: deliver no more to the sink
     std::span<std::byte> place;
     if (isTensorData(head.header.kind)) place = sink.placePayload(head.header, head.metadata);
     const SteadyTime start = now();
@@ -281,7 +279,8 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
   }
 }
 
-// Waits until the throttle lets the connection go on after these bytes, or the connection ends.
+// Waits until the throttle allows the connection to continue after these bytes, or until the
+// connection ends.
 awaitable<void> Connection::throttled(asio::steady_timer& timer, std::size_t bytes) {
   if (!throttle_ || cause_) co_return;
   const SteadyTime until = throttle_->take(bytes, now());
@@ -292,7 +291,7 @@ awaitable<void> Connection::throttled(asio::steady_timer& timer, std::size_t byt
 }
 
 void Connection::spendAllowance(const FrameHeader& header, SteadyTime time) {
-  // A tensor's last segment may be short, no other.
+  // Of a tensor's segments, only the last may be short.
   const bool isLong = header.payloadBytes >= ControlAllowance::kShortSegmentBytes;
   if (header.kind == FrameKind::tensor) {
     allowance_.tensorCrosses();
@@ -303,7 +302,7 @@ void Connection::spendAllowance(const FrameHeader& header, SteadyTime time) {
   }
 }
 
-// Pings keep a connection open, but only show that the peer's process runs.
+// Pings keep a connection open, but only prove that the peer's process runs.
 void Connection::noteActivity(FrameKind kind) {
   if (kind != FrameKind::ping && kind != FrameKind::pong) lastActivity_ = now();
 }
@@ -311,8 +310,8 @@ void Connection::noteActivity(FrameKind kind) {
 void Connection::receivedPong(std::span<const std::byte> metadata) {
   const ClockSample sample = clockOfPong(metadata);
   if (background_.ponged(sample.forward, now())) {
-    wake();  // there may be room for the next segment
-    return;  // what it waited for behind the segment says little of the clocks
+    wake();  // the next segment may fit now
+    return;  // a bad clock sample: it includes the wait behind the segment
   }
   pongs_.push_back(sample);
   if (pongs_.size() > kPongs) pongs_.pop_front();
@@ -323,16 +322,16 @@ void Connection::receivedPong(std::span<const std::byte> metadata) {
   clock_ = *std::min_element(pongs_.begin(), pongs_.end(), shorter);
 }
 
-// Nothing follows a peer's Bye. Ours follows what is queued.
+// A peer's Bye is its last frame. Ours is sent after everything that is queued.
 void Connection::receivedBye(std::span<const std::byte> metadata) {
   peerBye_ = reasonFromBye(metadata);
   if (!ourBye_) ourBye_ = "done";
-  endWithin(kByeWait);  // the peer waits no longer for our Bye
+  endWithin(kByeWait);  // the peer waits no longer than this for our Bye
   wake();
 }
 
 void Connection::streamEnded(const error_code& error) {
-  if (byeSent_) return;  // as good as the peer's Bye
+  if (byeSent_) return;  // the close replaces the peer's Bye
   if (!writeError_) {
     const char* when = stream_.isMidFrame() ? "in the middle of a frame" : "without a Bye";
     writeError_ = std::make_exception_ptr(lost(error, when));
@@ -356,7 +355,7 @@ awaitable<void> Connection::writeUntilEnd() {
   try {
     co_await writeFrames();
   } catch (const system_error& error) {
-    // A peer that fails tells why, and closes: what it said is still to be read.
+    // A failing peer sends its reason and closes: that may still be unread.
     writeError_ = std::make_exception_ptr(lost(error.code(), "while it was written to"));
     endWithin(kFailureWait);
     co_return;
@@ -367,7 +366,7 @@ awaitable<void> Connection::writeUntilEnd() {
   try {
     co_await sayFailure();
   } catch (const system_error&) {
-    // The peer is gone, or does not read: it was worth a try.
+    // The peer is gone, or does not read; sending the Failure was best effort.
   }
 }
 
@@ -391,11 +390,11 @@ awaitable<void> Connection::writeOne() {
   const SteadyTime start = now();
   const std::chrono::duration<double> slowest(kMaxSegmentBytes / options_.frame.bytesASecond);
   writtenBy_ = start + longestSilence() + std::chrono::duration_cast<milliseconds>(slowest);
-  // Chosen as late as can be, so that one more urgent may still come.
+  // Chosen as late as possible, so that a more urgent frame can still come first.
   co_await stream_.readyToWrite();
   if (cause_) co_return;
   auto frame = outbox_.next(segmentBytes(), background_.room());
-  if (!frame) {  // a Pong has come meanwhile, and leaves a background stream no room
+  if (!frame) {  // a Pong arrived meanwhile and shrank the background window
     writtenBy_.reset();
     co_return;
   }
@@ -443,7 +442,7 @@ void Connection::tuneSegments() {
 
 // ---- Watching ----
 
-// Pings, finds a peer that has fallen silent, and returns at endBy_, which ends reader and writer.
+// Sends Pings, detects a silent peer, and returns at endBy_, which cancels reader and writer.
 awaitable<void> Connection::watch() {
   const SteadyTime start = now();
   SteadyTime pingAt = start + options_.pingEvery;
@@ -461,7 +460,7 @@ awaitable<void> Connection::watch() {
       pingAt = time + options_.pingEvery;
     }
     watchTimer_.expires_at(endBy_ ? *endBy_ : std::min(pingAt, silentAt));
-    error_code rearmed;  // by endWithin(): look again
+    error_code rearmed;  // set by endWithin(): check again
     co_await watchTimer_.async_wait(asio::redirect_error(use_awaitable, rearmed));
   }
 }

@@ -1,5 +1,5 @@
-// One TCP connection: reads frames into where their payload belongs, writes frames from an outbox
-// by priority, pings. Everything here runs on the io thread.
+// One TCP connection: reads payloads directly into their destination, writes frames from an outbox
+// by priority, sends Pings. Everything runs on the io thread unless stated otherwise.
 #pragma once
 
 #include <atomic>
@@ -33,41 +33,40 @@
 
 namespace cleave {
 
-// How long a connection that ends waits for its peer: after a Failure was to be told, and after a
-// Bye.
+// How long a closing connection waits for its peer: while sending a Failure, and after a Bye.
 inline constexpr std::chrono::seconds kFailureWait{1};
 inline constexpr std::chrono::seconds kByeWait{2};
-// Most frames and tensors that may wait to be sent: far more than credits allow, so a peer that
-// makes us answer, and does not read the answers, cannot fill our memory.
+// Maximum frames and tensors waiting to be sent: far more than credits allow, so that a peer that
+// makes us answer but does not read the answers cannot fill our memory.
 inline constexpr std::size_t kMaxQueued = 1 << 16;
 
-// Takes what arrives after the handshake. What these functions throw ends the connection.
+// Receives frames after the handshake. Exceptions from these functions end the connection.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  // Called with a Tensor's or Segment's header and metadata once they are read and within their
-  // caps: returns the memory (header.payloadBytes of it) that the payload is read into. It must
-  // stay valid until receivedFrame() or the connection's end.
+  // Called when a Tensor's or Segment's header and metadata have been read and are within their
+  // caps. Returns the memory (header.payloadBytes bytes) to read the payload into. It must stay
+  // valid until receivedFrame() or the end of the connection.
   virtual std::span<std::byte> placePayload(const FrameHeader& header,
                                             std::span<const std::byte> metadata) = 0;
-  // A whole frame, its checksum verified. `payload` is the memory from placePayload; empty for
-  // control frames. Ping and Pong are dealt with by the connection and do not come here.
+  // A complete frame with a verified checksum. `payload` is the memory from placePayload(); empty
+  // for control frames. The connection handles Ping and Pong itself.
   virtual void receivedFrame(const FrameHeader& header, std::span<const std::byte> metadata,
                              std::span<const std::byte> payload) = 0;
 };
 
-// Its address must not change while a coroutine of it runs.
+// Its address must not change while one of its coroutines runs.
 class Connection {
  public:
   // Sets TCP_NODELAY, TCP_NOTSENT_LOWAT and TCP_USER_TIMEOUT.
   Connection(boost::asio::ip::tcp::socket socket, ConnectionOptions options);
 
-  // The handshake: one control frame each way, before run(). readHandshakeFrame waits at most
-  // helloDeadline, and takes at most kMaxHandshakeBytes. The first call does the TLS handshake
-  // before, within tlsDeadline. Throw Error with codes such as
-  // "not-cleave" (the peer speaks something else), "version-mismatch", "hello-timeout",
-  // "connection-closed"; a Failure from the peer is thrown as in run(). Where our side found the
-  // fault, the peer has been told, unless it does not speak Cleave.
+  // The handshake: one control frame in each direction, before run(). readHandshakeFrame waits at
+  // most helloDeadline, and accepts at most kMaxHandshakeBytes. The first call does the TLS
+  // handshake first, within tlsDeadline. Throw Error with codes such as "not-cleave" (the peer
+  // speaks another protocol), "version-mismatch", "hello-timeout", "connection-closed"; a Failure
+  // from the peer is thrown as in run(). If our side found the fault, the peer has been sent a
+  // Failure, unless it does not speak Cleave.
   struct HandshakeFrame {
     FrameKind kind;
     std::string metadata;
@@ -75,51 +74,50 @@ class Connection {
   boost::asio::awaitable<HandshakeFrame> readHandshakeFrame(ConnectionState state);
   boost::asio::awaitable<void> writeHandshakeFrame(FrameKind kind, std::string metadata);
 
-  // Serves both directions until the peer has said Bye (returns its reason), or throws what ended
-  // the connection: one Error, never multiple_exceptions. Where our side found the fault, the peer
-  // is told with a Failure before the close (for at most a second). A Failure from the peer is
-  // thrown as RunError with its code, sentence and fix.
+  // Serves both directions until the peer has sent Bye, and returns its reason, or throws what
+  // ended the connection: one Error, never multiple_exceptions. If our side found the fault, a
+  // Failure is sent to the peer before the close (for at most a second). A Failure from the peer is
+  // thrown as RunError with its code, sentence and hint.
   boost::asio::awaitable<std::string> run(FrameSink& sink);
 
-  // What is to be sent. Call wake() after adding to it.
+  // Frames to be sent. Call wake() after adding to it.
   Outbox& outbox() { return outbox_; }
   void wake();
-  // Ends run(): it sends what is queued, then Bye, waits for the peer's Bye or the end of the
+  // Ends run(): it sends everything queued, then Bye, waits for the peer's Bye or the end of the
   // stream (at most 2 s), and returns.
   void sayBye(std::string reason);
-  // Ends run() with `error`, which the peer is told as a Failure. The first cause given wins.
+  // Ends run() with `error`, which is sent to the peer as a Failure. The first cause wins.
   void fail(std::exception_ptr error);
-  // Closes at once, and says nothing: whatever waits for the peer ends with "connection-lost".
+  // Closes at once without a message; whatever waits for the peer fails with "connection-lost".
   void abandon() { stream_.close(); }
 
-  // From now on run() moves no more than that lets it, shared with the other connections that have
-  // it.
+  // From now on `throttle` limits run(), together with the other connections that share it.
   void throttleBy(std::shared_ptr<Throttle> throttle) { throttle_ = std::move(throttle); }
 
-  // Asks for a Pong. When nothing else is under way it says how long the way there and back is.
+  // Asks for a Pong, which measures the round trip if nothing else is in flight.
   void ping();
 
   // Any thread.
   ByteCounts bytes() const;
   LinkInfo linkInfo() const;
-  // Bytes a second; 0 until known. See RateMeter.
+  // Bytes per second; 0 until known. See RateMeter.
   double sendRate() const { return sendMeter_.rate(); }
   double receiveRate() const { return receiveMeter_.rate(); }
   double peakSent() const { return peakSent_.peak(); }  // see PeakMeter
   double peakReceived() const { return peakReceived_.peak(); }
-  // Of the last 16 Pongs, the one with the least round trip; all 0 before the first.
+  // The one of the last 16 Pongs with the shortest round trip; all 0 before the first.
   ClockSample clock() const;
-  // The client's name, from its certificate; of servers with TLS only, after the first handshake
-  // frame; else empty.
+  // The client's name, from its certificate. Only on a server with TLS, after the first handshake
+  // frame; otherwise empty.
   const std::string& identity() const { return stream_.identity(); }
   bool isWithinTls() const { return options_.tls != nullptr; }
-  // As ByteStream's.
+  // See ByteStream.
   void checkPeerAgain(const TlsContext& context) const { stream_.checkPeerAgain(context); }
   // When a frame other than Ping or Pong was last received or sent.
   SteadyTime lastActivity() const { return lastActivity_; }
-  // "127.0.0.1:4000"; empty where the socket was never connected.
+  // "127.0.0.1:4000"; empty if the socket was never connected.
   const std::string& peer() const { return peer_; }
-  // The segment size in force: segmentBytesFor(sendRate()).
+  // The current segment size: segmentBytesFor(sendRate()).
   std::size_t segmentBytes() const { return segmentBytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -128,8 +126,8 @@ class Connection {
   boost::asio::awaitable<void> receiveHandshake(ConnectionState state, HandshakeFrame& frame);
   boost::asio::awaitable<void> sayFailure();
 
-  // The three coroutines of run(). None of them throws: what ends one of them ends the others by
-  // way of cause_, ourBye_, peerBye_ and endBy_.
+  // The three coroutines of run(). None of them throws: what ends one of them ends the others
+  // through cause_, ourBye_, peerBye_ and endBy_.
   boost::asio::awaitable<void> readUntilEnd(FrameSink& sink);
   boost::asio::awaitable<void> writeUntilEnd();
   boost::asio::awaitable<void> watch();
@@ -168,21 +166,21 @@ class Connection {
   ControlAllowance allowance_{now()};
   BackgroundWindow background_;
   SteadyTime lastActivity_ = now();
-  // While a frame is being written: when the peer must have taken it.
+  // While a frame is being written: the deadline for the peer to accept it.
   std::optional<SteadyTime> writtenBy_;
-  std::atomic<std::size_t> segmentBytes_{kMinSegmentBytes};  // until there is a measured rate
+  std::atomic<std::size_t> segmentBytes_{kMinSegmentBytes};  // until a rate has been measured
   std::deque<ClockSample> pongs_;
   mutable std::mutex clockMutex_;
   ClockSample clock_;
 
   // Why and how run() ends: with cause_, or after a Bye.
   std::exception_ptr cause_;           // an Error
-  bool tellPeer_ = false;              // our side found cause_
-  std::exception_ptr writeError_;      // becomes cause_ unless the reader finds out more
-  std::optional<std::string> ourBye_;  // its reason, from when it is to be said
+  bool tellPeer_ = false;              // our side found cause_: send a Failure
+  std::exception_ptr writeError_;      // becomes cause_ unless the reader finds a better one
+  std::optional<std::string> ourBye_;  // its reason, once a Bye is to be sent
   bool byeSent_ = false;
   std::optional<std::string> peerBye_;  // its reason
-  std::optional<SteadyTime> endBy_;     // when run() returns, whatever the peer does
+  std::optional<SteadyTime> endBy_;     // deadline of run(), whatever the peer does
 };
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-// How a connection behaves: within TLS or not, its deadlines and limits.
+// Options of a connection: TLS, deadlines and limits.
 #pragma once
 
 #include <chrono>
@@ -11,16 +11,17 @@
 namespace cleave {
 
 struct ConnectionOptions {
-  // With one: all within TLS, without checksums, and the peer is who its certificate says.
+  // If set, the connection uses TLS, without checksums, and the peer's certificate gives its
+  // identity.
   std::shared_ptr<const TlsContext> tls;
-  // Host name or address that the certificate of the server that we connect to must be for.
+  // The host name or address that the server's certificate must match; clients only.
   std::string serverName;
   std::chrono::milliseconds tlsDeadline{10000};
   std::chrono::milliseconds helloDeadline{5000};
   std::chrono::milliseconds pingEvery{15000};
-  // No byte for pingEvery + pingTimeout: the peer is gone.
+  // A peer that sends no byte for pingEvery + pingTimeout is considered lost.
   std::chrono::milliseconds pingTimeout{20000};
-  FrameDeadline frame;  // of those that the peer sends
+  FrameDeadline frame;  // for frames from the peer
   bool checksum = true;
 };
 

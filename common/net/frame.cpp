@@ -26,9 +26,9 @@ constexpr std::size_t kStreamAt = 16;
 constexpr std::size_t kChecksumAt = 24;
 static_assert(kChecksumAt + sizeof(std::uint64_t) == kHeaderBytes);
 
-constexpr std::size_t kMaxShownBytes = 16;  // of a peer that speaks something else, in the error
+constexpr std::size_t kMaxShownBytes = 16;  // of a foreign protocol, in errors
 
-// Little-endian on every machine.
+// Little-endian on any machine.
 template <typename Integer>
 void store(std::span<std::byte> bytes, std::size_t at, Integer value) {
   for (std::size_t j = 0; j < sizeof(Integer); ++j) {
@@ -45,7 +45,7 @@ Integer load(std::span<const std::byte> bytes, std::size_t at) {
   return value;
 }
 
-// What a peer that is not ours speaks, by its first bytes.
+// Names a foreign protocol by its first bytes.
 std::string describeForeign(std::span<const std::byte> start) {
   std::string text;
   for (const std::byte byte : start.first(std::min(start.size(), kMaxShownBytes))) {
@@ -190,7 +190,7 @@ FrameHeader decodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {
     throw ProtocolError("bad-frame", named(header.kind) + " has the unknown flags " +
                                          std::to_string(header.flags & ~kFlagChecksum));
   }
-  // Else one damaged bit in the flags would switch the check off.
+  // Otherwise one damaged bit in the flags would disable the check.
   if (header.flags == 0 && header.checksum != 0) {
     throw ProtocolError("bad-frame", named(header.kind) + " has a checksum, but not its flag");
   }

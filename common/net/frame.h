@@ -38,13 +38,13 @@ inline bool isTensorData(FrameKind kind) {
 inline constexpr std::array<std::uint8_t, 4> kMagic = {'C', 'L', 'V', 'E'};
 inline constexpr std::uint8_t kWireVersion = 1;
 inline constexpr std::size_t kHeaderBytes = 32;
-// Before the handshake is done, header, metadata and payload of a frame take at most this much.
+// Maximum size of a frame, header, metadata and payload together, before the handshake is complete.
 inline constexpr std::size_t kMaxHandshakeBytes = 4096;
 inline constexpr std::size_t kMaxMetadataBytes = 64 << 10;
 inline constexpr std::size_t kMaxTensorMetadataBytes = 4 << 10;  // of Tensor and Segment
 inline constexpr std::size_t kMaxSegmentBytes = 1 << 20;
 inline constexpr std::size_t kMinSegmentBytes = 64 << 10;
-// What a segment has on a link of so many bytes a second: 2 ms of it, within these bounds.
+// The segment size for a link of `rate` bytes per second: 2 ms of it, within these bounds.
 std::size_t segmentBytesFor(double rate);
 
 // flags, bit 0: `checksum` holds; never set under TLS.
@@ -63,28 +63,28 @@ using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 
 HeaderBytes encodeHeader(const FrameHeader& header);
 
-// Throws ProtocolError "not-cleave", or "not-tls" where it is TLS, unless `start`, the first bytes
-// of a header or all that has come of one, may become a Cleave frame. Tells a wrong port apart at
-// its first byte, however short the peer's greeting.
+// Throws ProtocolError unless `start` may begin a Cleave frame: "not-tls" if it is TLS, otherwise
+// "not-cleave". `start` holds the first bytes of a header, or as many as have arrived. Detects a
+// wrong port at the first byte, however short the peer's greeting.
 void checkMagic(std::span<const std::byte> start);
 
 // Throws ProtocolError: wrong magic ("not-cleave"), version, unknown kind, unknown flags, a
-// checksum without its flag. Lengths are not judged here.
+// checksum without its flag. Does not check lengths.
 FrameHeader decodeHeader(std::span<const std::byte, kHeaderBytes> bytes);
 
 std::uint64_t frameChecksum(std::span<const std::byte, 24> headerStart,
                             std::span<const std::byte> metadata,
                             std::span<const std::byte> payload);
 
-// Header and metadata as they are sent, before the payload; with or without a checksum of all
-// three. `head` keeps its memory.
+// Encodes header and metadata, which are sent before the payload, with or without a checksum of all
+// three. Reuses the memory of `head`.
 void encodeHead(FrameKind kind, std::uint64_t stream, std::string_view metadata,
                 std::span<const std::byte> payload, bool checksum, std::vector<std::byte>& head);
 
 enum class ConnectionState : std::uint8_t { awaitingHello, awaitingHelloOk, open };
 
-// Throws ProtocolError where `kind` may not come in `state`, or where a length exceeds its cap.
-// Called before a byte is allocated.
+// Throws ProtocolError if `kind` is not allowed in `state`, or if a length exceeds its cap. Must be
+// called before any allocation.
 void checkFrame(const FrameHeader& header, ConnectionState state);
 
 }  // namespace cleave

@@ -39,7 +39,7 @@ asio::awaitable<void> FrameStream::secure() {
   try {
     co_await bytes_->writePlain(head_);
   } catch (const boost::system::system_error&) {
-    // The peer has gone.
+    // The peer is gone.
   }
   std::rethrow_exception(refused);
 }
@@ -79,7 +79,7 @@ asio::awaitable<void> FrameStream::readPayload(Head head, std::span<std::byte> p
   (isTensorData(header.kind) ? tensorReceived_ : controlReceived_)
       .fetch_add(frameBytes(header), std::memory_order_relaxed);
   if ((header.flags & kFlagChecksum) == 0) co_return;
-  const HeaderBytes bytes = encodeHeader(header);  // as they came: every bit is in the fields
+  const HeaderBytes bytes = encodeHeader(header);  // as received: the fields hold every bit
   if (frameChecksum(checksummedPart(bytes), head.metadata, place) != header.checksum) {
     throw ProtocolError("bad-checksum",
                         std::string("a ") + std::string(frameKindName(header.kind)) + " frame of " +
@@ -98,7 +98,7 @@ asio::awaitable<void> FrameStream::write(FrameKind kind, std::uint64_t stream,
       .fetch_add(head_.size() + payload.size(), std::memory_order_relaxed);
 }
 
-// ---- What is known ----
+// ---- Counters ----
 
 ByteCounts FrameStream::bytes() const {
   constexpr auto relaxed = std::memory_order_relaxed;

@@ -1,6 +1,6 @@
-// Whole frames on a stream of bytes: writes them with one system call, reads them into where they
-// belong, checks and counts them. Knows nothing of what frames mean. io thread only, but for what
-// says otherwise.
+// Whole frames on a byte stream: writes them with one system call, reads payloads directly into
+// their destination, checks and counts them. Does not interpret frames. io thread only unless
+// stated otherwise.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace cleave {
 
-// Bytes on the wire, headers and metadata included. Control is all but Tensor and Segment frames.
+// Bytes on the wire, including headers and metadata. Control: all frames except Tensor and Segment.
 struct ByteCounts {
   std::uint64_t controlSent = 0;
   std::uint64_t controlReceived = 0;
@@ -25,38 +25,39 @@ struct ByteCounts {
   std::uint64_t tensorReceived = 0;
 };
 
-// Coroutines throw as ByteStream's, and ProtocolError for what the peer does.
+// Coroutines throw what ByteStream's throw, and ProtocolError for faults of the peer.
 class FrameStream {
  public:
-  // `checksum`: whether frames that leave have one; those that arrive with one are verified always.
-  // `deadline`: of every frame that arrives.
+  // `checksum`: whether outgoing frames have one; incoming ones are verified if present.
+  // `deadline`: for every incoming frame.
   FrameStream(std::unique_ptr<ByteStream> bytes, bool checksum, FrameDeadline deadline = {});
 
-  // As ByteStream::secure(). A peer that speaks Cleave, but without TLS, is told so.
+  // See ByteStream::secure(). A peer that speaks Cleave without TLS is sent a Failure outside
+  // TLS.
   boost::asio::awaitable<void> secure();
   const std::string& identity() const { return bytes_->identity(); }
   void checkPeerAgain(const TlsContext& context) const { bytes_->checkPeerAgain(context); }
 
-  // A frame begins: its header, checked for `state`, and its metadata, valid until the next call.
-  // readPayload() must follow.
+  // The start of a frame: its header, checked for `state`, and its metadata, valid until the next
+  // call. readPayload() must follow.
   struct Head {
     FrameHeader header;
     std::span<const std::byte> metadata;
   };
   boost::asio::awaitable<Head> readHead(ConnectionState state);
-  // Reads the payload into `place`, which has header.payloadBytes, then verifies the checksum and
-  // counts the frame.
+  // Reads the payload into `place`, which must have header.payloadBytes bytes, then verifies the
+  // checksum and counts the frame.
   boost::asio::awaitable<void> readPayload(Head head, std::span<std::byte> place);
-  // These are ByteStream's.
+  // See ByteStream.
   boost::asio::awaitable<void> drain() { return bytes_->drain(); }
   boost::asio::awaitable<void> readyToWrite() { return bytes_->readyToWrite(); }
-  // Metadata and payload must stay until the end.
+  // Metadata and payload must stay valid until it completes.
   boost::asio::awaitable<void> write(FrameKind kind, std::uint64_t stream,
                                      std::string_view metadata, std::span<const std::byte> payload);
   void endWriting() { bytes_->endWriting(); }
   void close() { bytes_->close(); }
 
-  // Whether a frame has begun to arrive and is not yet complete.
+  // Whether a frame has started to arrive and is incomplete.
   bool isMidFrame() const { return progress_.isMidFrame(); }
   SteadyTime lastArrival() { return bytes_->lastArrival(); }
   void limitUnsent(std::size_t bytes) { bytes_->limitUnsent(bytes); }
@@ -71,8 +72,8 @@ class FrameStream {
 
   const std::unique_ptr<ByteStream> bytes_;
   const bool checksum_;
-  std::vector<std::byte> head_;      // header and metadata, on their way out
-  std::vector<std::byte> metadata_;  // of what is read
+  std::vector<std::byte> head_;      // header and metadata of the outgoing frame
+  std::vector<std::byte> metadata_;  // of the incoming frame
   FrameProgress progress_;
 
   std::atomic<std::uint64_t> controlSent_{0};

@@ -1,4 +1,4 @@
-// The io thread of a daemon: everything of Asio runs here, and nothing that blocks.
+// A daemon's io thread: runs everything that uses Asio, and nothing that blocks.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -19,8 +19,7 @@ class IoThread {
  public:
   IoThread() : guard_(context_.get_executor()), thread_([this] { context_.run(); }) {}
   ~IoThread() { stop(); }
-  // Stops at once: what still waits never goes on. To be called before anything that runs here is
-  // destroyed.
+  // Stops at once; pending work never resumes. Call before destroying anything that runs here.
   void stop() {
     context_.stop();
     if (thread_.joinable()) thread_.join();
@@ -36,8 +35,9 @@ class IoThread {
   std::thread thread_;
 };
 
-// What `function` returns on `executor`'s thread; nothing where that does not come to it within a
-// second, as where it ends. `function` may still run then. On another thread than that.
+// Runs `function` on `executor`'s thread and returns its result; nullopt if that takes more than a
+// second, for example because the thread has ended. `function` may still run afterwards. Must be
+// called on another thread.
 template <typename Function>
 std::optional<std::invoke_result_t<Function>> askOn(const boost::asio::any_io_executor& executor,
                                                     Function function) {

@@ -1,4 +1,4 @@
-// To listen on an address and port that a user has named.
+// Listening on an address and port that the user specifies.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -8,12 +8,12 @@
 
 namespace cleave {
 
-// "127.0.0.1:4800", "[::1]:0": an IP address and a port; port 0: the system chooses. Throws
+// An IP address and a port: "127.0.0.1:4800", "[::1]:0"; port 0: the system chooses. Throws
 // UsageError "bad-address".
 boost::asio::ip::tcp::endpoint parseListen(const Placed& value);
 
-// How a user says where to listen, for the advice of errors: {"listen.address",
-// "--set listen.port="}, where a port is to follow the second.
+// The options that set the address to listen on, for hints: {"listen.address", "--set
+// listen.port="}; a port is appended to the second.
 struct ListenOptions {
   std::string address;
   std::string port;

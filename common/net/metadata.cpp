@@ -37,10 +37,10 @@ void makeTextPrintable(Message& message, const FieldDescriptor& field) {
 
 void silenceProtobuf() { google::protobuf::SetLogHandler(nullptr); }
 
-// To reflection a map is a repeated message with a key and a value.
+// In reflection, a map is a repeated message with a key and a value.
 void makePrintable(Message& message) {
   const Reflection& reflection = *message.GetReflection();
-  std::vector<const FieldDescriptor*> fields;  // those that are set
+  std::vector<const FieldDescriptor*> fields;  // the set fields
   reflection.ListFields(message, &fields);
   for (const FieldDescriptor* field : fields) {
     if (field->type() == FieldDescriptor::TYPE_STRING) {

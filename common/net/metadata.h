@@ -1,4 +1,4 @@
-// The one place that parses a peer's protobuf messages and makes their text safe.
+// The only code that parses a peer's protobuf messages and makes their text printable.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@ class Message;
 
 namespace cleave {
 
-// Stops protobuf from writing a line to stderr for every text that is not UTF-8, with which a peer
-// could fill the log. For the whole process; may be called again.
+// Stops protobuf from writing a line to stderr for every string that is not UTF-8, which a peer
+// could use to fill the log. Process-wide; may be called again.
 void silenceProtobuf();
 
-// Makes every text of the message printable (common/core/printable.h): in nested and repeated
-// fields, in the keys and values of maps. Fields of the type `bytes` are not texts.
+// Makes every string of the message printable (common/core/printable.h), including nested and
+// repeated fields and the keys and values of maps. Leaves `bytes` fields alone.
 void makePrintable(google::protobuf::Message& message);
 
-// Reads the metadata of a frame of `kind` into `message`, with all texts printable. Throws
+// Parses the metadata of a frame of `kind` into `message`, with all strings printable. Throws
 // ProtocolError "bad-metadata".
 void parseInto(google::protobuf::Message& message, FrameKind kind,
                std::span<const std::byte> metadata);

@@ -35,7 +35,7 @@ std::string pingMetadata() {
 ClockSample clockOfPong(std::span<const std::byte> metadata) {
   const std::uint64_t came = nanoseconds();
   const auto pong = parseMetadata<wire::Pong>(FrameKind::pong, metadata);
-  // The numbers are the peer's to choose: any of them may wrap around.
+  // The peer chooses these numbers, so any of them may wrap around.
   const auto difference = [](std::uint64_t a, std::uint64_t b) {
     return static_cast<std::int64_t>(a - b);
   };
@@ -71,7 +71,7 @@ std::string failureMetadata(const Error& error) {
   wire::Failure failure;
   failure.set_code(printable(error.code(), kMaxCodeBytes));
   failure.set_sentence(printable(error.what()));
-  failure.set_fix(printable(error.fix()));
+  failure.set_hint(printable(error.hint()));
   failure.set_retry_seconds(error.retrySeconds());
   return failure.SerializeAsString();
 }
@@ -79,7 +79,7 @@ std::string failureMetadata(const Error& error) {
 RunError errorFromFailure(std::span<const std::byte> failure) {
   try {
     const auto proto = parseMetadata<wire::Failure>(FrameKind::failure, failure);
-    return RunError(printable(proto.code(), kMaxCodeBytes), proto.sentence(), proto.fix(),
+    return RunError(printable(proto.code(), kMaxCodeBytes), proto.sentence(), proto.hint(),
                     checkedRetry(proto.retry_seconds()));
   } catch (const ProtocolError& error) {
     return error;

@@ -1,4 +1,4 @@
-// What connections themselves say to each other: Ping, Pong, Failure and Bye, between plain values
+// Messages about the connection itself: Ping, Pong, Failure and Bye, converted between plain values
 // and metadata.
 #pragma once
 
@@ -15,26 +15,26 @@ std::string pingMetadata();
 // Throw ProtocolError "bad-metadata".
 std::string pongMetadata(std::span<const std::byte> ping);
 
-// What a Ping and its Pong say of link and clocks.
+// Measurements from a Ping and its Pong: round trip and clocks.
 struct ClockSample {
-  double roundTripSeconds = 0;  // from Ping to Pong, less those between the two at the peer; >= 0
-  // Nanoseconds that the peer's steady clock is ahead of ours, known to within half the round trip;
-  // at most 2^62 either way.
+  double roundTripSeconds = 0;  // from Ping to Pong, less the peer's delay between them; >= 0
+  // Nanoseconds that the peer's steady clock is ahead of ours, accurate to half the round trip; at
+  // most 2^62 either way.
   std::int64_t ahead = 0;
-  // Nanoseconds from the Ping's sending, by our clock, to its arrival, by the peer's.
+  // Nanoseconds from sending the Ping, by our clock, to its arrival, by the peer's clock.
   std::int64_t forward = 0;
 };
 ClockSample clockOfPong(std::span<const std::byte> pong);
 std::string reasonFromBye(std::span<const std::byte> bye);
 
 std::string byeMetadata(const std::string& reason);
-// Fits a handshake frame too.
+// Short enough for a handshake frame.
 std::string failureMetadata(const Error& error);
-// What the peer says has failed, or why it refuses: Failure and Refused have the same fields;
-// "bad-metadata" where even that cannot be read.
+// The error that the peer sent in a Failure or Refused, which have the same fields; "bad-metadata"
+// if it cannot be parsed.
 RunError errorFromFailure(std::span<const std::byte> failure);
 
-// `error` itself where it holds an Error; else an "internal-error" with its text.
+// `error` itself if it holds an Error; otherwise an "internal-error" with its text.
 std::exception_ptr asError(std::exception_ptr error);
 
 }  // namespace cleave

@@ -28,7 +28,7 @@ void Outbox::pushControl(FrameKind kind, std::string metadata) {
 void Outbox::pushTensor(OutgoingTensor tensor) {
   auto stream = std::make_shared<Stream>();
   stream->tensor = std::move(tensor);
-  // Before the first that is less urgent, even one under way: it goes on when this one is done.
+  // Inserted before the first less urgent tensor, even one in progress, which continues afterwards.
   const auto rank = [](const OutgoingTensor& each) {
     return std::pair(each.isBackground, each.priority);
   };
@@ -62,8 +62,8 @@ std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes, std::size_t 
   frame.owner = tensor.owner;
   frame.isBackground = tensor.isBackground;
   frame.segmentWritten = tensor.segmentWritten;
-  // The digest stands in the metadata of a Segment, so with one even a short stream has a second
-  // frame.
+  // The digest is sent in a Segment's metadata, so a stream with a digest always has a second
+  // frame, however short it is.
   const bool digestFollows = first && !tensor.sha256.empty();
   const bool last = frame.payload.size() == rest && !digestFollows;
   if (first) {
@@ -79,8 +79,7 @@ std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes, std::size_t 
   stream->wireBytes += kHeaderBytes + frame.metadata.size() + frame.payload.size();
   if (last) {
     streams_.pop_front();
-    // The tensor's memory is free before its sender learns that it has left, and so admits the
-    // next.
+    // Frees the tensor's memory before `written` is called, because that may admit the next tensor.
     frame.written = [stream] {
       const auto written = std::move(stream->tensor.written);
       stream->tensor = {};

@@ -1,5 +1,5 @@
-// What waits to be sent on one connection: control frames first, in order; then tensors by
-// priority, cut into segments, so that an urgent tensor overtakes one that is under way. Pure data
+// Frames waiting to be sent on one connection: control frames first, in order; then tensors by
+// priority, split into segments so that an urgent tensor overtakes one in progress. Pure data
 // structure, io thread only.
 #pragma once
 
@@ -18,28 +18,29 @@
 
 namespace cleave {
 
-// One encoded tensor on its way out.
+// One encoded tensor to be sent.
 struct OutgoingTensor {
   std::span<const std::byte> bytes;   // the encoded tensor; may be empty
   std::shared_ptr<const void> owner;  // keeps `bytes` alive until the last segment is written
-  // Not 0: the stream has so many bytes, and each of its segments is the beginning of `bytes`,
-  // which has at least kMaxSegmentBytes: a stream of any length costs no memory of its own.
+  // If not 0: the stream has this many bytes, and each of its segments is a prefix of `bytes`,
+  // which must have at least kMaxSegmentBytes. So a stream of any length needs no memory of its
+  // own.
   std::uint64_t repeated = 0;
-  int priority = 0;  // lower goes first; equal: first come, first served
-  // It may take what the link has to spare, and must not make the others wait. Goes last.
+  int priority = 0;  // lower first; equal: first come, first served
+  // Uses only spare bandwidth and must not delay other tensors. Sent last.
   bool isBackground = false;
   SteadyTime queuedAt;
-  // The Tensor metadata, asked for when the first segment is handed to the socket: queueSeconds is
-  // known then.
+  // Returns the Tensor metadata. Called when the first segment is passed to the socket, because
+  // queueSeconds is known only then.
   std::function<std::string(double queueSeconds)> openMetadata;
   // SHA-256 for the last segment's metadata; empty: none. A stream with one has at least two
   // frames.
   std::string sha256;
-  // Called when a segment was written, with the time when it was chosen and that when the kernel
-  // had taken it. Empty: nobody asks.
+  // Called after a segment was written, with the time when it was chosen and the time when the
+  // kernel had accepted it. May be empty.
   std::function<void(SteadyTime chosen, SteadyTime written)> segmentWritten;
-  // Called when the last segment was written, with the stream's bytes on the wire, headers and
-  // metadata included.
+  // Called after the last segment was written, with the stream's bytes on the wire, including
+  // headers and metadata.
   std::function<void(std::uint64_t wireBytes)> written;
 };
 
@@ -50,7 +51,7 @@ struct OutgoingFrame {
   std::span<const std::byte> payload;
   std::shared_ptr<const void> owner;
   bool isBackground = false;
-  // To be called once the frame is written; may be empty.
+  // Called once the frame is written; may be empty.
   std::function<void(SteadyTime chosen, SteadyTime written)> segmentWritten;
   std::function<void()> written;
 };
@@ -59,8 +60,8 @@ class Outbox {
  public:
   void pushControl(FrameKind kind, std::string metadata);
   void pushTensor(OutgoingTensor tensor);
-  // The next frame to write; a tensor's payload is at most segmentBytes, and one of a background
-  // tensor at most backgroundBytes (0: none of these now).
+  // The next frame to write. A tensor's payload has at most segmentBytes, that of a background
+  // tensor also at most backgroundBytes (0: no background tensor now).
   std::optional<OutgoingFrame> next(std::size_t segmentBytes, std::size_t backgroundBytes);
   // Whether next() has a frame.
   bool hasNext(std::size_t backgroundBytes) const {
@@ -69,13 +70,13 @@ class Outbox {
   }
   bool empty() const { return control_.empty() && streams_.empty(); }
   bool hasTensors() const { return !streams_.empty(); }
-  // Control frames and tensors that wait.
+  // Control frames and tensors waiting.
   std::size_t size() const { return control_.size() + streams_.size(); }
 
  private:
   struct Stream {
     OutgoingTensor tensor;
-    std::uint64_t id = 0;  // given when it opens, so that numbers count up on the wire; 0: not yet
+    std::uint64_t id = 0;  // assigned with its first frame, so that ids ascend on the wire; 0: none
     std::uint64_t offset = 0;
     std::uint64_t wireBytes = 0;
   };

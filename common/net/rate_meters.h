@@ -1,4 +1,4 @@
-// What a connection measures of its link's speed. Added to on one thread, read on any.
+// Measures the speed of a connection's link. Updated on one thread, read on any.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,13 @@
 
 namespace cleave {
 
-// How fast the link is: bytes by the seconds that they took, over about the last half second of
-// such. At the sender: that the socket took to accept them; it accepts little ahead
-// (TCP_NOTSENT_LOWAT), so that this is the rate of the whole way to the receiver, relays included,
-// while the kernel's own estimate ends at the next machine. What buffers on the way take at once
-// makes it too high, more so for short bursts. At the receiver: from a frame's header to its last
-// byte; what waits in the kernel makes it too high. The lesser of the two is nearest.
+// Link throughput: bytes divided by the seconds they took, over about the last half second of
+// transfer time. At the sender, the seconds run until the socket has accepted the bytes. The socket
+// buffers little (TCP_NOTSENT_LOWAT), so this is the rate of the whole path to the receiver, relays
+// included, whereas the kernel's own estimate covers only the path to the next machine. Buffers on
+// the path make it too high, more so for short bursts. At the receiver, the seconds run from a
+// frame's header to its last byte; bytes waiting in the kernel make the rate too high. The smaller
+// of the two rates is the more accurate.
 class RateMeter {
  public:
   void passed(std::size_t bytes, double seconds) {
@@ -28,7 +29,7 @@ class RateMeter {
     seconds_ /= 2;
   }
 
-  // Bytes a second; 0: too little passed to say.
+  // Bytes per second; 0: not enough data yet.
   double rate() const { return rate_.load(std::memory_order_relaxed); }
 
  private:
@@ -42,7 +43,7 @@ class RateMeter {
   std::atomic<double> rate_ = 0;
 };
 
-// The most bytes of a window of 100 ms, by its length.
+// The highest throughput over a window of 100 ms.
 class PeakMeter {
  public:
   void passed(std::size_t bytes, SteadyTime time = now()) {
@@ -54,7 +55,7 @@ class PeakMeter {
     peak_.store(std::max(peak(), bytes_ / kWindow), std::memory_order_relaxed);
   }
 
-  double peak() const { return peak_.load(std::memory_order_relaxed); }  // bytes a second
+  double peak() const { return peak_.load(std::memory_order_relaxed); }  // bytes per second
 
  private:
   static constexpr double kWindow = 0.1;

@@ -1,6 +1,6 @@
-// What the kernel does with, and knows of, a TCP connection. In a file of its own because
-// <linux/tcp.h>, which has all of TCP_INFO, cannot be included together with Asio. `socket` is a
-// file descriptor. Errors are ignored: without these options a connection is slower, but right.
+// Kernel options and statistics of a TCP connection. In a file of its own because <linux/tcp.h>,
+// which has all of TCP_INFO, cannot be included together with Asio. `socket` is a file descriptor.
+// Errors are ignored: without these options a connection is slower, but correct.
 #pragma once
 
 #include <chrono>
@@ -12,20 +12,20 @@ namespace cleave {
 
 // The kernel's view (TCP_INFO).
 struct LinkInfo {
-  double deliveryRate = 0;  // bytes a second
+  double deliveryRate = 0;  // bytes per second
   double roundTripSeconds = 0;
   std::uint64_t retransmits = 0;  // segments, total
 };
 
-// Nothing where the socket is not a TCP connection.
+// Nullopt if the socket is not a TCP connection.
 std::optional<LinkInfo> readLinkInfo(int socket);
 
-// TCP_NODELAY: frames leave at once.
+// TCP_NODELAY: frames are sent immediately.
 void sendWithoutDelay(int socket);
-// TCP_NOTSENT_LOWAT: the kernel takes more only while less than this is unsent, so that an urgent
+// TCP_NOTSENT_LOWAT: the kernel accepts more only while less than this is unsent, so that an urgent
 // tensor does not wait behind a long queue in the kernel.
 void limitUnsent(int socket, std::size_t bytes);
-// TCP_USER_TIMEOUT: what was sent and stays unacknowledged for so long ends the connection.
+// TCP_USER_TIMEOUT: closes the connection if sent data stays unacknowledged for this long.
 void limitUnacknowledged(int socket, std::chrono::milliseconds time);
 
 }  // namespace cleave

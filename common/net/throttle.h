@@ -1,6 +1,5 @@
-// The most bytes a second that several connections may move together, both ways counted alike.
-// Where they move more, their reading and writing waits, and the peers feel it as a slow link. io
-// thread only.
+// Limits the total throughput of several connections, both directions together. Above it, their
+// reads and writes wait, which looks like a slow link to the peers. io thread only.
 #pragma once
 
 #include <algorithm>
@@ -13,16 +12,16 @@ namespace cleave {
 
 class Throttle {
  public:
-  // What was not used within so much time before is lost: no burst is longer.
+  // Capacity unused for longer than this is lost, which limits bursts.
   static constexpr std::chrono::milliseconds kBurst{50};
 
-  // `rate`: bytes a second; 0: no limit.
+  // `rate`: bytes per second; 0: no limit.
   explicit Throttle(double rate) : rate_(rate) {}
 
   void setRate(double rate) { rate_ = rate; }
   double rate() const { return rate_; }
 
-  // Counts bytes that have moved at `time`; returns when their connection may go on.
+  // Counts bytes transferred at `time`; returns when their connection may continue.
   SteadyTime take(std::size_t bytes, SteadyTime time) {
     if (rate_ == 0) return time;
     const std::chrono::duration<double> seconds(static_cast<double>(bytes) / rate_);

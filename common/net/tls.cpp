@@ -20,7 +20,7 @@ namespace cleave {
 namespace {
 
 constexpr std::time_t kWarnSeconds = std::time_t{14} * 24 * 3600;
-constexpr long kMostChainBytes = 16 << 10;  // of a peer's certificates
+constexpr long kMostChainBytes = 16 << 10;  // of a peer's certificate chain
 constexpr const char* kSuites = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 
 struct Closed {
@@ -42,7 +42,7 @@ FilePtr openFile(const std::string& path) {
                    "make it anew ('cleave-server certs --help'), or copy it once more");
 }
 
-// All in a PEM file, at least one.
+// Reads all objects in a PEM file, at least one.
 template <typename Pointer, auto Read>
 std::vector<Pointer> readAll(const std::string& path, const char* what) {
   const FilePtr file = openFile(path);
@@ -59,10 +59,10 @@ std::vector<Owned<X509>> readCertificates(const std::string& path) {
 }
 
 Owned<EVP_PKEY> readKey(const std::string& path) {
-  openFile(path);  // throws where there is none
+  openFile(path);  // throws if it does not exist
   const std::string text = readPrivateFile(path);
   const Owned<BIO> source(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-  // A passphrase would be asked for on the terminal.
+  // Otherwise OpenSSL would ask for a passphrase on the terminal.
   const auto noPassphrase = [](char*, int, int, void*) { return -1; };
   Owned<EVP_PKEY> key(PEM_read_bio_PrivateKey(source.get(), nullptr, noPassphrase, nullptr));
   ERR_clear_error();
@@ -95,8 +95,8 @@ TlsContext::TlsContext(std::string folder, TlsRole role, std::uint64_t bytesPerK
   SSL_CTX_set_max_proto_version(native_, TLS1_3_VERSION);
   SSL_CTX_set_ciphersuites(native_, kSuites);
   SSL_CTX_set_options(native_, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
-  // A session that is resumed would outlive its certificate's revocation, and early data can be
-  // sent twice.
+  // A resumed session would outlive the revocation of its certificate, and early data can be
+  // replayed.
   SSL_CTX_set_num_tickets(native_, 0);
   SSL_CTX_set_session_cache_mode(native_, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_max_early_data(native_, 0);
@@ -141,7 +141,7 @@ void TlsContext::readRevoked() {
   const std::vector<Owned<X509>> authorities = readCertificates(path("ca.crt"));
   for (const Owned<X509_CRL>& list :
        readAll<Owned<X509_CRL>, PEM_read_X509_CRL>(file, "lists of revoked certificates")) {
-    // Else it would refuse every client, or none.
+    // With a list of another CA, OpenSSL would refuse every client, or none.
     const bool isOurs = std::any_of(authorities.begin(), authorities.end(), [&](const auto& one) {
       return X509_CRL_verify(list.get(), X509_get0_pubkey(one.get())) == 1;
     });

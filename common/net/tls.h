@@ -1,5 +1,5 @@
-// TLS 1.3 with both sides authenticated: who we are and whom we trust, from a folder of PEM files.
-// There is no way to connect without a check of the peer's certificate.
+// TLS 1.3 with mutual authentication. Our own certificate and the CAs that we trust come from a
+// folder of PEM files. The peer's certificate is always checked.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@ namespace cleave {
 
 enum class TlsRole : std::uint8_t { client, server };
 
-// Bytes that a key may protect before it is replaced: 2^22 records, of the 2^24.5 that AES-GCM is
-// good for (RFC 8446, 5.5).
+// Bytes encrypted with one key before it is replaced: 2^22 records; AES-GCM allows 2^24.5 (RFC
+// 8446, 5.5).
 inline constexpr std::uint64_t kBytesPerTlsKey = std::uint64_t{64} << 30;
 
-// What is read once and used by many connections. Immutable; any thread.
+// Loaded once and used by many connections. Immutable; any thread.
 class TlsContext {
  public:
-  // Reads ca.crt (the CAs we trust), and NAME.crt and NAME.key, our own, where NAME is "client" or
-  // "server"; a server also revoked.crl, lists of certificates that its CAs have revoked. Throws
-  // UsageError: "no-certificates" (a file cannot be read), "bad-certificate-file" (not what it
-  // should be), "key-mismatch" (the key is of another certificate), "key-readable" (others than its
-  // owner may read or write the key). `bytesPerKey`: for tests.
+  // Reads ca.crt (the trusted CAs), and our own NAME.crt and NAME.key; NAME is "client" or
+  // "server". A server also reads revoked.crl, lists of certificates that its CAs have revoked.
+  // Throws UsageError: "no-certificates" (a file cannot be read), "bad-certificate-file" (invalid
+  // contents), "key-mismatch" (the key belongs to another certificate), "key-readable" (users other
+  // than the owner may read or write the key). `bytesPerKey`: for tests.
   static std::shared_ptr<const TlsContext> load(const std::string& folder, TlsRole role,
                                                 std::uint64_t bytesPerKey = kBytesPerTlsKey);
   ~TlsContext();
@@ -34,9 +34,10 @@ class TlsContext {
   TlsContext& operator=(const TlsContext&) = delete;
 
   TlsRole role() const { return role_; }
-  // Of our own certificate or a CA's: a sentence from 14 days before it ends on; else empty.
+  // A sentence if our own certificate or a CA's has expired or will within 14 days; otherwise
+  // empty.
   std::string warning() const;
-  // When our own certificate and the CAs' end, each with its file.
+  // The expiry times of our own certificate and of the CAs', each with its file.
   const std::vector<std::pair<std::time_t, std::string>>& ends() const { return ends_; }
   ssl_ctx_st* native() const { return native_; }
   std::uint64_t bytesPerKey() const { return bytesPerKey_; }

@@ -18,16 +18,18 @@ namespace {
 
 constexpr std::size_t kMostNamesShown = 200;  // bytes
 
-// Why a certificate is refused. Its side reads the error, the other side the alert.
+// A reason to refuse a certificate. The refusing side reports the error, the other side gets the
+// alert.
 struct Reason {
   const char* code;
   int alert;
   const char* says;  // of the certificate
-  const char* fixOfClient;
-  const char* fixOfServer;
+  const char* hintForClient;
+  const char* hintForServer;
 };
 
-// One alert each, so that both sides name the same reason; it is all that the other side learns.
+// Each has its own alert, which is all that the other side gets, so that both sides report the same
+// reason.
 constexpr Reason kUnknownCa = {"certificate-unknown-ca", SSL_AD_UNKNOWN_CA,
                                "is not from a CA that is trusted here",
                                "both sides need one CA: give the client the folder that "
@@ -82,7 +84,7 @@ const Reason* reasonOf(int verifyError) {
   }
 }
 
-// What OpenSSL makes the reason's alert from.
+// The OpenSSL error that produces the reason's alert.
 int errorWithAlertOf(int verifyError) {
   const Reason* reason = reasonOf(verifyError);
   if (reason == &kUnknownCa) return X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY;
@@ -90,9 +92,9 @@ int errorWithAlertOf(int verifyError) {
   return verifyError;
 }
 
-// ---- What a certificate says ----
+// ---- Certificate contents ----
 
-// Empty where there is no name, or more than one.
+// Empty if there is no name, or more than one.
 std::string clientName(const X509* certificate) {
   std::string found;
   for (const std::string& uri : alternativeNamesOf(certificate).uris) {
@@ -103,7 +105,7 @@ std::string clientName(const X509* certificate) {
   return found;
 }
 
-// The names that a server may be connected to by; they come from a peer, and end in a log.
+// The names that a server may be connected to by. They come from a peer and are written to a log.
 std::string hostNames(const X509* certificate) {
   std::string all;
   for (std::string one : alternativeNamesOf(certificate).hosts) {
@@ -115,7 +117,7 @@ std::string hostNames(const X509* certificate) {
   return all.empty() ? "no name" : all;
 }
 
-// Present, too: without it a certificate would do for either side.
+// Requires the extension: without it, a certificate would be valid for either side.
 bool isMadeFor(X509* certificate, TlsRole role) {
   const std::uint32_t usage = X509_get_extended_key_usage(certificate);
   return usage != UINT32_MAX &&
@@ -135,9 +137,9 @@ std::string detailsOf(int error, const X509* certificate) {
   return {};
 }
 
-// The command that adds the name that the client of `ssl` connects to, beside those that the
-// certificate has: those of loopback come by themselves. Its names come from a peer, and end in a
-// shell.
+// The command that adds the name that the client of `ssl` connects to and keeps the certificate's
+// own names; those of loopback are added by default. The names come from a peer, and users paste
+// the command into a shell.
 std::string renewalFor(const SSL* ssl, const X509* certificate) {
   X509_VERIFY_PARAM* param = SSL_get0_param(const_cast<SSL*>(ssl));
   std::string asked;
@@ -171,11 +173,11 @@ RunError refusedHere(const PeerCheck& check, TlsRole ours) {
                     whose + " is refused: " + X509_verify_cert_error_string(check.error),
                     "have it made anew");
   }
-  std::string fix = ofClient ? reason->fixOfClient : reason->fixOfServer;
+  std::string hint = ofClient ? reason->hintForClient : reason->hintForServer;
   if (!check.renewal.empty()) {
-    fix += ", or add this one at the server and send it SIGHUP: " + check.renewal;
+    hint += ", or add this one at the server and send it SIGHUP: " + check.renewal;
   }
-  return RunError(reason->code, whose + " " + reason->says + check.details, fix);
+  return RunError(reason->code, whose + " " + reason->says + check.details, hint);
 }
 
 RunError requiredError(const std::string& sentence) {
@@ -196,7 +198,7 @@ RunError refusedThere(int alert, TlsRole ours) {
     return RunError(reason->code,
                     peer + " refuses the certificate of this " + (ofClient ? "client" : "server") +
                         ": it " + reason->says,
-                    ofClient ? reason->fixOfClient : reason->fixOfServer);
+                    ofClient ? reason->hintForClient : reason->hintForServer);
   }
   if (alert == SSL_AD_CERTIFICATE_REQUIRED) {
     return requiredError(peer + " wants a certificate, and got none");
@@ -219,7 +221,7 @@ std::string timeText(std::time_t time) {
 
 int checkPeer(int accepted, X509_STORE_CTX* store) {
   int error = X509_STORE_CTX_get_error(store);
-  // The list is a file of ours: it is as new as it gets, and what it lists stays revoked.
+  // The list is a local file: no newer one is available, and what it lists stays revoked.
   if (error == X509_V_ERR_CRL_HAS_EXPIRED) {
     X509_STORE_CTX_set_error(store, X509_V_OK);
     return 1;

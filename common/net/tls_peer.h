@@ -1,4 +1,5 @@
-// What is wrong with a certificate, ours or the peer's: from OpenSSL's numbers to our errors.
+// What is wrong with a certificate, ours or the peer's: converts OpenSSL's error numbers to our
+// errors.
 #pragma once
 
 #include <openssl/x509.h>
@@ -12,25 +13,25 @@
 
 namespace cleave {
 
-// What the check of a peer's certificate found. One for each connection, its SSL's app data.
+// The result of checking a peer's certificate. One per connection, stored as its SSL's app data.
 struct PeerCheck {
   int error = X509_V_OK;
-  std::string name;     // cleave:client/NAME; not to be trusted where there is an error
-  std::string details;  // of the error: when a certificate ended, which names it has
-  std::string renewal;  // of another name's: the server's command that adds it
+  std::string name;     // cleave:client/NAME; not trustworthy if there is an error
+  std::string details;  // of the error: expiry time, or the names in the certificate
+  std::string renewal;  // for a wrong name: the server command that adds it
 };
 
-// OpenSSL's verify callback: beyond the chain, dates, host name and revocation, a certificate must
-// be made for its side, and a client's must have a name.
+// OpenSSL's verify callback. Besides chain, dates, host name and revocation, it requires that a
+// certificate is made for its side, and that a client's certificate has a name.
 int checkPeer(int accepted, X509_STORE_CTX* store);
 
-// The Error for a connection whose handshake or records failed. `check` is that of the peer's
-// certificate; OpenSSL's queue has the rest.
+// The Error for a connection whose handshake or records failed. `check` is the result for the
+// peer's certificate; the rest comes from OpenSSL's error queue.
 std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours);
 
-// Checks a peer again that was accepted before: `certificate` with `chain`, by what `context`
-// trusts and has revoked now. Dates do not count: a session may outlast its certificate. Throws
-// RunError, as the handshake would.
+// Checks a previously accepted peer again: `certificate` with `chain`, against what `context` now
+// trusts and has revoked. Ignores dates, because a session may outlive its certificate. Throws the
+// same RunError as the handshake.
 void checkPeerAgain(const TlsContext& context, X509* certificate, STACK_OF(X509) * chain,
                     PeerCheck check);
 

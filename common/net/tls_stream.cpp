@@ -23,14 +23,15 @@ using asio::use_awaitable;
 using boost::system::system_error;
 
 constexpr std::size_t kLeastRead = 4 << 10;
-// Half of a core's second-level cache: decrypting finds there what the kernel has just copied.
+// Half of a core's L2 cache, so that what the kernel has just copied is still there to decrypt.
 constexpr std::size_t kMostRead = 256 << 10;
 constexpr std::size_t kRecordBytes = 16 << 10;
 constexpr std::size_t kRecordOverhead = 22;  // header, type, tag
-// Most bytes without any for the reader: part of a record, and new keys.
+// Maximum bytes without any content for the reader: part of a record, and new keys.
 constexpr std::size_t kMostWithoutText = 64 << 10;
 
-// A TLS record of a handshake, or an alert. Throws "not-tls", or "not-cleave" for anything else.
+// Accepts a TLS handshake record or an alert. Throws "not-tls" for Cleave without TLS, and
+// "not-cleave" for anything else.
 void checkTlsStart(std::span<const std::byte> start, TlsRole ours) {
   if (start[0] == std::byte{SSL3_RT_HANDSHAKE} || start[0] == std::byte{SSL3_RT_ALERT}) return;
   checkMagic(start);
@@ -44,7 +45,7 @@ void checkTlsStart(std::span<const std::byte> start, TlsRole ours) {
 
 }  // namespace
 
-// ---- OpenSSL's side ----
+// ---- OpenSSL I/O ----
 
 struct TlsStream::Bio {
   static TlsStream& streamOf(BIO* bio) { return *static_cast<TlsStream*>(BIO_get_data(bio)); }
@@ -106,10 +107,10 @@ TlsStream::TlsStream(Socket socket, std::shared_ptr<const TlsContext> context,
   expectServer(serverName);
 }
 
-// The server's certificate must be for this name or address. Nothing of it may fail unseen: then no
-// name would be checked.
+// The server's certificate must match this name or address. Throws on any failure, because OpenSSL
+// would then check no name.
 void TlsStream::expectServer(const std::string& name) {
-  const std::string plain = name.substr(0, name.find('%'));  // without an IPv6 address's zone
+  const std::string plain = name.substr(0, name.find('%'));  // without an IPv6 zone
   boost::system::error_code isName;
   asio::ip::make_address(plain, isName);
   X509_VERIFY_PARAM* check = SSL_get0_param(ssl_.get());
@@ -161,7 +162,7 @@ asio::awaitable<void> TlsStream::secure() {
   }
 }
 
-// OpenSSL's queue says why.
+// Takes the reason from OpenSSL's error queue.
 std::exception_ptr TlsStream::failed() {
   error_ = tlsError(check_, context_->role());
   ERR_clear_error();
@@ -170,7 +171,7 @@ std::exception_ptr TlsStream::failed() {
 
 // ---- Reading ----
 
-// OpenSSL has had all that was there.
+// Requires that OpenSSL has consumed all of in_.
 asio::awaitable<void> TlsStream::readSocket() {
   if (secured_ && inEnd_ == in_.size() && inEnd_ < kMostRead) in_.resize(2 * in_.size());
   inBegin_ = inEnd_ = 0;
@@ -189,7 +190,7 @@ asio::awaitable<std::size_t> TlsStream::readSome(std::span<std::byte> place) {
     const int result =
         error_ ? 0 : SSL_read_ex(ssl_.get(), place.data() + have, place.size() - have, &bytes);
     have += bytes;
-    if (result == 1) continue;  // a record
+    if (result == 1) continue;  // one record read
     const int error = error_ ? SSL_ERROR_NONE : SSL_get_error(ssl_.get(), result);
     if (error == SSL_ERROR_ZERO_RETURN && have == 0) throw system_error(asio::error::eof);
     if (error == SSL_ERROR_SSL || error == SSL_ERROR_SYSCALL) failed();
@@ -222,7 +223,7 @@ void TlsStream::encrypt(std::span<const std::byte> bytes) {
   ERR_clear_error();
   std::size_t written = 0;
   if (!error_ && SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &written) == 1) return;
-  // The reader knows why; the peer learns it by the alert.
+  // The reader reports the reason; the peer receives it as the alert.
   if (!error_) failed();
   sayEnd();
   throw system_error(asio::error::connection_aborted);
@@ -244,10 +245,10 @@ asio::awaitable<void> TlsStream::flush() {
     writing_ = false;
     underWay_.clear();
   }
-  std::swap(out_, underWay_);  // the larger one, again
+  std::swap(out_, underWay_);  // keeps the larger buffer
 }
 
-// close_notify, or the alert of what has failed. No use where a record was left half written.
+// Sends close_notify, or the alert for a failure. Does nothing if a record was only partly written.
 void TlsStream::sayEnd() {
   if (writing_) return;
   ERR_clear_error();

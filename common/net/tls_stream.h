@@ -1,5 +1,5 @@
-// Bytes within TLS: OpenSSL works on buffers of ours, which go to the socket with one system call a
-// write, and come from it in large reads.
+// Bytes within TLS: OpenSSL works on our buffers, which are sent with one system call per write and
+// filled by large reads.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -17,31 +17,30 @@
 
 namespace cleave {
 
-// Most bytes that are read before the peer has shown who it is. Ours takes about 2 KiB.
+// Maximum bytes read before the peer is authenticated. Cleave's own handshake takes about 2 KiB.
 inline constexpr std::size_t kMaxTlsHandshakeBytes = 64 << 10;
 
 class TlsStream : public ByteStream {
  public:
-  // `serverName`: host name or address that a server's certificate must be for; of clients only.
-  // `deadline`: of every record that arrives, once the handshake is done.
+  // `serverName`: host name or address that the server's certificate must match; clients only.
+  // `deadline`: for every incoming record after the handshake.
   TlsStream(Socket socket, std::shared_ptr<const TlsContext> context, const std::string& serverName,
             FrameDeadline deadline = {});
   ~TlsStream() override;
 
-  // The TLS handshake. Throws Error: the peer's certificate is refused, or ours by a client
-  // (PROTOCOL.md, "TLS"); "not-tls", "not-cleave". The peer has its alert then, or was sent it. A
-  // server that refuses our certificate says so only to the first readSome().
+  // The TLS handshake. Throws Error if the peer's certificate is refused, or if a client refuses
+  // ours (PROTOCOL.md, "TLS"); also "not-tls", "not-cleave". By then the alert has been received or
+  // sent. If a server refuses our certificate, only the first readSome() reports it.
   boost::asio::awaitable<void> secure() override;
   const std::string& identity() const override { return secured_ ? check_.name : noName_; }
   void checkPeerAgain(const TlsContext& context) const override;
-  // Also throws ProtocolError "too-slow" and "flood": where records do not come on, or bring
-  // nothing.
+  // Also throws ProtocolError "too-slow" if records stall, and "flood" if they carry no content.
   boost::asio::awaitable<std::size_t> readSome(std::span<std::byte> place) override;
   boost::asio::awaitable<void> write(std::span<const std::byte> head,
                                      std::span<const std::byte> payload) override;
 
  private:
-  struct Bio;  // what OpenSSL reads and writes by
+  struct Bio;  // OpenSSL's I/O callbacks
   struct FreeSsl {
     void operator()(SSL* ssl) const { SSL_free(ssl); }
   };
@@ -62,12 +61,12 @@ class TlsStream : public ByteStream {
   bool secured_ = false;
   std::exception_ptr error_;  // TLS has failed: nothing more is encrypted or decrypted
 
-  std::vector<std::byte> in_;  // from the socket; OpenSSL has had it up to inBegin_
+  std::vector<std::byte> in_;  // from the socket; OpenSSL has consumed it up to inBegin_
   std::size_t inBegin_ = 0;
   std::size_t inEnd_ = 0;
-  std::vector<std::byte> out_;       // to go to the socket
-  std::vector<std::byte> underWay_;  // going there: while it goes, an alert may be added to out_
-  bool writing_ = false;             // also where the write was broken off
+  std::vector<std::byte> out_;       // to be sent
+  std::vector<std::byte> underWay_;  // being sent; meanwhile an alert may be added to out_
+  bool writing_ = false;             // stays true if the write was interrupted
   std::uint64_t sinceNewKey_ = 0;
 };
 

@@ -50,7 +50,8 @@ StepBound stepBound(const StepCosts& costs) {
   const auto& encode = costs.encodeSeconds;
   const auto& decode = costs.decodeSeconds;
 
-  // From an action's end to that of the one that answers it, elsewhere and back.
+  // From the end of a client action to the start of its next one on the same micro-batch: through
+  // the server and back.
   const double forwardTrip = a1 + f2 + a2 + 2 * latency;
   const double backwardTrip = g3 + b2 + g1 + 2 * latency;
   const double client = m * (f1 + t3 + b1) + positive(forwardTrip - (m - 1) * f1) +
@@ -58,8 +59,8 @@ StepBound stepBound(const StepCosts& costs) {
   const double server = f1 + a1 + latency + m * (f2 + b2) +
                         positive(a2 + t3 + g3 + 2 * latency - (m - 1) * f2) + g1 + latency + b1;
 
-  // A direction of the link carries the first of its flows from when the first tensor can be
-  // encoded; the last of the other flow, once it has crossed, has the rest of the path to go.
+  // A direction of the link starts with its first flow, when the first tensor has been encoded.
+  // After the last tensor of its other flow has crossed, the rest of the path follows.
   const double wireA1 = costs.wireSeconds(Flow::activation0);
   const double wireA2 = costs.wireSeconds(Flow::activation1);
   const double wireG3 = costs.wireSeconds(Flow::gradient1);
@@ -74,7 +75,7 @@ StepBound stepBound(const StepCosts& costs) {
   const double down = f1 + a1 + latency + f2 + e(Flow::activation1) + m * (wireA2 + wireG1) +
                       positive(untilBack - (m - 1) * wireA2) + d(Flow::gradient0) + latency + b1;
 
-  // One codec thread a side, which begins after the first HeadForward and ends before the last
+  // One codec thread per side. Its work starts after the first HeadForward and ends before the last
   // HeadBackward.
   const double clientCodec =
       f1 +
@@ -94,13 +95,14 @@ StepBound stepBound(const StepCosts& costs) {
     double seconds;
     Bottleneck bottleneck;
   };
-  // Where two are equal, the first is named.
+  // On a tie, the first one is reported.
   const Term terms[] = {{client, Bottleneck::clientCompute},
                         {server, Bottleneck::serverCompute},
                         {up, Bottleneck::uplink},
                         {down, Bottleneck::downlink},
                         {std::max(clientCodec, serverCodec), Bottleneck::codec}};
-  // Of the path, or of a term that is mostly a wait for the path, what takes most.
+  // The resource that takes most of the path, also used if the largest term is mostly waiting for
+  // the path.
   const Term shares[] = {{f1 + t3 + b1, Bottleneck::clientCompute},
                          {f2 + b2, Bottleneck::serverCompute},
                          {wireUp, Bottleneck::uplink},
@@ -111,7 +113,7 @@ StepBound stepBound(const StepCosts& costs) {
   const Term& greatest = *std::max_element(std::begin(terms), std::end(terms), less);
   const Term& share = *std::max_element(std::begin(shares), std::end(shares), less);
   const double seconds = std::max(greatest.seconds, path);
-  // How long the resource of the greatest term is at work in all.
+  // Total busy time of the resource of the largest term.
   const auto busy = [&](Bottleneck bottleneck) {
     for (const Term& one : shares) {
       if (one.bottleneck == bottleneck) return m * one.seconds;

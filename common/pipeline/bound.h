@@ -1,5 +1,5 @@
-// How fast a training step can be at best, whatever the order of its actions and tensors, and what
-// it waits for. Pure arithmetic.
+// Lower bound on the duration of a training step, whatever the order of its actions and tensors,
+// and the resource that determines it. Pure arithmetic.
 #pragma once
 
 #include <array>
@@ -11,26 +11,27 @@
 
 namespace cleave {
 
-// What the parts of a training step take. Seconds and bytes of one micro-batch; all micro-batches
-// of a step count alike.
+// Costs of the parts of a training step: seconds and bytes of one micro-batch. All micro-batches of
+// a step are assumed equal.
 struct StepCosts {
   std::uint32_t microBatches = 1;
   std::array<double, kScheduledKinds> seconds{};  // by ActionKind
   std::array<double, kTensorFlows> bytes{};       // on the wire, by Flow
   std::array<double, kTensorFlows> encodeSeconds{}, decodeSeconds{};
-  double rateUp = 0, rateDown = 0;  // bytes a second; a bound needs both
+  double rateUp = 0, rateDown = 0;  // bytes per second; the bound needs both
   double latency = 0;               // seconds, one way
-  // That the link takes on, each direction, before it sends them: more urgent ones wait for those.
-  // The bound knows nothing of it.
+  // Bytes per direction that the link accepts before it sends them. A more urgent tensor has to
+  // wait for these. Ignored by the bound.
   double queueBytes = 0;
-  double updateSeconds = 0;  // the client's, once a step
+  double updateSeconds = 0;  // on the client, once per step
 
-  // Of the same step in another number of micro-batches: all but the update in proportion.
+  // Costs of the same step with another number of micro-batches: everything except the update is
+  // scaled in proportion.
   StepCosts inMicroBatches(std::uint32_t number) const;
   bool hasRates() const { return rateUp > 0 && rateDown > 0; }
   double of(ActionKind kind) const { return seconds[indexOf(kind)]; }
   double wireSeconds(Flow flow) const;
-  // From handing a tensor to the link to having it on the other side, but for the latency.
+  // From handing a tensor to the link until it is decoded on the other side, without the latency.
   double transitSeconds(Flow flow) const;
 };
 
@@ -43,19 +44,20 @@ enum class Bottleneck : std::uint8_t {
   codec
 };
 inline constexpr std::size_t kBottlenecks = 6;
-std::string_view bottleneckName(Bottleneck bottleneck);  // "client compute"
+std::string_view bottleneckName(Bottleneck bottleneck);  // such as "client compute"
 
 struct StepBound {
   double seconds = 0;
-  // The resource that the greatest of the terms is about; of the path of one micro-batch, what
-  // takes most of it.
+  // The resource of the largest term. If the path of one micro-batch is the largest, or the
+  // resource of the largest term is busy for less than half of the bound: the resource that takes
+  // most of the path.
   Bottleneck bottleneck = Bottleneck::clientCompute;
 };
 
-// Each resource (client, server, the link's two directions, each side's codecs) works through its
-// share of all micro-batches, from when the first can reach it until the last is through with what
-// comes after; and one micro-batch has its path to go. The greatest of these is the bound:
-// docs/DESIGN.md has the formulas. Requires hasRates().
+// The bound is the largest of these terms: for each resource (client, server, each direction of the
+// link, each side's codecs), its work for all micro-batches, plus the time before the first
+// micro-batch can reach it and the time from the last one until the end of the step; and the path
+// of a single micro-batch. docs/DESIGN.md has the formulas. Requires hasRates().
 StepBound stepBound(const StepCosts& costs);
 
 }  // namespace cleave

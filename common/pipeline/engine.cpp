@@ -66,11 +66,12 @@ void Engine::sendWeights(SharedBytes weights) {
   link_.send(Blob{Flow::weightsBody, {weights->data(), weights->size()}, weights});
 }
 
-// ---- What arrives ----
+// ---- Incoming messages ----
 
 void Engine::receive(Message message) {
-  // Between a decision and its update nothing else is looked at: whatever comes next is for the
-  // updated weights. What comes right after the update waits behind what came before it.
+  // Between a decision and its update, the server handles no other message, since whatever comes
+  // next is meant for the updated weights. Messages that arrive after the update queue behind those
+  // that were deferred before it.
   if (options_.role == Role::server && (updatePending_ || !deferred_.empty())) {
     const std::size_t most = std::size_t{8} * options_.inFlight + 64;
     if (deferred_.size() >= most) {
@@ -264,7 +265,7 @@ void Engine::receiveWeights(Blob&& blob) {
   importing_ = std::move(blob);
 }
 
-// ---- What to do ----
+// ---- Choosing the next action ----
 
 ReadyKinds Engine::readyKinds() const {
   ReadyKinds kinds;
@@ -276,8 +277,8 @@ ReadyKinds Engine::readyKinds() const {
     return isWaiting(*flowsOf(kind).input, started(kind));
   };
   if (options_.role == Role::client) {
-    // A micro-batch is in flight until its last action here begins: until then there is what
-    // autograd saved of the head, or a reply that waits.
+    // A micro-batch counts as in flight until its last action here begins. Until then the client
+    // holds what autograd saved of the head, or a reply that is waiting.
     const ActionKind last = isTrain() ? ActionKind::headBackward : ActionKind::tailStep;
     set(ActionKind::headForward,
         started(ActionKind::headForward) - started(last) < options_.inFlight);
@@ -377,7 +378,7 @@ Work Engine::makeUnscheduled(ActionKind kind) {
   return work;
 }
 
-// ---- What was done ----
+// ---- Completed actions ----
 
 void Engine::complete(std::uint64_t token, Result result, double seconds) {
   auto node = running_.extract(token);

@@ -1,7 +1,8 @@
-// The engine: a non-blocking state machine for one stage, the same in both daemons. It knows which
-// actions are ready, asks the schedule which to run, and keeps the order that makes results
-// independent of timing. A peer sends each message once: what comes again is refused. The engine
-// sees no Torch and no sockets, and has no thread: one thread calls it, the device thread.
+// The engine: a non-blocking state machine for one stage, the same in both daemons. It tracks which
+// actions are ready, asks the schedule which one to run, and enforces the order that makes results
+// independent of timing. A peer sends each message once; a repeated one is rejected. The engine
+// uses neither Torch nor sockets and has no thread of its own: one thread calls it, the device
+// thread.
 //
 // clang-format off
 //   client, train   HeadForward(i) -> activation/0    activation/1 -> TailStep(i) -> gradient/1
@@ -31,9 +32,9 @@ namespace cleave {
 struct EngineOptions {
   Role role = Role::client;
   const Schedule* schedule = nullptr;
-  std::uint32_t microBatches = 1;  // M as agreed; a small batch may have fewer
-  std::uint32_t inFlight = 1;      // W as agreed
-  // Client: every step fetches grads/body before it decides (verify).
+  std::uint32_t microBatches = 1;  // M as negotiated; a small batch may have fewer
+  std::uint32_t inFlight = 1;      // W as negotiated
+  // Client: fetch grads/body in every step before deciding it (for `verify`).
   bool fetchGradients = false;
   // The client sends weights/body before anything else.
   bool initialWeights = false;
@@ -41,11 +42,11 @@ struct EngineOptions {
 
 using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
 
-// An action to run now, and what it needs.
+// An action to run now, with its inputs.
 struct Work {
   std::uint64_t token = 0;
   ActionKind kind = ActionKind::headForward;
-  MicroBatch at;                         // of report, decide and update: phase and step
+  MicroBatch at;                         // report, decide and update use only phase and step
   Payload input;                         // tailStep, headBackward, bodyForward, bodyBackward
   std::optional<BodyDone> bodyDone;      // decide
   std::optional<StepDecision> decision;  // update
@@ -53,24 +54,24 @@ struct Work {
   std::optional<Blob> blob;              // importBlob
 };
 
-// What an action gave, by kind: a payload (empty for headBackward, and for tailStep in eval), a
-// GradientReport (report), a StepDecision (decide), bytes (exportBlob), nothing (update,
+// The result of an action, by kind: a payload (empty for headBackward, and for tailStep in eval), a
+// GradientReport (report), a StepDecision (decide), bytes (exportBlob), or nothing (update,
 // importBlob).
 using Result = std::variant<std::monostate, Payload, GradientReport, StepDecision, SharedBytes>;
 
-// What one batch took, by kind of action, in seconds.
+// Seconds that one batch took, by kind of action.
 using ActionSeconds = std::array<double, kActionKinds>;
 
-// What an engine knows of the batch begun last.
+// The engine's state for the latest batch.
 struct BatchState {
   MicroBatch at;
   std::array<std::uint32_t, kScheduledKinds> started{};
   std::array<std::uint32_t, kScheduledKinds> completed{};
   std::array<std::vector<bool>, kTensorFlows> arrived;  // by flow and micro-batch
-  std::map<Key, Payload> waiting;                       // arrived, and not yet handed to an action
+  std::map<Key, Payload> waiting;                       // arrived, not yet passed to an action
   ActionSeconds seconds{};
   bool reportStarted = false;
-  bool reported = false;  // server: BodyDone is sent
+  bool reported = false;  // server: BodyDone has been sent
   bool decideStarted = false;
   bool done = false;
 };
@@ -81,42 +82,43 @@ class Engine {
 
   // Client: starts a batch. Requires batchDone(). `at.i` is not used.
   void begin(const MicroBatch& at);
-  // Whether the batch begun last is done (train: updated; eval: all forwards run), or there was
-  // none yet.
+  // Whether the latest batch is done (train: updated; eval: all forwards have run). True before the
+  // first batch.
   bool batchDone() const { return !batch_ || batch_->done; }
-  // Client: asks for weights/body or trace/body. Requires batchDone(). The answer is blob().
+  // Client: requests weights/body or trace/body. Requires batchDone(). The answer arrives in
+  // blob().
   void fetch(Flow flow);
   // Client: sends the body's initial weights, a safetensors file. Requires
   // EngineOptions::initialWeights; no batch can begin before weightsInPlace().
   void sendWeights(SharedBytes weights);
-  // Whether the server has its initial weights, sent or its own.
+  // Whether the server has its initial weights, either received or its own.
   bool weightsInPlace() const { return weightsInPlace_; }
-  // Client: the answer to the last Fetch (also grads/body of the running step); empty
-  // while it is on its way.
+  // Client: the answer to the last Fetch (including grads/body of the current step); empty until it
+  // arrives.
   const std::optional<Blob>& blob() const { return blob_; }
 
-  // What the peer sent. Throws ProtocolError for what no correct peer sends.
+  // Handles a message from the peer. Throws ProtocolError if no correct peer would send it.
   void receive(Message message);
 
-  // The action to run now; nothing: wait for a message or a completion. Each is handed out once.
-  // Throws as receive() does, for messages that had to wait for an update.
+  // The action to run now; nothing: wait for a message or a completion. Returns each action once.
+  // Throws as receive() does, for messages that were deferred until an update.
   std::optional<Work> next();
-  // The action is done, now or much later (a GPU's event), and took `seconds` of the device.
-  // Actions of one kind complete in the order they were handed out. Throws as receive() does, for
-  // messages that had to wait for an update.
+  // Reports that an action is done and used the device for `seconds`; the call may come much later
+  // (a GPU's event). Actions of one kind must complete in the order in which next() returned them.
+  // Throws as receive() does, for messages that were deferred until an update.
   void complete(std::uint64_t token, Result result, double seconds);
 
-  // Steps whose update is complete here.
+  // Number of steps whose update is complete here.
   std::uint64_t applied() const { return applied_; }
-  // A step is decided and not yet applied here.
+  // Whether a step is decided but not yet applied here.
   bool updatePending() const { return updatePending_; }
-  // Client: the last step that the server said it has applied.
+  // Client: the last step that the server has confirmed as applied.
   std::uint64_t appliedByPeer() const { return appliedByPeer_; }
-  // Client: what the server said of the running or last train batch.
+  // Client: the server's BodyDone for the current or latest train batch.
   const std::optional<BodyDone>& bodyDone() const { return bodyDone_; }
-  // The batch begun last; nothing before the first. Its i is 0.
+  // The latest batch; nothing before the first. Its i is 0.
   std::optional<MicroBatch> batch() const;
-  // What its actions took.
+  // Seconds of the latest batch's actions.
   ActionSeconds seconds() const { return batch_ ? batch_->seconds : ActionSeconds{}; }
 
  private:
@@ -151,23 +153,23 @@ class Engine {
   EngineOptions options_;
   EngineLink& link_;
   std::optional<BatchState> batch_;
-  std::map<std::uint64_t, Work> running_;  // handed out and not complete, without their inputs
+  std::map<std::uint64_t, Work> running_;  // issued and not complete, without their inputs
   std::uint64_t nextToken_ = 1;
 
   std::uint64_t applied_ = 0;
   std::uint64_t appliedByPeer_ = 0;
   std::uint64_t lastEval_ = 0;
   std::optional<StepDecision> decision_;  // the last one made or received
-  bool updatePending_ = false;            // decision_ is not yet applied
+  bool updatePending_ = false;            // decision_ has not been applied
   bool updateStarted_ = false;
-  std::deque<Message> deferred_;  // server: came while an update was pending
+  std::deque<Message> deferred_;  // server: arrived while an update was pending
   double updateSeconds_ = 0;
   std::optional<BodyDone> bodyDone_;
-  std::optional<Flow> fetching_;  // client: asked for; server: to be answered
+  std::optional<Flow> fetching_;  // client: requested; server: to be answered
   bool exportStarted_ = false;
   std::optional<Blob> blob_;
   bool weightsInPlace_;
-  std::optional<Blob> importing_;  // server: arrived, and not yet handed to its action
+  std::optional<Blob> importing_;  // server: arrived, not yet passed to its action
   bool importStarted_ = false;
 };
 

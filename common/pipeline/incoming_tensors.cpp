@@ -15,7 +15,7 @@ IncomingTensors::IncomingTensors(const TensorLinkOptions& options, TransferOrder
   if (options_.role == Role::server && options_.initialWeights) expectBlob(Flow::weightsBody);
 }
 
-// ---- A tensor begins ----
+// ---- Start of a tensor ----
 
 void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::Tensor>(FrameKind::tensor, metadata);
@@ -44,7 +44,7 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
     throw ProtocolError("bad-segment", "the first segment of " + toString(key) +
                                            " is longer than the tensor's encoding");
   }
-  // Each may come once. Only these checks keep a peer from causing more memory to be taken.
+  // Each may come once. Only these checks keep a peer from causing more allocations.
   if (isBlob(key.flow)) {
     expectedBlob_.reset();
   } else {
@@ -114,7 +114,7 @@ std::uint64_t IncomingTensors::mostBlobBytes(Flow flow) const {
   return options_.trace ? kMaxTraceBytes : 0;
 }
 
-// ---- Its payload ----
+// ---- Payload ----
 
 void IncomingTensors::continueStream(const FrameHeader& header,
                                      std::span<const std::byte> metadata) {

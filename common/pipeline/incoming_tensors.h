@@ -1,5 +1,5 @@
-// Tensors and blobs on their way in, a stream each: held to what was agreed before memory is taken
-// for them, and put together from their segments. io thread only.
+// Incoming tensors and blobs, one stream each. They are checked against the negotiated parameters
+// before memory is allocated for them, and assembled from their segments. io thread only.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,17 @@ struct TensorLinkOptions;
 inline constexpr std::string_view kBlobCodec = "none";
 
 struct IncomingTensor {
-  TensorMessage message;  // no payload yet
-  TensorSpec spec;        // of no blob
+  TensorMessage message;  // its payload is still empty
+  TensorSpec spec;        // not used for blobs
   std::string codec;
-  Buffer buffer;             // for all of its encoding
-  std::size_t received = 0;  // bytes of it
+  Buffer buffer;             // holds the complete encoding
+  std::size_t received = 0;  // bytes of the encoding received so far
   std::uint64_t wireBytes = 0;
   double encodeSeconds = 0;
   double queueSeconds = 0;
   SteadyTime opened;
-  SteadyTime segmentBegan;  // of the frame that is read now
-  std::string sha256;       // of a blob, once its last segment has come
+  SteadyTime segmentBegan;  // of the frame that is being read
+  std::string sha256;       // blobs only, set with the last segment
 };
 
 class IncomingTensors {
@@ -42,16 +42,16 @@ class IncomingTensors {
   IncomingTensors(const TensorLinkOptions& options, TransferOrder& order,
                   std::shared_ptr<BufferPool> pool);
 
-  // A Tensor frame, of which the metadata is here. Throws ProtocolError for what is not as agreed,
-  // and "memory-exceeded".
+  // Handles the metadata of a Tensor frame. Throws ProtocolError if it does not match what was
+  // negotiated, and "memory-exceeded".
   void open(const FrameHeader& header, std::span<const std::byte> metadata);
-  // A Segment frame, the same.
+  // Likewise for a Segment frame.
   void continueStream(const FrameHeader& header, std::span<const std::byte> metadata);
-  // Where the payload of the frame that open() or continueStream() has taken belongs.
+  // The memory for the payload of the frame that was just passed to open() or continueStream().
   std::span<std::byte> place(const FrameHeader& header);
-  // A blob that was asked for may come, once.
+  // Allows one blob of this flow, which was requested.
   void expectBlob(Flow flow) { expectedBlob_ = flow; }
-  // That payload has come. Returns the tensor if it is complete, and forgets it.
+  // The payload of this frame has arrived. If the tensor is complete, removes and returns it.
   std::optional<IncomingTensor> received(const FrameHeader& header);
 
  private:

@@ -1,5 +1,5 @@
-// What engines say to each other: plain values. The tensor link turns them into frames; tests pass
-// them on directly.
+// The messages that engines exchange, as plain values. The tensor link converts them to frames;
+// tests pass them on directly.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace cleave {
 struct TensorMessage {
   Flow flow = Flow::activation0;
   MicroBatch at;
-  std::uint64_t weightVersion = 0;  // steps applied to the weights that made it, and must see it
+  std::uint64_t weightVersion = 0;  // updates applied to the weights that made it and must use it
   Payload payload;
 
   Key key() const { return {at.phase, at.step, at.i, flow}; }
@@ -28,9 +28,9 @@ struct BodyDone {
   GradientReport report;
   double forwardSeconds = 0;   // F2, sum over the micro-batches
   double backwardSeconds = 0;  // B2
-  double codecSeconds = 0;     // at the server since the last BodyDone; the link fills it in
-  double updateSeconds = 0;    // of the update before
-  // Bytes a second, as the server's connection measured; 0: not known.
+  double codecSeconds = 0;     // on the server since the last BodyDone; set by the link
+  double updateSeconds = 0;    // of the previous update
+  // Bytes per second, measured by the server's connection; 0: unknown.
   double sendRate = 0;
   double receiveRate = 0;
 };
@@ -43,23 +43,24 @@ struct Fetch {
   Flow flow = Flow::weightsBody;
 };
 
-// The answer to a Fetch: a safetensors file, or a trace's bytes.
+// The answer to a Fetch (a safetensors file or a trace's bytes), or the initial weights.
 struct Blob {
   Flow flow = Flow::weightsBody;
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
 };
-// Whether the flow carries blobs, not tensors.
+// Whether the flow carries blobs instead of tensors.
 constexpr bool isBlob(Flow flow) { return indexOf(flow) >= kTensorFlows; }
 
 using Message = std::variant<TensorMessage, BodyDone, StepDecision, StepOk, Fetch, Blob>;
 
-// Where an engine's messages go. Called on the engine's thread; must not call back into the engine.
+// Receives an engine's outgoing messages. Called on the engine's thread; must not call back into
+// the engine.
 class EngineLink {
  public:
   virtual ~EngineLink() = default;
   virtual void send(Message message) = 0;
-  // The step is applied: codec states staged in it become those of the next.
+  // The step has been applied: codec states staged during it take effect for the next step.
   virtual void commit() = 0;
 };
 

@@ -11,9 +11,9 @@
 namespace cleave {
 namespace {
 
-constexpr const char* kName = "probe";  // of phase and flow
+constexpr const char* kName = "probe";  // phase and flow of all keys
 
-// Random, so that nothing on the way can make it smaller.
+// Random, so that nothing on the path can compress it.
 std::span<const std::byte> block() {
   static const std::vector<std::byte> bytes = [] {
     std::vector<std::byte> random(kMaxSegmentBytes);
@@ -50,7 +50,7 @@ void checkSize(std::uint64_t bytes) {
 ProbeLink::ProbeLink(Role role, Connection& connection,
                      std::function<void(const Finished&)> finished)
     : role_(role), connection_(connection), finished_(std::move(finished)) {
-  block();  // now, and not while something is measured
+  block();  // made here, so that making it does not affect a measurement
 }
 
 // ---- Sending ----
@@ -187,7 +187,8 @@ void ProbeLink::receivedFetch(std::span<const std::byte> metadata) {
                         "a Fetch in a probe session asks for another flow than 'probe'");
   }
   checkSize(fetch.bytes());
-  // A client that acknowledges what has not left yet asks for more than one answer, too.
+  // A client that acknowledges data before it has been sent is also asking for more than one
+  // answer.
   if (out_.busy || unwritten_ > 1) {
     throw ProtocolError("too-many-in-flight", "a Fetch came before the last one was answered");
   }

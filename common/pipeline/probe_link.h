@@ -1,6 +1,7 @@
-// Both ends of a probe session (proto/PROTOCOL.md, "Probe"): streams that mean nothing, sent to see
-// how long they take. What arrives is read into one buffer of constant size and dropped, what
-// leaves is one block over and over, so that no request costs memory of its size. io thread only.
+// Both ends of a probe session (proto/PROTOCOL.md, "Probe"), which sends meaningless streams to
+// measure how long they take. Incoming data is read into one buffer of constant size and discarded,
+// and outgoing data is one block sent repeatedly, so that a large request does not cost memory. io
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -17,39 +18,39 @@ namespace cleave {
 
 inline constexpr std::string_view kProbeFeature = "probe";             // in Hello and HelloOk
 inline constexpr std::uint64_t kMaxProbeBytes = 1'000'000'000;         // of one stream
-inline constexpr std::chrono::milliseconds kMaxProbeSession{600'000};  // the server ends it then
+inline constexpr std::chrono::milliseconds kMaxProbeSession{600'000};  // enforced by the server
 
 class ProbeLink : public FrameSink {
  public:
-  // A stream that came to its end, as its receiver saw it.
+  // A completed stream, as its receiver measured it.
   struct Finished {
-    bool up = false;             // from client to server
-    std::uint64_t bytes = 0;     // of payload
+    bool up = false;             // client to server
+    std::uint64_t bytes = 0;     // payload bytes
     double receiverSeconds = 0;  // from its first frame's metadata to its last byte
-    SteadyTime at;               // client: the last byte's arrival, or that of the receiver's word
+    SteadyTime at;               // client: arrival of the last byte, or of the receiver's report
   };
 
-  // The connection is borrowed, and not run any more once this is gone. `finished` is called for
-  // streams either way.
+  // The connection is borrowed and must not run after this object is destroyed. `finished` is
+  // called for streams in both directions.
   ProbeLink(Role role, Connection& connection, std::function<void(const Finished&)> finished);
 
-  // The client's: sends so many bytes; asks for so many. One of each at a time, of at most
-  // kMaxProbeBytes.
+  // Client only: sends that many bytes, or requests that many. At most one of each at a time, and
+  // at most kMaxProbeBytes.
   void send(std::uint64_t bytes);
   void fetch(std::uint64_t bytes);
 
-  // Throw ProtocolError for whatever does not belong into a probe session.
+  // Throw ProtocolError for anything that does not belong in a probe session.
   std::span<std::byte> placePayload(const FrameHeader& header,
                                     std::span<const std::byte> metadata) override;
   void receivedFrame(const FrameHeader& header, std::span<const std::byte> metadata,
                      std::span<const std::byte> payload) override;
 
  private:
-  // Of the streams of one direction, of which one at a time is under way.
+  // The streams of one direction, at most one of them in progress.
   struct Direction {
-    std::uint64_t number = 0;  // of the last stream, from 1
-    std::uint64_t bytes = 0;   // of that
-    bool busy = false;         // sender: until its Received; receiver: asked for, or arriving
+    std::uint64_t number = 0;  // of the latest stream, from 1
+    std::uint64_t bytes = 0;   // of the latest stream
+    bool busy = false;         // sender: until its Received; receiver: requested or arriving
   };
 
   void openStream(const FrameHeader& header, std::span<const std::byte> metadata);
@@ -63,12 +64,12 @@ class ProbeLink : public FrameSink {
   const Role role_;
   Connection& connection_;
   const std::function<void(const Finished&)> finished_;
-  std::vector<std::byte> scratch_;  // whatever arrives, until the next frame does
+  std::vector<std::byte> scratch_;  // incoming payload, until the next frame
   Direction out_, in_;
-  int unwritten_ = 0;           // streams of ours that the socket has not taken whole
-  std::uint64_t stream_ = 0;    // the one that arrives, or arrived last
+  int unwritten_ = 0;           // our streams that the socket has not fully accepted
+  std::uint64_t stream_ = 0;    // the arriving stream, or the last one that arrived
   std::uint64_t received_ = 0;  // bytes of it
-  bool open_ = false;           // it has not come to its end
+  bool open_ = false;           // it has not ended
   SteadyTime opened_;
 };
 

@@ -16,11 +16,11 @@ double secondsOf(const LinkFit& fit, const LinkPoint& point) {
   return fit.latency + (fit.rate ? point.bytes / *fit.rate : 0);
 }
 
-// The line a + b x of least squares, with weights that make `fitted`, once it is this line, the one
-// at which the sum of (fit - t)^2 / (fit t) is least: its derivative is the sum of
-// (fit - t) (fit + t) / (fit^2 t).
+// The weighted least-squares line a + b x. The weights are such that, once `fitted` has converged
+// to this line, it minimizes the sum of (fit - t)^2 / (fit t): the derivative of that sum is the
+// sum of (fit - t) (fit + t) / (fit^2 t).
 LinkFit weightedLine(std::span<const LinkPoint> points, const std::vector<double>& fitted) {
-  // Bytes by the most of them, so that both columns are of one magnitude.
+  // Bytes are divided by their maximum, so that both columns have the same magnitude.
   double scale = 1;
   for (const LinkPoint& point : points) scale = std::max(scale, point.bytes);
   double w = 0, wx = 0, wxx = 0, wt = 0, wxt = 0;
@@ -40,7 +40,8 @@ LinkFit weightedLine(std::span<const LinkPoint> points, const std::vector<double
     a = (wt * wxx - wxt * wx) / determinant;
     b = (wxt * w - wt * wx) / determinant;
   }
-  // The best within what a link can be: no latency below 0, no time that falls with the bytes.
+  // Constrains the line to what a link can do: no negative latency, and no time that decreases with
+  // the size.
   if (a <= 0 && wxx > 0) {
     a = 0;
     b = wxt / wxx;
@@ -80,15 +81,15 @@ std::optional<double> ProbeResult::median(ProbeWay way, std::uint64_t bytes) con
 }
 
 LinkFit fitLink(std::span<const LinkPoint> points) {
-  constexpr int kRounds = 20;  // the figures stand still after ten
+  constexpr int kRounds = 20;  // the values converge after ten
   if (points.empty()) return {};
-  std::vector<double> fitted;  // the line's seconds in the round before
+  std::vector<double> fitted;  // seconds on the previous round's line
   for (const LinkPoint& point : points) fitted.push_back(point.seconds);
   LinkFit fit;
   for (int round = 0; round < kRounds; ++round) {
     fit = weightedLine(points, fitted);
     for (std::size_t j = 0; j < points.size(); ++j) {
-      // Half of the way, by the logarithm: so that the rounds do not swing to and fro.
+      // Moves halfway on a logarithmic scale, so that the rounds do not oscillate.
       fitted[j] = std::sqrt(fitted[j] * std::max(secondsOf(fit, points[j]), 1e-3 * fitted[j]));
     }
   }

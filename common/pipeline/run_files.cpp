@@ -23,8 +23,8 @@ void append(std::vector<Cell>& cells, const std::vector<std::optional<double>>& 
   }
 }
 
-// The columns of bytes and codec seconds that steps.csv and epochs.csv share, and their values
-// between two totals.
+// The columns of bytes and codec seconds that steps.csv and epochs.csv share. append() computes
+// their values between two totals.
 const std::vector<std::string> kTotalsColumns = {
     "encode_seconds", "decode_seconds",  "raw_up_bytes",     "raw_down_bytes",
     "wire_up_bytes",  "wire_down_bytes", "control_up_bytes", "control_down_bytes"};
@@ -69,7 +69,7 @@ std::vector<std::string> prefixed(const std::string& prefix,
   return result;
 }
 
-// Kinds with a column of their own, in the order of columns.
+// Kinds that have their own column, in column order.
 constexpr std::pair<ActionKind, const char*> kActionColumns[] = {
     {ActionKind::headForward, "head_forward_seconds"},
     {ActionKind::tailStep, "tail_step_seconds"},

@@ -1,5 +1,5 @@
-// The files that a run leaves on either side (docs/metrics.md is their contract): transfers.csv,
-// steps.csv, epochs.csv. Bytes and seconds are recorded apart; every bandwidth is derived from
+// The files that a run writes on each side (docs/metrics.md is their contract): transfers.csv,
+// steps.csv, epochs.csv. Bytes and seconds are recorded separately; every bandwidth is derived from
 // them.
 #pragma once
 
@@ -23,7 +23,7 @@ struct RunIdentity {
   std::uint64_t session = 0;
 };
 
-// One row of steps.csv. What a side does not know stays empty.
+// One row of steps.csv. Values unknown to a side stay empty.
 struct StepRow {
   std::string phase;  // "train", "eval"; "handshake" and "bye" carry the bytes before the first and
                       // after the last batch
@@ -34,10 +34,10 @@ struct StepRow {
   std::optional<double> gradientNorm;
   std::optional<double> seconds;
   std::optional<double> between;               // train: EngineWorker::betweenSteps()
-  ActionSeconds actions{};                     // 0: did not run here
-  std::optional<StepCosts> costs;              // client, train; with rates
-  std::optional<StepBound> bound;              // of these costs
-  std::vector<std::optional<double>> metrics;  // as many as the run's metric names
+  ActionSeconds actions{};                     // 0: did not run on this side
+  std::optional<StepCosts> costs;              // client, train; includes rates
+  std::optional<StepBound> bound;              // computed from `costs`
+  std::vector<std::optional<double>> metrics;  // one per metric name of the run
 };
 
 // One row of epochs.csv.
@@ -51,42 +51,43 @@ struct EpochRow {
   std::vector<std::optional<double>> evalMetrics;
 };
 
-// Hears of rows as they are recorded. Any thread; none of these may block.
+// Receives rows as they are recorded. Any thread; these functions must not block.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
   virtual void transfer(const TransferRecord& record) = 0;
-  // Bytes and codec seconds of the row are those from `before` to `after`.
+  // The row covers the bytes and codec seconds from `before` to `after`.
   virtual void step(const StepRow& row, const LinkTotals& before, const LinkTotals& after) = 0;
 };
 
 class RunFiles {
  public:
-  // Creates the three files in `folder`, which exists. Throws RunError. `metrics` are the columns
-  // that this side knows; `rotateBytes` and `budget` as Recorder::table() takes them.
+  // Creates the three files in `folder`, which must exist. Throws RunError. `metrics` are the
+  // metric columns that this side has; `rotateBytes` and `budget` have the meaning they have in
+  // Recorder::table().
   RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
            std::vector<std::string> metrics, std::size_t rotateBytes = 0,
            const std::shared_ptr<RowBudget>& budget = nullptr);
-  // Keeps nothing, for trial sessions.
+  // Writes nothing; for trial sessions.
   RunFiles() = default;
 
-  // Before the first row; null: nobody.
+  // Call before the first row. Null: no observer.
   void observe(std::shared_ptr<RunObserver> observer) { observer_ = std::move(observer); }
 
-  // Any thread; none of these blocks.
+  // Any thread; these functions do not block.
   void transfer(const TransferRecord& record);
-  // Bytes and codec seconds of the row are those since the row before.
+  // The row gets the bytes and codec seconds since the previous row.
   void step(const StepRow& row, const LinkTotals& totals);
   void epoch(const EpochRow& row, const LinkTotals& totals);
 
-  // The file whose rows could not be written, and the errno: rows are written a little later than
-  // they are given, so a run asks from time to time.
+  // The file whose rows could not be written, and the errno. Rows are written a little after they
+  // are recorded, so a run must check this periodically.
   struct WriteFailure {
     std::string path;
     int error = 0;
   };
   std::optional<WriteFailure> writeFailure() const;
-  // Whether the budget had no room for a row; a run asks from time to time.
+  // Whether a row exceeded the budget. A run must check this periodically.
   bool isOverBudget() const;
 
   static std::vector<std::string> transferColumns();

@@ -28,8 +28,9 @@ int firstComeFirstServed(Flow) { return 0; }
 std::uint32_t allInFlight(std::uint32_t microBatches) { return microBatches; }
 std::uint32_t oneInFlight(std::uint32_t) { return 1; }
 
-// priority: whatever unlocks most goes first. A tail step gives the server a backward; activation/1
-// gives the client a tail step, while gradient/0 only unlocks the last action of its micro-batch.
+// priority: the action that unlocks the most work runs first. A tail step gives the server a
+// backward; activation/1 gives the client a tail step, while gradient/0 only unlocks the last
+// action of its micro-batch.
 Picked pickByPriority(const ReadyKinds& ready, const StageState& state) {
   if (state.role == Role::client) {
     return firstReady(ready,
@@ -58,8 +59,8 @@ Picked pickInBlocks(const ReadyKinds& ready, const StageState& state) {
   return std::nullopt;
 }
 
-// 1f1b for the U: after a warm-up, each device alternates one forward and one backward (Narayanan
-// et al., PipeDream, SOSP'19). The client's cycle j is TailStep(j), HeadBackward(j - 1),
+// 1f1b for the U-shaped split: after a warm-up, each device alternates one forward and one backward
+// (Narayanan et al., PipeDream, SOSP'19). The client's cycle j is TailStep(j), HeadBackward(j - 1),
 // HeadForward(j - 1 + W), so that W micro-batches are in flight; the server's is BodyBackward(j),
 // BodyForward(j + w) with w = max(1, W - 1). M = 5, W = 3:
 //
@@ -67,8 +68,8 @@ Picked pickInBlocks(const ReadyKinds& ready, const StageState& state) {
 //   client   F0 F1 F2   T0      T1 H0 F3   T2 H1 F4   T3 H2   T4 H3   H4
 //   server   F0 F1      B0 F2   B1 F3      B2 F4      B3      B4
 //
-// A device takes the next action of its row or waits for it. With W = 1 and M > 1, T1 would wait
-// for F1, which stands behind it: hence least 2.
+// A device runs the next action of its row, waiting for it if necessary. With W = 1 and M > 1, T1
+// would wait for F1, which comes after it in the row: hence the minimum of 2 in flight.
 using Place = std::tuple<std::int64_t, int, std::uint32_t>;  // cycle, slot in the cycle, i
 
 Place placeOneForwardOneBackward(ActionKind kind, std::uint32_t i, const StageState& state) {

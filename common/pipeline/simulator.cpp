@@ -25,17 +25,17 @@ struct QueuedTensor {
 struct Direction {
   double rate = 0;
   double segment = 0;                // bytes
-  double ahead = 0;                  // seconds of sending that may be chosen when more is
+  double ahead = 0;                  // seconds of chosen data left to send when more is chosen
   std::vector<QueuedTensor> queued;  // by priority, then by arrival
-  bool choosing = false;             // sendNext() is to come, by the clock
-  double freeAt = 0;                 // when all that is chosen is across
+  bool choosing = false;             // sendNext() is scheduled on the clock
+  double freeAt = 0;                 // when all chosen segments have crossed
 };
 
 struct Device {
   Role role;
   bool busy = false;
   std::array<std::uint32_t, kScheduledKinds> started{};
-  // Micro-batches whose input has arrived, by flow; those taken are below started.
+  // Micro-batches whose input has arrived, by flow; those below `started` have been consumed.
   std::array<std::vector<bool>, kTensorFlows> arrived;
 };
 
@@ -52,7 +52,8 @@ class Simulation {
       Direction& direction = directionOf(up);
       direction.rate = up ? costs.rateUp : costs.rateDown;
       direction.segment = static_cast<double>(segmentBytesFor(direction.rate));
-      // A connection chooses when less than half a segment is unsent (FrameStream::readyToWrite).
+      // A connection chooses its next segment when less than half a segment is unsent
+      // (FrameStream::readyToWrite).
       direction.ahead = (direction.segment / 2 + costs.queueBytes) / direction.rate;
     }
   }
@@ -124,7 +125,7 @@ class Simulation {
 
   // ---- Codecs ----
 
-  // Returns when it is done.
+  // Returns the time at which it is done.
   double runCodec(bool atClient, const char* what, Flow flow, std::uint32_t i, double seconds) {
     if (seconds == 0) return clock_.now();
     double& freeAt = codecFreeAt_[atClient ? 0 : 1];
@@ -202,14 +203,14 @@ class Simulation {
   VirtualClock clock_;
   SimulatedStep step_;
   std::array<Device, 2> devices_;
-  std::array<double, 2> codecFreeAt_{};  // client, server: first come, first served
+  std::array<double, 2> codecFreeAt_{};  // client, server; in order of arrival
   std::array<Direction, 2> directions_;
   std::uint32_t backwardsDone_ = 0;
 };
 
 // ---- Search ----
 
-// The order of single actions and tensors: of those ready, the least rank goes first.
+// Order of individual actions and tensors: of those ready, the one with the lowest rank goes first.
 struct Order {
   std::uint32_t inFlight = 1;
   std::vector<double> actions;  // kScheduledKinds x M
@@ -235,7 +236,7 @@ Policy policyOf(const Order& order, std::uint32_t microBatches) {
           order.inFlight};
 }
 
-// Every micro-batch of a kind or a flow has its rank.
+// Gives every micro-batch of a kind or a flow the same rank.
 Order orderOf(const std::array<int, kScheduledKinds>& kinds,
               const std::array<int, kTensorFlows>& flows, std::uint32_t microBatches,
               std::uint32_t inFlight) {
@@ -297,7 +298,7 @@ double bestStepSeconds(const StepCosts& costs, std::uint32_t tries) {
   const auto uniform = [&] { return static_cast<double>(randomBits(key, draw++) >> 11) * 0x1p-53; };
   for (std::uint32_t k = 0; k < tries; ++k) {
     Order changed = best;
-    // A few single ranks anew, anywhere between and beyond the kinds' own.
+    // Redraws a few ranks, within the range of the kinds' ranks and beyond it.
     for (std::uint64_t changes = 1 + randomBits(key, draw++) % 3; changes > 0; --changes) {
       std::vector<double>& ranks = uniform() < 0.5 ? changed.actions : changed.tensors;
       ranks[randomBits(key, draw++) % ranks.size()] = uniform() * 4 - 1;

@@ -14,7 +14,7 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
   costs.rateDown = link.rateDown;
   bool known = true;
   for (std::size_t f = 0; f < kTensorFlows; ++f) {
-    // Transfers are recorded a little later: a step may see those of the one before, or none.
+    // Transfers are recorded with a delay: a step may see those of the previous step, or none.
     const LinkTotals::FlowTotals& before = before_.flows[f];
     const LinkTotals::FlowTotals& after = totals.flows[f];
     const auto tensors = static_cast<double>(after.tensors - before.tensors);

@@ -1,5 +1,5 @@
-// What a client's training steps cost, from what both sides measured: what the bound and the
-// simulator begin with.
+// The costs of a client's training steps, from measurements on both sides. They are the input of
+// the bound and the simulator.
 #pragma once
 
 #include <optional>
@@ -12,21 +12,21 @@
 namespace cleave {
 
 struct LinkSpeed {
-  double rateUp = 0, rateDown = 0;  // bytes a second; 0: not known
+  double rateUp = 0, rateDown = 0;  // bytes per second; 0: unknown
   double roundTripSeconds = 0;
 };
 
 class StepMeter {
  public:
-  // After a training step; `actions` with the body's. Nothing where the bytes of a flow are not
-  // known yet. Where a rate is not, it is 0.
+  // Call after a training step; `actions` includes the body's. Returns nothing until the bytes of
+  // every flow are known. An unknown rate is 0.
   std::optional<StepCosts> measure(const MicroBatch& at, const ActionSeconds& actions,
                                    const LinkTotals& totals, const LinkSpeed& link);
-  // After an evaluation's batch.
+  // Call after an evaluation batch.
   void pass(const LinkTotals& totals) { before_ = totals; }
 
-  // The mean of the steps measured with the most micro-batches, but for the first, which warms
-  // things up; of rates and latency the last. Nothing before the second.
+  // The mean over the measured steps that have the most micro-batches, without the first step,
+  // which is a warm-up. Rates and latency are the latest. Nothing before the second step.
   std::optional<StepCosts> mean() const;
 
  private:
@@ -34,7 +34,7 @@ class StepMeter {
 
   LinkTotals before_;
   StepCosts last_;
-  StepCosts sum_;  // seconds and bytes added up
+  StepCosts sum_;  // sums of seconds and bytes
   std::uint64_t steps_ = 0;
   bool warm_ = false;
 };

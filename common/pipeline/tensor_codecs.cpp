@@ -18,7 +18,7 @@ std::size_t TensorCodecOptions::maxEncodedBytes(Flow flow, const TensorSpec& ten
 TensorCodecs::TensorCodecs(TensorCodecOptions options, std::shared_ptr<BufferPool> pool)
     : options_(std::move(options)), pool_(std::move(pool)) {}
 
-// ---- What codecs remember ----
+// ---- Codec state ----
 
 CodecState TensorCodecs::stateOf(const Key& key) const {
   const auto found = states_.find({key.flow, key.i});
@@ -85,8 +85,8 @@ Encoded TensorCodecs::encodeOrRaw(const CodecContext& context, const CodecState&
   }
 }
 
-// Signal to noise of what the peer will decode; nothing where there is no noise, or for other
-// dtypes than f32.
+// Signal-to-noise ratio of what the peer will decode; nothing if there is no noise or the dtype is
+// not f32.
 std::optional<double> TensorCodecs::measureError(const CodecContext& context,
                                                  const CodecState& state, const CutContext& cut,
                                                  const TensorView& view,

@@ -1,5 +1,5 @@
-// A link's codecs at work: encodes and decodes the tensors of a session, and keeps what codecs
-// carry from one tensor to the next. One thread at a time: the session's codec queue.
+// Encodes and decodes a session's tensors, and keeps the state that codecs carry from one tensor to
+// the next. One thread at a time: the session's codec queue.
 #pragma once
 
 #include <array>
@@ -21,23 +21,23 @@ namespace cleave {
 struct TensorCodecOptions {
   std::uint64_t seed = 0;
   std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
-  // Twins of codecs, by which tensors are decoded into a device's memory, and encoded that come
-  // from there; null where a flow's tensors are in host memory.
+  // GPU implementations of the codecs. They decode tensors into a device's memory and encode
+  // tensors that are there; null if a flow's tensors are in host memory.
   std::array<std::shared_ptr<const DeviceCodec>, kTensorFlows> deviceCodecs;
-  // A tensor that its codec cannot carry, for NaN or infinities in it, is sent as it is; else the
-  // run fails.
+  // If a codec cannot carry a tensor because it contains NaN or infinity: true sends it raw, false
+  // fails the run.
   bool rawNonFinite = false;
   Helper* helper = nullptr;  // must outlive its user
   std::shared_ptr<CodecQueue>
       codecQueue;                  // of the session; null: the io thread encodes and decodes
-  std::uint32_t errorEvery = 100;  // one tensor in so many has its SNR measured; 0: none
-  // Charged with what the session holds of the host's memory; null: nothing is.
+  std::uint32_t errorEvery = 100;  // measures the SNR of one in this many tensors; 0: none
+  // Charged for the host memory that the session holds; null: nothing is charged.
   std::shared_ptr<MemoryAccount> account;
 
   const Codec& codec(Flow flow) const { return *codecs[indexOf(flow)]; }
-  // Null where the flow's tensors are in host memory.
+  // Null if the flow's tensors are in host memory.
   const DeviceCodec* deviceCodec(Flow flow) const { return deviceCodecs[indexOf(flow)].get(); }
-  // The most that a tensor of the flow has encoded, also where it goes raw.
+  // Maximum encoded size of a tensor of the flow, including when it is sent raw.
   std::size_t maxEncodedBytes(Flow flow, const TensorSpec& tensor) const;
 };
 
@@ -48,23 +48,24 @@ class TensorCodecs {
   struct EncodedTensor {
     Buffer bytes;
     SteadyTime begin, end;
-    std::optional<double> snrDb;  // of what the peer will decode; now and then
+    std::optional<double> snrDb;  // of what the peer will decode; only for some tensors
   };
-  // Throws NonFiniteError, unless such tensors go raw.
+  // Throws NonFiniteError, unless such tensors are sent raw.
   EncodedTensor encode(const Key& key, const TensorView& view);
 
   struct DecodedTensor {
-    Payload payload;  // where the stage wants it
+    Payload payload;  // in the memory where the stage needs it
     SteadyTime begin, end;
   };
-  // Throws ProtocolError for what no encoder writes.
+  // Throws ProtocolError if no encoder writes these bytes.
   DecodedTensor decode(const Key& key, std::span<const std::byte> encoded, const TensorSpec& spec);
 
-  // The step is applied: the codec states that its tensors left are those of the next step.
+  // The step has been applied: the codec states that its tensors produced take effect for the next
+  // step.
   void commit();
 
  private:
-  // What a micro-batch leaves at a cut, from its activation to its gradient.
+  // State of a micro-batch at a cut, from its activation until its gradient.
   struct Cut {
     CutContext context;
     MemoryCharge charge;
@@ -80,7 +81,7 @@ class TensorCodecs {
                                      std::span<const std::byte> encoded) const;
   struct Room {
     MutableTensorView out;
-    Payload payload;  // of the same memory
+    Payload payload;  // the same memory
   };
   Room roomFor(Flow flow, const TensorSpec& spec) const;
   CodecContext contextOf(const Key& key) const {
@@ -88,14 +89,14 @@ class TensorCodecs {
   }
 
   using CutKey = std::tuple<std::uint64_t, std::uint32_t, int>;  // step, i, cut
-  using StateKey = std::pair<Flow, std::uint32_t>;               // of each i
+  using StateKey = std::pair<Flow, std::uint32_t>;               // one per i
 
   const TensorCodecOptions options_;
   const std::shared_ptr<BufferPool> pool_;
-  // Of training alone: in evaluation codecs change no state.
+  // Training only: in evaluation, codecs do not change state.
   std::map<CutKey, Cut> cuts_;
   std::map<StateKey, CodecState> states_, stagedStates_;
-  std::array<std::uint64_t, kTensorFlows> encoded_{};  // tensors so far
+  std::array<std::uint64_t, kTensorFlows> encoded_{};  // number of tensors so far
 };
 
 }  // namespace cleave

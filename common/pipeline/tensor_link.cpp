@@ -19,7 +19,7 @@ std::shared_ptr<const void> shareBuffer(Buffer buffer) {
 
 }  // namespace
 
-// The SHA-256 of a blob, piece by piece.
+// Computes the SHA-256 of a blob in pieces.
 class TensorLink::BlobDigest {
  public:
   explicit BlobDigest(std::span<const std::byte> bytes) : rest_(bytes) {
@@ -61,8 +61,8 @@ TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> co
       incoming_(options_, order_, pool_),
       codecs_(options_, pool_) {}
 
-// At once if this is the io thread, so that a Received is queued before the engine receives the
-// tensor. An exception ends the connection, which reports it to its owner.
+// Runs immediately if this is the io thread, so that a Received is queued before the engine
+// receives the tensor. An exception ends the connection, which reports it to its owner.
 template <typename Function>
 void TensorLink::onIo(Function function) {
   boost::asio::dispatch(io_, [self = shared_from_this(), function = std::move(function)]() mutable {
@@ -77,7 +77,8 @@ void TensorLink::onIo(Function function) {
 template <typename Function>
 void TensorLink::inCodecQueue(Function function) {
   ++codecWork_;
-  // Shared, since a function that moves a tensor cannot be copied, as std::function requires.
+  // Held by a shared_ptr because std::function requires copyable functions, and one that owns a
+  // tensor is not copyable.
   auto task = [self = shared_from_this(),
                shared = std::make_shared<Function>(std::move(function))] {
     try {
@@ -128,7 +129,7 @@ void TensorLink::sendControl(FrameKind kind, std::string metadata) {
   });
 }
 
-// A stage's output is the session's until it has left, or has been encoded.
+// A stage's output is charged to the session until it has been sent or encoded.
 MemoryCharge TensorLink::chargeFor(const TensorView& view) const {
   const bool isHere = view.place != MemoryPlace::device;
   return MemoryCharge(options_.account, isHere ? BufferPool::capacityFor(view.spec.bytes()) : 0);
@@ -186,7 +187,8 @@ void TensorLink::sendBlob(Blob&& blob) {
   });
 }
 
-// Each piece is a turn of its own: a step's tensors do not wait until a large blob is through.
+// Each piece is a separate task in the codec queue, so that a step's tensors do not have to wait
+// for a large blob.
 void TensorLink::digest(std::span<const std::byte> bytes,
                         std::function<void(std::string sha256)> done) {
   digestOn(std::make_shared<BlobDigest>(bytes), std::move(done));
@@ -205,8 +207,8 @@ void TensorLink::queue(const std::shared_ptr<Encoding>& encoding) {
   const bool blob = isBlob(key.flow);
   if (!blob) order_.queued(key);
 
-  // Both sides acknowledge what arrives before they send the next tensor, so only a peer that never
-  // acknowledges leaves more.
+  // Both sides acknowledge what arrives before they send the next tensor, so only a peer that does
+  // not acknowledge exceeds this.
   const std::size_t mostPending = std::size_t{8} * options_.inFlight + 64;
   if (pending_.size() >= mostPending) {
     throw ProtocolError("too-many-in-flight", "the peer has left " + std::to_string(mostPending) +
@@ -225,11 +227,12 @@ void TensorLink::queue(const std::shared_ptr<Encoding>& encoding) {
   tensor.bytes = encoding->bytes;
   tensor.owner = encoding->owner;
   tensor.priority = blob ? 0 : options_.priority(key.flow);
-  // What the client fetches must not delay the step; before its weights are there is no step.
+  // Blobs that the client fetches must not delay the step. The client's own initial weights can: no
+  // step runs before they arrive.
   tensor.isBackground = blob && options_.role == Role::server;
   tensor.queuedAt = now();
   tensor.sha256 = encoding->sha256;
-  // The outbox calls these within Connection::run(), which this link outlives.
+  // The outbox calls these from within Connection::run(), during which this link exists.
   tensor.openMetadata = [this, encoding, key, queuedAt = tensor.queuedAt](double queueSeconds) {
     pending_.at(key).record.queueSeconds = queueSeconds;
     trace(TraceActivity::queue, key, queuedAt, now());
@@ -282,7 +285,7 @@ void TensorLink::receivedReport(const ReceivedReport& ack) {
   if (sent.written) settle(ack.key);
 }
 
-// The tensor has left and is acknowledged.
+// The tensor has been sent and acknowledged.
 void TensorLink::settle(const Key& key) {
   TransferRecord record = std::move(pending_.extract(key).mapped().record);
   if (isBlob(key.flow)) {
@@ -344,7 +347,7 @@ void TensorLink::receivedFrame(const FrameHeader& header, std::span<const std::b
                       std::string(frameKindName(header.kind)) + " goes the other way");
 }
 
-// One at a time: each answer is a copy of the body until it is acknowledged.
+// One at a time: each answer holds a copy of the body until it is acknowledged.
 void TensorLink::receivedFetch(std::span<const std::byte> metadata) {
   const Fetch fetch = fetchFromWire(metadata);
   if (std::exchange(blobUnderWay_, true)) {
@@ -431,7 +434,7 @@ void TensorLink::acknowledge(const IncomingTensor& tensor, double wireSeconds,
   });
 }
 
-// ---- Accounts ----
+// ---- Totals ----
 
 void TensorLink::account(const TransferRecord& record) {
   {

@@ -1,5 +1,5 @@
-// The tensor link: codecs and a connection joined into what an engine talks to. Encodes, sends,
-// receives, checks, decodes, counts credits, and reports every transfer.
+// The tensor link: joins codecs and a connection into the interface that an engine uses. Encodes,
+// sends, receives, checks, decodes, counts credits, and reports every transfer.
 //
 // clang-format off
 //   device thread   send(), commit(): post to the others, never wait
@@ -7,8 +7,8 @@
 //   io thread       frames, streams, credits
 // clang-format on
 //
-// Tensors of the codec `none` skip the codec queue and are never copied: the socket reads from the
-// stage's own memory, and into memory that the stage computes on.
+// Tensors of the codec `none` bypass the codec queue and are never copied: the socket reads from
+// the stage's own memory, and writes into memory that the stage computes on.
 #pragma once
 
 #include <atomic>
@@ -40,12 +40,12 @@ struct TensorLinkOptions : TensorCodecOptions {
   std::uint32_t microBatches = 1;
   std::uint32_t inFlight = 1;
   std::uint32_t maxBatch = 1;
-  // What was agreed for a flow's tensor with `samples` samples.
+  // The negotiated spec of a flow's tensor with `samples` samples.
   std::function<TensorSpec(Flow flow, std::uint32_t samples)> spec;
   int (*priority)(Flow flow) = nullptr;
-  std::uint64_t maxBlobBytes = 0;  // the most that weights/body or grads/body may have
+  std::uint64_t maxBlobBytes = 0;  // maximum size of weights/body or grads/body
   bool initialWeights = false;     // the client may send weights/body, once
-  // Null: no trace. At the server the link answers a Fetch of trace/body from it.
+  // Null: no trace. On the server, the link answers a Fetch of trace/body from it.
   std::shared_ptr<TraceRecorder> trace;
 };
 
@@ -53,7 +53,7 @@ class TensorLink : public EngineLink,
                    public FrameSink,
                    public std::enable_shared_from_this<TensorLink> {
  public:
-  // `deliver` is called on the io thread or in the codec queue; `record` likewise, and must not
+  // `deliver` and `record` are called on the io thread or in the codec queue. `record` must not
   // block.
   TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> connection,
              std::shared_ptr<BufferPool> pool, boost::asio::any_io_executor io,
@@ -70,15 +70,16 @@ class TensorLink : public EngineLink,
 
   // Any thread.
   LinkTotals totals() const;
-  // Any thread: whether tensors wait to be encoded or decoded here, or are.
+  // Any thread: whether tensors are being encoded or decoded here, or waiting for it.
   bool hasCodecWork() const { return codecWork_ > 0; }
-  // io thread, after the connection has ended: records what was sent and not acknowledged.
+  // io thread, after the connection has ended: records the tensors that were sent but not
+  // acknowledged.
   void recordUnacknowledged();
 
  private:
   // An encoded tensor, ready to be sent.
   struct Encoding {
-    TensorMessage message;  // its payload is empty by now, unless the codec is `none`
+    TensorMessage message;  // without its payload, unless the codec is `none`
     TensorSpec spec;
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
@@ -86,9 +87,9 @@ class TensorLink : public EngineLink,
     std::optional<double> snrDb;
     std::string sha256;  // blobs only
     std::string codec;
-    MemoryCharge charge;  // of what a stage made; buffers of the pool have their own
+    MemoryCharge charge;  // for a stage's output; the pool's buffers have their own
   };
-  struct Pending {  // sent, and not yet both written and acknowledged
+  struct Pending {  // sent, until it is both written and acknowledged
     TransferRecord record;
     bool written = false;
     bool acknowledged = false;
@@ -128,7 +129,8 @@ class TensorLink : public EngineLink,
   void decode(IncomingTensor&& tensor, double wireSeconds);
   void verifyBlob(IncomingTensor&& tensor, const std::string& sha256, double wireSeconds);
   // io thread or codec queue: a tensor is complete. Reports it to the peer before the engine
-  // receives it, so that the sender's credit is back before anything that the engine sends next.
+  // receives it, so that the sender gets its credit back before anything that the engine sends
+  // next.
   void deliverTensor(IncomingTensor&& tensor, Payload payload, double wireSeconds,
                      double decodeSeconds);
   void acknowledge(const IncomingTensor& tensor, double wireSeconds, double decodeSeconds);
@@ -145,10 +147,10 @@ class TensorLink : public EngineLink,
   TransferOrder order_;
   IncomingTensors incoming_;
   std::map<Key, Pending> pending_;
-  bool blobUnderWay_ = false;  // server: a Fetch is not yet answered, or its answer not settled
+  bool blobUnderWay_ = false;  // server: a Fetch is unanswered, or its answer not settled
 
   TensorCodecs codecs_;                     // codec queue
-  std::atomic<std::size_t> codecWork_ = 0;  // functions in the queue and not done
+  std::atomic<std::size_t> codecWork_ = 0;  // functions queued or running
 
   mutable std::mutex totalsMutex_;
   LinkTotals totals_;

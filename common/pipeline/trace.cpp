@@ -10,7 +10,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Times beyond it are no clock's, and sums of two of them still fit.
+// No clock reaches times beyond this, and the sum of two of them does not overflow.
 constexpr std::int64_t kMostTime = std::int64_t{1} << 62;
 
 std::int64_t nanoseconds(SteadyTime time) {
@@ -57,9 +57,10 @@ void TraceRecorder::ran(ActionKind kind, const MicroBatch& at, std::optional<Ste
   const std::lock_guard lock(mutex_);
   TraceSpan span{TraceActivity::compute, static_cast<std::uint8_t>(kind), 0, at.i, at.step, 0, 0};
   span.end = nanoseconds(end);
-  // A GPU's own seconds may reach back beyond when we heard of the action before.
+  // A GPU's measured seconds may extend back beyond the end of the previous action as the host saw
+  // it.
   span.begin = std::clamp(span.end - nanoseconds(seconds), std::min(lastRan_, span.end), span.end);
-  // Nobody waits for a batch to begin.
+  // The wait before a batch begins is not recorded.
   const bool begins = kind == ActionKind::headForward && at.i == 0;
   const bool wanted = wants(at.phase, at.step);
   if (wanted && idleSince && !begins) {

@@ -1,5 +1,5 @@
-// What a daemon did when, during a few steps of a run: spans in bounded memory, and their bytes on
-// the wire (proto/PROTOCOL.md, "Trace").
+// Records what a daemon does during a few steps of a run, as spans in bounded memory, and converts
+// them to and from their wire format (proto/PROTOCOL.md, "Trace").
 #pragma once
 
 #include <array>
@@ -20,13 +20,13 @@ namespace cleave {
 
 inline constexpr std::string_view kTraceFeature = "trace";  // in Hello and HelloOk
 
-// The numbers travel.
+// The numeric values are part of the wire format.
 enum class TraceActivity : std::uint8_t {
   compute,
-  wait,     // the device thread has nothing to do
+  wait,     // the device thread is idle
   encode,   //
-  queue,    // encoded, and not yet the next to be written
-  send,     // handing segments to the kernel
+  queue,    // encoded, waiting to be the next one written
+  send,     // passing segments to the kernel
   receive,  // reading segments
   decode,
 };
@@ -42,12 +42,12 @@ struct TraceWindow {
 };
 inline constexpr std::uint64_t kMaxTraceSteps = 10000;
 
-// One activity for one micro-batch. It travels as it is.
+// One activity for one micro-batch. This layout is the wire format.
 struct TraceSpan {
   TraceActivity activity = TraceActivity::compute;
-  // compute: the ActionKind; wait: that of the action it ended with; others: the Flow.
+  // compute: the ActionKind; wait: the ActionKind of the action that ended it; others: the Flow.
   std::uint8_t subject = 0;
-  std::uint16_t reserved = 0;  // 0
+  std::uint16_t reserved = 0;  // always 0
   std::uint32_t i = 0;         // micro-batch; 0 for report, decide and update
   std::uint64_t step = 0;
   std::int64_t begin = 0, end = 0;  // nanoseconds of the recording side's steady clock
@@ -58,18 +58,18 @@ struct TraceSpan {
 static_assert(sizeof(TraceSpan) == 32);
 
 inline constexpr std::size_t kMaxTraceSpans = std::size_t{1} << 16;
-// What `dropped` and the spans take on the wire.
+// Size on the wire of `dropped` and the spans.
 inline constexpr std::size_t kMaxTraceBytes =
     sizeof(std::uint64_t) + kMaxTraceSpans * sizeof(TraceSpan);
 
-// One side's spans. Those of compute and wait do not overlap, nor do those of encode and decode, of
-// send, of receive; those of queue may.
+// One side's spans. Spans of compute and wait do not overlap each other. Neither do spans of encode
+// and decode, of send, or of receive. Spans of queue may overlap.
 struct Trace {
   std::vector<TraceSpan> spans;
-  std::uint64_t dropped = 0;  // spans beyond kMaxTraceSpans
+  std::uint64_t dropped = 0;  // spans beyond kMaxTraceSpans, not recorded
 };
 
-// Takes the spans of the window's training steps, at most kMaxTraceSpans. Any thread.
+// Records the spans of the window's training steps, at most kMaxTraceSpans. Any thread.
 class TraceRecorder {
  public:
   explicit TraceRecorder(TraceWindow window) : window_(window) {}
@@ -81,11 +81,11 @@ class TraceRecorder {
   bool wants(const Key& key) const {
     return indexOf(key.flow) < kTensorFlows && wants(key.phase, key.step);
   }
-  // An action that ended at `end` and took `seconds` of the device. `idleSince`: the device thread
-  // had nothing to do from then on, until this action could begin.
+  // An action ended at `end` and used the device for `seconds`. `idleSince`: from when the device
+  // thread was idle until this action could begin.
   void ran(ActionKind kind, const MicroBatch& at, std::optional<SteadyTime> idleSince,
            SteadyTime end, double seconds);
-  // Segments of one tensor that follow each other become one span.
+  // Consecutive segments of one tensor are merged into one span.
   void moved(TraceActivity activity, const Key& key, SteadyTime begin, SteadyTime end);
   Trace trace() const;
 
@@ -95,14 +95,14 @@ class TraceRecorder {
   const TraceWindow window_;
   mutable std::mutex mutex_;
   Trace trace_;
-  std::int64_t lastRan_ = 0;                                         // the last one's end
+  std::int64_t lastRan_ = 0;                                         // end of the last action
   std::array<std::optional<std::size_t>, kTraceActivities> lastOf_;  // in trace_.spans
 };
 
 std::vector<std::byte> toBytes(const Trace& trace);
-// What a server sent. Throws ProtocolError "bad-trace" for what no server has done: an action or a
-// flow that it has not, a micro-batch or a step that was not asked for, an end before its begin.
-// Times are the server's to choose.
+// Parses a trace received from a server. Throws ProtocolError "bad-trace" if a server cannot have
+// recorded it: an action or a flow that servers do not have, a micro-batch or a step that was not
+// requested, or an end before its begin. Times are not checked against any clock.
 Trace traceFromServer(std::span<const std::byte> bytes, const TraceWindow& window,
                       std::uint32_t microBatches);
 

@@ -9,7 +9,7 @@ namespace {
 
 using Json = TraceFile::Json;
 
-// In microseconds, as trace events have it.
+// Trace events use microseconds.
 double microseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e3; }
 
 constexpr const char* kCategories[kTraceActivities] = {"compute", "wait",    "encode", "queue",
@@ -41,7 +41,7 @@ std::string nameOf(const TraceSpan& span) {
   }
 }
 
-// A peer's times are its to choose: differences of them wrap around.
+// A peer can choose any times, so differences wrap around instead of overflowing.
 std::int64_t minus(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
 }
@@ -56,7 +56,7 @@ std::optional<std::int64_t> earliest(const Trace& trace) {
 using TensorKey = std::tuple<std::uint64_t, std::uint32_t, Flow>;
 TensorKey keyOf(const TraceSpan& span) { return {span.step, span.i, span.flow()}; }
 
-// One daemon's process, with its tracks.
+// One daemon's process with its tracks.
 class Side {
  public:
   Side(TraceFile& file, const std::string& name)
@@ -67,7 +67,7 @@ class Side {
         send_(file.addTrack(process_, "send")),
         receive_(file.addTrack(process_, "receive")) {}
 
-  // `origin`: the time, by this daemon's clock, that is drawn as 0.
+  // `origin`: the time on this daemon's clock that is displayed as 0.
   void draw(const Trace& trace, std::int64_t origin) {
     for (const TraceSpan& span : trace.spans) {
       const std::int64_t begin = minus(span.begin, origin);
@@ -86,7 +86,7 @@ class Side {
   TraceTrack sendTrack() const { return send_; }
   TraceTrack receiveTrack() const { return receive_; }
 
-  // When each tensor's first slice of the kind begins.
+  // Begin of each tensor's first slice of that kind.
   std::map<TensorKey, std::int64_t> sent, received;
 
  private:
@@ -152,7 +152,8 @@ TraceTrack TraceFile::addTrack(int process, const std::string& name) {
 
 void TraceFile::slice(TraceTrack track, const char* category, const std::string& name,
                       std::int64_t begin, std::int64_t end, const Json& arguments) {
-  // A nanosecond short: else rounding could let it overlap a slice that begins where it ends.
+  // A nanosecond shorter, since rounding could otherwise make it overlap a slice that begins at its
+  // end.
   const std::int64_t duration = std::max<std::int64_t>(0, end - begin - 1);
   Json event = {{"ph", "X"},
                 {"name", name},
@@ -184,7 +185,7 @@ void TraceFile::arrow(const char* category, const std::string& name, TraceTrack 
       {"pid", from.process}, {"tid", from.thread}, {"ts", microseconds(begin)}};
   add(event);
   event["ph"] = "f";
-  event["bp"] = "e";  // bound to the slice around it, not to the next one
+  event["bp"] = "e";  // binds to the enclosing slice, not to the next one
   event["pid"] = to.process;
   event["tid"] = to.thread;
   event["ts"] = microseconds(end);
@@ -200,7 +201,7 @@ TraceFile joinTraces(const Trace& client, const Trace& server, const ClockSample
   TraceFile file;
   Side clientSide(file, "client");
   Side serverSide(file, "server");
-  // By the server's clock: its own first span, or the client's.
+  // On the server's clock: the earlier of the first spans of both sides.
   const std::int64_t ahead = serverClock.ahead;
   const std::int64_t here = minus(earliest(client).value_or(0), minus(0, ahead));
   const std::int64_t origin = std::min(here, earliest(server).value_or(here));

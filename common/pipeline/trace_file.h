@@ -1,4 +1,4 @@
-// Timelines as Chrome's trace events, which ui.perfetto.dev and chrome://tracing draw
+// Writes timelines as Chrome trace events, which ui.perfetto.dev and chrome://tracing display
 // (docs/trace.md).
 #pragma once
 
@@ -16,26 +16,27 @@ struct TraceTrack {
   int process = 0, thread = 0;
 };
 
-// Collects events; their order does not matter. Times are in nanoseconds from any origin.
+// Collects events, in any order. Times are in nanoseconds from any origin.
 class TraceFile {
  public:
   using Json = nlohmann::ordered_json;
 
-  // A process's tracks are drawn in the order in which they are made, and so are processes.
+  // Processes, and the tracks of a process, are displayed in the order in which they were added.
   int addProcess(const std::string& name);
   TraceTrack addTrack(int process, const std::string& name);
 
   // Slices of one track must not overlap.
   void slice(TraceTrack track, const char* category, const std::string& name, std::int64_t begin,
              std::int64_t end, const Json& arguments = nullptr);
-  // May overlap others of its process and name: drawn apart.
+  // May overlap others of the same process and name; the viewer displays them separately.
   void overlapping(int process, const char* category, const std::string& name, std::int64_t begin,
                    std::int64_t end, const Json& arguments = nullptr);
-  // From the slice that begins at `begin` on one track to the one that begins at `end` on another.
+  // An arrow from the slice that begins at `begin` on one track to the slice that begins at `end`
+  // on another.
   void arrow(const char* category, const std::string& name, TraceTrack from, std::int64_t begin,
              TraceTrack to, std::int64_t end);
 
-  // The file's text. `about` is what whoever reads it should know.
+  // The file's text. `about` is information for the reader of the file.
   std::string text(const Json& about) const;
 
  private:
@@ -46,8 +47,8 @@ class TraceFile {
   std::uint64_t ids_ = 0;
 };
 
-// Both sides' spans on the client's clock. A tensor's arrow goes from the first slice of its
-// sending to the first of its receiving.
+// Both sides' spans on the client's clock. A tensor's arrow connects the first slice of its sending
+// with the first slice of its receiving.
 TraceFile joinTraces(const Trace& client, const Trace& server, const ClockSample& serverClock);
 
 }  // namespace cleave

@@ -8,7 +8,7 @@
 namespace cleave {
 namespace {
 
-// The flow, in the other direction, that a tensor of this flow answers.
+// The flow of the opposite direction that a tensor of this flow answers.
 std::optional<Flow> requestOf(Flow flow) {
   switch (flow) {
     case Flow::activation1:
@@ -25,7 +25,7 @@ std::optional<Flow> requestOf(Flow flow) {
 }  // namespace
 
 void TransferOrder::opened(const Key& key) {
-  // Steps count from 1, so that the first tensor of all is greater than {0, 0}.
+  // Steps count from 1, so the very first tensor compares greater than {0, 0}.
   Place& last = at(opened_, key);
   if (const Place place{key.step, key.i}; key.step == 0 || place <= last) {
     throw ProtocolError("bad-key", toString(key) + " came after step " +

@@ -1,6 +1,7 @@
-// Which tensors may cross next: each one once, in order, after the tensor that it answers, and no
-// more micro-batches in flight than were agreed. This bounds a session's memory: a tensor that
-// breaks these rules is refused before memory is taken for it. io thread only.
+// Decides which tensors may cross next: each one once, in order, after the tensor that it answers,
+// and with at most the negotiated number of micro-batches in flight. This bounds a session's
+// memory: a tensor that breaks these rules is rejected before memory is allocated for it. io thread
+// only.
 //
 // clang-format off
 //   activation/0   within a flow and phase by (step, i)   server: takes a credit
@@ -9,8 +10,8 @@
 //   gradient/0     after its gradient/1                   train: its settling returns the credit
 // clang-format on
 //
-// A tensor is settled once it has left, all of it handed to the kernel, and the peer has
-// acknowledged it: a peer that acknowledges what it does not read gains no credit.
+// A tensor is settled once all of it has been passed to the kernel and the peer has acknowledged
+// it. A peer that acknowledges what it does not read therefore gains no credit.
 #pragma once
 
 #include <array>
@@ -30,15 +31,15 @@ inline constexpr std::size_t kMicroBatchBytes = std::size_t{16} << 10;
 
 class TransferOrder {
  public:
-  // At the server each micro-batch in flight is charged kMicroBatchBytes to `account`, for its
-  // messages, records and other objects beside its tensors. Null: nothing is charged.
+  // On the server, `account` is charged kMicroBatchBytes per micro-batch in flight, for its
+  // messages, records and other objects besides its tensors. Null: nothing is charged.
   TransferOrder(Role role, std::uint32_t inFlight, std::shared_ptr<MemoryAccount> account)
       : role_(role), inFlight_(inFlight), account_(std::move(account)) {}
 
-  // The peer opens this tensor. Throws ProtocolError "bad-key": it came before, is out of order, or
-  // answers nothing; "too-many-in-flight".
+  // The peer opens this tensor. Throws ProtocolError "bad-key" if it came before, is out of order,
+  // or does not answer a tensor; "too-many-in-flight" if no credit is left.
   void opened(const Key& key);
-  // A tensor of ours is ready to be sent.
+  // A tensor of this side is ready to be sent.
   void queued(const Key& key) { at(queued_, key) = {key.step, key.i}; }
   void settled(const Key& key);
 
@@ -57,7 +58,7 @@ class TransferOrder {
   const Role role_;
   const std::uint32_t inFlight_;
   const std::shared_ptr<MemoryAccount> account_;
-  Places opened_{};  // the last of each phase and flow
+  Places opened_{};  // latest of each phase and flow
   Places queued_{};
   // Server: credits in use.
   std::map<std::tuple<Phase, std::uint64_t, std::uint32_t>, MemoryCharge> taken_;

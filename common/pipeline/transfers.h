@@ -1,4 +1,4 @@
-// What crossed a link, as one of its two sides saw it.
+// Records of what crossed a link, as one of its two sides saw it.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace cleave {
 
-// One tensor's passage, as one of the two sides saw it: a row of transfers.csv.
+// One transfer of a tensor: a row of transfers.csv.
 struct TransferRecord {
   bool sent = false;
   Key key;
@@ -24,25 +24,25 @@ struct TransferRecord {
   std::optional<double> queueSeconds;
   std::optional<double> wireSeconds;  // first byte to last, at the receiver
   std::optional<double> decodeSeconds;
-  std::optional<double> snrDb;   // of the codec; measured by the sender, now and then
+  std::optional<double> snrDb;   // of the codec; measured by the sender for some tensors
   std::optional<LinkInfo> link;  // while the connection was open
 };
 
-// Sums since the link began. Up is client to server.
+// Sums since the link began. "Up" is client to server.
 struct LinkTotals {
   std::uint64_t rawUp = 0, rawDown = 0;
-  std::uint64_t wireUp = 0, wireDown = 0;  // of the four tensor flows, by transfers recorded
+  std::uint64_t wireUp = 0, wireDown = 0;  // the four tensor flows, from recorded transfers
   std::uint64_t blobUp = 0, blobDown = 0;  // weights/body and grads/body, on the wire
   std::uint64_t controlUp = 0, controlDown = 0;
   double encodeSeconds = 0, decodeSeconds = 0;  // on this side
-  // Of the flow's tensors, from both sides, as transfers.csv has them.
+  // Per tensor flow; codec times are from both sides, as in transfers.csv.
   struct FlowTotals {
     std::uint64_t tensors = 0;
     std::uint64_t wireBytes = 0;
     double encodeSeconds = 0, decodeSeconds = 0;
   };
   std::array<FlowTotals, kTensorFlows> flows{};
-  double peakUp = 0, peakDown = 0;  // bytes a second in the busiest 100 ms
+  double peakUp = 0, peakDown = 0;  // bytes per second in the busiest 100 ms
   std::uint64_t transfers = 0;
 
   std::uint64_t up() const { return wireUp + blobUp + controlUp; }

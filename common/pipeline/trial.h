@@ -1,4 +1,5 @@
-// A trial session: a client's run that leaves nothing at the server (proto/PROTOCOL.md, "Trial").
+// A trial session: a client's run that leaves no records on the server (proto/PROTOCOL.md,
+// "Trial").
 #pragma once
 
 #include <chrono>
@@ -9,6 +10,6 @@ namespace cleave {
 
 inline constexpr std::string_view kTrialFeature = "trial";             // in Hello and HelloOk
 inline constexpr std::uint64_t kMaxTrialBatches = 100;                 // training and evaluation
-inline constexpr std::chrono::milliseconds kMaxTrialSession{600'000};  // the server ends it then
+inline constexpr std::chrono::milliseconds kMaxTrialSession{600'000};  // enforced by the server
 
 }  // namespace cleave

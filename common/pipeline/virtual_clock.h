@@ -1,4 +1,4 @@
-// Time that passes from one event to the next: what simulations run on.
+// Simulated time, which advances from one event to the next.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace cleave {
 class VirtualClock {
  public:
   double now() const { return now_; }  // seconds
-  // Requires time >= now(). Of events at the same time, the one that was added first runs first.
+  // Requires time >= now(). Events at the same time run in the order in which they were added.
   void at(double time, std::function<void()> run) {
     events_.push({time, sequence_++, std::move(run)});
   }
   void after(double seconds, std::function<void()> run) { at(now_ + seconds, std::move(run)); }
-  // Goes on to the next event and runs it. False: there is none.
+  // Advances to the next event and runs it. Returns false if there is none.
   bool runNext() {
     if (events_.empty()) return false;
     const Event event = events_.top();

@@ -55,8 +55,8 @@ TensorSpec specFromWire(const wire::TensorSpec& proto) {
   }
   TensorSpec spec{*dtype, {}, *order};
   for (const std::uint64_t dim : proto.shape()) {
-    // Larger than any tensor: what does not fit is no agreed shape, and is refused where shapes are
-    // compared.
+    // Clamped to a size larger than any tensor: it matches no negotiated shape, and is rejected
+    // when shapes are compared.
     spec.shape.push_back(
         static_cast<std::int64_t>(std::min<std::uint64_t>(dim, std::uint64_t{1} << 62)));
   }
@@ -82,7 +82,7 @@ BodyDone bodyDoneFromWire(std::span<const std::byte> metadata) {
   BodyDone done;
   done.step = proto.step();
   done.report = {proto.gradient_square_sum(), proto.finite()};
-  // The sum may be infinite or NaN only where the gradients are said not to be finite.
+  // The sum may be infinite or NaN only if the gradients are reported as not finite.
   if (done.report.finite && !(done.report.squareSum >= 0))
     refuse("a sum of squares is negative or NaN");
   done.forwardSeconds = checkedSeconds(proto.forward_seconds());

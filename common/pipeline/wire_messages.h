@@ -1,5 +1,6 @@
-// Between plain values and the protobuf metadata of frames. Everything a peer can get wrong is
-// checked here: these functions throw ProtocolError, and what they return is valid.
+// Conversion between plain values and the protobuf metadata of frames. Everything that a peer can
+// get wrong is checked here: these functions throw ProtocolError, and the values they return are
+// valid.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@
 
 namespace cleave {
 
-// Durations travel for the record only, but end in sums and files. Throws ProtocolError unless
-// finite and >= 0.
+// Durations are sent only to be recorded, but they are added up and written to files. Throws
+// ProtocolError unless finite and >= 0.
 double checkedSeconds(double seconds);
 
 void toWire(const Key& key, wire::Key& proto);
@@ -32,7 +33,7 @@ StepOk stepOkFromWire(std::span<const std::byte> metadata);
 std::string toWire(const Fetch& fetch);
 Fetch fetchFromWire(std::span<const std::byte> metadata);
 
-// What the receiver of a tensor tells its sender.
+// The receiver's report to the sender of a tensor.
 struct ReceivedReport {
   Key key;
   double wireSeconds = 0;

@@ -62,7 +62,7 @@ EngineWorker::~EngineWorker() {
 }
 
 bool EngineWorker::receiveAll() {
-  // Before they leave the mailbox: at no moment may it look as if there were nothing to do.
+  // Set before the messages leave the mailbox, so that hasWork() is never false in between.
   if (waiting() > 0) hasWork_ = true;
   std::vector<Message> messages = mailbox_->takeAll();
   for (Message& message : messages) engine_.receive(std::move(message));
@@ -142,7 +142,7 @@ void EngineWorker::issue(Work work) {
   completion->action = action;
   queue_->begin();
   completion->result = function(std::move(work));
-  // Whoever calls back only hands the completion on: the device thread alone reads and destroys it.
+  // The callback only hands the completion over; only the device thread reads and destroys it.
   Completions::Completion& kept = *completion;
   kept.seconds = queue_->end([completions = completions_, completion]() mutable {
     completion->end = now();
@@ -158,8 +158,8 @@ bool EngineWorker::runOne() noexcept {
       build();
       return true;
     }
-    // A message or a completion alone counts as progress: whoever waits for the engine's state must
-    // look at it.
+    // A message or a completion alone counts as progress: whoever waits on the engine's state must
+    // check it again.
     const bool completed = completeAll();
     const bool progressed = receiveAll() || completed;
     auto work = engine_.next();

@@ -1,5 +1,5 @@
-// One run's work on the device: an engine, the functions its actions call, and the messages that
-// wait for it.
+// A run's work on the device: an engine, the functions of its actions, and the messages waiting for
+// it.
 #pragma once
 
 #include <array>
@@ -19,27 +19,27 @@
 
 namespace cleave {
 
-// Client and server differ in these alone. May throw: the run ends with that error.
+// The only difference between client and server. May throw, which ends the run with that error.
 using ActionFunction = std::function<Result(Work work)>;
 using ActionTable = std::array<ActionFunction, kActionKinds>;
 
-// What is remembered of an action until it is done.
+// Kept for an action until it is done.
 struct IssuedAction {
   std::uint64_t token = 0;
   ActionKind kind = ActionKind::headForward;
   MicroBatch at;
-  std::optional<SteadyTime> idleSince;  // there was nothing to do before it, from then on
+  std::optional<SteadyTime> idleSince;  // the device thread was idle from then until this action
 };
 
-// Actions that a queue is through with, until the device thread looks. Shared with the queue's
-// callbacks, which may come after the worker has gone.
+// Actions that a device queue has completed, until the device thread collects them. Shared with the
+// queue's callbacks, which may run after the worker has been destroyed.
 class Completions {
  public:
   struct Completion {
     IssuedAction action;
     Result result;
     DeviceQueue::Seconds seconds;
-    SteadyTime end;  // when the queue said so
+    SteadyTime end;  // when the queue reported it
   };
   explicit Completions(DeviceExecutor& device) : device_(device) {}
   void add(std::shared_ptr<Completion> completion);  // any thread
@@ -51,9 +51,9 @@ class Completions {
   std::vector<std::shared_ptr<Completion>> done_;
 };
 
-// Where a link leaves what has arrived, until the device thread looks. Any thread. A peer that
-// sends more than what was agreed, while the device is busy with others, gets ProtocolError
-// "too-many-in-flight".
+// Holds the messages that a link has received until the device thread collects them. Any thread. If
+// a peer sends more than was negotiated while the device is busy with other runs, it gets
+// ProtocolError "too-many-in-flight".
 class Mailbox {
  public:
   Mailbox(DeviceExecutor& device, std::uint32_t inFlight)
@@ -72,44 +72,44 @@ class Mailbox {
 
 class EngineWorker : public DeviceWorker {
  public:
-  // `finished` is called after the action that ended a batch, and `failed` once, after which
-  // nothing runs any more. Both on the device thread. With a `queue`, which outlives the worker's
-  // actions, an action is done when the queue says so; without, when its function returns. `trace`
-  // may be null.
+  // `finished` is called after the action that ended a batch. `failed` is called once, and nothing
+  // runs after it. Both are called on the device thread. With a `queue`, which must outlive the
+  // worker's actions, an action is done when the queue reports it; without one, when its function
+  // returns. `trace` may be null.
   EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
                std::shared_ptr<Mailbox> mailbox, ActionTable table, std::function<void()> finished,
                std::function<void(std::exception_ptr)> failed, DeviceQueue* queue = nullptr,
                std::shared_ptr<TraceRecorder> trace = nullptr);
-  // Device thread, unless cancelBuild() was in time: waits for what the queue still has to do.
+  // Device thread, unless cancelBuild() returned true: waits for the queue's remaining work.
   ~EngineWorker() override;
 
   bool runOne() noexcept override;
   bool hasOpenStep() const noexcept override { return !engine_.batchDone(); }
 
-  // Before it is attached. `build` is the first action, which makes what the others need and gives
-  // their functions.
+  // Call before attaching. `build` is the first action; it creates what the other actions need and
+  // returns their functions.
   void buildFirst(std::function<ActionTable()> build) { build_ = std::move(build); }
-  // Any thread: nothing is built any more. False if that has begun.
+  // Any thread: prevents the build. Returns false if it has already begun.
   bool cancelBuild() { return !buildClaimed_.exchange(true); }
-  // Before it is attached: an action, the first one too, that takes longer ends the run with
-  // RunError "action-too-long" once it is done.
+  // Call before attaching. If an action, including the first one, takes longer than this, the run
+  // ends with RunError "action-too-long" when the action is done.
   void limitActions(double seconds) { mostSeconds_ = seconds; }
 
-  // Device thread: no batch begins any more; calls `drained` once, when the one under way is done,
-  // or now, where there is none.
+  // Device thread: prevents new batches from beginning. Calls `drained` once, when the current
+  // batch is done, or immediately if there is none.
   void drain(std::function<void()> drained);
-  // Any thread: nothing runs any more once the action under way is done.
+  // Any thread: nothing runs after the current action.
   void stop() { stopped_ = true; }
-  // Any thread: messages that have come and that the engine has not received.
+  // Any thread: messages that have arrived but that the engine has not received.
   std::size_t waiting() const { return mailbox_->size(); }
-  // Any thread: whether there is something to do or under way here that the peer may wait for. If
-  // not, the peer has to send the next message.
+  // Any thread: whether there is work here, pending or in progress, that the peer may be waiting
+  // for. If not, the peer has to send the next message.
   bool hasWork() const { return hasWork_ || waiting() > 0; }
 
   // Device thread.
   Engine& engine() { return engine_; }
-  // From the end of a training step's last backward here to the begin of the next one's first
-  // forward, in seconds, of the step that began last; nothing where no training step came before.
+  // Seconds from the end of a training step's last backward on this side to the start of the next
+  // step's first forward, for the latest step; nothing if no training step preceded it.
   std::optional<double> betweenSteps() const { return betweenSteps_; }
 
  private:
@@ -126,7 +126,7 @@ class EngineWorker : public DeviceWorker {
   const std::shared_ptr<Mailbox> mailbox_;
   Engine engine_;
   ActionTable table_;
-  std::function<ActionTable()> build_;  // empty: nothing to build, or it is done
+  std::function<ActionTable()> build_;  // empty: no build, or it is done
   std::atomic<bool> buildClaimed_ = false;
   double mostSeconds_ = std::numeric_limits<double>::infinity();
   const std::function<void()> finished_;
@@ -134,13 +134,13 @@ class EngineWorker : public DeviceWorker {
   DeviceQueue* const queue_;
   const std::shared_ptr<TraceRecorder> trace_;
   const std::shared_ptr<Completions> completions_;
-  std::optional<SteadyTime> lastBackward_;  // ended; nothing once an evaluation has begun
+  std::optional<SteadyTime> lastBackward_;  // its end; empty once an evaluation has begun
   std::optional<double> betweenSteps_;
-  std::optional<SteadyTime> idleSince_;  // since then there is nothing to do
+  std::optional<SteadyTime> idleSince_;  // since when there has been nothing to do
   std::atomic<bool> stopped_ = false;
   std::size_t underWay_ = 0;           // actions issued and not complete
-  std::atomic<bool> hasWork_ = false;  // see hasWork(); without what waits in the mailbox
-  std::function<void()> drained_;      // empty: no caller waits for it
+  std::atomic<bool> hasWork_ = false;  // see hasWork(); excludes the mailbox
+  std::function<void()> drained_;      // empty: nobody is waiting for it
 };
 
 }  // namespace cleave

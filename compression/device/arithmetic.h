@@ -1,6 +1,6 @@
-// The codecs' arithmetic on one value, one grid or one block, to the bit as compression/ has it on
-// the CPU (kernels/plain.h, uniform.cpp, sort.cpp): IEEE 754, each operation rounded on its own,
-// divisions that are divisions, subnormals kept. nvcc needs -fmad=false for it.
+// The codecs' arithmetic on one value, one grid or one block, bit-identical to the CPU code in
+// compression/ (kernels/plain.h, uniform.cpp, sort.cpp): IEEE 754, each operation rounded
+// separately, true divisions, subnormals preserved. nvcc requires -fmad=false for this.
 #pragma once
 
 #include "compression/device/host_device.h"
@@ -17,7 +17,7 @@ inline constexpr float kLeastNormal = 0x1p-126f;
 inline constexpr float kNoFraction = 0x1.8p23f;
 inline constexpr double kNoFractionDouble = 0x1p52;
 
-// ---- Conversions: as kernels/plain.cpp, where their workings are explained ----
+// ---- Conversions: see kernels/plain.cpp for explanations ----
 
 CLEAVE_DEVICE inline std::uint16_t toHalf(float value) {
   const std::uint32_t bits = bitsOf(value);
@@ -65,7 +65,7 @@ CLEAVE_DEVICE inline float widen(std::uint16_t value, DType dtype) {
   return dtype == DType::f16 ? fromHalf(value) : fromBf16(value);
 }
 
-// Order as the values do; -0 counts as +0.
+// Has the order of the values; -0 counts as +0.
 CLEAVE_DEVICE inline std::uint32_t keyOf(float value) {
   const std::uint32_t bits = bitsOf(value + 0.0f);
   return bits & kSign ? ~bits : bits | kSign;
@@ -74,7 +74,7 @@ CLEAVE_DEVICE inline float valueOfKey(std::uint32_t key) {
   return floatOf(key & kSign ? key ^ kSign : ~key);
 }
 
-// The next value towards +0, of values above it.
+// The next value towards +0. Requires a positive value.
 CLEAVE_DEVICE inline float nextBelow(float value) { return floatOf(bitsOf(value) - 1); }
 
 // ---- One grid for a tensor, or for a piece of its values ----
@@ -88,7 +88,7 @@ CLEAVE_DEVICE inline float valueAt(Grid grid, int code) {
   return static_cast<float>(static_cast<double>(grid.min) + static_cast<double>(grid.step) * code);
 }
 
-// As uniform.cpp's gridOf, for values whose range is finite.
+// gridOf() of uniform.cpp, for values whose range is finite.
 CLEAVE_DEVICE inline Grid uniformGrid(float least, float greatest, int top) {
   const auto most = static_cast<float>(top);
   Grid grid{least, (greatest - least) / most};
@@ -99,7 +99,7 @@ CLEAVE_DEVICE inline Grid uniformGrid(float least, float greatest, int top) {
   }
 }
 
-// As sort.cpp's stepOf, for pieces whose range is finite.
+// stepOf() of sort.cpp, for pieces whose range is finite.
 CLEAVE_DEVICE inline float pieceStep(float least, float greatest, int top) {
   float step = (greatest - least) / static_cast<float>(top);
   while (!isFinite(valueAt({least, step}, top))) step = nextBelow(step);
@@ -112,7 +112,7 @@ CLEAVE_DEVICE inline std::uint32_t codeOf(float value, float min, float divisor,
   return static_cast<std::uint32_t>(((exact < most ? exact : most) + kNoFraction) - kNoFraction);
 }
 
-// ---- A block's grid: as kernels/plain.cpp ----
+// ---- A block's grid: see kernels/plain.cpp ----
 
 struct Range {
   float least = 0, greatest = 0;
@@ -124,7 +124,7 @@ CLEAVE_DEVICE inline float bf16Down(float value) {
   return greater(floatOf((bits + away) & 0xffff0000), -kLargestBf16);
 }
 
-CLEAVE_DEVICE inline float bf16Up(float value) {  // of values from +0
+CLEAVE_DEVICE inline float bf16Up(float value) {  // requires value >= +0
   return lesser(floatOf((bitsOf(value) + 0xffff) & 0xffff0000), kLargestBf16);
 }
 
@@ -136,7 +136,7 @@ CLEAVE_DEVICE inline float halfDown(float value) {
   return fromHalf(static_cast<std::uint16_t>(half & 0x8000 ? half + 1 : half - 1));
 }
 
-CLEAVE_DEVICE inline float halfUp(float value) {  // of values from +0
+CLEAVE_DEVICE inline float halfUp(float value) {  // requires value >= +0
   value = lesser(value, kLargestHalf);
   const std::uint16_t half = toHalf(value);
   return fromHalf(fromHalf(half) < value ? static_cast<std::uint16_t>(half + 1) : half);
@@ -160,7 +160,7 @@ CLEAVE_DEVICE inline std::uint32_t blockHeader(Grid grid, bool halfHeader) {
   return narrow(grid.min, dtype) | step << 16;
 }
 
-// False where min is not finite, or step not finite and at least +0.
+// Returns false if min is not finite, or step is negative or not finite.
 CLEAVE_DEVICE inline bool blockGridOf(std::uint32_t header, bool halfHeader, Grid& grid) {
   const DType dtype = halfHeader ? DType::f16 : DType::bf16;
   const auto min = static_cast<std::uint16_t>(header);
@@ -177,21 +177,21 @@ CLEAVE_DEVICE inline bool isWide(Range range, Grid grid, int top) {
 }
 
 CLEAVE_DEVICE inline std::uint32_t wideBlockCode(float value, Grid grid, int top) {
-  // Without a step all values are at most min, which is as low as the header goes.
+  // With step 0 all values are at most min, which is the lowest value that the header can hold.
   const double step = grid.step > 0 ? static_cast<double>(grid.step) : 1.0;
   const double exact = (static_cast<double>(value) - static_cast<double>(grid.min)) / step;
   const double inRange = bounded(exact, 0.0, static_cast<double>(top));
   return static_cast<std::uint32_t>((inRange + kNoFractionDouble) - kNoFractionDouble);
 }
 
-// Of a grid that spans its block. `draw` is 0, or that of stochastic rounding.
+// Requires a grid that spans its block. `draw` is 0, or that of stochastic rounding.
 CLEAVE_DEVICE inline std::uint32_t blockCode(float value, float min, float inverse, float draw,
                                              float most) {
   const float exact = bounded((value - min) * inverse + draw, -0.5f, most);
   return static_cast<std::uint32_t>((exact + kNoFraction) - kNoFraction);
 }
 
-// In [-1/2, 1/2), for element j.
+// The draw for element j, in [-1/2, 1/2).
 CLEAVE_DEVICE inline float drawFor(std::uint32_t j, std::uint32_t keyLow, std::uint32_t keyHigh) {
   std::uint32_t x = j + keyLow;
   x ^= x >> 16;

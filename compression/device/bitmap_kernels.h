@@ -1,5 +1,5 @@
-// Kernels over bitmaps of a tensor's elements: bit j % 32 of word j / 32 is element j's. A tile's
-// words lie side by side, one for each thread of a block, and there are words of whole tiles.
+// Kernels over bitmaps of a tensor's elements: bit j % 32 of word j / 32 belongs to element j. A
+// tile's words are contiguous, one per thread of a block; bitmaps have the words of whole tiles.
 #pragma once
 
 #include "compression/device/tile.h"
@@ -9,13 +9,13 @@ namespace cleave::device {
 inline constexpr std::uint32_t kTileWords = kTileElements / 32;
 static_assert(kTileWords == kThreads);
 
-// What the tiles have, and later what comes before each.
+// Counts of a tile; after OffsetsKernel, the counts before it.
 struct TileCount {
-  std::uint32_t above = 0;  // elements above the threshold: kept all
+  std::uint32_t above = 0;  // elements above the threshold, all of which are kept
   std::uint32_t equal = 0;
 };
 
-// Of a bitmap: all that it has counts as above.
+// Counts the set bits of a bitmap as `above`.
 struct CountKernel {
   static constexpr int kPhases = 3;
   struct Shared {
@@ -42,13 +42,14 @@ struct CountKernel {
   }
 };
 
-// Sums of what a peer has sent do not come round to small numbers again: they end at 2^31 - 1. Of
-// two such.
+// Saturating sum of two such sums: at most 2^31 - 1, so that a peer's data cannot make it wrap
+// around to a small number.
 CLEAVE_DEVICE inline std::uint32_t boundedSum(std::uint32_t a, std::uint32_t b) {
   return lesser(a + b, 0x7fffffffu);
 }
 
-// tiles[t] becomes what the tiles before t have: `equal` all of them, `above` all that are kept.
+// tiles[t] becomes the counts before tile t: `equal` of all equal elements, `above` of all kept
+// elements.
 struct OffsetsKernel {
   static constexpr int kPhases = 5;
   struct Shared {
@@ -60,8 +61,8 @@ struct OffsetsKernel {
 
   TileCount* tiles;
   std::uint32_t count;
-  const std::uint32_t* ties;       // so many of the equal ones are kept; null: none are
-  std::uint32_t* total = nullptr;  // becomes what all tiles have that is kept; null: not wanted
+  const std::uint32_t* ties;       // number of equal elements that are kept; null: none
+  std::uint32_t* total = nullptr;  // receives the number of kept elements; null: not wanted
 
   std::uint32_t blocks() const { return 1; }
 
@@ -86,7 +87,8 @@ struct OffsetsKernel {
     }
   }
 
-  // What is kept of the tiles, `equal` and `kept` being before them. Writes it down if asked.
+  // Returns the elements kept up to `end`, given `equal` and `kept` before `first`. If `write`,
+  // writes each tile's offsets.
   CLEAVE_DEVICE std::uint32_t walk(std::uint32_t first, std::uint32_t end, std::uint32_t most,
                                    std::uint32_t equal, std::uint32_t kept, bool write) const {
     for (std::uint32_t t = first; t < end; ++t) {
@@ -109,14 +111,14 @@ struct OffsetsKernel {
   }
 };
 
-// The sum of what the threads before this one have.
+// The sum of the counts of the threads before this one.
 CLEAVE_DEVICE inline std::uint32_t sumBefore(const std::uint32_t* counts, std::uint32_t thread) {
   std::uint32_t sum = 0;
   for (std::uint32_t t = 0; t < thread; ++t) sum = boundedSum(sum, counts[t]);
   return sum;
 }
 
-// Elements as they are, of 2 or 4 bytes.
+// Elements as raw bits, of 2 or 4 bytes.
 CLEAVE_DEVICE inline std::uint32_t loadBits(const std::byte* from, std::uint64_t j, bool wide) {
   return wide ? reinterpret_cast<const std::uint32_t*>(from)[j]
               : reinterpret_cast<const std::uint16_t*>(from)[j];
@@ -129,7 +131,7 @@ CLEAVE_DEVICE inline void storeBits(std::uint32_t bits, std::byte* to, std::uint
   }
 }
 
-// The values that are kept, in the tensor's order.
+// Collects the kept values in the tensor's order.
 struct GatherKernel {
   static constexpr int kPhases = 3;
   struct Shared {
@@ -140,13 +142,13 @@ struct GatherKernel {
   };
 
   Input in;
-  std::uint32_t* bitmap;       // of the elements above the threshold; becomes that of all kept
-  const std::uint32_t* equal;  // of those at it; null: none
-  const std::uint32_t* ties;   // so many of them are kept, the first ones; null with `equal`
-  const TileCount* tiles;      // what comes before each
-  std::byte* values;           // of the tensor's type
-  std::uint32_t most;          // values that there is room for
-  std::uint32_t* places;       // of the values, in the tensor; null: not wanted
+  std::uint32_t* bitmap;       // in: elements above the threshold; out: all kept elements
+  const std::uint32_t* equal;  // elements equal to the threshold; null: none
+  const std::uint32_t* ties;   // how many of these are kept, first ones first; null with `equal`
+  const TileCount* tiles;      // counts before each tile
+  std::byte* values;           // in the tensor's type
+  std::uint32_t most;          // capacity of `values`
+  std::uint32_t* places;       // receives the indices of the values in the tensor; null: not wanted
 
   std::uint32_t blocks() const { return tilesOf(in.elements); }
 
@@ -188,20 +190,20 @@ struct GatherKernel {
   }
 };
 
-// The tensor with these values, and zeros for the others.
+// Writes the tensor with these values at the bitmap's bits, and zeros elsewhere.
 struct ScatterKernel {
   static constexpr int kPhases = 3;
   struct Shared {
     std::uint32_t kept[kThreads];
-    // A word's elements begin in a bank of their own.
+    // Each word's elements start in a different bank.
     std::uint32_t elements[kTileElements + kThreads];
   };
   struct Thread {};
 
-  const std::uint32_t* bitmap;  // words of whole tiles; as many bits as values
-  const TileCount* tiles;       // what comes before each
+  const std::uint32_t* bitmap;  // words of whole tiles; no more bits set than there are values
+  const TileCount* tiles;       // counts before each tile
   const std::byte* values;
-  std::uint32_t* fault;  // becomes 1 where a value is not finite
+  std::uint32_t* fault;  // set to 1 if a value is not finite
   Output out;
 
   std::uint32_t blocks() const { return tilesOf(out.elements); }

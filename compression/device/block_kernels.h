@@ -6,17 +6,17 @@
 namespace cleave::device {
 
 struct BlockParameters {
-  std::uint32_t size = 64;  // values a block: 32, 64, …, kWarpElements
+  std::uint32_t size = 64;  // values per block: 32, 64, …, kWarpElements
   std::uint32_t bits = 8;   // 1…8
   bool halfHeader = false;  // fp16 rather than bf16
   bool stochastic = false;
-  std::uint32_t keyLow = 0, keyHigh = 0;  // of stochastic rounding
+  std::uint32_t keyLow = 0, keyHigh = 0;  // for stochastic rounding
 };
 
-// A block's values are one warp's: quads beside each other are those of neighbouring lanes, and
-// blocks of more than a row of 32 quads have rows of one thread. So its range is joined first in
-// the thread, then between lanes, which is what kReduceAfter asks of whoever runs the kernel:
-// after that phase, each of Thread::ranges is joined over reduceLanes() lanes.
+// One warp processes a block: neighbouring lanes have neighbouring quads, and in blocks of more
+// than a row of 32 quads each thread has several rows. So the range is reduced first within the
+// thread, then between lanes. kReduceAfter requests the latter from whatever runs the kernel: after
+// that phase, each of Thread::ranges is reduced over reduceLanes() lanes.
 struct EncodeBlocksKernel {
   static constexpr int kPhases = 3;
   static constexpr int kReduceAfter = 0;
@@ -30,9 +30,9 @@ struct EncodeBlocksKernel {
 
   Input in;
   BlockParameters format;
-  std::uint32_t* headers;  // one a block
+  std::uint32_t* headers;  // one per block
   std::uint32_t* codes;    // codeBytes()
-  std::uint32_t* fault;    // becomes 1 where a value is not finite
+  std::uint32_t* fault;    // set to 1 if a value is not finite
 
   std::uint32_t blocks() const { return tilesOf(in.elements); }
   CLEAVE_DEVICE std::uint32_t reduceLanes() const { return lesser(format.size / 4, kWarp); }
@@ -62,7 +62,7 @@ struct EncodeBlocksKernel {
                           greater(greater(x[0], x[1]), greater(x[2], x[3]))};
     }
     if (!finite) raise(*fault, 1);
-    // Over the rows of a block: twice as many each time.
+    // Reduces over the rows of a block, doubling their number each time.
     CLEAVE_UNROLL
     for (std::uint32_t rows = 1; rows < kQuads; rows *= 2) {
       if (rows * 4 * kWarp >= format.size) break;
@@ -75,7 +75,8 @@ struct EncodeBlocksKernel {
     }
   }
 
-  // Elements that there are not become the first of their block, which changes no range.
+  // Elements beyond the end get the value of the first of their block, which leaves its range
+  // unchanged.
   CLEAVE_DEVICE void fillUp(Place at, Thread& thread) const {
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k) {
@@ -137,8 +138,8 @@ struct DecodeBlocksKernel {
   const std::uint32_t* headers;
   const std::uint32_t* codes;  // codeBytes()
   BlockParameters format;
-  float limit;           // of the values' magnitudes
-  std::uint32_t* fault;  // becomes 1 where a header is no block's
+  float limit;           // maximum magnitude of the values
+  std::uint32_t* fault;  // set to 1 if a header is invalid
   Output out;
 
   std::uint32_t blocks() const { return tilesOf(out.elements); }

@@ -55,7 +55,8 @@ class CastTwin : public Twin {
   const DType wireType_;
 };
 
-// `uniform`, which is `sort` with one piece but for how it finds the piece and decodes.
+// `sort` and `uniform`; the latter is `sort` with one piece, except for how it finds the piece and
+// how it decodes.
 class GridTwin : public Twin {
  public:
   GridTwin(std::shared_ptr<const Codec> codec, Gpu& gpu, int bits, int pieceBits, bool isUniform)
@@ -67,7 +68,7 @@ class GridTwin : public Twin {
 
   Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
                  const TensorView& view, std::span<std::byte> out) const override {
-    // `sort` selects exactly where there are few values.
+    // `sort` selects exactly if there are few values.
     const bool isSmall = !isUniform_ && view.spec.elements() <= device::kSamples;
     if (!isOrdinary(view.spec, view.data) || !isPacked(view.spec) || isSmall)
       return encodeOnHost(context, state, cut, view, out);
@@ -140,7 +141,7 @@ class GridTwin : public Twin {
     return std::isfinite(value);
   }
 
-  // False where the codec itself must look at it: it refuses it, or computes in double.
+  // Returns false if the host codec must decode, because it refuses the grid or computes in double.
   bool readGrid(std::span<const std::byte> bytes, DType dtype, device::Grid& grid) const {
     std::memcpy(&grid, &bytes[kFormatBytes], sizeof grid);
     const float span = grid.step * static_cast<float>(top_);
@@ -224,7 +225,7 @@ class BlockTwin : public Twin {
       gpu_.copyOut(fault_dev.bytes(), sizeof fault, reinterpret_cast<std::byte*>(&fault));
       issued.wait();
     }
-    if (fault != 0) return decodeOnHost(context, state, cut, bytes, out);  // refuses it
+    if (fault != 0) return decodeOnHost(context, state, cut, bytes, out);  // it throws the error
     return nullptr;
   }
 

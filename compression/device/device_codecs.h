@@ -1,4 +1,4 @@
-// The codecs that have a twin on GPUs.
+// The codecs that have a GPU implementation.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@ namespace cleave {
 
 class Gpu;
 
-// Null where `codec` has no twin: its tensors then pass through host memory. Twins exist of `fp16`,
-// `bf16`, `uniform`, `block`, `sort` with select=sampled, and `topk`. Borrows the GPU.
+// Null if `codec` has no GPU implementation: its tensors then pass through host memory. Implemented
+// are `fp16`, `bf16`, `uniform`, `block`, `sort` with select=sampled, and `topk`. Borrows the GPU.
 std::shared_ptr<const DeviceCodec> makeDeviceCodec(const std::shared_ptr<const Codec>& codec,
                                                    Gpu& gpu);
 

@@ -1,8 +1,8 @@
-// Kernels of the distances between the elements that `topk` keeps, in LEB128: 7 bits a byte, the
-// lowest first, the highest bit set where more follow.
+// Kernels for the distances between the elements that `topk` keeps, in LEB128: 7 bits per byte,
+// lowest first, the highest bit set if more bytes follow.
 //
-//   Lengths, Offsets, Distances          from places to bytes
-//   Ends, Offsets, Steps                 from bytes to steps: a distance and 1, to the next place
+//   Lengths, Offsets, Distances          from positions to bytes
+//   Ends, Offsets, Steps                 from bytes to steps; a step is a distance + 1
 //   Sums, Offsets, Places                from steps to a bitmap
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace cleave::device {
 
-// A thread's part of a tile: so many neighbours.
+// Consecutive elements of a tile that one thread processes.
 inline constexpr std::uint32_t kEach = kTileElements / kThreads;
 
 CLEAVE_DEVICE inline std::uint32_t distanceBefore(const std::uint32_t* places, std::uint32_t k) {
@@ -22,7 +22,7 @@ CLEAVE_DEVICE inline std::uint32_t distanceBytes(std::uint32_t distance) {
   return bytes;
 }
 
-// One count of each thread, and the tile's.
+// One count per thread; their sum is the tile's.
 struct ThreadCounts {
   std::uint32_t counts[kThreads];
 
@@ -38,7 +38,7 @@ struct LengthsKernel {
 
   const std::uint32_t* places;  // ascending
   std::uint32_t count;
-  TileCount* tiles;  // `above` becomes the bytes of the tile's distances
+  TileCount* tiles;  // `above` receives the bytes of the tile's distances
 
   std::uint32_t blocks() const { return tilesOf(count); }
 
@@ -62,9 +62,9 @@ struct DistancesKernel {
   using Shared = ThreadCounts;
   struct Thread {};
 
-  LengthsKernel lengths;  // its tiles by now have what comes before each
+  LengthsKernel lengths;  // its tiles now hold the counts before each tile
   std::byte* out;
-  std::uint32_t room;  // bytes beyond are not written
+  std::uint32_t room;  // capacity of `out`; bytes beyond are not written
 
   std::uint32_t blocks() const { return lengths.blocks(); }
 
@@ -88,9 +88,9 @@ struct DistancesKernel {
   }
 };
 
-// ---- The way back: of bytes that a peer has sent ----
+// ---- Decoding: the bytes are untrusted input ----
 
-// Bytes that end a distance.
+// Counts the bytes that end a distance.
 struct EndsKernel {
   static constexpr int kPhases = 2;
   using Shared = ThreadCounts;
@@ -98,7 +98,7 @@ struct EndsKernel {
 
   const std::uint8_t* bytes;
   std::uint32_t count;
-  TileCount* tiles;  // `above` becomes the tile's ends
+  TileCount* tiles;  // `above` receives the tile's ends
 
   std::uint32_t blocks() const { return tilesOf(count); }
 
@@ -119,15 +119,15 @@ struct EndsKernel {
 
 struct StepsKernel {
   static constexpr int kPhases = 2;
-  static constexpr std::uint32_t kMostBytes = 9;  // of a distance
+  static constexpr std::uint32_t kMostBytes = 9;  // per distance
   using Shared = ThreadCounts;
   struct Thread {};
 
-  EndsKernel ends;       // its tiles by now have what comes before each
-  std::uint32_t* steps;  // of those distances that there is room for
+  EndsKernel ends;       // its tiles now hold the counts before each tile
+  std::uint32_t* steps;  // for the first `room` distances
   std::uint32_t room;
   std::uint32_t elements;  // of the tensor
-  std::uint32_t* fault;    // becomes 1 where a distance is too long
+  std::uint32_t* fault;    // set to 1 if a distance is too long or too large
 
   std::uint32_t blocks() const { return ends.blocks(); }
 
@@ -147,7 +147,7 @@ struct StepsKernel {
     }
   }
 
-  // Of the distance that ends with byte b.
+  // The step of the distance that ends with byte b.
   CLEAVE_DEVICE std::uint32_t stepAt(std::uint32_t b) const {
     std::uint64_t distance = ends.bytes[b];
     std::uint32_t length = 1;
@@ -166,9 +166,9 @@ struct SumsKernel {
   struct Thread {};
 
   const std::uint32_t* steps;
-  const std::uint32_t* ends;  // so many there are, but no more than
+  const std::uint32_t* ends;  // number of steps, of which at most `count` are used
   std::uint32_t count;
-  TileCount* tiles;  // `above` becomes the sum of the tile's steps
+  TileCount* tiles;  // `above` receives the sum of the tile's steps
 
   std::uint32_t blocks() const { return tilesOf(count); }
 
@@ -194,10 +194,10 @@ struct PlacesKernel {
   using Shared = ThreadCounts;
   struct Thread {};
 
-  SumsKernel sums;        // its tiles by now have what comes before each
-  std::uint32_t* bitmap;  // zeros
+  SumsKernel sums;        // its tiles now hold the counts before each tile
+  std::uint32_t* bitmap;  // must be zeros
   std::uint32_t elements;
-  std::uint32_t* fault;  // becomes 1 where a place is beyond the elements
+  std::uint32_t* fault;  // set to 1 if a position is beyond the elements
 
   std::uint32_t blocks() const { return sums.blocks(); }
 
@@ -217,7 +217,7 @@ struct PlacesKernel {
         raise(*fault, 1);
         return;
       }
-      addTo(bitmap[place / 32], 1u << (place % 32));  // places ascend: the bit is not yet set
+      addTo(bitmap[place / 32], 1u << (place % 32));  // positions ascend: the bit is not yet set
     }
   }
 };

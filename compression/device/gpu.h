@@ -1,7 +1,7 @@
-// What codecs need of a GPU: memory, copies, and kernels. All that is issued runs in the order of
-// the calls, apart from what stages compute. Any thread; what is issued by several is in some
-// order. Errors of the GPU are thrown by whichever call meets them, RunError "out-of-memory" by
-// those that allocate.
+// What codecs require of a GPU: memory, copies, and kernels. Operations run in the order of the
+// calls, on a stream separate from the stages' computation. Any thread; the order between threads
+// is unspecified. GPU errors are thrown by whichever call detects them, failed allocations as
+// RunError "out-of-memory".
 #pragma once
 
 #include <cstddef>
@@ -25,18 +25,18 @@ class Gpu {
  public:
   virtual ~Gpu() = default;
 
-  // Memory of the GPU, for codecs' own use, on a boundary of 64 bytes. Given back in the order of
-  // the calls too: without waiting.
+  // GPU memory for the codecs' own use, on a boundary of 64 bytes. Freed in the order of the calls
+  // too, so without waiting.
   virtual std::shared_ptr<std::byte> scratch(std::size_t bytes) = 0;
-  // For tensors that a stage computes on: given back once the stage's work is through with it.
+  // For tensors that a stage computes on: freed once the stage's work no longer uses it.
   virtual std::shared_ptr<std::byte> tensorMemory(std::size_t bytes) = 0;
 
-  // Host memory must stay until wait().
+  // Host memory must stay valid until wait().
   virtual void copyIn(const std::byte* from, std::size_t bytes, std::byte* to_dev) = 0;
   virtual void copyOut(const std::byte* from_dev, std::size_t bytes, std::byte* to) = 0;
   virtual void clear(std::byte* at_dev, std::size_t bytes) = 0;  // zeros
-  virtual void launch(const DeviceKernel& kernel) = 0;           // of at least one block
-  // Returns when all of it is done.
+  virtual void launch(const DeviceKernel& kernel) = 0;           // at least one block
+  // Returns when all operations are complete.
   virtual void wait() = 0;
 };
 

@@ -1,4 +1,5 @@
-// Kernels of codecs whose grids are the tensor's: `uniform`, `sort` with sampled pieces. And casts.
+// Kernels of codecs with grids for the whole tensor: `uniform`, and `sort` with sampled pieces.
+// Also casts.
 #pragma once
 
 #include "compression/device/tile.h"
@@ -8,12 +9,12 @@ namespace cleave::device {
 inline constexpr std::uint32_t kMostPieces = 256;
 inline constexpr std::uint32_t kSamples = 4096;
 
-// The range of a tensor as it is found: keys, the least value's turned, so that all zeros is where
-// it begins.
+// The range of a tensor while it is being found, as keys; the minimum's is inverted, so that the
+// initial state is all zeros.
 struct RangeState {
   std::uint32_t leastTurned = 0;
   std::uint32_t greatest = 0;
-  std::uint32_t faults = 0;  // not 0: a value is not finite, or what else a kernel says
+  std::uint32_t faults = 0;  // not 0: a value is not finite, or another fault of a kernel
 
   CLEAVE_DEVICE float leastValue() const { return valueOfKey(~leastTurned); }
   CLEAVE_DEVICE float greatestValue() const { return valueOfKey(greatest); }
@@ -21,7 +22,7 @@ struct RangeState {
 inline constexpr std::uint32_t kNotFinite = 1;
 inline constexpr std::uint32_t kWide = 2;  // a range that overflows fp32
 
-// Requires elements; a state of zeros.
+// Requires at least one element, and a state of zeros.
 struct RangeKernel {
   static constexpr int kPhases = 2;
   struct Shared {
@@ -75,12 +76,12 @@ struct RangeKernel {
   }
 };
 
-// ---- The grids: one thread's work, or a few threads' ----
+// ---- The grids: computed by one or a few threads ----
 
-// What a payload of `uniform` or `sort` has before its codes: min and step of each piece.
+// What precedes the codes in a payload of `uniform` or `sort`: min and step of each piece.
 struct Grids {
   RangeState range;
-  float bounds[kMostPieces];  // those from 1 on
+  float bounds[kMostPieces];  // from index 1 on
   Grid grids[kMostPieces];
 };
 
@@ -107,7 +108,7 @@ struct UniformGridKernel {
   }
 };
 
-// The place of sample j among `elements`, as sort.cpp has it.
+// The index of sample j among `elements`, as in sort.cpp.
 CLEAVE_DEVICE inline std::uint64_t samplePlace(std::uint32_t j, std::uint64_t elements) {
   const std::uint64_t stretch = elements / kSamples;
   const std::uint32_t fraction = j * 0x9E3779B9u;
@@ -115,8 +116,8 @@ CLEAVE_DEVICE inline std::uint64_t samplePlace(std::uint32_t j, std::uint64_t el
                                                   static_cast<double>(stretch));
 }
 
-// bounds[p] = the sample that stands at rank p * kSamples / pieces. Each thread counts the samples
-// below its own.
+// bounds[p] = the sample of rank p * kSamples / pieces. Each thread counts the samples below its
+// own.
 struct BoundsKernel {
   static constexpr int kPhases = 2;
   struct Shared {
@@ -180,8 +181,8 @@ struct PieceGridsKernel {
 
 // ---- Codes ----
 
-// Codes of a tensor by its grids: piece << bits | code in the piece. Does nothing where faults are
-// known.
+// Quantises a tensor by its grids: piece << bits | code in the piece. Does nothing if there are
+// faults.
 struct QuantizeKernel {
   static constexpr int kPhases = 3;
   struct Shared {
@@ -192,7 +193,7 @@ struct QuantizeKernel {
 
   Input in;
   const Grids* grids;
-  std::uint32_t bits;       // of a code in its piece
+  std::uint32_t bits;       // per code in its piece
   std::uint32_t pieceBits;  // bits + pieceBits <= 16
   std::uint32_t* codes;     // codeBytes()
 
@@ -210,7 +211,7 @@ struct QuantizeKernel {
     for (std::uint32_t p = at.thread; p < 1u << pieceBits; p += kThreads) {
       const Grid grid = grids->grids[p];
       shared.bounds[p] = shared.mins[p] = grid.min;
-      // Without a step, all codes are 0: so is what is divided, or too small to be told from it.
+      // With step 0 all codes must be 0, and they are: value - min is 0, or too small to matter.
       shared.divisors[p] = grid.step == 0 ? 1 : grid.step;
     }
   }
@@ -228,7 +229,7 @@ struct QuantizeKernel {
       CLEAVE_UNROLL
       for (std::uint32_t j = 0; j < 4; ++j) {
         const float x = mine.quads[k].x[j];
-        // The number of bounds that are <= x.
+        // The number of bounds <= x.
         std::uint32_t p = 0;
         for (std::uint32_t half = 1u << pieceBits >> 1; half > 0; half >>= 1)
           p += shared.bounds[p + half] <= x ? half : 0;
@@ -305,14 +306,14 @@ struct LookUpKernel {
   }
 };
 
-// Every element in another type.
+// Converts every element to another type.
 struct CastKernel {
   static constexpr int kPhases = 1;
   struct Shared {};
   struct Thread {};
 
   Input in;
-  Output out;  // as many elements
+  Output out;  // must have as many elements
 
   std::uint32_t blocks() const { return tilesOf(in.elements); }
 

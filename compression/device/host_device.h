@@ -1,5 +1,5 @@
-// What code that runs on a GPU and, in tests, on the host is written with: nvcc compiles it for
-// both, any other compiler for the host. No function of the standard library runs on a GPU.
+// For code that runs on a GPU and, in tests, on the host: nvcc compiles it for both, any other
+// compiler for the host. Functions of the standard library cannot run on a GPU.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 #ifdef __CUDACC__
 #define CLEAVE_DEVICE __host__ __device__
-// Before loops over arrays that are to be held in registers: their indices must be known.
+// For loops over arrays that must stay in registers: unrolling makes the indices constant.
 #define CLEAVE_UNROLL _Pragma("unroll")
-// A function that is called so seldom that its code is better kept apart.
+// A function that is called so rarely that it should not be inlined.
 #define CLEAVE_RARE __noinline__
 #else
 #define CLEAVE_DEVICE
@@ -42,13 +42,13 @@ template <typename T>
 CLEAVE_DEVICE T greater(T a, T b) {
   return a < b ? b : a;
 }
-// `least` for NaN: what it returns converts to whole numbers.
+// `least` for NaN, so that the result always converts to an integer.
 template <typename T>
 CLEAVE_DEVICE T bounded(T value, T least, T greatest) {
   return value > least ? lesser(value, greatest) : least;
 }
 
-// Infinities and NaN have all bits of the exponent.
+// Infinities and NaN have all exponent bits set.
 CLEAVE_DEVICE inline bool isFinite(float value) {
   return (bitsOf(value) & 0x7f800000) != 0x7f800000;
 }
@@ -61,7 +61,7 @@ CLEAVE_DEVICE inline std::uint32_t bitCount(std::uint32_t word) {
 #endif
 }
 
-// ---- Memory that several threads write to: of a block, or of the GPU ----
+// ---- Atomic updates of memory shared by a block's or the GPU's threads ----
 
 CLEAVE_DEVICE inline void addTo(std::uint32_t& sum, std::uint32_t value) {
 #ifdef __CUDA_ARCH__
@@ -73,7 +73,7 @@ CLEAVE_DEVICE inline void addTo(std::uint32_t& sum, std::uint32_t value) {
 
 CLEAVE_DEVICE inline void raise(std::uint32_t& greatest, std::uint32_t value) {
 #ifdef __CUDA_ARCH__
-  // It never sinks: most have nothing to do, and need not queue for it.
+  // It never decreases, so most threads find nothing to do and skip the atomic.
   if (*static_cast<volatile std::uint32_t*>(&greatest) < value) atomicMax(&greatest, value);
 #else
   greatest = greater(greatest, value);

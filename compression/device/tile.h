@@ -1,12 +1,13 @@
-// How kernels share a tensor out: a block of kThreads threads takes a tile of kTileElements
-// elements, a warp a stretch of kWarpElements of it, a thread every 32nd quad, four neighbours, of
-// the stretch. So neighbouring threads read and write neighbouring memory, 16 bytes each of fp32.
+// How kernels divide a tensor: a block of kThreads threads processes a tile of kTileElements
+// elements, a warp a contiguous kWarpElements of the tile, and a thread every 32nd quad (four
+// adjacent elements) of those. So neighbouring threads access neighbouring memory, 16 bytes each
+// for fp32.
 //
 // A kernel is a struct with its arguments, a number of blocks, and phases. run<p>() is phase p of
-// one thread of one block; all threads of a block finish a phase before any begins the next.
-// Threads of a block meet in Shared, which nobody initialises; a thread keeps its own between
-// phases in Thread. Pointers are to the GPU's memory. cuda/kernels.cu runs kernels on a GPU,
-// tests/emulated_gpu.h on the host: what they compute is the same code.
+// one thread of one block; all threads of a block finish a phase before any starts the next.
+// Threads of a block communicate through Shared, which is not initialised; a thread keeps its own
+// data between phases in Thread. Pointers are to GPU memory. cuda/kernels.cu runs kernels on a GPU,
+// tests/emulated_gpu.h on the host, with the same code.
 #pragma once
 
 #include "compression/device/arithmetic.h"
@@ -15,12 +16,12 @@ namespace cleave::device {
 
 inline constexpr std::uint32_t kThreads = 128;
 inline constexpr std::uint32_t kWarp = 32;
-inline constexpr std::uint32_t kQuads = 8;  // of a thread
+inline constexpr std::uint32_t kQuads = 8;  // per thread
 inline constexpr std::uint32_t kWarpElements = kWarp * kQuads * 4;
 inline constexpr std::uint32_t kTileElements = kThreads * kQuads * 4;
 inline constexpr std::uint32_t kTileQuads = kTileElements / 4;
 
-// Which thread runs.
+// The running thread.
 struct Place {
   std::uint32_t block = 0;
   std::uint32_t blocks = 1;
@@ -31,12 +32,12 @@ CLEAVE_DEVICE constexpr std::uint32_t tilesOf(std::uint64_t elements) {
   return static_cast<std::uint32_t>((elements + kTileElements - 1) / kTileElements);
 }
 
-// Within a tile, of the thread's quad k.
+// Index within a tile of the thread's quad k.
 CLEAVE_DEVICE inline std::uint32_t quadIndex(std::uint32_t thread, std::uint32_t k) {
   return thread / kWarp * (kWarp * kQuads) + k * kWarp + thread % kWarp;
 }
 
-// The first element of a tile, and of its quad q.
+// The first element of a tile, or of its quad q.
 CLEAVE_DEVICE inline std::uint64_t tileStart(std::uint32_t tile) {
   return std::uint64_t{tile} * kTileElements;
 }
@@ -70,7 +71,7 @@ CLEAVE_DEVICE inline float valueOf(const Input& in, std::uint64_t j) {
   return widen(reinterpret_cast<const std::uint16_t*>(in.data)[j], in.dtype);
 }
 
-// How many of the four elements from `start` on there are.
+// The number of elements, up to four, that exist from `start` on.
 CLEAVE_DEVICE inline std::uint32_t countOf(std::uint64_t elements, std::uint64_t start) {
   if (start >= elements) return 0;
   return elements - start < 4 ? static_cast<std::uint32_t>(elements - start) : 4;
@@ -83,7 +84,8 @@ CLEAVE_DEVICE inline FourFloats widenFour(const FourHalves& halves, DType dtype)
   return four;
 }
 
-// The four elements from `start` on, which 4 divides. Those that there are not become `rest`.
+// Four elements from `start` on, which must be a multiple of 4. Elements beyond the end become
+// `rest`.
 CLEAVE_DEVICE inline FourFloats readFour(const Input& in, std::uint64_t start, float rest) {
   FourFloats four;
   const std::uint32_t count = countOf(in.elements, start);
@@ -96,7 +98,7 @@ CLEAVE_DEVICE inline FourFloats readFour(const Input& in, std::uint64_t start, f
   return widenFour(reinterpret_cast<const FourHalves*>(in.data)[start / 4], in.dtype);
 }
 
-// A thread's part of a tile. All loads are issued before any is waited for.
+// A thread's part of a tile. All loads are issued before the first is waited for.
 struct ThreadQuads {
   FourFloats quads[kQuads];
 };
@@ -153,12 +155,12 @@ CLEAVE_DEVICE inline void writeFour(const Output& out, std::uint64_t start,
   }
 }
 
-// ---- Codes of 1…16 bits: a quad's four in a word of 64 bits, as they lie in the stream ----
+// ---- Codes of 1…16 bits; the four of a quad in a 64-bit word, in stream order ----
 
 CLEAVE_DEVICE constexpr std::uint32_t tileWords(std::uint32_t bits) {
   return kTileElements / 32 * bits;
 }
-// Of a whole tensor: whole tiles, which is what kernels read and write.
+// For a whole tensor, rounded up to whole tiles, which is what kernels access.
 CLEAVE_DEVICE constexpr std::uint64_t codeBytes(std::uint64_t elements, std::uint32_t bits) {
   return std::uint64_t{tilesOf(elements)} * tileWords(bits) * 4;
 }
@@ -167,7 +169,7 @@ struct TileQuads {
   std::uint64_t quads[kTileQuads];
 };
 
-// Thread t writes words t, t + kThreads, … of the tile, from all threads' quads.
+// Thread t writes words t, t + kThreads, … of the tile, using all threads' quads.
 CLEAVE_DEVICE inline void writeWords(const TileQuads& tile, Place at, std::uint32_t bits,
                                      std::uint32_t* codes) {
   const std::uint32_t words = tileWords(bits);
@@ -189,7 +191,7 @@ CLEAVE_DEVICE inline void writeWords(const TileQuads& tile, Place at, std::uint3
   }
 }
 
-struct TileWords {  // and two more, for reading beyond
+struct TileWords {  // two more, for reading beyond the end
   std::uint32_t words[kTileElements / 32 * 16 + 2];
 };
 
@@ -201,7 +203,7 @@ CLEAVE_DEVICE inline void readWords(TileWords& tile, Place at, std::uint32_t bit
   if (at.thread < 2) tile.words[words + at.thread] = 0;
 }
 
-// The tile's quad q.
+// Quad q of the tile.
 CLEAVE_DEVICE inline std::uint64_t quadOf(const TileWords& tile, std::uint32_t q,
                                           std::uint32_t bits) {
   if (bits == 8) return tile.words[q];

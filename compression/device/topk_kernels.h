@@ -1,14 +1,14 @@
-// Kernels of the codec `topk`. Which elements are kept is found as its CPU twin finds it, by a
-// histogram over the top 11 bits of the magnitudes, then two more over the 10 bits below each:
+// Kernels of the codec `topk`. The kept elements are selected as on the CPU, by a histogram over
+// the top 11 bits of the magnitudes, then two more, each over the next 10 bits:
 //
-//   Histogram, Choose (three times)   the magnitude of the last element kept, and how many of
-//                                     just that magnitude are kept
+//   Histogram, Choose (three times)   the magnitude of the last kept element, and how many elements
+//                                     of exactly that magnitude are kept
 //   Mark                              words of the elements above it, and of those equal to it
 //   Offsets                           how many are kept before each tile
 //   Gather                            the bitmap and the values
 //
-// Those from Offsets on are in bitmap_kernels.h. A bitmap that is known already passes Count,
-// Offsets, and Gather or Scatter.
+// Offsets and Gather are in bitmap_kernels.h. If the bitmap is already known, only Count, Offsets,
+// and Gather or Scatter run.
 #pragma once
 
 #include "compression/device/bitmap_kernels.h"
@@ -20,21 +20,21 @@ inline constexpr std::uint32_t kBins = 2048;
 
 struct TopKState {
   std::uint32_t bins[3][kBins];  // of the three histograms
-  std::uint32_t missing;    // elements still to be kept, from the magnitudes chosen on downwards
-  std::uint32_t magnitude;  // its bits chosen so far; in the end, of the last element kept
+  std::uint32_t missing;         // elements still to be kept, from the chosen magnitudes downwards
+  std::uint32_t magnitude;       // its bits chosen so far; finally, of the last kept element
   struct Found {
     std::uint32_t faults;
     std::uint32_t distanceBytes;
   };
-  Found found;  // what the host wants to know
+  Found found;  // results for the host
 };
 
 CLEAVE_DEVICE inline std::uint32_t magnitudeOf(float value) { return bitsOf(value) & ~kSign; }
 
-// Lowest bit of the histogram's bin in a magnitude.
+// The lowest bit of a magnitude that the histogram's bins use.
 CLEAVE_DEVICE inline std::uint32_t shiftOf(std::uint32_t level) { return 20 - 10 * level; }
 
-// Requires state->bins[level] of zeros.
+// Requires zeros in state->bins[level].
 struct HistogramKernel {
   static constexpr int kPhases = 3;
   static constexpr std::uint32_t kMostBlocks = 2048;
@@ -64,7 +64,7 @@ struct HistogramKernel {
     }
   }
 
-  // Neighbours mostly fall into the same bin: they are added together.
+  // Neighbours mostly fall into the same bin, so runs of equal bins are added at once.
   CLEAVE_DEVICE void count(std::uint32_t tile, std::uint32_t thread, Shared& shared) const {
     const std::uint32_t shift = shiftOf(level);
     const std::uint32_t chosen = level == 0 ? 0 : state->magnitude >> (shift + 10);
@@ -90,8 +90,8 @@ struct HistogramKernel {
   }
 };
 
-// Walks down from the greatest bin until the missing elements are found. 128 chunks of bins first,
-// then the bins of one.
+// Walks down from the highest bin until the missing elements are found: first over 128 chunks of
+// bins, then over the bins of one chunk.
 struct ChooseKernel {
   static constexpr int kPhases = 2;
   static constexpr std::uint32_t kChunk = kBins / kThreads;

@@ -61,7 +61,7 @@ class TopKTwin : public Twin {
   static std::size_t bitmapWords(std::size_t elements) {
     return std::size_t{device::tilesOf(elements)} * device::kTileWords;
   }
-  // The positions on the GPU: as they were left there, or as they are copied now.
+  // The positions on the GPU: the copy left there, or a new one.
   Scratch<std::uint32_t> bitmapOf(const Positions& positions) const {
     if (positions.copy_dev) return Scratch<std::uint32_t>(positions.copy_dev);
     Scratch<std::uint32_t> bitmap(gpu_, bitmapWords(positions.elements));
@@ -83,7 +83,7 @@ class TopKTwin : public Twin {
     const auto count = static_cast<std::uint32_t>(layout_.kept(view.spec.elements()));
     const std::size_t end = TopKLayout::valuesEnd(view.spec, count);
     const std::size_t bitmapBytes = (in.elements + 7) / 8;
-    // A byte each at least: longer than the bitmap they are not wanted.
+    // Distances take at least a byte each; if longer than the bitmap, they are not used.
     const auto room = static_cast<std::uint32_t>(count < bitmapBytes ? bitmapBytes - 1 : 0);
     const std::uint32_t tileCount = device::tilesOf(in.elements);
     const Scratch<TopKState> state(gpu_, 1);
@@ -108,7 +108,7 @@ class TopKTwin : public Twin {
     gpu_.launch(device::GatherKernel{in, above.data(), equal.data(), ties_dev, tiles.data(),
                                      values.data(), count, room > 0 ? places.data() : nullptr});
     if (room > 0) {
-      // Fewer tiles than those of the elements.
+      // Needs no more tiles than the elements do.
       const device::LengthsKernel lengths{places.data(), count, tiles.data()};
       gpu_.launch(lengths);
       gpu_.launch(device::OffsetsKernel{tiles.data(), lengths.blocks(), nullptr,
@@ -160,7 +160,7 @@ class TopKTwin : public Twin {
     if (range.faults != 0) throw NonFiniteError(context.key);
   }
 
-  // Whether all values are finite. The positions are as many as the values that came.
+  // Returns whether all values are finite. Requires as many values as positions.
   bool decodeAt(const Positions& positions, std::span<const std::byte> bytes,
                 const MutableTensorView& out) const {
     const std::size_t valueBytes = positions.kept * dtypeBytes(out.spec.dtype);
@@ -179,8 +179,8 @@ class TopKTwin : public Twin {
     return fault == 0;
   }
 
-  // The positions where they are to be left in the cut, else none of them; nothing where the codec
-  // itself must look at the payload. Its length is within bounds.
+  // Returns the positions, which are empty unless the cut keeps them; nullopt if the host codec
+  // must decode the payload. Requires a length within bounds.
   std::optional<Positions> decodeDistances(const Key& key, std::span<const std::byte> bytes,
                                            const MutableTensorView& out) const {
     constexpr std::byte kMore{0x80};
@@ -211,7 +211,7 @@ class TopKTwin : public Twin {
     gpu_.clear(bitmap.bytes(), bitmapWords(elements) * sizeof(std::uint32_t));
     gpu_.copyIn(coded.data(), codedBytes, coded_dev.bytes());
     gpu_.copyIn(&bytes[kFormatBytes], valueBytes, values.data());
-    // Tiles of bytes and of steps are not more than those of the elements.
+    // Bytes and steps need no more tiles than the elements do.
     const device::EndsKernel ends{reinterpret_cast<const std::uint8_t*>(coded_dev.data()),
                                   codedBytes, tiles.data()};
     gpu_.launch(ends);
@@ -229,7 +229,7 @@ class TopKTwin : public Twin {
     return positions;
   }
 
-  // Of a bitmap with at most as many bits as values.
+  // Requires a bitmap with at most as many bits set as there are values.
   void scatter(const Scratch<std::uint32_t>& bitmap, const Scratch<device::TileCount>& tiles,
                const Scratch<std::byte>& values, std::uint32_t* fault_dev,
                const MutableTensorView& out) const {

@@ -7,7 +7,7 @@
 namespace cleave {
 namespace {
 
-// On the boundary that tensors have.
+// Host memory aligned as tensors are.
 class HostTensor {
  public:
   explicit HostTensor(std::size_t bytes)

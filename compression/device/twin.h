@@ -1,6 +1,6 @@
-// What the twins of codecs on a GPU share: whatever is out of the ordinary, such as a payload that
-// may be refused, a tensor sent raw, or one whose range overflows fp32, goes through host memory to
-// the codec itself, whose bytes and errors are right by definition.
+// Shared by the GPU implementations of codecs. Anything unusual, such as a payload that may be
+// refused, a tensor sent raw, or one whose range overflows fp32, goes through host memory to the
+// host codec, whose bytes and errors are correct by definition.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,8 @@
 
 namespace cleave {
 
-// Until wait(), host memory that was named to the GPU must stay: also where something throws.
+// Keeps host memory passed to the GPU valid by waiting for the GPU on destruction, even if an
+// exception is thrown.
 class Issued {
  public:
   explicit Issued(Gpu& gpu) : gpu_(&gpu) {}
@@ -25,7 +26,7 @@ class Issued {
     try {
       gpu_->wait();
     } catch (...) {
-      // What was thrown already says it.
+      // The exception in flight already reports it.
     }
   }
   void wait() { std::exchange(gpu_, nullptr)->wait(); }
@@ -34,7 +35,7 @@ class Issued {
   Gpu* gpu_;
 };
 
-// Memory of the GPU as an array.
+// GPU memory as an array.
 template <typename T>
 class Scratch {
  public:
@@ -62,7 +63,7 @@ class Twin : public DeviceCodec {
   void copyToHost(const std::byte* from_dev, std::size_t bytes, std::byte* to) const override;
 
  protected:
-  // What kernels can work on: fewer than 2^30 elements, on a boundary of 16 bytes.
+  // Whether kernels can process it: fewer than 2^30 elements, on a 16-byte boundary.
   static bool isOrdinary(const TensorSpec& spec, const std::byte* data_dev);
 
   Encoded encodeOnHost(const CodecContext& context, const CodecState& state, CutContext& cut,

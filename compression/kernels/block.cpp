@@ -1,5 +1,5 @@
-// Blocks: groups of them are read three times, first from memory, then from the first-level cache:
-// least and greatest; then all headers of the group at once; then codes.
+// Blocks, processed in groups. A group is read three times, first from memory, then from the L1
+// cache: for minimum and maximum, for all headers of the group at once, and for the codes.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/kernels/block.cpp"
 #include "hwy/foreach_target.h"
@@ -28,8 +28,8 @@ bool decode(const std::byte* headers, const std::byte* codes, std::size_t blocks
 
 namespace {
 
-constexpr std::size_t kGroup = 16;          // blocks at a time, at most
-constexpr std::size_t kGroupValues = 4096;  // values at a time, at most
+constexpr std::size_t kGroup = 16;          // maximum blocks at a time
+constexpr std::size_t kGroupValues = 4096;  // maximum values at a time
 constexpr float kLargestBf16 = 0x1.fep127f;
 constexpr float kLeastNormal = 0x1p-126f;
 
@@ -39,7 +39,7 @@ struct Group {
   alignas(64) float min[kGroup];
   alignas(64) float inverse[kGroup];  // of the step; 0 for a step of 0
   alignas(64) float step[kGroup];
-  bool wide = false;  // a block is; see plain::isWide
+  bool wide = false;  // a block is wide; see plain::isWide
 };
 
 struct Least {
@@ -55,7 +55,7 @@ struct Greatest {
   }
 };
 
-// Of a vector whose lanes j, j + 4, j + 8, … belong together: the chosen one of each four.
+// Reduces a vector in which lanes j, j + 4, j + 8, … belong together to four values.
 template <class D, class Choose>
 HWY_INLINE void storeFour(D d, hn::VFromD<D> v, Choose choose, float* out) {
   if constexpr (hn::MaxLanes(D()) == 4) {
@@ -66,7 +66,7 @@ HWY_INLINE void storeFour(D d, hn::VFromD<D> v, Choose choose, float* out) {
   }
 }
 
-// The chosen lane of each of four vectors.
+// Reduces each of four vectors to one lane.
 template <class D, class Choose>
 HWY_INLINE void reduceFour(D d, hn::VFromD<D> v0, hn::VFromD<D> v1, hn::VFromD<D> v2,
                            hn::VFromD<D> v3, Choose choose, float* out) {
@@ -81,14 +81,14 @@ HWY_INLINE void reduceFour(D d, hn::VFromD<D> v0, hn::VFromD<D> v1, hn::VFromD<D
             choose, out);
 }
 
-// False where a value is not finite.
+// Returns false if a value is not finite.
 HWY_INLINE bool findRanges(const float* values, std::size_t blocks, std::size_t size,
                            Group& group) {
   const Floats d = kFloats;
   using V = hn::VFromD<Floats>;
   auto sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
   const auto take = [&](std::size_t b, V& least, V& greatest, V& sum) HWY_ATTR {
-    // Four at a time: behind the last block it comes again.
+    // Four blocks at a time: the last one is repeated to fill up.
     const float* const in = values + (b < blocks ? b : blocks - 1) * size;
     least = hn::LoadU(d, in);
     greatest = least;
@@ -109,13 +109,13 @@ HWY_INLINE bool findRanges(const float* values, std::size_t blocks, std::size_t 
     reduceFour(d, least0, least1, least2, least3, Least(), group.least + b);
     reduceFour(d, most0, most1, most2, most3, Greatest(), group.greatest + b);
   }
-  // NaN and infinity stay in a sum. Finite values may make it so too: then look closer.
+  // NaN and infinity persist in a sum. Finite values may also overflow it; then check each value.
   const auto sum = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
   const bool finite = hn::AllTrue(d, hn::Eq(hn::Sub(sum, sum), hn::Zero(d)));
   return HWY_LIKELY(finite) || rangeOf(values, blocks * size).finite;
 }
 
-// plain::blockGrid with bf16, for all of a group. Writes all kGroup headers.
+// plain::blockGrid with bf16, for a whole group. Writes all kGroup headers.
 HWY_INLINE void findGrids(int top, Group& group, std::uint32_t* headers) {
   const Floats d = kFloats;
   const hn::RebindToUnsigned<Floats> d32;
@@ -149,7 +149,7 @@ HWY_INLINE void findGrids(int top, Group& group, std::uint32_t* headers) {
   }
 }
 
-// The same one by one: for fp16 headers, and where a block is wide.
+// The same one by one: for fp16 headers, or if a block is wide.
 HWY_NOINLINE void findGridsPlainly(std::size_t blocks, int top, bool halfHeader, Group& group,
                                    std::uint32_t* headers) {
   group.wide = false;
@@ -164,7 +164,7 @@ HWY_NOINLINE void findGridsPlainly(std::size_t blocks, int top, bool halfHeader,
   }
 }
 
-// plain.cpp's drawFor.
+// drawFor() of plain.cpp.
 template <class D>
 HWY_INLINE hn::VFromD<D> drawsFor(D d, hn::VFromD<hn::RebindToUnsigned<D> > x, std::uint32_t high) {
   const hn::RebindToUnsigned<D> d32;
@@ -177,7 +177,7 @@ HWY_INLINE hn::VFromD<D> drawsFor(D d, hn::VFromD<hn::RebindToUnsigned<D> > x, s
   return hn::Sub(hn::BitCast(d, bits), hn::Set(d, 1.5f));
 }
 
-// Writes kOverhang bytes behind the codes at most.
+// Writes up to kOverhang bytes beyond the codes.
 template <bool kStochastic, class D>
 HWY_INLINE void quantizeGroup(D d, const float* values, std::size_t blocks,
                               const BlockFormat& format, std::uint32_t first, const Group& group,
@@ -241,7 +241,7 @@ HWY_INLINE bool decodeWith(const std::byte* headers, const std::byte* codes, std
                           blockBytes + AnyUnpacker::kReads)) {
       dequantizeSteps<true>(kFloats, unpacker, codes, steps, grid, limit, values);
     } else {
-      std::byte padded[1024 + AnyUnpacker::kReads];  // the bytes behind do not matter
+      std::byte padded[1024 + AnyUnpacker::kReads];  // the bytes beyond the block have no effect
       std::memcpy(padded, codes, blockBytes);
       std::memset(padded + blockBytes, 0, AnyUnpacker::kReads);
       dequantizeSteps<true>(kFloats, unpacker, padded, steps, grid, limit, values);
@@ -258,7 +258,7 @@ bool encode(const float* values, std::size_t blocks, const BlockFormat& format, 
   const std::size_t most =
       kGroupValues / format.size < kGroup ? kGroupValues / format.size : kGroup;
   const std::size_t blockBytes = packedBytes(format.size, format.bits);
-  using Eight = hn::CappedTag<float, 8>;  // four vectors of which are the smallest block
+  using Eight = hn::CappedTag<float, 8>;  // four of its vectors are the smallest block
   std::byte last[kGroupValues + kOverhang];
   alignas(64) std::uint32_t words[kGroup];
   for (std::size_t b = 0; b < blocks; b += most) {
@@ -271,7 +271,7 @@ bool encode(const float* values, std::size_t blocks, const BlockFormat& format, 
       findGridsPlainly(here, top, format.halfHeader, group, words);
     std::memcpy(headers + b * kBlockHeaderBytes, words, here * kBlockHeaderBytes);
 
-    // Nothing may be written behind the last codes.
+    // Nothing may be written beyond the last codes.
     const bool isLast = b + here == blocks;
     std::byte* const out = codes + b * blockBytes;
     std::byte* const packed = isLast ? last : out;

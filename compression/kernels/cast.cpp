@@ -1,6 +1,6 @@
 // Conversions between fp32 and the 16-bit formats, and the range of fp32 values. The hardware's own
-// conversions differ between instruction sets in what becomes of NaN, so these are integer
-// arithmetic; plain.cpp says why each line is right.
+// conversions treat NaN differently between instruction sets, so these use integer arithmetic;
+// plain.cpp explains each line.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/kernels/cast.cpp"
 #include "hwy/foreach_target.h"
@@ -129,7 +129,7 @@ HWY_INLINE void narrowAll(const float* in, std::size_t count, std::byte* bytes) 
 
 }  // namespace
 
-// Four independent chains, so that none waits for the one before.
+// Four independent chains, so that no operation waits for the previous one.
 Range findRange(const float* values, std::size_t count) {
   constexpr std::size_t kChains = 4;
   if (count < kChains * kLanes) return plain::rangeOf(values, count);
@@ -137,7 +137,7 @@ Range findRange(const float* values, std::size_t count) {
   const auto begin = hn::LoadU(d, values);
   auto least0 = begin, least1 = begin, least2 = begin, least3 = begin;
   auto most0 = begin, most1 = begin, most2 = begin, most3 = begin;
-  auto broken0 = hn::Sub(begin, begin), broken1 = broken0;  // +0 just where finite
+  auto broken0 = hn::Sub(begin, begin), broken1 = broken0;  // +0 if all values so far are finite
   const auto take = [&](const float* from) HWY_ATTR {
     const auto x0 = hn::LoadU(d, from);
     const auto x1 = hn::LoadU(d, from + kLanes);
@@ -156,7 +156,7 @@ Range findRange(const float* values, std::size_t count) {
   };
   std::size_t j = 0;
   for (; j + kChains * kLanes <= count; j += kChains * kLanes) take(values + j);
-  if (j < count) take(values + count - kChains * kLanes);  // some of them for the second time
+  if (j < count) take(values + count - kChains * kLanes);  // some of them twice
   const auto least = hn::Min(hn::Min(least0, least1), hn::Min(least2, least3));
   const auto most = hn::Max(hn::Max(most0, most1), hn::Max(most2, most3));
   const auto broken = hn::BitCast(kWords, hn::Or(broken0, broken1));

@@ -1,5 +1,5 @@
-// Codes between vectors and bytes, for each instruction set that includes this file: float values
-// to integer codes, codes packed and unpacked, codes to values.
+// Conversion between codes in vectors and bytes, for each instruction set that includes this file:
+// quantised floats to integer codes, packing and unpacking, codes to values.
 #if defined(CLEAVE_KERNELS_CODES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef CLEAVE_KERNELS_CODES_INL_H
 #undef CLEAVE_KERNELS_CODES_INL_H
@@ -25,19 +25,19 @@ using Floats = hn::CappedTag<float, 16>;
 constexpr Floats kFloats;
 constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
 
-// Adding it to -1/2…2^16 rounds to an integer, ties to even, which the lowest bits of the sum then
-// are.
+// Adding it to a number in -1/2…2^16 rounds to an integer, ties to even, which is then in the
+// lowest bits of the sum.
 constexpr float kNoFraction = 0x1.8p23f;
 constexpr std::uint32_t kNoFractionBits = 0x4b400000;
 
 // ---- Packing ----
 // Vectors of rounded floats are shifted into each other, so that each 32-bit lane holds codes of 8
-// or 16 bits from as many vectors, and two shuffles bring these into the order of the values. Codes
+// or 16 bits from several vectors, and two shuffles put these into the order of the values. Codes
 // of fewer bits are then merged with their neighbours, until each 64-bit word holds 8 codes (of up
-// to 8 bits) or 4 (of more) in its lowest bits. Words are stored whole, each over the unused end of
-// the one before.
+// to 8 bits) or 4 (of more) in its lowest bits. Whole words are stored, each overwriting the unused
+// end of the previous one.
 
-// Bytes that may be written behind packed codes.
+// Bytes that may be written beyond the packed codes.
 constexpr std::size_t kOverhang = 16;
 
 template <class D, typename Code>
@@ -58,7 +58,7 @@ struct Joiner {
     }
     withinBlocks = hn::Load(D8(), bytes);
     alignas(64) std::uint32_t lanes[kWidth];
-    for (std::size_t j = 0; j < kWidth; ++j) {  // a vector's lanes side by side
+    for (std::size_t j = 0; j < kWidth; ++j) {  // a vector's lanes stay together
       const std::size_t vector = j / (kWidth / kVectors), place = j % (kWidth / kVectors);
       lanes[j] = static_cast<std::uint32_t>(place / kUnit * 4 + vector * kUnit + place % kUnit);
     }
@@ -71,13 +71,13 @@ struct Joiner {
     return hn::BitCast(D8(), hn::TableLookupLanes(hn::BitCast(D32(), blocks), acrossBlocks));
   }
 
-  // Of floats to which kNoFraction was added.
+  // Takes floats to which kNoFraction was added.
   HWY_INLINE hn::VFromD<D8> operator()(V v0, V v1, V v2, V v3) const {
     const D32 d32;
     const auto low = hn::Add(hn::BitCast(d32, v0), hn::ShiftLeft<8>(hn::BitCast(d32, v1)));
     const auto high =
         hn::Add(hn::ShiftLeft<16>(hn::BitCast(d32, v2)), hn::ShiftLeft<24>(hn::BitCast(d32, v3)));
-    constexpr std::uint32_t kRest = kNoFractionBits + (kNoFractionBits << 8);  // further shifted: 0
+    constexpr std::uint32_t kRest = kNoFractionBits + (kNoFractionBits << 8);  // shifted further: 0
     return shuffled(hn::Sub(hn::Add(low, high), hn::Set(d32, kRest)));
   }
   HWY_INLINE hn::VFromD<D8> operator()(V v0, V v1) const {
@@ -102,7 +102,7 @@ HWY_INLINE hn::VFromD<hn::Repartition<std::uint64_t, D8>> mergeHalves(
                 hn::ShiftLeftSame(hn::ShiftRight<32>(z), 2 * bits));
 }
 
-// The codes of a joiner, `bits` each. Writes kOverhang bytes beyond at most.
+// Packs a joiner's codes to `bits` each. Writes up to kOverhang bytes beyond them.
 template <class D8>
 HWY_INLINE void storePacked(D8 d8, hn::VFromD<D8> codes, int bits, std::uint8_t, std::byte* out) {
   if (bits == 8) {
@@ -142,7 +142,7 @@ HWY_INLINE void storePacked(D8 d8, hn::VFromD<D8> codes, int bits, std::uint16_t
   }
 }
 
-// Packs `count` codes that make(first value) yields as joined vectors, kCodes at a time.
+// Packs `count` codes, kCodes at a time; make(first value) returns them as joined vectors.
 template <class D, typename Code, typename Make>
 HWY_INLINE void packRun(const Joiner<D, Code>& joiner, std::size_t count, int bits, Make make,
                         std::byte* out) {
@@ -153,14 +153,14 @@ HWY_INLINE void packRun(const Joiner<D, Code>& joiner, std::size_t count, int bi
 }
 
 // ---- Unpacking ----
-// Each lane takes the bytes that hold its code by a table look-up within 16 bytes, then shifts and
-// masks.
+// Each lane fetches the bytes that contain its code by a table look-up within 16 bytes, then shifts
+// and masks.
 
 template <class D>
 struct Unpacker {
   static constexpr std::size_t kWidth = hn::MaxLanes(D());
   static constexpr std::size_t kStep = kWidth < 8 ? 8 : kWidth;  // codes, which fill whole bytes
-  static constexpr std::size_t kReads = 16;  // bytes from where a step's codes begin
+  static constexpr std::size_t kReads = 16;  // bytes read from the start of a step's codes
 
   explicit Unpacker(int bits) : stepBytes(packedBytes(kStep, bits)), mask((1u << bits) - 1) {
     for (std::size_t k = 0; k < kStep; ++k) {
@@ -189,7 +189,7 @@ struct Unpacker {
   alignas(64) std::uint32_t shifts[kStep];
 };
 
-// Codes of 8 bits need none of it.
+// Codes of 8 bits need no unpacking.
 template <class D>
 struct ByteUnpacker {
   static constexpr std::size_t kWidth = hn::MaxLanes(D());

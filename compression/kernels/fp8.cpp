@@ -1,4 +1,4 @@
-// 8-bit floats with a scale. plain.cpp says why each line is right.
+// 8-bit floats with a scale. plain.cpp explains each line.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/kernels/fp8.cpp"
 #include "hwy/foreach_target.h"
@@ -37,7 +37,7 @@ constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
 
 HWY_INLINE hn::VFromD<Words> word(std::uint32_t value) { return hn::Set(kWords, value); }
 
-// Calls step(in, out) for each vector, the last one by way of buffers.
+// Calls step(in, out) for each vector; the last one goes through buffers.
 template <typename In, typename Out, typename Step>
 HWY_INLINE void forEachVector(const In* in, std::size_t count, Out* out, Step step) {
   std::size_t j = 0;

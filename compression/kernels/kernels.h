@@ -1,6 +1,7 @@
-// The loops of the codecs: pointers and sizes, no tensors. Each is written once with Highway,
-// compiled for every instruction set, and chosen at run time; each has a scalar twin of the same
-// name and the same bytes in plain.h. Pointers need no alignment; ranges must not overlap.
+// The codecs' inner loops, on pointers and sizes, independent of tensors. Each is written once with
+// Highway, compiled for every instruction set, and selected at run time; each has a scalar version
+// of the same name in plain.h with bit-identical results. Pointers need no alignment; ranges must
+// not overlap.
 #pragma once
 
 #include <cstddef>
@@ -11,30 +12,31 @@ namespace cleave::kernels {
 struct Range {
   float least = 0;     // +0 rather than -0
   float greatest = 0;  // likewise
-  bool finite = true;  // where an element is NaN or infinite, the other two mean nothing
+  bool finite = true;  // if false, the other two are undefined
 };
 
 // Requires count > 0.
 Range rangeOf(const float* values, std::size_t count);
 
-// Conversions round to nearest, ties to even. NaN stays NaN (narrowing makes it quiet and keeps its
-// payload's top bits), what is too large becomes infinity, subnormals are exact.
+// Conversions round to nearest, ties to even. NaN stays NaN (narrowing makes it quiet and keeps the
+// top bits of its payload), values that are too large become infinity, subnormals are exact.
 void floatFromHalf(const std::byte* in, std::size_t count, float* out);
 void halfFromFloat(const float* in, std::size_t count, std::byte* out);
 void floatFromBf16(const std::byte* in, std::size_t count, float* out);
 void bf16FromFloat(const float* in, std::size_t count, std::byte* out);
 
-// 8-bit floats times 2^exponent, of which there are finite ones only, with exponent in -126…126.
+// 8-bit floats times 2^exponent, finite values only, with exponent in -126…126.
 enum class Fp8 { e4m3, e5m2 };
-// The greatest code of a finite value, without its sign.
+// The largest code of a finite value, without its sign.
 constexpr std::uint32_t fp8Most(Fp8 format) { return format == Fp8::e4m3 ? 0x7e : 0x7b; }
-// Requires values of at most 448 * 2^exponent (e4m3) or 57344 * 2^exponent (e5m2).
+// Requires magnitudes of at most 448 * 2^exponent (e4m3) or 57344 * 2^exponent (e5m2).
 void fp8FromFloat(const float* in, std::size_t count, Fp8 format, int exponent, std::byte* out);
-// Values are at most `limit` in magnitude. False where a code stands for NaN or infinity.
+// Clamps values to magnitudes of at most `limit`. Returns false if a code represents NaN or
+// infinity.
 bool floatFromFp8(const std::byte* in, std::size_t count, Fp8 format, int exponent, float limit,
                   float* out);
 
-// Codes of `bits` each, the first in the lowest bits of the first byte; the last byte is filled up
+// Codes of `bits` each, the first in the lowest bits of the first byte; the last byte is padded
 // with zeros.
 constexpr std::size_t packedBytes(std::size_t count, int bits) {
   return (count * static_cast<std::size_t>(bits) + 7) / 8;
@@ -46,19 +48,19 @@ struct Grid {
   float step = 0;
 };
 
-// code = round((value - min) / step), at most 2^bits - 1; bits in 1…16. Requires finite values that
-// are not below min, and whose difference from it is finite; step > 0. Writes packedBytes.
+// code = round((value - min) / step), at most 2^bits - 1; bits in 1…16. Requires finite values >=
+// min with a finite difference from it; step > 0. Writes packedBytes().
 void quantize(const float* values, std::size_t count, Grid grid, int bits, std::byte* codes);
-// value = min + step * code. Reads packedBytes.
+// value = min + step * code. Reads packedBytes().
 void dequantize(const std::byte* codes, std::size_t count, Grid grid, int bits, float* values);
 
-// value = table[code], of codes of 1…8 bits in a byte each. The table has 2^bits values, at least
-// kLeastTable of which can be read.
+// value = table[code], for codes of 1…8 bits stored in a byte each. The table has 2^bits values; at
+// least kLeastTable must be readable.
 inline constexpr std::size_t kLeastTable = 32;
 void lookUp(const std::uint8_t* codes, std::size_t count, int bits, const float* table,
             float* values);
 
-// The upper bits of a code choose a piece, the lower `bits` the place in it.
+// The upper bits of a code select a piece, the lower `bits` the position in it.
 struct PieceLines {
   static constexpr std::size_t kMostPieces = 16;
   int bits = 0;
@@ -66,29 +68,29 @@ struct PieceLines {
   float mins[kMostPieces] = {};
   float steps[kMostPieces] = {};
 };
-// value = min + step * place, with the instruction set's own multiply-add: unlike all other
-// kernels, not everywhere the same bits. Requires bits + pieceBits <= 8, pieceBits <= 4. False
-// where the instruction set's vectors have fewer lanes than there are pieces.
+// value = min + step * position, using the instruction set's own multiply-add: unlike all other
+// kernels, not bit-identical between instruction sets. Requires bits + pieceBits <= 8, pieceBits <=
+// 4. Returns false if the vectors have fewer lanes than there are pieces.
 bool valuesInPieces(const std::uint8_t* codes, std::size_t count, const PieceLines& lines,
                     float* values);
 
-// What compression/block.cpp's format calls by these names.
+// The names match the format in compression/block.cpp.
 struct BlockFormat {
-  std::size_t size = 64;    // values a block: 32, 64, …, 1024
+  std::size_t size = 64;    // values per block: 32, 64, …, 1024
   int bits = 8;             // 1…8
   bool halfHeader = false;  // fp16 rather than bf16
   bool stochastic = false;
-  std::uint32_t keyLow = 0, keyHigh = 0;  // of stochastic rounding
+  std::uint32_t keyLow = 0, keyHigh = 0;  // for stochastic rounding
 };
 inline constexpr std::size_t kBlockHeaderBytes = 4;
 
-// `blocks` whole blocks, whose first value is the tensor's element `first`. Writes
-// blocks * kBlockHeaderBytes to `headers` and packedBytes(blocks * size, bits) to `codes`. False
-// where a value is not finite; what was written means nothing then.
+// Encodes `blocks` whole blocks; `first` is the index of their first value in the tensor. Writes
+// blocks * kBlockHeaderBytes to `headers` and packedBytes(blocks * size, bits) to `codes`. Returns
+// false if a value is not finite; the output is then undefined.
 bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& format,
                   std::uint64_t first, std::byte* headers, std::byte* codes);
-// False where a header's min is not finite or its step is not finite and at least +0. Values are
-// at most `limit` in magnitude.
+// Returns false if a header's min is not finite, or its step is negative or not finite. Clamps
+// values to magnitudes of at most `limit`.
 bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t blocks,
                   const BlockFormat& format, float limit, float* values);
 

@@ -15,8 +15,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// AVX-512 looks 16 codes up in 32 values with one instruction, for which Highway 1.0.3 has no name.
-// Tables of up to 256 values are kept in registers; elsewhere loads are faster.
+// AVX-512 looks up 16 codes in 32 values with one instruction, which Highway 1.0.3 does not expose.
+// Tables of up to 256 values stay in registers; on other instruction sets, loads are faster.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 
 using D = hn::FixedTag<float, 16>;
@@ -30,7 +30,8 @@ HWY_INLINE V lookUpPair(V low, VI codes, V high) {
   return V{_mm512_permutex2var_ps(low.raw, codes.raw, high.raw)};
 }
 
-// 2^bits pairs of vectors hold the table. Of the codes' upper bits, the highest chooses last.
+// 2^bits pairs of vectors hold the table. The codes' upper bits select among them, the highest bit
+// last.
 template <int bits>
 HWY_INLINE V lookUpIn(const V* pairs, VI codes) {
   if constexpr (bits == 0) {

@@ -1,4 +1,5 @@
-// Kernels over the magnitudes of fp32 values: their bits without the sign, which order as they do.
+// Kernels over the magnitudes of fp32 values: their bits without the sign, which have the same
+// order.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +7,8 @@
 
 namespace cleave {
 
-// Bit j of words tells whether the magnitude of values[j] is at least `least`, which is below 2^31.
-// Writes (count + 63) / 64 words; bits from `count` on are 0.
+// Bit j of `words` says whether the magnitude of values[j] is at least `least`, which must be below
+// 2^31. Writes (count + 63) / 64 words; bits from `count` on are 0.
 void flagMagnitudes(const float* values, std::size_t count, std::uint32_t least,
                     std::uint64_t* words);
 

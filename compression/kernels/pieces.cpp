@@ -18,8 +18,8 @@ using DI = hn::RebindToSigned<D>;
 using V = hn::Vec<D>;
 using VI = hn::Vec<DI>;
 
-// round((x - min) / divisor), bounded. From 2^23 on, numbers have no fraction bits: adding it
-// rounds to an integer, ties to even, which then stands in the lowest bits.
+// round((x - min) / divisor), clamped to `top`. Numbers from 2^23 on have no fraction bits: adding
+// 2^23 rounds to an integer, ties to even, which is then in the lowest bits.
 HWY_INLINE VI stepsOf(V x, V min, V divisor, V top) {
   const D d;
   const DI di;
@@ -27,8 +27,8 @@ HWY_INLINE VI stepsOf(V x, V min, V divisor, V top) {
   return hn::And(hn::BitCast(di, hn::Add(exact, hn::Set(d, 8388608.0f))), hn::Set(di, 0x1ffff));
 }
 
-// Few pieces: compared with every bound. The grids are held in registers: what codes are written to
-// might be they, for all that the compiler knows.
+// For few pieces: compares with every bound. Copies the grids into registers, because the compiler
+// must assume that writing codes could change them.
 template <int kPieces>
 struct ByBounds {
   HWY_INLINE ByBounds(const PieceGrids& grids, V most) : top(most) {
@@ -60,7 +60,7 @@ struct ByBounds {
   V top;
 };
 
-// A few more: counted, without their grids.
+// For a few more: counts the bounds, without the grids.
 template <int kPieces>
 struct PieceByCount {
   HWY_INLINE explicit PieceByCount(const PieceGrids& grids) {
@@ -79,7 +79,7 @@ struct PieceByCount {
   V bounds[kPieces];
 };
 
-// Many: down the tree.
+// For many: walks down the tree.
 HWY_INLINE VI pieceByTree(V x, const PieceGrids& grids) {
   const D d;
   const DI di;
@@ -178,7 +178,7 @@ namespace {
 HWY_EXPORT(codesOf8);
 HWY_EXPORT(codesOf16);
 
-// In order: the tree's nodes from the least bound to the greatest.
+// Assigns the bounds in ascending order to the tree's nodes.
 std::size_t fillTree(PieceGrids& grids, std::size_t node, std::size_t next) {
   if (node >> grids.pieceBits) return next;
   next = fillTree(grids, 2 * node, next);

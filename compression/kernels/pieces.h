@@ -1,5 +1,5 @@
-// Kernels of codecs whose grid differs from piece to piece of the value range. One source, compiled
-// for each instruction set and chosen at run time; the same results on all of them.
+// Kernels of codecs whose grid differs between pieces of the value range. One source, compiled for
+// each instruction set and selected at run time, with bit-identical results.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@ namespace cleave {
 
 // A value x belongs to piece p, the number of bounds[1…pieces - 1] that are <= x. Its code is
 // p << bits | min(round((x - mins[p]) / divisors[p]), 2^bits - 1), in fp32, ties to even.
-// Where bits is 0, the code is p. The arrays have 2^pieceBits elements; bounds[0] is not read.
+// If bits is 0, the code is p. The arrays have 2^pieceBits elements; bounds[0] is not read.
 struct PieceGrids {
   static constexpr std::size_t kMostPieces = 256;
 
@@ -19,18 +19,18 @@ struct PieceGrids {
   alignas(64) std::array<float, kMostPieces> bounds{};
   alignas(64) std::array<float, kMostPieces> mins{};
   alignas(64) std::array<float, kMostPieces> divisors{};
-  // The bounds as a binary tree, its root at 1: filled in by prepare().
+  // The bounds as a binary tree with its root at 1; filled by prepare().
   alignas(64) std::array<float, kMostPieces> tree{};
 
   void prepare();
 };
 
-// Requires x >= mins[p] for every value, and a prepared grid. With codes in bytes,
+// Requires x >= mins[p] for every value, and a prepared grid. For codes in bytes, also
 // bits + pieceBits <= 8.
 void codesOf(const float* values, std::size_t count, const PieceGrids& grids, std::uint8_t* codes);
 void codesOf(const float* values, std::size_t count, const PieceGrids& grids, std::uint16_t* codes);
 
-// For tests: the instruction sets that this machine has, as bits, and a choice among them (0: all).
+// For tests: this machine's instruction sets as a bit mask, and a selection among them (0: all).
 std::int64_t instructionSets();
 void chooseInstructionSets(std::int64_t sets);
 

@@ -28,7 +28,7 @@ std::uint16_t load16(const std::byte* in) {
 
 void store16(std::uint16_t value, std::byte* out) { std::memcpy(out, &value, sizeof value); }
 
-// ---- The header of a block: towards minus infinity, and away from zero ----
+// ---- A block's header: min is rounded towards minus infinity, step away from zero ----
 
 float bf16Down(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
@@ -37,7 +37,7 @@ float bf16Down(float value) {
   return std::max(down, -kLargestBf16);
 }
 
-float bf16Up(float value) {  // of values from +0
+float bf16Up(float value) {  // requires value >= +0
   const std::uint32_t bits = (std::bit_cast<std::uint32_t>(value) + 0xffff) & 0xffff0000;
   return std::min(std::bit_cast<float>(bits), kLargestBf16);
 }
@@ -50,14 +50,15 @@ float halfDown(float value) {
   return fromHalf(static_cast<std::uint16_t>(half & 0x8000 ? half + 1 : half - 1));
 }
 
-float halfUp(float value) {  // of values from +0
+float halfUp(float value) {  // requires value >= +0
   value = std::min(value, kLargestHalf);
   const std::uint16_t half = toHalf(value);
   return fromHalf(fromHalf(half) < value ? static_cast<std::uint16_t>(half + 1) : half);
 }
 
-// In [-1/2, 1/2), for element j: an integer hash with full avalanche (lowbias32,
-// https://nullprogram.com/blog/2018/07/31/) without its last shift, keyed before and within.
+// The draw for element j, in [-1/2, 1/2): an integer hash with full avalanche (lowbias32,
+// https://nullprogram.com/blog/2018/07/31/) without its last shift; one half of the key is added
+// first, the other is XORed in between.
 float drawFor(std::uint32_t j, const BlockFormat& format) {
   std::uint32_t x = j + format.keyLow;
   x ^= x >> 16;
@@ -83,8 +84,9 @@ Range rangeOf(const float* values, std::size_t count) {
   return range;
 }
 
-// ---- Conversions. Float additions are exact or round once, as IEEE 754 says, and their results
-// ---- are normal or zero: modes that flush subnormals do not change them.
+// ---- Conversions ----
+// Float additions are exact or round once (IEEE 754), and their results are normal or zero: modes
+// that flush subnormals do not change them.
 
 std::uint16_t toHalf(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
@@ -98,11 +100,11 @@ std::uint16_t toHalf(float value) {
   } else if (magnitude >= kTwoTo16) {
     half = 0x7c00;
   } else if (magnitude >= kLeastNormalHalf) {
-    // Move the exponent's bias from 127 to 15 and round off 13 bits. A carry out of the mantissa is
-    // right: it raises the exponent, up to infinity.
+    // Changes the exponent's bias from 127 to 15 and rounds off 13 bits. A carry out of the
+    // mantissa is correct: it increments the exponent, up to infinity.
     half = (magnitude - ((127 - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
   } else {
-    // Next to 0.5, the last bit of an fp32 weighs 2^-24, as that of a half subnormal does; so
+    // Near 0.5, the last bit of an fp32 is worth 2^-24, the same as that of a half subnormal; so
     // adding 0.5 rounds.
     half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) -
            std::bit_cast<std::uint32_t>(0.5f);
@@ -118,7 +120,7 @@ float fromHalf(std::uint16_t half) {
   std::uint32_t bits = magnitude + ((127 - 15) << 23);
   if ((magnitude & kExponent) == kExponent) bits = magnitude | kInfinity;
   if ((magnitude & kExponent) == 0) {
-    // Zero and subnormals: give them the hidden bit that they lack, 2^-14, and subtract it again.
+    // Zero and subnormals: adds the hidden bit that they lack, 2^-14, and subtracts it again.
     bits = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude + kHidden) -
                                         std::bit_cast<float>(kHidden));
   }
@@ -159,7 +161,8 @@ void fp8FromFloat(const float* in, std::size_t count, Fp8 format, int exponent, 
   const int mantissa = format == Fp8::e4m3 ? 3 : 2;
   const int bias = format == Fp8::e4m3 ? 7 : 15;
   const int shift = 23 - mantissa;
-  // As in toHalf: next to it, fp32's last bit weighs what that of a subnormal does.
+  // As in toHalf(): near `hidden`, the last bit of an fp32 is worth the same as that of a
+  // subnormal.
   const float hidden = powerOfTwo(1 - bias - mantissa + 23);
   for (std::size_t j = 0; j < count; ++j) {
     const auto bits = std::bit_cast<std::uint32_t>(in[j] * powerOfTwo(-exponent));
@@ -205,7 +208,7 @@ void lookUp(const std::uint8_t* codes, std::size_t count, const float* table, fl
   for (; j + kGroup <= count; j += kGroup) {
     std::uint64_t group = 0;
     std::memcpy(&group, codes + j, kGroup);
-    // Two values make one store.
+    // Combines two values into one store.
     for (std::size_t pair = 0; pair < kGroup / 2; ++pair) {
       const auto two = static_cast<std::uint32_t>(group >> 16 * pair);
       const std::uint64_t both = std::bit_cast<std::uint32_t>(table[two & 0xff]) |
@@ -302,7 +305,7 @@ void quantizeIfWide(const float* values, const BlockFormat& format, Range range,
   const int top = (1 << format.bits) - 1;
   if (!isWide(range, grid, top)) return;
   constexpr double kNoFractionDouble = 0x1p52;
-  // Without a step all values are at most min, which is as low as the header goes.
+  // With step 0 all values are at most min, which is the lowest value that the header can hold.
   const double step = grid.step > 0 ? grid.step : 1;
   std::array<std::uint16_t, kMostSize> block;
   for (std::size_t j = 0; j < format.size; ++j) {
@@ -340,7 +343,8 @@ bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& fo
       float exact = (in[j] - grid.min) * inverse;
       if (format.stochastic)
         exact += drawFor(static_cast<std::uint32_t>(first + b * format.size + j), format);
-      // Beyond the last code by rounding only, or in a wide block, whose codes are not from here.
+      // It exceeds the last code only by rounding, or in a wide block, whose codes are computed
+      // elsewhere.
       exact = std::clamp(exact, -0.5f, most);
       block[j] = static_cast<std::uint16_t>((exact + kNoFraction) - kNoFraction);
     }

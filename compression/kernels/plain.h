@@ -1,5 +1,5 @@
-// The kernels one value at a time, in plain C++: what the tests hold every instruction set against,
-// and what runs where Highway has no vectors.
+// The kernels in plain C++, one value at a time: the reference that tests compare every instruction
+// set with, and the fallback if Highway has no vectors.
 #pragma once
 
 #include "compression/kernels/kernels.h"
@@ -22,14 +22,14 @@ bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t 
                   const BlockFormat& format, float limit, float* values);
 
 void lookUp(const std::uint8_t* codes, std::size_t count, const float* table, float* values);
-// Codes already in 0…2^bits - 1.
+// Requires codes in 0…2^bits - 1.
 void pack(const std::uint16_t* codes, std::size_t count, int bits, std::byte* out);
 void unpack(const std::byte* in, std::size_t count, int bits, std::uint16_t* codes);
 
-// For exponents of normal numbers.
+// Requires the exponent of a normal number.
 float powerOfTwo(int exponent);
 
-// One value of each conversion.
+// Each converts one value.
 std::uint16_t toHalf(float value);
 float fromHalf(std::uint16_t half);
 std::uint16_t toBf16(float value);
@@ -37,14 +37,15 @@ float fromBf16(std::uint16_t value);
 
 // min and step of a block with this range.
 Grid blockGrid(Range range, int top, bool halfHeader);
-// Its header's bytes as a little-endian word: min, then step.
+// The bytes of its header as a little-endian word: min, then step.
 std::uint32_t blockHeader(Grid grid, bool halfHeader);
-// The inverse. False where min is not finite, or step not finite and at least +0.
+// The inverse. Returns false if min is not finite, or step is negative or not finite.
 bool blockGridOf(const std::byte* header, bool halfHeader, Grid& grid);
-// Whether fp32 does not do for a block: its range overflows, or its grid, whose min and step are
-// bounded by the header's type, does not span it.
+// Whether fp32 is not enough for a block: its range overflows, or its grid does not span it because
+// the header's type limits min and step.
 bool isWide(Range range, Grid grid, int top);
-// Writes such a block's codes, in double and rounded to nearest; leaves others alone.
+// Writes the codes of a wide block, computed in double and rounded to nearest; leaves other blocks
+// unchanged.
 void quantizeIfWide(const float* values, const BlockFormat& format, Range range, Grid grid,
                     std::byte* codes);
 void dequantizeWide(const std::byte* codes, std::size_t count, Grid grid, int bits, float limit,

@@ -24,7 +24,7 @@ void decodeGrid(const std::byte* codes, std::size_t count, Grid grid, int bits, 
 
 namespace {
 
-constexpr std::size_t kTail = 128;  // values; at least what a joiner takes at once
+constexpr std::size_t kTail = 128;  // values; at least as many as a joiner takes at once
 static_assert(kTail % Joiner<Floats, std::uint8_t>::kCodes == 0);
 
 template <typename Code>
@@ -52,7 +52,7 @@ HWY_INLINE void quantizeAll(const float* values, std::size_t count, Grid grid, i
     };
     packRun(joiner, values, bits, make, packed);
   };
-  // The last values are packed apart: nothing may be written behind them.
+  // The last values are packed separately: nothing may be written beyond them.
   const std::size_t whole = count < kTail ? 0 : (count - kTail) / kTail * kTail;
   packFrom(values, whole, out);
   std::byte packed[2 * 2 * kTail + kOverhang];
@@ -69,7 +69,7 @@ HWY_INLINE void dequantizeAll(D d, const std::byte* codes, std::size_t count, Gr
   const AnyUnpacker unpacker(bits);
   const std::size_t bytes = packedBytes(count, bits);
   std::size_t steps = count / AnyUnpacker::kStep;
-  // A step may read bytes behind its own; the last few then go one by one.
+  // A step may read beyond its own bytes, so the last few values are decoded one by one.
   while (steps > 0 && (steps - 1) * unpacker.stepBytes + AnyUnpacker::kReads > bytes) --steps;
   dequantizeSteps<false>(d, unpacker, codes, steps, grid, 0, values);
   const std::size_t done = steps * AnyUnpacker::kStep;
@@ -84,7 +84,7 @@ void encodeGrid(const float* values, std::size_t count, Grid grid, int bits, std
 }
 
 void decodeGrid(const std::byte* codes, std::size_t count, Grid grid, int bits, float* values) {
-  // Of more than 8 bits, 16 bytes hold 8 codes.
+  // With more than 8 bits, 16 bytes hold only 8 codes.
   using Eight = hn::CappedTag<float, 8>;
   if (bits == 8) {
     dequantizeAll<ByteUnpacker<Floats> >(kFloats, codes, count, grid, bits, values);

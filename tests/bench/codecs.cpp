@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
   try {
     for (const std::string& spec : specs) makeCodec(spec);
   } catch (const Error& error) {
-    std::fprintf(stderr, "bench_codecs: %s; %s\n", error.what(), error.fix().c_str());
+    std::fprintf(stderr, "bench_codecs: %s; %s\n", error.what(), error.hint().c_str());
     return 2;
   }
   Helper helper;

@@ -1,7 +1,7 @@
 // bench_step: runs one batch repeatedly through several sessions with a server, in turns, and
 // prints the figures of each step as a line of JSON. Each session is a variant: the configuration
 // with one value replaced, such as its codec or its schedule. The configuration can also replace
-// computation by waiting (`wait`, README), for the body alone or for all parts.
+// computation by waiting (`wait`, docs/configuration.md), for the body alone or for all parts.
 //
 // One process holds all sessions, so variants are measured within the same seconds. Sessions are
 // idle outside their turn: their server has no message to process.

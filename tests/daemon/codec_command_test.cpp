@@ -169,7 +169,7 @@ TEST_CASE("a tensor that a codec cannot carry is named") {
   const Ended run = askCodec({"run", "block:bits=8", "--input", input, "--output", output});
   CHECK(run.code == kFailed);
   CHECK_THAT(run.errors, Contains("in.safetensors: tensor \"conv.weight\" holds NaN or infinity") &&
-                             Contains("to mend it: none, fp16 and bf16"));
+                             Contains("hint: none, fp16 and bf16"));
   CHECK_FALSE(std::filesystem::exists(output));
 
   const Ended compared = askCodec({"compare", "--input", input, "block:bits=8", "bf16", "--json"});
@@ -185,7 +185,7 @@ void checkMistake(const Arguments& arguments, const std::vector<std::string>& te
   INFO(ended.errors);
   CHECK(ended.code == kWrongUse);
   CHECK(ended.output.empty());
-  CHECK_THAT(ended.errors, Contains("to mend it: "));
+  CHECK_THAT(ended.errors, Contains("hint: "));
   for (const std::string& text : texts) CHECK_THAT(ended.errors, Contains(text));
 }
 

@@ -31,7 +31,7 @@ struct Report {
   }
   std::string finding(const std::string& name) const { return at(name).at("finding"); }
   std::string sentence(const std::string& name) const { return at(name).at("sentence"); }
-  std::string fix(const std::string& name) const { return at(name).at("fix"); }
+  std::string hint(const std::string& name) const { return at(name).at("hint"); }
 };
 
 Report report(Arguments more) {
@@ -65,7 +65,7 @@ TEST_CASE("doctor finds all well with a good server, and says what it measured")
        {"config", "data", "run", "device", "certificates", "reach", "tls", "server", "link"}) {
     INFO(name);
     CHECK(found.finding(name) == "ok");
-    CHECK(found.fix(name).empty());
+    CHECK(found.hint(name).empty());
   }
   for (const char* name : {"libtorch", "threads", "memory", "disk"}) {
     INFO(name);
@@ -110,13 +110,13 @@ TEST_CASE("doctor goes on behind what fails, and ends with 1") {
   CHECK(found.finding("config") == "ok");
   CHECK(found.finding("data") == "FAIL");
   CHECK_THAT(found.sentence("data"), Contains("nothing/data_batch_1.bin cannot be read"));
-  CHECK_FALSE(found.fix("data").empty());
+  CHECK_FALSE(found.hint("data").empty());
   CHECK(isWell(found.finding("libtorch")));
   CHECK(found.finding("disk") == "FAIL");
-  CHECK_THAT(found.fix("disk"), Contains("--run-dir"));
+  CHECK_THAT(found.hint("disk"), Contains("--run-dir"));
   CHECK(found.finding("reach") == "FAIL");
   CHECK_THAT(found.sentence("reach"), Contains("cannot connect to 127.0.0.1:1"));
-  CHECK_THAT(found.fix("reach"), Contains("cleave-server serve"));
+  CHECK_THAT(found.hint("reach"), Contains("cleave-server serve"));
 }
 
 TEST_CASE("doctor tells a wrong configuration from wrong data") {
@@ -156,7 +156,7 @@ TEST_CASE("doctor says what is wrong with certificates, and who is refused why")
   CHECK(ends.code == 0);
   CHECK(ends.finding("certificates") == "warn");
   CHECK_THAT(ends.sentence("certificates"), Contains("ends on "));
-  CHECK_THAT(ends.fix("certificates"), Contains("--renew"));
+  CHECK_THAT(ends.hint("certificates"), Contains("--renew"));
   CHECK(ends.finding("link") == "ok");
 
   const Report stranger =
@@ -171,13 +171,13 @@ TEST_CASE("doctor says what is wrong with certificates, and who is refused why")
       report({"--server", server.address(), "--tls", certificates.path("exposed")});
   CHECK(exposed.code == kFailedRun);
   CHECK_THAT(exposed.sentence("certificates"), Contains("others than its owner"));
-  CHECK_THAT(exposed.fix("certificates"), Contains("chmod 600"));
+  CHECK_THAT(exposed.hint("certificates"), Contains("chmod 600"));
   CHECK(exposed.finding("reach") == "skipped");
 
   const Report plain = report({"--server", server.address()});
   CHECK(plain.code == kFailedRun);
   CHECK(plain.finding("tls") == "FAIL");
-  CHECK_THAT(plain.fix("tls"), Contains("--tls DIR"));
+  CHECK_THAT(plain.hint("tls"), Contains("--tls DIR"));
 }
 
 TEST_CASE("doctor at a server that allows no probes warns of the link alone") {

@@ -98,7 +98,7 @@ Proto hostileFailure() {
   Proto failure;
   failure.set_code("bad\x1b[2Jcode");
   failure.set_sentence(kHostile + "sentence");
-  failure.set_fix(kHostile + "fix");
+  failure.set_hint(kHostile + "hint");
   return failure;
 }
 

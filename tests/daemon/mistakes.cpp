@@ -11,10 +11,10 @@ void checkError(const Ended& ended, int code, const std::vector<std::string>& sa
   INFO(ended.errors);
   CHECK(ended.code == code);
   for (const std::string& text : says) CHECK_THAT(ended.errors, Contains(text));
-  const std::size_t fix = ended.errors.find(": to mend it: ");
-  CHECK(fix != std::string::npos);
-  CHECK((fix == std::string::npos ||
-         ended.errors.find(": to mend it: ", fix + 1) == std::string::npos));
+  const std::size_t hint = ended.errors.find(": hint: ");
+  CHECK(hint != std::string::npos);
+  CHECK(
+      (hint == std::string::npos || ended.errors.find(": hint: ", hint + 1) == std::string::npos));
   for (const char* inside : {"internal error", "terminate called", "what():", "std::"}) {
     CHECK_THAT(ended.errors, !Contains(inside));
   }

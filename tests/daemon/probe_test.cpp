@@ -129,7 +129,7 @@ TEST_CASE("a probe counts as a session, and either end may end it") {
              {"serves its 1 sessions already", "try again when one has ended"});
   SECTION("Ctrl-C at the client") {
     probe.signal(SIGINT);
-    checkError(finish(probe), kFailedRun, {"cleave-client: interrupted", "run it again"});
+    checkError(finish(probe), kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
     CHECK(server.process().waitForOutput("probe: ended: interrupted", kPatience));
     server.stop();
   }

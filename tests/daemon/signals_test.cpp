@@ -26,7 +26,7 @@ TEST_CASE("Ctrl-C at the client ends both sides cleanly") {
     waitForSteps(folder.path("client"));
     client.signal(number);
     const Ended ended = finish(client);
-    checkError(ended, kFailedRun, {"cleave-client: interrupted", "run it again"});
+    checkError(ended, kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
     checkFilesComplete(folder.path("client"));
     CHECK(server.process().waitForOutput("the client said goodbye (interrupted)", kPatience));
     server.process().signal(number);
@@ -153,7 +153,8 @@ TEST_CASE("Ctrl-C at the client, of which the server is stopped") {
     CHECK(ended.code == 1);
     // After one signal, it waits a limited time for the server's Bye, then prints its last
     // sentence.
-    CHECK((ended.errors.find("cleave-client: interrupted\n") != std::string::npos) == !twice);
+    CHECK((ended.errors.find("cleave-client: error [interrupted]: ") != std::string::npos) ==
+          !twice);
   }
 }
 
@@ -191,7 +192,7 @@ void checkEndsAtOnce(Process client, const std::string& when) {
   const auto start = steady_clock::now();
   const Ended ended = finish(client);
   CHECK(steady_clock::now() - start < seconds(3));  // otherwise it would wait for 4 s or more
-  checkError(ended, kFailedRun, {"cleave-client: interrupted", "run it again"});
+  checkError(ended, kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
 }
 
 TEST_CASE("Ctrl-C takes effect while the client tries to connect") {
@@ -215,7 +216,7 @@ TEST_CASE("Ctrl-C takes effect while the client waits for an answer") {
   const auto socket = silent.accept();
   const auto start = steady_clock::now();
   client.signal(SIGINT);
-  checkError(finish(client), kFailedRun, {"cleave-client: interrupted", "run it again"});
+  checkError(finish(client), kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
   CHECK(steady_clock::now() - start < seconds(3));  // the server would have 5 s to answer
 }
 

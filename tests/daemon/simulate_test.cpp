@@ -134,7 +134,7 @@ TEST_CASE("simulate says what is wrong and how to mend it") {
     const Ended ended = ask(arguments);
     INFO(ended.errors);
     CHECK(ended.code == 2);
-    CHECK_THAT(ended.errors, Contains(sentence) && Contains("to mend it: "));
+    CHECK_THAT(ended.errors, Contains(sentence) && Contains("hint: "));
   };
   refused({"simulate", "--rate", "1Gbit/s", "--latency", "1ms"}, "neither --config nor --times");
   refused({"simulate", "--times", times, "--rate", "1Gbit", "--latency", "1ms"}, "--rate: '1Gbit'");

@@ -121,7 +121,7 @@ TEST_CASE("seeds are averaged, one point's failure is told, and ends nothing") {
   const Ended ended = ask(sweep(folder, grid));
   checkError(ended, kFailedRun, {"2 of 4 points failed", "the same command tries them again"});
   CHECK_THAT(ended.output, Contains(" ± ") && Contains("cannot be held out of 256") &&
-                               Contains("to mend it: hold out fewer"));
+                               Contains("hint: hold out fewer"));
   std::size_t failed = 0;
   for (const CsvRow& row : readCsv(folder + "/results.csv")) {
     const bool good = row.at("data.holdout") == "0";

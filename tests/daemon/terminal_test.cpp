@@ -213,7 +213,7 @@ TEST_CASE("--json-lines ends with why a run failed") {
   CHECK(lines[0].at("code") == "no-server");
   CHECK(lines[0].at("exit_code") == kFailedRun);
   CHECK_THAT(lines[0].at("sentence").get<std::string>(), Contains("cannot connect"));
-  CHECK_THAT(lines[0].at("fix").get<std::string>(), Contains("cleave-server serve"));
+  CHECK_THAT(lines[0].at("hint").get<std::string>(), Contains("cleave-server serve"));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ std::array<asio::mutable_buffer, 2> buffers(const Ring::Pieces& pieces) {
           asio::mutable_buffer(pieces[1].data(), pieces[1].size())};
 }
 
-// Lingering for no time makes the kernel send a reset instead of an end.
+// A linger time of zero makes the kernel send a reset instead of a normal close.
 void closeWithReset(tcp::socket& socket) {
   error_code ignored;
   socket.set_option(asio::socket_base::linger(true, 0), ignored);
@@ -41,7 +41,7 @@ void Connection::start(tcp::socket target) {
   target_ = std::move(target);
   open_ = true;
   for (Half& half : halves_) {
-    error_code ignored;  // an end that has gone shows at the first read
+    error_code ignored;  // if the peer has closed, the first read reports it
     half.from.set_option(tcp::no_delay(true), ignored);
     half.from.non_blocking(true, ignored);
     half.shaper.open(number_);
@@ -106,7 +106,7 @@ void Connection::write(Half& half, Time now) {
   if (arrived.reset) return reset();
   if (!arrived.end || arrived.bytes > 0) return;
   half.finished = true;
-  error_code ignored;  // a receiver that has gone has nothing to be told
+  error_code ignored;  // nothing to do if the receiver has closed
   half.to.shutdown(tcp::socket::shutdown_send, ignored);
 }
 
@@ -129,7 +129,7 @@ void Connection::awaitRoom(Half& half) {
                      });
 }
 
-// A reset is met although nothing is read just then.
+// Detects a reset even while nothing is being read.
 void Connection::awaitError(Half& half) {
   half.from.async_wait(
       tcp::socket::wait_error, [self = shared_from_this(), &half](const error_code& cancelled) {
@@ -137,13 +137,13 @@ void Connection::awaitError(Half& half) {
         int error = 0;
         socklen_t size = sizeof error;
         ::getsockopt(half.from.native_handle(), SOL_SOCKET, SO_ERROR, &error, &size);
-        if (error == 0) return;  // both ways have ended in peace
+        if (error == 0) return;  // both directions closed normally
         half.errorSeen = true;
         self->wake_();
       });
 }
 
-// The end that a half comes from was reset.
+// The source of this half was reset.
 void Connection::lose(Half& half, Time now) {
   if (std::exchange(half.lost, true)) return;
   opposite(half).receiverGone = true;

@@ -1,5 +1,5 @@
 // One connection through the link: the sockets of both ends, and the bytes between them. The
-// shapers say what may cross when; here it is read and written. io thread only.
+// shapers decide what may cross and when; this class reads and writes it. io thread only.
 #pragma once
 
 #include <array>
@@ -15,16 +15,17 @@ namespace cleave::link {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // `number` is not open in the shapers yet; both must outlive close(). `wake` is called when a
-  // socket has news: move() is to be called then.
+  // `number` must not be open in the shapers yet; both must outlive close(). `wake` is called when
+  // a socket becomes ready or fails; call move() then.
   Connection(boost::asio::ip::tcp::socket client, std::uint64_t number, Shaper& up, Shaper& down,
              std::function<void()> wake);
 
-  // Both sockets are connected: from now on bytes cross.
+  // Both sockets are connected; bytes cross from now on.
   void start(boost::asio::ip::tcp::socket target);
-  // Reads what there is room for, and writes what has arrived. True: there is more to read at once.
+  // Reads as much as there is room for, and writes what has arrived. Returns whether there is more
+  // to read immediately.
   bool move(Time now);
-  // A direction dies silently.
+  // Silently stops one direction.
   void kill(bool up);
   // Resets both ends.
   void reset();
@@ -36,13 +37,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
     boost::asio::ip::tcp::socket& to;
     Shaper& shaper;
     Ring ring = {};             // the shaper's landed, flying and queued bytes, in that order
-    bool awaitsBytes = false;   // the source had none
-    bool awaitsRoom = false;    // the receiver took no more
-    bool ended = false;         // the source ended or was reset
+    bool awaitsBytes = false;   // the source had no bytes
+    bool awaitsRoom = false;    // the receiver accepted no more
+    bool ended = false;         // the source closed or was reset
     bool errorSeen = false;     // by awaitError()
     bool lost = false;          // the source was reset
-    bool receiverGone = false;  // what arrives is dropped
-    bool finished = false;      // the end was passed on
+    bool receiverGone = false;  // arriving bytes are dropped
+    bool finished = false;      // the close was passed on
     bool dead = false;
   };
 

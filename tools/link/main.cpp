@@ -1,4 +1,5 @@
-// cleave-link: a link of a given rate, latency and mischief between two daemons on one machine.
+// cleave-link: emulates a link with a given rate, latency and faults between two daemons on one
+// machine.
 
 #include <spdlog/fmt/fmt.h>
 #include <CLI/CLI.hpp>

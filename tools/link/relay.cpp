@@ -20,13 +20,13 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr std::chrono::milliseconds kAcceptPause{100};  // for want of descriptors, which come back
+constexpr std::chrono::milliseconds kAcceptPause{100};  // out of descriptors; wait for some
 constexpr std::size_t kUnsentBytes = std::size_t{64} << 10;
-// So often reads and writes follow each other before others have their turn.
+// Rounds of reads and writes before other handlers get a turn.
 constexpr int kMostRounds = 8;
 
-// The kernel would otherwise take megabytes from a sender, which no shaper sees. What a socket may
-// hold is what its queue may: a segment.
+// The kernel would otherwise accept megabytes from a sender without the shaper seeing them. A
+// socket may buffer as much as its queue may hold, at most a segment.
 int kernelBytes(const Profile& profile) {
   const std::size_t queue = profile.queue == 0 ? segmentBytes(profile.rate) : profile.queue;
   return static_cast<int>(
@@ -53,7 +53,7 @@ Relay::Relay(asio::io_context& context, const Settings& settings)
                      "correct its name in --target, or give its address");
   }
   acceptor_.open(settings_.listen.protocol(), error);
-  // Here, for windows are agreed while connections are accepted.
+  // Set on the listening socket, since window scaling is negotiated while connections are accepted.
   if (!error) {
     acceptor_.set_option(asio::socket_base::receive_buffer_size(kernelBytes(settings_.up)), error);
   }
@@ -63,7 +63,7 @@ Relay::Relay(asio::io_context& context, const Settings& settings)
   const Time roundTrip = settings_.up.latency + settings_.down.latency;
   up_.setRoundTrip(roundTrip);
   down_.setRoundTrip(roundTrip);
-  // What a coroutine could throw is a bug: it ends the process, and does not vanish.
+  // Exceptions from the coroutine are bugs: they must end the process instead of being lost.
   asio::co_spawn(context_, accept(), [](std::exception_ptr bug) {
     if (bug) std::rethrow_exception(bug);
   });
@@ -98,7 +98,7 @@ asio::awaitable<void> Relay::accept() {
 
 void Relay::admit(tcp::socket socket) {
   const std::uint64_t number = ++accepted_;
-  error_code gone;  // and so the first read will say
+  error_code gone;  // the first read will report it
   const std::string peer = textOf(socket.remote_endpoint(gone));
   socket.set_option(asio::socket_base::send_buffer_size(kernelBytes(settings_.down)), gone);
   limitUnsent(socket.native_handle(), kUnsentBytes);
@@ -112,7 +112,7 @@ void Relay::admit(tcp::socket socket) {
   }
   processLog()->info("connection {} from {}", number, peer);
   connections_.push_back(connection);
-  runScript(now());  // an event of this very moment is also for this connection
+  runScript(now());  // events due now also apply to this connection
   asio::co_spawn(context_, connect(connection, number), [](std::exception_ptr bug) {
     if (bug) std::rethrow_exception(bug);
   });
@@ -138,7 +138,7 @@ asio::awaitable<void> Relay::connect(std::shared_ptr<Connection> connection, std
   wakeSoon();
 }
 
-// To the first of the target's addresses that answers.
+// Connects to the first of the target's addresses that answers.
 asio::awaitable<error_code> Relay::connectTo(tcp::socket& socket) {
   error_code error;
   for (const auto& target : targets_) {

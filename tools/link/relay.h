@@ -1,6 +1,6 @@
-// The emulated link at work: accepts connections, passes them on to the target through a shaper for
-// each direction, and lets the events of the script happen. Everything runs on the thread that runs
-// the io_context.
+// The emulated link: accepts connections, relays them to the target through one shaper per
+// direction, and executes the script's events. Everything runs on the thread that runs the
+// io_context.
 #pragma once
 
 #include <array>
@@ -21,19 +21,19 @@
 
 namespace cleave::link {
 
-// More are reset as soon as they are accepted.
+// Further connections are reset when accepted.
 inline constexpr std::size_t kMostConnections = 256;
 
 class Relay {
  public:
-  // Listens from now on, and accepts once the context runs. Throws UsageError: the address cannot
-  // be listened on, the target's name does not resolve.
+  // Listens immediately, and accepts once the context runs. Throws UsageError if it cannot listen
+  // on the address, or if the target's name does not resolve.
   Relay(boost::asio::io_context& context, const Settings& settings);
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  std::string address() const;  // "127.0.0.1:43211"
-  // Resets all connections and accepts no more: the context runs out of work.
+  std::string address() const;  // such as "127.0.0.1:43211"
+  // Resets all connections and stops accepting, so that the context runs out of work.
   void stop();
 
   const Shaper& up() const { return up_; }
@@ -64,7 +64,7 @@ class Relay {
   Tcp::resolver::results_type targets_;
   Shaper up_;
   Shaper down_;
-  int downsUp_ = 0;  // blackholes under way
+  int downsUp_ = 0;  // blackholes in progress
   int downsDown_ = 0;
   Script script_;
   std::optional<Time> scriptBegin_;

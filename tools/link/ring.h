@@ -1,5 +1,5 @@
-// The bytes of one direction of a connection: written at its end, read at its begin, without being
-// moved. It grows to the most it has held and shrinks with its end; who writes bounds it.
+// The bytes of one direction of a connection: written at its end and read at its beginning, without
+// being moved. It grows to the maximum it has held and does not shrink; the writer limits its size.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@ namespace cleave::link {
 
 class Ring {
  public:
-  using Pieces = std::array<std::span<std::byte>, 2>;  // one after the other; either may be empty
+  using Pieces = std::array<std::span<std::byte>, 2>;  // consecutive; either may be empty
 
   std::size_t size() const { return size_; }
-  // Where to write `bytes` bytes, which are then to be appended; makes room. Invalidates pieces.
+  // The space for `bytes` bytes to write, before append(); grows if necessary. Invalidates pieces.
   Pieces space(std::size_t bytes);
   void append(std::size_t bytes) { size_ += bytes; }
-  // The first `bytes` bytes, of at least so many.
+  // The first `bytes` bytes; there must be at least that many.
   Pieces front(std::size_t bytes);
   void dropFront(std::size_t bytes);
   void dropBack(std::size_t bytes) { size_ -= bytes; }

@@ -1,12 +1,12 @@
-// What happens to an emulated link, and when. An event is one line:
+// The events of an emulated link and their times. An event is one line:
 //
 //   event  = TIME " " what
-//   what   = "blackhole" [way] "for" TIME     nothing crosses for so long
-//          | "half-open" way                  that direction of all open connections dies silently
-//          | "reset"                          all open connections are reset
+//   what   = "blackhole" [way] "for" TIME     nothing crosses during that time
+//          | "half-open" way                  silently stops that direction of all open connections
+//          | "reset"                          resets all open connections
 //          | "rate" [way] RATE
 //          | "latency" [way] TIME
-//   way    = "up" | "down" | "both"           both, where it is left out
+//   way    = "up" | "down" | "both"           both if omitted
 //
 // such as "5s blackhole for 2s" or "10s rate down 50Mbit/s".
 #pragma once
@@ -26,23 +26,23 @@ struct Event {
 
   Time at{0};
   Kind kind = Kind::reset;
-  bool up = true;  // which directions it is for
+  bool up = true;  // the directions it applies to
   bool down = true;
   double rate = 0;
   Time latency{0};
-  std::string text;  // as it was written, for the log; empty for what ends a blackhole
+  std::string text;  // the line, for the log; empty for the end of a blackhole
 };
 
-// The event or, for a blackhole, its begin and end. Throws UsageError.
+// The event or, for a blackhole, its begin and its end. Throws UsageError.
 std::vector<Event> parseEvent(const Placed& line);
 
-// The events in the order in which they happen.
+// Events in the order of their times.
 class Script {
  public:
-  explicit Script(std::vector<Event> events);  // in any order; those of one time stay in theirs
-  // When the next one happens; none: all have.
+  explicit Script(std::vector<Event> events);  // in any order; stable for equal times
+  // Time of the next event; nothing if none is left.
   std::optional<Time> next() const;
-  // The next one that has happened by `now`.
+  // The next event, if it is due by `now`.
   std::optional<Event> take(Time now);
   const std::vector<Event>& events() const { return events_; }
 

@@ -30,7 +30,7 @@ constexpr std::array<Shape, 6> kShapes = {{
     {"burst", "SIZE", "what may pass at once after a rest; 0 where left out"},
 }};
 
-// Where no more is said.
+// Limits on the settings.
 constexpr std::size_t kMostWindow = std::size_t{256} << 20;
 constexpr std::size_t kLeastQueue = std::size_t{4} << 10;
 
@@ -59,12 +59,12 @@ std::vector<Flag> makeFlagTable() {
   return table;
 }
 
-// Looks keys up in the flags and in the file.
+// Looks up keys in the flags and in the file.
 class Reader {
  public:
   Reader(Config& config, const Flags& flags) : config_(config), flags_(flags) {}
 
-  // Of the first path that was given.
+  // The value of the first of the paths that was given.
   std::optional<Placed> find(const std::vector<std::string>& paths) {
     std::optional<Placed> found;
     for (const std::string& path : paths) {
@@ -72,7 +72,7 @@ class Reader {
       if (flag != flags_.values.end() && !found) found = Placed{flagOf(path), flag->second};
     }
     for (const std::string& path : paths) {
-      const std::string text = config_.text(path, "");  // also finds a value where a map must be
+      const std::string text = config_.text(path, "");  // also rejects a value in place of a map
       if (text.empty() && !config_.has(path)) continue;
       if (!found) found = Placed{config_.where(path) + ": " + path, text};
     }
@@ -171,7 +171,7 @@ void readEvents(Config& config, const Flags& flags, Settings& settings) {
   for (const std::string& text : flags.events) add({"--event", text});
 }
 
-// What the link itself would hold has to fit in memory, whatever the events make of it.
+// The data that the link itself buffers must fit in memory, including after the script's events.
 void checkWindow(const Settings& settings) {
   double rate = std::max(settings.up.rate, settings.down.rate);
   Time up = settings.up.latency, down = settings.down.latency;
@@ -209,7 +209,7 @@ Settings readSettings(Config& config, const Flags& flags) {
   settings.listen = readListen(reader, flags.insecureBind);
   const bool known = config.has("target") || flags.values.contains("target");
   if (known) settings.target = readTarget(reader);
-  config.refuseUnknown();  // before a missing target, which may be a mistyped key
+  config.refuseUnknown();  // first, since a missing target may be a mistyped key
   if (!known) readTarget(reader);
   checkWindow(settings);
   return settings;

@@ -1,5 +1,5 @@
-// What cleave-link is told: by flags, by a configuration file, or by both, where a flag beats the
-// file, and what is said of one direction beats what is said of both.
+// The settings of cleave-link, from flags, a configuration file, or both. A flag overrides the
+// file, and a setting for one direction overrides the setting for both.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -19,27 +19,27 @@ namespace cleave::link {
 struct Settings {
   boost::asio::ip::tcp::endpoint listen;  // port 0: the system chooses
   Endpoint target;
-  Profile up;  // from whoever connects to the target
+  Profile up;  // from the connecting side to the target
   Profile down;
   std::uint64_t seed = 1;
   std::string statsFile;  // empty: none
   Time statsInterval = std::chrono::seconds(1);
-  std::vector<Event> events;  // times count from the first connection
+  std::vector<Event> events;  // times are relative to the first connection
 };
 
 // A flag that sets one key of the configuration.
 struct Flag {
-  std::string name;  // "--up-rate"
-  std::string path;  // "up.rate"
-  std::string type;  // "RATE"
+  std::string name;  // such as "--up-rate"
+  std::string path;  // such as "up.rate"
+  std::string type;  // such as "RATE"
   std::string help;
 };
-// All of them, each once.
+// All flags, each once.
 const std::vector<Flag>& flagTable();
 
 struct Flags {
-  std::map<std::string, std::string> values;  // by path; those that were given
-  std::vector<std::string> events;            // added to those of the file
+  std::map<std::string, std::string> values;  // the given ones, by path
+  std::vector<std::string> events;            // in addition to those in the file
   bool insecureBind = false;
 };
 

@@ -18,12 +18,12 @@ constexpr double kLeastSegment = 64 << 10;
 constexpr double kMostSegment = 1 << 20;
 constexpr double kChunkSeconds = 250e-6;
 constexpr std::size_t kMostChunkPackets = 45;  // 64 KiB
-// What a link without a rate is taken for where its window is computed: faster than loopback is.
+// Rate assumed for the window of a link without a rate limit: faster than loopback.
 constexpr double kUnlimitedRate = 2.5e9;
 constexpr std::size_t kMostUnlimitedWindow = std::size_t{64} << 20;
-// How far a sender that has more may make up for a caller who comes late.
+// Maximum lateness of the caller that a sender with more data can make up for.
 constexpr Time kMostCatchUp = milliseconds(100);
-// So many later packets tell TCP of a loss (duplicate acknowledgements).
+// The number of later packets after which TCP detects a loss (duplicate acknowledgements).
 constexpr std::size_t kTellingPackets = 3;
 
 double seconds(Time time) { return std::chrono::duration<double>(time).count(); }
@@ -78,11 +78,11 @@ std::size_t Shaper::room(std::uint64_t connection) const {
 }
 
 void Shaper::push(std::uint64_t connection, std::size_t bytes, Time now, bool more) {
-  advance(now);  // else what comes now could depart before what could have departed already
+  advance(now);  // so that data which could already have departed departs first
   Stream& stream = at(connection);
   assert(bytes <= profile_.queue - stream.queued && stream.mark == Mark::none);
   if (stream.queued == 0) {
-    // Where the sender had more to write, the line was idle only because the caller came late.
+    // If the sender had more to write, the line was idle only because the caller was late.
     stream.readyAt = std::max(stream.readyAt, stream.more ? now - kMostCatchUp : now);
   }
   stream.queued += bytes;
@@ -118,7 +118,7 @@ Shaper::Arrived Shaper::arrived(std::uint64_t connection, Time now) {
 void Shaper::take(std::uint64_t connection, std::size_t bytes, Time now) {
   Stream& stream = at(connection);
   assert(bytes <= stream.landed);
-  // The line had to wait for this receiver: that time is lost.
+  // The line had to wait for this receiver, and that time is lost.
   if (stream.windowFull) stream.readyAt = std::max(stream.readyAt, now);
   stream.landed -= bytes;
   stream.blocked = false;
@@ -142,7 +142,7 @@ bool Shaper::wantsTurn(const Stream& stream) const {
   return !stream.dead && (stream.queued > 0 || (stream.mark != Mark::none && !stream.markDeparted));
 }
 
-// The connection after the one that sent last, so that each sends one chunk in its turn.
+// The next connection in turn after the one that sent last, so that each sends one chunk per turn.
 Shaper::Stream* Shaper::nextInTurn(Time now) {
   auto next = streams_.upper_bound(turn_);
   for (std::size_t tried = 0; tried < streams_.size(); ++tried, ++next) {
@@ -158,7 +158,8 @@ bool Shaper::isFull(const Stream& stream) const {
          windowBytes(profile_.rate, roundTrip_ + profile_.jitter);
 }
 
-// As of when its next chunk could depart, which a late caller finds in the past.
+// Evaluated at the time when its next chunk could depart, which is in the past if the caller is
+// late.
 bool Shaper::hasWindow(Stream& stream, Time now) {
   land(stream, std::max(free_, stream.readyAt));
   while (isFull(stream) && !stream.blocked && !stream.flight.empty() &&
@@ -217,7 +218,8 @@ std::optional<Time> Shaper::nextWake() const {
     if (down_ || stream.dead) continue;
     if (!stream.flight.empty() && !stream.blocked) atLatest(stream.flight.front().due);
     if (!wantsTurn(stream) || (stream.queued > 0 && isFull(stream))) continue;
-    // Not as soon as the line is free: before the next chunk is due, and the queue is half empty.
+    // Not necessarily as soon as the line is free, but before the next chunk is due and before the
+    // queue is half empty.
     const Time sending = timeOf(std::min(stream.queued, chunkBytes_));
     atLatest(free_ + std::min(sending + profile_.latency, timeOf(stream.queued) / 2));
   }
@@ -254,7 +256,8 @@ void Shaper::kill(std::uint64_t connection) { at(connection).dead = true; }
 
 // ---- Draws ----
 
-// Geometric: how many packets pass before one is lost, at `loss` each.
+// A geometric distribution: the number of packets that pass before one is lost, each with
+// probability `loss`.
 void Shaper::drawLoss(Stream& stream) {
   if (profile_.loss == 0) {
     stream.nextLost = std::numeric_limits<std::uint64_t>::max();
@@ -273,8 +276,8 @@ Time Shaper::drawJitter(const Stream& stream) const {
                            uniform(randomBits(key, stream.packets))));
 }
 
-// One round trip until later packets have told of the loss and it was sent again; with too few
-// behind it, the retransmission time-out (RFC 6298, with Linux's least).
+// One round trip until later packets have revealed the loss and the packet was sent again. If too
+// few packets follow, also the retransmission timeout (RFC 6298, with Linux's minimum).
 Time Shaper::lossDelay(const Stream& stream) const {
   if (stream.more || stream.queued >= kTellingPackets * kPacketBytes) return roundTrip_;
   return roundTrip_ + std::max(kLeastTimeout, profile_.jitter);
@@ -285,7 +288,7 @@ Time Shaper::timeOf(std::size_t bytes) const {
   return Time(std::llround(static_cast<double>(bytes) / profile_.rate * 1e9));
 }
 
-// ---- Figures ----
+// ---- Statistics ----
 
 std::size_t Shaper::queuedBytes() const {
   std::size_t bytes = 0;

@@ -1,13 +1,13 @@
-// One direction of an emulated link: when which bytes of which connection arrive. It counts bytes
-// and never sees them, reads no clock and draws no random number that its key does not give, so
-// that tests drive it with virtual time.
+// One direction of an emulated link: decides when which bytes of which connection arrive. It only
+// counts bytes and never accesses them, reads no clock, and derives its random numbers from a
+// seed, so that tests can run it in virtual time.
 //
 //   push ──> queue ──> the line, at `rate` ──> flight: latency, jitter, losses ──> arrived ──> take
-//            one a connection, in turn         one a connection, in order
+//            one per connection, in turn       one per connection, in order
 //
-// The line sends one chunk at a time: at most 0.25 ms of the rate, from 1 packet to 64 KiB. What
-// departs has its due time computed from the end of the chunk before it, not from when advance()
-// was called, so that a caller who comes late changes no rate.
+// The line sends one chunk at a time: the bytes of at most 0.25 ms at the rate, between 1 packet
+// and 64 KiB. A chunk's due time is computed from the end of the previous chunk, not from the time
+// of the call of advance(), so a late caller does not change the rate.
 #pragma once
 
 #include <chrono>
@@ -22,31 +22,32 @@ namespace cleave::link {
 
 using Time = std::chrono::nanoseconds;  // since the link began; also durations
 
-// What TCP sends at once over Ethernet: the unit of loss.
+// The payload of a TCP segment on Ethernet: the unit of loss.
 inline constexpr std::size_t kPacketBytes = 1448;
-// The least time-out after which TCP sends a packet again of whose loss no later packet told.
+// Minimum retransmission timeout of TCP, which applies if no later packets reveal the loss.
 inline constexpr Time kLeastTimeout = std::chrono::milliseconds(200);
 
 struct Profile {
-  double rate = 0;        // bytes a second; 0: without limit
+  double rate = 0;        // bytes per second; 0: unlimited
   Time latency{0};        // one way
-  Time jitter{0};         // up to so much more: uniform, drawn for each chunk
+  Time jitter{0};         // maximum random addition; uniform, drawn per chunk
   double loss = 0;        // probability that a packet is lost, 0…0.5
-  std::size_t burst = 0;  // bytes that may pass at once after a rest (the depth of a token bucket)
-  std::size_t queue = 0;  // bytes of one connection that may wait for the line; 0: segmentBytes()
+  std::size_t burst = 0;  // depth of the token bucket: bytes that may pass at once after a pause
+  std::size_t queue = 0;  // maximum bytes per connection waiting for the line; 0: segmentBytes()
 };
 
-// 2 ms of the rate, at least 64 KiB, at most 1 MiB: what the daemons send as one segment.
+// The bytes of 2 ms at the rate, at least 64 KiB and at most 1 MiB: the segment size of the
+// daemons.
 std::size_t segmentBytes(double rate);
-// Most bytes of a connection between departure and take(): a round trip of the rate, as much as a
-// sender must have under way to fill the link, and a segment, so that a receiver may be 2 ms late.
+// Maximum bytes of a connection between departure and take(): one round trip at the rate, which a
+// sender needs in flight to fill the link, plus a segment, so that a receiver may be 2 ms late.
 std::size_t windowBytes(double rate, Time roundTrip);
 
-// Not thread-safe. Times must not go back. A connection is known by its number, from open() to
-// close(); other methods require that it is open.
+// Not thread-safe. Times must not decrease. A connection is identified by its number from open() to
+// close(); the other methods require that it is open.
 class Shaper {
  public:
-  // `direction` ("up") and `seed` name the random draws.
+  // `direction` ("up") and `seed` determine the random draws.
   Shaper(const Profile& profile, std::uint64_t seed, std::string_view direction);
 
   void open(std::uint64_t connection);
@@ -54,56 +55,56 @@ class Shaper {
 
   // ---- The sending end ----
 
-  // Bytes that its queue has room for.
+  // Bytes for which its queue has room.
   std::size_t room(std::uint64_t connection) const;
-  // Bytes that the sender wrote; at most room(). `more`: it has more to write than there was room
-  // for: the line does not count as idle until the next push, unless that comes 100 ms late. To be
-  // called with 0 bytes once it has no more.
+  // The sender has written `bytes`, at most room(). `more`: it has more to write than there was
+  // room for, so the line does not count as idle until the next push, unless that is more than 100
+  // ms late. When the sender has no more, call this with 0 bytes.
   void push(std::uint64_t connection, std::size_t bytes, Time now, bool more);
-  // The sender wrote its last byte: the end follows it.
+  // The sender has closed the connection; the close follows the last byte.
   void finish(std::uint64_t connection, Time now);
-  // The sender reset the connection: what waits in its queue is dropped, the reset follows what is
-  // in flight. Returns the bytes dropped.
+  // The sender reset the connection: its queued bytes are dropped, and the reset follows what is in
+  // flight. Returns the bytes dropped.
   std::size_t abort(std::uint64_t connection, Time now);
 
   // ---- The receiving end ----
 
   struct Arrived {
-    std::size_t bytes = 0;  // to take
-    bool end = false;       // and nothing follows them
+    std::size_t bytes = 0;  // available to take
+    bool end = false;       // no more bytes follow
     bool reset = false;
   };
   Arrived arrived(std::uint64_t connection, Time now);
-  // The receiver took so many of what arrived.
+  // The receiver has accepted this many of the bytes that arrived.
   void take(std::uint64_t connection, std::size_t bytes, Time now);
-  // The receiver takes no more until the next take(): what has arrived fills its window.
+  // The receiver accepts no more until the next take(): bytes that arrive fill its window.
   void block(std::uint64_t connection);
 
   // ---- The link ----
 
-  // Lets depart what can by `now`.
+  // Sends everything that can depart by `now`.
   void advance(Time now);
-  // When to call advance() and arrived() next, so that nothing is late; none: after the next call
-  // of something else.
+  // When advance() and arrived() must be called next, so that nothing is late. Nothing: not before
+  // some other method is called.
   std::optional<Time> nextWake() const;
 
   const Profile& profile() const { return profile_; }
   void setRate(double rate, Time now);
   void setLatency(Time latency, Time now);
-  // The latencies of both directions, for the window and the time that a loss costs.
+  // The sum of both directions' latencies, which determines the window and the delay of a loss.
   void setRoundTrip(Time roundTrip) { roundTrip_ = roundTrip; }
-  // While the link is down nothing departs or arrives. What was in flight is then sent again.
+  // While the link is down, nothing departs or arrives. Whatever was in flight is then sent again.
   void setDown(bool down, Time now);
   bool isDown() const { return down_; }
-  // The connection's direction dies: nothing of it departs or arrives any more.
+  // Silently stops this direction of the connection: nothing departs or arrives any more.
   void kill(std::uint64_t connection);
 
-  // ---- Figures ----
+  // ---- Statistics ----
 
   struct Totals {
     std::uint64_t bytes = 0;  // taken
     std::uint64_t drops = 0;  // packets lost
-    Time stalled{0};          // the sum of the delays that losses caused
+    Time stalled{0};          // total delay caused by losses
   };
   const Totals& totals() const { return totals_; }
   std::size_t queuedBytes() const;
@@ -121,19 +122,19 @@ class Shaper {
     std::size_t flying = 0;  // bytes in `flight`
     std::size_t landed = 0;  // arrived, not taken
     std::deque<Chunk> flight;
-    Mark mark = Mark::none;  // to follow what is queued
+    Mark mark = Mark::none;  // follows the queued bytes
     bool markDeparted = false;
     Mark arrived = Mark::none;
-    Time readyAt{0};  // since when the next byte or mark could depart
+    Time readyAt{0};  // when the next byte or mark could have departed
     Time lastDue{0};
-    bool more = false;  // the last push's
+    bool more = false;  // `more` of the last push
     bool blocked = false;
-    bool windowFull = false;  // it could not depart for that
+    bool windowFull = false;  // so it could not depart
     bool dead = false;
     std::uint64_t number = 0;
-    std::uint64_t packets = 0;   // departed
-    std::uint64_t nextLost = 0;  // the packet that will be lost next
-    std::uint64_t losses = 0;    // drawn so far
+    std::uint64_t packets = 0;   // departed packets
+    std::uint64_t nextLost = 0;  // index of the next packet to be lost
+    std::uint64_t losses = 0;    // number of draws so far
   };
 
   Stream& at(std::uint64_t connection) { return streams_.find(connection)->second; }
@@ -154,7 +155,7 @@ class Shaper {
   bool isUp_;
   Time roundTrip_{0};
   std::size_t chunkBytes_ = 0;
-  Time free_{0};  // when the line has sent what has departed
+  Time free_{0};  // when the line is free again
   bool down_ = false;
   std::uint64_t turn_ = 0;  // the connection that sent last
   std::map<std::uint64_t, Stream> streams_;

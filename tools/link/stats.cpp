@@ -39,12 +39,12 @@ Stats::Stats(boost::asio::io_context& context, const Relay& relay, const std::st
 }
 
 void Stats::wait() {
-  // At whole intervals since the beginning, however late this one was.
+  // At multiples of the interval from the beginning, however late this one was.
   timer_.expires_at(begin_ + ((Clock::now() - begin_) / interval_ + 1) * interval_);
   timer_.async_wait([this](const boost::system::error_code& cancelled) {
     if (cancelled) return;
     addRows();
-    if (table_->error() != 0) recorder_.flush();  // throws what went wrong
+    if (table_->error() != 0) recorder_.flush();  // throws the write error
     wait();
   });
 }

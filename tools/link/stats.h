@@ -1,4 +1,4 @@
-// What the link did, as rows of a CSV file and as a sentence at the end.
+// Records the link's activity as rows of a CSV file, and as a summary at the end.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -12,19 +12,19 @@
 
 namespace cleave::link {
 
-// The columns of the file, in order; docs/link.md says what they mean.
+// The columns of the file, in order; docs/link.md describes them.
 const std::vector<std::string>& statsColumns();
 
 // io thread only.
 class Stats {
  public:
-  // Writes a row for each direction and interval once the context runs. `file` empty: none.
-  // Throws RunError where the file cannot be created.
+  // Writes one row per direction and interval once the context runs. `file` empty: no file. Throws
+  // RunError if the file cannot be created.
   Stats(boost::asio::io_context& context, const Relay& relay, const std::string& file,
         Time interval);
-  // The last rows, of an interval cut short. Throws RunError where rows could not be written.
+  // Writes the last rows, for an incomplete interval. Throws RunError if rows could not be written.
   void stop();
-  // "12.3 s, 4 connections; up 31 MB at 20.1 Mbit/s, …"
+  // Example: "12.3 s, 4 connections; up 31 MB at 20.1 Mbit/s, …"
   std::string summary() const;
 
  private:

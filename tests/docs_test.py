@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""Compares README.md and docs/*.md with the built programs and the sources: every command, option, configuration key, error code
+and message that they name exists; docs/cli.md has every command with its options, docs/configuration.md every key, with its
+default; links lead somewhere; README.md stays short. Prints each difference, and fails if there is one."""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MOST_README_LINES = 180
+LINK_KEYS = r"link\.(up\.|down\.)?(rate|latency|jitter|loss|queue|burst)"  # of `sweep --grid`
+# Options in the pages that belong to other programs: apt, cmake, docker, systemctl, tar, gnuplot and the like.
+FOREIGN = {"--build-arg", "--component", "--exit-code-from", "--profile", "--volumes"}
+SYSTEM_MESSAGES = {"No space left on device"}  # strerror's
+SYNTHETIC = "model: {name: mlp}\ndata: {format: synthetic, shape: [4]}\n"
+IDX = "model: {name: mlp}\ndata: {format: idx, train: {images: images, labels: labels}, test: {images: images, labels: labels}}\n"
+
+problems = []
+
+
+def complain(page, text):
+    problems.append(f"{page.relative_to(ROOT)}: {text}")
+
+
+class Programs:
+    """What the programs say of themselves."""
+
+    def __init__(self, folder, scratch):
+        self.folder, self.scratch = folder, scratch
+        self.options = {}  # ("cleave-client", "train") -> {"--config", …}
+        self.groups = set()  # commands that have commands
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            waiting = [("cleave-client",), ("cleave-server",), ("cleave-link",)]
+            while waiting:
+                texts = list(pool.map(lambda words: self.run(*words, "--help").stdout, waiting))
+                deeper = []
+                for words, text in zip(waiting, texts):
+                    self.options[words] = set(re.findall(r"^  (?:-\w,)?(--[a-z][a-z-]*)", text, re.M)) - {"--help", "--version"}
+                    _, _, commands = text.partition("\nSubcommands:\n")
+                    names = re.findall(r"^  ([a-z][a-z-]*)(?:\s|$)", commands.split("\n\n")[0], re.M)
+                    if names:
+                        self.groups.add(words)
+                    deeper += [(*words, name) for name in names]
+                waiting = deeper
+        self.any_option = set().union(*self.options.values())
+
+    def run(self, program, *arguments):
+        # A program that is started with this need not execute itself again: half of a start.
+        environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+        return subprocess.run([self.folder / program, *arguments], cwd=self.scratch, env=environment, capture_output=True, text=True,
+                              timeout=120, check=False)  # fmt: skip
+
+    def ask_json(self, *arguments):
+        ended = self.run("cleave-client", *arguments, "--json")
+        if ended.returncode != 0:
+            sys.exit(f"docs_test: cleave-client {' '.join(arguments)}: {ended.stderr}")
+        return json.loads(ended.stdout)
+
+    def known_keys(self, *command):
+        """The keys that a refused one is compared with: all that the configuration was asked for."""
+        ended = self.run(*command, "--set", "z" * 60 + "=1")
+        found = re.search(r"known keys are ([^\n]*)\.\n", ended.stderr)
+        if ended.returncode != 2 or not found:
+            sys.exit(f"docs_test: {command} does not list its keys: {ended.stderr}")
+        return set(found[1].split(", "))
+
+    def client_keys(self):
+        keys = set()
+        files = {"synthetic": SYNTHETIC, "idx": IDX, "cifar100": "model: {name: mlp}\ndata: {format: cifar100, folder: none}\n"}
+        for name, text in files.items():
+            (self.scratch / f"{name}.yaml").write_text(text)
+            keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", f"{name}.yaml")
+        keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "weights.file=none",
+                                "--set", "train.learning_rate.schedule=polynomial", "--set", "codec={activation/0: none}")  # fmt: skip
+        for model in self.ask_json("models")["models"]:
+            keys |= {f"model.{name}" for name in re.findall(r"(\w+)=", model["parameters"])}
+        for optimizer in self.ask_json("optimizers")["optimizers"]:
+            keys |= {f"train.optimizer.{name}" for name in re.findall(r"(?:^|, )(\w+) ", optimizer["parameters"])}
+        return keys - {"weights"}  # a map, or short for weights.file
+
+    def client_defaults(self):
+        """Of all keys that a run has without being given, from what --dry-run prints."""
+        (self.scratch / "images").write_bytes(struct.pack(">BBBBIII", 0, 0, 8, 3, 2, 2, 2) + bytes(8))
+        (self.scratch / "labels").write_bytes(struct.pack(">BBBBI", 0, 0, 8, 1, 2) + bytes(2))
+        defaults = {}
+        for name in ("idx", "synthetic"):
+            defaults.update(flat(self.ask_json("train", "--dry-run", "--log-level", "error", "--config", f"{name}.yaml")["config"]))
+        return defaults
+
+
+def flat(yaml):
+    """{path: value} of block YAML without lists of lines, which is what the programs write and configs/server.yaml is."""
+    values, path = {}, []
+    for line in yaml.splitlines():
+        found = re.match(r"( *)([\w/]+):\s*(.*?)\s*(?:#.*)?$", line)
+        if not found:
+            continue
+        path = [*path[: len(found[1]) // 2], found[2]]
+        if found[3]:
+            values[".".join(path)] = found[3].strip("\"'")
+    return values
+
+
+def same(a, b):
+    try:
+        return float(a) == float(b)
+    except ValueError:
+        return a == b
+
+
+def split_page(text):
+    """Code spans outside of blocks, and the lines of blocks with continued ones joined."""
+    blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S))
+    rest = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    return re.findall(r"`([^`\n]+)`", rest), re.sub(r"\\\n\s*", " ", blocks).splitlines()
+
+
+def check_command_line(page, line, programs, keys):
+    found = re.match(r"(?:\w+\$ )?(?:sudo (?:-u \w+ )?)?(?:ExecStart=)?(?:docker run cleave )?(?:\S*/)?(?:cleave-with-torch )?"
+                     r"(?:\S*/)?(cleave-(?:client|server|link))(?: (.*))?$", line)  # fmt: skip
+    if not found:
+        return
+    words, arguments = (found[1],), re.split(r"(?:^|\s)[|&;#>]", found[2] or "")[0].split()
+    while words in programs.groups and arguments and re.fullmatch(r"[a-z][a-z-]*", arguments[0]):
+        words = (*words, arguments.pop(0))
+        if words not in programs.options:
+            return complain(page, f"there is no command '{' '.join(words)}'")
+    for option in re.findall(r"(?:^|\s)(--[a-z][a-z-]*)", " ".join(arguments)):
+        if option not in programs.options[words] | {"--help", "--version"}:
+            complain(page, f"'{' '.join(words)}' has no option {option}")
+    for key in re.findall(r"--(?:set|grid|reference)[ =]['\"]?([\w./]+)=", " ".join(arguments)):
+        check_key(page, key, keys)
+
+
+def check_key(page, key, keys):
+    if key in keys or any(known.startswith(key.rstrip("*") + ("" if key.endswith("*") else ".")) for known in keys):
+        return
+    if not re.fullmatch(LINK_KEYS, key) and key != "KEY":
+        complain(page, f"there is no key {key}")
+
+
+def check_page(page, programs, keys, own_scripts):
+    sections = {key.split(".")[0] for key in keys if "." in key}
+    spans, lines = split_page(page.read_text())
+    for line in [*spans, *lines]:
+        check_command_line(page, line, programs, keys)
+    for span in spans:
+        if option := re.match(r"--[a-z][a-z-]*(?!…)\b(?!-)", span):
+            if option[0] not in programs.any_option | FOREIGN and option[0] not in own_scripts:
+                complain(page, f"no program has the option {option[0]}")
+        for key in re.findall(r"^--(?:set|grid|reference) ['\"]?([\w./]+)=", span):
+            check_key(page, key, keys)
+        key = re.match(r"([a-z_]+(?:\.[\w/]+)+\*?)(?:=.*|: .*)?$", span)
+        if key and key[1].split(".")[0] in sections and not re.search(r"\.(csv|json|md|yaml|html|crt|key|crl|safetensors|cpp|bin)$", key[1]):
+            check_key(page, key[1], keys)
+
+
+def check_links(page, anchors):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"(?:\]\(|src=\")([^)\"\s]+)", text):
+        path, _, anchor = target.partition("#")
+        if re.match(r"\w+:", path):
+            continue
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists():
+            complain(page, f"a link leads to {target}, which is not there")
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+            complain(page, f"a link leads to {target}, and there is no such heading")
+
+
+def anchors_of(file):
+    """As GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
+def sections_of(page):
+    """{heading: text} of the second level."""
+    parts = re.split(r"^## (.*)\n", page.read_text(), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+def check_cli(programs):
+    page = ROOT / "docs/cli.md"
+    sections = {tuple(heading.split()): text for heading, text in sections_of(page).items() if heading.startswith("cleave-")}
+    commands = {words for words in programs.options if words not in programs.groups and words != ("cleave-link",)}
+    for words in sorted(commands ^ set(sections)):
+        complain(page, f"'{' '.join(words)}' is {'not documented' if words in commands else 'no command'}")
+    for words in sorted(commands & set(sections)):
+        listed = "\n".join(re.findall(r"^(?: ?(?:Also|Options): .*)", re.sub(r"\n(?!\n|\|)", " ", sections[words]), re.M))
+        documented = set(re.findall(r"`(--[a-z][a-z-]*)", listed)) | set(re.findall(r"^\| `(--[a-z-]*)", sections[words], re.M))
+        for option in sorted(documented ^ programs.options[words]):
+            complain(page, f"'{' '.join(words)}': {option} is {'no option' if option in documented else 'not documented'}")
+
+
+def check_configuration(programs, keys, defaults, section):
+    page = ROOT / "docs/configuration.md"
+    rows = re.findall(r"^\| `([^`]+)` *\|(?:[^|]*\|){2} *([^|]*?) *\|", sections_of(page)[section], re.M)
+    documented = [key for key, _ in rows]
+    for key in sorted(keys ^ set(documented)):
+        complain(page, f"{section}: {key} is {'not documented' if key in keys else 'no key'}")
+    for key in sorted({key for key in documented if documented.count(key) > 1}):
+        complain(page, f"{section}: {key} is there twice")
+    for key, cell in rows:
+        default = re.fullmatch(r"`([^`]*)`", cell)
+        if not default or default[1] in keys or key not in defaults or defaults[key] == "":
+            continue
+        if not same(default[1], defaults[key]):
+            complain(page, f"{section}: the default of {key} is {defaults[key]}, not {default[1]}")
+
+
+def check_example(programs):
+    page = ROOT / "docs/configuration.md"
+    (programs.scratch / "example.yaml").write_text(re.search(r"^```yaml\n(.*?)^```", page.read_text(), re.M | re.S)[1])
+    ended = programs.run("cleave-client", "train", "--dry-run", "--config", "example.yaml")
+    if ended.returncode != 0:
+        complain(page, f"the complete client file is refused: {ended.stderr}")
+
+
+def check_troubleshooting():
+    """Messages and codes stand in the sources; adjacent literals are one."""
+    page = ROOT / "docs/troubleshooting.md"
+    literals = []
+    for folder in ("client", "server", "common", "daemon", "compression", "cuda", "cmake"):
+        for file in (ROOT / folder).rglob("*"):
+            if file.suffix in (".cpp", ".h", ".cu", ".cmake", ".txt"):
+                literals += re.findall(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', file.read_text())
+    text = "\n".join(re.sub(r'"\s*"', "", literal) for literal in literals)
+    for message, codes in re.findall(r"^\| ([^|]*`[^|]*) \| ([^|]*?) *\|", page.read_text(), re.M):
+        for span in re.findall(r"`([^`]+)`", message):
+            for piece in re.split(r" ?… ?|HOST:PORT", span):
+                if piece.strip() not in text and piece not in SYSTEM_MESSAGES:
+                    complain(page, f"no program says '{piece.strip()}'")
+        for code in re.findall(r"`([^`]+)`", codes):
+            if f'"{code}"' not in text:
+                complain(page, f"there is no error code {code}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--programs", type=pathlib.Path, required=True, help="the folder of the built programs")
+    folder = parser.parse_args().programs.resolve()
+    with tempfile.TemporaryDirectory() as scratch:
+        programs = Programs(folder, pathlib.Path(scratch))
+        client, server = programs.client_keys(), programs.known_keys("cleave-server", "serve")
+        check_cli(programs)
+        check_configuration(programs, client, programs.client_defaults(), "The client's keys")
+        check_configuration(programs, server, flat((ROOT / "configs/server.yaml").read_text()), "The server's keys")
+        check_example(programs)
+    own_scripts = "\n".join(file.read_text() for pattern in ("scripts/*", "tests/**/*.py") for file in ROOT.glob(pattern)
+                            if file.is_file() and file.name != "docs_test.py")  # fmt: skip
+    for page in PAGES:
+        check_page(page, programs, client | server, own_scripts)
+        check_links(page, anchors_of)
+    check_troubleshooting()
+    lines = len(PAGES[0].read_text().splitlines())
+    if lines > MOST_README_LINES:
+        complain(PAGES[0], f"has {lines} lines, more than {MOST_README_LINES}")
+    print("\n".join(problems) or f"{len(PAGES)} pages agree with the programs")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
