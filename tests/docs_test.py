@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Compares README.md and docs/*.md with the built programs and the sources: every command, option, configuration key, error code
-and message that they name exists; docs/cli.md has every command with its options, docs/configuration.md every key, with its
-default; links lead somewhere; README.md stays short. Prints each difference, and fails if there is one."""
+"""Compares README.md and docs/*.md with the built programs and the sources. Every command, option,
+configuration key, error code and message that the pages name must exist; docs/cli.md must list
+every command with its options, and docs/configuration.md every key with its default; links must
+have a target; README.md must stay short. Prints each difference, and fails if there is one."""
 import argparse
 import concurrent.futures
 import json
@@ -17,9 +18,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MOST_README_LINES = 180
 LINK_KEYS = r"link\.(up\.|down\.)?(rate|latency|jitter|loss|queue|burst)"  # of `sweep --grid`
-# Options in the pages that belong to other programs: apt, cmake, docker, systemctl, tar, gnuplot and the like.
+# Options of other programs in the pages: apt, cmake, docker, systemctl, tar, gnuplot and others.
 FOREIGN = {"--build-arg", "--component", "--exit-code-from", "--profile", "--volumes"}
-SYSTEM_MESSAGES = {"No space left on device"}  # strerror's
+SYSTEM_MESSAGES = {"No space left on device"}  # from strerror()
 SYNTHETIC = "model: {name: mlp}\ndata: {format: synthetic, shape: [4]}\n"
 IDX = "model: {name: mlp}\ndata: {format: idx, train: {images: images, labels: labels}, test: {images: images, labels: labels}}\n"
 
@@ -31,12 +32,12 @@ def complain(page, text):
 
 
 class Programs:
-    """What the programs say of themselves."""
+    """The commands, options, keys and defaults that the programs report."""
 
     def __init__(self, folder, scratch):
         self.folder, self.scratch = folder, scratch
         self.options = {}  # ("cleave-client", "train") -> {"--config", …}
-        self.groups = set()  # commands that have commands
+        self.groups = set()  # commands with subcommands
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             waiting = [("cleave-client",), ("cleave-server",), ("cleave-link",)]
             while waiting:
@@ -53,7 +54,7 @@ class Programs:
         self.any_option = set().union(*self.options.values())
 
     def run(self, program, *arguments):
-        # A program that is started with this need not execute itself again: half of a start.
+        # With this variable set, a program need not re-execute itself, which halves its start-up time.
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         return subprocess.run([self.folder / program, *arguments], cwd=self.scratch, env=environment, capture_output=True, text=True,
                               timeout=120, check=False)  # fmt: skip
@@ -65,7 +66,7 @@ class Programs:
         return json.loads(ended.stdout)
 
     def known_keys(self, *command):
-        """The keys that a refused one is compared with: all that the configuration was asked for."""
+        """All keys of a configuration, from the error for an unknown one."""
         ended = self.run(*command, "--set", "z" * 60 + "=1")
         found = re.search(r"known keys are ([^\n]*)\.\n", ended.stderr)
         if ended.returncode != 2 or not found:
@@ -84,10 +85,10 @@ class Programs:
             keys |= {f"model.{name}" for name in re.findall(r"(\w+)=", model["parameters"])}
         for optimizer in self.ask_json("optimizers")["optimizers"]:
             keys |= {f"train.optimizer.{name}" for name in re.findall(r"(?:^|, )(\w+) ", optimizer["parameters"])}
-        return keys - {"weights"}  # a map, or short for weights.file
+        return keys - {"weights"}  # a map, or a short form of weights.file
 
     def client_defaults(self):
-        """Of all keys that a run has without being given, from what --dry-run prints."""
+        """The defaults of all optional keys, from the output of --dry-run."""
         (self.scratch / "images").write_bytes(struct.pack(">BBBBIII", 0, 0, 8, 3, 2, 2, 2) + bytes(8))
         (self.scratch / "labels").write_bytes(struct.pack(">BBBBI", 0, 0, 8, 1, 2) + bytes(2))
         defaults = {}
@@ -97,7 +98,8 @@ class Programs:
 
 
 def flat(yaml):
-    """{path: value} of block YAML without lists of lines, which is what the programs write and configs/server.yaml is."""
+    """{path: value} of block YAML without block lists, as in the programs' output and
+    configs/server.yaml."""
     values, path = {}, []
     for line in yaml.splitlines():
         found = re.match(r"( *)([\w/]+):\s*(.*?)\s*(?:#.*)?$", line)
@@ -117,7 +119,7 @@ def same(a, b):
 
 
 def split_page(text):
-    """Code spans outside of blocks, and the lines of blocks with continued ones joined."""
+    """Code spans outside code blocks, and the lines of code blocks with continuation lines joined."""
     blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S))
     rest = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     return re.findall(r"`([^`\n]+)`", rest), re.sub(r"\\\n\s*", " ", blocks).splitlines()
@@ -177,13 +179,13 @@ def check_links(page, anchors):
 
 
 def anchors_of(file):
-    """As GitHub makes them."""
+    """The anchors that GitHub generates."""
     text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)}
 
 
 def sections_of(page):
-    """{heading: text} of the second level."""
+    """{heading: text} of the second-level sections."""
     parts = re.split(r"^## (.*)\n", page.read_text(), flags=re.M)
     return dict(zip(parts[1::2], parts[2::2]))
 
@@ -226,7 +228,7 @@ def check_example(programs):
 
 
 def check_troubleshooting():
-    """Messages and codes stand in the sources; adjacent literals are one."""
+    """Checks that messages and codes occur in the sources; adjacent literals are joined."""
     page = ROOT / "docs/troubleshooting.md"
     literals = []
     for folder in ("client", "server", "common", "daemon", "compression", "cuda", "cmake"):
