@@ -3,11 +3,11 @@
 #include <spdlog/fmt/fmt.h>
 #include <CLI/CLI.hpp>
 
-#include "client/commands.h"
-#include "client/dashboard.h"
-#include "client/listing.h"
+#include "client/commands/commands.h"
+#include "client/commands/dashboard.h"
+#include "client/commands/listing.h"
 #include "common/core/environment.h"
-#include "common/pipeline/trace.h"
+#include "common/engine/trace.h"
 
 namespace cleave {
 namespace {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a .tar.gz that runs from any path, without a build and without additional Debian packages:
 # programs, their libraries, configurations, documentation and a systemd unit (docs/install.md).
-# cmake/Install.cmake defines the content.
+# packaging/Install.cmake defines the content.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "common/core/clock.h"
-#include "daemon/plan.h"
+#include "common/run/plan.h"
 #include "server/access.h"
 #include "server/settings.h"
 

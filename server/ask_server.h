@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "daemon/program.h"
+#include "common/program/program.h"
 
 namespace cleave {
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "common/core/clock.h"
-#include "common/pipeline/engine.h"
-#include "common/pipeline/transfers.h"
+#include "common/engine/engine.h"
+#include "common/link/transfers.h"
 
 namespace cleave {
 

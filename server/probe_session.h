@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "common/pipeline/probe_link.h"
+#include "common/link/probe_link.h"
 #include "server/session.h"
 
 namespace cleave {

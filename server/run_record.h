@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "common/core/clock.h"
-#include "common/pipeline/engine.h"
-#include "common/pipeline/run_files.h"
+#include "common/engine/engine.h"
+#include "common/record/run_files.h"
 #include "server/disk_share.h"
 
 namespace cleave {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "daemon/program.h"
+#include "common/program/program.h"
 
 namespace cleave {
 

@@ -5,9 +5,9 @@
 
 #include "common/core/units.h"
 #include "common/model/model.h"
-#include "daemon/device.h"
-#include "daemon/placed_errors.h"
-#include "daemon/run_folder.h"
+#include "common/run/config_errors.h"
+#include "common/run/device.h"
+#include "common/run/run_folder.h"
 #include "server/access.h"
 
 namespace cleave {

@@ -10,8 +10,8 @@
 
 #include "common/core/config.h"
 #include "common/net/connection_options.h"
-#include "daemon/metrics.h"
-#include "daemon/tls_settings.h"
+#include "common/run/metrics.h"
+#include "common/run/tls_settings.h"
 #include "server/connection_limits.h"
 
 namespace cleave {

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "daemon/program.h"
+#include "common/program/program.h"
 
 namespace cleave {
 

@@ -1,12 +1,12 @@
 // Advice: the settings are valid in a configuration, the gains exceed the steps' spread, and
 // disadvantages are stated.
-#include "client/advice.h"
+#include "client/train/advice.h"
 
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
 
-#include "client/settings.h"
+#include "client/train/settings.h"
 
 using namespace cleave;
 

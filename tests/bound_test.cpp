@@ -1,4 +1,4 @@
-#include "common/pipeline/bound.h"
+#include "common/predict/bound.h"
 
 #include <catch2/catch.hpp>
 

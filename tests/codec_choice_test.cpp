@@ -1,4 +1,4 @@
-#include "client/codec_choice.h"
+#include "client/train/codec_choice.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

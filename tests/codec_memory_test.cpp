@@ -47,7 +47,7 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { rel
 namespace cleave::test {
 namespace {
 
-constexpr std::size_t kTables = std::size_t{8} << 20;  // the allowance in daemon/plan.cpp
+constexpr std::size_t kTables = std::size_t{8} << 20;  // the allowance in common/run/plan.cpp
 
 // Large enough that any uncounted memory that grows with the tensor exceeds the allowance. Values
 // are within `spread` of 1; if it is small, they all fall into the same bin of every histogram.

@@ -16,7 +16,7 @@
 #include "common/model/blocks.h"
 #include "common/model/stage.h"
 #include "common/model/torch_tensor.h"
-#include "daemon/device.h"
+#include "common/run/device.h"
 
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>

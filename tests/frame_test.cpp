@@ -13,8 +13,8 @@
 
 #include "common/net/connection.h"
 #include "common/net/tls_stream.h"
-#include "common/pipeline/probe_link.h"
-#include "common/pipeline/trial.h"
+#include "common/link/probe_link.h"
+#include "common/link/trial.h"
 #include "proto/wire.pb.h"
 #include "tests/error_code.h"
 

@@ -1,4 +1,4 @@
-#include "client/learning_rate.h"
+#include "client/train/learning_rate.h"
 
 #include <catch2/catch.hpp>
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/pipeline/probe_result.h"
-#include "common/pipeline/run_files.h"
+#include "common/link/probe_result.h"
+#include "common/record/run_files.h"
 #include "tools/link/stats.h"
 
 namespace cleave {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "common/pipeline/messages.h"
+#include "common/engine/messages.h"
 
 namespace cleave::test {
 

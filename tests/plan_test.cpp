@@ -1,6 +1,6 @@
 // Run specs of hostile clients: random variations of valid specs are refused with an Error or
 // planned, quickly and without allocating the memory that they claim.
-#include "daemon/plan.h"
+#include "common/run/plan.h"
 
 #include <catch2/catch.hpp>
 #include <limits>
@@ -9,8 +9,8 @@
 #include "common/core/random.h"
 #include "common/net/metadata.h"
 #include "common/net/notices.h"
-#include "common/pipeline/transfer_order.h"
-#include "daemon/run_folder.h"
+#include "common/link/transfer_order.h"
+#include "common/run/run_folder.h"
 #include "tests/error_code.h"
 
 using namespace cleave;

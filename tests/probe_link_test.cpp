@@ -1,5 +1,5 @@
 // The two ends of a probe session: normal operation, and hostile peers.
-#include "common/pipeline/probe_link.h"
+#include "common/link/probe_link.h"
 
 #include <catch2/catch.hpp>
 #include <optional>

@@ -1,5 +1,5 @@
 // The line fitted to a probe's times, the medians, and the CSV file.
-#include "common/pipeline/probe_result.h"
+#include "common/link/probe_result.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -1,5 +1,5 @@
 // The progress bar as a line of text, and its output on a terminal.
-#include "client/progress_bar.h"
+#include "client/train/progress_bar.h"
 
 #include <fcntl.h>
 #include <pty.h>

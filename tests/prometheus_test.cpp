@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "common/http/http_server.h"
-#include "daemon/metrics.h"
-#include "daemon/metrics_table.h"
+#include "common/run/metrics.h"
+#include "common/run/metrics_table.h"
 #include "tests/http_get.h"
 
 namespace cleave {

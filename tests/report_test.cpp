@@ -11,8 +11,8 @@
 #include "client/report/downsample.h"
 #include "client/report/report_data.h"
 #include "common/core/random.h"
-#include "common/pipeline/bound.h"
-#include "common/pipeline/run_files.h"
+#include "common/predict/bound.h"
+#include "common/record/run_files.h"
 
 using namespace cleave;
 using Catch::Matchers::Contains;

@@ -1,5 +1,5 @@
 // The self-check: plausible figures in bounded time, no effect on computation, and its advice.
-#include "daemon/self_check.h"
+#include "common/run/self_check.h"
 
 #include <ATen/Parallel.h>
 

@@ -1,4 +1,4 @@
-#include "common/pipeline/simulator.h"
+#include "common/predict/simulator.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

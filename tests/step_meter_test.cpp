@@ -1,4 +1,4 @@
-#include "common/pipeline/step_meter.h"
+#include "common/predict/step_meter.h"
 
 #include <catch2/catch.hpp>
 

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "common/net/io_thread.h"
-#include "common/pipeline/tensor_link.h"
-#include "common/pipeline/wire_messages.h"
-#include "common/pipeline/worker.h"
+#include "common/link/tensor_link.h"
+#include "common/link/wire_messages.h"
+#include "common/engine/worker.h"
 #include "compression/registry.h"
 #include "tests/virtual_pair.h"
 

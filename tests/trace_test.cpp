@@ -1,5 +1,5 @@
 // Traces: recording, encoding, the data that a hostile server may send, and the file.
-#include "common/pipeline/trace.h"
+#include "common/engine/trace.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <map>
 
-#include "common/pipeline/trace_file.h"
+#include "common/record/trace_file.h"
 #include "proto/wire.pb.h"
 #include "tests/trace_checks.h"
 

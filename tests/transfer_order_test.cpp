@@ -1,5 +1,5 @@
 // Which tensors may cross: each once, in order, as a reply, and within the credits.
-#include "common/pipeline/transfer_order.h"
+#include "common/link/transfer_order.h"
 
 #include <catch2/catch.hpp>
 

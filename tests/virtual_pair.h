@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "common/core/random.h"
-#include "common/pipeline/engine.h"
-#include "common/pipeline/virtual_clock.h"
+#include "common/engine/engine.h"
+#include "common/engine/virtual_clock.h"
 
 namespace cleave::test {
 

@@ -1,6 +1,6 @@
 // A worker on an asynchronous device, which finishes an action some time after the action's
 // function returned.
-#include "common/pipeline/worker.h"
+#include "common/engine/worker.h"
 
 #include <catch2/catch.hpp>
 #include <thread>

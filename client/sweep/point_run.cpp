@@ -12,9 +12,9 @@
 #include <iterator>
 #include <thread>
 
-#include "client/child.h"
-#include "client/local_server.h"
 #include "client/report/report.h"
+#include "client/train/child.h"
+#include "client/train/local_server.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"
 #include "common/core/open_file.h"

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "client/commands.h"
 #include "client/sweep/point_store.h"
+#include "client/train/run_options.h"
 
 namespace cleave {
 

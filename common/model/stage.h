@@ -19,7 +19,7 @@
 
 #include "common/codec/tensor.h"
 #include "common/core/step.h"
-#include "common/model/compute_device.h"
+#include "common/device/compute_device.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
 

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "common/model/compute_device.h"
+#include "common/device/compute_device.h"
 #include "common/model/stage.h"
 
 namespace cleave {

@@ -23,7 +23,7 @@
 #include "compression/device/device_codecs.h"
 #include "compression/device/gpu.h"
 #include "compression/registry.h"
-#include "daemon/device.h"
+#include "common/run/device.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/core/process.h"
-#include "daemon/metrics.h"
+#include "common/run/metrics.h"
 
 namespace cleave {
 namespace {

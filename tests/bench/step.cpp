@@ -16,17 +16,17 @@
 #include <vector>
 
 #include "client/data/loader.h"
-#include "client/prepare.h"
-#include "client/session.h"
-#include "client/step_times.h"
-#include "client/trainer.h"
+#include "client/train/prepare.h"
+#include "client/train/session.h"
+#include "client/train/step_times.h"
+#include "client/train/trainer.h"
 #include "common/core/clock.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
-#include "daemon/action_tables.h"
-#include "daemon/device.h"
-#include "daemon/program.h"
-#include "daemon/torch_errors.h"
+#include "common/run/action_tables.h"
+#include "common/run/device.h"
+#include "common/program/program.h"
+#include "common/run/torch_errors.h"
 #include "tests/bench/processor_time.h"
 
 namespace cleave {

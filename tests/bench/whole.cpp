@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "client/data/loader.h"
-#include "client/settings.h"
-#include "client/trainer.h"
+#include "client/train/settings.h"
+#include "client/train/trainer.h"
 #include "common/core/environment.h"
-#include "daemon/plan.h"
-#include "daemon/program.h"
+#include "common/run/plan.h"
+#include "common/program/program.h"
 
 namespace cleave {
 namespace {

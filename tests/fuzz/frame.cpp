@@ -6,7 +6,7 @@
 
 #include "common/net/frame.h"
 #include "common/net/notices.h"
-#include "common/pipeline/wire_messages.h"
+#include "common/link/wire_messages.h"
 #include "tests/fuzz/seeds.h"
 
 using namespace cleave;

@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "common/pipeline/engine.h"
-#include "common/pipeline/tensor_link.h"
-#include "common/pipeline/wire_messages.h"
+#include "common/engine/engine.h"
+#include "common/link/tensor_link.h"
+#include "common/link/wire_messages.h"
 #include "compression/registry.h"
 #include "tests/fuzz/session_input.h"
 

@@ -2,7 +2,7 @@
 // same after writing and reading them again.
 #include <algorithm>
 
-#include "common/pipeline/trace.h"
+#include "common/engine/trace.h"
 #include "tests/fuzz/seeds.h"
 
 using namespace cleave;

@@ -12,7 +12,7 @@
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/units.h"
-#include "daemon/program.h"
+#include "common/program/program.h"
 #include "tools/link/relay.h"
 #include "tools/link/settings.h"
 #include "tools/link/stats.h"

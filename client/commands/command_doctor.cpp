@@ -1,0 +1,79 @@
+// cleave-client doctor: checks whether everything that a training run needs is in place.
+
+#include <spdlog/fmt/fmt.h>
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+
+#include "client/diagnose/doctor.h"
+#include "client/train/connect.h"
+#include "common/core/log.h"
+
+namespace cleave {
+namespace {
+
+void print(const Check& check) {
+  std::cout << fmt::format("{:<4}  {:<12}  {}\n", findingName(check.finding), check.name,
+                           check.sentence);
+  if (!check.hint.empty()) std::cout << fmt::format("{:20}hint: {}\n", "", check.hint);
+  std::cout << std::flush;
+}
+
+nlohmann::ordered_json jsonOf(const Check& check) {
+  return {{"check", check.name},
+          {"finding", check.finding == Finding::skipped ? "skipped" : findingName(check.finding)},
+          {"sentence", check.sentence},
+          {"hint", check.hint},
+          {"figures", check.figures}};
+}
+
+int doctorCommand(const DoctorOptions& options) {
+  startLog("cleave-client", options.run.common.logLevel);
+  if (!options.run.server.empty()) parseAddress(options.run.server);  // reports wrong usage first
+  int warnings = 0;
+  int failures = 0;
+  nlohmann::ordered_json checks = nlohmann::ordered_json::array();
+  const Findings found = [&](const Check& check) {
+    warnings += check.finding == Finding::warn ? 1 : 0;
+    failures += check.finding == Finding::fail ? 1 : 0;
+    if (options.run.json) {
+      checks.push_back(jsonOf(check));
+    } else {
+      print(check);
+    }
+  };
+  examineMachine(options.run, found);
+  examineServer(options.run, options.seconds, found);
+  if (options.run.json) {
+    const nlohmann::ordered_json report = {
+        {"failures", failures}, {"warnings", warnings}, {"checks", checks}};
+    std::cout << report.dump(2) << std::endl;
+  } else {
+    std::cout << fmt::format("\n{} failed, {} to look at\n", failures, warnings) << std::flush;
+  }
+  return failures > 0 ? 1 : 0;
+}
+
+}  // namespace
+
+void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()>& command) {
+  CLI::App* doctor = app.add_subcommand(
+      "doctor",
+      "Checks what a training needs: LibTorch, threads, memory, disk, configuration and data, "
+      "certificates, the server, the link");
+  options.run.common.logLevel = "error";
+  addRunOptions(*doctor, options.run);
+  doctor->get_option("--config")->required(false);
+  doctor->get_option("--server")->description("The server to examine, and the way to it");
+  doctor->add_option("--seconds", options.seconds, "About how long the link is measured")
+      ->default_str("3")
+      ->check(CLI::Range(0.1, 300.0));
+  doctor->footer(
+      "Example:\n  cleave-client doctor --server 10.0.0.5:4800 --tls certs --config "
+      "configs/fashion_mnist.yaml\n\n"
+      "Each line is ok, warn, FAIL with the way to mend it, or - where it could not be tried.\n\n"
+      "Exit codes: 0 nothing FAILs, 1 something does, 2 wrong use.");
+  doctor->callback([&] { command = [&] { return doctorCommand(options); }; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,250 @@
+// cleave-client train --dry-run: prints what a run would compute, send and require, from the
+// configuration and the data alone. It starts no process, opens no connection and writes no files.
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "client/commands/commands.h"
+#include "client/train/prepare.h"
+#include "common/core/log.h"
+#include "common/core/units.h"
+#include "common/model/blocks.h"
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr Flow kEvalFlows[] = {Flow::activation0, Flow::activation1};
+
+struct Part {
+  const char* name;
+  const char* side;
+  int first, last;  // block indices
+};
+
+std::vector<Part> partsOf(const RunPlan& plan) {
+  const auto [cut0, cut1] = plan.stage.cuts;
+  return {{"head", "client", 0, cut0},
+          {"body", "server", cut0, cut1},
+          {"tail", "client", cut1, static_cast<int>(plan.blocks.size())}};
+}
+
+Json describePart(const RunPlan& plan, const Part& part) {
+  Json blocks = Json::array();
+  for (int position = part.first; position < part.last; ++position) {
+    const BlockRow& block = plan.blocks[static_cast<std::size_t>(position)];
+    const std::int64_t parameters = parameterCount(plan.blocks, position, position + 1);
+    blocks.push_back({{"position", position},
+                      {"name", block.name},
+                      {"output_shape", block.outputShape},
+                      {"parameters", parameters},
+                      {"parameter_bytes", parameters * sizeof(float)}});
+  }
+  const std::int64_t parameters = parameterCount(plan.blocks, part.first, part.last);
+  return {{"part", part.name},
+          {"side", part.side},
+          {"parameters", parameters},
+          {"parameter_bytes", parameters * sizeof(float)},
+          {"blocks", blocks}};
+}
+
+struct Bytes {
+  std::uint64_t raw = 0;
+  std::uint64_t encoded = 0;
+};
+
+// Bytes of one flow in a batch: the tensors of all its micro-batches.
+Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
+  Bytes bytes;
+  const std::uint32_t count = microBatchCount(samples, plan.microBatches);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const TensorSpec spec =
+        flowSpec(plan.blocks, plan.stage.cuts, flow, microBatchSize(samples, count, i));
+    bytes.raw += spec.bytes();
+    bytes.encoded += plan.codecs[static_cast<std::size_t>(flow)]->maxEncodedBytes(spec);
+  }
+  return bytes;
+}
+
+// Encoded bytes per direction of all batches made from `samples` samples.
+Json encodedBytes(const RunPlan& plan, std::span<const Flow> flows, std::uint32_t samples,
+                  std::uint32_t batch) {
+  std::uint64_t up = 0;
+  std::uint64_t down = 0;
+  const std::uint32_t whole = samples / batch;
+  const std::uint32_t rest = samples % batch;
+  for (const Flow flow : flows) {
+    std::uint64_t& direction = isUp(flow) ? up : down;
+    direction += whole * batchBytes(plan, flow, batch).encoded;
+    if (rest > 0) direction += batchBytes(plan, flow, rest).encoded;
+  }
+  return {{"up_bytes", up}, {"down_bytes", down}};
+}
+
+Json describeFlow(const PreparedRun& run, Flow flow) {
+  const RunPlan& plan = run.plan;
+  const Codec& codec = *plan.codecs[static_cast<std::size_t>(flow)];
+  const std::uint32_t samples = microBatchSize(run.settings.batch, plan.microBatches, 0);
+  const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
+  const Bytes step = batchBytes(plan, flow, run.settings.batch);
+  const auto& autos = run.settings.autoCodecs;
+  const auto choices = autos.find(std::string(flowName(flow)));
+  return {{"flow", flowName(flow)},
+          {"direction", isUp(flow) ? "up" : "down"},
+          {"cut", cutOf(flow)},
+          {"micro_batch_shape", spec.shape},
+          {"memory_order", memoryOrderName(spec.order)},
+          {"codec", codec.spec()},
+          {"auto_chooses_among", choices == autos.end() ? Json() : Json(choices->second)},
+          {"raw_bytes_a_step", step.raw},
+          {"encoded_bytes_a_step", step.encoded},
+          {"encoded_bytes_are", sizeIsFixed(codec) ? "exact" : "at most"}};
+}
+
+Json describe(const PreparedRun& run) {
+  const RunPlan& plan = run.plan;
+  const ClientSettings& settings = run.settings;
+  Json out;
+  out["config"] = settings.resolved;
+  out["data"] = {{"train_samples", run.data.train->size()},
+                 {"test_samples", run.data.test->size()},
+                 {"sample_shape", run.data.train->sampleShape()},
+                 {"classes", run.data.train->classes()}};
+  out["steps"] = totalSteps(settings, *run.data.train);
+  out["steps_per_epoch"] = plan.stepsPerEpoch;
+  out["batch"] = settings.batch;
+  out["micro_batches"] = plan.microBatches;
+  out["in_flight"] = plan.inFlight;
+  out["schedule"] = plan.schedule->name;
+  out["client_threads"] = run.threads;
+  out["parts"] = Json::array();
+  for (const Part& part : partsOf(plan)) out["parts"].push_back(describePart(plan, part));
+  out["flows"] = Json::array();
+  for (const Flow flow : kStepFlows) out["flows"].push_back(describeFlow(run, flow));
+  out["step"] = encodedBytes(plan, kStepFlows, settings.batch, settings.batch);
+  out["epoch"] = encodedBytes(plan, kStepFlows, run.data.train->size(), settings.batch);
+  out["evaluation"] = encodedBytes(plan, kEvalFlows, run.data.test->size(), settings.evalBatch);
+  out["left_out"] = "frame headers, control messages, weights sent at first and fetched at the end";
+  out["client_memory_bytes"] = clientBytes(run);
+  out["server_memory_bytes"] = serverBytes(plan);
+  return out;
+}
+
+std::string shapeText(const Json& shape) { return toString(shape.get<Shape>()); }
+std::string bytesOf(const Json& value) { return bytesText(value.get<double>()); }
+
+void printParts(const Json& out) {
+  std::size_t name = 0;
+  std::size_t shape = 0;
+  for (const Json& part : out.at("parts")) {
+    for (const Json& block : part.at("blocks")) {
+      name = std::max(name, block.at("name").get<std::string>().size());
+      shape = std::max(shape, shapeText(block.at("output_shape")).size());
+    }
+  }
+  std::string cut;
+  for (const Json& part : out.at("parts")) {
+    if (!cut.empty()) std::cout << "  ---- " << cut << " ----\n";
+    std::cout << fmt::format("  {}, at the {}: {} parameters, {}\n",
+                             part.at("part").get<std::string>(), part.at("side").get<std::string>(),
+                             part.at("parameters").get<std::int64_t>(),
+                             bytesOf(part.at("parameter_bytes")));
+    for (const Json& block : part.at("blocks")) {
+      const auto parameters = block.at("parameters").get<std::int64_t>();
+      const std::string line = fmt::format(
+          "  {:>5}  {:<{}}  {:<{}}", block.at("position").get<int>(),
+          block.at("name").get<std::string>(), name, shapeText(block.at("output_shape")), shape);
+      std::cout << (parameters == 0 ? line.substr(0, line.find_last_not_of(' ') + 1)
+                                    : fmt::format("{}  {:>10}  {:>8}", line, parameters,
+                                                  bytesOf(block.at("parameter_bytes"))))
+                << "\n";
+      cut = fmt::format("cut {}: [batch, {}", part.at("part") == "head" ? 0 : 1,
+                        shapeText(block.at("output_shape")).substr(1));
+    }
+  }
+}
+
+void printFlows(const Json& out) {
+  std::size_t shape = std::string_view("micro-batch").size();
+  std::size_t codec = std::string_view("codec").size();
+  for (const Json& flow : out.at("flows")) {
+    shape = std::max(shape, shapeText(flow.at("micro_batch_shape")).size());
+    codec = std::max(codec, flow.at("codec").get<std::string>().size());
+  }
+  std::cout << fmt::format("  {:<12}  {:<4}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>6}\n", "flow", "way",
+                           "micro-batch", shape, "codec", codec, "raw", "encoded", "ratio");
+  for (const Json& flow : out.at("flows")) {
+    const auto raw = flow.at("raw_bytes_a_step").get<double>();
+    const auto encoded = flow.at("encoded_bytes_a_step").get<double>();
+    std::cout << fmt::format(
+        "  {:<12}  {:<4}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>6.4f}{}\n",
+        flow.at("flow").get<std::string>(), flow.at("direction").get<std::string>(),
+        shapeText(flow.at("micro_batch_shape")), shape, flow.at("codec").get<std::string>(), codec,
+        bytesText(raw), bytesText(encoded), encoded / raw,
+        flow.at("encoded_bytes_are") == "exact" ? "" : "  at most");
+  }
+}
+
+void printAutoCodecs(const Json& out) {
+  for (const Json& flow : out.at("flows")) {
+    const Json& choices = flow.at("auto_chooses_among");
+    if (choices.is_null()) continue;
+    std::string list;
+    for (const Json& choice : choices) {
+      list += (list.empty() ? "" : ", ") + choice.get<std::string>();
+    }
+    std::cout << fmt::format("  {:<12}  auto: train chooses among {} before step 1\n",
+                             flow.at("flow").get<std::string>(), list);
+  }
+}
+
+void print(const Json& out) {
+  const auto number = [](const Json& value) { return value.get<std::uint64_t>(); };
+  const Json& data = out.at("data");
+  std::cout << "# The configuration with all defaults\n"
+            << out.at("config").get<std::string>() << "\n# The run\n"
+            << fmt::format("  data      {} training and {} test samples {}, {} classes\n",
+                           number(data.at("train_samples")), number(data.at("test_samples")),
+                           shapeText(data.at("sample_shape")), number(data.at("classes")))
+            << fmt::format("  steps     {}, {} an epoch\n", number(out.at("steps")),
+                           number(out.at("steps_per_epoch")))
+            << fmt::format(
+                   "  a step    {} samples in {} micro-batches, {} in flight, schedule {}\n",
+                   number(out.at("batch")), number(out.at("micro_batches")),
+                   number(out.at("in_flight")), out.at("schedule").get<std::string>())
+            << fmt::format("  threads   {} here\n", number(out.at("client_threads")))
+            << "\n# The model, shapes without the batch\n";
+  printParts(out);
+  std::cout << "\n# Bytes a step\n";
+  printFlows(out);
+  printAutoCodecs(out);
+  for (const char* all : {"step", "epoch", "evaluation"}) {
+    std::cout << fmt::format("  {:<12}  {} up, {} down\n", all, bytesOf(out.at(all).at("up_bytes")),
+                             bytesOf(out.at(all).at("down_bytes")));
+  }
+  std::cout << "  Left out: " << out.at("left_out").get<std::string>() << ".\n"
+            << "\n# Memory, estimated from shapes; programs and data come on top\n"
+            << fmt::format("  client  {}\n  server  {}\n", bytesOf(out.at("client_memory_bytes")),
+                           bytesOf(out.at("server_memory_bytes")))
+            << "\nNothing was started or written (--dry-run)." << std::endl;
+}
+
+}  // namespace
+
+int dryRunCommand(const RunOptions& options) {
+  startLog("cleave-client", options.common.logLevel);
+  const Json out = describe(resolveRun(options, Purpose::training));
+  if (options.json) {
+    std::cout << out.dump(2) << std::endl;
+  } else {
+    print(out);
+  }
+  return 0;
+}
+
+}  // namespace cleave

@@ -1,0 +1,95 @@
+// cleave-client probe: measures throughput and latency of the link to a server.
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "client/commands/commands.h"
+#include "client/diagnose/probe.h"
+#include "client/diagnose/probe_report.h"
+#include "client/train/local_server.h"
+#include "client/train/temporary_folder.h"
+#include "common/core/durable.h"
+#include "common/core/log.h"
+#include "common/core/record.h"
+#include "common/core/units.h"
+#include "common/link/probe_link.h"
+#include "common/run/tls_settings.h"
+
+namespace cleave {
+namespace {
+
+ProbeOptions readOptions(const ProbeCommandOptions& options) {
+  ProbeOptions probe;
+  probe.most = parseSize({"--most", options.most});
+  if (probe.most < probe.least) {
+    throw UsageError("bad-value", "--most " + options.most + " is less than the least size, 1kB",
+                     "give a size in 1kB to 1GB");
+  }
+  static_assert(kMaxProbeBytes == 1'000'000'000, "parseSize allows 1GB");
+  probe.repeat = options.repeat;
+  probe.seconds = options.seconds;
+  probe.retrySeconds = 0;
+  return probe;
+}
+
+int probeCommand(const ProbeCommandOptions& options) {
+  startLog("cleave-client", options.logLevel);
+  const ProbeOptions probe = readOptions(options);
+  std::unique_ptr<TemporaryFolder> store;
+  std::unique_ptr<LocalServer> localServer;
+  ServerAddress server;
+  if (options.server.empty()) {
+    store = std::make_unique<TemporaryFolder>();
+    localServer = std::make_unique<LocalServer>(store->path(), "cpu");
+    server = localServer->address();
+  } else {
+    server = parseAddress(options.server);
+    server.tls = openTls({!options.tls.empty(), options.tls}, TlsRole::client);
+  }
+  const ProbeResult result = probeLink(server, probe);
+  if (options.json) {
+    std::cout << probeJson(result).dump(2) << std::endl;
+  } else {
+    std::cout << probeTable(result) << std::flush;
+  }
+  if (!options.csv.empty()) writeFileDurably(options.csv, probeCsv(result, ""));
+  return 0;
+}
+
+}  // namespace
+
+void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<int()>& command) {
+  CLI::App* probe = app.add_subcommand(
+      "probe",
+      "Measures the link to a server alone: its round trip, and what sizes take up, down and both "
+      "ways at once");
+  probe->add_option("--server", options.server, "The server; else one of our own, on this machine")
+      ->type_name("HOST:PORT");
+  addTlsOption(*probe, options.tls);
+  probe->add_option("--repeat", options.repeat, "Transfers of each size and way; medians count")
+      ->default_str("3")
+      ->check(CLI::Range(1u, 1000u));
+  probe
+      ->add_option("--most", options.most,
+                   "The largest size: from 1kB on, each has ten times the bytes, up to this")
+      ->type_name("SIZE")
+      ->default_str("100MB");
+  probe
+      ->add_option("--seconds", options.seconds,
+                   "Skips sizes that are expected to take longer than what is left of this")
+      ->default_str("20")
+      ->check(CLI::Range(0.1, 300.0));
+  probe->add_option("--csv", options.csv, "Writes every transfer into this file (docs/metrics.md)")
+      ->type_name("FILE");
+  probe->add_flag("--json", options.json, "The result as JSON on stdout, all else on stderr");
+  probe->add_option("--log-level", options.logLevel, "trace, debug, info, warn or error")
+      ->default_str("info");
+  probe->footer(
+      "Example:\n  cleave-client probe --server 10.0.0.5:4800 --seconds 10 --csv link.csv\n\n"
+      "Each row's time is one way; the rates of small sizes show how long the link is, not how "
+      "fast.");
+  probe->callback([&] { command = [&] { return probeCommand(options); }; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,120 @@
+// cleave-client report: writes or serves a page with charts of runs.
+
+#include <pthread.h>
+#include <signal.h>
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "client/commands/commands.h"
+#include "client/commands/dashboard.h"
+#include "client/report/live_report.h"
+#include "client/report/report.h"
+#include "common/core/log.h"
+
+namespace cleave {
+namespace {
+
+std::string fileOf(const ReportCommandOptions& options, const std::vector<RunPlace>& places) {
+  if (!options.output.empty()) return options.output;
+  return places.size() == 1 ? places.front().folder + "/report.html" : "report.html";
+}
+
+// Serves until Ctrl-C or SIGTERM.
+int serve(const ReportCommandOptions& options, const std::vector<RunPlace>& places) {
+  // Blocked before the server's thread starts, which inherits the mask: only this thread receives
+  // them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  LiveReport report(dashboardSettings({"--serve", options.serve}, options.anywhere));
+  report.show(places);
+  std::cout << report.url() << std::endl;
+  int received = 0;
+  ::sigwait(&signals, &received);
+  return 0;
+}
+
+int reportCommand(const ReportCommandOptions& options) {
+  startLog("cleave-client", options.logLevel);
+  std::vector<RunPlace> places;
+  for (const std::string& run : options.runs) places.push_back(findRun(run, options.serverRuns));
+  if (!options.serve.empty()) return serve(options, places);
+  const std::string file = fileOf(options, places);
+  nlohmann::json summary = writeReport(places, file);
+  summary["file"] = file;
+  if (options.json) {
+    std::cout << summary.dump(2) << std::endl;
+    return 0;
+  }
+  for (const auto& run : summary.at("runs")) {
+    for (const auto& problem : run.at("problems")) {
+      std::cerr << run.at("name").get<std::string>() << ": " << problem.get<std::string>() << "\n";
+    }
+  }
+  std::cout << file << std::endl;
+  return 0;
+}
+
+}  // namespace
+
+HttpSettings dashboardSettings(const Placed& listen, bool anywhere) {
+  HttpSettings settings;
+  settings.listen = listen;
+  settings.option = listen.place + " ";
+  settings.anywhere = anywhere;
+  settings.anywhereOption = "--anywhere";
+  return settings;
+}
+
+void addAnywhereOption(CLI::App& command, bool& anywhere, CLI::Option& needed) {
+  command
+      .add_flag("--anywhere", anywhere,
+                "Lets " + needed.get_name() +
+                    " listen on other addresses than loopback: whoever reaches it sees the run's "
+                    "figures and configuration")
+      ->needs(&needed);
+}
+
+void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::function<int()>& command) {
+  CLI::App* report = app.add_subcommand(
+      "report", "Writes a page with the charts of a run, or of several side by side");
+  report
+      ->add_option("RUN", options.runs,
+                   "The folders of the runs, as `train` named them, or their run ids")
+      ->required();
+  report
+      ->add_option("--output", options.output,
+                   "The page; else report.html in the run's folder, or here where there are "
+                   "several runs")
+      ->type_name("FILE");
+  report
+      ->add_option("--server-run", options.serverRuns,
+                   "The server's folder of a run, <store>/<identity>/<run id>, where it is not "
+                   "found by itself; may be given again")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  auto* serve =
+      report
+          ->add_option("--serve", options.serve,
+                       "Serves the page instead, until Ctrl-C, and follows runs that go on, such "
+                       "as 127.0.0.1:8900")
+          ->type_name("ADDRESS:PORT")
+          ->excludes("--output");
+  addAnywhereOption(*report, options.anywhere, *serve);
+  report->add_flag("--json", options.json,
+                   "The figures as JSON on stdout, beside the page, all else on stderr");
+  report->add_option("--log-level", options.logLevel, "trace, debug, info, warn or error")
+      ->default_str("info");
+  report->footer(
+      "Example:\n  cleave-client report runs/fashion-mnist-20260131-123456-1a2b\n  cleave-client "
+      "report runs/* --output compared.html\n  cleave-client report runs/RUN --serve "
+      "127.0.0.1:8900\n\nThe page needs no network and no other file. "
+      "docs/report.md says what it shows.");
+  report->callback([&] { command = [&] { return reportCommand(options); }; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,298 @@
+// cleave-client sweep: trains each point of a grid and compares them.
+
+#include <spdlog/fmt/fmt.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+
+#include "client/commands/commands.h"
+#include "client/sweep/point_run.h"
+#include "client/sweep/report.h"
+#include "client/train/child.h"
+#include "client/train/settings.h"
+#include "common/core/durable.h"
+#include "common/core/log.h"
+#include "common/core/units.h"
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Status = PointResult::Status;
+
+// ---- Planning ----
+
+// The codec of both flows of a cut; "" if they differ or are `auto`, which is not resolved yet.
+std::string codecOfCut(const ClientSettings& settings, int cut) {
+  std::string spec;
+  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+    const Flow flow = static_cast<Flow>(f);
+    if (cutOf(flow) != cut) continue;
+    const std::string name(flowName(flow));
+    if (settings.autoCodecs.contains(name)) return "";
+    const std::string own = makeCodec(settings.codecs.at(name))->spec();
+    if (!spec.empty() && own != spec) return "";
+    spec = own;
+  }
+  return spec;
+}
+
+Facts factsOf(const ClientSettings& settings) {
+  const std::string cuts =
+      settings.cuts ? fmt::format("{}-{}", settings.cuts->cut0, settings.cuts->cut1) : "default";
+  return {{"data", settings.data.format},
+          {"model", settings.model},
+          {"start", settings.weightsFile.empty() ? "scratch" : "pretrained"},
+          {"cuts", cuts},
+          {"batch", std::to_string(settings.batch)},
+          {"micro_batches", std::to_string(settings.microBatches)},
+          {"codec_cut0", codecOfCut(settings, 0)},
+          {"codec_cut1", codecOfCut(settings, 1)}};
+}
+
+ClientSettings settingsOf(const RunOptions& options, const GridPoint& point) {
+  CommonOptions common = options.common;
+  for (const std::string& override : point.configOverrides()) common.overrides.push_back(override);
+  Config config = loadConfig(common);
+  return readClientSettings(config);
+}
+
+PlannedPoint planPoint(const RunOptions& options, const GridPoint& point,
+                       const ClientSettings& settings) {
+  return {
+      point,         factsOf(settings), settings.device, settings.resolved, point.linkOverrides(),
+      options.server};
+}
+
+struct Sweep {
+  std::string folder;
+  std::vector<PlannedPoint> points;
+  std::vector<double> seconds;  // durations of all points that ever ran
+  SweepReport report;
+};
+
+// Published figures to compare with: the given file, or reference.csv beside the configuration if
+// it exists.
+std::vector<PublishedRow> publishedFor(const SweepOptions& options) {
+  if (!options.figures.empty()) return readPublished(options.figures);
+  const auto beside =
+      std::filesystem::path(options.run.common.config).parent_path() / "reference.csv";
+  return std::filesystem::exists(beside) ? readPublished(beside.string())
+                                         : std::vector<PublishedRow>{};
+}
+
+// The link is configured by the grid alone.
+void refuseLinkOverrides(const std::vector<std::string>& overrides) {
+  for (const std::string& override : overrides) {
+    if (!isLinkKey(override)) continue;
+    throw UsageError("bad-grid",
+                     "--set " + override + ": the link between is not of the configuration",
+                     "give it as --grid " + override + ", an axis of one value");
+  }
+}
+
+// Checks all points before the first one runs. Throws UsageError.
+Sweep plan(const SweepOptions& options) {
+  refuseLinkOverrides(options.run.common.overrides);
+  Sweep sweep;
+  sweep.folder = options.folder;
+  sweep.report.axes = parseGrid(options.grid);
+  if (sweep.report.axes.empty()) {
+    throw UsageError("no-grid", "--grid is missing: what to vary",
+                     "give at least one KEY=VALUE, such as --grid codec=none --grid codec=bf16");
+  }
+  for (const GridPoint& point : expandGrid(sweep.report.axes)) {
+    const ClientSettings settings = settingsOf(options.run, point);
+    if (sweep.folder.empty()) sweep.folder = "sweeps/" + settings.name;
+    sweep.points.push_back(planPoint(options.run, point, settings));
+    PointResult result;
+    result.point = point;
+    result.facts = sweep.points.back().facts;
+    if (const auto stored = loadPoint(sweep.folder, sweep.points.back())) {
+      result = stored->result;
+      sweep.seconds.push_back(stored->seconds);
+    }
+    sweep.report.results.push_back(std::move(result));
+  }
+  sweep.report.published = publishedFor(options);
+  setSpeedUps(sweep.report.results, sweep.report.axes, options.reference);
+  return sweep;
+}
+
+std::size_t countOf(const Sweep& sweep, Status status) {
+  return static_cast<std::size_t>(
+      std::count_if(sweep.report.results.begin(), sweep.report.results.end(),
+                    [&](const PointResult& result) { return result.status == status; }));
+}
+
+// ---- Running ----
+
+std::string pointsText(std::size_t count) {
+  return fmt::format("{} point{}", count, count == 1 ? "" : "s");
+}
+
+std::string othersText(const Sweep& sweep) {
+  const std::size_t others = countOtherPoints(sweep.folder, sweep.points);
+  if (others == 0) return "";
+  return fmt::format("{} of another grid {} in {} too, left out here\n", pointsText(others),
+                     others == 1 ? "lies" : "lie", sweep.folder);
+}
+
+std::string leftText(const Sweep& sweep) {
+  if (sweep.seconds.empty()) return "";
+  const double left =
+      spreadOf(sweep.seconds).mean * static_cast<double>(countOf(sweep, Status::toDo));
+  return left > 0 ? fmt::format("; about {} left", clockText(left)) : "";
+}
+
+std::string doneText(const PointResult& result) {
+  const MetricValues& metrics = result.measured.metrics;
+  std::string text;
+  if (metrics.contains("top1")) text += fmt::format(", top-1 {:.2f} %", 100 * metrics.at("top1"));
+  if (metrics.contains("images_per_second")) {
+    text += fmt::format(", {:.0f} images/s", metrics.at("images_per_second"));
+  }
+  return text;
+}
+
+// Returns false if interrupted.
+bool runAll(const SweepOptions& options, Sweep& sweep) {
+  const Interrupts interrupts;
+  const std::size_t count = sweep.points.size();
+  std::cerr << othersText(sweep);
+  // Checked once here rather than at every point.
+  const bool hasLink = std::any_of(sweep.points.begin(), sweep.points.end(),
+                                   [](const PlannedPoint& point) { return !point.link.empty(); });
+  if (hasLink) programBeside("cleave-link");
+  for (std::size_t p = 0; p < count; ++p) {
+    PointResult& result = sweep.report.results[p];
+    if (result.status == Status::done) continue;
+    if (interrupts.count() > 0) return false;
+    std::cerr << fmt::format("point {} of {}: {}{}\n", p + 1, count, result.point.text(),
+                             leftText(sweep));
+    const PointEnd end = runPoint(options.run, sweep.points[p], sweep.folder, interrupts);
+    if (end.interrupted && end.stored.result.status != Status::done) return false;
+    result = end.stored.result;
+    if (result.status == Status::done) {
+      sweep.seconds.push_back(end.stored.seconds);
+      std::cerr << fmt::format("point {} of {}: done in {}{}\n", p + 1, count,
+                               clockText(end.stored.seconds), doneText(result));
+    } else {
+      std::cerr << fmt::format("point {} of {}: failed: {}\n", p + 1, count, result.failure);
+    }
+  }
+  return true;
+}
+
+// ---- Results ----
+
+void finishReport(const SweepOptions& options, Sweep& sweep) {
+  SweepReport& report = sweep.report;
+  setSpeedUps(report.results, report.axes, options.reference);
+  report.groups = groupBySeed(report.results);
+  report.compared = compareFigures(report.groups, report.published);
+  writeFileDurably(sweep.folder + "/results.csv", resultsCsv(report));
+  writeFileDurably(sweep.folder + "/groups.csv", groupsCsv(report));
+  writeFileDurably(sweep.folder + "/transfer_sizes.csv", transferSizesCsv(report));
+  writeFileDurably(sweep.folder + "/comparison.csv", comparisonCsv(report));
+  writeFileDurably(sweep.folder + "/report.html", sweepPage(report, sweep.folder));
+}
+
+void printResult(const SweepOptions& options, const Sweep& sweep) {
+  if (options.run.json) {
+    Json json = {{"folder", sweep.folder}};
+    json.update(toJson(sweep.report));
+    std::cout << json.dump(2) << std::endl;
+    return;
+  }
+  std::cout << "\n"
+            << tableText(sweep.report) << "\nfiles  " << sweep.folder
+            << ": report.html, results.csv, groups.csv, transfer_sizes.csv, comparison.csv, and a "
+               "run folder for each point"
+            << std::endl;
+}
+
+int listPoints(const SweepOptions& options, const Sweep& sweep) {
+  if (options.run.json) {
+    Json json = {{"folder", sweep.folder}, {"points", toJson(sweep.report).at("points")}};
+    std::cout << json.dump(2) << std::endl;
+    return 0;
+  }
+  std::cout << fmt::format("{} in {}, {} done{}\n", pointsText(sweep.points.size()), sweep.folder,
+                           countOf(sweep, Status::done), leftText(sweep));
+  for (const PointResult& result : sweep.report.results) {
+    std::cout << fmt::format("  {:<6}  {}\n", result.status == Status::done ? "done" : "to do",
+                             result.point.text());
+  }
+  std::cout << othersText(sweep) << std::flush;
+  return 0;
+}
+
+int sweepCommand(const SweepOptions& options) {
+  startLog("cleave-client", options.run.common.logLevel);
+  Sweep sweep = plan(options);
+  if (options.dryRun) return listPoints(options, sweep);
+  const SweepFolder held(sweep.folder);
+  const bool finished = runAll(options, sweep);
+  finishReport(options, sweep);
+  if (!finished) {
+    throw RunError("interrupted",
+                   fmt::format("interrupted; {} of {} points are done",
+                               countOf(sweep, Status::done), sweep.points.size()),
+                   "give the same command again: it goes on where it stopped");
+  }
+  printResult(options, sweep);
+  const std::size_t failed = countOf(sweep, Status::failed);
+  if (failed == 0) return 0;
+  throw RunError("points-failed",
+                 fmt::format("{} of {} points failed", failed, sweep.points.size()),
+                 fmt::format("the table says why, and {}/POINT.log has all that they wrote; the "
+                             "same command tries them again",
+                             sweep.folder));
+}
+
+}  // namespace
+
+void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>& command) {
+  CLI::App* sweep = app.add_subcommand(
+      "sweep", "Trains each combination of the values given for some keys, and compares them");
+  addRunOptions(*sweep, options.run);
+  sweep->remove_option(sweep->get_option("--run-dir"));
+  sweep
+      ->add_option("--grid", options.grid,
+                   "One value of a key; given again for each value and key. Keys are the "
+                   "configuration's, and those of a link that is put between: link.rate, "
+                   "link.latency, link.jitter, link.loss, link.queue, link.burst, and "
+                   "link.up.rate, link.down.rate, … for one way")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  sweep
+      ->add_option("--reference", options.reference,
+                   "A value of the grid whose points others are compared with, for the speed-up; "
+                   "may be given again for another key")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  sweep
+      ->add_option("--folder", options.folder,
+                   "Where the sweep leaves its files (sweeps/<run.name>)")
+      ->type_name("DIR");
+  sweep
+      ->add_option("--figures", options.figures,
+                   "Published figures to set beside those of points that match (the reference.csv "
+                   "beside the configuration)")
+      ->type_name("FILE");
+  sweep->add_flag("--dry-run", options.dryRun, "Lists the points, and starts nothing");
+  sweep->footer(
+      "Example:\n  cleave-client sweep --config configs/fashion_mnist.yaml --set train.epochs=1 "
+      "\\\n"
+      "    --grid codec=none --grid codec=block:bits=4 --grid link.rate=100Mbit/s --grid "
+      "link.rate=1Gbit/s \\\n    --reference codec=none\n\n"
+      "The same command goes on where it stopped. More: docs/sweep.md.\n\n"
+      "Exit codes: 0 done, 1 interrupted, or a point failed, 2 wrong use.");
+  sweep->callback([&] { command = [&] { return sweepCommand(options); }; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,100 @@
+// The commands of cleave-client, each in its own file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "client/train/run_options.h"
+
+namespace cleave {
+
+struct VerifyOptions {
+  RunOptions run;
+  std::uint64_t steps = 3;
+  double tolerance = 0;  // maximum relative difference; 0 requires bit-identical results
+};
+
+struct TrainOptions {
+  RunOptions run;
+  bool probe = false;  // measures the link before training, like probe.first in the configuration
+  std::string trace;   // file; empty: none
+  std::uint64_t traceSteps = 20;
+  std::string dashboard;  // address and port; empty: none
+  bool anywhere = false;
+  bool quiet = false;      // no progress; logs only warnings and errors
+  bool jsonLines = false;  // writes one JSON object per line to stdout for each event
+};
+int trainCommand(const TrainOptions& options);
+// Prints what `train` would do, without doing it.
+int dryRunCommand(const RunOptions& options);
+int verifyCommand(const VerifyOptions& options);
+
+struct SimulateOptions {
+  RunOptions run;
+  std::string rate, upRate, downRate;  // with units
+  std::string latency;
+  std::string queue = "0B";
+  std::vector<std::uint32_t> microBatches;
+  std::uint32_t steps = 4;
+  std::string times, writeTimes;  // files; empty: none
+  bool timeline = false;
+  std::string trace;  // file; empty: none
+};
+// Adds `simulate`. If it is used, sets `command`, which reads `options`.
+void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<int()>& command);
+
+struct ProbeCommandOptions {
+  std::string server;  // HOST:PORT; empty: start a local server
+  std::string tls;     // folder with this client's certificate; empty: no TLS
+  std::uint32_t repeat = 3;
+  std::string most = "100MB";
+  double seconds = 20;
+  std::string csv;  // file; empty: none
+  bool json = false;
+  std::string logLevel = "info";
+};
+// Adds `probe`. If it is used, sets `command`, which reads `options`.
+void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<int()>& command);
+
+struct ReportCommandOptions {
+  std::vector<std::string> runs, serverRuns;
+  std::string output;  // file; empty: in the run's folder
+  std::string serve;   // address and port; empty: writes the page instead
+  bool anywhere = false;
+  bool json = false;
+  std::string logLevel = "info";
+};
+// Adds `report`. If it is used, sets `command`, which reads `options`.
+void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::function<int()>& command);
+
+struct SweepOptions {
+  RunOptions run;
+  std::vector<std::string> grid, reference;  // KEY=VALUE
+  std::string folder;                        // empty: sweeps/<run.name>
+  std::string figures;                       // file; empty: beside the configuration
+  bool dryRun = false;
+};
+// Adds `sweep`. If it is used, sets `command`, which reads `options`.
+void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>& command);
+
+struct DoctorOptions {
+  RunOptions run;
+  double seconds = 3;  // for measuring the link
+};
+// Adds `doctor`. If it is used, sets `command`, which reads `options`.
+void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()>& command);
+
+// For the commands `codec list`, `codec run` and `codec compare`.
+struct CodecOptions {
+  std::vector<std::string> specs;
+  std::string input;
+  std::string output;
+  bool overwrite = false;
+  bool json = false;
+};
+// Adds the codec commands. The one in use sets `command`, which reads `options`.
+void addCodecCommands(CLI::App& app, CodecOptions& options, std::function<int()>& command);
+
+}  // namespace cleave

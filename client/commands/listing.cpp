@@ -1,0 +1,189 @@
+#include "client/commands/listing.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "client/train/learning_rate.h"
+#include "common/engine/schedule.h"
+#include "common/model/model.h"
+#include "common/model/optimizer.h"
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::size_t kColumns = 96;
+
+// The first parameter of "width=4..512 (16), dropout=…" with its default: "width: 16".
+std::string firstParameter(std::string_view parameters) {
+  const std::size_t equals = parameters.find('=');
+  const std::size_t open = parameters.find('(');
+  const std::size_t close = parameters.find(')');
+  if (equals == std::string_view::npos || close == std::string_view::npos || close < open ||
+      parameters.find(',') < close) {
+    return "";
+  }
+  return fmt::format("{}: {}", parameters.substr(0, equals),
+                     parameters.substr(open + 1, close - open - 1));
+}
+
+std::vector<ListedItem> models() {
+  std::vector<ListedItem> items;
+  for (const ModelRow& row : modelTable()) {
+    const std::string first = firstParameter(row.parameters);
+    items.push_back(
+        {std::string(row.name), std::string(row.description), std::string(row.parameters),
+         fmt::format("model: {{name: {}{}}}", row.name, first.empty() ? "" : ", " + first)});
+  }
+  return items;
+}
+
+// "1", or "M" if it grows with the number of micro-batches.
+std::string countText(std::uint32_t (*count)(std::uint32_t microBatches)) {
+  constexpr std::uint32_t kMany = 1000;
+  const std::uint32_t value = count(kMany);
+  return value == kMany ? "M" : std::to_string(value);
+}
+
+std::vector<ListedItem> schedules() {
+  std::vector<ListedItem> items;
+  for (const Schedule& row : scheduleTable()) {
+    const std::string least = countText(row.leastInFlight);
+    const std::string range =
+        least == "M" ? "M" : fmt::format("{}..M ({})", least, countText(row.defaultInFlight));
+    items.push_back({std::string(row.name), std::string(row.description),
+                     fmt::format("in_flight={}, for M micro-batches", range),
+                     fmt::format("train: {{schedule: {}, in_flight: 0}}", row.name)});
+  }
+  return items;
+}
+
+std::vector<ListedItem> codecs() {
+  std::vector<ListedItem> items = {
+      {"auto",
+       "the default: train measures a few steps and gives each flow the least lossy of none, "
+       "block:bits=8 and block:bits=4 with which the link does not hold the step back",
+       "min_bits=2..8 (4)", "codec: auto"}};
+  for (const CodecRow& row : codecTable()) {
+    items.push_back({std::string(row.name), std::string(row.description),
+                     std::string(row.parameters), fmt::format("codec: {}", row.example)});
+  }
+  return items;
+}
+
+std::vector<ListedItem> optimizers() {
+  std::vector<ListedItem> items;
+  for (const OptimizerRow& row : optimizerTable()) {
+    std::string parameters;
+    for (const OptimizerParameterRow& parameter : row.parameters) {
+      parameters += fmt::format("{}{} {} ({:g})", parameters.empty() ? "" : ", ", parameter.name,
+                                parameter.range, parameter.defaultValue);
+    }
+    items.push_back({std::string(row.name), std::string(row.description), parameters,
+                     fmt::format("train: {{optimizer: {{name: {}}}}}", row.name)});
+  }
+  return items;
+}
+
+std::vector<ListedItem> learningRates() {
+  std::vector<ListedItem> items;
+  for (const LearningRateRow& row : learningRateTable()) {
+    items.push_back(
+        {std::string(row.name), std::string(row.description),
+         "peak=0..1e6 (0.1), warmup_epochs=0..1e6 (0)" + std::string(row.parameters),
+         fmt::format("train: {{learning_rate: {{schedule: {}, peak: 0.1}}}}", row.name)});
+  }
+  return items;
+}
+
+constexpr ListingRow kListings[] = {
+    {"models", "Lists the models",
+     "Models (model.name); a cut is a block's position, and train --dry-run shows the blocks.",
+     models},
+    {"schedules", "Lists the schedules",
+     "Schedules (train.schedule): they change the time, never the result.", schedules},
+    {"codecs", "Lists the codecs",
+     "Codecs (codec, or codec.FLOW for activation/0, activation/1, gradient/1, gradient/0).",
+     codecs},
+    {"optimizers", "Lists the optimizers",
+     "Optimizers (train.optimizer.name), the same for head, body and tail.", optimizers},
+    {"learning-rates", "Lists the learning-rate schedules",
+     "Learning-rate schedules (train.learning_rate.schedule), after a linear warm-up.",
+     learningRates},
+};
+
+// Wraps `text` at the terminal's width; all lines but the first are indented.
+std::string wrapped(const std::string& text, std::size_t indent) {
+  std::string out;
+  std::size_t column = indent;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    if (column > indent && column + 1 + word.size() > kColumns) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+    begin = end + 1;
+  }
+  return out;
+}
+
+void printItems(const ListingRow& row, const std::vector<ListedItem>& items) {
+  std::size_t width = 0;
+  for (const ListedItem& item : items) width = std::max(width, item.name.size());
+  std::cout << row.about << "\n";
+  for (const ListedItem& item : items) {
+    const std::size_t indent = width + 4;
+    const std::string under = "\n" + std::string(indent, ' ');
+    constexpr std::string_view kParameters = "parameters: ";
+    constexpr std::string_view kRatio = "ratio:      ";
+    constexpr std::string_view kExample = "example:    ";
+    std::cout << fmt::format("\n  {:<{}}  ", item.name, width) << wrapped(item.description, indent);
+    if (!item.parameters.empty()) {
+      std::cout << under << kParameters << wrapped(item.parameters, indent + kParameters.size());
+    }
+    if (item.ratio) {
+      std::cout << under << kRatio << (item.ratioIsExact ? "" : "at most ")
+                << fmt::format("{:.4f}", *item.ratio);
+    }
+    std::cout << under << kExample << item.example << "\n";
+  }
+  std::cout << std::flush;
+}
+
+}  // namespace
+
+std::span<const ListingRow> listingTable() { return kListings; }
+
+int listCommand(const ListingRow& row, bool json) {
+  const std::vector<ListedItem> items = row.items();
+  if (!json) {
+    printItems(row, items);
+    return 0;
+  }
+  using Json = nlohmann::ordered_json;
+  Json list = Json::array();
+  for (const ListedItem& item : items) {
+    Json entry = {{"name", item.name},
+                  {"description", item.description},
+                  {"parameters", item.parameters},
+                  {"example", item.example}};
+    if (item.ratio) {
+      entry["ratio"] = *item.ratio;
+      entry["ratio_is"] = item.ratioIsExact ? "exact" : "at most";
+    }
+    list.push_back(std::move(entry));
+  }
+  std::cout << Json{{std::string(row.command), list}}.dump(2) << std::endl;
+  return 0;
+}
+
+}  // namespace cleave

@@ -1,0 +1,225 @@
+#include "client/diagnose/doctor.h"
+
+#include <spdlog/fmt/fmt.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "client/train/prepare.h"
+#include "common/core/environment.h"
+#include "common/core/units.h"
+#include "common/run/device.h"
+#include "common/run/run_folder.h"
+#include "common/run/self_check.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kLittleDisk = 1e9;  // bytes: records of several hundred thousand steps
+constexpr double kNoDisk = 10e6;
+constexpr double kLittleMemory = 1e9;
+
+// ---- The experiment ----
+
+// The parts that could be read.
+struct Experiment {
+  std::optional<ClientSettings> settings;
+  std::optional<PreparedRun> run;
+};
+
+Check checkConfig(const RunOptions& options, Experiment& experiment) {
+  if (options.common.config.empty()) {
+    return {"config", Finding::skipped, "none was given: --config FILE checks it, and its data",
+            ""};
+  }
+  Config config = loadConfig(options.common);
+  experiment.settings = readClientSettings(config);
+  return {"config", Finding::ok, options.common.config + " is valid", ""};
+}
+
+Check describeData(const Datasets& data) {
+  return {"data",
+          Finding::ok,
+          fmt::format("{} training and {} test samples", data.train->size(), data.test->size()),
+          "",
+          {{"train_samples", data.train->size()}, {"test_samples", data.test->size()}}};
+}
+
+// If resolveRun() fails, opens the data separately to find out whether they are the cause.
+void examineRun(const RunOptions& options, Experiment& experiment, const Findings& found) {
+  const Check run = checked("run", [&]() -> Check {
+    experiment.run = resolveRun(options, Purpose::training);
+    return {"run", Finding::ok,
+            fmt::format("{} in {} steps", experiment.settings->model,
+                        totalSteps(*experiment.settings, *experiment.run->data.train)),
+            ""};
+  });
+  const Check data = checked("data", [&] {
+    return describeData(experiment.run ? experiment.run->data
+                                       : openDatasets(experiment.settings->data));
+  });
+  found(data);
+  if (data.finding == Finding::ok) found(run);
+}
+
+Check checkDevice(const ClientSettings& settings) {
+  return {"device", Finding::ok, openDevice(settings.device).description(), ""};
+}
+
+void examineExperiment(const RunOptions& options, Experiment& experiment, const Findings& found) {
+  const Check config = checked("config", [&] { return checkConfig(options, experiment); });
+  found(config);
+  if (!experiment.settings) {
+    found({"data", Finding::skipped, "no configuration says where they are", ""});
+    return;
+  }
+  examineRun(options, experiment, found);
+  found(checked("device", [&] { return checkDevice(*experiment.settings); }));
+}
+
+// ---- The machine ----
+
+Check checkLibTorch(int threads) {
+  const SelfCheck measured = measureMachine(threads);
+  const auto flags = describeEnvironment(threads).at("cpu").at("flags");
+  Check check{"libtorch",
+              Finding::ok,
+              fmt::format("{} with {}: {:.0f} GFLOP/s fp32, {:.1f} GB/s copied (threads: {})",
+                          libtorchVersion(), measured.instructionSet, measured.gigaflops,
+                          measured.copyGigabytes, measured.threads),
+              "",
+              {{"version", libtorchVersion()},
+               {"instruction_set", measured.instructionSet},
+               {"sgemm_gigaflops_per_second", measured.gigaflops},
+               {"copy_gigabytes_per_second", measured.copyGigabytes}}};
+  for (const std::string& advice : slownessAdvice(measured, flags)) {
+    check.finding = Finding::warn;
+    check.hint += (check.hint.empty() ? "" : "; ") + advice;
+  }
+  return check;
+}
+
+Check checkThreads(const ThreadCount& count, int asked) {
+  Check check{"threads",
+              Finding::ok,
+              count.text,
+              "",
+              {{"cores", usableCores()}, {"threads", count.threads}}};
+  if (asked > usableCores()) {
+    check.finding = Finding::warn;
+    check.hint = fmt::format("threads.client asks for {}: this process may use {} cores", asked,
+                             usableCores());
+  }
+  return check;
+}
+
+// "MemAvailable" and similar, in bytes; 0 if the system does not report it.
+double memoryOf(const std::string& key) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    double kib = 0;
+    if (word == key + ":" && file >> kib) return 1024 * kib;
+  }
+  return 0;
+}
+
+Check checkMemory(const Experiment& experiment) {
+  const double total = memoryOf("MemTotal");
+  const double available = memoryOf("MemAvailable");
+  const double needed = experiment.run ? static_cast<double>(clientBytes(*experiment.run)) : 0;
+  Check check{"memory",
+              Finding::ok,
+              fmt::format("{} available of {}", bytesText(available), bytesText(total)),
+              "",
+              {{"total_bytes", total}, {"available_bytes", available}}};
+  if (experiment.run) {
+    check.sentence += fmt::format("; the run needs about {} here", bytesText(needed));
+    check.figures["needed_bytes"] = needed;
+  }
+  if (needed > available || available < kLittleMemory) {
+    check.finding = needed > total ? Finding::fail : Finding::warn;
+    check.hint = experiment.run
+                     ? "end other programs, or use a smaller batch or a lower train.in_flight"
+                     : "end other programs";
+  }
+  return check;
+}
+
+// The folder itself if it exists, otherwise its nearest existing parent.
+fs::path existingPart(fs::path folder) {
+  std::error_code ignored;
+  folder = fs::absolute(folder, ignored);
+  while (!fs::exists(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
+  return folder;
+}
+
+Check checkDisk(const RunOptions& options) {
+  const fs::path folder = options.runDir.empty() ? "runs" : options.runDir;
+  const fs::path existing = existingPart(folder);
+  const std::string hint = "make room, or name another place with --run-dir";
+  struct statvfs space {};
+  if (::access(existing.c_str(), W_OK | X_OK) != 0 || ::statvfs(existing.c_str(), &space) != 0) {
+    return {"disk", Finding::fail,
+            fmt::format("no run can be recorded in {}: {}: {}", folder.string(), existing.string(),
+                        std::strerror(errno)),
+            "make it writable, or name another place with --run-dir"};
+  }
+  const double free = static_cast<double>(space.f_bavail) * static_cast<double>(space.f_frsize);
+  Check check{"disk",
+              Finding::ok,
+              fmt::format("{} free in {}, where runs leave their files", bytesText(free),
+                          existing.string()),
+              "",
+              {{"folder", existing.string()}, {"free_bytes", free}}};
+  if (free < kLittleDisk) {
+    check.finding = free < kNoDisk ? Finding::fail : Finding::warn;
+    check.hint = hint;
+  }
+  return check;
+}
+
+}  // namespace
+
+std::string_view findingName(Finding finding) {
+  switch (finding) {
+    case Finding::ok:
+      return "ok";
+    case Finding::warn:
+      return "warn";
+    case Finding::fail:
+      return "FAIL";
+    case Finding::skipped:
+      return "-";
+  }
+  return "";
+}
+
+Check checked(const std::string& name, const std::function<Check()>& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    return {name, Finding::fail, error.what(), error.hint(), {{"code", error.code()}}};
+  } catch (const std::exception& error) {
+    return {name, Finding::fail, error.what(), ""};
+  }
+}
+
+void examineMachine(const RunOptions& options, const Findings& found) {
+  Experiment experiment;
+  examineExperiment(options, experiment, found);
+  const int asked = experiment.settings ? experiment.settings->clientThreads : 0;
+  const ThreadCount count = clientThreads(options, asked);
+  found(checked("libtorch", [&] { return checkLibTorch(count.threads); }));
+  found(checkThreads(count, asked));
+  found(checkMemory(experiment));
+  found(checkDisk(options));
+}
+
+}  // namespace cleave

@@ -1,0 +1,38 @@
+// cleave-client doctor: finds problems before a training run starts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "client/train/run_options.h"
+
+namespace cleave {
+
+enum class Finding : std::uint8_t { ok, warn, fail, skipped };
+std::string_view findingName(Finding finding);  // "ok", "warn", "FAIL", "-"
+
+struct Check {
+  std::string name;  // "memory"
+  Finding finding = Finding::ok;
+  std::string sentence;  // the result
+  std::string hint;      // how to fix it; may be empty
+  nlohmann::ordered_json figures = nlohmann::ordered_json::object();
+};
+
+// Runs `check`; an exception becomes a failure.
+Check checked(const std::string& name, const std::function<Check()>& check);
+
+// Called with each check when it finishes.
+using Findings = std::function<void(const Check&)>;
+
+// Checks configuration, data, LibTorch, threads, memory and disk. A failed check does not stop the
+// later ones.
+void examineMachine(const RunOptions& options, const Findings& found);
+// Checks the certificates and whether a Cleave server answers, and measures the link's latency and
+// throughput for about `seconds`.
+void examineServer(const RunOptions& options, double seconds, const Findings& found);
+
+}  // namespace cleave

@@ -1,0 +1,178 @@
+// The checks of cleave-client doctor on the server and the link to it.
+#include <openssl/ssl.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <ctime>
+
+#include "client/diagnose/doctor.h"
+#include "client/diagnose/probe.h"
+#include "client/diagnose/probe_report.h"
+#include "client/train/prepare.h"
+#include "common/core/environment.h"
+#include "common/core/identity.h"
+#include "common/link/wire_messages.h"
+#include "common/net/certificate.h"
+#include "common/net/tls_peer.h"
+
+namespace cleave {
+namespace {
+
+constexpr double kDay = 86400;  // seconds
+constexpr const char* kSays = "it answers";
+
+// ---- Certificates ----
+
+// From the command line, otherwise from the configuration if it is readable.
+TlsSettings tlsOf(const RunOptions& options) {
+  if (!options.tls.empty()) return {true, options.tls};
+  if (options.common.config.empty()) return {};
+  try {
+    Config config = loadConfig(options.common);
+    return readClientSettings(config).tls;
+  } catch (const Error&) {
+    return {};  // the check of the configuration has reported it
+  }
+}
+
+std::string nameIn(const X509* certificate) {
+  for (const std::string& uri : alternativeNamesOf(certificate).uris) {
+    if (!uri.starts_with(kClientUri)) continue;
+    const std::string name = uri.substr(kClientUri.size());
+    if (isClientName(name)) return name;
+  }
+  return "a client without a name";
+}
+
+Check checkCertificates(const TlsSettings& settings, std::shared_ptr<const TlsContext>& context) {
+  if (!settings.enabled) {
+    return {"certificates", Finding::skipped, "none in use: --tls DIR names their folder", ""};
+  }
+  context = TlsContext::load(settings.folder, TlsRole::client);
+  const X509* own = SSL_CTX_get0_certificate(context->native());
+  const std::time_t end = timeOf(X509_get0_notAfter(own)).value_or(0);
+  const double days = std::difftime(end, std::time(nullptr)) / kDay;
+  Check check{"certificates",
+              Finding::ok,
+              fmt::format("{}/client.crt is {}'s, and ends on {}, in {:.0f} days; nobody else can "
+                          "read its key",
+                          settings.folder, nameIn(own), timeText(end), days),
+              "",
+              {{"days_left", days}}};
+  const std::string warning = context->warning();
+  if (!warning.empty()) {
+    check.finding = days <= 0 ? Finding::fail : Finding::warn;
+    check.sentence = warning;
+    check.hint =
+        "have it made anew: cleave-server certs client NAME --renew, or certs init --renew";
+  }
+  return check;
+}
+
+// ---- The connection to the server ----
+
+enum class Stage : std::uint8_t { reach, tls, server, link };
+
+// The stage that a connection had reached when this error ended it.
+Stage stageOf(const Error& error, bool withTls) {
+  const std::string& code = error.code();
+  if (code == "no-such-host" || code == "no-server") return Stage::reach;
+  const bool isOfTls = code.starts_with("certificate-") || code.starts_with("tls-") ||
+                       code == "not-tls" || code == "wrong-server-name";
+  // Within TLS a server that refuses a connection may close it without a message.
+  const bool isSilent = code == "connection-lost" || code == "connection-closed";
+  if (isOfTls || (withTls && isSilent)) return Stage::tls;
+  return code == "probe-not-allowed" || code == "too-many-sessions" ? Stage::link : Stage::server;
+}
+
+Check failed(const char* name, const Error& error) {
+  return {name, Finding::fail, error.what(), error.hint(), {{"code", error.code()}}};
+}
+
+Check checkOfTls(const ServerAddress& address) {
+  if (address.tls) {
+    return {"tls", Finding::ok, "TLS 1.3; the server's certificate is for " + address.host, ""};
+  }
+  const bool isHere =
+      address.host == "localhost" || address.host == "::1" || address.host.starts_with("127.");
+  if (isHere) return {"tls", Finding::skipped, "not in use, on this machine alone", ""};
+  return {"tls", Finding::warn,
+          address.host +
+              " is beyond this machine, and what goes there is neither encrypted nor "
+              "authenticated",
+          "use TLS: docs/security.md; then --tls DIR"};
+}
+
+Check checkOfServer(const ProbeResult& result) {
+  Check check{"server",
+              Finding::ok,
+              fmt::format("{}; version {} of the wire", result.serverSoftware, kWireVersion),
+              "",
+              {{"software", result.serverSoftware}, {"wire_version", kWireVersion}}};
+  if (result.serverSoftware != softwareVersion()) {
+    check.finding = Finding::warn;
+    check.hint = "this is " + softwareVersion() + ": install the same release on both machines";
+  }
+  return check;
+}
+
+Check checkOfLink(const ProbeResult& result) {
+  const nlohmann::ordered_json probe = probeJson(result);
+  return {"link",
+          Finding::ok,
+          sentenceOf(result),
+          "",
+          {{"round_trip_seconds", result.roundTripSeconds}, {"fit", probe.at("fit")}}};
+}
+
+// Reports the stages before the failed one as passed; later ones could not be tested.
+void explain(const ServerAddress& address, const Error& error, const Findings& found) {
+  const Stage stage = stageOf(error, address.tls != nullptr);
+  if (stage == Stage::reach) return found(failed("reach", error));
+  found({"reach", Finding::ok, address.text() + ": " + kSays, ""});
+  if (stage == Stage::tls) return found(failed("tls", error));
+  found(checkOfTls(address));
+  if (stage == Stage::server) return found(failed("server", error));
+  found({"server",
+         Finding::ok,
+         fmt::format("a Cleave server; version {} of the wire", kWireVersion),
+         "",
+         {{"wire_version", kWireVersion}}});
+  Check link = failed("link", error);
+  link.finding = Finding::warn;
+  found(link);
+}
+
+}  // namespace
+
+void examineServer(const RunOptions& options, double seconds, const Findings& found) {
+  std::shared_ptr<const TlsContext> context;
+  const TlsSettings tls = tlsOf(options);
+  const Check certificates =
+      checked("certificates", [&] { return checkCertificates(tls, context); });
+  found(certificates);
+  if (options.server.empty()) {
+    return found({"reach", Finding::skipped, "no server was given: --server HOST:PORT", ""});
+  }
+  if (tls.enabled && !context) {
+    return found({"reach", Finding::skipped, "not without certificates that are in order", ""});
+  }
+  ServerAddress address = parseAddress(options.server);
+  address.tls = context;
+  ProbeOptions probe;
+  probe.most = 10'000'000;
+  probe.repeat = 2;
+  probe.seconds = seconds;
+  probe.retrySeconds = 0;
+  try {
+    const ProbeResult result = probeLink(address, probe);
+    found({"reach", Finding::ok, address.text() + ": " + kSays, ""});
+    found(checkOfTls(address));
+    found(checkOfServer(result));
+    found(checkOfLink(result));
+  } catch (const Error& error) {
+    if (error.code() == "interrupted") throw;
+    explain(address, error, found);
+  }
+}
+
+}  // namespace cleave

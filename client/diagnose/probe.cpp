@@ -1,0 +1,263 @@
+#include "client/diagnose/probe.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/experimental/channel.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
+#include <optional>
+#include <utility>
+
+#include "common/core/environment.h"
+#include "common/core/log.h"
+#include "common/core/record.h"
+#include "common/link/probe_link.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+constexpr int kRoundTrips = 10;
+constexpr std::uint64_t kFirstWarmUp = 64'000;
+constexpr std::uint64_t kLastWarmUp = 64'000'000;
+constexpr double kWarmUpSeconds = 0.2;  // a transfer of this duration has opened TCP's window
+// After this idle time a direction starts with a small window again (RFC 2861).
+constexpr double kIdleSeconds = 0.15;
+
+class Prober {
+ public:
+  Prober(ServerAddress address, const ProbeOptions& options)
+      : address_(std::move(address)),
+        options_(options),
+        signals_(io_, SIGINT, SIGTERM),
+        finished_(io_, 2),
+        ended_(io_, 1) {}
+
+  ProbeResult run() {
+    std::exception_ptr error;
+    asio::co_spawn(io_, waitForSignals(), [](std::exception_ptr) {});
+    asio::co_spawn(io_, probe(), [&](std::exception_ptr failed) {
+      error = std::move(failed);
+      io_.stop();
+    });
+    io_.run();
+    if (error) std::rethrow_exception(error);
+    if (interrupted_) throw interruptedError();
+    return std::move(result_);
+  }
+
+ private:
+  asio::awaitable<void> probe() {
+    wire::Hello hello;
+    hello.set_least_version(kWireVersion);
+    hello.set_greatest_version(kWireVersion);
+    hello.add_features(std::string(kProbeFeature));
+    hello.set_software(softwareVersion());
+    OpenConnection open = co_await connectToServer(address_, hello, options_.retrySeconds);
+    connection_ = std::move(open.connection);
+    result_.server = address_.text();
+    result_.serverSoftware = open.ok.software();
+    result_.session = open.ok.session();
+    link_.emplace(Role::client, *connection_, [this](const ProbeLink::Finished& stream) {
+      finished_.try_send(error_code(), stream);
+    });
+    asio::co_spawn(io_, connection_->run(*link_), [this](std::exception_ptr error, std::string) {
+      endError_ = std::move(error);
+      finished_.close();
+      ended_.try_send(error_code());
+    });
+    std::exception_ptr failed;
+    try {
+      co_await measure();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    // Up to a gigabyte may still be queued, and Bye waits behind it: only a successful probe sends
+    // Bye.
+    if (failed) {
+      connection_->fail(failed);
+    } else {
+      connection_->sayBye("done");
+    }
+    co_await ended_.async_receive(asio::use_awaitable);
+    if (failed) std::rethrow_exception(failed);
+  }
+
+  // ---- The sequence of measurements ----
+
+  asio::awaitable<void> measure() {
+    const SteadyTime start = now();
+    co_await measureRoundTrip();
+    co_await warmUp(start);
+    for (std::uint64_t bytes = options_.least; bytes <= options_.most; bytes *= 10) {
+      const double left = options_.seconds - secondsSince(start);
+      if (bytes > options_.least && expectedSeconds(bytes) > left) {
+        for (; bytes <= options_.most; bytes *= 10) result_.skipped.push_back(bytes);
+        break;
+      }
+      for (std::uint32_t repeat = 1; repeat <= options_.repeat; ++repeat) {
+        if (repeat > 1 && secondsSince(start) > options_.seconds)
+          break;  // the last one took longer than expected
+        co_await transfer(bytes, repeat, true, false);
+        co_await transfer(bytes, repeat, false, true);
+        co_await transfer(bytes, repeat, true, true);
+      }
+    }
+  }
+
+  asio::awaitable<void> measureRoundTrip() {
+    for (int i = 0; i < kRoundTrips; ++i) {
+      const Elapsed elapsed = co_await exchange(0, false, true);
+      if (i == 0 || elapsed.down < result_.roundTripSeconds) {
+        result_.roundTripSeconds = elapsed.down;
+      }
+    }
+  }
+
+  // In growing sizes, so that it takes no longer than necessary on a slow link.
+  asio::awaitable<void> warmUp(SteadyTime start) {
+    const std::uint64_t most = std::min(kLastWarmUp, std::max(options_.most, kFirstWarmUp));
+    for (std::uint64_t bytes = kFirstWarmUp; bytes <= most; bytes *= 4) {
+      const Elapsed elapsed = co_await exchange(bytes, true, true);
+      learn(bytes, elapsed.up, elapsed.down);
+      const double longest = std::max(elapsed.up, elapsed.down) - result_.roundTripSeconds;
+      if (longest > kWarmUpSeconds || secondsSince(start) > options_.seconds / 10) break;
+    }
+  }
+
+  asio::awaitable<void> transfer(std::uint64_t bytes, std::uint32_t repeat, bool up, bool down) {
+    co_await openWindows(bytes, up, down);
+    const Elapsed elapsed = co_await exchange(bytes, up, down);
+    const bool both = up && down;
+    const auto record = [&](ProbeWay way, double seconds, double receiverSeconds) {
+      result_.transfers.push_back({utcNow(), way, bytes, repeat, oneWay(seconds), receiverSeconds});
+    };
+    if (up) record(both ? ProbeWay::upOfBoth : ProbeWay::up, elapsed.up, elapsed.upAtReceiver);
+    if (down) {
+      record(both ? ProbeWay::downOfBoth : ProbeWay::down, elapsed.down, elapsed.downAtReceiver);
+    }
+    if (!both) learn(bytes, elapsed.up, elapsed.down);
+  }
+
+  asio::awaitable<void> openWindows(std::uint64_t bytes, bool up, bool down) {
+    const bool upIdles = up && secondsSince(lastUp_) > kIdleSeconds;
+    const bool downIdles = down && secondsSince(lastDown_) > kIdleSeconds;
+    if (!upIdles && !downIdles) co_return;
+    const double inFlight = 2 * result_.roundTripSeconds * std::max(rateUp_, rateDown_);
+    const auto enough = static_cast<std::uint64_t>(std::max<double>(kFirstWarmUp, inFlight));
+    co_await exchange(std::min(std::max(bytes, kFirstWarmUp), enough), upIdles, downIdles);
+  }
+
+  // ---- One exchange ----
+
+  // Seconds at the client, including the round trip: up until the server's confirmation arrives,
+  // down from the request. Also the seconds that the receiver measured.
+  struct Elapsed {
+    double up = 0, upAtReceiver = 0;
+    double down = 0, downAtReceiver = 0;
+  };
+
+  asio::awaitable<Elapsed> exchange(std::uint64_t bytes, bool up, bool down) {
+    if (interrupted_) throw interruptedError();
+    const SteadyTime start = now();
+    if (down) link_->fetch(bytes);
+    if (up) link_->send(bytes);
+    Elapsed elapsed;
+    for (int left = (up ? 1 : 0) + (down ? 1 : 0); left > 0; --left) {
+      const ProbeLink::Finished stream = co_await nextFinished();
+      (stream.up ? elapsed.up : elapsed.down) = secondsBetween(start, stream.at);
+      (stream.up ? elapsed.upAtReceiver : elapsed.downAtReceiver) = stream.receiverSeconds;
+      (stream.up ? lastUp_ : lastDown_) = stream.at;
+    }
+    co_return elapsed;
+  }
+
+  asio::awaitable<ProbeLink::Finished> nextFinished() {
+    try {
+      co_return co_await finished_.async_receive(asio::use_awaitable);
+    } catch (const boost::system::system_error&) {
+      // Closed by a signal or with the connection.
+    }
+    if (interrupted_) throw interruptedError();
+    if (endError_) std::rethrow_exception(endError_);
+    throw RunError("server-left", "the server ended the probe before its end",
+                   "look at its log, and probe again");
+  }
+
+  // Subtracts the half of the round trip that carried the request or the confirmation. The result
+  // is at least half of the measured time, because this exchange may have been faster than the
+  // measured round trip.
+  double oneWay(double seconds) const {
+    return std::max(seconds - result_.roundTripSeconds / 2, seconds / 2);
+  }
+
+  // ---- Predicting a transfer's duration ----
+
+  void learn(std::uint64_t bytes, double up, double down) {
+    const auto rate = [&](double seconds) {
+      return static_cast<double>(bytes) /
+             std::max(seconds - result_.roundTripSeconds, seconds / 10);
+    };
+    if (up > 0 && bytes >= learnedUp_) {
+      learnedUp_ = bytes;
+      rateUp_ = rate(up);
+    }
+    if (down > 0 && bytes >= learnedDown_) {
+      learnedDown_ = bytes;
+      rateDown_ = rate(down);
+    }
+  }
+
+  double expectedSeconds(std::uint64_t bytes) const {
+    const auto n = static_cast<double>(bytes);
+    const double up = n / rateUp_, down = n / rateDown_;
+    return options_.repeat * (up + down + std::max(up, down) + 3 * result_.roundTripSeconds);
+  }
+
+  // ---- Signals ----
+
+  asio::awaitable<void> waitForSignals() {
+    co_await signals_.async_wait(asio::use_awaitable);
+    interrupted_ = true;
+    processLog()->info("ending; interrupt once more to end at once");
+    if (link_) {
+      finished_.close();
+    } else {
+      io_.stop();  // abandons a connection attempt
+    }
+    co_await signals_.async_wait(asio::use_awaitable);
+    ::_exit(1);
+  }
+
+  const ServerAddress address_;
+  const ProbeOptions options_;
+  asio::io_context io_{1};
+  asio::signal_set signals_;
+  asio::experimental::channel<void(error_code, ProbeLink::Finished)> finished_;
+  asio::experimental::channel<void(error_code)> ended_;
+  std::shared_ptr<Connection> connection_;
+  std::optional<ProbeLink> link_;
+  bool interrupted_ = false;
+  std::exception_ptr endError_;  // the error that ended the connection
+
+  double rateUp_ = 1e6, rateDown_ = 1e6;           // current estimates in bytes per second
+  std::uint64_t learnedUp_ = 0, learnedDown_ = 0;  // bytes behind each estimate
+  SteadyTime lastUp_ = now(), lastDown_ = now();   // when the last streams ended
+  ProbeResult result_;
+};
+
+}  // namespace
+
+ProbeResult probeLink(const ServerAddress& address, const ProbeOptions& options) {
+  processLog()->info("measuring the link to {}, for about {:g} s at most", address.text(),
+                     options.seconds);
+  return Prober(address, options).run();
+}
+
+}  // namespace cleave

@@ -1,0 +1,282 @@
+#include "client/train/advice.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "common/core/clock.h"
+#include "common/core/random.h"
+#include "common/link/tensor_link.h"
+#include "common/predict/simulator.h"
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+constexpr double kLeastSaving = 0.05;  // share of a step; less could be the simulation's error
+constexpr std::size_t kLeastSteps = 10;
+constexpr std::uint32_t kTrialSamples = 4;  // for timing a codec; the result is scaled
+constexpr const char* kCostsAccuracy = "costs accuracy";
+
+struct Change {
+  std::vector<std::string> settings;
+  double seconds = 0;  // predicted seconds per step
+  std::string caveat;
+};
+
+double simulated(const StepCosts& costs, const Schedule& schedule, std::uint32_t inFlight) {
+  return simulateStep(costs, policyOf(schedule, inFlight)).seconds;
+}
+
+// ---- Codecs ----
+
+struct CodecTrial {
+  double encodeSeconds = 0, decodeSeconds = 0;  // per micro-batch
+  double bytes = 0;
+  double noise = 0;  // energy of the error divided by the energy of the values
+};
+using CodecTrials = std::array<CodecTrial, kTensorFlows>;
+
+double noiseOf(const std::vector<float>& in, const std::vector<float>& out) {
+  double signal = 0, noise = 0;
+  for (std::size_t j = 0; j < in.size(); ++j) {
+    const double error = double{in[j]} - double{out[j]};
+    signal += double{in[j]} * double{in[j]};
+    noise += error * error;
+  }
+  return signal > 0 ? noise / signal : 0;
+}
+
+CodecTrial tryOn(const Codec& codec, Flow flow, const TensorSpec& tensor, CutContext& sender,
+                 CutContext& receiver) {
+  std::vector<float> values(tensor.elements());
+  fillNormal(randomKey(1, "advice", {indexOf(flow)}), values);
+  // Activations are mostly outputs of a ReLU.
+  const bool isActivation = flow == Flow::activation0 || flow == Flow::activation1;
+  for (float& value : values) value = isActivation ? std::max(value, 0.0F) : value;
+  std::vector<float> decoded(values.size());
+  std::vector<std::byte> payload(codec.maxEncodedBytes(tensor));
+  const CodecContext context{1, {Phase::train, 1, 0, flow}};
+  const TensorView view{reinterpret_cast<const std::byte*>(values.data()), tensor};
+  CutContext warmUp = sender;
+  codec.encode(context, nullptr, warmUp, view, payload);  // the first call touches the memory
+  const SteadyTime start = now();
+  const std::size_t bytes = codec.encode(context, nullptr, sender, view, payload).bytes;
+  const SteadyTime encoded = now();
+  codec.decode(context, nullptr, receiver, std::span(payload).first(bytes),
+               {reinterpret_cast<std::byte*>(decoded.data()), tensor});
+  return {secondsBetween(start, encoded), secondsSince(encoded), static_cast<double>(bytes),
+          noiseOf(values, decoded)};
+}
+
+// In the order in which a micro-batch crosses the link: a gradient's codec may need state that the
+// activation's codec kept. Assumes that the server encodes as fast as this machine.
+CodecTrials tryCodecs(const TensorLinkOptions& options, std::uint32_t samples,
+                      const std::array<std::shared_ptr<const Codec>, kTensorFlows>& codecs) {
+  const std::uint32_t few = std::min(samples, kTrialSamples);
+  const double scale = static_cast<double>(samples) / few;
+  std::array<CutContext, 2> senders, receivers;
+  CodecTrials trials;
+  for (const Flow flow : kStepFlows) {
+    const Codec& codec = *codecs[indexOf(flow)];
+    const auto cut = static_cast<std::size_t>(cutOf(flow));
+    CodecTrial& trial = trials[indexOf(flow)];
+    trial = tryOn(codec, flow, options.spec(flow, few), senders[cut], receivers[cut]);
+    trial.bytes = static_cast<double>(codec.maxEncodedBytes(options.spec(flow, samples)));
+    trial.encodeSeconds *= codec.isIdentity() ? 0 : scale;
+    trial.decodeSeconds *= codec.isIdentity() ? 0 : scale;
+  }
+  return trials;
+}
+
+// The built-in codecs on all flows, from the least lossy to the lossiest.
+void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
+               std::vector<Change>& changes) {
+  const TensorLinkOptions options = linkOptions(plan, Role::client);
+  const std::uint32_t samples = microBatchSize(batch, costs.microBatches, 0);
+  for (const Flow flow : kStepFlows) {
+    if (options.spec(flow, samples).dtype != DType::f32) return;
+  }
+  // Built from the spec, because the run's own codecs may run on a GPU.
+  std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
+  for (std::size_t f = 0; f < kTensorFlows; ++f) codecs[f] = makeCodec(plan.codecs[f]->spec());
+  const CodecTrials today = tryCodecs(options, samples, codecs);
+  for (const std::string spec : {"none", "block:bits=8", "block:bits=4"}) {
+    codecs.fill(std::shared_ptr<const Codec>(makeCodec(spec)));
+    const CodecTrials then = tryCodecs(options, samples, codecs);
+    StepCosts changed = costs;
+    std::string caveat;
+    for (std::size_t f = 0; f < kTensorFlows; ++f) {
+      if (plan.codecs[f]->spec() == codecs[f]->spec()) continue;  // as measured
+      changed.bytes[f] = then[f].bytes;
+      changed.encodeSeconds[f] = then[f].encodeSeconds;
+      changed.decodeSeconds[f] = then[f].decodeSeconds;
+      if (then[f].noise > 1.01 * today[f].noise) caveat = kCostsAccuracy;
+    }
+    changes.push_back(
+        {{"codec=" + spec}, simulated(changed, *plan.schedule, plan.inFlight), caveat});
+  }
+}
+
+// ---- Order and micro-batches ----
+
+void addSchedule(const StepCosts& costs, const RunPlan& plan, const ClientSettings& settings,
+                 std::vector<Change>& changes) {
+  const Schedule& priority = findSchedule("priority");
+  Change change;
+  if (plan.schedule != &priority) change.settings.emplace_back("train.schedule=priority");
+  if (settings.inFlight != 0) change.settings.emplace_back("train.in_flight=0");
+  if (change.settings.empty()) return;
+  const std::uint32_t inFlight = resolveInFlight(priority, 0, plan.microBatches);
+  change.seconds = simulated(costs, priority, inFlight);
+  changes.push_back(std::move(change));
+}
+
+// Whether the model's batch norms get enough samples in the smallest micro-batch.
+bool normsHaveEnough(const MeasuredSteps& steps, const RunPlan& plan, std::uint32_t batch,
+                     std::uint32_t microBatches) {
+  for (const std::uint32_t samples : {batch, steps.lastBatch}) {
+    if (samples == 0) continue;
+    const std::uint32_t count = microBatchCount(samples, microBatches);
+    try {
+      checkBatchNorm(plan.blocks, microBatchSize(samples, count, count - 1));
+    } catch (const UsageError&) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void addMicroBatches(const MeasuredSteps& steps, const RunPlan& plan,
+                     const ClientSettings& settings, std::vector<Change>& changes) {
+  const std::uint32_t twice = 2 * plan.microBatches;
+  if (steps.costs.microBatches != plan.microBatches) return;  // no batch was whole
+  if (twice > settings.batch || !normsHaveEnough(steps, plan, settings.batch, twice)) return;
+  Change change;
+  change.settings.push_back(fmt::format("train.micro_batches={}", twice));
+  if (settings.inFlight != 0) change.settings.emplace_back("train.in_flight=0");
+  change.seconds = simulated(steps.costs.inMicroBatches(2 * steps.costs.microBatches),
+                             *plan.schedule, resolveInFlight(*plan.schedule, 0, twice));
+  const bool hasNorm = std::any_of(plan.blocks.begin(), plan.blocks.end(),
+                                   [](const BlockRow& b) { return b.normValuesPerSample > 0; });
+  if (hasNorm) change.caveat = "leaves batch norm fewer samples, which may cost accuracy";
+  changes.push_back(std::move(change));
+}
+
+// ---- Faster hardware or a faster link ----
+
+struct Resource {
+  const char* what = nullptr;
+  double seconds = 0;  // predicted seconds per step
+};
+
+Resource resource(Bottleneck bottleneck, StepCosts costs, const RunPlan& plan) {
+  const char* what = nullptr;
+  const auto halve = [&](std::initializer_list<ActionKind> kinds) {
+    for (const ActionKind kind : kinds) costs.seconds[indexOf(kind)] /= 2;
+  };
+  switch (bottleneck) {
+    case Bottleneck::clientCompute:
+      what = "a client twice as fast";
+      halve({ActionKind::headForward, ActionKind::tailStep, ActionKind::headBackward});
+      costs.updateSeconds /= 2;
+      break;
+    case Bottleneck::serverCompute:
+      what = "a server twice as fast";
+      halve({ActionKind::bodyForward, ActionKind::bodyBackward});
+      break;
+    case Bottleneck::uplink:
+      what = "an uplink twice as fast";
+      costs.rateUp *= 2;
+      break;
+    case Bottleneck::downlink:
+      what = "a downlink twice as fast";
+      costs.rateDown *= 2;
+      break;
+    case Bottleneck::latency:
+      what = "half the latency";
+      costs.latency /= 2;
+      break;
+    case Bottleneck::codec:
+      what = "a codec twice as fast";
+      for (double& seconds : costs.encodeSeconds) seconds /= 2;
+      for (double& seconds : costs.decodeSeconds) seconds /= 2;
+      break;
+  }
+  return {what, simulated(costs, *plan.schedule, plan.inFlight)};
+}
+
+std::string optionsText(const std::vector<std::string>& settings) {
+  std::string text;
+  for (const std::string& setting : settings)
+    text += (text.empty() ? "--set " : " --set ") + setting;
+  return text;
+}
+
+}  // namespace
+
+std::optional<double> stepSpread(std::vector<float> seconds) {
+  if (seconds.size() < kLeastSteps) return std::nullopt;
+  const auto quantile = [&](double share) {
+    const auto at = static_cast<std::ptrdiff_t>(share * static_cast<double>(seconds.size() - 1));
+    std::nth_element(seconds.begin(), seconds.begin() + at, seconds.end());
+    return double{seconds[static_cast<std::size_t>(at)]};
+  };
+  const double median = quantile(0.5);
+  if (median <= 0) return std::nullopt;
+  return (quantile(0.9) - quantile(0.1)) / 2 / median;
+}
+
+Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSettings& settings) {
+  if (!steps.spread) {
+    Advice none;
+    none.sentence = fmt::format("advice takes at least {} whole steps", kLeastSteps);
+    return none;
+  }
+  const double today = simulated(steps.costs, *plan.schedule, plan.inFlight);
+  // As a share of the measured step: no setting saves time that the simulation leaves out.
+  const double step = std::max(today, steps.seconds);
+  const auto saving = [&](const auto& change) { return (today - change.seconds) / step; };
+  std::vector<Change> changes;
+  addSchedule(steps.costs, plan, settings, changes);
+  addMicroBatches(steps, plan, settings, changes);
+  addCodecs(steps.costs, plan, settings.batch, changes);
+  // Changes without a caveat first: of those that differ by less than the spread, the first wins.
+  std::stable_partition(changes.begin(), changes.end(),
+                        [](const Change& change) { return change.caveat.empty(); });
+  double most = 0;
+  for (const Change& change : changes) most = std::max(most, saving(change));
+
+  const double threshold = std::max(kLeastSaving, *steps.spread);
+  Advice advice;
+  for (const Change& change : changes) {
+    if (saving(change) <= threshold || saving(change) < most - threshold) continue;
+    advice.settings = change.settings;
+    advice.saving = saving(change);
+    advice.caveat = change.caveat;
+    advice.sentence = fmt::format("{} would save about {:.0f} % of a step",
+                                  optionsText(change.settings), 100 * advice.saving);
+    if (!change.caveat.empty()) advice.sentence += ", but " + change.caveat;
+    return advice;
+  }
+  advice.sentence =
+      fmt::format("no setting would save more than {:.0f} % of a step", 100 * threshold);
+  const Resource bought = resource(steps.bottleneck, steps.costs, plan);
+  if (saving(bought) > threshold) {
+    advice.saving = saving(bought);
+    advice.sentence +=
+        fmt::format("; {} would save about {:.0f} %", bought.what, 100 * advice.saving);
+  }
+  return advice;
+}
+
+nlohmann::json toJson(const Advice& advice) {
+  return {{"settings", advice.settings},
+          {"saving", advice.saving},
+          {"caveat", advice.caveat},
+          {"sentence", advice.sentence}};
+}
+
+}  // namespace cleave

@@ -1,0 +1,402 @@
+#include "client/train/auto_codec.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "client/data/loader.h"
+#include "client/train/codec_choice.h"
+#include "client/train/trainer.h"
+#include "common/core/clock.h"
+#include "common/core/durable.h"
+#include "common/core/random.h"
+#include "common/core/yaml.h"
+#include "common/link/tensor_link.h"
+#include "common/link/trial.h"
+#include "common/run/action_tables.h"
+#include "common/run/torch_errors.h"
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+// A shorter run ends before a trial pays off.
+constexpr std::uint64_t kMinRunSteps = 20;
+// Per trial. The first steps open TCP's window and fill caches; the first steps of a process take
+// longer.
+constexpr int kWarmUpSteps = 1;
+constexpr int kFirstWarmUpSteps = 2;
+constexpr int kMinSteps = 3;
+constexpr int kMaxSteps = 12;
+constexpr double kEnoughSeconds = 0.5;  // of measured steps, after which a trial ends
+// Time limit of all trials together: kBudgetShare of the run, but at least kMinBudget and at most
+// kMaxBudget seconds. The first trial always runs, with at least one measured step.
+constexpr double kMinBudget = 3;
+constexpr double kMaxBudget = 60;
+constexpr double kBudgetShare = 0.03;
+constexpr unsigned kMaxTrials = 5;
+// Retry for this long if the server has not yet freed the previous trial's session. Servers ask
+// clients to retry after 5 s.
+constexpr double kTrialRetrySeconds = 6;
+
+using FlowCodecs = std::map<std::string, std::string>;
+
+FlowCodecs codecsOf(const ClientSettings& settings, const CodecCandidates& candidates,
+                    const CodecChoice& choice) {
+  FlowCodecs codecs = settings.codecs;
+  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+    codecs[std::string(flowName(static_cast<Flow>(f)))] = candidates[f][choice[f]].spec;
+  }
+  return codecs;
+}
+
+// "none", or a map if the flows differ.
+std::string shortText(const FlowCodecs& codecs) {
+  const std::string& first = codecs.begin()->second;
+  const bool isOne = std::all_of(codecs.begin(), codecs.end(),
+                                 [&](const auto& flow) { return flow.second == first; });
+  return isOne ? first : codecMapText(codecs);
+}
+
+// ---- A trial ----
+
+struct TrialResult {
+  StepTime time;
+  StepCosts costs;          // mean
+  std::uint32_t steps = 0;  // number of measured steps
+};
+
+// The mean of the faster half, because other programs can only make a step longer. The uncertainty
+// is twice the standard error of that mean; for a single step it is unknown.
+StepTime typical(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  seconds.resize((seconds.size() + 1) / 2);
+  const auto count = static_cast<double>(seconds.size());
+  const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / count;
+  double squares = 0;
+  for (const double each : seconds) squares += (each - mean) * (each - mean);
+  const double error = count > 1 ? std::sqrt(squares / (count - 1) / count) : 0;
+  return {mean, 2 * error / mean};
+}
+
+// The run's Hello, for a trial session with these codecs.
+wire::Hello trialHello(const PreparedRun& run, const FlowCodecs& codecs, unsigned number) {
+  wire::Hello hello = run.hello;
+  hello.clear_features();
+  hello.add_features(std::string(kTrialFeature));
+  // Each trial has its own run id, since the server may not yet have freed the previous one.
+  const std::string& id = run.hello.run_id();
+  constexpr std::size_t kMaxTail = 55;
+  hello.set_run_id(
+      fmt::format("trial-{}-{}", number, id.substr(id.size() - std::min(id.size(), kMaxTail))));
+  wire::RunSpec& spec = *hello.mutable_run_spec();
+  for (const auto& [flow, codec] : codecs) (*spec.mutable_codecs())[flow] = codec;
+  spec.set_trace_first(0);
+  spec.set_trace_steps(0);
+  spec.set_initial_weights(false);  // any weights serve, and sending them takes time
+  return hello;
+}
+
+class Trial {
+ public:
+  Trial(const PreparedRun& run, const Batch& batch, const FlowCodecs& codecs, unsigned number)
+      : run_(run),
+        batch_(batch),
+        hello_(trialHello(run, codecs, number)),
+        plan_(planRun(hello_.run_spec())),
+        session_(*run.device) {
+    useDeviceCodecs(plan_, *run.device);
+    withTorchErrors([&] {
+      stage_ = std::make_unique<ClientStage>(plan_.stage, run.settings.wait, *run.device);
+    });
+  }
+
+  void connect(double retrySeconds) {
+    session_.connect(run_.server, hello_, retrySeconds);
+    session_.start(plan_, 0,
+                   clientActions(*stage_, run_.threads,
+                                 [](const BodyDone& done) {
+                                   // An update that changes nothing takes as long as a real one.
+                                   return decideStep(done.step, 0, 0, 0);
+                                 }),
+                   false, std::make_shared<RunFiles>());
+  }
+
+  // Runs steps until enough are measured or `budget` seconds have passed.
+  TrialResult perform(int warmUp, double budget) {
+    const SteadyTime start = now();
+    for (int step = 0; step < warmUp; ++step) runStep();
+    std::vector<double> seconds;
+    double sum = 0;
+    while (seconds.size() < kMaxSteps && (seconds.size() < kMinSteps || sum < kEnoughSeconds)) {
+      if (!seconds.empty() && secondsSince(start) > budget) break;
+      seconds.push_back(runStep());
+      sum += seconds.back();
+    }
+    session_.close("done");
+    const std::optional<StepCosts> costs = meter_.mean();
+    if (!costs) throw RunError("not-measured", "the steps of the trial could not be measured");
+    return {typical(seconds), *costs, static_cast<std::uint32_t>(seconds.size())};
+  }
+
+ private:
+  double runStep() {
+    const SteadyTime start = now();
+    stage_->beginBatch(viewOf(batch_, *run_.data.train), batch_.labels);
+    session_.runBatch({Phase::train, ++steps_, 0,
+                       microBatchCount(batch_.samples(), plan_.microBatches), batch_.samples()});
+    const double seconds = secondsSince(start);
+    const Engine& engine = session_.engine();
+    ActionSeconds actions = engine.seconds();
+    actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
+    actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
+    meter_.measure(*engine.batch(), actions, session_.totals(), session_.linkSpeed());
+    return seconds;
+  }
+
+  const PreparedRun& run_;
+  const Batch& batch_;
+  const wire::Hello hello_;
+  RunPlan plan_;
+  std::unique_ptr<ClientStage> stage_;
+  ClientSession session_;
+  std::uint64_t steps_ = 0;
+  StepMeter meter_;
+};
+
+// ---- Candidates ----
+
+// Seconds to encode and to decode a tensor of that flow on this machine. For the codecs that `auto`
+// chooses from, they do not depend on the values.
+std::pair<double, double> codecSeconds(const Codec& codec, const TensorSpec& tensor, Flow flow) {
+  std::vector<float> values(tensor.elements());
+  fillNormal(randomKey(1, "trial"), values);
+  std::vector<std::byte> payload(codec.maxEncodedBytes(tensor));
+  const CodecContext context{1, {Phase::train, 1, 0, flow}};
+  std::pair<double, double> least{1e9, 1e9};
+  for (int repeat = 0; repeat < 3; ++repeat) {  // the first repetition touches the memory
+    CutContext cut;
+    const SteadyTime start = now();
+    codec.encode(context, nullptr, cut, {reinterpret_cast<const std::byte*>(values.data()), tensor},
+                 payload);
+    const SteadyTime encoded = now();
+    codec.decode(context, nullptr, cut, payload,
+                 {reinterpret_cast<std::byte*>(values.data()), tensor});
+    least = {std::min(least.first, secondsBetween(start, encoded)),
+             std::min(least.second, secondsSince(encoded))};
+  }
+  return least;
+}
+
+// The codecs that each flow may get. Bytes follow from the shapes. Seconds are those of kAutoStart
+// on each side in the first trial, scaled by the ratio of the codecs' times on this machine.
+CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
+                             const StepCosts& costs) {
+  CodecCandidates candidates;
+  const TensorLinkOptions options = linkOptions(run.plan, Role::client);
+  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+    const Flow flow = static_cast<Flow>(f);
+    const std::string name(flowName(flow));
+    const CodecCandidate given{run.settings.codecs.at(name), costs.bytes[f], costs.encodeSeconds[f],
+                               costs.decodeSeconds[f]};
+    const auto choices = run.settings.autoCodecs.find(name);
+    if (choices == run.settings.autoCodecs.end()) {
+      candidates[f] = {given};
+      continue;
+    }
+    const TensorSpec tensor = options.spec(flow, samples);
+    const auto bytesOf = [&](const std::string& spec) {
+      return static_cast<double>(makeCodec(spec)->maxEncodedBytes(tensor));
+    };
+    const double headers = std::max(0.0, given.bytes - bytesOf(given.spec));
+    const auto [encode, decode] = codecSeconds(*makeCodec(given.spec), tensor, flow);
+    for (const std::string& spec : choices->second) {
+      CodecCandidate candidate = given;
+      candidate.spec = spec;
+      candidate.bytes = bytesOf(spec) + headers;
+      const std::unique_ptr<Codec> codec = makeCodec(spec);
+      if (codec->isIdentity()) {
+        candidate.encodeSeconds = candidate.decodeSeconds = 0;
+      } else if (!run.plan.deviceCodecs[f]) {  // on a GPU they take about as long as kAutoStart
+        const auto [ownEncode, ownDecode] = codecSeconds(*codec, tensor, flow);
+        candidate.encodeSeconds *= ownEncode / encode;
+        candidate.decodeSeconds *= ownDecode / decode;
+      }
+      candidates[f].push_back(std::move(candidate));
+    }
+  }
+  return candidates;
+}
+
+CodecChoice startOf(const CodecCandidates& candidates, const ClientSettings& settings) {
+  CodecChoice start{};
+  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+    const std::string& spec = settings.codecs.at(std::string(flowName(static_cast<Flow>(f))));
+    while (candidates[f][start[f]].spec != spec) ++start[f];
+  }
+  return start;
+}
+
+// ---- All trials ----
+
+struct Resolved {
+  FlowCodecs codecs;
+  nlohmann::json trials = nlohmann::json::array();
+  std::string text;  // "182 ms with none, 188 ms with block:bits=8"
+
+  void note(const FlowCodecs& tried, const TrialResult& result) {
+    trials.push_back(
+        {{"codec", tried}, {"seconds_a_step", result.time.seconds}, {"steps", result.steps}});
+    text += fmt::format("{}{:.1f} ms with {}", text.empty() ? "" : ", ", 1e3 * result.time.seconds,
+                        shortText(tried));
+  }
+};
+
+Batch firstBatch(const PreparedRun& run) {
+  Loader::Options options;
+  options.batch = run.settings.batch;
+  options.shuffle = true;
+  options.training = true;
+  options.seed = run.settings.seed;
+  options.epoch = 1;
+  return *Loader(run.data.train, std::make_shared<BufferPool>(), options).next();
+}
+
+class AutoCodecs {
+ public:
+  AutoCodecs(const PreparedRun& run, spdlog::logger& log)
+      : run_(run), log_(log), batch_(firstBatch(run)) {}
+
+  Resolved resolve() {
+    resolved_.codecs = run_.settings.codecs;
+    const SteadyTime start = now();
+    const auto first = performFirst();
+    if (!first) return resolved_;
+    const std::uint64_t steps = totalSteps(run_.settings, *run_.data.train);
+    const double runSeconds = first->time.seconds * static_cast<double>(steps);
+    const double budget = std::clamp(kBudgetShare * runSeconds, kMinBudget, kMaxBudget);
+    const auto left = [&] { return budget - secondsSince(start); };
+
+    const StepCosts& costs = first->costs;
+    const std::uint32_t samples = microBatchSize(batch_.samples(), microBatches(), 0);
+    const CodecCandidates candidates = candidatesOf(run_, samples, costs);
+    CodecChooser chooser(costs, policyOf(*run_.plan.schedule, run_.plan.inFlight), candidates,
+                         startOf(candidates, run_.settings), first->time);
+    for (unsigned number = 2; number <= kMaxTrials; ++number) {
+      const auto next = chooser.nextTrial();
+      if (!next) break;
+      if ((kWarmUpSteps + kMinSteps) * next->seconds > left()) break;
+      const FlowCodecs codecs = codecsOf(run_.settings, candidates, next->choice);
+      if (const auto result = performNext(codecs, number, left())) {
+        chooser.measured(next->choice, result->time);
+        chooser.limitRates(result->costs.rateUp, result->costs.rateDown);
+        resolved_.note(codecs, *result);
+      } else {
+        chooser.exclude(next->choice);
+      }
+    }
+    resolved_.codecs = codecsOf(run_.settings, candidates, chooser.best());
+    return resolved_;
+  }
+
+ private:
+  std::uint32_t microBatches() const {
+    return microBatchCount(batch_.samples(), run_.plan.microBatches);
+  }
+
+  // An error that keeps the first trial from connecting would also keep the run from connecting,
+  // unless the server does not support trials.
+  std::optional<TrialResult> performFirst() {
+    Trial trial(run_, batch_, run_.settings.codecs, 1);
+    bool isConnected = false;
+    try {
+      trial.connect(run_.settings.retrySeconds);
+      isConnected = true;
+      const TrialResult result = trial.perform(kFirstWarmUpSteps, kMinBudget);
+      resolved_.note(run_.settings.codecs, result);
+      return result;
+    } catch (const Error& error) {
+      if (error.code() == "interrupted") throw;
+      if (!isConnected && error.code() != "missing-feature") throw;
+      log_.warn("codec: auto uses {}, because its first trial failed: {}", kAutoStart,
+                error.what());
+    }
+    return std::nullopt;
+  }
+
+  // Empty if the trial fails; for example, its codecs may need more memory at the server.
+  std::optional<TrialResult> performNext(const FlowCodecs& codecs, unsigned number, double budget) {
+    try {
+      Trial trial(run_, batch_, codecs, number);
+      trial.connect(std::min(kTrialRetrySeconds, run_.settings.retrySeconds));
+      return trial.perform(kWarmUpSteps, budget);
+    } catch (const Error& error) {
+      if (error.code() == "interrupted") throw;
+      log_.warn("codec: auto does not use {}, because its trial failed: {}", shortText(codecs),
+                error.what());
+    }
+    return std::nullopt;
+  }
+
+  const PreparedRun& run_;
+  spdlog::logger& log_;
+  const Batch batch_;
+  Resolved resolved_;
+};
+
+void useCodecs(PreparedRun& run, const FlowCodecs& codecs) {
+  Config config =
+      Config::parse(run.settings.resolved, "config.yaml", {"codec=" + codecMapText(codecs)});
+  run.settings.resolved = readClientSettings(config).resolved;
+  run.settings.codecs = codecs;
+  run.settings.autoCodecs.clear();
+  auto& specs = *run.hello.mutable_run_spec()->mutable_codecs();
+  for (const auto& [flow, codec] : codecs) specs[flow] = codec;
+  run.plan = planRun(run.hello.run_spec());
+  useDeviceCodecs(run.plan, *run.device);
+  writeFileDurably(run.folder + "/config.yaml", run.settings.resolved);
+}
+
+}  // namespace
+
+std::string codecMapText(const std::map<std::string, std::string>& codecs) {
+  std::string text;
+  for (const auto& [flow, spec] : codecs) {
+    text += fmt::format("{}{}: \"{}\"", text.empty() ? "" : ", ", flow, spec);
+  }
+  return "{" + text + "}";
+}
+
+std::optional<nlohmann::json> resolveAutoCodecs(PreparedRun& run, spdlog::logger& log) {
+  if (run.settings.autoCodecs.empty()) return std::nullopt;
+  const SteadyTime start = now();
+  Resolved resolved;
+  const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
+  if (steps < kMinRunSteps) {
+    resolved.codecs = run.settings.codecs;
+    log.info("codec: auto uses {}: a run of {} steps is too short for trials", kAutoStart, steps);
+  } else {
+    log.info("codec: auto measures a few steps with the server");
+    setComputeThreads(run.threads);
+    try {
+      resolved = AutoCodecs(run, log).resolve();
+    } catch (...) {
+      removeUnbegun(run);
+      throw;
+    }
+  }
+  useCodecs(run, resolved.codecs);
+  const double seconds = secondsSince(start);
+  log.info("codec: {}", codecMapText(resolved.codecs));
+  if (!resolved.text.empty()) {
+    log.info("codec: a step took {}; the trials took {:.1f} s", resolved.text, seconds);
+  }
+  return nlohmann::json{{"seconds", seconds}, {"trials", resolved.trials}};
+}
+
+}  // namespace cleave

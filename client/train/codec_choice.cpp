@@ -1,0 +1,210 @@
+#include "client/train/codec_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "common/codec/spec.h"
+
+namespace cleave {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// A step that is slower by less than this share counts as equally fast. Measurement uncertainty is
+// added to it.
+constexpr double kTolerance = 0.03;
+// A codec that was not measured must be predicted to be faster by this share.
+constexpr double kUnmeasured = 0.15;
+// The simulator assumes a processor for each codec thread. Without a spare one, codecs slow down
+// the other computation, so `none` is faster than predicted, by up to this share.
+constexpr double kNoneIsFaster = 0.12;
+// The predicted time of a codec on all flows may be too high by up to this share.
+constexpr double kPredictionError = 0.02;
+// Bytes per second, for a link whose rate could not be measured.
+constexpr double kFastRate = 1e10;
+// More micro-batches hardly change a prediction, but take longer to simulate.
+constexpr std::uint32_t kMaxSimulated = 64;
+
+struct Rung {
+  std::string_view spec;
+  int bits;
+};
+constexpr Rung kRungs[] = {{"none", 32}, {kAutoStart, 8}, {"block:bits=4", 4}, {"block:bits=2", 2}};
+
+// Loss of one direction. One direction at the next rung counts more than both directions at this
+// rung.
+double lossOf(std::size_t rung) { return std::exp2(static_cast<double>(rung)) - 1; }
+
+}  // namespace
+
+std::optional<std::vector<std::string>> autoCodecs(std::string_view text) {
+  constexpr int kDefaultBits = 4;
+  const CodecSpec spec = parseCodecSpec(text);
+  if (spec.name != "auto") return std::nullopt;
+  CodecParameters parameters(spec);
+  const int bits = parameters.integer("min_bits", 2, 8, kDefaultBits);
+  parameters.finish();
+  std::vector<std::string> specs;
+  for (const Rung& rung : kRungs) {
+    if (rung.bits >= bits) specs.emplace_back(rung.spec);
+  }
+  return specs;
+}
+
+CodecChooser::CodecChooser(const StepCosts& costs, Policy policy, CodecCandidates candidates,
+                           const CodecChoice& start, StepTime time)
+    : costs_(costs), policy_(std::move(policy)), candidates_(std::move(candidates)), start_(start) {
+  if (costs_.rateUp <= 0) costs_.rateUp = kFastRate;
+  if (costs_.rateDown <= 0) costs_.rateDown = kFastRate;
+  for (std::size_t up = 0; up < rungs(true); ++up) {
+    for (std::size_t down = 0; down < rungs(false); ++down) {
+      Option option;
+      for (std::size_t f = 0; f < kTensorFlows; ++f) {
+        const std::size_t rung = isUp(static_cast<Flow>(f)) ? up : down;
+        option.choice[f] = std::min(rung, candidates_[f].size() - 1);
+      }
+      option.loss = lossOf(up) + lossOf(down);
+      if (up == down || rungs(true) == 1 || rungs(false) == 1) option.uniform = std::max(up, down);
+      options_.push_back(option);
+    }
+  }
+  std::stable_sort(options_.begin(), options_.end(),
+                   [](const Option& a, const Option& b) { return a.loss < b.loss; });
+  find(start).measured = time;
+  predict();
+}
+
+// The longest list among the flows of a direction.
+std::size_t CodecChooser::rungs(bool up) const {
+  std::size_t most = 1;
+  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+    if (isUp(static_cast<Flow>(f)) == up) most = std::max(most, candidates_[f].size());
+  }
+  return most;
+}
+
+CodecChooser::Option& CodecChooser::find(const CodecChoice& choice) {
+  return *std::find_if(options_.begin(), options_.end(),
+                       [&](const Option& option) { return option.choice == choice; });
+}
+
+void CodecChooser::measured(const CodecChoice& choice, StepTime time) {
+  find(choice).measured = time;
+}
+
+void CodecChooser::exclude(const CodecChoice& choice) { find(choice).isExcluded = true; }
+
+void CodecChooser::limitRates(double rateUp, double rateDown) {
+  if (rateUp > 0) costs_.rateUp = std::min(costs_.rateUp, rateUp);
+  if (rateDown > 0) costs_.rateDown = std::min(costs_.rateDown, rateDown);
+  predict();
+}
+
+double CodecChooser::simulated(const CodecChoice& choice, double rateUp, double rateDown) const {
+  StepCosts costs = costs_;
+  costs.rateUp = rateUp;
+  costs.rateDown = rateDown;
+  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+    const CodecCandidate& candidate = candidates_[f][choice[f]];
+    costs.bytes[f] = candidate.bytes;
+    costs.encodeSeconds[f] = candidate.encodeSeconds;
+    costs.decodeSeconds[f] = candidate.decodeSeconds;
+  }
+  Policy policy = policy_;
+  if (costs.microBatches > kMaxSimulated) {
+    costs = costs.inMicroBatches(kMaxSimulated);
+    policy.inFlight = std::min(policy.inFlight, kMaxSimulated);
+  }
+  return simulateStep(costs, policy).seconds;
+}
+
+void CodecChooser::predict() {
+  const double start = simulated(start_, costs_.rateUp, costs_.rateDown);
+  const double scale = find(start_).measured->seconds / start;
+  // Whether one direction alone makes the step longer while the other is as fast as possible.
+  const double unheld = simulated(start_, kFastRate, kFastRate);
+  const auto holdsBack = [&](double rateUp, double rateDown) {
+    return simulated(start_, rateUp, rateDown) > (1 + kTolerance) * unheld;
+  };
+  const bool upHolds = holdsBack(costs_.rateUp, kFastRate);
+  const bool downHolds = holdsBack(kFastRate, costs_.rateDown);
+  for (Option& option : options_) {
+    option.predicted = scale * simulated(option.choice, costs_.rateUp, costs_.rateDown);
+    option.isNeeded = true;
+    for (std::size_t f = 0; f < kTensorFlows; ++f) {
+      const bool holds = isUp(static_cast<Flow>(f)) ? upHolds : downHolds;
+      if (option.choice[f] > start_[f] && !holds) option.isNeeded = false;
+    }
+  }
+}
+
+// Measured time divided by predicted time with this codec on all flows; 1 if not measured.
+double CodecChooser::correction(std::size_t rung) const {
+  for (const Option& option : options_) {
+    if (option.uniform == rung && option.measured) {
+      return option.measured->seconds / option.predicted;
+    }
+  }
+  return 1;
+}
+
+double CodecChooser::corrected(const Option& option) const {
+  double sum = 0;
+  double flows = 0;
+  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+    if (candidates_[f].size() == 1) continue;
+    sum += correction(option.choice[f]);
+    ++flows;
+  }
+  return flows == 0 ? option.predicted : option.predicted * sum / flows;
+}
+
+StepTime CodecChooser::expected(const Option& option) const {
+  if (option.measured) return *option.measured;
+  bool isSmaller = true;
+  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+    isSmaller = isSmaller && option.choice[f] >= start_[f];
+  }
+  return {isSmaller ? (1 + kUnmeasured) * corrected(option) : kInfinity, 0};
+}
+
+// The shortest likely step time: a choice that was not tried may be faster than predicted.
+StepTime CodecChooser::optimistic(const Option& option) const {
+  if (option.measured) return *option.measured;
+  if (!option.uniform) return {corrected(option), 0};
+  return {option.predicted * (1 - (option.loss == 0 ? kNoneIsFaster : kPredictionError)), 0};
+}
+
+template <typename Time>
+const CodecChooser::Option& CodecChooser::leastLossy(const Time& timeOf) const {
+  const auto isAllowed = [](const Option& option) { return !option.isExcluded && option.isNeeded; };
+  StepTime fastest{kInfinity, 0};
+  for (const Option& option : options_) {
+    if (isAllowed(option) && timeOf(option).seconds < fastest.seconds) fastest = timeOf(option);
+  }
+  const Option* chosen = nullptr;
+  for (const Option& option : options_) {  // from the least lossy to the lossiest
+    if (!isAllowed(option)) continue;
+    const StepTime time = timeOf(option);
+    const double tolerance = kTolerance + std::hypot(time.uncertainty, fastest.uncertainty);
+    if (time.seconds > (1 + tolerance) * fastest.seconds) continue;
+    if (chosen == nullptr ||
+        (option.loss == chosen->loss && time.seconds < timeOf(*chosen).seconds)) {
+      chosen = &option;
+    }
+  }
+  return *chosen;
+}
+
+CodecChoice CodecChooser::best() const {
+  return leastLossy([&](const Option& option) { return expected(option); }).choice;
+}
+
+std::optional<CodecChooser::Trial> CodecChooser::nextTrial() const {
+  const Option& option = leastLossy([&](const Option& each) { return optimistic(each); });
+  if (option.measured) return std::nullopt;
+  return Trial{option.choice, corrected(option)};
+}
+
+}  // namespace cleave

@@ -1,0 +1,286 @@
+#include "client/train/connect.h"
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <cmath>
+#include <exception>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "common/core/clock.h"
+#include "common/core/log.h"
+#include "common/link/wire_messages.h"
+#include "common/net/notices.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+constexpr double kFirstPause = 0.25;  // seconds; doubled each time
+constexpr double kLongestPause = 4;
+constexpr std::chrono::seconds kConnectDeadline{5};
+constexpr std::chrono::seconds kHttpDeadline{2};
+// Refusals caused by the client's configuration. All others may be temporary.
+constexpr std::string_view kWrongUse[] = {"bad-run-spec",
+                                          "unknown-model",
+                                          "model-not-allowed",
+                                          "bad-model-parameter",
+                                          "bad-sample-shape",
+                                          "bad-classes",
+                                          "bad-cuts",
+                                          "unknown-codec",
+                                          "bad-codec-spec",
+                                          "unknown-schedule",
+                                          "bad-in-flight",
+                                          "unknown-optimizer",
+                                          "bad-optimizer-parameter",
+                                          "bad-wait",
+                                          "wait-not-allowed",
+                                          "bad-run-id",
+                                          "probe-not-allowed",
+                                          "unknown-identity",
+                                          "others-run"};
+
+asio::steady_timer::duration duration(double seconds) {
+  return std::chrono::duration_cast<asio::steady_timer::duration>(
+      std::chrono::duration<double>(seconds));
+}
+
+std::span<const std::byte> bytesOf(const std::string& text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+[[noreturn]] void throwRefused(const std::string& peer, const RunError& refused) {
+  const std::string sentence = "the server at " + peer + " refuses: " + refused.what();
+  if (std::find(std::begin(kWrongUse), std::end(kWrongUse), refused.code()) !=
+      std::end(kWrongUse)) {
+    throw UsageError(refused.code(), sentence, refused.hint());
+  }
+  throw RunError(refused.code(), sentence, refused.hint(), refused.retrySeconds());
+}
+
+std::set<std::string> featuresOf(const auto& message) {
+  return {message.features().begin(), message.features().end()};
+}
+
+// Throws unless `frame` is a HelloOk that answers `hello`. connectRun() checks the run's details.
+wire::HelloOk helloOkFrom(const Connection::HandshakeFrame& frame, const wire::Hello& hello,
+                          const std::string& peer) {
+  const auto metadata = bytesOf(frame.metadata);
+  if (frame.kind != FrameKind::helloOk) throwRefused(peer, errorFromFailure(metadata));
+  auto ok = parseMetadata<wire::HelloOk>(frame.kind, metadata);
+  if (ok.version() != kWireVersion) {
+    throw ProtocolError("version-mismatch",
+                        "the server chose version " + std::to_string(ok.version()) +
+                            " of the wire, which was not offered",
+                        "install the same release of Cleave on both machines");
+  }
+  if (ok.session() == 0) {
+    throw ProtocolError("bad-metadata", "a HelloOk has the session 0; sessions count from 1");
+  }
+  if (featuresOf(ok) != featuresOf(hello)) {
+    throw ProtocolError("bad-metadata", "a HelloOk has other features than the Hello asked for");
+  }
+  return ok;
+}
+
+asio::awaitable<tcp::socket> connectOnce(ServerAddress address) {
+  using namespace asio::experimental::awaitable_operators;
+  const auto executor = co_await asio::this_coro::executor;
+  tcp::resolver resolver(executor);
+  const auto endpoints =
+      co_await resolver.async_resolve(address.host, address.port, asio::use_awaitable);
+  tcp::socket socket(executor);
+  asio::steady_timer deadline(executor, kConnectDeadline);
+  // As a tuple, since || waits for a success: without it, a refused connection would wait for the
+  // deadline.
+  const auto first =
+      co_await (asio::async_connect(socket, endpoints, asio::as_tuple(asio::use_awaitable)) ||
+                deadline.async_wait(asio::use_awaitable));
+  if (first.index() == 1) throw boost::system::system_error(asio::error::timed_out);
+  const boost::system::error_code error = std::get<0>(std::get<0>(first));
+  if (error) throw boost::system::system_error(error);
+  co_return socket;
+}
+
+void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
+  boost::system::error_code error;
+  const auto remote = socket.remote_endpoint(error);
+  if (address.tls || error || remote.address().is_loopback()) return;
+  processLog()->warn(
+      "{} is beyond this machine, and what goes there is neither encrypted nor authenticated: set "
+      "tls.enabled, or give --tls DIR",
+      address.text());
+}
+
+asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::Hello& hello) {
+  try {
+    try {
+      co_await connection.writeHandshakeFrame(FrameKind::hello, hello.SerializeAsString());
+    } catch (const RunError& error) {
+      // A server with too many connections sends an error and closes before it reads a Hello.
+      // Within TLS it only closes.
+      if (error.code() != "connection-lost" || connection.isWithinTls()) throw;
+    }
+    const auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
+    co_return helloOkFrom(frame, hello, connection.peer());
+  } catch (const RunError& error) {
+    // The peer may not be a Cleave server, so the error names the address, which the user can
+    // check.
+    const std::string sentence = error.what();
+    if (sentence.find(connection.peer()) != std::string::npos) throw;
+    throw RunError(error.code(), connection.peer() + ": " + sentence, error.hint());
+  }
+}
+
+// Whether an HTTP server listens there. It does not answer a Hello, because it waits for the end of
+// the request.
+asio::awaitable<bool> speaksHttp(const ServerAddress& address) {
+  using namespace asio::experimental::awaitable_operators;
+  constexpr std::string_view kRequest = "GET / HTTP/1.0\r\n\r\n";
+  constexpr std::string_view kAnswer = "HTTP/";
+  const auto ask = [&]() -> asio::awaitable<bool> {
+    tcp::socket socket = co_await connectOnce(address);
+    co_await asio::async_write(socket, asio::buffer(kRequest), asio::use_awaitable);
+    std::string answer(kAnswer.size(), '\0');
+    co_await asio::async_read(socket, asio::buffer(answer), asio::use_awaitable);
+    co_return answer == kAnswer;
+  };
+  asio::steady_timer deadline(co_await asio::this_coro::executor, kHttpDeadline);
+  try {
+    const auto first = co_await (ask() || deadline.async_wait(asio::use_awaitable));
+    co_return first.index() == 0 && std::get<0>(first);
+  } catch (const boost::system::system_error&) {
+    co_return false;
+  }
+}
+
+// Like shakeHands(), but if there is no answer, the error says whether an HTTP server listens
+// there.
+asio::awaitable<wire::HelloOk> shakeHandsWith(const ServerAddress& address, Connection& connection,
+                                              const wire::Hello& hello) {
+  std::exception_ptr silent;
+  try {
+    co_return co_await shakeHands(connection, hello);
+  } catch (const RunError& error) {
+    if (error.code() != "hello-timeout") throw;
+    silent = std::current_exception();
+  }
+  if (!co_await speaksHttp(address)) std::rethrow_exception(silent);
+  throw RunError("not-cleave", address.text() + " does not speak Cleave: that is an HTTP server",
+                 "give --server the port on which cleave-server listens, 4800 by default");
+}
+
+// An open connection, or the reason for a failure that a retry may fix.
+struct Attempt {
+  std::optional<OpenConnection> open;
+  std::exception_ptr error;
+  std::string what;
+  double retrySeconds = 0;  // from the server's refusal; 0: not given
+};
+
+// Throws errors that a retry cannot fix.
+asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::Hello& hello) {
+  Attempt attempt;
+  std::shared_ptr<Connection> connection;
+  try {
+    auto socket = co_await connectOnce(address);
+    warnWherePlain(address, socket);
+    ConnectionOptions options;
+    options.tls = address.tls;
+    options.serverName = address.host;
+    connection = std::make_shared<Connection>(std::move(socket), std::move(options));
+  } catch (const boost::system::system_error& error) {
+    if (error.code() == asio::error::host_not_found) {
+      throw UsageError("no-such-host",
+                       "--server " + address.text() + ": there is no host '" + address.host +
+                           "': " + error.code().message(),
+                       "check the name, or give the server's IP address");
+    }
+    attempt.what = "cannot connect to " + address.text() + ": " + error.code().message();
+    attempt.error = std::make_exception_ptr(RunError(
+        "no-server", attempt.what,
+        "start it there: cleave-server serve --config configs/server.yaml --set listen.port=" +
+            address.port + "; or check host, port and firewall"));
+    co_return attempt;
+  }
+  try {
+    wire::HelloOk ok = co_await shakeHandsWith(address, *connection, hello);
+    attempt.open = OpenConnection{std::move(connection), std::move(ok)};
+  } catch (const RunError& error) {
+    // Within TLS a server with too many connections closes without a message.
+    const bool isClosed = error.code() == "connection-lost" || error.code() == "connection-closed";
+    const bool mayPass = error.retrySeconds() > 0 || error.code() == "hello-timeout" ||
+                         (isClosed && connection->isWithinTls());
+    if (!mayPass) throw;
+    attempt.error = std::current_exception();
+    attempt.what = error.what();
+    attempt.retrySeconds = error.retrySeconds();
+  }
+  co_return attempt;
+}
+
+}  // namespace
+
+ServerAddress parseAddress(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  ServerAddress address;
+  if (colon != std::string::npos) {
+    address.host = text.substr(0, colon);
+    address.port = text.substr(colon + 1);
+  }
+  if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
+    address.host = address.host.substr(1, address.host.size() - 2);
+  }
+  const bool isNumber = !address.port.empty() && address.port.size() <= 5 &&
+                        std::all_of(address.port.begin(), address.port.end(),
+                                    [](char c) { return c >= '0' && c <= '9'; });
+  const int port = isNumber ? std::stoi(address.port) : 0;
+  if (address.host.empty() || port < 1 || port > 65535) {
+    throw UsageError(
+        "bad-address", "--server '" + text + "' is not HOST:PORT",
+        "give a name or an address and a port in 1…65535, such as 10.0.0.5:4800 or [::1]:4800");
+  }
+  return address;
+}
+
+asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hello hello,
+                                                double retrySeconds) {
+  const SteadyTime start = now();
+  double backOff = kFirstPause;
+  for (;;) {
+    Attempt attempt = co_await tryToConnect(address, hello);
+    if (attempt.open) co_return std::move(*attempt.open);
+    const double left = retrySeconds - secondsSince(start);
+    double pause = std::min(backOff, left);
+    if (attempt.retrySeconds > 0) {
+      pause = attempt.retrySeconds;  // the server would refuse an earlier attempt
+    } else {
+      backOff = std::min(2 * backOff, kLongestPause);
+    }
+    if (left <= 0 || pause > left) std::rethrow_exception(attempt.error);
+    processLog()->warn("{}; trying again in {:.2f} s, for {:.0f} s more", attempt.what, pause,
+                       std::ceil(left));
+    asio::steady_timer timer(co_await asio::this_coro::executor, duration(pause));
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+}
+
+RunError interruptedError() {
+  return RunError("interrupted", "interrupted",
+                  "run it again; what was recorded so far is complete");
+}
+
+}  // namespace cleave

@@ -1,0 +1,16 @@
+#include "client/train/json_lines.h"
+
+#include "common/core/durable.h"
+#include "common/core/record.h"
+
+namespace cleave {
+
+void JsonLines::write(const char* event, const nlohmann::ordered_json& values) {
+  nlohmann::ordered_json line = {{"event", event}, {"time", utcNow()}};
+  line.update(values);
+  if (const int error = writeAll(descriptor_, line.dump() + "\n")) {
+    throwCannotWrite("stdout", "cannot take lines of --json-lines", error);
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,68 @@
+#include "client/train/learning_rate.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "common/core/config.h"
+
+namespace cleave {
+namespace {
+
+double constant(const LearningRateOptions&, double) { return 1; }
+
+// Loshchilov and Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017, without
+// restarts.
+double cosine(const LearningRateOptions&, double progress) {
+  return 0.5 * (1 + std::cos(std::numbers::pi * progress));
+}
+
+double linear(const LearningRateOptions&, double progress) { return 1 - progress; }
+
+double polynomial(const LearningRateOptions& options, double progress) {
+  return std::pow(1 - progress, options.power);
+}
+
+constexpr std::array<LearningRateRow, 4> kTable = {{
+    {"constant", "the peak to the last step", "", constant},
+    {"cosine", "half a cosine from the peak to the end value", ", end=0..1e6 (0)", cosine},
+    {"linear", "a straight line from the peak to the end value", ", end=0..1e6 (0)", linear},
+    {"polynomial", "(1 - progress)^power between the peak and the end value",
+     ", end=0..1e6 (0), power=0.01..100 (1)", polynomial},
+}};
+
+const LearningRateRow& findRow(const std::string& name) {
+  std::vector<std::string> names;
+  std::string list;
+  for (const LearningRateRow& row : kTable) {
+    if (row.name == name) return row;
+    names.emplace_back(row.name);
+    list += (list.empty() ? "" : ", ") + names.back();
+  }
+  const std::string nearest = nearestName(name, names);
+  throw UsageError("unknown-learning-rate", "'" + name + "' is not a learning rate schedule",
+                   (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list);
+}
+
+}  // namespace
+
+std::span<const LearningRateRow> learningRateTable() { return kTable; }
+
+double learningRate(const LearningRateOptions& options, std::uint64_t step) {
+  assert(step >= 1);
+  const LearningRateRow& row = findRow(options.schedule);
+  const std::uint64_t warmup = options.warmupSteps;
+  if (step <= warmup) {
+    return options.peak * static_cast<double>(step) / static_cast<double>(warmup);
+  }
+  const std::uint64_t after = options.totalSteps > warmup ? options.totalSteps - warmup : 1;
+  const double progress = static_cast<double>(step - warmup - 1) / static_cast<double>(after);
+  const double factor = row.factor(options, std::min(progress, 1.0));
+  // In this form a factor of 1 gives exactly the peak.
+  return options.peak * factor + options.end * (1 - factor);
+}
+
+}  // namespace cleave

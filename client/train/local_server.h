@@ -1,0 +1,26 @@
+// Runs a cleave-server for client commands without --server: on a free loopback port, for the
+// lifetime of the object.
+#pragma once
+
+#include <string>
+
+#include "client/train/child.h"
+#include "client/train/session.h"
+
+namespace cleave {
+
+class LocalServer {
+ public:
+  // Starts the cleave-server in this program's folder and waits until it listens. It stores its
+  // runs in `store`, computes on `device` and may use all memory. `errors`: descriptor for its
+  // stderr; -1: inherit ours. Throws RunError.
+  LocalServer(const std::string& store, const std::string& device, int errors = -1);
+
+  const ServerAddress& address() const { return address_; }
+
+ private:
+  ListeningChild server_;
+  ServerAddress address_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,136 @@
+#include "client/train/model_saver.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "common/core/durable.h"
+#include "common/model/safetensors.h"
+
+namespace cleave {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string_view textOf(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Joins several files into one, in order.
+std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry>> parts) {
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& part : parts) entries.insert(entries.end(), part.begin(), part.end());
+  return writeSafetensors(entries);
+}
+
+// Throws RunError unless the entries are exactly the body's tensors: they come from a peer, and the
+// file they go into is trusted.
+void checkBody(const std::vector<SafetensorsEntry>& entries, const RunPlan& plan) {
+  std::map<std::string, Shape> wanted;
+  for (int b = plan.stage.cuts.cut0; b < plan.stage.cuts.cut1; ++b) {
+    for (const TensorRow& row : plan.blocks[static_cast<std::size_t>(b)].tensors) {
+      wanted[row.name] = row.shape;
+    }
+  }
+  const bool fits = entries.size() == wanted.size() &&
+                    std::all_of(entries.begin(), entries.end(), [&](const auto& entry) {
+                      const auto found = wanted.find(entry.name);
+                      return found != wanted.end() && found->second == entry.shape;
+                    });
+  if (fits) return;
+  throw RunError("bad-weights", "the body's weights that the server sent do not fit the model",
+                 "install the same release of Cleave on both machines");
+}
+
+}  // namespace
+
+ModelSaver::ModelSaver(ClientSession& session, const ClientStage& stage, const RunPlan& plan,
+                       std::string folder, bool mayFetch)
+    : session_(session),
+      stage_(stage),
+      plan_(plan),
+      folder_(std::move(folder)),
+      mayFetch_(mayFetch) {}
+
+ModelSaver::~ModelSaver() {
+  if (writing_.valid()) writing_.wait();
+}
+
+ModelSaver::Parts ModelSaver::copyParts() const {
+  return {stepsNow(), toSafetensors(weightsOf(stage_.head())),
+          toSafetensors(weightsOf(stage_.tail()))};
+}
+
+void ModelSaver::save() {
+  if (!mayFetch_ || session_.isFetchingWeights() || isWriting()) return;
+  finishEarlier();
+  session_.fetchWeights(
+      [this, parts = copyParts()](Blob body) mutable { write(std::move(parts), std::move(body)); });
+}
+
+void ModelSaver::write(Parts parts, Blob body) {
+  // No Torch here: only the device thread may use it.
+  writing_ = std::async(std::launch::async, [this, parts = std::move(parts),
+                                             body = std::move(body)] {
+    const std::vector<SafetensorsEntry> bodyEntries = readSafetensors(body.bytes, "weights/body");
+    checkBody(bodyEntries, plan_);
+    const std::vector<std::byte> file = joined(
+        {readSafetensors(parts.head, "head"), bodyEntries, readSafetensors(parts.tail, "tail")});
+    writeFileDurably(wholePath(), textOf(file));
+    return parts.steps;
+  });
+}
+
+bool ModelSaver::isWriting() const {
+  return writing_.valid() && writing_.wait_for(0s) != std::future_status::ready;
+}
+
+// Rethrows errors of the writing thread.
+void ModelSaver::finishWriting() {
+  if (writing_.valid()) saved_ = writing_.get();
+}
+
+// Like finishWriting(), for a model that is not the last. An error is only logged as a warning,
+// since the next write may find free disk space.
+void ModelSaver::finishEarlier() {
+  try {
+    finishWriting();
+  } catch (const Error& error) {
+    processLog()->warn("the model of an epoch was not saved: {}; {}", error.what(), error.hint());
+  } catch (const std::exception& error) {  // such as std::bad_alloc
+    processLog()->warn("the model of an epoch was not saved: {}", error.what());
+  }
+}
+
+bool ModelSaver::finish() {
+  if (!mayFetch_ || stepsNow() == 0) return false;
+  session_.waitForWeights();
+  finishEarlier();
+  if (saved_ == stepsNow()) return true;
+  save();
+  session_.waitForWeights();
+  finishWriting();
+  return true;
+}
+
+void ModelSaver::saveParts(spdlog::logger& log) {
+  finishEarlier();
+  const std::uint64_t steps = stepsNow();
+  if (saved_ == steps || steps == 0) return;
+  const Parts parts = copyParts();
+  writeFileDurably(
+      partsPath(),
+      textOf(joined({readSafetensors(parts.head, "head"), readSafetensors(parts.tail, "tail")})));
+  log.warn("{} has head and tail after {} steps; the body is missing: only the server had it",
+           partsPath(), steps);
+  if (saved_) {
+    log.warn("{} has the whole model after {} steps; to continue from it: --set weights.file={}",
+             wholePath(), *saved_, wholePath());
+  } else {
+    log.warn("there is no whole model: the first one is saved at the end of the first epoch");
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,68 @@
+// Saves the model during training. model.safetensors has the whole model after the last epoch or at
+// the end of the run. If the body cannot be fetched, model.partial.safetensors has head and tail;
+// it never replaces a whole model.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/train/session.h"
+#include "common/core/log.h"
+#include "common/model/stage.h"
+
+namespace cleave {
+
+// Called on the device thread. A separate thread joins the parts and writes the file.
+class ModelSaver {
+ public:
+  // References are borrowed. `mayFetch`: whether the server allows the body to be fetched.
+  ModelSaver(ClientSession& session, const ClientStage& stage, const RunPlan& plan,
+             std::string folder, bool mayFetch);
+  ~ModelSaver();  // waits until the current file is written
+  ModelSaver(const ModelSaver&) = delete;
+  ModelSaver& operator=(const ModelSaver&) = delete;
+
+  // Call between batches. Copies head and tail, requests the body, and returns; the body arrives
+  // after the tensors of the next batches. Does nothing if an earlier model is still being fetched
+  // or written, or if the server does not allow the body to be fetched. A write error is logged as
+  // a warning.
+  void save();
+  // Call after the last batch. Saves the model as it is now, and waits until the file is written.
+  // Returns false if the server does not allow the body to be fetched, or nothing was trained.
+  // Throws RunError: the error that ended the session; "interrupted" if the time after Ctrl-C is
+  // up; "cannot-write".
+  bool finish();
+  // Call if finish() failed. Writes head and tail as they are now, unless the current model is
+  // already saved whole or nothing was trained. Logs which files exist and how to continue from
+  // them. Throws RunError "cannot-write".
+  void saveParts(spdlog::logger& log);
+
+ private:
+  // Head and tail after `steps` steps, each as a safetensors file.
+  struct Parts {
+    std::uint64_t steps = 0;
+    std::vector<std::byte> head, tail;
+  };
+  Parts copyParts() const;
+  void write(Parts parts, Blob body);
+  bool isWriting() const;
+  void finishWriting();
+  void finishEarlier();
+  std::uint64_t stepsNow() const { return session_.engine().applied(); }
+  std::string wholePath() const { return folder_ + "/model.safetensors"; }
+  std::string partsPath() const { return folder_ + "/model.partial.safetensors"; }
+
+  ClientSession& session_;
+  const ClientStage& stage_;
+  const RunPlan& plan_;
+  const std::string folder_;
+  const bool mayFetch_;
+  std::future<std::uint64_t> writing_;  // returns the step count of the written model
+  std::optional<std::uint64_t> saved_;  // step count of model.safetensors
+};
+
+}  // namespace cleave

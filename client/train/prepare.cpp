@@ -1,0 +1,296 @@
+#include "client/train/prepare.h"
+
+#include <spdlog/fmt/fmt.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/host_name.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <random>
+#include <span>
+
+#include "client/data/loader.h"
+#include "common/core/environment.h"
+#include "common/core/log.h"
+#include "common/model/blocks.h"
+#include "common/run/config_errors.h"
+#include "common/run/device.h"
+#include "common/run/run_folder.h"
+#include "common/run/self_check.h"
+
+namespace cleave {
+namespace {
+
+// Prefixes of run names, by Purpose.
+constexpr const char* kPrefixes[] = {"", "measure-", "verify-"};
+
+// NAME-YYYYMMDD-hhmmss-xxxx: sorts by time, and the random suffix separates runs that start in the
+// same second. The id is also a folder name; with a leading dash, commands would read it as an
+// option.
+std::string makeRunId(const std::string& name) {
+  constexpr std::size_t kMostOfName = 40;
+  std::string id;
+  for (const char c : name.substr(0, kMostOfName)) {
+    const bool fits = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+    id += fits ? c : (c >= 'A' && c <= 'Z') ? static_cast<char>(c - 'A' + 'a') : '-';
+  }
+  id.erase(0, std::min(id.find_first_not_of('-'), id.size()));
+  if (id.empty()) id = "run";
+  const std::time_t seconds = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  char stamp[32];
+  std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &utc);
+  return fmt::format("{}-{}-{:04x}", id, stamp, std::random_device{}() & 0xffff);
+}
+
+// Makes no DNS query. An address belongs to this machine if a socket can be bound to it.
+bool isThisMachine(const std::string& host) {
+  boost::system::error_code error;
+  if (host == "localhost" || host == boost::asio::ip::host_name(error)) return true;
+  const auto address = boost::asio::ip::make_address(host, error);
+  if (error) return false;
+  boost::asio::io_context io;
+  boost::asio::ip::tcp::socket socket(io);
+  const boost::asio::ip::tcp::endpoint endpoint(address, 0);
+  socket.open(endpoint.protocol(), error);
+  if (!error) socket.bind(endpoint, error);
+  return !error;
+}
+
+// Rejects PyTorch's own formats: a zip archive, or a pickle of protocol 2 or later. A safetensors
+// file has '{', the first byte of its header, at byte 8.
+void refusePickle(const std::string& bytes, const std::string& path) {
+  const bool isZip = bytes.starts_with("PK\x03\x04");
+  const bool isPickle = bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5;
+  if ((!isZip && !isPickle) || (bytes.size() > 8 && bytes[8] == '{')) return;
+  throw UsageError(
+      "bad-safetensors",
+      path + " is a PyTorch pickle" + (isZip ? " (zip archive)" : "") + ", not a safetensors file",
+      "convert it: python3 -c 'import sys, torch; from safetensors.torch import save_file; "
+      "save_file(torch.load(sys.argv[1], map_location=\"cpu\", weights_only=True), sys.argv[2])' " +
+          path + " weights.safetensors");
+}
+
+// The initial weights that the run takes from the file. Throws UsageError if the file is unreadable
+// or from another model.
+std::vector<NamedTensor> readWeights(const ClientSettings& settings,
+                                     const std::vector<BlockRow>& blocks) {
+  const std::string& path = settings.weightsFile;
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || file.bad()) {
+    throw UsageError("no-weights", "cannot read the weights " + path,
+                     "give a safetensors file, or leave out weights to begin from the seed");
+  }
+  refusePickle(bytes, path);
+  std::vector<NamedTensor> weights =
+      fromSafetensors(std::as_bytes(std::span(bytes.data(), bytes.size())), path);
+  checkWeights(weights, blocks, settings.weightsExcept, path);
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    const auto& except = settings.weightsExcept;
+    if (std::find(except.begin(), except.end(), blocks[b].name) == except.end()) continue;
+    const int block = static_cast<int>(b);
+    for (const NamedTensor& anew : selectWeights(weights, blocks, block, block + 1)) {
+      std::erase_if(weights, [&](const NamedTensor& tensor) { return tensor.name == anew.name; });
+    }
+  }
+  return weights;
+}
+
+// Skips the first step, which warms up, if there are others.
+void askForTrace(wire::RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
+  const std::uint64_t first = totalSteps > 1 ? 2 : 1;
+  spec.set_trace_first(first);
+  spec.set_trace_steps(std::min(steps, totalSteps - first + 1));
+}
+
+// Samples in the smallest micro-batch of a whole batch or of an epoch's last batch.
+std::uint32_t leastMicroBatch(const ClientSettings& settings, const Dataset& train) {
+  const auto leastOf = [&](std::uint32_t samples) {
+    const std::uint32_t count = microBatchCount(samples, settings.microBatches);
+    return microBatchSize(samples, count, count - 1);
+  };
+  const std::uint32_t last = train.size() % settings.batch;
+  return last == 0 ? leastOf(settings.batch) : std::min(leastOf(settings.batch), leastOf(last));
+}
+
+void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
+  if (settings.batch <= train.size()) return;
+  processLog()->warn(
+      "train.batch is {}, but there are only {} training samples: each epoch is one step of {} "
+      "samples; lower train.batch",
+      settings.batch, train.size(), train.size());
+}
+
+// As a single-quoted YAML scalar.
+std::string quoted(const std::string& text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? "''" : std::string(1, c);
+  return quoted + "'";
+}
+
+// Throws ProtocolError for values that no correct server sends: both sides derive the plan from the
+// same run spec.
+void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {
+  constexpr std::uint32_t kMaxThreads = 1 << 16;
+  const auto refuse = [](const std::string& sentence) {
+    throw ProtocolError("bad-metadata", "a HelloOk " + sentence,
+                        "install the same release of Cleave on both machines");
+  };
+  if (ok.in_flight() != plan.inFlight) {
+    refuse(fmt::format("has {} micro-batches in flight; the run has {}", ok.in_flight(),
+                       plan.inFlight));
+  }
+  if (ok.threads() == 0 || ok.threads() > kMaxThreads) {
+    refuse(fmt::format("has {} threads, which is not in 1…{}", ok.threads(), kMaxThreads));
+  }
+  if (ok.body_bytes() == 0 || ok.body_bytes() > maxWeightsBytes(plan)) {
+    refuse(fmt::format("claims {} bytes for the body's weights, which have at most {}",
+                       ok.body_bytes(), maxWeightsBytes(plan)));
+  }
+}
+
+// Configuration keys of errors that appear only once model and data are combined.
+const std::map<std::string, std::string> kKeysOfErrors = {
+    {"bad-config", "data.holdout"},
+    {"bad-cuts", "model.cuts"},
+    {"bad-model-parameter", "model"},
+    {"bad-sample-shape", "model.name"},
+    {"bad-weights", "weights"},
+    {"bad-safetensors", "weights.file"},
+    {"no-weights", "weights.file"},
+    {"bad-classes", "data.classes"},
+    {"batch-norm-too-few", "train.micro_batches"},
+};
+
+}  // namespace
+
+ThreadCount clientThreads(const RunOptions& options, int asked) {
+  const bool serverIsHere =
+      options.server.empty() || isThisMachine(parseAddress(options.server).host);
+  return chooseThreads(usableCores(), asked, 0, serverIsHere);
+}
+
+PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
+  PreparedRun run;
+  if (!options.server.empty()) run.server = parseAddress(options.server);
+  CommonOptions common = options.common;
+  if (purpose == Purpose::verification) common.overrides.emplace_back("codec=none");
+  if (!options.tls.empty()) {
+    common.overrides.insert(common.overrides.end(),
+                            {"tls.enabled=true", "tls.folder=" + quoted(options.tls)});
+  }
+  Config config = loadConfig(common);
+  run.settings = readClientSettings(config);
+  const ThreadCount count = clientThreads(options, run.settings.clientThreads);
+  run.threads = count.threads;
+  run.threadsText = count.text;
+  if (purpose == Purpose::verification) run.settings.serverThreads = run.threads;
+
+  wire::RunSpec spec;
+  checkAt(config, kKeysOfErrors, [&] {
+    run.data = openDatasets(run.settings.data);
+    warnOfLargeBatch(run.settings, *run.data.train);
+    spec = makeRunSpec(run.settings, *run.data.train);
+    if (options.traceSteps > 0) {
+      askForTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
+    }
+    run.plan = planRun(spec);
+    checkBatchNorm(run.plan.blocks, leastMicroBatch(run.settings, *run.data.train));
+    if (run.plan.initialWeights) run.weights = readWeights(run.settings, run.plan.blocks);
+  });
+
+  run.hello.set_least_version(kWireVersion);
+  run.hello.set_greatest_version(kWireVersion);
+  if (spec.trace_steps() > 0) run.hello.add_features(std::string(kTraceFeature));
+  *run.hello.mutable_run_spec() = std::move(spec);
+  run.hello.set_run_id(
+      makeRunId(std::string(kPrefixes[static_cast<std::size_t>(purpose)]) + run.settings.name));
+  run.hello.set_generation(1);
+  run.hello.set_threads(static_cast<std::uint32_t>(run.threads));
+  run.hello.set_software(softwareVersion());
+  return run;
+}
+
+PreparedRun prepareRun(const RunOptions& options, Purpose purpose) {
+  if (options.server.empty() && !options.tls.empty()) {
+    throw UsageError(
+        "wrong-use", "--tls is given without --server",
+        "add --server HOST:PORT; a server that the client starts for itself listens on "
+        "loopback, without TLS");
+  }
+  PreparedRun run = resolveRun(options, purpose);
+  run.device = &openDevice(run.settings.device);
+  useDeviceCodecs(run.plan, *run.device);
+  // Before any folder or process is created, so that an error in the certificate files leaves
+  // nothing behind.
+  if (!options.server.empty()) run.server.tls = openTls(run.settings.tls, TlsRole::client);
+  run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
+  makeRunFolder(run.folder, "give another one with --run-dir, or remove what is there");
+  // Before a local server starts: it measures the machine too, and the two would disturb each
+  // other.
+  checkMachine(run.threads);
+  writeRunDescription(run.folder, run.settings.resolved, run.threads, run.device->description());
+  if (options.server.empty()) {
+    run.localServer = std::make_unique<LocalServer>(run.folder + "/server", run.settings.device);
+    run.server = run.localServer->address();
+  }
+  return run;
+}
+
+// Also removes the files of a probe. The folder itself stays if it has other files.
+void removeUnbegun(const PreparedRun& run) {
+  if (run.localServer) return;  // the local server's store is in the folder
+  std::error_code ignored;
+  for (const char* name : {"config.yaml", "environment.json", "log.txt", "probe.csv"}) {
+    std::filesystem::remove(std::filesystem::path(run.folder) / name, ignored);
+  }
+  std::filesystem::remove(run.folder, ignored);
+}
+
+wire::HelloOk connectRun(const PreparedRun& run, ClientSession& session) {
+  try {
+    wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
+    checkAnswer(ok, run.plan);
+    return ok;
+  } catch (...) {
+    removeUnbegun(run);
+    throw;
+  }
+}
+
+// The sum of parameters with gradients and optimizer state; autograd's saved tensors, of the head
+// for all micro-batches in flight and of the tail for one; the flows' tensors, decoded and encoded;
+// the batches that the loader holds.
+std::size_t clientBytes(const PreparedRun& run) {
+  const RunPlan& plan = run.plan;
+  const auto [cut0, cut1] = plan.stage.cuts;
+  const auto bytesOf = [&](int first, int last, std::uint32_t inFlight) {
+    return static_cast<double>(
+        partBytes(plan.stage, first, last, inFlight, plan.maxMicroBatchSamples()));
+  };
+  double bytes = bytesOf(0, cut0, plan.inFlight) +
+                 bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan);
+  // One in use, those prepared ahead, and during an evaluation the first of the next epoch.
+  const double batches = Loader::Options().ahead + 2;
+  bytes += batches * plan.maxBatch * sizeof(float) *
+           static_cast<double>(elementCount(run.data.train->sampleShape()));
+  return static_cast<std::size_t>(std::min(bytes, 0x1p62));
+}
+
+void sendInitialWeights(const PreparedRun& run, ClientStage& stage, ClientSession& session) {
+  if (!run.plan.initialWeights) return;
+  stage.importWeights(run.weights);
+  const auto [cut0, cut1] = run.plan.stage.cuts;
+  session.sendWeights(std::make_shared<const std::vector<std::byte>>(
+      toSafetensors(selectWeights(run.weights, run.plan.blocks, cut0, cut1))));
+}
+
+}  // namespace cleave

@@ -1,0 +1,62 @@
+// The setup shared by all commands that connect to a server.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "client/train/local_server.h"
+#include "client/train/run_options.h"
+#include "client/train/session.h"
+#include "client/train/settings.h"
+#include "common/core/environment.h"
+#include "common/run/plan.h"
+
+namespace cleave {
+
+// What a run is for. A `verification` sends every flow losslessly, whatever the configuration says,
+// and requests as many compute threads from the server as the client has. The names of runs other
+// than `training` have a prefix.
+enum class Purpose : std::uint8_t { training, measurement, verification };
+
+struct PreparedRun {
+  ClientSettings settings;
+  Datasets data;
+  wire::Hello hello;
+  RunPlan plan;
+  std::vector<NamedTensor> weights;  // initial weights, if the configuration names a file
+  int threads = 1;
+  std::string threadsText;  // number of threads and the reason for it, for the log
+  ComputeDevice* device = nullptr;
+  std::string folder;
+  std::unique_ptr<LocalServer> localServer;  // if --server was not given
+  ServerAddress server;
+};
+
+// Reads the configuration, opens the data and plans the run. Creates no files and starts no
+// process: `folder` and `localServer` stay empty. Throws UsageError or RunError.
+PreparedRun resolveRun(const RunOptions& options, Purpose purpose);
+
+// Like resolveRun(), but also creates the run's folder, and starts a local server if none was
+// given.
+PreparedRun prepareRun(const RunOptions& options, Purpose purpose);
+
+// Connects and sends Hello, with retries for connect.retry_seconds. If that fails, removes the
+// files in the run's folder, because the run never began.
+wire::HelloOk connectRun(const PreparedRun& run, ClientSession& session);
+
+// Removes what prepareRun() put into the folder of a run that never began.
+void removeUnbegun(const PreparedRun& run);
+
+// The number of compute threads of the client; by default fewer if the server is on this machine.
+// `asked`: threads.client.
+ThreadCount clientThreads(const RunOptions& options, int asked);
+
+// Memory that the run needs at the client, estimated from shapes: bytes, without the program and
+// the data.
+std::size_t clientBytes(const PreparedRun& run);
+
+// Loads the run's initial weights, if it has any, at the client and at the server.
+void sendInitialWeights(const PreparedRun& run, ClientStage& stage, ClientSession& session);
+
+}  // namespace cleave

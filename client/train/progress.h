@@ -1,0 +1,63 @@
+// Shows the progress of a training run: on a terminal a bar that updates in place, in a file or
+// pipe a plain line every few seconds, and for programs an event per step and epoch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/train/json_lines.h"
+#include "client/train/progress_bar.h"
+#include "common/core/clock.h"
+#include "common/link/transfers.h"
+#include "common/record/run_files.h"
+
+namespace cleave {
+
+struct ProgressOptions {
+  int people = -1;                       // descriptor for progress text; -1: none
+  JsonLines* events = nullptr;           // borrowed; null: no events
+  std::uint64_t totalSteps = 0;          // training steps
+  std::vector<std::string> metricNames;  // the first is the loss
+};
+
+class Progress {
+ public:
+  explicit Progress(ProgressOptions options);
+  ~Progress() { end(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  struct State {
+    std::uint64_t epoch = 0, epochs = 0;
+    std::uint64_t step = 0;     // training step
+    std::uint64_t samples = 0;  // trained so far
+    Phase phase = Phase::train;
+    // Of this batch.
+    std::uint64_t batchSamples = 0;
+    double seconds = 0;
+    std::vector<std::optional<double>> metrics;
+  };
+  // Call after each batch. Updates the terminal at most ten times per second.
+  void batch(const State& state, const LinkTotals& totals);
+  // Call at the end of an epoch. Prints a permanent line.
+  void epoch(const EpochRow& row, std::uint64_t epochs);
+  // Removes the bar.
+  void end();
+
+ private:
+  void show(const State& state, const LinkTotals& totals);
+  void measure(const State& state, const LinkTotals& totals, double elapsed);
+  void tell(const State& state, const LinkTotals& totals);
+
+  const ProgressOptions options_;
+  const bool isLive_;  // whether the descriptor is a terminal
+  const SteadyTime start_ = now();
+  std::optional<SteadyTime> shownAt_;
+  BarState bar_;  // rates are means over the last seconds
+  bool hasRate_ = false;
+  std::uint64_t lastSamples_ = 0, lastUp_ = 0, lastDown_ = 0;
+};
+
+}  // namespace cleave

@@ -1,0 +1,90 @@
+#include "client/train/progress_bar.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+
+#include "common/core/units.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::size_t kLongestBar = 40;
+constexpr std::size_t kShortestBar = 10;
+constexpr std::size_t kBrackets = 3;  // and the space before them
+
+double shareDone(const BarState& state) {
+  if (state.steps == 0) return 1;
+  return std::min(1.0, static_cast<double>(state.step) / static_cast<double>(state.steps));
+}
+
+std::string barText(double share, std::size_t length) {
+  const auto done = static_cast<std::size_t>(share * static_cast<double>(length));
+  std::string bar(done, '=');
+  if (done < length) bar += '>';
+  bar.resize(length, ' ');
+  return " [" + bar + "]";
+}
+
+std::string leftText(const BarState& state) {
+  return (state.secondsLeft ? clockText(*state.secondsLeft) : "?") + " left";
+}
+
+struct Field {
+  std::string text;
+  int rank;  // fields of higher rank are dropped first
+};
+
+std::array<Field, 7> fieldsOf(const BarState& state) {
+  return {
+      {{fmt::format(" {:>{}}/{}", state.step, std::to_string(state.steps).size(), state.steps), 3},
+       {fmt::format("  epoch {}/{}", state.epoch, state.epochs), 2},
+       {fmt::format("  {:.0f} images/s", state.imagesPerSecond), 5},
+       {fmt::format("  loss {:.4f}", state.loss), 4},
+       {"  " + leftText(state), 1},
+       {fmt::format("  up {}/s", bytesText(state.up)), 6},
+       {fmt::format("  down {}/s", bytesText(state.down)), 7}}};
+}
+
+}  // namespace
+
+std::string barLine(const BarState& state, std::size_t columns, bool color) {
+  // Leaves the last column free: some terminals wrap after it.
+  const std::size_t room = columns > 0 ? columns - 1 : 0;
+  const double share = shareDone(state);
+  const std::string percent = fmt::format(" {:3.0f}%", 100 * share);
+  const auto fields = fieldsOf(state);
+
+  std::size_t used = state.phase.size() + percent.size();
+  int least = 0;  // rank of the last field that fits
+  const auto lengthTo = [&](int rank) {
+    std::size_t length = 0;
+    for (const Field& field : fields) length += field.rank <= rank ? field.text.size() : 0;
+    return length;
+  };
+  for (int rank = 1; rank <= static_cast<int>(fields.size()); ++rank) {
+    if (used + kBrackets + kShortestBar + lengthTo(rank) <= room) least = rank;
+  }
+  used += lengthTo(least);
+
+  std::string rest = percent;
+  if (used + kBrackets + kShortestBar <= room) {
+    rest += barText(share, std::min(kLongestBar, room - used - kBrackets));
+  }
+  for (const Field& field : fields) {
+    if (field.rank <= least) rest += field.text;
+  }
+  const std::string phase = state.phase.substr(0, room);
+  rest.resize(std::min(rest.size(), room - phase.size()));
+  return (color ? "\x1b[1;32m" + phase + "\x1b[0m" : phase) + rest;
+}
+
+std::string plainLine(const BarState& state) {
+  return fmt::format(
+      "{}  step {}/{}  epoch {}/{}  {:.0f} images/s  loss {:.4f}  up {}/s  down {}/s  {}",
+      state.phase, state.step, state.steps, state.epoch, state.epochs, state.imagesPerSecond,
+      state.loss, bytesText(state.up), bytesText(state.down), leftText(state));
+}
+
+}  // namespace cleave

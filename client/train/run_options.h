@@ -1,0 +1,23 @@
+// The options that all commands with a run have.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/program/program.h"
+
+namespace cleave {
+
+// Options of every command that connects to a server.
+struct RunOptions {
+  CommonOptions common;
+  std::string server;  // HOST:PORT; empty: start a local server
+  std::string tls;     // folder with this client's certificate; empty: from the configuration
+  std::string runDir;  // empty: runs/<run id>
+  bool json = false;
+  std::uint64_t traceSteps = 0;  // steps that both sides trace; 0: none. Set only by `train`
+};
+void addRunOptions(CLI::App& command, RunOptions& options);
+void addTlsOption(CLI::App& command, std::string& folder);
+
+}  // namespace cleave

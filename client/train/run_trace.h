@@ -1,0 +1,22 @@
+// Writes the trace of a run for `train --trace`.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "client/train/prepare.h"
+
+namespace cleave {
+
+// Throws UsageError if no file can be created at `path`.
+void checkTracePath(const std::string& path);
+
+// Fetches the server's spans, joins them with the client's and writes the file. Call between
+// batches, after the last traced step. Returns the entry for the run's summary. Throws RunError.
+nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
+                             ClientSession& session);
+
+// "steps 2 to 21 in trace.json; the two clocks are known to 0.04 ms"
+std::string sentenceOfTrace(const nlohmann::json& summary);
+
+}  // namespace cleave

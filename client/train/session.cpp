@@ -1,0 +1,224 @@
+#include "client/train/session.h"
+
+#include <unistd.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
+#include <utility>
+
+#include "common/core/log.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+
+RunError endedByServer(const std::string& reason) {
+  const char* hint = "start it again and run again";
+  if (reason != "shutting-down") {
+    return RunError("server-left", "the server ended the run (" + reason + ")", hint);
+  }
+  return RunError("shutting-down",
+                  "the server is shutting down; it has ended the step that was under way", hint);
+}
+
+}  // namespace
+
+ClientSession::ClientSession(ComputeDevice& compute)
+    : compute_(compute),
+      pool_(std::make_shared<BufferPool>(BufferPool::kMaxRetained, compute.hostMemory())),
+      signals_(io_.context(), SIGINT, SIGTERM),
+      lastWork_(io_.context()) {
+  asio::co_spawn(io_.context(), waitForSignals(), [](std::exception_ptr error) {
+    if (error) std::rethrow_exception(error);
+  });
+}
+
+ClientSession::~ClientSession() {
+  if (worker_) worker_->stop();
+  io_.stop();
+  codecs_.stop();
+  // Destroyed before the threads and the io_context that they use.
+  if (worker_) device_.detach(worker_);
+  worker_.reset();
+  link_.reset();
+  connection_.reset();
+}
+
+// ---- Connecting ----
+
+wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::Hello& hello,
+                                     double retrySeconds) {
+  OpenConnection open;
+  std::exception_ptr error;
+  std::atomic<bool> done = false;
+  asio::co_spawn(io_.context(), connectToServer(address, hello, retrySeconds),
+                 [&](std::exception_ptr failed, OpenConnection opened) {
+                   error = std::move(failed);
+                   open = std::move(opened);
+                   done = true;
+                   device_.notify();
+                 });
+  device_.runUntil([&] { return done || interrupted_; });
+  if (!done) {
+    io_.stop();  // abandons the pending connection; this session cannot be used any more
+    throw interruptedError();
+  }
+  if (error) std::rethrow_exception(error);
+  connection_ = std::move(open.connection);
+  return std::move(open.ok);
+}
+
+// ---- The run ----
+
+void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionTable table,
+                          bool fetchGradients, std::shared_ptr<RunFiles> files) {
+  TensorLinkOptions options = linkOptions(plan, Role::client);
+  options.errorEvery = errorEvery;
+  options.helper = helper_.get();
+  options.codecQueue = codecs_.open();
+  trace_ = options.trace;
+  const auto mailbox = std::make_shared<Mailbox>(device_, plan.inFlight);
+  link_ = std::make_shared<TensorLink>(
+      std::move(options), connection_, pool_, io_.context().get_executor(),
+      [mailbox](Message message) { mailbox->deliver(std::move(message)); },
+      [files](const TransferRecord& record) { files->transfer(record); });
+  worker_ = std::make_shared<EngineWorker>(
+      EngineOptions{Role::client, plan.schedule, plan.microBatches, plan.inFlight, fetchGradients,
+                    plan.initialWeights},
+      link_, mailbox, std::move(table), [] {},
+      [this](std::exception_ptr error) {
+        failed_ = true;
+        asio::post(io_.context(), [this, error] { connection_->fail(error); });
+      },
+      compute_.queue(), trace_);
+  device_.attach(worker_);
+  asio::co_spawn(io_.context(), connection_->run(*link_),
+                 [this](std::exception_ptr error, std::string reason) {
+                   if (!error && reason != "done") {
+                     error = std::make_exception_ptr(endedByServer(reason));
+                   }
+                   link_->recordUnacknowledged();
+                   end(error);
+                 });
+}
+
+void ClientSession::end(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = error;
+    ended_ = true;
+  }
+  device_.notify();
+}
+
+asio::awaitable<void> ClientSession::waitForSignals() {
+  co_await signals_.async_wait(asio::use_awaitable);
+  interrupted_ = true;
+  device_.notify();
+  lastWork_.expires_after(kLastWork);
+  lastWork_.async_wait([this](const boost::system::error_code& cancelled) {
+    if (cancelled) return;
+    timeIsUp_ = true;
+    device_.notify();
+  });
+  processLog()->info("ending; interrupt once more to end at once");
+  co_await signals_.async_wait(asio::use_awaitable);
+  ::_exit(1);
+}
+
+void ClientSession::waitUntil(const std::function<bool()>& done, Patience patience) {
+  const std::atomic<bool>& isOver =
+      patience == Patience::untilInterrupted ? interrupted_ : timeIsUp_;
+  device_.runUntil([&] {
+    handOverWeights();
+    // Waits until a decided step is applied here too, so that head and tail match the body's step.
+    const bool mayLeave = failed_ || !worker_->engine().updatePending();
+    return done() || (ended_ && mayLeave) || isOver;
+  });
+  if (done()) return;
+  if (ended_) {
+    const std::lock_guard lock(mutex_);
+    if (error_) std::rethrow_exception(error_);
+    throw RunError("server-left", "the server ended the run before its end",
+                   "look at its log, and run again");
+  }
+  throw interruptedError();
+}
+
+void ClientSession::sendWeights(SharedBytes weights) {
+  worker_->engine().sendWeights(std::move(weights));
+  waitUntil([this] { return worker_->engine().weightsInPlace(); });
+}
+
+void ClientSession::runBatch(const MicroBatch& at) {
+  if (interrupted_) throw interruptedError();
+  worker_->engine().begin(at);
+  // The link is idle now, so the reply measures its latency.
+  asio::post(io_.context(), [connection = connection_] { connection->ping(); });
+  device_.notify();
+  // Completes the current step on both sides, so that the saved parts are from the same step.
+  waitUntil([this] { return worker_->engine().batchDone(); }, Patience::untilTimeIsUp);
+}
+
+void ClientSession::fetchWeights(std::function<void(Blob body)> arrived) {
+  if (timeIsUp_ || !worker_->engine().batchDone()) throw interruptedError();
+  weightsArrived_ = std::move(arrived);
+  // Queued after the last Step and before the next batch: the server replies after its update.
+  worker_->engine().fetch(Flow::weightsBody);
+}
+
+void ClientSession::handOverWeights() {
+  if (!weightsArrived_ || !worker_->engine().blob()) return;
+  std::exchange(weightsArrived_, nullptr)(*worker_->engine().blob());
+}
+
+void ClientSession::waitForWeights() {
+  waitUntil([this] { return !weightsArrived_; }, Patience::untilTimeIsUp);
+}
+
+Blob ClientSession::fetch(Flow flow) {
+  Engine& engine = worker_->engine();
+  const auto waitFor = [this](const std::function<bool()>& done) {
+    waitUntil(done, Patience::untilTimeIsUp);
+  };
+  waitFor([this] { return !weightsArrived_; });
+  waitFor([&] { return engine.appliedByPeer() == engine.applied(); });
+  engine.fetch(flow);
+  waitFor([&] { return engine.blob().has_value(); });
+  return *engine.blob();
+}
+
+void ClientSession::close(const std::string& reason) {
+  if (!worker_) return;
+  worker_->stop();  // the memory that a batch borrowed may be freed already
+  if (ended_) return;
+  asio::post(io_.context(), [this, reason] { connection_->sayBye(reason); });
+  device_.runUntil([this] { return ended_.load(); });
+}
+
+LinkSpeed ClientSession::linkSpeed() const {
+  const auto& done = worker_->engine().bodyDone();
+  // Each side's estimate may be too high by what buffers hold.
+  const auto lesser = [](double here, double there) {
+    return here == 0 || there == 0 ? std::max(here, there) : std::min(here, there);
+  };
+  return {lesser(connection_->sendRate(), done ? done->receiveRate : 0),
+          lesser(connection_->receiveRate(), done ? done->sendRate : 0),
+          connection_->clock().roundTripSeconds};
+}
+
+Samples ClientSession::samples(const Recorder& recorder, const TlsContext* tls) {
+  Samples samples = sharedSamples(recorder, *pool_, tls, compute_.memoryBytes());
+  const auto outbox = askOn(io_.context().get_executor(),
+                            [connection = connection_] { return connection->outbox().size(); });
+  if (outbox) samples.push_back({"outbox_entries", static_cast<double>(*outbox), ""});
+  samples.push_back({"mailbox_entries", static_cast<double>(worker_->waiting()), ""});
+  return samples;
+}
+
+LinkTotals ClientSession::totals() const { return link_ ? link_->totals() : LinkTotals{}; }
+
+}  // namespace cleave

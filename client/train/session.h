@@ -1,0 +1,121 @@
+// The client's side of a connected run. The calling thread is the device thread, to which a batch
+// looks like one synchronous call.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "client/train/connect.h"
+#include "common/core/codec_executor.h"
+#include "common/core/executor.h"
+#include "common/device/compute_device.h"
+#include "common/engine/worker.h"
+#include "common/link/tensor_link.h"
+#include "common/net/io_thread.h"
+#include "common/predict/step_meter.h"
+#include "common/record/run_files.h"
+#include "common/run/metrics.h"
+#include "common/run/plan.h"
+
+namespace cleave {
+
+// Time limit after Ctrl-C for finishing the current step and fetching the body's weights.
+// Supervisors such as docker kill a process 10 s after SIGTERM.
+inline constexpr std::chrono::seconds kLastWork{7};
+
+class ClientSession {
+ public:
+  // The device is borrowed.
+  explicit ClientSession(ComputeDevice& compute);
+  ~ClientSession();
+  ClientSession(const ClientSession&) = delete;
+  ClientSession& operator=(const ClientSession&) = delete;
+
+  // Connects with retries and back-off for `retrySeconds`, and shakes hands. Throws RunError or
+  // UsageError: the cause of the failure or the server's refusal. Ctrl-C throws "interrupted"
+  // immediately; the session cannot be used afterwards.
+  wire::HelloOk connect(const ServerAddress& address, const wire::Hello& hello,
+                        double retrySeconds);
+
+  // Connects the stage's actions to the connection. `table` is called on the thread that calls
+  // runBatch().
+  void start(const RunPlan& plan, std::uint32_t errorEvery, ActionTable table, bool fetchGradients,
+             std::shared_ptr<RunFiles> files);
+
+  // Sends the body's initial weights and waits until the server has loaded them. Throws RunError.
+  void sendWeights(SharedBytes weights);
+  // Runs one batch to its end. Throws RunError with the cause if the run ended, such as a lost
+  // connection or Ctrl-C ("interrupted"), after which the current batch has kLastWork to finish.
+  void runBatch(const MicroBatch& at);
+  // Waits until the server has applied all steps, then fetches weights/body or trace/body.
+  Blob fetch(Flow flow);
+  // Call between batches. Requests weights/body as they are after the last step, and returns
+  // immediately. `arrived` is called from a later call of this session that waits. Only one request
+  // at a time. Throws RunError "interrupted" if Ctrl-C came during a batch that did not finish in
+  // time.
+  void fetchWeights(std::function<void(Blob body)> arrived);
+  bool isFetchingWeights() const { return weightsArrived_ != nullptr; }
+  // Waits until the weights requested by fetchWeights() have arrived; at most kLastWork after
+  // Ctrl-C.
+  void waitForWeights();
+  // Sends Bye and waits until the connection has ended; afterwards totals() are final. Does nothing
+  // if it has ended already.
+  void close(const std::string& reason);
+
+  const Engine& engine() const { return worker_->engine(); }
+  LinkTotals totals() const;
+  // For the client's metrics; call after start(). Waits for the io thread, so call it on any other
+  // thread.
+  Samples samples(const Recorder& recorder, const TlsContext* tls);
+  // Of the most recently started step; see EngineWorker.
+  std::optional<double> betweenSteps() const { return worker_->betweenSteps(); }
+  // The downlink rate is the server's, as reported for the last step.
+  LinkSpeed linkSpeed() const;
+  // The server's clock, estimated from the Pongs of the last batches; each batch sends a Ping when
+  // it begins.
+  ClockSample serverClock() const { return connection_->clock(); }
+  // Null if the plan has no trace.
+  const TraceRecorder* trace() const { return trace_.get(); }
+  const std::shared_ptr<BufferPool>& pool() const { return pool_; }
+
+ private:
+  boost::asio::awaitable<void> waitForSignals();
+  // What ends a wait besides a lost connection: Ctrl-C, or kLastWork after it.
+  enum class Patience : std::uint8_t { untilInterrupted, untilTimeIsUp };
+  void waitUntil(const std::function<bool()>& done, Patience patience = Patience::untilInterrupted);
+  void handOverWeights();
+  void end(std::exception_ptr error);
+
+  ComputeDevice& compute_;
+  DeviceExecutor device_;
+  const std::shared_ptr<BufferPool> pool_;
+  const std::unique_ptr<Helper> helper_ = makeHelper();  // used by the codec thread
+  CodecExecutor codecs_{1};
+  IoThread io_;
+  boost::asio::signal_set signals_;
+  boost::asio::steady_timer lastWork_;  // io thread
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<TensorLink> link_;
+  std::shared_ptr<EngineWorker> worker_;
+  std::shared_ptr<TraceRecorder> trace_;
+
+  std::function<void(Blob body)> weightsArrived_;  // empty if none are requested
+
+  bool failed_ = false;  // device thread: an action failed, and no more actions run
+  std::atomic<bool> interrupted_ = false;
+  std::atomic<bool> timeIsUp_ = false;  // kLastWork has passed since Ctrl-C
+  std::atomic<bool> ended_ = false;     // the connection has ended; error_ is final
+  std::mutex mutex_;
+  std::exception_ptr error_;  // the first error
+};
+
+}  // namespace cleave

@@ -1,0 +1,89 @@
+// The client's configuration, which describes the whole experiment.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/data/dataset.h"
+#include "client/train/learning_rate.h"
+#include "common/core/config.h"
+#include "common/model/stage.h"
+#include "common/run/metrics.h"
+#include "common/run/tls_settings.h"
+#include "proto/wire.pb.h"
+
+namespace cleave {
+
+struct DataSettings {
+  std::string format;  // "idx", "cifar10", "cifar100", "synthetic"
+  IdxOptions train, test;
+  CifarOptions cifarTrain, cifarTest;
+  SyntheticOptions syntheticTrain, syntheticTest;
+  std::uint32_t holdout =
+      0;  // number of last training samples that are evaluated instead of the test set
+};
+
+struct ClientSettings {
+  std::string name;
+  std::uint64_t seed = 1;
+  std::string model;
+  std::map<std::string, std::string> modelParameters;
+  std::optional<Cuts> cuts;
+  std::string weightsFile;  // safetensors file with initial weights; empty: random from the seed
+  std::vector<std::string> weightsExcept;  // blocks that are initialised from the seed nevertheless
+  DataSettings data;
+  std::uint32_t batch = 64;
+  std::uint32_t microBatches = 4;
+  std::uint32_t inFlight = 0;
+  std::string schedule;
+  std::uint64_t epochs = 1;
+  std::uint64_t maxSteps = 0;  // 0: no limit
+  OptimizerSpec optimizer;
+  LearningRateOptions learningRate;  // without totalSteps, which depends on the data
+  double warmupEpochs = 0;
+  double clipNorm = 0;  // maximum global gradient norm; 0: no limit
+  std::uint32_t evalBatch = 256;
+  std::uint32_t evalEvery = 1;                // epochs
+  std::map<std::string, std::string> codecs;  // flow -> spec; kAutoStart for `auto`
+  // Flow -> the codecs that `auto` chooses from; flows with a fixed codec are missing.
+  std::map<std::string, std::vector<std::string>> autoCodecs;
+  bool rawNonFinite = false;   // see TensorLinkOptions
+  std::string device = "cpu";  // device of head and tail
+  int clientThreads = 0;
+  int serverThreads = 0;
+  StageWait wait;
+  std::uint32_t errorEvery = 100;
+  std::size_t rotateBytes = 0;          // size at which the run's CSV files are rotated; 0: never
+  std::optional<HttpSettings> metrics;  // address of the metrics endpoint; empty: none
+  double retrySeconds = 30;
+  TlsSettings tls;          // only for a given --server; a local server is on loopback
+  bool probeFirst = false;  // measure the link before training
+  double probeSeconds = 5;  // approximate time limit for the probe
+  std::string resolved;     // as YAML
+};
+
+// Throws UsageError.
+ClientSettings readClientSettings(Config& config);
+
+struct Datasets {
+  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const Dataset> test;  // evaluation data
+};
+// Throws UsageError.
+Datasets openDatasets(const DataSettings& settings);
+
+// The run spec for these settings on this data.
+wire::RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train);
+
+std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train);
+// The learning rate's options with the run's number of steps.
+LearningRateOptions learningRateOptions(const ClientSettings& settings, const Dataset& train);
+// The number of steps in the run: all epochs, unless maxSteps is lower.
+std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train);
+
+}  // namespace cleave

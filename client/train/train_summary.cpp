@@ -1,0 +1,122 @@
+#include "client/train/train_summary.h"
+
+#include <spdlog/fmt/fmt.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <sstream>
+
+#include "client/train/advice.h"
+#include "client/train/auto_codec.h"
+#include "client/train/run_trace.h"
+#include "common/core/terminal.h"
+#include "common/core/units.h"
+
+namespace cleave {
+namespace {
+
+// Reasons why a run has no bound.
+constexpr const char* kTooFewSteps = "at least 3 training steps are needed";
+constexpr const char* kTooFewBytes =
+    "at least 1 MB must cross the link each way to measure its rate";
+
+}  // namespace
+
+nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& result,
+                                 const LinkTotals& totals, double seconds, bool hasModel) {
+  nlohmann::json summary;
+  summary["run"] = run.hello.run_id();
+  summary["folder"] = run.folder;
+  summary["steps"] = result.steps;
+  summary["codec"] = run.settings.codecs;
+  summary["seconds"] = seconds;
+  summary["images_per_second"] = static_cast<double>(result.samples) / result.trainSeconds;
+  if (result.lastEval) {
+    const auto values = means(*result.lastEval);
+    const auto names = metricNames();
+    for (std::size_t index = 0; index < names.size(); ++index) {
+      if (values[index]) summary["eval"][names[index]] = *values[index];
+    }
+    summary["eval"]["best_top1"] = *result.bestTop1;
+  }
+  const double wire = static_cast<double>(totals.wireUp + totals.wireDown);
+  summary["bytes_up"] = totals.up();
+  summary["bytes_down"] = totals.down();
+  summary["ratio"] = wire / static_cast<double>(totals.rawUp + totals.rawDown);
+  summary["mean_up_bytes_per_second"] = static_cast<double>(totals.up()) / seconds;
+  summary["mean_down_bytes_per_second"] = static_cast<double>(totals.down()) / seconds;
+  summary["peak_up_bytes_per_second"] = totals.peakUp;
+  summary["peak_down_bytes_per_second"] = totals.peakDown;
+  const BoundedSteps& bounded = result.bounded;
+  if (bounded.bounds > 0 && result.costs && result.costs->hasRates()) {
+    const Bottleneck bottleneck = bounded.bottleneck();
+    const std::optional<double> spread = stepSpread(bounded.wholeBatches);
+    const MeasuredSteps steps{*result.costs, bottleneck,
+                              bounded.seconds / static_cast<double>(bounded.steps), spread,
+                              run.data.train->size() % run.settings.batch};
+    summary["bound"] = {{"seconds_a_step", bounded.bounds / static_cast<double>(bounded.steps)},
+                        {"over_bound", bounded.seconds / bounded.bounds},
+                        {"bottleneck", bottleneckName(bottleneck)},
+                        {"rate_up", result.costs->rateUp},
+                        {"rate_down", result.costs->rateDown},
+                        {"latency_seconds", result.costs->latency},
+                        {"step_spread", spread ? nlohmann::json(*spread) : nlohmann::json()},
+                        {"advice", toJson(adviseOn(steps, run.plan, run.settings))}};
+  } else {
+    summary["bound_unknown"] = result.costs ? kTooFewBytes : kTooFewSteps;
+  }
+  summary["model"] =
+      hasModel ? nlohmann::json(run.folder + "/model.safetensors") : nlohmann::json();
+  return summary;
+}
+
+void printSummary(const nlohmann::json& summary) {
+  const auto number = [&](const char* key) { return summary.at(key).get<double>(); };
+  std::ostringstream text;
+  text << "\n";
+  if (summary.contains("eval")) {
+    const auto& eval = summary.at("eval");
+    text << fmt::format("accuracy    {:.2f} % top-1 (best epoch {:.2f} %), loss {:.4f}\n",
+                        100 * eval.at("top1").get<double>(),
+                        100 * eval.at("best_top1").get<double>(), eval.at("loss").get<double>());
+  }
+  text << fmt::format("time        {} for {} steps, {:.0f} images/s\n",
+                      durationText(number("seconds")), summary.at("steps").get<std::uint64_t>(),
+                      number("images_per_second"));
+  text << "codec       "
+       << codecMapText(summary.at("codec").get<std::map<std::string, std::string>>()) << "\n";
+  text << fmt::format("bytes       {} up, {} down; {:.4f} of the raw tensors' size\n",
+                      bytesText(number("bytes_up")), bytesText(number("bytes_down")),
+                      number("ratio"));
+  text << fmt::format("bandwidth   mean {}/s up, {}/s down; peak {}/s up, {}/s down\n",
+                      bytesText(number("mean_up_bytes_per_second")),
+                      bytesText(number("mean_down_bytes_per_second")),
+                      bytesText(number("peak_up_bytes_per_second")),
+                      bytesText(number("peak_down_bytes_per_second")));
+  if (summary.contains("probe")) {
+    text << "link        " << summary.at("probe").at("sentence").get<std::string>() << "\n";
+  }
+  if (summary.contains("bound")) {
+    const auto& bound = summary.at("bound");
+    text << fmt::format("bound       a step took {:.2f} times the least possible {:.1f} ms\n",
+                        bound.at("over_bound").get<double>(),
+                        1e3 * bound.at("seconds_a_step").get<double>())
+         << "held back   by " << bound.at("bottleneck").get<std::string>() << "\n"
+         << "advice      " << bound.at("advice").at("sentence").get<std::string>() << "\n";
+  } else {
+    text << "bound       not known: " << summary.at("bound_unknown").get<std::string>() << "\n";
+  }
+  if (summary.contains("trace")) {
+    text << "trace       " << sentenceOfTrace(summary.at("trace")) << "\n";
+  }
+  text << "files       " << summary.at("folder").get<std::string>()
+       << ": transfers.csv, steps.csv, epochs.csv, summary.json, config.yaml, "
+          "environment.json, log.txt"
+       << (summary.contains("probe") ? ", probe.csv" : "")
+       << (summary.at("model").is_null() ? "" : ", model.safetensors") << "\n"
+       << "charts      cleave-client report " << summary.at("folder").get<std::string>() << "\n";
+  constexpr std::size_t kIndent = 12;  // width of the label column
+  std::cout << wrappedFor(STDOUT_FILENO, text.str(), kIndent) << std::flush;
+}
+
+}  // namespace cleave

@@ -1,0 +1,213 @@
+#include "client/train/trainer.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "common/core/clock.h"
+
+namespace cleave {
+
+TensorView viewOf(const Batch& batch, const Dataset& data) {
+  TensorSpec spec{
+      DType::f32, {static_cast<std::int64_t>(batch.samples())}, MemoryOrder::contiguous};
+  for (const std::int64_t dim : data.sampleShape()) spec.shape.push_back(dim);
+  return {batch.inputs.data(), spec};
+}
+
+std::vector<std::optional<double>> means(const BatchMetrics& metrics) {
+  std::vector<std::optional<double>> values;
+  for (const std::string& name : metricNames()) {
+    const auto found = metrics.sums.find(name);
+    const bool known = found != metrics.sums.end() && metrics.samples > 0;
+    values.push_back(known ? std::optional(found->second / static_cast<double>(metrics.samples))
+                           : std::nullopt);
+  }
+  return values;
+}
+
+double gradientNorm(std::uint64_t step, const GradientReport& head, const GradientReport& body,
+                    const GradientReport& tail) {
+  const char* part = !head.finite   ? "head"
+                     : !body.finite ? "body"
+                     : !tail.finite ? "tail"
+                                    : nullptr;
+  if (part != nullptr) {
+    throw RunError(
+        "non-finite", fmt::format("the gradients of the {} are not finite in step {}", part, step),
+        "lower train.learning_rate.peak, lengthen its warm-up, set train.clip_norm, or use a codec "
+        "with more bits");
+  }
+  return std::sqrt(head.squareSum + body.squareSum + tail.squareSum);
+}
+
+StepDecision decideStep(std::uint64_t step, double learningRate, double norm, double clipNorm) {
+  constexpr double kEpsilon = 1e-6;
+  StepDecision decision;
+  decision.step = step;
+  decision.learningRates = {learningRate};
+  if (clipNorm > 0) decision.clipFactor = std::min(1.0, clipNorm / (norm + kEpsilon));
+  return decision;
+}
+
+Trainer::Trainer(const ClientSettings& settings, const Datasets& data, ClientStage& stage,
+                 ClientSession& session, RunFiles& files, Progress& progress)
+    : settings_(settings),
+      data_(data),
+      stage_(stage),
+      session_(session),
+      files_(files),
+      progress_(progress),
+      totalSteps_(totalSteps(settings, *data.train)),
+      learningRate_(learningRateOptions(settings, *data.train)) {}
+
+StepDecision Trainer::decide(const BodyDone& done) {
+  gradientNorm_ = gradientNorm(done.step, stage_.headReport(), done.report, stage_.tailReport());
+  return decideStep(done.step, learningRate(learningRate_, done.step), gradientNorm_,
+                    settings_.clipNorm);
+}
+
+TrainResult Trainer::run() {
+  StepRow handshake;
+  handshake.phase = "handshake";
+  files_.step(handshake, session_.totals());
+  shown_.epochs = (totalSteps_ + stepsPerEpoch(settings_, *data_.train) - 1) /
+                  stepsPerEpoch(settings_, *data_.train);
+
+  for (std::uint64_t epoch = 1; stepsLeft(); ++epoch) {
+    trainEpoch(epoch);
+    afterEpoch_();
+    evalMetrics_.reset();
+    const SteadyTime evalStart = now();
+    const bool due = settings_.evalEvery > 0 && (epoch % settings_.evalEvery == 0 || !stepsLeft());
+    if (due) evaluate(epoch);
+
+    EpochRow row;
+    row.epoch = epoch;
+    row.steps = epochSteps_;
+    row.samples = epochMetrics_.samples;
+    row.trainSeconds = epochSeconds_;
+    row.trainMetrics = means(epochMetrics_);
+    if (evalMetrics_) {
+      row.evalSeconds = secondsSince(evalStart);
+      row.evalMetrics = means(*evalMetrics_);
+    }
+    files_.epoch(row, session_.totals());
+    progress_.epoch(row, shown_.epochs);
+  }
+  result_.costs = meter_.mean();
+  return result_;
+}
+
+std::unique_ptr<Loader> Trainer::trainingLoader(std::uint64_t epoch) const {
+  Loader::Options options;
+  options.batch = settings_.batch;
+  options.shuffle = true;
+  options.training = true;
+  options.seed = settings_.seed;
+  options.epoch = epoch;
+  return std::make_unique<Loader>(data_.train, session_.pool(), options);
+}
+
+void Trainer::trainEpoch(std::uint64_t epoch) {
+  std::unique_ptr<Loader> loader = std::move(nextLoader_);
+  if (!loader) loader = trainingLoader(epoch);
+  epochMetrics_ = {};
+  epochSteps_ = 0;
+  const SteadyTime start = now();
+  shown_.epoch = epoch;
+  while (stepsLeft()) {
+    const auto batch = loader->next();
+    if (!batch) break;
+    // The next epoch's first batch is prepared during this epoch's last step and its evaluation.
+    const bool isLast = epochSteps_ + 1 == stepsPerEpoch(settings_, *data_.train);
+    if (isLast && result_.steps + 1 < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
+    const BatchMetrics metrics = runBatch(Phase::train, result_.steps + 1, epoch, *batch);
+    ++result_.steps;
+    ++epochSteps_;
+    result_.samples += batch->samples();
+    epochMetrics_.add(metrics);
+    shown_.step = result_.steps;
+    shown_.samples = result_.samples;
+    progress_.batch(shown_, session_.totals());
+    afterStep_(result_.steps);
+  }
+  epochSeconds_ = secondsSince(start);
+  result_.trainSeconds += epochSeconds_;
+}
+
+void Trainer::evaluate(std::uint64_t epoch) {
+  Loader::Options options;
+  options.batch = settings_.evalBatch;
+  Loader loader(data_.test, session_.pool(), options);
+  BatchMetrics sum;
+  while (const auto batch = loader.next()) {
+    sum.add(runBatch(Phase::eval, ++evalBatches_, epoch, *batch));
+    progress_.batch(shown_, session_.totals());
+  }
+  evalMetrics_ = sum;
+  result_.lastEval = sum;
+  const double top1 = sum.sums.at("top1") / static_cast<double>(sum.samples);
+  result_.bestTop1 = std::max(result_.bestTop1.value_or(top1), top1);
+}
+
+BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch,
+                               const Batch& batch) {
+  const SteadyTime start = now();
+  stage_.beginBatch(viewOf(batch, *data_.train), batch.labels);
+  const MicroBatch at{phase, step, 0, microBatchCount(batch.samples(), settings_.microBatches),
+                      batch.samples()};
+  session_.runBatch(at);
+  const BatchMetrics metrics = stage_.metrics();
+  shown_.phase = phase;
+  shown_.batchSamples = batch.samples();
+  shown_.seconds = secondsSince(start);
+  shown_.metrics = means(metrics);
+  recordStep(at, epoch, metrics, shown_.seconds);
+  if (const auto failure = files_.writeFailure()) {
+    throw RunError("cannot-write",
+                   failure->path + ": rows could not be written: " + std::strerror(failure->error),
+                   "make room on the disk, or give another one with --run-dir, and run again");
+  }
+  return metrics;
+}
+
+void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics,
+                         double seconds) {
+  const Engine& engine = session_.engine();
+  const LinkTotals totals = session_.totals();
+  StepRow row;
+  row.phase = phaseName(at.phase);
+  row.step = at.step;
+  row.epoch = epoch;
+  row.at = at;
+  row.seconds = seconds;
+  row.between = session_.betweenSteps();
+  row.metrics = means(metrics);
+  row.actions = engine.seconds();
+  if (at.phase == Phase::train) {
+    row.learningRate = learningRate(learningRate_, at.step);
+    row.gradientNorm = gradientNorm_;
+    // Measured by the server and reported in BodyDone.
+    row.actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
+    row.actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
+    row.costs = meter_.measure(at, row.actions, totals, session_.linkSpeed());
+    if (row.costs && !row.costs->hasRates()) row.costs.reset();
+    if (row.costs) {
+      row.bound = stepBound(*row.costs);
+      BoundedSteps& bounded = result_.bounded;
+      ++bounded.steps;
+      bounded.seconds += seconds;
+      bounded.bounds += row.bound->seconds;
+      bounded.heldBack[static_cast<std::size_t>(row.bound->bottleneck)] += seconds;
+      if (at.samples == settings_.batch)
+        bounded.wholeBatches.push_back(static_cast<float>(seconds));
+    }
+  } else {
+    meter_.pass(totals);
+  }
+  files_.step(row, totals);
+}
+
+}  // namespace cleave

@@ -1,0 +1,109 @@
+// Trains a model through a session: epochs, steps, evaluation, and the decision on each step.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "client/data/loader.h"
+#include "client/train/progress.h"
+#include "client/train/session.h"
+#include "client/train/settings.h"
+#include "common/predict/step_meter.h"
+
+namespace cleave {
+
+// Sums over the training steps that have a bound.
+struct BoundedSteps {
+  std::uint64_t steps = 0;
+  double seconds = 0;                           // measured duration of the steps
+  double bounds = 0;                            // lower bound of the steps' duration
+  std::array<double, kBottlenecks> heldBack{};  // total seconds of the steps it limited
+  std::vector<float> wholeBatches;              // seconds of each step with a whole batch
+
+  Bottleneck bottleneck() const {
+    return static_cast<Bottleneck>(std::max_element(heldBack.begin(), heldBack.end()) -
+                                   heldBack.begin());
+  }
+};
+
+struct TrainResult {
+  std::uint64_t steps = 0;
+  std::uint64_t samples = 0;  // trained on
+  double trainSeconds = 0;
+  std::optional<BatchMetrics> lastEval;
+  std::optional<double> bestTop1;
+  std::optional<StepCosts> costs;  // mean per step
+  BoundedSteps bounded;
+};
+
+class Trainer {
+ public:
+  Trainer(const ClientSettings& settings, const Datasets& data, ClientStage& stage,
+          ClientSession& session, RunFiles& files, Progress& progress);
+
+  // `function` is called after each training step with its number.
+  void afterEachStep(std::function<void(std::uint64_t step)> function) {
+    afterStep_ = std::move(function);
+  }
+  // `function` is called after the last step of each epoch, before its evaluation.
+  void afterEachEpoch(std::function<void()> function) { afterEpoch_ = std::move(function); }
+  // The decision on the current step, for the client's action table. Throws RunError "non-finite".
+  StepDecision decide(const BodyDone& done);
+
+  // Throws RunError with the cause if the run ended early.
+  TrainResult run();
+
+  std::uint64_t steps() const { return result_.steps; }  // trained so far
+
+ private:
+  std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch) const;
+  void trainEpoch(std::uint64_t epoch);
+  void evaluate(std::uint64_t epoch);
+  BatchMetrics runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch, const Batch& batch);
+  void recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics,
+                  double seconds);
+  bool stepsLeft() const { return result_.steps < totalSteps_; }
+
+  const ClientSettings& settings_;
+  const Datasets& data_;
+  ClientStage& stage_;
+  ClientSession& session_;
+  RunFiles& files_;
+  Progress& progress_;
+  const std::uint64_t totalSteps_;
+  const LearningRateOptions learningRate_;
+
+  std::unique_ptr<Loader> nextLoader_;  // made when this epoch's last batch is taken
+  std::function<void(std::uint64_t step)> afterStep_ = [](std::uint64_t) {};
+  std::function<void()> afterEpoch_ = [] {};
+  TrainResult result_;
+  std::uint64_t evalBatches_ = 0;
+  BatchMetrics epochMetrics_;
+  std::optional<BatchMetrics> evalMetrics_;
+  double epochSeconds_ = 0;
+  std::uint64_t epochSteps_ = 0;
+  double gradientNorm_ = 0;  // of the current step
+  StepMeter meter_;
+  Progress::State shown_;
+};
+
+// The norm of all gradients together, from the three reports. Throws RunError "non-finite".
+double gradientNorm(std::uint64_t step, const GradientReport& head, const GradientReport& body,
+                    const GradientReport& tail);
+// The decision on `step`. If `norm` exceeds `clipNorm` (0: no limit), gradients are scaled by
+// clipNorm / (norm + 1e-6), like PyTorch's clip_grad_norm_.
+StepDecision decideStep(std::uint64_t step, double learningRate, double norm, double clipNorm);
+
+// A loaded batch in the form that stages take: f32 [samples, sample shape…]. Borrows the batch's
+// memory.
+TensorView viewOf(const Batch& batch, const Dataset& data);
+
+// The mean of each metric, in the order of metricNames().
+std::vector<std::optional<double>> means(const BatchMetrics& metrics);
+
+}  // namespace cleave

@@ -1,0 +1,184 @@
+#include "common/engine/schedule.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/core/config.h"
+
+namespace cleave {
+namespace {
+
+using Picked = std::optional<ActionKind>;
+
+constexpr std::array<std::string_view, kActionKinds> kActionNames = {
+    "HeadForward", "TailStep", "HeadBackward", "BodyForward", "BodyBackward",
+    "Report",      "Decide",   "Update",       "Export",      "Import"};
+
+Picked firstReady(const ReadyKinds& ready, std::initializer_list<ActionKind> order) {
+  for (const ActionKind kind : order) {
+    if (ready[kind]) return kind;
+  }
+  return std::nullopt;
+}
+
+int firstComeFirstServed(Flow) { return 0; }
+std::uint32_t allInFlight(std::uint32_t microBatches) { return microBatches; }
+std::uint32_t oneInFlight(std::uint32_t) { return 1; }
+
+// priority: the action that unlocks the most work runs first. A tail step gives the server a
+// backward; activation/1 gives the client a tail step, while gradient/0 only unlocks the last
+// action of its micro-batch.
+Picked pickByPriority(const ReadyKinds& ready, const StageState& state) {
+  if (state.role == Role::client) {
+    return firstReady(ready,
+                      {ActionKind::tailStep, ActionKind::headForward, ActionKind::headBackward});
+  }
+  return firstReady(ready, {ActionKind::bodyBackward, ActionKind::bodyForward});
+}
+
+int unlockingFirst(Flow flow) {
+  return flow == Flow::gradient1 || flow == Flow::activation1 ? 0 : 1;
+}
+
+// gpipe: all forwards, then all backwards (Huang et al., 2019), M = 3:
+//
+//   client  F0 F1 F2 T0 T1 T2          H0 H1 H2       F HeadForward  T TailStep  H HeadBackward
+//   server     F0 F1 F2    B0 B1 B2                   F BodyForward  B BodyBackward
+Picked pickInBlocks(const ReadyKinds& ready, const StageState& state) {
+  const auto blocks =
+      state.role == Role::client
+          ? std::vector{ActionKind::headForward, ActionKind::tailStep, ActionKind::headBackward}
+          : std::vector{ActionKind::bodyForward, ActionKind::bodyBackward};
+  for (const ActionKind kind : blocks) {
+    if (state.next(kind) == state.microBatches) continue;
+    return ready[kind] ? Picked(kind) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// 1f1b for the U-shaped split: after a warm-up, each device alternates one forward and one backward
+// (Narayanan et al., PipeDream, SOSP'19). The client's cycle j is TailStep(j), HeadBackward(j - 1),
+// HeadForward(j - 1 + W), so that W micro-batches are in flight; the server's is BodyBackward(j),
+// BodyForward(j + w) with w = max(1, W - 1). M = 5, W = 3:
+//
+//   cycle    warm-up    0       1          2          3       4       5
+//   client   F0 F1 F2   T0      T1 H0 F3   T2 H1 F4   T3 H2   T4 H3   H4
+//   server   F0 F1      B0 F2   B1 F3      B2 F4      B3      B4
+//
+// A device runs the next action of its row, waiting for it if necessary. With W = 1 and M > 1, T1
+// would wait for F1, which comes after it in the row: hence the minimum of 2 in flight.
+using Place = std::tuple<std::int64_t, int, std::uint32_t>;  // cycle, slot in the cycle, i
+
+Place placeOneForwardOneBackward(ActionKind kind, std::uint32_t i, const StageState& state) {
+  const std::int64_t index = i;
+  const std::int64_t inFlight = state.inFlight;
+  const std::int64_t serverWarmUp = std::max<std::int64_t>(1, inFlight - 1);
+  constexpr std::int64_t kWarmUp = -1;
+  switch (kind) {
+    case ActionKind::headForward:
+      return index < inFlight ? Place(kWarmUp, 0, i) : Place(index - inFlight + 1, 2, i);
+    case ActionKind::tailStep:
+      return {index, 0, i};
+    case ActionKind::headBackward:
+      return {index + 1, 1, i};
+    case ActionKind::bodyForward:
+      return index < serverWarmUp ? Place(kWarmUp, 0, i) : Place(index - serverWarmUp, 1, i);
+    default:
+      return {index, 0, i};  // bodyBackward
+  }
+}
+
+Picked pickOneForwardOneBackward(const ReadyKinds& ready, const StageState& state) {
+  std::vector<ActionKind> kinds;
+  if (state.role == Role::client) {
+    kinds = {ActionKind::headForward, ActionKind::tailStep};
+    if (state.phase == Phase::train) kinds.push_back(ActionKind::headBackward);
+  } else {
+    kinds = {ActionKind::bodyForward};
+    if (state.phase == Phase::train) kinds.push_back(ActionKind::bodyBackward);
+  }
+  Picked first;
+  Place firstPlace;
+  for (const ActionKind kind : kinds) {
+    if (state.next(kind) == state.microBatches) continue;
+    const Place place = placeOneForwardOneBackward(kind, state.next(kind), state);
+    if (!first || place < firstPlace) {
+      first = kind;
+      firstPlace = place;
+    }
+  }
+  return first && ready[*first] ? first : std::nullopt;
+}
+
+std::uint32_t twoInFlight(std::uint32_t microBatches) { return std::min(2u, microBatches); }
+std::uint32_t fourInFlight(std::uint32_t microBatches) { return std::min(4u, microBatches); }
+
+constexpr Schedule kSchedules[] = {
+    {"priority", "whatever unlocks most goes first; urgent tensors overtake (default)",
+     pickByPriority, unlockingFirst, oneInFlight, allInFlight},
+    {"gpipe", "all forwards, then all backwards", pickInBlocks, firstComeFirstServed, allInFlight,
+     allInFlight},
+    {"1f1b", "one forward, one backward in turn, few micro-batches in flight",
+     pickOneForwardOneBackward, firstComeFirstServed, twoInFlight, fourInFlight},
+};
+
+}  // namespace
+
+std::string_view actionName(ActionKind kind) { return kActionNames[indexOf(kind)]; }
+
+KindFlows flowsOf(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::headForward:
+      return {std::nullopt, Flow::activation0};
+    case ActionKind::tailStep:
+      return {Flow::activation1, Flow::gradient1};
+    case ActionKind::headBackward:
+      return {Flow::gradient0, std::nullopt};
+    case ActionKind::bodyForward:
+      return {Flow::activation0, Flow::activation1};
+    case ActionKind::bodyBackward:
+      return {Flow::gradient1, Flow::gradient0};
+    default:
+      return {};
+  }
+}
+
+bool ReadyKinds::any() const {
+  return std::any_of(ready.begin(), ready.end(), [](bool value) { return value; });
+}
+
+std::span<const Schedule> scheduleTable() { return kSchedules; }
+
+const Schedule& findSchedule(std::string_view name) {
+  std::vector<std::string> names;
+  std::string list;
+  for (const Schedule& schedule : kSchedules) {
+    if (schedule.name == name) return schedule;
+    names.emplace_back(schedule.name);
+    list += (list.empty() ? "" : ", ") + names.back();
+  }
+  const std::string nearest = nearestName(name, names);
+  throw UsageError("unknown-schedule", "'" + std::string(name) + "' is not a schedule",
+                   (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list);
+}
+
+std::uint32_t resolveInFlight(const Schedule& schedule, std::uint32_t configured,
+                              std::uint32_t microBatches) {
+  const std::uint32_t inFlight =
+      configured == 0 ? schedule.defaultInFlight(microBatches) : configured;
+  const std::uint32_t least = schedule.leastInFlight(microBatches);
+  if (inFlight < least || inFlight > microBatches) {
+    throw UsageError(
+        "bad-in-flight",
+        std::to_string(inFlight) + " micro-batches in flight do not suit the schedule " +
+            std::string(schedule.name) + " with " + std::to_string(microBatches) + " micro-batches",
+        "give a number in " + std::to_string(least) + "…" + std::to_string(microBatches) +
+            ", or 0 for the schedule's default");
+  }
+  return inFlight;
+}
+
+}  // namespace cleave

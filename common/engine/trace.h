@@ -1,0 +1,109 @@
+// Records what a daemon does during a few steps of a run, as spans in bounded memory, and converts
+// them to and from their wire format (proto/PROTOCOL.md, "Trace").
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "common/core/clock.h"
+#include "common/core/key.h"
+#include "common/core/step.h"
+#include "common/engine/schedule.h"
+
+namespace cleave {
+
+inline constexpr std::string_view kTraceFeature = "trace";  // in Hello and HelloOk
+
+// The numeric values are part of the wire format.
+enum class TraceActivity : std::uint8_t {
+  compute,
+  wait,     // the device thread is idle
+  encode,   //
+  queue,    // encoded, waiting to be the next one written
+  send,     // passing segments to the kernel
+  receive,  // reading segments
+  decode,
+};
+inline constexpr std::size_t kTraceActivities = 7;
+constexpr std::size_t indexOf(TraceActivity activity) { return static_cast<std::size_t>(activity); }
+
+// Training steps, counted from 1.
+struct TraceWindow {
+  std::uint64_t first = 0;
+  std::uint64_t steps = 0;  // 0: no trace
+  std::uint64_t last() const { return first + steps - 1; }
+  bool contains(std::uint64_t step) const { return step >= first && step - first < steps; }
+};
+inline constexpr std::uint64_t kMaxTraceSteps = 10000;
+
+// One activity for one micro-batch. This layout is the wire format.
+struct TraceSpan {
+  TraceActivity activity = TraceActivity::compute;
+  // compute: the ActionKind; wait: the ActionKind of the action that ended it; others: the Flow.
+  std::uint8_t subject = 0;
+  std::uint16_t reserved = 0;  // always 0
+  std::uint32_t i = 0;         // micro-batch; 0 for report, decide and update
+  std::uint64_t step = 0;
+  std::int64_t begin = 0, end = 0;  // nanoseconds of the recording side's steady clock
+
+  ActionKind action() const { return static_cast<ActionKind>(subject); }
+  Flow flow() const { return static_cast<Flow>(subject); }
+};
+static_assert(sizeof(TraceSpan) == 32);
+
+inline constexpr std::size_t kMaxTraceSpans = std::size_t{1} << 16;
+// Size on the wire of `dropped` and the spans.
+inline constexpr std::size_t kMaxTraceBytes =
+    sizeof(std::uint64_t) + kMaxTraceSpans * sizeof(TraceSpan);
+
+// One side's spans. Spans of compute and wait do not overlap each other. Neither do spans of encode
+// and decode, of send, or of receive. Spans of queue may overlap.
+struct Trace {
+  std::vector<TraceSpan> spans;
+  std::uint64_t dropped = 0;  // spans beyond kMaxTraceSpans, not recorded
+};
+
+// Records the spans of the window's training steps, at most kMaxTraceSpans. Any thread.
+class TraceRecorder {
+ public:
+  explicit TraceRecorder(TraceWindow window) : window_(window) {}
+
+  const TraceWindow& window() const { return window_; }
+  bool wants(Phase phase, std::uint64_t step) const {
+    return phase == Phase::train && window_.contains(step);
+  }
+  bool wants(const Key& key) const {
+    return indexOf(key.flow) < kTensorFlows && wants(key.phase, key.step);
+  }
+  // An action ended at `end` and used the device for `seconds`. `idleSince`: from when the device
+  // thread was idle until this action could begin.
+  void ran(ActionKind kind, const MicroBatch& at, std::optional<SteadyTime> idleSince,
+           SteadyTime end, double seconds);
+  // Consecutive segments of one tensor are merged into one span.
+  void moved(TraceActivity activity, const Key& key, SteadyTime begin, SteadyTime end);
+  Trace trace() const;
+
+ private:
+  void add(const TraceSpan& span);
+
+  const TraceWindow window_;
+  mutable std::mutex mutex_;
+  Trace trace_;
+  std::int64_t lastRan_ = 0;                                         // end of the last action
+  std::array<std::optional<std::size_t>, kTraceActivities> lastOf_;  // in trace_.spans
+};
+
+std::vector<std::byte> toBytes(const Trace& trace);
+// Parses a trace received from a server. Throws ProtocolError "bad-trace" if a server cannot have
+// recorded it: an action or a flow that servers do not have, a micro-batch or a step that was not
+// requested, or an end before its begin. Times are not checked against any clock.
+Trace traceFromServer(std::span<const std::byte> bytes, const TraceWindow& window,
+                      std::uint32_t microBatches);
+
+}  // namespace cleave

@@ -1,0 +1,180 @@
+#include "common/engine/worker.h"
+
+#include <utility>
+
+#include "common/core/error.h"
+#include "common/core/units.h"
+
+namespace cleave {
+
+void Mailbox::deliver(Message message) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (messages_.size() >= most_) {
+      throw ProtocolError("too-many-in-flight",
+                          "more than " + std::to_string(most_) + " messages wait to be dealt with");
+    }
+    messages_.push_back(std::move(message));
+  }
+  device_.notify();
+}
+
+std::size_t Mailbox::size() const {
+  const std::lock_guard lock(mutex_);
+  return messages_.size();
+}
+
+std::vector<Message> Mailbox::takeAll() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(messages_, {});
+}
+
+void Completions::add(std::shared_ptr<Completion> completion) {
+  {
+    const std::lock_guard lock(mutex_);
+    done_.push_back(std::move(completion));
+  }
+  device_.notify();
+}
+
+std::vector<std::shared_ptr<Completions::Completion>> Completions::takeAll() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(done_, {});
+}
+
+EngineWorker::EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
+                           std::shared_ptr<Mailbox> mailbox, ActionTable table,
+                           std::function<void()> finished,
+                           std::function<void(std::exception_ptr)> failed, DeviceQueue* queue,
+                           std::shared_ptr<TraceRecorder> trace)
+    : link_(std::move(link)),
+      mailbox_(std::move(mailbox)),
+      engine_(options, *link_),
+      table_(std::move(table)),
+      finished_(std::move(finished)),
+      failed_(std::move(failed)),
+      queue_(queue),
+      trace_(std::move(trace)),
+      completions_(std::make_shared<Completions>(mailbox_->device())) {}
+
+EngineWorker::~EngineWorker() {
+  if (queue_ != nullptr && !build_) queue_->drain();
+}
+
+bool EngineWorker::receiveAll() {
+  // Set before the messages leave the mailbox, so that hasWork() is never false in between.
+  if (waiting() > 0) hasWork_ = true;
+  std::vector<Message> messages = mailbox_->takeAll();
+  for (Message& message : messages) engine_.receive(std::move(message));
+  return !messages.empty();
+}
+
+bool EngineWorker::completeAll() {
+  const auto done = completions_->takeAll();
+  for (const auto& completion : done) {
+    complete(completion->action, std::move(completion->result), completion->end,
+             completion->seconds());
+  }
+  return !done.empty();
+}
+
+void EngineWorker::begins(const Work& work) {
+  const bool forward = work.kind == ActionKind::headForward || work.kind == ActionKind::bodyForward;
+  if (!forward || work.at.i > 0) return;
+  const bool follows = work.at.phase == Phase::train && lastBackward_;
+  betweenSteps_ = follows ? std::optional(secondsSince(*lastBackward_)) : std::nullopt;
+  lastBackward_.reset();
+}
+
+void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTime end,
+                            double seconds) {
+  const bool backward =
+      action.kind == ActionKind::headBackward || action.kind == ActionKind::bodyBackward;
+  if (backward) lastBackward_ = end;
+  --underWay_;
+  if (trace_) trace_->ran(action.kind, action.at, action.idleSince, end, seconds);
+  checkSeconds("an action (" + std::string(actionName(action.kind)) + ")", seconds);
+  const bool wasDone = engine_.batchDone();
+  engine_.complete(action.token, std::move(result), seconds);
+  if (!wasDone && engine_.batchDone()) finished_();
+  endIfDrained();
+}
+
+void EngineWorker::build() {
+  const SteadyTime start = now();
+  table_ = std::exchange(build_, nullptr)();
+  checkSeconds("building the model", secondsSince(start));
+}
+
+void EngineWorker::checkSeconds(const std::string& what, double seconds) const {
+  if (seconds <= mostSeconds_) return;
+  throw RunError("action-too-long",
+                 what + " took " + durationText(seconds) + "; the limit is " +
+                     durationText(mostSeconds_) + " (limits.action_seconds at the server)",
+                 "use a smaller batch, more micro-batches, or fewer layers in the body");
+}
+
+void EngineWorker::drain(std::function<void()> drained) {
+  drained_ = std::move(drained);
+  endIfDrained();
+}
+
+void EngineWorker::endIfDrained() {
+  if (!drained_ || stopped_ || !engine_.batchDone()) return;
+  stopped_ = true;
+  drained_();
+}
+
+void EngineWorker::issue(Work work) {
+  const IssuedAction action{work.token, work.kind, work.at,
+                            std::exchange(idleSince_, std::nullopt)};
+  begins(work);
+  ++underWay_;
+  hasWork_ = true;
+  const ActionFunction& function = table_[static_cast<std::size_t>(work.kind)];
+  if (queue_ == nullptr) {
+    const SteadyTime start = now();
+    Result result = function(std::move(work));
+    const SteadyTime end = now();
+    return complete(action, std::move(result), end, secondsBetween(start, end));
+  }
+  auto completion = std::make_shared<Completions::Completion>();
+  completion->action = action;
+  queue_->begin();
+  completion->result = function(std::move(work));
+  // The callback only hands the completion over; only the device thread reads and destroys it.
+  Completions::Completion& kept = *completion;
+  kept.seconds = queue_->end([completions = completions_, completion]() mutable {
+    completion->end = now();
+    completions->add(std::move(completion));
+  });
+}
+
+bool EngineWorker::runOne() noexcept {
+  if (stopped_) return false;
+  try {
+    if (build_) {
+      if (buildClaimed_.exchange(true)) return false;
+      build();
+      return true;
+    }
+    // A message or a completion alone counts as progress: whoever waits on the engine's state must
+    // check it again.
+    const bool completed = completeAll();
+    const bool progressed = receiveAll() || completed;
+    auto work = engine_.next();
+    if (!work) {
+      if (!idleSince_) idleSince_ = now();
+      hasWork_ = underWay_ > 0;
+      return progressed;
+    }
+    issue(std::move(*work));
+    return true;
+  } catch (...) {
+    stopped_ = true;
+    failed_(std::current_exception());
+    return true;
+  }
+}
+
+}  // namespace cleave

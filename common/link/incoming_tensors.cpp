@@ -1,0 +1,170 @@
+#include "common/link/incoming_tensors.h"
+
+#include <openssl/sha.h>
+
+#include <utility>
+
+#include "common/link/tensor_link.h"
+#include "common/link/wire_messages.h"
+
+namespace cleave {
+
+IncomingTensors::IncomingTensors(const TensorLinkOptions& options, TransferOrder& order,
+                                 std::shared_ptr<BufferPool> pool)
+    : options_(options), order_(order), pool_(std::move(pool)) {
+  if (options_.role == Role::server && options_.initialWeights) expectBlob(Flow::weightsBody);
+}
+
+// ---- Start of a tensor ----
+
+void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte> metadata) {
+  const auto proto = parseMetadata<wire::Tensor>(FrameKind::tensor, metadata);
+  if (header.stream <= lastStream_) {
+    throw ProtocolError("bad-segment", "stream " + std::to_string(header.stream) +
+                                           " is opened after stream " +
+                                           std::to_string(lastStream_));
+  }
+  const Key key = keyFromWire(proto.key());
+  checkDirection(key);
+  IncomingTensor tensor;
+  tensor.message.flow = key.flow;
+  tensor.message.at = {key.phase, key.step, key.i, proto.micro_batches(), proto.samples()};
+  tensor.message.weightVersion = proto.weight_version();
+  tensor.codec = proto.codec();
+  tensor.encodeSeconds = checkedSeconds(proto.encode_seconds());
+  tensor.queueSeconds = checkedSeconds(proto.queue_seconds());
+  tensor.opened = tensor.segmentBegan = now();
+  if (isBlob(key.flow)) {
+    checkBlob(tensor, proto.encoded_bytes());
+  } else {
+    tensor.spec = specFromWire(proto.spec());
+    checkTensor(tensor, proto.encoded_bytes());
+  }
+  if (header.payloadBytes > proto.encoded_bytes()) {
+    throw ProtocolError("bad-segment", "the first segment of " + toString(key) +
+                                           " is longer than the tensor's encoding");
+  }
+  // Each may come once. Only these checks keep a peer from causing more allocations.
+  if (isBlob(key.flow)) {
+    expectedBlob_.reset();
+  } else {
+    order_.opened(key);
+  }
+  tensor.buffer = pool_->acquire(proto.encoded_bytes());
+  lastStream_ = header.stream;
+  streams_.emplace(header.stream, std::move(tensor));
+}
+
+void IncomingTensors::checkDirection(const Key& key) const {
+  if (isBlob(key.flow)) {
+    if (key.flow == expectedBlob_) return;
+    throw ProtocolError("unexpected-message",
+                        std::string(flowName(key.flow)) + " came, and no such blob was asked for");
+  }
+  if (isUp(key.flow) == (options_.role == Role::server)) return;
+  throw ProtocolError("unexpected-message", toString(key) + " is a tensor that only the " +
+                                                (isUp(key.flow) ? "client" : "server") + " sends");
+}
+
+void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const {
+  const MicroBatch& at = tensor.message.at;
+  const Flow flow = tensor.message.flow;
+  const std::string name = toString(tensor.message.key());
+  if (at.samples == 0 || at.samples > options_.maxBatch ||
+      at.microBatches != microBatchCount(at.samples, options_.microBatches) ||
+      at.i >= at.microBatches) {
+    throw ProtocolError("bad-key",
+                        name + " does not fit the agreed batch: " + std::to_string(at.samples) +
+                            " samples in " + std::to_string(at.microBatches) + " micro-batches");
+  }
+  const TensorSpec agreed = options_.spec(flow, microBatchSize(at.samples, at.microBatches, at.i));
+  if (tensor.spec != agreed) {
+    throw ProtocolError("bad-tensor", name + " is " + toString(tensor.spec) + ", but " +
+                                          toString(agreed) + " was agreed");
+  }
+  const Codec& codec = options_.codec(flow);
+  if (tensor.codec != codec.spec()) {
+    throw ProtocolError("bad-tensor",
+                        name + " comes by another codec than the agreed " + codec.spec());
+  }
+  const std::size_t most = options_.maxEncodedBytes(flow, agreed);
+  if (encodedBytes > most || (codec.isIdentity() && encodedBytes != most)) {
+    throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
+                                          " bytes; its codec makes at most " +
+                                          std::to_string(most));
+  }
+}
+
+void IncomingTensors::checkBlob(const IncomingTensor& tensor, std::uint64_t encodedBytes) const {
+  const std::string name(flowName(tensor.message.flow));
+  if (tensor.codec != kBlobCodec) throw ProtocolError("bad-tensor", name + " has a codec");
+  if (tensor.message.flow == Flow::traceBody && !options_.trace) {
+    throw ProtocolError("bad-tensor", name + " came, and no trace was asked for");
+  }
+  const std::uint64_t most = mostBlobBytes(tensor.message.flow);
+  if (encodedBytes > most) {
+    throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
+                                          " bytes; at most " + std::to_string(most) +
+                                          " were agreed");
+  }
+}
+
+std::uint64_t IncomingTensors::mostBlobBytes(Flow flow) const {
+  if (flow != Flow::traceBody) return options_.maxBlobBytes;
+  return options_.trace ? kMaxTraceBytes : 0;
+}
+
+// ---- Payload ----
+
+void IncomingTensors::continueStream(const FrameHeader& header,
+                                     std::span<const std::byte> metadata) {
+  const auto proto = parseMetadata<wire::Segment>(FrameKind::segment, metadata);
+  const auto found = streams_.find(header.stream);
+  if (found == streams_.end()) {
+    throw ProtocolError(
+        "unknown-stream",
+        "a segment came for stream " + std::to_string(header.stream) + ", which is not open");
+  }
+  IncomingTensor& tensor = found->second;
+  const std::string name = toString(tensor.message.key());
+  if (proto.offset() != tensor.received ||
+      header.payloadBytes > tensor.buffer.size() - tensor.received) {
+    throw ProtocolError("bad-segment", "a segment of " + name + " starts at byte " +
+                                           std::to_string(proto.offset()) + " with " +
+                                           std::to_string(header.payloadBytes) + " bytes; " +
+                                           std::to_string(tensor.received) + " of " +
+                                           std::to_string(tensor.buffer.size()) + " have arrived");
+  }
+  if (!proto.sha256().empty()) {
+    const bool last = proto.offset() + header.payloadBytes == tensor.buffer.size();
+    if (!isBlob(tensor.message.flow) || !last || proto.sha256().size() != SHA256_DIGEST_LENGTH) {
+      throw ProtocolError("bad-segment", "a segment of " + name + " has a digest out of place");
+    }
+    tensor.sha256 = proto.sha256();
+  } else if (header.payloadBytes == 0) {
+    throw ProtocolError("bad-segment", "a segment of " + name + " is empty");
+  }
+  if (options_.trace) tensor.segmentBegan = now();
+}
+
+std::span<std::byte> IncomingTensors::place(const FrameHeader& header) {
+  IncomingTensor& tensor = streams_.at(header.stream);
+  return tensor.buffer.span().subspan(tensor.received, header.payloadBytes);
+}
+
+std::optional<IncomingTensor> IncomingTensors::received(const FrameHeader& header) {
+  const auto found = streams_.find(header.stream);
+  IncomingTensor& tensor = found->second;
+  tensor.received += header.payloadBytes;
+  tensor.wireBytes += kHeaderBytes + header.metadataBytes + header.payloadBytes;
+  if (options_.trace) {
+    options_.trace->moved(TraceActivity::receive, tensor.message.key(), tensor.segmentBegan, now());
+  }
+  const bool digestMissing = isBlob(tensor.message.flow) && tensor.sha256.empty();
+  if (tensor.received < tensor.buffer.size() || digestMissing) return std::nullopt;
+  IncomingTensor complete = std::move(tensor);
+  streams_.erase(found);
+  return complete;
+}
+
+}  // namespace cleave

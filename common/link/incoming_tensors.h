@@ -1,0 +1,71 @@
+// Incoming tensors and blobs, one stream each. They are checked against the negotiated parameters
+// before memory is allocated for them, and assembled from their segments. io thread only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/core/buffer.h"
+#include "common/core/clock.h"
+#include "common/engine/messages.h"
+#include "common/link/transfer_order.h"
+#include "common/net/frame.h"
+
+namespace cleave {
+
+struct TensorLinkOptions;
+
+inline constexpr std::string_view kBlobCodec = "none";
+
+struct IncomingTensor {
+  TensorMessage message;  // its payload is still empty
+  TensorSpec spec;        // not used for blobs
+  std::string codec;
+  Buffer buffer;             // holds the complete encoding
+  std::size_t received = 0;  // bytes of the encoding received so far
+  std::uint64_t wireBytes = 0;
+  double encodeSeconds = 0;
+  double queueSeconds = 0;
+  SteadyTime opened;
+  SteadyTime segmentBegan;  // of the frame that is being read
+  std::string sha256;       // blobs only, set with the last segment
+};
+
+class IncomingTensors {
+ public:
+  // `options` and `order` are borrowed.
+  IncomingTensors(const TensorLinkOptions& options, TransferOrder& order,
+                  std::shared_ptr<BufferPool> pool);
+
+  // Handles the metadata of a Tensor frame. Throws ProtocolError if it does not match what was
+  // negotiated, and "memory-exceeded".
+  void open(const FrameHeader& header, std::span<const std::byte> metadata);
+  // Likewise for a Segment frame.
+  void continueStream(const FrameHeader& header, std::span<const std::byte> metadata);
+  // The memory for the payload of the frame that was just passed to open() or continueStream().
+  std::span<std::byte> place(const FrameHeader& header);
+  // Allows one blob of this flow, which was requested.
+  void expectBlob(Flow flow) { expectedBlob_ = flow; }
+  // The payload of this frame has arrived. If the tensor is complete, removes and returns it.
+  std::optional<IncomingTensor> received(const FrameHeader& header);
+
+ private:
+  void checkDirection(const Key& key) const;
+  void checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
+  void checkBlob(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
+  std::uint64_t mostBlobBytes(Flow flow) const;
+
+  const TensorLinkOptions& options_;
+  TransferOrder& order_;
+  const std::shared_ptr<BufferPool> pool_;
+  std::map<std::uint64_t, IncomingTensor> streams_;
+  std::uint64_t lastStream_ = 0;
+  std::optional<Flow> expectedBlob_;
+};
+
+}  // namespace cleave

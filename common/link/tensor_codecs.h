@@ -1,0 +1,102 @@
+// Encodes and decodes a session's tensors, and keeps the state that codecs carry from one tensor to
+// the next. One thread at a time: the session's codec queue.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <tuple>
+
+#include "common/codec/device_codec.h"
+#include "common/core/buffer.h"
+#include "common/core/clock.h"
+#include "common/core/memory_account.h"
+#include "common/engine/messages.h"
+
+namespace cleave {
+
+struct TensorCodecOptions {
+  std::uint64_t seed = 0;
+  std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
+  // GPU implementations of the codecs. They decode tensors into a device's memory and encode
+  // tensors that are there; null if a flow's tensors are in host memory.
+  std::array<std::shared_ptr<const DeviceCodec>, kTensorFlows> deviceCodecs;
+  // If a codec cannot carry a tensor because it contains NaN or infinity: true sends it raw, false
+  // fails the run.
+  bool rawNonFinite = false;
+  Helper* helper = nullptr;  // must outlive its user
+  std::shared_ptr<CodecQueue>
+      codecQueue;                  // of the session; null: the io thread encodes and decodes
+  std::uint32_t errorEvery = 100;  // measures the SNR of one in this many tensors; 0: none
+  // Charged for the host memory that the session holds; null: nothing is charged.
+  std::shared_ptr<MemoryAccount> account;
+
+  const Codec& codec(Flow flow) const { return *codecs[indexOf(flow)]; }
+  // Null if the flow's tensors are in host memory.
+  const DeviceCodec* deviceCodec(Flow flow) const { return deviceCodecs[indexOf(flow)].get(); }
+  // Maximum encoded size of a tensor of the flow, including when it is sent raw.
+  std::size_t maxEncodedBytes(Flow flow, const TensorSpec& tensor) const;
+};
+
+class TensorCodecs {
+ public:
+  TensorCodecs(TensorCodecOptions options, std::shared_ptr<BufferPool> pool);
+
+  struct EncodedTensor {
+    Buffer bytes;
+    SteadyTime begin, end;
+    std::optional<double> snrDb;  // of what the peer will decode; only for some tensors
+  };
+  // Throws NonFiniteError, unless such tensors are sent raw.
+  EncodedTensor encode(const Key& key, const TensorView& view);
+
+  struct DecodedTensor {
+    Payload payload;  // in the memory where the stage needs it
+    SteadyTime begin, end;
+  };
+  // Throws ProtocolError if no encoder writes these bytes.
+  DecodedTensor decode(const Key& key, std::span<const std::byte> encoded, const TensorSpec& spec);
+
+  // The step has been applied: the codec states that its tensors produced take effect for the next
+  // step.
+  void commit();
+
+ private:
+  // State of a micro-batch at a cut, from its activation until its gradient.
+  struct Cut {
+    CutContext context;
+    MemoryCharge charge;
+  };
+  CodecState stateOf(const Key& key) const;
+  Cut& cutFor(const Key& key, const TensorSpec& spec);
+  void forgetCutAfter(const Key& key);
+
+  Encoded encodeOrRaw(const CodecContext& context, const CodecState& state, CutContext& cut,
+                      const TensorView& view, std::span<std::byte> out) const;
+  std::optional<double> measureError(const CodecContext& context, const CodecState& state,
+                                     const CutContext& cut, const TensorView& view,
+                                     std::span<const std::byte> encoded) const;
+  struct Room {
+    MutableTensorView out;
+    Payload payload;  // the same memory
+  };
+  Room roomFor(Flow flow, const TensorSpec& spec) const;
+  CodecContext contextOf(const Key& key) const {
+    return {options_.seed, key, options_.helper, options_.codecQueue.get()};
+  }
+
+  using CutKey = std::tuple<std::uint64_t, std::uint32_t, int>;  // step, i, cut
+  using StateKey = std::pair<Flow, std::uint32_t>;               // one per i
+
+  const TensorCodecOptions options_;
+  const std::shared_ptr<BufferPool> pool_;
+  // Training only: in evaluation, codecs do not change state.
+  std::map<CutKey, Cut> cuts_;
+  std::map<StateKey, CodecState> states_, stagedStates_;
+  std::array<std::uint64_t, kTensorFlows> encoded_{};  // number of tensors so far
+};
+
+}  // namespace cleave

@@ -1,0 +1,67 @@
+// Decides which tensors may cross next: each one once, in order, after the tensor that it answers,
+// and with at most the negotiated number of micro-batches in flight. This bounds a session's
+// memory: a tensor that breaks these rules is rejected before memory is allocated for it. io thread
+// only.
+//
+// clang-format off
+//   activation/0   within a flow and phase by (step, i)   server: takes a credit
+//   activation/1   after its activation/0                 eval: its settling returns the credit
+//   gradient/1     after its activation/1; train only
+//   gradient/0     after its gradient/1                   train: its settling returns the credit
+// clang-format on
+//
+// A tensor is settled once all of it has been passed to the kernel and the peer has acknowledged
+// it. A peer that acknowledges what it does not read therefore gains no credit.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "common/core/key.h"
+#include "common/core/memory_account.h"
+#include "common/engine/schedule.h"
+
+namespace cleave {
+
+inline constexpr std::size_t kMicroBatchBytes = std::size_t{16} << 10;
+
+class TransferOrder {
+ public:
+  // On the server, `account` is charged kMicroBatchBytes per micro-batch in flight, for its
+  // messages, records and other objects besides its tensors. Null: nothing is charged.
+  TransferOrder(Role role, std::uint32_t inFlight, std::shared_ptr<MemoryAccount> account)
+      : role_(role), inFlight_(inFlight), account_(std::move(account)) {}
+
+  // The peer opens this tensor. Throws ProtocolError "bad-key" if it came before, is out of order,
+  // or does not answer a tensor; "too-many-in-flight" if no credit is left.
+  void opened(const Key& key);
+  // A tensor of this side is ready to be sent.
+  void queued(const Key& key) { at(queued_, key) = {key.step, key.i}; }
+  void settled(const Key& key);
+
+  // Server: micro-batches in flight.
+  std::size_t inFlight() const { return taken_.size(); }
+
+ private:
+  using Place = std::pair<std::uint64_t, std::uint32_t>;  // step, i; {0, 0}: none yet
+  using Places = std::array<std::array<Place, kTensorFlows>, kPhases>;
+  static Place& at(Places& places, const Key& key) {
+    return places[static_cast<std::size_t>(key.phase)][indexOf(key.flow)];
+  }
+  void checkAnswers(const Key& key);
+  void takeCredit(const Key& key);
+
+  const Role role_;
+  const std::uint32_t inFlight_;
+  const std::shared_ptr<MemoryAccount> account_;
+  Places opened_{};  // latest of each phase and flow
+  Places queued_{};
+  // Server: credits in use.
+  std::map<std::tuple<Phase, std::uint64_t, std::uint32_t>, MemoryCharge> taken_;
+};
+
+}  // namespace cleave

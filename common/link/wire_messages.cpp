@@ -1,0 +1,163 @@
+#include "common/link/wire_messages.h"
+
+#include <cmath>
+
+namespace cleave {
+namespace {
+
+[[noreturn]] void refuse(const std::string& sentence) {
+  throw ProtocolError("bad-metadata", sentence);
+}
+
+double checkedFinite(double value, const char* what) {
+  if (!std::isfinite(value)) refuse(std::string(what) + " is not finite");
+  return value;
+}
+
+double checkedRate(double rate) {
+  if (!std::isfinite(rate) || rate < 0) refuse("a rate is negative or not finite");
+  return rate;
+}
+
+}  // namespace
+
+double checkedSeconds(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) refuse("a duration is negative or not finite");
+  return seconds;
+}
+
+void toWire(const Key& key, wire::Key& proto) {
+  proto.set_phase(std::string(phaseName(key.phase)));
+  proto.set_step(key.step);
+  proto.set_micro_batch(key.i);
+  proto.set_flow(std::string(flowName(key.flow)));
+}
+
+Key keyFromWire(const wire::Key& proto) {
+  const auto phase = phaseFromName(proto.phase());
+  const auto flow = flowFromName(proto.flow());
+  if (!phase || !flow) throw ProtocolError("bad-key", "a key names an unknown phase or flow");
+  return {*phase, proto.step(), proto.micro_batch(), *flow};
+}
+
+void toWire(const TensorSpec& spec, wire::TensorSpec& proto) {
+  proto.set_dtype(std::string(dtypeName(spec.dtype)));
+  for (const std::int64_t dim : spec.shape) proto.add_shape(static_cast<std::uint64_t>(dim));
+  proto.set_order(std::string(memoryOrderName(spec.order)));
+}
+
+TensorSpec specFromWire(const wire::TensorSpec& proto) {
+  const auto dtype = dtypeFromName(proto.dtype());
+  const auto order = memoryOrderFromName(proto.order());
+  if (!dtype || !order || proto.shape_size() > static_cast<int>(kMaxRank)) {
+    throw ProtocolError("bad-tensor",
+                        "a tensor has an unknown dtype or order, or too many dimensions");
+  }
+  TensorSpec spec{*dtype, {}, *order};
+  for (const std::uint64_t dim : proto.shape()) {
+    // Clamped to a size larger than any tensor: it matches no negotiated shape, and is rejected
+    // when shapes are compared.
+    spec.shape.push_back(
+        static_cast<std::int64_t>(std::min<std::uint64_t>(dim, std::uint64_t{1} << 62)));
+  }
+  return spec;
+}
+
+std::string toWire(const BodyDone& done) {
+  wire::BodyDone proto;
+  proto.set_step(done.step);
+  proto.set_gradient_square_sum(done.report.squareSum);
+  proto.set_finite(done.report.finite);
+  proto.set_forward_seconds(done.forwardSeconds);
+  proto.set_backward_seconds(done.backwardSeconds);
+  proto.set_codec_seconds(done.codecSeconds);
+  proto.set_update_seconds(done.updateSeconds);
+  proto.set_send_rate(done.sendRate);
+  proto.set_receive_rate(done.receiveRate);
+  return proto.SerializeAsString();
+}
+
+BodyDone bodyDoneFromWire(std::span<const std::byte> metadata) {
+  const auto proto = parseMetadata<wire::BodyDone>(FrameKind::bodyDone, metadata);
+  BodyDone done;
+  done.step = proto.step();
+  done.report = {proto.gradient_square_sum(), proto.finite()};
+  // The sum may be infinite or NaN only if the gradients are reported as not finite.
+  if (done.report.finite && !(done.report.squareSum >= 0))
+    refuse("a sum of squares is negative or NaN");
+  done.forwardSeconds = checkedSeconds(proto.forward_seconds());
+  done.backwardSeconds = checkedSeconds(proto.backward_seconds());
+  done.codecSeconds = checkedSeconds(proto.codec_seconds());
+  done.updateSeconds = checkedSeconds(proto.update_seconds());
+  done.sendRate = checkedRate(proto.send_rate());
+  done.receiveRate = checkedRate(proto.receive_rate());
+  return done;
+}
+
+std::string toWire(const StepDecision& decision) {
+  wire::Step proto;
+  proto.set_step(decision.step);
+  proto.set_apply(decision.apply);
+  for (const double rate : decision.learningRates) proto.add_learning_rates(rate);
+  proto.set_clip_factor(decision.clipFactor);
+  proto.set_loss_scale(decision.lossScale);
+  return proto.SerializeAsString();
+}
+
+StepDecision decisionFromWire(std::span<const std::byte> metadata) {
+  const auto proto = parseMetadata<wire::Step>(FrameKind::step, metadata);
+  StepDecision decision;
+  decision.step = proto.step();
+  if (decision.step == 0) refuse("a Step has the number 0; steps count from 1");
+  decision.apply = proto.apply();
+  if (proto.learning_rates_size() != 1) {
+    refuse("a Step has " + std::to_string(proto.learning_rates_size()) +
+           " learning rates; there is 1 parameter group");
+  }
+  decision.learningRates = {checkedFinite(proto.learning_rates(0), "a learning rate")};
+  decision.clipFactor = checkedFinite(proto.clip_factor(), "a clip factor");
+  decision.lossScale = proto.loss_scale();
+  if (decision.lossScale != 1) refuse("a loss scale is not 1; loss scaling is not supported");
+  return decision;
+}
+
+std::string toWire(const StepOk& ok) {
+  wire::StepOk proto;
+  proto.set_step(ok.step);
+  return proto.SerializeAsString();
+}
+
+StepOk stepOkFromWire(std::span<const std::byte> metadata) {
+  return {parseMetadata<wire::StepOk>(FrameKind::stepOk, metadata).step()};
+}
+
+std::string toWire(const Fetch& fetch) {
+  wire::Fetch proto;
+  proto.set_flow(std::string(flowName(fetch.flow)));
+  return proto.SerializeAsString();
+}
+
+Fetch fetchFromWire(std::span<const std::byte> metadata) {
+  const auto proto = parseMetadata<wire::Fetch>(FrameKind::fetch, metadata);
+  const auto flow = flowFromName(proto.flow());
+  if (flow != Flow::weightsBody && flow != Flow::gradsBody && flow != Flow::traceBody) {
+    refuse("a Fetch asks for neither weights/body nor grads/body nor trace/body");
+  }
+  return {*flow};
+}
+
+std::string toWire(const ReceivedReport& report) {
+  wire::Received proto;
+  toWire(report.key, *proto.mutable_key());
+  proto.set_wire_seconds(report.wireSeconds);
+  proto.set_decode_seconds(report.decodeSeconds);
+  return proto.SerializeAsString();
+}
+
+ReceivedReport receivedFromWire(std::span<const std::byte> metadata) {
+  const auto proto = parseMetadata<wire::Received>(FrameKind::received, metadata);
+  return {keyFromWire(proto.key()), checkedSeconds(proto.wire_seconds()),
+          checkedSeconds(proto.decode_seconds())};
+}
+
+}  // namespace cleave

@@ -1,0 +1,45 @@
+// Conversion between plain values and the protobuf metadata of frames. Everything that a peer can
+// get wrong is checked here: these functions throw ProtocolError, and the values they return are
+// valid.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "common/codec/tensor.h"
+#include "common/core/key.h"
+#include "common/engine/messages.h"
+#include "common/net/metadata.h"
+#include "proto/wire.pb.h"
+
+namespace cleave {
+
+// Durations are sent only to be recorded, but they are added up and written to files. Throws
+// ProtocolError unless finite and >= 0.
+double checkedSeconds(double seconds);
+
+void toWire(const Key& key, wire::Key& proto);
+Key keyFromWire(const wire::Key& proto);
+void toWire(const TensorSpec& spec, wire::TensorSpec& proto);
+TensorSpec specFromWire(const wire::TensorSpec& proto);
+
+std::string toWire(const BodyDone& done);
+BodyDone bodyDoneFromWire(std::span<const std::byte> metadata);
+std::string toWire(const StepDecision& decision);
+StepDecision decisionFromWire(std::span<const std::byte> metadata);
+std::string toWire(const StepOk& ok);
+StepOk stepOkFromWire(std::span<const std::byte> metadata);
+std::string toWire(const Fetch& fetch);
+Fetch fetchFromWire(std::span<const std::byte> metadata);
+
+// The receiver's report to the sender of a tensor.
+struct ReceivedReport {
+  Key key;
+  double wireSeconds = 0;
+  double decodeSeconds = 0;
+};
+std::string toWire(const ReceivedReport& report);
+ReceivedReport receivedFromWire(std::span<const std::byte> metadata);
+
+}  // namespace cleave

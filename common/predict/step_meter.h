@@ -1,0 +1,42 @@
+// The costs of a client's training steps, from measurements on both sides. They are the input of
+// the bound and the simulator.
+#pragma once
+
+#include <optional>
+
+#include "common/core/step.h"
+#include "common/engine/engine.h"
+#include "common/link/transfers.h"
+#include "common/predict/bound.h"
+
+namespace cleave {
+
+struct LinkSpeed {
+  double rateUp = 0, rateDown = 0;  // bytes per second; 0: unknown
+  double roundTripSeconds = 0;
+};
+
+class StepMeter {
+ public:
+  // Call after a training step; `actions` includes the body's. Returns nothing until the bytes of
+  // every flow are known. An unknown rate is 0.
+  std::optional<StepCosts> measure(const MicroBatch& at, const ActionSeconds& actions,
+                                   const LinkTotals& totals, const LinkSpeed& link);
+  // Call after an evaluation batch.
+  void pass(const LinkTotals& totals) { before_ = totals; }
+
+  // The mean over the measured steps that have the most micro-batches, without the first step,
+  // which is a warm-up. Rates and latency are the latest. Nothing before the second step.
+  std::optional<StepCosts> mean() const;
+
+ private:
+  void add(const StepCosts& costs);
+
+  LinkTotals before_;
+  StepCosts last_;
+  StepCosts sum_;  // sums of seconds and bytes
+  std::uint64_t steps_ = 0;
+  bool warm_ = false;
+};
+
+}  // namespace cleave

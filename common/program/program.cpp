@@ -1,0 +1,156 @@
+#include "common/program/program.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <new>
+
+#include "common/core/error.h"
+#include "common/core/log.h"
+
+namespace cleave {
+namespace {
+
+// `code`: as proto/PROTOCOL.md and docs/troubleshooting.md list it; empty for a wrong command line.
+void print(const std::string& program, const std::string& code, const std::string& sentence,
+           const std::string& hint) {
+  const std::string shown = code.empty() ? "" : " [" + code + "]";
+  std::cerr << program << ": error" << shown << ": " << sentence << "\n"
+            << program << ": hint: " << hint << "\n";
+}
+
+std::string didYouMean(const std::string& word, const std::vector<std::string>& known) {
+  const std::string meant = nearestName(word, known);
+  return meant.empty() ? "" : "; did you mean " + meant + "?";
+}
+
+// `whole`: the program name and the commands that precede `command`.
+void explainCommand(const CLI::App& app, const CLI::App& parent, const std::string& whole,
+                    const std::string& word) {
+  std::vector<std::string> names;
+  std::string list;
+  for (const CLI::App* command : parent.get_subcommands({})) {
+    names.push_back(command->get_name());
+    list += (list.empty() ? "" : ", ") + command->get_name();
+  }
+  const std::string after = &parent == &app ? "" : " after '" + whole + "'";
+  print(app.get_name(), "",
+        word.empty() ? "a command is missing" + after
+                     : "there is no command '" + word + "'" + after + didYouMean(word, names),
+        "give one of: " + list + "; '" + whole + " --help' says what they do");
+}
+
+void explainOption(const CLI::App& app, const CLI::App& command, const std::string& whole,
+                   const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  const bool isOption = word.starts_with("-");
+  const std::string name = word.substr(0, word.find('='));
+  for (const CLI::App* deeper : command.get_subcommands({})) {
+    if (!isOption || deeper->get_option_no_throw(name) == nullptr) continue;
+    return print(app.get_name(), "", "a command is missing before '" + word + "'",
+                 "give one, as in '" + whole + " " + deeper->get_name() + " " + word + "'; '" +
+                     whole + " --help' lists them");
+  }
+  if (std::find(names.begin(), names.end(), name) != names.end()) {
+    return print(app.get_name(), "", "'" + word + "' stands before the command",
+                 "options come after it: '" + whole + " " + word + " …'");
+  }
+  const bool hasConfig = command.get_option_no_throw("--set") != nullptr;
+  print(app.get_name(), "",
+        whole + (isOption ? " has no option '" + word + "'" + didYouMean(word, names)
+                          : " takes no argument '" + word + "'"),
+        "'" + whole + " --help' lists its options" +
+            (isOption && hasConfig ? "; values of the configuration are given with --set KEY=VALUE"
+                                   : ""));
+}
+
+// Explains a wrong command line. CLI11's message gives neither the nearest valid name nor the
+// command.
+void explain(CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> extras = app.remaining(true);
+  const auto option = std::find_if(extras.begin(), extras.end(),
+                                   [](const std::string& word) { return word.starts_with("-"); });
+  const CLI::App* command = &app;
+  std::string whole = app.get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    whole += " " + command->get_name();
+  }
+  const bool lacksCommand = !command->get_subcommands({}).empty();
+  if (lacksCommand && (extras.empty() || !extras.front().starts_with("-"))) {
+    explainCommand(app, *command, whole, extras.empty() ? "" : extras.front());
+  } else if (!extras.empty()) {
+    explainOption(app, *command, whole, option == extras.end() ? extras.front() : *option);
+  } else {
+    print(app.get_name(), "", error.what(), "'" + whole + " --help' lists the options");
+  }
+}
+
+}  // namespace
+
+void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequired) {
+  command.add_option("--config", options.config, "The configuration, a YAML file")
+      ->required(configRequired);
+  command
+      .add_option("--set", options.overrides,
+                  "Replaces one value of the configuration; may be given again")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  command.add_option("--log-level", options.logLevel, "trace, debug, info, warn or error")
+      ->default_str(options.logLevel);
+}
+
+Config loadConfig(const CommonOptions& options) {
+  if (options.config.empty()) return Config::parse("", "the defaults", options.overrides);
+  return Config::load(options.config, options.overrides);
+}
+
+int reportError(const std::string& program, std::exception_ptr error) {
+  flushLog();
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    print(
+        program, known.code(), known.what(),
+        known.hint().empty()
+            ? "try again; if the error repeats, read the logs of client and server, and check that "
+              "both have the same version"
+            : known.hint());
+    return known.exitCode();
+  } catch (const std::bad_alloc&) {
+    print(program, "out-of-memory", "out of memory",
+          "use a smaller batch or a smaller model, or end other programs on this machine");
+  } catch (const std::exception& unknown) {
+    std::cerr << program << ": error [internal-error]: " << unknown.what() << "\n";
+  }
+  return 1;
+}
+
+int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>& command) {
+  constexpr int kWrongUse = 2;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const std::string help = app.help();
+    std::cout << help << (help.ends_with('\n') ? "" : "\n");
+    return 0;
+  } catch (const CLI::CallForVersion& version) {
+    std::cout << version.what() << "\n";
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    explain(app, error);
+    return kWrongUse;
+  }
+  try {
+    const int code = command();
+    flushLog();
+    return code;
+  } catch (...) {
+    return reportError(app.get_name(), std::current_exception());
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,109 @@
+// The files that a run writes on each side (docs/metrics.md is their contract): transfers.csv,
+// steps.csv, epochs.csv. Bytes and seconds are recorded separately; every bandwidth is derived from
+// them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/core/record.h"
+#include "common/engine/engine.h"
+#include "common/link/transfers.h"
+#include "common/predict/bound.h"
+
+namespace cleave {
+
+struct RunIdentity {
+  std::string run;
+  std::uint64_t session = 0;
+};
+
+// One row of steps.csv. Values unknown to a side stay empty.
+struct StepRow {
+  std::string phase;  // "train", "eval"; "handshake" and "bye" carry the bytes before the first and
+                      // after the last batch
+  std::optional<std::uint64_t> step;
+  std::optional<std::uint64_t> epoch;
+  std::optional<MicroBatch> at;
+  std::optional<double> learningRate;
+  std::optional<double> gradientNorm;
+  std::optional<double> seconds;
+  std::optional<double> between;               // train: EngineWorker::betweenSteps()
+  ActionSeconds actions{};                     // 0: did not run on this side
+  std::optional<StepCosts> costs;              // client, train; includes rates
+  std::optional<StepBound> bound;              // computed from `costs`
+  std::vector<std::optional<double>> metrics;  // one per metric name of the run
+};
+
+// One row of epochs.csv.
+struct EpochRow {
+  std::uint64_t epoch = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t samples = 0;
+  double trainSeconds = 0;
+  std::optional<double> evalSeconds;
+  std::vector<std::optional<double>> trainMetrics;
+  std::vector<std::optional<double>> evalMetrics;
+};
+
+// Receives rows as they are recorded. Any thread; these functions must not block.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  virtual void transfer(const TransferRecord& record) = 0;
+  // The row covers the bytes and codec seconds from `before` to `after`.
+  virtual void step(const StepRow& row, const LinkTotals& before, const LinkTotals& after) = 0;
+};
+
+class RunFiles {
+ public:
+  // Creates the three files in `folder`, which must exist. Throws RunError. `metrics` are the
+  // metric columns that this side has; `rotateBytes` and `budget` have the meaning they have in
+  // Recorder::table().
+  RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
+           std::vector<std::string> metrics, std::size_t rotateBytes = 0,
+           const std::shared_ptr<RowBudget>& budget = nullptr);
+  // Writes nothing; for trial sessions.
+  RunFiles() = default;
+
+  // Call before the first row. Null: no observer.
+  void observe(std::shared_ptr<RunObserver> observer) { observer_ = std::move(observer); }
+
+  // Any thread; these functions do not block.
+  void transfer(const TransferRecord& record);
+  // The row gets the bytes and codec seconds since the previous row.
+  void step(const StepRow& row, const LinkTotals& totals);
+  void epoch(const EpochRow& row, const LinkTotals& totals);
+
+  // The file whose rows could not be written, and the errno. Rows are written a little after they
+  // are recorded, so a run must check this periodically.
+  struct WriteFailure {
+    std::string path;
+    int error = 0;
+  };
+  std::optional<WriteFailure> writeFailure() const;
+  // Whether a row exceeded the budget. A run must check this periodically.
+  bool isOverBudget() const;
+
+  static std::vector<std::string> transferColumns();
+  static std::vector<std::string> stepColumns(const std::vector<std::string>& metrics);
+  static std::vector<std::string> epochColumns(const std::vector<std::string>& metrics);
+
+ private:
+  const RunIdentity identity_;
+  const std::vector<std::string> metrics_;
+  std::shared_ptr<RunObserver> observer_;
+  std::mutex mutex_;
+  LinkTotals lastStep_;
+  LinkTotals lastEpoch_;
+  std::shared_ptr<Recorder::Table> transfers_;
+  std::shared_ptr<Recorder::Table> steps_;
+  std::shared_ptr<Recorder::Table> epochs_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,82 @@
+#include "common/run/action_tables.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/run/torch_errors.h"
+
+namespace cleave {
+namespace {
+
+ActionFunction& at(ActionTable& table, ActionKind kind) {
+  return table[static_cast<std::size_t>(kind)];
+}
+
+// Runs of several clients share the device thread. Each keeps the thread count it began with, since
+// another one would give different bits.
+void computeWith(ActionTable& table, int threads) {
+  for (ActionFunction& function : table) {
+    if (!function) continue;
+    function = [threads, inner = std::move(function)](Work work) {
+      setComputeThreads(threads);
+      return withTorchErrors([&] { return inner(std::move(work)); });
+    };
+  }
+}
+
+}  // namespace
+
+ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched) {
+  ActionTable table;
+  at(table, ActionKind::bodyForward) = [&stage](Work work) -> Result {
+    return stage.forward(work.at, std::move(work.input));
+  };
+  at(table, ActionKind::bodyBackward) = [&stage](Work work) -> Result {
+    return stage.backward(work.at, std::move(work.input));
+  };
+  at(table, ActionKind::report) = [&stage](Work) -> Result { return stage.report(); };
+  at(table, ActionKind::update) = [&stage](Work work) -> Result {
+    stage.update(*work.decision);
+    return std::monostate{};
+  };
+  at(table, ActionKind::exportBlob) = [&stage, weightsMayBeFetched](Work work) -> Result {
+    if (!weightsMayBeFetched && work.flow == Flow::weightsBody) {
+      throw ProtocolError("fetch-not-allowed", "this server's policy does not hand out weights");
+    }
+    return std::make_shared<const std::vector<std::byte>>(
+        work.flow == Flow::weightsBody ? stage.exportWeights() : stage.exportGradients());
+  };
+  at(table, ActionKind::importBlob) = [&stage](Work work) -> Result {
+    stage.importWeights(work.blob->bytes);
+    return std::monostate{};
+  };
+  computeWith(table, threads);
+  return table;
+}
+
+ActionTable clientActions(ClientStage& stage, int threads,
+                          std::function<StepDecision(const BodyDone& done)> decide) {
+  ActionTable table;
+  at(table, ActionKind::headForward) = [&stage](Work work) -> Result {
+    return stage.headForward(work.at);
+  };
+  at(table, ActionKind::tailStep) = [&stage](Work work) -> Result {
+    return stage.tailStep(work.at, std::move(work.input));
+  };
+  at(table, ActionKind::headBackward) = [&stage](Work work) -> Result {
+    stage.headBackward(work.at, std::move(work.input));
+    return Payload();
+  };
+  at(table, ActionKind::decide) = [decide = std::move(decide)](Work work) -> Result {
+    return decide(*work.bodyDone);
+  };
+  at(table, ActionKind::update) = [&stage](Work work) -> Result {
+    stage.update(*work.decision);
+    return std::monostate{};
+  };
+  computeWith(table, threads);
+  return table;
+}
+
+}  // namespace cleave

@@ -1,0 +1,51 @@
+#include "common/run/config_errors.h"
+
+#include <algorithm>
+
+namespace cleave {
+namespace {
+
+UsageError placed(const Config& config, const std::string& path, const UsageError& error) {
+  const std::string location = config.where(path);
+  return UsageError(error.code(), location + ": " + path + ": " + error.what(), error.hint())
+      .about(path, location);
+}
+
+}  // namespace
+
+void checkAt(const Config& config, const std::string& path, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const UsageError& error) {
+    throw placed(config, path, error);
+  }
+}
+
+void checkAt(const Config& config, const std::map<std::string, std::string>& keys,
+             const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const UsageError& error) {
+    const auto key = keys.find(error.code());
+    if (key == keys.end()) throw;
+    // The error may be about a key of the map at that path, if the configuration has it.
+    const std::string inside = key->second + "." + error.key();
+    const bool isInside = !error.key().empty() && config.has(inside);
+    throw placed(config, isInside ? inside : key->second, error);
+  }
+}
+
+void refuseKeysOf(const Config& config, const std::string& command,
+                  const std::vector<std::string>& keys) {
+  const std::vector<std::string> present = config.keys("");
+  for (const std::string& key : keys) {
+    if (std::find(present.begin(), present.end(), key) == present.end()) continue;
+    throw UsageError(
+        "bad-config",
+        config.where(key) + ": '" + key + "' is a key of " + command +
+            ", whose configuration this seems to be",
+        "give this program one of its own; '" + command + " --config FILE' takes this");
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,94 @@
+#include "common/run/device.h"
+
+#include <dlfcn.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include "common/core/error.h"
+#include "common/device/cuda/cuda_library.h"
+
+namespace cleave {
+namespace {
+
+constexpr const char* kUseCpu = "or compute on the CPU: device: cpu";
+
+[[noreturn]] void refuse(const std::string& sentence, const std::string& hint) {
+  throw UsageError("bad-device", sentence, hint);
+}
+
+// The GPU's index; nothing for the CPU.
+std::optional<int> gpuOf(const std::string& name) {
+  if (name == "cpu") return std::nullopt;
+  if (name == "cuda") return 0;
+  const std::string prefix = "cuda:";
+  int index = 0;
+  const char* end = name.data() + name.size();
+  if (name.starts_with(prefix)) {
+    const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, index);
+    if (error == std::errc() && stop == end && index >= 0 && index < 64) return index;
+  }
+  refuse("there is no device '" + name + "'",
+         "use cpu, cuda, or cuda:N for the GPU of that number");
+}
+
+std::string libraryPath() {
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const auto& path :
+       {folder / "libcleave_cuda.so", folder / "../lib/cleave/libcleave_cuda.so"}) {
+    if (std::filesystem::exists(path)) return path.lexically_normal().string();
+  }
+  refuse("device is cuda, but this build has no libcleave_cuda.so in " + folder.string() +
+             " or ../lib/cleave",
+         std::string("install a CUDA toolkit and build with cmake --preset release "
+                     "-DCLEAVE_CUDA=ON, ") +
+             kUseCpu);
+}
+
+// Called before loading libraries of a gigabyte, whose error messages say less.
+void requireDriver() {
+  if (void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY)) {
+    ::dlclose(driver);
+    return;
+  }
+  refuse("device is cuda, but there is no NVIDIA driver on this machine (libcuda.so.1)",
+         std::string("install the driver of its GPU and see that nvidia-smi lists it, ") + kUseCpu);
+}
+
+CleaveOpenCuda* loadLibrary() {
+  const std::string path = libraryPath();
+  requireDriver();
+  // cuBLAS gives the same bits every time only with a fixed workspace.
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  void* open = library != nullptr ? ::dlsym(library, kCleaveOpenCuda) : nullptr;
+  if (open == nullptr) {
+    const char* reason = ::dlerror();
+    refuse(
+        "device is cuda, but " + path + " cannot be loaded: " + (reason ? reason : "unknown"),
+        std::string("let LD_LIBRARY_PATH name a LibTorch that has all its GPU libraries, such as "
+                    "an installed PyTorch's lib folder (README, GPUs), ") +
+            kUseCpu);
+  }
+  return reinterpret_cast<CleaveOpenCuda*>(open);
+}
+
+}  // namespace
+
+void checkDeviceName(const std::string& name) { gpuOf(name); }
+
+ComputeDevice& openDevice(const std::string& name) {
+  const auto gpu = gpuOf(name);
+  if (!gpu) return cpuDevice();
+  std::string error;
+  ComputeDevice* device = loadLibrary()(*gpu, error);
+  if (device == nullptr) {
+    refuse("device is " + name + ", but " + error,
+           std::string("see what nvidia-smi lists, and CUDA_VISIBLE_DEVICES, ") + kUseCpu);
+  }
+  return *device;
+}
+
+}  // namespace cleave

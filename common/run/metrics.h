@@ -1,0 +1,71 @@
+// A daemon's metrics for Prometheus. Recording costs a few atomic additions; other values are
+// looked up when the metrics are read. There are no labels for runs or clients: each would create a
+// time series, and clients could choose the names.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/core/buffer.h"
+#include "common/core/config.h"
+#include "common/core/record.h"
+#include "common/engine/schedule.h"
+#include "common/http/http_settings.h"
+#include "common/net/tls.h"
+#include "common/record/run_files.h"
+
+namespace cleave {
+
+class HttpServer;
+
+// A value that was looked up, of the metric `name` in the table.
+struct Sample {
+  std::string_view name;
+  double value = 0;
+  std::string label;  // value of the metric's label; empty if it has none
+};
+using Samples = std::vector<Sample>;
+
+class Metrics : public RunObserver {
+ public:
+  explicit Metrics(Role role);
+  ~Metrics() override;
+
+  // Any thread.
+  void transfer(const TransferRecord& record) override;
+  void step(const StepRow& row, const LinkTotals& before, const LinkTotals& after) override;
+
+  // Sets the function that each text() calls for samples; empty: none. When this returns, the
+  // previous function is no longer running. `sampler` may wait for other threads, but not for the
+  // thread that calls sampleWith().
+  void sampleWith(std::function<Samples()> sampler);
+  // All metrics in Prometheus's text format. Any thread.
+  std::string text();
+
+ private:
+  struct Families;
+  const Role role_;
+  const std::unique_ptr<Families> families_;
+  std::mutex mutex_;
+  std::function<Samples()> sampler_;
+};
+
+// Samples that both daemons have, except those of the process itself. `tls` may be null.
+// `deviceBytes`: size of the GPU's memory; 0: no GPU.
+Samples sharedSamples(const Recorder& recorder, const BufferPool& pool, const TlsContext* tls,
+                      std::size_t deviceBytes);
+
+// Reads metrics.listen and metrics.anywhere; nothing if metrics are not to be served. Throws
+// UsageError.
+std::optional<HttpSettings> readMetricsSettings(Config& config);
+
+// Serves the metrics at /metrics and logs the address. Throws UsageError as HttpServer does.
+std::unique_ptr<HttpServer> serveMetrics(const HttpSettings& settings,
+                                         std::shared_ptr<Metrics> metrics);
+
+}  // namespace cleave

@@ -1,0 +1,73 @@
+// A resolved run: the parameters that both daemons derive, with the same code, from the run spec
+// that the client sends.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/codec/codec.h"
+#include "common/engine/schedule.h"
+#include "common/engine/trace.h"
+#include "common/model/stage.h"
+#include "proto/wire.pb.h"
+
+namespace cleave {
+
+class DeviceCodec;
+struct TensorLinkOptions;
+
+// The flows of a training step, in the order in which a micro-batch crosses the link.
+inline constexpr Flow kStepFlows[] = {Flow::activation0, Flow::activation1, Flow::gradient1,
+                                      Flow::gradient0};
+// Maximum milliseconds that an action may wait in place of computing.
+inline constexpr double kMostWait = 60000;
+
+struct RunPlan {
+  StageOptions stage;
+  StageWait wait;  // f2 and b2 only; the client adds its own
+  std::vector<BlockRow> blocks;
+  const Schedule* schedule = nullptr;
+  std::uint32_t microBatches = 1;
+  std::uint32_t inFlight = 1;
+  std::uint32_t maxBatch = 1;
+  std::uint64_t stepsPerEpoch = 0;
+  bool initialWeights = false;  // the client sends the body's initial weights
+  bool rawNonFinite = false;    // as in TensorLinkOptions
+  TraceWindow trace;            // no steps: no trace requested
+  std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
+  // As in TensorLinkOptions; set by useDeviceCodecs().
+  std::array<std::shared_ptr<const DeviceCodec>, kTensorFlows> deviceCodecs;
+
+  std::uint32_t maxMicroBatchSamples() const {
+    return microBatchSize(maxBatch, microBatchCount(maxBatch, microBatches), 0);
+  }
+};
+
+// Throws UsageError if a value is unknown, out of range or inconsistent. Builds and allocates
+// nothing.
+RunPlan planRun(const wire::RunSpec& spec);
+
+// On this side, keeps the tensors of those flows on the device whose codecs have a GPU
+// implementation. Borrows the device.
+void useDeviceCodecs(RunPlan& plan, ComputeDevice& device);
+
+// The options that a tensor link takes from a plan; the caller adds its own.
+TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
+
+// Bytes of pool buffers that the tensors of all four flows take on one side for the micro-batches
+// in flight, decoded and encoded.
+double flowBytes(const RunPlan& plan);
+
+// Maximum host memory that a run's session may hold in transit on the server, from a tensor's
+// arrival or a stage's output until its release: the limit of its MemoryAccount.
+std::size_t transitBytes(const RunPlan& plan);
+// Total memory that the server needs for a run: data in transit, the body with what autograd saves,
+// and codec memory, both working memory and state kept between steps.
+std::size_t serverBytes(const RunPlan& plan);
+
+// Maximum size in bytes of the body's weights as safetensors.
+std::uint64_t maxWeightsBytes(const RunPlan& plan);
+
+}  // namespace cleave

@@ -1,0 +1,73 @@
+#include "common/run/run_folder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "common/core/durable.h"
+#include "common/core/environment.h"
+#include "common/core/error.h"
+#include "common/core/units.h"
+#include "common/run/self_check.h"
+
+namespace cleave {
+
+std::size_t readRotateBytes(Config& config) {
+  constexpr std::size_t kLeast = 64'000;  // a few hundred rows: about one write
+  const std::string key = "metrics.rotate";
+  const std::string text = config.text(key, "off");
+  if (text == "off") return 0;
+  const std::size_t bytes = parseSize({config.where(key) + ": " + key, text});
+  if (bytes >= kLeast) return bytes;
+  throw UsageError("bad-config",
+                   config.where(key) + ": " + key + " is '" + text + "', which is too little",
+                   "give 64kB to 1GB, or off");
+}
+
+std::string libtorchVersion() { return CLEAVE_LIBTORCH_VERSION; }
+
+void checkRunId(const std::string& id) {
+  constexpr std::size_t kMostCharacters = 64;
+  const bool fits = std::all_of(id.begin(), id.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
+  // The id is also a folder name, and commands would read a leading dash as an option.
+  if (!fits || id.empty() || id.starts_with('-') || id.size() > kMostCharacters) {
+    throw UsageError("bad-run-id", "the run id has another form than the one allowed",
+                     "use 1 to 64 of a-z, 0-9 and -, and no - in front");
+  }
+}
+
+void makeRunFolder(const std::string& folder, const std::string& hint) {
+  std::error_code error;
+  if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
+    throw UsageError("run-exists",
+                     "the run directory " + folder + " exists already, and is not empty", hint);
+  }
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw UsageError("not-writable",
+                     "cannot make the run directory " + folder + ": " + error.message(), hint);
+  }
+  if (::access(folder.c_str(), W_OK) != 0) {
+    throw UsageError("not-writable",
+                     "cannot write in the run directory " + folder + ": " + std::strerror(errno),
+                     hint);
+  }
+}
+
+void writeRunDescription(const std::string& folder, const std::string& config, int threads,
+                         const std::string& device) {
+  writeFileDurably(folder + "/config.yaml", config);
+  nlohmann::json environment = describeEnvironment(threads);
+  environment["device"] = device;
+  environment["libtorch"] = libtorchVersion();
+  environment["self_check"] = selfCheckJson();
+  writeFileDurably(folder + "/environment.json", environment.dump(2) + "\n");
+}
+
+}  // namespace cleave
