@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/core/config.h"
+#include "common/core/names.h"
 #include "compression/codecs.h"
 #include "compression/kernels/kernels.h"
 
@@ -54,17 +54,12 @@ std::span<const CodecRow> codecTable() { return kCodecs; }
 
 std::unique_ptr<Codec> makeCodec(std::string_view text) {
   const CodecSpec spec = parseCodecSpec(text);
-  std::vector<std::string> names;
-  std::string list;
-  for (const CodecRow& row : kCodecs) {
-    if (row.name == spec.name) return row.make(spec);
-    names.emplace_back(row.name);
-    list += (list.empty() ? "" : ", ") + names.back();
-    if (!row.parameters.empty()) list += ":" + std::string(row.parameters);
-  }
-  const std::string nearest = nearestName(spec.name, names);
-  throw UsageError("unknown-codec", "'" + spec.name + "' is not a codec",
-                   (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list);
+  const CodecRow& row =
+      findByName(kCodecs, spec.name, "unknown-codec", "a codec", [](const CodecRow& each) {
+        const std::string name(each.name);
+        return each.parameters.empty() ? name : name + ":" + std::string(each.parameters);
+      });
+  return row.make(spec);
 }
 
 bool sizeIsFixed(const Codec& codec) {

@@ -7,6 +7,7 @@
 
 #include "common/core/config.h"
 #include "common/core/log.h"
+#include "common/core/names.h"
 #include "common/core/units.h"
 #include "server/names.h"
 

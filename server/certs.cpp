@@ -17,8 +17,8 @@
 #include <tuple>
 #include <utility>
 
-#include "common/core/config.h"
 #include "common/core/durable.h"
+#include "common/core/names.h"
 #include "common/core/open_file.h"
 #include "server/names.h"
 

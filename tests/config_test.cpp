@@ -1,4 +1,5 @@
 #include "common/core/config.h"
+#include "common/core/names.h"
 
 #include <array>
 #include <catch2/catch.hpp>

@@ -428,8 +428,8 @@ TEST_CASE("no payload is made of a tensor in another form") {
 TEST_CASE("an unknown model is named with the nearest known one") {
   const UsageError error = usageError([] { findModel("small_cnm"); });
   CHECK(error.code() == "unknown-model");
-  CHECK(error.what() == std::string("there is no model 'small_cnm'"));
-  CHECK(error.hint() == "did you mean small_cnn? known: small_cnn, mlp, mobilenet_v2");
+  CHECK(error.what() == std::string("'small_cnm' is not a model"));
+  CHECK(error.hint() == "did you mean small_cnn? known are small_cnn, mlp, mobilenet_v2");
 }
 
 TEST_CASE("model parameters are refused with their range") {
@@ -446,7 +446,7 @@ TEST_CASE("model parameters are refused with their range") {
         std::string("model mlp: dropout=0.95 is not a number from 0 to 0.9"));
   CHECK(errorOf("dropout", "nan").code() == "bad-model-parameter");
   CHECK(errorOf("widht", "5").what() == std::string("model mlp has no parameter 'widht'"));
-  CHECK(errorOf("widht", "5").hint() == "did you mean width? known: width, depth, dropout");
+  CHECK(errorOf("widht", "5").hint() == "did you mean width? known are width, depth, dropout");
   CHECK(usageError([] {
           blocksOf(spec("small_cnn", {1, 8, 8}, {{"width", "3"}}));
         }).code() == "bad-model-parameter");

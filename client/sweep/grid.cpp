@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/core/config.h"
 #include "common/core/error.h"
+#include "common/core/names.h"
 #include "common/core/units.h"
 #include "common/core/yaml.h"
 

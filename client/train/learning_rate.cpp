@@ -7,7 +7,7 @@
 #include <numbers>
 #include <vector>
 
-#include "common/core/config.h"
+#include "common/core/names.h"
 
 namespace cleave {
 namespace {
@@ -35,16 +35,7 @@ constexpr std::array<LearningRateRow, 4> kTable = {{
 }};
 
 const LearningRateRow& findRow(const std::string& name) {
-  std::vector<std::string> names;
-  std::string list;
-  for (const LearningRateRow& row : kTable) {
-    if (row.name == name) return row;
-    names.emplace_back(row.name);
-    list += (list.empty() ? "" : ", ") + names.back();
-  }
-  const std::string nearest = nearestName(name, names);
-  throw UsageError("unknown-learning-rate", "'" + name + "' is not a learning rate schedule",
-                   (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list);
+  return findByName(kTable, name, "unknown-learning-rate", "a learning rate schedule");
 }
 
 }  // namespace

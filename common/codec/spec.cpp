@@ -1,11 +1,11 @@
 #include "common/codec/spec.h"
+#include "common/core/names.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <optional>
 
-#include "common/core/config.h"
 #include "common/core/error.h"
 
 namespace cleave {
@@ -208,11 +208,10 @@ std::size_t CodecParameters::choice(std::string_view key, std::span<const std::s
   const std::vector<std::string> names(choices.begin(), choices.end());
   std::string list;
   for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
-  const std::string nearest = nearestName(*text, names);
   throw UsageError(
       "bad-codec-spec",
       "codec " + spec_.name + ": " + std::string(key) + "=" + *text + " is not one of " + list,
-      (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list);
+      knownNames(*text, names));
 }
 
 std::optional<std::string> CodecParameters::innerSpec() {
@@ -223,12 +222,8 @@ std::optional<std::string> CodecParameters::innerSpec() {
 void CodecParameters::finish() const {
   for (const auto& [key, value] : spec_.parameters) {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-    std::string list;
-    for (const std::string& known : known_) list += (list.empty() ? "" : ", ") + known;
-    const std::string nearest = nearestName(key, known_);
     throw UsageError("bad-codec-spec", "codec " + spec_.name + " has no parameter '" + key + "'",
-                     (nearest.empty() ? "" : "did you mean " + nearest + "? ") +
-                         (list.empty() ? "it takes none" : "known are " + list));
+                     known_.empty() ? "it takes none" : knownNames(key, known_));
   }
   if (spec_.inner && !wraps_) {
     throw UsageError("bad-codec-spec",

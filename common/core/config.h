@@ -73,8 +73,4 @@ class Config {
   std::unique_ptr<State> state_;
 };
 
-// The candidate with the smallest edit distance to `word`, if that is small enough for a typing
-// error; otherwise empty.
-std::string nearestName(std::string_view word, const std::vector<std::string>& candidates);
-
 }  // namespace cleave

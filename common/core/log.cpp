@@ -1,4 +1,5 @@
 #include "common/core/log.h"
+#include "common/core/names.h"
 
 #include <spdlog/async_logger.h>
 #include <spdlog/details/null_mutex.h>
@@ -17,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/core/config.h"
 #include "common/core/error.h"
 #include "common/core/terminal.h"
 

@@ -1,4 +1,5 @@
 #include "common/core/units.h"
+#include "common/core/names.h"
 
 #include <spdlog/fmt/fmt.h>
 
@@ -10,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "common/core/config.h"
 #include "common/core/error.h"
 #include "common/core/yaml.h"
 

@@ -1,12 +1,11 @@
 #include "common/engine/schedule.h"
+#include "common/core/names.h"
 
 #include <algorithm>
 #include <initializer_list>
 #include <string>
 #include <tuple>
 #include <vector>
-
-#include "common/core/config.h"
 
 namespace cleave {
 namespace {
@@ -153,16 +152,7 @@ bool ReadyKinds::any() const {
 std::span<const Schedule> scheduleTable() { return kSchedules; }
 
 const Schedule& findSchedule(std::string_view name) {
-  std::vector<std::string> names;
-  std::string list;
-  for (const Schedule& schedule : kSchedules) {
-    if (schedule.name == name) return schedule;
-    names.emplace_back(schedule.name);
-    list += (list.empty() ? "" : ", ") + names.back();
-  }
-  const std::string nearest = nearestName(name, names);
-  throw UsageError("unknown-schedule", "'" + std::string(name) + "' is not a schedule",
-                   (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list);
+  return findByName(kSchedules, name, "unknown-schedule", "a schedule");
 }
 
 std::uint32_t resolveInFlight(const Schedule& schedule, std::uint32_t configured,

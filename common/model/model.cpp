@@ -1,4 +1,5 @@
 #include "common/model/model.h"
+#include "common/core/names.h"
 
 #include <ATen/ops/stack.h>
 
@@ -10,7 +11,6 @@
 #include <numeric>
 #include <optional>
 
-#include "common/model/advice.h"
 #include "common/model/blocks.h"
 #include "common/model/torch_tensor.h"
 
@@ -115,13 +115,7 @@ std::span<const ModelRow> modelTable() {
 }
 
 const ModelRow& findModel(std::string_view name) {
-  std::vector<std::string> known;
-  for (const ModelRow& row : modelTable()) {
-    if (row.name == name) return row;
-    known.emplace_back(row.name);
-  }
-  throw UsageError("unknown-model", "there is no model '" + std::string(name) + "'",
-                   knownNames(name, known));
+  return findByName(modelTable(), name, "unknown-model", "a model");
 }
 
 void checkCuts(const std::vector<BlockRow>& blocks, const Cuts& cuts) {

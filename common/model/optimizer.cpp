@@ -1,4 +1,5 @@
 #include "common/model/optimizer.h"
+#include "common/core/names.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
@@ -14,8 +15,6 @@
 #include <span>
 #include <stdexcept>
 #include <utility>
-
-#include "common/model/advice.h"
 
 namespace cleave {
 namespace {

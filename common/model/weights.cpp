@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "common/model/advice.h"
+#include "common/core/names.h"
 #include "common/model/blocks.h"
 #include "common/model/safetensors.h"
 #include "common/model/stage.h"

@@ -1,4 +1,5 @@
 #include "common/program/program.h"
+#include "common/core/names.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

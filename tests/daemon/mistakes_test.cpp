@@ -150,7 +150,7 @@ TEST_CASE("mistakes in the configuration of a run") {
           set("unknown device", "device=gpu", {"there is no device 'gpu'", "use cpu, cuda"}),
           set("unknown learning rate", "train.learning_rate.schedule=cosin",
               {"'cosin' is not a learning rate schedule", "did you mean cosine?"}),
-          set("unknown model", "model.name=mpl", {"there is no model 'mpl'", "did you mean mlp?"}),
+          set("unknown model", "model.name=mpl", {"'mpl' is not a model", "did you mean mlp?"}),
           set("unknown model's parameter", "model.widht=8",
               {"model mlp has no parameter 'widht'", "did you mean width?"}),
           set("model's parameter out of range", "model.width=0",

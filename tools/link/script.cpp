@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
-#include "common/core/config.h"
 #include "common/core/error.h"
+#include "common/core/names.h"
 #include "common/core/yaml.h"
 
 namespace cleave::link {

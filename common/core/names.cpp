@@ -1,0 +1,60 @@
+#include "common/core/names.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace cleave {
+namespace {
+
+// Insertions, deletions, replacements and swaps of neighbouring letters (optimal string alignment
+// distance).
+std::size_t editDistance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> beforeLast(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t k = 0; k <= b.size(); ++k) row[k] = k;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    beforeLast = std::exchange(last, row);
+    row[0] = i;
+    for (std::size_t k = 1; k <= b.size(); ++k) {
+      row[k] = std::min({last[k] + 1, row[k - 1] + 1, last[k - 1] + (a[i - 1] != b[k - 1])});
+      if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1]) {
+        row[k] = std::min(row[k], beforeLast[k - 2] + 1);
+      }
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string nearestName(std::string_view word, const std::vector<std::string>& candidates) {
+  if (word.empty()) return "";
+  const std::size_t most = std::max<std::size_t>(1, word.size() / 3);
+  std::string nearest;
+  std::size_t least = most + 1;
+  for (const std::string& candidate : candidates) {
+    // Compares lengths first: this rules out most candidates, and limits the cost of a long word
+    // from a peer.
+    const std::size_t gap =
+        std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size());
+    if (gap >= least) continue;
+    const std::size_t distance = editDistance(word, candidate);
+    if (distance < least) {
+      nearest = candidate;
+      least = distance;
+    }
+  }
+  return nearest;
+}
+
+std::string knownNames(std::string_view word, const std::vector<std::string>& known,
+                       const std::vector<std::string>& shown) {
+  const std::string nearest = nearestName(word, known);
+  std::string list;
+  for (const std::string& name : shown.empty() ? known : shown) {
+    list += (list.empty() ? "" : ", ") + name;
+  }
+  if (list.empty()) return "there are none";
+  return (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list;
+}
+
+}  // namespace cleave
