@@ -24,8 +24,8 @@ int run(int argc, char** argv) {
   std::function<int()> command;
 
   TrainOptions train;
-  CLI::App* trainApp =
-      app.add_subcommand("train", "Trains a model, evaluates it, and leaves weights and records");
+  CLI::App* trainApp = app.add_subcommand(
+      "train", "Trains a model, evaluates it, and writes its weights and records");
   addRunOptions(*trainApp, train.run);
   trainApp->footer(
       std::string("Example:\n  cleave-client train --config configs/fashion_mnist.yaml "
@@ -35,69 +35,66 @@ int run(int argc, char** argv) {
                   "configs/fashion_mnist.yaml --json-lines --quiet | jq -c 'select(.event == "
                   "\"epoch\")'\n\n") +
       kExitCodes);
-  auto* quiet = trainApp->add_flag("--quiet", train.quiet,
-                                   "No progress, and of the log warnings and errors alone; the "
-                                   "summary stays");
+  auto* quiet =
+      trainApp->add_flag("--quiet", train.quiet, "Prints only warnings, errors and the summary");
   quiet->excludes(trainApp->get_option("--log-level"));
   auto* jsonLines =
       trainApp->add_flag("--json-lines", train.jsonLines,
-                         "What happens as it happens, a JSON object a line on stdout: begin, step, "
-                         "epoch, then done or failed; all else on stderr");
+                         "Prints events to stdout as they happen, one JSON object per line: begin, "
+                         "step, epoch, then done or failed; everything else goes to stderr");
   jsonLines->excludes(trainApp->get_option("--json"));
   bool dryRun = false;
   trainApp
-      ->add_flag("--dry-run", dryRun,
-                 "Prints what would be trained, sent and needed, and starts nothing")
+      ->add_flag(
+          "--dry-run", dryRun,
+          "Prints the model, the bytes to transfer and the memory needed, and starts nothing")
       ->excludes(jsonLines);
   trainApp->add_flag("--probe", train.probe,
-                     "Measures the link first, as the command probe does, and records it; the same "
-                     "as --set probe.first=true");
-  auto* trace =
-      trainApp
-          ->add_option("--trace", train.trace,
-                       "Writes what both sides did when, micro-batch by micro-batch, as a timeline "
-                       "for ui.perfetto.dev or chrome://tracing")
-          ->type_name("FILE");
+                     "Measures the link first, like the command probe, and records the result; "
+                     "same as --set probe.first=true");
+  auto* trace = trainApp
+                    ->add_option("--trace", train.trace,
+                                 "Writes a timeline of both sides, per micro-batch, for "
+                                 "ui.perfetto.dev or chrome://tracing")
+                    ->type_name("FILE");
   trainApp
       ->add_option("--trace-steps", train.traceSteps,
-                   "Steps in the trace, from the second one of the training on")
+                   "Number of steps in the trace, which begins with step 2")
       ->default_str("20")
       ->check(CLI::Range(std::uint64_t{1}, kMaxTraceSteps))
       ->needs(trace);
-  auto* dashboard =
-      trainApp
-          ->add_option("--dashboard", train.dashboard,
-                       "Serves a page that follows the run, such as 127.0.0.1:8900; the command "
-                       "report makes it afterwards")
-          ->type_name("ADDRESS:PORT");
+  auto* dashboard = trainApp
+                        ->add_option("--dashboard", train.dashboard,
+                                     "Serves the report while the run continues, such as on "
+                                     "127.0.0.1:8900; the command report writes it afterwards")
+                        ->type_name("ADDRESS:PORT");
   addAnywhereOption(*trainApp, train.anywhere, *dashboard);
   trainApp->callback(
       [&] { command = [&] { return dryRun ? dryRunCommand(train.run) : trainCommand(train); }; });
 
   VerifyOptions verify;
   CLI::App* verifyApp = app.add_subcommand(
-      "verify", "Checks that the split trains exactly as the whole model in one process does");
+      "verify", "Checks that the split model trains exactly like the whole model in one process");
   addRunOptions(*verifyApp, verify.run);
-  verifyApp->add_option("--steps", verify.steps, "How many steps to compare")
+  verifyApp->add_option("--steps", verify.steps, "Steps to compare")
       ->default_str("3")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000000}));
   verifyApp
-      ->add_option(
-          "--tolerance", verify.tolerance,
-          "Most that split and whole may differ, as |split - whole| / |whole| of each kind "
-          "of result; 0: not by a bit, which only CPUs promise")
+      ->add_option("--tolerance", verify.tolerance,
+                   "Maximum difference, |split - whole| / |whole|, per kind of result; 0 requires "
+                   "bit-identical results and therefore CPUs")
       ->default_str("0")
       ->check(CLI::Range(0.0, 1.0));
   verifyApp->footer(
       std::string("Example:\n  cleave-client verify --config configs/fashion_mnist.yaml "
-                  "--set train.micro_batches=7\n\nExit code 1 where they differ. ") +
+                  "--set train.micro_batches=7\n\nExit code 1 if they differ. ") +
       kExitCodes);
   verifyApp->callback([&] { command = [&] { return verifyCommand(verify); }; });
 
   bool listAsJson = false;
   for (const ListingRow& row : listingTable()) {
     CLI::App* list = app.add_subcommand(std::string(row.command), std::string(row.summary));
-    list->add_flag("--json", listAsJson, "As JSON, for programs");
+    list->add_flag("--json", listAsJson, "Prints JSON");
     list->footer(fmt::format("Example:\n  cleave-client {} --json", row.command));
     list->callback([&, row] { command = [&, row] { return listCommand(row, listAsJson); }; });
   }

@@ -44,13 +44,13 @@ struct File {
 };
 
 void readFile(const std::string& path, File& file) {
-  const std::string hint = "--input takes a safetensors file, such as a run's model.safetensors";
+  const std::string hint = "give --input a safetensors file, such as a run's model.safetensors";
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
     throw UsageError("no-input", "cannot read " + path + ": there is no such file", hint);
   }
   if (!std::filesystem::is_regular_file(path, ignored)) {
-    throw UsageError("no-input", "cannot read " + path + ": it is no file", hint);
+    throw UsageError("no-input", "cannot read " + path + ": it is not a regular file", hint);
   }
   std::ifstream stream(path, std::ios::binary);
   if (stream.is_open()) {
@@ -58,7 +58,8 @@ void readFile(const std::string& path, File& file) {
     stream.read(file.bytes.data(), static_cast<std::streamsize>(file.bytes.size()));
   }
   if (!stream) {
-    throw UsageError("no-input", "cannot read " + path, "check that you may read it; " + hint);
+    throw UsageError("no-input", "cannot read " + path,
+                     "check that you have permission to read it; " + hint);
   }
   file.entries =
       readSafetensors(std::as_bytes(std::span(file.bytes.data(), file.bytes.size())), path);
@@ -156,7 +157,8 @@ void printCopied(const File& file) {
     names += fmt::format("  {} ({})\n", inAscii(entry->name), entry->dtype);
   }
   if (names.empty()) return;
-  std::cout << fmt::format("\nNo floats, so copied as they are and not counted: {} bytes\n", bytes)
+  std::cout << fmt::format("\nNot floating-point, so copied unchanged and not counted: {} bytes\n",
+                           bytes)
             << names;
 }
 
@@ -164,18 +166,17 @@ void checkOutput(const CodecOptions& options) {
   const std::filesystem::path path = options.output;
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
-    throw UsageError("output-exists", options.output + " is a folder",
-                     "give --output the name of a file in it");
+    throw UsageError("output-exists", options.output + " is a folder", "give --output a file name");
   }
   if (std::filesystem::exists(path, ignored) && !options.overwrite) {
     throw UsageError("output-exists", "the output " + options.output + " exists already",
-                     "give another --output, or --overwrite to replace it");
+                     "give another --output, or add --overwrite to replace it");
   }
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   if (!std::filesystem::is_directory(folder, ignored)) {
     throw UsageError("no-output-folder",
                      "cannot write " + options.output + ": there is no folder " + folder.string(),
-                     "make the folder, or give another --output");
+                     "create the folder, or give another --output");
   }
 }
 
@@ -193,7 +194,7 @@ int runCodec(const CodecOptions& options) {
   Json tensors = Json::array();
   for (const SafetensorsEntry& entry : file.entries) {
     if (!floatOf(entry)) {
-      rows.push_back({inAscii(entry.name), entry.dtype, "copied as it is"});
+      rows.push_back({inAscii(entry.name), entry.dtype, "copied unchanged"});
       continue;
     }
     std::byte* out = reinterpret_cast<std::byte*>(output.data()) + file.offsetOf(entry);
@@ -217,11 +218,11 @@ int runCodec(const CodecOptions& options) {
     std::cout << dumped(json, 2) << std::endl;
     return 0;
   }
-  std::cout << fmt::format("{} through {}; tensors of floats: {}\n\n", options.input, codec->spec(),
-                           total.tensors);
+  std::cout << fmt::format("{} through {}; floating-point tensors: {}\n\n", options.input,
+                           codec->spec(), total.tensors);
   printTable(rows, 2);
   printCopied(file);
-  std::cout << "\nWritten to " << options.output << std::endl;
+  std::cout << "\nwritten to " << options.output << std::endl;
   return 0;
 }
 
@@ -251,7 +252,7 @@ int compareCodecs(const CodecOptions& options) {
     } catch (const RunError& error) {
       if (!failure) failure = std::current_exception();
       json["error"] = error.what();
-      rows.push_back({codec->spec(), "cannot carry a tensor: see below"});
+      rows.push_back({codec->spec(), "cannot carry a tensor, see the error below"});
     }
     list.push_back(std::move(json));
   }
@@ -262,7 +263,7 @@ int compareCodecs(const CodecOptions& options) {
     std::cout << dumped(json, 2) << std::endl;
   } else {
     std::cout << options.input;
-    if (tensors > 0) std::cout << fmt::format("; tensors of floats: {}", tensors);
+    if (tensors > 0) std::cout << fmt::format("; floating-point tensors: {}", tensors);
     std::cout << "\n\n";
     printTable(rows, 1);
     printCopied(file);
@@ -293,22 +294,22 @@ std::vector<ListedItem> codecsWithRatio() {
 
 constexpr ListingRow kCodecsWithRatio = {
     "codecs", "Lists the codecs with their parameters and ratios",
-    "Codecs; ratio: encoded bytes by raw bytes, of the example, for f32[8, 32, 56, 56].",
+    "Codecs. The ratio is encoded bytes / raw bytes of the example, for f32[8, 32, 56, 56].",
     codecsWithRatio};
 
 constexpr const char* kExitCodes =
     "Exit codes: 0 done, 1 a codec cannot carry a tensor, or the disk is full, 2 wrong use.";
 
 constexpr const char* kHow =
-    "Each tensor of floats (F32, F16, BF16) is encoded and decoded by itself, on one thread, in\n"
-    "the file's memory order (contiguous, never channels-last), as an activation in training's\n"
-    "first step. Tensors of other dtypes are not encoded.\n\n"
+    "Each floating-point tensor (F32, F16, BF16) is encoded and decoded separately, on one\n"
+    "thread, in the file's memory order (contiguous, never channels-last), like an activation in\n"
+    "the first training step. Tensors of other dtypes are not encoded.\n\n"
     "  wire bytes     the payload, without frame headers\n"
-    "  ratio          wire bytes by raw bytes\n"
-    "  GB/s           1e9 raw bytes a second, of the fastest of several calls\n"
-    "  SNR dB         signal to noise; exact: equal to the bit\n"
-    "  largest error  of one value\n"
-    "  in JSON, null  infinite, or of no bytes";
+    "  ratio          wire bytes / raw bytes\n"
+    "  GB/s           1e9 raw bytes per second, in the fastest of several calls\n"
+    "  SNR dB         signal-to-noise ratio; exact: bit-identical\n"
+    "  largest error  largest absolute error of a value\n"
+    "  in JSON, null  infinite, or no bytes";
 
 void addInput(CLI::App& command, CodecOptions& options) {
   command.add_option("--input", options.input, "The safetensors file with the tensors")
@@ -317,7 +318,7 @@ void addInput(CLI::App& command, CodecOptions& options) {
 }
 
 void addJson(CLI::App& command, CodecOptions& options) {
-  command.add_flag("--json", options.json, "As JSON, for programs");
+  command.add_flag("--json", options.json, "Prints JSON");
 }
 
 }  // namespace
@@ -337,25 +338,26 @@ void addCodecCommands(CLI::App& app, CodecOptions& options, std::function<int()>
   list->callback([&] { command = [&] { return listCommand(kCodecsWithRatio, options.json); }; });
 
   CLI::App* run = codec->add_subcommand(
-      "run", "Sends a file's tensors through a codec, and writes what comes out");
+      "run", "Encodes and decodes a file's tensors with a codec, and writes the resulting file");
   run->add_option("SPEC", options.specs, "The codec, such as block:bits=8")
       ->type_name("")
       ->expected(1)
       ->required();
   addInput(*run, options);
   run->add_option("--output", options.output,
-                  "Where to write the same file with the decoded values; must not exist")
+                  "The file to write, with the decoded values; must not exist")
       ->type_name("FILE")
       ->required();
-  run->add_flag("--overwrite", options.overwrite, "Replaces the output where it exists");
+  run->add_flag("--overwrite", options.overwrite, "Replaces an existing output file");
   addJson(*run, options);
   run->footer(std::string("Example:\n  cleave-client codec run block:bits=8 --input "
                           "runs/RUN/model.safetensors --output out.safetensors\n\n") +
               kHow + "\n\n" + kExitCodes);
   run->callback([&] { command = [&] { return runCodec(options); }; });
 
-  CLI::App* compare = codec->add_subcommand(
-      "compare", "Sends a file's tensors through several codecs, and shows a table of them");
+  CLI::App* compare = codec->add_subcommand("compare",
+                                            "Encodes and decodes a file's tensors with several "
+                                            "codecs, and compares the results in a table");
   compare->add_option("SPEC", options.specs, "The codecs, such as none block:bits=8 'sort:q=6,s=2'")
       ->type_name("")
       ->expected(1, 1000)

@@ -49,7 +49,7 @@ int doctorCommand(const DoctorOptions& options) {
         {"failures", failures}, {"warnings", warnings}, {"checks", checks}};
     std::cout << report.dump(2) << std::endl;
   } else {
-    std::cout << fmt::format("\n{} failed, {} to look at\n", failures, warnings) << std::flush;
+    std::cout << fmt::format("\n{} failures, {} warnings\n", failures, warnings) << std::flush;
   }
   return failures > 0 ? 1 : 0;
 }
@@ -59,20 +59,20 @@ int doctorCommand(const DoctorOptions& options) {
 void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()>& command) {
   CLI::App* doctor = app.add_subcommand(
       "doctor",
-      "Checks what a training needs: LibTorch, threads, memory, disk, configuration and data, "
+      "Checks what a training run needs: LibTorch, threads, memory, disk, configuration and data, "
       "certificates, the server, the link");
   options.run.common.logLevel = "error";
   addRunOptions(*doctor, options.run);
   doctor->get_option("--config")->required(false);
-  doctor->get_option("--server")->description("The server to examine, and the way to it");
-  doctor->add_option("--seconds", options.seconds, "About how long the link is measured")
+  doctor->get_option("--server")->description("The server to check, with the link to it");
+  doctor->add_option("--seconds", options.seconds, "Approximate time to measure the link for")
       ->default_str("3")
       ->check(CLI::Range(0.1, 300.0));
   doctor->footer(
       "Example:\n  cleave-client doctor --server 10.0.0.5:4800 --tls certs --config "
       "configs/fashion_mnist.yaml\n\n"
-      "Each line is ok, warn, FAIL with the way to mend it, or - where it could not be tried.\n\n"
-      "Exit codes: 0 nothing FAILs, 1 something does, 2 wrong use.");
+      "Each line is ok, warn, FAIL with a hint, or - if it could not be checked.\n\n"
+      "Exit codes: 0 no failures, 1 failures, 2 wrong use.");
   doctor->callback([&] { command = [&] { return doctorCommand(options); }; });
 }
 

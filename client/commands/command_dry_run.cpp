@@ -129,7 +129,8 @@ Json describe(const PreparedRun& run) {
   out["step"] = encodedBytes(plan, kStepFlows, settings.batch, settings.batch);
   out["epoch"] = encodedBytes(plan, kStepFlows, run.data.train->size(), settings.batch);
   out["evaluation"] = encodedBytes(plan, kEvalFlows, run.data.test->size(), settings.evalBatch);
-  out["left_out"] = "frame headers, control messages, weights sent at first and fetched at the end";
+  out["left_out"] =
+      "frame headers, control messages, and the weights sent at the start and fetched at the end";
   out["client_memory_bytes"] = clientBytes(run);
   out["server_memory_bytes"] = serverBytes(plan);
   return out;
@@ -206,29 +207,29 @@ void printAutoCodecs(const Json& out) {
 void print(const Json& out) {
   const auto number = [](const Json& value) { return value.get<std::uint64_t>(); };
   const Json& data = out.at("data");
-  std::cout << "# The configuration with all defaults\n"
-            << out.at("config").get<std::string>() << "\n# The run\n"
+  std::cout << "# Configuration with all defaults\n"
+            << out.at("config").get<std::string>() << "\n# Run\n"
             << fmt::format("  data      {} training and {} test samples {}, {} classes\n",
                            number(data.at("train_samples")), number(data.at("test_samples")),
                            shapeText(data.at("sample_shape")), number(data.at("classes")))
-            << fmt::format("  steps     {}, {} an epoch\n", number(out.at("steps")),
+            << fmt::format("  steps     {}, {} per epoch\n", number(out.at("steps")),
                            number(out.at("steps_per_epoch")))
             << fmt::format(
-                   "  a step    {} samples in {} micro-batches, {} in flight, schedule {}\n",
+                   "  step      {} samples in {} micro-batches, {} in flight, schedule {}\n",
                    number(out.at("batch")), number(out.at("micro_batches")),
                    number(out.at("in_flight")), out.at("schedule").get<std::string>())
-            << fmt::format("  threads   {} here\n", number(out.at("client_threads")))
-            << "\n# The model, shapes without the batch\n";
+            << fmt::format("  threads   {} in the client\n", number(out.at("client_threads")))
+            << "\n# Model, with shapes that omit the batch dimension\n";
   printParts(out);
-  std::cout << "\n# Bytes a step\n";
+  std::cout << "\n# Bytes per step\n";
   printFlows(out);
   printAutoCodecs(out);
   for (const char* all : {"step", "epoch", "evaluation"}) {
     std::cout << fmt::format("  {:<12}  {} up, {} down\n", all, bytesOf(out.at(all).at("up_bytes")),
                              bytesOf(out.at(all).at("down_bytes")));
   }
-  std::cout << "  Left out: " << out.at("left_out").get<std::string>() << ".\n"
-            << "\n# Memory, estimated from shapes; programs and data come on top\n"
+  std::cout << "  Not included: " << out.at("left_out").get<std::string>() << ".\n"
+            << "\n# Memory, estimated from shapes, without programs and data\n"
             << fmt::format("  client  {}\n  server  {}\n", bytesOf(out.at("client_memory_bytes")),
                            bytesOf(out.at("server_memory_bytes")))
             << "\nNothing was started or written (--dry-run)." << std::endl;

@@ -23,8 +23,8 @@ ProbeOptions readOptions(const ProbeCommandOptions& options) {
   ProbeOptions probe;
   probe.most = parseSize({"--most", options.most});
   if (probe.most < probe.least) {
-    throw UsageError("bad-value", "--most " + options.most + " is less than the least size, 1kB",
-                     "give a size in 1kB to 1GB");
+    throw UsageError("bad-value", "--most " + options.most + " is below the minimum of 1kB",
+                     "give a size from 1kB to 1GB");
   }
   static_assert(kMaxProbeBytes == 1'000'000'000, "parseSize allows 1GB");
   probe.repeat = options.repeat;
@@ -60,35 +60,40 @@ int probeCommand(const ProbeCommandOptions& options) {
 }  // namespace
 
 void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<int()>& command) {
-  CLI::App* probe = app.add_subcommand(
-      "probe",
-      "Measures the link to a server alone: its round trip, and what sizes take up, down and both "
-      "ways at once");
-  probe->add_option("--server", options.server, "The server; else one of our own, on this machine")
+  CLI::App* probe =
+      app.add_subcommand("probe",
+                         "Measures the link to a server without training: the round trip, and "
+                         "transfers of several sizes up, down and in both directions at once");
+  probe
+      ->add_option("--server", options.server,
+                   "The server; without it, the client starts one of its own on this machine")
       ->type_name("HOST:PORT");
   addTlsOption(*probe, options.tls);
-  probe->add_option("--repeat", options.repeat, "Transfers of each size and way; medians count")
+  probe
+      ->add_option("--repeat", options.repeat,
+                   "Transfers per size and direction; the result uses their median")
       ->default_str("3")
       ->check(CLI::Range(1u, 1000u));
   probe
       ->add_option("--most", options.most,
-                   "The largest size: from 1kB on, each has ten times the bytes, up to this")
+                   "The largest size; the sizes are 1kB, 10kB, 100kB and so on up to this one")
       ->type_name("SIZE")
       ->default_str("100MB");
   probe
       ->add_option("--seconds", options.seconds,
-                   "Skips sizes that are expected to take longer than what is left of this")
+                   "Total time; skips sizes that are expected to exceed what is left of it")
       ->default_str("20")
       ->check(CLI::Range(0.1, 300.0));
-  probe->add_option("--csv", options.csv, "Writes every transfer into this file (docs/metrics.md)")
+  probe->add_option("--csv", options.csv, "Writes every transfer to this file (docs/metrics.md)")
       ->type_name("FILE");
-  probe->add_flag("--json", options.json, "The result as JSON on stdout, all else on stderr");
+  probe->add_flag("--json", options.json,
+                  "Prints the result as JSON on stdout, and everything else on stderr");
   probe->add_option("--log-level", options.logLevel, "trace, debug, info, warn or error")
       ->default_str("info");
   probe->footer(
-      "Example:\n  cleave-client probe --server 10.0.0.5:4800 --seconds 10 --csv link.csv\n\n"
-      "Each row's time is one way; the rates of small sizes show how long the link is, not how "
-      "fast.");
+      "Example:\n  cleave-client probe --server 10.0.0.5:4800 --seconds 10 --csv link.csv\n\nEach "
+      "row's time is one way. For small sizes it is mostly latency, so their rates do not show the "
+      "capacity of the link.");
   probe->callback([&] { command = [&] { return probeCommand(options); }; });
 }
 

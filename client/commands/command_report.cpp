@@ -74,8 +74,8 @@ void addAnywhereOption(CLI::App& command, bool& anywhere, CLI::Option& needed) {
   command
       .add_flag("--anywhere", anywhere,
                 "Lets " + needed.get_name() +
-                    " listen on other addresses than loopback: whoever reaches it sees the run's "
-                    "figures and configuration")
+                    " listen on an address other than loopback: anyone who can connect sees the "
+                    "run's metrics and configuration")
       ->needs(&needed);
 }
 
@@ -83,37 +83,35 @@ void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::functio
   CLI::App* report = app.add_subcommand(
       "report", "Writes a page with the charts of a run, or of several side by side");
   report
-      ->add_option("RUN", options.runs,
-                   "The folders of the runs, as `train` named them, or their run ids")
+      ->add_option("RUN", options.runs, "The folders or run ids of the runs, as printed by `train`")
       ->required();
   report
       ->add_option("--output", options.output,
-                   "The page; else report.html in the run's folder, or here where there are "
-                   "several runs")
+                   "The file to write; default: report.html in the run's folder, or in the current "
+                   "folder if there are several runs")
       ->type_name("FILE");
   report
       ->add_option("--server-run", options.serverRuns,
-                   "The server's folder of a run, <store>/<identity>/<run id>, where it is not "
-                   "found by itself; may be given again")
+                   "The server's folder of a run, <store>/<identity>/<run id>, if it is not found "
+                   "automatically; repeatable")
       ->type_name("DIR")
       ->allow_extra_args(false);
-  auto* serve =
-      report
-          ->add_option("--serve", options.serve,
-                       "Serves the page instead, until Ctrl-C, and follows runs that go on, such "
-                       "as 127.0.0.1:8900")
-          ->type_name("ADDRESS:PORT")
-          ->excludes("--output");
+  auto* serve = report
+                    ->add_option("--serve", options.serve,
+                                 "Serves the page until Ctrl-C instead, such as on 127.0.0.1:8900, "
+                                 "and follows runs in progress")
+                    ->type_name("ADDRESS:PORT")
+                    ->excludes("--output");
   addAnywhereOption(*report, options.anywhere, *serve);
   report->add_flag("--json", options.json,
-                   "The figures as JSON on stdout, beside the page, all else on stderr");
+                   "Also prints the figures as JSON on stdout, and everything else on stderr");
   report->add_option("--log-level", options.logLevel, "trace, debug, info, warn or error")
       ->default_str("info");
   report->footer(
       "Example:\n  cleave-client report runs/fashion-mnist-20260131-123456-1a2b\n  cleave-client "
       "report runs/* --output compared.html\n  cleave-client report runs/RUN --serve "
       "127.0.0.1:8900\n\nThe page needs no network and no other file. "
-      "docs/report.md says what it shows.");
+      "docs/report.md describes the charts.");
   report->callback([&] { command = [&] { return reportCommand(options); }; });
 }
 

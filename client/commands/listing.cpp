@@ -64,8 +64,8 @@ std::vector<ListedItem> schedules() {
 std::vector<ListedItem> codecs() {
   std::vector<ListedItem> items = {
       {"auto",
-       "the default: train measures a few steps and gives each flow the least lossy of none, "
-       "block:bits=8 and block:bits=4 with which the link does not hold the step back",
+       "the default: train measures a few steps and selects, per flow, the least lossy of none, "
+       "block:bits=8 and block:bits=4 with which the link does not limit the step",
        "min_bits=2..8 (4)", "codec: auto"}};
   for (const CodecRow& row : codecTable()) {
     items.push_back({std::string(row.name), std::string(row.description),
@@ -104,7 +104,7 @@ constexpr ListingRow kListings[] = {
      "Models (model.name); a cut is a block's position, and train --dry-run shows the blocks.",
      models},
     {"schedules", "Lists the schedules",
-     "Schedules (train.schedule): they change the time, never the result.", schedules},
+     "Schedules (train.schedule). They affect the time of a step, never the result.", schedules},
     {"codecs", "Lists the codecs",
      "Codecs (codec, or codec.FLOW for activation/0, activation/1, gradient/1, gradient/0).",
      codecs},

@@ -66,8 +66,8 @@ void compareValues(std::span<const std::byte> in, std::span<const std::byte> out
 RunError cannotCarry(const Codec& codec, const std::string& where) {
   return {"non-finite",
           where + " holds NaN or infinity, which the codec " + codec.spec() + " cannot carry",
-          "none, fp16 and bf16 carry such values; or look at what wrote the file: a training that "
-          "diverged leaves them"};
+          "use none, fp16 or bf16, or check the program that wrote the file: a training run that "
+          "diverged produces such values"};
 }
 
 }  // namespace

@@ -7,21 +7,23 @@ namespace cleave {
 void addRunOptions(CLI::App& command, RunOptions& options) {
   addCommonOptions(command, options.common, true);
   command
-      .add_option("--server", options.server,
-                  "The server; without it, one of our own is started on a free loopback port")
+      .add_option(
+          "--server", options.server,
+          "The server; without it, the client starts one of its own on a free loopback port")
       ->type_name("HOST:PORT");
   addTlsOption(command, options.tls);
-  command.add_option("--run-dir", options.runDir, "Where the run leaves its files (runs/<run id>)")
+  command
+      .add_option("--run-dir", options.runDir, "Folder for the files of the run (runs/<run id>)")
       ->type_name("DIR");
   command.add_flag("--json", options.json,
-                   "Prints the result as JSON on stdout, and nothing else there");
+                   "Prints the result as JSON, and nothing else, on stdout");
 }
 
 void addTlsOption(CLI::App& command, std::string& folder) {
   command
       .add_option("--tls", folder,
-                  "Connects within TLS, with ca.crt, client.crt and client.key of this folder; the "
-                  "same as --set tls.enabled=true --set tls.folder=DIR")
+                  "Uses TLS with ca.crt, client.crt and client.key in this folder; same as --set "
+                  "tls.enabled=true --set tls.folder=DIR")
       ->type_name("DIR");
 }
 

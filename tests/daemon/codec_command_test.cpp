@@ -130,7 +130,7 @@ TEST_CASE("run writes the decoded file, and says what was lost") {
   const Ended shown =
       askCodec({"run", "fp16", "--input", input, "--output", folder.path("shown.safetensors")});
   CHECK(shown.code == 0);
-  CHECK_THAT(shown.output, Contains("conv.weight") && Contains("copied as it is") &&
+  CHECK_THAT(shown.output, Contains("conv.weight") && Contains("copied unchanged") &&
                                Contains("\ntotal ") && Contains("SNR dB"));
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("a tensor that a codec cannot carry is named") {
   const Ended run = askCodec({"run", "block:bits=8", "--input", input, "--output", output});
   CHECK(run.code == kFailed);
   CHECK_THAT(run.errors, Contains("in.safetensors: tensor \"conv.weight\" holds NaN or infinity") &&
-                             Contains("hint: none, fp16 and bf16"));
+                             Contains("hint: use none, fp16 or bf16"));
   CHECK_FALSE(std::filesystem::exists(output));
 
   const Ended compared = askCodec({"compare", "--input", input, "block:bits=8", "bf16", "--json"});

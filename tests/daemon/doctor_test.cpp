@@ -86,7 +86,7 @@ TEST_CASE("doctor finds all well with a good server, and says what it measured")
   const Ended lines = doctor(arguments);
   CHECK(lines.code == 0);
   CHECK_THAT(lines.output, Contains("ok    certificates  ") &&
-                               Contains("ok    link          up ") && Contains("\n0 failed, "));
+                               Contains("ok    link          up ") && Contains("\n0 failures, "));
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
 }
 
