@@ -103,8 +103,8 @@ TEST_CASE("a dry run shows layers, cuts, bytes and memory, and starts nothing") 
   for (const char* text :
        {"warmup_epochs: 0.0\n", "head, at the client: 2080 parameters", "cut 0: [batch, 32]",
         "body, at the server: 1056 parameters", "cut 1: [batch, 32]", "tail, at the client",
-        "activation/0", "Not included: frame headers, control messages", "\n  client  ", "\n  server  ",
-        "Nothing was started"}) {
+        "activation/0", "Not included: frame headers, control messages", "\n  client  ",
+        "\n  server  ", "Nothing was started"}) {
     CHECK_THAT(shown.output, Contains(text));
   }
   CHECK_FALSE(std::filesystem::exists(runFolder));
