@@ -183,6 +183,6 @@ for file in steps.csv transfers.csv epochs.csv probe.csv config.yaml environment
   [ -s "$run/$file" ] || fail "there is no $run/$file"
 done
 [ "$(stat -c %u "$run/steps.csv")" = "$(stat -c %u "${RUNS:-runs}")" ] || fail "$run does not belong to the owner of its folder"
-sed -n '/^[^ |]*client[^|]*| *\(accuracy\|time\|bytes\|bandwidth\|link\|bound\|held back\) /s/^[^|]*| *//p' "$work/up.log"
+sed -n '/^[^ |]*client[^|]*| *\(accuracy\|time\|bytes\|bandwidth\|link\|bound\|bottleneck\) /s/^[^|]*| *//p' "$work/up.log"
 python3 scripts/check_compose.py "$run" --least-accuracy "$least" --rate "$LINK_RATE" --latency "$LINK_LATENCY"
 echo "compose: trained in $((SECONDS - started)) s, from the first container to the last; results in $run"

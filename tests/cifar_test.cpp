@@ -119,7 +119,7 @@ TEST_CASE("a missing file is named, with the place to get it") {
   files.writeCifar10(1);
   std::filesystem::remove(files.path("data_batch_4.bin"));
   checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_4.bin"),
-               "data-missing", "there is no such file, nor data_batch_4.bin.gz");
+               "data-missing", "there is no such file, and no data_batch_4.bin.gz");
   CHECK_NOTHROW(openCifar(cifarOptions(files, CifarKind::cifar10, false)));
   try {
     openCifar(cifarOptions(files, CifarKind::cifar100Fine));
@@ -138,7 +138,7 @@ TEST_CASE("a truncated, overlong or empty file is refused") {
   bytes.pop_back();
   files.write("data_batch_2.bin", bytes);
   checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_2.bin"),
-               "data-damaged", "6145 bytes are no whole number of records of 3073 bytes");
+               "data-damaged", "6145 bytes are not a whole number of records of 3073 bytes");
   bytes.resize(6147);
   files.write("data_batch_2.bin", bytes);
   checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_2.bin"),
@@ -153,13 +153,14 @@ TEST_CASE("a file of the other format, or with a label out of range, is refused"
   files.writeCifar10(2);
   files.write("data_batch_5.bin", joined({cifarRecord({9}, 0), cifarRecord({10}, 1)}));
   checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_5.bin"),
-               "data-damaged", "image 1 has the label 10, and labels end at 9");
+               "data-damaged", "image 1 has the label 10, but the largest label is 9");
   files.write("data_batch_5.bin", cifarRecord({1, 57}, 0));  // of CIFAR-100
   checkRefused([&] { openCifar(cifarOptions(files)); }, files.path("data_batch_5.bin"),
                "data-damaged", "3074 bytes");
   files.write("train.bin", cifarRecord({20, 57}, 0));
   checkRefused([&] { openCifar(cifarOptions(files, CifarKind::cifar100Coarse)); },
-               files.path("train.bin"), "data-damaged", "the label 20, and labels end at 19");
+               files.path("train.bin"), "data-damaged",
+               "the label 20, but the largest label is 19");
   CHECK_NOTHROW(openCifar(cifarOptions(files, CifarKind::cifar100Fine)));
 }
 

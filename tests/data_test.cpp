@@ -201,8 +201,8 @@ TEST_CASE("an empty file") {
 }
 
 TEST_CASE("no samples") {
-  checkImagesRefused(idx({0, 2, 4}, {}), "data-empty", "holds no images");
-  checkLabelsRefused(idx({0}, {}), "data-empty", "holds no labels");
+  checkImagesRefused(idx({0, 2, 4}, {}), "data-empty", "contains no images");
+  checkLabelsRefused(idx({0}, {}), "data-empty", "contains no labels");
 }
 
 TEST_CASE("a file that is not IDX") {
@@ -217,8 +217,8 @@ TEST_CASE("an element type that is not unsigned byte") {
 
 TEST_CASE("a wrong rank") {
   checkImagesRefused(Files::goodLabels(), "data-damaged",
-                     "has rank 1, and images have rank 3 or 4");
-  checkLabelsRefused(Files::goodImages(), "data-damaged", "has rank 3, and labels have rank 1");
+                     "has rank 1, but images have rank 3 or 4");
+  checkLabelsRefused(Files::goodImages(), "data-damaged", "has rank 3, but labels have rank 1");
 }
 
 TEST_CASE("a truncated header") {
@@ -227,14 +227,14 @@ TEST_CASE("a truncated header") {
   checkImagesRefused(bytes, "data-damaged", "its IDX header has 16 bytes, but it holds 15 bytes");
 }
 
-TEST_CASE("a header that promises more than there is") {
+TEST_CASE("a header that declares more than the file holds") {
   Bytes bytes = Files::goodImages();
   bytes.pop_back();
   checkImagesRefused(
       bytes, "data-damaged",
-      "is truncated: its header promises 3 images of 2x4 (40 bytes), but it holds 39 bytes");
+      "is truncated: its header declares 3 images of 2x4 (40 bytes), but it holds 39 bytes");
   checkLabelsRefused(idx({60000}, {1}), "data-damaged",
-                     "its header promises 60000 labels (60008 bytes), but it holds 9 bytes");
+                     "its header declares 60000 labels (60008 bytes), but it holds 9 bytes");
 }
 
 TEST_CASE("a header whose size overflows") {

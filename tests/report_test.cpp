@@ -156,7 +156,7 @@ TEST_CASE("the first damaged row's cell is named") {
   folder.write("t.csv", "x,text\n1,\nx5,a\n");
   Follower follower(folder);
   CHECK(follower.more() == Values{1});
-  CHECK_THAT(follower.problems(), Contains("the first is line 3: its x is not what belongs there"));
+  CHECK_THAT(follower.problems(), Contains("the first is line 3: its x is invalid"));
   CsvReader strict(folder.path, "t", {"x", "text", "time"});
   strict.read([](const CsvRow& row) { row.garble(1); });
   CHECK_THAT(strict.problems(false).back(), Contains("the first is line 2: its text is empty"));
@@ -170,7 +170,7 @@ TEST_CASE("a table of something else is not read") {
   folder.write("t.csv", "a,b\n1,2\n");
   Follower follower(folder);
   CHECK(follower.more().empty());
-  CHECK_THAT(follower.problems(), Contains("no header of this table"));
+  CHECK_THAT(follower.problems(), Contains("not the header of this table"));
   folder.write("e.csv", "");
   CsvReader empty(folder.path, "e", {"x"});
   empty.read([](const CsvRow&) { FAIL("no row"); });

@@ -260,9 +260,10 @@ TEST_CASE("a point that is done is found again, and another plan for it is refus
   changed = planned;
   changed.server = "10.0.0.5:4800";
   CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed); }),
-             Contains("another server: one of our own there, 10.0.0.5:4800 now"));
+             Contains("another server: none there, 10.0.0.5:4800 now"));
   std::ofstream(run + "/result.json") << "{";
-  CHECK_THAT(refusal([&] { loadPoint(folder.path(), planned); }), Contains("none that a sweep"));
+  CHECK_THAT(refusal([&] { loadPoint(folder.path(), planned); }),
+             Contains("was not written by a sweep"));
 }
 
 TEST_CASE("a sweep's folder is no other folder, and has one sweep at a time") {
@@ -270,10 +271,11 @@ TEST_CASE("a sweep's folder is no other folder, and has one sweep at a time") {
   {
     const SweepFolder first(folder.path() + "/sweeps/a");
     CHECK_THAT(refusal([&] { SweepFolder(folder.path() + "/sweeps/a"); }),
-               Contains("another sweep runs in"));
+               Contains("another sweep is running in"));
   }
   const SweepFolder again(folder.path() + "/sweeps/a");
-  CHECK_THAT(refusal([&] { SweepFolder(folder.path()); }), Contains("other things than a sweep"));
+  CHECK_THAT(refusal([&] { SweepFolder(folder.path()); }),
+             Contains("contains files other than those of a sweep"));
 }
 
 // ---- Published figures ----
@@ -325,7 +327,7 @@ TEST_CASE("published figures stand beside points that agree in all they say") {
     } else if (one.quantity == "average up") {
       CHECK(one.ours.mean == Approx(1));
       CHECK(one.theirs == Approx(343.37));
-      CHECK_THAT(one.note, Contains("by the seconds of computing"));
+      CHECK_THAT(one.note, Contains("per second of computing"));
     }
   }
   results[0].facts["batch"] = "256";
@@ -348,7 +350,7 @@ TEST_CASE("a file of figures that does not fit is refused") {
   folder.write("garbled.csv", text);
   CHECK_THAT(refusal([&] { readPublished(folder.path() + "/garbled.csv"); }),
              Contains("1 of ") && Contains("rows cannot be read"));
-  CHECK_THAT(refusal([&] { readPublished("figures.txt"); }), Contains("is no .csv file"));
+  CHECK_THAT(refusal([&] { readPublished("figures.txt"); }), Contains("is not a .csv file"));
 }
 
 // ---- Tables ----

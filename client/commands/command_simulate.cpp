@@ -59,7 +59,8 @@ StepTimes measure(const SimulateOptions& options, std::uint32_t microBatches) {
     throw;
   }
   if (!result.costs) {
-    throw RunError("not-measured", "no step could be measured: the data makes too few batches",
+    throw RunError("not-measured",
+                   "no step could be measured, because the data have too few batches",
                    "give more samples, or a smaller train.batch");
   }
   return {*result.costs, prepared.settings.batch};
@@ -181,7 +182,7 @@ void printCosts(const Case& one) {
   for (const double seconds : costs.decodeSeconds) codec += 1e3 * seconds;
   const std::string text = fmt::format(
       "\n{} micro-batches, {}; each takes HeadForward {:.2f}, TailStep {:.2f}, HeadBackward "
-      "{:.2f},\nBodyForward {:.2f}, BodyBackward {:.2f}, codecs {:.2f} ms, and has {} up, {} "
+      "{:.2f},\nBodyForward {:.2f}, BodyBackward {:.2f}, codecs {:.2f} ms, and transfers {} up, {} "
       "down\n",
       costs.microBatches, one.isScaled ? "scaled from other measurements" : "measured",
       ms(ActionKind::headForward), ms(ActionKind::tailStep), ms(ActionKind::headBackward),
@@ -254,8 +255,8 @@ int simulateCommand(const SimulateOptions& options) {
     measurements = readTimes(options.times);
   } else {
     if (options.run.common.config.empty()) {
-      throw UsageError("no-config", "there is neither --config nor --times",
-                       "give --config FILE to measure what it describes, or --times FILE");
+      throw UsageError("no-config", "neither --config nor --times is given",
+                       "give --config FILE to measure its model, or --times FILE");
     }
     const std::vector<std::uint32_t> asked =
         options.microBatches.empty() ? std::vector<std::uint32_t>{0} : options.microBatches;
@@ -308,58 +309,57 @@ int simulateCommand(const SimulateOptions& options) {
   std::cout << fmt::format("link: {} up, {} down, {} one way\n", rateText(link.rateUp),
                            rateText(link.rateDown), durationText(link.latency));
   for (const Case& one : cases) printCase(one, options.timeline);
-  std::cout << fmt::format("\nbest: {} with {} micro-batches, {:.1f} ms a step\n", best->schedule,
+  std::cout << fmt::format("\nbest: {} with {} micro-batches, {:.1f} ms per step\n", best->schedule,
                            best->microBatches, 1e3 * best->seconds);
   return 0;
 }
 
 void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<int()>& command) {
-  CLI::App* simulate = app.add_subcommand(
-      "simulate",
-      "Predicts a step's time on a given link, by each schedule, from times measured here and at "
-      "the server");
+  CLI::App* simulate = app.add_subcommand("simulate",
+                                          "Predicts the time of a step on a given link for each "
+                                          "schedule, from times measured at client and server");
   addRunOptions(*simulate, options.run);
   simulate->remove_option(simulate->get_option("--run-dir"));
   simulate->get_option("--config")->required(false);  // not required with --times
   simulate
       ->add_option("--rate", options.rate,
-                   "Of the link, either direction: 1Gbit/s, 20MB/s, unlimited")
+                   "Rate of the link in each direction: 1Gbit/s, 20MB/s, unlimited")
       ->type_name("RATE")
       ->required();
-  simulate->add_option("--up-rate", options.upRate, "From client to server, if it is another")
+  simulate->add_option("--up-rate", options.upRate, "Rate from client to server, if it differs")
       ->type_name("RATE");
-  simulate->add_option("--down-rate", options.downRate, "From server to client, if it is another")
+  simulate->add_option("--down-rate", options.downRate, "Rate from server to client, if it differs")
       ->type_name("RATE");
   simulate->add_option("--latency", options.latency, "One way: 10ms, 100us")
       ->type_name("TIME")
       ->required();
   simulate
       ->add_option("--queue", options.queue,
-                   "What the link takes on, each direction, before it sends it: 128KiB; urgent "
-                   "tensors wait behind that")
+                   "Bytes that the link accepts in each direction before it sends them, such as "
+                   "128KiB; urgent tensors wait behind them")
       ->type_name("SIZE")
       ->default_str("0B");
   simulate
       ->add_option("--micro-batches", options.microBatches,
-                   "Predicts for this number; may be given again (the configuration's)")
+                   "Predicts for this number; repeatable (the configuration's)")
       ->type_name("N")
       ->allow_extra_args(false)
       ->check(CLI::Range(1u, 65536u));
-  simulate->add_option("--steps", options.steps, "Steps to measure, after one that warms up")
+  simulate->add_option("--steps", options.steps, "Steps to measure, after one warm-up step")
       ->default_str("4")
       ->check(CLI::Range(1u, 1000u));
   simulate
       ->add_option("--times", options.times,
-                   "Measures nothing: takes the times that --write-times has written")
+                   "Measures nothing and uses the times that --write-times stored")
       ->type_name("FILE");
-  simulate->add_option("--write-times", options.writeTimes, "Keeps the measured times")
+  simulate->add_option("--write-times", options.writeTimes, "Stores the measured times")
       ->type_name("FILE");
-  simulate->add_flag("--timeline", options.timeline, "Draws who does what when, by each schedule");
+  simulate->add_flag("--timeline", options.timeline,
+                     "Draws the actions of both sides over time, for each schedule");
   simulate
       ->add_option(
           "--trace", options.trace,
-          "Writes the same for ui.perfetto.dev or chrome://tracing, as train does of steps "
-          "that were run")
+          "Writes the same for ui.perfetto.dev or chrome://tracing, like the trace of train")
       ->type_name("FILE");
   simulate->footer(
       "Example:\n  cleave-client simulate --config configs/fashion_mnist.yaml --rate 100Mbit/s "

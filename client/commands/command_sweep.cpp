@@ -89,7 +89,7 @@ void refuseLinkOverrides(const std::vector<std::string>& overrides) {
   for (const std::string& override : overrides) {
     if (!isLinkKey(override)) continue;
     throw UsageError("bad-grid",
-                     "--set " + override + ": the link between is not of the configuration",
+                     "--set " + override + ": the emulated link is not part of the configuration",
                      "give it as --grid " + override + ", an axis of one value");
   }
 }
@@ -101,7 +101,7 @@ Sweep plan(const SweepOptions& options) {
   sweep.folder = options.folder;
   sweep.report.axes = parseGrid(options.grid);
   if (sweep.report.axes.empty()) {
-    throw UsageError("no-grid", "--grid is missing: what to vary",
+    throw UsageError("no-grid", "--grid is missing",
                      "give at least one KEY=VALUE, such as --grid codec=none --grid codec=bf16");
   }
   for (const GridPoint& point : expandGrid(sweep.report.axes)) {
@@ -137,8 +137,8 @@ std::string pointsText(std::size_t count) {
 std::string othersText(const Sweep& sweep) {
   const std::size_t others = countOtherPoints(sweep.folder, sweep.points);
   if (others == 0) return "";
-  return fmt::format("{} of another grid {} in {} too, left out here\n", pointsText(others),
-                     others == 1 ? "lies" : "lie", sweep.folder);
+  return fmt::format("{} of another grid {} also in {}, not listed here\n", pointsText(others),
+                     others == 1 ? "is" : "are", sweep.folder);
 }
 
 std::string leftText(const Sweep& sweep) {
@@ -242,46 +242,45 @@ int sweepCommand(const SweepOptions& options) {
     throw RunError("interrupted",
                    fmt::format("interrupted; {} of {} points are done",
                                countOf(sweep, Status::done), sweep.points.size()),
-                   "give the same command again: it goes on where it stopped");
+                   "rerun the same command to resume");
   }
   printResult(options, sweep);
   const std::size_t failed = countOf(sweep, Status::failed);
   if (failed == 0) return 0;
-  throw RunError("points-failed",
-                 fmt::format("{} of {} points failed", failed, sweep.points.size()),
-                 fmt::format("the table says why, and {}/POINT.log has all that they wrote; the "
-                             "same command tries them again",
-                             sweep.folder));
+  throw RunError(
+      "points-failed", fmt::format("{} of {} points failed", failed, sweep.points.size()),
+      fmt::format("see the table and {}/POINT.log, then rerun the same command to retry them",
+                  sweep.folder));
 }
 
 }  // namespace
 
 void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>& command) {
   CLI::App* sweep = app.add_subcommand(
-      "sweep", "Trains each combination of the values given for some keys, and compares them");
+      "sweep", "Trains every combination of the given values, and compares the results");
   addRunOptions(*sweep, options.run);
   sweep->remove_option(sweep->get_option("--run-dir"));
   sweep
-      ->add_option("--grid", options.grid,
-                   "One value of a key; given again for each value and key. Keys are the "
-                   "configuration's, and those of a link that is put between: link.rate, "
-                   "link.latency, link.jitter, link.loss, link.queue, link.burst, and "
-                   "link.up.rate, link.down.rate, … for one way")
+      ->add_option(
+          "--grid", options.grid,
+          "One value of a key; repeat it for each value and key. Keys are the configuration's, and "
+          "those of an emulated link: link.rate, link.latency, link.jitter, link.loss, link.queue, "
+          "link.burst, and link.up.rate, link.down.rate, … for one direction")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   sweep
       ->add_option("--reference", options.reference,
-                   "A value of the grid whose points others are compared with, for the speed-up; "
-                   "may be given again for another key")
+                   "The value of the grid that others are compared with, for the speed-up; "
+                   "repeatable for other keys")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   sweep
       ->add_option("--folder", options.folder,
-                   "Where the sweep leaves its files (sweeps/<run.name>)")
+                   "Folder for the files of the sweep (sweeps/<run.name>)")
       ->type_name("DIR");
   sweep
       ->add_option("--figures", options.figures,
-                   "Published figures to set beside those of points that match (the reference.csv "
+                   "Published figures to show beside those of matching points (the reference.csv "
                    "beside the configuration)")
       ->type_name("FILE");
   sweep->add_flag("--dry-run", options.dryRun, "Lists the points, and starts nothing");
@@ -290,7 +289,7 @@ void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>&
       "\\\n"
       "    --grid codec=none --grid codec=block:bits=4 --grid link.rate=100Mbit/s --grid "
       "link.rate=1Gbit/s \\\n    --reference codec=none\n\n"
-      "The same command goes on where it stopped. More: docs/sweep.md.\n\n"
+      "If interrupted, rerun the same command to resume. More: docs/sweep.md.\n\n"
       "Exit codes: 0 done, 1 interrupted, or a point failed, 2 wrong use.");
   sweep->callback([&] { command = [&] { return sweepCommand(options); }; });
 }

@@ -46,8 +46,8 @@ int peoplesDescriptor(const TrainOptions& options) {
 void announce(const PreparedRun& run, const wire::HelloOk& ok, std::uint64_t steps,
               spdlog::logger& log, JsonLines* events) {
   log.info(
-      "run {}: connected to {} ({}), session {}; computing on {} here, {} there; {} micro-batches "
-      "in flight",
+      "run {}: connected to {} ({}), session {}; client: {}, server: {}; {} micro-batches in "
+      "flight",
       run.hello.run_id(), run.server.text(), ok.software(), ok.session(), run.settings.device,
       ok.device(), ok.in_flight());
   log.info("threads: {}; the server computes with {}", run.threadsText, ok.threads());
@@ -83,12 +83,12 @@ void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);
     const bool timeIsUp = known != nullptr && known->code() == "interrupted";
-    if (!timeIsUp) log.error("and then: {}", error.what());
+    if (!timeIsUp) log.error("another error followed: {}", error.what());
   }
   try {
     saver.saveParts(log);
   } catch (const std::exception& error) {  // also LibTorch's exceptions
-    log.error("and then: {}", error.what());
+    log.error("another error followed: {}", error.what());
   }
 }
 
@@ -135,9 +135,9 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
   run.close(interrupted ? "interrupted" : "failed");
   try {
     run.finishRecords();
-    log.info("what was recorded so far: cleave-client report {}", run.prepared().folder);
+    log.info("to see the records so far: cleave-client report {}", run.prepared().folder);
   } catch (const Error& second) {
-    log.error("and then: {}", second.what());
+    log.error("another error followed: {}", second.what());
   }
 }
 

@@ -141,22 +141,23 @@ class Verification {
 Comparisons Verification::perform() {
   const wire::HelloOk& ok = run_.connect();
   if (tolerance_ == 0 && (prepared_.settings.device != "cpu" || ok.device() != "cpu")) {
-    throw UsageError("bits-differ",
-                     fmt::format("head and tail compute on {}, the body on {}: only CPUs give the "
-                                 "bits of the whole model, which computes on the CPU",
-                                 prepared_.settings.device, ok.device()),
-                     "say how much may differ: --tolerance 1e-3");
+    throw UsageError(
+        "bits-differ",
+        fmt::format("head and tail compute on {}, the body on {}: only CPUs give bit-identical "
+                    "results, because the whole model computes on the CPU",
+                    prepared_.settings.device, ok.device()),
+        "allow a difference, such as --tolerance 1e-3");
   }
   if (tolerance_ == 0 && static_cast<int>(ok.threads()) != prepared_.threads) {
     throw RunError("thread-mismatch",
-                   fmt::format("the server computes with {} threads, this client with {}: other "
-                               "counts give other bits",
+                   fmt::format("the server computes with {} threads, this client with {}: results "
+                               "are bit-identical only with the same number",
                                ok.threads(), prepared_.threads),
                    fmt::format("--set threads.client={}", ok.threads()));
   }
   if (!ok.weights_allowed()) {
     throw RunError("fetch-not-allowed", "the server's policy does not hand out the body's weights",
-                   "set weights.fetch: true there, or leave out --server");
+                   "set weights.fetch: true at the server, or omit --server");
   }
   TrainRun::Options options;
   options.fetchGradients = true;
@@ -257,13 +258,14 @@ void Verification::compareGradients(std::uint64_t step) {
 void print(const Comparisons& results, const PreparedRun& run) {
   for (const auto& [name, result] : results) {
     std::cout << fmt::format("{:<15} {:>10} values  ", name, result.values)
-              << (result.equal ? "equal to the bit"
-                               : fmt::format("differ by {:.2g} of their norm, most by {:.3g}: {}",
-                                             result.relativeDifference(), result.largestDifference,
-                                             result.where))
+              << (result.equal
+                      ? "bit-identical"
+                      : fmt::format("differ by {:.2g} of their norm, at most by {:.3g}: {}",
+                                    result.relativeDifference(), result.largestDifference,
+                                    result.where))
               << "\n";
   }
-  std::cout << fmt::format("{}, {} micro-batches, schedule {}, {} thread{} a side; files in {}\n",
+  std::cout << fmt::format("{}, {} micro-batches, schedule {}, {} thread{} per side; files in {}\n",
                            run.settings.model, run.settings.microBatches, run.settings.schedule,
                            run.threads, run.threads == 1 ? "" : "s", run.folder);
 }
@@ -306,7 +308,7 @@ int verifyCommand(const VerifyOptions& options) {
     std::cout << json.dump(2) << std::endl;
   } else {
     print(results, run);
-    std::cout << (equal    ? "split and whole are equal to the bit"
+    std::cout << (equal    ? "split and whole are bit-identical"
                   : passed ? fmt::format("split and whole agree within {:g}", options.tolerance)
                            : "split and whole DIFFER")
               << std::endl;

@@ -58,7 +58,7 @@ std::string findFile(const std::string& folder, const std::string& name, const L
   const std::string packed = path.string() + ".gz";
   if (std::filesystem::exists(packed, ignored)) return packed;
   throw UsageError("data-missing",
-                   path.string() + " cannot be read: there is no such file, nor " + name + ".gz",
+                   path.string() + " cannot be read: there is no such file, and no " + name + ".gz",
                    archiveAdvice(layout));
 }
 
@@ -66,23 +66,23 @@ void checkRecords(const std::vector<std::uint8_t>& bytes, const std::string& pat
                   const Layout& layout) {
   const std::size_t record = layout.labels + kPixels;
   if (bytes.empty()) {
-    throw UsageError("data-empty", path + " holds no images", "fetch the file again");
+    throw UsageError("data-empty", path + " contains no images", "download the file again");
   }
   if (bytes.size() % record != 0) {
     throwDamaged(path,
-                 std::string("is truncated, or no ") + layout.name + " file: its " +
-                     std::to_string(bytes.size()) + " bytes are no whole number of records of " +
+                 std::string("is truncated, or not a ") + layout.name + " file: its " +
+                     std::to_string(bytes.size()) + " bytes are not a whole number of records of " +
                      std::to_string(record) + " bytes",
-                 "fetch the file again; " + archiveAdvice(layout));
+                 "download the file again; " + archiveAdvice(layout));
   }
   for (std::size_t start = 0; start < bytes.size(); start += record) {
     const int label = bytes[start + layout.label];
     if (label < layout.classes) continue;
     throwDamaged(path,
-                 std::string("is damaged, or no ") + layout.name + " file: image " +
+                 std::string("is damaged, or not a ") + layout.name + " file: image " +
                      std::to_string(start / record) + " has the label " + std::to_string(label) +
-                     ", and labels end at " + std::to_string(layout.classes - 1),
-                 "fetch the file again; " + archiveAdvice(layout));
+                     ", but the largest label is " + std::to_string(layout.classes - 1),
+                 "download the file again; " + archiveAdvice(layout));
   }
 }
 

@@ -37,11 +37,11 @@ class Slice final : public Dataset {
 std::unique_ptr<Dataset> sliceDataset(std::shared_ptr<const Dataset> whole, std::uint32_t first,
                                       std::uint32_t count) {
   if (std::uint64_t{first} + count > whole->size()) {
-    throw UsageError("data-range",
-                     "samples " + std::to_string(first) + " to " +
-                         std::to_string(std::uint64_t{first} + count) + " are asked of data with " +
-                         std::to_string(whole->size()) + " samples",
-                     "ask for fewer samples in the configuration");
+    throw UsageError(
+        "data-range",
+        "samples " + std::to_string(first) + " to " + std::to_string(std::uint64_t{first} + count) +
+            " are requested from data with " + std::to_string(whole->size()) + " samples",
+        "ask for fewer samples in the configuration");
   }
   return std::make_unique<Slice>(std::move(whole), first, count);
 }

@@ -38,7 +38,7 @@ std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::s
   std::size_t elements = 1;
   for (const std::uint32_t dimension : file.dimensions) {
     if (elements > kMaxDataBytes / dimension) {
-      throwDamaged(path, "promises " + describe(file.dimensions, what) + ", more than 4 GiB");
+      throwDamaged(path, "declares " + describe(file.dimensions, what) + ", more than 4 GiB");
     }
     elements *= dimension;
   }
@@ -64,7 +64,7 @@ void checkHeader(const std::vector<std::uint8_t>& bytes, const std::string& path
   if (bytes[2] != kUnsignedByte) {
     throwDamaged(path,
                  "holds IDX elements of type " + std::to_string(bytes[2]) +
-                     ", and only unsigned bytes (type 8) are read",
+                     ", but only unsigned bytes (type 8) are supported",
                  "convert the file to unsigned bytes");
   }
   const int rank = bytes[3];
@@ -72,7 +72,7 @@ void checkHeader(const std::vector<std::uint8_t>& bytes, const std::string& path
     std::string expected = std::to_string(ranks.front());
     for (std::size_t r = 1; r < ranks.size(); ++r) expected += " or " + std::to_string(ranks[r]);
     throwDamaged(path,
-                 "has rank " + std::to_string(rank) + ", and " + what + " have rank " + expected,
+                 "has rank " + std::to_string(rank) + ", but " + what + " have rank " + expected,
                  rankFix(rank, what));
   }
   const std::size_t start = 4 + 4 * static_cast<std::size_t>(rank);
@@ -93,16 +93,16 @@ IdxFile readIdx(const std::string& path, const std::string& what, const std::vec
   file.start = 4 + 4 * file.dimensions.size();
 
   if (file.dimensions[0] == 0) {
-    throw UsageError("data-empty", path + " holds no " + what, "fetch the file again");
+    throw UsageError("data-empty", path + " contains no " + what, "download the file again");
   }
   if (std::find(file.dimensions.begin(), file.dimensions.end(), 0u) != file.dimensions.end()) {
-    throwDamaged(path, "promises " + describe(file.dimensions, what) + ", which have no pixels");
+    throwDamaged(path, "declares " + describe(file.dimensions, what) + ", which have no pixels");
   }
   const std::size_t promised = fileBytes(file, path, what);
   const std::size_t held = file.bytes.size();
   if (held != promised) {
     const std::string fault = held < promised ? "is truncated" : "has trailing bytes";
-    throwDamaged(path, fault + ": its header promises " + describe(file.dimensions, what) + " (" +
+    throwDamaged(path, fault + ": its header declares " + describe(file.dimensions, what) + " (" +
                            std::to_string(promised) + " bytes), but it holds " +
                            std::to_string(held) + " bytes");
   }
@@ -126,7 +126,7 @@ void checkLabels(const IdxFile& labels, const std::string& path, int classes) {
     if (label < classes) continue;
     throwDamaged(path,
                  "gives sample " + std::to_string(j - labels.start) + " the label " +
-                     std::to_string(label) + ", and labels of " + std::to_string(classes) +
+                     std::to_string(label) + ", but labels of " + std::to_string(classes) +
                      " classes end at " + std::to_string(classes - 1),
                  "check the number of classes in the configuration");
   }

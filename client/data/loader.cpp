@@ -98,9 +98,10 @@ std::optional<Batch> Loader::State::prepare(std::span<const std::uint32_t> indic
 Loader::Loader(std::shared_ptr<const Dataset> data, std::shared_ptr<BufferPool> pool,
                const Options& options) {
   if (options.batch == 0 || options.ahead == 0) {
-    throw UsageError("data-batch",
-                     "a batch has at least one sample, and at least one is prepared ahead",
-                     "set a positive batch in the configuration");
+    throw UsageError(
+        "data-batch",
+        "a batch must have at least one sample, and at least one batch must be prepared ahead",
+        "set a positive batch in the configuration");
   }
   state_ = std::make_unique<State>(std::move(data), std::move(pool), options);
 }

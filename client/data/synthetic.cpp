@@ -61,12 +61,12 @@ std::unique_ptr<Dataset> makeSynthetic(const SyntheticOptions& options) {
   if (options.shape.empty() || !positive || options.classes < 1) {
     throw UsageError(
         "data-shape",
-        "synthetic data have a sample shape of positive dimensions and at least one class",
-        "mend the shape or the number of classes in the configuration");
+        "synthetic data require a sample shape with positive dimensions and at least one class",
+        "correct the shape or the number of classes in the configuration");
   }
   if (options.size == 0) {
     throw UsageError("data-empty", "the synthetic data have 0 samples",
-                     "ask for at least one sample in the configuration");
+                     "configure at least one sample");
   }
   return std::make_unique<Synthetic>(options);
 }

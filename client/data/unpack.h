@@ -19,6 +19,6 @@ std::vector<std::uint8_t> readUnpacked(const std::string& path, std::size_t limi
 
 // Throws UsageError data-damaged: "PATH FAULT".
 [[noreturn]] void throwDamaged(const std::string& path, const std::string& fault,
-                               const std::string& hint = "fetch the file again");
+                               const std::string& hint = "download the file again");
 
 }  // namespace cleave

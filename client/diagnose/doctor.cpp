@@ -36,7 +36,7 @@ struct Experiment {
 
 Check checkConfig(const RunOptions& options, Experiment& experiment) {
   if (options.common.config.empty()) {
-    return {"config", Finding::skipped, "none was given: --config FILE checks it, and its data",
+    return {"config", Finding::skipped, "not given; add --config FILE to check it and its data",
             ""};
   }
   Config config = loadConfig(options.common);
@@ -77,7 +77,7 @@ void examineExperiment(const RunOptions& options, Experiment& experiment, const 
   const Check config = checked("config", [&] { return checkConfig(options, experiment); });
   found(config);
   if (!experiment.settings) {
-    found({"data", Finding::skipped, "no configuration says where they are", ""});
+    found({"data", Finding::skipped, "they require a valid configuration", ""});
     return;
   }
   examineRun(options, experiment, found);
@@ -114,8 +114,9 @@ Check checkThreads(const ThreadCount& count, int asked) {
               {{"cores", usableCores()}, {"threads", count.threads}}};
   if (asked > usableCores()) {
     check.finding = Finding::warn;
-    check.hint = fmt::format("threads.client asks for {}: this process may use {} cores", asked,
-                             usableCores());
+    check.hint = fmt::format(
+        "lower threads.client from {} to at most {}, the cores that this process may use", asked,
+        usableCores());
   }
   return check;
 }
@@ -146,8 +147,8 @@ Check checkMemory(const Experiment& experiment) {
   if (needed > available || available < kLittleMemory) {
     check.finding = needed > total ? Finding::fail : Finding::warn;
     check.hint = experiment.run
-                     ? "end other programs, or use a smaller batch or a lower train.in_flight"
-                     : "end other programs";
+                     ? "stop other programs, or use a smaller batch or a lower train.in_flight"
+                     : "stop other programs";
   }
   return check;
 }
@@ -163,21 +164,21 @@ fs::path existingPart(fs::path folder) {
 Check checkDisk(const RunOptions& options) {
   const fs::path folder = options.runDir.empty() ? "runs" : options.runDir;
   const fs::path existing = existingPart(folder);
-  const std::string hint = "make room, or name another place with --run-dir";
+  const std::string hint = "free disk space, or give another folder with --run-dir";
   struct statvfs space {};
   if (::access(existing.c_str(), W_OK | X_OK) != 0 || ::statvfs(existing.c_str(), &space) != 0) {
     return {"disk", Finding::fail,
-            fmt::format("no run can be recorded in {}: {}: {}", folder.string(), existing.string(),
+            fmt::format("cannot record a run in {}: {}: {}", folder.string(), existing.string(),
                         std::strerror(errno)),
-            "make it writable, or name another place with --run-dir"};
+            "make it writable, or give another folder with --run-dir"};
   }
   const double free = static_cast<double>(space.f_bavail) * static_cast<double>(space.f_frsize);
-  Check check{"disk",
-              Finding::ok,
-              fmt::format("{} free in {}, where runs leave their files", bytesText(free),
-                          existing.string()),
-              "",
-              {{"folder", existing.string()}, {"free_bytes", free}}};
+  Check check{
+      "disk",
+      Finding::ok,
+      fmt::format("{} free in {}, for the files of runs", bytesText(free), existing.string()),
+      "",
+      {{"folder", existing.string()}, {"free_bytes", free}}};
   if (free < kLittleDisk) {
     check.finding = free < kNoDisk ? Finding::fail : Finding::warn;
     check.hint = hint;

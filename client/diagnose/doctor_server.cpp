@@ -18,7 +18,7 @@ namespace cleave {
 namespace {
 
 constexpr double kDay = 86400;  // seconds
-constexpr const char* kSays = "it answers";
+constexpr const char* kSays = "reachable";
 
 // ---- Certificates ----
 
@@ -45,7 +45,7 @@ std::string nameIn(const X509* certificate) {
 
 Check checkCertificates(const TlsSettings& settings, std::shared_ptr<const TlsContext>& context) {
   if (!settings.enabled) {
-    return {"certificates", Finding::skipped, "none in use: --tls DIR names their folder", ""};
+    return {"certificates", Finding::skipped, "not in use; --tls DIR enables TLS", ""};
   }
   context = TlsContext::load(settings.folder, TlsRole::client);
   const X509* own = SSL_CTX_get0_certificate(context->native());
@@ -53,8 +53,8 @@ Check checkCertificates(const TlsSettings& settings, std::shared_ptr<const TlsCo
   const double days = std::difftime(end, std::time(nullptr)) / kDay;
   Check check{"certificates",
               Finding::ok,
-              fmt::format("{}/client.crt is {}'s, and ends on {}, in {:.0f} days; nobody else can "
-                          "read its key",
+              fmt::format("{}/client.crt is {}'s, and expires on {}, in {:.0f} days; no other user "
+                          "can read its key",
                           settings.folder, nameIn(own), timeText(end), days),
               "",
               {{"days_left", days}}};
@@ -63,7 +63,7 @@ Check checkCertificates(const TlsSettings& settings, std::shared_ptr<const TlsCo
     check.finding = days <= 0 ? Finding::fail : Finding::warn;
     check.sentence = warning;
     check.hint =
-        "have it made anew: cleave-server certs client NAME --renew, or certs init --renew";
+        "renew it: cleave-server certs client NAME --renew, or cleave-server certs init --renew";
   }
   return check;
 }
@@ -94,12 +94,11 @@ Check checkOfTls(const ServerAddress& address) {
   }
   const bool isHere =
       address.host == "localhost" || address.host == "::1" || address.host.starts_with("127.");
-  if (isHere) return {"tls", Finding::skipped, "not in use, on this machine alone", ""};
+  if (isHere)
+    return {"tls", Finding::skipped, "not in use, because the server is on this machine", ""};
   return {"tls", Finding::warn,
-          address.host +
-              " is beyond this machine, and what goes there is neither encrypted nor "
-              "authenticated",
-          "use TLS: docs/security.md; then --tls DIR"};
+          "the connection to " + address.host + " is neither encrypted nor authenticated",
+          "use TLS (docs/security.md), then give --tls DIR"};
 }
 
 Check checkOfServer(const ProbeResult& result) {
@@ -110,7 +109,7 @@ Check checkOfServer(const ProbeResult& result) {
               {{"software", result.serverSoftware}, {"wire_version", kWireVersion}}};
   if (result.serverSoftware != softwareVersion()) {
     check.finding = Finding::warn;
-    check.hint = "this is " + softwareVersion() + ": install the same release on both machines";
+    check.hint = "install the same version on both machines; this one has " + softwareVersion();
   }
   return check;
 }
@@ -151,10 +150,10 @@ void examineServer(const RunOptions& options, double seconds, const Findings& fo
       checked("certificates", [&] { return checkCertificates(tls, context); });
   found(certificates);
   if (options.server.empty()) {
-    return found({"reach", Finding::skipped, "no server was given: --server HOST:PORT", ""});
+    return found({"reach", Finding::skipped, "not given; add --server HOST:PORT", ""});
   }
   if (tls.enabled && !context) {
-    return found({"reach", Finding::skipped, "not without certificates that are in order", ""});
+    return found({"reach", Finding::skipped, "requires valid certificates", ""});
   }
   ServerAddress address = parseAddress(options.server);
   address.tls = context;

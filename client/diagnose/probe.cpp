@@ -186,8 +186,8 @@ class Prober {
     }
     if (interrupted_) throw interruptedError();
     if (endError_) std::rethrow_exception(endError_);
-    throw RunError("server-left", "the server ended the probe before its end",
-                   "look at its log, and probe again");
+    throw RunError("server-left", "the server ended the probe early",
+                   "check its log, then probe again");
   }
 
   // Subtracts the half of the round trip that carried the request or the confirmation. The result
@@ -225,7 +225,7 @@ class Prober {
   asio::awaitable<void> waitForSignals() {
     co_await signals_.async_wait(asio::use_awaitable);
     interrupted_ = true;
-    processLog()->info("ending; interrupt once more to end at once");
+    processLog()->info("stopping; interrupt again to exit immediately");
     if (link_) {
       finished_.close();
     } else {
@@ -255,7 +255,7 @@ class Prober {
 }  // namespace
 
 ProbeResult probeLink(const ServerAddress& address, const ProbeOptions& options) {
-  processLog()->info("measuring the link to {}, for about {:g} s at most", address.text(),
+  processLog()->info("measuring the link to {}, for at most about {:g} s", address.text(),
                      options.seconds);
   return Prober(address, options).run();
 }

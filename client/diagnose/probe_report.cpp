@@ -60,7 +60,7 @@ std::string probeTable(const ProbeResult& result) {
   for (const ProbeWay way : kProbeWays) {
     const LinkFit fit = fitOf(result, way);
     text += fmt::format("{:<16}{}, within {:.1f} %\n",
-                        std::string(isUp(way) ? "up" : "down") + (isOfBoth(way) ? " of both" : ""),
+                        std::string(isUp(way) ? "up" : "down") + (isOfBoth(way) ? ", both" : ""),
                         fitText(fit), 100 * fit.deviation);
   }
   if (!result.skipped.empty()) {

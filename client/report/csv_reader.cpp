@@ -145,7 +145,7 @@ void CsvReader::read(const std::function<void(const CsvRow&)>& take) {
     const bool over = partIsOver();  // before the last bytes are read, not after
     readPart(take);
     if (!over || !failure_.empty()) return;
-    if (!rest_.empty()) garbled("its line is not finished");
+    if (!rest_.empty()) garbled("the line is incomplete");
     file_.close();
     ++part_;
   }
@@ -190,7 +190,7 @@ void CsvReader::takeLine(std::string_view line, const std::function<void(const C
   if (const auto column = row.garbledColumn()) {
     const char* fault = !source_[*column]          ? "is missing"
                         : wanted_[*column].empty() ? "is empty"
-                                                   : "is not what belongs there";
+                                                   : "is invalid";
     return garbled(fmt::format("its {} {}", columns_[*column], fault));
   }
   ++rows_;
@@ -206,7 +206,7 @@ void CsvReader::takeHeader() {
                           : std::optional(static_cast<std::size_t>(found - cells_.begin()));
     any = any || source_[column];
   }
-  if (!any) failure_ = "its first line is no header of this table, so nothing of it was read";
+  if (!any) failure_ = "its first line is not the header of this table, so it was not read";
 }
 
 // Fills cells_, which point into the line or into unquoted_.

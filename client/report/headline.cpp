@@ -20,8 +20,8 @@ void describeBound(const TrainingFigures& training, nlohmann::json& headline) {
   const double share = most->second / training.boundedSeconds;
   headline["bottleneck"] = most->first;
   headline["bottleneck_share"] = share;
-  headline["words"] = fmt::format(
-      "It sets the least time of a step in {:.0f} % of the training time.", 100 * share);
+  headline["words"] =
+      fmt::format("It limited the step for {:.0f} % of the training time.", 100 * share);
 }
 
 double busiest(const BytesBySecond& bytes) {

@@ -68,14 +68,15 @@ RunPlace findRun(const std::string& run, const std::vector<std::string>& servers
     const std::string named = quotedForError(run);
     if (!fs::is_directory(run)) {
       throw UsageError("no-run", "there is no run " + named,
-                       "give the folder that `train` named, such as runs/<run id>");
+                       "give the folder that `train` printed, such as runs/<run id>");
     }
     if (fs::exists(fs::path(run) / "sweep.json")) {
-      throw UsageError("no-run", named + " is a sweep's folder",
-                       "its report is " + run + "/report.html; a point's folder in it is a run");
+      throw UsageError(
+          "no-run", named + " is a sweep's folder",
+          "its report is " + run + "/report.html; give the folder of a point to see its run");
     }
     throw UsageError("no-run", named + " has none of a run's files, such as steps.csv",
-                     "give the folder that `train` named, such as runs/<run id>");
+                     "give the folder that `train` printed, such as runs/<run id>");
   }
   if (isServers(place.folder)) {
     throw UsageError("no-run", quotedForError(place.folder) + " is the server's folder of a run",

@@ -376,8 +376,7 @@ std::vector<std::string> RunReader::problems(bool following) const {
     add(server_->transfers.problems(following), "server: ");
   } else if (!following) {  // otherwise it may still appear, and the server's chart says so
     all.push_back(
-        "the server's folder was not found, so that its side is missing: give it with "
-        "--server-run DIR");
+        "the server's folder was not found, so its side is missing: give it with --server-run DIR");
   }
   add(settingsProblems_, "");
   return all;

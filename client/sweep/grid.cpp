@@ -123,7 +123,7 @@ std::vector<GridAxis> parseGrid(const std::vector<std::string>& options) {
     if (equals == std::string::npos || equals == 0) {
       throw UsageError("bad-grid", "--grid " + option + " is not KEY=VALUE",
                        "write a key's path, '=' and one of its values, such as --grid codec=none; "
-                       "another value is another --grid");
+                       "repeat --grid for another value");
     }
     const std::string key = option.substr(0, equals);
     const std::string value = option.substr(equals + 1);
@@ -132,7 +132,7 @@ std::vector<GridAxis> parseGrid(const std::vector<std::string>& options) {
                              [&](const GridAxis& known) { return known.key == key; });
     if (axis == axes.end()) axis = axes.insert(axes.end(), {key, {}});
     if (std::find(axis->values.begin(), axis->values.end(), value) != axis->values.end()) {
-      throw UsageError("bad-grid", "--grid " + option + " is given twice", "leave one of them out");
+      throw UsageError("bad-grid", "--grid " + option + " is given twice", "remove one of them");
     }
     axis->values.push_back(value);
   }
@@ -144,7 +144,7 @@ std::vector<GridPoint> expandGrid(const std::vector<GridAxis>& axes) {
   for (const GridAxis& axis : axes) {
     if (points.size() * axis.values.size() > kMostPoints) {
       throw UsageError("bad-grid", fmt::format("the grid has more than {} points", kMostPoints),
-                       "leave values out, or split it into several sweeps");
+                       "remove values, or split it into several sweeps");
     }
     std::vector<GridPoint> longer;
     for (const GridPoint& point : points) {

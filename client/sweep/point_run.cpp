@@ -100,7 +100,7 @@ TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
     address = "127.0.0.1:" + link->port();
   }
   const OpenFile output(::memfd_create("cleave-sweep", MFD_CLOEXEC));
-  if (!output) throwCannotWrite("the memory", "no file could be made in it", errno);
+  if (!output) throwCannotWrite("the memory", "cannot create a file in it", errno);
   Child training(trainCommandLine(options, planned, runFolder, address), {output.get(), log});
   TrainingEnd end = waitFor(training, interrupts);
   end.output = textOf(output);

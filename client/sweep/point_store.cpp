@@ -65,14 +65,14 @@ void checkPlan(const std::string& folder, const Json& there, const PlannedPoint&
         fmt::format("link: {} there, {} now", linkText(there.at("link")), linkText(now.at("link")));
   } else {
     const auto name = [](const std::string& server) {
-      return server.empty() ? std::string("one of our own") : server;
+      return server.empty() ? std::string("none") : server;
     };
     difference =
         fmt::format("server: {} there, {} now", name(there.at("server")), name(planned.server));
   }
   throw UsageError("sweep-changed",
                    folder + "/" + planned.point.name() + " was run with another " + difference,
-                   "give the changed sweep a folder of its own with --folder, or remove this one");
+                   "give the changed sweep its own folder with --folder, or remove this one");
 }
 
 }  // namespace
@@ -93,8 +93,8 @@ std::optional<StoredPoint> loadPoint(const std::string& folder, const PlannedPoi
     stored.seconds = json.at("seconds").get<double>();
     return stored;
   } catch (const nlohmann::json::exception& error) {
-    throw UsageError("bad-sweep", path + " is none that a sweep wrote: " + error.what(),
-                     "remove it, and the point will be run again");
+    throw UsageError("bad-sweep", path + " was not written by a sweep: " + error.what(),
+                     "remove it to run the point again");
   }
 }
 
@@ -126,20 +126,21 @@ SweepFolder::SweepFolder(const std::string& folder) {
   std::filesystem::create_directories(folder, error);
   if (error) {
     throw RunError("not-writable", "cannot make the folder " + folder + ": " + error.message(),
-                   "give another one with --folder");
+                   "give another folder with --folder");
   }
   if (!std::filesystem::exists(marker, error)) {
     if (!std::filesystem::is_empty(folder, error)) {
-      throw UsageError("not-a-sweep", folder + " has other things than a sweep",
-                       "give a folder that is not there yet, or is empty, with --folder");
+      throw UsageError("not-a-sweep", folder + " contains files other than those of a sweep",
+                       "give a new or empty folder with --folder");
     }
     writeFileDurably(marker, Json{{"software", softwareVersion()}}.dump(2) + "\n");
   }
   lock_ = OpenFile(::open(marker.c_str(), O_RDONLY | O_CLOEXEC));
   if (!lock_) throwCannotWrite(marker, "cannot be opened", errno);
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    throw UsageError("sweep-runs", "another sweep runs in " + folder + " already",
-                     "wait for its end, or give another folder with --folder");
+    throw UsageError("sweep-runs", "another sweep is running in " + folder
+                                       ",
+                                       "wait until it ends, or give another folder with --folder");
   }
 }
 

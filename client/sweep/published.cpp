@@ -48,7 +48,7 @@ constexpr Comparable kComparable[] = {
     {"step_seconds", nullptr, "step_seconds", 1, "step", "s", ""},
     {"images_per_second", nullptr, "images_per_second", 1, "speed", "images/s", ""},
     {"average_mib_s", nullptr, "average_up", 1 / kMebibyte, "average up", "MiB/s",
-     "theirs: by the seconds of computing; ours: by those of the whole step"},
+     "theirs: per second of computing; ours: per second of the whole step"},
     {"peak_server_mib_s", nullptr, "tensor_peak_up", 1 / kMebibyte, "peak up", "MiB/s", ""},
 };
 
@@ -66,7 +66,8 @@ std::vector<std::string> publishedColumns() { return joined(); }
 std::vector<PublishedRow> readPublished(const std::string& path) {
   const std::filesystem::path file(path);
   if (file.extension() != ".csv") {
-    throw UsageError("bad-figures", path + ": is no .csv file", "give one, as docs/sweep.md says");
+    throw UsageError("bad-figures", path + " is not a .csv file",
+                     "give a .csv file as described in docs/sweep.md");
   }
   const std::string folder = file.parent_path().empty() ? "." : file.parent_path().string();
   CsvReader reader(folder, file.stem().string(), joined());

@@ -232,7 +232,7 @@ std::optional<double> stepSpread(std::vector<float> seconds) {
 Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSettings& settings) {
   if (!steps.spread) {
     Advice none;
-    none.sentence = fmt::format("advice takes at least {} whole steps", kLeastSteps);
+    none.sentence = fmt::format("advice requires at least {} whole steps", kLeastSteps);
     return none;
   }
   const double today = simulated(steps.costs, *plan.schedule, plan.inFlight);

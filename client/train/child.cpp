@@ -39,7 +39,7 @@ std::string readLine(int descriptor) {
 
 [[noreturn]] void refuseStart(const std::string& program, const std::string& why) {
   throw RunError("no-child", program + " did not start: " + why,
-                 "the programs of Cleave stand in one folder: is it whole, and may you run it?");
+                 "check that the programs of Cleave are in the same folder and executable");
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ std::string programBeside(const std::string& name) {
   const std::string program =
       (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
   if (::access(program.c_str(), X_OK) != 0) {
-    refuseStart(program, "it is not there, or may not be executed");
+    refuseStart(program, "it is missing or not executable");
   }
   return program;
 }
@@ -59,7 +59,7 @@ Child::Child(std::vector<std::string> argv, const Output& output) {
   pointers.push_back(nullptr);
   const pid_t parent = ::getpid();
   process_ = ::fork();
-  if (process_ < 0) refuseStart(argv.front(), "the system starts no more processes");
+  if (process_ < 0) refuseStart(argv.front(), "the system cannot start another process");
   if (process_ > 0) return;
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -97,7 +97,7 @@ int Child::end(int number) {
 
 ListeningChild::ListeningChild(const std::vector<std::string>& argv, int errors) {
   int pipe[2];
-  if (::pipe2(pipe, O_CLOEXEC) != 0) refuseStart(argv.front(), "no pipe could be made");
+  if (::pipe2(pipe, O_CLOEXEC) != 0) refuseStart(argv.front(), "cannot create a pipe");
   const OpenFile from(pipe[0]);
   OpenFile to(pipe[1]);
   child_.emplace(argv, Child::Output{to.get(), errors});
@@ -105,7 +105,7 @@ ListeningChild::ListeningChild(const std::vector<std::string>& argv, int errors)
   const std::string line = readLine(from.get());
   const std::size_t colon = line.rfind(':');
   if (line.find("listen") == std::string::npos || colon == std::string::npos) {
-    refuseStart(argv.front(), "it does not listen; it has said why on stderr");
+    refuseStart(argv.front(), "it does not listen; see its error on stderr");
   }
   port_ = line.substr(colon + 1);
 }

@@ -85,13 +85,14 @@ wire::HelloOk helloOkFrom(const Connection::HandshakeFrame& frame, const wire::H
     throw ProtocolError("version-mismatch",
                         "the server chose version " + std::to_string(ok.version()) +
                             " of the wire, which was not offered",
-                        "install the same release of Cleave on both machines");
+                        "install the same version of Cleave on both machines");
   }
   if (ok.session() == 0) {
     throw ProtocolError("bad-metadata", "a HelloOk has the session 0; sessions count from 1");
   }
   if (featuresOf(ok) != featuresOf(hello)) {
-    throw ProtocolError("bad-metadata", "a HelloOk has other features than the Hello asked for");
+    throw ProtocolError("bad-metadata",
+                        "the features in the HelloOk differ from those requested in the Hello");
   }
   return ok;
 }
@@ -120,8 +121,8 @@ void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
   const auto remote = socket.remote_endpoint(error);
   if (address.tls || error || remote.address().is_loopback()) return;
   processLog()->warn(
-      "{} is beyond this machine, and what goes there is neither encrypted nor authenticated: set "
-      "tls.enabled, or give --tls DIR",
+      "the connection to {} is neither encrypted nor authenticated: set tls.enabled, or give --tls "
+      "DIR",
       address.text());
 }
 
@@ -279,8 +280,7 @@ asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hel
 }
 
 RunError interruptedError() {
-  return RunError("interrupted", "interrupted",
-                  "run it again; what was recorded so far is complete");
+  return RunError("interrupted", "interrupted", "run it again; the records so far are complete");
 }
 
 }  // namespace cleave

@@ -41,7 +41,7 @@ void checkBody(const std::vector<SafetensorsEntry>& entries, const RunPlan& plan
                     });
   if (fits) return;
   throw RunError("bad-weights", "the body's weights that the server sent do not fit the model",
-                 "install the same release of Cleave on both machines");
+                 "install the same version of Cleave on both machines");
 }
 
 }  // namespace

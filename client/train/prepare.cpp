@@ -86,8 +86,9 @@ std::vector<NamedTensor> readWeights(const ClientSettings& settings,
   std::ifstream file(path, std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(file), {});
   if (!file.is_open() || file.bad()) {
-    throw UsageError("no-weights", "cannot read the weights " + path,
-                     "give a safetensors file, or leave out weights to begin from the seed");
+    throw UsageError(
+        "no-weights", "cannot read the weights " + path,
+        "give a safetensors file, or omit weights to initialize the model from the seed");
   }
   refusePickle(bytes, path);
   std::vector<NamedTensor> weights =
@@ -238,7 +239,7 @@ void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {
   constexpr std::uint32_t kMaxThreads = 1 << 16;
   const auto refuse = [](const std::string& sentence) {
     throw ProtocolError("bad-metadata", "a HelloOk " + sentence,
-                        "install the same release of Cleave on both machines");
+                        "install the same version of Cleave on both machines");
   };
   if (ok.in_flight() != plan.inFlight) {
     refuse(fmt::format("has {} micro-batches in flight; the run has {}", ok.in_flight(),

@@ -15,8 +15,8 @@ void checkTracePath(const std::string& path) {
   std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (folder.empty()) folder = ".";
   if (!std::filesystem::is_directory(path) && ::access(folder.c_str(), W_OK | X_OK) == 0) return;
-  throw UsageError("bad-value", "--trace " + path + ": no file can be made there",
-                   "give a file in a folder that is there and can be written to");
+  throw UsageError("bad-value", "--trace " + path + ": cannot create a file there",
+                   "give a file in an existing, writable folder");
 }
 
 nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
@@ -44,10 +44,10 @@ nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
 std::string sentenceOfTrace(const nlohmann::json& summary) {
   const auto dropped = summary.at("dropped_spans").get<std::uint64_t>();
   return fmt::format(
-      "steps {} to {} in {}; clocks joined to within {:.3f} ms{}; open it in ui.perfetto.dev",
+      "steps {} to {} in {}; clock error at most {:.3f} ms{}; open it in ui.perfetto.dev",
       summary.at("first_step").get<std::uint64_t>(), summary.at("last_step").get<std::uint64_t>(),
       summary.at("file").get<std::string>(), 1e3 * summary.at("clock_error_seconds").get<double>(),
-      dropped == 0 ? "" : fmt::format("; {} spans did not fit and are left out", dropped));
+      dropped == 0 ? "" : fmt::format("; {} spans did not fit and are missing", dropped));
 }
 
 }  // namespace cleave

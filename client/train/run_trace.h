@@ -16,7 +16,7 @@ void checkTracePath(const std::string& path);
 nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
                              ClientSession& session);
 
-// "steps 2 to 21 in trace.json; the two clocks are known to 0.04 ms"
+// "steps 2 to 21 in trace.json; clock error at most 0.041 ms"
 std::string sentenceOfTrace(const nlohmann::json& summary);
 
 }  // namespace cleave

@@ -16,12 +16,12 @@ namespace {
 namespace asio = boost::asio;
 
 RunError endedByServer(const std::string& reason) {
-  const char* hint = "start it again and run again";
+  const char* hint = "restart the server, then run again";
   if (reason != "shutting-down") {
     return RunError("server-left", "the server ended the run (" + reason + ")", hint);
   }
-  return RunError("shutting-down",
-                  "the server is shutting down; it has ended the step that was under way", hint);
+  return RunError("shutting-down", "the server is shutting down, after finishing the current step",
+                  hint);
 }
 
 }  // namespace
@@ -124,7 +124,7 @@ asio::awaitable<void> ClientSession::waitForSignals() {
     timeIsUp_ = true;
     device_.notify();
   });
-  processLog()->info("ending; interrupt once more to end at once");
+  processLog()->info("stopping; interrupt again to exit immediately");
   co_await signals_.async_wait(asio::use_awaitable);
   ::_exit(1);
 }
@@ -142,8 +142,8 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
   if (ended_) {
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
-    throw RunError("server-left", "the server ended the run before its end",
-                   "look at its log, and run again");
+    throw RunError("server-left", "the server ended the run early",
+                   "check its log, then run again");
   }
   throw interruptedError();
 }

@@ -111,7 +111,7 @@ void readTraining(Config& config, ClientSettings& settings) {
                          std::to_string(settings.microBatches) +
                          " micro-batches cannot be made of a batch of " +
                          std::to_string(settings.batch) + " samples",
-                     "train.micro_batches must be in 1…" + std::to_string(settings.batch));
+                     "set train.micro_batches in 1…" + std::to_string(settings.batch));
   }
   settings.schedule = config.text("train.schedule", "priority");
   settings.inFlight = static_cast<std::uint32_t>(config.integer("train.in_flight", 0, 1 << 16, 0));
@@ -185,7 +185,7 @@ void readWait(Config& config, StageWait& wait) {
     throw UsageError("bad-wait",
                      config.where(std::string("wait.") + forward) + ": wait." + forward +
                          " is given without wait." + backward +
-                         ": a forward that only waits leaves nothing to go backward through",
+                         ": if the forward action only waits, the backward action has no input",
                      std::string("give wait.") + backward + " too");
   };
   if (wait.f1 && !wait.b1) refuseLone("F1", "B1");
@@ -203,8 +203,9 @@ ClientSettings readClientSettings(Config& config) {
   config.expand("weights", "file");
   if (config.has("weights")) {
     if (config.keys("weights").empty()) {
-      throw UsageError("bad-config", config.where("weights") + ": weights names no file",
-                       "set weights.file=FILE, or leave out weights to begin from the seed");
+      throw UsageError(
+          "bad-config", config.where("weights") + ": weights names no file",
+          "set weights.file=FILE, or omit weights to initialize the model from the seed");
     }
     settings.weightsFile = config.text("weights.file");
     settings.weightsExcept = config.texts("weights.except", std::vector<std::string>{});
@@ -257,7 +258,7 @@ Datasets openDatasets(const DataSettings& settings) {
   }
   if (data.train->sampleShape() != data.test->sampleShape()) {
     throw UsageError("data-damaged", "training and test samples have different shapes",
-                     "give files of one data set");
+                     "give files of the same data set");
   }
   return data;
 }

@@ -69,13 +69,14 @@ std::vector<StepTimes> readTimes(const std::string& path) {
     const Json json = Json::parse(file);
     std::vector<StepTimes> times;
     for (const Json& object : json.at("measured")) times.push_back(fromJson(object));
-    if (times.empty()) throw std::out_of_range("nothing is measured");
+    if (times.empty()) throw std::out_of_range("it has no measurements");
     return times;
   } catch (const std::exception& error) {
-    throw UsageError("bad-times",
-                     path + (file.is_open() ? " is no file of times: " + std::string(error.what())
-                                            : ": cannot be read"),
-                     "write one with --write-times FILE");
+    throw UsageError(
+        "bad-times",
+        path + (file.is_open() ? " is not a file of --write-times: " + std::string(error.what())
+                               : ": cannot be read"),
+        "write one with --write-times FILE");
   }
 }
 

@@ -18,7 +18,7 @@ class TemporaryFolder {
     std::string name = std::filesystem::temp_directory_path() / "cleave-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) {
       throw RunError("cannot-write", "cannot make the folder " + name,
-                     "set TMPDIR to a folder that can be written to");
+                     "set TMPDIR to a writable folder");
     }
     path_ = name;
   }

@@ -98,13 +98,13 @@ void printSummary(const nlohmann::json& summary) {
   }
   if (summary.contains("bound")) {
     const auto& bound = summary.at("bound");
-    text << fmt::format("bound       a step took {:.2f} times the least possible {:.1f} ms\n",
+    text << fmt::format("bound       a step took {:.2f} times the minimum possible {:.1f} ms\n",
                         bound.at("over_bound").get<double>(),
                         1e3 * bound.at("seconds_a_step").get<double>())
-         << "held back   by " << bound.at("bottleneck").get<std::string>() << "\n"
+         << "bottleneck  " << bound.at("bottleneck").get<std::string>() << "\n"
          << "advice      " << bound.at("advice").at("sentence").get<std::string>() << "\n";
   } else {
-    text << "bound       not known: " << summary.at("bound_unknown").get<std::string>() << "\n";
+    text << "bound       unknown: " << summary.at("bound_unknown").get<std::string>() << "\n";
   }
   if (summary.contains("trace")) {
     text << "trace       " << sentenceOfTrace(summary.at("trace")) << "\n";

@@ -160,9 +160,10 @@ BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t ep
   shown_.metrics = means(metrics);
   recordStep(at, epoch, metrics, shown_.seconds);
   if (const auto failure = run_.files().writeFailure()) {
-    throw RunError("cannot-write",
-                   failure->path + ": rows could not be written: " + std::strerror(failure->error),
-                   "make room on the disk, or give another one with --run-dir, and run again");
+    throw RunError(
+        "cannot-write",
+        failure->path + ": rows could not be written: " + std::strerror(failure->error),
+        "free disk space, or give a folder on another disk with --run-dir, then run again");
   }
   return metrics;
 }

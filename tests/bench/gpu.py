@@ -66,7 +66,7 @@ def verify(options, server):
     for name, settings in models.items():
         result = client(options, "verify", f"verify-{name}", server, settings)
         worst = max(kind["relative_difference"] for kind in result["compared"].values())
-        print(f"verify {name}: " + ("equal to the bit" if result["equal"] else
+        print(f"verify {name}: " + ("bit-identical" if result["equal"] else
                                     f"within {worst:.2g} (allowed {TOLERANCE:g})"), flush=True)
 
 

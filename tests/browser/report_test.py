@@ -293,7 +293,7 @@ class DamagedFiles(Case):
     def test_a_table_of_something_else(self):
         run = self.run_folder().whole(60)
         (run.folder / "transfers.csv").write_text("a,b\n1,2\n")
-        panels = self.damaged("transfers.csv: its first line is no header of this table")
+        panels = self.damaged("transfers.csv: its first line is not the header of this table")
         self.assertEqual(len(column(panels["loss"], "training")), 60)
 
     def test_nothing_of_a_run(self):

@@ -112,7 +112,7 @@ TEST_CASE("a disk that is full at the client ends the run, which says so") {
   const Ended ended = finish(startSlowClient(disk + "/run", server.address(), {}, within));
   checkError(ended, kFailedRun,
              {disk + "/run/", ".csv: rows could not be written: No space left on device",
-              "make room on the disk, or give another one with --run-dir"});
+              "free disk space, or give a folder on another disk with --run-dir"});
   CHECK(server.process().waitForOutput("the client said goodbye (failed)", kPatience));
 }
 

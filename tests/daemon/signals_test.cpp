@@ -43,7 +43,7 @@ TEST_CASE("Ctrl-C at the server tells its clients, and ends with 0") {
     waitForSteps(folder.path("client"));
     server.process().signal(number);
     CHECK(finish(server.process()).code == 0);
-    checkError(finish(client), kFailedRun, {"the server is shutting down", "start it again"});
+    checkError(finish(client), kFailedRun, {"error [shutting-down]: the server is shutting down"});
     checkFilesComplete(folder.path("client"));
     checkFilesComplete(server.runFolders().at(0));
   }
@@ -105,8 +105,9 @@ TEST_CASE("SIGTERM in the middle of a step: it ends on both sides, then the serv
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);
   CHECK(steady_clock::now() - start < seconds(10));
-  checkError(finish(client), kFailedRun,
-             {"the server is shutting down; it has ended the step", "start it again"});
+  checkError(
+      finish(client), kFailedRun,
+      {"error [shutting-down]: the server is shutting down, after finishing the current step"});
   const std::size_t steps = stepsIn(server.runFolders().at(0));
   CHECK(steps >= 1);
   CHECK(stepsIn(folder.path("client")) == steps);
@@ -122,7 +123,7 @@ TEST_CASE("SIGTERM in the middle of a step that takes too long") {
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);
   CHECK(steady_clock::now() - start < seconds(3));
-  checkError(finish(client), kFailedRun, {"the server is shutting down", "start it again"});
+  checkError(finish(client), kFailedRun, {"error [shutting-down]: the server is shutting down"});
 }
 
 TEST_CASE("SIGTERM does not wait for connections without a Hello") {
@@ -147,7 +148,7 @@ TEST_CASE("Ctrl-C at the client, of which the server is stopped") {
     waitForSteps(folder.path("client"));
     server.process().signal(SIGSTOP);
     client.signal(SIGINT);
-    REQUIRE(client.waitForOutput("ending; interrupt once more to end at once", kPatience));
+    REQUIRE(client.waitForOutput("stopping; interrupt again to exit immediately", kPatience));
     if (twice) client.signal(SIGINT);
     const Ended ended = finish(client);
     CHECK(ended.code == 1);

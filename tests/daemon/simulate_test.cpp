@@ -146,7 +146,7 @@ TEST_CASE("simulate says what is wrong and how to mend it") {
           "cannot be read");
   std::ofstream(folder.path("bad")) << R"({"measured": [{"batch": 1}]})";
   refused({"simulate", "--times", folder.path("bad"), "--rate", "1Gbit/s", "--latency", "1ms"},
-          "is no file of times");
+          "is not a file of --write-times");
 }
 
 }  // namespace

@@ -105,7 +105,8 @@ TEST_CASE("a grid through the link: killed, it goes on; done, it runs nothing") 
   CHECK(startTimes(folder) == times);
 
   const Ended other = ask(sweep(folder, {"--grid", "codec=none", "--dry-run"}));
-  CHECK_THAT(other.output, Contains("1 point in") && Contains("4 points of another grid lie in"));
+  CHECK_THAT(other.output,
+             Contains("1 point in") && Contains("4 points of another grid are also in"));
 
   checkError(
       ask(sweep(folder, with(kGrid, {"--set", "train.batch=64"}))), kWrongUse,
@@ -154,10 +155,11 @@ TEST_CASE("Ctrl-C ends the point's processes, and says how to go on") {
   }
   waitForSteps(run);
   const auto pid = nlohmann::json::parse(readFile(run + "/environment.json")).at("pid").get<int>();
-  checkError(ask(sweep(folder, {"--grid", "codec=none"})), kWrongUse, {"another sweep runs in"});
+  checkError(ask(sweep(folder, {"--grid", "codec=none"})), kWrongUse,
+             {"another sweep is running in"});
   process.signal(SIGINT);
   checkError(finish(process), kFailedRun,
-             {"interrupted; 0 of 1 points are done", "it goes on where it stopped"});
+             {"interrupted; 0 of 1 points are done", "rerun the same command"});
   CHECK(::kill(pid, 0) != 0);  // it has exited
   checkFilesComplete(run);     // and it had time to finish cleanly
   CHECK(readCsv(folder + "/results.csv").at(0).at("status") == "to do");
@@ -215,7 +217,7 @@ TEST_CASE("sweep says what is wrong and how to mend it") {
              {"is a sweep's folder", "report.html"});
   const Ended foreign = ask({"sweep", "--config", configFile("synthetic.yaml"), "--folder",
                              temporary.path(""), "--grid", "codec=none"});
-  checkError(foreign, kWrongUse, {"has other things than a sweep", "--folder"});
+  checkError(foreign, kWrongUse, {"contains files other than those of a sweep", "--folder"});
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ TEST_CASE("a trace has both daemons' steps on one clock, whole") {
 
   CHECK(summary.at("trace").at("file") == file);
   CHECK(summary.at("trace").at("clock_error_seconds") == about.at("clock_error_seconds"));
-  CHECK_THAT(log, Contains("trace: steps 2 to 4 in " + file + "; clocks joined to within "));
+  CHECK_THAT(log, Contains("trace: steps 2 to 4 in " + file + "; clock error at most "));
 
   checkSeconds(trace, client + "/steps.csv",
                {{"HeadForward", "head_forward_seconds"},
@@ -184,7 +184,7 @@ TEST_CASE("a trace that cannot be written is refused before anything begins") {
   checkMistakes(
       {clientProgram(), "train", "--config", config},
       {{"no folder", {"--trace", folder.path("none") + "/t.json"}, kWrongUse, {"no file can be"}},
-       {"a folder", {"--trace", "/tmp"}, kWrongUse, {"no file can be made there"}},
+       {"a folder", {"--trace", "/tmp"}, kWrongUse, {"cannot create a file there"}},
        {"no steps", {"--trace", "t.json", "--trace-steps", "0"}, kWrongUse, {"--trace-steps"}},
        {"too many", {"--trace", "t.json", "--trace-steps", "10001"}, kWrongUse, {"--trace-steps"}},
        {"no file", {"--trace-steps", "5"}, kWrongUse, {"--trace"}}});
