@@ -94,8 +94,7 @@ Check checkOfTls(const ServerAddress& address) {
   }
   const bool isHere =
       address.host == "localhost" || address.host == "::1" || address.host.starts_with("127.");
-  if (isHere)
-    return {"tls", Finding::skipped, "not in use, because the server is on this machine", ""};
+  if (isHere) return {"tls", Finding::skipped, "not in use: the server is on this machine", ""};
   return {"tls", Finding::warn,
           "the connection to " + address.host + " is neither encrypted nor authenticated",
           "use TLS (docs/security.md), then give --tls DIR"};

@@ -138,9 +138,8 @@ SweepFolder::SweepFolder(const std::string& folder) {
   lock_ = OpenFile(::open(marker.c_str(), O_RDONLY | O_CLOEXEC));
   if (!lock_) throwCannotWrite(marker, "cannot be opened", errno);
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    throw UsageError("sweep-runs", "another sweep is running in " + folder
-                                       ",
-                                       "wait until it ends, or give another folder with --folder");
+    throw UsageError("sweep-runs", "another sweep is running in " + folder,
+                     "wait until it ends, or give another folder with --folder");
   }
 }
 
