@@ -111,9 +111,9 @@ function drawTables() {
   byId('settings-tables').replaceChildren(...runs.flatMap((run, i) =>
     settingTables(run, one ? '' : ': ' + run.short, '-' + (i + 1))));
   const seconds = page.grids.time;
-  byId('sampling').textContent = 'Charts are drawn from at most some thousand points a line: a point stands for ' +
+  byId('sampling').textContent = 'Each line has at most about 1,200 points: a point stands for ' +
     units.seconds.text(seconds) + ' or ' + page.grids.step + (page.grids.step === 1 ? ' step' : ' steps') +
-    '; the line is the mean and the band reaches from the least to the greatest value, so that no peak is lost.';
+    '; the line is the mean, and the band spans the minimum to the maximum, so no peak is lost.';
   byId('written').textContent = (page.live ? 'Last change: ' : 'Written: ') + page.written.replace('T', ' ').replace(/\.\d+Z/, ' UTC') +
     ' by ' + page.software + '.';
   drawState();

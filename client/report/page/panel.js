@@ -122,7 +122,7 @@ class Panel {
     this.card.classList.toggle('empty', rows.length === 0);
     if (rows.length === 0) {
       this.drop();
-      this.legend.textContent = this.spec.none || 'Nothing of this was recorded.';
+      this.legend.textContent = this.spec.none || 'No data was recorded for this chart.';
       return;
     }
     const options = { file: rows, labels, ...this.look() };

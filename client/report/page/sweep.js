@@ -9,7 +9,7 @@ const sweepColumns = [
   ['best_top1', 'Top-1, best', (v) => significant(100 * v, 4) + ' %'],
   ['images_per_second', 'Images/s', (v) => significant(v, 4)],
   ['step_seconds', 'Step', units.seconds.text],
-  ['over_bound', 'By its bound', (v) => significant(v) + ' ×'],
+  ['over_bound', 'Step / bound', (v) => significant(v) + ' ×'],
   ['ratio', 'Ratio', (v) => significant(v, 4)],
   ['average_up', 'Average up', units.rate.text],
   ['peak_up', 'Peak up', units.rate.text],
@@ -171,14 +171,14 @@ function sweepPanels(sweep) {
   const hasSeeds = sweep.axes.some((one) => one.key === seedKey);
   const note = hasSeeds ? ' A band is the standard deviation over the seeds.' : '';
   for (const [metric, title] of axis ? sweepCharts : []) {
-    const what = metric.startsWith('peak') ? 'The most that passed within 100 ms, by that time.' : 'Tensors of the training’s steps by the steps’ time.';
+    const what = metric.startsWith('peak') ? 'Maximum rate over 100 ms.' : 'Tensor bytes of the training steps divided by the time of these steps.';
     add(bandwidth, { id: metric.replace('_', '-'), title, unit: 'rate', zero: true, pad: axis.pad, note: what + note },
         linesAlong(axis, sweep, metric), axis);
   }
   const sizes = section('sweep-sizes', 'Bandwidth against transfer size');
   for (const [way, up] of [['up', true], ['down', false]]) {
     add(sizes, { id: 'sizes-' + way, title: 'Bandwidth of transfers ' + way, unit: 'rate', log: true, pad: 8,
-                 note: 'Bytes by the seconds from a transfer’s first byte to its last, all codecs and micro-batches together; the band is from the slowest point to the fastest.' },
+                 note: 'Bytes divided by the seconds from a transfer’s first byte to its last, for all codecs and micro-batches together; the band spans the slowest to the fastest point.' },
         linesBySize(sweep, up), sizeAxis);
   }
   return made;

@@ -23,18 +23,18 @@ const figures = [
   ['eval_loss', 'Loss, last evaluation', (v) => units.nats.text(v), 'less'],
   ['seconds', 'Time', (v) => (v < 59.95 ? durationText(v) : clockText(v) + ' (' + significant(v, 4) + ' s)'), 'less'],
   ['steps', 'Training steps', (v) => String(v)],
-  ['images_per_second', 'Images a second', (v) => significant(v, 4), 'more'],
-  ['seconds_a_step', 'Time of a step, mean', (v) => units.seconds.text(v), 'less'],
-  ['ratio', 'Bytes on the wire, of the raw tensors’', (v) => significant(v, 4), 'less'],
+  ['images_per_second', 'Images per second', (v) => significant(v, 4), 'more'],
+  ['seconds_a_step', 'Step time, mean', (v) => units.seconds.text(v), 'less'],
+  ['ratio', 'Bytes on the wire / raw bytes', (v) => significant(v, 4), 'less'],
   ['bytes_up', 'Bytes up', (v) => units.bytes.text(v), 'less'],
   ['bytes_down', 'Bytes down', (v) => units.bytes.text(v), 'less'],
   ['mean_up_bytes_per_second', 'Bandwidth up, mean', (v) => units.rate.text(v)],
   ['mean_down_bytes_per_second', 'Bandwidth down, mean', (v) => units.rate.text(v)],
   ['busiest_second_up', 'Bandwidth up, busiest second, tensors only', (v) => units.rate.text(v)],
   ['busiest_second_down', 'Bandwidth down, busiest second, tensors only', (v) => units.rate.text(v)],
-  ['bound_seconds_a_step', 'Least possible time of a step, mean', (v) => units.seconds.text(v)],
-  ['over_bound', 'Step by its bound', (v) => significant(v) + ' ×', 'less'],
-  ['bottleneck', 'Held back by', (v) => v],
+  ['bound_seconds_a_step', 'Minimum possible step time, mean', (v) => units.seconds.text(v)],
+  ['over_bound', 'Step time / bound', (v) => significant(v) + ' ×', 'less'],
+  ['bottleneck', 'Bottleneck', (v) => v],
 ];
 
 function tile(name, value, detail, id) {
@@ -56,11 +56,11 @@ function headlineOfOne(run) {
          known(h.bytes_up, units.bytes.text) + ' up, ' + known(h.bytes_down, units.bytes.text) + ' down', 'ratio'),
     tile('Bandwidth, mean', known(h.mean_up_bytes_per_second, units.rate.text),
          'up; ' + known(h.mean_down_bytes_per_second, units.rate.text) + ' down', 'bandwidth'),
-    tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'not known' :
+    tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'unknown' :
          'a step took ' + units.seconds.text(h.bounded_seconds_a_step) + ', at best ' + units.seconds.text(h.bound_seconds_a_step), 'bound'));
   if (!h.bottleneck) return [tiles];
   return [tiles, element('div', { class: 'card words', id: 'bottleneck' },
-    element('h3', {}, 'Held back by: ' + h.bottleneck), element('p', {}, h.words),
+    element('h3', {}, 'Bottleneck: ' + h.bottleneck), element('p', {}, h.words),
     ...(h.advice ? [element('p', { id: 'advice' }, h.advice)] : []))];
 }
 
@@ -94,12 +94,12 @@ function headlineOfMany(runs, reference) {
       return element('span', {}, text(value), ' ', i === reference ? '' : change(value, base, better, apart));
     })]);
   }
-  return table('Figures, and how they differ from ' + runs[reference].short, ['', ...runs.map((run) => run.short)], rows, 'compared');
+  return table('Figures, with differences from ' + runs[reference].short, ['', ...runs.map((run) => run.short)], rows, 'compared');
 }
 
 function runList(runs, reference, choose) {
   return element('div', { class: 'card', id: 'runs' }, element('h3', {}, 'Runs'),
-    element('p', { class: 'muted note' }, 'The figures below are compared with the one that is chosen here.'),
+    element('p', { class: 'muted note' }, 'The figures below are compared with the run selected here.'),
     element('ul', { class: 'runs' }, ...runs.map((run, i) => {
       const radio = element('input', { type: 'radio', name: 'reference', id: 'reference-' + i });
       radio.checked = i === reference;
@@ -111,7 +111,7 @@ function runList(runs, reference, choose) {
 
 function differenceTables(page, runs) {
   const tables = [];
-  for (const [what, name] of [['config', 'Configuration that differs'], ['environment', 'Environment that differs']]) {
+  for (const [what, name] of [['config', 'Differences in configuration'], ['environment', 'Differences in environment']]) {
     const rows = page.differences[what].map(([key, ...values]) => [key, ...values.map((value) => (value === null ? '–' : value))]);
     if (rows.length > 0) tables.push(table(name, ['', ...runs.map((run) => run.short)], rows, 'different-' + what));
   }
@@ -155,5 +155,5 @@ function problemList(runs) {
       items.push(element('li', {}, runs.length > 1 ? element('b', {}, run.short + ': ') : '', text));
     }
   }
-  return items.length === 0 ? [] : [element('h2', {}, 'What is missing, or went wrong'), element('ul', {}, ...items)];
+  return items.length === 0 ? [] : [element('h2', {}, 'Missing data and problems'), element('ul', {}, ...items)];
 }
