@@ -17,7 +17,7 @@ def quantity(text, units):
     if match and match[1] == "0":
         return 0.0
     if not match or match[2] not in units:
-        sys.exit(f"check_compose.py: '{text}' is none of the units {', '.join(units)}")
+        sys.exit(f"check_compose.py: '{text}' has none of the units {', '.join(units)}")
     return float(match[1]) * units[match[2]]
 
 
@@ -36,8 +36,8 @@ def main():
                                                                  "--rate 100Mbit/s --latency 10ms")
     parser.add_argument("run", type=pathlib.Path)
     parser.add_argument("--least-accuracy", type=float, required=True, help="percent")
-    parser.add_argument("--rate", required=True, help="of the link, or unlimited")
-    parser.add_argument("--latency", required=True, help="of the link, one way")
+    parser.add_argument("--rate", required=True, help="rate of the link, or unlimited")
+    parser.add_argument("--latency", required=True, help="latency of the link, one way")
     options = parser.parse_args()
 
     accuracy = [100 * float(row["eval_top1"]) for row in rows(options.run / "epochs.csv") if row["eval_top1"]][-1]
@@ -63,7 +63,7 @@ def main():
                      if row["phase"] == "train" and row[f"rate_{direction}"]]
             good.append(check(f"rate {direction} in training, median of {len(rates)} steps",
                               statistics.median(rates or [0]), 0.8 * rate, 1.2 * rate, "Mbit/s"))
-    sys.exit(0 if all(good) else "check_compose.py: not as it must be (above)")
+    sys.exit(0 if all(good) else "check_compose.py: a value is outside its allowed range (above)")
 
 
 main()

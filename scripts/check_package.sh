@@ -9,7 +9,7 @@ usage() {
   cat <<'TXT'
 usage: scripts/check_package.sh ARCHIVE
 
-Needs root, and debootstrap for the first time; exit code 3 without.
+Requires root, and debootstrap the first time; exit code 3 without them.
 
 Example: sudo ./scripts/check_package.sh dist/cleave-0.1.0-linux-x86_64.tar.gz
 TXT
@@ -19,7 +19,7 @@ case "${1:-}" in
   -h|--help) usage; exit 0 ;;
   ""|-*) usage >&2; exit 2 ;;
 esac
-[ "$(id -u)" = 0 ] || { echo "check_package.sh: left out: chroot needs root: run this with sudo" >&2; exit 3; }
+[ "$(id -u)" = 0 ] || { echo "check_package.sh: skipped: chroot requires root: run this with sudo" >&2; exit 3; }
 archive=$(readlink -f "$1")
 started=$SECONDS
 ./scripts/debian_base.sh
@@ -39,7 +39,7 @@ unshare --mount --pid --fork --net --kill-child bash -euc '
     PATH="/opt/other place/bin:/usr/bin:/bin" bash -euo pipefail
 ' bash "$root" <<'TRIAL'
 cd /tmp
-command -v gcc cmake python3 pip && { echo "check_package.sh: that is no bare Debian" >&2; exit 1; }
+command -v gcc cmake python3 pip && { echo "check_package.sh: this is not a bare Debian" >&2; exit 1; }
 configs="/opt/other place/share/cleave/configs"
 cleave-server certs init --name localhost >/dev/null
 cleave-server certs client trial >/dev/null

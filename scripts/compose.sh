@@ -9,15 +9,15 @@ usage() {
   cat <<'TXT'
 usage: scripts/compose.sh [--short] [--least-accuracy PERCENT] [--archive FILE] [--dashboards] [--keep] [-- OPTION…]
 
-  --short                    12,800 images once instead of 60,000 four times
-  --least-accuracy PERCENT   fails where the test accuracy is below (80; with --short 60)
-  --archive FILE             takes the programs from an archive of scripts/package.sh instead of compiling them in the image
+  --short                    one epoch over 12,800 images instead of four over 60,000
+  --least-accuracy PERCENT   fails if the test accuracy is lower (80; with --short 60)
+  --archive FILE             uses the programs in an archive of scripts/package.sh instead of compiling them in the image
   --dashboards               also starts the live page and Prometheus, and checks that they show the run
-  --keep                     leaves containers, networks and volumes, with the certificates
+  --keep                     keeps containers, networks and volumes, with the certificates
   -- OPTION…                 further options of cleave-client train, such as --set codec=bf16
   --help                     this text
 
-LINK_RATE, LINK_LATENCY, CLIENT_CPUS and the others of docs/docker.md are taken from the environment.
+Reads LINK_RATE, LINK_LATENCY, CLIENT_CPUS and the other variables in docs/docker.md from the environment.
 Exit code 3: there is no Docker Engine, and none can be started here.
 
 Example: LINK_RATE=20Mbit/s LINK_LATENCY=50ms ./scripts/compose.sh --short
@@ -25,7 +25,7 @@ TXT
 }
 
 fail() { echo "compose.sh: $*" >&2; exit 1; }
-impossible() { echo "compose.sh: left out: $*" >&2; exit 3; }
+impossible() { echo "compose.sh: skipped: $*" >&2; exit 3; }
 
 archive="" dashboards=0 keep=0 least="" short=0 extra=()
 while [ "$#" -gt 0 ]; do
@@ -42,7 +42,7 @@ while [ "$#" -gt 0 ]; do
 done
 [ "$short" = 0 ] || extra+=(--set train.max_steps=100 --set train.learning_rate.warmup_epochs=0.05)
 [ -n "$least" ] || least=$([ "$short" = 1 ] && echo 60 || echo 80)
-[ -z "$archive" ] || [ -f "$archive" ] || fail "there is no $archive: ./scripts/package.sh makes it"
+[ -z "$archive" ] || [ -f "$archive" ] || fail "there is no $archive: make it with ./scripts/package.sh"
 
 work=$(mktemp -d)
 engine="" up=""
@@ -90,7 +90,7 @@ confined() {
       grep -q "^$line" <<<"$status" || fail "$service is not confined: not '$line'"
     done
     ! grep -q $'^Uid:\t0' <<<"$status" || fail "$service runs as root"
-    ! docker exec --user 0 "$(container "$service")" touch /written 2>/dev/null || fail "the root of $service can be written"
+    ! docker exec --user 0 "$(container "$service")" touch /written 2>/dev/null || fail "the root file system of $service is writable"
   done
 }
 
@@ -105,13 +105,13 @@ assert up and up[0]["value"][1] == "2"
 PY
 }
 
-command -v docker >/dev/null || impossible "there is no Docker; scripts/setup.sh --containers installs Debian's"
+command -v docker >/dev/null || impossible "there is no Docker; install it with scripts/setup.sh --containers"
 if docker compose version >/dev/null 2>&1; then
   compose=(docker compose)
 elif command -v docker-compose >/dev/null; then
   compose=(docker-compose)
 else
-  impossible "there is neither 'docker compose' nor docker-compose; scripts/setup.sh --containers installs Debian's"
+  impossible "there is neither 'docker compose' nor docker-compose; install it with scripts/setup.sh --containers"
 fi
 compose+=(-f docker/compose.yaml)
 [ "$dashboards" = 0 ] || compose+=(--profile dashboards)
@@ -120,14 +120,14 @@ if ! docker info >"$work/info" 2>&1; then
     impossible "no Docker Engine answers, and only root can start one: $(grep -v '^Client' "$work/info" | tail -n 1)"
   startEngine || startEngine --iptables=false ||
     impossible "dockerd does not run on this machine: $(grep -v level=info "$work/dockerd.log" | tail -n 1)"
-  echo "compose: started a Docker Engine of its own"
+  echo "compose: started a separate Docker Engine"
 fi
 echo "compose: Docker $(docker version --format '{{.Server.Version}}'), $("${compose[@]}" version --short)"
 
 base=${BASE:-debian:bookworm-slim}
 if ! docker image inspect "$base" >/dev/null 2>&1 && ! docker pull --quiet "$base" >"$work/pull.log" 2>&1; then
-  [ -z "${BASE:-}" ] || fail "$base cannot be had: $(tail -n 1 "$work/pull.log")"
-  echo "compose: no registry is reachable: $base is made by debootstrap"
+  [ -z "${BASE:-}" ] || fail "cannot pull $base: $(tail -n 1 "$work/pull.log")"
+  echo "compose: no registry is reachable: making $base with debootstrap"
   ./scripts/debian_base.sh
   docker import .deps/debian-bookworm.tar "$base" >/dev/null
 fi
@@ -148,13 +148,13 @@ if [ -n "$archive" ]; then
     { tail -n 40 "$work/build.log" >&2; fail "Prometheus's image cannot be built (above)"; }
   build+=(--target cleave --tag "$image")
 else
-  echo "compose: building the image (the first time takes some minutes)"
+  echo "compose: building the image (takes a few minutes the first time)"
   build=("${compose[@]}" build server $([ "$dashboards" = 0 ] || echo prometheus))
 fi
 "${build[@]}" >"$work/build.log" 2>&1 || { tail -n 40 "$work/build.log" >&2; fail "the image cannot be built (above)"; }
 size=$(docker image inspect --format '{{.Size}}' "$image")
 echo "compose: image of $((size / 1000000)) MB made in $((SECONDS - started)) s"
-[ "$size" -lt 1200000000 ] || fail "it is larger than the 1,200 MB that it may have"
+[ "$size" -lt 1200000000 ] || fail "the image is larger than the limit of 1,200 MB"
 
 project=${COMPOSE_PROJECT_NAME:-$(sed -n 's/^COMPOSE_PROJECT_NAME=//p' docker/.env)}
 # The documented command, plus the probe that measures the link for the check below.
@@ -174,8 +174,8 @@ done
 code=0
 wait "$upProcess" || code=$?
 [ "$code" = 0 ] || { tail -n 60 "$work/up.log" >&2; fail "the client ended with $code (above)"; }
-[ "$seen" = 1 ] || fail "it ended before anyone saw it train"
-[ "$shown" = "$dashboards" ] || { tail -n 60 "$work/up.log" >&2; fail "live page or Prometheus did not show it (above)"; }
+[ "$seen" = 1 ] || fail "the client ended before the containers could be checked"
+[ "$shown" = "$dashboards" ] || { tail -n 60 "$work/up.log" >&2; fail "the live page or Prometheus did not show the run (above)"; }
 
 run=$(find "${RUNS:-runs}" -mindepth 1 -maxdepth 1 -name 'compose-*' -newer "$work/begin" | tail -n 1)
 [ -n "$run" ] || fail "there is no run in ${RUNS:-runs}"

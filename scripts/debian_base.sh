@@ -13,10 +13,10 @@ esac
 
 tar=$PWD/.deps/debian-bookworm.tar
 [ ! -f "$tar" ] || exit 0
-[ "$(id -u)" = 0 ] || { echo "debian_base.sh: debootstrap needs root: run this with sudo" >&2; exit 3; }
-command -v debootstrap >/dev/null || { echo "debian_base.sh: there is no debootstrap: scripts/setup.sh --containers" >&2; exit 3; }
+[ "$(id -u)" = 0 ] || { echo "debian_base.sh: debootstrap requires root: run this with sudo" >&2; exit 3; }
+command -v debootstrap >/dev/null || { echo "debian_base.sh: there is no debootstrap: install it with scripts/setup.sh --containers" >&2; exit 3; }
 started=$SECONDS
-echo "base: debootstrap of Debian 12 into $tar"
+echo "base: running debootstrap for Debian 12 into $tar"
 mkdir -p .deps
 folder=$(mktemp -d)
 trap 'rm -rf "$folder" "$tar.part"' EXIT

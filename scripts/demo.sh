@@ -10,7 +10,7 @@ usage() {
 usage: scripts/demo.sh [--short] [--least-accuracy PERCENT] [-- OPTION…]
 
   --short                    one epoch over 12,800 images instead of four over 60,000
-  --least-accuracy PERCENT   fails where the test accuracy is below
+  --least-accuracy PERCENT   fails if the test accuracy is lower
   -- OPTION…                 further options for cleave-client train, such as --set codec=bf16
   --help                     this text
 
@@ -32,7 +32,7 @@ done
 
 ./scripts/setup.sh --run-only
 started=$SECONDS
-echo "demo: building (the first time takes some minutes)"
+echo "demo: building (takes a few minutes the first time)"
 cmake --preset release >/dev/null
 cmake --build --preset release --target programs
 echo "demo: built in $((SECONDS - started)) s"
@@ -47,7 +47,7 @@ server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true' EXIT
 for _ in $(seq 300); do
   grep -q ' listens on ' "$runs/server.out" && break
-  kill -0 "$server" 2>/dev/null || { echo "demo.sh: cleave-server ended (above: why)" >&2; exit 1; }
+  kill -0 "$server" 2>/dev/null || { echo "demo.sh: cleave-server ended; see its error above" >&2; exit 1; }
   sleep 0.1
 done
 address=$(sed -n 's/.* listens on //p' "$runs/server.out")
@@ -61,8 +61,8 @@ accuracy=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "eval_top1") c
                     NR > 1 && $column != "" { last = 100 * $column } END { print last }' "$runs/client/epochs.csv")
 build/release/bin/cleave-client report "$runs/client" --log-level warn >/dev/null
 echo "report      $runs/client/report.html: open it in a browser"
-echo "server      its records of the run lie in" "$runs"/server/demo/*
+echo "server      its records of the run are in" "$runs"/server/demo/*
 if ! awk -v got="$accuracy" -v least="$least" 'BEGIN { exit !(got != "" && got + 0 >= least + 0) }'; then
-  echo "demo.sh: the accuracy of '$accuracy' % is below the $least % asked for" >&2
+  echo "demo.sh: the accuracy of '$accuracy' % is below the required $least %" >&2
   exit 1
 fi

@@ -9,21 +9,21 @@ usage() {
   cat <<'TXT'
 usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--preset NAME] [--replay] [--help]
 
-  --target NAME  only this; may be given again (all)
+  --target NAME  only this target; repeatable (all)
                    decode       payloads of every codec
                    frame        headers and metadata of every kind of frame
-                   session      what a peer sends after the handshake, and when
-                   trace        what a server says that it did when
+                   session      the frames of a peer after the handshake, and their order
+                   trace        a server's part of a trace
                    safetensors  files of weights
                    config       configuration files and overrides
-                   csv          texts that become cells
-  --seconds N    how long to search with each target (60)
-  --preset NAME  whose build searches: fuzz, or asan, which is that of the tests, at a third of its speed (fuzz)
-  --replay       only builds, and replays the seeds and tests/fuzz/corpus
+                   csv          texts written as cells
+  --seconds N    time per target (60)
+  --preset NAME  the build to use: fuzz, or asan, which the tests use, at a third of the speed (fuzz)
+  --replay       only builds, then replays the seeds and tests/fuzz/corpus
   --help         this text
 
-Prints executions and findings. A finding ends it with exit status 1, and its input lies in build/fuzz/findings; what the search
-has found worth keeping lies in build/fuzz/found, and the next search begins with it.
+Prints executions and findings. If there is a finding, exits with 1 and stores its input in build/fuzz/findings. Inputs that reach
+new code are stored in build/fuzz/found, and the next run begins with them.
 
 Example: ./scripts/fuzz.sh --target frame --seconds 3600
 TXT

@@ -10,12 +10,12 @@ usage() {
   cat <<'TXT'
 usage: gpu.sh [--device DEVICE] [--short] [--json FILE]
 
-  --device DEVICE  that the server computes on: cuda (default), cuda:N, or cpu, to try the script where there is no GPU
+  --device DEVICE  device of the server: cuda (default), cuda:N, or cpu, to try the script without a GPU
   --short          fewer and smaller batches
-  --json FILE      the benchmark's figures, for programs; the codecs' go to FILE.codecs
+  --json FILE      writes the benchmark's figures as JSON, and the codecs' to FILE.codecs
   --help           this text
 
-LibTorch is taken from CLEAVE_TORCH_DIR, else from the PyTorch that python3 has installed.
+Uses the LibTorch in CLEAVE_TORCH_DIR, otherwise the one in python3's PyTorch.
 Example: ./gpu.sh --json gpu.json
 TXT
 }
@@ -51,7 +51,7 @@ for test in stage optimizer worker engine tensor_link connection codec safetenso
   "${run[@]+"${run[@]}"}" "$tests/${test}_test" | tail -n 2
 done
 if [ "$device" = cpu ]; then
-  echo "gpu: no GPU asked for: cuda_test and bench_gpu_codecs are left out"
+  echo "gpu: skipping cuda_test and bench_gpu_codecs, because the device is cpu"
 else
   "${run[@]+"${run[@]}"}" "$tests/cuda_test"
   "${run[@]+"${run[@]}"}" "$tests/bench_gpu_codecs" --device "$device" "${codecs[@]+"${codecs[@]}"}"

@@ -7,8 +7,8 @@ usage() {
   cat <<'TXT'
 usage: scripts/lint.sh [--fix] [--format-only] [--help]
 
-  --fix           formats the sources instead of complaining
-  --format-only   leaves clang-tidy out
+  --fix           formats the sources instead of reporting differences
+  --format-only   skips clang-tidy
   --help          this text
 
 Example: ./scripts/lint.sh --fix
@@ -45,4 +45,4 @@ for entry in json.load(open("build/asan/compile_commands.json")):
 PY
 )
 printf '%s\n' "${units[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy-16 -p build/asan --quiet
-echo "lint: clang-tidy has no complaint about what links no Torch"
+echo "lint: clang-tidy has no findings in the sources that do not link Torch"

@@ -9,11 +9,11 @@ usage() {
   cat <<'TXT'
 usage: scripts/package.sh [--gpu | --check] [--help]
 
-Writes dist/cleave-VERSION-linux-x86_64.tar.gz, with LibTorch for the CPU, and unpacks it beside.
+Writes dist/cleave-VERSION-linux-x86_64.tar.gz, with LibTorch for the CPU, and unpacks it into the same folder.
 
-  --gpu     instead dist/cleave-VERSION-linux-x86_64-gpu.tar.gz: without LibTorch, for a machine with PyTorch 2.11, and with
-            gpu.sh, the tests that it runs there. GPU support needs a CUDA toolkit on this machine.
-  --check   then tries the archive in a Debian without compiler and sources, made by debootstrap; needs root
+  --gpu     writes dist/cleave-VERSION-linux-x86_64-gpu.tar.gz instead: without LibTorch, for a machine with PyTorch 2.11,
+            and with gpu.sh and the tests that it runs. GPU support needs a CUDA toolkit on this machine.
+  --check   also tests the archive in a Debian without compiler and sources, made with debootstrap; requires root
   --help    this text
 
 Example: ./scripts/package.sh && sudo tar xzf dist/cleave-*-x86_64.tar.gz -C /opt
@@ -41,12 +41,12 @@ cpack --config build/release/CPackConfig.cmake -B dist -D CPACK_PACKAGE_FILE_NAM
   { tail -n 30 build/release/cpack.log >&2; exit 1; }
 rm -rf dist/_CPack_Packages
 tar -C dist -xzf "dist/$name.tar.gz"
-[ -e "dist/$name/lib/cleave/libcleave_cuda.so" ] || echo "package: no CUDA toolkit here: it is without GPU support"
+[ -e "dist/$name/lib/cleave/libcleave_cuda.so" ] || echo "package: built without GPU support, because there is no CUDA toolkit"
 
 size=$(stat -c %s "dist/$name.tar.gz")
 echo "package: dist/$name.tar.gz, $size bytes; $(du -sb "dist/$name" | cut -f1) unpacked"
 if [ "$size" -gt "$most" ]; then
-  echo "package.sh: it is larger than the $most bytes it may have" >&2
+  echo "package.sh: the archive is larger than the limit of $most bytes" >&2
   exit 1
 fi
 [ "$check" = 0 ] || ./scripts/check_package.sh "dist/$name.tar.gz"

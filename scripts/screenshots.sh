@@ -8,7 +8,7 @@ usage() {
   cat <<'TXT'
 usage: scripts/screenshots.sh [--help]
 
-Writes docs/images/report.png and docs/images/dashboard.png. Takes about a minute; needs what scripts/setup.sh installs, and a build.
+Writes docs/images/report.png and docs/images/dashboard.png. Takes about a minute. Requires scripts/setup.sh and a build.
 
 Example: ./scripts/setup.sh && cmake --preset release && cmake --build --preset release && ./scripts/screenshots.sh
 TXT

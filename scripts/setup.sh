@@ -8,8 +8,8 @@ usage() {
   cat <<'TXT'
 usage: scripts/setup.sh [--run-only | --containers] [--help]
 
-  --run-only   only what building and running the daemons needs, without the tools of the tests
-  --containers what scripts/compose.sh needs, Docker among it, and `scripts/package.sh --check`; no more
+  --run-only   only the packages to build and run the daemons, without test tools
+  --containers only the packages for scripts/compose.sh, including Docker, and for `scripts/package.sh --check`
   --help       this text
 
 Example: ./scripts/setup.sh && cmake --preset release && cmake --build --preset release
@@ -52,7 +52,7 @@ if [ "${#missing[@]}" -gt 0 ]; then
   asRoot=()
   if [ "$(id -u)" != 0 ]; then
     command -v sudo >/dev/null || {
-      echo "setup.sh: these packages need root, and there is no sudo. As root: apt-get install ${missing[*]}" >&2
+      echo "setup.sh: installing packages requires root, and there is no sudo. Run as root: apt-get install ${missing[*]}" >&2
       exit 1
     }
     asRoot=(sudo)
@@ -62,22 +62,22 @@ if [ "${#missing[@]}" -gt 0 ]; then
          "${asRoot[@]}" env DEBIAN_FRONTEND=noninteractive \
            apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     tail -n 30 "$log" >&2
-    echo "setup.sh: apt-get failed (above: the end of its output, whole in $log)" >&2
+    echo "setup.sh: apt-get failed (the end of its output is above, all of it in $log)" >&2
     exit 1
   fi
   rm -f "$log"
   echo "setup: Debian packages installed in $((SECONDS - started)) s"
 else
-  echo "setup: all ${#packages[@]} Debian packages are there"
+  echo "setup: all ${#packages[@]} Debian packages are already installed"
 fi
 
 [ "$containers" = 0 ] || exit 0
 
 torchDir=.deps/torch-$torchVersion
 if [ -n "${CLEAVE_TORCH_DIR:-}" ]; then
-  echo "setup: LibTorch is taken from CLEAVE_TORCH_DIR=$CLEAVE_TORCH_DIR"
+  echo "setup: using LibTorch from CLEAVE_TORCH_DIR=$CLEAVE_TORCH_DIR"
 elif [ -f "$torchDir/.complete" ]; then
-  echo "setup: LibTorch $torchVersion is there ($torchDir)"
+  echo "setup: LibTorch $torchVersion is already installed ($torchDir)"
 else
   torchStarted=$SECONDS
   echo "setup: downloading LibTorch $torchVersion from PyPI (about 540 MB, 1.8 GB unpacked) into $torchDir"

@@ -8,10 +8,10 @@ usage() {
   cat <<'TXT'
 usage: scripts/test.sh [--quick] [--help]
 
-  --quick   the release build alone, without the sanitizers
+  --quick   only the release build, without the sanitizers
   --help    this text
 
-CLEAVE_WERROR=ON in the environment makes warnings errors.
+With CLEAVE_WERROR=ON in the environment, warnings are errors.
 
 Example: ./scripts/test.sh --quick
 TXT
