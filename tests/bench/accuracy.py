@@ -68,7 +68,7 @@ def show(results, options):
     print(f"{options.config}, held out {options.holdout}, {options.epochs} epoch(s)"
           + (f", at most {options.steps} steps" if options.steps else "") + f", {options.jobs} run(s) at once, "
           f"load {os.getloadavg()[0]:.1f} at the end; top-1 in %, spread: standard deviation")
-    print(f"{'codec, on all four flows':<30}{'seeds':>6}{'mean':>8}{'spread':>8}{'- none':>8}{'kB a step':>11}{'ratio':>8}{'s a run':>9}")
+    print(f"{'codec, on all four flows':<30}{'seeds':>6}{'mean':>8}{'spread':>8}{'- none':>8}{'kB/step':>11}{'ratio':>8}{'s/run':>9}")
     for codec, runs in results.items():
         good = [run for run in runs.values() if "top1" in run]
         for seed, run in runs.items():
@@ -90,11 +90,11 @@ def main():
     parser.add_argument("--config", default="configs/fashion_mnist.yaml")
     parser.add_argument("--seeds", type=int, default=3, help="seeds 1…N for each codec")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=0, help="most steps a run; 0: all of the epochs")
+    parser.add_argument("--steps", type=int, default=0, help="maximum steps per run; 0: all of the epochs")
     parser.add_argument("--holdout", type=int, default=10000, help="training images kept for evaluation; 0: the test set")
-    parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2), help="runs at once, of two threads each")
-    parser.add_argument("--only", nargs="+", metavar="CODEC", default=CODECS, help="these instead of the table's")
-    parser.add_argument("--json", help="where the figures go, after each run")
+    parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2), help="concurrent runs, with two threads each")
+    parser.add_argument("--only", nargs="+", metavar="CODEC", default=CODECS, help="only these codecs, instead of the default list")
+    parser.add_argument("--json", help="writes the figures to this file, after each run")
     options = parser.parse_args()
 
     results = collections.defaultdict(dict)  # codec -> seed -> Training.run

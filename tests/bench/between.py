@@ -70,16 +70,16 @@ def print_result(result):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", default="build/release/bin")
-    parser.add_argument("--model", choices=list(MODELS), action="append", help="only this one")
+    parser.add_argument("--model", choices=list(MODELS), action="append", help="only this model; repeatable")
     parser.add_argument("--only", choices=["computes", "waits"], help="only with computation, or only with waiting")
-    parser.add_argument("--steps", type=int, default=80, help="over four epochs")
+    parser.add_argument("--steps", type=int, default=80, help="steps in total, over four epochs")
     parser.add_argument("--codec", default="none")
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
 
     others = Others()
     print(f"{'':<39}{'client, between two steps':>34}{'share of a step':>20}{'server:':>9}{'its':>8}{'one Head':>9}")
-    print(f"{'ms; medians':<24}{'steps':>6}{'step':>9}{'':>9}{'least':>8}{'epochs':>9}{'Update':>8}{'median':>11}{'mean':>9}{'between':>9}"
+    print(f"{'ms; medians':<24}{'steps':>6}{'step':>9}{'':>9}{'min':>8}{'epochs':>9}{'Update':>8}{'median':>11}{'mean':>9}{'between':>9}"
           f"{'Update':>8}{'Forward':>9}{'<= 2 %':>8}")
     results = []
     for name in options.model or MODELS:

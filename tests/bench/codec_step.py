@@ -158,12 +158,12 @@ def main():
     parser.add_argument("--programs", default="build/release/bin")
     parser.add_argument("--config", default="tests/bench/mobilenet_v2.yaml")
     parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=3, help="of a turn, after one that is not counted")
+    parser.add_argument("--steps", type=int, default=3, help="steps per turn, after one that is not counted")
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--threads", type=int, default=max(1, cores // 2), help="that the client computes with")
-    parser.add_argument("--link", choices=["loopback", "shaped"], help="only this one")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as the client's")
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--threads", type=int, default=max(1, cores // 2), help="threads of the client")
+    parser.add_argument("--link", choices=["loopback", "shaped"], help="only this link")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="like the option of cleave-client")
+    parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
 
     others = Others()
@@ -176,7 +176,7 @@ def main():
             try:
                 links.append((ShapedLink(1000, stack), "block:bits=8", 1.0))
             except (OSError, subprocess.CalledProcessError) as error:
-                print(f"1 Gbit/s: skipped, since it takes root, unshare, nsenter, ip and tc: {error}")
+                print(f"1 Gbit/s: skipped, because it requires root, unshare, nsenter, ip and tc: {error}")
         for link, codec, most in links:
             steps = measure(options, link, ["none", codec])
             results.append((link, steps, compare(steps, codec, most)))
@@ -186,7 +186,7 @@ def main():
 
     print(f"MobileNetV2, batch 64, 8 micro-batches, server waits {WAIT['F2']} + {WAIT['B2']} ms each; {options.pairs} pairs of "
           f"turns of {options.steps} steps;\nclient with {options.threads} thread(s) on {cores} cores, which the server shares and "
-          f"of which others took {100 * others:.0f} %\n"
+          f"of which other programs used {100 * others:.0f} %\n"
           f"{machine_text()}")
     print(f"\n{'link':<20}{'codec':<16}{'step, ms':>9}{'none, ms':>9}{'ratio':>8}{'95 % limits':>18}{'at most':>8}{'reached':>9}")
     for link, _, result in results:

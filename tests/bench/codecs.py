@@ -35,7 +35,7 @@ def compare_plain(program, seconds, rounds):
         row[direction].append(result["bytes_per_second"] / 1e9)
         if "snr_db" in result:
             row["snr_db"] = result["snr_db"]
-    print(f"\nbeside plain LibTorch operations, one thread, GB/s, medians of {rounds} interleaved rounds")
+    print(f"\ncompared with plain LibTorch operations, one thread, GB/s, medians of {rounds} interleaved rounds")
     for tensor, rows in sorted(tensors.items()):
         print(f"\n{tensor:<34}{'encode':>8}{'/ plain':>9}{'decode':>8}{'/ plain':>9}{'SNR, dB':>9}")
         speed = lambda codec, direction: statistics.median(rows[codec][direction])
@@ -50,10 +50,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", default="build/release/bin")
     parser.add_argument("--seconds", type=float, default=0.5)
-    parser.add_argument("--rounds", type=int, default=3, help="of those beside plain operations")
-    parser.add_argument("--plain-only", action="store_true", help="only those beside plain operations")
-    parser.add_argument("--json", help="where the figures go")
-    parser.add_argument("specs", nargs="*", metavar="SPEC", help="measured beside the table's examples")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of the comparison with plain operations")
+    parser.add_argument("--plain-only", action="store_true", help="only the comparison with plain operations")
+    parser.add_argument("--json", help="writes the figures to this file")
+    parser.add_argument("specs", nargs="*", metavar="SPEC", help="a codec to measure in addition to the table's examples")
     options = parser.parse_args()
     load = os.getloadavg()[0]
 

@@ -124,7 +124,7 @@ def main():
         table = []
         for micro_batches in (1, 4, 8):
             table.append(measure(options, server, micro_batches))
-    print("\nMobileNetV2, client on the CPU, server on " + options.device + ", made-up images (their top-1 is chance at "
+    print("\nMobileNetV2, client on the CPU, server on " + options.device + ", synthetic images (their top-1 is random at "
           "first). Bandwidths in MiB/s, of the uplink; avg: bytes of a batch / computation; peak: of one micro-batch's "
           "tensor; computation: of all of a batch's actions on both sides; total: of a step.\n")
     text = [COLUMNS] + [[f"{row[c]:.4g}" if isinstance(row[c], float) else str(row[c]) for c in COLUMNS] for row in table]

@@ -20,10 +20,10 @@
 #include <vector>
 
 #include "common/core/random.h"
+#include "common/run/device.h"
 #include "compression/device/device_codecs.h"
 #include "compression/device/gpu.h"
 #include "compression/registry.h"
-#include "common/run/device.h"
 
 namespace {
 
@@ -190,19 +190,21 @@ struct Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Codecs on a GPU, beside a copy within its memory", "bench_gpu_codecs"};
+  CLI::App app{"Compares codecs on a GPU with a copy within its memory", "bench_gpu_codecs"};
   std::string name = "cuda";
   std::string json;
   app.add_option("--device", name, "cuda or cuda:N")->capture_default_str();
   app.add_option("--json", json, "Writes the figures to this file");
   app.footer(
-      "encode, decode: kernels and waiting for them, without the payload's copy; of copy: tensor\n"
-      "and payload once, a second, by what a copy moves; out: the payload to pinned memory; send,\n"
-      "recv: all of it; host way: the tensor copied to the host and encoded there.");
+      "encode, decode: the kernels and the wait for them, without the copy of the payload; of "
+      "copy:\n"
+      "bytes of tensor and payload per second, divided by the rate of a copy; out: the payload to\n"
+      "pinned memory; send, recv: all of it; host way: the tensor copied to the host and encoded\n"
+      "there.");
   CLI11_PARSE(app, argc, argv);
   try {
     Bench bench{openDevice(name)};
-    if (bench.device.gpu() == nullptr) throw std::runtime_error(name + " is no GPU");
+    if (bench.device.gpu() == nullptr) throw std::runtime_error(name + " is not a GPU");
     std::printf("on %s\n", bench.device.description().c_str());
     bench.run(8);
     bench.run(256);

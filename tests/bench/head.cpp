@@ -120,10 +120,10 @@ int main(int argc, char** argv) {
   int threads = 1;
   std::int64_t batch = 64;
   int repetitions = 10;
-  app.add_flag("--stock", stock, "Contiguous memory, and nothing done to the process");
+  app.add_flag("--stock", stock, "Contiguous memory, and default settings of the process");
   app.add_option("--threads", threads, "Threads to compute with (1)");
   app.add_option("--batch", batch, "Images (64)");
-  app.add_option("--repetitions", repetitions, "Steps that are timed (10)");
+  app.add_option("--repetitions", repetitions, "Timed steps (10)");
   CLI11_PARSE(app, argc, argv);
   if (!stock) cleave::prepareProcess(argv);  // re-executes the program: nothing may run before
   return cleave::run(!stock, threads, batch, repetitions);

@@ -27,7 +27,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--repetitions", type=int, default=10)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     others = Others()
@@ -42,8 +42,8 @@ def main():
 
     others = others.share()
     print(f"head forward + backward, batch {options.batch}, 224 x 224, {options.rounds} rounds of {options.repetitions}, "
-          f"medians, {cores} cores, of which others took {100 * others:.0f} %")
-    print(f"{'threads':<9}{'ours, ms':>10}{'stock, ms':>11}{'stock / ours':>14}{'of the rounds':>18}")
+          f"medians, {cores} cores, of which other programs used {100 * others:.0f} %")
+    print(f"{'threads':<9}{'ours, ms':>10}{'stock, ms':>11}{'stock / ours':>14}{'min to max':>18}")
     for threads, columns in times.items():
         ours, stock = (statistics.median(columns[name]) for name in SETTINGS)
         ratios = [s / o for o, s in zip(columns["ours"], columns["stock"])]

@@ -26,7 +26,7 @@ def conclude(others, results, path, load=False, **more):
     """Prints the conditions of the measurement, with `others` as the share of processor time used
     by other programs, and writes everything to `path` if given."""
     average = f"load {os.getloadavg()[0]:.1f}; " if load else ""
-    print(f"\n{len(os.sched_getaffinity(0))} cores, of which other programs took {100 * others:.0f} %; {average}{machine_text()}")
+    print(f"\n{len(os.sched_getaffinity(0))} cores, of which other programs used {100 * others:.0f} %; {average}{machine_text()}")
     if path:
         with open(path, "w") as file:
             json.dump({"results": results, **more, "machine": machine()}, file, indent=2)

@@ -47,12 +47,12 @@ def main():
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--codec", default="none")
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
 
     others = Others()
-    print(f"client's peak resident set in MiB: the most of {options.rounds} runs of {options.steps} steps; codec {options.codec}")
-    print(f"{'samples':>8}{'M':>5}{'in flight':>11}{'peak':>8}{'two batches':>13}{'rest':>8}{'least peak':>12}")
+    print(f"client's peak resident set in MiB: the maximum of {options.rounds} runs of {options.steps} steps; codec {options.codec}")
+    print(f"{'samples':>8}{'M':>5}{'in flight':>11}{'peak':>8}{'two batches':>13}{'rest':>8}{'min peak':>12}")
     results = []
     for case in CASES:
         batch, micro_batches, in_flight = case

@@ -130,21 +130,21 @@ def print_result(result):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", default="build/release/bin")
-    parser.add_argument("--model", choices=list(MODELS), action="append", help="only this one")
+    parser.add_argument("--model", choices=list(MODELS), action="append", help="only this model; repeatable")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=60, help="of a training")
-    parser.add_argument("--rows", type=int, default=2000, help="steps whose rows are written, a round")
+    parser.add_argument("--steps", type=int, default=60, help="steps per training run")
+    parser.add_argument("--rows", type=int, default=2000, help="steps whose rows are written, per round")
     parser.add_argument("--codec", default="block:bits=8")
     parser.add_argument("--short", action="store_true", help="small_cnn, 3 rounds of 30 steps")
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
     if options.short:
         options.model, options.rounds, options.steps, options.rows = ["small_cnn"], 3, 30, 500
 
     others = Others()
-    print(f"{'':<14}{'step':>9}{'rows of a step, us of processor time':>37}{'share of':>10}{'':>8}{'step with metrics /':>20}")
-    print(f"{'medians':<14}{'ms':>9}{'files':>9}{'+ metr.':>9}{'callers':>9}{'answer':>9}{'a step':>11}{'< 1 %':>7}"
-          f"{'without':>10}{'asked':>25}")
+    print(f"{'':<14}{'step':>9}{'rows per step, us of processor time':>37}{'share of':>10}{'':>8}{'step with metrics /':>20}")
+    print(f"{'medians':<14}{'ms':>9}{'files':>9}{'+ metr.':>9}{'callers':>9}{'answer':>9}{'step':>11}{'< 1 %':>7}"
+          f"{'without':>10}{'requests':>25}")
     results = []
     for name in options.model or MODELS:
         results.append(measure(options, name))

@@ -103,7 +103,7 @@ def measure_cell(options, model, server, rate, latency, codec, guess):
 
 def print_cells(cells):
     print(f"{'link':<22}{'codec':<14}{'bound':>8}{'best order':>11}{'priority':>9}{'pred.':>7}{'gpipe':>8}{'pred.':>7}{'1f1b':>8}"
-          f"{'pred.':>7}{'prio/best':>10}{'best/bound':>11}{'gpipe/prio':>11}  held back by")
+          f"{'pred.':>7}{'prio/best':>10}{'best/bound':>11}{'gpipe/prio':>11}  bottleneck")
     for cell in cells:
         columns = ""
         for name in SCHEDULES:
@@ -119,7 +119,7 @@ def compare_naive(options, model, server, cells):
     """Compares one micro-batch, which is naive model parallelism, with all of them, using the
     priority schedule."""
     print(f"\n{model['micro_batches']} micro-batches against 1 (naive model parallelism), priority; busiest: share of the step that the busiest "
-          f"resource alone takes")
+          f"resource takes alone")
     results = []
     for cell in cells:
         many = cell["schedules"]["priority"]["seconds"]
@@ -156,22 +156,22 @@ def conv_insert(options, model, server, times):
               for codec, cell in cells.items()}
     result = {codec: cell["schedules"]["priority"]["seconds"] / waited[codec] for codec, cell in cells.items()}
     print(f"\nat {low:.0f} Mbit/s and 0.1 ms: none takes {result['none']:.2f} times the computation of {1e3 * waited['none']:.1f} ms, "
-          f"block:bits=4 {result['block:bits=4']:.3f} times its {1e3 * waited['block:bits=4']:.1f} ms (at most 1.10 is aimed at)")
+          f"block:bits=4 {result['block:bits=4']:.3f} times its {1e3 * waited['block:bits=4']:.1f} ms (target: at most 1.10)")
     return {"rate": low, **result}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", default="build/release/bin")
-    parser.add_argument("--model", choices=list(MODELS), action="append", help="only this one")
-    parser.add_argument("--rate", type=float, action="append", help="Mbit/s; only these")
-    parser.add_argument("--latency", type=float, action="append", help="ms one way; only these")
-    parser.add_argument("--codec", action="append", help="only these")
-    parser.add_argument("--queue", help="of the link, such as 128KiB; its own choice is 2 ms of the rate")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of a step each, after one that is not counted; at most")
-    parser.add_argument("--seconds", type=float, default=20, help="about so long for each link and codec, but 2 rounds at least")
-    parser.add_argument("--short", action="store_true", help="the table alone, without one micro-batch and the 5.9 times slower link")
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--model", choices=list(MODELS), action="append", help="only this model; repeatable")
+    parser.add_argument("--rate", type=float, action="append", help="only this rate, Mbit/s; repeatable")
+    parser.add_argument("--latency", type=float, action="append", help="only this latency, ms one way; repeatable")
+    parser.add_argument("--codec", action="append", help="only this codec; repeatable")
+    parser.add_argument("--queue", help="queue of the link, such as 128KiB; default: 2 ms of the rate")
+    parser.add_argument("--rounds", type=int, default=9, help="maximum turns of a step each, after one that is not counted")
+    parser.add_argument("--seconds", type=float, default=20, help="approximate time per link and codec, but at least 2 rounds")
+    parser.add_argument("--short", action="store_true", help="only the table, without one micro-batch and the 5.9 times slower link")
+    parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
 
     others = Others()

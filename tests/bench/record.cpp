@@ -138,10 +138,10 @@ void measure(const Options& options) {
 
 int main(int argc, char** argv) {
   cleave::Options options;
-  CLI::App app{"What recording costs a step"};
-  app.add_option("--folder", options.folder, "where rows are written")->required();
+  CLI::App app{"Measures the cost of recording per step"};
+  app.add_option("--folder", options.folder, "folder for the rows")->required();
   app.add_option("--micro-batches", options.microBatches)->capture_default_str();
-  app.add_option("--steps", options.steps, "a round")->capture_default_str();
+  app.add_option("--steps", options.steps, "steps per round")->capture_default_str();
   app.add_option("--rounds", options.rounds)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   cleave::measure(options);

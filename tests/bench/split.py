@@ -35,7 +35,7 @@ def main():
     parser.add_argument("--config", default="configs/fashion_mnist.yaml")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     common = ["--config", options.config, "--set", f"train.max_steps={options.steps}", "--set", "codec=none",
@@ -55,13 +55,13 @@ def main():
 
     median = statistics.median
     client, server, step = (median(column) * 1e3 for column in zip(*times))
-    print(f"{options.config}, {options.steps} steps a round, {options.rounds} rounds, medians, {cores} cores")
+    print(f"{options.config}, {options.steps} steps per round, {options.rounds} rounds, medians, {cores} cores")
     print(f"{'':<44}{'images/s':>10}{'ratio':>8}")
     print(f"{'split: client 1/2, server 1/2 of the cores':<44}{median(split):>10.0f}{1:>8.2f}")
     for threads, values in whole.items():
         print(f"{f'whole in one process, {threads} thread(s)':<44}{median(values):>10.0f}{median(split) / median(values):>8.2f}")
     print(f"a step of the split: {step:.2f} ms; client computes {client:.2f} ms, server {server:.2f} ms; "
-          f"the busier one idles {100 * (1 - max(client, server) / step):.0f} % of it")
+          f"the busier one is idle for {100 * (1 - max(client, server) / step):.0f} % of it")
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"split": split, "whole": whole, "step_ms": step, "client_ms": client, "server_ms": server,

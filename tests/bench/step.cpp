@@ -175,22 +175,23 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   cleave::prepareProcess(argv);
-  CLI::App app{"Steps through several sessions in turn, and prints what each step took",
+  CLI::App app{"Runs steps of several sessions in turn, and prints the figures of each step",
                "bench_step"};
   app.footer(
-      "Example, where nothing computes:\n  bench_step --config tests/bench/mobilenet_v2.yaml "
+      "Example without computation:\n  bench_step --config tests/bench/mobilenet_v2.yaml "
       "--server 127.0.0.1:4800 --folder /tmp/steps\n    --set 'wait={F1: 6, T3: 1, B1: 11, F2: 2, "
       "B2: 4}' --set codec=block:bits=4\n    --variant train.schedule=priority --variant "
       "train.schedule=gpipe");
   cleave::Options options;
   cleave::addCommonOptions(app, options.common, true);
   app.add_option("--server", options.server, "HOST:PORT")->required();
-  app.add_option("--variant", options.variants, "What a session differs in, as --set takes it")
+  app.add_option("--variant", options.variants,
+                 "A session's difference from the configuration, as KEY=VALUE; repeatable")
       ->required()
       ->allow_extra_args(false);
-  app.add_option("--folder", options.folder, "Where the sessions leave their records")->required();
+  app.add_option("--folder", options.folder, "Folder for the records of the sessions")->required();
   app.add_option("--rounds", options.rounds, "Turns of each session (20)");
   app.add_option("--warm-up", options.warmUp, "Steps at the start of each turn (1)");
-  app.add_option("--steps", options.steps, "Steps after them (3)");
+  app.add_option("--steps", options.steps, "Steps per turn after the warm-up (3)");
   return cleave::runProgram(app, argc, argv, [&] { return cleave::run(options); });
 }

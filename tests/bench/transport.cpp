@@ -53,7 +53,7 @@ std::unique_ptr<Transport> makeTransport(const std::string& name, TwoMemories& m
   if (name == "connection-checksum") return connections(memory, Protection::checksum);
   if (name == "connection-tls") return connections(memory, Protection::tls);
   if (name == "asio-tls") return asioTls(memory);
-  throw UsageError("bad-transport", "'" + name + "' is no transport");
+  throw UsageError("bad-transport", "'" + name + "' is not a transport");
 }
 
 int measureThroughput(ThroughputOptions options) {
@@ -178,22 +178,23 @@ int main(int argc, char** argv) {
   CLI::App app{"Measures the transport between two ends on this machine", "bench_transport"};
   app.require_subcommand(1);
   cleave::ThroughputOptions throughput;
-  CLI::App* moving = app.add_subcommand("throughput", "Bytes a second, by transport");
-  moving->add_option("--megabytes", throughput.megabytes, "Of a tensor (1 4 16 64)");
+  CLI::App* moving = app.add_subcommand("throughput", "Bytes per second, by transport");
+  moving->add_option("--megabytes", throughput.megabytes, "Sizes of the tensors in MB (1 4 16 64)");
   moving->add_option(
       "--transports", throughput.transports,
-      "Of raw, connection, connection-checksum, gloo, connection-tls, asio-tls (all)");
-  moving->add_option("--total", throughput.total, "MB of a measurement, each way (256)");
-  moving->add_flag("--one-way", throughput.oneWay, "Not both ways at once");
-  moving->add_flag("--backwards", throughput.backwards, "The last transport first");
+      "Some of raw, connection, connection-checksum, gloo, connection-tls, asio-tls (all)");
+  moving->add_option("--total", throughput.total, "MB per measurement in each direction (256)");
+  moving->add_flag("--one-way", throughput.oneWay, "Sends in one direction only");
+  moving->add_flag("--backwards", throughput.backwards, "Runs the transports in reverse order");
   cleave::UrgentOptions urgent;
-  CLI::App* urgently = app.add_subcommand(
-      "urgent",
-      "Seconds until an urgent tensor has arrived. Prints the port that a link is to "
-      "have as its target, and reads the link's own port");
-  urgently->add_option("--repetitions", urgent.repetitions, "(20)");
-  urgently->add_option("--bulk-bytes", urgent.bulkBytes, "Queued before it (12000000)");
-  urgently->add_option("--urgent-bytes", urgent.urgentBytes, "Its own (100000)");
+  CLI::App* urgently =
+      app.add_subcommand("urgent",
+                         "Seconds until an urgent tensor arrives. Prints the port that is the "
+                         "target for cleave-link, and reads the port of cleave-link");
+  urgently->add_option("--repetitions", urgent.repetitions, "Repetitions (20)");
+  urgently->add_option("--bulk-bytes", urgent.bulkBytes,
+                       "Bytes queued before the urgent tensor (12000000)");
+  urgently->add_option("--urgent-bytes", urgent.urgentBytes, "Bytes of the urgent tensor (100000)");
   CLI11_PARSE(app, argc, argv);
   try {
     return moving->parsed() ? cleave::measureThroughput(throughput) : cleave::measureUrgent(urgent);

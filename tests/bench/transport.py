@@ -64,7 +64,7 @@ def print_throughput(cells):
     names = ["raw", "connection", "connection-checksum", "gloo", "connection-tls", "asio-tls"]
     titles = ["raw", "ours", "checksum", "Gloo", "TLS", "Asio TLS"]
     median = statistics.median
-    print(f"\nGB/s (both ways: the sum), medians{'':<56}processor seconds a GB, both ends, medians")
+    print(f"\nGB/s (both ways: the sum), medians{'':<56}processor seconds per GB, both ends, medians")
     print(f"{'tensor':<10}{'ways':<6}" + "".join(f"{title:>10}" for title in titles) +
           "  " + "".join(f"{title:>10}" for title in titles))
     for (megabytes, both_ways), cell in cells.items():
@@ -108,7 +108,7 @@ def print_urgent(measured):
     behind, alone = (sorted(row[name] for row in measured) for name in ("seconds", "alone_seconds"))
     high = lambda values: values[math.ceil(0.95 * len(values)) - 1]
     print(f"\n{1e-3 * URGENT_BYTES:g} kB, urgent, behind 12 MB for {8e-6 * RATE:g} Mbit/s with {1e3 * LATENCY:g} ms; "
-          f"{len(measured)} repetitions, ms until it has arrived")
+          f"{len(measured)} repetitions, ms until arrival")
     print(f"{'':<12}{'median':>10}{'95th percentile':>18}{'at most':>10}{'reached':>9}")
     print(f"{'behind 12 MB':<12}{1e3 * statistics.median(behind):>10.1f}{1e3 * high(behind):>18.1f}{1e3 * URGENT_LIMIT:>10.1f}"
           f"{'yes' if high(behind) <= URGENT_LIMIT and all(row['overtook'] for row in measured) else 'no':>9}")
@@ -119,10 +119,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", default="build/release/bin")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--total", type=int, default=256, help="MB of a measurement, each way")
+    parser.add_argument("--total", type=int, default=256, help="MB per measurement in each direction")
     parser.add_argument("--repetitions", type=int, default=30)
     parser.add_argument("--only", choices=["throughput", "urgent"])
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     others = Others()
@@ -131,7 +131,7 @@ def main():
     urgent = measure_urgent(options) if options.only != "throughput" else []
     others = others.share()
 
-    print(f"{options.rounds} rounds, {options.total} MB a measurement and way; {cores} cores, of which others took "
+    print(f"{options.rounds} rounds, {options.total} MB per measurement and direction; {cores} cores, of which other programs used "
           f"{100 * others:.0f} %\n{machine_text()}")
     if cells:
         print_throughput(cells)

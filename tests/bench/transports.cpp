@@ -37,7 +37,7 @@ void receiveAll(int socket, std::span<std::byte> place) {
   while (!place.empty()) {
     const auto received = ::recv(socket, place.data(), std::min(place.size(), kCallBytes), 0);
     if (received < 0) throwErrno("recv");
-    if (received == 0) throw std::runtime_error("recv: the other end has closed");
+    if (received == 0) throw std::runtime_error("recv: the other end closed the connection");
     place = place.subspan(static_cast<std::size_t>(received));
   }
 }
@@ -181,7 +181,7 @@ std::span<std::byte> ConnectionEnd::placePayload(const FrameHeader& header,
     wire::Tensor tensor;
     if (!tensor.ParseFromArray(metadata.data(), static_cast<int>(metadata.size())) ||
         tensor.encoded_bytes() > place_.size()) {
-      throw ProtocolError("bad-metadata", "a tensor of another size came");
+      throw ProtocolError("bad-metadata", "received a tensor of a different size");
     }
     stream.bytes = tensor.encoded_bytes();
   }
