@@ -155,8 +155,8 @@ std::string Session::name() const {
 
 void Session::shutDown() {
   if (!helloCame_) return connection_->abandon();
-  connection_->fail(std::make_exception_ptr(
-      RunError("shutting-down", "the server is shutting down", "start it again and run again")));
+  connection_->fail(std::make_exception_ptr(RunError("shutting-down", "the server is shutting down",
+                                                     "restart the server, then run again")));
 }
 
 void Session::end(const Error& error) {

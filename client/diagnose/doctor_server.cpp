@@ -103,7 +103,7 @@ Check checkOfTls(const ServerAddress& address) {
 Check checkOfServer(const ProbeResult& result) {
   Check check{"server",
               Finding::ok,
-              fmt::format("{}; version {} of the wire", result.serverSoftware, kWireVersion),
+              fmt::format("{}; version {} of the wire format", result.serverSoftware, kWireVersion),
               "",
               {{"software", result.serverSoftware}, {"wire_version", kWireVersion}}};
   if (result.serverSoftware != softwareVersion()) {
@@ -132,7 +132,7 @@ void explain(const ServerAddress& address, const Error& error, const Findings& f
   if (stage == Stage::server) return found(failed("server", error));
   found({"server",
          Finding::ok,
-         fmt::format("a Cleave server; version {} of the wire", kWireVersion),
+         fmt::format("a Cleave server; version {} of the wire format", kWireVersion),
          "",
          {{"wire_version", kWireVersion}}});
   Check link = failed("link", error);

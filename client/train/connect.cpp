@@ -84,7 +84,7 @@ wire::HelloOk helloOkFrom(const Connection::HandshakeFrame& frame, const wire::H
   if (ok.version() != kWireVersion) {
     throw ProtocolError("version-mismatch",
                         "the server chose version " + std::to_string(ok.version()) +
-                            " of the wire, which was not offered",
+                            " of the wire format, which was not offered",
                         "install the same version of Cleave on both machines");
   }
   if (ok.session() == 0) {

@@ -70,7 +70,7 @@ TEST_CASE("another service than a Cleave server") {
     std::vector<std::string> says;
   };
   const std::string checkHost = "check that host and port are those of a Cleave daemon";
-  const std::string sameVersion = "of Cleave on both";
+  const std::string sameRelease = "of Cleave on both";
   const std::string refused = field(1, "version-mismatch") +
                               field(2, "the client speaks versions 1 to 1, this server version 7") +
                               field(3, "install the same release of Cleave on both machines");
@@ -90,11 +90,11 @@ TEST_CASE("another service than a Cleave server") {
        Then::ends,
        {"closed the connection before the handshake", "see whether it still runs"}},
       {"resets", "", Then::resets, {"was lost: Connection reset", "see whether it still runs"}},
-      {"another wire version", frame(7, 2, ""), Then::waits, {"wire version 7", sameVersion}},
+      {"another wire version", frame(7, 2, ""), Then::waits, {"wire version 7", sameRelease}},
       {"refuses our version",
        frame(1, 3, refused),
        Then::ends,
-       {"refuses: the client speaks versions 1 to 1", sameVersion}},
+       {"refuses: the client speaks versions 1 to 1", sameRelease}},
       {"a reply that is none", frame(1, 2, "\xff\xff\xff"), Then::waits, {"HelloOk", "try again"}},
   };
   const TemporaryFolder folder;

@@ -43,7 +43,7 @@ TEST_CASE("Ctrl-C at the server tells its clients, and ends with 0") {
     waitForSteps(folder.path("client"));
     server.process().signal(number);
     CHECK(finish(server.process()).code == 0);
-    checkError(finish(client), kFailedRun, {"error [shutting-down]: the server is shutting down"});
+    checkError(finish(client), kFailedRun, {"the server is shutting down", "restart the server"});
     checkFilesComplete(folder.path("client"));
     checkFilesComplete(server.runFolders().at(0));
   }
@@ -107,7 +107,7 @@ TEST_CASE("SIGTERM in the middle of a step: it ends on both sides, then the serv
   CHECK(steady_clock::now() - start < seconds(10));
   checkError(
       finish(client), kFailedRun,
-      {"error [shutting-down]: the server is shutting down, after finishing the current step"});
+      {"the server is shutting down, after finishing the current step", "restart the server"});
   const std::size_t steps = stepsIn(server.runFolders().at(0));
   CHECK(steps >= 1);
   CHECK(stepsIn(folder.path("client")) == steps);
@@ -123,7 +123,7 @@ TEST_CASE("SIGTERM in the middle of a step that takes too long") {
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);
   CHECK(steady_clock::now() - start < seconds(3));
-  checkError(finish(client), kFailedRun, {"error [shutting-down]: the server is shutting down"});
+  checkError(finish(client), kFailedRun, {"the server is shutting down", "restart the server"});
 }
 
 TEST_CASE("SIGTERM does not wait for connections without a Hello") {
