@@ -200,10 +200,16 @@ void Session::drain() {
   });
 }
 
+const char* Session::kind() const {
+  if (probe_) return "probe";
+  return run_ && run_->isTrial ? "trial" : "run";
+}
+
 std::optional<SessionStatus> Session::status() const {
   const bool isRun = run_ && run_->ticket;
   if (!isRun && !probe_) return std::nullopt;
   SessionStatus status;
+  status.kind = kind();
   status.number = number_;
   status.identity = identity_;
   status.peer = connection_->peer();
