@@ -118,7 +118,8 @@ std::string headOf(const Json& status) {
   for (const auto& [reason, count] : status.at("refusals").items()) {
     refused += (refused.empty() ? "" : ", ") + count.dump() + " " + reason;
   }
-  return text + "refused or ended for a client's fault: " + (refused.empty() ? "none" : refused) +
+  return text +
+         "refused or ended because of a client error: " + (refused.empty() ? "none" : refused) +
          "\n";
 }
 

@@ -96,7 +96,7 @@ TEST_CASE("a status without sessions is its head") {
   CHECK(statusTable(document(), 0) ==
         "cleave 0.1.0, process 42, at 127.0.0.1:4800 with TLS, on cpu, up for 1:02:03\n"
         "0 of 8 sessions, 3 connections; memory: 2.00 MB of 8.00 GB admitted, 500 MB resident\n"
-        "refused or ended for a client's fault: 3 bad-frame, 1 unknown-identity\n");
+        "refused or ended because of a client error: 3 bad-frame, 1 unknown-identity\n");
 }
 
 TEST_CASE("sessions stand in aligned columns") {

@@ -181,12 +181,12 @@ std::unique_ptr<Optimizer> make(const OptimizerSpec& spec,
 }
 
 constexpr OptimizerRow kOptimizers[] = {
-    {"sgd", "stochastic gradient descent, with momentum if wanted", kSgdParameters, checkSgd,
+    {"sgd", "stochastic gradient descent, with optional momentum", kSgdParameters, checkSgd,
      make<Sgd>, sgdStateBytes},
-    {"adam", "Adam; weight decay is part of the gradient", kAdamParameters, checkNothing,
+    {"adam", "Adam; weight decay is added to the gradient", kAdamParameters, checkNothing,
      make<Adam, false>, twoMoments},
-    {"adamw", "Adam with weight decay apart from the gradient", kAdamWParameters, checkNothing,
-     make<Adam, true>, twoMoments},
+    {"adamw", "Adam with decoupled weight decay", kAdamWParameters, checkNothing, make<Adam, true>,
+     twoMoments},
 };
 
 template <typename Row>
@@ -222,7 +222,7 @@ Checked checked(const OptimizerSpec& spec) {
       const std::string range(parameter.range);
       throw UsageError("bad-optimizer-parameter",
                        prefix + ": " + key + "=" + text + " is not " + range,
-                       "give a " + key + " " + range);
+                       "set " + key + " to a number " + range);
     }
     result.spec.parameters[key] = value;
   }
