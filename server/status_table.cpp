@@ -24,8 +24,8 @@ std::string clockOf(const Json& json, const char* key) {
   return clockText(json.at(key).get<double>());
 }
 
-const Row kHead = {"session",  "identity", "run",  "from",         "step",   "epoch",
-                   "images/s", "up",       "down", "held back by", "memory", "for"};
+const Row kHead = {"session",  "identity", "run",  "from",       "step",   "epoch",
+                   "images/s", "up",       "down", "limited by", "memory", "for"};
 
 // The columns to leave out, in this order, if the terminal is too narrow. Run, step and bottleneck
 // always stay, and so does the session, which `cleave-server sessions end` takes.

@@ -147,10 +147,10 @@ TEST_CASE("sessions stand in aligned columns") {
   CHECK(cell(line, "step") == "1234 (eval)");
   CHECK(cell(line, "images/s") == "6485");
   CHECK(cell(line, "up") == "12.3 MB/s");
-  CHECK(cell(line, "held back by") == "uplink");
+  CHECK(cell(line, "limited by") == "uplink");
   CHECK(cell(line, "for") == "1:05");
   std::getline(lines, line);
-  CHECK(cell(line, "held back by") == "idle for 1:15");
+  CHECK(cell(line, "limited by") == "idle for 1:15");
 }
 
 TEST_CASE("a narrow terminal has fewer columns, and what holds a run back is among them") {
@@ -175,7 +175,7 @@ TEST_CASE("a narrow terminal has fewer columns, and what holds a run back is amo
   for (const std::size_t columns : {70, 80, 100, 120}) {
     INFO(columns);
     const std::string table = statusTable(status, columns);
-    CHECK_THAT(table, Contains("held back by") && Contains("server compute") && Contains("1234") &&
+    CHECK_THAT(table, Contains("limited by") && Contains("server compute") && Contains("1234") &&
                           Contains("fashion-mnist-20260131-123456-1a2b") && Contains("no room"));
     std::istringstream rows(table);
     for (std::string row; std::getline(rows, row);) CHECK(row.size() <= columns);

@@ -80,7 +80,7 @@ TEST_CASE("status shows a server and its sessions, which go on") {
 
   const Ended table = finish(Process::start(statusOf(folder)));
   REQUIRE(table.code == 0);
-  CHECK_THAT(table.output, Contains("1 of 8 sessions") && Contains("held back by") &&
+  CHECK_THAT(table.output, Contains("1 of 8 sessions") && Contains("limited by") &&
                                Contains(session.at("run").get<std::string>()) &&
                                Contains("client or latency"));
   const auto step = askStatus(folder).at("sessions")[0].at("step").get<std::uint64_t>();
