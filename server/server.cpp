@@ -255,7 +255,7 @@ Samples Server::samples() {
 
 Samples Server::samplesOnIo() const {
   double outbox = 0, mailbox = 0;
-  std::map<std::string, std::uint64_t> open = {{"run", 0}, {"probe", 0}};
+  std::map<std::string, std::uint64_t> open = {{"run", 0}, {"trial", 0}, {"probe", 0}};
   for (const auto& session : sessions_) {
     outbox += static_cast<double>(session->outboxEntries());
     mailbox += static_cast<double>(session->mailboxEntries());

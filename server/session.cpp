@@ -205,6 +205,7 @@ std::optional<SessionStatus> Session::status() const {
   const bool isRun = run_ && run_->ticket;
   if (!isRun && !probe_) return std::nullopt;
   SessionStatus status;
+  status.kind = kind_;
   status.number = number_;
   status.identity = identity_;
   status.peer = connection_->peer();
@@ -270,6 +271,7 @@ asio::awaitable<void> Session::open() {
   if (!asksFor(hello, kProbeFeature)) {
     co_await openRun(std::move(hello));
   } else {
+    kind_ = "probe";
     probe_ = std::make_unique<ProbeSession>(context_, connection_, identity_, number_, hello);
     admitted_ = true;
     co_await probe_->accept();
@@ -304,6 +306,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   checkRunId(runId);
   run.plan = planRun(run.hello.run_spec());
   run.isTrial = asksFor(run.hello, kTrialFeature);
+  if (run.isTrial) kind_ = "trial";
   if (run.plan.wait.any() && !context_.settings.allowWait) refuseWait();
   useDeviceCodecs(run.plan, context_.compute);
   if (run.isTrial) {

@@ -38,7 +38,7 @@ Row rowOf(const Json& session) {
     if (found == session.end()) return "-";
     return found->is_string() ? found->get<std::string>() : found->dump();
   };
-  const bool isRun = session.at("kind") == "run";
+  const bool isRun = session.at("kind") != "probe";
   const bool hasPace = session.contains("step");
   const auto rate = [&](const char* key) {
     return hasPace ? bytesOf(session, key) + "/s" : std::string("-");

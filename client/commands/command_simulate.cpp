@@ -25,8 +25,6 @@
 #include "common/core/units.h"
 #include "common/predict/simulator.h"
 #include "common/record/trace_file.h"
-#include "common/run/action_tables.h"
-#include "common/run/torch_errors.h"
 
 namespace cleave {
 namespace {
@@ -45,36 +43,26 @@ StepTimes measure(const SimulateOptions& options, std::uint32_t microBatches) {
   overrides.push_back("train.max_steps=" + std::to_string(options.steps + 1));
   overrides.emplace_back("train.in_flight=0");
   overrides.emplace_back("eval.every=0");
-  PreparedRun run = prepareRun(runOptions, Purpose::measurement);
-  run.settings.epochs = options.steps + 1;
-  setComputeThreads(run.threads);
-  ClientStage stage =
-      withTorchErrors([&] { return ClientStage(run.plan.stage, run.settings.wait, *run.device); });
-  Recorder recorder;
-  ClientSession session(*run.device);
-  const wire::HelloOk ok = connectRun(run, session);
-  const auto files = std::make_shared<RunFiles>(
-      recorder, run.folder, RunIdentity{run.hello.run_id(), ok.session()}, metricNames());
+  PreparedRun prepared = prepareRun(runOptions, Purpose::measurement);
+  prepared.settings.epochs = options.steps + 1;
+  TrainRun run(prepared);
+  run.connect();
   Progress unseen({});
-  Trainer trainer(run.settings, run.data, stage, session, *files, unseen);
-  session.start(
-      run.plan, 0,
-      clientActions(stage, run.threads, [&](const BodyDone& done) { return trainer.decide(done); }),
-      false, files);
+  Trainer trainer(run, unseen);
+  trainer.start({});
   TrainResult result;
   try {
-    sendInitialWeights(run, stage, session);
     result = trainer.run();
-    session.close("done");
+    run.close("done");
   } catch (...) {
-    session.close("failed");
+    run.close("failed");
     throw;
   }
   if (!result.costs) {
     throw RunError("not-measured", "no step could be measured: the data makes too few batches",
                    "give more samples, or a smaller train.batch");
   }
-  return {*result.costs, run.settings.batch};
+  return {*result.costs, prepared.settings.batch};
 }
 
 // The measurement with this number of micro-batches; otherwise the nearest one, with seconds and

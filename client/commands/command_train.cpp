@@ -20,8 +20,6 @@
 #include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/http/http_server.h"
-#include "common/run/action_tables.h"
-#include "common/run/torch_errors.h"
 
 namespace cleave {
 namespace {
@@ -94,114 +92,115 @@ void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
   }
 }
 
-int train(const TrainOptions& options, JsonLines* events) {
+// Opened first, because its address may be refused.
+std::optional<LiveReport> openDashboard(const TrainOptions& options) {
+  if (options.dashboard.empty()) return std::nullopt;
+  return std::optional<LiveReport>(
+      std::in_place, dashboardSettings({"--dashboard", options.dashboard}, options.anywhere));
+}
+
+PreparedRun prepare(const TrainOptions& options) {
   RunOptions runOptions = options.run;
-  startLog("cleave-client", options.quiet ? "warn" : runOptions.common.logLevel);
   if (!options.trace.empty()) {
     checkTracePath(options.trace);
     runOptions.traceSteps = options.traceSteps;
   }
   if (options.probe) runOptions.common.overrides.emplace_back("probe.first=true");
-  // Opened first, because the address may be rejected.
-  std::optional<LiveReport> dashboard;
-  if (!options.dashboard.empty()) {
-    dashboard.emplace(dashboardSettings({"--dashboard", options.dashboard}, options.anywhere));
+  return prepareRun(runOptions, Purpose::training);
+}
+
+// The trace of the steps that the run spec names, as soon as they are done.
+void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer,
+                        spdlog::logger& log, nlohmann::json& extras) {
+  trainer.afterEachStep([&, path](std::uint64_t step) {
+    const TraceRecorder* trace = run.session().trace();
+    if (trace == nullptr || step != trace->window().last()) return;
+    extras["trace"] = writeRunTrace(path, run.prepared(), run.session());
+    log.info("trace: {}", sentenceOfTrace(extras["trace"]));
+  });
+}
+
+// Saves what there is of a run that ended with `error`, and says where it is.
+void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer, ModelSaver& saver,
+              spdlog::logger& log) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  const bool interrupted = known != nullptr && known->code() == "interrupted";
+  if (interrupted) {
+    log.info("interrupted after {} of {} steps", trainer.steps(),
+             totalSteps(run.settings(), *run.data().train));
+  } else {
+    log.error("the run failed: {}", error.what());
   }
-  PreparedRun run = prepareRun(runOptions, Purpose::training);
-  const auto log = runLog(run.folder + "/log.txt", "");
+  keepModel(saver, interrupted, run.prepared().folder, log);
+  run.close(interrupted ? "interrupted" : "failed");
+  try {
+    run.finishRecords();
+    log.info("what was recorded so far: cleave-client report {}", run.prepared().folder);
+  } catch (const Error& second) {
+    log.error("and then: {}", second.what());
+  }
+}
+
+int train(const TrainOptions& options, JsonLines* events) {
+  startLog("cleave-client", options.quiet ? "warn" : options.run.common.logLevel);
+  std::optional<LiveReport> dashboard = openDashboard(options);
+  PreparedRun prepared = prepare(options);
+  const auto log = runLog(prepared.folder + "/log.txt", "");
   if (dashboard) {
-    dashboard->show({{run.folder, ""}});
+    dashboard->show({{prepared.folder, ""}});
     log->info("dashboard: open {}", dashboard->url());
   }
-  std::optional<nlohmann::json> probed;
-  if (run.settings.probeFirst) probed = probeFirst(run, *log);
-  const auto chosen = resolveAutoCodecs(run, *log);
-  setComputeThreads(run.threads);
-  ClientStage stage =
-      withTorchErrors([&] { return ClientStage(run.plan.stage, run.settings.wait, *run.device); });
+  nlohmann::json extras = nlohmann::json::object();  // keys of the summary
+  if (prepared.settings.probeFirst) extras["probe"] = probeFirst(prepared, *log);
+  if (const auto chosen = resolveAutoCodecs(prepared, *log)) extras["codec_choice"] = *chosen;
 
-  Recorder recorder;
-  ClientSession session(*run.device);
-  const auto metrics = run.settings.metrics ? std::make_shared<Metrics>(Role::client) : nullptr;
+  TrainRun run(prepared);
+  const auto metrics =
+      prepared.settings.metrics ? std::make_shared<Metrics>(Role::client) : nullptr;
   std::unique_ptr<HttpServer> http;
-  if (metrics) http = serveMetrics(*run.settings.metrics, metrics);
-  const wire::HelloOk ok = connectRun(run, session);
-  const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
-  announce(run, ok, steps, *log, events);
+  if (metrics) http = serveMetrics(*prepared.settings.metrics, metrics);
+  run.connect();
+  const std::uint64_t steps = totalSteps(run.settings(), *run.data().train);
+  announce(prepared, run.answer(), steps, *log, events);
 
-  const auto files = std::make_shared<RunFiles>(recorder, run.folder,
-                                                RunIdentity{run.hello.run_id(), ok.session()},
-                                                metricNames(), run.settings.rotateBytes);
-  files->observe(metrics);
   Progress progress({peoplesDescriptor(options), events, steps, metricNames()});
-  Trainer trainer(run.settings, run.data, stage, session, *files, progress);
-  session.start(
-      run.plan, run.settings.errorEvery,
-      clientActions(stage, run.threads, [&](const BodyDone& done) { return trainer.decide(done); }),
-      false, files);
+  Trainer trainer(run, progress);
+  ModelSaver saver(run.session(), run.stage(), prepared.plan, prepared.folder,
+                   run.answer().weights_allowed());
+  trainer.start({false, run.settings().errorEvery, run.settings().rotateBytes, metrics});
   if (metrics) {
-    metrics->sampleWith([&] { return session.samples(recorder, run.server.tls.get()); });
+    metrics->sampleWith(
+        [&] { return run.session().samples(run.recorder(), prepared.server.tls.get()); });
   }
-
-  std::optional<nlohmann::json> traced;
-  trainer.afterEachStep([&](std::uint64_t step) {
-    if (session.trace() == nullptr || step != session.trace()->window().last()) return;
-    traced = writeRunTrace(options.trace, run, session);
-    log->info("trace: {}", sentenceOfTrace(*traced));
-  });
-
-  ModelSaver saver(session, stage, run.plan, run.folder, ok.weights_allowed());
+  writeTraceWhenDone(options.trace, run, trainer, *log, extras);
   trainer.afterEachEpoch([&] { saver.save(); });
 
-  const auto finishFiles = [&] {
-    StepRow last;
-    last.phase = "bye";
-    files->step(last, session.totals());
-    recorder.flush();
-  };
   TrainResult result;
   bool hasModel = false;
   const SteadyTime start = now();
   try {
-    sendInitialWeights(run, stage, session);
-    run.weights.clear();
     result = trainer.run();
     hasModel = saver.finish();
     if (!hasModel) {
       log->warn("the server's policy does not hand out the body: there is no model.safetensors");
       saver.saveParts(*log);
     }
-    session.close("done");
+    run.close("done");
   } catch (const std::exception& error) {
-    const auto* known = dynamic_cast<const Error*>(&error);
-    const bool interrupted = known != nullptr && known->code() == "interrupted";
-    if (interrupted) {
-      log->info("interrupted after {} of {} steps", trainer.steps(), steps);
-    } else {
-      log->error("the run failed: {}", error.what());
-    }
-    keepModel(saver, interrupted, run.folder, *log);
-    session.close(interrupted ? "interrupted" : "failed");
-    try {
-      finishFiles();
-      log->info("what was recorded so far: cleave-client report {}", run.folder);
-      if (dashboard) dashboard->finish();
-    } catch (const Error& second) {
-      log->error("and then: {}", second.what());
-    }
+    endEarly(error, run, trainer, saver, *log);
+    if (dashboard) dashboard->finish();
     throw;
   }
   const double seconds = secondsSince(start);
-  finishFiles();
-  nlohmann::json summary = summariseTraining(run, result, session.totals(), seconds, hasModel);
-  if (probed) summary["probe"] = *probed;
-  if (chosen) summary["codec_choice"] = *chosen;
-  if (traced) summary["trace"] = *traced;
-  writeFileDurably(run.folder + "/summary.json", summary.dump(2) + "\n");
+  run.finishRecords();
+  nlohmann::json summary =
+      summariseTraining(prepared, result, run.session().totals(), seconds, hasModel);
+  summary.update(extras);
+  writeFileDurably(prepared.folder + "/summary.json", summary.dump(2) + "\n");
   if (dashboard) dashboard->finish();
   log->info("done: {} steps in {}", result.steps, durationText(seconds));
   progress.end();
-  flushLog();  // so that the summary is printed last
+  flushLog();  // what comes last is the summary
   tell(summary, options, events);
   return 0;
 }

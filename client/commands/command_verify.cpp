@@ -16,8 +16,6 @@
 #include "client/train/prepare.h"
 #include "client/train/trainer.h"
 #include "common/core/log.h"
-#include "common/run/action_tables.h"
-#include "common/run/torch_errors.h"
 
 namespace cleave {
 namespace {
@@ -109,115 +107,113 @@ void compare(Comparison& result, const std::vector<NamedTensor>& split,
 
 class Verification {
  public:
-  Verification(PreparedRun& run, std::uint64_t steps, double tolerance)
-      : run_(run),
+  Verification(PreparedRun& prepared, std::uint64_t steps, double tolerance)
+      : prepared_(prepared),
         steps_(steps),
         tolerance_(tolerance),
-        stage_(withTorchErrors(
-            [&] { return ClientStage(run.plan.stage, run.settings.wait, *run.device); })),
-        whole_(run.plan.stage),
-        session_(*run.device) {}
+        run_(prepared),
+        whole_(prepared.plan.stage) {}
 
   Comparisons perform();
   // Sends Bye to the server after a failure.
-  void end() { session_.close("failed"); }
+  void end() { run_.close("failed"); }
 
  private:
   StepDecision decide(const BodyDone& done);
   StepDecision decisionOf(std::uint64_t step, double norm) const;
+  void trainSteps();
   void trainStep(std::uint64_t step, const Batch& batch);
   void evaluate();
   void compareGradients(std::uint64_t step);
   void compareLosses(const std::string& when);
   TensorView view(const Batch& batch) const;
 
-  PreparedRun& run_;
+  const PreparedRun& prepared_;
   const std::uint64_t steps_;
   const double tolerance_;
-  ClientStage stage_;
+  TrainRun run_;
   WholeStage whole_;
-  Recorder recorder_;
-  ClientSession session_;
   Comparisons results_;
   double norm_ = 0;  // of the split model's gradients in the current step
   std::vector<NamedTensor> headGradients_, tailGradients_;
 };
 
 Comparisons Verification::perform() {
-  const wire::HelloOk ok = connectRun(run_, session_);
-  if (tolerance_ == 0 && (run_.settings.device != "cpu" || ok.device() != "cpu")) {
+  const wire::HelloOk& ok = run_.connect();
+  if (tolerance_ == 0 && (prepared_.settings.device != "cpu" || ok.device() != "cpu")) {
     throw UsageError("bits-differ",
                      fmt::format("head and tail compute on {}, the body on {}: only CPUs give the "
                                  "bits of the whole model, which computes on the CPU",
-                                 run_.settings.device, ok.device()),
+                                 prepared_.settings.device, ok.device()),
                      "say how much may differ: --tolerance 1e-3");
   }
-  if (tolerance_ == 0 && static_cast<int>(ok.threads()) != run_.threads) {
+  if (tolerance_ == 0 && static_cast<int>(ok.threads()) != prepared_.threads) {
     throw RunError("thread-mismatch",
                    fmt::format("the server computes with {} threads, this client with {}: other "
                                "counts give other bits",
-                               ok.threads(), run_.threads),
+                               ok.threads(), prepared_.threads),
                    fmt::format("--set threads.client={}", ok.threads()));
   }
   if (!ok.weights_allowed()) {
     throw RunError("fetch-not-allowed", "the server's policy does not hand out the body's weights",
                    "set weights.fetch: true there, or leave out --server");
   }
-  const auto files = std::make_shared<RunFiles>(
-      recorder_, run_.folder, RunIdentity{run_.hello.run_id(), ok.session()}, metricNames());
-  session_.start(
-      run_.plan, 0,
-      clientActions(stage_, run_.threads, [this](const BodyDone& done) { return decide(done); }),
-      true, files);
-  sendInitialWeights(run_, stage_, session_);
-  whole_.importWeights(run_.weights);
-  run_.weights.clear();
-  Loader::Options options;
-  options.batch = run_.settings.batch;
-  options.shuffle = true;
-  options.seed = run_.settings.seed;
-  options.epoch = 1;
-  Loader loader(run_.data.train, session_.pool(), options);
-  for (std::uint64_t step = 1; step <= steps_; ++step) {
-    const auto batch = loader.next();
-    if (!batch) break;
-    trainStep(step, *batch);
-  }
+  TrainRun::Options options;
+  options.fetchGradients = true;
+  run_.start([this](const BodyDone& done) { return decide(done); }, options);
+  whole_.importWeights(prepared_.weights);
+  run_.loadWeights();
+  trainSteps();
   evaluate();
 
-  const Blob body = session_.fetch(Flow::weightsBody);
+  const Blob body = run_.session().fetch(Flow::weightsBody);
   const std::vector<NamedTensor> whole = weightsOf(whole_.part());
-  const std::vector<NamedTensor> head = weightsOf(stage_.head());
+  const std::vector<NamedTensor> head = weightsOf(run_.stage().head());
   const std::vector<NamedTensor> middle = fromSafetensors(body.bytes, "weights/body");
-  const std::vector<NamedTensor> tail = weightsOf(stage_.tail());
+  const std::vector<NamedTensor> tail = weightsOf(run_.stage().tail());
   checkComplete(results_["weights/body"], {head.size(), middle.size(), tail.size()}, whole.size(),
                 "weights");
   compare(results_["weights/head"], head, whole, "");
   compare(results_["weights/body"], middle, whole, "");
   compare(results_["weights/tail"], tail, whole, "");
-  session_.close("done");
+  run_.close("done");
   return results_;
 }
 
+void Verification::trainSteps() {
+  Loader::Options options;
+  options.batch = prepared_.settings.batch;
+  options.shuffle = true;
+  options.seed = prepared_.settings.seed;
+  options.epoch = 1;
+  Loader loader(prepared_.data.train, run_.session().pool(), options);
+  for (std::uint64_t step = 1; step <= steps_; ++step) {
+    const auto batch = loader.next();
+    if (!batch) break;
+    trainStep(step, *batch);
+  }
+}
+
 StepDecision Verification::decide(const BodyDone& done) {
-  headGradients_ = copyGradients(stage_.head());
-  tailGradients_ = copyGradients(stage_.tail());
-  norm_ = gradientNorm(done.step, stage_.headReport(), done.report, stage_.tailReport());
+  headGradients_ = copyGradients(run_.stage().head());
+  tailGradients_ = copyGradients(run_.stage().tail());
+  norm_ =
+      gradientNorm(done.step, run_.stage().headReport(), done.report, run_.stage().tailReport());
   return decisionOf(done.step, norm_);
 }
 
 StepDecision Verification::decisionOf(std::uint64_t step, double norm) const {
-  const LearningRateOptions rates = learningRateOptions(run_.settings, *run_.data.train);
-  return decideStep(step, learningRate(rates, step), norm, run_.settings.clipNorm);
+  const LearningRateOptions rates = learningRateOptions(prepared_.settings, *prepared_.data.train);
+  return decideStep(step, learningRate(rates, step), norm, prepared_.settings.clipNorm);
 }
 
-TensorView Verification::view(const Batch& batch) const { return viewOf(batch, *run_.data.train); }
+TensorView Verification::view(const Batch& batch) const {
+  return viewOf(batch, *prepared_.data.train);
+}
 
 void Verification::trainStep(std::uint64_t step, const Batch& batch) {
-  const std::uint32_t count = microBatchCount(batch.samples(), run_.settings.microBatches);
-  stage_.beginBatch(view(batch), batch.labels);
-  session_.runBatch({Phase::train, step, 0, count, batch.samples()});
-  whole_.runBatch(Phase::train, step, run_.settings.microBatches, view(batch), batch.labels);
+  run_.runBatch(Phase::train, step, batch);
+  whole_.runBatch(Phase::train, step, prepared_.settings.microBatches, view(batch), batch.labels);
   compareLosses(fmt::format(" in step {}", step));
   compareGradients(step);
   // Each model computes its own norm, and the two must agree.
@@ -228,19 +224,17 @@ void Verification::trainStep(std::uint64_t step, const Batch& batch) {
 
 void Verification::evaluate() {
   Loader::Options options;
-  options.batch = run_.settings.evalBatch;
-  Loader loader(run_.data.test, session_.pool(), options);
+  options.batch = prepared_.settings.evalBatch;
+  Loader loader(prepared_.data.test, run_.session().pool(), options);
   const auto batch = loader.next();
   if (!batch) return;
-  const std::uint32_t count = microBatchCount(batch->samples(), run_.settings.microBatches);
-  stage_.beginBatch(view(*batch), batch->labels);
-  session_.runBatch({Phase::eval, 1, 0, count, batch->samples()});
-  whole_.runBatch(Phase::eval, 1, run_.settings.microBatches, view(*batch), batch->labels);
+  run_.runBatch(Phase::eval, 1, *batch);
+  whole_.runBatch(Phase::eval, 1, prepared_.settings.microBatches, view(*batch), batch->labels);
   compareLosses(" in evaluation");
 }
 
 void Verification::compareLosses(const std::string& when) {
-  const auto& split = stage_.losses();
+  const auto& split = run_.stage().losses();
   const auto& whole = whole_.losses();
   for (std::size_t i = 0; i < whole.size(); ++i) {
     results_["losses"].add(split.at(i), whole[i], fmt::format("micro-batch {}{}", i, when));
@@ -250,7 +244,7 @@ void Verification::compareLosses(const std::string& when) {
 void Verification::compareGradients(std::uint64_t step) {
   const std::string when = fmt::format(" in step {}", step);
   const std::vector<NamedTensor> whole = gradientsOf(whole_.part());
-  const Blob& body = *session_.engine().blob();
+  const Blob& body = *run_.session().engine().blob();
   const std::vector<NamedTensor> middle = fromSafetensors(body.bytes, "grads/body");
   checkComplete(results_["gradients/body"],
                 {headGradients_.size(), middle.size(), tailGradients_.size()}, whole.size(),
@@ -280,7 +274,6 @@ int verifyCommand(const VerifyOptions& options) {
   startLog("cleave-client",
            options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
   PreparedRun run = prepareRun(options.run, Purpose::verification);
-  setComputeThreads(run.threads);
   Verification verification(run, options.steps, options.tolerance);
   const Comparisons results = [&] {
     try {

@@ -136,27 +136,6 @@ std::string quoted(const std::string& text) {
   return quoted + "'";
 }
 
-// Throws ProtocolError for values that no correct server sends: both sides derive the plan from the
-// same run spec.
-void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {
-  constexpr std::uint32_t kMaxThreads = 1 << 16;
-  const auto refuse = [](const std::string& sentence) {
-    throw ProtocolError("bad-metadata", "a HelloOk " + sentence,
-                        "install the same release of Cleave on both machines");
-  };
-  if (ok.in_flight() != plan.inFlight) {
-    refuse(fmt::format("has {} micro-batches in flight; the run has {}", ok.in_flight(),
-                       plan.inFlight));
-  }
-  if (ok.threads() == 0 || ok.threads() > kMaxThreads) {
-    refuse(fmt::format("has {} threads, which is not in 1…{}", ok.threads(), kMaxThreads));
-  }
-  if (ok.body_bytes() == 0 || ok.body_bytes() > maxWeightsBytes(plan)) {
-    refuse(fmt::format("claims {} bytes for the body's weights, which have at most {}",
-                       ok.body_bytes(), maxWeightsBytes(plan)));
-  }
-}
-
 // Configuration keys of errors that appear only once model and data are combined.
 const std::map<std::string, std::string> kKeysOfErrors = {
     {"bad-config", "data.holdout"},
@@ -255,14 +234,22 @@ void removeUnbegun(const PreparedRun& run) {
   std::filesystem::remove(run.folder, ignored);
 }
 
-wire::HelloOk connectRun(const PreparedRun& run, ClientSession& session) {
-  try {
-    wire::HelloOk ok = session.connect(run.server, run.hello, run.settings.retrySeconds);
-    checkAnswer(ok, run.plan);
-    return ok;
-  } catch (...) {
-    removeUnbegun(run);
-    throw;
+void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan) {
+  constexpr std::uint32_t kMaxThreads = 1 << 16;
+  const auto refuse = [](const std::string& sentence) {
+    throw ProtocolError("bad-metadata", "a HelloOk " + sentence,
+                        "install the same release of Cleave on both machines");
+  };
+  if (ok.in_flight() != plan.inFlight) {
+    refuse(fmt::format("has {} micro-batches in flight; the run has {}", ok.in_flight(),
+                       plan.inFlight));
+  }
+  if (ok.threads() == 0 || ok.threads() > kMaxThreads) {
+    refuse(fmt::format("has {} threads, which is not in 1…{}", ok.threads(), kMaxThreads));
+  }
+  if (ok.body_bytes() == 0 || ok.body_bytes() > maxWeightsBytes(plan)) {
+    refuse(fmt::format("claims {} bytes for the body's weights, which have at most {}",
+                       ok.body_bytes(), maxWeightsBytes(plan)));
   }
 }
 
@@ -283,14 +270,6 @@ std::size_t clientBytes(const PreparedRun& run) {
   bytes += batches * plan.maxBatch * sizeof(float) *
            static_cast<double>(elementCount(run.data.train->sampleShape()));
   return static_cast<std::size_t>(std::min(bytes, 0x1p62));
-}
-
-void sendInitialWeights(const PreparedRun& run, ClientStage& stage, ClientSession& session) {
-  if (!run.plan.initialWeights) return;
-  stage.importWeights(run.weights);
-  const auto [cut0, cut1] = run.plan.stage.cuts;
-  session.sendWeights(std::make_shared<const std::vector<std::byte>>(
-      toSafetensors(selectWeights(run.weights, run.plan.blocks, cut0, cut1))));
 }
 
 }  // namespace cleave

@@ -41,9 +41,9 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose);
 // given.
 PreparedRun prepareRun(const RunOptions& options, Purpose purpose);
 
-// Connects and sends Hello, with retries for connect.retry_seconds. If that fails, removes the
-// files in the run's folder, because the run never began.
-wire::HelloOk connectRun(const PreparedRun& run, ClientSession& session);
+// Throws ProtocolError for values that no correct server sends: both sides derive the plan from the
+// same run spec.
+void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan);
 
 // Removes what prepareRun() put into the folder of a run that never began.
 void removeUnbegun(const PreparedRun& run);
@@ -55,8 +55,5 @@ ThreadCount clientThreads(const RunOptions& options, int asked);
 // Memory that the run needs at the client, estimated from shapes: bytes, without the program and
 // the data.
 std::size_t clientBytes(const PreparedRun& run);
-
-// Loads the run's initial weights, if it has any, at the client and at the server.
-void sendInitialWeights(const PreparedRun& run, ClientStage& stage, ClientSession& session);
 
 }  // namespace cleave

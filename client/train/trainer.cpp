@@ -9,13 +9,6 @@
 
 namespace cleave {
 
-TensorView viewOf(const Batch& batch, const Dataset& data) {
-  TensorSpec spec{
-      DType::f32, {static_cast<std::int64_t>(batch.samples())}, MemoryOrder::contiguous};
-  for (const std::int64_t dim : data.sampleShape()) spec.shape.push_back(dim);
-  return {batch.inputs.data(), spec};
-}
-
 std::vector<std::optional<double>> means(const BatchMetrics& metrics) {
   std::vector<std::optional<double>> values;
   for (const std::string& name : metricNames()) {
@@ -51,27 +44,31 @@ StepDecision decideStep(std::uint64_t step, double learningRate, double norm, do
   return decision;
 }
 
-Trainer::Trainer(const ClientSettings& settings, const Datasets& data, ClientStage& stage,
-                 ClientSession& session, RunFiles& files, Progress& progress)
-    : settings_(settings),
-      data_(data),
-      stage_(stage),
-      session_(session),
-      files_(files),
+Trainer::Trainer(TrainRun& run, Progress& progress)
+    : run_(run),
+      settings_(run.settings()),
+      data_(run.data()),
+      session_(run.session()),
       progress_(progress),
-      totalSteps_(totalSteps(settings, *data.train)),
-      learningRate_(learningRateOptions(settings, *data.train)) {}
+      totalSteps_(totalSteps(settings_, *data_.train)),
+      learningRate_(learningRateOptions(settings_, *data_.train)) {}
+
+void Trainer::start(const TrainRun::Options& options) {
+  run_.start([this](const BodyDone& done) { return decide(done); }, options);
+}
 
 StepDecision Trainer::decide(const BodyDone& done) {
-  gradientNorm_ = gradientNorm(done.step, stage_.headReport(), done.report, stage_.tailReport());
+  gradientNorm_ =
+      gradientNorm(done.step, run_.stage().headReport(), done.report, run_.stage().tailReport());
   return decideStep(done.step, learningRate(learningRate_, done.step), gradientNorm_,
                     settings_.clipNorm);
 }
 
 TrainResult Trainer::run() {
+  run_.loadWeights();
   StepRow handshake;
   handshake.phase = "handshake";
-  files_.step(handshake, session_.totals());
+  run_.files().step(handshake, session_.totals());
   shown_.epochs = (totalSteps_ + stepsPerEpoch(settings_, *data_.train) - 1) /
                   stepsPerEpoch(settings_, *data_.train);
 
@@ -93,7 +90,7 @@ TrainResult Trainer::run() {
       row.evalSeconds = secondsSince(evalStart);
       row.evalMetrics = means(*evalMetrics_);
     }
-    files_.epoch(row, session_.totals());
+    run_.files().epoch(row, session_.totals());
     progress_.epoch(row, shown_.epochs);
   }
   result_.costs = meter_.mean();
@@ -155,17 +152,14 @@ void Trainer::evaluate(std::uint64_t epoch) {
 BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch,
                                const Batch& batch) {
   const SteadyTime start = now();
-  stage_.beginBatch(viewOf(batch, *data_.train), batch.labels);
-  const MicroBatch at{phase, step, 0, microBatchCount(batch.samples(), settings_.microBatches),
-                      batch.samples()};
-  session_.runBatch(at);
-  const BatchMetrics metrics = stage_.metrics();
+  const MicroBatch at = run_.runBatch(phase, step, batch);
+  const BatchMetrics metrics = run_.stage().metrics();
   shown_.phase = phase;
   shown_.batchSamples = batch.samples();
   shown_.seconds = secondsSince(start);
   shown_.metrics = means(metrics);
   recordStep(at, epoch, metrics, shown_.seconds);
-  if (const auto failure = files_.writeFailure()) {
+  if (const auto failure = run_.files().writeFailure()) {
     throw RunError("cannot-write",
                    failure->path + ": rows could not be written: " + std::strerror(failure->error),
                    "make room on the disk, or give another one with --run-dir, and run again");
@@ -207,7 +201,7 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
   } else {
     meter_.pass(totals);
   }
-  files_.step(row, totals);
+  run_.files().step(row, totals);
 }
 
 }  // namespace cleave

@@ -11,8 +11,7 @@
 
 #include "client/data/loader.h"
 #include "client/train/progress.h"
-#include "client/train/session.h"
-#include "client/train/settings.h"
+#include "client/train/train_run.h"
 #include "common/predict/step_meter.h"
 
 namespace cleave {
@@ -43,8 +42,11 @@ struct TrainResult {
 
 class Trainer {
  public:
-  Trainer(const ClientSettings& settings, const Datasets& data, ClientStage& stage,
-          ClientSession& session, RunFiles& files, Progress& progress);
+  // The run is connected. References are borrowed.
+  Trainer(TrainRun& run, Progress& progress);
+
+  // Starts the run, with the trainer's decisions.
+  void start(const TrainRun::Options& options);
 
   // `function` is called after each training step with its number.
   void afterEachStep(std::function<void(std::uint64_t step)> function) {
@@ -52,15 +54,14 @@ class Trainer {
   }
   // `function` is called after the last step of each epoch, before its evaluation.
   void afterEachEpoch(std::function<void()> function) { afterEpoch_ = std::move(function); }
-  // The decision on the current step, for the client's action table. Throws RunError "non-finite".
-  StepDecision decide(const BodyDone& done);
-
-  // Throws RunError with the cause if the run ended early.
+  // Trains from the initial weights to the last step. Throws RunError with the cause if the run
+  // ended early, such as "non-finite".
   TrainResult run();
 
   std::uint64_t steps() const { return result_.steps; }  // trained so far
 
  private:
+  StepDecision decide(const BodyDone& done);
   std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch) const;
   void trainEpoch(std::uint64_t epoch);
   void evaluate(std::uint64_t epoch);
@@ -69,11 +70,10 @@ class Trainer {
                   double seconds);
   bool stepsLeft() const { return result_.steps < totalSteps_; }
 
+  TrainRun& run_;
   const ClientSettings& settings_;
   const Datasets& data_;
-  ClientStage& stage_;
   ClientSession& session_;
-  RunFiles& files_;
   Progress& progress_;
   const std::uint64_t totalSteps_;
   const LearningRateOptions learningRate_;
@@ -98,10 +98,6 @@ double gradientNorm(std::uint64_t step, const GradientReport& head, const Gradie
 // The decision on `step`. If `norm` exceeds `clipNorm` (0: no limit), gradients are scaled by
 // clipNorm / (norm + 1e-6), like PyTorch's clip_grad_norm_.
 StepDecision decideStep(std::uint64_t step, double learningRate, double norm, double clipNorm);
-
-// A loaded batch in the form that stages take: f32 [samples, sample shape…]. Borrows the batch's
-// memory.
-TensorView viewOf(const Batch& batch, const Dataset& data);
 
 // The mean of each metric, in the order of metricNames().
 std::vector<std::optional<double>> means(const BatchMetrics& metrics);

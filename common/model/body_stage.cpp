@@ -115,4 +115,14 @@ void BodyStage::importWeights(std::span<const std::byte> file) {
   loadWeights(state_->part, fromSafetensors(file, "weights/body"));
 }
 
+std::vector<NamedTensor> BodyStage::save() const {
+  return savePart(state_->part, *state_->optimizer);
+}
+
+void BodyStage::restore(const std::vector<NamedTensor>& saved) {
+  std::vector<NamedTensor> rest = saved;
+  restorePart(state_->part, *state_->optimizer, rest);
+  checkAllTaken(rest);
+}
+
 }  // namespace cleave

@@ -140,4 +140,19 @@ void ClientStage::importWeights(const std::vector<NamedTensor>& model) {
   loadWeights(state_->tail, selectWeights(model, blocks, cut1, static_cast<int>(blocks.size())));
 }
 
+std::vector<NamedTensor> ClientStage::save() const {
+  std::vector<NamedTensor> saved = savePart(state_->head, *state_->headOptimizer);
+  for (NamedTensor& each : savePart(state_->tail, *state_->tailOptimizer)) {
+    saved.push_back(std::move(each));
+  }
+  return saved;
+}
+
+void ClientStage::restore(const std::vector<NamedTensor>& saved) {
+  std::vector<NamedTensor> rest = saved;
+  restorePart(state_->head, *state_->headOptimizer, rest);
+  restorePart(state_->tail, *state_->tailOptimizer, rest);
+  checkAllTaken(rest);
+}
+
 }  // namespace cleave

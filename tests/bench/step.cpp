@@ -17,16 +17,13 @@
 
 #include "client/data/loader.h"
 #include "client/train/prepare.h"
-#include "client/train/session.h"
 #include "client/train/step_times.h"
 #include "client/train/trainer.h"
 #include "common/core/clock.h"
 #include "common/core/environment.h"
 #include "common/core/log.h"
-#include "common/run/action_tables.h"
-#include "common/run/device.h"
 #include "common/program/program.h"
-#include "common/run/torch_errors.h"
+#include "common/run/device.h"
 #include "tests/bench/processor_time.h"
 
 namespace cleave {
@@ -44,12 +41,16 @@ struct Options {
   int steps = 3;
 };
 
-PreparedRun resolveVariant(const Options& options, const std::string& variant) {
+PreparedRun resolveVariant(const Options& options, std::size_t number) {
   RunOptions run;
   run.common = options.common;
-  run.common.overrides.push_back(variant);
+  run.common.overrides.push_back(options.variants[number]);
   run.server = options.server;
-  return resolveRun(run, Purpose::training);
+  PreparedRun prepared = resolveRun(run, Purpose::training);
+  prepared.folder = options.folder + "/" + std::to_string(number);
+  std::filesystem::create_directories(prepared.folder);
+  prepared.device = &openDevice(prepared.settings.device);
+  return prepared;
 }
 
 Batch firstBatch(const PreparedRun& run) {
@@ -61,56 +62,42 @@ Batch firstBatch(const PreparedRun& run) {
 
 class Variant {
  public:
-  Variant(const Options& options, std::size_t number, Recorder& recorder)
+  Variant(const Options& options, std::size_t number)
       : name_(options.variants[number]),
-        run_(resolveVariant(options, name_)),
-        batch_(firstBatch(run_)),
-        device_(openDevice(run_.settings.device)),
-        session_(device_) {
-    setComputeThreads(run_.threads);
-    withTorchErrors([&] {
-      stage_ = std::make_unique<ClientStage>(run_.plan.stage, run_.settings.wait, device_);
-    });
-    const wire::HelloOk ok = session_.connect(run_.server, run_.hello, run_.settings.retrySeconds);
-    serverThreads_ = ok.threads();
-    const std::string folder = options.folder + "/" + std::to_string(number);
-    std::filesystem::create_directories(folder);
-    const auto files = std::make_shared<RunFiles>(
-        recorder, folder, RunIdentity{run_.hello.run_id(), ok.session()}, metricNames());
-    session_.start(
-        run_.plan, run_.settings.errorEvery,
-        clientActions(*stage_, run_.threads, [this](const BodyDone& done) { return decide(done); }),
-        false, files);
-    sendInitialWeights(run_, *stage_, session_);
+        prepared_(resolveVariant(options, number)),
+        batch_(firstBatch(prepared_)),
+        run_(prepared_) {
+    run_.connect();
+    TrainRun::Options started;
+    started.errorEvery = prepared_.settings.errorEvery;
+    run_.start([this](const BodyDone& done) { return decide(done); }, started);
+    run_.loadWeights();
   }
-  ~Variant() { session_.close("done"); }
+  ~Variant() { run_.close("done"); }
   Variant(const Variant&) = delete;
   Variant& operator=(const Variant&) = delete;
 
   Json describe() const {
     return {{"variant", name_},
-            {"model", run_.settings.model},
+            {"model", prepared_.settings.model},
             {"batch", batch_.samples()},
-            {"micro_batches", run_.plan.microBatches},
-            {"schedule", run_.plan.schedule->name},
-            {"in_flight", run_.plan.inFlight},
-            {"threads", run_.threads},
-            {"server_threads", serverThreads_}};
+            {"micro_batches", prepared_.plan.microBatches},
+            {"schedule", prepared_.plan.schedule->name},
+            {"in_flight", prepared_.plan.inFlight},
+            {"threads", prepared_.threads},
+            {"server_threads", run_.answer().threads()}};
   }
 
   // The figures of one step. Bytes are on the wire; codec seconds are this side's unless named as
   // the server's.
   Json step() {
-    const LinkTotals before = session_.totals();
+    const LinkTotals before = run_.session().totals();
     const double processorBefore = processorSeconds();
     const SteadyTime start = now();
-    stage_->beginBatch(viewOf(batch_, *run_.data.train), batch_.labels);
-    session_.runBatch({Phase::train, ++steps_, 0,
-                       microBatchCount(batch_.samples(), run_.plan.microBatches),
-                       batch_.samples()});
+    run_.runBatch(Phase::train, ++steps_, batch_);
     Json row = {{"variant", name_}, {"step", steps_}, {"seconds", secondsSince(start)}};
     row["processor_seconds"] = processorSeconds() - processorBefore;
-    const Engine& engine = session_.engine();
+    const Engine& engine = run_.session().engine();
     for (const ActionKind kind : {ActionKind::headForward, ActionKind::tailStep,
                                   ActionKind::headBackward, ActionKind::update}) {
       row[std::string(actionName(kind))] = engine.seconds()[indexOf(kind)];
@@ -118,7 +105,7 @@ class Variant {
     row["BodyForward"] = engine.bodyDone()->forwardSeconds;
     row["BodyBackward"] = engine.bodyDone()->backwardSeconds;
     row["server_codec"] = engine.bodyDone()->codecSeconds;
-    const LinkTotals after = session_.totals();
+    const LinkTotals after = run_.session().totals();
     row["encode"] = after.encodeSeconds - before.encodeSeconds;
     row["decode"] = after.decodeSeconds - before.decodeSeconds;
     row["bytes_up"] = after.up() - before.up();
@@ -126,7 +113,8 @@ class Variant {
     ActionSeconds actions = engine.seconds();
     actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
     actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
-    if (const auto costs = meter_.measure(*engine.batch(), actions, after, session_.linkSpeed());
+    if (const auto costs =
+            meter_.measure(*engine.batch(), actions, after, run_.session().linkSpeed());
         costs && costs->hasRates()) {
       row["rate_up"] = costs->rateUp;
       row["rate_down"] = costs->rateDown;
@@ -147,27 +135,24 @@ class Variant {
  private:
   StepDecision decide(const BodyDone& done) {
     const double norm =
-        gradientNorm(done.step, stage_->headReport(), done.report, stage_->tailReport());
-    return decideStep(done.step, run_.settings.learningRate.peak, norm, run_.settings.clipNorm);
+        gradientNorm(done.step, run_.stage().headReport(), done.report, run_.stage().tailReport());
+    return decideStep(done.step, prepared_.settings.learningRate.peak, norm,
+                      prepared_.settings.clipNorm);
   }
 
   const std::string name_;
-  const PreparedRun run_;
+  PreparedRun prepared_;
   const Batch batch_;
-  ComputeDevice& device_;
-  std::unique_ptr<ClientStage> stage_;
-  ClientSession session_;
-  std::uint32_t serverThreads_ = 0;
+  TrainRun run_;
   std::uint64_t steps_ = 0;
   StepMeter meter_;
 };
 
 int run(const Options& options) {
   startLog("bench_step", options.common.logLevel);
-  Recorder recorder;
   std::vector<std::unique_ptr<Variant>> variants;
   for (std::size_t number = 0; number < options.variants.size(); ++number) {
-    variants.push_back(std::make_unique<Variant>(options, number, recorder));
+    variants.push_back(std::make_unique<Variant>(options, number));
     std::cout << variants.back()->describe().dump() << std::endl;
   }
   for (int round = 0; round < options.rounds; ++round) {

@@ -1,0 +1,79 @@
+// A training run at the client, from its stage to Bye. All commands that train through a server use
+// it: train, simulate, verify.
+//
+//   TrainRun run(prepared);     builds head and tail
+//   run.connect();
+//   run.start(decide, {});      the record files, the session's actions, initial weights
+//   run.runBatch(…);            as often as needed
+//   run.close("done");
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "client/data/loader.h"
+#include "client/train/prepare.h"
+#include "client/train/session.h"
+#include "common/core/record.h"
+#include "common/model/stage.h"
+#include "common/record/run_files.h"
+
+namespace cleave {
+
+// Use it on one thread, which becomes the device thread.
+class TrainRun {
+ public:
+  // Builds head and tail. `prepared` is borrowed.
+  explicit TrainRun(PreparedRun& prepared);
+
+  // Connects and sends Hello, with retries for connect.retry_seconds. Throws RunError or UsageError
+  // with the reason; then the files in the run's folder are removed, because the run never began.
+  const wire::HelloOk& connect();
+
+  struct Options {
+    bool fetchGradients = false;   // fetches grads/body before each decision
+    std::uint32_t errorEvery = 0;  // micro-batches between measurements of a codec's error; 0: none
+    std::size_t rotateBytes = 0;   // as Recorder::table()
+    std::shared_ptr<Metrics> metrics;  // observes the run; null: none
+  };
+  // Creates the record files and starts the session. `decide` is called on this thread, within
+  // runBatch().
+  void start(std::function<StepDecision(const BodyDone&)> decide, const Options& options);
+  // Loads the initial weights, if the configuration names any, on both sides, and releases the
+  // client's copy. Call before the first batch.
+  void loadWeights();
+
+  // Runs one batch to its end; returns what it was cut into. Throws RunError with the cause if the
+  // run ended. The batch is borrowed until then.
+  MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch);
+
+  // Sends Bye: "done", "interrupted" or "failed". Nothing may follow.
+  void close(const std::string& reason) { session_.close(reason); }
+  // Records the bytes since the last row, and waits until all rows are written.
+  void finishRecords();
+
+  const PreparedRun& prepared() const { return prepared_; }
+  const ClientSettings& settings() const { return prepared_.settings; }
+  const Datasets& data() const { return prepared_.data; }
+  ClientStage& stage() { return stage_; }
+  ClientSession& session() { return session_; }
+  const wire::HelloOk& answer() const { return answer_; }  // after connect()
+  RunFiles& files() { return *files_; }                    // after start()
+  Recorder& recorder() { return recorder_; }
+
+ private:
+  PreparedRun& prepared_;
+  ClientStage stage_;
+  Recorder recorder_;
+  ClientSession session_;
+  wire::HelloOk answer_;
+  std::shared_ptr<RunFiles> files_;
+};
+
+// A loaded batch in the form that stages take: f32 [samples, sample shape…]. Borrows the batch's
+// memory.
+TensorView viewOf(const Batch& batch, const Dataset& data);
+
+}  // namespace cleave
