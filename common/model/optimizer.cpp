@@ -92,7 +92,7 @@ class EachParameter : public Optimizer {
       byParameter.erase(found);
     }
     if (!byParameter.empty()) {
-      throw badState("is of a parameter that the model does not have: " +
+      throw badState("belongs to a parameter that the model does not have: " +
                      byParameter.begin()->first);
     }
     states_ = std::move(states);
@@ -135,7 +135,7 @@ class Sgd : public EachParameter<at::Tensor> {
   }
   at::Tensor stateFrom(const StateTensors& tensors, const at::Tensor& parameter) const override {
     if (tensors.size() != 1 || tensors.count("momentum") == 0 || momentum_ == 0) {
-      throw badState("is not that of sgd with this momentum");
+      throw badState("does not belong to sgd with this momentum");
     }
     return copyOf(tensors, "momentum", parameter);
   }
@@ -210,7 +210,7 @@ class Adam : public EachParameter<Moments> {
                          tensors.count("second") == 1 && updates != tensors.end();
     if (!isWhole || updates->second.numel() != 1 || updates->second.scalar_type() != at::kLong ||
         updates->second.item<std::int64_t>() < 1) {
-      throw badState("is not that of adam");
+      throw badState("does not belong to adam");
     }
     return {copyOf(tensors, "first", parameter), copyOf(tensors, "second", parameter),
             static_cast<std::uint64_t>(updates->second.item<std::int64_t>())};
