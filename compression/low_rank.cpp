@@ -155,7 +155,7 @@ class LowRank : public Codec {
   CodecState restoreState(std::span<const std::byte> bytes) const override {
     std::uint64_t sizes[3];
     const auto refuse = [&] {
-      throw RunError("bad-checkpoint", "these are not the bytes of a state of codec " + name_,
+      throw RunError("bad-checkpoint", "the bytes are not a state of codec " + name_,
                      "restore it with the configuration of the run that saved it");
     };
     if (iterations_ == 0 || bytes.size() < sizeof sizes) refuse();

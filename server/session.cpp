@@ -76,21 +76,22 @@ std::string jsonOf(const wire::RunSpec& spec) {
 void checkVersion(const wire::Hello& hello) {
   if (hello.least_version() <= kWireVersion && kWireVersion <= hello.greatest_version()) return;
   throw RunError("version-mismatch",
-                 "the client speaks versions " + std::to_string(hello.least_version()) + " to " +
+                 "the client supports versions " + std::to_string(hello.least_version()) + " to " +
                      std::to_string(hello.greatest_version()) +
-                     " of the wire, this server version " + std::to_string(kWireVersion),
-                 "install the same release of Cleave on both machines");
+                     " of the wire format, this server supports version " +
+                     std::to_string(kWireVersion),
+                 "install the same version of Cleave on both machines");
 }
 
 void checkFeatures(const wire::Hello& hello) {
   for (const std::string& feature : hello.features()) {
     if (feature == kProbeFeature || feature == kTraceFeature || feature == kTrialFeature) continue;
     throw RunError("missing-feature",
-                   "the run needs the feature '" + feature + "'; this server has '" +
+                   "the run needs the feature '" + feature + "'; this server supports only '" +
                        std::string(kProbeFeature) + "', '" + std::string(kTraceFeature) +
-                       "' and '" + std::string(kTrialFeature) + "' alone beyond version " +
-                       std::to_string(kWireVersion) + " of the wire",
-                   "install the client's release of Cleave at the server");
+                       "' and '" + std::string(kTrialFeature) + "' beyond version " +
+                       std::to_string(kWireVersion) + " of the wire format",
+                   "install the client's version of Cleave at the server");
   }
 }
 
@@ -155,8 +156,8 @@ std::string Session::name() const {
 
 void Session::shutDown() {
   if (!helloCame_) return connection_->abandon();
-  connection_->fail(std::make_exception_ptr(
-      RunError("shutting-down", "the server is shutting down", "start it again and run again")));
+  connection_->fail(std::make_exception_ptr(RunError("shutting-down", "the server is shutting down",
+                                                     "restart the server, then run again")));
 }
 
 void Session::end(const Error& error) {
@@ -174,7 +175,7 @@ void Session::endIfIdle(SteadyTime time) {
       "the client has done nothing for " + std::to_string(std::lround(mostIdleSeconds_)) +
           " s (limits.idle_seconds in the server's configuration, or idle_seconds in its access "
           "file)",
-      "run again; if the client computes for so long between two messages, ask the server's "
+      "run again; if the client computes for that long between two messages, ask the server's "
       "operator for a higher limit")));
 }
 
@@ -283,7 +284,7 @@ void Session::openRecords() {
   run.disk = context_.disk.open(identity_, context_.access.of(identity_).diskBytes.value_or(
                                                context_.settings.share.diskBytes));
   run.folder = context_.settings.store + "/" + identity_ + "/" + runId;
-  makeRunFolder(run.folder, "use another run.name, or try again: each run gets an id of its own");
+  makeRunFolder(run.folder, "use another run.name, or try again: each run gets its own id");
   run.disk->take(DiskShare::kRunBytes);
   writeRunDescription(
       run.folder, context_.settings.resolved + "run_spec: " + jsonOf(run.hello.run_spec()) + "\n",
@@ -408,8 +409,7 @@ asio::awaitable<void> Session::serveRun() {
   }
   try {
     const std::string reason = co_await connection_->run(*run.link);
-    log(spdlog::level::info,
-        fmt::format("session {}: the client said goodbye ({})", number_, reason));
+    log(spdlog::level::info, fmt::format("session {}: the client ended it ({})", number_, reason));
   } catch (const std::exception& error) {
     log(spdlog::level::warn,
         fmt::format("session {}: ended: {}", number_, printable(error.what())));

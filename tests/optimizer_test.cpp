@@ -227,7 +227,7 @@ TEST_CASE("an unknown name comes with the nearest known") {
     FAIL("was accepted");
   } catch (const UsageError& error) {
     CHECK(error.hint() ==
-          "did you mean momentum? known are momentum, dampening, weight_decay, nesterov");
+          "did you mean momentum? use one of momentum, dampening, weight_decay, nesterov");
   }
 }
 

@@ -52,11 +52,10 @@ struct BodyStage::State {
 
 void checkBodyWait(const StageWait& wait) {
   if (!wait.f2 || wait.b2) return;
-  throw UsageError(
-      "bad-wait",
-      "wait.F2 is given without wait.B2: a forward that only waits leaves nothing to go "
-      "backward through",
-      "give wait.B2 too");
+  throw UsageError("bad-wait",
+                   "wait.F2 is set without wait.B2: a forward pass that only waits leaves nothing "
+                   "for the backward pass",
+                   "set wait.B2 too");
 }
 
 BodyStage::BodyStage(const StageOptions& options, const StageWait& wait, ComputeDevice& device)

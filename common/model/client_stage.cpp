@@ -24,9 +24,9 @@ struct ClientStage::State {
         batch(options.model, device) {
     if (wait.f1 && !wait.b1) {
       throw UsageError("bad-wait",
-                       "wait.F1 is given without wait.B1: a forward that only waits leaves nothing "
-                       "to go backward through",
-                       "give wait.B1 too");
+                       "wait.F1 is set without wait.B1: a forward pass that only waits leaves "
+                       "nothing for the backward pass",
+                       "set wait.B1 too");
     }
   }
 

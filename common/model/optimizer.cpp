@@ -92,7 +92,7 @@ class EachParameter : public Optimizer {
       byParameter.erase(found);
     }
     if (!byParameter.empty()) {
-      throw badState("is of a parameter that the model does not have: " +
+      throw badState("belongs to a parameter that the model does not have: " +
                      byParameter.begin()->first);
     }
     states_ = std::move(states);
@@ -135,7 +135,7 @@ class Sgd : public EachParameter<at::Tensor> {
   }
   at::Tensor stateFrom(const StateTensors& tensors, const at::Tensor& parameter) const override {
     if (tensors.size() != 1 || tensors.count("momentum") == 0 || momentum_ == 0) {
-      throw badState("is not that of sgd with this momentum");
+      throw badState("does not belong to sgd with this momentum");
     }
     return copyOf(tensors, "momentum", parameter);
   }
@@ -210,7 +210,7 @@ class Adam : public EachParameter<Moments> {
                          tensors.count("second") == 1 && updates != tensors.end();
     if (!isWhole || updates->second.numel() != 1 || updates->second.scalar_type() != at::kLong ||
         updates->second.item<std::int64_t>() < 1) {
-      throw badState("is not that of adam");
+      throw badState("does not belong to adam");
     }
     return {copyOf(tensors, "first", parameter), copyOf(tensors, "second", parameter),
             static_cast<std::uint64_t>(updates->second.item<std::int64_t>())};
@@ -264,12 +264,12 @@ std::unique_ptr<Optimizer> make(const OptimizerSpec& spec,
 }
 
 constexpr OptimizerRow kOptimizers[] = {
-    {"sgd", "stochastic gradient descent, with momentum if wanted", kSgdParameters, checkSgd,
+    {"sgd", "stochastic gradient descent, with optional momentum", kSgdParameters, checkSgd,
      make<Sgd>, sgdStateBytes},
-    {"adam", "Adam; weight decay is part of the gradient", kAdamParameters, checkNothing,
+    {"adam", "Adam; weight decay is added to the gradient", kAdamParameters, checkNothing,
      make<Adam, false>, twoMoments},
-    {"adamw", "Adam with weight decay apart from the gradient", kAdamWParameters, checkNothing,
-     make<Adam, true>, twoMoments},
+    {"adamw", "Adam with decoupled weight decay", kAdamWParameters, checkNothing, make<Adam, true>,
+     twoMoments},
 };
 
 template <typename Row>
@@ -305,7 +305,7 @@ Checked checked(const OptimizerSpec& spec) {
       const std::string range(parameter.range);
       throw UsageError("bad-optimizer-parameter",
                        prefix + ": " + key + "=" + text + " is not " + range,
-                       "give a " + key + " " + range);
+                       "set " + key + " to a number " + range);
     }
     result.spec.parameters[key] = value;
   }

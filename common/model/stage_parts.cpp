@@ -142,9 +142,8 @@ void LabeledBatch::checkLoss(const MicroBatch& at, const at::Tensor& activation1
       "the loss is " + std::string(std::isnan(loss) ? "not a number" : "infinite") + " in " +
           std::string(phaseName(at.phase)) + " step " + std::to_string(at.step) + ", micro-batch " +
           std::to_string(at.i) + ": its activation/1 " +
-          (arrived ? "held values that are not finite as it arrived, so head, body or a codec "
-                     "made them"
-                   : "was finite as it arrived, so the tail made it"),
+          (arrived ? "had non-finite values when it arrived, so head, body or a codec produced them"
+                   : "was finite when it arrived, so the tail produced it"),
       "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
 }
 

@@ -114,8 +114,8 @@ TEST_CASE("SIGTERM ends a server within 10 s although an action takes a minute")
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);
   CHECK(steady_clock::now() - start < seconds(10));
-  checkError(finish(busy), kFailedRun, {"the server is shutting down", "start it again"});
-  checkError(finish(ordinary), kFailedRun, {"the server is shutting down", "start it again"});
+  checkError(finish(busy), kFailedRun, {"the server is shutting down", "restart the server"});
+  checkError(finish(ordinary), kFailedRun, {"the server is shutting down", "restart the server"});
   checkFilesComplete(ordinaryRun);
   const auto steps = readCsv(busyRun + "/steps.csv");
   CHECK(steps.back().at("phase") == "bye");

@@ -28,7 +28,7 @@ TEST_CASE("Ctrl-C at the client ends both sides cleanly") {
     const Ended ended = finish(client);
     checkError(ended, kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
     checkFilesComplete(folder.path("client"));
-    CHECK(server.process().waitForOutput("the client said goodbye (interrupted)", kPatience));
+    CHECK(server.process().waitForOutput("the client ended it (interrupted)", kPatience));
     server.process().signal(number);
     CHECK(finish(server.process()).code == 0);
     checkFilesComplete(server.runFolders().at(0));
@@ -43,7 +43,7 @@ TEST_CASE("Ctrl-C at the server tells its clients, and ends with 0") {
     waitForSteps(folder.path("client"));
     server.process().signal(number);
     CHECK(finish(server.process()).code == 0);
-    checkError(finish(client), kFailedRun, {"the server is shutting down", "start it again"});
+    checkError(finish(client), kFailedRun, {"the server is shutting down", "restart the server"});
     checkFilesComplete(folder.path("client"));
     checkFilesComplete(server.runFolders().at(0));
   }
@@ -106,7 +106,7 @@ TEST_CASE("SIGTERM in the middle of a step: it ends on both sides, then the serv
   CHECK(finish(server.process()).code == 0);
   CHECK(steady_clock::now() - start < seconds(10));
   checkError(finish(client), kFailedRun,
-             {"the server is shutting down; it has ended the step", "start it again"});
+             {"the server is shutting down; it has ended the step", "restart the server"});
   const std::size_t steps = stepsIn(server.runFolders().at(0));
   CHECK(steps >= 1);
   CHECK(stepsIn(folder.path("client")) == steps);
@@ -122,7 +122,7 @@ TEST_CASE("SIGTERM in the middle of a step that takes too long") {
   const auto start = steady_clock::now();
   CHECK(finish(server.process()).code == 0);
   CHECK(steady_clock::now() - start < seconds(3));
-  checkError(finish(client), kFailedRun, {"the server is shutting down", "start it again"});
+  checkError(finish(client), kFailedRun, {"the server is shutting down", "restart the server"});
 }
 
 TEST_CASE("SIGTERM does not wait for connections without a Hello") {
@@ -178,7 +178,7 @@ TEST_CASE("Ctrl-C twice at a server that computes ends it at once") {
   waitForTensor(server, "activation/0");  // the server's device thread waits with it
   const auto start = steady_clock::now();
   server.process().signal(SIGINT);
-  REQUIRE(server.process().waitForOutput("once more to end at once", kPatience));
+  REQUIRE(server.process().waitForOutput("a second signal exits immediately", kPatience));
   server.process().signal(SIGINT);
   CHECK(finish(server.process()).code == 1);
   CHECK(steady_clock::now() - start < seconds(20));
