@@ -138,6 +138,44 @@ class LowRank : public Codec {
     return nullptr;
   }
 
+  // rank, the number of features and that of others (u64 each), then the values of both (f32).
+  std::vector<std::byte> saveState(const CodecState& state) const override {
+    const auto* const factors = static_cast<const Factors*>(state.get());
+    if (factors == nullptr) return {};
+    const std::uint64_t sizes[] = {factors->rank, factors->features.size(), factors->others.size()};
+    std::vector<std::byte> bytes(sizeof sizes + sizeof(float) * (sizes[1] + sizes[2]));
+    std::memcpy(bytes.data(), sizes, sizeof sizes);
+    std::byte* const features = bytes.data() + sizeof sizes;
+    std::memcpy(features, factors->features.data(), sizeof(float) * sizes[1]);
+    std::memcpy(features + sizeof(float) * sizes[1], factors->others.data(),
+                sizeof(float) * sizes[2]);
+    return bytes;
+  }
+
+  CodecState restoreState(std::span<const std::byte> bytes) const override {
+    std::uint64_t sizes[3];
+    const auto refuse = [&] {
+      throw RunError("bad-checkpoint", "the bytes are not a state of codec " + name_,
+                     "restore it with the configuration of the run that saved it");
+    };
+    if (iterations_ == 0 || bytes.size() < sizeof sizes) refuse();
+    std::memcpy(sizes, bytes.data(), sizeof sizes);
+    const std::uint64_t values = (bytes.size() - sizeof sizes) / sizeof(float);
+    if ((bytes.size() - sizeof sizes) % sizeof(float) != 0 || sizes[1] > values ||
+        sizes[2] != values - sizes[1] || sizes[0] > static_cast<std::uint64_t>(rank_)) {
+      refuse();
+    }
+    auto factors = std::make_shared<Factors>(
+        Factors{sizes[0], std::vector<float>(sizes[1]), std::vector<float>(sizes[2])});
+    const std::byte* const features = bytes.data() + sizeof sizes;
+    std::memcpy(factors->features.data(), features, sizeof(float) * sizes[1]);
+    std::memcpy(factors->others.data(), features + sizeof(float) * sizes[1],
+                sizeof(float) * sizes[2]);
+    const auto finite = [](float x) { return std::isfinite(x); };
+    if (!std::all_of(factors->features.begin(), factors->features.end(), finite)) refuse();
+    return factors;
+  }
+
  private:
   static std::size_t features(const MatrixShape& shape) {
     return shape.featuresAreRows ? shape.rows : shape.columns;

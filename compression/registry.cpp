@@ -20,18 +20,18 @@ constexpr std::array<CodecRow, 14> kCodecs = {{
      true},
     {"fp8", "format=e4m3|e5m2", "8-bit floats of OFP8 with a power of two for the tensor",
      "fp8:format=e4m3", makeFp8, true},
-    {"uniform", "bits=1..16", "2^bits even steps from a tensor's least value to its greatest",
+    {"uniform", "bits=1..16", "2^bits even steps from a tensor's minimum to its maximum",
      "uniform:bits=8", makeUniform, true},
     {"block", "bits=1..8,size=32..1024,header=bf16|fp16,rounding=nearest|stochastic",
-     "2^bits even steps from the least value to the greatest of each 64 (or size) values",
+     "2^bits even steps from the minimum to the maximum of each 64 (or size) values",
      "block:bits=8", makeBlock, true},
     {"sort", "q=1..16,s=0..8,select=sampled|exact",
      "2^s pieces of equal count, in the order of the values, with 2^q even steps each",
      "sort:q=6,s=2,select=sampled", makeSort, true},
     {"fast", "q=1..16,s=0..8,boundaries=first|all",
-     "as sort, its pieces those of the batch's first sample", "fast:q=6,s=2,boundaries=first",
+     "as sort, with the pieces of the batch's first sample", "fast:q=6,s=2,boundaries=first",
      makeFast, true},
-    {"topk", "ratio=0..1", "the elements of greatest magnitude; the others become 0",
+    {"topk", "ratio=0..1", "the elements of largest magnitude; the others become 0",
      "topk:ratio=0.1", makeTopK},
     {"randtopk", "ratio=0..1,alpha=0..1",
      "topk, each element replaced by one of the others with probability alpha while training",
@@ -44,7 +44,8 @@ constexpr std::array<CodecRow, 14> kCodecs = {{
      "power:rank=2,iterations=2", makePower},
     {"svd", "rank=1..4096", "two factors of a sample's matrix by singular value decomposition",
      "svd:rank=2", makeSvd},
-    {"zstd", "level=1..19(CODEC)", "what CODEC wrote, by Zstandard where that takes off an eighth",
+    {"zstd", "level=1..19(CODEC)",
+     "the output of CODEC, compressed by Zstandard if that saves an eighth",
      "zstd:level=3(block:bits=4)", makeZstd},
 }};
 
@@ -75,8 +76,9 @@ void throwBadPayload(const Codec& codec, const Key& key, const std::string& faul
 
 void checkPayloadSize(const Codec& codec, const Key& key, std::size_t bytes, std::size_t expected) {
   if (bytes == expected) return;
-  throwBadPayload(codec, key,
-                  std::to_string(bytes) + " bytes came, " + std::to_string(expected) + " are due");
+  throwBadPayload(
+      codec, key,
+      std::to_string(bytes) + " bytes arrived, but " + std::to_string(expected) + " are required");
 }
 
 void throwBadFormat(const Codec& codec, const Key& key, std::span<const std::byte> bytes,

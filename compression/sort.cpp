@@ -275,7 +275,7 @@ class Sort : public PackedCodec {
     toFloat(converted.data(), spec.dtype, table.size(), table.data());
     if (!std::all_of(table.begin(), table.end(), [](float x) { return std::isfinite(x); })) {
       throwBadPayload(*this, context.key,
-                      "a piece's min and step leave the finite values of " +
+                      "a piece's min and step exceed the finite range of " +
                           std::string(dtypeName(spec.dtype)));
     }
     return table;

@@ -124,7 +124,7 @@ class Uniform : public PackedCodec {
         !isFinite(grid, top_, out.spec.dtype)) {
       throwBadPayload(
           *this, context.key,
-          "its min and step leave the finite values of " + std::string(dtypeName(out.spec.dtype)));
+          "its min and step exceed the finite range of " + std::string(dtypeName(out.spec.dtype)));
     }
     const auto dequantize = isWide(grid, top_) ? dequantizeWide : kernels::dequantize;
     const std::byte* const codes = bytes + kGridBytes;

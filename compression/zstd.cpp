@@ -120,7 +120,7 @@ class Zstd : public Codec {
 
   static std::size_t check(std::size_t result) {
     if (!ZSTD_isError(result)) return result;
-    throw RunError("internal-error", std::string("Zstandard says: ") + ZSTD_getErrorName(result));
+    throw RunError("internal-error", std::string("Zstandard: ") + ZSTD_getErrorName(result));
   }
 
   std::vector<std::byte> decompress(const Key& key, std::span<const std::byte> frame,
@@ -128,19 +128,19 @@ class Zstd : public Codec {
     const auto refuse = [&](const std::string& fault) { throwBadPayload(*this, key, fault); };
     const unsigned long long size = ZSTD_getFrameContentSize(frame.data(), frame.size());
     if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN)
-      refuse("it is no Zstandard frame that says its content's size");
+      refuse("it is not a Zstandard frame that states its content's size");
     const std::size_t most = inner_->maxEncodedBytes(spec);
     if (size > most) {
       refuse("its frame holds " + std::to_string(size) + " bytes, " + inner_->spec() +
              " writes at most " + std::to_string(most));
     }
     if (ZSTD_findFrameCompressedSize(frame.data(), frame.size()) != frame.size())
-      refuse("it is not one whole Zstandard frame");
+      refuse("it is not exactly one complete Zstandard frame");
     std::vector<std::byte> payload(size);
     const std::size_t bytes =
         ZSTD_decompress(payload.data(), payload.size(), frame.data(), frame.size());
-    if (ZSTD_isError(bytes)) refuse(std::string("Zstandard says: ") + ZSTD_getErrorName(bytes));
-    if (bytes != payload.size()) refuse("its frame holds fewer bytes than it says");
+    if (ZSTD_isError(bytes)) refuse(std::string("Zstandard: ") + ZSTD_getErrorName(bytes));
+    if (bytes != payload.size()) refuse("its frame holds fewer bytes than it states");
     return payload;
   }
 

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|saving|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -48,6 +48,8 @@ usage: scripts/bench.sh split|head|codecs|codec-step|codec-auto|pipeline|between
   fairness an honest client beside one with zstd:level=19 on tensors of 64 MiB, one with actions of 15 s that wait, and one with a
            heavy model: its steps per second, against those beside an ordinary client
            --short, --seconds S (120), --action S (15), --batch N of the heavy model (4096), --only codec|wait|model, --json FILE
+  saving   steps of a run that saves its model at each epoch's end beside one that does not, over an emulated link
+           --rounds N (5), --steps N (100), --rate MBITS (1, 10 and 100), --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
            --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE
   --help   this text
@@ -66,6 +68,7 @@ case "${1:-}" in
   between|memory) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   transport) targets=(bench_transport cleave-link) ;;
+  saving) targets=(cleave-client cleave-server cleave-link) ;;
   load|fairness) targets=(cleave-client cleave-server) ;;
   accuracy) targets=(cleave-client cleave-server) ;;
   -h|--help) usage; exit 0 ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the format of all sources, and runs clang-tidy on the code that does not link Torch.
+# Checks the spelling of all texts and the format of all sources, and runs clang-tidy on the code that does not link Torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,6 +25,13 @@ for argument in "$@"; do
     *) echo "lint.sh: unknown option '$argument'" >&2; usage >&2; exit 2 ;;
   esac
 done
+
+# scripts/words.txt has the words that this project does not use, each with its replacement. Tests contain misspelt names on purpose.
+misspelt=inflight,atleast,nd,priorty,sesions,taget,trian,unifrom,widht
+git ls-files -z --cached --others --exclude-standard -- ':!tests/fuzz/corpus' ':!tests/data' ':!*.png' ':!THIRD_PARTY.md' ':!LICENSE' \
+  ':!scripts/words.txt' ':!scripts/lint.sh' |
+  xargs -0 codespell --builtin clear,rare --dictionary - --dictionary scripts/words.txt --ignore-words-list "$misspelt"
+echo "lint: no misspelt words"
 
 mapfile -t sources < <(git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.cu')
 [ "${#sources[@]}" -gt 0 ] || { echo "lint.sh: git lists no sources here" >&2; exit 1; }

@@ -35,7 +35,7 @@ packages=(
   dataset-fashion-mnist
 )
 if [ "$withTests" = 1 ]; then
-  packages+=(catch2 libbenchmark-dev clang-format clang-tidy-16 clang-16 libclang-rt-16-dev faketime
+  packages+=(catch2 libbenchmark-dev clang-format codespell clang-tidy-16 clang-16 libclang-rt-16-dev faketime
              prometheus chromium chromium-driver python3-selenium)
 fi
 if [ "$containers" = 1 ]; then

@@ -20,7 +20,7 @@ constexpr double kLeastRate = 125e3;  // 1 Mbit/s
 
 void checkIdentity(const Config& config, const std::string& name) {
   if (isClientName(name) || name == kLocalIdentity || name == kDefaultIdentity) return;
-  throw UsageError("bad-config", config.where(name) + ": this is no identity's name",
+  throw UsageError("bad-config", config.where(name) + ": this is not the name of an identity",
                    "use the client's name in its certificate, [a-z0-9-]; 'local' for clients "
                    "without TLS; 'default' for all that are not listed");
 }
@@ -44,7 +44,7 @@ double readRate(Config& config, const std::string& path) {
   const double rate = parseRate({config.where(path) + ": " + path, config.text(path)});
   if (rate == 0 || rate >= kLeastRate) return rate;
   throw UsageError("bad-config", config.where(path) + ": " + path + " is too low for training",
-                   "give 1Mbit/s or more");
+                   "set it to 1Mbit/s or more");
 }
 
 Allowance readAllowance(Config& config, const std::string& name,
@@ -100,7 +100,7 @@ Access::Allowances Access::read() const {
     if (!config.isMap(name)) {
       throw UsageError(
           "bad-config", config.where(name) + ": " + name + " has no map of limits",
-          "write them below it, indented; '" + name + ": {}' for what the server allows");
+          "write the limits below it, indented, or '" + name + ": {}' for the server's limits");
     }
     allowances[name] = readAllowance(config, name, models_);
   }
@@ -117,7 +117,7 @@ const Allowance* Access::find(const std::string& identity) const {
 const Allowance& Access::of(const std::string& identity) const {
   if (const Allowance* allowance = find(identity)) return *allowance;
   throw UsageError("unknown-identity", "the identity " + identity + " is not in the access file",
-                   "have the server's owner add it there, or a default for all");
+                   "ask the server's owner to add it, or a default for all");
 }
 
 void Access::checkRun(const std::string& identity, const std::string& runId) const {
@@ -128,8 +128,8 @@ void Access::checkRun(const std::string& identity, const std::string& runId) con
     for (const std::string& pattern : own.runs) {
       patterns += (patterns.empty() ? "" : ", ") + pattern;
     }
-    throw UsageError("others-run", "the run " + runId + " is none of " + identity,
-                     "give the client a run.name so that its run id fits " + patterns);
+    throw UsageError("others-run", "the run " + runId + " is not allowed for " + identity,
+                     "set run.name at the client so that its run id fits " + patterns);
   }
   for (const auto& [name, allowance] : allowances_) {
     if (name == identity || !owns(allowance, runId)) continue;
@@ -154,8 +154,8 @@ void Access::reload() {
   try {
     allowances_ = read();
   } catch (const Error& error) {
-    processLog()->error("the access file is not taken, the one before stays in force: {}; {}",
-                        error.what(), error.hint());
+    processLog()->error("the access file is invalid, keeping the current one: {}; {}", error.what(),
+                        error.hint());
     return;
   }
   for (const auto& [identity, weak] : throttles_) {
@@ -163,7 +163,7 @@ void Access::reload() {
     const Allowance* allowance = find(identity);
     if (throttle && allowance) throttle->setRate(allowance->rate);
   }
-  processLog()->info("read the access file {} anew: {} entries", file_, allowances_.size());
+  processLog()->info("reloaded the access file {}: {} entries", file_, allowances_.size());
 }
 
 }  // namespace cleave

@@ -61,13 +61,13 @@ void Admission::checkModel(const std::string& identity, const std::string& model
   const auto& allowed = settings_.allowedModels;
   if (!has(allowed, model)) {
     throw UsageError("model-not-allowed", "this server does not allow the model " + model,
-                     "it allows " + listOf(allowed) + " (models.allow in its configuration)");
+                     "use one of " + listOf(allowed) + " (models.allow in its configuration)");
   }
   const auto& own = access_.of(identity).models;
   if (!own || has(*own, model)) return;
   throw UsageError("model-not-allowed",
                    "this server does not allow the model " + model + " to " + identity,
-                   "it allows " + listOf(*own) + " (models of its access file)");
+                   "use one of " + listOf(*own) + " (models of its access file)");
 }
 
 // Runs before anything is done to a connected run, so that another identity cannot end it.
@@ -98,23 +98,24 @@ void Admission::refuseConnected(const std::string& runId, std::uint64_t generati
   if (generation > connected) found->second.fence();
   throw RunError("run-in-use", "the run " + runId + " is connected to this server already",
                  generation > connected ? "try again: the older connection is being ended"
-                                        : "end it first, or begin a run of its own",
+                                        : "stop the other client first, or start a separate run",
                  generation > connected ? kFenceSeconds : 0);
 }
 
 void Admission::checkSessions(const std::string& identity) const {
   const auto refuse = [](const std::string& sentence, const char* limit) {
-    throw RunError("too-many-sessions", sentence + " already (" + limit + ")",
+    throw RunError("too-many-sessions", sentence + " (" + limit + ")",
                    "try again when one has ended", kRetrySeconds);
   };
   const auto& own = access_.of(identity).sessions;
   const std::uint32_t most = own.value_or(settings_.share.sessions);
   const bool isFull = usedBy(identity).sessions >= most;
   const std::string sentence =
-      identity + " has its " + std::to_string(most) + " sessions at this server";
+      identity + " already has its maximum of " + std::to_string(most) + " sessions at this server";
   if (own && isFull) refuse(sentence, "sessions in its access file");
   if (runs_.size() >= settings_.maxSessions) {
-    refuse("this server serves its " + std::to_string(settings_.maxSessions) + " sessions",
+    refuse("this server already has its maximum of " + std::to_string(settings_.maxSessions) +
+               " sessions",
            "limits.sessions in its configuration");
   }
   if (isFull) refuse(sentence, "limits.sessions_per_identity in its configuration");
@@ -137,11 +138,11 @@ void Admission::checkRuns(const std::string& identity, SteadyTime time) {
       most == 0 ? 0 : std::ceil(secondsBetween(time, found->second[count - most] + kHour));
   throw RunError(
       "too-many-runs",
-      identity + " has begun its " + std::to_string(most) +
-          " runs of the last hour at this server already (" +
+      identity + " has already started its maximum of " + std::to_string(most) +
+          " runs in the last hour at this server (" +
           (own ? "runs_per_hour in its access file" : "limits.runs_per_hour in its configuration") +
           ")",
-      "begin fewer runs, or try again later", retry);
+      "start fewer runs, or try again later", retry);
 }
 
 void Admission::checkMemory(const std::string& identity, std::size_t needed) const {

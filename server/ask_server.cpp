@@ -27,8 +27,8 @@ constexpr std::chrono::seconds kAnswerDeadline{5};
   throw RunError("no-status",
                  "no server shows its status at " +
                      std::filesystem::absolute(path, ignored).string() + ": " + why,
-                 "is one running? Give what it was started with (--config, --set store=DIR or "
-                 "status.socket=PATH), in the same folder, as the same user");
+                 "start the server, or pass the options it was started with (--config, --set "
+                 "store=DIR or status.socket=PATH), in the same folder and as the same user");
 }
 
 // Returns the complete document.
@@ -73,12 +73,12 @@ std::string socketOfServer(const CommonOptions& options) {
   const std::string path = readServerSettings(config).statusSocket;
   if (!path.empty()) return path;
   throw UsageError("no-status", "status.socket is off: that server shows no status",
-                   "leave status.socket out of its configuration, and start it again");
+                   "remove status.socket from its configuration, and restart it");
 }
 
 nlohmann::ordered_json askServer(const std::string& socket, const std::string& request) {
   auto answer = nlohmann::ordered_json::parse(ask(socket, request), nullptr, false);
-  if (answer.is_discarded()) throwNoServer(socket, "its answer is not whole");
+  if (answer.is_discarded()) throwNoServer(socket, "its answer is incomplete");
   return answer;
 }
 

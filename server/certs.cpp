@@ -37,7 +37,7 @@ std::string readText(const std::string& path) {
   std::string text{std::istreambuf_iterator<char>(file), {}};
   if (file) return text;
   throw UsageError("cannot-read", path + ": cannot be read: " + std::strerror(errno),
-                   "check the path, and who may read it");
+                   "check the path and its permissions");
 }
 
 Certificate readCertificate(const std::string& path) {
@@ -164,7 +164,7 @@ void CertificateFolder::init(const std::vector<std::string>& names) {
     throw UsageError("certs-exist", folder_ + " exists already, and is not empty",
                      "use what is in it ('cleave-server certs list --folder " + folder_ +
                          "' shows it, 'certs init --renew --folder " + folder_ +
-                         "' makes a new certificate for the server), or name another");
+                         "' makes a new certificate for the server), or name another folder");
   };
   if (fs::exists(folder_, error) && !fs::is_empty(folder_, error)) refuse();
   const std::string parent = fs::path(folder_).parent_path().string();
@@ -240,10 +240,10 @@ void CertificateFolder::makeClient(const std::string& name) {
   const Lock lock(folder_);
   const std::string place = path("clients/" + name);
   const auto refuse = [&] {
-    throw UsageError("certs-exist", "the client " + name + " has a certificate already",
-                     "copy " + place + " to the client; a new one: 'cleave-server certs client " +
-                         name + " --renew" + (folder_ == "certs" ? "" : " --folder " + folder_) +
-                         "'");
+    throw UsageError(
+        "certs-exist", "the client " + name + " has a certificate already",
+        "copy " + place + " to the client; to make a new one, run 'cleave-server certs client " +
+            name + " --renew" + (folder_ == "certs" ? "" : " --folder " + folder_) + "'");
   };
   if (!issuedTo(name).empty()) refuse();
   const NewFolder made(path("clients/"));
@@ -326,7 +326,8 @@ void CertificateFolder::checkKnown(const std::string& name) const {
   throw UsageError("no-such-client",
                    "no certificate was made for the client " + name +
                        (meant.empty() ? "" : "; did you mean " + meant + "?"),
-                   "'cleave-server certs list' shows all; 'certs client " + name + "' makes one");
+                   "run 'cleave-server certs list' to list all clients, or 'certs client " + name +
+                       "' to add this one");
 }
 
 std::vector<IssuedCertificate> CertificateFolder::issuedTo(const std::string& client) const {

@@ -47,16 +47,16 @@ int initCommand(const CertsOptions& options) {
   }
   const std::vector<std::string> names = certs.serverNames();
   std::cout << fmt::format(
-      "{} a certificate for this server, of {} days, until {}: {}/server.crt\n"
-      "It is good for {}; others: --renew --name NAME\n",
+      "{} a certificate for this server, valid for {} days, until {}: {}/server.crt\n"
+      "It is valid for {}; to change the names, use --renew --name NAME\n",
       options.renew ? "renewed:" : "made an authority and", kCertificateDays,
       dateText(certs.time() + kCertificateDays * kDay), certs.folder(), fmt::join(names, ", "));
   if (options.renew) {
-    std::cout << "next, make a running server take it:\n  " << kReload << std::endl;
+    std::cout << "next, make a running server reload it:\n  " << kReload << std::endl;
     return 0;
   }
   std::cout << fmt::format(
-      "Keep {}/ca.key to yourself: who has it can make certificates that this server accepts.\n"
+      "Keep {}/ca.key secret: anyone who has it can make certificates that this server accepts.\n"
       "next, for each client:\n  {}\n",
       certs.folder(), certsCommand(certs, "client NAME"));
   return 0;
@@ -70,11 +70,11 @@ int clientCommand(const CertsOptions& options) {
     certs.makeClient(options.client);
   }
   const std::string place = certs.folder() + "/clients/" + options.client;
-  std::cout << fmt::format("{} a certificate for the client {}, of {} days, until {}: {}/\n",
+  std::cout << fmt::format("{} a certificate for the client {}, valid for {} days, until {}: {}/\n",
                            options.renew ? "renewed:" : "made", options.client, kCertificateDays,
                            dateText(certs.time() + kCertificateDays * kDay), place);
   if (options.renew) {
-    std::cout << "The one before stays valid until its end.\n"
+    std::cout << "The previous certificate stays valid until it expires.\n"
                  "next, replace the files on the client's machine:\n"
               << fmt::format("  scp {}/* CLIENT:certs/", shellWord(place)) << std::endl;
     return 0;
@@ -91,7 +91,7 @@ int revokeCommand(const CertsOptions& options) {
   CertificateFolder certs(options.folder);
   const std::size_t revoked = certs.revoke(options.client);
   std::cout << (revoked == 0
-                    ? fmt::format("every certificate of {} was revoked before\n", options.client)
+                    ? fmt::format("every certificate of {} is already revoked\n", options.client)
                     : fmt::format("revoked {} certificate{} of {}: {}/revoked.crl\n", revoked,
                                   plural(revoked), options.client, certs.folder()));
   std::cout << "next, make a running server reload the list; that also ends the open sessions of "
@@ -177,7 +177,7 @@ std::pair<std::string, std::vector<std::string>> afterList(
     hasClient = hasClient || issued.kind == CertificateKind::client;
     if (std::string renew = renewal(certs, issued); !renew.empty()) renewals.push_back(renew);
   }
-  if (!renewals.empty()) return {"renew what ends", renewals};
+  if (!renewals.empty()) return {"renew what expires", renewals};
   if (!hasClient) return {"for each client", {certsCommand(certs, "client NAME")}};
   return {"serve with them",
           {"cleave-server serve --config configs/server.yaml --set listen.address=0.0.0.0 --set "
@@ -232,16 +232,16 @@ void addCertsCommands(CLI::App& app, CertsOptions& options, std::function<int()>
   certs->require_subcommand(1);
   certs->footer("'cleave-server certs COMMAND --help' shows a command's options and an example.");
 
-  CLI::App* init = addCommand(*certs, options, "init",
-                              "Makes an authority of your own, and this server's certificate",
-                              "init --name train.example.org");
+  CLI::App* init =
+      addCommand(*certs, options, "init", "Makes your own authority, and this server's certificate",
+                 "init --name train.example.org");
   init->add_option("--name", options.names,
-                   "What clients connect to, a host name or an IP address; may be given again; "
+                   "What clients connect to, a host name or an IP address; may be repeated; "
                    "default: this machine's name and addresses")
       ->type_name("HOST")
       ->allow_extra_args(false);
   init->add_flag("--renew", options.renew,
-                 "Makes a new key and certificate for the server alone, with the same names");
+                 "Makes a new key and certificate for the server only, with the same names");
   init->callback([&] { command = [&] { return initCommand(options); }; });
 
   CLI::App* client =
@@ -256,9 +256,9 @@ void addCertsCommands(CLI::App& app, CertsOptions& options, std::function<int()>
   revoke->add_option("NAME", options.client, "The client")->required();
   revoke->callback([&] { command = [&] { return revokeCommand(options); }; });
 
-  CLI::App* list =
-      addCommand(*certs, options, "list",
-                 "Shows all certificates, and which of them end within 14 days", "list --json");
+  CLI::App* list = addCommand(*certs, options, "list",
+                              "Lists all certificates, and marks those that expire within 14 days",
+                              "list --json");
   list->add_flag("--json", options.json, "As JSON, for programs");
   list->callback([&] { command = [&] { return listCommand(options); }; });
 }

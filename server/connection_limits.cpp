@@ -31,7 +31,7 @@ std::string count(double number) { return std::to_string(static_cast<long>(numbe
 RunError tooMany(const std::string& code, const std::string& what, const std::string& key,
                  double retrySeconds) {
   return RunError(code, "the server has " + what + " (" + key + " in its configuration)",
-                  "try again a little later", retrySeconds);
+                  "try again later", retrySeconds);
 }
 
 }  // namespace
@@ -55,13 +55,13 @@ std::unique_ptr<ConnectionLimits::Ticket> ConnectionLimits::admit(const ip::addr
   if (addresses_.size() > kMostIdleAddresses + settings_.connections) forgetIdle(time);
   if (open_ >= settings_.connections) {
     throw tooMany("too-many-connections",
-                  count(settings_.connections) + " connections open already", "limits.connections",
+                  count(settings_.connections) + " open connections already", "limits.connections",
                   kRetrySeconds);
   }
   handshakes_.fill(settings_.perSecond, settings_.burst, time);
   if (handshakes_.left < 1) {
     throw tooMany("too-many-handshakes",
-                  "more than " + count(settings_.perSecond) + " new connections a second",
+                  "more than " + count(settings_.perSecond) + " new connections per second",
                   "limits.handshakes", std::ceil((1 - handshakes_.left) / settings_.perSecond));
   }
   const ip::address place = placeOf(peer);
@@ -77,7 +77,7 @@ std::unique_ptr<ConnectionLimits::Ticket> ConnectionLimits::admit(const ip::addr
   if (address.handshakes.left < 1) {
     throw tooMany("too-many-handshakes",
                   "more than " + count(settings_.perSecondPerAddress) +
-                      " new connections a second from this address",
+                      " new connections per second from this address",
                   "limits.handshakes_per_address",
                   std::ceil((1 - address.handshakes.left) / settings_.perSecondPerAddress));
   }

@@ -66,14 +66,12 @@ RunError DiskShare::error() const {
                     "the server's disk has only " + textOf(*room_) +
                         " left beyond its reserve, too little for more records of " + identity_ +
                         " (limits.disk_reserve_mib in its configuration)",
-                    "ask the server's operator to make room where its configuration has 'store'");
+                    "ask the server's operator to free disk space in the server's store");
   }
   return RunError(
       "disk-share-full",
-      "the records of " + identity_ + " at the server take " + textOf(used_) + " of the " +
-          textOf(most_) +
-          " that they may (limits.disk_mib in its configuration, or disk_mib in its "
-          "access file)",
+      "the records of " + identity_ + " at the server take " + textOf(used_) + " of the allowed " +
+          textOf(most_) + " (limits.disk_mib in its configuration, or disk_mib in its access file)",
       "ask the server's operator to remove old runs of " + identity_ + " or to raise its share");
 }
 

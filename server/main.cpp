@@ -39,7 +39,7 @@ void refuseUnsafeBind(const ServerSettings& settings, const CommonOptions& optio
   throw UsageError(
       "unsafe-bind",
       "listening on " + settings.address +
-          " without TLS would let anyone who reaches it train here and read what crosses the wire",
+          " without TLS would let anyone who can reach it train here and read the traffic",
       "make certificates, and serve with them:\n  cleave-server certs init --folder " +
           shellWord(settings.tls.folder) + "\n  " + serveWithTls(options));
 }
@@ -52,7 +52,7 @@ int serve(const CommonOptions& options) {
   ComputeDevice& device = openDevice(settings.device);
   processLog()->info("computing on {}", device.description());
   if (device.memoryBytes() > 0 && settings.memoryBytes > device.memoryBytes()) {
-    processLog()->info("limits.memory_mib is more than the device has: it is lowered to {} MiB",
+    processLog()->info("limits.memory_mib is more than the device has; lowered to {} MiB",
                        device.memoryBytes() >> 20);
     settings.memoryBytes = device.memoryBytes();
   }
@@ -74,7 +74,7 @@ int serve(const CommonOptions& options) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Keeps the middle layers of its clients' models, and trains them.", "cleave-server"};
+  CLI::App app{"Hosts the middle layers of its clients' models, and trains them.", "cleave-server"};
   app.set_version_flag("--version", softwareVersion());
   app.require_subcommand(1);
   app.footer("'cleave-server COMMAND --help' shows a command's options and an example.");
@@ -85,9 +85,9 @@ int run(int argc, char** argv) {
   addCommonOptions(*serveApp, serving, false);
   serveApp->footer(
       "Example:\n  cleave-server serve --config configs/server.yaml --set listen.port=4801\n\n"
-      "SIGHUP reloads the access file and the certificates, and ends the sessions of identities "
-      "that are gone and of certificates that are revoked. When its terminal is closed, the server "
-      "shuts down, unless it was started with nohup or setsid.\n\n"
+      "SIGHUP reloads the access file and the certificates, and ends the sessions of removed "
+      "identities and revoked certificates. If its terminal is closed, the server shuts down, "
+      "unless it was started with nohup or setsid.\n\n"
       "Exit codes: 0 ended by a signal, 1 failed, 2 wrong use or unsafe configuration.");
   serveApp->callback([&] { command = [&] { return serve(serving); }; });
 

@@ -63,11 +63,12 @@ std::string addressText(const sockaddr& address) {
 void checkClientName(const std::string& name) {
   if (isClientName(name)) return;
   const bool isTaken = name == kLocalIdentity || name == kDefaultIdentity;
-  throw UsageError("bad-name",
-                   isTaken ? "'" + name + "' has a meaning of its own, and can name no client"
-                           : quotedForError(name) + " is no name for a client",
-                   "use 1 to 63 of a-z, 0-9 and -, beginning with a letter or a digit, such as "
-                   "clinic-a");
+  throw UsageError(
+      "bad-name",
+      isTaken ? "'" + name + "' is reserved, and cannot be the name of a client"
+              : quotedForError(name) + " is not a valid name for a client",
+      "use 1 to 63 characters of a-z, 0-9 and -, beginning with a letter or a digit, such as "
+      "clinic-a");
 }
 
 std::vector<std::string> namesOfThisMachine() {
@@ -91,7 +92,7 @@ std::vector<std::string> namesOfThisMachine() {
 std::vector<std::string> serverNamesFrom(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (isIpAddress(name) || isHostName(name)) continue;
-    throw UsageError("bad-name", quotedForError(name) + " is no host name and no IP address",
+    throw UsageError("bad-name", quotedForError(name) + " is neither a host name nor an IP address",
                      "give what clients will connect to, such as --name train.example.org or "
                      "--name 192.0.2.7");
   }

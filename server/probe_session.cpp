@@ -64,7 +64,7 @@ asio::awaitable<void> ProbeSession::serve() {
   });
   std::string end;
   try {
-    end = "the client said goodbye (" + co_await connection_->run(link_) + ")";
+    end = "the client ended it (" + co_await connection_->run(link_) + ")";
   } catch (const std::exception& error) {
     end = std::string("ended: ") + printable(error.what());
     context_.refusals.count(error);

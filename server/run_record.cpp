@@ -63,7 +63,7 @@ void RunRecord::refuseUnwritten() const {
                  std::string(isFull ? "the server's disk is full" : "the server's disk failed") +
                      ": " + std::filesystem::path(failure->path).filename().string() +
                      " of this run could not be written: " + std::strerror(failure->error),
-                 "make room at the server, where its configuration has 'store', and run again");
+                 "free disk space in the server's store, then run again");
 }
 
 void RunRecord::writeEpoch() {

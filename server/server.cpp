@@ -65,7 +65,7 @@ int flushRecords(Recorder& recorder) {
     }
   }).detach();
   if (code.wait_for(kMost) == std::future_status::ready) return code.get();
-  processLog()->error("the disk has not taken the last records within {} s", kMost.count());
+  processLog()->error("the last records were not written to the disk within {} s", kMost.count());
   return 1;
 }
 
@@ -78,7 +78,7 @@ void checkStore(const std::string& store) {
   }
   if (!error) return;
   throw UsageError("not-writable", "the store " + store + " cannot be written: " + error.message(),
-                   "name a folder that may be written: --set store=DIR");
+                   "use a writable folder: --set store=DIR");
 }
 
 }  // namespace
@@ -140,7 +140,8 @@ void Server::run() {
 
 void Server::logRefusals() const {
   const std::string refused = refusals_.summary();
-  if (!refused.empty()) processLog()->info("refused or ended for a client's fault: {}", refused);
+  if (!refused.empty())
+    processLog()->info("refused or ended because of a client error: {}", refused);
 }
 
 asio::awaitable<void> Server::accept() {
@@ -254,7 +255,7 @@ Samples Server::samples() {
 
 Samples Server::samplesOnIo() const {
   double outbox = 0, mailbox = 0;
-  std::map<std::string, std::uint64_t> open = {{"run", 0}, {"probe", 0}};
+  std::map<std::string, std::uint64_t> open = {{"run", 0}, {"trial", 0}, {"probe", 0}};
   for (const auto& session : sessions_) {
     outbox += static_cast<double>(session->outboxEntries());
     mailbox += static_cast<double>(session->mailboxEntries());
@@ -298,7 +299,7 @@ asio::awaitable<void> Server::lookEverySecond() {
 
 asio::awaitable<void> Server::waitForSignals() {
   co_await signals_.async_wait(asio::use_awaitable);
-  processLog()->info("shutting down; once more to end at once");
+  processLog()->info("shutting down; a second signal exits immediately");
   shutDown();
   co_await signals_.async_wait(asio::use_awaitable);
   ::_exit(1);
@@ -321,7 +322,7 @@ asio::awaitable<void> Server::waitForReloads() {
 
 void Server::hangUp() {
   if (shuttingDown_) return;
-  processLog()->info("shutting down: the terminal is gone");
+  processLog()->info("shutting down: the terminal was closed");
   shutDown();
 }
 
@@ -337,9 +338,9 @@ void Server::reloadCertificates() {
   if (!settings_.tls.enabled) return;
   try {
     context_.tls = openTls(settings_.tls, TlsRole::server);
-    processLog()->info("SIGHUP: certificates read anew");
+    processLog()->info("SIGHUP: reloaded the certificates");
   } catch (const Error& error) {
-    processLog()->error("SIGHUP: {}; the certificates of before stay in use; {}", error.what(),
+    processLog()->error("SIGHUP: {}; keeping the current certificates; {}", error.what(),
                         error.hint());
   }
 }

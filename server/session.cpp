@@ -76,21 +76,22 @@ std::string jsonOf(const wire::RunSpec& spec) {
 void checkVersion(const wire::Hello& hello) {
   if (hello.least_version() <= kWireVersion && kWireVersion <= hello.greatest_version()) return;
   throw RunError("version-mismatch",
-                 "the client speaks versions " + std::to_string(hello.least_version()) + " to " +
+                 "the client supports versions " + std::to_string(hello.least_version()) + " to " +
                      std::to_string(hello.greatest_version()) +
-                     " of the wire, this server version " + std::to_string(kWireVersion),
-                 "install the same release of Cleave on both machines");
+                     " of the wire format, this server supports version " +
+                     std::to_string(kWireVersion),
+                 "install the same version of Cleave on both machines");
 }
 
 void checkFeatures(const wire::Hello& hello) {
   for (const std::string& feature : hello.features()) {
     if (feature == kProbeFeature || feature == kTraceFeature || feature == kTrialFeature) continue;
     throw RunError("missing-feature",
-                   "the run needs the feature '" + feature + "'; this server has '" +
+                   "the run needs the feature '" + feature + "'; this server supports only '" +
                        std::string(kProbeFeature) + "', '" + std::string(kTraceFeature) +
-                       "' and '" + std::string(kTrialFeature) + "' alone beyond version " +
-                       std::to_string(kWireVersion) + " of the wire",
-                   "install the client's release of Cleave at the server");
+                       "' and '" + std::string(kTrialFeature) + "' beyond version " +
+                       std::to_string(kWireVersion) + " of the wire format",
+                   "install the client's version of Cleave at the server");
   }
 }
 
@@ -174,7 +175,7 @@ void Session::endIfIdle(SteadyTime time) {
       "the client has done nothing for " + std::to_string(std::lround(mostIdleSeconds_)) +
           " s (limits.idle_seconds in the server's configuration, or idle_seconds in its access "
           "file)",
-      "run again; if the client computes for so long between two messages, ask the server's "
+      "run again; if the client computes for that long between two messages, ask the server's "
       "operator for a higher limit")));
 }
 
@@ -204,6 +205,7 @@ std::optional<SessionStatus> Session::status() const {
   const bool isRun = run_ && run_->ticket;
   if (!isRun && !probe_) return std::nullopt;
   SessionStatus status;
+  status.kind = kind_;
   status.number = number_;
   status.identity = identity_;
   status.peer = connection_->peer();
@@ -269,6 +271,7 @@ asio::awaitable<void> Session::open() {
   if (!asksFor(hello, kProbeFeature)) {
     co_await openRun(std::move(hello));
   } else {
+    kind_ = "probe";
     probe_ = std::make_unique<ProbeSession>(context_, connection_, identity_, number_, hello);
     admitted_ = true;
     co_await probe_->accept();
@@ -281,7 +284,7 @@ void Session::openRecords() {
   run.disk = context_.disk.open(identity_, context_.access.of(identity_).diskBytes.value_or(
                                                context_.settings.share.diskBytes));
   run.folder = context_.settings.store + "/" + identity_ + "/" + runId;
-  makeRunFolder(run.folder, "use another run.name, or try again: each run gets an id of its own");
+  makeRunFolder(run.folder, "use another run.name, or try again: each run gets its own id");
   run.disk->take(DiskShare::kRunBytes);
   writeRunDescription(
       run.folder, context_.settings.resolved + "run_spec: " + jsonOf(run.hello.run_spec()) + "\n",
@@ -303,6 +306,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   checkRunId(runId);
   run.plan = planRun(run.hello.run_spec());
   run.isTrial = asksFor(run.hello, kTrialFeature);
+  if (run.isTrial) kind_ = "trial";
   if (run.plan.wait.any() && !context_.settings.allowWait) refuseWait();
   useDeviceCodecs(run.plan, context_.compute);
   if (run.isTrial) {
@@ -405,8 +409,7 @@ asio::awaitable<void> Session::serveRun() {
   }
   try {
     const std::string reason = co_await connection_->run(*run.link);
-    log(spdlog::level::info,
-        fmt::format("session {}: the client said goodbye ({})", number_, reason));
+    log(spdlog::level::info, fmt::format("session {}: the client ended it ({})", number_, reason));
   } catch (const std::exception& error) {
     log(spdlog::level::warn,
         fmt::format("session {}: ended: {}", number_, printable(error.what())));

@@ -56,6 +56,7 @@ struct SessionStatus {
   std::string identity;
   std::string peer;
   double seconds = 0;           // since it connected
+  std::string kind = "run";     // Session::kind()
   std::string run;              // its id; empty: a probe
   std::string model;            // empty: a probe
   std::size_t memoryBytes = 0;  // admitted
@@ -91,7 +92,7 @@ class Session {
   // Nothing if no run or probe is admitted at the moment. io thread.
   std::optional<SessionStatus> status() const;
   // "run" or "probe"; only for an admitted session.
-  const char* kind() const { return probe_ ? "probe" : "run"; }
+  const char* kind() const { return kind_; }  // "run", "trial" (of codecs) or "probe"
   // Queue lengths of the session.
   std::size_t outboxEntries() const { return connection_->outbox().size(); }
   std::size_t mailboxEntries() const;
@@ -121,6 +122,7 @@ class Session {
   bool draining_ = false;
   IdleClock idle_{start_};
   double mostIdleSeconds_ = 0;
+  const char* kind_ = "run";
   // After admission, exactly one of these is set.
   std::unique_ptr<Run> run_;
   std::unique_ptr<ProbeSession> probe_;

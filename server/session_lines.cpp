@@ -12,8 +12,9 @@ constexpr std::chrono::seconds kSecond{1};
 void SessionLines::Second::logLeftOut(const std::string& identity) const {
   if (lines <= kPerSecond) return;
   processLog()->info(
-      "{}: {} more lines on its sessions in one second; each run's log.txt has its own", identity,
-      lines - kPerSecond);
+      "{}: {} more lines on its sessions suppressed in one second; each run's log.txt has its "
+      "lines",
+      identity, lines - kPerSecond);
 }
 
 bool SessionLines::take(const std::string& identity, SteadyTime time) {

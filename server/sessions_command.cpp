@@ -46,12 +46,11 @@ CLI::App* addCommand(CLI::App& sessions, SessionsOptions& options, const std::st
   CLI::App* command = sessions.add_subcommand(name, help);
   addCommonOptions(*command, options.common, false);
   command->add_flag("--json", options.json, "Prints JSON, for programs");
-  command->footer(
-      "Example:\n  cleave-server sessions " + example +
-      " --config configs/server.yaml\n\n"
-      "Finds the server by the configuration that it was started with; only its own user can use "
-      "it.\n\n"
-      "Exit codes: 0 done, 1 no such server or session, 2 wrong use.");
+  command->footer("Example:\n  cleave-server sessions " + example +
+                  " --config configs/server.yaml\n\n"
+                  "Finds the server by the configuration that it was started with; only the "
+                  "server's user can use it.\n\n"
+                  "Exit codes: 0 done, 1 no such server or session, 2 wrong use.");
   return command;
 }
 
@@ -59,7 +58,7 @@ CLI::App* addCommand(CLI::App& sessions, SessionsOptions& options, const std::st
 
 void addSessionsCommands(CLI::App& app, SessionsOptions& options, std::function<int()>& command) {
   CLI::App* sessions =
-      app.add_subcommand("sessions", "Lists and ends the sessions of the server that runs here");
+      app.add_subcommand("sessions", "Lists and ends the sessions of the server on this machine");
   sessions->require_subcommand(1);
   sessions->footer(
       "'cleave-server sessions COMMAND --help' shows a command's options and an example.");
@@ -74,7 +73,7 @@ void addSessionsCommands(CLI::App& app, SessionsOptions& options, std::function<
 
   CLI::App* end =
       addCommand(*sessions, options, "end",
-                 "Ends one session; its client is told, and ends with exit code 1", "end 3");
+                 "Ends one session; its client reports an error and exits with code 1", "end 3");
   end->add_option("ID", options.session, "The session's number, as 'sessions list' shows it")
       ->required();
   end->callback([&] {

@@ -102,7 +102,7 @@ ServerSettings readServerSettings(Config& config) {
     throw UsageError(
         "bad-config",
         config.where("listen.address") + ": listen.address is '" + settings.address +
-            "', which is no IP address",
+            "', which is not an IP address",
         "use 127.0.0.1 for this machine alone, or the address of one of its interfaces");
   }
   settings.port =

@@ -38,7 +38,7 @@ Json sessionJson(const SessionStatus& session) {
                {"identity", session.identity},
                {"from", session.peer},
                {"seconds", session.seconds},
-               {"kind", session.run.empty() ? "probe" : "run"}};
+               {"kind", session.kind}};
   if (session.run.empty()) return json;
   json["run"] = session.run;
   json["model"] = session.model;

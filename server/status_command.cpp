@@ -47,14 +47,16 @@ int statusCommand(const StatusOptions& options) {
 
 void addStatusCommand(CLI::App& app, StatusOptions& options, std::function<int()>& command) {
   CLI::App* status = app.add_subcommand(
-      "status", "Shows what the server that runs here does: its sessions, memory and refusals");
+      "status", "Shows the sessions, memory and refusals of the server on this machine");
   addCommonOptions(*status, options.common, false);
-  status->add_flag("--watch", options.watch, "Again each second, until Ctrl-C or the server's end");
-  status->add_flag("--json", options.json, "As JSON, for programs; with --watch a document a line");
+  status->add_flag("--watch", options.watch,
+                   "Repeats every second, until Ctrl-C or the server exits");
+  status->add_flag("--json", options.json,
+                   "Prints JSON, for programs; with --watch one document per line");
   status->footer(
       "Example:\n  cleave-server status --config configs/server.yaml --watch\n\n"
-      "Finds the server by the configuration that it was started with, and is for its own user: "
-      "it speaks through <store>/.status/socket, or status.socket.\n\n"
+      "Finds the server by the configuration that it was started with; only the server's "
+      "user can use it. The socket is <store>/.status/socket, or status.socket.\n\n"
       "Exit codes: 0 done, 1 no such server, or it has ended, 2 wrong use.");
   status->callback([&] { command = [&] { return statusCommand(options); }; });
 }

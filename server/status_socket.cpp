@@ -56,8 +56,8 @@ void makeOwnersFolder(const std::string& path) {
   throw UsageError(
       "status-exposed",
       "the folder of the status socket, " + folder.string() + ", can be opened by others",
-      "name a path in a folder of the server's own: --set status.socket=DIR/socket, where DIR is "
-      "not there yet or has the mode 0700; or --set status.socket=off");
+      "use a folder of the server's own: --set status.socket=DIR/socket, where DIR does not exist "
+      "yet or has the mode 0700; or --set status.socket=off");
 }
 
 // The server's user, or root, who can do the same.
@@ -87,7 +87,7 @@ SocketLock::SocketLock(const SocketPlace& place)
                      O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kOwnersFile)) {
   if (!file_) throw noStatus(std::string("its lock cannot be made: ") + std::strerror(errno));
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) return;
-  throw noStatus("another server has it; give this one its own: --set status.socket=PATH");
+  throw noStatus("another server uses it; choose another: --set status.socket=PATH");
 }
 
 std::unique_ptr<StatusSocket> StatusSocket::open(asio::any_io_executor io, const std::string& path,
@@ -124,7 +124,7 @@ asio::awaitable<void> StatusSocket::serve() {
       asio::steady_timer pause(acceptor_.get_executor(), kAcceptPause);
       co_await pause.async_wait(asio::use_awaitable);
     } else if (!isOperator(socket.native_handle())) {
-      processLog()->warn("status: a process of another user was turned away");
+      processLog()->warn("status: refused a process of another user");
     } else if (answering_ < kMostAnswering) {
       asio::co_spawn(acceptor_.get_executor(), answer(std::move(socket)),
                      [](std::exception_ptr failed) {

@@ -24,8 +24,8 @@ std::string clockOf(const Json& json, const char* key) {
   return clockText(json.at(key).get<double>());
 }
 
-const Row kHead = {"session",  "identity", "run",  "from",         "step",   "epoch",
-                   "images/s", "up",       "down", "held back by", "memory", "for"};
+const Row kHead = {"session",  "identity", "run",  "from",       "step",   "epoch",
+                   "images/s", "up",       "down", "limited by", "memory", "for"};
 
 // The columns to leave out, in this order, if the terminal is too narrow. Run, step and bottleneck
 // always stay, and so does the session, which `cleave-server sessions end` takes.
@@ -38,7 +38,7 @@ Row rowOf(const Json& session) {
     if (found == session.end()) return "-";
     return found->is_string() ? found->get<std::string>() : found->dump();
   };
-  const bool isRun = session.at("kind") == "run";
+  const bool isRun = session.at("kind") != "probe";
   const bool hasPace = session.contains("step");
   const auto rate = [&](const char* key) {
     return hasPace ? bytesOf(session, key) + "/s" : std::string("-");
@@ -118,7 +118,8 @@ std::string headOf(const Json& status) {
   for (const auto& [reason, count] : status.at("refusals").items()) {
     refused += (refused.empty() ? "" : ", ") + count.dump() + " " + reason;
   }
-  return text + "refused or ended for a client's fault: " + (refused.empty() ? "none" : refused) +
+  return text +
+         "refused or ended because of a client error: " + (refused.empty() ? "none" : refused) +
          "\n";
 }
 

@@ -134,8 +134,8 @@ Owner fromPem(const std::string& text, const std::string& path, const char* what
   Owner owner(read(bio.get(), nullptr, nullptr, none));
   if (owner) return owner;
   ERR_clear_error();
-  throw UsageError("bad-certificate", path + " holds no " + what + " in PEM",
-                   "see what is in it; 'cleave-server certs init' makes a folder with what is "
+  throw UsageError("bad-certificate", path + " contains no " + what + " in PEM",
+                   "check its content; 'cleave-server certs init' makes a folder with what is "
                    "needed");
 }
 

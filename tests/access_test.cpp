@@ -156,7 +156,7 @@ TEST_CASE("a bad access file is refused with its line and the nearest key") {
   CHECK_THAT(refusal.sentence,
              Contains(":2: clinic-a.models has small_cmm") && Contains("did you mean small_cnn?"));
   refusal = refusalOf("clinic-a: {}\nClinic: {}\n");
-  CHECK_THAT(refusal.sentence, Contains(":2: this is no identity's name"));
+  CHECK_THAT(refusal.sentence, Contains(":2: this is not the name of an identity"));
   CHECK_THAT(refusalOf("clinic-a: 4\n").sentence, Contains(":1: clinic-a has no map of limits"));
   CHECK_THAT(refusalOf("clinic-a:\n").hint, Contains("clinic-a: {}"));
   CHECK_THAT(refusalOf("a: {sessions: -1}\n").sentence, Contains("a.sessions is '-1'"));

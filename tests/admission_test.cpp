@@ -84,9 +84,11 @@ TEST_CASE("an identity has no more sessions than its own, and leaves those of ot
   tickets.push_back(guard.admission->admitProbe("a", 7));
   CHECK(guard.refusal("a", "a-2") == "too-many-sessions");
   CHECK(errorCode([&] { guard.admission->admitProbe("a", 8); }) == "too-many-sessions");
-  CHECK_THAT(errorText([&] { guard.admit("a", "a-2"); }), Contains("a has its 2 sessions"));
+  CHECK_THAT(errorText([&] { guard.admit("a", "a-2"); }),
+             Contains("a already has its maximum of 2 sessions"));
   for (const char* run : {"b-1", "b-2", "b-3"}) tickets.push_back(guard.admit("b", run));
-  CHECK_THAT(errorText([&] { guard.admit("b", "b-4"); }), Contains("serves its 5 sessions"));
+  CHECK_THAT(errorText([&] { guard.admit("b", "b-4"); }),
+             Contains("this server already has its maximum of 5 sessions"));
   tickets.erase(tickets.begin());
   tickets.push_back(guard.admit("a", "a-2"));
 }
@@ -97,10 +99,12 @@ TEST_CASE("an identity that the access file gives no number has the server's for
   Tickets tickets;
   for (const char* run : {"b-1", "b-2"}) tickets.push_back(guard.admit("b", run));
   CHECK_THAT(errorText([&] { guard.admit("b", "b-3"); }),
-             Contains("b has its 2 sessions") && Contains("limits.sessions_per_identity"));
+             Contains("b already has its maximum of 2 sessions") &&
+                 Contains("limits.sessions_per_identity"));
   CHECK(errorCode([&] { guard.admission->admitProbe("b", 1); }) == "too-many-sessions");
   for (const char* run : {"a-1", "a-2", "a-3"}) tickets.push_back(guard.admit("a", run));
-  CHECK_THAT(errorText([&] { guard.admit("c", "c-1"); }), Contains("serves its 5 sessions"));
+  CHECK_THAT(errorText([&] { guard.admit("c", "c-1"); }),
+             Contains("this server already has its maximum of 5 sessions"));
 }
 
 TEST_CASE("an identity begins no more runs per hour than it may, and others begin theirs") {

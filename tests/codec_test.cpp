@@ -260,7 +260,7 @@ TEST_CASE("an unknown codec is refused with the nearest name and the list") {
   } catch (const UsageError& error) {
     CHECK(error.code() == "unknown-codec");
     CHECK(error.what() == std::string("'unifrom' is not a codec"));
-    CHECK_THAT(error.hint(), Contains("did you mean uniform? known are none, fp16, bf16"));
+    CHECK_THAT(error.hint(), Contains("did you mean uniform? use one of none, fp16, bf16"));
     for (const CodecRow& row : codecTable()) {
       CHECK_THAT(error.hint(), Contains(std::string(row.name)));
       CHECK_THAT(error.hint(), Contains(std::string(row.parameters)));

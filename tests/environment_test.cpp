@@ -115,10 +115,10 @@ TEST_CASE("a side computes with all cores, or half where both daemons share them
 TEST_CASE("a side computes with the threads asked for, within its limit and its cores") {
   CHECK(chooseThreads(8, 3, 0, true).text == "3 of 8 cores: as configured");
   CHECK(chooseThreads(8, 6, 0, true).threads == 6);
-  CHECK(chooseThreads(8, 6, 2, false).text == "2 of 8 cores: the most allowed here");
+  CHECK(chooseThreads(8, 6, 2, false).text == "2 of 8 cores: the maximum allowed here");
   CHECK(chooseThreads(8, 0, 2, true).threads == 2);
   CHECK(chooseThreads(8, 0, 6, true).threads == 4);
-  CHECK(chooseThreads(1, 4, 0, false).text == "1 of 1 core: all of them; more were asked for");
+  CHECK(chooseThreads(1, 4, 0, false).text == "1 of 1 core: all of them; more were requested");
 }
 
 TEST_CASE("usable cores follow the affinity mask") {

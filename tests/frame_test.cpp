@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "common/net/connection.h"
-#include "common/net/tls_stream.h"
 #include "common/link/probe_link.h"
 #include "common/link/trial.h"
+#include "common/net/connection.h"
+#include "common/net/tls_stream.h"
 #include "proto/wire.pb.h"
 #include "tests/error_code.h"
 
@@ -141,7 +141,7 @@ TEST_CASE("a checksum whose flag was lost is refused, not skipped") {
 
 TEST_CASE("a version mismatch names both versions") {
   CHECK(errorText([] { decodeHeader(damaged(4, 7)); }) ==
-        "the peer's frames have wire version 7, this side speaks version 1");
+        "the peer's frames have wire version 7, this side uses version 1");
 }
 
 TEST_CASE("what else listens on a port is named") {
@@ -154,7 +154,7 @@ TEST_CASE("what else listens on a port is named") {
   CHECK(sentence("GET / HTTP/1.1\r\n") == "the peer does not speak Cleave: that is an HTTP client");
   CHECK(sentence("SSH-2.0-OpenSSH_9.2p1\r\n") ==
         "the peer does not speak Cleave: that is an SSH server or client");
-  CHECK(sentence("\x16\x03\x01\x02") == "the peer speaks TLS, and this side does not");
+  CHECK(sentence("\x16\x03\x01\x02") == "the peer uses TLS, but this side does not");
   CHECK(sentence("220 mail ESMTP\r\n") ==
         "the peer does not speak Cleave: it sent \"220 mail ESMTP\"");
   CHECK(sentence("\xff\xfd\x18\x20") ==

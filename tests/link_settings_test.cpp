@@ -57,11 +57,11 @@ TEST_CASE("rates, times, sizes and losses have units") {
 TEST_CASE("a value that is none says where it stands, what is wrong and what to write") {
   const std::vector<std::pair<std::string, std::string>> rates = {
       {"200", "its unit is missing, one of kbit/s, Mbit/s, Gbit/s, MB/s"},
-      {"200mbit/s", "'mbit/s' is none of the units"},
+      {"200mbit/s", "'mbit/s' is not one of the units"},
       {"200Mbits",
-       "'Mbits' is none of the units kbit/s, Mbit/s, Gbit/s, MB/s; did you mean Mbit/s?"},
+       "'Mbits' is not one of the units kbit/s, Mbit/s, Gbit/s, MB/s; did you mean Mbit/s?"},
       {"-5Mbit/s", "it does not begin with a number"},
-      {"1e3Mbit/s", "'e3Mbit/s' is none of the units"},
+      {"1e3Mbit/s", "'e3Mbit/s' is not one of the units"},
       {"nan", "it does not begin with a number"},
       {"", "it does not begin with a number"},
       {"1.2.3Mbit/s", "it does not begin with a number"},
@@ -109,17 +109,17 @@ TEST_CASE("events are read, and a blackhole ends") {
 TEST_CASE("an event that is none says which, and what to write") {
   const std::vector<std::pair<std::string, std::string>> events = {
       {"", "after nothing, a time is missing"},
-      {"5s", "after '5s', what happens is missing"},
+      {"5s", "after '5s', an event is missing"},
       {"reset", "'reset' is not a time"},
-      {"5s blackhol for 2s", "'blackhol' is no event; did you mean blackhole?"},
+      {"5s blackhol for 2s", "'blackhol' is not an event; did you mean blackhole?"},
       {"5s blackhole", "after 'blackhole', 'for' and a time is missing"},
       {"5s blackhole 2s", "'for' is missing"},
       {"5s blackhole for two", "'two' is not a time"},
       {"5s half-open", "after 'half-open', up or down is missing"},
-      {"5s half-open both", "is a blackhole"},
+      {"5s half-open both", "use 'blackhole'"},
       {"5s rate", "after 'rate', a rate is missing"},
       {"5s rate down 10", "its unit is missing"},
-      {"5s reset up", "there are words after its end"}};
+      {"5s reset up", "there are extra words after its end"}};
   for (const auto& [text, says] : events) {
     INFO(text);
     CHECK_THAT(refusal([&] {
@@ -184,11 +184,11 @@ TEST_CASE("what is wrong in a file or with the flags together is said with its p
       {"target: a\n", "link.yaml:1: target: 'a' has no port"},
       {"target: a:0\n", "does not end in a port"},
       {"target: a:70000\n", "does not end in a port"},
-      {"target: :80\n", "names no host"},
+      {"target: :80\n", "has no host"},
       {"target: ::1:80\n", "an IPv6 address in brackets"},
-      {"target: a:1\nlisten: localhost:80\n", "is no IP address"},
+      {"target: a:1\nlisten: localhost:80\n", "is not an IP address"},
       {"target: a:1\nlisten: 0.0.0.0:80\n", "add --insecure-bind"},
-      {"target: a:1\nseed: -1\n", "is no seed"},
+      {"target: a:1\nseed: -1\n", "is not a seed"},
       {"target: a:1\nqueue: 1KiB\n", "is too small"},
       {"target: a:1\nevents: [5s reset, 6s rest]\n", "link.yaml:2: events: event '6s rest'"},
       {"target: a:1\nevents: 5s reset\n", "events is '5s reset', but must be a list"},

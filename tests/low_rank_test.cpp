@@ -6,6 +6,7 @@
 #include "common/core/random.h"
 #include "compression/registry.h"
 #include "tests/codec_tensors.h"
+#include "tests/error_code.h"
 
 using namespace cleave;
 using namespace cleave::test;
@@ -131,6 +132,38 @@ TEST_CASE("power goes on from the factors of the step before, in training only")
   CHECK((with == without));
   context.key.phase = Phase::eval;
   CHECK(codec->encode(context, state, cut, other.view(), with).state == nullptr);
+}
+
+TEST_CASE("a state that was saved and restored gives the same bytes") {
+  const std::unique_ptr<Codec> codec = makeCodec("power:rank=2,iterations=1");
+  const Tensor tensor = shaped(ofRank(2, 16, 48, 6), {2, 16, 6, 8});
+  CodecContext context{7, kKey};
+  const auto encoded = [&](const CodecState& state, Bytes& out) {
+    CutContext cut;
+    out.resize(codec->maxEncodedBytes(tensor.spec));
+    return codec->encode(context, state, cut, tensor.view(), out).state;
+  };
+  Bytes first, whole, resumed, fresh;
+  const CodecState state = encoded(nullptr, first);
+  ++context.key.step;
+  const std::vector<std::byte> saved = codec->saveState(state);
+  encoded(state, whole);
+  encoded(codec->restoreState(saved), resumed);
+  encoded(nullptr, fresh);
+  CHECK((resumed == whole));
+  CHECK((fresh != whole));
+  CHECK(codec->saveState(nullptr).empty());
+
+  // What is no state is refused.
+  for (std::size_t length = 0; length < saved.size(); length += 7) {
+    CHECK(errorCode([&] { codec->restoreState(std::span(saved).first(length)); }) ==
+          "bad-checkpoint");
+  }
+  std::vector<std::byte> huge = saved;
+  for (std::size_t b = 8; b < 24; ++b) huge[b] = std::byte{0xff};
+  CHECK(errorCode([&] { codec->restoreState(huge); }) == "bad-checkpoint");
+  CHECK(errorCode([&] { makeCodec("svd:rank=2")->restoreState(saved); }) == "bad-checkpoint");
+  CHECK(errorCode([&] { makeCodec("none")->restoreState(saved); }) == "bad-checkpoint");
 }
 
 TEST_CASE("zeros, constants and values near the ends of fp32 stay finite") {

@@ -429,7 +429,7 @@ TEST_CASE("an unknown model is named with the nearest known one") {
   const UsageError error = usageError([] { findModel("small_cnm"); });
   CHECK(error.code() == "unknown-model");
   CHECK(error.what() == std::string("'small_cnm' is not a model"));
-  CHECK(error.hint() == "did you mean small_cnn? known are small_cnn, mlp, mobilenet_v2");
+  CHECK(error.hint() == "did you mean small_cnn? use one of small_cnn, mlp, mobilenet_v2");
 }
 
 TEST_CASE("model parameters are refused with their range") {
@@ -446,7 +446,7 @@ TEST_CASE("model parameters are refused with their range") {
         std::string("model mlp: dropout=0.95 is not a number from 0 to 0.9"));
   CHECK(errorOf("dropout", "nan").code() == "bad-model-parameter");
   CHECK(errorOf("widht", "5").what() == std::string("model mlp has no parameter 'widht'"));
-  CHECK(errorOf("widht", "5").hint() == "did you mean width? known are width, depth, dropout");
+  CHECK(errorOf("widht", "5").hint() == "did you mean width? use one of width, depth, dropout");
   CHECK(usageError([] {
           blocksOf(spec("small_cnn", {1, 8, 8}, {{"width", "3"}}));
         }).code() == "bad-model-parameter");
@@ -473,7 +473,7 @@ TEST_CASE("a batch norm of one value a channel is refused") {
   CHECK_NOTHROW(checkBatchNorm(blocks, 2));
   const UsageError error = usageError([&] { checkBatchNorm(blocks, 1); });
   CHECK(error.code() == "batch-norm-too-few");
-  CHECK(error.what() == std::string("batch norm bn3 would see 1 value a channel in the smallest "
+  CHECK(error.what() == std::string("batch norm bn3 would see 1 value per channel in the smallest "
                                     "micro-batch, of 1 sample, and needs 2"));
   CHECK_NOTHROW(checkBatchNorm(blocksOf(spec("small_cnn")), 1));
 }
@@ -483,9 +483,10 @@ TEST_CASE("inputs that do not fit a model are refused") {
     return usageError([&] { blocksOf(spec(name, shape)); });
   };
   CHECK(errorOf("small_cnn", {784}).what() ==
-        std::string("block conv1 takes images [channels, height, width], but gets [784] a sample"));
+        std::string(
+            "block conv1 requires images [channels, height, width], but gets [784] per sample"));
   CHECK(errorOf("small_cnn", {1, 2, 28}).what() ==
-        std::string("block pool2 leaves nothing of [32, 1, 14]: it pools 2 x 2 values into one"));
+        std::string("block pool2 is too large for [32, 1, 14]: it pools 2 x 2 values into one"));
   CHECK(errorOf("mlp", {}).code() == "bad-sample-shape");
   CHECK(errorOf("mlp", {1, 1, 1, 1, 1, 1, 1, 1}).code() == "bad-sample-shape");
   CHECK(errorOf("mlp", {0}).code() == "bad-sample-shape");

@@ -1,5 +1,7 @@
 // Optimizers compared with PyTorch's formulas for a single number, and the checks of their
 // parameters.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 
 #include <catch2/catch.hpp>
@@ -7,6 +9,7 @@
 #include <limits>
 
 #include "common/model/optimizer.h"
+#include "tests/error_code.h"
 
 namespace cleave::test {
 namespace {
@@ -224,7 +227,7 @@ TEST_CASE("an unknown name comes with the nearest known") {
     FAIL("was accepted");
   } catch (const UsageError& error) {
     CHECK(error.hint() ==
-          "did you mean momentum? known are momentum, dampening, weight_decay, nesterov");
+          "did you mean momentum? use one of momentum, dampening, weight_decay, nesterov");
   }
 }
 
@@ -234,6 +237,86 @@ TEST_CASE("only momentum and adam's moments need state") {
   CHECK(optimizerStateBytes({"sgd", {}}) == 0);
   CHECK(optimizerStateBytes({"sgd", {{"weight_decay", 0.1}}}) == 0);
   CHECK(optimizerStateBytes({"sgd", {{"momentum", 0.9}}}) == 4);
+}
+
+// Two parameters, of which the second has a gradient in odd steps only.
+struct Pair {
+  explicit Pair(const OptimizerSpec& spec)
+      : a(at::full({2, 3}, 0.5f).set_requires_grad(true)),
+        b(at::full({4}, -1.25f).set_requires_grad(true)),
+        optimizer(makeOptimizer(spec, {{"a", a}, {"b", b}})) {}
+
+  void step(int number) {
+    a.mutable_grad() = at::full({2, 3}, 0.1f * static_cast<float>(number));
+    b.mutable_grad() = number % 2 == 1 ? at::full({4}, 0.7f) : at::Tensor();
+    optimizer->update(decision(0.1, 0.9));
+  }
+
+  at::Tensor a, b;
+  std::unique_ptr<Optimizer> optimizer;
+};
+
+TEST_CASE("an optimizer that is restored goes on with the same bits") {
+  const OptimizerSpec specs[] = {{"sgd", {}},
+                                 {"sgd", {{"momentum", 0.9}, {"nesterov", 1}}},
+                                 {"adam", {{"weight_decay", 0.01}}},
+                                 {"adamw", {}}};
+  for (const OptimizerSpec& spec : specs) {
+    for (const int saved : {0, 1, 4}) {
+      CAPTURE(spec.name, saved);
+      Pair whole(spec);
+      for (int n = 1; n <= saved; ++n) whole.step(n);
+      Pair resumed(spec);
+      const auto state = whole.optimizer->state();
+      {
+        const at::NoGradGuard noGrad;
+        resumed.a.copy_(whole.a);
+        resumed.b.copy_(whole.b);
+      }
+      resumed.optimizer->restore(state);
+      for (int n = saved + 1; n <= saved + 5; ++n) {
+        whole.step(n);
+        resumed.step(n);
+      }
+      CHECK(at::equal(whole.a, resumed.a));
+      CHECK(at::equal(whole.b, resumed.b));
+    }
+  }
+}
+
+TEST_CASE("a state that does not fit is refused, and changes nothing") {
+  const auto codeOf = [](Optimizer& optimizer, const std::vector<NamedTensor>& state) {
+    return errorCode([&] { optimizer.restore(state); });
+  };
+  Pair adam({"adam", {}});
+  adam.step(1);
+  const auto good = adam.optimizer->state();
+  REQUIRE(good.size() == 6);
+  const auto without = [&](std::size_t left) {
+    auto state = good;
+    state.erase(state.begin() + static_cast<std::ptrdiff_t>(left));
+    return state;
+  };
+  for (std::size_t k = 0; k < good.size(); ++k)
+    CHECK(codeOf(*adam.optimizer, without(k)) == "bad-checkpoint");
+  for (std::size_t k = 0; k < good.size(); ++k) {
+    auto state = good;
+    state[k].tensor = at::full({7}, 1.0f);
+    CHECK(codeOf(*adam.optimizer, state) == "bad-checkpoint");
+    state = good;
+    state[k].name = "c:first";
+    CHECK(codeOf(*adam.optimizer, state) == "bad-checkpoint");
+    state[k].name = "first";
+    CHECK(codeOf(*adam.optimizer, state) == "bad-checkpoint");
+  }
+  Pair sgd({"sgd", {{"momentum", 0.9}}});
+  CHECK(codeOf(*sgd.optimizer, good) == "bad-checkpoint");
+  const auto after = adam.optimizer->state();
+  REQUIRE(after.size() == good.size());
+  for (std::size_t k = 0; k < good.size(); ++k) {
+    CHECK(after[k].name == good[k].name);
+    CHECK(at::equal(after[k].tensor, good[k].tensor));
+  }
 }
 
 }  // namespace

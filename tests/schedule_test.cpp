@@ -147,7 +147,7 @@ TEST_CASE("an unknown schedule is refused with the nearest known name") {
     FAIL("was accepted");
   } catch (const UsageError& error) {
     CHECK(error.code() == "unknown-schedule");
-    CHECK(error.hint() == "did you mean priority? known are priority, gpipe, 1f1b");
+    CHECK(error.hint() == "did you mean priority? use one of priority, gpipe, 1f1b");
   }
 }
 

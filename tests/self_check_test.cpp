@@ -50,8 +50,8 @@ TEST_CASE("slow products get advice by the instruction set, for each thread") {
   check.gigaflops = 11;  // less than 6 per thread
   const auto advice = slownessAdvice(check, kAvx2);
   REQUIRE(advice.size() == 1);
-  CHECK_THAT(advice[0], Contains("AVX2") && Contains("at 5.5 GFLOP/s a thread") &&
-                            Contains("should give at least 6") && Contains("scripts/setup.sh"));
+  CHECK_THAT(advice[0], Contains("AVX2") && Contains("at 5.5 GFLOP/s per thread") &&
+                            Contains("should reach at least 6") && Contains("scripts/setup.sh"));
   check.threads = 1;
   CHECK(slownessAdvice(check, kAvx2).empty());
   check.instructionSet = "AVX512";

@@ -14,6 +14,7 @@
 #include "common/model/blocks.h"
 #include "common/model/stage.h"
 #include "common/model/torch_tensor.h"
+#include "tests/error_code.h"
 
 namespace cleave::test {
 namespace {
@@ -279,6 +280,61 @@ TEST_CASE("a run repeats to the bit, and training changes the weights") {
       CHECK(difference(*first, split.weights()) == "");
     }
   }
+}
+
+TEST_CASE("stages that are restored in a new process go on with the same bits") {
+  for (StageOptions options : {cnnOptions(), mlpOptions()}) {
+    for (const char* optimizer : {"sgd", "adam"}) {
+      CAPTURE(options.model.name, optimizer);
+      if (std::string(optimizer) == "adam") options.optimizer = {"adam", {}};
+      const auto train = [&](Split& split, std::uint64_t first, std::uint64_t last) {
+        for (std::uint64_t step = first; step <= last; ++step) {
+          split.runBatch(Phase::train, step, 4, makeBatch(options.model, 10, step),
+                         Order::alternating);
+          split.update(decisionOf(step));
+        }
+      };
+      Split whole(options);
+      train(whole, 1, 4);
+      const auto client = whole.client.save();
+      const auto body = whole.body.save();
+      train(whole, 5, 7);
+
+      Split resumed(options);
+      train(resumed, 1, 1);
+      resumed.client.restore(client);
+      resumed.body.restore(body);
+      train(resumed, 5, 7);
+      CHECK(difference(resumed.weights(), whole.weights()) == "");
+      CHECK(difference(resumed.client.losses(), whole.client.losses()) == "");
+    }
+  }
+}
+
+TEST_CASE("a saved state that does not fit the stage is refused") {
+  const StageOptions options = mlpOptions();
+  Split split(options);
+  split.runBatch(Phase::train, 1, 2, makeBatch(options.model, 6, 1), Order::oneByOne);
+  split.update(decisionOf(1));
+  const auto body = split.body.save();
+  const auto codeFor = [&](const std::vector<NamedTensor>& saved) {
+    return errorCode([&] { split.body.restore(saved); });
+  };
+  CHECK(codeFor(body).empty());
+  CHECK(codeFor(split.client.save()) == "bad-checkpoint");
+  auto other = body;
+  other.pop_back();  // part of the optimizer's state: a parameter without a buffer is no fault
+  other.erase(other.begin());
+  CHECK(codeFor(other) == "bad-checkpoint");
+  other = body;
+  other.push_back(body.front());
+  CHECK(codeFor(other) == "bad-checkpoint");
+  other = body;
+  other[0].tensor = other[0].tensor.flatten();
+  CHECK(codeFor(other) == "bad-checkpoint");
+  other = body;
+  other.push_back({"unknown.weight", body[0].tensor});
+  CHECK(codeFor(other) == "bad-checkpoint");
 }
 
 TEST_CASE("evaluation changes nothing and counts every sample") {

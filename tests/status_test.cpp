@@ -96,7 +96,7 @@ TEST_CASE("a status without sessions is its head") {
   CHECK(statusTable(document(), 0) ==
         "cleave 0.1.0, process 42, at 127.0.0.1:4800 with TLS, on cpu, up for 1:02:03\n"
         "0 of 8 sessions, 3 connections; memory: 2.00 MB of 8.00 GB admitted, 500 MB resident\n"
-        "refused or ended for a client's fault: 3 bad-frame, 1 unknown-identity\n");
+        "refused or ended because of a client error: 3 bad-frame, 1 unknown-identity\n");
 }
 
 TEST_CASE("sessions stand in aligned columns") {
@@ -147,10 +147,10 @@ TEST_CASE("sessions stand in aligned columns") {
   CHECK(cell(line, "step") == "1234 (eval)");
   CHECK(cell(line, "images/s") == "6485");
   CHECK(cell(line, "up") == "12.3 MB/s");
-  CHECK(cell(line, "held back by") == "uplink");
+  CHECK(cell(line, "limited by") == "uplink");
   CHECK(cell(line, "for") == "1:05");
   std::getline(lines, line);
-  CHECK(cell(line, "held back by") == "idle for 1:15");
+  CHECK(cell(line, "limited by") == "idle for 1:15");
 }
 
 TEST_CASE("a narrow terminal has fewer columns, and what holds a run back is among them") {
@@ -175,7 +175,7 @@ TEST_CASE("a narrow terminal has fewer columns, and what holds a run back is amo
   for (const std::size_t columns : {70, 80, 100, 120}) {
     INFO(columns);
     const std::string table = statusTable(status, columns);
-    CHECK_THAT(table, Contains("held back by") && Contains("server compute") && Contains("1234") &&
+    CHECK_THAT(table, Contains("limited by") && Contains("server compute") && Contains("1234") &&
                           Contains("fashion-mnist-20260131-123456-1a2b") && Contains("no room"));
     std::istringstream rows(table);
     for (std::string row; std::getline(rows, row);) CHECK(row.size() <= columns);

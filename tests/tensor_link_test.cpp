@@ -8,11 +8,12 @@
 #include <numeric>
 #include <thread>
 
-#include "common/net/io_thread.h"
+#include "common/engine/worker.h"
 #include "common/link/tensor_link.h"
 #include "common/link/wire_messages.h"
-#include "common/engine/worker.h"
+#include "common/net/io_thread.h"
 #include "compression/registry.h"
+#include "tests/error_code.h"
 #include "tests/virtual_pair.h"
 
 namespace cleave::test {
@@ -667,6 +668,46 @@ TEST_CASE(
   received.set_wire_seconds(1);
   CHECK(control(FrameKind::received, received.SerializeAsString()) ==
         "bad-key");  // for a tensor that was not sent
+}
+
+TEST_CASE("codec states that are restored give the same bytes as those that went on") {
+  TensorCodecOptions options;
+  options.seed = 5;
+  options.errorEvery = 0;
+  for (auto& codec : options.codecs) codec = makeCodec("power:rank=2,iterations=1");
+  const TensorSpec spec{DType::f32, {2, 16, 6, 8}, MemoryOrder::contiguous};
+  std::vector<float> values(spec.elements());
+  const auto encode = [&](TensorCodecs& codecs, std::uint64_t step, std::uint32_t i) {
+    for (std::size_t j = 0; j < values.size(); ++j) {
+      values[j] = static_cast<float>((j * 2654435761u + step) % 1000) - 500;
+    }
+    const Key key{Phase::train, step, i, Flow::activation0};
+    const auto encoded =
+        codecs.encode(key, {reinterpret_cast<const std::byte*>(values.data()), spec});
+    const auto bytes = encoded.bytes.span();
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  const auto pool = std::make_shared<BufferPool>();
+  TensorCodecs whole(options, pool);
+  for (std::uint32_t i = 0; i < 2; ++i) encode(whole, 1, i);
+  whole.commit();
+  const auto saved = whole.save();
+  REQUIRE(saved.size() == 2);
+  TensorCodecs resumed(options, pool), fresh(options, pool);
+  resumed.restore(saved);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    const auto expected = encode(whole, 2, i);
+    CHECK((encode(resumed, 2, i) == expected));
+    CHECK((encode(fresh, 2, i) != expected));
+  }
+
+  // A state that cannot be restored leaves the others as they are.
+  auto broken = saved;
+  broken[1].bytes.pop_back();
+  CHECK(errorCode([&] { resumed.restore(broken); }) == "bad-checkpoint");
+  resumed.commit();
+  whole.commit();
+  CHECK((encode(resumed, 3, 0) == encode(whole, 3, 0)));
 }
 
 }  // namespace

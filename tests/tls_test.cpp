@@ -270,7 +270,8 @@ TEST_CASE("each certificate that is not right is refused with its own code at bo
       {.name = "another CA's",
        .otherAuthority = true,
        .code = "certificate-unknown-ca",
-       .says = "the client's certificate (it says alice) is not from a CA that is trusted here"},
+       .says =
+           "the client's certificate (its name is alice) is not from a CA that is trusted here"},
       {.name = "expired",
        .client = {.beginsInDays = -9, .endsInDays = -2},
        .code = "certificate-expired",
@@ -278,7 +279,7 @@ TEST_CASE("each certificate that is not right is refused with its own code at bo
       {.name = "not yet valid",
        .client = {.beginsInDays = 2},
        .code = "certificate-not-yet-valid",
-       .says = "is not valid yet (it begins on "},
+       .says = "is not valid yet (it is valid from "},
       {.name = "revoked", .revoked = {7, 2}, .code = "certificate-revoked", .says = "was revoked"},
       {.name = "a server's",
        .client = {.names = "URI:cleave:server", .usage = "serverAuth"},
@@ -412,14 +413,15 @@ TEST_CASE("where one side speaks TLS and the other does not, both say so") {
     pair.shake();
     CHECK(pair.outcomeB.code == "not-tls");
     CHECK(pair.outcomeA.code == "not-tls");
-    CHECK(pair.outcomeA.text == "the client came without TLS, and this server takes none such");
+    CHECK(pair.outcomeA.text == "the client connected without TLS, but this server requires TLS");
     CHECK(pair.outcomeA.hint.find("--tls DIR") != std::string::npos);
   }
   SECTION("a client that wants TLS") {
     Handshake pair(clientOptions(folders.client), {});
     pair.shake();
     CHECK(pair.outcomeA.code == "not-tls");
-    CHECK(pair.outcomeA.text == "the server speaks Cleave without TLS, and this client does not");
+    CHECK(pair.outcomeA.text ==
+          "the server speaks Cleave without TLS, but this client requires TLS");
     CHECK(pair.outcomeB.code == "not-tls");
   }
   SECTION("neither") {
@@ -443,7 +445,7 @@ TEST_CASE("a damaged record ends a connection within TLS, and the peer hears of 
     REQUIRE(::write(client.descriptor(), record.data(), record.size()) == 37);
   });
   CHECK(client.outcome.code == "tls-failed");
-  CHECK(client.outcome.text.find("what the client sends is no valid TLS: ") == 0);
+  CHECK(client.outcome.text.find("the client sends data that is not valid TLS: ") == 0);
   CHECK(end == "sslv3 alert bad record mac");
 }
 
@@ -547,10 +549,10 @@ TEST_CASE("a certificate that ends within 14 days is warned of") {
   const auto warning = [&] { return TlsContext::load(folders.client, TlsRole::client)->warning(); };
   CHECK(warning() == "");
   folders.authority.write(folders.client, "client", {.endsInDays = 13});
-  CHECK(warning().find(folders.client + "/client.crt ends on ") != std::string::npos);
+  CHECK(warning().find(folders.client + "/client.crt expires on ") != std::string::npos);
   folders.authority.write(folders.client, "client", {.endsInDays = 0});
-  CHECK(warning().find("/client.crt ended on ") != std::string::npos);
+  CHECK(warning().find("/client.crt expired on ") != std::string::npos);
   const TestAuthority ending(13);
   ending.write(folders.client, "client", clientRequest());
-  CHECK(warning().find("/ca.crt ends on ") != std::string::npos);
+  CHECK(warning().find("/ca.crt expires on ") != std::string::npos);
 }

@@ -92,7 +92,7 @@ TEST_CASE("a frame that says or holds another size than the inner payload's is r
   Bytes twice = frameOf(plain);
   const Bytes again = frameOf({});
   twice.insert(twice.end(), again.begin() + 1, again.end());
-  CHECK_THROWS_WITH(decode(*codec, twice, tensor.spec), Contains("not one whole"));
+  CHECK_THROWS_WITH(decode(*codec, twice, tensor.spec), Contains("not exactly one complete"));
 }
 
 TEST_CASE("zstd needs a codec to wrap, and a level that it has") {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/codec/tensor.h"
 #include "common/core/codec_executor.h"
@@ -80,6 +81,11 @@ class Codec {
   // invalid throws ProtocolError; nothing outside `bytes` is read, nothing outside `out` written.
   virtual CodecState decode(const CodecContext& context, const CodecState& state, CutContext& cut,
                             std::span<const std::byte> bytes, MutableTensorView out) const = 0;
+
+  // The bytes of a state that encode() or decode() returned, for restoreState() of an equal codec.
+  virtual std::vector<std::byte> saveState(const CodecState&) const { return {}; }
+  // Throws RunError "bad-checkpoint" if these are not the bytes of a state.
+  virtual CodecState restoreState(std::span<const std::byte> bytes) const;
 };
 
 }  // namespace cleave

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kMaxLength = 256;
 constexpr int kMaxDepth = 4;
 constexpr std::string_view kGrammarAdvice =
-    "a codec spec reads name, name:key=value,key=value or name:key=value(spec)";
+    "write name, name:key=value,key=value or name:key=value(spec)";
 
 bool isLowerCase(char c) { return c >= 'a' && c <= 'z'; }
 bool isDigit(char c) { return c >= '0' && c <= '9'; }
@@ -127,7 +127,7 @@ std::optional<int> readInteger(const CodecSpec& spec, std::string_view key, int 
     throw UsageError("bad-codec-spec",
                      "codec " + spec.name + ": " + std::string(key) + "=" + text + " is not " +
                          rangeText(least, greatest),
-                     "give " + std::string(key) + " " + rangeText(least, greatest));
+                     "set " + std::string(key) + " to " + rangeText(least, greatest));
   }
   return value;
 }
@@ -144,8 +144,8 @@ CodecSpec parseCodecSpec(std::string_view text) {
   if (text.size() > kMaxLength) {
     throw UsageError("bad-codec-spec",
                      "codec spec " + inQuotes(text.substr(0, 32)) + "… has " +
-                         std::to_string(text.size()) + " characters; character " +
-                         std::to_string(kMaxLength + 1) + " is one too many",
+                         std::to_string(text.size()) + " characters; the maximum is " +
+                         std::to_string(kMaxLength),
                      std::string(kGrammarAdvice));
   }
   return Parser(text).whole();
@@ -193,7 +193,7 @@ double CodecParameters::number(std::string_view key, double least, double greate
     throw UsageError(
         "bad-codec-spec",
         "codec " + spec_.name + ": " + std::string(key) + "=" + *text + " is not " + range,
-        "give " + std::string(key) + " " + range);
+        "set " + std::string(key) + " to " + range);
   }
   return value;
 }
@@ -222,8 +222,9 @@ std::optional<std::string> CodecParameters::innerSpec() {
 void CodecParameters::finish() const {
   for (const auto& [key, value] : spec_.parameters) {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-    throw UsageError("bad-codec-spec", "codec " + spec_.name + " has no parameter '" + key + "'",
-                     known_.empty() ? "it takes none" : knownNames(key, known_));
+    throw UsageError(
+        "bad-codec-spec", "codec " + spec_.name + " has no parameter '" + key + "'",
+        known_.empty() ? "remove it: this codec has no parameters" : knownNames(key, known_));
   }
   if (spec_.inner && !wraps_) {
     throw UsageError("bad-codec-spec",

@@ -62,7 +62,7 @@ void applyOverride(YamlNode& root, const std::string& override) {
     if (node->kind != Kind::map) {
       throw UsageError("config-override",
                        place + ": " + node->key + " is " + describe(*node) + " (" + node->place +
-                           "), so no key can stand in it",
+                           "), so it cannot contain keys",
                        "Override the whole of " + node->key + ", or correct the path.");
     }
     YamlNode* child = node->child(key);
@@ -202,7 +202,7 @@ struct Config::State {
                      misspelt.empty()
                          ? "Add " + path + ", " + expected + ", or pass --set " + path + "=VALUE."
                          : "Rename " + misspelt + " (" + find(misspelt)->place + ") to " + path +
-                               " if that is what it means, or add " + path + ", " + expected + ".")
+                               " if that is what you mean, or add " + path + ", " + expected + ".")
         .about(path, name);
   }
 
@@ -336,7 +336,7 @@ std::vector<double> Config::numbers(const std::string& path, double least, doubl
                                     std::optional<std::vector<double>> defaultValue) {
   const std::string one = expectedNumber(least, greatest);
   const YamlNode* node =
-      state_->findValue(path, one + ", or a list of such", defaultValue.has_value());
+      state_->findValue(path, one + ", or a list of them", defaultValue.has_value());
   std::vector<double> values;
   if (node == nullptr) {
     values = std::move(*defaultValue);
@@ -355,7 +355,7 @@ std::vector<double> Config::numbers(const std::string& path, double least, doubl
 
 std::vector<std::string> Config::texts(const std::string& path,
                                        std::optional<std::vector<std::string>> defaultValue) {
-  const std::string expected = "a list of texts";
+  const std::string expected = "a list of strings";
   const YamlNode* node = state_->findValue(path, expected, defaultValue.has_value());
   std::vector<std::string> values;
   if (node == nullptr) {

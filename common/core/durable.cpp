@@ -95,16 +95,16 @@ void writeNewFile(const std::string& path, std::string_view text, mode_t mode) {
 std::string readPrivateFile(const std::string& path) {
   const auto refuse = [&](int error) {
     throw UsageError("cannot-read", path + ": cannot be read: " + std::strerror(error),
-                     "check the path, and that the file belongs to the user who runs this");
+                     "check the path, and that you own the file");
   };
   const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) refuse(errno);
   if ((status.st_mode & 077) != 0) {
-    throw UsageError(
-        "key-readable",
-        path + ": others than its owner may read or write it (mode " + octal(status.st_mode) + ")",
-        "chmod 600 " + path + "; where others had the time to read it, make a new one");
+    throw UsageError("key-readable",
+                     path + ": users other than its owner can read or write it (mode " +
+                         octal(status.st_mode) + ")",
+                     "chmod 600 " + path + "; if others could have read it, make a new one");
   }
   std::string text(kMostPrivateBytes, '\0');
   std::size_t have = 0;

@@ -17,14 +17,14 @@ Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos) {
     const bool isPort = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-    if (isPort) refuseEndpoint(value, "names no host", "write 127.0.0.1:" + text);
+    if (isPort) refuseEndpoint(value, "has no host", "write 127.0.0.1:" + text);
     refuseEndpoint(value, "has no port", "write HOST:PORT, such as 127.0.0.1:4800");
   }
   Endpoint endpoint{text.substr(0, colon), 0};
   const bool bracketed = endpoint.host.starts_with('[') && endpoint.host.ends_with(']');
   if (bracketed) endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
   if (endpoint.host.empty()) {
-    refuseEndpoint(value, "names no host", "write HOST:PORT, such as 127.0.0.1:4800");
+    refuseEndpoint(value, "has no host", "write HOST:PORT, such as 127.0.0.1:4800");
   }
   if (!bracketed && endpoint.host.find(':') != std::string::npos) {
     refuseEndpoint(value, "is ambiguous", "write an IPv6 address in brackets: [::1]:4800");

@@ -152,7 +152,7 @@ ThreadCount chooseThreads(int cores, int asked, int most, bool sharesMachine) {
   count.threads = std::min(wanted, limit);
   std::string why = "all of them";
   if (count.threads < wanted) {
-    why = limit < cores ? "the most allowed here" : "all of them; more were asked for";
+    why = limit < cores ? "the maximum allowed here" : "all of them; more were requested";
   } else if (asked > 0) {
     why = "as configured";
   } else if (sharesMachine) {

@@ -54,7 +54,7 @@ std::string knownNames(std::string_view word, const std::vector<std::string>& kn
     list += (list.empty() ? "" : ", ") + name;
   }
   if (list.empty()) return "there are none";
-  return (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + list;
+  return (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "use one of " + list;
 }
 
 }  // namespace cleave

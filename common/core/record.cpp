@@ -270,10 +270,10 @@ void Recorder::flush() {
     throw RunError("cannot-write", state_->failure, "Make room on the disk, then run again.");
   }
   if (state_->droppedRows > 0) {
-    throw RunError("rows-dropped",
-                   std::to_string(state_->droppedRows) +
-                       " rows were dropped, because the disk took them too slowly",
-                   "Record to a faster disk, or less often.");
+    throw RunError(
+        "rows-dropped",
+        std::to_string(state_->droppedRows) + " rows were dropped, because the disk was too slow",
+        "Record to a faster disk, or less often.");
   }
 }
 

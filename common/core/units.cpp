@@ -48,8 +48,8 @@ struct Quantity {
   throw UsageError("bad-value",
                    fmt::format("{}: {} is not {}: {}", value.place, quotedForError(value.text),
                                quantity.what, why),
-                   fmt::format("write a number and its unit, such as {}, in {}", quantity.examples,
-                               quantity.range));
+                   fmt::format("write a number and its unit, such as {}, in the range {}",
+                               quantity.examples, quantity.range));
 }
 
 std::string unitsText(std::span<const Unit> units, std::string_view found) {
@@ -85,9 +85,9 @@ double parse(const Placed& value, const Quantity& quantity) {
     return base;
   }
   refuse(value, quantity,
-         name.empty()
-             ? "its unit is missing, one of " + unitsText(quantity.units, name)
-             : quotedForError(name) + " is none of the units " + unitsText(quantity.units, name));
+         name.empty() ? "its unit is missing, one of " + unitsText(quantity.units, name)
+                      : quotedForError(name) + " is not one of the units " +
+                            unitsText(quantity.units, name));
 }
 
 Nanoseconds toTime(double seconds) { return Nanoseconds(std::llround(seconds * 1e9)); }

@@ -125,7 +125,7 @@ class TreeBuilder final : public YAML::EventHandler {
       throw UsageError(
           "config-syntax",
           place(mark) + ": nested deeper than " + std::to_string(kMaxYamlDepth) + " levels",
-          "No setting needs that depth; look for an indentation or bracket too many.");
+          "Look for an extra indentation or bracket; no setting needs that depth.");
     }
     Open opened;
     opened.node.kind = kind;
@@ -155,7 +155,7 @@ class TreeBuilder final : public YAML::EventHandler {
     if (!tag.empty() && tag != "?" && tag != "!") {
       throw UsageError("config-syntax",
                        place(mark) + ": tags such as " + quotedForError(tag) + " are not supported",
-                       "Remove the tag; quote what is meant as text.");
+                       "Remove the tag; quote the value if it is text.");
     }
   }
 
@@ -174,7 +174,7 @@ class TreeBuilder final : public YAML::EventHandler {
 YamlNode parse(std::string_view text, const std::string& name, bool lines) {
   if (text.size() > kMaxYamlBytes) {
     throw UsageError("config-syntax", name + ": larger than 1 MiB",
-                     "A configuration has a few kB; check the path.");
+                     "Check the path; a configuration has a few kB.");
   }
   // The appended comment has no effect, except that yaml-cpp then reports an unclosed quote: if the
   // text ended in a line break, it would accept the rest of the file as the quoted text.

@@ -76,7 +76,7 @@ void Engine::receive(Message message) {
     const std::size_t most = std::size_t{8} * options_.inFlight + 64;
     if (deferred_.size() >= most) {
       refuse("too-many-in-flight",
-             "more than " + std::to_string(most) + " messages came before an update");
+             "more than " + std::to_string(most) + " messages arrived before an update");
     }
     deferred_.push_back(std::move(message));
     return;
@@ -90,7 +90,7 @@ void Engine::dispatch(Message&& message) {
     return atServer ? receiveWeights(std::move(*blob)) : receiveBlob(std::move(*blob));
   }
   if (atServer && !weightsInPlace_) {
-    refuse("unexpected-message", "something else came before the initial weights were in place");
+    refuse("unexpected-message", "another message arrived before the initial weights were loaded");
   }
   if (auto* tensor = std::get_if<TensorMessage>(&message)) {
     atServer ? receiveAtServer(std::move(*tensor)) : receiveAtClient(std::move(*tensor));
@@ -103,7 +103,7 @@ void Engine::dispatch(Message&& message) {
   } else if (const auto* ok = std::get_if<StepOk>(&message); ok && !atServer) {
     receiveStepOk(*ok);
   } else {
-    refuse("unexpected-message", "a message came that only the other side may send");
+    refuse("unexpected-message", "received a message that only the other side may send");
   }
 }
 
@@ -114,15 +114,15 @@ void Engine::receiveAtServer(TensorMessage&& message) {
   const std::uint64_t finished = train ? applied_ : lastEval_;
   const bool current = batch_ && batch_->at.phase == key.phase && batch_->at.step == key.step;
   if (key.step <= finished && (train || !current)) {
-    refuse("bad-key", toString(key) + " is of a step that is over");
+    refuse("bad-key", toString(key) + " belongs to a finished step");
   }
   if (!current) {
     if (key.step != finished + 1) {
-      refuse("step-gap", toString(key) + " came, but " + stepText(key.phase, finished) +
-                             " is the last one known here");
+      refuse("step-gap", toString(key) + " arrived, but the last known step is " +
+                             stepText(key.phase, finished));
     }
     if (message.flow != Flow::activation0) {
-      refuse("bad-key", toString(key) + " came before any activation/0 of its step");
+      refuse("bad-key", toString(key) + " arrived before any activation/0 of its step");
     }
     startServerBatch(message);
   }
@@ -133,7 +133,7 @@ void Engine::receiveAtServer(TensorMessage&& message) {
                           std::to_string(applied_) + " are applied");
   }
   if (message.flow == Flow::gradient1 && (!train || key.i >= completed(ActionKind::bodyForward))) {
-    refuse("bad-key", toString(key) + " came before its activation/1 was sent");
+    refuse("bad-key", toString(key) + " arrived before its activation/1 was sent");
   }
   store(std::move(message));
 }
@@ -148,8 +148,8 @@ void Engine::startServerBatch(const TensorMessage& message) {
   if (at.samples == 0 || at.microBatches != microBatchCount(at.samples, options_.microBatches)) {
     refuse("bad-key", toString(message.key()) + " claims " + std::to_string(at.microBatches) +
                           " micro-batches of " + std::to_string(at.samples) +
-                          " samples; agreed are " + std::to_string(options_.microBatches) +
-                          " a batch");
+                          " samples; the agreed number is " +
+                          std::to_string(options_.microBatches) + " per batch");
   }
   startBatch(at);
 }
@@ -168,32 +168,32 @@ void Engine::receiveAtClient(TensorMessage&& message) {
   const Key key = message.key();
   if (isUp(message.flow)) refuse("bad-key", toString(key) + " cannot come from a server");
   const bool current = batch_ && batch_->at.phase == key.phase && batch_->at.step == key.step;
-  if (!current) refuse("bad-key", toString(key) + " is not of the running step");
+  if (!current) refuse("bad-key", toString(key) + " does not belong to the current step");
   checkAgainstBatch(message);
   const ActionKind asked =
       message.flow == Flow::activation1 ? ActionKind::headForward : ActionKind::tailStep;
   const bool possible = message.flow == Flow::activation1 || key.phase == Phase::train;
   if (!possible || key.i >= completed(asked)) {
-    refuse("bad-key", toString(key) + " came before it was asked for");
+    refuse("bad-key", toString(key) + " arrived before it was requested");
   }
   store(std::move(message));
 }
 
 void Engine::store(TensorMessage&& message) {
   const Key key = message.key();
-  if (hasArrived(message.flow, key.i)) refuse("bad-key", toString(key) + " came again");
+  if (hasArrived(message.flow, key.i)) refuse("bad-key", toString(key) + " arrived twice");
   batch_->arrived[indexOf(message.flow)][key.i] = true;
   batch_->waiting.emplace(key, std::move(message.payload));
 }
 
 void Engine::receiveDecision(const StepDecision& decision) {
   if (decision.step != applied_ + 1) {
-    refuse("step-gap", "Step " + std::to_string(decision.step) + " came, but " +
+    refuse("step-gap", "Step " + std::to_string(decision.step) + " arrived, but " +
                            std::to_string(applied_) + " steps are applied");
   }
   if (batchDone() || !isTrain() || !batch_->reported) {
     refuse("unexpected-message",
-           "Step " + std::to_string(decision.step) + " came before its BodyDone was sent");
+           "Step " + std::to_string(decision.step) + " arrived before its BodyDone was sent");
   }
   decision_ = decision;
   updatePending_ = true;
@@ -201,15 +201,15 @@ void Engine::receiveDecision(const StepDecision& decision) {
 }
 
 void Engine::receiveFetch(const Fetch& fetch) {
-  if (fetching_) refuse("unexpected-message", "a second Fetch came before the first was answered");
+  if (fetching_)
+    refuse("unexpected-message", "a second Fetch arrived before the first was answered");
   const bool possible =
       fetch.flow == Flow::weightsBody ? batchDone() : !batchDone() && isTrain() && batch_->reported;
   if (!possible) {
     refuse("unexpected-message",
            "Fetch of " + std::string(flowName(fetch.flow)) +
-               (fetch.flow == Flow::weightsBody
-                    ? " came in the middle of a batch"
-                    : " came at another time than between BodyDone and Step"));
+               (fetch.flow == Flow::weightsBody ? " arrived in the middle of a batch"
+                                                : " did not arrive between BodyDone and Step"));
   }
   fetching_ = fetch.flow;
   exportStarted_ = false;
@@ -218,12 +218,12 @@ void Engine::receiveFetch(const Fetch& fetch) {
 void Engine::receiveBodyDone(const BodyDone& done) {
   const bool running = batch_ && isTrain() && done.step == batch_->at.step;
   if (!running || bodyDone_) {
-    refuse("bad-key", "BodyDone of step " + std::to_string(done.step) + " came " +
-                          (running ? "again" : "in another step"));
+    refuse("bad-key", "BodyDone of step " + std::to_string(done.step) + " arrived " +
+                          (running ? "twice" : "in another step"));
   }
   if (!allCompleted(ActionKind::tailStep)) {
     refuse("unexpected-message", "BodyDone of step " + std::to_string(done.step) +
-                                     " came before all gradients were sent");
+                                     " arrived before all gradients were sent");
   }
   bodyDone_ = done;
   if (options_.fetchGradients) {
@@ -235,7 +235,7 @@ void Engine::receiveBodyDone(const BodyDone& done) {
 void Engine::receiveStepOk(const StepOk& ok) {
   const std::uint64_t decided = decision_ ? decision_->step : 0;
   if (ok.step > decided) {
-    refuse("step-gap", "StepOk " + std::to_string(ok.step) + " came, but step " +
+    refuse("step-gap", "StepOk " + std::to_string(ok.step) + " arrived, but step " +
                            std::to_string(decided) + " was the last decided");
   }
   if (ok.step == 0 && !weightsInPlace_) {
@@ -243,7 +243,7 @@ void Engine::receiveStepOk(const StepOk& ok) {
     return;
   }
   if (ok.step <= appliedByPeer_) {
-    refuse("bad-key", "StepOk " + std::to_string(ok.step) + " came after StepOk " +
+    refuse("bad-key", "StepOk " + std::to_string(ok.step) + " arrived after StepOk " +
                           std::to_string(appliedByPeer_));
   }
   appliedByPeer_ = ok.step;
@@ -251,7 +251,7 @@ void Engine::receiveStepOk(const StepOk& ok) {
 
 void Engine::receiveBlob(Blob&& blob) {
   if (fetching_ != blob.flow) {
-    refuse("unexpected-message", std::string(flowName(blob.flow)) + " came without a Fetch");
+    refuse("unexpected-message", std::string(flowName(blob.flow)) + " arrived without a Fetch");
   }
   fetching_.reset();
   blob_ = std::move(blob);
@@ -260,7 +260,7 @@ void Engine::receiveBlob(Blob&& blob) {
 void Engine::receiveWeights(Blob&& blob) {
   if (weightsInPlace_ || importing_ || importStarted_ || blob.flow != Flow::weightsBody) {
     refuse("unexpected-message",
-           std::string(flowName(blob.flow)) + " came, but no initial weights are waited for");
+           std::string(flowName(blob.flow)) + " arrived, but no initial weights are expected");
   }
   importing_ = std::move(blob);
 }

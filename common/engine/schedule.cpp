@@ -116,11 +116,11 @@ std::uint32_t twoInFlight(std::uint32_t microBatches) { return std::min(2u, micr
 std::uint32_t fourInFlight(std::uint32_t microBatches) { return std::min(4u, microBatches); }
 
 constexpr Schedule kSchedules[] = {
-    {"priority", "whatever unlocks most goes first; urgent tensors overtake (default)",
+    {"priority", "runs first what unblocks the most work; urgent tensors are sent first (default)",
      pickByPriority, unlockingFirst, oneInFlight, allInFlight},
     {"gpipe", "all forwards, then all backwards", pickInBlocks, firstComeFirstServed, allInFlight,
      allInFlight},
-    {"1f1b", "one forward, one backward in turn, few micro-batches in flight",
+    {"1f1b", "one forward and one backward in turn, with few micro-batches in flight",
      pickOneForwardOneBackward, firstComeFirstServed, twoInFlight, fourInFlight},
 };
 

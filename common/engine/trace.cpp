@@ -109,8 +109,8 @@ Trace traceFromServer(std::span<const std::byte> bytes, const TraceWindow& windo
   Trace trace;
   if (bytes.size() < sizeof trace.dropped || bytes.size() > kMaxTraceBytes ||
       (bytes.size() - sizeof trace.dropped) % sizeof(TraceSpan) != 0) {
-    throw ProtocolError("bad-trace",
-                        "trace/body has " + std::to_string(bytes.size()) + " bytes, no trace's");
+    throw ProtocolError("bad-trace", "trace/body has " + std::to_string(bytes.size()) +
+                                         " bytes, which is no valid size of a trace");
   }
   std::memcpy(&trace.dropped, bytes.data(), sizeof trace.dropped);
   const auto records = bytes.subspan(sizeof trace.dropped);
@@ -118,9 +118,9 @@ Trace traceFromServer(std::span<const std::byte> bytes, const TraceWindow& windo
   if (!records.empty()) std::memcpy(trace.spans.data(), records.data(), records.size());
   for (std::size_t n = 0; n < trace.spans.size(); ++n) {
     if (isPossible(trace.spans[n], window, microBatches)) continue;
-    throw ProtocolError(
-        "bad-trace",
-        "span " + std::to_string(n) + " of trace/body is none of a server in the steps asked for");
+    throw ProtocolError("bad-trace",
+                        "span " + std::to_string(n) +
+                            " of trace/body is not a server's span in the requested steps");
   }
   return trace;
 }

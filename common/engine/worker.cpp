@@ -11,8 +11,8 @@ void Mailbox::deliver(Message message) {
   {
     const std::lock_guard lock(mutex_);
     if (messages_.size() >= most_) {
-      throw ProtocolError("too-many-in-flight",
-                          "more than " + std::to_string(most_) + " messages wait to be dealt with");
+      throw ProtocolError("too-many-in-flight", "more than " + std::to_string(most_) +
+                                                    " messages are waiting to be processed");
     }
     messages_.push_back(std::move(message));
   }

@@ -76,15 +76,16 @@ HttpAnswer refusal(http::status status, const std::string& sentence) {
 std::optional<HttpAnswer> refused(const Parser& parser, bool loopback) {
   const auto& request = parser.get();
   if (request.method() != http::verb::get && request.method() != http::verb::head) {
-    return refusal(http::status::method_not_allowed, "only GET and HEAD are answered here");
+    return refusal(http::status::method_not_allowed, "only GET and HEAD are supported");
   }
   if (parser.chunked() || parser.content_length().value_or(0) > 0) {
-    return refusal(http::status::payload_too_large, "a request has no body here");
+    return refusal(http::status::payload_too_large, "requests with a body are not supported");
   }
   if (!loopback) return std::nullopt;
   if (request.count(http::field::host) != 1 || !namesLoopback(request[http::field::host])) {
-    return refusal(http::status::forbidden,
-                   "this address is for its own machine: use localhost or 127.0.0.1");
+    return refusal(
+        http::status::forbidden,
+        "this address accepts requests from its own machine only: use localhost or 127.0.0.1");
   }
   return std::nullopt;
 }
@@ -104,7 +105,7 @@ std::optional<HttpAnswer> unreadable(const error_code& error) {
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     return refusal(http::status::request_header_fields_too_large, "the request is too long");
   }
-  return refusal(http::status::bad_request, "this is no HTTP request");
+  return refusal(http::status::bad_request, "this is not a valid HTTP request");
 }
 
 template <typename Body>
@@ -131,8 +132,8 @@ tcp::endpoint endpointOf(const HttpSettings& settings) {
   throw UsageError(
       "unsafe-bind",
       settings.listen.place + ": listening on " + hostText(endpoint.address()) +
-          " without TLS would show everything to anyone who reaches it",
-      "listen on 127.0.0.1, or, in a network you trust, add " + settings.anywhereOption);
+          " without TLS would show everything to anyone who can reach it",
+      "listen on 127.0.0.1, or, on a network that you trust, add " + settings.anywhereOption);
 }
 
 // One connection.
@@ -293,16 +294,17 @@ void HttpServer::start(tcp::socket socket) {
 HttpAnswer HttpServer::answer(const HttpRequest& request) const {
   const auto handler = handlers_.find(request.path);
   if (handler == handlers_.end()) {
-    return refusal(http::status::not_found, "there is nothing of this name here");
+    return refusal(http::status::not_found, "there is no page at this path");
   }
   if (waitingBytes_ >= settings_.waitingBytes) {
-    return refusal(http::status::service_unavailable, "too much is being read already: try again");
+    return refusal(http::status::service_unavailable,
+                   "too many requests are in progress: try again");
   }
   try {
     return handler->second(request);
   } catch (const std::exception& error) {
     processLog()->warn("http: {} failed: {}", handler->first, error.what());
-    return refusal(http::status::internal_server_error, "this failed; the log says why");
+    return refusal(http::status::internal_server_error, "the request failed; see the log");
   }
 }
 

@@ -58,8 +58,8 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
 void IncomingTensors::checkDirection(const Key& key) const {
   if (isBlob(key.flow)) {
     if (key.flow == expectedBlob_) return;
-    throw ProtocolError("unexpected-message",
-                        std::string(flowName(key.flow)) + " came, and no such blob was asked for");
+    throw ProtocolError("unexpected-message", std::string(flowName(key.flow)) +
+                                                  " arrived, but no such blob was requested");
   }
   if (isUp(key.flow) == (options_.role == Role::server)) return;
   throw ProtocolError("unexpected-message", toString(key) + " is a tensor that only the " +
@@ -85,7 +85,7 @@ void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t en
   const Codec& codec = options_.codec(flow);
   if (tensor.codec != codec.spec()) {
     throw ProtocolError("bad-tensor",
-                        name + " comes by another codec than the agreed " + codec.spec());
+                        name + " is encoded with a codec other than the agreed " + codec.spec());
   }
   const std::size_t most = options_.maxEncodedBytes(flow, agreed);
   if (encodedBytes > most || (codec.isIdentity() && encodedBytes != most)) {
@@ -99,7 +99,7 @@ void IncomingTensors::checkBlob(const IncomingTensor& tensor, std::uint64_t enco
   const std::string name(flowName(tensor.message.flow));
   if (tensor.codec != kBlobCodec) throw ProtocolError("bad-tensor", name + " has a codec");
   if (tensor.message.flow == Flow::traceBody && !options_.trace) {
-    throw ProtocolError("bad-tensor", name + " came, and no trace was asked for");
+    throw ProtocolError("bad-tensor", name + " arrived, but no trace was requested");
   }
   const std::uint64_t most = mostBlobBytes(tensor.message.flow);
   if (encodedBytes > most) {
@@ -123,7 +123,7 @@ void IncomingTensors::continueStream(const FrameHeader& header,
   if (found == streams_.end()) {
     throw ProtocolError(
         "unknown-stream",
-        "a segment came for stream " + std::to_string(header.stream) + ", which is not open");
+        "a segment arrived for stream " + std::to_string(header.stream) + ", which is not open");
   }
   IncomingTensor& tensor = found->second;
   const std::string name = toString(tensor.message.key());
@@ -138,7 +138,7 @@ void IncomingTensors::continueStream(const FrameHeader& header,
   if (!proto.sha256().empty()) {
     const bool last = proto.offset() + header.payloadBytes == tensor.buffer.size();
     if (!isBlob(tensor.message.flow) || !last || proto.sha256().size() != SHA256_DIGEST_LENGTH) {
-      throw ProtocolError("bad-segment", "a segment of " + name + " has a digest out of place");
+      throw ProtocolError("bad-segment", "a segment of " + name + " has a misplaced digest");
     }
     tensor.sha256 = proto.sha256();
   } else if (header.payloadBytes == 0) {

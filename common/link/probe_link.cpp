@@ -41,7 +41,7 @@ bool isKey(const wire::Key& key, std::uint64_t number) {
 void checkSize(std::uint64_t bytes) {
   if (bytes <= kMaxProbeBytes) return;
   throw ProtocolError("probe-too-large", "a probe of " + std::to_string(bytes) +
-                                             " bytes was asked for; at most " +
+                                             " bytes was requested; at most " +
                                              std::to_string(kMaxProbeBytes) + " are allowed");
 }
 
@@ -107,22 +107,21 @@ void ProbeLink::openStream(const FrameHeader& header, std::span<const std::byte>
   }
   if (open_) {
     throw ProtocolError("too-many-in-flight",
-                        "a second stream of a probe begins before the first one's end");
+                        "a second stream of a probe begins before the first one ends");
   }
   if (!atServer() && !in_.busy) {
-    throw ProtocolError("unexpected-message", "a stream comes that was not asked for");
+    throw ProtocolError("unexpected-message", "a stream arrived that was not requested");
   }
   const std::uint64_t expected = atServer() ? in_.number + 1 : in_.number;
   if (!isKey(tensor.key(), expected)) {
-    throw ProtocolError(
-        "bad-key", "a stream comes that is not number " + std::to_string(expected) + " of a probe");
+    throw ProtocolError("bad-key", "a stream arrived that is not number " +
+                                       std::to_string(expected) + " of a probe");
   }
   checkSize(tensor.encoded_bytes());
   if (tensor.has_spec() || !tensor.codec().empty() ||
       (!atServer() && tensor.encoded_bytes() != in_.bytes)) {
     throw ProtocolError("bad-tensor",
-                        "a probe's stream has a spec or a codec, or not the bytes "
-                        "that were asked for");
+                        "a probe's stream has a spec or a codec, or not the requested bytes");
   }
   if (header.payloadBytes > tensor.encoded_bytes()) {
     throw ProtocolError("bad-segment", "the first segment of a probe is longer than its stream");
@@ -163,7 +162,7 @@ void ProbeLink::receivedFrame(const FrameHeader& header, std::span<const std::by
       break;
   }
   throw ProtocolError("unexpected-message", std::string(frameKindName(header.kind)) +
-                                                " does not belong into a probe session");
+                                                " is not allowed in a probe session");
 }
 
 void ProbeLink::arrived(std::size_t bytes) {
@@ -190,7 +189,7 @@ void ProbeLink::receivedFetch(std::span<const std::byte> metadata) {
   // A client that acknowledges data before it has been sent is also asking for more than one
   // answer.
   if (out_.busy || unwritten_ > 1) {
-    throw ProtocolError("too-many-in-flight", "a Fetch came before the last one was answered");
+    throw ProtocolError("too-many-in-flight", "a Fetch arrived before the last one was answered");
   }
   push(fetch.bytes());
 }
@@ -199,7 +198,7 @@ void ProbeLink::receivedReport(std::span<const std::byte> metadata) {
   const auto received = parseMetadata<wire::Received>(FrameKind::received, metadata);
   const double seconds = checkedSeconds(received.wire_seconds());
   if (!out_.busy || !isKey(received.key(), out_.number)) {
-    throw ProtocolError("unexpected-message", "a Received comes of something that was not sent");
+    throw ProtocolError("unexpected-message", "a Received arrived for something that was not sent");
   }
   out_.busy = false;
   finished_({!atServer(), out_.bytes, seconds, now()});

@@ -56,7 +56,7 @@ LinkFit weightedLine(std::span<const LinkPoint> points, const std::vector<double
 }
 
 std::string rateOf(const LinkFit& fit) {
-  return fit.rate ? rateText(*fit.rate) : "a rate that these sizes do not show";
+  return fit.rate ? rateText(*fit.rate) : "a rate that these sizes cannot measure";
 }
 
 }  // namespace

@@ -25,6 +25,23 @@ CodecState TensorCodecs::stateOf(const Key& key) const {
   return found == states_.end() ? nullptr : found->second;
 }
 
+std::vector<TensorCodecs::SavedState> TensorCodecs::save() const {
+  std::vector<SavedState> saved;
+  for (const auto& [key, state] : states_) {
+    saved.push_back({key.first, key.second, options_.codec(key.first).saveState(state)});
+  }
+  return saved;
+}
+
+void TensorCodecs::restore(const std::vector<SavedState>& saved) {
+  std::map<StateKey, CodecState> states;
+  for (const SavedState& each : saved) {
+    states[{each.flow, each.i}] = options_.codec(each.flow).restoreState(each.bytes);
+  }
+  states_ = std::move(states);
+  stagedStates_.clear();
+}
+
 TensorCodecs::Cut& TensorCodecs::cutFor(const Key& key, const TensorSpec& spec) {
   const CutKey cut{key.step, key.i, cutOf(key.flow)};
   const auto found = cuts_.find(cut);

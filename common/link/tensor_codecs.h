@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <tuple>
+#include <vector>
 
 #include "common/codec/device_codec.h"
 #include "common/core/buffer.h"
@@ -63,6 +64,18 @@ class TensorCodecs {
   // The step has been applied: the codec states that its tensors produced take effect for the next
   // step.
   void commit();
+
+  // One state of a codec, between steps.
+  struct SavedState {
+    Flow flow = Flow::activation0;
+    std::uint32_t i = 0;
+    std::vector<std::byte> bytes;
+  };
+  // Call after commit(), before anything of the next step is encoded or decoded.
+  std::vector<SavedState> save() const;
+  // Replaces all states: the next steps give the same bytes as they would have where save() was
+  // called. Throws RunError "bad-checkpoint"; then nothing has changed.
+  void restore(const std::vector<SavedState>& saved);
 
  private:
   // State of a micro-batch at a cut, from its activation until its gradient.

@@ -211,8 +211,8 @@ void TensorLink::queue(const std::shared_ptr<Encoding>& encoding) {
   // not acknowledge exceeds this.
   const std::size_t mostPending = std::size_t{8} * options_.inFlight + 64;
   if (pending_.size() >= mostPending) {
-    throw ProtocolError("too-many-in-flight", "the peer has left " + std::to_string(mostPending) +
-                                                  " tensors without a Received");
+    throw ProtocolError("too-many-in-flight", "the peer has not acknowledged " +
+                                                  std::to_string(mostPending) + " tensors");
   }
   TransferRecord& record = pending_[key].record;
   record.sent = true;
@@ -275,7 +275,7 @@ void TensorLink::commit() {
 void TensorLink::receivedReport(const ReceivedReport& ack) {
   const auto found = pending_.find(ack.key);
   if (found == pending_.end() || found->second.acknowledged) {
-    throw ProtocolError("bad-key", "a Received came for " + toString(ack.key) +
+    throw ProtocolError("bad-key", "a Received arrived for " + toString(ack.key) +
                                        ", which was not sent, or was acknowledged before");
   }
   Pending& sent = found->second;
@@ -343,15 +343,15 @@ void TensorLink::receivedFrame(const FrameHeader& header, std::span<const std::b
     default:
       break;
   }
-  throw ProtocolError("unexpected-message",
-                      std::string(frameKindName(header.kind)) + " goes the other way");
+  throw ProtocolError("unexpected-message", std::string(frameKindName(header.kind)) +
+                                                " is sent only in the other direction");
 }
 
 // One at a time: each answer holds a copy of the body until it is acknowledged.
 void TensorLink::receivedFetch(std::span<const std::byte> metadata) {
   const Fetch fetch = fetchFromWire(metadata);
   if (std::exchange(blobUnderWay_, true)) {
-    throw ProtocolError("too-many-in-flight", "a Fetch came before the last one was answered");
+    throw ProtocolError("too-many-in-flight", "a Fetch arrived before the last one was answered");
   }
   if (fetch.flow == Flow::traceBody) return sendTrace();
   deliver_(fetch);
@@ -360,7 +360,7 @@ void TensorLink::receivedFetch(std::span<const std::byte> metadata) {
 void TensorLink::sendTrace() {
   if (!options_.trace) {
     throw ProtocolError("unexpected-message",
-                        "Fetch of trace/body came, but the run spec asks for no trace");
+                        "Fetch of trace/body arrived, but the run spec requests no trace");
   }
   const auto bytes =
       std::make_shared<const std::vector<std::byte>>(toBytes(options_.trace->trace()));

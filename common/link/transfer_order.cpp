@@ -28,7 +28,7 @@ void TransferOrder::opened(const Key& key) {
   // Steps count from 1, so the very first tensor compares greater than {0, 0}.
   Place& last = at(opened_, key);
   if (const Place place{key.step, key.i}; key.step == 0 || place <= last) {
-    throw ProtocolError("bad-key", toString(key) + " came after step " +
+    throw ProtocolError("bad-key", toString(key) + " arrived after step " +
                                        std::to_string(last.first) + ", micro-batch " +
                                        std::to_string(last.second) +
                                        " of its flow: each tensor is sent once, in order");
@@ -45,7 +45,7 @@ void TransferOrder::checkAnswers(const Key& key) {
   asked.flow = *request;
   const bool isEvaluated = key.phase == Phase::eval && key.flow != Flow::activation1;
   if (!isEvaluated && Place{key.step, key.i} <= at(queued_, asked)) return;
-  throw ProtocolError("bad-key", toString(key) + " came before its " +
+  throw ProtocolError("bad-key", toString(key) + " arrived before its " +
                                      std::string(flowName(*request)) + " was sent");
 }
 

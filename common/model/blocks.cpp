@@ -221,19 +221,19 @@ std::int64_t elementCount(const Shape& shape) {
 BlockChain::BlockChain(const ModelSpec& spec) : shape_(spec.sampleShape) {
   // Leaves one dimension for the batch.
   if (shape_.empty() || shape_.size() >= kMaxRank) {
-    throw badShape("a sample has 1 to " + std::to_string(kMaxRank - 1) + " dimensions, not " +
+    throw badShape("a sample must have 1 to " + std::to_string(kMaxRank - 1) + " dimensions, not " +
                    toString(shape_));
   }
   std::int64_t count = 1;
   for (const std::int64_t size : shape_) {
     if (size < 1 || size > kMaxSampleElements / count) {
-      throw badShape("a sample has 1 to 2^31 values, which " + toString(shape_) + " has not");
+      throw badShape("a sample must have 1 to 2^31 values, and " + toString(shape_) + " does not");
     }
     count *= size;
   }
   if (spec.classes < 2 || spec.classes > kMaxClasses) {
-    throw UsageError("bad-classes", "a model tells 2 to " + std::to_string(kMaxClasses) +
-                                        " classes apart, not " + std::to_string(spec.classes));
+    throw UsageError("bad-classes", "a model must have 2 to " + std::to_string(kMaxClasses) +
+                                        " classes, not " + std::to_string(spec.classes));
   }
 }
 
@@ -247,8 +247,8 @@ BlockRow& BlockChain::append(const std::string& name) {
 
 void BlockChain::requireRank(const std::string& name, std::size_t rank, const char* what) const {
   if (shape_.size() == rank) return;
-  throw badShape("block " + name + " takes " + what + ", but gets " + toString(shape_) +
-                 " a sample");
+  throw badShape("block " + name + " requires " + what + ", but gets " + toString(shape_) +
+                 " per sample");
 }
 
 void BlockChain::linear(const std::string& name, std::int64_t outputs, InitialWeight initial) {
@@ -271,7 +271,7 @@ void BlockChain::conv2d(const std::string& name, const Conv2dOptions& options) {
   };
   const Shape after = {options.channels, positions(shape_[1]), positions(shape_[2])};
   if (after[1] < 1 || after[2] < 1) {
-    throw badShape("block " + name + " leaves nothing of " + toString(shape_) +
+    throw badShape("block " + name + " is too large for " + toString(shape_) +
                    ": its windows are " + std::to_string(kernel) + " wide");
   }
   shape_ = after;
@@ -316,7 +316,7 @@ void BlockChain::relu6(const std::string& name) {
 void BlockChain::pool2d(const std::string& name, std::int64_t size) {
   requireRank(name, 3, "images [channels, height, width]");
   if (shape_[1] < size || shape_[2] < size) {
-    throw badShape("block " + name + " leaves nothing of " + toString(shape_) + ": it pools " +
+    throw badShape("block " + name + " is too large for " + toString(shape_) + ": it pools " +
                    std::to_string(size) + " x " + std::to_string(size) + " values into one");
   }
   shape_ = {shape_[0], shape_[1] / size, shape_[2] / size};

@@ -52,11 +52,10 @@ struct BodyStage::State {
 
 void checkBodyWait(const StageWait& wait) {
   if (!wait.f2 || wait.b2) return;
-  throw UsageError(
-      "bad-wait",
-      "wait.F2 is given without wait.B2: a forward that only waits leaves nothing to go "
-      "backward through",
-      "give wait.B2 too");
+  throw UsageError("bad-wait",
+                   "wait.F2 is set without wait.B2: a forward pass that only waits leaves nothing "
+                   "for the backward pass",
+                   "set wait.B2 too");
 }
 
 BodyStage::BodyStage(const StageOptions& options, const StageWait& wait, ComputeDevice& device)
@@ -114,6 +113,16 @@ std::vector<std::byte> BodyStage::exportGradients() const {
 
 void BodyStage::importWeights(std::span<const std::byte> file) {
   loadWeights(state_->part, fromSafetensors(file, "weights/body"));
+}
+
+std::vector<NamedTensor> BodyStage::save() const {
+  return savePart(state_->part, *state_->optimizer);
+}
+
+void BodyStage::restore(const std::vector<NamedTensor>& saved) {
+  std::vector<NamedTensor> rest = saved;
+  restorePart(state_->part, *state_->optimizer, rest);
+  checkAllTaken(rest);
 }
 
 }  // namespace cleave

@@ -24,9 +24,9 @@ struct ClientStage::State {
         batch(options.model, device) {
     if (wait.f1 && !wait.b1) {
       throw UsageError("bad-wait",
-                       "wait.F1 is given without wait.B1: a forward that only waits leaves nothing "
-                       "to go backward through",
-                       "give wait.B1 too");
+                       "wait.F1 is set without wait.B1: a forward pass that only waits leaves "
+                       "nothing for the backward pass",
+                       "set wait.B1 too");
     }
   }
 
@@ -138,6 +138,21 @@ void ClientStage::importWeights(const std::vector<NamedTensor>& model) {
   const auto [cut0, cut1] = state_->options.cuts;
   loadWeights(state_->head, selectWeights(model, blocks, 0, cut0));
   loadWeights(state_->tail, selectWeights(model, blocks, cut1, static_cast<int>(blocks.size())));
+}
+
+std::vector<NamedTensor> ClientStage::save() const {
+  std::vector<NamedTensor> saved = savePart(state_->head, *state_->headOptimizer);
+  for (NamedTensor& each : savePart(state_->tail, *state_->tailOptimizer)) {
+    saved.push_back(std::move(each));
+  }
+  return saved;
+}
+
+void ClientStage::restore(const std::vector<NamedTensor>& saved) {
+  std::vector<NamedTensor> rest = saved;
+  restorePart(state_->head, *state_->headOptimizer, rest);
+  restorePart(state_->tail, *state_->tailOptimizer, rest);
+  checkAllTaken(rest);
 }
 
 }  // namespace cleave

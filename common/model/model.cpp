@@ -42,7 +42,7 @@ UsageError badParameter(const ModelSpec& spec, const std::string& key, const std
   return UsageError(
              "bad-model-parameter",
              "model " + spec.name + ": " + key + "=" + spec.parameters.at(key) + " is not " + range,
-             "give " + key + " as " + range)
+             "set " + key + " to " + range)
       .about(key);
 }
 
@@ -130,8 +130,8 @@ void checkCuts(const std::vector<BlockRow>& blocks, const Cuts& cuts) {
                    "cuts " + std::to_string(cuts.cut0) + " and " + std::to_string(cuts.cut1) +
                        " do not leave a block each to head, body and tail of the " +
                        std::to_string(count) + " blocks: " + list,
-                   "a cut is the position of the block after it: 1 <= first < second < " +
-                       std::to_string(count));
+                   "choose 1 <= first < second < " + std::to_string(count) +
+                       "; a cut is the position of the block after it");
 }
 
 void checkBatchNorm(const std::vector<BlockRow>& blocks, std::uint32_t leastSamples) {
@@ -140,7 +140,7 @@ void checkBatchNorm(const std::vector<BlockRow>& blocks, std::uint32_t leastSamp
     throw UsageError("batch-norm-too-few",
                      "batch norm " + block.name + " would see " +
                          std::to_string(block.normValuesPerSample * leastSamples) +
-                         " value a channel in the smallest micro-batch, of " +
+                         " value per channel in the smallest micro-batch, of " +
                          std::to_string(leastSamples) + " sample, and needs 2",
                      "use a larger batch or fewer micro-batches");
   }

@@ -5,13 +5,16 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/addcdiv.h>
 #include <ATen/ops/addcmul.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/lerp.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <map>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -25,6 +28,24 @@ constexpr bool isDecay(double v) { return v >= 0 && v <= 10; }
 // Requires a spec that has all its parameters.
 double valueOf(const OptimizerSpec& spec, const std::string& key) {
   return spec.parameters.at(key);
+}
+
+// The tensors of one parameter's state, by WHAT; see Optimizer::state().
+using StateTensors = std::map<std::string, at::Tensor>;
+
+RunError badState(const std::string& sentence) {
+  return RunError("bad-checkpoint", "the optimizer's state " + sentence,
+                  "restore it with the configuration and the version of the run that saved it");
+}
+
+// A copy of the tensor `what` on the parameter's device.
+at::Tensor copyOf(const StateTensors& tensors, const std::string& what,
+                  const at::Tensor& parameter) {
+  const at::Tensor& tensor = tensors.at(what);
+  if (tensor.sizes() != parameter.sizes() || tensor.scalar_type() != parameter.scalar_type()) {
+    throw badState("has a " + what + " with another shape or type than its parameter");
+  }
+  return tensor.to(parameter.options(), false, true);
 }
 
 // Updates one parameter after another; each has its own state.
@@ -46,7 +67,41 @@ class EachParameter : public Optimizer {
     }
   }
 
+  std::vector<NamedTensor> state() const final {
+    std::vector<NamedTensor> all;
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      for (const auto& [what, tensor] : tensorsOf(states_[p])) {
+        all.push_back({parameters_[p].name + ":" + what, tensor.detach().clone()});
+      }
+    }
+    return all;
+  }
+
+  void restore(const std::vector<NamedTensor>& state) final {
+    std::map<std::string, StateTensors> byParameter;
+    for (const NamedTensor& each : state) {
+      const std::size_t colon = each.name.rfind(':');
+      if (colon == std::string::npos) throw badState("has a tensor '" + each.name + "'");
+      byParameter[each.name.substr(0, colon)][each.name.substr(colon + 1)] = each.tensor;
+    }
+    std::vector<State> states(parameters_.size());
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      const auto found = byParameter.find(parameters_[p].name);
+      if (found == byParameter.end()) continue;
+      states[p] = stateFrom(found->second, parameters_[p].tensor);
+      byParameter.erase(found);
+    }
+    if (!byParameter.empty()) {
+      throw badState("belongs to a parameter that the model does not have: " +
+                     byParameter.begin()->first);
+    }
+    states_ = std::move(states);
+  }
+
  protected:
+  virtual StateTensors tensorsOf(const State& state) const = 0;
+  // Throws as restore().
+  virtual State stateFrom(const StateTensors& tensors, const at::Tensor& parameter) const = 0;
   virtual void updateOne(const at::Tensor& parameter, at::Tensor gradient, State& state,
                          double learningRate) const = 0;
 
@@ -73,6 +128,16 @@ class Sgd : public EachParameter<at::Tensor> {
   void updateOne(const at::Tensor& parameter, at::Tensor gradient, at::Tensor& buffer,
                  double learningRate) const override {
     parameter.add_(direction(parameter, std::move(gradient), buffer), -learningRate);
+  }
+
+  StateTensors tensorsOf(const at::Tensor& buffer) const override {
+    return buffer.defined() ? StateTensors{{"momentum", buffer}} : StateTensors{};
+  }
+  at::Tensor stateFrom(const StateTensors& tensors, const at::Tensor& parameter) const override {
+    if (tensors.size() != 1 || tensors.count("momentum") == 0 || momentum_ == 0) {
+      throw badState("does not belong to sgd with this momentum");
+    }
+    return copyOf(tensors, "momentum", parameter);
   }
 
   at::Tensor direction(const at::Tensor& parameter, at::Tensor gradient, at::Tensor& buffer) const {
@@ -133,6 +198,24 @@ class Adam : public EachParameter<Moments> {
         decoupledDecay_(decoupledDecay) {}
 
  private:
+  StateTensors tensorsOf(const Moments& moments) const override {
+    if (moments.updates == 0) return {};
+    return {{"first", moments.first},
+            {"second", moments.second},
+            {"updates", at::full({}, static_cast<std::int64_t>(moments.updates), at::kLong)}};
+  }
+  Moments stateFrom(const StateTensors& tensors, const at::Tensor& parameter) const override {
+    const auto updates = tensors.find("updates");
+    const bool isWhole = tensors.size() == 3 && tensors.count("first") == 1 &&
+                         tensors.count("second") == 1 && updates != tensors.end();
+    if (!isWhole || updates->second.numel() != 1 || updates->second.scalar_type() != at::kLong ||
+        updates->second.item<std::int64_t>() < 1) {
+      throw badState("does not belong to adam");
+    }
+    return {copyOf(tensors, "first", parameter), copyOf(tensors, "second", parameter),
+            static_cast<std::uint64_t>(updates->second.item<std::int64_t>())};
+  }
+
   void updateOne(const at::Tensor& parameter, at::Tensor gradient, Moments& moments,
                  double learningRate) const override {
     if (moments.updates++ == 0) {
@@ -181,12 +264,12 @@ std::unique_ptr<Optimizer> make(const OptimizerSpec& spec,
 }
 
 constexpr OptimizerRow kOptimizers[] = {
-    {"sgd", "stochastic gradient descent, with momentum if wanted", kSgdParameters, checkSgd,
+    {"sgd", "stochastic gradient descent, with optional momentum", kSgdParameters, checkSgd,
      make<Sgd>, sgdStateBytes},
-    {"adam", "Adam; weight decay is part of the gradient", kAdamParameters, checkNothing,
+    {"adam", "Adam; weight decay is added to the gradient", kAdamParameters, checkNothing,
      make<Adam, false>, twoMoments},
-    {"adamw", "Adam with weight decay apart from the gradient", kAdamWParameters, checkNothing,
-     make<Adam, true>, twoMoments},
+    {"adamw", "Adam with decoupled weight decay", kAdamWParameters, checkNothing, make<Adam, true>,
+     twoMoments},
 };
 
 template <typename Row>
@@ -222,7 +305,7 @@ Checked checked(const OptimizerSpec& spec) {
       const std::string range(parameter.range);
       throw UsageError("bad-optimizer-parameter",
                        prefix + ": " + key + "=" + text + " is not " + range,
-                       "give a " + key + " " + range);
+                       "set " + key + " to a number " + range);
     }
     result.spec.parameters[key] = value;
   }

@@ -35,6 +35,14 @@ class Optimizer {
   // by clipFactor. Parameters without a gradient do not change. Does nothing if decision.apply is
   // false.
   virtual void update(const StepDecision& decision) = 0;
+
+  // Copies of what it carries from step to step, as "PARAMETER:WHAT", such as
+  // "conv.weight:momentum". Parameters that never had a gradient have none.
+  virtual std::vector<NamedTensor> state() const = 0;
+  // Replaces its state by one that state() returned for equal parameters and an equal spec: the
+  // next updates give the same bits. Copies the tensors. Throws RunError "bad-checkpoint" if
+  // something is missing, unknown or has another shape; then the state is unchanged.
+  virtual void restore(const std::vector<NamedTensor>& state) = 0;
 };
 
 struct OptimizerRow {

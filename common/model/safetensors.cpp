@@ -73,7 +73,7 @@ std::string inQuotes(const std::string& text) { return '"' + inAscii(text) + '"'
 
 [[noreturn]] void fail(const std::string& file, const std::string& fault) {
   throw UsageError("bad-safetensors", file + ": " + fault,
-                   "fetch or write the file again; it is damaged, or no safetensors file");
+                   "download or write the file again; it is damaged, or not a safetensors file");
 }
 
 // Checks the header's tokens before a document is built from them, so that a malicious header
@@ -122,7 +122,7 @@ class HeaderGuard : public nlohmann::json_sax<Json> {
   bool open(bool isArray) {
     if (open_.size() == kMaxDepth) fail(file_, "its header nests deeper than 3 levels");
     if (!open_.empty() && open_.back().isArray) {
-      fail(file_, "its header has an array of something else than numbers");
+      fail(file_, "its header has an array with values that are not numbers");
     }
     open_.push_back({isArray, {}, 0});
     return true;
@@ -148,8 +148,8 @@ class HeaderGuard : public nlohmann::json_sax<Json> {
 
 std::span<const std::byte> headerOf(std::span<const std::byte> file, const std::string& name) {
   if (file.size() < kLengthBytes) {
-    fail(name,
-         "too short: " + std::to_string(file.size()) + " bytes, where the header's length takes 8");
+    fail(name, "too short: " + std::to_string(file.size()) +
+                   " bytes, but the header's length alone takes 8");
   }
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), kLengthBytes);
@@ -203,15 +203,15 @@ Located readEntry(const std::string& tensor, const Json& json, const std::string
     std::string known;
     for (const DTypeRow& row : kDTypes)
       known += (known.empty() ? "" : ", ") + std::string(row.name);
-    fail(where, "unknown dtype " + inQuotes(located.entry.dtype) + "; known are " + known);
+    fail(where, "unknown dtype " + inQuotes(located.entry.dtype) + "; supported are " + known);
   }
   if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), isCount)) {
-    fail(where, "its shape is not an array of integers from 0 on");
+    fail(where, "its shape is not an array of non-negative integers");
   }
   // A dimension above the signed range becomes negative here, and bytesOf rejects it.
   located.entry.shape = shape.get<std::vector<std::int64_t>>();
   if (!offsets.is_array() || offsets.size() != 2 || !isCount(offsets[0]) || !isCount(offsets[1])) {
-    fail(where, "its data_offsets are not two integers from 0 on");
+    fail(where, "its data_offsets are not two non-negative integers");
   }
   located.begin = offsets[0].get<std::uint64_t>();
   located.end = offsets[1].get<std::uint64_t>();
@@ -284,7 +284,7 @@ std::vector<SafetensorsEntry> readSafetensors(std::span<const std::byte> file,
   for (Located& next : located) {
     const std::string where = name + ": tensor " + inQuotes(next.entry.name);
     if (next.begin < end) fail(where, "its bytes overlap those of another tensor");
-    if (next.begin > end) fail(where, "a gap stands before its bytes");
+    if (next.begin > end) fail(where, "there is a gap before its bytes");
     if (next.end > data.size()) {
       fail(where, "its bytes end at " + std::to_string(next.end) + " of the data, which has " +
                       std::to_string(data.size()));
@@ -294,7 +294,8 @@ std::vector<SafetensorsEntry> readSafetensors(std::span<const std::byte> file,
     entries.push_back(std::move(next.entry));
   }
   if (end != data.size()) {
-    fail(name, std::to_string(data.size() - end) + " bytes after the last tensor belong to none");
+    fail(name,
+         std::to_string(data.size() - end) + " bytes after the last tensor belong to no tensor");
   }
   return entries;
 }

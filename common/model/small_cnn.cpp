@@ -33,9 +33,10 @@ std::pair<int, int> smallCnnCuts(const ModelSpec&) { return {4, 13}; }
 }  // namespace
 
 ModelRow smallCnnModel() {
-  return {"small_cnn",
-          "three convolutions with batch norm, for images [channels, height, width] from 8 x 8",
-          "width=4..512 (16), dropout=0..0.9 (0.1)", smallCnnBlocks, smallCnnCuts};
+  return {
+      "small_cnn",
+      "three convolutions with batch norm, for images [channels, height, width] of at least 8 x 8",
+      "width=4..512 (16), dropout=0..0.9 (0.1)", smallCnnBlocks, smallCnnCuts};
 }
 
 }  // namespace cleave

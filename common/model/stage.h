@@ -77,6 +77,14 @@ class BodyStage {
   // Loads weights as loadWeights() does.
   void importWeights(std::span<const std::byte> file);
 
+  // Copies of all that the stage carries from step to step: parameters and buffers under their
+  // names, and the optimizer's state (Optimizer::state()). Call between steps.
+  std::vector<NamedTensor> save() const;
+  // Makes the stage what it was when save() returned this: the next steps give the same bits.
+  // Throws RunError "bad-checkpoint" if something is missing, unknown, or has another shape or
+  // type.
+  void restore(const std::vector<NamedTensor>& saved);
+
  private:
   struct State;
   std::unique_ptr<State> state_;
@@ -110,6 +118,10 @@ class ClientStage {
   const ModelPart& tail() const;
   // Loads the tensors that belong to head or tail and ignores the rest.
   void importWeights(const std::vector<NamedTensor>& model);
+
+  // As BodyStage's, for head and tail together.
+  std::vector<NamedTensor> save() const;
+  void restore(const std::vector<NamedTensor>& saved);
 
  private:
   struct State;

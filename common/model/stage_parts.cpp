@@ -9,16 +9,25 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
+#include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "common/core/random.h"
 #include "common/model/blocks.h"
+#include "common/model/safetensors.h"
 #include "common/model/torch_tensor.h"
 
 namespace cleave {
 namespace {
+
+RunError badCheckpoint(const std::string& sentence) {
+  return RunError("bad-checkpoint", "the saved state " + sentence,
+                  "restore it with the configuration and the version of the run that saved it");
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -133,9 +142,8 @@ void LabeledBatch::checkLoss(const MicroBatch& at, const at::Tensor& activation1
       "the loss is " + std::string(std::isnan(loss) ? "not a number" : "infinite") + " in " +
           std::string(phaseName(at.phase)) + " step " + std::to_string(at.step) + ", micro-batch " +
           std::to_string(at.i) + ": its activation/1 " +
-          (arrived ? "held values that are not finite as it arrived, so head, body or a codec "
-                     "made them"
-                   : "was finite as it arrived, so the tail made it"),
+          (arrived ? "had non-finite values when it arrived, so head, body or a codec produced them"
+                   : "was finite when it arrived, so the tail produced it"),
       "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
 }
 
@@ -168,5 +176,48 @@ Payload Placeholders::wait(double milliseconds, Flow flow, const MicroBatch& at,
 }
 
 void waitFor(double milliseconds) { std::this_thread::sleep_until(deadline(milliseconds)); }
+
+// ---- Saving and restoring ----
+
+std::vector<NamedTensor> savePart(const ModelPart& part, const Optimizer& optimizer) {
+  std::vector<NamedTensor> saved = weightsOf(part);
+  for (NamedTensor& each : saved) each.tensor = each.tensor.detach().clone();
+  for (NamedTensor& each : optimizer.state()) saved.push_back(std::move(each));
+  return saved;
+}
+
+void restorePart(const ModelPart& part, Optimizer& optimizer, std::vector<NamedTensor>& saved) {
+  std::map<std::string, at::Tensor> own;
+  for (NamedTensor& each : weightsOf(part)) own[each.name] = std::move(each.tensor);
+  std::vector<NamedTensor> weights, state, rest;
+  for (NamedTensor& each : saved) {
+    const std::string parameter = each.name.substr(0, each.name.rfind(':'));
+    auto& group = own.count(parameter) == 0             ? rest
+                  : parameter.size() < each.name.size() ? state
+                                                        : weights;
+    group.push_back(std::move(each));
+  }
+  for (const NamedTensor& each : weights) {
+    const at::Tensor& target = own.at(each.name);
+    if (each.tensor.sizes() == target.sizes() &&
+        each.tensor.scalar_type() == target.scalar_type()) {
+      continue;
+    }
+    throw badCheckpoint("has a " + inAscii(each.name) + " of another shape or type");
+  }
+  std::set<std::string> names;
+  for (const NamedTensor& each : weights) names.insert(each.name);
+  if (names.size() != own.size() || weights.size() != own.size()) {
+    throw badCheckpoint("does not have each weight once");
+  }
+  optimizer.restore(state);
+  loadWeights(part, weights);
+  saved = std::move(rest);
+}
+
+void checkAllTaken(const std::vector<NamedTensor>& saved) {
+  if (saved.empty()) return;
+  throw badCheckpoint("has a tensor that the model does not have: " + inAscii(saved.front().name));
+}
 
 }  // namespace cleave

@@ -28,6 +28,14 @@ Payload leavingPayload(const at::Tensor& tensor, ComputeDevice& device, bool sta
 // different spec is a bug in Cleave and throws std::logic_error.
 at::Tensor enteringTensor(Payload payload, const TensorSpec& expected, ComputeDevice& device);
 
+// See BodyStage::save().
+std::vector<NamedTensor> savePart(const ModelPart& part, const Optimizer& optimizer);
+// Takes the tensors of that part out of `saved`. Throws as BodyStage::restore(), before it changes
+// anything.
+void restorePart(const ModelPart& part, Optimizer& optimizer, std::vector<NamedTensor>& saved);
+// Throws RunError "bad-checkpoint" unless all tensors have been taken.
+void checkAllTaken(const std::vector<NamedTensor>& saved);
+
 // A batch with its labels, and its loss and metrics.
 class LabeledBatch {
  public:

@@ -28,7 +28,7 @@ std::string dtypeName(at::ScalarType type) {
   for (const auto& [known, name] : kDtypes) {
     if (known == type) return std::string(name);
   }
-  throw std::logic_error(std::string("no weights are of ") + c10::toString(type));
+  throw std::logic_error(std::string("weights cannot have the type ") + c10::toString(type));
 }
 
 at::ScalarType scalarTypeOf(const SafetensorsEntry& entry, const std::string& file) {
@@ -36,8 +36,8 @@ at::ScalarType scalarTypeOf(const SafetensorsEntry& entry, const std::string& fi
     if (known == entry.dtype) return type;
   }
   throw UsageError("bad-weights",
-                   file + ": tensor " + inAscii(entry.name) + " is of dtype " + entry.dtype,
-                   "weights are of F32, F16, BF16 or I64; convert it, or leave it out");
+                   file + ": tensor " + inAscii(entry.name) + " has dtype " + entry.dtype,
+                   "convert it to F32, F16, BF16 or I64, or leave it out");
 }
 
 }  // namespace
@@ -139,7 +139,7 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
       if (!fits && !isExcepted) {
         faults.push_back(found == given.end()
                              ? "it has no " + tensor.name
-                             : tensor.name + " is " + toString(found->second) + " there, and " +
+                             : tensor.name + " is " + toString(found->second) + " there, but " +
                                    toString(tensor.shape) + " in the model");
         if (blockAtFault.empty()) blockAtFault = block.name;
       }
@@ -153,9 +153,9 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
     sentence += "; and " + std::to_string(faults.size() - 1) + " more of its tensors do not fit";
   }
   throw UsageError("bad-weights", sentence,
-                   "give the weights of this model, with the same parameters" +
+                   "use weights of this model, with the same parameters" +
                        (blockAtFault.empty() ? std::string()
-                                             : ", or let blocks begin anew: weights.except: [" +
+                                             : ", or initialize blocks again: weights.except: [" +
                                                    blockAtFault + "]"));
 }
 

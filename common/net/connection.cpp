@@ -273,7 +273,7 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
     if (outbox_.size() > kMaxQueued) {
       throw ProtocolError("not-reading", peerName() + " sends, but does not read: " +
                                              std::to_string(outbox_.size()) +
-                                             " frames wait for it");
+                                             " frames are queued for it");
     }
     co_await throttled(readPause_, bytes);
   }
@@ -342,11 +342,11 @@ void Connection::streamEnded(const error_code& error) {
 RunError Connection::lost(const error_code& error, const std::string& when) const {
   if (error == asio::error::eof) {
     return RunError("connection-closed", peerName() + " closed the connection " + when,
-                    "its log says why; see whether it still runs, and is a Cleave daemon");
+                    "read its log; check that it is a Cleave daemon and still running");
   }
   return RunError("connection-lost",
                   "the connection to " + peerName() + " was lost: " + error.message(),
-                  "see whether it still runs, is a Cleave daemon, and can be reached");
+                  "check that it is a Cleave daemon, still running and reachable");
 }
 
 // ---- Writing ----
@@ -469,13 +469,13 @@ ProtocolError Connection::silent() const {
   return ProtocolError("peer-silent",
                        peerName() + " has sent nothing for " + secondsText(longestSilence()) +
                            ", not even an answer to a Ping",
-                       "see whether it still runs, and whether the network between is up");
+                       "check that it is still running and that the network is up");
 }
 
 ProtocolError Connection::notReading() const {
-  return ProtocolError("not-reading", peerName() +
-                                          " sends, but has not taken a frame that was "
-                                          "sent to it a long time ago");
+  return ProtocolError(
+      "not-reading",
+      peerName() + " sends, but has not read a frame that was sent to it a long time ago");
 }
 
 ByteCounts Connection::bytes() const { return stream_.bytes(); }

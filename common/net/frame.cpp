@@ -80,11 +80,11 @@ void checkState(FrameKind kind, ConnectionState state) {
   const char* wanted = nullptr;
   switch (state) {
     case ConnectionState::awaitingHello:
-      if (kind != FrameKind::hello) wanted = "where a Hello must come";
+      if (kind != FrameKind::hello) wanted = "instead of a Hello";
       break;
     case ConnectionState::awaitingHelloOk:
       if (kind != FrameKind::helloOk && kind != FrameKind::refused && kind != FrameKind::failure) {
-        wanted = "where the answer to a Hello must come";
+        wanted = "instead of the answer to a Hello";
       }
       break;
     case ConnectionState::open:
@@ -93,14 +93,14 @@ void checkState(FrameKind kind, ConnectionState state) {
       }
       break;
   }
-  if (wanted) throw ProtocolError("unexpected-frame", named(kind) + " came " + wanted);
+  if (wanted) throw ProtocolError("unexpected-frame", named(kind) + " arrived " + wanted);
 }
 
 void checkLength(FrameKind kind, const char* part, std::size_t bytes, std::size_t most) {
   if (bytes <= most) return;
   throw ProtocolError("frame-too-large", named(kind) + " claims " + std::to_string(bytes) +
                                              " bytes of " + part + "; at most " +
-                                             std::to_string(most) + " may come here");
+                                             std::to_string(most) + " are allowed here");
 }
 
 }  // namespace
@@ -159,7 +159,7 @@ void checkMagic(std::span<const std::byte> start) {
                                [](std::byte a, std::uint8_t b) { return a == std::byte{b}; });
   if (fits) return;
   if (start.size() >= 2 && start[0] == std::byte{0x16} && start[1] == std::byte{0x03}) {
-    throw ProtocolError("not-tls", "the peer speaks TLS, and this side does not",
+    throw ProtocolError("not-tls", "the peer uses TLS, but this side does not",
                         "set tls.enabled on both sides, or on neither");
   }
   throw ProtocolError("not-cleave", describeForeign(start),
@@ -172,8 +172,8 @@ FrameHeader decodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {
   if (version != kWireVersion) {
     throw ProtocolError("version-mismatch",
                         "the peer's frames have wire version " + std::to_string(version) +
-                            ", this side speaks version " + std::to_string(kWireVersion),
-                        "run the same release of Cleave on both sides");
+                            ", this side uses version " + std::to_string(kWireVersion),
+                        "run the same version of Cleave on both sides");
   }
   FrameHeader header;
   const auto kind = load<std::uint8_t>(bytes, kKindAt);

@@ -83,7 +83,7 @@ asio::awaitable<void> FrameStream::readPayload(Head head, std::span<std::byte> p
   if (frameChecksum(checksummedPart(bytes), head.metadata, place) != header.checksum) {
     throw ProtocolError("bad-checksum",
                         std::string("a ") + std::string(frameKindName(header.kind)) + " frame of " +
-                            std::to_string(frameBytes(header)) + " bytes was damaged on the way");
+                            std::to_string(frameBytes(header)) + " bytes was damaged in transit");
   }
 }
 

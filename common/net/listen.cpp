@@ -17,13 +17,13 @@ using boost::system::error_code;
   if (error == asio::error::address_in_use) {
     const int next = endpoint.port() == 65535 ? 65534 : endpoint.port() + 1;
     throw UsageError(
-        "port-in-use", sentence + "another program does already",
-        "stop it, or choose another port: " + otherPort(next) + "; port 0 is a free one");
+        "port-in-use", sentence + "another program already uses the port",
+        "stop it, or choose another port: " + otherPort(next) + "; port 0 picks a free one");
   }
   throw UsageError("cannot-bind", sentence + error.message(),
                    error == asio::error::access_denied
                        ? "choose a port above 1023: " + otherPort(8000 + endpoint.port())
-                       : "give " + options.address + " an address of this machine");
+                       : "set " + options.address + " to an address of this machine");
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ tcp::endpoint parseListen(const Placed& value) {
   error_code error;
   const auto address = asio::ip::make_address(endpoint.host, error);
   if (error) {
-    refuseEndpoint(value, "is no IP address with a port",
+    refuseEndpoint(value, "is not an IP address with a port",
                    "use 127.0.0.1 for this machine alone, or the address of one of its interfaces");
   }
   return {address, endpoint.port};

@@ -94,7 +94,7 @@ std::exception_ptr asError(std::exception_ptr error) {
   } catch (const std::exception& other) {
     return std::make_exception_ptr(RunError("internal-error", other.what()));
   } catch (...) {
-    return std::make_exception_ptr(RunError("internal-error", "something failed without a text"));
+    return std::make_exception_ptr(RunError("internal-error", "an unknown error occurred"));
   }
 }
 

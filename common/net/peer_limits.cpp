@@ -23,10 +23,9 @@ void FrameProgress::arrived(std::size_t bytes, SteadyTime time) {
   const double grace = std::chrono::duration<double>(deadline_.grace).count();
   if (seconds <= grace || static_cast<double>(bytes_) >= seconds * deadline_.bytesASecond) return;
   throw ProtocolError("too-slow",
-                      "a frame comes too slowly: " + std::to_string(bytes_) + " bytes of it in " +
-                          std::to_string(static_cast<long>(seconds)) + " s, and at least " +
-                          std::to_string(static_cast<long>(deadline_.bytesASecond)) +
-                          " a second must come",
+                      "a frame arrives too slowly: " + std::to_string(bytes_) + " bytes in " +
+                          std::to_string(static_cast<long>(seconds)) + " s; the minimum is " +
+                          std::to_string(static_cast<long>(deadline_.bytesASecond)) + " per second",
                       "use a faster link, or set the receiver's limits lower");
 }
 
@@ -36,7 +35,7 @@ void ControlAllowance::take(SteadyTime time) {
   left_ = std::max(left_, std::min(kIdle, left_ + refill));
   left_ -= 1;
   if (left_ >= 0) return;
-  throw ProtocolError("flood", "more short frames come than the tensors that cross give rise to");
+  throw ProtocolError("flood", "more short frames arrive than the transferred tensors require");
 }
 
 }  // namespace cleave

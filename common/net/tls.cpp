@@ -33,13 +33,13 @@ FilePtr openFile(const std::string& path) {
   if (file) return file;
   throw UsageError("no-certificates",
                    "cannot read " + path + ", which TLS needs: " + std::strerror(errno),
-                   "name the folder with the certificates with --tls DIR, or as tls.folder; "
-                   "'cleave-server certs --help' says how they are made");
+                   "pass the folder with the certificates as --tls DIR or tls.folder; to make "
+                   "them, see 'cleave-server certs --help'");
 }
 
 [[noreturn]] void refuseFile(const std::string& path, const std::string& what) {
   throw UsageError("bad-certificate-file", path + " " + what,
-                   "make it anew ('cleave-server certs --help'), or copy it once more");
+                   "make a new one ('cleave-server certs --help'), or copy it again");
 }
 
 // Reads all objects in a PEM file, at least one.
@@ -50,7 +50,7 @@ std::vector<Pointer> readAll(const std::string& path, const char* what) {
   while (Pointer one{Read(file.get(), nullptr, nullptr, nullptr)}) all.push_back(std::move(one));
   const bool atEnd = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   ERR_clear_error();
-  if (all.empty() || !atEnd) refuseFile(path, std::string("is no PEM file of ") + what);
+  if (all.empty() || !atEnd) refuseFile(path, std::string("is not a PEM file of ") + what);
   return all;
 }
 
@@ -66,7 +66,7 @@ Owned<EVP_PKEY> readKey(const std::string& path) {
   const auto noPassphrase = [](char*, int, int, void*) { return -1; };
   Owned<EVP_PKEY> key(PEM_read_bio_PrivateKey(source.get(), nullptr, noPassphrase, nullptr));
   ERR_clear_error();
-  if (!key) refuseFile(path, "is no PEM file of a private key without passphrase");
+  if (!key) refuseFile(path, "is not a PEM file of a private key without a passphrase");
   return key;
 }
 
@@ -123,7 +123,7 @@ void TlsContext::readOwn(const std::string& name) {
     ERR_clear_error();
     throw UsageError("key-mismatch",
                      "the key " + keyFile + " does not belong to the certificate " + file,
-                     "copy both from one place once more, or make both anew");
+                     "copy both again from the same place, or make new ones");
   }
   bool taken = SSL_CTX_use_certificate(native_, chain.front().get()) == 1 &&
                SSL_CTX_use_PrivateKey(native_, key.get()) == 1;
@@ -156,8 +156,8 @@ std::string TlsContext::warning() const {
   const auto& [end, file] = *std::min_element(ends_.begin(), ends_.end());
   const std::time_t time = std::time(nullptr);
   if (end > time + kWarnSeconds) return {};
-  return "the certificate " + file + (end <= time ? " ended on " : " ends on ") + timeText(end) +
-         ", and no peer takes it then: have it made anew";
+  return "the certificate " + file + (end <= time ? " expired on " : " expires on ") +
+         timeText(end) + ", and peers refuse an expired one: renew it";
 }
 
 }  // namespace cleave

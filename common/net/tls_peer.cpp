@@ -32,21 +32,21 @@ struct Reason {
 // reason.
 constexpr Reason kUnknownCa = {"certificate-unknown-ca", SSL_AD_UNKNOWN_CA,
                                "is not from a CA that is trusted here",
-                               "both sides need one CA: give the client the folder that "
-                               "'cleave-server certs client NAME' made at this server",
-                               "both sides need one CA: give the client the folder that "
-                               "'cleave-server certs client NAME' made at this server"};
+                               "give the client the folder that 'cleave-server certs client NAME' "
+                               "made at this server: both sides need the same CA",
+                               "give the client the folder that 'cleave-server certs client NAME' "
+                               "made at this server: both sides need the same CA"};
 constexpr Reason kExpired = {
     "certificate-expired", SSL_AD_CERTIFICATE_EXPIRED, "has expired",
-    "have a new one made: cleave-server certs client NAME --renew",
-    "cleave-server certs init --renew at the server; or is a clock wrong?"};
+    "make a new one at the server: cleave-server certs client NAME --renew",
+    "run 'cleave-server certs init --renew' at the server, or correct a wrong clock"};
 constexpr Reason kNotYetValid = {"certificate-not-yet-valid", SSL_AD_CERTIFICATE_UNKNOWN,
                                  "is not valid yet", "compare the clocks of both machines",
                                  "compare the clocks of both machines"};
-constexpr Reason kRevoked = {"certificate-revoked", SSL_AD_CERTIFICATE_REVOKED, "was revoked",
-                             "ask the server's operator, who can let the name in again: "
-                             "cleave-server certs client NAME --renew",
-                             "ask the server's operator"};
+constexpr Reason kRevoked = {
+    "certificate-revoked", SSL_AD_CERTIFICATE_REVOKED, "was revoked",
+    "ask the server's operator to renew it: cleave-server certs client NAME --renew",
+    "ask the server's operator"};
 constexpr Reason kWrongKind = {"certificate-wrong-kind", SSL_AD_UNSUPPORTED_CERTIFICATE,
                                "is not made for this side of a connection",
                                "use client.crt and client.key as 'cleave-server certs client "
@@ -129,7 +129,8 @@ std::string detailsOf(int error, const X509* certificate) {
     return " (on " + timeText(timeOf(X509_get0_notAfter(certificate)).value_or(0)) + ")";
   }
   if (error == X509_V_ERR_CERT_NOT_YET_VALID) {
-    return " (it begins on " + timeText(timeOf(X509_get0_notBefore(certificate)).value_or(0)) + ")";
+    return " (it is valid from " + timeText(timeOf(X509_get0_notBefore(certificate)).value_or(0)) +
+           ")";
   }
   if (error == X509_V_ERR_HOSTNAME_MISMATCH || error == X509_V_ERR_IP_ADDRESS_MISMATCH) {
     return " (it is for " + hostNames(certificate) + ")";
@@ -166,16 +167,16 @@ std::string renewalFor(const SSL* ssl, const X509* certificate) {
 RunError refusedHere(const PeerCheck& check, TlsRole ours) {
   const bool ofClient = ours == TlsRole::server;
   std::string whose = ofClient ? "the client's certificate" : "the server's certificate";
-  if (!check.name.empty()) whose += " (it says " + check.name + ")";
+  if (!check.name.empty()) whose += " (its name is " + check.name + ")";
   const Reason* reason = reasonOf(check.error);
   if (reason == nullptr) {
     return RunError("tls-failed",
                     whose + " is refused: " + X509_verify_cert_error_string(check.error),
-                    "have it made anew");
+                    "make a new one");
   }
   std::string hint = ofClient ? reason->hintForClient : reason->hintForServer;
   if (!check.renewal.empty()) {
-    hint += ", or add this one at the server and send it SIGHUP: " + check.renewal;
+    hint += ", or add this name at the server and send it SIGHUP: " + check.renewal;
   }
   return RunError(reason->code, whose + " " + reason->says + check.details, hint);
 }
@@ -187,7 +188,7 @@ RunError requiredError(const std::string& sentence) {
 }
 
 RunError versionError(const std::string& sentence) {
-  return RunError("tls-version", sentence, "install a current release of Cleave on both machines");
+  return RunError("tls-version", sentence, "install a current version of Cleave on both machines");
 }
 
 RunError refusedThere(int alert, TlsRole ours) {
@@ -201,12 +202,12 @@ RunError refusedThere(int alert, TlsRole ours) {
                     ofClient ? reason->hintForClient : reason->hintForServer);
   }
   if (alert == SSL_AD_CERTIFICATE_REQUIRED) {
-    return requiredError(peer + " wants a certificate, and got none");
+    return requiredError(peer + " requires a certificate, but received none");
   }
   if (alert == SSL_AD_PROTOCOL_VERSION) return versionError(peer + " does not speak TLS 1.3");
   return RunError("tls-failed",
                   peer + " ends TLS with the alert \"" + SSL_alert_desc_string_long(alert) + "\"",
-                  "see its log, and what stands between the two machines; then try again");
+                  "check its log, and any proxy between the two machines, then try again");
 }
 
 }  // namespace
@@ -280,8 +281,8 @@ std::exception_ptr tlsError(const PeerCheck& check, TlsRole ours) {
   const char* text = ERR_reason_error_string(error);
   return std::make_exception_ptr(ProtocolError(
       "tls-failed",
-      "what " + peer + " sends is no valid TLS: " + (text != nullptr ? text : "unknown reason"),
-      "see what stands between the two machines; then try again"));
+      peer + " sends data that is not valid TLS: " + (text != nullptr ? text : "unknown reason"),
+      "check any proxy between the two machines, then try again"));
 }
 
 }  // namespace cleave

@@ -36,10 +36,11 @@ void checkTlsStart(std::span<const std::byte> start, TlsRole ours) {
   if (start[0] == std::byte{SSL3_RT_HANDSHAKE} || start[0] == std::byte{SSL3_RT_ALERT}) return;
   checkMagic(start);
   if (ours == TlsRole::server) {
-    throw ProtocolError("not-tls", "the client came without TLS, and this server takes none such",
+    throw ProtocolError("not-tls", "the client connected without TLS, but this server requires TLS",
                         "set tls.enabled and tls.folder at the client, or give it --tls DIR");
   }
-  throw ProtocolError("not-tls", "the server speaks Cleave without TLS, and this client does not",
+  throw ProtocolError("not-tls",
+                      "the server speaks Cleave without TLS, but this client requires TLS",
                       "set tls.enabled in the server's configuration");
 }
 
@@ -124,7 +125,7 @@ void TlsStream::expectServer(const std::string& name) {
     isSet = isSet && X509_VERIFY_PARAM_set1_ip_asc(check, plain.c_str()) == 1;
   }
   if (isSet) return;
-  throw UsageError("wrong-server-name", "no certificate can be for the server name '" + name + "'",
+  throw UsageError("wrong-server-name", "no certificate can have the server name '" + name + "'",
                    "give --server a host name or an IP address");
 }
 
@@ -197,7 +198,7 @@ asio::awaitable<std::size_t> TlsStream::readSome(std::span<std::byte> place) {
     if (have > 0) break;
     if (error != SSL_ERROR_WANT_READ) continue;
     if (withoutText > kMostWithoutText) {
-      throw ProtocolError("flood", "more TLS records come without any content than are of use");
+      throw ProtocolError("flood", "received too many TLS records without content");
     }
     co_await readSocket();
     withoutText += inEnd_;

@@ -38,7 +38,7 @@ void explainCommand(const CLI::App& app, const CLI::App& parent, const std::stri
   print(app.get_name(), "",
         word.empty() ? "a command is missing" + after
                      : "there is no command '" + word + "'" + after + didYouMean(word, names),
-        "give one of: " + list + "; '" + whole + " --help' says what they do");
+        "give one of: " + list + "; '" + whole + " --help' describes them");
 }
 
 void explainOption(const CLI::App& app, const CLI::App& command, const std::string& whole,
@@ -56,16 +56,15 @@ void explainOption(const CLI::App& app, const CLI::App& command, const std::stri
                      whole + " --help' lists them");
   }
   if (std::find(names.begin(), names.end(), name) != names.end()) {
-    return print(app.get_name(), "", "'" + word + "' stands before the command",
-                 "options come after it: '" + whole + " " + word + " …'");
+    return print(app.get_name(), "", "'" + word + "' is before the command",
+                 "put options after it: '" + whole + " " + word + " …'");
   }
   const bool hasConfig = command.get_option_no_throw("--set") != nullptr;
   print(app.get_name(), "",
         whole + (isOption ? " has no option '" + word + "'" + didYouMean(word, names)
                           : " takes no argument '" + word + "'"),
         "'" + whole + " --help' lists its options" +
-            (isOption && hasConfig ? "; values of the configuration are given with --set KEY=VALUE"
-                                   : ""));
+            (isOption && hasConfig ? "; set configuration values with --set KEY=VALUE" : ""));
 }
 
 // Explains a wrong command line. CLI11's message gives neither the nearest valid name nor the
@@ -97,7 +96,7 @@ void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequ
       ->required(configRequired);
   command
       .add_option("--set", options.overrides,
-                  "Replaces one value of the configuration; may be given again")
+                  "Replaces one value of the configuration; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   command.add_option("--log-level", options.logLevel, "trace, debug, info, warn or error")
@@ -123,7 +122,7 @@ int reportError(const std::string& program, std::exception_ptr error) {
     return known.exitCode();
   } catch (const std::bad_alloc&) {
     print(program, "out-of-memory", "out of memory",
-          "use a smaller batch or a smaller model, or end other programs on this machine");
+          "use a smaller batch or a smaller model, or close other programs on this machine");
   } catch (const std::exception& unknown) {
     std::cerr << program << ": error [internal-error]: " << unknown.what() << "\n";
   }

@@ -42,7 +42,8 @@ ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched)
   };
   at(table, ActionKind::exportBlob) = [&stage, weightsMayBeFetched](Work work) -> Result {
     if (!weightsMayBeFetched && work.flow == Flow::weightsBody) {
-      throw ProtocolError("fetch-not-allowed", "this server's policy does not hand out weights");
+      throw ProtocolError("fetch-not-allowed",
+                          "this server does not allow clients to fetch weights");
     }
     return std::make_shared<const std::vector<std::byte>>(
         work.flow == Flow::weightsBody ? stage.exportWeights() : stage.exportGradients());

@@ -43,8 +43,8 @@ void refuseKeysOf(const Config& config, const std::string& command,
     throw UsageError(
         "bad-config",
         config.where(key) + ": '" + key + "' is a key of " + command +
-            ", whose configuration this seems to be",
-        "give this program one of its own; '" + command + " --config FILE' takes this");
+            "; this seems to be its configuration",
+        "pass this program its own configuration; this one is for '" + command + " --config FILE'");
   }
 }
 

@@ -53,8 +53,9 @@ void requireDriver() {
     ::dlclose(driver);
     return;
   }
-  refuse("device is cuda, but there is no NVIDIA driver on this machine (libcuda.so.1)",
-         std::string("install the driver of its GPU and see that nvidia-smi lists it, ") + kUseCpu);
+  refuse(
+      "device is cuda, but there is no NVIDIA driver on this machine (libcuda.so.1)",
+      std::string("install the driver of its GPU and check that nvidia-smi lists it, ") + kUseCpu);
 }
 
 CleaveOpenCuda* loadLibrary() {
@@ -66,11 +67,10 @@ CleaveOpenCuda* loadLibrary() {
   void* open = library != nullptr ? ::dlsym(library, kCleaveOpenCuda) : nullptr;
   if (open == nullptr) {
     const char* reason = ::dlerror();
-    refuse(
-        "device is cuda, but " + path + " cannot be loaded: " + (reason ? reason : "unknown"),
-        std::string("let LD_LIBRARY_PATH name a LibTorch that has all its GPU libraries, such as "
-                    "an installed PyTorch's lib folder (README, GPUs), ") +
-            kUseCpu);
+    refuse("device is cuda, but " + path + " cannot be loaded: " + (reason ? reason : "unknown"),
+           std::string("set LD_LIBRARY_PATH to a LibTorch that has all its GPU libraries, such as "
+                       "an installed PyTorch's lib folder (README, GPUs), ") +
+               kUseCpu);
   }
   return reinterpret_cast<CleaveOpenCuda*>(open);
 }
@@ -86,7 +86,7 @@ ComputeDevice& openDevice(const std::string& name) {
   ComputeDevice* device = loadLibrary()(*gpu, error);
   if (device == nullptr) {
     refuse("device is " + name + ", but " + error,
-           std::string("see what nvidia-smi lists, and CUDA_VISIBLE_DEVICES, ") + kUseCpu);
+           std::string("check nvidia-smi and CUDA_VISIBLE_DEVICES, ") + kUseCpu);
   }
   return *device;
 }

@@ -68,7 +68,7 @@ TraceWindow traceWindow(const wire::RunSpec& spec) {
   if (spec.trace_steps() > kMaxTraceSteps || spec.trace_first() < 1 ||
       spec.trace_first() > kMostFirst) {
     refuse("a trace of " + std::to_string(spec.trace_steps()) + " steps from step " +
-               std::to_string(spec.trace_first()) + " on is out of range",
+               std::to_string(spec.trace_first()) + " is out of range",
            "ask for 1 to " + std::to_string(kMaxTraceSteps) + " steps");
   }
   return {spec.trace_first(), spec.trace_steps()};

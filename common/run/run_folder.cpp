@@ -24,8 +24,8 @@ std::size_t readRotateBytes(Config& config) {
   const std::size_t bytes = parseSize({config.where(key) + ": " + key, text});
   if (bytes >= kLeast) return bytes;
   throw UsageError("bad-config",
-                   config.where(key) + ": " + key + " is '" + text + "', which is too little",
-                   "give 64kB to 1GB, or off");
+                   config.where(key) + ": " + key + " is '" + text + "', which is too small",
+                   "set it to 64kB to 1GB, or off");
 }
 
 std::string libtorchVersion() { return CLEAVE_LIBTORCH_VERSION; }
@@ -37,8 +37,8 @@ void checkRunId(const std::string& id) {
   });
   // The id is also a folder name, and commands would read a leading dash as an option.
   if (!fits || id.empty() || id.starts_with('-') || id.size() > kMostCharacters) {
-    throw UsageError("bad-run-id", "the run id has another form than the one allowed",
-                     "use 1 to 64 of a-z, 0-9 and -, and no - in front");
+    throw UsageError("bad-run-id", "the run id has an invalid form",
+                     "use 1 to 64 characters of a-z, 0-9 and -, and do not begin with -");
   }
 }
 

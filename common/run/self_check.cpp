@@ -140,9 +140,9 @@ std::vector<std::string> slownessAdvice(const SelfCheck& check,
       continue;
     }
     advice.push_back(fmt::format(
-        "LibTorch multiplies matrices at {:.1f} GFLOP/s a thread, and {} should give at least {}: "
-        "either other programs take the cores (fewer threads, or an idle machine, help), or its "
-        "BLAS is a generic one (install the LibTorch of scripts/setup.sh)",
+        "LibTorch multiplies matrices at {:.1f} GFLOP/s per thread, but {} should reach at least "
+        "{}: either other programs use the cores (use fewer threads or an idle machine), or its "
+        "BLAS is generic (install the LibTorch of scripts/setup.sh)",
         perThread, expected.instructionSet, expected.leastGigaflops));
   }
   return advice;

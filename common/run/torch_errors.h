@@ -19,12 +19,12 @@ auto withTorchErrors(const Function& function) {
     throw RunError(
         "out-of-memory", "the GPU's memory is full",
         "use a smaller batch, more micro-batches with fewer in flight, or a smaller model "
-        "there");
+        "on that machine");
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     throw RunError("compute-failed", "LibTorch cannot compute: " + text.substr(0, text.find('\n')),
-                   "where memory is short, use a smaller batch or more micro-batches; see that "
-                   "driver and LibTorch fit each other");
+                   "if memory is short, use a smaller batch or more micro-batches; check that the "
+                   "driver and LibTorch are compatible");
   }
 }
 

@@ -44,19 +44,20 @@ TEST_CASE("the access file decides over models, sessions, memory and runs, and S
     guarded.reload(text);
     REQUIRE(guarded.server.process().waitForOutput(said, kPatience));
   };
-  reload("local: {models: [mobilenet_v2]}\n", "anew: 1 entries");
+  reload("local: {models: [mobilenet_v2]}\n", "access.yaml: 1 entries");
   checkError(guarded.client("model"), kWrongUse, {"does not allow the model", "to local"});
-  reload("local: {memory_mib: 0}\nb: {}\n", "anew: 2 entries");
+  reload("local: {memory_mib: 0}\nb: {}\n", "access.yaml: 2 entries");
   checkError(guarded.client("memory"), kFailedRun, {"local has 0 MiB left of 0 MiB"});
-  reload("local: {runs: [mine-*]}\nb: {}\nc: {}\n", "anew: 3 entries");
-  checkError(guarded.client("runs"), kWrongUse, {"is none of local", "fits mine-*"});
-  reload("local: {sessions: 0}\nb: {}\nc: {}\nd: {}\n", "anew: 4 entries");
-  checkError(guarded.client("sessions"), kFailedRun, {"local has its 0 sessions"});
-  reload("local: {sesions: 1}\n", "the access file is not taken");
-  checkError(guarded.client("kept"), kFailedRun, {"local has its 0 sessions"});
+  reload("local: {runs: [mine-*]}\nb: {}\nc: {}\n", "access.yaml: 3 entries");
+  checkError(guarded.client("runs"), kWrongUse, {"is not allowed for local", "fits mine-*"});
+  reload("local: {sessions: 0}\nb: {}\nc: {}\nd: {}\n", "access.yaml: 4 entries");
+  checkError(guarded.client("sessions"), kFailedRun,
+             {"local already has its maximum of 0 sessions"});
+  reload("local: {sesions: 1}\n", "the access file is invalid");
+  checkError(guarded.client("kept"), kFailedRun, {"local already has its maximum of 0 sessions"});
 
   reload("local: {runs: [mine-*], sessions: 1, rate: 1Gbit/s}\nb: {}\nc: {}\nd: {}\ne: {}\n",
-         "anew: 5 entries");
+         "access.yaml: 5 entries");
   ended = guarded.client("allowed", {"--set", "run.name=mine"});
   INFO(ended.errors);
   CHECK(ended.code == 0);
@@ -67,11 +68,11 @@ TEST_CASE("the access file decides over models, sessions, memory and runs, and S
 TEST_CASE("an identity that goes from the access file loses its open sessions") {
   GuardedServer guarded("local: {}\n");
   guarded.reload("local: {}\n");
-  REQUIRE(guarded.server.process().waitForOutput("anew: 1 entries", kPatience));
+  REQUIRE(guarded.server.process().waitForOutput("access.yaml: 1 entries", kPatience));
   const Process client = startSlowClient(guarded.folder.path("client"), guarded.server.address());
   waitForSteps(guarded.folder.path("client"));
   guarded.reload("local: {sesions: 1}\n");  // rejected
-  REQUIRE(guarded.server.process().waitForOutput("the access file is not taken", kPatience));
+  REQUIRE(guarded.server.process().waitForOutput("the access file is invalid", kPatience));
   CHECK_FALSE(client.wait(std::chrono::milliseconds(0)));
   guarded.reload("b: {}\nc: {}\n");
   checkError(finish(client), kFailedRun, {"the identity local is not in the access file"});

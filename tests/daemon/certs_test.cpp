@@ -59,7 +59,7 @@ TEST_CASE("certs: from nothing to a revoked client, each command says what comes
   CHECK_THAT(output, Contains("revoked 2 certificates of clinic-a") &&
                          EndsWith("  kill -HUP $(pidof cleave-server)\n"));
   output = done({"revoke", "clinic-a", "--folder", certificates});
-  CHECK_THAT(output, Contains("every certificate of clinic-a was revoked before"));
+  CHECK_THAT(output, Contains("every certificate of clinic-a is already revoked"));
 
   const auto json = nlohmann::json::parse(done({"list", "--json", "--folder", certificates}));
   CHECK(json["folder"] == certificates);
@@ -101,15 +101,15 @@ TEST_CASE("certs: mistakes") {
           {"a name that does not fit",
            {"client", "../x", "--folder", certificates},
            kWrongUse,
-           {"'../x' is no name for a client", "such as clinic-a"}},
+           {"'../x' is not a valid name for a client", "such as clinic-a"}},
           {"a reserved name",
            {"client", "local", "--folder", certificates},
            kWrongUse,
-           {"'local' has a meaning of its own"}},
+           {"'local' is reserved"}},
           {"no host name",
            {"init", "--name", "a b", "--folder", none},
            kWrongUse,
-           {"'a b' is no host name and no IP address", "--name 192.0.2.7"}},
+           {"'a b' is neither a host name nor an IP address", "--name 192.0.2.7"}},
           {"revoke a stranger",
            {"revoke", "clinic-b", "--folder", certificates},
            kWrongUse,
@@ -121,7 +121,7 @@ TEST_CASE("certs: mistakes") {
           {"the authority's key is readable",
            {"client", "clinic-b", "--folder", readable},
            kWrongUse,
-           {"ca.key: others than its owner may read or write it (mode 0640)", "chmod 600"}},
+           {"ca.key: users other than its owner can read or write it (mode 0640)", "chmod 600"}},
           {"a folder that cannot be made",
            {"init", "--folder", "/proc/certs"},
            kFailedRun,
@@ -143,7 +143,7 @@ TEST_CASE("a server that would listen to strangers without TLS prints the comman
         Process::start({serverProgram(), "serve", "--config", configFile("server.yaml"), "--set",
                         "listen.address=" + address, "--set", "store=" + folder.path("my store")}));
     checkError(ended, kWrongUse,
-               {"listening on " + address + " without TLS would let anyone who reaches it",
+               {"listening on " + address + " without TLS would let anyone who can reach it",
                 "\n  cleave-server certs init --folder certs\n",
                 "\n  cleave-server serve --config " + configFile("server.yaml") +
                     " --set listen.address=" + address +

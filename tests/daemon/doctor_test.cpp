@@ -170,7 +170,7 @@ TEST_CASE("doctor says what is wrong with certificates, and who is refused why")
   const Report exposed =
       report({"--server", server.address(), "--tls", certificates.path("exposed")});
   CHECK(exposed.code == kFailedRun);
-  CHECK_THAT(exposed.sentence("certificates"), Contains("others than its owner"));
+  CHECK_THAT(exposed.sentence("certificates"), Contains("users other than its owner"));
   CHECK_THAT(exposed.hint("certificates"), Contains("chmod 600"));
   CHECK(exposed.finding("reach") == "skipped");
 

@@ -24,7 +24,7 @@ TEST_CASE("a server that is killed in mid-run ends the client in 5 s, with its f
   const auto start = steady_clock::now();
   const Ended ended = finish(client);
   CHECK(steady_clock::now() - start < seconds(5));
-  checkError(ended, kFailedRun, {server.address(), "see whether it still runs"});
+  checkError(ended, kFailedRun, {server.address(), "check that it is a Cleave daemon"});
   checkFilesComplete(folder.path("client"));
 }
 
@@ -49,7 +49,7 @@ TEST_CASE("a connection that breaks ends the run on both sides") {
   relay.cut();
   // If a write sees the reset first, the following read only sees the end of the stream.
   checkError(finish(client), kFailedRun,
-             {"127.0.0.1:" + std::to_string(relay.port()), "see whether it still runs"});
+             {"127.0.0.1:" + std::to_string(relay.port()), "check that it is a Cleave daemon"});
   checkFilesComplete(folder.path("client"));
   CHECK(server.process().waitForOutput("ended: ", kPatience));
 }
@@ -71,7 +71,8 @@ TEST_CASE("a peer that is stopped is noticed in 35 s, on both sides") {
   CHECK(left.process().waitForOutput(silent, kPatience));
   const Ended ended = finish(alone);
   CHECK(steady_clock::now() - start < seconds(38));
-  checkError(ended, kFailedRun, {stopped.address() + " " + silent, "see whether it still runs"});
+  checkError(ended, kFailedRun,
+             {stopped.address() + " " + silent, "check that it is still running"});
   checkFilesComplete(folder.path("alone"));
 
   stopped.process().signal(SIGCONT);
@@ -113,7 +114,7 @@ TEST_CASE("a disk that is full at the client ends the run, which says so") {
   checkError(ended, kFailedRun,
              {disk + "/run/", ".csv: rows could not be written: No space left on device",
               "free disk space, or give a folder on another disk with --run-dir"});
-  CHECK(server.process().waitForOutput("the client said goodbye (failed)", kPatience));
+  CHECK(server.process().waitForOutput("the client ended it (failed)", kPatience));
 }
 
 TEST_CASE("a disk without room at the server ends the run, and the client is told") {
@@ -123,7 +124,7 @@ TEST_CASE("a disk without room at the server ends the run, and the client is tol
   if (within.empty()) return;
   TestServer server(folder, {"--set", "limits.disk_reserve_mib=0"}, "disk/store", within);
   const std::vector<std::string> says = {"the server's disk has only", "beyond its reserve",
-                                         "to make room where its configuration has 'store'"};
+                                         "to free disk space in the server's store"};
   const Process first = startSlowClient(folder.path("first"), server.address());
   checkError(finish(first), kFailedRun, says);
   // The server still runs: the next run fails in the same way, or is refused if there is no room at
@@ -142,10 +143,10 @@ TEST_CASE("a loss that is not finite says in which step and micro-batch, and whe
     std::vector<std::string> says;
   };
   const std::vector<Row> rows = {
-      {"made by the tail", {}, {" in train step ", "was finite as it arrived, so the tail"}},
+      {"made by the tail", {}, {" in train step ", "was finite when it arrived, so the tail"}},
       {"came from the body",
        {"--set", "codec=fp16"},
-       {" in train step 2, micro-batch 0", "held values that are not finite as it arrived"}},
+       {" in train step 2, micro-batch 0", "had non-finite values when it arrived"}},
       {"in evaluation", {"--set", "train.max_steps=2"}, {" in eval step 1, micro-batch 0"}},
   };
   const TemporaryFolder folder;

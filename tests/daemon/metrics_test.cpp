@@ -243,7 +243,7 @@ TEST_CASE("metrics are offered on loopback only, unless the configuration says s
         {name + ", port in use",
          {"--set", "metrics.listen=" + used},
          kWrongUse,
-         {"cannot listen on " + used + ": another program does already",
+         {"cannot listen on " + used + ": another program already uses the port",
           "--set metrics.listen=127.0.0.1:"}},
         {name + ", no port",
          {"--set", "metrics.listen=localhost"},
@@ -252,7 +252,7 @@ TEST_CASE("metrics are offered on loopback only, unless the configuration says s
         {name + ", a name",
          {"--set", "metrics.listen=localhost:9464"},
          kWrongUse,
-         {"metrics.listen: 'localhost:9464' is no IP address with a port"}},
+         {"metrics.listen: 'localhost:9464' is not an IP address with a port"}},
         {name + ", another key", {"--set", "metrics.port=9464"}, kWrongUse, {"metrics.port"}},
     };
   };

@@ -126,7 +126,7 @@ TEST_CASE("a probe counts as a session, and either end may end it") {
                                   "--most", "1kB", "--seconds", "300"});
   REQUIRE(server.process().waitForOutput("a probe of the link", kPatience));
   checkError(ask({"probe", "--server", server.address()}), kFailedRun,
-             {"serves its 1 sessions already", "try again when one has ended"});
+             {"already has its maximum of 1 sessions", "try again when one has ended"});
   SECTION("Ctrl-C at the client") {
     probe.signal(SIGINT);
     checkError(finish(probe), kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});

@@ -70,10 +70,10 @@ TEST_CASE("another service than a Cleave server") {
     std::vector<std::string> says;
   };
   const std::string checkHost = "check that host and port are those of a Cleave daemon";
-  const std::string sameRelease = "of Cleave on both";
+  const std::string sameRelease = "the same version of Cleave on both";
   const std::string refused = field(1, "version-mismatch") +
                               field(2, "the client speaks versions 1 to 1, this server version 7") +
-                              field(3, "install the same release of Cleave on both machines");
+                              field(3, "install the same version of Cleave on both machines");
   const std::vector<Row> rows = {
       {"HTTP",
        "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
@@ -88,8 +88,11 @@ TEST_CASE("another service than a Cleave server") {
       {"closes at once",
        "",
        Then::ends,
-       {"closed the connection before the handshake", "see whether it still runs"}},
-      {"resets", "", Then::resets, {"was lost: Connection reset", "see whether it still runs"}},
+       {"closed the connection before the handshake", "check that it is a Cleave daemon"}},
+      {"resets",
+       "",
+       Then::resets,
+       {"was lost: Connection reset", "check that it is a Cleave daemon"}},
       {"another wire version", frame(7, 2, ""), Then::waits, {"wire version 7", sameRelease}},
       {"refuses our version",
        frame(1, 3, refused),
@@ -170,7 +173,7 @@ TEST_CASE("what the server's policy forbids") {
        {"--set", "models.allow=[small_cnn]"},
        {},
        kWrongUse,
-       {"does not allow the model mlp", "it allows small_cnn (models.allow"}},
+       {"does not allow the model mlp", "use one of small_cnn (models.allow"}},
       {"memory",
        {"--set", "limits.memory_mib=3"},
        {"--set", "model.width=4096"},
@@ -197,7 +200,8 @@ TEST_CASE("more clients than the server serves") {
   Process first = startSlowClient(folder.path("first"), server.address());
   waitForSteps(folder.path("first"));
   const std::vector<std::string> says = {
-      "the server at " + server.address() + " refuses: this server serves its 1 sessions",
+      "the server at " + server.address() +
+          " refuses: this server already has its maximum of 1 sessions",
       "limits.sessions"};
   // The server asks for a later retry than this client may wait for.
   checkError(runClient("train", folder.path("second"),

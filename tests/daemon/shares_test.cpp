@@ -63,7 +63,7 @@ TEST_CASE("more runs than an identity may begin per hour are refused") {
   CHECK(runClient("train", folder.path("a"), at).code == 0);
   CHECK(runClient("train", folder.path("b"), at).code == 0);
   checkError(runClient("train", folder.path("c"), at), kFailedRun,
-             {"its 2 runs of the last hour", "limits.runs_per_hour"});
+             {"its maximum of 2 runs in the last hour", "limits.runs_per_hour"});
   CHECK(server.runFolders().size() == 2);
 }
 
@@ -164,7 +164,7 @@ TEST_CASE("mistakes with the sessions") {
                 {{"no server",
                   {"list", "--set", "store=" + folder.path("none")},
                   kFailedRun,
-                  {"no server shows its status at", "is one running?"}},
+                  {"no server shows its status at", "start the server"}},
                  {"no command", {}, kWrongUse, {"list, end"}}});
   CHECK_THAT(finish(Process::start({serverProgram(), "sessions", "end", "--help"})).output,
              Contains("Example:\n  cleave-server sessions end "));

@@ -28,7 +28,7 @@ TEST_CASE("Ctrl-C at the client ends both sides cleanly") {
     const Ended ended = finish(client);
     checkError(ended, kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
     checkFilesComplete(folder.path("client"));
-    CHECK(server.process().waitForOutput("the client said goodbye (interrupted)", kPatience));
+    CHECK(server.process().waitForOutput("the client ended it (interrupted)", kPatience));
     server.process().signal(number);
     CHECK(finish(server.process()).code == 0);
     checkFilesComplete(server.runFolders().at(0));
@@ -179,7 +179,7 @@ TEST_CASE("Ctrl-C twice at a server that computes ends it at once") {
   waitForTensor(server, "activation/0");  // the server's device thread waits with it
   const auto start = steady_clock::now();
   server.process().signal(SIGINT);
-  REQUIRE(server.process().waitForOutput("once more to end at once", kPatience));
+  REQUIRE(server.process().waitForOutput("a second signal exits immediately", kPatience));
   server.process().signal(SIGINT);
   CHECK(finish(server.process()).code == 1);
   CHECK(steady_clock::now() - start < seconds(20));

@@ -80,7 +80,7 @@ TEST_CASE("status shows a server and its sessions, which go on") {
 
   const Ended table = finish(Process::start(statusOf(folder)));
   REQUIRE(table.code == 0);
-  CHECK_THAT(table.output, Contains("1 of 8 sessions") && Contains("held back by") &&
+  CHECK_THAT(table.output, Contains("1 of 8 sessions") && Contains("limited by") &&
                                Contains(session.at("run").get<std::string>()) &&
                                Contains("client or latency"));
   const auto step = askStatus(folder).at("sessions")[0].at("step").get<std::uint64_t>();
@@ -112,7 +112,7 @@ TEST_CASE("status --watch shows it again until the server ends, a document a lin
   const std::string shown = watched.output();
   server.stop();
   const Ended ended = finish(lines);
-  checkError(ended, kFailedRun, {"no server shows its status at", "is one running?"});
+  checkError(ended, kFailedRun, {"no server shows its status at", "start the server"});
   CHECK(watched.wait(kPatience) == kFailedRun);
   const std::string first = ended.output.substr(0, ended.output.find('\n'));
   CHECK(nlohmann::json::parse(first).at("address") == server.address());
@@ -153,7 +153,7 @@ TEST_CASE("who is another user is turned away, even where the files would let th
   char byte = 0;
   CHECK(::read(file, &byte, 1) <= 0);
   ::close(file);
-  CHECK(server.process().waitForOutput("a process of another user was turned away", kPatience));
+  CHECK(server.process().waitForOutput("refused a process of another user", kPatience));
   CHECK(askStatus(folder).at("address") == server.address());
 }
 
@@ -175,7 +175,7 @@ TEST_CASE("of two servers with one store, the second warns, and the first keeps 
   TestServer first(folder);
   TestServer second(folder);
   CHECK_THAT(second.process().errors(),
-             Contains("another server has it") && Contains("--set status.socket=PATH"));
+             Contains("another server uses it") && Contains("--set status.socket=PATH"));
   CHECK(askStatus(folder).at("address") == first.address());
   second.stop();
   CHECK(askStatus(folder).at("address") == first.address());
@@ -211,7 +211,7 @@ TEST_CASE("mistakes with the status") {
                 {{"no server",
                   {"--set", "store=" + folder.path("none")},
                   kFailedRun,
-                  {"no server shows its status at", "none/.status/socket", "is one running?"}},
+                  {"no server shows its status at", "none/.status/socket", "start the server"}},
                  {"switched off", {"--set", "status.socket=off"}, kWrongUse, {"shows no status"}}});
   CHECK_THAT(finish(Process::start({serverProgram(), "status", "--help"})).output,
              Contains("Example:\n  cleave-server status "));

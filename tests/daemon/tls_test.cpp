@@ -74,17 +74,17 @@ TEST_CASE("who is refused hears why, and so does the server") {
        folderOf("other", clientRequest(), other),
        here,
        {"the server refuses the certificate of this client", "not from a CA that is trusted"},
-       "the client's certificate (it says alice) is not from a CA that is trusted here"},
+       "the client's certificate (its name is alice) is not from a CA that is trusted here"},
       {"expired",
        folderOf("expired", {.beginsInDays = -9, .endsInDays = -2}, authority),
        here,
        {"it has expired", "cleave-server certs client NAME"},
-       "the client's certificate (it says alice) has expired (on "},
+       "the client's certificate (its name is alice) has expired (on "},
       {"not yet valid",
        folderOf("early", {.beginsInDays = 2}, authority),
        here,
        {"it is not valid yet", "compare the clocks"},
-       "is not valid yet (it begins on "},
+       "is not valid yet (it is valid from "},
       {"a server's",
        folderOf("server's", {.names = "URI:cleave:server", .usage = "serverAuth"}, authority),
        here,
@@ -100,13 +100,13 @@ TEST_CASE("who is refused hears why, and so does the server") {
       {"a CA that the client does not know",
        stranger,
        here,
-       {"the server's certificate is not from a CA that is trusted here", "need one CA"},
+       {"the server's certificate is not from a CA that is trusted here", "need the same CA"},
        "the client refuses the certificate of this server: it is not from a CA"},
       {"without TLS",
        "",
        here,
-       {"the client came without TLS", "--tls DIR"},
-       "the client came without TLS"},
+       {"the client connected without TLS", "--tls DIR"},
+       "the client connected without TLS"},
   };
   TestServer server(folder, tlsOf(own));
   Arguments elsewhere = tlsOf(own);
@@ -133,7 +133,7 @@ TEST_CASE("a client with TLS at a server without says so on both sides") {
   TestServer server(folder);
   checkError(probe(server, {"--tls", certificates.path("client")}), kFailedRun,
              {"the server speaks Cleave without TLS", "set tls.enabled in the server's"});
-  CHECK(server.process().waitForOutput("the peer speaks TLS, and this side does not", kPatience));
+  CHECK(server.process().waitForOutput("the peer uses TLS, but this side does not", kPatience));
 }
 
 TEST_CASE("SIGHUP revokes, for open sessions too, and files that are wrong change nothing") {
@@ -154,17 +154,18 @@ TEST_CASE("SIGHUP revokes, for open sessions too, and files that are wrong chang
   authority.writeRevoked(own, {7});
   CHECK(probe(server, {"--tls", alice}).code == 0);  // not reloaded yet
   server.process().signal(SIGHUP);
-  REQUIRE(server.process().waitForOutput("certificates read anew", kPatience));
-  checkError(finish(ofAlice), kFailedRun,
-             {"the client's certificate (it says alice) was revoked", "ask the server's operator"});
+  REQUIRE(server.process().waitForOutput("reloaded the certificates", kPatience));
+  checkError(
+      finish(ofAlice), kFailedRun,
+      {"the client's certificate (its name is alice) was revoked", "ask the server's operator"});
   checkError(probe(server, {"--tls", alice}), kFailedRun, {"it was revoked"});
-  CHECK(server.process().waitForOutput("the client's certificate (it says alice) was revoked",
+  CHECK(server.process().waitForOutput("the client's certificate (its name is alice) was revoked",
                                        kPatience));
   CHECK(probe(server, {"--tls", bob}).code == 0);
 
   std::ofstream(own + "/revoked.crl") << "nothing";
   server.process().signal(SIGHUP);
-  REQUIRE(server.process().waitForOutput("the certificates of before stay in use", kPatience));
+  REQUIRE(server.process().waitForOutput("keeping the current certificates", kPatience));
   CHECK(probe(server, {"--tls", bob}).code == 0);
   checkError(probe(server, {"--tls", alice}), kFailedRun, {"it was revoked"});
 
@@ -193,7 +194,7 @@ TEST_CASE("mistakes with the files of TLS") {
       {serverProgram(), "serve", "--set", "listen.port=0"},
       {mistake("no folder", "/nowhere", {"cannot read /nowhere/ca.crt", "--tls DIR"}),
        mistake("a key that others read", own,
-               {own + "/server.key: others than its owner may read or write it", "chmod 600"}),
+               {own + "/server.key: users other than its owner can read or write it", "chmod 600"}),
        mistake("another's key", mixed,
                {mixed + "/server.key does not belong to the certificate"})});
   checkMistakes(

@@ -190,7 +190,7 @@ def attack(case, world, server, bound_kib):
 def counted(server):
     """The refusals that the server reports at its end."""
     for line in server.log:
-        if "refused or ended for a client's fault: " in line:
+        if "refused or ended because of a client error: " in line:
             pairs = line.rsplit(": ", 1)[1].strip().split(", ")
             return collections.Counter({code: int(number) for number, code in (pair.split(" ") for pair in pairs)})
     return collections.Counter()

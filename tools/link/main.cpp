@@ -58,16 +58,17 @@ void addFlags(CLI::App& app, Flags& flags) {
         ->type_name(flag.type);
   }
   app.add_option("--event", flags.events,
-                 "What happens, and when after the first connection; may be given again")
+                 "An event and its time after the first connection; may be repeated")
       ->type_name("EVENT")
       ->allow_extra_args(false);
   app.add_flag("--insecure-bind", flags.insecureBind,
-               "Allows --listen to be another address than loopback");
+               "Allows --listen to be an address other than loopback");
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Passes TCP connections on to a target as a link of a given rate and latency would.",
-               "cleave-link"};
+  CLI::App app{
+      "Forwards TCP connections to a target, and emulates a link of a given rate and latency.",
+      "cleave-link"};
   app.set_version_flag("--version", softwareVersion());
   CommonOptions options;
   Flags flags;

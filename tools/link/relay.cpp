@@ -49,7 +49,7 @@ Relay::Relay(asio::io_context& context, const Settings& settings)
   targets_ = tcp::resolver(context).resolve(target.host, std::to_string(target.port), error);
   if (error) {
     throw UsageError("unknown-host",
-                     "the target " + target.host + " is not known: " + error.message(),
+                     "the target " + target.host + " cannot be resolved: " + error.message(),
                      "correct its name in --target, or give its address");
   }
   acceptor_.open(settings_.listen.protocol(), error);
@@ -106,7 +106,7 @@ void Relay::admit(tcp::socket socket) {
   auto connection =
       std::make_shared<Connection>(std::move(socket), number, up_, down_, [this] { wakeSoon(); });
   if (connections_.size() == kMostConnections) {
-    processLog()->warn("connection {} from {} is reset: {} are open already", number, peer,
+    processLog()->warn("connection {} from {} is reset: {} are already open", number, peer,
                        kMostConnections);
     return connection->reset();
   }
@@ -207,7 +207,7 @@ void Relay::runScript(Time now) {
 
 void Relay::happen(const Event& event, Time now) {
   if (event.text.empty()) {
-    processLog()->info("event: the end of a blackhole");
+    processLog()->info("event: a blackhole ended");
   } else {
     processLog()->info("event: {}", event.text);
   }

@@ -63,7 +63,7 @@ std::vector<Event> parseEvent(const Placed& line) {
   event.text = line.text;
   event.at = parseMoment(reader.word("a time"));
   std::vector<Event> events;
-  const std::string what = reader.word("what happens").text;
+  const std::string what = reader.word("an event").text;
   if (what == "blackhole") {
     reader.takeWay(event);
     if (reader.word("'for' and a time").text != "for") reader.refuse("'for' is missing");
@@ -75,7 +75,7 @@ std::vector<Event> parseEvent(const Placed& line) {
     events = {event, end};
   } else if (what == "half-open") {
     if (!reader.takeWay(event)) reader.refuse("after 'half-open', up or down is missing");
-    if (event.up && event.down) reader.refuse("a link both of whose ways die is a blackhole");
+    if (event.up && event.down) reader.refuse("use 'blackhole' to cut both directions");
     event.kind = Kind::halfOpen;
     events = {event};
   } else if (what == "reset") {
@@ -93,10 +93,10 @@ std::vector<Event> parseEvent(const Placed& line) {
     events = {event};
   } else {
     const std::string meant = nearestName(what, kWhats);
-    reader.refuse(quotedForError(what) + " is no event" +
+    reader.refuse(quotedForError(what) + " is not an event" +
                   (meant.empty() ? "" : "; did you mean " + meant + "?"));
   }
-  if (!reader.atEnd()) reader.refuse("there are words after its end");
+  if (!reader.atEnd()) reader.refuse("there are extra words after its end");
   return events;
 }
 

@@ -22,12 +22,13 @@ struct Shape {
 };
 
 constexpr std::array<Shape, 6> kShapes = {{
-    {"rate", "RATE", "such as 200Mbit/s (kbit/s, Mbit/s, Gbit/s, MB/s); unlimited where left out"},
+    {"rate", "RATE", "such as 200Mbit/s (kbit/s, Mbit/s, Gbit/s, MB/s); default: unlimited"},
     {"latency", "TIME", "such as 20ms (us, ms, s)"},
-    {"jitter", "TIME", "up to so much more latency, at random; the order is kept"},
-    {"loss", "SHARE", "of packets, such as 0.1%; each costs a retransmission's time"},
-    {"queue", "SIZE", "of a connection, such as 256KiB; 2 ms of the rate where left out"},
-    {"burst", "SIZE", "what may pass at once after a rest; 0 where left out"},
+    {"jitter", "TIME", "maximum additional random latency; packets stay in order"},
+    {"loss", "SHARE",
+     "share of lost packets, such as 0.1%; each costs the time of a retransmission"},
+    {"queue", "SIZE", "per connection, such as 256KiB; default: 2 ms of the rate"},
+    {"burst", "SIZE", "what may pass at once after an idle time; default: 0"},
 }};
 
 // Limits on the settings.
@@ -37,10 +38,11 @@ constexpr std::size_t kLeastQueue = std::size_t{4} << 10;
 std::vector<Flag> makeFlagTable() {
   std::vector<Flag> table = {
       {"--listen", "listen", "ADDRESS:PORT",
-       "Where to accept connections; port 0, as in the default 127.0.0.1:0, is a free one"},
-      {"--target", "target", "HOST:PORT", "Where to pass them on to"}};
-  for (const auto& [way, whose] :
-       {std::pair{"", "Each way"}, {"up", "towards the target"}, {"down", "from the target"}}) {
+       "Where to accept connections; port 0, as in the default 127.0.0.1:0, picks a free one"},
+      {"--target", "target", "HOST:PORT", "Where to forward them to"}};
+  for (const auto& [way, whose] : {std::pair{"", "In each direction"},
+                                   {"up", "towards the target"},
+                                   {"down", "from the target"}}) {
     const std::string prefix(way);
     for (const Shape& shape : kShapes) {
       const std::string key(shape.key);
@@ -50,12 +52,11 @@ std::vector<Flag> makeFlagTable() {
                                       : fmt::format("The same, {} only", whose)});
     }
   }
+  table.push_back({"--seed", "seed", "NUMBER", "Random seed of jitter and losses; default: 1"});
   table.push_back(
-      {"--seed", "seed", "NUMBER", "Of the draws of jitter and losses; 1 where left out"});
+      {"--stats", "stats.file", "FILE", "Statistics as CSV: one row per direction and interval"});
   table.push_back(
-      {"--stats", "stats.file", "FILE", "Statistics as CSV: a row a direction and interval"});
-  table.push_back(
-      {"--stats-interval", "stats.interval", "TIME", "How long an interval is; 1s where left out"});
+      {"--stats-interval", "stats.interval", "TIME", "Length of an interval; default: 1s"});
   return table;
 }
 
@@ -97,8 +98,8 @@ boost::asio::ip::tcp::endpoint readListen(Reader& reader, bool insecureBind) {
   if (!endpoint.address().is_loopback() && !insecureBind) {
     throw UsageError("unsafe-bind",
                      value.place + ": listening on " + endpoint.address().to_string() +
-                         " would let anyone who reaches it through to the target",
-                     "listen on 127.0.0.1, or, in a network you trust, add --insecure-bind");
+                         " would let anyone who can reach it connect to the target",
+                     "listen on 127.0.0.1, or, on a network that you trust, add --insecure-bind");
   }
   return endpoint;
 }
@@ -106,7 +107,7 @@ boost::asio::ip::tcp::endpoint readListen(Reader& reader, bool insecureBind) {
 Endpoint readTarget(Reader& reader) {
   const auto value = reader.find({"target"});
   if (!value) {
-    throw UsageError("no-target", "--target is missing: where to pass connections on to",
+    throw UsageError("no-target", "--target is missing: where to forward connections to",
                      "give it as HOST:PORT: --target 127.0.0.1:4800");
   }
   return parseEndpoint(*value, 1);
@@ -138,8 +139,9 @@ std::uint64_t readSeed(Reader& reader) {
   const char* const end = value->text.data() + value->text.size();
   const auto [stop, error] = std::from_chars(value->text.data(), end, seed);
   if (error != std::errc{} || stop != end) {
-    throw UsageError("bad-value", value->place + ": " + quotedForError(value->text) + " is no seed",
-                     "write a whole number that is not negative, such as 1");
+    throw UsageError("bad-value",
+                     value->place + ": " + quotedForError(value->text) + " is not a seed",
+                     "write a non-negative integer, such as 1");
   }
   return seed;
 }
@@ -155,7 +157,7 @@ void readStats(Reader& reader, Settings& settings) {
   if (const auto interval = reader.find({"stats.interval"})) {
     settings.statsInterval = parseTime(*interval);
     if (settings.statsInterval < std::chrono::milliseconds(10)) {
-      throw UsageError("bad-value", interval->place + ": rows cannot be so many",
+      throw UsageError("bad-value", interval->place + ": the interval is too short",
                        "write 10ms or more");
     }
   }
@@ -184,8 +186,8 @@ void checkWindow(const Settings& settings) {
   const Time roundTrip = up + down + std::max(settings.up.jitter, settings.down.jitter);
   if (rate == 0 || windowBytes(rate, roundTrip) <= kMostWindow) return;
   throw UsageError("bad-value",
-                   fmt::format("{} and a round trip of {} together mean {} under way, and 268 MB "
-                               "is the most that a connection may have",
+                   fmt::format("{} and a round trip of {} together mean {} in flight, and a "
+                               "connection may have at most 268 MB",
                                rateText(rate), durationText(roundTrip),
                                bytesText(rate * std::chrono::duration<double>(roundTrip).count())),
                    "lower the rate, the latencies or the jitter");

@@ -197,11 +197,11 @@ extern "C" cleave::ComputeDevice* cleaveOpenCuda(int index, std::string& error) 
   try {
     const int count = c10::cuda::device_count();
     if (count == 0) {
-      error = "the driver shows no GPU that this LibTorch can use";
+      error = "the driver lists no GPU that this LibTorch can use";
       return nullptr;
     }
     if (index >= count) {
-      error = "there is no GPU " + std::to_string(index) + ": they are numbered 0 to " +
+      error = "there is no GPU " + std::to_string(index) + ": GPUs are numbered 0 to " +
               std::to_string(count - 1);
       return nullptr;
     }

@@ -69,11 +69,11 @@ class CudaGpu : public Gpu {
     } catch (const c10::OutOfMemoryError&) {
       throw RunError("out-of-memory", "the GPU's memory is full",
                      "use a smaller batch, more micro-batches with fewer in flight, or a smaller "
-                     "model there");
+                     "model on that machine");
     } catch (const c10::Error& error) {
       const std::string text = error.what_without_backtrace();
       throw RunError("compute-failed", "the GPU cannot be used: " + text.substr(0, text.find('\n')),
-                     "see that driver and LibTorch fit each other");
+                     "check that the driver and LibTorch are compatible");
     }
   }
 
