@@ -56,7 +56,10 @@ CodecChooser chooser(double rateUp, double rateDown,
                      const CodecCandidates& candidates = ::candidates()) {
   const auto rate = [](double known) { return known > 0 ? known : 10e9; };
   const StepCosts truth = costs(rate(rateUp), rate(rateDown));
-  return {costs(rateUp, rateDown), policy(), candidates, all(kBlock8),
+  return {costs(rateUp, rateDown),
+          policy(),
+          candidates,
+          all(kBlock8),
           {simulateStep(truth, policy()).seconds, 0}};
 }
 

@@ -231,7 +231,7 @@ def check_troubleshooting():
     """Checks that messages and codes occur in the sources; adjacent literals are joined."""
     page = ROOT / "docs/troubleshooting.md"
     literals = []
-    for folder in ("client", "server", "common", "daemon", "compression", "cuda", "cmake"):
+    for folder in ("client", "server", "common", "compression", "tools", "cmake", "packaging"):
         for file in (ROOT / folder).rglob("*"):
             if file.suffix in (".cpp", ".h", ".cu", ".cmake", ".txt"):
                 literals += re.findall(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', file.read_text())

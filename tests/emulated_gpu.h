@@ -1,7 +1,7 @@
 // Emulates a GPU on the host, one thread after the other. Runs the real kernel code phase by phase,
-// with the barriers in between; only the threading of common/device/cuda/kernels.cu is missing. Its memory is on
-// the heap with exactly the requested size, so that AddressSanitizer detects any access beyond, and
-// it is not zeroed.
+// with the barriers in between; only the threading of common/device/cuda/kernels.cu is missing. Its
+// memory is on the heap with exactly the requested size, so that AddressSanitizer detects any
+// access beyond, and it is not zeroed.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,8 @@
 
 namespace cleave::test {
 
-// The reduction that common/device/cuda/kernels.cu performs between the phases of a kernel that requests it.
+// The reduction that common/device/cuda/kernels.cu performs between the phases of a kernel that
+// requests it.
 template <typename Kernel>
 void reduceLanes(const Kernel& kernel, std::vector<typename Kernel::Thread>& threads) {
   const std::uint32_t lanes = kernel.reduceLanes();

@@ -155,7 +155,7 @@ TEST_CASE("hidden: prepared process", "[.]") {
   useAndFree(kBytes);
   const long before = pageFaults();
   for (int round = 0; round < 5; ++round) useAndFree(kBytes);
-  CHECK(pageFaults() - before < 100);  // 25600 per round if the block were mapped anew
+  CHECK(pageFaults() - before < 100);  // 25600 per round if the block were mapped again
 #endif
 }
 

@@ -7,9 +7,9 @@
 
 #include "common/core/clock.h"
 #include "common/core/random.h"
+#include "common/link/transfer_order.h"
 #include "common/net/metadata.h"
 #include "common/net/notices.h"
-#include "common/link/transfer_order.h"
 #include "common/run/run_folder.h"
 #include "tests/error_code.h"
 

@@ -138,7 +138,7 @@ TEST_CASE("a client that does nothing is idle from its last frame on") {
   CHECK(idleAfter(clock, 12s, 20s, start + 10500ms, false) == 9.5);
 }
 
-TEST_CASE("time in which the server keeps a client waiting is not idle, and begins it anew") {
+TEST_CASE("time in which the server keeps a client waiting is not idle, and restarts it") {
   const SteadyTime start{};
   IdleClock clock(start);
   CHECK(idleAfter(clock, 1s, 5s, start, false) == 5);

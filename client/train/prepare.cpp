@@ -98,8 +98,8 @@ std::vector<NamedTensor> readWeights(const ClientSettings& settings,
     const auto& except = settings.weightsExcept;
     if (std::find(except.begin(), except.end(), blocks[b].name) == except.end()) continue;
     const int block = static_cast<int>(b);
-    for (const NamedTensor& anew : selectWeights(weights, blocks, block, block + 1)) {
-      std::erase_if(weights, [&](const NamedTensor& tensor) { return tensor.name == anew.name; });
+    for (const NamedTensor& fresh : selectWeights(weights, blocks, block, block + 1)) {
+      std::erase_if(weights, [&](const NamedTensor& tensor) { return tensor.name == fresh.name; });
     }
   }
   return weights;

@@ -9,8 +9,8 @@
 #include "client/train/settings.h"
 #include "client/train/trainer.h"
 #include "common/core/environment.h"
-#include "common/run/plan.h"
 #include "common/program/program.h"
+#include "common/run/plan.h"
 
 namespace cleave {
 namespace {

@@ -136,7 +136,7 @@ TEST_CASE("certs: every command's help has an example") {
   }
 }
 
-TEST_CASE("a server that would listen to strangers without TLS prints the commands that mend it") {
+TEST_CASE("a server that would listen to strangers without TLS prints the commands that fix it") {
   const TemporaryFolder folder;
   for (const std::string address : {"0.0.0.0", "fd00::7", "192.0.2.1"}) {
     const Ended ended = finish(

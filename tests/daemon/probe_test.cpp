@@ -105,7 +105,7 @@ TEST_CASE("a server's policy may refuse probes, and says so") {
   CHECK(runClient("train", folder.path("plain"), {"--server", server.address()}).code == 0);
 }
 
-TEST_CASE("probe says what is wrong and how to mend it") {
+TEST_CASE("probe says what is wrong and how to fix it") {
   checkMistakes({clientProgram(), "probe"},
                 {{"no server", {"--server", "127.0.0.1:1"}, kFailedRun, {"cannot connect to"}},
                  {"no port", {"--server", "nowhere"}, kWrongUse, {"is not HOST:PORT"}},

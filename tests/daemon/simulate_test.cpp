@@ -127,7 +127,7 @@ TEST_CASE("a timeline fits a terminal of 80 columns, and says what its letters m
   for (const std::string& row : screenAfter(output, 10'000)) CHECK(row.size() <= 80);
 }
 
-TEST_CASE("simulate says what is wrong and how to mend it") {
+TEST_CASE("simulate says what is wrong and how to fix it") {
   const TemporaryFolder folder;
   const std::string times = writeTimes(folder);
   const auto refused = [](const Arguments& arguments, const std::string& sentence) {

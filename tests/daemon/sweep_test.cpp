@@ -184,7 +184,7 @@ TEST_CASE("a server of one's own is swept too, with what published figures say b
   CHECK(server.runFolders().size() == 1);
 }
 
-TEST_CASE("sweep says what is wrong and how to mend it") {
+TEST_CASE("sweep says what is wrong and how to fix it") {
   const TemporaryFolder temporary;
   const Arguments shared = {clientProgram(), "sweep",
                             "--config",      configFile("synthetic.yaml"),

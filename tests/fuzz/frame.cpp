@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/link/wire_messages.h"
 #include "common/net/frame.h"
 #include "common/net/notices.h"
-#include "common/link/wire_messages.h"
 #include "tests/fuzz/seeds.h"
 
 using namespace cleave;
@@ -174,7 +174,7 @@ std::string tensorMetadata() {
 }  // namespace
 
 std::vector<Seed> cleave::fuzz::seeds() {
-  const RunError error("bad-run", "it went\nwrong", "mend it");
+  const RunError error("bad-run", "it went\nwrong", "fix it");
   const Key key{Phase::train, 3, 1, Flow::gradient0};
   wire::HelloOk ok;
   ok.set_version(1);
