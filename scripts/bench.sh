@@ -49,7 +49,7 @@ usage: scripts/bench.sh split|head|codecs|codec-step|codec-auto|pipeline|between
            heavy model: its steps per second, against those beside an ordinary client
            --short, --seconds S (120), --action S (15), --batch N of the heavy model (4096), --only codec|wait|model, --json FILE
   saving   steps of a run that saves its model at each epoch's end beside one that does not, over an emulated link
-           --rounds N (5), --steps N (100), --rate MBITS (1, 10 and 100), --json FILE
+           --rounds N (3), --steps N (60), --rate MBITS (1, 10 and 100), --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
            --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE
   --help   this text

@@ -1,5 +1,7 @@
 #include "server/probe_session.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <boost/asio/steady_timer.hpp>
 #include <string>
 #include <utility>
@@ -56,11 +58,11 @@ asio::awaitable<void> ProbeSession::serve() {
   asio::steady_timer deadline(context_.io, kMaxProbeSession);
   deadline.async_wait([connection = connection_](const boost::system::error_code& cancelled) {
     if (cancelled) return;
-    connection->fail(std::make_exception_ptr(
-        RunError("probe-too-long",
-                 "the probe takes longer than " +
-                     std::to_string(kMaxProbeSession / std::chrono::minutes(1)) + " minutes",
-                 "probe again, with fewer or smaller sizes")));
+    connection->fail(
+        std::make_exception_ptr(RunError("probe-too-long",
+                                         fmt::format("the probe takes longer than {} minutes",
+                                                     kMaxProbeSession / std::chrono::minutes(1)),
+                                         "probe again, with fewer or smaller sizes")));
   });
   std::string end;
   try {

@@ -5,6 +5,7 @@
 
 #include <iostream>
 
+#include "client/commands/commands.h"
 #include "client/diagnose/doctor.h"
 #include "client/train/connect.h"
 #include "common/core/log.h"

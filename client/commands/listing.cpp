@@ -123,7 +123,8 @@ std::string wrapped(const std::string& text, std::size_t indent) {
     const std::size_t end = std::min(text.find(' ', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
     if (column > indent && column + 1 + word.size() > kColumns) {
-      out += "\n" + std::string(indent, ' ');
+      out += '\n';
+      out.append(indent, ' ');
       column = indent;
     } else if (column > indent) {
       out += ' ';
@@ -142,7 +143,8 @@ void printItems(const ListingRow& row, const std::vector<ListedItem>& items) {
   std::cout << row.about << "\n";
   for (const ListedItem& item : items) {
     const std::size_t indent = width + 4;
-    const std::string under = "\n" + std::string(indent, ' ');
+    std::string under(1 + indent, ' ');
+    under.front() = '\n';
     constexpr std::string_view kParameters = "parameters: ";
     constexpr std::string_view kRatio = "ratio:      ";
     constexpr std::string_view kExample = "example:    ";

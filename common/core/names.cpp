@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace cleave {
-namespace {
-
-// Insertions, deletions, replacements and swaps of neighbouring letters (optimal string alignment
-// distance).
 std::size_t editDistance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> beforeLast(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t k = 0; k <= b.size(); ++k) row[k] = k;
@@ -23,8 +20,6 @@ std::size_t editDistance(std::string_view a, std::string_view b) {
   }
   return row[b.size()];
 }
-
-}  // namespace
 
 std::string nearestName(std::string_view word, const std::vector<std::string>& candidates) {
   if (word.empty()) return "";

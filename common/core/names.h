@@ -9,6 +9,10 @@
 
 namespace cleave {
 
+// Insertions, deletions, replacements and swaps of neighbouring letters (optimal string alignment
+// distance).
+std::size_t editDistance(std::string_view a, std::string_view b);
+
 // The candidate with the smallest edit distance to `word`, if that is small enough for a typing
 // error; otherwise empty.
 std::string nearestName(std::string_view word, const std::vector<std::string>& candidates);

@@ -26,15 +26,19 @@ FOR_EVER = ["eval.every=0", "train.epochs=10000", "data.test.size=32", "train.mi
 
 def hogs(options):
     """Settings of each attacker. Only the attacker `wait` sets `wait`."""
-    heavy = "data.train.size={0}", "train.batch={0}", "model.depth={1}"
     slow = '"zstd:level=19(none)"'
     codec = f"codec={{activation/0: none, gradient/1: none, activation/1: {slow}, gradient/0: {slow}}}"
     return {
         # Tensors of 64 MiB, encoded only by the server.
-        "codec": [*FOR_EVER, *(each.format(8192, 4) for each in heavy), codec],
+        "codec": [*FOR_EVER, *heavy(8192, 4), codec],
         "wait": [*FOR_EVER, f"wait={{F2: {1000 * options.action:.0f}, B2: {1000 * options.action:.0f}}}"],
-        "model": [*FOR_EVER, *(each.format(options.batch, 8) for each in heavy), "codec=none"],
+        "model": [*FOR_EVER, *heavy(options.batch, 8), "codec=none"],
     }  # fmt: skip
+
+
+def heavy(batch, depth):
+    """An epoch has 32 steps: at the end of each, the client writes the model to its own disk, which an attacker would do elsewhere."""
+    return [f"data.train.size={32 * batch}", f"train.batch={batch}", f"model.depth={depth}"]
 
 
 class Client(threading.Thread):
