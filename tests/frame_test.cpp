@@ -340,8 +340,9 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
     for (const auto& row : table(name)) documented.insert(row.at(0));
   }
   std::set<std::string> thrown;
-  for (const char* folder : {"common/net", "common/codec", "common/pipeline", "common/model",
-                             "compression", "daemon", "server"}) {
+  for (const char* folder :
+       {"common/net", "common/codec", "common/engine", "common/link", "common/record",
+        "common/model", "common/run", "common/device", "compression", "server"}) {
     const std::filesystem::path root = std::filesystem::path(CLEAVE_SOURCE_DIR) / folder;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
       if (entry.path().extension() == ".cpp") collectCodes(readFile(entry.path()), thrown);

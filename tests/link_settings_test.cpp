@@ -72,7 +72,7 @@ TEST_CASE("a value that is none says where it stands, what is wrong and what to 
     INFO(text);
     const std::string said = refusal([&] { parseRate({"--up-rate", text}); });
     CHECK_THAT(said, Contains("--up-rate: '" + text + "' is not a rate: " + says));
-    CHECK_THAT(said, Contains("such as 200Mbit/s, in 1kbit/s to 100Gbit/s"));
+    CHECK_THAT(said, Contains("such as 200Mbit/s, in the range 1kbit/s to 100Gbit/s"));
   }
   CHECK_THAT(refusal([] { parseTime({"--latency", "20"}); }), Contains("one of us, ms, s"));
   CHECK_THAT(refusal([] { parseTime({"--latency", "61s"}); }), Contains("0 to 60s"));

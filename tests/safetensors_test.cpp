@@ -309,7 +309,7 @@ TEST_CASE("tensors that overlap") {
 TEST_CASE("a gap before a tensor") {
   CHECK_THAT(faultOf(damaged("[0,24]", "[8,32]")), Contains("gap"));
   const std::string header = R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})";
-  CHECK_THAT(faultOf(fileOf(header, 8)), Contains("\"w\": a gap"));
+  CHECK_THAT(faultOf(fileOf(header, 8)), Contains("\"w\": there is a gap"));
 }
 
 TEST_CASE("an empty tensor beyond the others") {

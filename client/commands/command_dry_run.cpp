@@ -130,7 +130,7 @@ Json describe(const PreparedRun& run) {
   out["epoch"] = encodedBytes(plan, kStepFlows, run.data.train->size(), settings.batch);
   out["evaluation"] = encodedBytes(plan, kEvalFlows, run.data.test->size(), settings.evalBatch);
   out["left_out"] =
-      "frame headers, control messages, and the weights sent at the start and fetched at the end";
+      "frame headers, control messages, and the weights that are sent first and fetched last";
   out["client_memory_bytes"] = clientBytes(run);
   out["server_memory_bytes"] = serverBytes(plan);
   return out;

@@ -184,9 +184,9 @@ void readWait(Config& config, StageWait& wait) {
   const auto refuseLone = [&](const char* forward, const char* backward) {
     throw UsageError("bad-wait",
                      config.where(std::string("wait.") + forward) + ": wait." + forward +
-                         " is given without wait." + backward +
+                         " is set without wait." + backward +
                          ": if the forward action only waits, the backward action has no input",
-                     std::string("give wait.") + backward + " too");
+                     std::string("set wait.") + backward + " too");
   };
   if (wait.f1 && !wait.b1) refuseLone("F1", "B1");
   if (wait.f2 && !wait.b2) refuseLone("F2", "B2");

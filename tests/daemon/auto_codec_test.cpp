@@ -121,7 +121,8 @@ TEST_CASE("auto is resolved before step 1, in every record, and can be repeated 
 
 TEST_CASE("a slow link gets 4 bits, and no fewer unless asked") {
   const TemporaryFolder folder;
-  const TestServer server(folder);
+  // At this rate, fetching the trained body would take minutes.
+  const TestServer server(folder, {"--set", "weights.fetch=false"});
   // A step takes one second with block:bits=8, so that other programs hardly matter.
   const TestLink link({"--target", server.address(), "--rate", "500kbit/s"});
   const std::pair<const char*, const char*> cases[] = {{"auto", "block:bits=4"},

@@ -158,7 +158,7 @@ TEST_CASE("mistakes with cleave-link") {
           {"unknown host",
            {"--target", "no-such-host.invalid:1"},
            kWrongUse,
-           {"the target no-such-host.invalid is not known"}},
+           {"[unknown-host]", "no-such-host.invalid"}},
           {"stats that exist",
            {"--target", taken, "--stats", folder.path("there.csv")},
            kFailedRun,

@@ -111,7 +111,7 @@ TEST_CASE("probe says what is wrong and how to fix it") {
                  {"no port", {"--server", "nowhere"}, kWrongUse, {"is not HOST:PORT"}},
                  {"no unit", {"--most", "100"}, kWrongUse, {"--most: '100'", "unit"}},
                  {"too much", {"--most", "2GB"}, kWrongUse, {"out of range", "1GB"}},
-                 {"too little", {"--most", "5B"}, kWrongUse, {"less than the least size"}},
+                 {"too little", {"--most", "5B"}, kWrongUse, {"[bad-value]", "1kB"}},
                  {"no repeats", {"--repeat", "0"}, kWrongUse, {"--repeat"}},
                  {"no time", {"--seconds", "0"}, kWrongUse, {"--seconds"}}});
 }

@@ -120,7 +120,8 @@ TEST_CASE("seeds are averaged, one point's failure is told, and ends nothing") {
                           "--grid", "run.seed=2",           "--grid", "data.holdout=0",
                           "--grid", "data.holdout=256",     "--set",  "model.width=16"};
   const Ended ended = ask(sweep(folder, grid));
-  checkError(ended, kFailedRun, {"2 of 4 points failed", "the same command tries them again"});
+  checkError(ended, kFailedRun,
+             {"2 of 4 points failed", "[points-failed]", "rerun the same command"});
   CHECK_THAT(ended.output, Contains(" ± ") && Contains("cannot be held out of 256") &&
                                Contains("hint: hold out fewer"));
   std::size_t failed = 0;

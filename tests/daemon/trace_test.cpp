@@ -183,7 +183,10 @@ TEST_CASE("a trace that cannot be written is refused before anything begins") {
   const std::string config = configFile("synthetic.yaml");
   checkMistakes(
       {clientProgram(), "train", "--config", config},
-      {{"no folder", {"--trace", folder.path("none") + "/t.json"}, kWrongUse, {"no file can be"}},
+      {{"no folder",
+        {"--trace", folder.path("none") + "/t.json"},
+        kWrongUse,
+        {"[bad-value]", "--trace"}},
        {"a folder", {"--trace", "/tmp"}, kWrongUse, {"cannot create a file there"}},
        {"no steps", {"--trace", "t.json", "--trace-steps", "0"}, kWrongUse, {"--trace-steps"}},
        {"too many", {"--trace", "t.json", "--trace-steps", "10001"}, kWrongUse, {"--trace-steps"}},
