@@ -129,8 +129,7 @@ Json describe(const PreparedRun& run) {
   out["step"] = encodedBytes(plan, kStepFlows, settings.batch, settings.batch);
   out["epoch"] = encodedBytes(plan, kStepFlows, run.data.train->size(), settings.batch);
   out["evaluation"] = encodedBytes(plan, kEvalFlows, run.data.test->size(), settings.evalBatch);
-  out["left_out"] =
-      "frame headers, control messages, and the weights that are sent first and fetched last";
+  out["left_out"] = "frame headers, control messages, initial weights, and the trained body";
   out["client_memory_bytes"] = clientBytes(run);
   out["server_memory_bytes"] = serverBytes(plan);
   return out;
