@@ -23,6 +23,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/codec/checkpoint_error.h"
 #include "common/core/random.h"
 #include "compression/codecs.h"
 #include "compression/convert.h"
@@ -154,10 +155,7 @@ class LowRank : public Codec {
 
   CodecState restoreState(std::span<const std::byte> bytes) const override {
     std::uint64_t sizes[3];
-    const auto refuse = [&] {
-      throw RunError("bad-checkpoint", "the bytes are not a state of codec " + name_,
-                     "restore it with the configuration of the run that saved it");
-    };
+    const auto refuse = [&] { throw badCheckpoint("the bytes are not a state of codec " + name_); };
     if (iterations_ == 0 || bytes.size() < sizeof sizes) refuse();
     std::memcpy(sizes, bytes.data(), sizeof sizes);
     const std::uint64_t values = (bytes.size() - sizeof sizes) / sizeof(float);

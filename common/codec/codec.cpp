@@ -1,5 +1,7 @@
 #include "common/codec/codec.h"
 
+#include "common/codec/checkpoint_error.h"
+
 namespace cleave {
 
 NonFiniteError::NonFiniteError(const Key& key)
@@ -7,9 +9,13 @@ NonFiniteError::NonFiniteError(const Key& key)
                "lower the learning rate or clip gradients; to inspect the values, send the flow "
                "with codec none") {}
 
+RunError badCheckpoint(const std::string& sentence) {
+  return RunError("bad-checkpoint", sentence,
+                  "restore it with the configuration and the version of the run that saved it");
+}
+
 CodecState Codec::restoreState(std::span<const std::byte>) const {
-  throw RunError("bad-checkpoint", "codec " + spec() + " has no state to restore",
-                 "restore it with the configuration of the run that saved it");
+  throw badCheckpoint("codec " + spec() + " has no state to restore");
 }
 
 }  // namespace cleave

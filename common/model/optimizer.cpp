@@ -1,5 +1,4 @@
 #include "common/model/optimizer.h"
-#include "common/core/names.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
@@ -19,6 +18,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/codec/checkpoint_error.h"
+#include "common/core/names.h"
+
 namespace cleave {
 namespace {
 
@@ -34,8 +36,7 @@ double valueOf(const OptimizerSpec& spec, const std::string& key) {
 using StateTensors = std::map<std::string, at::Tensor>;
 
 RunError badState(const std::string& sentence) {
-  return RunError("bad-checkpoint", "the optimizer's state " + sentence,
-                  "restore it with the configuration and the version of the run that saved it");
+  return badCheckpoint("the optimizer's state " + sentence);
 }
 
 // A copy of the tensor `what` on the parameter's device.

@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/codec/checkpoint_error.h"
 #include "common/core/random.h"
 #include "common/model/blocks.h"
 #include "common/model/safetensors.h"
@@ -23,11 +24,6 @@
 
 namespace cleave {
 namespace {
-
-RunError badCheckpoint(const std::string& sentence) {
-  return RunError("bad-checkpoint", "the saved state " + sentence,
-                  "restore it with the configuration and the version of the run that saved it");
-}
 
 using Clock = std::chrono::steady_clock;
 
@@ -203,12 +199,13 @@ void restorePart(const ModelPart& part, Optimizer& optimizer, std::vector<NamedT
         each.tensor.scalar_type() == target.scalar_type()) {
       continue;
     }
-    throw badCheckpoint("has a " + inAscii(each.name) + " of another shape or type");
+    throw badCheckpoint("the saved state has a " + inAscii(each.name) +
+                        " of another shape or type");
   }
   std::set<std::string> names;
   for (const NamedTensor& each : weights) names.insert(each.name);
   if (names.size() != own.size() || weights.size() != own.size()) {
-    throw badCheckpoint("does not have each weight once");
+    throw badCheckpoint("the saved state does not have each weight once");
   }
   optimizer.restore(state);
   loadWeights(part, weights);
@@ -217,7 +214,8 @@ void restorePart(const ModelPart& part, Optimizer& optimizer, std::vector<NamedT
 
 void checkAllTaken(const std::vector<NamedTensor>& saved) {
   if (saved.empty()) return;
-  throw badCheckpoint("has a tensor that the model does not have: " + inAscii(saved.front().name));
+  throw badCheckpoint("the saved state has a tensor that the model does not have: " +
+                      inAscii(saved.front().name));
 }
 
 }  // namespace cleave

@@ -1,0 +1,13 @@
+// The error of every saved state that does not fit what it is restored into.
+#pragma once
+
+#include <string>
+
+#include "common/core/error.h"
+
+namespace cleave {
+
+// "bad-checkpoint", with the hint to use the configuration and version of the run that saved it.
+RunError badCheckpoint(const std::string& sentence);
+
+}  // namespace cleave
