@@ -152,10 +152,8 @@ class Trial {
                        microBatchCount(batch_.samples(), plan_.microBatches), batch_.samples()});
     const double seconds = secondsSince(start);
     const Engine& engine = session_.engine();
-    ActionSeconds actions = engine.seconds();
-    actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
-    actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
-    meter_.measure(*engine.batch(), actions, session_.totals(), session_.linkSpeed());
+    meter_.measure(*engine.batch(), actionsOfBothSides(engine), session_.totals(),
+                   session_.linkSpeed());
     return seconds;
   }
 

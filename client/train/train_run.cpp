@@ -14,6 +14,13 @@ TensorView viewOf(const Batch& batch, const Dataset& data) {
   return {batch.inputs.data(), spec};
 }
 
+ActionSeconds actionsOfBothSides(const Engine& engine) {
+  ActionSeconds actions = engine.seconds();
+  actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
+  actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
+  return actions;
+}
+
 TrainRun::TrainRun(PreparedRun& prepared)
     : prepared_(prepared),
       stage_(withTorchErrors([&] {

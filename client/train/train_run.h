@@ -76,4 +76,8 @@ class TrainRun {
 // memory.
 TensorView viewOf(const Batch& batch, const Dataset& data);
 
+// The seconds of each action of the training step that has just ended, on both sides: those of the
+// body were measured by the server and came in BodyDone.
+ActionSeconds actionsOfBothSides(const Engine& engine);
+
 }  // namespace cleave

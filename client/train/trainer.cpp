@@ -184,9 +184,7 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
   if (at.phase == Phase::train) {
     row.learningRate = learningRate(learningRate_, at.step);
     row.gradientNorm = gradientNorm_;
-    // Measured by the server and reported in BodyDone.
-    row.actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
-    row.actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
+    row.actions = actionsOfBothSides(engine);
     row.costs = meter_.measure(at, row.actions, totals, session_.linkSpeed());
     if (row.costs && !row.costs->hasRates()) row.costs.reset();
     if (row.costs) {

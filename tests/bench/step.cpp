@@ -110,11 +110,8 @@ class Variant {
     row["decode"] = after.decodeSeconds - before.decodeSeconds;
     row["bytes_up"] = after.up() - before.up();
     row["bytes_down"] = after.down() - before.down();
-    ActionSeconds actions = engine.seconds();
-    actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
-    actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;
-    if (const auto costs =
-            meter_.measure(*engine.batch(), actions, after, run_.session().linkSpeed());
+    if (const auto costs = meter_.measure(*engine.batch(), actionsOfBothSides(engine), after,
+                                          run_.session().linkSpeed());
         costs && costs->hasRates()) {
       row["rate_up"] = costs->rateUp;
       row["rate_down"] = costs->rateDown;
