@@ -19,21 +19,28 @@ class Way {
   double fill(BackgroundWindow& window, double until) {
     double sent = 0;
     while (true) {
-      while (const std::size_t room = window.room()) {
+      while (const std::size_t room = window.room(at(time_))) {
         const std::size_t bytes = std::min<std::size_t>(room, 64 << 10);
-        window.sent(bytes);
+        window.pinged();
+        send(0);
+        window.sent(bytes, at(time_));
         sent += static_cast<double>(bytes);
         send(static_cast<double>(bytes));
-        arrivals_.push_back(free_ + latency_);
         longest_ = std::max(longest_, free_ - time_);
       }
-      if (answered_ == arrivals_.size()) return sent;
+      if (answered_ == arrivals_.size()) {  // a pause
+        const double end = secondsBetween(at(0), window.pauseEnd());
+        if (end <= time_ || end > until) break;
+        time_ = end;
+        continue;
+      }
       const double arrived = arrivals_[answered_];
       if (arrived + latency_ > until) break;
       time_ = arrived + latency_;
       ++answered_;
       const double sentAt = pingSent_[answered_ - 1];
-      window.ponged(kClocks + static_cast<std::int64_t>(1e9 * (arrived - sentAt)), at(time_));
+      window.ponged(kClocks + static_cast<std::int64_t>(1e9 * (arrived - sentAt)),
+                    kClocks + static_cast<std::int64_t>(1e9 * arrived), at(time_));
     }
     time_ = until;
     return sent;
@@ -56,9 +63,11 @@ class Way {
  private:
   static constexpr std::int64_t kClocks = -123456789012345;  // offset of the clocks
 
+  // Sends these bytes and a Ping.
   void send(double bytes) {
     pingSent_.push_back(time_);
     free_ = std::max(free_, time_) + bytes / rate_;
+    arrivals_.push_back(free_ + latency_);
   }
 
   const double rate_, latency_;
@@ -80,7 +89,7 @@ TEST_CASE("alone, a background stream fills its link, and queues for a tenth of 
   }
 }
 
-TEST_CASE("beside urgent tensors it makes them wait for a few milliseconds, and still goes on") {
+TEST_CASE("beside urgent tensors it uses a twentieth of the link, and makes them wait briefly") {
   for (const auto& [rate, latency] : {std::pair{125e6, 0.01}, {12.5e6, 0.001}, {62.5e3, 0.001}}) {
     Way way(rate, latency);
     BackgroundWindow window;
@@ -96,27 +105,28 @@ TEST_CASE("beside urgent tensors it makes them wait for a few milliseconds, and 
     CAPTURE(rate);
     // On the slowest link a segment takes 66 ms, and the window may be two segments.
     const double least = static_cast<double>(BackgroundWindow::kLeastBytes) / rate;
-    CHECK(waited / 300 < 2 * (BackgroundWindow::kTargetSeconds + least));
-    CHECK(sent > 0);
+    CHECK(waited / 300 < 2 * (BackgroundWindow::kSegmentSeconds + least));
+    CHECK(sent > 0.01 * 30 * rate);
+    CHECK(sent < 1.1 * BackgroundWindow::kShare * 30 * rate);
   }
 }
 
 TEST_CASE("a window that waits for a Pong has no room, and others' Pings do not give it any") {
   BackgroundWindow window;
   const SteadyTime start = Way::at(1);
-  CHECK_FALSE(window.ponged(5, start));
+  CHECK_FALSE(window.ponged(5, 7, start));
   window.pinged();
-  CHECK(window.room() == BackgroundWindow::kLeastBytes);
-  window.sent(BackgroundWindow::kLeastBytes);
-  CHECK(window.room() == 0);
-  CHECK_FALSE(window.ponged(5, start));
-  CHECK(window.room() == 0);
-  CHECK(window.ponged(5, start));
-  CHECK(window.room() == 2 * BackgroundWindow::kLeastBytes);
+  CHECK(window.room(start) == BackgroundWindow::kLeastBytes);
+  window.sent(BackgroundWindow::kLeastBytes, start);
+  CHECK(window.room(start) == 0);
+  CHECK_FALSE(window.ponged(5, 7, start));
+  CHECK(window.room(start) == 0);
+  CHECK(window.ponged(5, 7, start));
+  CHECK(window.room(start) == 2 * BackgroundWindow::kLeastBytes);
   // A lying peer's numbers must not break the window.
-  window.sent(4096);
-  CHECK(window.ponged(std::int64_t{1} << 62, start));
-  window.sent(4096);
-  CHECK(window.ponged(-(std::int64_t{1} << 62), start));
-  CHECK(window.room() >= BackgroundWindow::kLeastBytes);
+  window.sent(4096, start);
+  CHECK(window.ponged(std::int64_t{1} << 62, -(std::int64_t{1} << 62), start));
+  window.sent(4096, start);
+  CHECK(window.ponged(-(std::int64_t{1} << 62), std::int64_t{1} << 62, start));
+  CHECK(window.room(start) >= BackgroundWindow::kLeastBytes);
 }

@@ -190,7 +190,6 @@ awaitable<std::string> Connection::run(FrameSink& sink) {
 void Connection::wake() { wakeUp_.try_send(error_code()); }
 
 void Connection::ping() {
-  background_.pinged();
   outbox_.pushControl(FrameKind::ping, pingMetadata());
   wake();
 }
@@ -309,7 +308,7 @@ void Connection::noteActivity(FrameKind kind) {
 
 void Connection::receivedPong(std::span<const std::byte> metadata) {
   const ClockSample sample = clockOfPong(metadata);
-  if (background_.ponged(sample.forward, now())) {
+  if (background_.ponged(sample.forward, sample.arrived, now())) {
     wake();  // the next segment may fit now
     return;  // a bad clock sample: it includes the wait behind the segment
   }
@@ -372,7 +371,8 @@ awaitable<void> Connection::writeUntilEnd() {
 
 awaitable<void> Connection::writeFrames() {
   while (!cause_) {
-    if (outbox_.hasNext(background_.room())) {
+    const SteadyTime time = now();
+    if (outbox_.hasNext(background_.room(time))) {
       co_await writeOne();
     } else if (ourBye_ && outbox_.empty()) {
       const std::string metadata = byeMetadata(*ourBye_);
@@ -381,9 +381,22 @@ awaitable<void> Connection::writeFrames() {
       endWithin(kByeWait);
       co_return;
     } else {
-      co_await wakeUp_.async_receive(use_awaitable);
+      co_await nextReasonToWrite(time);
     }
   }
+}
+
+// Waits for wake() and, if there was nothing to write at `time` only because of a background
+// tensor's pause, for the end of the pause.
+awaitable<void> Connection::nextReasonToWrite(SteadyTime time) {
+  if (outbox_.empty() || background_.pauseEnd() <= time) {
+    co_await wakeUp_.async_receive(use_awaitable);
+    co_return;
+  }
+  asio::steady_timer pause(wakeUp_.get_executor(), background_.pauseEnd());
+  error_code ended;
+  co_await (wakeUp_.async_receive(asio::redirect_error(use_awaitable, ended)) ||
+            pause.async_wait(asio::redirect_error(use_awaitable, ended)));
 }
 
 awaitable<void> Connection::writeOne() {
@@ -393,20 +406,26 @@ awaitable<void> Connection::writeOne() {
   // Chosen as late as possible, so that a more urgent frame can still come first.
   co_await stream_.readyToWrite();
   if (cause_) co_return;
-  auto frame = outbox_.next(segmentBytes(), background_.room());
-  if (!frame) {  // a Pong arrived meanwhile and shrank the background window
+  auto frame = outbox_.next(segmentBytes(), background_.room(now()));
+  if (!frame) {  // the background window shrank meanwhile
     writtenBy_.reset();
     co_return;
   }
   if (frame->kind == FrameKind::tensor) allowance_.tensorCrosses();
   if (frame->kind == FrameKind::segment) allowance_.segmentCrosses();
+  if (frame->kind == FrameKind::ping) background_.pinged();
+  if (frame->isBackground) {
+    background_.pinged();
+    co_await stream_.write(FrameKind::ping, 0, pingMetadata(), {});
+  }
   const SteadyTime chosen = now();
   co_await stream_.write(frame->kind, frame->stream, frame->metadata, frame->payload);
-  writtenBy_.reset();
   if (frame->isBackground) {
-    background_.sent(frame->payload.size());
-    outbox_.pushControl(FrameKind::ping, pingMetadata());
-  } else if (isTensorData(frame->kind)) {
+    background_.sent(frame->payload.size(), chosen);
+    co_await stream_.write(FrameKind::ping, 0, pingMetadata(), {});
+  }
+  writtenBy_.reset();
+  if (!frame->isBackground && isTensorData(frame->kind)) {
     background_.urgentCrossed(now());
   }
   const std::size_t bytes = kHeaderBytes + frame->metadata.size() + frame->payload.size();

@@ -134,6 +134,7 @@ class Connection {
 
   boost::asio::awaitable<void> readFrames(FrameSink& sink);
   boost::asio::awaitable<void> writeFrames();
+  boost::asio::awaitable<void> nextReasonToWrite(SteadyTime time);
   boost::asio::awaitable<void> writeOne();
   boost::asio::awaitable<void> throttled(boost::asio::steady_timer& timer, std::size_t bytes);
   void receivedBye(std::span<const std::byte> metadata);

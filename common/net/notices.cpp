@@ -46,7 +46,8 @@ ClockSample clockOfPong(std::span<const std::byte> metadata) {
   const std::int64_t ahead =
       difference(pong.ping_received(), pong.ping_sent()) / 2 + difference(pong.sent(), came) / 2;
   return {std::max(0.0, between * 1e-9), std::clamp(ahead, -kMost, kMost),
-          std::clamp(difference(pong.ping_received(), pong.ping_sent()), -kMost, kMost)};
+          std::clamp(difference(pong.ping_received(), pong.ping_sent()), -kMost, kMost),
+          std::clamp(difference(pong.ping_received(), 0), -kMost, kMost)};
 }
 
 std::string pongMetadata(std::span<const std::byte> ping) {

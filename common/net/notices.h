@@ -23,6 +23,7 @@ struct ClockSample {
   std::int64_t ahead = 0;
   // Nanoseconds from sending the Ping, by our clock, to its arrival, by the peer's clock.
   std::int64_t forward = 0;
+  std::int64_t arrived = 0;  // when the Ping arrived, in nanoseconds by the peer's clock
 };
 ClockSample clockOfPong(std::span<const std::byte> pong);
 std::string reasonFromBye(std::span<const std::byte> bye);

@@ -37,7 +37,7 @@ class FrameProgress {
   std::size_t bytes_ = 0;
 };
 
-// A correct peer sends a few control frames per tensor in either direction, one per long segment,
+// A correct peer sends a few control frames per tensor in either direction, two per long segment,
 // and an occasional Ping. A short segment costs as much to process as a control frame, and counts
 // as one.
 class ControlAllowance {
@@ -45,7 +45,7 @@ class ControlAllowance {
   static constexpr double kIdle = 256;    // frames that an idle connection may send at once
   static constexpr double kASecond = 10;  // refilled per second, up to kIdle
   static constexpr double kATensor = 3;
-  static constexpr double kALongSegment = 1;
+  static constexpr double kALongSegment = 2;
   static constexpr double kMost = 16384;  // maximum that tensors can accumulate
   static constexpr std::size_t kShortSegmentBytes = 4096;
 
