@@ -15,6 +15,7 @@
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
+#include "common/engine/participant.h"
 #include "common/engine/worker.h"
 #include "common/link/tensor_link.h"
 #include "common/link/trial.h"
@@ -341,9 +342,9 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
       [mailbox](Message message) { mailbox->deliver(std::move(message)); },
       [files = run.files](const TransferRecord& record) { files->transfer(record); });
   run.worker = std::make_shared<EngineWorker>(
-      EngineOptions{Role::server, run.plan.schedule, run.plan.microBatches, run.plan.inFlight,
-                    false, run.plan.initialWeights},
-      run.link, mailbox, ActionTable{},
+      std::make_unique<Participant>(engineOptions(run.plan), run.plan.place,
+                                    std::vector<std::shared_ptr<EngineLink>>{run.link}),
+      mailbox, ActionTable{},
       [&run, connection = connection_] {
         const Engine& engine = run.worker->engine();
         if (run.isTrial && ++run.batches > kMaxTrialBatches) {

@@ -57,7 +57,7 @@ TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> co
       io_(std::move(io)),
       deliver_(std::move(deliver)),
       record_(std::move(record)),
-      order_(options_.role, options_.inFlight, options_.account),
+      order_(options_.role, options_.place, options_.inFlight, options_.account),
       incoming_(options_, order_, pool_),
       codecs_(options_, pool_) {}
 
@@ -226,7 +226,7 @@ void TensorLink::queue(const std::shared_ptr<Encoding>& encoding) {
   OutgoingTensor tensor;
   tensor.bytes = encoding->bytes;
   tensor.owner = encoding->owner;
-  tensor.priority = blob ? 0 : options_.priority(key.flow);
+  tensor.priority = blob ? 0 : options_.priority(key.flow, options_.place);
   // Blobs that the client fetches must not delay the step. The client's own initial weights can: no
   // step runs before they arrive.
   tensor.isBackground = blob && options_.role == Role::server;
@@ -353,7 +353,7 @@ void TensorLink::receivedFetch(std::span<const std::byte> metadata) {
   if (std::exchange(blobUnderWay_, true)) {
     throw ProtocolError("too-many-in-flight", "a Fetch arrived before the last one was answered");
   }
-  if (fetch.flow == Flow::traceBody) return sendTrace();
+  if (fetch.flow == kTraceBody) return sendTrace();
   deliver_(fetch);
 }
 
@@ -364,7 +364,7 @@ void TensorLink::sendTrace() {
   }
   const auto bytes =
       std::make_shared<const std::vector<std::byte>>(toBytes(options_.trace->trace()));
-  sendBlob(Blob{Flow::traceBody, {bytes->data(), bytes->size()}, bytes});
+  sendBlob(Blob{kTraceBody, {bytes->data(), bytes->size()}, bytes});
 }
 
 void TensorLink::finishTensor(IncomingTensor&& tensor) {
@@ -396,7 +396,7 @@ void TensorLink::verifyBlob(IncomingTensor&& tensor, const std::string& sha256,
     throw ProtocolError("bad-digest", std::string(flowName(tensor.message.flow)) +
                                           " does not have the SHA-256 that was sent with it");
   }
-  if (tensor.message.flow == Flow::traceBody) {
+  if (tensor.message.flow == kTraceBody) {
     traceFromServer(tensor.buffer.span(), options_.trace->window(), options_.microBatches);
   }
   acknowledge(tensor, wireSeconds, 0);
@@ -445,7 +445,7 @@ void TensorLink::account(const TransferRecord& record) {
     } else {
       (up ? totals_.rawUp : totals_.rawDown) += record.rawBytes;
       (up ? totals_.wireUp : totals_.wireDown) += record.wireBytes;
-      LinkTotals::FlowTotals& flow = totals_.flows[indexOf(record.key.flow)];
+      LinkTotals::FlowTotals& flow = totals_.flows[record.key.flow];
       ++flow.tensors;
       flow.wireBytes += record.wireBytes;
       flow.encodeSeconds += record.encodeSeconds.value_or(0);

@@ -37,12 +37,13 @@ struct ReceivedReport;
 
 struct TensorLinkOptions : TensorCodecOptions {
   Role role = Role::client;
+  Place place;  // of the body at the server's end
   std::uint32_t microBatches = 1;
   std::uint32_t inFlight = 1;
   std::uint32_t maxBatch = 1;
   // The negotiated spec of a flow's tensor with `samples` samples.
   std::function<TensorSpec(Flow flow, std::uint32_t samples)> spec;
-  int (*priority)(Flow flow) = nullptr;
+  int (*priority)(Flow flow, const Place& body) = nullptr;
   std::uint64_t maxBlobBytes = 0;  // maximum size of weights/body or grads/body
   bool initialWeights = false;     // the client may send weights/body, once
   // Null: no trace. On the server, the link answers a Fetch of trace/body from it.
