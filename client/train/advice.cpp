@@ -8,7 +8,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/random.h"
-#include "common/link/tensor_link.h"
+#include "common/link/tensor_link_options.h"
 #include "common/predict/simulator.h"
 #include "compression/registry.h"
 

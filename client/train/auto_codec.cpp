@@ -16,7 +16,7 @@
 #include "common/core/durable.h"
 #include "common/core/random.h"
 #include "common/core/yaml.h"
-#include "common/link/tensor_link.h"
+#include "common/link/tensor_link_options.h"
 #include "common/link/trial.h"
 #include "common/run/action_tables.h"
 #include "common/run/torch_errors.h"

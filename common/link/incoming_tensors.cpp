@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "common/link/tensor_link.h"
 #include "common/link/wire_messages.h"
 
 namespace cleave {
