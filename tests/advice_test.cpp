@@ -119,7 +119,7 @@ TEST_CASE("every setting that is advised is one that the configuration takes") {
            {"model={name: small_cnn}", "data.shape=[1, 28, 28]", "train.micro_batches=2"}}) {
     const Run run(overrides);
     StepCosts slowCodec = costsOf(run, 1e-3, 1e-3, 1e3, 1e9);
-    slowCodec.encodeSeconds.fill(0.1);
+    for (auto& [flow, tensor] : slowCodec.flows) tensor.encodeSeconds = 0.1;
     for (const StepCosts& costs : {slowLink(run), costsOf(run, 5e-3, 5e-3, 100, 1e9),
                                    costsOf(run, 1e-3, 2e-2, 1e4, 1e7), slowCodec}) {
       for (std::size_t b = 0; b < kBottlenecks; ++b) {

@@ -79,7 +79,7 @@ TEST_CASE("the slower the link, the more the codecs lose, and no more than they 
   double loss = 0;
   for (const double rate : {10e9, 1e9, 300e6, 120e6, 60e6, 10e6, 1e6}) {
     double own = 0;
-    for (const std::size_t position : best(rate, rate)) own += static_cast<double>(position);
+    for (const auto& [flow, rung] : best(rate, rate)) own += static_cast<double>(rung);
     INFO(rate);
     CHECK(own >= loss);
     loss = own;
@@ -89,7 +89,7 @@ TEST_CASE("the slower the link, the more the codecs lose, and no more than they 
 TEST_CASE("block:bits=8 is enough where the link no longer holds back the step with it") {
   // With block:bits=8, 2.1 MB in each direction take 4 ms of a step that computes for about 50 ms;
   // raw tensors take 16 ms.
-  for (const std::size_t position : best(500e6, 500e6)) CHECK(position <= kBlock8);
+  for (const auto& [flow, rung] : best(500e6, 500e6)) CHECK(rung <= kBlock8);
   CHECK(best(500e6, 500e6) != all(kNone));
 }
 
@@ -150,11 +150,11 @@ TEST_CASE("no codec of fewer bits is even tried where the link does not hold the
   CodecChooser one = chooser(10e9, 10e9);
   double slower = 1.1;
   while (const auto trial = one.nextTrial()) {
-    for (const std::size_t position : trial->choice) CHECK(position <= kBlock8);
+    for (const auto& [flow, rung] : trial->choice) CHECK(rung <= kBlock8);
     one.measured(trial->choice, {trial->seconds * slower, 0});
     slower += 0.1;
   }
-  for (const std::size_t position : one.best()) CHECK(position <= kBlock8);
+  for (const auto& [flow, rung] : one.best()) CHECK(rung <= kBlock8);
 }
 
 TEST_CASE("where measurements are uncertain, the codec that loses less is chosen") {

@@ -113,8 +113,7 @@ TEST_CASE("a body on the GPU computes what it computes on the CPU") {
       const MicroBatch at{Phase::train, 1, i, 2, 16};
       const auto payload = [&](Flow flow) {
         const TensorSpec spec = flowSpec(blocks, options.cuts, flow, 8);
-        return toPayload(randomTensor(spec.shape, 10 * i + static_cast<std::uint64_t>(flow)),
-                         spec.order);
+        return toPayload(randomTensor(spec.shape, 10 * i + flowNumber(flow)), spec.order);
       };
       const at::Tensor output =
           toTensor(onGpu([&] { return there.forward(at, payload(activationAt(0))); }));
@@ -226,7 +225,7 @@ TEST_CASE("twins of several threads do not disturb each other") {
 TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
   StageOptions options = optionsOf("small_cnn", {1, 28, 28});
   BodyStage through(options, {}, gpu());
-  options.staysOnDevice.fill(true);
+  options.staysOnDevice = FlowMap<bool>(Place{}.flows(), true);
   BodyStage there(options, {}, gpu());
   const std::vector<BlockRow> blocks = findModel("small_cnn").blocks(options.model);
   const std::shared_ptr<const Codec> codec = makeCodec("block:bits=8");

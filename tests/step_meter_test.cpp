@@ -80,5 +80,5 @@ TEST_CASE("the mean leaves out the first step and those with fewer micro-batches
   REQUIRE(meter.mean());
   CHECK(meter.mean()->microBatches == 4);
   CHECK(meter.mean()->of(ActionKind::headForward) == Approx(0.15));
-  CHECK(meter.mean()->bytes[2] == Approx(1000));
+  CHECK(meter.mean()->flows.at(gradientAt(1)).bytes == Approx(1000));
 }

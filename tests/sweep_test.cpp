@@ -188,15 +188,15 @@ TEST_CASE("a run is measured from its summary and its tables, and rotated parts 
                                 "eval,1,7,7,7,7,7,7,7,7,7,7\n"
                                 "train,3,4,0.1,0.2,0.3,0.4,0.5,0.03,0.04,5000,4000\n"
                                 "bye,,,,,,,,,,,\n");
-  const std::string header = "phase,flow,wire_bytes,wire_seconds\n";
-  folder.write("transfers.1.csv", header + "train,activation/0,1000,0.5\n");
+  const std::string header = "phase,flow,wire_bytes,wire_seconds,role\n";
+  folder.write("transfers.1.csv", header + "train,activation/0,1000,0.5,send\n");
   folder.write("transfers.csv", header +
-                                    "train,activation/0,1010,0.25\n"
-                                    "train,activation/0,64,0.25\n"
-                                    "train,activation/1,1000,0.1\n"
-                                    "train,activation/1,1000,\n"  // never acknowledged
-                                    "train,weights/body,1000,0.001\n"
-                                    "eval,activation/0,1000,0.001\n");
+                                    "train,activation/0,1010,0.25,send\n"
+                                    "train,activation/0,64,0.25,send\n"
+                                    "train,activation/1,1000,0.1,recv\n"
+                                    "train,activation/1,1000,,recv\n"  // never acknowledged
+                                    "train,weights/body,1000,0.001,send\n"
+                                    "eval,activation/0,1000,0.001,send\n");
   const Json summary = {{"images_per_second", 50},
                         {"seconds", 20},
                         {"eval", {{"top1", 0.25}}},

@@ -37,7 +37,7 @@ TensorLinkOptions optionsFor(Role role, const std::string& codec, const Schedule
   options.microBatches = kMicroBatches;
   options.inFlight = inFlight;
   options.maxBatch = kBatch;
-  for (auto& each : options.codecs) each = makeCodec(codec);
+  for (const Flow flow : options.place.flows()) options.codecs[flow] = makeCodec(codec);
   options.spec = specOf;
   options.priority = schedule.linkPriority;
   options.maxBlobBytes = 1 << 20;
@@ -691,7 +691,9 @@ TEST_CASE("codec states that are restored give the same bytes as those that went
   TensorCodecOptions options;
   options.seed = 5;
   options.errorEvery = 0;
-  for (auto& codec : options.codecs) codec = makeCodec("power:rank=2,iterations=1");
+  for (const Flow flow : Place{}.flows()) {
+    options.codecs[flow] = makeCodec("power:rank=2,iterations=1");
+  }
   const TensorSpec spec{DType::f32, {2, 16, 6, 8}, MemoryOrder::contiguous};
   std::vector<float> values(spec.elements());
   const auto encode = [&](TensorCodecs& codecs, std::uint64_t step, std::uint32_t i) {

@@ -103,7 +103,7 @@ TEST_CASE("a trace survives the wire, in the documented bytes") {
   const std::vector<std::byte> bytes = toBytes(trace);
   std::vector<int> numbers;
   for (const std::byte byte : bytes) numbers.push_back(static_cast<int>(byte));
-  CHECK(numbers == std::vector<int>{5, 0, 0, 0, 0,    0, 0, 0, 6, 2, 0,    0, 1, 0,
+  CHECK(numbers == std::vector<int>{5, 0, 0, 0, 0,    0, 0, 0, 6, 3, 0,    0, 1, 0,
                                     0, 0, 3, 0, 0,    0, 0, 0, 0, 0, 0xf4, 1, 0, 0,
                                     0, 0, 0, 0, 0xbc, 2, 0, 0, 0, 0, 0,    0});
   const Trace again = traceFromServer(bytes, kWindow, kMicroBatches);
@@ -146,7 +146,7 @@ TEST_CASE("a span that no server can have recorded is refused") {
   CHECK(damaged([](TraceSpan& s) { s.subject = 255; }));
   CHECK(
       damaged([](TraceSpan& s) { s.activity = TraceActivity::encode; }));  // it sends no gradient/1
-  CHECK(damaged([](TraceSpan& s) { s.reserved = 1; }));
+  CHECK(damaged([](TraceSpan& s) { s.tensor = 1; }));
   CHECK(damaged([](TraceSpan& s) { s.i = kMicroBatches; }));
   CHECK(damaged([](TraceSpan& s) { s.step = 1; }));
   CHECK(damaged([](TraceSpan& s) { s.step = 5; }));

@@ -121,6 +121,24 @@ std::string VirtualRun::takeOrder(std::size_t side) {
   return order;
 }
 
+VirtualRun::Saved VirtualRun::save() const {
+  Saved saved;
+  for (const Side& side : sides_) {
+    saved.engines.push_back(side.engine->state());
+    saved.parts.push_back(side.parts);
+  }
+  saved.outputs = outputs_;
+  return saved;
+}
+
+void VirtualRun::restore(const Saved& saved) {
+  for (std::size_t s = 0; s < sides_.size(); ++s) {
+    sides_[s].engine->restore(saved.engines[s]);
+    sides_[s].parts = saved.parts[s];
+  }
+  outputs_ = saved.outputs;
+}
+
 std::vector<float> VirtualRun::weights() const {
   std::vector<float> all = {sides_[0].parts[0].weight};
   for (std::size_t b = 1; b < sides_.size(); ++b) all.push_back(sides_[b].parts[0].weight);

@@ -58,6 +58,14 @@ class VirtualRun {
   // BodyForward, T TailStep, H HeadBackward, B BodyBackward; others are left out.
   std::string takeClientOrder() { return takeOrder(0); }
   std::string takeServerOrder(std::size_t body = 0) { return takeOrder(body + 1); }
+  // What all sides keep between two batches; restore() into a new run with the same options.
+  struct Saved {
+    std::vector<EngineState> engines;
+    std::vector<std::vector<TinyPart>> parts;
+    float outputs = 0;
+  };
+  Saved save() const;
+  void restore(const Saved& saved);
   // The weights of head, bodies and tail, and the sum of all outputs of the tail.
   std::vector<float> weights() const;
   // Maximum number of micro-batches between HeadForward and HeadBackward (eval: TailStep).

@@ -19,11 +19,6 @@ Flow requestOf(Flow flow, const Place& body) {
   return isActivation(flow) ? activationAt(body.firstCut) : gradientAt(body.lastCut);
 }
 
-// Whether a body with this place sends the flow.
-bool isDown(Flow flow, const Place& body) {
-  return flow.cut == (isActivation(flow) ? body.lastCut : body.firstCut);
-}
-
 }  // namespace
 
 Coordinator::Coordinator(const EngineOptions& options, const std::vector<BodyPeer>& bodies,
@@ -66,6 +61,11 @@ bool Coordinator::weightsInPlace() const {
                      [](const Peer& peer) { return peer.weightsInPlace; });
 }
 
+void Coordinator::restore(const EngineState& state) {
+  Engine::restore(state);
+  for (Peer& peer : peers_) peer.applied = state.applied;
+}
+
 std::uint64_t Coordinator::appliedByPeers() const {
   std::uint64_t applied = peers_.front().applied;
   for (const Peer& peer : peers_) applied = std::min(applied, peer.applied);
@@ -91,7 +91,9 @@ void Coordinator::receive(std::size_t peer, Message message) {
 void Coordinator::receiveTensor(std::size_t from, TensorMessage&& message) {
   const Key key = message.key();
   const Place& place = peers_[from].place;
-  if (!isDown(key.flow, place)) refuse("bad-key", toString(key) + " cannot come from this server");
+  if (!place.contains(key.flow) || place.isUp(key.flow)) {
+    refuse("bad-key", toString(key) + " cannot come from this server");
+  }
   if (!isCurrent(key)) refuse("bad-key", toString(key) + " does not belong to the current step");
   checkAgainstBatch(message);
   const bool possible = isActivation(key.flow) || isTrain();
@@ -152,8 +154,9 @@ void Coordinator::receiveBlob(Peer& peer, Blob&& blob) {
 // To the body that takes the flow.
 void Coordinator::sendTensor(TensorMessage&& message) {
   const Flow flow = message.flow;
-  const auto taker = std::find_if(peers_.begin(), peers_.end(),
-                                  [&](const Peer& peer) { return peer.place.isUp(flow); });
+  const auto taker = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+    return peer.place.contains(flow) && peer.place.isUp(flow);
+  });
   assert(taker != peers_.end());
   if (flow.tensor == 0) ++sent_[flow];
   taker->link->send(std::move(message));

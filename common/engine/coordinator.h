@@ -48,6 +48,8 @@ class Coordinator : public Engine {
 
   void receive(std::size_t peer, Message message) override;
   bool batchDone() const override { return state_ == State::idle; }
+  // Every body must have been restored to the same step.
+  void restore(const EngineState& state) override;
 
   // The answer to the last Fetch (including grads/body of the current step); empty until it
   // arrives.

@@ -27,6 +27,7 @@ void Engine::startBatch(const MicroBatch& at) {
   batch_ = at;
   batch_->i = 0;
   seconds_.fill(0);
+  if (at.phase == Phase::eval) evaluated_ = at.step;
   stage_.begin(at.phase, at.microBatches);
 }
 

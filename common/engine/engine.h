@@ -59,9 +59,23 @@ Result tensorResult(Payload payload);
 // Seconds that one batch took, by kind of action.
 using ActionSeconds = std::array<double, kActionKinds>;
 
+// What an engine keeps from one batch to the next.
+struct EngineState {
+  std::uint64_t applied = 0;    // steps
+  std::uint64_t evaluated = 0;  // batches of evaluation
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
+
+  // Between batches: an engine that restores the state goes on as this one would.
+  EngineState state() const { return {applied_, evaluated_}; }
+  // Before the first batch.
+  virtual void restore(const EngineState& state) {
+    applied_ = state.applied;
+    evaluated_ = state.evaluated;
+  }
 
   // Handles a message from a peer, which is numbered as in the constructor of the engine. Throws
   // ProtocolError if no correct peer would send it.
@@ -113,6 +127,7 @@ class Engine {
   const EngineOptions options_;
   StageEngine stage_;
   std::uint64_t applied_ = 0;
+  std::uint64_t evaluated_ = 0;  // the last evaluation batch that began
 
  private:
   std::optional<MicroBatch> batch_;

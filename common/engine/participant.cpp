@@ -46,7 +46,7 @@ void Participant::receiveTensor(std::size_t from, TensorMessage&& message) {
   const Key key = message.key();
   if (!stage_.isInput(key.flow)) refuse("bad-key", toString(key) + " cannot come from a client");
   const bool train = key.phase == Phase::train;
-  const std::uint64_t finished = train ? applied_ : lastEval_;
+  const std::uint64_t finished = train ? applied_ : evaluated_;
   if (key.step <= finished && (train || !isCurrent(key))) {
     refuse("bad-key", toString(key) + " belongs to a finished step");
   }
@@ -86,7 +86,6 @@ void Participant::startBatchOf(const TensorMessage& message) {
                           std::to_string(options_.microBatches) + " per batch");
   }
   startBatch(at);
-  if (at.phase == Phase::eval) lastEval_ = at.step;
   state_ = State::running;
 }
 

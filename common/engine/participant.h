@@ -66,7 +66,6 @@ class Participant : public Engine {
   const std::vector<std::shared_ptr<EngineLink>> links_;
   const std::function<std::size_t(std::uint32_t i)> linkOf_;
   State state_ = State::idle;
-  std::uint64_t lastEval_ = 0;
   StepDecision decision_;  // the last one
   double updateSeconds_ = 0;
   struct Deferred {

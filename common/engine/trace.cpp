@@ -33,7 +33,7 @@ bool isPossible(const TraceSpan& span, const TraceWindow& window, std::uint32_t 
     return span.subject < kActionKinds && span.tensor == 0 && isOfServer(span.action());
   }
   const auto flow = flowFromNumber(span.flowNumber());
-  if (!flow || (flow->cut != body.firstCut && flow->cut != body.lastCut)) return false;
+  if (!flow || !body.contains(*flow)) return false;
   const bool isReceived =
       span.activity == TraceActivity::receive || span.activity == TraceActivity::decode;
   return body.isUp(*flow) == isReceived;

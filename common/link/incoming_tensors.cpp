@@ -61,8 +61,10 @@ void IncomingTensors::checkDirection(const Key& key) const {
                                                   " arrived, but no such blob was requested");
   }
   const bool atServer = options_.role == Role::server;
-  const bool isKnown = options_.codecs.find(key.flow) != nullptr;
-  if (isKnown && options_.place.isUp(key.flow) == atServer) return;
+  if (!options_.place.contains(key.flow)) {
+    throw ProtocolError("bad-key", toString(key) + " is not a flow of this run");
+  }
+  if (options_.place.isUp(key.flow) == atServer) return;
   throw ProtocolError("unexpected-message", toString(key) + " is not a tensor that the " +
                                                 (atServer ? "client" : "server") + " sends");
 }

@@ -77,6 +77,12 @@ std::vector<Flow> gradientsOf(int cut, const CutTensors& tensors) {
   return flows;
 }
 
+bool Place::contains(Flow flow) const {
+  if (isBlob(flow) || (flow.cut != firstCut && flow.cut != lastCut)) return false;
+  const CutTensors& tensors = flow.cut == firstCut ? first : last;
+  return flow.tensor < tensors.size() && (isActivation(flow) || tensors[flow.tensor].hasGradient);
+}
+
 std::vector<Flow> Place::flows() const {
   std::vector<Flow> all;
   for (const auto& some : {activationsOf(firstCut, first), activationsOf(lastCut, last),

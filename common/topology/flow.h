@@ -76,10 +76,10 @@ struct Place {
 
   // The flows between the client and this body, in the order in which a micro-batch crosses them.
   std::vector<Flow> flows() const;
-  // Whether the client sends the flow to this body.
-  bool isUp(Flow flow) const {
-    return flow.cut == (isActivation(flow) ? firstCut : lastCut) && !isBlob(flow);
-  }
+  // Whether the flow crosses between the client and this body.
+  bool contains(Flow flow) const;
+  // Whether the client sends it to this body. Requires contains().
+  bool isUp(Flow flow) const { return flow.cut == (isActivation(flow) ? firstCut : lastCut); }
 };
 
 // The flows of one cut and kind.

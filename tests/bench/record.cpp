@@ -37,7 +37,7 @@ double threadSeconds() {
 
 TransferRecord transferOf(Flow flow, std::uint64_t step, std::uint32_t i) {
   TransferRecord record;
-  record.sent = isUp(flow);
+  record.sent = Place{}.isUp(flow);
   record.key = {Phase::train, step, i, flow};
   record.codec = "block:bits=8";
   record.spec = {DType::f32, {8, 96, 14, 14}, MemoryOrder::channelsLast};
@@ -80,9 +80,9 @@ Cost record(const Options& options, const std::string& folder, std::shared_ptr<M
     before = cpuSeconds();
     const double start = threadSeconds();
     for (std::uint64_t step = 1; step <= options.steps; ++step) {
-      for (std::size_t flow = 0; flow < kTensorFlows; ++flow) {
+      for (const Flow flow : Place{}.flows()) {
         for (std::uint32_t i = 0; i < options.microBatches; ++i) {
-          files.transfer(transferOf(static_cast<Flow>(flow), step, i));
+          files.transfer(transferOf(flow, step, i));
         }
       }
       totals.wireUp += 1234567;

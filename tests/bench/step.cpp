@@ -113,9 +113,9 @@ class Variant {
     if (const auto costs = meter_.measure(*engine.batch(), actionsOfBothSides(engine), after,
                                           run_.session().linkSpeed());
         costs && costs->hasRates()) {
-      row["rate_up"] = costs->rateUp;
-      row["rate_down"] = costs->rateDown;
-      row["latency"] = costs->latency;
+      row["rate_up"] = costs->body().rateUp;
+      row["rate_down"] = costs->body().rateDown;
+      row["latency"] = costs->body().latency;
       row["bound"] = stepBound(*costs).seconds;
       row["bottleneck"] = bottleneckName(stepBound(*costs).bottleneck);
     }

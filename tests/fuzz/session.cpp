@@ -6,7 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "common/engine/engine.h"
+#include "common/engine/coordinator.h"
+#include "common/engine/participant.h"
 #include "common/link/tensor_link.h"
 #include "common/link/wire_messages.h"
 #include "compression/registry.h"
