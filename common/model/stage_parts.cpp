@@ -173,18 +173,43 @@ Payload Placeholders::wait(double milliseconds, Flow flow, const MicroBatch& at,
 
 void waitFor(double milliseconds) { std::this_thread::sleep_until(deadline(milliseconds)); }
 
-// ---- Saving and restoring ----
+// ---- A part in training ----
 
-std::vector<NamedTensor> savePart(const ModelPart& part, const Optimizer& optimizer) {
-  std::vector<NamedTensor> saved = weightsOf(part);
+TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockRow>& blocks,
+                         int first, int last, at::Device device, std::vector<int> cutsInside)
+    : seed_(options.seed),
+      part_(blocks, first, last, std::move(cutsInside)),
+      set_(blocks, first, last, options.seed, device),
+      optimizer_(makeOptimizer(options.optimizer, set_.parameters())) {}
+
+at::Tensor TrainedPart::forward(const at::Tensor& x, const MicroBatch& at) {
+  BlockContext context{seed_, at};
+  if (at.phase == Phase::train) {
+    context.statistics = &statistics_[at.i];
+    context.statistics->clear();
+  }
+  return part_.forward(x, set_, context);
+}
+
+void TrainedPart::update(const StepDecision& decision) {
+  optimizer_->update(decision);
+  if (decision.apply) {
+    for (const auto& [i, statistics] : statistics_) set_.addStatistics(statistics);
+  }
+  statistics_.clear();
+  set_.clearGradients();
+}
+
+std::vector<NamedTensor> TrainedPart::save() const {
+  std::vector<NamedTensor> saved = weightsOf(set_);
   for (NamedTensor& each : saved) each.tensor = each.tensor.detach().clone();
-  for (NamedTensor& each : optimizer.state()) saved.push_back(std::move(each));
+  for (NamedTensor& each : optimizer_->state()) saved.push_back(std::move(each));
   return saved;
 }
 
-void restorePart(const ModelPart& part, Optimizer& optimizer, std::vector<NamedTensor>& saved) {
+void TrainedPart::restore(std::vector<NamedTensor>& saved) {
   std::map<std::string, at::Tensor> own;
-  for (NamedTensor& each : weightsOf(part)) own[each.name] = std::move(each.tensor);
+  for (NamedTensor& each : weightsOf(set_)) own[each.name] = std::move(each.tensor);
   std::vector<NamedTensor> weights, state, rest;
   for (NamedTensor& each : saved) {
     const std::string parameter = each.name.substr(0, each.name.rfind(':'));
@@ -207,8 +232,8 @@ void restorePart(const ModelPart& part, Optimizer& optimizer, std::vector<NamedT
   if (names.size() != own.size() || weights.size() != own.size()) {
     throw badCheckpoint("the saved state does not have each weight once");
   }
-  optimizer.restore(state);
-  loadWeights(part, weights);
+  optimizer_->restore(state);
+  loadWeights(set_, weights);
   saved = std::move(rest);
 }
 
