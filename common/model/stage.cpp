@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "common/model/blocks.h"
+#include "common/model/scores.h"
 #include "common/model/stage_parts.h"
 #include "common/model/torch_tensor.h"
 
@@ -17,7 +18,11 @@ void BatchMetrics::add(const BatchMetrics& other) {
   for (const auto& [name, sum] : other.sums) sums[name] += sum;
 }
 
-std::vector<std::string> metricNames() { return {"loss", "top1", "top5"}; }
+std::vector<std::string> metricNames() {
+  std::vector<std::string> names;
+  for (const MetricRow& metric : metricTable()) names.emplace_back(metric.name);
+  return names;
+}
 
 std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t microBatches,
                       std::uint32_t inFlight, std::uint32_t maxSamples) {

@@ -52,11 +52,11 @@ void checkBodyWait(const StageWait& wait);
 // Metrics of a batch, as sums over its samples, so that batches can be added.
 struct BatchMetrics {
   std::uint64_t samples = 0;
-  std::map<std::string, double> sums;  // "loss", "top1", "top5"; divide by samples
+  std::map<std::string, double> sums;  // by name in metricTable(); divide by samples
 
   void add(const BatchMetrics& other);
 };
-// The names in BatchMetrics::sums, in column order.
+// The names in BatchMetrics::sums, in column order: those of metricTable() (scores.h).
 std::vector<std::string> metricNames();
 
 // The body: blocks [cut0, cut1), on the server.
@@ -93,8 +93,8 @@ class BodyStage {
   std::unique_ptr<State> state_;
 };
 
-// Head, tail and loss, on the client. The loss is cross entropy: loss_i = (sum over the
-// micro-batch's samples) / (samples of the batch).
+// Head, tail and loss, on the client: loss_i = (sum of the losses of the micro-batch's samples) /
+// (samples of the batch), with the loss in lossTable() (scores.h).
 class ClientStage {
  public:
   // The device is borrowed.

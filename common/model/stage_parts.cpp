@@ -1,7 +1,5 @@
 #include "common/model/stage_parts.h"
 
-#include <ATen/core/Reduction.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
@@ -20,6 +18,7 @@
 #include "common/core/random.h"
 #include "common/model/blocks.h"
 #include "common/model/safetensors.h"
+#include "common/model/scores.h"
 #include "common/model/torch_tensor.h"
 
 namespace cleave {
@@ -30,18 +29,6 @@ using Clock = std::chrono::steady_clock;
 Clock::time_point deadline(double milliseconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(
                             std::chrono::duration<double, std::milli>(milliseconds));
-}
-
-// The number of classes whose logit ranks above the label's; among equal logits the lower class
-// ranks first. A label whose logit is NaN ranks last.
-std::int64_t rankOf(std::span<const float> logits, std::int64_t label) {
-  const auto right = static_cast<std::size_t>(label);
-  std::int64_t rank = 0;
-  for (std::size_t c = 0; c < logits.size(); ++c) {
-    const bool isBehind = c < right ? logits[c] < logits[right] : logits[c] <= logits[right];
-    if (c != right && !isBehind) ++rank;
-  }
-  return rank;
 }
 
 }  // namespace
@@ -114,18 +101,8 @@ at::Tensor LabeledBatch::loss(const at::Tensor& logits, const MicroBatch& at) {
   const std::span<const std::int64_t> labels = this->labels(at);
   const at::Tensor targets = device_.toDevice(
       at::from_blob(const_cast<std::int64_t*>(labels.data()), {sizeOf(at)}, at::kLong));
-  const at::Tensor loss =
-      at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum).div(at.samples);
-  setLoss(at, loss.item<float>());
-
-  const at::Tensor rows = logits.detach().cpu().contiguous();
-  const auto classes = static_cast<std::size_t>(rows.size(1));
-  for (std::size_t sample = 0; sample < labels.size(); ++sample) {
-    const std::span<const float> row(rows.const_data_ptr<float>() + sample * classes, classes);
-    const std::int64_t rank = rankOf(row, labels[sample]);
-    if (rank < 1) metrics_.sums["top1"] += 1;
-    if (rank < 5) metrics_.sums["top5"] += 1;
-  }
+  const at::Tensor loss = lossTable().front().sum(logits, targets).div(at.samples);
+  count(at, loss.item<float>(), ranksOf(logits, labels));
   return loss;
 }
 
@@ -143,13 +120,16 @@ void LabeledBatch::checkLoss(const MicroBatch& at, const at::Tensor& activation1
       "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
 }
 
-void LabeledBatch::countOnly(const MicroBatch& at) { setLoss(at, 0); }
+void LabeledBatch::countOnly(const MicroBatch& at) { count(at, 0, {}); }
 
-void LabeledBatch::setLoss(const MicroBatch& at, float loss) {
+void LabeledBatch::count(const MicroBatch& at, float loss, std::vector<std::int64_t> ranks) {
   losses_.resize(at.microBatches);
   losses_[at.i] = loss;
   metrics_.samples += sizeOf(at);
-  metrics_.sums["loss"] += double{loss} * at.samples;
+  const MicroBatchScores scores{double{loss} * at.samples, std::move(ranks)};
+  for (const MetricRow& metric : metricTable()) {
+    metrics_.sums[std::string(metric.name)] += metric.sum(scores);
+  }
 }
 
 Payload Placeholders::wait(double milliseconds, Flow flow, const MicroBatch& at,

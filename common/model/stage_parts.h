@@ -88,7 +88,7 @@ class LabeledBatch {
 
  private:
   std::span<const std::int64_t> labels(const MicroBatch& at) const;
-  void setLoss(const MicroBatch& at, float loss);
+  void count(const MicroBatch& at, float loss, std::vector<std::int64_t> ranks);
 
   ModelSpec model_;
   ComputeDevice& device_;
