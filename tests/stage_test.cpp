@@ -552,7 +552,7 @@ TEST_CASE("running statistics change at Update, by one micro-batch after another
   CHECK(difference(buffersOf(whole), set.buffers()) == "");
   CHECK(set.buffers()[2].tensor.item<std::int64_t>() == kMicroBatches);
 
-  // Another order of addition would give other bits, and so would PyTorch's formula, nearly.
+  // Another order gives other bits. PyTorch's formula gives the same values up to rounding.
   ParameterSet reversed(blocks, 0, count, kSeed);
   for (auto each = statistics.rbegin(); each != statistics.rend(); ++each) {
     reversed.addStatistics(*each);

@@ -1,5 +1,6 @@
-// A model is a list of named blocks. A cut is a position in that list, and a daemon builds only its
-// own blocks. To add a model, write one file in this folder and add one row to model.cpp.
+// A model is a list of named blocks. A cut is a position in that list, and a daemon allocates the
+// tensors of its own blocks only. To add a model, write one file in this folder and add one row to
+// model.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,7 +45,7 @@ struct BlockContext {
   std::uint64_t seed = 0;  // dropout draws from (seed, block name, step, i), in training only
   MicroBatch at;
   // In training, each batch norm appends its statistics of the micro-batch, in the model's order.
-  // Borrowed; null: nobody needs them.
+  // Borrowed; null: they are not recorded.
   std::vector<NormStatistics>* statistics = nullptr;
 };
 
