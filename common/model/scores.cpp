@@ -25,7 +25,7 @@ double amongFirst(const MicroBatchScores& scores) {
                                            [](std::int64_t rank) { return rank < k; }));
 }
 
-constexpr MetricRow kMetrics[] = {
+constexpr BatchMetricRow kMetrics[] = {
     {"loss", "mean loss", [](const MicroBatchScores& scores) { return scores.lossSum; }},
     {"top1", "share of samples whose class had the highest score", amongFirst<1>},
     {"top5", "share of samples whose class was among the five highest", amongFirst<5>},
@@ -57,6 +57,6 @@ std::vector<std::int64_t> ranksOf(const at::Tensor& logits, std::span<const std:
   return ranks;
 }
 
-std::span<const MetricRow> metricTable() { return kMetrics; }
+std::span<const BatchMetricRow> batchMetricTable() { return kMetrics; }
 
 }  // namespace cleave

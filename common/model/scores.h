@@ -33,7 +33,7 @@ struct MicroBatchScores {
 // is [samples, classes], in any memory.
 std::vector<std::int64_t> ranksOf(const at::Tensor& logits, std::span<const std::int64_t> labels);
 
-struct MetricRow {
+struct BatchMetricRow {
   std::string_view name;         // a column of the run's files: docs/metrics.md
   std::string_view description;  // of its mean over samples; one line
   // The sum over the micro-batch's samples. Exact sums of counts do not depend on the order of
@@ -41,6 +41,6 @@ struct MetricRow {
   double (*sum)(const MicroBatchScores& scores);
 };
 // In column order; the first is the loss.
-std::span<const MetricRow> metricTable();
+std::span<const BatchMetricRow> batchMetricTable();
 
 }  // namespace cleave

@@ -20,7 +20,7 @@ void BatchMetrics::add(const BatchMetrics& other) {
 
 std::vector<std::string> metricNames() {
   std::vector<std::string> names;
-  for (const MetricRow& metric : metricTable()) names.emplace_back(metric.name);
+  for (const BatchMetricRow& metric : batchMetricTable()) names.emplace_back(metric.name);
   return names;
 }
 

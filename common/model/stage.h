@@ -52,11 +52,11 @@ void checkBodyWait(const StageWait& wait);
 // Metrics of a batch, as sums over its samples, so that batches can be added.
 struct BatchMetrics {
   std::uint64_t samples = 0;
-  std::map<std::string, double> sums;  // by name in metricTable(); divide by samples
+  std::map<std::string, double> sums;  // by name in batchMetricTable(); divide by samples
 
   void add(const BatchMetrics& other);
 };
-// The names in BatchMetrics::sums, in column order: those of metricTable() (scores.h).
+// The names in BatchMetrics::sums, in column order: those of batchMetricTable() (scores.h).
 std::vector<std::string> metricNames();
 
 // The body: blocks [cut0, cut1), on the server.

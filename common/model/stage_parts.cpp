@@ -127,7 +127,7 @@ void LabeledBatch::count(const MicroBatch& at, float loss, std::vector<std::int6
   losses_[at.i] = loss;
   metrics_.samples += sizeOf(at);
   const MicroBatchScores scores{double{loss} * at.samples, std::move(ranks)};
-  for (const MetricRow& metric : metricTable()) {
+  for (const BatchMetricRow& metric : batchMetricTable()) {
     metrics_.sums[std::string(metric.name)] += metric.sum(scores);
   }
 }
