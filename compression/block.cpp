@@ -72,7 +72,7 @@ class Block : public PackedCodec {
     if (format.stochastic) {
       const Key& key = context.key;
       const RandomKey random =
-          randomKey(context.seed, "block", {key.step, key.i, static_cast<std::uint64_t>(key.flow)});
+          randomKey(context.seed, "block", {key.step, key.i, flowNumber(key.flow)});
       format.keyLow = random.low;
       format.keyHigh = random.high;
     }

@@ -215,10 +215,10 @@ class LowRank : public Codec {
   // Initial features: those of the previous step, or random ones.
   void start(const CodecContext& context, const CodecState& state, Factors& factors) const {
     const Key& key = context.key;
-    fillNormal(randomKey(context.seed, "power",
-                         {static_cast<std::uint64_t>(key.phase), key.step, key.i,
-                          static_cast<std::uint64_t>(key.flow)}),
-               factors.features);
+    fillNormal(
+        randomKey(context.seed, "power",
+                  {static_cast<std::uint64_t>(key.phase), key.step, key.i, flowNumber(key.flow)}),
+        factors.features);
     const auto* before = static_cast<const Factors*>(state.get());
     if (!before || !before->sameShape(factors)) return;
     // Mixes in a little of the random ones: a feature that has become 0 would otherwise stay 0.

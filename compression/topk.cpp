@@ -178,7 +178,7 @@ class TopK : public Codec {
   void replaceSome(const CodecContext& context, Positions& positions) const {
     const Key& key = context.key;
     const auto stream = [&](std::string_view name) {
-      return randomKey(context.seed, name, {key.step, key.i, static_cast<std::uint64_t>(key.flow)});
+      return randomKey(context.seed, name, {key.step, key.i, flowNumber(key.flow)});
     };
     const Positions top = positions;
     const std::size_t dropped =

@@ -54,8 +54,6 @@ class TopKLayout {
   }
 
  private:
-  static bool isGradient(Flow flow) { return flow == Flow::gradient0 || flow == Flow::gradient1; }
-
   double ratio_;
 };
 

@@ -13,9 +13,8 @@ namespace {
 
 constexpr const char* kSmallerRun =
     "use a smaller batch, more micro-batches with fewer in flight, or a smaller body";
-// Estimates of when a session may have ended.
+// An estimate of when a session may have ended.
 constexpr double kRetrySeconds = 5;
-constexpr double kFenceSeconds = 1;  // until a fenced connection is gone
 
 std::string listOf(const std::vector<std::string>& names) {
   std::string list;
@@ -31,12 +30,14 @@ std::size_t leftOf(std::size_t all, std::size_t used) { return all - std::min(al
 
 }  // namespace
 
-Admission::Ticket::Ticket(Admission& admission, std::string identity, std::string runId,
-                          std::size_t bytes)
-    : admission_(admission),
-      identity_(std::move(identity)),
-      runId_(std::move(runId)),
-      bytes_(bytes) {
+UsageError othersRun(const std::string& runId) {
+  return UsageError("others-run", "the run " + runId + " was begun by another identity",
+                    "use another run.name");
+}
+
+Admission::Ticket::Ticket(Admission& admission, std::string identity, std::size_t bytes)
+    : admission_(admission), identity_(std::move(identity)), bytes_(bytes) {
+  ++admission_.sessions_;
   admission_.bytes_ += bytes_;
   Used& used = admission_.used_[identity_];
   ++used.sessions;
@@ -44,7 +45,7 @@ Admission::Ticket::Ticket(Admission& admission, std::string identity, std::strin
 }
 
 Admission::Ticket::~Ticket() {
-  admission_.runs_.erase(runId_);
+  --admission_.sessions_;
   admission_.bytes_ -= bytes_;
   Used& used = admission_.used_[identity_];
   --used.sessions;
@@ -70,36 +71,14 @@ void Admission::checkModel(const std::string& identity, const std::string& model
                    "use one of " + listOf(*own) + " (models of its access file)");
 }
 
-// Runs before anything is done to a connected run, so that another identity cannot end it.
 void Admission::refuseOthersRun(const std::string& identity, const std::string& runId) const {
   access_.checkRun(identity, runId);
-  const auto connected = runs_.find(runId);
-  bool isOthers = connected != runs_.end() && connected->second.identity != identity;
   // Throws if the store cannot be read: it is safer to refuse the run than to expose another
   // identity's.
   for (const auto& folder : std::filesystem::directory_iterator(settings_.store)) {
     const bool isOwn = folder.path().filename() == identity;
-    isOthers = isOthers || (!isOwn && std::filesystem::exists(folder.path() / runId));
+    if (!isOwn && std::filesystem::exists(folder.path() / runId)) throw othersRun(runId);
   }
-  if (!isOthers) return;
-  throw UsageError("others-run", "the run " + runId + " was begun by another identity",
-                   "use another run.name");
-}
-
-void Admission::refuseConnected(const std::string& runId, std::uint64_t generation) {
-  const auto found = runs_.find(runId);
-  if (found == runs_.end()) return;
-  const std::uint64_t connected = found->second.generation;
-  if (generation < connected) {
-    throw RunError("stale-generation", "generation " + std::to_string(generation) + " of the run " +
-                                           runId + " is older than the one connected, " +
-                                           std::to_string(connected));
-  }
-  if (generation > connected) found->second.fence();
-  throw RunError("run-in-use", "the run " + runId + " is connected to this server already",
-                 generation > connected ? "try again: the older connection is being ended"
-                                        : "stop the other client first, or start a separate run",
-                 generation > connected ? kFenceSeconds : 0);
 }
 
 void Admission::checkSessions(const std::string& identity) const {
@@ -113,7 +92,7 @@ void Admission::checkSessions(const std::string& identity) const {
   const std::string sentence =
       identity + " already has its maximum of " + std::to_string(most) + " sessions at this server";
   if (own && isFull) refuse(sentence, "sessions in its access file");
-  if (runs_.size() >= settings_.maxSessions) {
+  if (sessions_ >= settings_.maxSessions) {
     refuse("this server already has its maximum of " + std::to_string(settings_.maxSessions) +
                " sessions",
            "limits.sessions in its configuration");
@@ -164,40 +143,34 @@ void Admission::checkMemory(const std::string& identity, std::size_t needed) con
                  kSmallerRun, needed <= *own ? kRetrySeconds : 0);
 }
 
-std::unique_ptr<Admission::Ticket> Admission::admitProbe(const std::string& identity,
-                                                         std::uint64_t session) {
-  checkSessions(identity);
-  const std::string name = "probe/" + std::to_string(session);  // run ids never contain '/'
-  runs_[name] = {identity, 0, nullptr};
-  return std::make_unique<Ticket>(*this, identity, name, 0);
+void Admission::checkRun(const std::string& identity, const std::string& runId,
+                         const RunPlan& plan) const {
+  checkModel(identity, plan.stage.model.name);
+  refuseOthersRun(identity, runId);
 }
 
 std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& identity,
-                                                    const std::string& runId,
-                                                    std::uint64_t generation, const RunPlan& plan,
-                                                    std::function<void()> fence, SteadyTime time) {
-  checkModel(identity, plan.stage.model.name);
-  refuseOthersRun(identity, runId);
-  refuseConnected(runId, generation);
+                                                    const RunPlan& plan, SteadyTime time) {
   checkSessions(identity);
   const std::size_t needed = serverBytes(plan);
   checkMemory(identity, needed);
   checkRuns(identity, time);
   begun_[identity].push_back(time);
-  runs_[runId] = {identity, generation, std::move(fence)};
-  return std::make_unique<Ticket>(*this, identity, runId, needed);
+  return std::make_unique<Ticket>(*this, identity, needed);
 }
 
 std::unique_ptr<Admission::Ticket> Admission::admitTrial(const std::string& identity,
-                                                         std::uint64_t session,
                                                          const RunPlan& plan) {
   checkModel(identity, plan.stage.model.name);
   checkSessions(identity);
   const std::size_t needed = serverBytes(plan);
   checkMemory(identity, needed);
-  const std::string name = "trial/" + std::to_string(session);  // run ids never contain '/'
-  runs_[name] = {identity, 0, nullptr};
-  return std::make_unique<Ticket>(*this, identity, name, needed);
+  return std::make_unique<Ticket>(*this, identity, needed);
+}
+
+std::unique_ptr<Admission::Ticket> Admission::admitProbe(const std::string& identity) {
+  checkSessions(identity);
+  return std::make_unique<Ticket>(*this, identity, 0);
 }
 
 }  // namespace cleave

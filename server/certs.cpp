@@ -128,16 +128,16 @@ IssuedCertificate describe(X509* certificate) {
 CertificateState stateOf(const IssuedCertificate& certificate, std::time_t time) {
   if (certificate.revoked) return CertificateState::revoked;
   if (time > certificate.until) return CertificateState::expired;
-  return time > certificate.until - kEndsSoonDays * kDay ? CertificateState::endsSoon
-                                                         : CertificateState::valid;
+  return time > certificate.until - kExpiresSoonDays * kDay ? CertificateState::expiresSoon
+                                                            : CertificateState::valid;
 }
 
 const char* stateName(CertificateState state) {
   switch (state) {
     case CertificateState::valid:
       return "valid";
-    case CertificateState::endsSoon:
-      return "ends soon";
+    case CertificateState::expiresSoon:
+      return "expires soon";
     case CertificateState::expired:
       return "expired";
     case CertificateState::revoked:

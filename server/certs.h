@@ -26,7 +26,7 @@ namespace cleave {
 inline constexpr std::time_t kDay = 86400;   // seconds
 inline constexpr int kCertificateDays = 90;  // for server and clients
 inline constexpr int kAuthorityDays = 3653;
-inline constexpr int kEndsSoonDays = 14;
+inline constexpr int kExpiresSoonDays = 14;
 // Certificates become valid this long before they are made, since the other machine's clock may
 // be slow.
 inline constexpr std::time_t kClockSkewSeconds = 3600;
@@ -44,7 +44,7 @@ struct IssuedCertificate {
   bool isNewest = false;  // among those of its kind and name
 };
 
-enum class CertificateState { valid, endsSoon, expired, revoked };
+enum class CertificateState { valid, expiresSoon, expired, revoked };
 CertificateState stateOf(const IssuedCertificate& certificate, std::time_t time);
 const char* stateName(CertificateState state);
 

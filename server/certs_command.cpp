@@ -121,7 +121,7 @@ std::int64_t daysLeft(const IssuedCertificate& issued, std::time_t time) {
 // The command that renews a certificate that has expired or expires soon; empty: nothing to do.
 std::string renewal(const CertificateFolder& certs, const IssuedCertificate& issued) {
   const CertificateState state = stateOf(issued, certs.time());
-  const bool ends = state == CertificateState::endsSoon || state == CertificateState::expired;
+  const bool ends = state == CertificateState::expiresSoon || state == CertificateState::expired;
   if (!ends || !issued.isNewest) return {};
   if (issued.kind == CertificateKind::client) {
     return certsCommand(certs, "client " + issued.name + " --renew");
@@ -152,7 +152,7 @@ std::string stateText(const IssuedCertificate& issued, std::time_t time) {
   const CertificateState state = stateOf(issued, time);
   std::string text = stateName(state);
   if (state == CertificateState::revoked) text += " " + dateText(*issued.revoked);
-  if (state == CertificateState::valid || state == CertificateState::endsSoon) {
+  if (state == CertificateState::valid || state == CertificateState::expiresSoon) {
     const auto days = daysLeft(issued, time);
     text += fmt::format(", {} day{} left", days, days == 1 ? "" : "s");
     if (!issued.isNewest) text += ", renewed since";

@@ -2,21 +2,22 @@
 
 #include <spdlog/fmt/fmt.h>
 
-#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <string>
 #include <utility>
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
+#include "server/deadline.h"
 
 namespace cleave {
 namespace {
 
 namespace asio = boost::asio;
 
-std::unique_ptr<Admission::Ticket> admit(ServerContext& context, const std::string& identity,
-                                         std::uint64_t number, const wire::Hello& hello) {
+std::unique_ptr<Admission::Ticket> admit(const SessionContext& context, const std::string& identity,
+                                         const wire::Hello& hello) {
   if (!context.settings.allowProbe) {
     throw UsageError("probe-not-allowed", "this server does not allow probes of the link",
                      "set probe.allowed to true in its configuration, or train without a probe");
@@ -25,19 +26,19 @@ std::unique_ptr<Admission::Ticket> admit(ServerContext& context, const std::stri
     throw UsageError("bad-run-spec", "a Hello asks for a probe session and names a run too",
                      "ask for one of them");
   }
-  return context.admission.admitProbe(identity, number);
+  return context.admission.admitProbe(identity);
 }
 
 }  // namespace
 
-ProbeSession::ProbeSession(ServerContext& context, std::shared_ptr<Connection> connection,
+ProbeSession::ProbeSession(const SessionContext& context, std::shared_ptr<Connection> connection,
                            const std::string& identity, std::uint64_t number,
                            const wire::Hello& hello)
     : context_(context),
       connection_(std::move(connection)),
       identity_(identity),
       number_(number),
-      ticket_(admit(context, identity, number, hello)),
+      ticket_(admit(context, identity, hello)),
       link_(Role::server, *connection_, [this](const ProbeLink::Finished& stream) {
         (stream.up ? up_ : down_) += stream.bytes;
       }) {}
@@ -55,15 +56,12 @@ asio::awaitable<void> ProbeSession::accept() {
 }
 
 asio::awaitable<void> ProbeSession::serve() {
-  asio::steady_timer deadline(context_.io, kMaxProbeSession);
-  deadline.async_wait([connection = connection_](const boost::system::error_code& cancelled) {
-    if (cancelled) return;
-    connection->fail(
-        std::make_exception_ptr(RunError("probe-too-long",
-                                         fmt::format("the probe takes longer than {} minutes",
-                                                     kMaxProbeSession / std::chrono::minutes(1)),
-                                         "probe again, with fewer or smaller sizes")));
-  });
+  const auto minutes = kMaxProbeSession / std::chrono::minutes(1);
+  const RunError tooLong("probe-too-long",
+                         fmt::format("the probe takes longer than {} minutes", minutes),
+                         "probe again, with fewer or smaller sizes");
+  const auto deadline =
+      failAfter(kMaxProbeSession, connection_, std::make_exception_ptr(tooLong), context_.io);
   std::string end;
   try {
     end = "the client ended it (" + co_await connection_->run(link_) + ")";

@@ -15,7 +15,7 @@ class ProbeSession {
  public:
   // Throws Error with the code and sentence of the refusal: "probe-not-allowed", "bad-run-spec",
   // "too-many-sessions".
-  ProbeSession(ServerContext& context, std::shared_ptr<Connection> connection,
+  ProbeSession(const SessionContext& context, std::shared_ptr<Connection> connection,
                const std::string& identity, std::uint64_t number, const wire::Hello& hello);
 
   // Answers the Hello. Throws Error.
@@ -24,7 +24,7 @@ class ProbeSession {
   boost::asio::awaitable<void> serve();
 
  private:
-  ServerContext& context_;
+  const SessionContext& context_;
   const std::shared_ptr<Connection> connection_;
   const std::string identity_;
   const std::uint64_t number_;

@@ -7,27 +7,24 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <chrono>
 #include <csignal>
-#include <cstdlib>
-#include <filesystem>
+#include <exception>
 #include <future>
-#include <nlohmann/json.hpp>
 #include <sstream>
-#include <string_view>
-#include <system_error>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
-#include "common/core/process.h"
 #include "common/core/terminal.h"
 #include "common/net/frame.h"
 #include "common/net/listen.h"
 #include "common/net/notices.h"
-#include "server/ask_server.h"
 #include "server/resources.h"
-#include "server/status.h"
+#include "server/server_samples.h"
 
 namespace cleave {
 namespace {
@@ -69,16 +66,16 @@ int flushRecords(Recorder& recorder) {
   return 1;
 }
 
-// Otherwise every client would get the error, and the operator none.
-void checkStore(const std::string& store) {
-  std::error_code error;
-  std::filesystem::create_directories(store, error);
-  if (!error && ::access(store.c_str(), W_OK) != 0) {
-    error = {errno, std::generic_category()};
-  }
-  if (!error) return;
-  throw UsageError("not-writable", "the store " + store + " cannot be written: " + error.message(),
-                   "use a writable folder: --set store=DIR");
+tcp::acceptor listening(asio::io_context& io, const ServerSettings& settings) {
+  tcp::acceptor acceptor(io);
+  const tcp::endpoint endpoint(asio::ip::make_address(settings.address), settings.port);
+  listenOn(acceptor, endpoint, {"listen.address", "--set listen.port="});
+  return acceptor;
+}
+
+// For coroutines whose exceptions are bugs: these must end the process instead of being lost.
+void rethrow(std::exception_ptr error) {
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace
@@ -86,56 +83,61 @@ void checkStore(const std::string& store) {
 Server::Server(const ServerSettings& settings, ComputeDevice& device,
                std::shared_ptr<Metrics> metrics)
     : settings_(settings),
+      compute_(device),
       access_(settings.accessFile, settings.allowedModels),
+      certificates_(settings.tls),
+      store_(settings, access_, device, std::move(metrics)),
       admission_(settings, access_),
-      disk_(settings.store, settings.diskReserveBytes),
       connections_(settings.connections),
+      pool_(std::make_shared<BufferPool>(pooledBytes(settings), device.hostMemory())),
       codecs_(settings.threads > 0 ? settings.threads : usableCores(), settings.codecSeconds),
-      context_{settings,
-               device,
-               device_,
-               recorder_,
-               std::make_shared<BufferPool>(pooledBytes(settings), device.hostMemory()),
-               io_.context().get_executor(),
-               codecs_,
-               helper_.get(),
-               access_,
-               admission_,
-               refusals_,
-               disk_,
-               lines_,
-               std::move(metrics),
-               openTls(settings.tls, TlsRole::server)},
-      acceptor_(io_.context()),
+      resources_{.settings = settings,
+                 .compute = device,
+                 .device = device_,
+                 .io = io_.context().get_executor(),
+                 .pool = pool_,
+                 .codecs = codecs_,
+                 .helper = helper_.get(),
+                 .store = store_,
+                 .lines = lines_},
+      runs_(resources_, admission_),
+      context_{.settings = settings,
+               .io = io_.context().get_executor(),
+               .certificates = certificates_,
+               .access = access_,
+               .admission = admission_,
+               .runs = runs_,
+               .refusals = refusals_,
+               .lines = lines_},
+      acceptor_(listening(io_.context(), settings)),
       signals_(io_.context(), SIGINT, SIGTERM),
       endsWithTerminal_(hasControllingTerminal() && !ignoresHangup()),
-      reloadSignals_(io_.context(), SIGHUP) {
-  checkStore(settings.store);
-  const tcp::endpoint endpoint(asio::ip::make_address(settings.address), settings.port);
-  listenOn(acceptor_, endpoint, {"listen.address", "--set listen.port="});
-  port_ = acceptor_.local_endpoint().port();
-  statusSocket_ =
-      StatusSocket::open(io_.context().get_executor(), settings.statusSocket,
-                         [this](const std::string& request) { return answer(request); });
-}
+      reloadSignals_(io_.context(), SIGHUP),
+      port_(acceptor_.local_endpoint().port()),
+      operator_(context_, sessions_, settings.address + ":" + std::to_string(port_)),
+      statusSocket_(StatusSocket::open(
+          io_.context().get_executor(), settings.statusSocket,
+          [this](const std::string& request) { return operator_.answer(request); })) {}
 
 Server::~Server() { io_.stop(); }
 
 void Server::run() {
-  // Exceptions from these coroutines are bugs: they must end the process instead of being lost.
-  const auto rethrow = [](std::exception_ptr error) {
-    if (error) std::rethrow_exception(error);
-  };
   asio::co_spawn(io_.context(), accept(), rethrow);
   asio::co_spawn(io_.context(), waitForSignals(), rethrow);
   asio::co_spawn(io_.context(), waitForReloads(), rethrow);
-  asio::co_spawn(io_.context(), watchCertificates(), rethrow);
+  asio::co_spawn(io_.context(), certificates_.watch(io_.context().get_executor()), rethrow);
   asio::co_spawn(io_.context(), lookEverySecond(), rethrow);
   if (statusSocket_) asio::co_spawn(io_.context(), statusSocket_->serve(), rethrow);
   device_.runUntil([this] { return stopped_.load(); });
   codecs_.stop();
-  recorder_.flush();
+  store_.recorder().flush();
   logRefusals();
+}
+
+Samples Server::samples() {
+  auto samples = askOn(io_.context().get_executor(),
+                       [this] { return serverSamples(resources_, context_, sessions_); });
+  return samples ? *std::move(samples) : Samples{};
 }
 
 void Server::logRefusals() const {
@@ -143,6 +145,8 @@ void Server::logRefusals() const {
   if (!refused.empty())
     processLog()->info("refused or ended because of a client error: {}", refused);
 }
+
+// ---- Connections ----
 
 asio::awaitable<void> Server::accept() {
   while (acceptor_.is_open()) {
@@ -158,7 +162,7 @@ asio::awaitable<void> Server::accept() {
 }
 
 void Server::start(tcp::socket socket) {
-  if (shuttingDown_) return;  // an accept completed during shutdown
+  if (sessions_.isDraining()) return;  // an accept completed during shutdown
   boost::system::error_code error;
   const tcp::endpoint peer = socket.remote_endpoint(error);
   if (error) return;  // the peer has already disconnected
@@ -168,11 +172,10 @@ void Server::start(tcp::socket socket) {
   } catch (const RunError& refused) {
     return refuse(std::move(socket), refused);
   }
-  auto session = std::make_shared<Session>(context_, std::move(socket), nextSession_++);
-  sessions_.insert(session);
+  const auto session = sessions_.open(context_, std::move(socket));
   asio::co_spawn(io_.context(), session->serve(),
                  [this, session, ticket](std::exception_ptr failed) {
-                   if (failed) std::rethrow_exception(failed);
+                   rethrow(failed);
                    sessionEnded(session);
                  });
 }
@@ -184,7 +187,7 @@ void Server::refuse(tcp::socket socket, const Error& error) {
   std::ostringstream who;
   who << "connection from " << socket.remote_endpoint(ignored);
   refusals_.note(who.str(), error);
-  if (context_.tls) return;
+  if (certificates_.tls()) return;
   std::vector<std::byte> frame;
   encodeHead(FrameKind::refused, 0, failureMetadata(error), {}, true, frame);
   socket.non_blocking(true, ignored);
@@ -193,94 +196,16 @@ void Server::refuse(tcp::socket socket, const Error& error) {
 }
 
 void Server::sessionEnded(const std::shared_ptr<Session>& session) {
-  sessions_.erase(session);
+  sessions_.remove(session);
   if (session->wasAdmitted()) {
-    ++endedSessions_[session->kind()];
     // Posted, so that the io thread does not wait for it.
-    housekeeping_->post([pool = context_.pool, idle = sessions_.empty()] {
+    housekeeping_->post([pool = pool_, idle = sessions_.empty()] {
       if (idle) pool->clear();
       releaseMemory();
     });
-    if (sessions_.empty()) device_.post([&compute = context_.compute] { compute.releaseMemory(); });
+    if (sessions_.empty()) device_.post([&compute = compute_] { compute.releaseMemory(); });
   }
-  if (shuttingDown_ && sessions_.empty()) {
-    stopped_ = true;
-    device_.notify();
-  }
-}
-
-std::string Server::status() const {
-  ServerStatus status;
-  status.address = settings_.address + ":" + std::to_string(port_);
-  status.device = settings_.device;
-  status.hasTls = context_.tls != nullptr;
-  status.isShuttingDown = shuttingDown_;
-  status.seconds = secondsSince(start_);
-  status.connections = sessions_.size();
-  status.mostSessions = settings_.maxSessions;
-  status.admittedBytes = admission_.admittedBytes();
-  status.mostBytes = settings_.memoryBytes;
-  status.residentBytes = residentBytes();
-  status.refusals = refusals_.counts();
-  for (const auto& session : sessions_) {
-    if (auto known = session->status()) status.sessions.push_back(std::move(*known));
-  }
-  return statusJson(std::move(status));
-}
-
-// Answers a request of the operator at the status socket.
-std::string Server::answer(const std::string& request) const {
-  if (!request.starts_with(kEndRequest)) return status();
-  const char* digits = request.c_str() + std::string_view(kEndRequest).size();
-  const bool ended = endSession(std::strtoull(digits, nullptr, 10));
-  return nlohmann::json({{"ended", ended}}).dump() + "\n";
-}
-
-// Returns whether there was such a session to end.
-bool Server::endSession(std::uint64_t number) const {
-  for (const auto& session : sessions_) {
-    if (session->number() != number || !session->status()) continue;
-    processLog()->info("the operator ends session {}", number);
-    session->end(RunError("ended-by-operator", "the server's operator has ended this session",
-                          "ask the operator before you run again"));
-    return true;
-  }
-  return false;
-}
-
-Samples Server::samples() {
-  auto samples = askOn(io_.context().get_executor(), [this] { return samplesOnIo(); });
-  return samples ? *std::move(samples) : Samples{};
-}
-
-Samples Server::samplesOnIo() const {
-  double outbox = 0, mailbox = 0;
-  std::map<std::string, std::uint64_t> open = {{"run", 0}, {"trial", 0}, {"probe", 0}};
-  for (const auto& session : sessions_) {
-    outbox += static_cast<double>(session->outboxEntries());
-    mailbox += static_cast<double>(session->mailboxEntries());
-    if (session->wasAdmitted()) ++open[session->kind()];
-  }
-  Samples samples =
-      sharedSamples(recorder_, *context_.pool, context_.tls.get(), context_.compute.memoryBytes());
-  samples.push_back({"outbox_entries", outbox, ""});
-  samples.push_back({"mailbox_entries", mailbox, ""});
-  for (const auto& [kind, count] : open) {
-    samples.push_back({"sessions", static_cast<double>(count), kind});
-  }
-  for (const auto& [kind, count] : open) {
-    const auto ended = endedSessions_.find(kind);
-    const std::uint64_t before = ended == endedSessions_.end() ? 0 : ended->second;
-    samples.push_back({"sessions_total", static_cast<double>(before + count), kind});
-  }
-  samples.push_back({"connections", static_cast<double>(sessions_.size()), ""});
-  for (const auto& [reason, count] : refusals_.counts()) {
-    samples.push_back({"refusals_total", static_cast<double>(count), reason});
-  }
-  samples.push_back({"admitted_memory_bytes", static_cast<double>(admission_.admittedBytes()), ""});
-  samples.push_back({"memory_limit_bytes", static_cast<double>(settings_.memoryBytes), ""});
-  samples.push_back({"store_room_bytes", static_cast<double>(disk_.roomBytes()), ""});
-  return samples;
+  if (sessions_.isDraining() && sessions_.empty()) stop();
 }
 
 asio::awaitable<void> Server::lookEverySecond() {
@@ -291,19 +216,12 @@ asio::awaitable<void> Server::lookEverySecond() {
     const SteadyTime time = now();
     refusals_.flush(time);
     lines_.flush(time);
-    disk_.look(time);
-    const auto sessions = sessions_;
-    for (const auto& session : sessions) session->endIfIdle(time);
+    store_.look(time);
+    sessions_.forEach([&](Session& session) { session.endIfIdle(time); });
   }
 }
 
-asio::awaitable<void> Server::waitForSignals() {
-  co_await signals_.async_wait(asio::use_awaitable);
-  processLog()->info("shutting down; a second signal exits immediately");
-  shutDown();
-  co_await signals_.async_wait(asio::use_awaitable);
-  ::_exit(1);
-}
+// ---- Reloading ----
 
 asio::awaitable<void> Server::waitForReloads() {
   while (true) {
@@ -312,18 +230,15 @@ asio::awaitable<void> Server::waitForReloads() {
     if (isGone) {
       hangUp();
     } else {
-      access_.reload();
-      reloadCertificates();
-      const auto sessions = sessions_;
-      for (const auto& session : sessions) session->endIfNoLongerAllowed();
+      reload();
     }
   }
 }
 
-void Server::hangUp() {
-  if (shuttingDown_) return;
-  processLog()->info("shutting down: the terminal was closed");
-  shutDown();
+void Server::reload() {
+  access_.reload();
+  certificates_.reload();
+  sessions_.forEach([](Session& session) { session.endIfNoLongerAllowed(); });
 }
 
 // After a SIGHUP, waits a moment: the kernel may send it just before it removes the terminal.
@@ -334,39 +249,32 @@ asio::awaitable<bool> Server::terminalIsGone() {
   co_return !hasControllingTerminal();
 }
 
-void Server::reloadCertificates() {
-  if (!settings_.tls.enabled) return;
-  try {
-    context_.tls = openTls(settings_.tls, TlsRole::server);
-    processLog()->info("SIGHUP: reloaded the certificates");
-  } catch (const Error& error) {
-    processLog()->error("SIGHUP: {}; keeping the current certificates; {}", error.what(),
-                        error.hint());
-  }
+void Server::hangUp() {
+  if (sessions_.isDraining()) return;
+  processLog()->info("shutting down: the terminal was closed");
+  shutDown();
 }
 
-asio::awaitable<void> Server::watchCertificates() {
-  asio::steady_timer day(io_.context());
-  while (true) {
-    day.expires_after(std::chrono::hours(24));
-    co_await day.async_wait(asio::use_awaitable);
-    if (context_.tls) warnOfEnd(*context_.tls);
-  }
+// ---- Shutting down ----
+
+asio::awaitable<void> Server::waitForSignals() {
+  co_await signals_.async_wait(asio::use_awaitable);
+  processLog()->info("shutting down; a second signal exits immediately");
+  shutDown();
+  co_await signals_.async_wait(asio::use_awaitable);
+  ::_exit(1);
 }
 
 void Server::shutDown() {
-  shuttingDown_ = true;
   acceptor_.close();
-  // A copy, since a session that has nothing to finish may be removed before the next one's turn.
-  const auto sessions = sessions_;
-  for (const auto& session : sessions) session->drain();
-  if (sessions.empty()) {
-    stopped_ = true;
-    device_.notify();
-  }
-  asio::co_spawn(io_.context(), endLater(), [](std::exception_ptr error) {
-    if (error) std::rethrow_exception(error);
-  });
+  sessions_.drain();
+  if (sessions_.empty()) stop();
+  asio::co_spawn(io_.context(), endLater(), rethrow);
+}
+
+void Server::stop() {
+  stopped_ = true;
+  device_.notify();
 }
 
 // Steps that are not done in time are aborted. An action or a codec that still runs after that
@@ -374,8 +282,7 @@ void Server::shutDown() {
 asio::awaitable<void> Server::endLater() {
   asio::steady_timer timer(io_.context(), settings_.drain);
   co_await timer.async_wait(asio::use_awaitable);
-  const auto sessions = sessions_;
-  for (const auto& session : sessions) session->shutDown();
+  sessions_.forEach([](Session& session) { session.shutDown(); });
   timer.expires_after(kUntilLeave);
   co_await timer.async_wait(asio::use_awaitable);
   leave();
@@ -384,9 +291,9 @@ asio::awaitable<void> Server::endLater() {
 // Exits without waiting for the device thread, which is in the middle of an action, and without
 // destructors, which would wait for it. All records have been completed.
 void Server::leave() {
-  for (const auto& session : sessions_) session->completeRecords();
+  runs_.completeRecords();
   logRefusals();
-  const int code = flushRecords(recorder_);
+  const int code = flushRecords(store_.recorder());
   processLog()->warn("ended without waiting for an action or a codec that took too long");
   flushLog();
   ::_exit(code);

@@ -5,15 +5,28 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/signal_set.hpp>
-#include <map>
+#include <cstdint>
 #include <memory>
-#include <set>
-#include <string>
 
+#include "common/core/buffer.h"
+#include "common/core/codec_executor.h"
+#include "common/core/executor.h"
+#include "common/core/helper.h"
+#include "common/device/compute_device.h"
 #include "common/net/io_thread.h"
+#include "common/run/metrics.h"
+#include "server/access.h"
+#include "server/admission.h"
 #include "server/connection_limits.h"
+#include "server/operator_requests.h"
 #include "server/refusals.h"
+#include "server/run_store.h"
+#include "server/run_table.h"
+#include "server/server_certificates.h"
 #include "server/session.h"
+#include "server/session_lines.h"
+#include "server/session_table.h"
+#include "server/settings.h"
 #include "server/status_socket.h"
 
 namespace cleave {
@@ -37,52 +50,47 @@ class Server {
 
  private:
   boost::asio::awaitable<void> accept();
-  boost::asio::awaitable<void> waitForSignals();
+  void start(boost::asio::ip::tcp::socket socket);
+  void refuse(boost::asio::ip::tcp::socket socket, const Error& error);
+  void sessionEnded(const std::shared_ptr<Session>& session);
+  boost::asio::awaitable<void> lookEverySecond();
   boost::asio::awaitable<void> waitForReloads();
-  boost::asio::awaitable<void> watchCertificates();
+  void reload();
   boost::asio::awaitable<bool> terminalIsGone();
   void hangUp();
-  void reloadCertificates();
-  std::string status() const;
-  std::string answer(const std::string& request) const;
-  bool endSession(std::uint64_t number) const;
-  void start(boost::asio::ip::tcp::socket socket);
+  boost::asio::awaitable<void> waitForSignals();
   void shutDown();
-  Samples samplesOnIo() const;
-  void sessionEnded(const std::shared_ptr<Session>& session);
-  void refuse(boost::asio::ip::tcp::socket socket, const Error& error);
-  boost::asio::awaitable<void> lookEverySecond();
   boost::asio::awaitable<void> endLater();
+  void stop();
   [[noreturn]] void leave();
   void logRefusals() const;
 
   const ServerSettings& settings_;
+  ComputeDevice& compute_;
   DeviceExecutor device_;
-  Recorder recorder_;
   Access access_;
+  ServerCertificates certificates_;
+  RunStore store_;
   Admission admission_;
   Refusals refusals_;
-  DiskShares disk_;
   SessionLines lines_;
   ConnectionLimits connections_;
+  const std::shared_ptr<BufferPool> pool_;
   const std::unique_ptr<Helper> helper_ = makeHelper();  // shared by all codec threads
   CodecExecutor codecs_;
   const std::shared_ptr<CodecQueue> housekeeping_ = codecs_.open();
   IoThread io_;
-  ServerContext context_;
+  const RunResources resources_;
+  RunTable runs_;
+  const SessionContext context_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::signal_set signals_;
   const bool endsWithTerminal_;  // whether a SIGHUP for a closed terminal ends the server
   boost::asio::signal_set reloadSignals_;
-  std::uint16_t port_ = 0;
-  std::unique_ptr<StatusSocket> statusSocket_;  // null: none
-
-  // io thread
-  std::set<std::shared_ptr<Session>> sessions_;
-  std::uint64_t nextSession_ = 1;
-  std::map<std::string, std::uint64_t> endedSessions_;  // by kind; only admitted ones
-  bool shuttingDown_ = false;
-  const SteadyTime start_ = now();
+  const std::uint16_t port_;
+  SessionTable sessions_;  // io thread
+  const OperatorRequests operator_;
+  const std::unique_ptr<StatusSocket> statusSocket_;  // null: none
 
   std::atomic<bool> stopped_ = false;
 };

@@ -5,12 +5,27 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "server/session.h"
+#include "server/pace.h"
 
 namespace cleave {
+
+// What `cleave-server status` shows of a session.
+struct SessionStatus {
+  std::uint64_t number = 0;
+  std::string identity;
+  std::string peer;
+  double seconds = 0;           // since it connected
+  std::string kind;             // Session::kind()
+  std::string run;              // its id; empty: a probe
+  std::string model;            // empty: a probe
+  std::size_t memoryBytes = 0;  // admitted
+  std::uint64_t epoch = 0;
+  std::optional<PaceState> pace;
+};
 
 struct ServerStatus {
   std::string address;

@@ -54,21 +54,19 @@ class Guard {
 
   // Creates the run's folder immediately, like a session.
   std::unique_ptr<Admission::Ticket> admit(const std::string& identity, const std::string& run,
-                                           std::uint64_t generation = 1, SteadyTime time = {}) {
-    auto ticket = admission->admit(
-        identity, run, generation, plan, [this, run] { fenced.push_back(run); }, time);
+                                           SteadyTime time = {}) {
+    admission->checkRun(identity, run, plan);
+    auto ticket = admission->admit(identity, plan, time);
     fs::create_directories(settings.store + "/" + identity + "/" + run);
     return ticket;
   }
-  std::string refusal(const std::string& identity, const std::string& run,
-                      std::uint64_t generation = 1) {
-    return errorCode([&] { admit(identity, run, generation); });
+  std::string refusal(const std::string& identity, const std::string& run) {
+    return errorCode([&] { admit(identity, run); });
   }
 
   ServerSettings settings;
   RunPlan plan = smallPlan();
   std::optional<Admission> admission;
-  std::vector<std::string> fenced;
 
  private:
   std::string folder_;
@@ -81,9 +79,9 @@ TEST_CASE("an identity has no more sessions than its own, and leaves those of ot
   Guard guard("a: {sessions: 2}\ndefault: {}\n");
   Tickets tickets;
   tickets.push_back(guard.admit("a", "a-1"));
-  tickets.push_back(guard.admission->admitProbe("a", 7));
+  tickets.push_back(guard.admission->admitProbe("a"));
   CHECK(guard.refusal("a", "a-2") == "too-many-sessions");
-  CHECK(errorCode([&] { guard.admission->admitProbe("a", 8); }) == "too-many-sessions");
+  CHECK(errorCode([&] { guard.admission->admitProbe("a"); }) == "too-many-sessions");
   CHECK_THAT(errorText([&] { guard.admit("a", "a-2"); }),
              Contains("a already has its maximum of 2 sessions"));
   for (const char* run : {"b-1", "b-2", "b-3"}) tickets.push_back(guard.admit("b", run));
@@ -101,7 +99,7 @@ TEST_CASE("an identity that the access file gives no number has the server's for
   CHECK_THAT(errorText([&] { guard.admit("b", "b-3"); }),
              Contains("b already has its maximum of 2 sessions") &&
                  Contains("limits.sessions_per_identity"));
-  CHECK(errorCode([&] { guard.admission->admitProbe("b", 1); }) == "too-many-sessions");
+  CHECK(errorCode([&] { guard.admission->admitProbe("b"); }) == "too-many-sessions");
   for (const char* run : {"a-1", "a-2", "a-3"}) tickets.push_back(guard.admit("a", run));
   CHECK_THAT(errorText([&] { guard.admit("c", "c-1"); }),
              Contains("this server already has its maximum of 5 sessions"));
@@ -112,19 +110,19 @@ TEST_CASE("an identity begins no more runs per hour than it may, and others begi
   Guard guard("a: {runs_per_hour: 3}\nb: {runs_per_hour: 0}\ndefault: {}\n");
   guard.settings.share.runsPerHour = 1;
   const SteadyTime start{};
-  for (int j = 0; j < 3; ++j) guard.admit("a", "a-" + std::to_string(j), 1, start + j * 10min);
+  for (int j = 0; j < 3; ++j) guard.admit("a", "a-" + std::to_string(j), start + j * 10min);
   try {
-    guard.admit("a", "a-3", 1, start + 50min);
+    guard.admit("a", "a-3", start + 50min);
     FAIL("it was admitted");
   } catch (const RunError& error) {
     CHECK(error.code() == "too-many-runs");
     CHECK(error.retrySeconds() == 600);
   }
   CHECK(guard.refusal("b", "b-1") == "too-many-runs");
-  guard.admit("c", "c-1", 1, start + 50min);
-  CHECK(errorCode([&] { guard.admit("c", "c-2", 1, start + 60min); }) == "too-many-runs");
-  guard.admit("a", "a-3", 1, start + 60min);
-  CHECK(errorCode([&] { guard.admit("a", "a-4", 1, start + 60min); }) == "too-many-runs");
+  guard.admit("c", "c-1", start + 50min);
+  CHECK(errorCode([&] { guard.admit("c", "c-2", start + 60min); }) == "too-many-runs");
+  guard.admit("a", "a-3", start + 60min);
+  CHECK(errorCode([&] { guard.admit("a", "a-4", start + 60min); }) == "too-many-runs");
 }
 
 TEST_CASE("a run that is refused for another reason is none of the hour's") {
@@ -157,12 +155,12 @@ TEST_CASE("an identity's runs take no more memory than its own, and give it back
 TEST_CASE("a trial needs a session and memory, and no run id of its identity's patterns") {
   Guard guard("a: {runs: [mine-*], sessions: 2}\ndefault: {}\n");
   Tickets tickets;
-  tickets.push_back(guard.admission->admitTrial("a", 1, guard.plan));
+  tickets.push_back(guard.admission->admitTrial("a", guard.plan));
   CHECK(guard.admission->admittedBytes() == serverBytes(guard.plan));
   tickets.push_back(guard.admit("a", "mine-1"));
-  CHECK(errorCode([&] { guard.admission->admitTrial("a", 2, guard.plan); }) == "too-many-sessions");
+  CHECK(errorCode([&] { guard.admission->admitTrial("a", guard.plan); }) == "too-many-sessions");
   guard.settings.allowedModels = {};
-  CHECK(errorCode([&] { guard.admission->admitTrial("b", 3, guard.plan); }) == "model-not-allowed");
+  CHECK(errorCode([&] { guard.admission->admitTrial("b", guard.plan); }) == "model-not-allowed");
 }
 
 TEST_CASE("an identity trains its own models only, within those of the server") {
@@ -177,30 +175,17 @@ TEST_CASE("an identity trains its own models only, within those of the server") 
 TEST_CASE("an identity that is not known gets neither run nor probe") {
   Guard guard("a: {}\n");
   CHECK(guard.refusal("b", "run") == "unknown-identity");
-  CHECK(errorCode([&] { guard.admission->admitProbe("b", 1); }) == "unknown-identity");
+  CHECK(errorCode([&] { guard.admission->admitProbe("b"); }) == "unknown-identity");
 }
 
-TEST_CASE("a run belongs to who began it, connected or not, also after a restart") {
+TEST_CASE("a run belongs to who began it, also after a restart") {
   Guard guard("default: {}\n");
-  auto ticket = guard.admit("a", "run-1", 3);
-  CHECK(guard.refusal("b", "run-1", 4) == "others-run");
-  CHECK(guard.fenced.empty());  // a stranger cannot end other connections
-  ticket.reset();
-  CHECK(guard.refusal("b", "run-1", 4) == "others-run");
-  CHECK(guard.refusal("local", "run-1", 4) == "others-run");
+  guard.admit("a", "run-1");
+  CHECK(guard.refusal("b", "run-1") == "others-run");
+  CHECK(guard.refusal("local", "run-1") == "others-run");
   guard.restart();
-  CHECK(guard.refusal("b", "run-1", 4) == "others-run");
-  CHECK(guard.refusal("a", "run-1", 4).empty());
-}
-
-TEST_CASE("the owner fences its own run by a greater generation") {
-  Guard guard("default: {}\n");
-  const auto ticket = guard.admit("a", "run-1", 3);
-  CHECK(guard.refusal("a", "run-1", 2) == "stale-generation");
-  CHECK(guard.refusal("a", "run-1", 3) == "run-in-use");
-  CHECK(guard.fenced.empty());
-  CHECK(guard.refusal("a", "run-1", 4) == "run-in-use");
-  CHECK(guard.fenced == std::vector<std::string>{"run-1"});
+  CHECK(guard.refusal("b", "run-1") == "others-run");
+  CHECK(guard.refusal("a", "run-1").empty());
 }
 
 }  // namespace cleave

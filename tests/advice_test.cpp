@@ -37,12 +37,10 @@ StepCosts costsOf(const Run& run, double client, double server, double bytes, do
   costs.microBatches = run.plan.microBatches;
   for (const ActionKind kind :
        {ActionKind::headForward, ActionKind::tailStep, ActionKind::headBackward}) {
-    costs.seconds[indexOf(kind)] = client;
+    costs.of(kind) = client;
   }
-  costs.seconds[indexOf(ActionKind::bodyForward)] = server;
-  costs.seconds[indexOf(ActionKind::bodyBackward)] = server;
-  costs.bytes.fill(bytes);
-  costs.rateUp = costs.rateDown = rate;
+  costs.bodies = {{{}, server, server, rate, rate, 0, 0}};
+  costs.flows = FlowMap<FlowCosts>(Place{}.flows(), {bytes, 0, 0});
   return costs;
 }
 
@@ -65,8 +63,7 @@ TEST_CASE("a codec that loses more than the run's own is said to cost accuracy")
   // If the codecs limit the step, `none` is advised, and it costs no accuracy.
   const Run packed({"codec=block:bits=4"});
   StepCosts costs = costsOf(packed, 1e-5, 1e-5, 100, 1e9);
-  costs.encodeSeconds.fill(0.05);
-  costs.decodeSeconds.fill(0.05);
+  for (auto& [flow, tensor] : costs.flows) tensor.encodeSeconds = tensor.decodeSeconds = 0.05;
   const Advice exact = packed.advise(costs, Bottleneck::codec);
   CHECK(exact.settings == Texts{"codec=none"});
   CHECK(exact.caveat.empty());

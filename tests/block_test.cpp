@@ -179,14 +179,14 @@ TEST_CASE("stochastic rounding is right on average and differs between keys") {
   CHECK(encodeAt(*codec, tensor, 7, kKey) == bytes);
   CHECK(encodeAt(*codec, tensor, 8, kKey) != bytes);
   for (const Key& other :
-       {Key{Phase::train, 4, 1, Flow::gradient0}, Key{Phase::train, 3, 2, Flow::gradient0},
-        Key{Phase::train, 3, 1, Flow::gradient1}})
+       {Key{Phase::train, 4, 1, gradientAt(0)}, Key{Phase::train, 3, 2, gradientAt(0)},
+        Key{Phase::train, 3, 1, gradientAt(1)}})
     CHECK(encodeAt(*codec, tensor, 7, other) != bytes);
 }
 
 TEST_CASE("evaluation rounds to nearest") {
   const Tensor tensor = tensorOf(normal(1000));
-  const Key eval{Phase::eval, 3, 1, Flow::activation0};
+  const Key eval{Phase::eval, 3, 1, activationAt(0)};
   CHECK(encodeAt(*block("bits=3,rounding=stochastic"), tensor, 7, eval) ==
         encodeAt(*block("bits=3"), tensor, 7, eval));
 }

@@ -10,15 +10,15 @@ namespace {
 StepCosts mobileNet(double rate, double latency) {
   StepCosts costs;
   costs.microBatches = 8;
-  costs.seconds[indexOf(ActionKind::headForward)] = 6e-3;
-  costs.seconds[indexOf(ActionKind::tailStep)] = 1e-3;
-  costs.seconds[indexOf(ActionKind::headBackward)] = 10.9e-3;
-  costs.seconds[indexOf(ActionKind::bodyForward)] = 2e-3;
-  costs.seconds[indexOf(ActionKind::bodyBackward)] = 4e-3;
-  costs.bytes[indexOf(Flow::activation0)] = costs.bytes[indexOf(Flow::gradient0)] = 12.845056e6;
-  costs.bytes[indexOf(Flow::activation1)] = costs.bytes[indexOf(Flow::gradient1)] = 2.00704e6;
-  costs.rateUp = costs.rateDown = rate;
-  costs.latency = latency;
+  costs.headForward = 6e-3;
+  costs.tailStep = 1e-3;
+  costs.headBackward = 10.9e-3;
+  costs.body().forward = 2e-3;
+  costs.body().backward = 4e-3;
+  costs.flows[activationAt(0)].bytes = costs.flows[gradientAt(0)].bytes = 12.845056e6;
+  costs.flows[activationAt(1)].bytes = costs.flows[gradientAt(1)].bytes = 2.00704e6;
+  costs.body().rateUp = costs.body().rateDown = rate;
+  costs.body().latency = latency;
   return costs;
 }
 
@@ -39,8 +39,10 @@ TEST_CASE("the bound is the busiest resource's work and what must go before and 
 TEST_CASE("one micro-batch has its path to go, and nothing overlaps") {
   StepCosts costs = mobileNet(125e6, 10e-3);
   costs.microBatches = 1;
-  costs.encodeSeconds.fill(1e-3);
-  costs.decodeSeconds.fill(2e-3);
+  for (auto& [flow, tensor] : costs.flows) {
+    tensor.encodeSeconds = 1e-3;
+    tensor.decodeSeconds = 2e-3;
+  }
   costs.updateSeconds = 5e-3;
   const double wire = 2 * (12.845056e6 + 2.00704e6) / 125e6;
   CHECK(stepBound(costs).seconds ==
@@ -51,15 +53,15 @@ TEST_CASE("each resource is named where it rules") {
   const auto named = [](const StepCosts& costs) { return stepBound(costs).bottleneck; };
   StepCosts costs = mobileNet(1e12, 0);
   CHECK(named(costs) == Bottleneck::clientCompute);
-  costs.seconds[indexOf(ActionKind::bodyBackward)] = 30e-3;
+  costs.body().backward = 30e-3;
   CHECK(named(costs) == Bottleneck::serverCompute);
   costs = mobileNet(1e12, 0.5);
   CHECK(named(costs) == Bottleneck::latency);
   costs = mobileNet(1e12, 0);
-  costs.rateDown = 20e6;
+  costs.body().rateDown = 20e6;
   CHECK(named(costs) == Bottleneck::downlink);
   costs = mobileNet(1e12, 0);
-  costs.decodeSeconds[indexOf(Flow::activation0)] = 0.1;
+  costs.flows[activationAt(0)].decodeSeconds = 0.1;
   CHECK(named(costs) == Bottleneck::codec);
   CHECK(bottleneckName(Bottleneck::serverCompute) == "server compute");
 }
@@ -69,18 +71,36 @@ TEST_CASE("more of anything never lowers the bound") {
   const double before = stepBound(base).seconds;
   for (std::size_t k = 0; k < kScheduledKinds; ++k) {
     StepCosts costs = base;
-    costs.seconds[k] *= 3;
+    costs.of(static_cast<ActionKind>(k)) *= 3;
     CHECK(stepBound(costs).seconds >= before);
   }
-  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+  for (const Flow flow : base.body().place.flows()) {
     StepCosts costs = base;
-    costs.bytes[f] *= 3;
+    costs.flows[flow].bytes *= 3;
     CHECK(stepBound(costs).seconds >= before);
     costs = base;
-    costs.encodeSeconds[f] = 1e-3;
+    costs.flows[flow].encodeSeconds = 1e-3;
     CHECK(stepBound(costs).seconds >= before);
   }
   StepCosts costs = base;
-  costs.latency *= 10;
+  costs.body().latency *= 10;
   CHECK(stepBound(costs).seconds > before);
+}
+
+TEST_CASE("with two servers each resource is the bottleneck where it is the slowest") {
+  StepCosts costs = mobileNet(1e12, 0);
+  costs.bodies.push_back({{1, 2}, 1e-3, 1e-3, 1e12, 1e12, 0, 0});
+  costs.flows[activationAt(2)].bytes = costs.flows[gradientAt(2)].bytes = 1e6;
+  const double before = stepBound(costs).seconds;
+  CHECK(stepBound(costs).bottleneck == Bottleneck::clientCompute);
+  costs.bodies[1].forward = 50e-3;
+  CHECK(stepBound(costs).bottleneck == Bottleneck::serverCompute);
+  CHECK(stepBound(costs).body == 1);
+  CHECK(stepBound(costs).seconds > before);
+  costs.bodies[1].forward = 1e-3;
+  costs.bodies[1].rateUp = 20e6;  // activation/1 and gradient/2
+  const StepBound slow = stepBound(costs);
+  CHECK(slow.bottleneck == Bottleneck::uplink);
+  CHECK(slow.body == 1);
+  CHECK(slow.seconds > 8 * (2.00704e6 + 1e6) / 20e6);
 }

@@ -323,8 +323,9 @@ TEST_CASE("the list has every certificate with its state") {
   using List = std::vector<std::string>;
   CHECK(states(76) == List{"authority: valid", "server: valid", "clinic-a: valid, renewed",
                            "clinic-a: valid", "clinic-b: revoked"});
-  CHECK(states(77) == List{"authority: valid", "server: ends soon", "clinic-a: ends soon, renewed",
-                           "clinic-a: valid", "clinic-b: revoked"});
+  CHECK(states(77) == List{"authority: valid", "server: expires soon",
+                           "clinic-a: expires soon, renewed", "clinic-a: valid",
+                           "clinic-b: revoked"});
   CHECK(states(91) == List{"authority: valid", "server: expired", "clinic-a: expired, renewed",
                            "clinic-a: valid", "clinic-b: revoked"});
 }

@@ -16,14 +16,14 @@ constexpr double kSamplesBytes = 1e6;  // of each flow's raw tensor
 CodecCandidates candidates(const std::string& spec = "auto", double codecSeconds = 0.2e-3) {
   CodecCandidates all;
   const std::vector<std::string> specs = autoCodecs(spec).value();
-  for (auto& flow : all) {
+  for (const Flow flow : Place{}.flows()) {
     for (const std::string& each : specs) {
       const double bits = each == "none"           ? 32
                           : each == "block:bits=8" ? 8.5
                           : each == "block:bits=4" ? 4.5
                                                    : 2.5;
       const double seconds = each == "none" ? 0 : codecSeconds;
-      flow.push_back({each, kSamplesBytes * bits / 32, seconds, seconds});
+      all[flow].push_back({each, kSamplesBytes * bits / 32, seconds, seconds});
     }
   }
   return all;
@@ -33,18 +33,13 @@ CodecCandidates candidates(const std::string& spec = "auto", double codecSeconds
 StepCosts costs(double rateUp, double rateDown) {
   StepCosts costs;
   costs.microBatches = 4;
-  costs.seconds.fill(5e-3);
-  costs.seconds[indexOf(ActionKind::tailStep)] = 0;
-  costs.bytes.fill(kSamplesBytes * 8.5 / 32);
-  costs.encodeSeconds.fill(0.2e-3);
-  costs.decodeSeconds.fill(0.2e-3);
-  costs.rateUp = rateUp;
-  costs.rateDown = rateDown;
-  costs.latency = 1e-4;
+  costs.headForward = costs.headBackward = 5e-3;
+  costs.bodies = {{{}, 5e-3, 5e-3, rateUp, rateDown, 1e-4, 0}};
+  costs.flows = FlowMap<FlowCosts>(Place{}.flows(), {kSamplesBytes * 8.5 / 32, 0.2e-3, 0.2e-3});
   return costs;
 }
 
-constexpr CodecChoice all(std::size_t position) { return {position, position, position, position}; }
+CodecChoice all(std::size_t position) { return CodecChoice(Place{}.flows(), position); }
 
 Policy policy() {
   const Schedule& schedule = findSchedule("priority");
@@ -79,7 +74,7 @@ TEST_CASE("on a fast link no codec loses anything") { CHECK(best(10e9, 10e9) == 
 
 TEST_CASE("the slower the link, the more the codecs lose, and no more than they must") {
   CHECK(best(120e6, 120e6) != all(kNone));
-  CHECK(best(120e6, 120e6)[indexOf(Flow::activation0)] <= kBlock8);
+  CHECK(best(120e6, 120e6).at(activationAt(0)) <= kBlock8);
   CHECK(best(1e6, 1e6) == all(kBlock4));
   double loss = 0;
   for (const double rate : {10e9, 1e9, 300e6, 120e6, 60e6, 10e6, 1e6}) {
@@ -106,23 +101,23 @@ TEST_CASE("it goes below block:bits=4 only if asked to") {
 
 TEST_CASE("each flow has its own codec: only those that cross the slow direction lose more") {
   const CodecChoice choice = best(5e6, 10e9);
-  for (const Flow flow : {Flow::activation0, Flow::gradient1}) {
-    CHECK(choice[indexOf(flow)] == kBlock4);
+  for (const Flow flow : {activationAt(0), gradientAt(1)}) {
+    CHECK(choice.at(flow) == kBlock4);
   }
-  for (const Flow flow : {Flow::activation1, Flow::gradient0}) {
-    CHECK(choice[indexOf(flow)] == kNone);
+  for (const Flow flow : {activationAt(1), gradientAt(0)}) {
+    CHECK(choice.at(flow) == kNone);
   }
 }
 
 TEST_CASE("a flow with a given codec keeps it") {
   CodecCandidates some = candidates();
-  some[indexOf(Flow::gradient0)] = {{"bf16", kSamplesBytes / 2, 0, 0}};
+  some[gradientAt(0)] = {{"bf16", kSamplesBytes / 2, 0, 0}};
   CodecChoice start = all(kBlock8);
-  start[indexOf(Flow::gradient0)] = 0;
+  start[gradientAt(0)] = 0;
   const CodecChooser one(costs(1e6, 10e9), policy(), some, start, {1, 0});
-  CHECK(one.best()[indexOf(Flow::gradient0)] == 0);
-  CHECK(one.nextTrial()->choice[indexOf(Flow::gradient0)] == 0);
-  CHECK(one.best()[indexOf(Flow::activation0)] == kBlock4);
+  CHECK(one.best().at(gradientAt(0)) == 0);
+  CHECK(one.nextTrial()->choice.at(gradientAt(0)) == 0);
+  CHECK(one.best().at(activationAt(0)) == kBlock4);
 }
 
 TEST_CASE("a codec that takes longer than the link saves is not worth its loss") {
@@ -141,7 +136,8 @@ TEST_CASE("what was measured counts, not what was predicted") {
 
 TEST_CASE("a codec that took longer on all flows than predicted is expected to on some") {
   const auto losesMore = [](const CodecChoice& choice) {
-    return std::any_of(choice.begin(), choice.end(), [](std::size_t p) { return p > kBlock8; });
+    return std::any_of(choice.begin(), choice.end(),
+                       [](const auto& flow) { return flow.second > kBlock8; });
   };
   CodecChooser one = chooser(50e6, 50e6);
   REQUIRE(losesMore(one.best()));
@@ -186,7 +182,7 @@ TEST_CASE("a choice that cannot be used is left out") {
 
 TEST_CASE("a direction whose rate could not be measured is fast") {
   const CodecChoice choice = best(5e6, 0);
-  CHECK(choice[indexOf(Flow::activation0)] == kBlock4);
+  CHECK(choice.at(activationAt(0)) == kBlock4);
   const CodecChooser one = chooser(0, 0);
   REQUIRE(one.nextTrial());
   CHECK(one.nextTrial()->choice == all(kNone));

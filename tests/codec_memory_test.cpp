@@ -80,7 +80,7 @@ void checkCodecs(const Tensor& tensor) {
     const std::size_t most = memory.working + memory.cut + memory.state + kTables;
     Bytes out(codec->maxEncodedBytes(tensor.spec));
     Bytes decoded(tensor.spec.bytes());
-    const Key key{Phase::train, 3, 1, Flow::activation0};
+    const Key key{Phase::train, 3, 1, activationAt(0)};
     CutContext here, there;
     Encoded encoded;
     CHECK(peakOf([&] {

@@ -14,7 +14,7 @@ namespace cleave::test {
 
 using Bytes = std::vector<std::byte>;
 
-inline const Key kKey{Phase::train, 3, 1, Flow::gradient0};
+inline const Key kKey{Phase::train, 3, 1, gradientAt(0)};
 
 struct Tensor {
   TensorSpec spec;

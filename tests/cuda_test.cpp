@@ -117,12 +117,12 @@ TEST_CASE("a body on the GPU computes what it computes on the CPU") {
                          spec.order);
       };
       const at::Tensor output =
-          toTensor(onGpu([&] { return there.forward(at, payload(Flow::activation0)); }));
-      CHECK(relativeDifference(output, toTensor(here.forward(at, payload(Flow::activation0)))) <
+          toTensor(onGpu([&] { return there.forward(at, payload(activationAt(0))); }));
+      CHECK(relativeDifference(output, toTensor(here.forward(at, payload(activationAt(0))))) <
             kTolerance);
       const at::Tensor gradient =
-          toTensor(onGpu([&] { return there.backward(at, payload(Flow::gradient1)); }));
-      CHECK(relativeDifference(gradient, toTensor(here.backward(at, payload(Flow::gradient1)))) <
+          toTensor(onGpu([&] { return there.backward(at, payload(gradientAt(1))); }));
+      CHECK(relativeDifference(gradient, toTensor(here.backward(at, payload(gradientAt(1))))) <
             kTolerance);
     }
     const GradientReport expected = here.report();
@@ -155,12 +155,12 @@ TEST_CASE("the same twice gives the same bits") {
   for (int run = 0; run < 2; ++run) {
     BodyStage stage(options, {}, gpu());
     const MicroBatch at{Phase::train, 1, 0, 1, 8};
-    for (const Flow flow : {Flow::activation0, Flow::gradient1}) {
+    for (const Flow flow : {activationAt(0), gradientAt(1)}) {
       const TensorSpec spec = flowSpec(blocks, options.cuts, flow, 8);
       onGpu([&] {
         Payload payload = toPayload(randomTensor(spec.shape, 1), spec.order);
-        return flow == Flow::activation0 ? stage.forward(at, std::move(payload))
-                                         : stage.backward(at, std::move(payload));
+        return flow == activationAt(0) ? stage.forward(at, std::move(payload))
+                                       : stage.backward(at, std::move(payload));
       });
     }
     files.push_back(stage.exportGradients());
@@ -178,7 +178,7 @@ TEST_CASE("a client's stage trains on the GPU") {
                         {DType::f32, {8, 1, 28, 28}, MemoryOrder::contiguous}};
   const MicroBatch at{Phase::train, 1, 0, 1, 8};
   const std::vector<BlockRow> blocks = findModel("small_cnn").blocks(options.model);
-  const TensorSpec spec = flowSpec(blocks, options.cuts, Flow::activation1, 8);
+  const TensorSpec spec = flowSpec(blocks, options.cuts, activationAt(1), 8);
   there.beginBatch(view, labels);
   here.beginBatch(view, labels);
   const at::Tensor head = toTensor(onGpu([&] { return there.headForward(at); }));
@@ -232,7 +232,7 @@ TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
   const std::shared_ptr<const Codec> codec = makeCodec("block:bits=8");
   const auto twin = makeDeviceCodec(codec, *gpu().gpu());
   const MicroBatch at{Phase::train, 1, 0, 1, 8};
-  for (const Flow flow : {Flow::activation0, Flow::gradient1}) {
+  for (const Flow flow : {activationAt(0), gradientAt(1)}) {
     const TensorSpec spec = flowSpec(blocks, options.cuts, flow, 8);
     const CodecContext context{7, {at.phase, at.step, at.i, flow}};
     CutContext cut;
@@ -246,16 +246,16 @@ TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
     std::memcpy(host.mutable_data_ptr(), decoded.bytes.data(), decoded.bytes.size());
     const Payload expected = onGpu([&] {
       Payload payload = toPayload(host, spec.order);
-      return flow == Flow::activation0 ? through.forward(at, std::move(payload))
-                                       : through.backward(at, std::move(payload));
+      return flow == activationAt(0) ? through.forward(at, std::move(payload))
+                                     : through.backward(at, std::move(payload));
     });
     // In GPU memory.
     const std::shared_ptr<std::byte> memory = twin->allocate(spec.bytes());
     twin->decode(context, nullptr, cut, wire, {memory.get(), spec});
     const Payload output = onGpu([&] {
       Payload payload({memory.get(), spec, MemoryPlace::device}, memory);
-      return flow == Flow::activation0 ? there.forward(at, std::move(payload))
-                                       : there.backward(at, std::move(payload));
+      return flow == activationAt(0) ? there.forward(at, std::move(payload))
+                                     : there.backward(at, std::move(payload));
     });
     REQUIRE(output.view().place == MemoryPlace::device);
     REQUIRE(expected.view().place == MemoryPlace::host);

@@ -152,8 +152,8 @@ inline void checkTwin(const std::shared_ptr<const Codec>& codec, const DeviceCod
   REQUIRE(twin.maxEncodedBytes(tensor.spec) == codec->maxEncodedBytes(tensor.spec));
   const DeviceTensor there(gpu, tensor.spec, tensor.bytes);
   for (const Phase phase : {Phase::train, Phase::eval}) {
-    const CodecContext activation{7, {phase, 3, 1, Flow::activation0}};
-    const CodecContext gradient{7, {phase, 3, 1, Flow::gradient0}};
+    const CodecContext activation{7, {phase, 3, 1, activationAt(0)}};
+    const CodecContext gradient{7, {phase, 3, 1, gradientAt(0)}};
     const Outcome first = encodeOutcome(*codec, activation, {}, tensor.view());
     const Outcome second = encodeOutcome(twin, activation, {}, there.view());
     REQUIRE((first.bytes == second.bytes));

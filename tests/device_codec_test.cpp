@@ -50,7 +50,7 @@ TEST_CASE("distances that a peer made up are refused, or mean the same") {
   EmulatedGpu gpu;
   const std::shared_ptr<const Codec> codec = makeCodec("topk:ratio=0.01");
   const auto twin = makeDeviceCodec(codec, gpu);
-  const CodecContext context{7, {Phase::train, 3, 1, Flow::activation0}};
+  const CodecContext context{7, {Phase::train, 3, 1, activationAt(0)}};
   constexpr std::size_t kElements = 50000;
   constexpr std::size_t kKept = 500;
   const TensorSpec spec{DType::f16, {kElements}};

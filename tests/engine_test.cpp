@@ -1,10 +1,11 @@
 // The engine's guarantees for any timing, and its reaction to messages that are repeated, late or
 // out of order.
 #include <catch2/catch.hpp>
-#include <set>
+#include <deque>
+#include <map>
 
 #include "tests/noting_link.h"
-#include "tests/virtual_pair.h"
+#include "tests/virtual_run.h"
 
 namespace cleave::test {
 namespace {
@@ -36,57 +37,334 @@ std::string codeOf(const std::function<void()>& action) {
   return "";
 }
 
-// Runs three steps and two evaluations; returns the fingerprints of both sides.
-std::pair<std::uint64_t, std::uint64_t> fingerprints(VirtualPair& pair) {
-  pair.run(Phase::train, 1, 8);
-  pair.run(Phase::train, 2, 8);
-  pair.run(Phase::eval, 1, 8);
-  pair.run(Phase::eval, 2, 3);
-  pair.run(Phase::train, 3, 5);
-  return {pair.fingerprint(Role::client), pair.fingerprint(Role::server)};
+// Runs three steps and two evaluations; returns all weights.
+std::vector<float> trained(const VirtualOptions& options) {
+  VirtualRun run(options);
+  run.run(Phase::train, 1, 8);
+  run.run(Phase::train, 2, 8);
+  run.run(Phase::eval, 1, 8);
+  run.run(Phase::eval, 2, 3);
+  run.run(Phase::train, 3, 5);
+  CHECK(run.client().applied() == 3);
+  CHECK(run.client().appliedByPeers() == 3);
+  for (std::size_t b = 0; b < options.bodies; ++b) CHECK(run.server(b).applied() == 3);
+  return run.weights();
 }
 
-TEST_CASE("what is computed does not depend on schedule or timing") {
-  std::set<std::pair<std::uint64_t, std::uint64_t>> seen;
-  for (const Schedule& schedule : scheduleTable()) {
-    for (std::uint64_t seed = 0; seed < 50; ++seed) {
-      VirtualOptions options = optionsFor(std::string(schedule.name));
-      options.jitterSeed = seed;
-      VirtualPair pair(options);
-      seen.insert(fingerprints(pair));
-      CHECK(pair.engine(Role::client).applied() == 3);
-      CHECK(pair.engine(Role::client).appliedByPeer() == 3);
-      CHECK(pair.engine(Role::server).applied() == 3);
+// The same without engines: the whole model, one micro-batch after the other.
+class WholeModel {
+ public:
+  WholeModel(std::size_t bodies, std::uint32_t microBatches)
+      : parts_(tinyParts(bodies)), microBatches_(microBatches) {}
+
+  void run(Phase phase, std::uint64_t step, std::uint32_t samples) {
+    MicroBatch at{phase, step, 0, microBatchCount(samples, microBatches_), samples};
+    std::vector<std::vector<float>> inputs(at.microBatches);
+    for (at.i = 0; at.i < at.microBatches; ++at.i) {
+      float x = tinyInput(at);
+      for (const TinyPart& part : parts_) {
+        inputs[at.i].push_back(x);
+        x = part.forward(x);
+      }
+      outputs_ += x;
+      if (phase == Phase::eval) continue;
+      float gradient = tinyLossGradient(x);
+      for (std::size_t p = parts_.size(); p-- > 0;) {
+        gradient = parts_[p].backward(inputs[at.i][p], gradient);
+      }
+    }
+    if (phase == Phase::eval) return;
+    std::vector<double> squares;
+    for (const TinyPart& part : parts_) squares.push_back(squareOf(part.gradient));
+    const StepDecision decision = tinyDecision(step, squares);
+    for (TinyPart& part : parts_) part.update(decision);
+  }
+
+  std::vector<float> weights() const {
+    std::vector<float> all;
+    for (const TinyPart& part : parts_) all.push_back(part.weight);
+    all.push_back(outputs_);
+    return all;
+  }
+
+ private:
+  std::vector<TinyPart> parts_;
+  const std::uint32_t microBatches_;
+  float outputs_ = 0;
+};
+
+std::vector<float> trainedWhole(std::size_t bodies) {
+  WholeModel whole(bodies, 4);
+  whole.run(Phase::train, 1, 8);
+  whole.run(Phase::train, 2, 8);
+  whole.run(Phase::eval, 1, 8);
+  whole.run(Phase::eval, 2, 3);
+  whole.run(Phase::train, 3, 5);
+  return whole.weights();
+}
+
+TEST_CASE("one to four bodies in a row compute what the whole model does, whatever the timing") {
+  for (const std::size_t bodies : {1, 2, 3, 4}) {
+    const std::vector<float> whole = trainedWhole(bodies);
+    for (const Schedule& schedule : scheduleTable()) {
+      for (std::uint64_t seed = 0; seed < 30; ++seed) {
+        CAPTURE(bodies, schedule.name, seed);
+        VirtualOptions options = optionsFor(std::string(schedule.name));
+        options.bodies = bodies;
+        options.jitterSeed = seed;
+        REQUIRE((trained(options) == whole));
+      }
     }
   }
-  CHECK(seen.size() == 1);
 }
 
-TEST_CASE("the fingerprint notices an action more or less") {
-  VirtualPair three(optionsFor("priority"));
-  VirtualPair two(optionsFor("priority"));
-  const auto whole = fingerprints(three);
+TEST_CASE("the comparison notices a step more or less") {
+  WholeModel two(1, 4);
   two.run(Phase::train, 1, 8);
   two.run(Phase::train, 2, 8);
-  CHECK(two.fingerprint(Role::client) != whole.first);
-  CHECK(two.fingerprint(Role::server) != whole.second);
+  const std::vector<float> weights = two.weights();
+  const std::vector<float> all = trainedWhole(1);
+  for (std::size_t p = 0; p < weights.size(); ++p) CHECK(weights[p] != all[p]);
 }
 
-TEST_CASE("the client fetches the body's gradients before it decides") {
+TEST_CASE("a mask beside the activation crosses each cut, and has no gradient") {
+  for (const std::size_t bodies : {1, 3}) {
+    VirtualOptions options = optionsFor("priority");
+    options.bodies = bodies;
+    options.cut = {{}, {"mask", false}};
+    options.jitterSeed = 5;
+    CHECK((trained(options) == trainedWhole(bodies)));
+  }
+}
+
+TEST_CASE("the client fetches the gradients of every body before it decides") {
   VirtualOptions options = optionsFor("priority");
   options.fetchGradients = true;
-  VirtualPair pair(options);
-  pair.run(Phase::train, 1, 8);
-  REQUIRE(pair.engine(Role::client).blob());
-  CHECK(pair.engine(Role::client).blob()->flow == Flow::gradsBody);
-  pair.run(Phase::train, 2, 8);
-  CHECK(pair.engine(Role::server).applied() == 2);
+  options.bodies = 2;
+  VirtualRun run(options);
+  run.run(Phase::train, 1, 8);
+  for (const std::size_t body : {0, 1}) {
+    REQUIRE(run.client().blob(body));
+    CHECK(run.client().blob(body)->flow == kGradsBody);
+  }
+  run.run(Phase::train, 2, 8);
+  CHECK(run.server(1).applied() == 2);
+}
+
+// ---- Several clients at one body ----
+
+// A body whose micro-batches come from several clients, in turn. Each client's head and tail
+// compute its own micro-batches; their gradients are summed by client.
+class SharedBody {
+ public:
+  SharedBody(std::size_t clients, const Schedule& schedule, std::uint64_t seed) : seed_(seed) {
+    std::vector<std::shared_ptr<EngineLink>> links;
+    const std::vector<TinyPart> parts = tinyParts(1);
+    for (std::size_t c = 0; c < clients; ++c) {
+      links_.push_back(std::make_shared<NotingLink>());
+      links.push_back(links_.back());
+      clients_.push_back(std::make_unique<Client>(
+          Client{StageEngine(clientRows({Place{}}), schedule.pick, kMicroBatches),
+                 parts[0],
+                 parts[2],
+                 {},
+                 {}}));
+    }
+    body_ = parts[1];
+    engine_ = std::make_unique<Participant>(EngineOptions{&schedule, kMicroBatches, kMicroBatches},
+                                            Place{}, links,
+                                            [clients](std::uint32_t i) { return i % clients; });
+  }
+
+  void step(std::uint64_t number) {
+    at_ = {Phase::train, number, 0, kMicroBatches, kMicroBatches};
+    for (std::size_t c = 0; c < clients_.size(); ++c) {
+      clients_[c]->stage.begin(Phase::train, shareOf(c));
+    }
+    // Whoever is next is drawn at random, until the body has reported.
+    while (!links_[0]->hasReport()) advance(draw(2 * clients_.size() + 1));
+    std::vector<double> squares = {0, links_[0]->report().squareSum, 0};
+    TinyPart head = clients_[0]->head, tail = clients_[0]->tail;
+    for (std::size_t c = 1; c < clients_.size(); ++c) {
+      head.gradient += clients_[c]->head.gradient;
+      tail.gradient += clients_[c]->tail.gradient;
+    }
+    squares[0] = squareOf(head.gradient);
+    squares[2] = squareOf(tail.gradient);
+    const StepDecision decision = tinyDecision(number, squares);
+    engine_->receive(0, decision);
+    workAtBody();
+    head.update(decision);
+    tail.update(decision);
+    for (auto& client : clients_) {
+      client->head = head;
+      client->tail = tail;
+    }
+    for (auto& link : links_) link->sent.clear();
+  }
+
+  std::vector<float> weights() const {
+    return {clients_[0]->head.weight, body_.weight, clients_[0]->tail.weight};
+  }
+  Participant& engine() { return *engine_; }
+
+  static constexpr std::uint32_t kMicroBatches = 7;
+
+ private:
+  struct Client {
+    StageEngine stage;
+    TinyPart head, tail;
+    std::map<std::uint32_t, float> inputs;  // of the tail, by global micro-batch
+    std::deque<TensorMessage> toBody;
+  };
+  class NotingLink : public EngineLink {
+   public:
+    void send(Message message) override { sent.push_back(std::move(message)); }
+    void commit() override {}
+    bool hasReport() const {
+      return !sent.empty() && std::holds_alternative<BodyDone>(sent.back());
+    }
+    GradientReport report() const { return std::get<BodyDone>(sent.back()).report; }
+    std::deque<Message> sent;
+  };
+
+  std::uint64_t draw(std::uint64_t below) {
+    return randomBits(randomKey(seed_, "turns"), draws_++) % below;
+  }
+  std::uint32_t shareOf(std::size_t c) const {
+    const auto clients = static_cast<std::uint32_t>(clients_.size());
+    return (kMicroBatches + clients - 1 - static_cast<std::uint32_t>(c)) / clients;
+  }
+  std::uint32_t globalOf(std::size_t c, std::uint32_t local) const {
+    return static_cast<std::uint32_t>(local * clients_.size() + c);
+  }
+
+  void advance(std::uint64_t which) {
+    const std::size_t c = which / 2;
+    if (c == clients_.size()) return workAtBody();
+    which % 2 == 0 ? workAtClient(c) : exchange(c);
+  }
+
+  // One message each way, if there is one.
+  void exchange(std::size_t c) {
+    Client& client = *clients_[c];
+    if (!client.toBody.empty()) {
+      engine_->receive(c, std::move(client.toBody.front()));
+      client.toBody.pop_front();
+    }
+    auto& sent = links_[c]->sent;
+    if (sent.empty() || !std::holds_alternative<TensorMessage>(sent.front())) return;
+    auto& tensor = std::get<TensorMessage>(sent.front());
+    client.stage.arrived(tensor.flow, tensor.at.i / static_cast<std::uint32_t>(clients_.size()),
+                         std::move(tensor.payload));
+    sent.pop_front();
+  }
+
+  void workAtClient(std::size_t c) {
+    Client& client = *clients_[c];
+    auto action = client.stage.next();
+    if (!action) return;
+    MicroBatch at = at_;
+    at.i = globalOf(c, action->i);
+    const float received = action->inputs.empty() ? 0 : valueOf(action->inputs.front());
+    float result = 0;
+    if (action->kind == ActionKind::headForward) {
+      result = client.head.forward(tinyInput(at));
+    } else if (action->kind == ActionKind::tailStep) {
+      result = client.tail.backward(received, tinyLossGradient(client.tail.forward(received)));
+    } else {
+      client.head.backward(tinyInput(at), received);
+    }
+    client.stage.completed(action->kind);
+    for (const Flow flow : client.stage.outputsOf(action->kind)) {
+      client.toBody.push_back({flow, at, engine_->applied(), smallPayload(result)});
+    }
+  }
+
+  void workAtBody() {
+    auto work = engine_->next();
+    if (!work) return;
+    const std::uint32_t i = work->at.i;
+    Result result;
+    if (work->kind == ActionKind::bodyForward) {
+      inputs_[i] = valueOf(work->tensors().front());
+      result = tensorResult(smallPayload(body_.forward(inputs_[i])));
+    } else if (work->kind == ActionKind::bodyBackward) {
+      result = tensorResult(
+          smallPayload(body_.backward(inputs_.at(i), valueOf(work->tensors().front()))));
+    } else if (work->kind == ActionKind::report) {
+      result = GradientReport{squareOf(body_.gradient), true};
+    } else {
+      body_.update(std::get<StepDecision>(work->input));
+    }
+    engine_->complete(work->token, std::move(result), 1);
+  }
+
+  const std::uint64_t seed_;
+  std::uint64_t draws_ = 0;
+  MicroBatch at_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::vector<std::shared_ptr<NotingLink>> links_;
+  TinyPart body_;
+  std::map<std::uint32_t, float> inputs_;
+  std::unique_ptr<Participant> engine_;
+};
+
+// The whole model; gradients of head and tail are summed by client, those of the body in order.
+std::vector<float> trainedTogether(std::size_t clients, std::uint64_t steps) {
+  std::vector<TinyPart> parts = tinyParts(1);
+  for (std::uint64_t step = 1; step <= steps; ++step) {
+    std::vector<TinyPart> heads(clients, parts[0]), tails(clients, parts[2]);
+    MicroBatch at{Phase::train, step, 0, SharedBody::kMicroBatches, SharedBody::kMicroBatches};
+    for (; at.i < at.microBatches; ++at.i) {
+      const std::size_t c = at.i % clients;
+      const float a = heads[c].forward(tinyInput(at));
+      const float b = parts[1].forward(a);
+      const float back = tails[c].backward(b, tinyLossGradient(tails[c].forward(b)));
+      heads[c].backward(tinyInput(at), parts[1].backward(a, back));
+    }
+    for (std::size_t c = 0; c < clients; ++c) {
+      parts[0].gradient += heads[c].gradient;
+      parts[2].gradient += tails[c].gradient;
+    }
+    std::vector<double> squares;
+    for (const TinyPart& part : parts) squares.push_back(squareOf(part.gradient));
+    const StepDecision decision = tinyDecision(step, squares);
+    for (TinyPart& part : parts) part.update(decision);
+  }
+  return {parts[0].weight, parts[1].weight, parts[2].weight};
+}
+
+TEST_CASE("one to four clients at one body compute what the whole model does") {
+  for (const std::size_t clients : {1, 2, 3, 4}) {
+    const std::vector<float> whole = trainedTogether(clients, 3);
+    for (const Schedule& schedule : scheduleTable()) {
+      if (schedule.name == "gpipe" && clients > 1) continue;  // its blocks are of one client
+      for (std::uint64_t seed = 0; seed < 20; ++seed) {
+        CAPTURE(clients, schedule.name, seed);
+        SharedBody shared(clients, schedule, seed);
+        for (std::uint64_t step = 1; step <= 3; ++step) shared.step(step);
+        REQUIRE((shared.weights() == whole));
+      }
+    }
+  }
+}
+
+TEST_CASE("a client cannot send another client's micro-batches, and only the first one decides") {
+  SharedBody shared(2, findSchedule("priority"), 1);
+  const MicroBatch second{Phase::train, 1, 1, SharedBody::kMicroBatches, SharedBody::kMicroBatches};
+  CHECK(codeOf([&] { shared.engine().receive(0, tensor(activationAt(0), second, 0)); }) ==
+        "bad-key");
+  CHECK(codeOf([&] {
+          shared.engine().receive(1, StepDecision{1, true, {0.1}, 1, 1});
+        }) == "unexpected-message");
 }
 
 // A server's engine without a peer, on a link that records the engine's requests.
 struct Server {
-  NotingLink link;
-  Engine engine{{Role::server, &findSchedule("priority"), 4, 4, false}, link};
+  std::shared_ptr<NotingLink> noted = std::make_shared<NotingLink>();
+  NotingLink& link = *noted;
+  Participant engine{{&findSchedule("priority"), 4, 4}, Place{}, {noted}};
 
   // Runs all actions that are ready.
   int work() {
@@ -98,16 +376,16 @@ struct Server {
       } else if (work->kind == ActionKind::exportBlob) {
         result = std::make_shared<const std::vector<std::byte>>(4);
       } else if (work->kind != ActionKind::update) {
-        result = smallPayload(1);
+        result = tensorResult(smallPayload(1));
       }
       engine.complete(work->token, std::move(result), 0.5);
       ++actions;
     }
     return actions;
   }
-  void receive(Message message) { engine.receive(std::move(message)); }
+  void receive(Message message) { engine.receive(0, std::move(message)); }
   void trainUntilBodyDone(std::uint64_t step) {
-    for (const Flow flow : {Flow::activation0, Flow::gradient1}) {
+    for (const Flow flow : {activationAt(0), gradientAt(1)}) {
       for (std::uint32_t i = 0; i < 4; ++i) {
         receive(tensor(flow, at(Phase::train, step, i), step - 1));
         work();
@@ -127,71 +405,71 @@ StepDecision decisionOf(std::uint64_t step, double rate = 0.1) {
 }
 
 struct ServerWithWeights {
-  NotingLink link;
-  Engine engine{{Role::server, &findSchedule("priority"), 4, 4, false, true}, link};
+  std::shared_ptr<NotingLink> noted = std::make_shared<NotingLink>();
+  NotingLink& link = *noted;
+  Participant engine{{&findSchedule("priority"), 4, 4, true}, Place{}, {noted}};
 };
 
 TEST_CASE("initial weights are put in place once, and then acknowledged") {
   ServerWithWeights server;
   CHECK_FALSE(server.engine.weightsInPlace());
-  server.engine.receive(Blob{Flow::weightsBody, {}, nullptr});
+  server.engine.receive(0, Blob{kWeightsBody, {}, nullptr});
   const auto work = server.engine.next();
   REQUIRE(work);
   CHECK(work->kind == ActionKind::importBlob);
-  CHECK(work->blob);
+  CHECK(std::holds_alternative<Blob>(work->input));
   CHECK_FALSE(server.engine.next());
   CHECK_FALSE(server.engine.weightsInPlace());
   CHECK(codeOf([&] {
-          server.engine.receive(Blob{Flow::weightsBody, {}, nullptr});
+          server.engine.receive(0, Blob{kWeightsBody, {}, nullptr});
         }) == "unexpected-message");
   server.engine.complete(work->token, std::monostate{}, 0.1);
   CHECK(server.engine.weightsInPlace());
   REQUIRE(server.link.sent.size() == 1);
   CHECK(std::get<StepOk>(server.link.sent[0]).step == 0);
   CHECK(codeOf([&] {
-          server.engine.receive(Blob{Flow::weightsBody, {}, nullptr});
+          server.engine.receive(0, Blob{kWeightsBody, {}, nullptr});
         }) == "unexpected-message");
 }
 
 TEST_CASE("nothing comes before the initial weights, and they come to no run that has none") {
   ServerWithWeights server;
   CHECK(codeOf([&] {
-          server.engine.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
+          server.engine.receive(0, tensor(activationAt(0), at(Phase::train, 1, 0), 0));
         }) == "unexpected-message");
-  CHECK(codeOf([&] { server.engine.receive(Fetch{Flow::weightsBody}); }) == "unexpected-message");
+  CHECK(codeOf([&] { server.engine.receive(0, Fetch{kWeightsBody}); }) == "unexpected-message");
   CHECK(codeOf([&] {
-          server.engine.receive(Blob{Flow::gradsBody, {}, nullptr});
+          server.engine.receive(0, Blob{kGradsBody, {}, nullptr});
         }) == "unexpected-message");
   Server without;
-  CHECK(codeOf([&] {
-          without.receive(Blob{Flow::weightsBody, {}, nullptr});
-        }) == "unexpected-message");
+  CHECK(codeOf([&] { without.receive(Blob{kWeightsBody, {}, nullptr}); }) == "unexpected-message");
 }
 
 TEST_CASE("a client that sends initial weights waits for StepOk 0") {
-  NotingLink link;
-  Engine engine({Role::client, &findSchedule("priority"), 4, 4, false, true}, link);
+  const auto noted = std::make_shared<NotingLink>();
+  NotingLink& link = *noted;
+  Coordinator engine({&findSchedule("priority"), 4, 4, true}, {{Place{}, noted}});
   CHECK_FALSE(engine.weightsInPlace());
   engine.sendWeights(std::make_shared<const std::vector<std::byte>>(3));
   REQUIRE(link.sent.size() == 1);
   CHECK(std::get<Blob>(link.sent[0]).bytes.size() == 3);
-  engine.receive(StepOk{0});
+  engine.receive(0, StepOk{0});
   CHECK(engine.weightsInPlace());
-  CHECK(codeOf([&] { engine.receive(StepOk{0}); }) == "bad-key");
+  CHECK(codeOf([&] { engine.receive(0, StepOk{0}); }) == "bad-key");
 }
 
 TEST_CASE("what comes to the server again is refused, of the running step and of a finished one") {
   {
     Server server;
-    server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
+    server.receive(tensor(activationAt(0), at(Phase::train, 1, 0), 0));
     server.work();
-    CHECK(codeOf([&] { server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0)); }) ==
+    CHECK(codeOf([&] { server.receive(tensor(activationAt(0), at(Phase::train, 1, 0), 0)); }) ==
           "bad-key");
   }
   {
     Server server;
     server.trainUntilBodyDone(1);
-    CHECK(codeOf([&] { server.receive(tensor(Flow::gradient1, at(Phase::train, 1, 0), 0)); }) ==
+    CHECK(codeOf([&] { server.receive(tensor(gradientAt(1), at(Phase::train, 1, 0), 0)); }) ==
           "bad-key");
   }
   {
@@ -199,15 +477,15 @@ TEST_CASE("what comes to the server again is refused, of the running step and of
     server.trainUntilBodyDone(1);
     server.receive(decisionOf(1));
     server.work();
-    CHECK(codeOf([&] { server.receive(tensor(Flow::gradient1, at(Phase::train, 1, 3), 0)); }) ==
+    CHECK(codeOf([&] { server.receive(tensor(gradientAt(1), at(Phase::train, 1, 3), 0)); }) ==
           "bad-key");
   }
   {
     Server server;
-    server.receive(tensor(Flow::activation0, at(Phase::eval, 1, 0, 1, 1), 0));
+    server.receive(tensor(activationAt(0), at(Phase::eval, 1, 0, 1, 1), 0));
     server.work();
     CHECK(codeOf([&] {
-            server.receive(tensor(Flow::activation0, at(Phase::eval, 1, 0, 1, 1), 0));
+            server.receive(tensor(activationAt(0), at(Phase::eval, 1, 0, 1, 1), 0));
           }) == "bad-key");
   }
 }
@@ -239,7 +517,7 @@ TEST_CASE("a skipped step advances too") {
   server.receive(skip);
   server.work();
   CHECK(server.engine.applied() == 1);
-  server.receive(tensor(Flow::activation0, at(Phase::train, 2, 0), 1));
+  server.receive(tensor(activationAt(0), at(Phase::train, 2, 0), 1));
   CHECK(server.work() == 1);
 }
 
@@ -247,8 +525,8 @@ TEST_CASE("tensors that follow a Step wait for its update") {
   Server server;
   server.trainUntilBodyDone(1);
   server.receive(decisionOf(1));
-  server.receive(tensor(Flow::activation0, at(Phase::train, 2, 0), 1));
-  server.receive(Fetch{Flow::weightsBody});  // deferred; refused once step 2 has begun
+  server.receive(tensor(activationAt(0), at(Phase::train, 2, 0), 1));
+  server.receive(Fetch{kWeightsBody});  // deferred; refused once step 2 has begun
   const auto first = server.engine.next();
   REQUIRE(first);
   CHECK(first->kind == ActionKind::update);
@@ -259,7 +537,7 @@ TEST_CASE("a batch is done before the next one, which waited for its update, beg
   Server server;
   server.trainUntilBodyDone(1);
   server.receive(decisionOf(1));
-  server.receive(tensor(Flow::activation0, at(Phase::train, 2, 0), 1));
+  server.receive(tensor(activationAt(0), at(Phase::train, 2, 0), 1));
   const auto update = server.engine.next();
   REQUIRE(update);
   server.engine.complete(update->token, std::monostate{}, 0.5);
@@ -277,12 +555,12 @@ TEST_CASE("a Fetch behind a Step copies the weights after its update and before 
     Server server;
     const auto nextStepBegins = [&](int moment) {
       if (moment == when) {
-        server.receive(tensor(Flow::activation0, at(Phase::train, 2, 0), 1));
+        server.receive(tensor(activationAt(0), at(Phase::train, 2, 0), 1));
       }
     };
     server.trainUntilBodyDone(1);
     server.receive(decisionOf(1));
-    server.receive(Fetch{Flow::weightsBody});
+    server.receive(Fetch{kWeightsBody});
     nextStepBegins(0);
     const auto update = server.engine.next();
     REQUIRE(update);
@@ -308,12 +586,12 @@ TEST_CASE("a Step numbered 0 is refused") {
 
 TEST_CASE("weights are fetched between batches only") {
   Server server;
-  server.receive(Fetch{Flow::weightsBody});
+  server.receive(Fetch{kWeightsBody});
   server.work();
   CHECK(server.sentOf<Blob>() == 1);
-  server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
-  CHECK(codeOf([&] { server.receive(Fetch{Flow::weightsBody}); }) == "unexpected-message");
-  CHECK(codeOf([&] { server.receive(Fetch{Flow::gradsBody}); }) == "unexpected-message");
+  server.receive(tensor(activationAt(0), at(Phase::train, 1, 0), 0));
+  CHECK(codeOf([&] { server.receive(Fetch{kWeightsBody}); }) == "unexpected-message");
+  CHECK(codeOf([&] { server.receive(Fetch{kGradsBody}); }) == "unexpected-message");
 }
 
 TEST_CASE("what no correct client sends is refused, each with its code") {
@@ -325,20 +603,19 @@ TEST_CASE("what no correct client sends is refused, each with its code") {
   };
   const auto fresh = [](Server&) {};
   const auto begun = [](Server& server) {
-    server.receive(tensor(Flow::activation0, at(Phase::train, 1, 0), 0));
+    server.receive(tensor(activationAt(0), at(Phase::train, 1, 0), 0));
     server.work();
   };
-  CHECK(refused(fresh, tensor(Flow::activation0, at(Phase::train, 2, 0), 1)) == "step-gap");
-  CHECK(refused(fresh, tensor(Flow::activation0, at(Phase::eval, 2, 0), 0)) == "step-gap");
-  CHECK(refused(fresh, tensor(Flow::gradient1, at(Phase::train, 1, 0), 0)) == "bad-key");
-  CHECK(refused(fresh, tensor(Flow::activation1, at(Phase::train, 1, 0), 0)) == "bad-key");
-  CHECK(refused(fresh, tensor(Flow::activation0, at(Phase::train, 1, 0), 7)) == "bad-key");
-  CHECK(refused(fresh, tensor(Flow::activation0, at(Phase::train, 1, 0, 3, 8), 0)) == "bad-key");
-  CHECK(refused(fresh, tensor(Flow::activation0, at(Phase::train, 1, 4), 0)) == "bad-key");
-  CHECK(refused(begun, tensor(Flow::activation0, at(Phase::train, 1, 1, 4, 9), 0)) == "bad-key");
-  CHECK(refused(begun, tensor(Flow::gradient1, at(Phase::train, 1, 1), 0)) == "bad-key");
-  CHECK(refused(begun, tensor(Flow::activation0, at(Phase::eval, 1, 0), 0)) ==
-        "unexpected-message");
+  CHECK(refused(fresh, tensor(activationAt(0), at(Phase::train, 2, 0), 1)) == "step-gap");
+  CHECK(refused(fresh, tensor(activationAt(0), at(Phase::eval, 2, 0), 0)) == "step-gap");
+  CHECK(refused(fresh, tensor(gradientAt(1), at(Phase::train, 1, 0), 0)) == "bad-key");
+  CHECK(refused(fresh, tensor(activationAt(1), at(Phase::train, 1, 0), 0)) == "bad-key");
+  CHECK(refused(fresh, tensor(activationAt(0), at(Phase::train, 1, 0), 7)) == "bad-key");
+  CHECK(refused(fresh, tensor(activationAt(0), at(Phase::train, 1, 0, 3, 8), 0)) == "bad-key");
+  CHECK(refused(fresh, tensor(activationAt(0), at(Phase::train, 1, 4), 0)) == "bad-key");
+  CHECK(refused(begun, tensor(activationAt(0), at(Phase::train, 1, 1, 4, 9), 0)) == "bad-key");
+  CHECK(refused(begun, tensor(gradientAt(1), at(Phase::train, 1, 1), 0)) == "bad-key");
+  CHECK(refused(begun, tensor(activationAt(0), at(Phase::eval, 1, 0), 0)) == "unexpected-message");
   CHECK(refused(fresh, decisionOf(1)) == "unexpected-message");
   CHECK(refused(begun, decisionOf(1)) == "unexpected-message");
   CHECK(refused(begun, decisionOf(2)) == "step-gap");
@@ -348,8 +625,8 @@ TEST_CASE("what no correct client sends is refused, each with its code") {
 }
 
 struct Client {
-  NotingLink link;
-  Engine engine{{Role::client, &findSchedule("priority"), 4, 2, false}, link};
+  Coordinator engine{{&findSchedule("priority"), 4, 2},
+                     {{Place{}, std::make_shared<NotingLink>()}}};
 
   int work() {
     int actions = 0;
@@ -358,7 +635,7 @@ struct Client {
       if (work->kind == ActionKind::decide) {
         result = decisionOf(work->at.step);
       } else if (work->kind != ActionKind::update) {
-        result = smallPayload(1);
+        result = tensorResult(smallPayload(1));
       }
       engine.complete(work->token, std::move(result), 0.5);
       ++actions;
@@ -371,9 +648,9 @@ TEST_CASE("a client keeps to its micro-batches in flight") {
   Client client;
   client.engine.begin(at(Phase::train, 1, 0));
   CHECK(client.work() == 2);
-  client.engine.receive(tensor(Flow::activation1, at(Phase::train, 1, 0), 0));
+  client.engine.receive(0, tensor(activationAt(1), at(Phase::train, 1, 0), 0));
   CHECK(client.work() == 1);  // TailStep(0); its gradient/0 has not arrived
-  client.engine.receive(tensor(Flow::gradient0, at(Phase::train, 1, 0), 0));
+  client.engine.receive(0, tensor(gradientAt(0), at(Phase::train, 1, 0), 0));
   CHECK(client.work() == 2);  // HeadForward(2), HeadBackward(0)
 }
 
@@ -381,7 +658,7 @@ TEST_CASE("in evaluation a micro-batch is in flight until its activation/1 has c
   Client client;
   client.engine.begin(at(Phase::eval, 1, 0));
   CHECK(client.work() == 2);
-  client.engine.receive(tensor(Flow::activation1, at(Phase::eval, 1, 0), 0));
+  client.engine.receive(0, tensor(activationAt(1), at(Phase::eval, 1, 0), 0));
   CHECK(client.work() == 2);
 }
 
@@ -392,8 +669,8 @@ TEST_CASE("what comes to the client again is refused") {
     client.work();
     const auto messages = [] {
       std::vector<Message> all;
-      all.push_back(tensor(Flow::activation1, at(Phase::train, 1, 0, 1, 1), 0));
-      all.push_back(tensor(Flow::gradient0, at(Phase::train, 1, 0, 1, 1), 0));
+      all.push_back(tensor(activationAt(1), at(Phase::train, 1, 0, 1, 1), 0));
+      all.push_back(tensor(gradientAt(0), at(Phase::train, 1, 0, 1, 1), 0));
       all.push_back(BodyDone{1, {}, 0, 0, 0, 0});
       all.push_back(StepOk{1});
       return all;
@@ -401,9 +678,9 @@ TEST_CASE("what comes to the client again is refused") {
     std::vector<Message> first = messages();
     std::vector<Message> second = messages();
     for (std::size_t j = 0; j < first.size(); ++j) {
-      client.engine.receive(std::move(first[j]));
+      client.engine.receive(0, std::move(first[j]));
       client.work();
-      if (j == which) return codeOf([&] { client.engine.receive(std::move(second[j])); });
+      if (j == which) return codeOf([&] { client.engine.receive(0, std::move(second[j])); });
     }
     return std::string("none");
   };
@@ -419,13 +696,13 @@ TEST_CASE("what no correct server sends is refused, each with its code") {
     client.engine.begin(at(Phase::train, 1, 0));
     client.work();
     auto shared = std::make_shared<Message>(std::move(message));
-    return codeOf([&] { client.engine.receive(std::move(*shared)); });
+    return codeOf([&] { client.engine.receive(0, std::move(*shared)); });
   };
-  CHECK(refused(tensor(Flow::activation1, at(Phase::train, 2, 0), 0)) == "bad-key");
-  CHECK(refused(tensor(Flow::activation1, at(Phase::eval, 1, 0), 0)) == "bad-key");
-  CHECK(refused(tensor(Flow::activation1, at(Phase::train, 1, 3), 0)) == "bad-key");
-  CHECK(refused(tensor(Flow::gradient0, at(Phase::train, 1, 0), 0)) == "bad-key");
-  CHECK(refused(tensor(Flow::activation0, at(Phase::train, 1, 0), 0)) == "bad-key");
+  CHECK(refused(tensor(activationAt(1), at(Phase::train, 2, 0), 0)) == "bad-key");
+  CHECK(refused(tensor(activationAt(1), at(Phase::eval, 1, 0), 0)) == "bad-key");
+  CHECK(refused(tensor(activationAt(1), at(Phase::train, 1, 3), 0)) == "bad-key");
+  CHECK(refused(tensor(gradientAt(0), at(Phase::train, 1, 0), 0)) == "bad-key");
+  CHECK(refused(tensor(activationAt(0), at(Phase::train, 1, 0), 0)) == "bad-key");
   CHECK(refused(BodyDone{1, {}, 0, 0, 0, 0}) == "unexpected-message");
   CHECK(refused(BodyDone{2, {}, 0, 0, 0, 0}) == "bad-key");
   CHECK(refused(StepOk{1}) == "step-gap");

@@ -8,25 +8,26 @@ cd "$(dirname "$0")/.."
 # cuda, google (protobuf), hwy, openssl, prometheus, yaml-cpp, zstd
 rows='
 common/core        |                                                                  | yaml-cpp
-common/codec       | common/core                                                      |
+common/topology    |                                                                  |
+common/codec       | common/core common/topology |
 common/net         | common/core proto                                                | boost google openssl
 common/http        | common/core common/net                                           | boost
-common/engine      | common/core common/codec                                         |
-common/link        | common/core common/codec common/net common/engine proto          | boost openssl
-common/predict     | common/core common/net common/engine common/link                 |
+common/engine      | common/core common/codec common/topology |
+common/link        | common/core common/codec common/net common/engine proto common/topology | boost openssl
+common/predict     | common/core common/net common/engine common/link common/topology |
 common/record      | common/core common/net common/engine common/link common/predict  |
 common/device      | common/core                                                      | torch
 common/device/cuda | common/core common/device compression/device                     | torch cuda
-common/model       | common/core common/codec common/device                           | torch
+common/model       | common/core common/codec common/device common/topology | torch
 common/program     | common/core                                                      | CLI
 common/run         | common/core common/codec common/net common/http common/engine common/link common/record common/device common/device/cuda common/model compression compression/device proto | torch prometheus
 compression        | common/core common/codec compression/kernels                     | zstd
 compression/kernels |                                                                 | hwy
 compression/device | common/core common/codec compression                             |
 client/data        | common/core                                                      |
-client/report      | common/core common/http                                          |
+client/report      | common/core common/http common/topology |
 client/train       | client/data common/core common/codec common/net common/engine common/link common/predict common/record common/device common/model common/program common/run compression proto | boost CLI
-client/sweep       | client/report client/train common/core                           |
+client/sweep       | client/report client/train common/core common/topology |
 client/diagnose    | client/train common/core common/codec common/net common/link common/model common/run compression | boost openssl
 client/commands    | client/data client/train client/report client/sweep client/diagnose common/core common/http common/engine common/link common/predict common/record common/model common/run compression | torch CLI
 client             | client/commands common/core common/engine                        | CLI

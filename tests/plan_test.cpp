@@ -208,10 +208,9 @@ TEST_CASE("micro-batches, and how many are in flight, are admitted for what they
   const std::size_t stateless = bytes(1);
   (*spec.mutable_codecs())["activation/0"] = "power:rank=1";
   const RunPlan plan = planRun(spec);
-  const std::size_t state =
-      plan.codecs[indexOf(Flow::activation0)]
-          ->memory(flowSpec(plan.blocks, plan.stage.cuts, Flow::activation0, 1))
-          .state;
+  const std::size_t state = plan.codecs.at(activationAt(0))
+                                ->memory(flowSpec(plan.blocks, plan.stage.cuts, activationAt(0), 1))
+                                .state;
   REQUIRE(state > 0);
   CHECK(serverBytes(plan) > stateless + (std::size_t{1} << 16) * state);
 }

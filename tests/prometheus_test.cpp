@@ -149,12 +149,12 @@ TEST_CASE("docs/metrics.md has the table of all metrics") {
 
 TEST_CASE("transfers and steps are counted by flow, direction, phase and action") {
   Metrics metrics(Role::client);
-  metrics.transfer(transferOf(Flow::activation0, true));
-  metrics.transfer(transferOf(Flow::activation0, true));
-  metrics.transfer(transferOf(Flow::activation1, false));
-  metrics.transfer(transferOf(Flow::weightsBody, true));
-  metrics.transfer(transferOf(Flow::weightsBody, false));
-  TransferRecord lost = transferOf(Flow::gradient1, true);  // never acknowledged
+  metrics.transfer(transferOf(activationAt(0), true));
+  metrics.transfer(transferOf(activationAt(0), true));
+  metrics.transfer(transferOf(activationAt(1), false));
+  metrics.transfer(transferOf(kWeightsBody, true));
+  metrics.transfer(transferOf(kWeightsBody, false));
+  TransferRecord lost = transferOf(gradientAt(1), true);  // never acknowledged
   lost.wireSeconds.reset();
   metrics.transfer(lost);
   LinkTotals before, after;
@@ -199,7 +199,7 @@ TEST_CASE("transfers and steps are counted by flow, direction, phase and action"
 
 TEST_CASE("at the server, what is received goes up") {
   Metrics metrics(Role::server);
-  metrics.transfer(transferOf(Flow::activation0, false));
+  metrics.transfer(transferOf(activationAt(0), false));
   metrics.step(stepOf(Phase::train, 64, 0.5), {}, {});
   const auto values = valuesOf(metrics.text());
   CHECK(values.at("cleave_server_transfer_wire_bytes_total{direction=\"up\",flow=\"activation/"
@@ -248,7 +248,7 @@ TEST_CASE("several threads may record while another asks, and nothing is lost") 
   for (int i = 0; i < 2; ++i) {
     threads.emplace_back([&] {
       for (int j = 0; j < kEach; ++j) {
-        metrics.transfer(transferOf(Flow::gradient1, true));
+        metrics.transfer(transferOf(gradientAt(1), true));
         metrics.step(stepOf(Phase::train, 2, 0.5), {}, {});
       }
       --recording;

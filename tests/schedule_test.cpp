@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "tests/virtual_pair.h"
+#include "tests/virtual_run.h"
 
 namespace cleave::test {
 namespace {
@@ -20,9 +20,9 @@ Orders ordersOf(const std::string& schedule, std::uint32_t microBatches, std::ui
   options.schedule = &findSchedule(schedule);
   options.microBatches = microBatches;
   options.inFlight = inFlight;
-  VirtualPair pair(options);
+  VirtualRun pair(options);
   pair.run(phase, 1, microBatches);
-  return {pair.takeOrder(Role::client), pair.takeOrder(Role::server)};
+  return {pair.takeClientOrder(), pair.takeServerOrder()};
 }
 
 TEST_CASE("every kind of action has a name of its own") {
@@ -58,10 +58,10 @@ TEST_CASE("1f1b keeps its order whatever the timing, since it waits for the next
     options.jitterSeed = seed;
     options.latency = 2;
     options.tensorSeconds = 0.5;
-    VirtualPair pair(options);
+    VirtualRun pair(options);
     pair.run(Phase::train, 1, 5);
-    CHECK(pair.takeOrder(Role::client) == "F0 F1 F2 T0 T1 H0 F3 T2 H1 F4 T3 H2 T4 H3 H4");
-    CHECK(pair.takeOrder(Role::server) == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
+    CHECK(pair.takeClientOrder() == "F0 F1 F2 T0 T1 H0 F3 T2 H1 F4 T3 H2 T4 H3 H4");
+    CHECK(pair.takeServerOrder() == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
   }
 }
 
@@ -90,10 +90,11 @@ TEST_CASE("no schedule deadlocks, and none exceeds its micro-batches in flight")
         options.schedule = &schedule;
         options.microBatches = microBatches;
         options.inFlight = inFlight;
+        options.bodies = 1 + (microBatches + inFlight) % 4;
         options.jitterSeed = 7;
         options.tensorSeconds = 1;
         options.latency = 0.5;
-        VirtualPair pair(options);
+        VirtualRun pair(options);
         pair.run(Phase::train, 1, 64);
         pair.run(Phase::eval, 1, 64);
         pair.run(Phase::train, 2, 3);  // fewer samples than micro-batches
@@ -110,22 +111,25 @@ TEST_CASE("priority overlaps the two sides") {
   options.schedule = &findSchedule("priority");
   options.microBatches = 16;
   options.seconds = scheduledSeconds({1, 1, 1, 1.5, 1.5});
-  const double pipelined = VirtualPair(options).run(Phase::train, 1, 16);
+  const double pipelined = VirtualRun(options).run(Phase::train, 1, 16);
   options.microBatches = 1;
-  const double alone = 16 * VirtualPair(options).run(Phase::train, 1, 1);
+  const double alone = 16 * VirtualRun(options).run(Phase::train, 1, 1);
   CHECK(alone == Approx(16 * 6));
   CHECK(pipelined < 0.6 * alone);
 }
 
 TEST_CASE("an urgent tensor is sent before one that came first") {
   for (const Schedule& schedule : scheduleTable()) {
-    for (const Flow flow : {Flow::activation0, Flow::gradient0}) {
-      CHECK(schedule.linkPriority(flow) >= schedule.linkPriority(Flow::gradient1));
+    for (const Flow flow : {activationAt(0), gradientAt(0)}) {
+      CHECK(schedule.linkPriority(flow, {}) >= schedule.linkPriority(gradientAt(1), {}));
     }
   }
   const Schedule& priority = findSchedule("priority");
-  CHECK(priority.linkPriority(Flow::gradient1) < priority.linkPriority(Flow::activation0));
-  CHECK(priority.linkPriority(Flow::activation1) < priority.linkPriority(Flow::gradient0));
+  CHECK(priority.linkPriority(gradientAt(1), {}) < priority.linkPriority(activationAt(0), {}));
+  CHECK(priority.linkPriority(activationAt(1), {}) < priority.linkPriority(gradientAt(0), {}));
+  const Place second{1, 2};
+  CHECK(priority.linkPriority(gradientAt(2), second) <
+        priority.linkPriority(activationAt(1), second));
 }
 
 TEST_CASE("too few or too many micro-batches in flight are refused with the range") {

@@ -17,21 +17,30 @@ double simulated(const StepCosts& costs, std::string_view schedule) {
 }
 
 // Random seconds and bytes over three orders of magnitude.
-StepCosts randomCosts(std::uint64_t seed) {
+StepCosts randomCosts(std::uint64_t seed, int bodies = 1) {
   const RandomKey key = randomKey(seed, "simulator-test");
   std::uint64_t draw = 0;
   const auto uniform = [&] { return static_cast<double>(randomBits(key, draw++) >> 11) * 0x1p-53; };
   const auto some = [&](double least) { return least * std::pow(1000.0, uniform()); };
   StepCosts costs;
   costs.microBatches = 1 + static_cast<std::uint32_t>(uniform() * 12);
-  for (double& seconds : costs.seconds) seconds = some(1e-4);
-  for (double& bytes : costs.bytes) bytes = some(1e4);
+  for (double* seconds : {&costs.headForward, &costs.tailStep, &costs.headBackward}) {
+    *seconds = some(1e-4);
+  }
   const bool coded = uniform() < 0.5;
-  for (double& seconds : costs.encodeSeconds) seconds = coded ? some(1e-5) : 0;
-  for (double& seconds : costs.decodeSeconds) seconds = coded ? some(1e-5) : 0;
-  costs.rateUp = some(1e7);
-  costs.rateDown = some(1e7);
-  costs.latency = some(1e-4);
+  costs.bodies.clear();
+  for (int b = 0; b < bodies; ++b) {
+    BodyCosts& body = costs.bodies.emplace_back();
+    body.place = {b, b + 1};
+    body.forward = some(1e-4);
+    body.backward = some(1e-4);
+    body.rateUp = some(1e7);
+    body.rateDown = some(1e7);
+    body.latency = some(1e-4);
+    for (const Flow flow : body.place.flows()) {
+      costs.flows[flow] = {some(1e4), coded ? some(1e-5) : 0, coded ? some(1e-5) : 0};
+    }
+  }
   costs.updateSeconds = some(1e-4);
   return costs;
 }
@@ -39,17 +48,19 @@ StepCosts randomCosts(std::uint64_t seed) {
 }  // namespace
 
 TEST_CASE("one micro-batch takes its path") {
-  StepCosts costs = randomCosts(3);
-  costs.microBatches = 1;
-  for (const Schedule& schedule : scheduleTable()) {
-    CHECK(simulated(costs, schedule.name) == Approx(stepBound(costs).seconds).epsilon(1e-9));
+  for (const int bodies : {1, 2, 4}) {
+    StepCosts costs = randomCosts(3, bodies);
+    costs.microBatches = 1;
+    for (const Schedule& schedule : scheduleTable()) {
+      CHECK(simulated(costs, schedule.name) == Approx(stepBound(costs).seconds).epsilon(1e-9));
+    }
   }
 }
 
 TEST_CASE("no order is faster than the bound") {
   double nearest = 1e9;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-    const StepCosts costs = randomCosts(seed);
+    const StepCosts costs = randomCosts(seed, 1 + static_cast<int>(seed % 4));
     const double bound = stepBound(costs).seconds;
     for (const Schedule& schedule : scheduleTable()) {
       INFO("seed " << seed << ", " << schedule.name);
@@ -63,7 +74,7 @@ TEST_CASE("no order is faster than the bound") {
 
 TEST_CASE("the search finds nothing below the bound, and nothing worse than a schedule") {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-    StepCosts costs = randomCosts(seed);
+    StepCosts costs = randomCosts(seed, 1 + static_cast<int>(seed % 2));
     costs.microBatches = std::min(costs.microBatches, 4u);
     const double best = bestStepSeconds(costs, 50);
     CHECK(best >= stepBound(costs).seconds * (1 - 1e-9));
@@ -75,10 +86,11 @@ TEST_CASE("the search finds nothing below the bound, and nothing worse than a sc
 TEST_CASE("a busy client works without a pause between its actions, a fast link waits") {
   StepCosts costs;
   costs.microBatches = 8;
-  costs.seconds = {10e-3, 2e-3, 20e-3, 1e-3, 1e-3};
-  costs.bytes.fill(1e3);
-  costs.rateUp = costs.rateDown = 1e9;
-  costs.latency = 1e-6;
+  costs.headForward = 10e-3;
+  costs.tailStep = 2e-3;
+  costs.headBackward = 20e-3;
+  costs.bodies = {{{}, 1e-3, 1e-3, 1e9, 1e9, 1e-6, 0}};
+  costs.flows = FlowMap<FlowCosts>(costs.body().place.flows(), {1e3, 0, 0});
   const double work = 8 * 32e-3;
   CHECK(simulated(costs, "priority") == Approx(work).epsilon(0.02));
 }
@@ -87,12 +99,14 @@ TEST_CASE("an urgent tensor overtakes after the segments that are chosen already
   // gradient/1 waits for at most one and a half segments, plus the link's own queue.
   StepCosts costs;
   costs.microBatches = 2;
-  costs.seconds = {1e-3, 1e-3, 1e-3, 1e-3, 1e-3};
-  costs.bytes = {10e6, 1e3, 1e5, 1e3};
-  costs.rateUp = costs.rateDown = 12.5e6;  // 100 Mbit/s: 64 KiB segments, 5.2 ms each
-  costs.latency = 0.1e-3;
+  costs.headForward = costs.tailStep = costs.headBackward = 1e-3;
   const double segment = 65536;
-  costs.queueBytes = GENERATE_COPY(0.0, 3 * segment);
+  const double rate = 12.5e6;  // 100 Mbit/s: segments of 5.2 ms each
+  const double queueBytes = GENERATE_COPY(0.0, 3 * segment);
+  costs.bodies = {{{}, 1e-3, 1e-3, rate, rate, 0.1e-3, queueBytes}};
+  costs.flows = FlowMap<FlowCosts>(costs.body().place.flows(), {1e3, 0, 0});
+  costs.flows[activationAt(0)].bytes = 10e6;
+  costs.flows[gradientAt(1)].bytes = 1e5;
   const SimulatedStep step =
       simulateStep(costs, policyOf(findSchedule("priority"), 2), /*withTimeline=*/true);
   double queued = 0;
@@ -102,33 +116,36 @@ TEST_CASE("an urgent tensor overtakes after the segments that are chosen already
     if (span.what == "gradient/1 0") across = span.end;
   }
   REQUIRE(queued > 0.8);
-  const double waited = (across - queued) * costs.rateUp - 1e5;  // bytes
-  CHECK(waited <= costs.queueBytes + 1.5 * segment + 1);
-  CHECK(waited > costs.queueBytes);
+  const double waited = (across - queued) * rate - 1e5;  // bytes
+  CHECK(waited <= queueBytes + 1.5 * segment + 1);
+  CHECK(waited > queueBytes);
 }
 
 TEST_CASE("the timeline has every action once, and no lane does two things at once") {
-  const StepCosts costs = randomCosts(8);
+  const StepCosts costs = randomCosts(8, 3);
   const SimulatedStep step =
       simulateStep(costs, policyOf(findSchedule("1f1b"), 1 + costs.microBatches / 2),
                    /*withTimeline=*/true);
-  std::map<Span::Lane, double> free;
+  std::map<std::pair<Span::Lane, std::size_t>, double> free;
   std::map<std::string, int> count;
   for (const Span& span : step.timeline) {
-    CHECK(span.begin >= free[span.lane] - 1e-12);
-    free[span.lane] = span.end;
+    double& freeAt = free[{span.lane, span.body}];
+    CHECK(span.begin >= freeAt - 1e-12);
+    freeAt = span.end;
     ++count[span.what];
   }
   for (std::uint32_t i = 0; i < costs.microBatches; ++i) {
-    for (const char* kind :
-         {"HeadForward ", "TailStep ", "HeadBackward ", "BodyForward ", "BodyBackward "}) {
+    for (const char* kind : {"HeadForward ", "TailStep ", "HeadBackward "}) {
       CHECK(count[kind + std::to_string(i)] == 1);
+    }
+    for (const char* kind : {"BodyForward ", "BodyBackward "}) {
+      CHECK(count[kind + std::to_string(i)] == 3);
     }
   }
 }
 
 TEST_CASE("a policy that picks nothing is an error, not an endless loop") {
   const Policy never{[](const ReadyKinds&, const StageState&) { return std::nullopt; },
-                     [](Flow, std::uint32_t) { return 0; }, 1};
+                     [](Flow, std::uint32_t, const Place&) { return 0; }, 1};
   CHECK_THROWS_AS(simulateStep(randomCosts(1), never), std::logic_error);
 }

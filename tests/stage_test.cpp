@@ -488,11 +488,11 @@ TEST_CASE("flows have the shapes and the memory order of their cut") {
   const StageOptions options = cnnOptions();
   const std::vector<BlockRow> blocks = blocksOf(options);
   const TensorSpec image{DType::f32, {5, 4, 8, 8}, MemoryOrder::channelsLast};
-  CHECK(flowSpec(blocks, {4, 13}, Flow::activation0, 5) == image);
-  CHECK(flowSpec(blocks, {4, 13}, Flow::gradient0, 5) == image);
+  CHECK(flowSpec(blocks, {4, 13}, activationAt(0), 5) == image);
+  CHECK(flowSpec(blocks, {4, 13}, gradientAt(0), 5) == image);
   const TensorSpec features{DType::f32, {5, 64}, MemoryOrder::contiguous};
-  CHECK(flowSpec(blocks, {4, 13}, Flow::activation1, 5) == features);
-  CHECK(flowSpec(blocks, {4, 13}, Flow::gradient1, 5) == features);
+  CHECK(flowSpec(blocks, {4, 13}, activationAt(1), 5) == features);
+  CHECK(flowSpec(blocks, {4, 13}, gradientAt(1), 5) == features);
 }
 
 TEST_CASE("every optimizer, with clipping, gives the whole model's weights") {
@@ -625,7 +625,7 @@ TEST_CASE("waiting replaces computing") {
   split.client.beginBatch(batch.view(), batch.labels);
   const MicroBatch at{Phase::train, 2, 1, 2, 9};
   const Payload activation = split.client.headForward(at);
-  CHECK(activation.view().spec == flowSpec(blocksOf(options), options.cuts, Flow::activation0, 4));
+  CHECK(activation.view().spec == flowSpec(blocksOf(options), options.cuts, activationAt(0), 4));
   CHECK(split.client.headForward(at).view().data == activation.view().data);
   CHECK(split.client.tailStep({Phase::eval, 1, 1, 2, 9}, {}).empty());
 }
@@ -705,8 +705,8 @@ TEST_CASE("actions out of order are bugs of ours") {
     const TensorSpec spec = flowSpec(blocksOf(options), options.cuts, flow, 2);
     return toPayload(at::empty(spec.shape).zero_(), spec.order);
   };
-  CHECK_THROWS_AS(split.body.backward(at, gradient(Flow::gradient1)), std::logic_error);
-  CHECK_THROWS_AS(split.client.headBackward(at, gradient(Flow::gradient0)), std::logic_error);
+  CHECK_THROWS_AS(split.body.backward(at, gradient(gradientAt(1))), std::logic_error);
+  CHECK_THROWS_AS(split.client.headBackward(at, gradient(gradientAt(0))), std::logic_error);
   Payload activation0 = split.client.headForward(at);
   CHECK_THROWS_AS(split.client.headForward(at), std::logic_error);
   split.body.forward(at, copied(activation0));

@@ -18,7 +18,8 @@ ActionSeconds actions(double headForward) {
 
 // Adds `tensors` tensors of 1000 bytes to each flow.
 LinkTotals later(LinkTotals totals, std::uint64_t tensors) {
-  for (LinkTotals::FlowTotals& flow : totals.flows) {
+  for (const Flow each : Place{}.flows()) {
+    LinkTotals::FlowTotals& flow = totals.flows[each];
     flow.tensors += tensors;
     flow.wireBytes += 1000 * tensors;
     flow.encodeSeconds += 1e-3 * static_cast<double>(tensors);
@@ -43,13 +44,13 @@ TEST_CASE("a step's costs are those of a micro-batch, of what has come since the
   CHECK(costs->microBatches == 4);
   CHECK(costs->of(ActionKind::headForward) == Approx(0.1));
   CHECK(costs->updateSeconds == Approx(3e-3));
-  CHECK(costs->latency == Approx(2e-3));
-  CHECK(costs->rateUp == 1e8);
-  CHECK(costs->rateDown == 2e8);
-  for (std::size_t f = 0; f < kTensorFlows; ++f) {
-    CHECK(costs->bytes[f] == Approx(1000));
-    CHECK(costs->encodeSeconds[f] == Approx(1e-3));
-    CHECK(costs->decodeSeconds[f] == Approx(2e-3));
+  CHECK(costs->body().latency == Approx(2e-3));
+  CHECK(costs->body().rateUp == 1e8);
+  CHECK(costs->body().rateDown == 2e8);
+  for (const auto& [flow, tensor] : costs->flows) {
+    CHECK(tensor.bytes == Approx(1000));
+    CHECK(tensor.encodeSeconds == Approx(1e-3));
+    CHECK(tensor.decodeSeconds == Approx(2e-3));
   }
 }
 
@@ -60,7 +61,7 @@ TEST_CASE("a flow that is not recorded yet keeps what it had, and has nothing at
   CHECK(meter.measure(step(2, 4), actions(1), totals, kLink));
   const auto costs = meter.measure(step(3, 4), actions(1), totals, {});
   REQUIRE(costs);
-  CHECK(costs->bytes[0] == Approx(1000));
+  CHECK(costs->flows.at(activationAt(0)).bytes == Approx(1000));
   CHECK_FALSE(costs->hasRates());
 }
 

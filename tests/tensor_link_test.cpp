@@ -14,7 +14,7 @@
 #include "common/net/io_thread.h"
 #include "compression/registry.h"
 #include "tests/error_code.h"
-#include "tests/virtual_pair.h"
+#include "tests/virtual_run.h"
 
 namespace cleave::test {
 namespace {
@@ -86,9 +86,8 @@ class TurnedCodec : public DeviceCodec {
 };
 
 void useTurnedCodecs(TensorLinkOptions& options) {
-  for (std::size_t flow = 0; flow < kTensorFlows; ++flow) {
-    if (options.codecs[flow]->isIdentity()) continue;
-    options.deviceCodecs[flow] = std::make_shared<TurnedCodec>(options.codecs[flow]);
+  for (const auto& [flow, codec] : options.codecs) {
+    if (!codec->isIdentity()) options.deviceCodecs[flow] = std::make_shared<TurnedCodec>(codec);
   }
 }
 
@@ -106,7 +105,7 @@ Payload ramp(std::uint32_t samples, float first) {
   for (std::size_t j = 0; j < values->size(); ++j)
     (*values)[j] = first + static_cast<float>(j % 256);
   const auto* data = reinterpret_cast<const std::byte*>(values->data());
-  return Payload({data, specOf(Flow::activation0, samples)}, values);
+  return Payload({data, specOf(activationAt(0), samples)}, values);
 }
 
 float firstValue(const Payload& payload) {
@@ -128,7 +127,7 @@ struct Side {
         optionsFor(role, codec, schedule, schedule.defaultInFlight(kMicroBatches));
     options.codecQueue = codecs.open();
     if (onDevice) useTurnedCodecs(options);
-    staysOnDevice = options.deviceCodecs[0] != nullptr;
+    staysOnDevice = !options.deviceCodecs.empty();
     trace = options.trace = std::make_shared<TraceRecorder>(TraceWindow{2, 3});
     link = std::make_shared<TensorLink>(
         std::move(options), connection, std::make_shared<BufferPool>(), io.context().get_executor(),
@@ -137,10 +136,9 @@ struct Side {
           const std::lock_guard lock(mutex);
           records.push_back(record);
         });
+    const EngineOptions engine{&schedule, kMicroBatches, schedule.defaultInFlight(kMicroBatches)};
     worker = std::make_shared<EngineWorker>(
-        EngineOptions{role, &schedule, kMicroBatches, schedule.defaultInFlight(kMicroBatches),
-                      role == Role::client},
-        link, mailbox, table(), [] {},
+        role == Role::client ? coordinator(engine) : participant(engine), mailbox, table(), [] {},
         [this](std::exception_ptr error) {
           asio::post(io.context(), [this, error] { connection->fail(error); });
         },
@@ -155,6 +153,17 @@ struct Side {
     link.reset();
   }
 
+  std::unique_ptr<Engine> coordinator(const EngineOptions& options) {
+    auto made = std::make_unique<Coordinator>(options, std::vector<BodyPeer>{{Place{}, link}},
+                                              /*fetchGradients=*/true);
+    client = made.get();
+    return made;
+  }
+  std::unique_ptr<Engine> participant(const EngineOptions& options) const {
+    return std::make_unique<Participant>(options, Place{},
+                                         std::vector<std::shared_ptr<EngineLink>>{link});
+  }
+
   ActionTable table() {
     ActionTable actions;
     for (std::size_t kind = 0; kind < kActionKinds; ++kind) {
@@ -166,27 +175,34 @@ struct Side {
   Result perform(Work work) {
     // The order is fixed within a kind of action; between kinds it depends on the schedule.
     double& kindSum = sums[static_cast<std::size_t>(work.kind)];
-    if (!work.input.empty()) kindSum = kindSum * 1.25 + static_cast<double>(firstValue(work.input));
+    if (const auto* tensors = std::get_if<TensorBundle>(&work.input);
+        tensors && !tensors->empty()) {
+      kindSum = kindSum * 1.25 + static_cast<double>(firstValue(tensors->front()));
+    }
     const std::uint32_t samples =
         microBatchSize(work.at.samples, std::max(1u, work.at.microBatches), work.at.i);
     switch (work.kind) {
       case ActionKind::report:
         return GradientReport{sum(), true};
       case ActionKind::decide:
-        return StepDecision{work.at.step, true, {work.bodyDone->report.squareSum}, 1, 1};
+        return StepDecision{work.at.step,
+                            true,
+                            {std::get<std::vector<BodyDone>>(work.input).front().report.squareSum},
+                            1,
+                            1};
       case ActionKind::update:
-        sums.back() += work.decision->learningRates[0];
+        sums.back() += std::get<StepDecision>(work.input).learningRates[0];
         return std::monostate{};
       case ActionKind::exportBlob:
         return std::make_shared<const std::vector<std::byte>>(
             std::vector<std::byte>(100, std::byte{7}));
       case ActionKind::headBackward:
-        return Payload();
+        return std::monostate{};
       default:
         break;
     }
     Payload output = ramp(samples, static_cast<float>(work.at.i + 1));
-    return staysOnDevice ? onTurnedDevice(output) : std::move(output);
+    return tensorResult(staysOnDevice ? onTurnedDevice(output) : std::move(output));
   }
 
   const Role role;
@@ -198,6 +214,7 @@ struct Side {
   std::shared_ptr<TensorLink> link;
   std::shared_ptr<TraceRecorder> trace;
   std::shared_ptr<EngineWorker> worker;
+  Coordinator* client = nullptr;  // the worker's engine, on the client
   std::future<std::string> ended;
   std::array<double, kActionKinds + 1> sums{};
   double sum() const { return std::accumulate(sums.begin(), sums.end(), 0.0); }
@@ -239,7 +256,7 @@ std::pair<double, double> trainThroughLinks(const std::string& codec,
 
   std::atomic<bool> stop = false;
   std::thread serverDevice([&] { server.device.runUntil([&] { return stop.load(); }); });
-  Engine& engine = client.worker->engine();
+  Coordinator& engine = *client.client;
   const auto run = [&](Phase phase, std::uint64_t step, std::uint32_t samples) {
     engine.begin({phase, step, 0, microBatchCount(samples, kMicroBatches), samples});
     client.device.notify();
@@ -249,8 +266,8 @@ std::pair<double, double> trainThroughLinks(const std::string& codec,
   CHECK(engine.blob()->bytes.size() == 100);
   CHECK(engine.blob()->bytes[99] == std::byte{7});
   run(Phase::eval, 1, kBatch);
-  client.device.runUntil([&] { return engine.appliedByPeer() == 5; });
-  engine.fetch(Flow::traceBody);
+  client.device.runUntil([&] { return engine.appliedByPeers() == 5; });
+  engine.fetch(kTraceBody);
   client.device.runUntil([&] { return engine.blob().has_value(); });
   const bool coded = codec != "none";
   checkTrace(client.trace->trace(), Role::client, coded);
@@ -421,7 +438,7 @@ TEST_CASE("a tensor that its codec cannot carry goes raw, where the run wants th
     Payload payload = ramp(3, nan);
     if (onDevice) payload = onTurnedDevice(payload);
     server.link->send(TensorMessage{
-        Flow::activation1, {Phase::train, 1, 0, kMicroBatches, kBatch}, 0, std::move(payload)});
+        activationAt(1), {Phase::train, 1, 0, kMicroBatches, kBatch}, 0, std::move(payload)});
     return server.sent();
   };
   CHECK(sentOf(false).empty());  // and the connection fails
@@ -517,7 +534,7 @@ TEST_CASE("initial weights come once, as weights/body, and no longer than agreed
 TEST_CASE("a server's trace comes where it was asked for, and no longer than it can be") {
   const auto open = [](std::shared_ptr<TraceRecorder> trace, std::uint64_t bytes) {
     HostileClient server(false, Role::client, std::move(trace));
-    server.link->send(Fetch{Flow::traceBody});
+    server.link->send(Fetch{kTraceBody});
     server.io.poll();
     server.tensor.mutable_key()->set_step(0);
     server.tensor.mutable_key()->set_flow("trace/body");
@@ -539,7 +556,7 @@ TEST_CASE("a blob that was not asked for is refused, and so is a second one") {
   server.tensor.clear_spec();
   server.tensor.set_encoded_bytes(8);
   CHECK(server.open(1, 8) == "unexpected-message");
-  server.link->send(Fetch{Flow::weightsBody});
+  server.link->send(Fetch{kWeightsBody});
   server.io.poll();
   CHECK(server.open(2, 8) == "");
   CHECK(server.open(3, 8) == "unexpected-message");
@@ -681,7 +698,7 @@ TEST_CASE("codec states that are restored give the same bytes as those that went
     for (std::size_t j = 0; j < values.size(); ++j) {
       values[j] = static_cast<float>((j * 2654435761u + step) % 1000) - 500;
     }
-    const Key key{Phase::train, step, i, Flow::activation0};
+    const Key key{Phase::train, step, i, activationAt(0)};
     const auto encoded =
         codecs.encode(key, {reinterpret_cast<const std::byte*>(values.data()), spec});
     const auto bytes = encoded.bytes.span();

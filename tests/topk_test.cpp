@@ -15,8 +15,8 @@ using namespace cleave::test;
 
 namespace {
 
-const CodecContext kActivation{7, {Phase::train, 3, 1, Flow::activation0}};
-const CodecContext kGradient{7, {Phase::train, 3, 1, Flow::gradient0}};
+const CodecContext kActivation{7, {Phase::train, 3, 1, activationAt(0)}};
+const CodecContext kGradient{7, {Phase::train, 3, 1, gradientAt(0)}};
 
 std::vector<float> normal(std::size_t elements, std::uint64_t seed = 0) {
   std::vector<float> values(elements);
@@ -173,7 +173,7 @@ TEST_CASE("a gradient that keeps fewer, or has other elements, selects for itsel
 }
 
 TEST_CASE("in eval nothing is left for a gradient, and nothing is random") {
-  const CodecContext eval{7, {Phase::eval, 3, 1, Flow::activation0}};
+  const CodecContext eval{7, {Phase::eval, 3, 1, activationAt(0)}};
   const Tensor tensor = tensorOf(normal(3000));
   CutContext cut;
   const Bytes bytes = encodeWith(*makeCodec("randtopk:ratio=0.2,alpha=0.5"), eval, cut, tensor);

@@ -36,11 +36,11 @@ TEST_CASE("a recorder takes the training steps of its window") {
   TraceRecorder recorder(kWindow);
   for (std::uint64_t step = 1; step <= 6; ++step) {
     recorder.ran(ActionKind::bodyForward, batchAt(step, 0), {}, at(10 * int(step)), 1e-3);
-    recorder.moved(TraceActivity::decode, {Phase::train, step, 0, Flow::activation0}, at(0), at(1));
-    recorder.moved(TraceActivity::decode, {Phase::eval, step, 0, Flow::activation0}, at(0), at(1));
+    recorder.moved(TraceActivity::decode, {Phase::train, step, 0, activationAt(0)}, at(0), at(1));
+    recorder.moved(TraceActivity::decode, {Phase::eval, step, 0, activationAt(0)}, at(0), at(1));
   }
   // Keys of blobs such as weights, and actions outside steps.
-  recorder.moved(TraceActivity::receive, {Phase::train, 3, 0, Flow::weightsBody}, at(0), at(1));
+  recorder.moved(TraceActivity::receive, {Phase::train, 3, 0, kWeightsBody}, at(0), at(1));
   recorder.ran(ActionKind::exportBlob, batchAt(3, 0), {}, at(90), 1e-3);
   std::vector<std::uint64_t> steps;
   for (const TraceSpan& span : recorder.trace().spans) steps.push_back(span.step);
@@ -68,8 +68,7 @@ TEST_CASE("what the device waited for lies between two actions, and ends with th
 
 TEST_CASE("segments of a tensor that follow each other are one span, until another comes between") {
   TraceRecorder recorder(kWindow);
-  const Key slow{Phase::train, 2, 0, Flow::activation0},
-      urgent{Phase::train, 2, 0, Flow::gradient1};
+  const Key slow{Phase::train, 2, 0, activationAt(0)}, urgent{Phase::train, 2, 0, gradientAt(1)};
   recorder.moved(TraceActivity::send, slow, at(0), at(1));
   recorder.moved(TraceActivity::send, slow, at(2), at(3));
   recorder.moved(TraceActivity::queue, urgent, at(2), at(4));
@@ -79,14 +78,14 @@ TEST_CASE("segments of a tensor that follow each other are one span, until anoth
   REQUIRE(spans.size() == 4);
   CHECK(spans[0].begin == nanosecondsAt(0));
   CHECK(spans[0].end == nanosecondsAt(3));
-  CHECK(spans[3].flow() == Flow::activation0);
+  CHECK(spans[3].flow() == activationAt(0));
 }
 
 TEST_CASE("a recorder is bounded, and counts what it drops") {
   TraceRecorder recorder({1, kMaxTraceSteps});
   const std::size_t beyond = 10;
   for (std::uint32_t n = 0; n < kMaxTraceSpans + beyond; ++n) {
-    recorder.moved(TraceActivity::encode, {Phase::train, 1, n, Flow::activation1}, at(0), at(1));
+    recorder.moved(TraceActivity::encode, {Phase::train, 1, n, activationAt(1)}, at(0), at(1));
   }
   CHECK(recorder.trace().spans.size() == kMaxTraceSpans);
   CHECK(recorder.trace().dropped == beyond);
@@ -95,9 +94,7 @@ TEST_CASE("a recorder is bounded, and counts what it drops") {
 
 // ---- On the wire ----
 
-TraceSpan serverSpan() {
-  return {TraceActivity::decode, static_cast<std::uint8_t>(Flow::gradient1), 0, 1, 3, 500, 700};
-}
+TraceSpan serverSpan() { return {TraceActivity::decode, 3, 0, 1, 3, 500, 700}; }
 
 TEST_CASE("a trace survives the wire, in the documented bytes") {
   Trace trace;
@@ -206,7 +203,7 @@ struct TwoSides {
     for (std::uint32_t i = 0; i < kMicroBatches; ++i) {
       const int begin = 10 * static_cast<int>(i);
       client.ran(ActionKind::headForward, batchAt(2, i), {}, at(begin + 2), 2e-3);
-      pass(client, server, ahead, {Phase::train, 2, i, Flow::activation0}, begin + 2);
+      pass(client, server, ahead, {Phase::train, 2, i, activationAt(0)}, begin + 2);
       server.ran(ActionKind::bodyForward, batchAt(2, i), at(begin) + ahead, at(begin + 9) + ahead,
                  1e-3);
     }

@@ -15,7 +15,7 @@ Key keyOf(Flow flow, std::uint64_t step, std::uint32_t i, Phase phase = Phase::t
 
 struct Server {
   explicit Server(std::uint32_t inFlight, std::shared_ptr<MemoryAccount> account = nullptr)
-      : order(Role::server, inFlight, std::move(account)) {}
+      : order(Role::server, Place{}, inFlight, std::move(account)) {}
   std::string open(Flow flow, std::uint64_t step, std::uint32_t i, Phase phase = Phase::train) {
     return errorCode([&] { order.opened(keyOf(flow, step, i, phase)); });
   }
@@ -26,65 +26,65 @@ struct Server {
 
 TEST_CASE("each tensor of a flow comes once, by step and micro-batch") {
   Server server(100);
-  CHECK(server.open(Flow::activation0, 0, 0) == "bad-key");  // steps count from 1
-  CHECK(server.open(Flow::activation0, 1, 0).empty());
-  CHECK(server.open(Flow::activation0, 1, 1).empty());
-  CHECK(server.open(Flow::activation0, 1, 1) == "bad-key");
-  CHECK(server.open(Flow::activation0, 1, 0) == "bad-key");
-  CHECK(server.open(Flow::activation0, 2, 0).empty());
-  CHECK(server.open(Flow::activation0, 1, 7) == "bad-key");
-  CHECK(server.open(Flow::activation0, 1, 0, Phase::eval).empty());  // has its own numbering
-  CHECK(server.open(Flow::activation0, 1, 0, Phase::eval) == "bad-key");
+  CHECK(server.open(activationAt(0), 0, 0) == "bad-key");  // steps count from 1
+  CHECK(server.open(activationAt(0), 1, 0).empty());
+  CHECK(server.open(activationAt(0), 1, 1).empty());
+  CHECK(server.open(activationAt(0), 1, 1) == "bad-key");
+  CHECK(server.open(activationAt(0), 1, 0) == "bad-key");
+  CHECK(server.open(activationAt(0), 2, 0).empty());
+  CHECK(server.open(activationAt(0), 1, 7) == "bad-key");
+  CHECK(server.open(activationAt(0), 1, 0, Phase::eval).empty());  // has its own numbering
+  CHECK(server.open(activationAt(0), 1, 0, Phase::eval) == "bad-key");
 }
 
 TEST_CASE("a gradient comes after the activation that it answers was sent, in training only") {
   Server server(4);
-  CHECK(server.open(Flow::activation0, 1, 0).empty());
-  CHECK(server.open(Flow::gradient1, 1, 0) == "bad-key");
-  server.order.queued(keyOf(Flow::activation1, 1, 0));
-  CHECK(server.open(Flow::gradient1, 1, 1) == "bad-key");
-  CHECK(server.open(Flow::gradient1, 1, 0).empty());
-  server.order.queued(keyOf(Flow::activation1, 1, 0, Phase::eval));
-  CHECK(server.open(Flow::gradient1, 1, 0, Phase::eval) == "bad-key");
+  CHECK(server.open(activationAt(0), 1, 0).empty());
+  CHECK(server.open(gradientAt(1), 1, 0) == "bad-key");
+  server.order.queued(keyOf(activationAt(1), 1, 0));
+  CHECK(server.open(gradientAt(1), 1, 1) == "bad-key");
+  CHECK(server.open(gradientAt(1), 1, 0).empty());
+  server.order.queued(keyOf(activationAt(1), 1, 0, Phase::eval));
+  CHECK(server.open(gradientAt(1), 1, 0, Phase::eval) == "bad-key");
 }
 
 TEST_CASE("a client takes only answers to what it sent") {
-  TransferOrder order(Role::client, 4, nullptr);
+  TransferOrder order(Role::client, Place{}, 4, nullptr);
   const auto open = [&](Flow flow, std::uint64_t step, std::uint32_t i) {
     return errorCode([&] { order.opened(keyOf(flow, step, i)); });
   };
-  CHECK(open(Flow::activation1, 1, 0) == "bad-key");
-  order.queued(keyOf(Flow::activation0, 1, 0));
-  CHECK(open(Flow::activation1, 1, 1) == "bad-key");
-  CHECK(open(Flow::activation1, 1, 0).empty());
-  CHECK(open(Flow::activation1, 1, 0) == "bad-key");
-  CHECK(open(Flow::gradient0, 1, 0) == "bad-key");
-  order.queued(keyOf(Flow::gradient1, 1, 0));
-  CHECK(open(Flow::gradient0, 1, 0).empty());
+  CHECK(open(activationAt(1), 1, 0) == "bad-key");
+  order.queued(keyOf(activationAt(0), 1, 0));
+  CHECK(open(activationAt(1), 1, 1) == "bad-key");
+  CHECK(open(activationAt(1), 1, 0).empty());
+  CHECK(open(activationAt(1), 1, 0) == "bad-key");
+  CHECK(open(gradientAt(0), 1, 0) == "bad-key");
+  order.queued(keyOf(gradientAt(1), 1, 0));
+  CHECK(open(gradientAt(0), 1, 0).empty());
 }
 
 TEST_CASE("a credit returns when the micro-batch's last reply is settled, and with it its charge") {
   const auto account = std::make_shared<MemoryAccount>(2 * kMicroBatchBytes);
   Server server(2, account);
-  CHECK(server.open(Flow::activation0, 1, 0).empty());
-  CHECK(server.open(Flow::activation0, 1, 1).empty());
+  CHECK(server.open(activationAt(0), 1, 0).empty());
+  CHECK(server.open(activationAt(0), 1, 1).empty());
   CHECK(account->used() == 2 * kMicroBatchBytes);
-  CHECK(server.open(Flow::activation0, 1, 2) == "too-many-in-flight");
-  server.order.settled(keyOf(Flow::activation1, 1, 0));
+  CHECK(server.open(activationAt(0), 1, 2) == "too-many-in-flight");
+  server.order.settled(keyOf(activationAt(1), 1, 0));
   CHECK(server.order.inFlight() == 2);  // its gradient/0 has not arrived
-  server.order.settled(keyOf(Flow::gradient0, 1, 0));
+  server.order.settled(keyOf(gradientAt(0), 1, 0));
   CHECK(account->used() == kMicroBatchBytes);
-  CHECK(server.open(Flow::activation0, 1, 2).empty());
-  server.order.settled(keyOf(Flow::gradient0, 1, 1));
-  server.order.settled(keyOf(Flow::gradient0, 1, 2));
-  CHECK(server.open(Flow::activation0, 1, 0, Phase::eval).empty());
-  server.order.settled(keyOf(Flow::activation1, 1, 0, Phase::eval));
+  CHECK(server.open(activationAt(0), 1, 2).empty());
+  server.order.settled(keyOf(gradientAt(0), 1, 1));
+  server.order.settled(keyOf(gradientAt(0), 1, 2));
+  CHECK(server.open(activationAt(0), 1, 0, Phase::eval).empty());
+  server.order.settled(keyOf(activationAt(1), 1, 0, Phase::eval));
   CHECK(server.order.inFlight() == 0);
   CHECK(account->used() == 0);
 }
 
 TEST_CASE("a step that is over gives no credit back that has not been settled") {
   Server server(1);
-  CHECK(server.open(Flow::activation0, 1, 0).empty());
-  CHECK(server.open(Flow::activation0, 2, 0) == "too-many-in-flight");
+  CHECK(server.open(activationAt(0), 1, 0).empty());
+  CHECK(server.open(activationAt(0), 2, 0) == "too-many-in-flight");
 }

@@ -7,7 +7,7 @@
 
 #include "tests/error_code.h"
 #include "tests/noting_link.h"
-#include "tests/virtual_pair.h"
+#include "tests/virtual_run.h"
 
 namespace cleave::test {
 namespace {
@@ -36,15 +36,18 @@ struct SlowServer {
   SlowServer() {
     ActionTable table;
     for (const ActionKind kind : {ActionKind::bodyForward, ActionKind::bodyBackward}) {
-      table[static_cast<std::size_t>(kind)] = [](Work) -> Result { return smallPayload(1); };
+      table[static_cast<std::size_t>(kind)] = [](Work) -> Result {
+        return tensorResult(smallPayload(1));
+      };
     }
     table[static_cast<std::size_t>(ActionKind::report)] = [](Work) -> Result {
       return GradientReport{2, true};
     };
     table[static_cast<std::size_t>(ActionKind::update)] = [](Work) -> Result { return {}; };
     worker = std::make_unique<EngineWorker>(
-        EngineOptions{Role::server, &findSchedule("priority"), 2, 2}, link, mailbox, table,
-        [this] { ++finished; },
+        std::make_unique<Participant>(EngineOptions{&findSchedule("priority"), 2, 2}, Place{},
+                                      std::vector<std::shared_ptr<EngineLink>>{link}),
+        mailbox, table, [this] { ++finished; },
         [this](std::exception_ptr error) {
           failed = true;
           code = errorCode([&] { std::rethrow_exception(error); });
@@ -80,8 +83,8 @@ struct SlowServer {
 
 TEST_CASE("an action's output leaves when the device is done with it, and not before") {
   SlowServer server;
-  server.deliver(Flow::activation0, 0);
-  server.deliver(Flow::activation0, 1);
+  server.deliver(activationAt(0), 0);
+  server.deliver(activationAt(0), 1);
   server.runAll();
   // Both are issued, one after the other.
   CHECK(server.queue.begun == 2);
@@ -94,8 +97,8 @@ TEST_CASE("an action's output leaves when the device is done with it, and not be
   server.runAll();
   CHECK(server.link->sent.size() == 2);
 
-  server.deliver(Flow::gradient1, 0);
-  server.deliver(Flow::gradient1, 1);
+  server.deliver(gradientAt(1), 0);
+  server.deliver(gradientAt(1), 1);
   server.runAll();
   server.queue.finishOne();
   server.queue.finishOne();
@@ -113,22 +116,22 @@ TEST_CASE("an action's output leaves when the device is done with it, and not be
 TEST_CASE("a worker has work from a message's arrival until its device is done with it") {
   SlowServer server;
   CHECK_FALSE(server.worker->hasWork());
-  server.deliver(Flow::activation0, 0);
+  server.deliver(activationAt(0), 0);
   CHECK(server.worker->hasWork());  // also if the device is busy with others
   server.runAll();
   CHECK(server.worker->hasWork());  // the device has not finished it
   server.queue.finishOne();
   server.runAll();
   CHECK_FALSE(server.worker->hasWork());  // the batch has begun, but its other part has not arrived
-  server.deliver(Flow::activation0, 1);
+  server.deliver(activationAt(0), 1);
   server.runThrough();
   CHECK_FALSE(server.worker->hasWork());
 }
 
 TEST_CASE("a batch that ends with a late completion is finished once") {
   SlowServer server;
-  server.deliver(Flow::activation0, 0, Phase::eval);
-  server.deliver(Flow::activation0, 1, Phase::eval);
+  server.deliver(activationAt(0), 0, Phase::eval);
+  server.deliver(activationAt(0), 1, Phase::eval);
   server.runAll();
   CHECK(server.finished == 0);
   server.queue.finishOne();
@@ -147,8 +150,8 @@ TEST_CASE("what passes between two training steps is measured, and not across an
     server.runThrough();
   };
   const auto train = [&](std::uint64_t step) {
-    give(Flow::activation0, Phase::train, step, step - 1);
-    give(Flow::gradient1, Phase::train, step, step - 1);
+    give(activationAt(0), Phase::train, step, step - 1);
+    give(gradientAt(1), Phase::train, step, step - 1);
     server.mailbox->deliver(StepDecision{step, true, {0.1}, 1, 1});
     server.runThrough();
     REQUIRE(server.worker->engine().applied() == step);
@@ -157,14 +160,14 @@ TEST_CASE("what passes between two training steps is measured, and not across an
   CHECK_FALSE(server.worker->betweenSteps());
   train(2);
   CHECK(server.worker->betweenSteps().value_or(-1) > 0);
-  give(Flow::activation0, Phase::eval, 1, 2);
+  give(activationAt(0), Phase::eval, 1, 2);
   train(3);
   CHECK_FALSE(server.worker->betweenSteps());
 }
 
 TEST_CASE("a worker that goes waits for its device, and sends nothing more") {
   SlowServer server;
-  server.deliver(Flow::activation0, 0);
+  server.deliver(activationAt(0), 0);
   server.runAll();
   server.worker->stop();
   server.worker.reset();
@@ -175,7 +178,7 @@ TEST_CASE("a worker that goes waits for its device, and sends nothing more") {
 TEST_CASE("an action that takes longer than allowed ends the run, and sends nothing") {
   SlowServer server;
   server.worker->limitActions(1.9);
-  server.deliver(Flow::activation0, 0);
+  server.deliver(activationAt(0), 0);
   server.runThrough();
   CHECK(server.code == "action-too-long");
   CHECK(server.link->sent.empty());
@@ -184,7 +187,7 @@ TEST_CASE("an action that takes longer than allowed ends the run, and sends noth
 TEST_CASE("an action that takes as long as allowed does not") {
   SlowServer server;
   server.worker->limitActions(2);
-  server.deliver(Flow::activation0, 0);
+  server.deliver(activationAt(0), 0);
   server.runThrough();
   CHECK_FALSE(server.failed);
   CHECK(server.link->sent.size() == 1);
@@ -197,11 +200,11 @@ TEST_CASE("what a worker builds first is ready before the first message is looke
     ++built;
     ActionTable table;
     table[static_cast<std::size_t>(ActionKind::bodyForward)] = [](Work) -> Result {
-      return smallPayload(7);
+      return tensorResult(smallPayload(7));
     };
     return table;
   });
-  server.deliver(Flow::activation0, 0);
+  server.deliver(activationAt(0), 0);
   CHECK(server.worker->runOne());
   CHECK(built == 1);
   CHECK(server.queue.begun == 0);

@@ -19,8 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr Flow kEvalFlows[] = {Flow::activation0, Flow::activation1};
-
 struct Part {
   const char* name;
   const char* side;
@@ -66,7 +64,7 @@ Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
     const TensorSpec spec =
         flowSpec(plan.blocks, plan.stage.cuts, flow, microBatchSize(samples, count, i));
     bytes.raw += spec.bytes();
-    bytes.encoded += plan.codecs[static_cast<std::size_t>(flow)]->maxEncodedBytes(spec);
+    bytes.encoded += plan.codecs.at(flow)->maxEncodedBytes(spec);
   }
   return bytes;
 }
@@ -79,7 +77,7 @@ Json encodedBytes(const RunPlan& plan, std::span<const Flow> flows, std::uint32_
   const std::uint32_t whole = samples / batch;
   const std::uint32_t rest = samples % batch;
   for (const Flow flow : flows) {
-    std::uint64_t& direction = isUp(flow) ? up : down;
+    std::uint64_t& direction = plan.place.isUp(flow) ? up : down;
     direction += whole * batchBytes(plan, flow, batch).encoded;
     if (rest > 0) direction += batchBytes(plan, flow, rest).encoded;
   }
@@ -88,15 +86,15 @@ Json encodedBytes(const RunPlan& plan, std::span<const Flow> flows, std::uint32_
 
 Json describeFlow(const PreparedRun& run, Flow flow) {
   const RunPlan& plan = run.plan;
-  const Codec& codec = *plan.codecs[static_cast<std::size_t>(flow)];
+  const Codec& codec = *plan.codecs.at(flow);
   const std::uint32_t samples = microBatchSize(run.settings.batch, plan.microBatches, 0);
   const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
   const Bytes step = batchBytes(plan, flow, run.settings.batch);
   const auto& autos = run.settings.autoCodecs;
-  const auto choices = autos.find(std::string(flowName(flow)));
+  const auto choices = autos.find(flowName(flow));
   return {{"flow", flowName(flow)},
-          {"direction", isUp(flow) ? "up" : "down"},
-          {"cut", cutOf(flow)},
+          {"direction", plan.place.isUp(flow) ? "up" : "down"},
+          {"cut", flow.cut},
           {"micro_batch_shape", spec.shape},
           {"memory_order", memoryOrderName(spec.order)},
           {"codec", codec.spec()},
@@ -125,10 +123,12 @@ Json describe(const PreparedRun& run) {
   out["parts"] = Json::array();
   for (const Part& part : partsOf(plan)) out["parts"].push_back(describePart(plan, part));
   out["flows"] = Json::array();
-  for (const Flow flow : kStepFlows) out["flows"].push_back(describeFlow(run, flow));
-  out["step"] = encodedBytes(plan, kStepFlows, settings.batch, settings.batch);
-  out["epoch"] = encodedBytes(plan, kStepFlows, run.data.train->size(), settings.batch);
-  out["evaluation"] = encodedBytes(plan, kEvalFlows, run.data.test->size(), settings.evalBatch);
+  for (const Flow flow : plan.flows()) out["flows"].push_back(describeFlow(run, flow));
+  out["step"] = encodedBytes(plan, plan.flows(), settings.batch, settings.batch);
+  out["epoch"] = encodedBytes(plan, plan.flows(), run.data.train->size(), settings.batch);
+  std::vector<Flow> forward = plan.flows();
+  forward.erase(std::remove_if(forward.begin(), forward.end(), isGradient), forward.end());
+  out["evaluation"] = encodedBytes(plan, forward, run.data.test->size(), settings.evalBatch);
   out["left_out"] = "frame headers, control messages, initial weights, and the trained body";
   out["client_memory_bytes"] = clientBytes(run);
   out["server_memory_bytes"] = serverBytes(plan);

@@ -106,10 +106,12 @@ Case simulate(const StepTimes& measurement, bool isScaled) {
   return result;
 }
 
-constexpr std::pair<Span::Lane, const char*> kLanes[] = {
-    {Span::Lane::client, "client"},      {Span::Lane::clientCodec, "its codecs"},
-    {Span::Lane::uplink, "uplink"},      {Span::Lane::downlink, "downlink"},
-    {Span::Lane::serverCodec, "codecs"}, {Span::Lane::server, "server"}};
+constexpr std::pair<Span::Lane, const char*> kLanes[] = {{Span::Lane::client, "client"},
+                                                         {Span::Lane::clientCodec, "client codec"},
+                                                         {Span::Lane::uplink, "uplink"},
+                                                         {Span::Lane::downlink, "downlink"},
+                                                         {Span::Lane::serverCodec, "server codec"},
+                                                         {Span::Lane::server, "server"}};
 
 // The letters of a timeline.
 constexpr const char* kLegend =
@@ -117,7 +119,7 @@ constexpr const char* kLegend =
     "  e encode, d decode; a activation, g gradient; . idle\n";
 
 std::size_t timelineWidth() {
-  constexpr std::size_t kUsual = 85, kMin = 30, kNames = 14;
+  constexpr std::size_t kUsual = 83, kMin = 30, kNames = 16;
   if (!isLiveTerminal(STDOUT_FILENO)) return kUsual;
   const std::size_t columns = terminalColumns(STDOUT_FILENO);
   return columns < kNames + kMin ? kMin : std::min(kUsual, columns - kNames);
@@ -143,9 +145,9 @@ std::string timelineText(const SimulatedStep& step) {
       }
     }
     if (line.find_first_not_of('.') == std::string::npos) continue;
-    text += fmt::format("  {:<11}{}\n", name, line);
+    text += fmt::format("  {:<13}{}\n", name, line);
   }
-  return text + fmt::format("  {:<11}0{:>{}}\n", "", fmt::format("{:.1f} ms", step.seconds * 1e3),
+  return text + fmt::format("  {:<13}0{:>{}}\n", "", fmt::format("{:.1f} ms", step.seconds * 1e3),
                             width - 1);
 }
 
@@ -178,17 +180,19 @@ void printCosts(const Case& one) {
   const StepCosts& costs = one.measurement.costs;
   const auto ms = [&](ActionKind kind) { return 1e3 * costs.of(kind); };
   double codec = 0;
-  for (const double seconds : costs.encodeSeconds) codec += 1e3 * seconds;
-  for (const double seconds : costs.decodeSeconds) codec += 1e3 * seconds;
+  double up = 0, down = 0;
+  for (const auto& [flow, tensor] : costs.flows) {
+    codec += 1e3 * (tensor.encodeSeconds + tensor.decodeSeconds);
+    (costs.body().place.isUp(flow) ? up : down) += tensor.bytes;
+  }
   const std::string text = fmt::format(
       "\n{} micro-batches, {}; each takes HeadForward {:.2f}, TailStep {:.2f}, HeadBackward "
       "{:.2f},\nBodyForward {:.2f}, BodyBackward {:.2f}, codecs {:.2f} ms, and transfers {} up, {} "
       "down\n",
       costs.microBatches, one.isScaled ? "scaled from other measurements" : "measured",
       ms(ActionKind::headForward), ms(ActionKind::tailStep), ms(ActionKind::headBackward),
-      ms(ActionKind::bodyForward), ms(ActionKind::bodyBackward), codec,
-      bytesText(costs.bytes[indexOf(Flow::activation0)] + costs.bytes[indexOf(Flow::gradient1)]),
-      bytesText(costs.bytes[indexOf(Flow::activation1)] + costs.bytes[indexOf(Flow::gradient0)]));
+      ms(ActionKind::bodyForward), ms(ActionKind::bodyBackward), codec, bytesText(up),
+      bytesText(down));
   std::cout << wrappedFor(STDOUT_FILENO, text, 2);
 }
 
@@ -276,10 +280,10 @@ int simulateCommand(const SimulateOptions& options) {
                        fmt::format("--micro-batches {}: a batch has {} samples", number, one.batch),
                        fmt::format("give a number in 1…{}", one.batch));
     }
-    one.costs.rateUp = link.rateUp;
-    one.costs.rateDown = link.rateDown;
-    one.costs.latency = link.latencySeconds();
-    one.costs.queueBytes = link.queueBytes;
+    one.costs.body().rateUp = link.rateUp;
+    one.costs.body().rateDown = link.rateDown;
+    one.costs.body().latency = link.latencySeconds();
+    one.costs.body().queueBytes = link.queueBytes;
     const bool isMeasured =
         std::any_of(measurements.begin(), measurements.end(),
                     [&](const StepTimes& m) { return m.costs.microBatches == number; });

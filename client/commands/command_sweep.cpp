@@ -28,10 +28,8 @@ using Status = PointResult::Status;
 // The codec of both flows of a cut; "" if they differ or are `auto`, which is not resolved yet.
 std::string codecOfCut(const ClientSettings& settings, int cut) {
   std::string spec;
-  for (std::size_t f = 0; f < kTensorFlows; ++f) {
-    const Flow flow = static_cast<Flow>(f);
-    if (cutOf(flow) != cut) continue;
-    const std::string name(flowName(flow));
+  for (const Flow flow : {activationAt(cut), gradientAt(cut)}) {
+    const std::string name = flowName(flow);
     if (settings.autoCodecs.contains(name)) return "";
     const std::string own = makeCodec(settings.codecs.at(name))->spec();
     if (!spec.empty() && own != spec) return "";

@@ -167,7 +167,7 @@ Comparisons Verification::perform() {
   trainSteps();
   evaluate();
 
-  const Blob body = run_.session().fetch(Flow::weightsBody);
+  const Blob body = run_.session().fetch(kWeightsBody);
   const std::vector<NamedTensor> whole = weightsOf(whole_.set());
   const std::vector<NamedTensor> head = weightsOf(run_.stage().head());
   const std::vector<NamedTensor> middle = fromSafetensors(body.bytes, "weights/body");

@@ -119,7 +119,7 @@ CodecFigures tryCodec(const Codec& codec, BufferPool& pool, const SafetensorsEnt
   Buffer decoded = pool.acquire(size);
   if (size > 0) std::memcpy(in.data(), entry.bytes.data(), size);
   Buffer wire = pool.acquire(codec.maxEncodedBytes(spec));
-  const CodecContext context{kSeed, Key{Phase::train, 1, index, Flow::activation0}};
+  const CodecContext context{kSeed, Key{Phase::train, 1, index, activationAt(0)}};
 
   CodecFigures figures;
   figures.tensors = 1;

@@ -112,9 +112,7 @@ void putSide(const std::string& side, SideFigures& figures, Json& series, Json& 
   put(series, side + "_delivery", figures.deliveryRate, "time");
   put(series, side + "_round_trip", figures.roundTrip, "time");
   put(series, side + "_retransmits", figures.retransmits, "time");
-  for (std::size_t flow = 0; flow < kTensorFlows; ++flow) {
-    put(series, "snr " + std::string(flowName(static_cast<Flow>(flow))), figures.snr[flow], "step");
-  }
+  for (auto& [flow, snr] : figures.snr) put(series, "snr " + flowName(flow), snr, "step");
   put(histograms, side + "_round_trips", figures.roundTrips);
 }
 
@@ -122,17 +120,15 @@ void putSide(const std::string& side, SideFigures& figures, Json& series, Json& 
 SideFigures& witness(RunReader& run) {
   const auto& flows = run.client().flows;
   const bool any = std::any_of(flows.begin(), flows.end(),
-                               [](const FlowFigures& flow) { return flow.transfers > 0; });
+                               [](const auto& flow) { return flow.second.transfers > 0; });
   return any || !run.hasServer() ? run.client() : run.server();
 }
 
 Json flowsJson(RunReader& run) {
   Json flows = Json::array();
   SideFigures& seen = witness(run);
-  for (std::size_t f = 0; f < kFlows; ++f) {
-    const FlowFigures& figures = seen.flows[f];
+  for (const auto& [flow, figures] : seen.flows) {
     if (figures.transfers == 0) continue;
-    const auto flow = static_cast<Flow>(f);
     Json json = {{"flow", flowName(flow)},
                  {"direction", figures.up == 0                   ? "down"
                                : figures.up == figures.transfers ? "up"
@@ -145,8 +141,9 @@ Json flowsJson(RunReader& run) {
                  {"decode_seconds", rounded(figures.decodeSeconds)}};
     if (figures.rawBytes > 0) json["ratio"] = rounded(figures.wireBytes / figures.rawBytes);
     for (SideFigures* side : {&run.client(), run.hasServer() ? &run.server() : nullptr}) {
-      if (side == nullptr || side->flows[f].snrs == 0) continue;
-      const FlowFigures& sender = side->flows[f];
+      if (side == nullptr) continue;
+      const FlowFigures sender = side->flows.get(flow);
+      if (sender.snrs == 0) continue;
       json["snr_mean"] = rounded(sender.snrSum / static_cast<double>(sender.snrs));
       json["snr_least"] = rounded(sender.snrLeast);
       json["snr_tensors"] = sender.snrs;

@@ -19,7 +19,6 @@ void StepSplit::add(double step, double seconds, double computed, double coded, 
 
 SideFigures::SideFigures(Grids& grids)
     : split(grids.step),
-      snr{Series(grids.step), Series(grids.step), Series(grids.step), Series(grids.step)},
       transferRate{Series(grids.time), Series(grids.time)},
       deliveryRate(grids.time),
       roundTrip(grids.time),

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/report/downsample.h"
-#include "common/core/key.h"
+#include "common/topology/key.h"
 
 namespace cleave {
 
@@ -48,8 +48,8 @@ struct SideFigures {
   explicit SideFigures(Grids& grids);
 
   StepSplit split;
-  std::array<FlowFigures, kFlows> flows;
-  std::array<Series, kTensorFlows> snr;          // dB by step, for the flows that this side sends
+  FlowMap<FlowFigures> flows{Place{}.flows()};
+  std::map<Flow, Series> snr;                    // dB by step, for the flows that this side sends
   std::array<Series, kDirections> transferRate;  // bytes/s of individual transfers
   std::array<BytesBySecond, kDirections> bytes;
   std::array<double, kDirections> controlBytes{};

@@ -297,7 +297,7 @@ void RunReader::readTransfers(Side& side, bool isClient) {
 
     if (id_.empty()) id_ = row.text(c::run);
     SideFigures& figures = side.figures;
-    FlowFigures& sums = figures.flows[indexOf(*flow)];
+    FlowFigures& sums = figures.flows[*flow];
     ++sums.transfers;
     sums.rawBytes += *raw;
     sums.wireBytes += *wire;
@@ -308,12 +308,11 @@ void RunReader::readTransfers(Side& side, bool isClient) {
       sums.snrLeast = sums.snrs == 0 ? *snr : std::min(sums.snrLeast, *snr);
       ++sums.snrs;
       sums.snrSum += *snr;
-      if (phase == "train" && indexOf(*flow) < kTensorFlows) {
-        figures.snr[indexOf(*flow)].add(step, *snr);
+      if (phase == "train" && !isBlob(*flow)) {
+        figures.snr.try_emplace(*flow, grids_.step).first->second.add(step, *snr);
       }
     }
-    // Weights go in both directions; the sender determines which.
-    const bool up = indexOf(*flow) < kTensorFlows ? isUp(*flow) : (role == "send") == isClient;
+    const bool up = (role == "send") == isClient;
     sums.up += up ? 1 : 0;
     const std::size_t direction = up ? 0 : 1;
     figures.bytes[direction].add(at, seconds.value_or(0), *wire);

@@ -8,8 +8,8 @@
 
 #include "client/report/csv_reader.h"
 #include "common/core/config.h"
-#include "common/core/key.h"
 #include "common/core/yaml.h"
+#include "common/topology/key.h"
 
 namespace cleave {
 namespace {
@@ -134,20 +134,20 @@ void measureTransfers(const std::string& runFolder, Measured& measured) {
   };
   std::map<std::pair<std::string, int>, Sum> sums;  // by flow and class
   double peakUp = 0, peakDown = 0;
-  CsvReader(runFolder, "transfers", {"phase", "flow", "wire_bytes", "wire_seconds"})
+  CsvReader(runFolder, "transfers", {"phase", "flow", "wire_bytes", "wire_seconds", "role"})
       .read([&](const CsvRow& row) {
         const double bytes = row.number(2).value_or(0);
         const double seconds = row.number(3).value_or(0);
         const auto flow = flowFromName(row.text(1));
-        const bool isTensor = flow && indexOf(*flow) < kTensorFlows;
+        const bool isTensor = flow && !isBlob(*flow);
         if (row.isGarbled() || row.text(0) != "train" || !isTensor) return;
         if (bytes <= 0 || seconds <= 0) return;  // never acknowledged
         const int number = static_cast<int>(std::floor(kClassesPerOctave * std::log2(bytes)));
-        Sum& sum = sums[{std::string(flowName(*flow)), number}];
+        Sum& sum = sums[{flowName(*flow), number}];
         ++sum.transfers;
         sum.bytes += bytes;
         sum.seconds += seconds;
-        double& peak = isUp(*flow) ? peakUp : peakDown;
+        double& peak = row.text(4) == "send" ? peakUp : peakDown;
         peak = std::max(peak, bytes / seconds);
       });
   if (peakUp > 0) measured.metrics["tensor_peak_up"] = peakUp;

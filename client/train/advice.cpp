@@ -8,7 +8,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/random.h"
-#include "common/link/tensor_link.h"
+#include "common/link/tensor_link_options.h"
 #include "common/predict/simulator.h"
 #include "compression/registry.h"
 
@@ -37,7 +37,8 @@ struct CodecTrial {
   double bytes = 0;
   double noise = 0;  // energy of the error divided by the energy of the values
 };
-using CodecTrials = std::array<CodecTrial, kTensorFlows>;
+using CodecTrials = FlowMap<CodecTrial>;
+using Codecs = FlowMap<std::shared_ptr<const Codec>>;
 
 double noiseOf(const std::vector<float>& in, const std::vector<float>& out) {
   double signal = 0, noise = 0;
@@ -52,10 +53,9 @@ double noiseOf(const std::vector<float>& in, const std::vector<float>& out) {
 CodecTrial tryOn(const Codec& codec, Flow flow, const TensorSpec& tensor, CutContext& sender,
                  CutContext& receiver) {
   std::vector<float> values(tensor.elements());
-  fillNormal(randomKey(1, "advice", {indexOf(flow)}), values);
+  fillNormal(randomKey(1, "advice", {flowNumber(flow)}), values);
   // Activations are mostly outputs of a ReLU.
-  const bool isActivation = flow == Flow::activation0 || flow == Flow::activation1;
-  for (float& value : values) value = isActivation ? std::max(value, 0.0F) : value;
+  for (float& value : values) value = isActivation(flow) ? std::max(value, 0.0F) : value;
   std::vector<float> decoded(values.size());
   std::vector<std::byte> payload(codec.maxEncodedBytes(tensor));
   const CodecContext context{1, {Phase::train, 1, 0, flow}};
@@ -74,19 +74,17 @@ CodecTrial tryOn(const Codec& codec, Flow flow, const TensorSpec& tensor, CutCon
 // In the order in which a micro-batch crosses the link: a gradient's codec may need state that the
 // activation's codec kept. Assumes that the server encodes as fast as this machine.
 CodecTrials tryCodecs(const TensorLinkOptions& options, std::uint32_t samples,
-                      const std::array<std::shared_ptr<const Codec>, kTensorFlows>& codecs) {
+                      const Codecs& codecs) {
   const std::uint32_t few = std::min(samples, kTrialSamples);
   const double scale = static_cast<double>(samples) / few;
-  std::array<CutContext, 2> senders, receivers;
+  std::map<int, CutContext> senders, receivers;  // by cut
   CodecTrials trials;
-  for (const Flow flow : kStepFlows) {
-    const Codec& codec = *codecs[indexOf(flow)];
-    const auto cut = static_cast<std::size_t>(cutOf(flow));
-    CodecTrial& trial = trials[indexOf(flow)];
-    trial = tryOn(codec, flow, options.spec(flow, few), senders[cut], receivers[cut]);
-    trial.bytes = static_cast<double>(codec.maxEncodedBytes(options.spec(flow, samples)));
-    trial.encodeSeconds *= codec.isIdentity() ? 0 : scale;
-    trial.decodeSeconds *= codec.isIdentity() ? 0 : scale;
+  for (const auto& [flow, codec] : codecs) {
+    CodecTrial& trial = trials[flow];
+    trial = tryOn(*codec, flow, options.spec(flow, few), senders[flow.cut], receivers[flow.cut]);
+    trial.bytes = static_cast<double>(codec->maxEncodedBytes(options.spec(flow, samples)));
+    trial.encodeSeconds *= codec->isIdentity() ? 0 : scale;
+    trial.decodeSeconds *= codec->isIdentity() ? 0 : scale;
   }
   return trials;
 }
@@ -96,24 +94,23 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
                std::vector<Change>& changes) {
   const TensorLinkOptions options = linkOptions(plan, Role::client);
   const std::uint32_t samples = microBatchSize(batch, costs.microBatches, 0);
-  for (const Flow flow : kStepFlows) {
+  for (const Flow flow : plan.flows()) {
     if (options.spec(flow, samples).dtype != DType::f32) return;
   }
   // Built from the spec, because the run's own codecs may run on a GPU.
-  std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
-  for (std::size_t f = 0; f < kTensorFlows; ++f) codecs[f] = makeCodec(plan.codecs[f]->spec());
+  Codecs codecs = plan.codecs;
+  for (auto& [flow, codec] : codecs) codec = makeCodec(codec->spec());
   const CodecTrials today = tryCodecs(options, samples, codecs);
   for (const std::string spec : {"none", "block:bits=8", "block:bits=4"}) {
-    codecs.fill(std::shared_ptr<const Codec>(makeCodec(spec)));
+    for (auto& [flow, codec] : codecs) codec = makeCodec(spec);
     const CodecTrials then = tryCodecs(options, samples, codecs);
     StepCosts changed = costs;
     std::string caveat;
-    for (std::size_t f = 0; f < kTensorFlows; ++f) {
-      if (plan.codecs[f]->spec() == codecs[f]->spec()) continue;  // as measured
-      changed.bytes[f] = then[f].bytes;
-      changed.encodeSeconds[f] = then[f].encodeSeconds;
-      changed.decodeSeconds[f] = then[f].decodeSeconds;
-      if (then[f].noise > 1.01 * today[f].noise) caveat = kCostsAccuracy;
+    for (const auto& [flow, codec] : codecs) {
+      if (plan.codecs.at(flow)->spec() == codec->spec()) continue;  // as measured
+      const CodecTrial& tried = then.at(flow);
+      changed.flows[flow] = {tried.bytes, tried.encodeSeconds, tried.decodeSeconds};
+      if (tried.noise > 1.01 * today.at(flow).noise) caveat = kCostsAccuracy;
     }
     changes.push_back(
         {{"codec=" + spec}, simulated(changed, *plan.schedule, plan.inFlight), caveat});
@@ -175,7 +172,7 @@ struct Resource {
 Resource resource(Bottleneck bottleneck, StepCosts costs, const RunPlan& plan) {
   const char* what = nullptr;
   const auto halve = [&](std::initializer_list<ActionKind> kinds) {
-    for (const ActionKind kind : kinds) costs.seconds[indexOf(kind)] /= 2;
+    for (const ActionKind kind : kinds) costs.of(kind) /= 2;
   };
   switch (bottleneck) {
     case Bottleneck::clientCompute:
@@ -189,20 +186,22 @@ Resource resource(Bottleneck bottleneck, StepCosts costs, const RunPlan& plan) {
       break;
     case Bottleneck::uplink:
       what = "an uplink twice as fast";
-      costs.rateUp *= 2;
+      costs.body().rateUp *= 2;
       break;
     case Bottleneck::downlink:
       what = "a downlink twice as fast";
-      costs.rateDown *= 2;
+      costs.body().rateDown *= 2;
       break;
     case Bottleneck::latency:
       what = "half the latency";
-      costs.latency /= 2;
+      costs.body().latency /= 2;
       break;
     case Bottleneck::codec:
       what = "a codec twice as fast";
-      for (double& seconds : costs.encodeSeconds) seconds /= 2;
-      for (double& seconds : costs.decodeSeconds) seconds /= 2;
+      for (auto& [flow, tensor] : costs.flows) {
+        tensor.encodeSeconds /= 2;
+        tensor.decodeSeconds /= 2;
+      }
       break;
   }
   return {what, simulated(costs, *plan.schedule, plan.inFlight)};

@@ -16,7 +16,7 @@
 #include "common/core/durable.h"
 #include "common/core/random.h"
 #include "common/core/yaml.h"
-#include "common/link/tensor_link.h"
+#include "common/link/tensor_link_options.h"
 #include "common/link/trial.h"
 #include "common/run/action_tables.h"
 #include "common/run/torch_errors.h"
@@ -49,9 +49,7 @@ using FlowCodecs = std::map<std::string, std::string>;
 FlowCodecs codecsOf(const ClientSettings& settings, const CodecCandidates& candidates,
                     const CodecChoice& choice) {
   FlowCodecs codecs = settings.codecs;
-  for (std::size_t f = 0; f < kTensorFlows; ++f) {
-    codecs[std::string(flowName(static_cast<Flow>(f)))] = candidates[f][choice[f]].spec;
-  }
+  for (const auto& [flow, some] : candidates) codecs[flowName(flow)] = some[choice.at(flow)].spec;
   return codecs;
 }
 
@@ -151,7 +149,7 @@ class Trial {
     session_.runBatch({Phase::train, ++steps_, 0,
                        microBatchCount(batch_.samples(), plan_.microBatches), batch_.samples()});
     const double seconds = secondsSince(start);
-    const Engine& engine = session_.engine();
+    const Coordinator& engine = session_.engine();
     meter_.measure(*engine.batch(), actionsOfBothSides(engine), session_.totals(),
                    session_.linkSpeed());
     return seconds;
@@ -197,14 +195,14 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
                              const StepCosts& costs) {
   CodecCandidates candidates;
   const TensorLinkOptions options = linkOptions(run.plan, Role::client);
-  for (std::size_t f = 0; f < kTensorFlows; ++f) {
-    const Flow flow = static_cast<Flow>(f);
-    const std::string name(flowName(flow));
-    const CodecCandidate given{run.settings.codecs.at(name), costs.bytes[f], costs.encodeSeconds[f],
-                               costs.decodeSeconds[f]};
+  for (const Flow flow : run.plan.flows()) {
+    const std::string name = flowName(flow);
+    const FlowCosts& measured = costs.flows.at(flow);
+    const CodecCandidate given{run.settings.codecs.at(name), measured.bytes, measured.encodeSeconds,
+                               measured.decodeSeconds};
     const auto choices = run.settings.autoCodecs.find(name);
     if (choices == run.settings.autoCodecs.end()) {
-      candidates[f] = {given};
+      candidates[flow] = {given};
       continue;
     }
     const TensorSpec tensor = options.spec(flow, samples);
@@ -220,22 +218,24 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
       const std::unique_ptr<Codec> codec = makeCodec(spec);
       if (codec->isIdentity()) {
         candidate.encodeSeconds = candidate.decodeSeconds = 0;
-      } else if (!run.plan.deviceCodecs[f]) {  // on a GPU they take about as long as kAutoStart
+      } else if (run.plan.deviceCodecs.get(flow) ==
+                 nullptr) {  // on a GPU they take about as long as kAutoStart
         const auto [ownEncode, ownDecode] = codecSeconds(*codec, tensor, flow);
         candidate.encodeSeconds *= ownEncode / encode;
         candidate.decodeSeconds *= ownDecode / decode;
       }
-      candidates[f].push_back(std::move(candidate));
+      candidates[flow].push_back(std::move(candidate));
     }
   }
   return candidates;
 }
 
 CodecChoice startOf(const CodecCandidates& candidates, const ClientSettings& settings) {
-  CodecChoice start{};
-  for (std::size_t f = 0; f < kTensorFlows; ++f) {
-    const std::string& spec = settings.codecs.at(std::string(flowName(static_cast<Flow>(f))));
-    while (candidates[f][start[f]].spec != spec) ++start[f];
+  CodecChoice start;
+  for (const auto& [flow, some] : candidates) {
+    const std::string& spec = settings.codecs.at(flowName(flow));
+    std::size_t& rung = start[flow];
+    while (some[rung].spec != spec) ++rung;
   }
   return start;
 }
@@ -292,7 +292,7 @@ class AutoCodecs {
       const FlowCodecs codecs = codecsOf(run_.settings, candidates, next->choice);
       if (const auto result = performNext(codecs, number, left())) {
         chooser.measured(next->choice, result->time);
-        chooser.limitRates(result->costs.rateUp, result->costs.rateDown);
+        chooser.limitRates(result->costs.body().rateUp, result->costs.body().rateDown);
         resolved_.note(codecs, *result);
       } else {
         chooser.exclude(next->choice);

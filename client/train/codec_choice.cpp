@@ -55,14 +55,13 @@ std::optional<std::vector<std::string>> autoCodecs(std::string_view text) {
 CodecChooser::CodecChooser(const StepCosts& costs, Policy policy, CodecCandidates candidates,
                            const CodecChoice& start, StepTime time)
     : costs_(costs), policy_(std::move(policy)), candidates_(std::move(candidates)), start_(start) {
-  if (costs_.rateUp <= 0) costs_.rateUp = kFastRate;
-  if (costs_.rateDown <= 0) costs_.rateDown = kFastRate;
+  if (costs_.body().rateUp <= 0) costs_.body().rateUp = kFastRate;
+  if (costs_.body().rateDown <= 0) costs_.body().rateDown = kFastRate;
   for (std::size_t up = 0; up < rungs(true); ++up) {
     for (std::size_t down = 0; down < rungs(false); ++down) {
       Option option;
-      for (std::size_t f = 0; f < kTensorFlows; ++f) {
-        const std::size_t rung = isUp(static_cast<Flow>(f)) ? up : down;
-        option.choice[f] = std::min(rung, candidates_[f].size() - 1);
+      for (const auto& [flow, some] : candidates_) {
+        option.choice[flow] = std::min(isUp(flow) ? up : down, some.size() - 1);
       }
       option.loss = lossOf(up) + lossOf(down);
       if (up == down || rungs(true) == 1 || rungs(false) == 1) option.uniform = std::max(up, down);
@@ -78,8 +77,8 @@ CodecChooser::CodecChooser(const StepCosts& costs, Policy policy, CodecCandidate
 // The longest list among the flows of a direction.
 std::size_t CodecChooser::rungs(bool up) const {
   std::size_t most = 1;
-  for (std::size_t f = 0; f < kTensorFlows; ++f) {
-    if (isUp(static_cast<Flow>(f)) == up) most = std::max(most, candidates_[f].size());
+  for (const auto& [flow, some] : candidates_) {
+    if (isUp(flow) == up) most = std::max(most, some.size());
   }
   return most;
 }
@@ -96,20 +95,19 @@ void CodecChooser::measured(const CodecChoice& choice, StepTime time) {
 void CodecChooser::exclude(const CodecChoice& choice) { find(choice).isExcluded = true; }
 
 void CodecChooser::limitRates(double rateUp, double rateDown) {
-  if (rateUp > 0) costs_.rateUp = std::min(costs_.rateUp, rateUp);
-  if (rateDown > 0) costs_.rateDown = std::min(costs_.rateDown, rateDown);
+  BodyCosts& link = costs_.body();
+  if (rateUp > 0) link.rateUp = std::min(link.rateUp, rateUp);
+  if (rateDown > 0) link.rateDown = std::min(link.rateDown, rateDown);
   predict();
 }
 
 double CodecChooser::simulated(const CodecChoice& choice, double rateUp, double rateDown) const {
   StepCosts costs = costs_;
-  costs.rateUp = rateUp;
-  costs.rateDown = rateDown;
-  for (std::size_t f = 0; f < kTensorFlows; ++f) {
-    const CodecCandidate& candidate = candidates_[f][choice[f]];
-    costs.bytes[f] = candidate.bytes;
-    costs.encodeSeconds[f] = candidate.encodeSeconds;
-    costs.decodeSeconds[f] = candidate.decodeSeconds;
+  costs.body().rateUp = rateUp;
+  costs.body().rateDown = rateDown;
+  for (const auto& [flow, some] : candidates_) {
+    const CodecCandidate& candidate = some[choice.at(flow)];
+    costs.flows[flow] = {candidate.bytes, candidate.encodeSeconds, candidate.decodeSeconds};
   }
   Policy policy = policy_;
   if (costs.microBatches > kMaxSimulated) {
@@ -120,21 +118,23 @@ double CodecChooser::simulated(const CodecChoice& choice, double rateUp, double 
 }
 
 void CodecChooser::predict() {
-  const double start = simulated(start_, costs_.rateUp, costs_.rateDown);
+  const double rateUp = costs_.body().rateUp;
+  const double rateDown = costs_.body().rateDown;
+  const double start = simulated(start_, rateUp, rateDown);
   const double scale = find(start_).measured->seconds / start;
   // Whether one direction alone makes the step longer while the other is as fast as possible.
   const double unheld = simulated(start_, kFastRate, kFastRate);
-  const auto holdsBack = [&](double rateUp, double rateDown) {
-    return simulated(start_, rateUp, rateDown) > (1 + kTolerance) * unheld;
+  const auto holdsBack = [&](double up, double down) {
+    return simulated(start_, up, down) > (1 + kTolerance) * unheld;
   };
-  const bool upHolds = holdsBack(costs_.rateUp, kFastRate);
-  const bool downHolds = holdsBack(kFastRate, costs_.rateDown);
+  const bool upHolds = holdsBack(rateUp, kFastRate);
+  const bool downHolds = holdsBack(kFastRate, rateDown);
   for (Option& option : options_) {
-    option.predicted = scale * simulated(option.choice, costs_.rateUp, costs_.rateDown);
+    option.predicted = scale * simulated(option.choice, rateUp, rateDown);
     option.isNeeded = true;
-    for (std::size_t f = 0; f < kTensorFlows; ++f) {
-      const bool holds = isUp(static_cast<Flow>(f)) ? upHolds : downHolds;
-      if (option.choice[f] > start_[f] && !holds) option.isNeeded = false;
+    for (const auto& [flow, rung] : option.choice) {
+      const bool holds = isUp(flow) ? upHolds : downHolds;
+      if (rung > start_.at(flow) && !holds) option.isNeeded = false;
     }
   }
 }
@@ -152,9 +152,9 @@ double CodecChooser::correction(std::size_t rung) const {
 double CodecChooser::corrected(const Option& option) const {
   double sum = 0;
   double flows = 0;
-  for (std::size_t f = 0; f < kTensorFlows; ++f) {
-    if (candidates_[f].size() == 1) continue;
-    sum += correction(option.choice[f]);
+  for (const auto& [flow, rung] : option.choice) {
+    if (candidates_.at(flow).size() == 1) continue;
+    sum += correction(rung);
     ++flows;
   }
   return flows == 0 ? option.predicted : option.predicted * sum / flows;
@@ -163,9 +163,7 @@ double CodecChooser::corrected(const Option& option) const {
 StepTime CodecChooser::expected(const Option& option) const {
   if (option.measured) return *option.measured;
   bool isSmaller = true;
-  for (std::size_t f = 0; f < kTensorFlows; ++f) {
-    isSmaller = isSmaller && option.choice[f] >= start_[f];
-  }
+  for (const auto& [flow, rung] : option.choice) isSmaller = isSmaller && rung >= start_.at(flow);
   return {isSmaller ? (1 + kUnmeasured) * corrected(option) : kInfinity, 0};
 }
 

@@ -2,7 +2,6 @@
 // steps; no Torch, no sockets.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -27,9 +26,9 @@ struct CodecCandidate {
   double encodeSeconds = 0, decodeSeconds = 0;
 };
 // By flow, the least lossy first. A flow with a configured codec has only that one.
-using CodecCandidates = std::array<std::vector<CodecCandidate>, kTensorFlows>;
-// By flow: the index of its candidate.
-using CodecChoice = std::array<std::size_t, kTensorFlows>;
+using CodecCandidates = FlowMap<std::vector<CodecCandidate>>;
+// By flow: the index of its candidate. In the order of the candidates' flows.
+using CodecChoice = FlowMap<std::size_t>;
 
 // Seconds of a step, and the uncertainty of another measurement as a share of them.
 struct StepTime {
@@ -84,6 +83,7 @@ class CodecChooser {
 
   void predict();
   double simulated(const CodecChoice& choice, double rateUp, double rateDown) const;
+  bool isUp(Flow flow) const { return costs_.body().place.isUp(flow); }
   std::size_t rungs(bool up) const;
   Option& find(const CodecChoice& choice);
   double correction(std::size_t rung) const;

@@ -23,7 +23,7 @@ nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
                              ClientSession& session) {
   const TraceWindow& window = session.trace()->window();
   const ClockSample clock = session.serverClock();
-  const Blob blob = session.fetch(Flow::traceBody);
+  const Blob blob = session.fetch(kTraceBody);
   const Trace server = traceFromServer(blob.bytes, window, run.plan.microBatches);
   const Trace client = session.trace()->trace();
 

@@ -85,10 +85,11 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
       std::move(options), connection_, pool_, io_.context().get_executor(),
       [mailbox](Message message) { mailbox->deliver(std::move(message)); },
       [files](const TransferRecord& record) { files->transfer(record); });
+  auto engine = std::make_unique<Coordinator>(
+      engineOptions(plan), std::vector<BodyPeer>{{plan.place, link_}}, fetchGradients);
+  engine_ = engine.get();
   worker_ = std::make_shared<EngineWorker>(
-      EngineOptions{Role::client, plan.schedule, plan.microBatches, plan.inFlight, fetchGradients,
-                    plan.initialWeights},
-      link_, mailbox, std::move(table), [] {},
+      std::move(engine), mailbox, std::move(table), [] {},
       [this](std::exception_ptr error) {
         failed_ = true;
         asio::post(io_.context(), [this, error] { connection_->fail(error); });
@@ -135,7 +136,7 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
   device_.runUntil([&] {
     handOverWeights();
     // Waits until a decided step is applied here too, so that head and tail match the body's step.
-    const bool mayLeave = failed_ || !worker_->engine().updatePending();
+    const bool mayLeave = failed_ || !engine_->updatePending();
     return done() || (ended_ && mayLeave) || isOver;
   });
   if (done()) return;
@@ -149,30 +150,30 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
 }
 
 void ClientSession::sendWeights(SharedBytes weights) {
-  worker_->engine().sendWeights(std::move(weights));
-  waitUntil([this] { return worker_->engine().weightsInPlace(); });
+  engine_->sendWeights(std::move(weights));
+  waitUntil([this] { return engine_->weightsInPlace(); });
 }
 
 void ClientSession::runBatch(const MicroBatch& at) {
   if (interrupted_) throw interruptedError();
-  worker_->engine().begin(at);
+  engine_->begin(at);
   // The link is idle now, so the reply measures its latency.
   asio::post(io_.context(), [connection = connection_] { connection->ping(); });
   device_.notify();
   // Completes the current step on both sides, so that the saved parts are from the same step.
-  waitUntil([this] { return worker_->engine().batchDone(); }, Patience::untilTimeIsUp);
+  waitUntil([this] { return engine_->batchDone(); }, Patience::untilTimeIsUp);
 }
 
 void ClientSession::fetchWeights(std::function<void(Blob body)> arrived) {
-  if (timeIsUp_ || !worker_->engine().batchDone()) throw interruptedError();
+  if (timeIsUp_ || !engine_->batchDone()) throw interruptedError();
   weightsArrived_ = std::move(arrived);
   // Queued after the last Step and before the next batch: the server replies after its update.
-  worker_->engine().fetch(Flow::weightsBody);
+  engine_->fetch(kWeightsBody);
 }
 
 void ClientSession::handOverWeights() {
-  if (!weightsArrived_ || !worker_->engine().blob()) return;
-  std::exchange(weightsArrived_, nullptr)(*worker_->engine().blob());
+  if (!weightsArrived_ || !engine_->blob()) return;
+  std::exchange(weightsArrived_, nullptr)(*engine_->blob());
 }
 
 void ClientSession::waitForWeights() {
@@ -180,15 +181,14 @@ void ClientSession::waitForWeights() {
 }
 
 Blob ClientSession::fetch(Flow flow) {
-  Engine& engine = worker_->engine();
   const auto waitFor = [this](const std::function<bool()>& done) {
     waitUntil(done, Patience::untilTimeIsUp);
   };
   waitFor([this] { return !weightsArrived_; });
-  waitFor([&] { return engine.appliedByPeer() == engine.applied(); });
-  engine.fetch(flow);
-  waitFor([&] { return engine.blob().has_value(); });
-  return *engine.blob();
+  waitFor([this] { return engine_->appliedByPeers() == engine_->applied(); });
+  engine_->fetch(flow);
+  waitFor([this] { return engine_->blob().has_value(); });
+  return *engine_->blob();
 }
 
 void ClientSession::close(const std::string& reason) {
@@ -200,7 +200,7 @@ void ClientSession::close(const std::string& reason) {
 }
 
 LinkSpeed ClientSession::linkSpeed() const {
-  const auto& done = worker_->engine().bodyDone();
+  const auto& done = engine_->bodyDone();
   // Each side's estimate may be too high by what buffers hold.
   const auto lesser = [](double here, double there) {
     return here == 0 || there == 0 ? std::max(here, there) : std::min(here, there);

@@ -18,6 +18,7 @@
 #include "common/core/codec_executor.h"
 #include "common/core/executor.h"
 #include "common/device/compute_device.h"
+#include "common/engine/coordinator.h"
 #include "common/engine/worker.h"
 #include "common/link/tensor_link.h"
 #include "common/net/io_thread.h"
@@ -71,7 +72,7 @@ class ClientSession {
   // if it has ended already.
   void close(const std::string& reason);
 
-  const Engine& engine() const { return worker_->engine(); }
+  const Coordinator& engine() const { return *engine_; }
   LinkTotals totals() const;
   // For the client's metrics; call after start(). Waits for the io thread, so call it on any other
   // thread.
@@ -106,6 +107,7 @@ class ClientSession {
   std::shared_ptr<Connection> connection_;
   std::shared_ptr<TensorLink> link_;
   std::shared_ptr<EngineWorker> worker_;
+  Coordinator* engine_ = nullptr;  // the worker's
   std::shared_ptr<TraceRecorder> trace_;
 
   std::function<void(Blob body)> weightsArrived_;  // empty if none are requested

@@ -108,8 +108,8 @@ void readTraining(Config& config, ClientSettings& settings) {
 
 void readCodecs(Config& config, ClientSettings& settings) {
   const bool isMap = config.isMap("codec");
-  for (std::size_t f = 0; f < kTensorFlows; ++f) {
-    const std::string flow(flowName(static_cast<Flow>(f)));
+  for (const Flow each : Place{}.flows()) {
+    const std::string flow = flowName(each);
     const std::string path = isMap ? "codec." + flow : "codec";
     std::string spec = config.text(path, kDefaultCodec);
     checkAt(config, path, [&] {

@@ -34,15 +34,13 @@ StepTimes fromJson(const Json& json) {
     throw std::out_of_range("micro_batches is not in 1…batch");
   }
   for (const auto& [kind, key] : kKindKeys) {
-    costs.seconds[indexOf(kind)] = number(json, key);
+    costs.of(kind) = number(json, key);
   }
   costs.updateSeconds = number(json, "update_seconds");
-  for (const Flow flow : kStepFlows) {
-    const auto f = indexOf(flow);
-    const Json& object = json.at("flows").at(std::string(flowName(flow)));
-    costs.bytes[f] = number(object, "bytes");
-    costs.encodeSeconds[f] = number(object, "encode_seconds");
-    costs.decodeSeconds[f] = number(object, "decode_seconds");
+  for (const Flow flow : costs.body().place.flows()) {
+    const Json& object = json.at("flows").at(flowName(flow));
+    costs.flows[flow] = {number(object, "bytes"), number(object, "encode_seconds"),
+                         number(object, "decode_seconds")};
   }
   return times;
 }
@@ -54,11 +52,10 @@ Json toJson(const StepTimes& times) {
   Json json = {{"batch", times.batch}, {"micro_batches", costs.microBatches}};
   for (const auto& [kind, key] : kKindKeys) json[key] = costs.of(kind);
   json["update_seconds"] = costs.updateSeconds;
-  for (const Flow flow : kStepFlows) {
-    const auto f = indexOf(flow);
-    json["flows"][std::string(flowName(flow))] = {{"bytes", costs.bytes[f]},
-                                                  {"encode_seconds", costs.encodeSeconds[f]},
-                                                  {"decode_seconds", costs.decodeSeconds[f]}};
+  for (const auto& [flow, tensor] : costs.flows) {
+    json["flows"][flowName(flow)] = {{"bytes", tensor.bytes},
+                                     {"encode_seconds", tensor.encodeSeconds},
+                                     {"decode_seconds", tensor.decodeSeconds}};
   }
   return json;
 }

@@ -14,7 +14,7 @@ TensorView viewOf(const Batch& batch, const Dataset& data) {
   return {batch.inputs.data(), spec};
 }
 
-ActionSeconds actionsOfBothSides(const Engine& engine) {
+ActionSeconds actionsOfBothSides(const Coordinator& engine) {
   ActionSeconds actions = engine.seconds();
   actions[indexOf(ActionKind::bodyForward)] = engine.bodyDone()->forwardSeconds;
   actions[indexOf(ActionKind::bodyBackward)] = engine.bodyDone()->backwardSeconds;

@@ -78,6 +78,6 @@ TensorView viewOf(const Batch& batch, const Dataset& data);
 
 // The seconds of each action of the training step that has just ended, on both sides: those of the
 // body were measured by the server and came in BodyDone.
-ActionSeconds actionsOfBothSides(const Engine& engine);
+ActionSeconds actionsOfBothSides(const Coordinator& engine);
 
 }  // namespace cleave

@@ -57,9 +57,9 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
     summary["bound"] = {{"seconds_a_step", bounded.bounds / static_cast<double>(bounded.steps)},
                         {"over_bound", bounded.seconds / bounded.bounds},
                         {"bottleneck", bottleneckName(bottleneck)},
-                        {"rate_up", result.costs->rateUp},
-                        {"rate_down", result.costs->rateDown},
-                        {"latency_seconds", result.costs->latency},
+                        {"rate_up", result.costs->body().rateUp},
+                        {"rate_down", result.costs->body().rateDown},
+                        {"latency_seconds", result.costs->body().latency},
                         {"step_spread", spread ? nlohmann::json(*spread) : nlohmann::json()},
                         {"advice", toJson(adviseOn(steps, run.plan, run.settings))}};
   } else {

@@ -170,7 +170,7 @@ BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t ep
 
 void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics,
                          double seconds) {
-  const Engine& engine = session_.engine();
+  const Coordinator& engine = session_.engine();
   const LinkTotals totals = session_.totals();
   StepRow row;
   row.phase = phaseName(at.phase);

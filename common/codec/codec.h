@@ -13,7 +13,7 @@
 #include "common/core/codec_executor.h"
 #include "common/core/error.h"
 #include "common/core/helper.h"
-#include "common/core/key.h"
+#include "common/topology/key.h"
 
 namespace cleave {
 

@@ -8,13 +8,14 @@
 #include <variant>
 
 #include "common/codec/tensor.h"
-#include "common/core/key.h"
-#include "common/core/step.h"
+#include "common/topology/flow.h"
+#include "common/topology/key.h"
+#include "common/topology/step.h"
 
 namespace cleave {
 
 struct TensorMessage {
-  Flow flow = Flow::activation0;
+  Flow flow;
   MicroBatch at;
   std::uint64_t weightVersion = 0;  // updates applied to the weights that made it and must use it
   Payload payload;
@@ -40,17 +41,15 @@ struct StepOk {
 };
 
 struct Fetch {
-  Flow flow = Flow::weightsBody;
+  Flow flow = kWeightsBody;
 };
 
 // The answer to a Fetch (a safetensors file or a trace's bytes), or the initial weights.
 struct Blob {
-  Flow flow = Flow::weightsBody;
+  Flow flow = kWeightsBody;
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
 };
-// Whether the flow carries blobs instead of tensors.
-constexpr bool isBlob(Flow flow) { return indexOf(flow) >= kTensorFlows; }
 
 using Message = std::variant<TensorMessage, BodyDone, StepDecision, StepOk, Fetch, Blob>;
 

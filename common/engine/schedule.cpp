@@ -23,24 +23,22 @@ Picked firstReady(const ReadyKinds& ready, std::initializer_list<ActionKind> ord
   return std::nullopt;
 }
 
-int firstComeFirstServed(Flow) { return 0; }
+int firstComeFirstServed(Flow, const Place&) { return 0; }
 std::uint32_t allInFlight(std::uint32_t microBatches) { return microBatches; }
 std::uint32_t oneInFlight(std::uint32_t) { return 1; }
 
 // priority: the action that unlocks the most work runs first. A tail step gives the server a
-// backward; activation/1 gives the client a tail step, while gradient/0 only unlocks the last
-// action of its micro-batch.
+// backward; an activation behind a body leads to a tail step, while the gradient before it only
+// leads to the last action of its micro-batch.
 Picked pickByPriority(const ReadyKinds& ready, const StageState& state) {
-  if (state.role == Role::client) {
+  if (state.hop == 0) {
     return firstReady(ready,
                       {ActionKind::tailStep, ActionKind::headForward, ActionKind::headBackward});
   }
   return firstReady(ready, {ActionKind::bodyBackward, ActionKind::bodyForward});
 }
 
-int unlockingFirst(Flow flow) {
-  return flow == Flow::gradient1 || flow == Flow::activation1 ? 0 : 1;
-}
+int unlockingFirst(Flow flow, const Place& body) { return flow.cut == body.lastCut ? 0 : 1; }
 
 // gpipe: all forwards, then all backwards (Huang et al., 2019), M = 3:
 //
@@ -48,7 +46,7 @@ int unlockingFirst(Flow flow) {
 //   server     F0 F1 F2    B0 B1 B2                   F BodyForward  B BodyBackward
 Picked pickInBlocks(const ReadyKinds& ready, const StageState& state) {
   const auto blocks =
-      state.role == Role::client
+      state.hop == 0
           ? std::vector{ActionKind::headForward, ActionKind::tailStep, ActionKind::headBackward}
           : std::vector{ActionKind::bodyForward, ActionKind::bodyBackward};
   for (const ActionKind kind : blocks) {
@@ -60,8 +58,8 @@ Picked pickInBlocks(const ReadyKinds& ready, const StageState& state) {
 
 // 1f1b for the U-shaped split: after a warm-up, each device alternates one forward and one backward
 // (Narayanan et al., PipeDream, SOSP'19). The client's cycle j is TailStep(j), HeadBackward(j - 1),
-// HeadForward(j - 1 + W), so that W micro-batches are in flight; the server's is BodyBackward(j),
-// BodyForward(j + w) with w = max(1, W - 1). M = 5, W = 3:
+// HeadForward(j - 1 + W), so that W micro-batches are in flight; that of hop k is BodyBackward(j),
+// BodyForward(j + w) with w = max(1, W - k). M = 5, W = 3, one server:
 //
 //   cycle    warm-up    0       1          2          3       4       5
 //   client   F0 F1 F2   T0      T1 H0 F3   T2 H1 F4   T3 H2   T4 H3   H4
@@ -69,22 +67,22 @@ Picked pickInBlocks(const ReadyKinds& ready, const StageState& state) {
 //
 // A device runs the next action of its row, waiting for it if necessary. With W = 1 and M > 1, T1
 // would wait for F1, which comes after it in the row: hence the minimum of 2 in flight.
-using Place = std::tuple<std::int64_t, int, std::uint32_t>;  // cycle, slot in the cycle, i
+using Turn = std::tuple<std::int64_t, int, std::uint32_t>;  // cycle, slot in the cycle, i
 
-Place placeOneForwardOneBackward(ActionKind kind, std::uint32_t i, const StageState& state) {
+Turn turnOf(ActionKind kind, std::uint32_t i, const StageState& state) {
   const std::int64_t index = i;
   const std::int64_t inFlight = state.inFlight;
-  const std::int64_t serverWarmUp = std::max<std::int64_t>(1, inFlight - 1);
+  const std::int64_t bodyWarmUp = std::max<std::int64_t>(1, inFlight - state.hop);
   constexpr std::int64_t kWarmUp = -1;
   switch (kind) {
     case ActionKind::headForward:
-      return index < inFlight ? Place(kWarmUp, 0, i) : Place(index - inFlight + 1, 2, i);
+      return index < inFlight ? Turn(kWarmUp, 0, i) : Turn(index - inFlight + 1, 2, i);
     case ActionKind::tailStep:
       return {index, 0, i};
     case ActionKind::headBackward:
       return {index + 1, 1, i};
     case ActionKind::bodyForward:
-      return index < serverWarmUp ? Place(kWarmUp, 0, i) : Place(index - serverWarmUp, 1, i);
+      return index < bodyWarmUp ? Turn(kWarmUp, 0, i) : Turn(index - bodyWarmUp, 1, i);
     default:
       return {index, 0, i};  // bodyBackward
   }
@@ -92,7 +90,7 @@ Place placeOneForwardOneBackward(ActionKind kind, std::uint32_t i, const StageSt
 
 Picked pickOneForwardOneBackward(const ReadyKinds& ready, const StageState& state) {
   std::vector<ActionKind> kinds;
-  if (state.role == Role::client) {
+  if (state.hop == 0) {
     kinds = {ActionKind::headForward, ActionKind::tailStep};
     if (state.phase == Phase::train) kinds.push_back(ActionKind::headBackward);
   } else {
@@ -100,13 +98,13 @@ Picked pickOneForwardOneBackward(const ReadyKinds& ready, const StageState& stat
     if (state.phase == Phase::train) kinds.push_back(ActionKind::bodyBackward);
   }
   Picked first;
-  Place firstPlace;
+  Turn firstTurn;
   for (const ActionKind kind : kinds) {
     if (state.next(kind) == state.microBatches) continue;
-    const Place place = placeOneForwardOneBackward(kind, state.next(kind), state);
-    if (!first || place < firstPlace) {
+    const Turn turn = turnOf(kind, state.next(kind), state);
+    if (!first || turn < firstTurn) {
       first = kind;
-      firstPlace = place;
+      firstTurn = turn;
     }
   }
   return first && ready[*first] ? first : std::nullopt;
@@ -127,23 +125,6 @@ constexpr Schedule kSchedules[] = {
 }  // namespace
 
 std::string_view actionName(ActionKind kind) { return kActionNames[indexOf(kind)]; }
-
-KindFlows flowsOf(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::headForward:
-      return {std::nullopt, Flow::activation0};
-    case ActionKind::tailStep:
-      return {Flow::activation1, Flow::gradient1};
-    case ActionKind::headBackward:
-      return {Flow::gradient0, std::nullopt};
-    case ActionKind::bodyForward:
-      return {Flow::activation0, Flow::activation1};
-    case ActionKind::bodyBackward:
-      return {Flow::gradient1, Flow::gradient0};
-    default:
-      return {};
-  }
-}
 
 bool ReadyKinds::any() const {
   return std::any_of(ready.begin(), ready.end(), [](bool value) { return value; });

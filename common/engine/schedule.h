@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "common/core/error.h"
-#include "common/core/key.h"
+#include "common/topology/key.h"
 
 namespace cleave {
 
@@ -37,13 +37,6 @@ inline constexpr std::size_t kActionKinds = 10;
 constexpr std::size_t indexOf(ActionKind kind) { return static_cast<std::size_t>(kind); }
 std::string_view actionName(ActionKind kind);  // such as "HeadForward"
 
-// The flows that a scheduled kind consumes and produces; both are empty for other kinds.
-struct KindFlows {
-  std::optional<Flow> input;
-  std::optional<Flow> output;
-};
-KindFlows flowsOf(ActionKind kind);
-
 // Per scheduled kind: whether its next micro-batch is ready. Within a kind, micro-batches always
 // run in order, so at most one action per kind is ready.
 struct ReadyKinds {
@@ -53,7 +46,7 @@ struct ReadyKinds {
 };
 
 struct StageState {
-  Role role = Role::client;
+  int hop = 0;  // 0: the client; k: body k - 1
   Phase phase = Phase::train;
   std::uint32_t microBatches = 0;  // M of this batch
   std::uint32_t inFlight = 0;      // maximum at a time, W
@@ -68,9 +61,9 @@ struct Schedule {
   std::string_view description;  // one line
   // The kind to run now, one of the ready ones. Nothing: wait, even if something is ready.
   std::optional<ActionKind> (*pick)(const ReadyKinds& ready, const StageState& state);
-  // Among the tensors waiting on a link, the one with the lowest value is sent first; on a tie, the
-  // first to arrive.
-  int (*linkPriority)(Flow flow);
+  // Among the tensors waiting on the link to a body, the one with the lowest value is sent first;
+  // on a tie, the first to arrive.
+  int (*linkPriority)(Flow flow, const Place& body);
   // Micro-batches in flight for a batch of M; fewer than the minimum would deadlock.
   std::uint32_t (*leastInFlight)(std::uint32_t microBatches);
   std::uint32_t (*defaultInFlight)(std::uint32_t microBatches);

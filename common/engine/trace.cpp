@@ -24,20 +24,19 @@ bool isOfServer(ActionKind kind) {
          kind == ActionKind::report || kind == ActionKind::update;
 }
 
-bool isPossible(const TraceSpan& span, const TraceWindow& window, std::uint32_t microBatches) {
-  if (indexOf(span.activity) >= kTraceActivities || span.reserved != 0) return false;
+bool isPossible(const TraceSpan& span, const TraceWindow& window, std::uint32_t microBatches,
+                const Place& body) {
+  if (indexOf(span.activity) >= kTraceActivities) return false;
   if (!window.contains(span.step) || span.i >= microBatches) return false;
   if (span.begin < 0 || span.begin > span.end || span.end >= kMostTime) return false;
-  switch (span.activity) {
-    case TraceActivity::compute:
-    case TraceActivity::wait:
-      return span.subject < kActionKinds && isOfServer(span.action());
-    case TraceActivity::receive:
-    case TraceActivity::decode:
-      return span.subject < kTensorFlows && isUp(span.flow());
-    default:
-      return span.subject < kTensorFlows && !isUp(span.flow());
+  if (span.activity == TraceActivity::compute || span.activity == TraceActivity::wait) {
+    return span.subject < kActionKinds && span.tensor == 0 && isOfServer(span.action());
   }
+  const auto flow = flowFromNumber(span.flowNumber());
+  if (!flow || (flow->cut != body.firstCut && flow->cut != body.lastCut)) return false;
+  const bool isReceived =
+      span.activity == TraceActivity::receive || span.activity == TraceActivity::decode;
+  return body.isUp(*flow) == isReceived;
 }
 
 }  // namespace
@@ -85,8 +84,9 @@ void TraceRecorder::moved(TraceActivity activity, const Key& key, SteadyTime beg
       return;
     }
   }
-  add({activity, static_cast<std::uint8_t>(key.flow), 0, key.i, key.step, nanoseconds(begin),
-       nanoseconds(end)});
+  const std::uint64_t number = flowNumber(key.flow);
+  add({activity, static_cast<std::uint8_t>(number), static_cast<std::uint16_t>(number >> 16), key.i,
+       key.step, nanoseconds(begin), nanoseconds(end)});
 }
 
 Trace TraceRecorder::trace() const {
@@ -105,7 +105,7 @@ std::vector<std::byte> toBytes(const Trace& trace) {
 }
 
 Trace traceFromServer(std::span<const std::byte> bytes, const TraceWindow& window,
-                      std::uint32_t microBatches) {
+                      std::uint32_t microBatches, const Place& body) {
   Trace trace;
   if (bytes.size() < sizeof trace.dropped || bytes.size() > kMaxTraceBytes ||
       (bytes.size() - sizeof trace.dropped) % sizeof(TraceSpan) != 0) {
@@ -117,7 +117,7 @@ Trace traceFromServer(std::span<const std::byte> bytes, const TraceWindow& windo
   trace.spans.resize(records.size() / sizeof(TraceSpan));
   if (!records.empty()) std::memcpy(trace.spans.data(), records.data(), records.size());
   for (std::size_t n = 0; n < trace.spans.size(); ++n) {
-    if (isPossible(trace.spans[n], window, microBatches)) continue;
+    if (isPossible(trace.spans[n], window, microBatches, body)) continue;
     throw ProtocolError("bad-trace",
                         "span " + std::to_string(n) +
                             " of trace/body is not a server's span in the requested steps");

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "common/core/clock.h"
-#include "common/core/key.h"
-#include "common/core/step.h"
 #include "common/engine/schedule.h"
+#include "common/topology/key.h"
+#include "common/topology/step.h"
 
 namespace cleave {
 
@@ -45,15 +45,18 @@ inline constexpr std::uint64_t kMaxTraceSteps = 10000;
 // One activity for one micro-batch. This layout is the wire format.
 struct TraceSpan {
   TraceActivity activity = TraceActivity::compute;
-  // compute: the ActionKind; wait: the ActionKind of the action that ended it; others: the Flow.
+  // compute: the ActionKind; wait: the ActionKind of the action that ended it; others: of the flow,
+  // 2 * cut for an activation, and 2 * cut + 1 for a gradient.
   std::uint8_t subject = 0;
-  std::uint16_t reserved = 0;  // always 0
-  std::uint32_t i = 0;         // micro-batch; 0 for report, decide and update
+  std::uint16_t tensor = 0;  // of a flow; 0 for compute and wait
+  std::uint32_t i = 0;       // micro-batch; 0 for report, decide and update
   std::uint64_t step = 0;
   std::int64_t begin = 0, end = 0;  // nanoseconds of the recording side's steady clock
 
   ActionKind action() const { return static_cast<ActionKind>(subject); }
-  Flow flow() const { return static_cast<Flow>(subject); }
+  // Requires a span of a tensor.
+  Flow flow() const { return *flowFromNumber(flowNumber()); }
+  std::uint64_t flowNumber() const { return std::uint64_t{tensor} << 16 | subject; }
 };
 static_assert(sizeof(TraceSpan) == 32);
 
@@ -78,9 +81,7 @@ class TraceRecorder {
   bool wants(Phase phase, std::uint64_t step) const {
     return phase == Phase::train && window_.contains(step);
   }
-  bool wants(const Key& key) const {
-    return indexOf(key.flow) < kTensorFlows && wants(key.phase, key.step);
-  }
+  bool wants(const Key& key) const { return !isBlob(key.flow) && wants(key.phase, key.step); }
   // An action ended at `end` and used the device for `seconds`. `idleSince`: from when the device
   // thread was idle until this action could begin.
   void ran(ActionKind kind, const MicroBatch& at, std::optional<SteadyTime> idleSince,
@@ -104,6 +105,6 @@ std::vector<std::byte> toBytes(const Trace& trace);
 // recorded it: an action or a flow that servers do not have, a micro-batch or a step that was not
 // requested, or an end before its begin. Times are not checked against any clock.
 Trace traceFromServer(std::span<const std::byte> bytes, const TraceWindow& window,
-                      std::uint32_t microBatches);
+                      std::uint32_t microBatches, const Place& body = {});
 
 }  // namespace cleave

@@ -7,14 +7,14 @@
 
 namespace cleave {
 
-void Mailbox::deliver(Message message) {
+void Mailbox::deliver(Message message, std::size_t peer) {
   {
     const std::lock_guard lock(mutex_);
     if (messages_.size() >= most_) {
       throw ProtocolError("too-many-in-flight", "more than " + std::to_string(most_) +
                                                     " messages are waiting to be processed");
     }
-    messages_.push_back(std::move(message));
+    messages_.push_back({peer, std::move(message)});
   }
   device_.notify();
 }
@@ -24,7 +24,7 @@ std::size_t Mailbox::size() const {
   return messages_.size();
 }
 
-std::vector<Message> Mailbox::takeAll() {
+std::vector<Mailbox::Delivered> Mailbox::takeAll() {
   const std::lock_guard lock(mutex_);
   return std::exchange(messages_, {});
 }
@@ -42,14 +42,12 @@ std::vector<std::shared_ptr<Completions::Completion>> Completions::takeAll() {
   return std::exchange(done_, {});
 }
 
-EngineWorker::EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
-                           std::shared_ptr<Mailbox> mailbox, ActionTable table,
-                           std::function<void()> finished,
+EngineWorker::EngineWorker(std::unique_ptr<Engine> engine, std::shared_ptr<Mailbox> mailbox,
+                           ActionTable table, std::function<void()> finished,
                            std::function<void(std::exception_ptr)> failed, DeviceQueue* queue,
                            std::shared_ptr<TraceRecorder> trace)
-    : link_(std::move(link)),
+    : engine_(std::move(engine)),
       mailbox_(std::move(mailbox)),
-      engine_(options, *link_),
       table_(std::move(table)),
       finished_(std::move(finished)),
       failed_(std::move(failed)),
@@ -64,8 +62,8 @@ EngineWorker::~EngineWorker() {
 bool EngineWorker::receiveAll() {
   // Set before the messages leave the mailbox, so that hasWork() is never false in between.
   if (waiting() > 0) hasWork_ = true;
-  std::vector<Message> messages = mailbox_->takeAll();
-  for (Message& message : messages) engine_.receive(std::move(message));
+  auto messages = mailbox_->takeAll();
+  for (auto& [peer, message] : messages) engine_->receive(peer, std::move(message));
   return !messages.empty();
 }
 
@@ -94,9 +92,9 @@ void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTim
   --underWay_;
   if (trace_) trace_->ran(action.kind, action.at, action.idleSince, end, seconds);
   checkSeconds("an action (" + std::string(actionName(action.kind)) + ")", seconds);
-  const bool wasDone = engine_.batchDone();
-  engine_.complete(action.token, std::move(result), seconds);
-  if (!wasDone && engine_.batchDone()) finished_();
+  const bool wasDone = engine_->batchDone();
+  engine_->complete(action.token, std::move(result), seconds);
+  if (!wasDone && engine_->batchDone()) finished_();
   endIfDrained();
 }
 
@@ -120,7 +118,7 @@ void EngineWorker::drain(std::function<void()> drained) {
 }
 
 void EngineWorker::endIfDrained() {
-  if (!drained_ || stopped_ || !engine_.batchDone()) return;
+  if (!drained_ || stopped_ || !engine_->batchDone()) return;
   stopped_ = true;
   drained_();
 }
@@ -162,7 +160,7 @@ bool EngineWorker::runOne() noexcept {
     // check it again.
     const bool completed = completeAll();
     const bool progressed = receiveAll() || completed;
-    auto work = engine_.next();
+    auto work = engine_->next();
     if (!work) {
       if (!idleSince_) idleSince_ = now();
       hasWork_ = underWay_ > 0;

@@ -58,8 +58,13 @@ class Mailbox {
  public:
   Mailbox(DeviceExecutor& device, std::uint32_t inFlight)
       : device_(device), most_(std::size_t{8} * inFlight + 64) {}
-  void deliver(Message message);
-  std::vector<Message> takeAll();
+  // `peer`: the engine's number of the peer that sent it.
+  void deliver(Message message, std::size_t peer = 0);
+  struct Delivered {
+    std::size_t peer = 0;
+    Message message;
+  };
+  std::vector<Delivered> takeAll();
   std::size_t size() const;
   DeviceExecutor& device() const { return device_; }
 
@@ -67,7 +72,7 @@ class Mailbox {
   DeviceExecutor& device_;
   const std::size_t most_;
   mutable std::mutex mutex_;
-  std::vector<Message> messages_;
+  std::vector<Delivered> messages_;
 };
 
 class EngineWorker : public DeviceWorker {
@@ -76,15 +81,14 @@ class EngineWorker : public DeviceWorker {
   // runs after it. Both are called on the device thread. With a `queue`, which must outlive the
   // worker's actions, an action is done when the queue reports it; without one, when its function
   // returns. `trace` may be null.
-  EngineWorker(const EngineOptions& options, std::shared_ptr<EngineLink> link,
-               std::shared_ptr<Mailbox> mailbox, ActionTable table, std::function<void()> finished,
-               std::function<void(std::exception_ptr)> failed, DeviceQueue* queue = nullptr,
-               std::shared_ptr<TraceRecorder> trace = nullptr);
+  EngineWorker(std::unique_ptr<Engine> engine, std::shared_ptr<Mailbox> mailbox, ActionTable table,
+               std::function<void()> finished, std::function<void(std::exception_ptr)> failed,
+               DeviceQueue* queue = nullptr, std::shared_ptr<TraceRecorder> trace = nullptr);
   // Device thread, unless cancelBuild() returned true: waits for the queue's remaining work.
   ~EngineWorker() override;
 
   bool runOne() noexcept override;
-  bool hasOpenStep() const noexcept override { return !engine_.batchDone(); }
+  bool hasOpenStep() const noexcept override { return !engine_->batchDone(); }
 
   // Call before attaching. `build` is the first action; it creates what the other actions need and
   // returns their functions.
@@ -107,7 +111,7 @@ class EngineWorker : public DeviceWorker {
   bool hasWork() const { return hasWork_ || waiting() > 0; }
 
   // Device thread.
-  Engine& engine() { return engine_; }
+  Engine& engine() { return *engine_; }
   // Seconds from the end of a training step's last backward on this side to the start of the next
   // step's first forward, for the latest step; nothing if no training step preceded it.
   std::optional<double> betweenSteps() const { return betweenSteps_; }
@@ -122,9 +126,8 @@ class EngineWorker : public DeviceWorker {
   void build();
   void checkSeconds(const std::string& what, double seconds) const;
 
-  const std::shared_ptr<EngineLink> link_;
+  const std::unique_ptr<Engine> engine_;
   const std::shared_ptr<Mailbox> mailbox_;
-  Engine engine_;
   ActionTable table_;
   std::function<ActionTable()> build_;  // empty: no build, or it is done
   std::atomic<bool> buildClaimed_ = false;

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "common/link/tensor_link.h"
 #include "common/link/wire_messages.h"
 
 namespace cleave {
@@ -12,7 +11,7 @@ namespace cleave {
 IncomingTensors::IncomingTensors(const TensorLinkOptions& options, TransferOrder& order,
                                  std::shared_ptr<BufferPool> pool)
     : options_(options), order_(order), pool_(std::move(pool)) {
-  if (options_.role == Role::server && options_.initialWeights) expectBlob(Flow::weightsBody);
+  if (options_.role == Role::server && options_.initialWeights) expectBlob(kWeightsBody);
 }
 
 // ---- Start of a tensor ----
@@ -61,9 +60,11 @@ void IncomingTensors::checkDirection(const Key& key) const {
     throw ProtocolError("unexpected-message", std::string(flowName(key.flow)) +
                                                   " arrived, but no such blob was requested");
   }
-  if (isUp(key.flow) == (options_.role == Role::server)) return;
-  throw ProtocolError("unexpected-message", toString(key) + " is a tensor that only the " +
-                                                (isUp(key.flow) ? "client" : "server") + " sends");
+  const bool atServer = options_.role == Role::server;
+  const bool isKnown = options_.codecs.find(key.flow) != nullptr;
+  if (isKnown && options_.place.isUp(key.flow) == atServer) return;
+  throw ProtocolError("unexpected-message", toString(key) + " is not a tensor that the " +
+                                                (atServer ? "client" : "server") + " sends");
 }
 
 void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const {
@@ -96,9 +97,9 @@ void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t en
 }
 
 void IncomingTensors::checkBlob(const IncomingTensor& tensor, std::uint64_t encodedBytes) const {
-  const std::string name(flowName(tensor.message.flow));
+  const std::string name = flowName(tensor.message.flow);
   if (tensor.codec != kBlobCodec) throw ProtocolError("bad-tensor", name + " has a codec");
-  if (tensor.message.flow == Flow::traceBody && !options_.trace) {
+  if (tensor.message.flow == kTraceBody && !options_.trace) {
     throw ProtocolError("bad-tensor", name + " arrived, but no trace was requested");
   }
   const std::uint64_t most = mostBlobBytes(tensor.message.flow);
@@ -110,7 +111,7 @@ void IncomingTensors::checkBlob(const IncomingTensor& tensor, std::uint64_t enco
 }
 
 std::uint64_t IncomingTensors::mostBlobBytes(Flow flow) const {
-  if (flow != Flow::traceBody) return options_.maxBlobBytes;
+  if (flow != kTraceBody) return options_.maxBlobBytes;
   return options_.trace ? kMaxTraceBytes : 0;
 }
 

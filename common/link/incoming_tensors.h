@@ -13,12 +13,11 @@
 #include "common/core/buffer.h"
 #include "common/core/clock.h"
 #include "common/engine/messages.h"
+#include "common/link/tensor_link_options.h"
 #include "common/link/transfer_order.h"
 #include "common/net/frame.h"
 
 namespace cleave {
-
-struct TensorLinkOptions;
 
 inline constexpr std::string_view kBlobCodec = "none";
 

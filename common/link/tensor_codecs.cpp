@@ -43,7 +43,7 @@ void TensorCodecs::restore(const std::vector<SavedState>& saved) {
 }
 
 TensorCodecs::Cut& TensorCodecs::cutFor(const Key& key, const TensorSpec& spec) {
-  const CutKey cut{key.step, key.i, cutOf(key.flow)};
+  const CutKey cut{key.step, key.i, key.flow.cut, key.flow.tensor};
   const auto found = cuts_.find(cut);
   if (found != cuts_.end()) return found->second;
   MemoryCharge charge(options_.account, options_.codec(key.flow).memory(spec).cut);
@@ -51,8 +51,8 @@ TensorCodecs::Cut& TensorCodecs::cutFor(const Key& key, const TensorSpec& spec) 
 }
 
 void TensorCodecs::forgetCutAfter(const Key& key) {
-  const bool isGradient = key.flow == Flow::gradient0 || key.flow == Flow::gradient1;
-  if (isGradient && key.phase == Phase::train) cuts_.erase({key.step, key.i, cutOf(key.flow)});
+  if (!isGradient(key.flow) || key.phase != Phase::train) return;
+  cuts_.erase({key.step, key.i, key.flow.cut, key.flow.tensor});
 }
 
 // ---- Encoding ----
@@ -73,7 +73,7 @@ TensorCodecs::EncodedTensor TensorCodecs::encode(const Key& key, const TensorVie
   result.bytes.shrink(encoded.bytes);
   if (train && encoded.state) stagedStates_[{key.flow, key.i}] = encoded.state;
 
-  std::uint64_t& count = encoded_[indexOf(key.flow)];
+  std::uint64_t& count = encoded_[key.flow];
   if (options_.errorEvery > 0 && count++ % options_.errorEvery == 0) {
     result.snrDb = measureError(contextOf(key), state, cutBefore, view, result.bytes.span());
   }

@@ -2,7 +2,6 @@
 // the next. One thread at a time: the session's codec queue.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -21,10 +20,10 @@ namespace cleave {
 
 struct TensorCodecOptions {
   std::uint64_t seed = 0;
-  std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
+  FlowMap<std::shared_ptr<const Codec>> codecs;
   // GPU implementations of the codecs. They decode tensors into a device's memory and encode
   // tensors that are there; null if a flow's tensors are in host memory.
-  std::array<std::shared_ptr<const DeviceCodec>, kTensorFlows> deviceCodecs;
+  FlowMap<std::shared_ptr<const DeviceCodec>> deviceCodecs;
   // If a codec cannot carry a tensor because it contains NaN or infinity: true sends it raw, false
   // fails the run.
   bool rawNonFinite = false;
@@ -35,9 +34,9 @@ struct TensorCodecOptions {
   // Charged for the host memory that the session holds; null: nothing is charged.
   std::shared_ptr<MemoryAccount> account;
 
-  const Codec& codec(Flow flow) const { return *codecs[indexOf(flow)]; }
+  const Codec& codec(Flow flow) const { return *codecs.at(flow); }
   // Null if the flow's tensors are in host memory.
-  const DeviceCodec* deviceCodec(Flow flow) const { return deviceCodecs[indexOf(flow)].get(); }
+  const DeviceCodec* deviceCodec(Flow flow) const { return deviceCodecs.get(flow).get(); }
   // Maximum encoded size of a tensor of the flow, including when it is sent raw.
   std::size_t maxEncodedBytes(Flow flow, const TensorSpec& tensor) const;
 };
@@ -67,7 +66,7 @@ class TensorCodecs {
 
   // One state of a codec, between steps.
   struct SavedState {
-    Flow flow = Flow::activation0;
+    Flow flow;
     std::uint32_t i = 0;
     std::vector<std::byte> bytes;
   };
@@ -101,15 +100,16 @@ class TensorCodecs {
     return {options_.seed, key, options_.helper, options_.codecQueue.get()};
   }
 
-  using CutKey = std::tuple<std::uint64_t, std::uint32_t, int>;  // step, i, cut
-  using StateKey = std::pair<Flow, std::uint32_t>;               // one per i
+  // step, i, cut, tensor
+  using CutKey = std::tuple<std::uint64_t, std::uint32_t, std::uint8_t, std::uint8_t>;
+  using StateKey = std::pair<Flow, std::uint32_t>;  // one per i
 
   const TensorCodecOptions options_;
   const std::shared_ptr<BufferPool> pool_;
   // Training only: in evaluation, codecs do not change state.
   std::map<CutKey, Cut> cuts_;
   std::map<StateKey, CodecState> states_, stagedStates_;
-  std::array<std::uint64_t, kTensorFlows> encoded_{};  // number of tensors so far
+  FlowMap<std::uint64_t> encoded_;  // number of tensors so far
 };
 
 }  // namespace cleave

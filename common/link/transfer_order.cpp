@@ -6,35 +6,27 @@
 #include "common/core/error.h"
 
 namespace cleave {
-namespace {
-
-// The flow of the opposite direction that a tensor of this flow answers.
-std::optional<Flow> requestOf(Flow flow) {
-  switch (flow) {
-    case Flow::activation1:
-      return Flow::activation0;
-    case Flow::gradient1:
-      return Flow::activation1;
-    case Flow::gradient0:
-      return Flow::gradient1;
-    default:
-      return std::nullopt;
+// The flow of the opposite direction that a tensor of this flow answers, for the first tensor of
+// its cut; nothing for what begins a micro-batch. A gradient at the last cut answers the activation
+// there; elsewhere, what leaves the body answers what entered it at its other cut.
+std::optional<Flow> TransferOrder::requestOf(Flow flow) const {
+  if (isGradient(flow)) {
+    return flow.cut == body_.lastCut ? activationAt(body_.lastCut) : gradientAt(body_.lastCut);
   }
+  return flow.cut == body_.firstCut ? std::nullopt : std::optional(activationAt(body_.firstCut));
 }
-
-}  // namespace
 
 void TransferOrder::opened(const Key& key) {
   // Steps count from 1, so the very first tensor compares greater than {0, 0}.
-  Place& last = at(opened_, key);
-  if (const Place place{key.step, key.i}; key.step == 0 || place <= last) {
+  Turn& last = at(opened_, key);
+  if (const Turn turn{key.step, key.i}; key.step == 0 || turn <= last) {
     throw ProtocolError("bad-key", toString(key) + " arrived after step " +
                                        std::to_string(last.first) + ", micro-batch " +
                                        std::to_string(last.second) +
                                        " of its flow: each tensor is sent once, in order");
   }
   checkAnswers(key);
-  if (role_ == Role::server && key.flow == Flow::activation0) takeCredit(key);
+  if (role_ == Role::server && key.flow == activationAt(body_.firstCut)) takeCredit(key);
   last = {key.step, key.i};
 }
 
@@ -43,10 +35,10 @@ void TransferOrder::checkAnswers(const Key& key) {
   if (!request) return;
   Key asked = key;
   asked.flow = *request;
-  const bool isEvaluated = key.phase == Phase::eval && key.flow != Flow::activation1;
-  if (!isEvaluated && Place{key.step, key.i} <= at(queued_, asked)) return;
-  throw ProtocolError("bad-key", toString(key) + " arrived before its " +
-                                     std::string(flowName(*request)) + " was sent");
+  const bool isEvaluated = key.phase == Phase::eval && isGradient(key.flow);
+  if (!isEvaluated && Turn{key.step, key.i} <= at(queued_, asked)) return;
+  throw ProtocolError("bad-key",
+                      toString(key) + " arrived before its " + flowName(*request) + " was sent");
 }
 
 void TransferOrder::takeCredit(const Key& key) {
@@ -59,7 +51,8 @@ void TransferOrder::takeCredit(const Key& key) {
 }
 
 void TransferOrder::settled(const Key& key) {
-  const Flow last = key.phase == Phase::train ? Flow::gradient0 : Flow::activation1;
+  const Flow last =
+      key.phase == Phase::train ? gradientAt(body_.firstCut) : activationAt(body_.lastCut);
   if (key.flow == last) taken_.erase({key.phase, key.step, key.i});
 }
 

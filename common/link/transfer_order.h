@@ -4,6 +4,7 @@
 // only.
 //
 // clang-format off
+//   at a body between cuts 0 and 1:
 //   activation/0   within a flow and phase by (step, i)   server: takes a credit
 //   activation/1   after its activation/0                 eval: its settling returns the credit
 //   gradient/1     after its activation/1; train only
@@ -18,12 +19,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 
-#include "common/core/key.h"
 #include "common/core/memory_account.h"
 #include "common/engine/schedule.h"
+#include "common/topology/key.h"
 
 namespace cleave {
 
@@ -33,8 +35,9 @@ class TransferOrder {
  public:
   // On the server, `account` is charged kMicroBatchBytes per micro-batch in flight, for its
   // messages, records and other objects besides its tensors. Null: nothing is charged.
-  TransferOrder(Role role, std::uint32_t inFlight, std::shared_ptr<MemoryAccount> account)
-      : role_(role), inFlight_(inFlight), account_(std::move(account)) {}
+  TransferOrder(Role role, Place body, std::uint32_t inFlight,
+                std::shared_ptr<MemoryAccount> account)
+      : role_(role), body_(std::move(body)), inFlight_(inFlight), account_(std::move(account)) {}
 
   // The peer opens this tensor. Throws ProtocolError "bad-key" if it came before, is out of order,
   // or does not answer a tensor; "too-many-in-flight" if no credit is left.
@@ -47,19 +50,21 @@ class TransferOrder {
   std::size_t inFlight() const { return taken_.size(); }
 
  private:
-  using Place = std::pair<std::uint64_t, std::uint32_t>;  // step, i; {0, 0}: none yet
-  using Places = std::array<std::array<Place, kTensorFlows>, kPhases>;
-  static Place& at(Places& places, const Key& key) {
-    return places[static_cast<std::size_t>(key.phase)][indexOf(key.flow)];
+  using Turn = std::pair<std::uint64_t, std::uint32_t>;  // step, i; {0, 0}: none yet
+  using Turns = std::array<FlowMap<Turn>, kPhases>;
+  static Turn& at(Turns& turns, const Key& key) {
+    return turns[static_cast<std::size_t>(key.phase)][key.flow];
   }
+  std::optional<Flow> requestOf(Flow flow) const;
   void checkAnswers(const Key& key);
   void takeCredit(const Key& key);
 
   const Role role_;
+  const Place body_;
   const std::uint32_t inFlight_;
   const std::shared_ptr<MemoryAccount> account_;
-  Places opened_{};  // latest of each phase and flow
-  Places queued_{};
+  Turns opened_;  // latest of each phase and flow
+  Turns queued_;
   // Server: credits in use.
   std::map<std::tuple<Phase, std::uint64_t, std::uint32_t>, MemoryCharge> taken_;
 };

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "common/codec/tensor.h"
-#include "common/core/key.h"
 #include "common/net/tcp.h"
+#include "common/topology/key.h"
 
 namespace cleave {
 
@@ -28,10 +28,10 @@ struct TransferRecord {
   std::optional<LinkInfo> link;  // while the connection was open
 };
 
-// Sums since the link began. "Up" is client to server.
+// Sums since the link began. "Up" is from the client to the server.
 struct LinkTotals {
   std::uint64_t rawUp = 0, rawDown = 0;
-  std::uint64_t wireUp = 0, wireDown = 0;  // the four tensor flows, from recorded transfers
+  std::uint64_t wireUp = 0, wireDown = 0;  // tensors, from recorded transfers
   std::uint64_t blobUp = 0, blobDown = 0;  // weights/body and grads/body, on the wire
   std::uint64_t controlUp = 0, controlDown = 0;
   double encodeSeconds = 0, decodeSeconds = 0;  // on this side
@@ -41,7 +41,7 @@ struct LinkTotals {
     std::uint64_t wireBytes = 0;
     double encodeSeconds = 0, decodeSeconds = 0;
   };
-  std::array<FlowTotals, kTensorFlows> flows{};
+  FlowMap<FlowTotals> flows;
   double peakUp = 0, peakDown = 0;  // bytes per second in the busiest 100 ms
   std::uint64_t transfers = 0;
 

@@ -140,7 +140,7 @@ std::string toWire(const Fetch& fetch) {
 Fetch fetchFromWire(std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::Fetch>(FrameKind::fetch, metadata);
   const auto flow = flowFromName(proto.flow());
-  if (flow != Flow::weightsBody && flow != Flow::gradsBody && flow != Flow::traceBody) {
+  if (!flow || !isBlob(*flow)) {
     refuse("a Fetch asks for neither weights/body nor grads/body nor trace/body");
   }
   return {*flow};

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "common/codec/tensor.h"
-#include "common/core/key.h"
 #include "common/engine/messages.h"
 #include "common/net/metadata.h"
+#include "common/topology/key.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {

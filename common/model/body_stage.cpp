@@ -36,7 +36,7 @@ struct BodyStage::State {
   }
 
   Payload leaving(Flow flow, const at::Tensor& tensor) const {
-    return leavingPayload(tensor, device, options.staysOnDevice[static_cast<std::size_t>(flow)]);
+    return leavingPayload(tensor, device, options.staysOnDevice.get(flow));
   }
 
   StageOptions options;
@@ -62,26 +62,26 @@ BodyStage::~BodyStage() = default;
 
 Payload BodyStage::forward(const MicroBatch& at, Payload activation0) {
   if (state_->wait.f2) {
-    return state_->waitInstead(*state_->wait.f2, Flow::activation1, at);
+    return state_->waitInstead(*state_->wait.f2, activationAt(1), at);
   }
   const at::Tensor input =
-      enteringTensor(std::move(activation0), state_->spec(Flow::activation0, at), state_->device);
+      enteringTensor(std::move(activation0), state_->spec(activationAt(0), at), state_->device);
   if (at.phase != Phase::train) {
     const at::NoGradGuard noGrad;
-    return state_->leaving(Flow::activation1, state_->part.forward(input, at));
+    return state_->leaving(activationAt(1), state_->part.forward(input, at));
   }
   input.set_requires_grad(true);
   const at::Tensor output = state_->part.forward(input, at);
   if (!state_->saved.emplace(at.i, Saved{input, output}).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
-  return state_->leaving(Flow::activation1, output);
+  return state_->leaving(activationAt(1), output);
 }
 
 Payload BodyStage::backward(const MicroBatch& at, Payload gradient1) {
   if (state_->wait.b2) {
     state_->saved.erase(at.i);
-    return state_->waitInstead(*state_->wait.b2, Flow::gradient0, at);
+    return state_->waitInstead(*state_->wait.b2, gradientAt(0), at);
   }
   const auto node = state_->saved.extract(at.i);
   if (node.empty()) {
@@ -89,8 +89,8 @@ Payload BodyStage::backward(const MicroBatch& at, Payload gradient1) {
   }
   const Saved& saved = node.mapped();
   saved.output.backward(
-      enteringTensor(std::move(gradient1), state_->spec(Flow::gradient1, at), state_->device));
-  return state_->leaving(Flow::gradient0, saved.input.grad());
+      enteringTensor(std::move(gradient1), state_->spec(gradientAt(1), at), state_->device));
+  return state_->leaving(gradientAt(0), saved.input.grad());
 }
 
 GradientReport BodyStage::report() const { return state_->part.gradientReport(); }

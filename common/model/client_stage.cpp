@@ -34,7 +34,7 @@ struct ClientStage::State {
     return placeholders.wait(milliseconds, flow, at, spec(flow, at));
   }
   Payload leaving(Flow flow, const at::Tensor& tensor) const {
-    return leavingPayload(tensor, device, options.staysOnDevice[static_cast<std::size_t>(flow)]);
+    return leavingPayload(tensor, device, options.staysOnDevice.get(flow));
   }
 
   StageOptions options;
@@ -58,18 +58,18 @@ void ClientStage::beginBatch(TensorView inputs, std::span<const std::int64_t> la
 
 Payload ClientStage::headForward(const MicroBatch& at) {
   if (state_->wait.f1) {
-    return state_->waitInstead(*state_->wait.f1, Flow::activation0, at);
+    return state_->waitInstead(*state_->wait.f1, activationAt(0), at);
   }
   const at::Tensor input = state_->batch.inputs(at);
   if (at.phase != Phase::train) {
     const at::NoGradGuard noGrad;
-    return state_->leaving(Flow::activation0, state_->head.forward(input, at));
+    return state_->leaving(activationAt(0), state_->head.forward(input, at));
   }
   const at::Tensor output = state_->head.forward(input, at);
   if (!state_->headOutputs.emplace(at.i, output).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
-  return state_->leaving(Flow::activation0, output);
+  return state_->leaving(activationAt(0), output);
 }
 
 Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
@@ -77,13 +77,13 @@ Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
   if (state_->wait.t3) {
     state_->batch.countOnly(at);
     if (training) {
-      return state_->waitInstead(*state_->wait.t3, Flow::gradient1, at);
+      return state_->waitInstead(*state_->wait.t3, gradientAt(1), at);
     }
     waitFor(*state_->wait.t3);
     return {};
   }
   const at::Tensor input =
-      enteringTensor(std::move(activation1), state_->spec(Flow::activation1, at), state_->device);
+      enteringTensor(std::move(activation1), state_->spec(activationAt(1), at), state_->device);
   if (!training) {
     const at::NoGradGuard noGrad;
     state_->batch.loss(state_->tail.forward(input, at), at);
@@ -94,7 +94,7 @@ Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
   const at::Tensor loss = state_->batch.loss(state_->tail.forward(input, at), at);
   state_->batch.checkLoss(at, input);
   loss.backward();
-  return state_->leaving(Flow::gradient1, input.grad());
+  return state_->leaving(gradientAt(1), input.grad());
 }
 
 void ClientStage::headBackward(const MicroBatch& at, Payload gradient0) {
@@ -106,10 +106,10 @@ void ClientStage::headBackward(const MicroBatch& at, Payload gradient0) {
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
   }
-  const at::Tensor gradient =
-      enteringTensor(std::move(gradient0), state_->spec(Flow::gradient0, at), state_->device);
+  const at::Tensor received =
+      enteringTensor(std::move(gradient0), state_->spec(gradientAt(0), at), state_->device);
   // A head without parameters, such as a flatten, has no gradients.
-  if (node.mapped().requires_grad()) node.mapped().backward(gradient);
+  if (node.mapped().requires_grad()) node.mapped().backward(received);
 }
 
 GradientReport ClientStage::headReport() const { return state_->head.gradientReport(); }

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "common/core/error.h"
-#include "common/core/step.h"
+#include "common/topology/step.h"
 
 namespace cleave {
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "common/core/step.h"
 #include "common/model/model.h"
+#include "common/topology/step.h"
 
 namespace cleave {
 

@@ -56,7 +56,7 @@ std::size_t partBytes(const StageOptions& options, int first, int last, std::uin
 
 TensorSpec flowSpec(const std::vector<BlockRow>& blocks, const Cuts& cuts, Flow flow,
                     std::uint32_t samples) {
-  const int cut = cutOf(flow) == 0 ? cuts.cut0 : cuts.cut1;
+  const int cut = flow.cut == 0 ? cuts.cut0 : cuts.cut1;
   const Shape& output = blocks.at(static_cast<std::size_t>(cut - 1)).outputShape;
   TensorSpec spec;
   spec.shape = {samples};

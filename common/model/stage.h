@@ -11,7 +11,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -21,10 +20,10 @@
 #include <vector>
 
 #include "common/codec/tensor.h"
-#include "common/core/step.h"
 #include "common/device/compute_device.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
+#include "common/topology/step.h"
 
 namespace cleave {
 
@@ -33,9 +32,9 @@ struct StageOptions {
   Cuts cuts;
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
-  // By Flow: whether its tensors leave the stage in the device's memory, because their codec runs
+  // Whether a flow's tensors leave the stage in the device's memory, because their codec runs
   // there.
-  std::array<bool, kTensorFlows> staysOnDevice{};
+  FlowMap<bool> staysOnDevice;
 };
 
 // For benchmarks: milliseconds to wait in place of an action's computation. The action's output has

@@ -140,7 +140,7 @@ Payload Placeholders::wait(double milliseconds, Flow flow, const MicroBatch& at,
     tensor = canonical(at::empty(spec.shape), spec.order);
     fillNormal(randomKey(0, flowName(flow), {at.i}),
                {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())});
-    if (flow == Flow::activation0 || flow == Flow::activation1) {
+    if (isActivation(flow)) {
       tensor.clamp_(0, 6);
     } else {
       constexpr double kGradientRms = 1e-5;

@@ -5,7 +5,6 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <cassert>
 #include <cmath>
 #include <sstream>
 #include <utility>
@@ -99,13 +98,13 @@ awaitable<void> Connection::secure() {
                        secondsText(options_.tlsDeadline),
                    "check that host and port are those of a Cleave server with tls.enabled");
   } catch (const system_error& error) {
-    endWith(std::make_exception_ptr(lost(error.code(), "during the TLS handshake")), false);
+    failUnsent(std::make_exception_ptr(lost(error.code(), "during the TLS handshake")));
   } catch (const Error&) {
-    endWith(std::current_exception(), false);
+    failUnsent(std::current_exception());
   }
   stream_.endWriting();
   co_await drainBriefly();
-  std::rethrow_exception(cause_);
+  std::rethrow_exception(end_.error());
 }
 
 // Unread bytes would turn the close into a reset, which may overtake what was sent to the peer.
@@ -128,11 +127,15 @@ awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionS
                        secondsText(options_.helloDeadline),
                    kNoHelloHint);
   } catch (const system_error& error) {
-    endWith(std::make_exception_ptr(lost(error.code(), "before the handshake was done")), false);
+    failUnsent(std::make_exception_ptr(lost(error.code(), "before the handshake was done")));
   } catch (const Error& error) {
-    endWith(std::current_exception(), error.code() != "not-cleave");
+    if (error.code() == "not-cleave") {
+      failUnsent(std::current_exception());
+    } else {
+      fail(std::current_exception());
+    }
   }
-  if (tellPeer_) {
+  if (end_.state() == EndState::failing) {
     const auto tell = [this]() -> awaitable<void> {
       co_await sayFailure();
       co_await stream_.drain();  // see readUntilEnd()
@@ -143,15 +146,15 @@ awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionS
       // The peer closed the connection, as expected.
     }
   }
-  std::rethrow_exception(cause_);
+  std::rethrow_exception(end_.error());
 }
 
 awaitable<void> Connection::receiveHandshake(ConnectionState state, HandshakeFrame& frame) {
   const FrameStream::Head head = co_await stream_.readHead(state);
   co_await stream_.readPayload(head, {});
   if (head.header.kind == FrameKind::failure) {
-    endWith(std::make_exception_ptr(errorFromFailure(head.metadata)), false);
-    std::rethrow_exception(cause_);
+    failUnsent(std::make_exception_ptr(errorFromFailure(head.metadata)));
+    std::rethrow_exception(end_.error());
   }
   frame.kind = head.header.kind;
   frame.metadata.assign(reinterpret_cast<const char*>(head.metadata.data()), head.metadata.size());
@@ -177,14 +180,10 @@ awaitable<void> Connection::writeHandshakeFrame(FrameKind kind, std::string meta
 
 awaitable<std::string> Connection::run(FrameSink& sink) {
   co_await secure();
-  if (cause_) endBy_ = now() + kFailureWait;  // fail() came first: its deadline starts now
+  end_.runBegins(now());
   co_await ((readUntilEnd(sink) && writeUntilEnd()) || watch());
   stream_.close();
-
-  if (!cause_ && !peerBye_ && !byeSent_) cause_ = writeError_;
-  if (cause_) std::rethrow_exception(cause_);
-  assert(peerBye_ || ourBye_);
-  co_return peerBye_ ? *peerBye_ : *ourBye_;
+  co_return end_.outcome();
 }
 
 void Connection::wake() { wakeUp_.try_send(error_code()); }
@@ -195,25 +194,28 @@ void Connection::ping() {
 }
 
 void Connection::sayBye(std::string reason) {
-  if (!ourBye_) ourBye_ = std::move(reason);
-  wake();
+  end_.sayBye(std::move(reason), now());
+  endChanged();
 }
 
-void Connection::fail(std::exception_ptr error) { endWith(asError(std::move(error)), true); }
-
-void Connection::endWith(std::exception_ptr cause, bool tellPeer) {
-  if (cause_) return;
-  cause_ = std::move(cause);
-  tellPeer_ = tellPeer;
-  endWithin(tellPeer ? kFailureWait : milliseconds(0));
-  readPause_.cancel();
-  writePause_.cancel();
-  wake();
+void Connection::fail(std::exception_ptr error) {
+  end_.fault(asError(std::move(error)), now());
+  endChanged();
 }
 
-void Connection::endWithin(milliseconds time) {
-  endBy_ = std::min(endBy_.value_or(SteadyTime::max()), now() + time);
+void Connection::failUnsent(std::exception_ptr error) {
+  end_.failure(std::move(error), now());
+  endChanged();
+}
+
+// Lets all coroutines of run() read the state again.
+void Connection::endChanged() {
   watchTimer_.cancel();
+  if (end_.hasFailed()) {
+    readPause_.cancel();
+    writePause_.cancel();
+  }
+  wake();
 }
 
 // ---- Reading ----
@@ -227,7 +229,7 @@ awaitable<void> Connection::readUntilEnd(FrameSink& sink) {
   } catch (...) {
     fail(std::current_exception());
   }
-  if (!tellPeer_) co_return;
+  if (end_.state() != EndState::failing) co_return;
   // Unread bytes would turn the close into a reset, which may overtake our Failure.
   try {
     co_await stream_.drain();
@@ -239,7 +241,7 @@ awaitable<void> Connection::readUntilEnd(FrameSink& sink) {
 awaitable<void> Connection::readFrames(FrameSink& sink) {
   while (true) {
     const FrameStream::Head head = co_await stream_.readHead(ConnectionState::open);
-    if (cause_) co_return;  // fail() was called meanwhile: deliver no more to the sink
+    if (end_.hasFailed()) co_return;  // fail() was called meanwhile: deliver no more to the sink
     std::span<std::byte> place;
     if (isTensorData(head.header.kind)) place = sink.placePayload(head.header, head.metadata);
     const SteadyTime start = now();
@@ -250,7 +252,7 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
     const std::size_t bytes = kHeaderBytes + head.metadata.size() + place.size();
     peakReceived_.passed(bytes);
     noteActivity(head.header.kind);
-    if (cause_) co_return;
+    if (end_.hasFailed()) co_return;
 
     switch (head.header.kind) {
       case FrameKind::ping:
@@ -261,10 +263,11 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
         receivedPong(head.metadata);
         break;
       case FrameKind::failure:
-        endWith(std::make_exception_ptr(errorFromFailure(head.metadata)), false);
+        failUnsent(std::make_exception_ptr(errorFromFailure(head.metadata)));
         co_return;
-      case FrameKind::bye:
-        receivedBye(head.metadata);
+      case FrameKind::bye:  // a peer's last frame
+        end_.peerBye(reasonFromBye(head.metadata), now());
+        endChanged();
         co_return;
       default:
         sink.receivedFrame(head.header, head.metadata, place);
@@ -281,7 +284,7 @@ awaitable<void> Connection::readFrames(FrameSink& sink) {
 // Waits until the throttle allows the connection to continue after these bytes, or until the
 // connection ends.
 awaitable<void> Connection::throttled(asio::steady_timer& timer, std::size_t bytes) {
-  if (!throttle_ || cause_) co_return;
+  if (!throttle_ || end_.hasFailed()) co_return;
   const SteadyTime until = throttle_->take(bytes, now());
   if (until <= now()) co_return;
   timer.expires_at(until);
@@ -321,21 +324,10 @@ void Connection::receivedPong(std::span<const std::byte> metadata) {
   clock_ = *std::min_element(pongs_.begin(), pongs_.end(), shorter);
 }
 
-// A peer's Bye is its last frame. Ours is sent after everything that is queued.
-void Connection::receivedBye(std::span<const std::byte> metadata) {
-  peerBye_ = reasonFromBye(metadata);
-  if (!ourBye_) ourBye_ = "done";
-  endWithin(kByeWait);  // the peer waits no longer than this for our Bye
-  wake();
-}
-
 void Connection::streamEnded(const error_code& error) {
-  if (byeSent_) return;  // the close replaces the peer's Bye
-  if (!writeError_) {
-    const char* when = stream_.isMidFrame() ? "in the middle of a frame" : "without a Bye";
-    writeError_ = std::make_exception_ptr(lost(error, when));
-  }
-  endWith(writeError_, false);
+  const char* when = stream_.isMidFrame() ? "in the middle of a frame" : "without a Bye";
+  end_.readEnded(std::make_exception_ptr(lost(error, when)), now());
+  endChanged();
 }
 
 RunError Connection::lost(const error_code& error, const std::string& when) const {
@@ -354,14 +346,13 @@ awaitable<void> Connection::writeUntilEnd() {
   try {
     co_await writeFrames();
   } catch (const system_error& error) {
-    // A failing peer sends its reason and closes: that may still be unread.
-    writeError_ = std::make_exception_ptr(lost(error.code(), "while it was written to"));
-    endWithin(kFailureWait);
+    end_.writeFailed(std::make_exception_ptr(lost(error.code(), "while it was written to")), now());
+    endChanged();
     co_return;
   } catch (...) {
     fail(std::current_exception());
   }
-  if (!tellPeer_) co_return;
+  if (end_.state() != EndState::failing) co_return;
   try {
     co_await sayFailure();
   } catch (const system_error&) {
@@ -370,15 +361,15 @@ awaitable<void> Connection::writeUntilEnd() {
 }
 
 awaitable<void> Connection::writeFrames() {
-  while (!cause_) {
+  while (!end_.hasFailed()) {
     const SteadyTime time = now();
     if (outbox_.hasNext(background_.room(time))) {
       co_await writeOne();
-    } else if (ourBye_ && outbox_.empty()) {
-      const std::string metadata = byeMetadata(*ourBye_);
+    } else if (end_.mustSayBye() && outbox_.empty()) {
+      const std::string metadata = byeMetadata(end_.ourReason());
       co_await stream_.write(FrameKind::bye, 0, metadata, {});
-      byeSent_ = true;
-      endWithin(kByeWait);
+      end_.byeWritten(now());
+      endChanged();
       co_return;
     } else {
       co_await nextReasonToWrite(time);
@@ -405,7 +396,7 @@ awaitable<void> Connection::writeOne() {
   writtenBy_ = start + longestSilence() + std::chrono::duration_cast<milliseconds>(slowest);
   // Chosen as late as possible, so that a more urgent frame can still come first.
   co_await stream_.readyToWrite();
-  if (cause_) co_return;
+  if (end_.hasFailed()) co_return;
   auto frame = outbox_.next(segmentBytes(), background_.room(now()));
   if (!frame) {  // the background window shrank meanwhile
     writtenBy_.reset();
@@ -442,7 +433,7 @@ awaitable<void> Connection::writeOne() {
 awaitable<void> Connection::sayFailure() {
   std::string metadata;
   try {
-    std::rethrow_exception(cause_);
+    std::rethrow_exception(end_.error());
   } catch (const Error& error) {
     metadata = failureMetadata(error);
   }
@@ -461,15 +452,16 @@ void Connection::tuneSegments() {
 
 // ---- Watching ----
 
-// Sends Pings, detects a silent peer, and returns at endBy_, which cancels reader and writer.
+// Sends Pings, detects a silent peer, and returns at the deadline of end_, which cancels reader and
+// writer.
 awaitable<void> Connection::watch() {
   const SteadyTime start = now();
   SteadyTime pingAt = start + options_.pingEvery;
   while (true) {
     const SteadyTime time = now();
     const SteadyTime silentAt = std::max(start, stream_.lastArrival()) + longestSilence();
-    if (endBy_) {
-      if (time >= *endBy_) co_return;
+    if (end_.deadline()) {
+      if (time >= *end_.deadline()) co_return;
     } else if (time >= silentAt) {
       fail(std::make_exception_ptr(silent()));
     } else if (writtenBy_ && time >= *writtenBy_) {
@@ -478,8 +470,8 @@ awaitable<void> Connection::watch() {
       ping();
       pingAt = time + options_.pingEvery;
     }
-    watchTimer_.expires_at(endBy_ ? *endBy_ : std::min(pingAt, silentAt));
-    error_code rearmed;  // set by endWithin(): check again
+    watchTimer_.expires_at(end_.deadline().value_or(std::min(pingAt, silentAt)));
+    error_code rearmed;  // set by endChanged(): check again
     co_await watchTimer_.async_wait(asio::redirect_error(use_awaitable, rearmed));
   }
 }

@@ -21,6 +21,7 @@
 #include "common/core/clock.h"
 #include "common/core/error.h"
 #include "common/net/background_window.h"
+#include "common/net/connection_end.h"
 #include "common/net/connection_options.h"
 #include "common/net/frame.h"
 #include "common/net/frame_stream.h"
@@ -33,9 +34,6 @@
 
 namespace cleave {
 
-// How long a closing connection waits for its peer: while sending a Failure, and after a Bye.
-inline constexpr std::chrono::seconds kFailureWait{1};
-inline constexpr std::chrono::seconds kByeWait{2};
 // Maximum frames and tensors waiting to be sent: far more than credits allow, so that a peer that
 // makes us answer but does not read the answers cannot fill our memory.
 inline constexpr std::size_t kMaxQueued = 1 << 16;
@@ -127,7 +125,7 @@ class Connection {
   boost::asio::awaitable<void> sayFailure();
 
   // The three coroutines of run(). None of them throws: what ends one of them ends the others
-  // through cause_, ourBye_, peerBye_ and endBy_.
+  // through end_.
   boost::asio::awaitable<void> readUntilEnd(FrameSink& sink);
   boost::asio::awaitable<void> writeUntilEnd();
   boost::asio::awaitable<void> watch();
@@ -137,12 +135,11 @@ class Connection {
   boost::asio::awaitable<void> nextReasonToWrite(SteadyTime time);
   boost::asio::awaitable<void> writeOne();
   boost::asio::awaitable<void> throttled(boost::asio::steady_timer& timer, std::size_t bytes);
-  void receivedBye(std::span<const std::byte> metadata);
   void spendAllowance(const FrameHeader& header, SteadyTime time);
   void noteActivity(FrameKind kind);
   void streamEnded(const boost::system::error_code& error);
-  void endWith(std::exception_ptr cause, bool tellPeer);
-  void endWithin(std::chrono::milliseconds time);
+  void failUnsent(std::exception_ptr error);
+  void endChanged();
   RunError lost(const boost::system::error_code& error, const std::string& when) const;
   ProtocolError silent() const;
   ProtocolError notReading() const;
@@ -174,14 +171,7 @@ class Connection {
   mutable std::mutex clockMutex_;
   ClockSample clock_;
 
-  // Why and how run() ends: with cause_, or after a Bye.
-  std::exception_ptr cause_;           // an Error
-  bool tellPeer_ = false;              // our side found cause_: send a Failure
-  std::exception_ptr writeError_;      // becomes cause_ unless the reader finds a better one
-  std::optional<std::string> ourBye_;  // its reason, once a Bye is to be sent
-  bool byeSent_ = false;
-  std::optional<std::string> peerBye_;  // its reason
-  std::optional<SteadyTime> endBy_;     // deadline of run(), whatever the peer does
+  ConnectionEnd end_;  // after each of its events: endChanged()
 };
 
 }  // namespace cleave

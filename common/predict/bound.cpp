@@ -1,6 +1,8 @@
 #include "common/predict/bound.h"
 
 #include <algorithm>
+#include <array>
+#include <stdexcept>
 
 namespace cleave {
 namespace {
@@ -10,118 +12,205 @@ constexpr std::array<std::string_view, kBottlenecks> kNames = {
 
 double positive(double x) { return std::max(x, 0.0); }
 
+// What a micro-batch visits on its way.
+struct Resource {
+  Bottleneck kind = Bottleneck::clientCompute;
+  std::size_t body = 0;     // of a server or a link
+  bool isOfServer = false;  // codec: of the server, not of the client
+  bool operator==(const Resource&) const = default;
+};
+// The time that a micro-batch spends there, once.
+struct Visit {
+  Resource resource;
+  double seconds = 0;
+};
+using Path = std::vector<Visit>;
+
+// From the sender's memory to the receiver's. Between two bodies a tensor crosses both links; the
+// client passes it on as it is.
+class PathMaker {
+ public:
+  explicit PathMaker(const StepCosts& costs) : costs_(costs) {}
+
+  Path path() {
+    const std::size_t bodies = costs_.bodies.size();
+    visit({Bottleneck::clientCompute}, costs_.headForward);
+    for (std::size_t b = 0; b < bodies; ++b) {
+      const Place& place = costs_.bodies[b].place;
+      up(b, activationAt(place.firstCut), b == 0);
+      visit({Bottleneck::serverCompute, b}, costs_.bodies[b].forward);
+      down(b, activationAt(place.lastCut), b + 1 == bodies);
+    }
+    visit({Bottleneck::clientCompute}, costs_.tailStep);
+    for (std::size_t b = bodies; b-- > 0;) {
+      const Place& place = costs_.bodies[b].place;
+      up(b, gradientAt(place.lastCut), b + 1 == bodies);
+      visit({Bottleneck::serverCompute, b}, costs_.bodies[b].backward);
+      down(b, gradientAt(place.firstCut), b == 0);
+    }
+    visit({Bottleneck::clientCompute}, costs_.headBackward);
+    return std::move(path_);
+  }
+
+ private:
+  void visit(const Resource& resource, double seconds) { path_.push_back({resource, seconds}); }
+
+  void up(std::size_t b, Flow flow, bool isClients) {
+    const FlowCosts tensor = costs_.flows.get(flow);
+    const BodyCosts& body = costs_.bodies[b];
+    if (isClients) visit({Bottleneck::codec, 0, false}, tensor.encodeSeconds);
+    visit({Bottleneck::uplink, b}, tensor.bytes / body.rateUp);
+    visit({Bottleneck::latency}, body.latency);
+    visit({Bottleneck::codec, b, true}, tensor.decodeSeconds);
+  }
+  void down(std::size_t b, Flow flow, bool isClients) {
+    const FlowCosts tensor = costs_.flows.get(flow);
+    const BodyCosts& body = costs_.bodies[b];
+    visit({Bottleneck::codec, b, true}, tensor.encodeSeconds);
+    visit({Bottleneck::downlink, b}, tensor.bytes / body.rateDown);
+    visit({Bottleneck::latency}, body.latency);
+    if (isClients) visit({Bottleneck::codec, 0, false}, tensor.decodeSeconds);
+  }
+
+  const StepCosts& costs_;
+  Path path_;
+};
+
+// The least time in which the resource serves all M micro-batches: from the start of the step until
+// it is reached, its work, what it idles, and the rest of the path. Before the first micro-batch
+// comes to its second visit, the resource can only serve first visits; after the last micro-batch
+// has left the last but one, only last ones. Codecs are busy in between with visits of any kind.
+double secondsOf(const Resource& resource, const Path& path, double m) {
+  double before = 0, work = 0, since = 0;
+  std::vector<double> visits, gaps;
+  for (const Visit& visit : path) {
+    if (!(visit.resource == resource)) {
+      since += visit.seconds;
+      continue;
+    }
+    if (visits.empty()) {
+      before = since;
+    } else {
+      gaps.push_back(since);
+    }
+    visits.push_back(visit.seconds);
+    work += visit.seconds;
+    since = 0;
+  }
+  double idle = 0;
+  if (resource.kind != Bottleneck::codec && !gaps.empty()) {
+    idle = positive(gaps.front() - (m - 1) * visits.front());
+    if (gaps.size() > 1) idle += positive(gaps.back() - (m - 1) * visits.back());
+  }
+  return before + m * work + idle + since;
+}
+
+bool isSame(const Resource& a, const Resource& b) {
+  return a.kind == b.kind && (a.kind == Bottleneck::codec || a.body == b.body);
+}
+
 }  // namespace
+
+// ---- Costs ----
 
 StepCosts StepCosts::inMicroBatches(std::uint32_t number) const {
   StepCosts costs = *this;
   const double factor = static_cast<double>(microBatches) / number;
-  for (double& kind : costs.seconds) kind *= factor;
-  for (double& flow : costs.bytes) flow *= factor;
-  for (double& flow : costs.encodeSeconds) flow *= factor;
-  for (double& flow : costs.decodeSeconds) flow *= factor;
+  for (double* part : {&costs.headForward, &costs.tailStep, &costs.headBackward}) *part *= factor;
+  for (BodyCosts& body : costs.bodies) {
+    body.forward *= factor;
+    body.backward *= factor;
+  }
+  for (auto& [flow, tensor] : costs.flows) {
+    tensor.bytes *= factor;
+    tensor.encodeSeconds *= factor;
+    tensor.decodeSeconds *= factor;
+  }
   costs.microBatches = number;
   return costs;
 }
 
-double StepCosts::wireSeconds(Flow flow) const {
-  return bytes[indexOf(flow)] / (isUp(flow) ? rateUp : rateDown);
+bool StepCosts::hasRates() const {
+  return std::all_of(bodies.begin(), bodies.end(),
+                     [](const BodyCosts& body) { return body.hasRates(); });
 }
 
-double StepCosts::transitSeconds(Flow flow) const {
-  return encodeSeconds[indexOf(flow)] + wireSeconds(flow) + decodeSeconds[indexOf(flow)];
+double& StepCosts::of(ActionKind kind, std::size_t body) {
+  switch (kind) {
+    case ActionKind::headForward:
+      return headForward;
+    case ActionKind::tailStep:
+      return tailStep;
+    case ActionKind::headBackward:
+      return headBackward;
+    case ActionKind::bodyForward:
+      return bodies[body].forward;
+    case ActionKind::bodyBackward:
+      return bodies[body].backward;
+    default:
+      throw std::logic_error("only scheduled actions have costs");
+  }
+}
+
+double StepCosts::of(ActionKind kind, std::size_t body) const {
+  return const_cast<StepCosts&>(*this).of(kind, body);
 }
 
 std::string_view bottleneckName(Bottleneck bottleneck) {
   return kNames[static_cast<std::size_t>(bottleneck)];
 }
 
+// ---- The bound ----
+
 StepBound stepBound(const StepCosts& costs) {
   const double m = costs.microBatches;
-  const double f1 = costs.of(ActionKind::headForward);
-  const double t3 = costs.of(ActionKind::tailStep);
-  const double b1 = costs.of(ActionKind::headBackward);
-  const double f2 = costs.of(ActionKind::bodyForward);
-  const double b2 = costs.of(ActionKind::bodyBackward);
-  const double a1 = costs.transitSeconds(Flow::activation0);
-  const double a2 = costs.transitSeconds(Flow::activation1);
-  const double g3 = costs.transitSeconds(Flow::gradient1);
-  const double g1 = costs.transitSeconds(Flow::gradient0);
-  const double latency = costs.latency;
-  const auto& encode = costs.encodeSeconds;
-  const auto& decode = costs.decodeSeconds;
-
-  // From the end of a client action to the start of its next one on the same micro-batch: through
-  // the server and back.
-  const double forwardTrip = a1 + f2 + a2 + 2 * latency;
-  const double backwardTrip = g3 + b2 + g1 + 2 * latency;
-  const double client = m * (f1 + t3 + b1) + positive(forwardTrip - (m - 1) * f1) +
-                        positive(backwardTrip - (m - 1) * b1);
-  const double server = f1 + a1 + latency + m * (f2 + b2) +
-                        positive(a2 + t3 + g3 + 2 * latency - (m - 1) * f2) + g1 + latency + b1;
-
-  // A direction of the link starts with its first flow, when the first tensor has been encoded.
-  // After the last tensor of its other flow has crossed, the rest of the path follows.
-  const double wireA1 = costs.wireSeconds(Flow::activation0);
-  const double wireA2 = costs.wireSeconds(Flow::activation1);
-  const double wireG3 = costs.wireSeconds(Flow::gradient1);
-  const double wireG1 = costs.wireSeconds(Flow::gradient0);
-  const auto e = [&](Flow flow) { return encode[indexOf(flow)]; };
-  const auto d = [&](Flow flow) { return decode[indexOf(flow)]; };
-  const double untilTail = d(Flow::activation0) + f2 + a2 + t3 + e(Flow::gradient1) + 2 * latency;
-  const double up = f1 + e(Flow::activation0) + m * (wireA1 + wireG3) +
-                    positive(untilTail - (m - 1) * wireA1) + d(Flow::gradient1) + latency + b2 +
-                    g1 + latency + b1;
-  const double untilBack = d(Flow::activation1) + t3 + g3 + b2 + e(Flow::gradient0) + 2 * latency;
-  const double down = f1 + a1 + latency + f2 + e(Flow::activation1) + m * (wireA2 + wireG1) +
-                      positive(untilBack - (m - 1) * wireA2) + d(Flow::gradient0) + latency + b1;
-
-  // One codec thread per side. Its work starts after the first HeadForward and ends before the last
-  // HeadBackward.
-  const double clientCodec =
-      f1 +
-      m * (e(Flow::activation0) + d(Flow::activation1) + e(Flow::gradient1) + d(Flow::gradient0)) +
-      b1;
-  const double serverCodec =
-      f1 + e(Flow::activation0) + wireA1 + latency +
-      m * (d(Flow::activation0) + e(Flow::activation1) + d(Flow::gradient1) + e(Flow::gradient0)) +
-      wireG1 + d(Flow::gradient0) + latency + b1;
-
-  const double wireUp = wireA1 + wireG3;
-  const double wireDown = wireA2 + wireG1;
-  const double codec = a1 + a2 + g3 + g1 - wireUp - wireDown;
-  const double path = f1 + forwardTrip + t3 + backwardTrip + b1;
+  const Path path = PathMaker(costs).path();
 
   struct Term {
     double seconds;
-    Bottleneck bottleneck;
+    Resource resource;
   };
-  // On a tie, the first one is reported.
-  const Term terms[] = {{client, Bottleneck::clientCompute},
-                        {server, Bottleneck::serverCompute},
-                        {up, Bottleneck::uplink},
-                        {down, Bottleneck::downlink},
-                        {std::max(clientCodec, serverCodec), Bottleneck::codec}};
-  // The resource that takes most of the path, also used if the largest term is mostly waiting for
-  // the path.
-  const Term shares[] = {{f1 + t3 + b1, Bottleneck::clientCompute},
-                         {f2 + b2, Bottleneck::serverCompute},
-                         {wireUp, Bottleneck::uplink},
-                         {wireDown, Bottleneck::downlink},
-                         {codec, Bottleneck::codec},
-                         {4 * latency, Bottleneck::latency}};
-  const auto less = [](const Term& a, const Term& b) { return a.seconds < b.seconds; };
-  const Term& greatest = *std::max_element(std::begin(terms), std::end(terms), less);
-  const Term& share = *std::max_element(std::begin(shares), std::end(shares), less);
-  const double seconds = std::max(greatest.seconds, path);
-  // Total busy time of the resource of the largest term.
-  const auto busy = [&](Bottleneck bottleneck) {
-    for (const Term& one : shares) {
-      if (one.bottleneck == bottleneck) return m * one.seconds;
+  double pathSeconds = 0;
+  std::vector<Term> terms;   // per resource; a tie is won by the first
+  std::vector<Term> shares;  // seconds of the path; codecs of all sides together
+  for (const Visit& visit : path) {
+    pathSeconds += visit.seconds;
+    const auto share = std::find_if(shares.begin(), shares.end(), [&](const Term& term) {
+      return isSame(term.resource, visit.resource);
+    });
+    if (share == shares.end()) {
+      shares.push_back({visit.seconds, visit.resource});
+    } else {
+      share->seconds += visit.seconds;
     }
-    return 0.0;
+    const bool isNew = std::none_of(terms.begin(), terms.end(), [&](const Term& term) {
+      return term.resource == visit.resource;
+    });
+    if (isNew && visit.resource.kind != Bottleneck::latency) {
+      terms.push_back({secondsOf(visit.resource, path, m), visit.resource});
+    }
+  }
+  const auto byKind = [](const Term& a, const Term& b) {
+    const auto rank = [](const Term& term) {  // codecs before latency, as in the list of terms
+      return term.resource.kind == Bottleneck::latency
+                 ? kBottlenecks
+                 : static_cast<std::size_t>(term.resource.kind);
+    };
+    return rank(a) < rank(b);
   };
-  const bool pathRules = path >= greatest.seconds || 2 * busy(greatest.bottleneck) < seconds;
-  return {seconds + costs.updateSeconds, pathRules ? share.bottleneck : greatest.bottleneck};
+  std::stable_sort(terms.begin(), terms.end(), byKind);
+  std::stable_sort(shares.begin(), shares.end(), byKind);
+
+  const auto less = [](const Term& a, const Term& b) { return a.seconds < b.seconds; };
+  const Term& greatest = *std::max_element(terms.begin(), terms.end(), less);
+  const Term& share = *std::max_element(shares.begin(), shares.end(), less);
+  const double seconds = std::max(greatest.seconds, pathSeconds);
+  const double busy = m * std::find_if(shares.begin(), shares.end(), [&](const Term& term) {
+                            return isSame(term.resource, greatest.resource);
+                          })->seconds;
+  const bool pathRules = pathSeconds >= greatest.seconds || 2 * busy < seconds;
+  const Resource& named = pathRules ? share.resource : greatest.resource;
+  return {seconds + costs.updateSeconds, named.kind, named.body};
 }
 
 }  // namespace cleave

@@ -2,37 +2,53 @@
 // and the resource that determines it. Pure arithmetic.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
-#include "common/core/key.h"
 #include "common/engine/schedule.h"
+#include "common/topology/flow.h"
 
 namespace cleave {
 
-// Costs of the parts of a training step: seconds and bytes of one micro-batch. All micro-batches of
-// a step are assumed equal.
-struct StepCosts {
-  std::uint32_t microBatches = 1;
-  std::array<double, kScheduledKinds> seconds{};  // by ActionKind
-  std::array<double, kTensorFlows> bytes{};       // on the wire, by Flow
-  std::array<double, kTensorFlows> encodeSeconds{}, decodeSeconds{};
-  double rateUp = 0, rateDown = 0;  // bytes per second; the bound needs both
-  double latency = 0;               // seconds, one way
+// All costs are of one micro-batch; those of a step are assumed equal.
+
+// A body, and the link between it and the client.
+struct BodyCosts {
+  Place place;
+  double forward = 0, backward = 0;  // seconds of BodyForward and BodyBackward
+  double rateUp = 0, rateDown = 0;   // bytes per second; the bound needs both
+  double latency = 0;                // seconds, one way
   // Bytes per direction that the link accepts before it sends them. A more urgent tensor has to
   // wait for these. Ignored by the bound.
   double queueBytes = 0;
+
+  bool hasRates() const { return rateUp > 0 && rateDown > 0; }
+};
+
+// A tensor, wherever it crosses: bytes on the wire, and seconds at its sender and its receiver.
+struct FlowCosts {
+  double bytes = 0;
+  double encodeSeconds = 0, decodeSeconds = 0;
+};
+
+struct StepCosts {
+  std::uint32_t microBatches = 1;
+  double headForward = 0, tailStep = 0, headBackward = 0;  // seconds
+  std::vector<BodyCosts> bodies = {{}};                    // in a row, at least one
+  FlowMap<FlowCosts> flows;
   double updateSeconds = 0;  // on the client, once per step
 
   // Costs of the same step with another number of micro-batches: everything except the update is
   // scaled in proportion.
   StepCosts inMicroBatches(std::uint32_t number) const;
-  bool hasRates() const { return rateUp > 0 && rateDown > 0; }
-  double of(ActionKind kind) const { return seconds[indexOf(kind)]; }
-  double wireSeconds(Flow flow) const;
-  // From handing a tensor to the link until it is decoded on the other side, without the latency.
-  double transitSeconds(Flow flow) const;
+  bool hasRates() const;
+  // Seconds of an action of the client or of that body.
+  double of(ActionKind kind, std::size_t body = 0) const;
+  double& of(ActionKind kind, std::size_t body = 0);
+  // The only body of a run with one server.
+  BodyCosts& body() { return bodies.front(); }
+  const BodyCosts& body() const { return bodies.front(); }
 };
 
 enum class Bottleneck : std::uint8_t {
@@ -52,12 +68,14 @@ struct StepBound {
   // resource of the largest term is busy for less than half of the bound: the resource that takes
   // most of the path.
   Bottleneck bottleneck = Bottleneck::clientCompute;
+  std::size_t body = 0;  // of a server, or of a link
 };
 
-// The bound is the largest of these terms: for each resource (client, server, each direction of the
-// link, each side's codecs), its work for all micro-batches, plus the time before the first
-// micro-batch can reach it and the time from the last one until the end of the step; and the path
-// of a single micro-batch. docs/DESIGN.md has the formulas. Requires hasRates().
+// The bound is the largest of these terms: for each resource (client, servers, each direction of
+// each link, each side's codecs), its work for all micro-batches, plus the time before the first
+// micro-batch can reach it, the time it must idle, and the time from the last one until the end of
+// the step; and the path of a single micro-batch. docs/DESIGN.md has the formulas. Requires
+// hasRates().
 StepBound stepBound(const StepCosts& costs);
 
 }  // namespace cleave

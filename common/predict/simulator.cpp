@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
+#include <memory>
 #include <stdexcept>
+#include <utility>
 
 #include "common/core/random.h"
 #include "common/engine/virtual_clock.h"
@@ -11,10 +14,6 @@
 namespace cleave {
 namespace {
 
-constexpr std::array kClientKinds = {ActionKind::headForward, ActionKind::tailStep,
-                                     ActionKind::headBackward};
-constexpr std::array kServerKinds = {ActionKind::bodyForward, ActionKind::bodyBackward};
-
 struct QueuedTensor {
   Flow flow;
   std::uint32_t i;
@@ -22,7 +21,10 @@ struct QueuedTensor {
   double bytesLeft;
 };
 
+// One direction of the link to a body.
 struct Direction {
+  std::size_t body = 0;
+  bool isUp = true;
   double rate = 0;
   double segment = 0;                // bytes
   double ahead = 0;                  // seconds of chosen data left to send when more is chosen
@@ -31,140 +33,143 @@ struct Direction {
   double freeAt = 0;                 // when all chosen segments have crossed
 };
 
-struct Device {
-  Role role;
+// The client, or a server.
+struct Side {
+  Side(StageRows rows, const Policy& policy)
+      : stage(std::move(rows), policy.pick, policy.inFlight) {}
+
+  bool isClient = true;
+  std::size_t body = 0;
+  StageEngine stage;
   bool busy = false;
-  std::array<std::uint32_t, kScheduledKinds> started{};
-  // Micro-batches whose input has arrived, by flow; those below `started` have been consumed.
-  std::array<std::vector<bool>, kTensorFlows> arrived;
+  double codecFreeAt = 0;
 };
+
+std::vector<Place> placesOf(const StepCosts& costs) {
+  std::vector<Place> places;
+  for (const BodyCosts& body : costs.bodies) places.push_back(body.place);
+  return places;
+}
 
 class Simulation {
  public:
   Simulation(const StepCosts& costs, const Policy& policy, bool withTimeline)
-      : costs_(costs), policy_(policy), withTimeline_(withTimeline) {
-    for (const Role role : {Role::client, Role::server}) {
-      Device& device = devices_[static_cast<std::size_t>(role)];
-      device.role = role;
-      device.arrived.fill(std::vector<bool>(costs.microBatches));
-    }
-    for (const bool up : {true, false}) {
-      Direction& direction = directionOf(up);
-      direction.rate = up ? costs.rateUp : costs.rateDown;
-      direction.segment = static_cast<double>(segmentBytesFor(direction.rate));
-      // A connection chooses its next segment when less than half a segment is unsent
-      // (FrameStream::readyToWrite).
-      direction.ahead = (direction.segment / 2 + costs.queueBytes) / direction.rate;
+      : costs_(costs),
+        policy_(policy),
+        withTimeline_(withTimeline),
+        client_(clientRows(placesOf(costs)), policy) {
+    client_.stage.begin(Phase::train, costs.microBatches);
+    for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
+      const BodyCosts& body = costs.bodies[b];
+      Side& server =
+          *servers_.emplace_back(std::make_unique<Side>(bodyRows(body.place, int(b) + 1), policy));
+      server.isClient = false;
+      server.body = b;
+      server.stage.begin(Phase::train, costs.microBatches);
+      for (const bool up : {true, false}) {
+        Direction& direction = directions_.emplace_back();
+        direction.body = b;
+        direction.isUp = up;
+        direction.rate = up ? body.rateUp : body.rateDown;
+        direction.segment = static_cast<double>(segmentBytesFor(direction.rate));
+        // A connection chooses its next segment when less than half a segment is unsent
+        // (FrameStream::readyToWrite).
+        direction.ahead = (direction.segment / 2 + body.queueBytes) / direction.rate;
+      }
     }
   }
 
   SimulatedStep run() {
-    startWork(devices_[0]);
+    startWork(client_);
     while (clock_.runNext()) {
     }
-    if (backwardsDone_ < costs_.microBatches) {
-      throw std::logic_error("the simulated step stands still");
-    }
+    if (!client_.stage.isDone()) throw std::logic_error("the simulated step stands still");
     step_.seconds = clock_.now() + costs_.updateSeconds;
     return std::move(step_);
   }
 
  private:
-  Direction& directionOf(bool up) { return directions_[up ? 0 : 1]; }
+  Direction& directionOf(std::size_t body, bool up) { return directions_[2 * body + (up ? 0 : 1)]; }
 
-  void note(Span::Lane lane, std::string_view what, std::uint32_t i, double begin, double end) {
+  void note(Span::Lane lane, std::size_t body, std::string_view what, std::uint32_t i, double begin,
+            double end) {
     if (!withTimeline_ || end == begin) return;
-    step_.timeline.push_back({lane, std::string(what) + " " + std::to_string(i), begin, end});
+    step_.timeline.push_back({lane, body, std::string(what) + " " + std::to_string(i), begin, end});
   }
 
   // ---- Devices ----
 
-  bool inputArrived(const Device& device, ActionKind kind) const {
-    const std::uint32_t i = device.started[indexOf(kind)];
-    return i < costs_.microBatches && device.arrived[indexOf(*flowsOf(kind).input)][i];
+  void startWork(Side& side) {
+    if (side.busy) return;
+    const auto action = side.stage.next();
+    if (!action) return;
+    const double end = clock_.now() + costs_.of(action->kind, side.body);
+    note(side.isClient ? Span::Lane::client : Span::Lane::server, side.body,
+         actionName(action->kind), action->i, clock_.now(), end);
+    side.busy = true;
+    clock_.at(end,
+              [this, &side, kind = action->kind, i = action->i] { finishWork(side, kind, i); });
   }
 
-  ReadyKinds readyKinds(const Device& device) const {
-    ReadyKinds kinds;
-    const auto set = [&](ActionKind kind, bool ready) { kinds.ready[indexOf(kind)] = ready; };
-    if (device.role == Role::server) {
-      for (const ActionKind kind : kServerKinds) set(kind, inputArrived(device, kind));
-      return kinds;
-    }
-    const std::uint32_t begun = device.started[indexOf(ActionKind::headForward)];
-    set(ActionKind::headForward,
-        begun < costs_.microBatches &&
-            begun - device.started[indexOf(ActionKind::headBackward)] < policy_.inFlight);
-    set(ActionKind::tailStep, inputArrived(device, ActionKind::tailStep));
-    set(ActionKind::headBackward, inputArrived(device, ActionKind::headBackward));
-    return kinds;
-  }
-
-  void startWork(Device& device) {
-    if (device.busy) return;
-    const ReadyKinds ready = readyKinds(device);
-    if (!ready.any()) return;
-    const StageState state{device.role, Phase::train, costs_.microBatches,
-                           std::min(policy_.inFlight, costs_.microBatches), device.started};
-    const std::optional<ActionKind> kind = policy_.pick(ready, state);
-    if (!kind) return;
-    const std::uint32_t i = device.started[indexOf(*kind)]++;
-    const double end = clock_.now() + costs_.of(*kind);
-    note(device.role == Role::client ? Span::Lane::client : Span::Lane::server, actionName(*kind),
-         i, clock_.now(), end);
-    device.busy = true;
-    clock_.at(end, [this, &device, kind = *kind, i] { finishWork(device, kind, i); });
-  }
-
-  void finishWork(Device& device, ActionKind kind, std::uint32_t i) {
-    device.busy = false;
-    if (kind == ActionKind::headBackward) ++backwardsDone_;
-    if (const auto flow = flowsOf(kind).output) encode(*flow, i);
-    startWork(device);
+  void finishWork(Side& side, ActionKind kind, std::uint32_t i) {
+    side.busy = false;
+    side.stage.completed(kind);
+    for (const Flow flow : side.stage.outputsOf(kind)) encode(side, flow, i);
+    startWork(side);
   }
 
   // ---- Codecs ----
 
   // Returns the time at which it is done.
-  double runCodec(bool atClient, const char* what, Flow flow, std::uint32_t i, double seconds) {
+  double runCodec(Side& side, const char* what, Flow flow, std::uint32_t i, double seconds) {
     if (seconds == 0) return clock_.now();
-    double& freeAt = codecFreeAt_[atClient ? 0 : 1];
-    const double begin = std::max(clock_.now(), freeAt);
-    freeAt = begin + seconds;
+    const double begin = std::max(clock_.now(), side.codecFreeAt);
+    side.codecFreeAt = begin + seconds;
     if (withTimeline_) {
-      note(atClient ? Span::Lane::clientCodec : Span::Lane::serverCodec,
-           std::string(what) + std::string(flowName(flow)), i, begin, freeAt);
+      note(side.isClient ? Span::Lane::clientCodec : Span::Lane::serverCodec, side.body,
+           what + flowName(flow), i, begin, side.codecFreeAt);
     }
-    return freeAt;
+    return side.codecFreeAt;
   }
 
-  void encode(Flow flow, std::uint32_t i) {
-    const double done =
-        runCodec(isUp(flow), "encode ", flow, i, costs_.encodeSeconds[indexOf(flow)]);
-    clock_.at(done, [this, flow, i] { queue(flow, i); });
+  void encode(Side& side, Flow flow, std::uint32_t i) {
+    const double done = runCodec(side, "encode ", flow, i, costs_.flows.at(flow).encodeSeconds);
+    clock_.at(done, [this, &side, flow, i] {
+      if (side.isClient) return sendUp(flow, i);
+      queue(directionOf(side.body, false), flow, i);
+    });
   }
 
-  void decode(Flow flow, std::uint32_t i) {
-    const double done =
-        runCodec(!isUp(flow), "decode ", flow, i, costs_.decodeSeconds[indexOf(flow)]);
-    clock_.at(done, [this, flow, i] { arrive(flow, i); });
+  void decode(Side& side, Flow flow, std::uint32_t i) {
+    const double done = runCodec(side, "decode ", flow, i, costs_.flows.at(flow).decodeSeconds);
+    clock_.at(done, [this, &side, flow, i] {
+      side.stage.arrived(flow, i);
+      startWork(side);
+    });
   }
 
-  void arrive(Flow flow, std::uint32_t i) {
-    Device& device = devices_[isUp(flow) ? 1 : 0];
-    device.arrived[indexOf(flow)][i] = true;
-    startWork(device);
+  // ---- Links ----
+
+  // To the body that takes the flow.
+  void sendUp(Flow flow, std::uint32_t i) {
+    for (std::size_t b = 0; b < servers_.size(); ++b) {
+      if (servers_[b]->stage.isInput(flow)) return queue(directionOf(b, true), flow, i);
+    }
   }
 
-  // ---- The link ----
+  // A tensor has crossed a direction.
+  void arrive(const Direction& direction, Flow flow, std::uint32_t i) {
+    if (direction.isUp) return decode(*servers_[direction.body], flow, i);
+    if (client_.stage.isInput(flow)) return decode(client_, flow, i);
+    sendUp(flow, i);
+  }
 
-  void queue(Flow flow, std::uint32_t i) {
-    Direction& direction = directionOf(isUp(flow));
-    const int priority = policy_.linkPriority(flow, i);
+  void queue(Direction& direction, Flow flow, std::uint32_t i) {
+    const int priority = policy_.linkPriority(flow, i, costs_.bodies[direction.body].place);
     const auto place =
         std::find_if(direction.queued.begin(), direction.queued.end(),
                      [&](const QueuedTensor& other) { return other.priority > priority; });
-    direction.queued.insert(place, {flow, i, priority, costs_.bytes[indexOf(flow)]});
+    direction.queued.insert(place, {flow, i, priority, costs_.flows.at(flow).bytes});
     sendNext(direction);
   }
 
@@ -189,11 +194,13 @@ class Simulation {
     tensor.bytesLeft -= bytes;
     const double begin = std::max(clock_.now(), direction.freeAt);
     direction.freeAt = begin + bytes / direction.rate;
-    note(isUp(tensor.flow) ? Span::Lane::uplink : Span::Lane::downlink, flowName(tensor.flow),
-         tensor.i, begin, direction.freeAt);
+    if (withTimeline_) {
+      note(direction.isUp ? Span::Lane::uplink : Span::Lane::downlink, direction.body,
+           flowName(tensor.flow), tensor.i, begin, direction.freeAt);
+    }
     if (tensor.bytesLeft > 0) return;
-    clock_.at(direction.freeAt + costs_.latency,
-              [this, flow = tensor.flow, i = tensor.i] { decode(flow, i); });
+    clock_.at(direction.freeAt + costs_.bodies[direction.body].latency,
+              [this, &direction, flow = tensor.flow, i = tensor.i] { arrive(direction, flow, i); });
     direction.queued.erase(direction.queued.begin());
   }
 
@@ -202,10 +209,9 @@ class Simulation {
   const bool withTimeline_;
   VirtualClock clock_;
   SimulatedStep step_;
-  std::array<Device, 2> devices_;
-  std::array<double, 2> codecFreeAt_{};  // client, server; in order of arrival
-  std::array<Direction, 2> directions_;
-  std::uint32_t backwardsDone_ = 0;
+  Side client_;
+  std::vector<std::unique_ptr<Side>> servers_;
+  std::deque<Direction> directions_;  // up, down of each body; addresses do not change
 };
 
 // ---- Search ----
@@ -213,44 +219,78 @@ class Simulation {
 // Order of individual actions and tensors: of those ready, the one with the lowest rank goes first.
 struct Order {
   std::uint32_t inFlight = 1;
-  std::vector<double> actions;  // kScheduledKinds x M
-  std::vector<double> tensors;  // kTensorFlows x M
+  std::vector<double> actions;           // kScheduledKinds x M
+  FlowMap<std::vector<double>> tensors;  // M each
 };
 
 Policy policyOf(const Order& order, std::uint32_t microBatches) {
   return {[&order, microBatches](const ReadyKinds& ready, const StageState& state) {
             std::optional<ActionKind> best;
-            double least = 0;
+            double lowest = 0;
             for (std::size_t k = 0; k < kScheduledKinds; ++k) {
               if (!ready.ready[k]) continue;
               const double rank = order.actions[k * microBatches + state.started[k]];
-              if (best && rank >= least) continue;
+              if (best && rank >= lowest) continue;
               best = static_cast<ActionKind>(k);
-              least = rank;
+              lowest = rank;
             }
             return best;
           },
-          [&order, microBatches](Flow flow, std::uint32_t i) {
-            return static_cast<int>(order.tensors[indexOf(flow) * microBatches + i] * 1000);
+          [&order](Flow flow, std::uint32_t i, const Place&) {
+            return static_cast<int>(order.tensors.at(flow)[i] * 1000);
           },
           order.inFlight};
 }
 
+using KindRanks = std::array<int, kScheduledKinds>;
+
+// Which of a direction's tensors go first: the activations, the gradients, or the first to come.
+enum class First : std::uint8_t { activations, gradients, any };
+
+int rankOf(Flow flow, First first) {
+  if (first == First::any) return 0;
+  return isActivation(flow) == (first == First::activations) ? 0 : 1;
+}
+
 // Gives every micro-batch of a kind or a flow the same rank.
-Order orderOf(const std::array<int, kScheduledKinds>& kinds,
-              const std::array<int, kTensorFlows>& flows, std::uint32_t microBatches,
+Order orderOf(const StepCosts& costs, const KindRanks& kinds, First up, First down,
               std::uint32_t inFlight) {
   Order order{inFlight, {}, {}};
-  for (const int rank : kinds) order.actions.insert(order.actions.end(), microBatches, rank);
-  for (const int rank : flows) order.tensors.insert(order.tensors.end(), microBatches, rank);
+  for (const int rank : kinds) order.actions.insert(order.actions.end(), costs.microBatches, rank);
+  for (const BodyCosts& body : costs.bodies) {
+    for (const Flow flow : body.place.flows()) {
+      order.tensors[flow].assign(costs.microBatches,
+                                 rankOf(flow, body.place.isUp(flow) ? up : down));
+    }
+  }
   return order;
+}
+
+// Every order of the kinds of each side.
+std::vector<KindRanks> allKindRanks() {
+  std::vector<KindRanks> all;
+  std::array<int, 3> client = {0, 1, 2};
+  do {
+    for (const int server : {0, 1}) {
+      KindRanks ranks{};
+      ranks[indexOf(ActionKind::headForward)] = client[0];
+      ranks[indexOf(ActionKind::tailStep)] = client[1];
+      ranks[indexOf(ActionKind::headBackward)] = client[2];
+      ranks[indexOf(ActionKind::bodyForward)] = server;
+      ranks[indexOf(ActionKind::bodyBackward)] = 1 - server;
+      all.push_back(ranks);
+    }
+  } while (std::next_permutation(client.begin(), client.end()));
+  return all;
 }
 
 }  // namespace
 
 Policy policyOf(const Schedule& schedule, std::uint32_t inFlight) {
   return {schedule.pick,
-          [priority = schedule.linkPriority](Flow flow, std::uint32_t) { return priority(flow); },
+          [priority = schedule.linkPriority](Flow flow, std::uint32_t, const Place& body) {
+            return priority(flow, body);
+          },
           inFlight};
 }
 
@@ -260,38 +300,22 @@ SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool wi
 
 double bestStepSeconds(const StepCosts& costs, std::uint32_t tries) {
   const std::uint32_t m = costs.microBatches;
-  const auto secondsOf = [&](const Order& order) {
-    return simulateStep(costs, policyOf(order, m)).seconds;
-  };
   Order best;
-  double least = 0;
+  double shortest = 0;
   const auto consider = [&](Order order) {
-    const double seconds = secondsOf(order);
-    if (!best.actions.empty() && seconds >= least) return;
+    const double seconds = simulateStep(costs, policyOf(order, m)).seconds;
+    if (!best.actions.empty() && seconds >= shortest) return;
     best = std::move(order);
-    least = seconds;
+    shortest = seconds;
   };
-  std::array<int, 3> client = {0, 1, 2};  // ranks of HeadForward, TailStep, HeadBackward
-  do {
-    for (const int server : {0, 1}) {
-      for (const int up : {0, 1, 2}) {
-        for (const int down : {0, 1, 2}) {
-          // 0: the activation first; 1: the gradient first; 2: first come, first served
-          std::array<int, kTensorFlows> flows{};
-          flows[indexOf(Flow::activation0)] = up == 1 ? 1 : 0;
-          flows[indexOf(Flow::gradient1)] = up == 0 ? 1 : 0;
-          flows[indexOf(Flow::activation1)] = down == 1 ? 1 : 0;
-          flows[indexOf(Flow::gradient0)] = down == 0 ? 1 : 0;
-          std::array<int, kScheduledKinds> kinds{};
-          for (std::size_t k = 0; k < kClientKinds.size(); ++k)
-            kinds[indexOf(kClientKinds[k])] = client[k];
-          kinds[indexOf(ActionKind::bodyForward)] = server;
-          kinds[indexOf(ActionKind::bodyBackward)] = 1 - server;
-          for (std::uint32_t w = 1; w <= m; ++w) consider(orderOf(kinds, flows, m, w));
-        }
+  constexpr std::array kFirst = {First::activations, First::gradients, First::any};
+  for (const KindRanks& kinds : allKindRanks()) {
+    for (const First up : kFirst) {
+      for (const First down : kFirst) {
+        for (std::uint32_t w = 1; w <= m; ++w) consider(orderOf(costs, kinds, up, down, w));
       }
     }
-  } while (std::next_permutation(client.begin(), client.end()));
+  }
 
   const RandomKey key = randomKey(1, "simulator.search");
   std::uint64_t draw = 0;
@@ -300,12 +324,16 @@ double bestStepSeconds(const StepCosts& costs, std::uint32_t tries) {
     Order changed = best;
     // Redraws a few ranks, within the range of the kinds' ranks and beyond it.
     for (std::uint64_t changes = 1 + randomBits(key, draw++) % 3; changes > 0; --changes) {
-      std::vector<double>& ranks = uniform() < 0.5 ? changed.actions : changed.tensors;
-      ranks[randomBits(key, draw++) % ranks.size()] = uniform() * 4 - 1;
+      std::vector<double>* ranks = &changed.actions;
+      if (uniform() >= 0.5) {
+        ranks =
+            &(changed.tensors.begin() + randomBits(key, draw++) % changed.tensors.size())->second;
+      }
+      (*ranks)[randomBits(key, draw++) % ranks->size()] = uniform() * 4 - 1;
     }
     consider(std::move(changed));
   }
-  return least;
+  return shortest;
 }
 
 }  // namespace cleave

@@ -1,29 +1,38 @@
 #include "common/predict/step_meter.h"
 
+#include <utility>
+
 namespace cleave {
+namespace {
+
+constexpr ActionKind kKinds[] = {ActionKind::headForward, ActionKind::tailStep,
+                                 ActionKind::headBackward, ActionKind::bodyForward,
+                                 ActionKind::bodyBackward};
+
+}  // namespace
 
 std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSeconds& actions,
                                             const LinkTotals& totals, const LinkSpeed& link) {
-  const auto secondsOf = [&](ActionKind kind) { return actions[indexOf(kind)]; };
   StepCosts costs = last_;
   costs.microBatches = at.microBatches;
-  for (std::size_t k = 0; k < kScheduledKinds; ++k) costs.seconds[k] = actions[k] / at.microBatches;
-  costs.updateSeconds = secondsOf(ActionKind::decide) + secondsOf(ActionKind::update);
-  costs.latency = link.roundTripSeconds / 2;
-  costs.rateUp = link.rateUp;
-  costs.rateDown = link.rateDown;
+  for (const ActionKind kind : kKinds) costs.of(kind) = actions[indexOf(kind)] / at.microBatches;
+  costs.updateSeconds = actions[indexOf(ActionKind::decide)] + actions[indexOf(ActionKind::update)];
+  costs.body().latency = link.roundTripSeconds / 2;
+  costs.body().rateUp = link.rateUp;
+  costs.body().rateDown = link.rateDown;
   bool known = true;
-  for (std::size_t f = 0; f < kTensorFlows; ++f) {
+  for (const Flow flow : costs.body().place.flows()) {
     // Transfers are recorded with a delay: a step may see those of the previous step, or none.
-    const LinkTotals::FlowTotals& before = before_.flows[f];
-    const LinkTotals::FlowTotals& after = totals.flows[f];
+    const LinkTotals::FlowTotals before = before_.flows.get(flow);
+    const LinkTotals::FlowTotals after = totals.flows.get(flow);
+    FlowCosts& tensor = costs.flows[flow];
     const auto tensors = static_cast<double>(after.tensors - before.tensors);
     if (tensors > 0) {
-      costs.bytes[f] = static_cast<double>(after.wireBytes - before.wireBytes) / tensors;
-      costs.encodeSeconds[f] = (after.encodeSeconds - before.encodeSeconds) / tensors;
-      costs.decodeSeconds[f] = (after.decodeSeconds - before.decodeSeconds) / tensors;
+      tensor = {static_cast<double>(after.wireBytes - before.wireBytes) / tensors,
+                (after.encodeSeconds - before.encodeSeconds) / tensors,
+                (after.decodeSeconds - before.decodeSeconds) / tensors};
     }
-    known = known && costs.bytes[f] > 0;
+    known = known && tensor.bytes > 0;
   }
   before_ = totals;
   last_ = costs;
@@ -39,16 +48,15 @@ void StepMeter::add(const StepCosts& costs) {
   if (steps_ == 0) {
     sum_ = costs;
   } else {
-    for (std::size_t k = 0; k < kScheduledKinds; ++k) sum_.seconds[k] += costs.seconds[k];
-    for (std::size_t f = 0; f < kTensorFlows; ++f) {
-      sum_.bytes[f] += costs.bytes[f];
-      sum_.encodeSeconds[f] += costs.encodeSeconds[f];
-      sum_.decodeSeconds[f] += costs.decodeSeconds[f];
+    const StepCosts before = std::exchange(sum_, costs);
+    for (const ActionKind kind : kKinds) sum_.of(kind) += before.of(kind);
+    for (auto& [flow, tensor] : sum_.flows) {
+      const FlowCosts& others = before.flows.at(flow);
+      tensor.bytes += others.bytes;
+      tensor.encodeSeconds += others.encodeSeconds;
+      tensor.decodeSeconds += others.decodeSeconds;
     }
-    sum_.updateSeconds += costs.updateSeconds;
-    sum_.rateUp = costs.rateUp;
-    sum_.rateDown = costs.rateDown;
-    sum_.latency = costs.latency;
+    sum_.updateSeconds += before.updateSeconds;
   }
   ++steps_;
 }
@@ -57,10 +65,12 @@ std::optional<StepCosts> StepMeter::mean() const {
   if (steps_ == 0) return std::nullopt;
   StepCosts mean = sum_;
   const auto steps = static_cast<double>(steps_);
-  for (double& seconds : mean.seconds) seconds /= steps;
-  for (double& bytes : mean.bytes) bytes /= steps;
-  for (double& seconds : mean.encodeSeconds) seconds /= steps;
-  for (double& seconds : mean.decodeSeconds) seconds /= steps;
+  for (const ActionKind kind : kKinds) mean.of(kind) /= steps;
+  for (auto& [flow, tensor] : mean.flows) {
+    tensor.bytes /= steps;
+    tensor.encodeSeconds /= steps;
+    tensor.decodeSeconds /= steps;
+  }
   mean.updateSeconds /= steps;
   return mean;
 }

@@ -4,10 +4,10 @@
 
 #include <optional>
 
-#include "common/core/step.h"
 #include "common/engine/engine.h"
 #include "common/link/transfers.h"
 #include "common/predict/bound.h"
+#include "common/topology/step.h"
 
 namespace cleave {
 

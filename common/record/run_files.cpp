@@ -48,9 +48,9 @@ void appendBound(std::vector<Cell>& cells, const StepRow& row) {
     cells.resize(cells.size() + kBoundColumns.size());
     return;
   }
-  cells.emplace_back(row.costs->rateUp);
-  cells.emplace_back(row.costs->rateDown);
-  cells.emplace_back(row.costs->latency);
+  cells.emplace_back(row.costs->body().rateUp);
+  cells.emplace_back(row.costs->body().rateDown);
+  cells.emplace_back(row.costs->body().latency);
   cells.emplace_back(row.bound->seconds);
   cells.emplace_back(row.seconds.value_or(0) / row.bound->seconds);
   cells.emplace_back(std::string(bottleneckName(row.bound->bottleneck)));

@@ -1,5 +1,7 @@
 #include "common/record/trace_file.h"
 
+#include "common/engine/stage_engine.h"
+
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -19,9 +21,19 @@ std::string numbered(std::string_view name, std::uint32_t i) {
   return std::string(name) + " " + std::to_string(i);
 }
 
+// What the action waits for, in a run with one body.
+std::optional<Flow> inputOf(ActionKind kind) {
+  for (const StageRows& stage : {clientRows({Place{}}), bodyRows({})}) {
+    for (const StageRow& row : stage.rows) {
+      if (row.kind == kind && !row.inputs.empty()) return row.inputs.front();
+    }
+  }
+  return std::nullopt;
+}
+
 std::string reasonOfWait(const TraceSpan& span) {
   const ActionKind kind = span.action();
-  if (const auto input = flowsOf(kind).input) return numbered(flowName(*input), span.i);
+  if (const auto input = inputOf(kind)) return numbered(flowName(*input), span.i);
   if (kind == ActionKind::headForward) return "fewer in flight";
   if (kind == ActionKind::decide) return "BodyDone";
   if (kind == ActionKind::update) return "Step";

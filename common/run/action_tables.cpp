@@ -30,26 +30,27 @@ void computeWith(ActionTable& table, int threads) {
 ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched) {
   ActionTable table;
   at(table, ActionKind::bodyForward) = [&stage](Work work) -> Result {
-    return stage.forward(work.at, std::move(work.input));
+    return tensorResult(stage.forward(work.at, std::move(work.tensors().front())));
   };
   at(table, ActionKind::bodyBackward) = [&stage](Work work) -> Result {
-    return stage.backward(work.at, std::move(work.input));
+    return tensorResult(stage.backward(work.at, std::move(work.tensors().front())));
   };
   at(table, ActionKind::report) = [&stage](Work) -> Result { return stage.report(); };
   at(table, ActionKind::update) = [&stage](Work work) -> Result {
-    stage.update(*work.decision);
+    stage.update(std::get<StepDecision>(work.input));
     return std::monostate{};
   };
   at(table, ActionKind::exportBlob) = [&stage, weightsMayBeFetched](Work work) -> Result {
-    if (!weightsMayBeFetched && work.flow == Flow::weightsBody) {
+    const bool ofWeights = std::get<Flow>(work.input) == kWeightsBody;
+    if (!weightsMayBeFetched && ofWeights) {
       throw ProtocolError("fetch-not-allowed",
                           "this server does not allow clients to fetch weights");
     }
-    return std::make_shared<const std::vector<std::byte>>(
-        work.flow == Flow::weightsBody ? stage.exportWeights() : stage.exportGradients());
+    return std::make_shared<const std::vector<std::byte>>(ofWeights ? stage.exportWeights()
+                                                                    : stage.exportGradients());
   };
   at(table, ActionKind::importBlob) = [&stage](Work work) -> Result {
-    stage.importWeights(work.blob->bytes);
+    stage.importWeights(std::get<Blob>(work.input).bytes);
     return std::monostate{};
   };
   computeWith(table, threads);
@@ -60,20 +61,20 @@ ActionTable clientActions(ClientStage& stage, int threads,
                           std::function<StepDecision(const BodyDone& done)> decide) {
   ActionTable table;
   at(table, ActionKind::headForward) = [&stage](Work work) -> Result {
-    return stage.headForward(work.at);
+    return tensorResult(stage.headForward(work.at));
   };
   at(table, ActionKind::tailStep) = [&stage](Work work) -> Result {
-    return stage.tailStep(work.at, std::move(work.input));
+    return tensorResult(stage.tailStep(work.at, std::move(work.tensors().front())));
   };
   at(table, ActionKind::headBackward) = [&stage](Work work) -> Result {
-    stage.headBackward(work.at, std::move(work.input));
-    return Payload();
+    stage.headBackward(work.at, std::move(work.tensors().front()));
+    return std::monostate{};
   };
   at(table, ActionKind::decide) = [decide = std::move(decide)](Work work) -> Result {
-    return decide(*work.bodyDone);
+    return decide(std::get<std::vector<BodyDone>>(work.input).front());
   };
   at(table, ActionKind::update) = [&stage](Work work) -> Result {
-    stage.update(*work.decision);
+    stage.update(std::get<StepDecision>(work.input));
     return std::monostate{};
   };
   computeWith(table, threads);

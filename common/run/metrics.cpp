@@ -45,9 +45,6 @@ const std::vector<ActionKind>& ownActions(Role role) {
   return role == Role::client ? client : server;
 }
 
-// Whether a tensor of the flow can cross in that direction.
-bool crosses(Flow flow, bool up) { return flow == Flow::weightsBody || isUp(flow) == up; }
-
 Samples processSamples() {
   return {{"process_resident_memory_bytes", static_cast<double>(residentBytes()), ""},
           {"process_cpu_seconds_total", cpuSeconds(), ""},
@@ -99,13 +96,10 @@ struct Metrics::Families {
     decode = &counter("codec_seconds_total", {{"work", "decode"}});
     for (const bool up : {true, false}) {
       const char* const direction = kDirections[up];
-      for (std::size_t flow = 0; flow < kFlows; ++flow) {
-        if (!crosses(static_cast<Flow>(flow), up)) continue;
-        const prometheus::Labels labels = {{"flow", std::string(flowName(static_cast<Flow>(flow)))},
-                                           {"direction", direction}};
-        rawBytes[flow][up] = &counter("transfer_raw_bytes_total", labels);
-        wireBytes[flow][up] = &counter("transfer_wire_bytes_total", labels);
+      for (const Flow flow : Place{}.flows()) {
+        if (Place{}.isUp(flow) == up) addFlow(flow, up);
       }
+      addFlow(kWeightsBody, up);
       control[up] = &counter("control_bytes_total", {{"direction", direction}});
       bandwidth[up] =
           &histogram("transfer_bytes_per_second", {{"direction", direction}}, kBandwidths);
@@ -119,6 +113,12 @@ struct Metrics::Families {
         .Add({{"version", softwareVersion().substr(std::string_view("cleave ").size())},
               {"revision", softwareRevision()}})
         .Set(1);
+  }
+
+  void addFlow(Flow flow, bool up) {
+    const prometheus::Labels labels = {{"flow", flowName(flow)}, {"direction", kDirections[up]}};
+    flows[flow].raw[up] = &counter("transfer_raw_bytes_total", labels);
+    flows[flow].wire[up] = &counter("transfer_wire_bytes_total", labels);
   }
 
   Counter& counter(std::string_view name, const prometheus::Labels& labels) {
@@ -144,8 +144,11 @@ struct Metrics::Families {
   std::array<Histogram*, kPhases> stepSeconds{};
   std::vector<std::pair<ActionKind, Counter*>> actions;
   Counter *encode = nullptr, *decode = nullptr;
-  // By flow, and by whether the direction is up.
-  std::array<std::array<Counter*, 2>, kFlows> rawBytes{}, wireBytes{};
+  // By flow and by direction (down, up); null for a direction that the flow does not cross.
+  struct FlowCounters {
+    std::array<Counter*, 2> raw{}, wire{};
+  };
+  FlowMap<FlowCounters> flows;
   std::array<Counter*, 2> control{};
   std::array<Histogram*, 2> bandwidth{}, latency{};
 
@@ -158,10 +161,10 @@ Metrics::~Metrics() = default;
 
 void Metrics::transfer(const TransferRecord& record) {
   const bool up = record.sent == (role_ == Role::client);
-  const std::size_t flow = indexOf(record.key.flow);
-  if (families_->wireBytes[flow][up] == nullptr) return;
-  families_->rawBytes[flow][up]->Increment(static_cast<double>(record.rawBytes));
-  families_->wireBytes[flow][up]->Increment(static_cast<double>(record.wireBytes));
+  const auto* const counters = std::as_const(families_->flows).find(record.key.flow);
+  if (counters == nullptr || counters->wire[up] == nullptr) return;
+  counters->raw[up]->Increment(static_cast<double>(record.rawBytes));
+  counters->wire[up]->Increment(static_cast<double>(record.wireBytes));
   if (!record.wireSeconds) return;  // was not acknowledged
   if (*record.wireSeconds > 0) {
     families_->bandwidth[up]->Observe(static_cast<double>(record.wireBytes) / *record.wireSeconds);

@@ -46,17 +46,17 @@ ModelSpec modelSpec(const wire::RunSpec& spec) {
   return model;
 }
 
-std::array<std::shared_ptr<const Codec>, kTensorFlows> codecsOf(const wire::RunSpec& spec) {
-  std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
+FlowMap<std::shared_ptr<const Codec>> codecsOf(const wire::RunSpec& spec, const Place& place) {
+  FlowMap<std::shared_ptr<const Codec>> codecs(place.flows());
   for (const auto& [name, text] : spec.codecs()) {
     const auto flow = flowFromName(name);
-    if (!flow || static_cast<std::size_t>(*flow) >= kTensorFlows) {
+    if (!flow || codecs.find(*flow) == nullptr) {
       refuse("'" + name + "' is not a flow with a codec",
              "flows are activation/0, activation/1, gradient/1 and gradient/0");
     }
-    codecs[static_cast<std::size_t>(*flow)] = makeCodec(text);
+    codecs[*flow] = makeCodec(text);
   }
-  for (auto& codec : codecs) {
+  for (auto& [flow, codec] : codecs) {
     if (!codec) codec = makeCodec("none");
   }
   return codecs;
@@ -107,14 +107,14 @@ RunPlan planRun(const wire::RunSpec& spec) {
                std::to_string(plan.maxBatch) + " samples",
            "train.micro_batches must be in 1…train.batch");
   }
-  for (const Flow flow : kStepFlows) {
+  for (const Flow flow : plan.flows()) {
     if (!flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxBatch).checkedElements()) {
-      refuse("the tensor of " + std::string(flowName(flow)) + " would be too large");
+      refuse("the tensor of " + flowName(flow) + " would be too large");
     }
   }
   plan.inFlight = resolveInFlight(*plan.schedule, spec.in_flight(), plan.microBatches);
   plan.stepsPerEpoch = spec.steps_per_epoch();
-  plan.codecs = codecsOf(spec);
+  plan.codecs = codecsOf(spec, plan.place);
   plan.initialWeights = spec.initial_weights();
   plan.rawNonFinite = spec.raw_non_finite();
   plan.trace = traceWindow(spec);
@@ -123,15 +123,20 @@ RunPlan planRun(const wire::RunSpec& spec) {
 
 void useDeviceCodecs(RunPlan& plan, ComputeDevice& device) {
   if (device.gpu() == nullptr) return;
-  for (std::size_t flow = 0; flow < kTensorFlows; ++flow) {
-    plan.deviceCodecs[flow] = makeDeviceCodec(plan.codecs[flow], *device.gpu());
+  for (const auto& [flow, codec] : plan.codecs) {
+    plan.deviceCodecs[flow] = makeDeviceCodec(codec, *device.gpu());
     plan.stage.staysOnDevice[flow] = plan.deviceCodecs[flow] != nullptr;
   }
+}
+
+EngineOptions engineOptions(const RunPlan& plan) {
+  return {plan.schedule, plan.microBatches, plan.inFlight, plan.initialWeights};
 }
 
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   TensorLinkOptions options;
   options.role = role;
+  options.place = plan.place;
   options.seed = plan.stage.seed;
   options.microBatches = plan.microBatches;
   options.inFlight = plan.inFlight;
@@ -157,7 +162,7 @@ double bufferBytes(std::size_t size) { return static_cast<double>(BufferPool::ca
 std::size_t asSize(double bytes) { return static_cast<std::size_t>(std::min(bytes, 0x1p62)); }
 
 CodecMemory codecMemory(const RunPlan& plan, Flow flow) {
-  return plan.codecs[indexOf(flow)]->memory(
+  return plan.codecs.at(flow)->memory(
       flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxMicroBatchSamples()));
 }
 
@@ -167,7 +172,7 @@ double codecBytes(const RunPlan& plan) {
   constexpr double kTables = 8 << 20;  // histograms and code books; independent of tensor sizes
   double working = 0;
   double states = 0;
-  for (const Flow flow : kStepFlows) {
+  for (const Flow flow : plan.flows()) {
     const CodecMemory memory = codecMemory(plan, flow);
     working = std::max(working, static_cast<double>(memory.working));
     states += 2.0 * static_cast<double>(memory.state);
@@ -180,7 +185,7 @@ double codecBytes(const RunPlan& plan) {
 double flowBytes(const RunPlan& plan) {
   const TensorLinkOptions link = linkOptions(plan, Role::server);
   double bytes = 0;
-  for (const Flow flow : kStepFlows) {
+  for (const Flow flow : plan.flows()) {
     const TensorSpec spec = link.spec(flow, plan.maxMicroBatchSamples());
     bytes += bufferBytes(spec.bytes()) + bufferBytes(link.maxEncodedBytes(flow, spec));
   }
@@ -190,7 +195,7 @@ double flowBytes(const RunPlan& plan) {
 std::size_t transitBytes(const RunPlan& plan) {
   double largest = 0;
   double cuts = 0;
-  for (const Flow flow : kStepFlows) {
+  for (const Flow flow : plan.flows()) {
     const TensorSpec spec =
         flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxMicroBatchSamples());
     largest = std::max(largest, bufferBytes(spec.bytes()));

@@ -2,13 +2,12 @@
 // that the client sends.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "common/codec/codec.h"
-#include "common/engine/schedule.h"
+#include "common/engine/engine.h"
 #include "common/engine/trace.h"
 #include "common/model/stage.h"
 #include "proto/wire.pb.h"
@@ -18,9 +17,6 @@ namespace cleave {
 class DeviceCodec;
 struct TensorLinkOptions;
 
-// The flows of a training step, in the order in which a micro-batch crosses the link.
-inline constexpr Flow kStepFlows[] = {Flow::activation0, Flow::activation1, Flow::gradient1,
-                                      Flow::gradient0};
 // Maximum milliseconds that an action may wait in place of computing.
 inline constexpr double kMostWait = 60000;
 
@@ -28,18 +24,20 @@ struct RunPlan {
   StageOptions stage;
   StageWait wait;  // f2 and b2 only; the client adds its own
   std::vector<BlockRow> blocks;
+  Place place;  // of the body
   const Schedule* schedule = nullptr;
   std::uint32_t microBatches = 1;
   std::uint32_t inFlight = 1;
   std::uint32_t maxBatch = 1;
   std::uint64_t stepsPerEpoch = 0;
-  bool initialWeights = false;  // the client sends the body's initial weights
-  bool rawNonFinite = false;    // as in TensorLinkOptions
-  TraceWindow trace;            // no steps: no trace requested
-  std::array<std::shared_ptr<const Codec>, kTensorFlows> codecs;
+  bool initialWeights = false;                   // the client sends the body's initial weights
+  bool rawNonFinite = false;                     // as in TensorLinkOptions
+  TraceWindow trace;                             // no steps: no trace requested
+  FlowMap<std::shared_ptr<const Codec>> codecs;  // for every flow of `place`, in its order
   // As in TensorLinkOptions; set by useDeviceCodecs().
-  std::array<std::shared_ptr<const DeviceCodec>, kTensorFlows> deviceCodecs;
+  FlowMap<std::shared_ptr<const DeviceCodec>> deviceCodecs;
 
+  std::vector<Flow> flows() const { return place.flows(); }
   std::uint32_t maxMicroBatchSamples() const {
     return microBatchSize(maxBatch, microBatchCount(maxBatch, microBatches), 0);
   }
@@ -53,7 +51,8 @@ RunPlan planRun(const wire::RunSpec& spec);
 // implementation. Borrows the device.
 void useDeviceCodecs(RunPlan& plan, ComputeDevice& device);
 
-// The options that a tensor link takes from a plan; the caller adds its own.
+// The options that an engine and a tensor link take from a plan; the caller adds its own.
+EngineOptions engineOptions(const RunPlan& plan);
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 
 // Bytes of pool buffers that the tensors of all four flows take on one side for the micro-batches

@@ -53,7 +53,7 @@ Sample gradient() {
   return sample;
 }
 
-const Key kTrain{Phase::train, 1, 0, Flow::activation0};
+const Key kTrain{Phase::train, 1, 0, activationAt(0)};
 
 void setRate(benchmark::State& state, const Sample& sample) {
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(sample.spec.bytes()));

@@ -119,7 +119,7 @@ class Ours : public Coder {
   }
 
  private:
-  static constexpr Key kKey{Phase::train, 1, 0, Flow::activation0};
+  static constexpr Key kKey{Phase::train, 1, 0, activationAt(0)};
 
   std::unique_ptr<Codec> codec_;
   TensorSpec spec_;

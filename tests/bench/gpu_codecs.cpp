@@ -139,7 +139,7 @@ struct Bench {
     const auto twin = makeDeviceCodec(codec, gpu);
     const auto encoder = makeDeviceCodec(codec, encoding);
     const auto decoder = makeDeviceCodec(codec, decoding);
-    const CodecContext context{1, {Phase::train, 1, 0, Flow::activation1}};
+    const CodecContext context{1, {Phase::train, 1, 0, activationAt(1)}};
     const TensorView view{tensor, spec, MemoryPlace::device};
     const std::shared_ptr<std::byte> decoded = gpu.tensorMemory(spec.bytes());
     const MutableTensorView out{decoded.get(), spec};

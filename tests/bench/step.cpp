@@ -97,7 +97,7 @@ class Variant {
     run_.runBatch(Phase::train, ++steps_, batch_);
     Json row = {{"variant", name_}, {"step", steps_}, {"seconds", secondsSince(start)}};
     row["processor_seconds"] = processorSeconds() - processorBefore;
-    const Engine& engine = run_.session().engine();
+    const Coordinator& engine = run_.session().engine();
     for (const ActionKind kind : {ActionKind::headForward, ActionKind::tailStep,
                                   ActionKind::headBackward, ActionKind::update}) {
       row[std::string(actionName(kind))] = engine.seconds()[indexOf(kind)];

@@ -149,7 +149,7 @@ void run(const Input& input) {
         rest.first(std::min<std::size_t>(input.activationBytes, rest.size()));
     rest = rest.subspan(first.size());
     Key key = keyOf(input);
-    key.flow = Flow::activation0;
+    key.flow = activationAt(0);
     const Trip trip{codecOf(input.activation), {7, key}, spec, unaligned};
     if (encodes) {
       encodeAndDecode(trip, sender, receiver, first);

@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "common/codec/tensor.h"
-#include "common/core/key.h"
+#include "common/topology/key.h"
 #include "tests/fuzz/seeds.h"
 
 namespace cleave::fuzz {
@@ -110,7 +110,7 @@ inline TensorSpec specOf(const Input& input) {
 
 inline Key keyOf(const Input& input) {
   const Phase phase = (input.flags & kEval) != 0 ? Phase::eval : Phase::train;
-  return {phase, 3, 1, (input.flags & kGradient) != 0 ? Flow::gradient0 : Flow::activation0};
+  return {phase, 3, 1, (input.flags & kGradient) != 0 ? gradientAt(0) : activationAt(0)};
 }
 
 }  // namespace cleave::fuzz

@@ -64,12 +64,12 @@ std::vector<Seed> seeds() {
         all.push_back({spec + " " + std::to_string(j) + " " + what, write(input)});
       };
       CutContext cut;
-      Bytes payloads = encode(spec, input, elements, cut, Flow::activation0);
+      Bytes payloads = encode(spec, input, elements, cut, activationAt(0));
       add("decode", payloads);
       // The gradient of that cut.
       input.flags |= kGradient | kAfter;
       input.activationBytes = static_cast<std::uint16_t>(payloads.size());
-      const Bytes gradient = encode(spec, input, elements, cut, Flow::gradient0);
+      const Bytes gradient = encode(spec, input, elements, cut, gradientAt(0));
       payloads.insert(payloads.end(), gradient.begin(), gradient.end());
       add("decode gradient", payloads);
       // A few elements are enough, because they are repeated.

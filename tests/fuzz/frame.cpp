@@ -162,7 +162,7 @@ std::string helloMetadata() {
 
 std::string tensorMetadata() {
   wire::Tensor tensor;
-  toWire(Key{Phase::train, 3, 1, Flow::activation0}, *tensor.mutable_key());
+  toWire(Key{Phase::train, 3, 1, activationAt(0)}, *tensor.mutable_key());
   toWire(TensorSpec{DType::f32, {4, 8}, MemoryOrder::contiguous}, *tensor.mutable_spec());
   tensor.set_codec("none");
   tensor.set_encoded_bytes(128);
@@ -175,7 +175,7 @@ std::string tensorMetadata() {
 
 std::vector<Seed> cleave::fuzz::seeds() {
   const RunError error("bad-run", "it went\nwrong", "fix it");
-  const Key key{Phase::train, 3, 1, Flow::gradient0};
+  const Key key{Phase::train, 3, 1, gradientAt(0)};
   wire::HelloOk ok;
   ok.set_version(1);
   ok.set_software("cleave");
@@ -195,5 +195,5 @@ std::vector<Seed> cleave::fuzz::seeds() {
           {"BodyDone", frame(2, FrameKind::bodyDone, toWire(BodyDone{3, {2, true}}))},
           {"Step", frame(2, FrameKind::step, toWire(StepDecision{3, true, {0.1}, 1, 1}))},
           {"StepOk", frame(2, FrameKind::stepOk, toWire(StepOk{3}))},
-          {"Fetch", frame(2, FrameKind::fetch, toWire(Fetch{Flow::weightsBody}))}};
+          {"Fetch", frame(2, FrameKind::fetch, toWire(Fetch{kWeightsBody}))}};
 }

@@ -23,6 +23,8 @@ constexpr std::uint32_t kMicroBatches = 4;
 constexpr std::uint32_t kBatch = 10;
 constexpr std::int64_t kWidth = 16;
 constexpr std::size_t kBlobBytes = 100;
+constexpr Flow kFlows[] = {activationAt(0), activationAt(1), gradientAt(1), gradientAt(0),
+                           kWeightsBody,    kGradsBody,      kTraceBody};
 
 TensorSpec specOf(Flow, std::uint32_t samples) {
   return {DType::f32, {static_cast<std::int64_t>(samples), kWidth}, MemoryOrder::contiguous};
@@ -44,9 +46,11 @@ class Session {
             std::make_shared<BufferPool>(), io_.get_executor(),
             [this](Message message) { arrived_.push_back(std::move(message)); },
             [](const TransferRecord&) {})),
-        engine_(engineOptions((flags & kInitialWeights) != 0), *link_) {
-    if (role_ == Role::client && (flags & kInitialWeights) != 0) {
-      engine_.sendWeights(std::make_shared<const Bytes>(kBlobBytes));
+        client_(role_ == Role::client ? coordinator((flags & kInitialWeights) != 0) : nullptr),
+        server_(role_ == Role::server ? participant((flags & kInitialWeights) != 0) : nullptr),
+        engine_(client_ ? static_cast<Engine&>(*client_) : *server_) {
+    if (client_ && (flags & kInitialWeights) != 0) {
+      client_->sendWeights(std::make_shared<const Bytes>(kBlobBytes));
     }
   }
 
@@ -64,7 +68,7 @@ class Session {
     options.microBatches = kMicroBatches;
     options.inFlight = 2;
     options.maxBatch = kBatch;
-    for (auto& each : options.codecs) each = makeCodec(codec_);
+    for (const Flow flow : options.place.flows()) options.codecs[flow] = makeCodec(codec_);
     options.spec = specOf;
     options.priority = findSchedule("priority").linkPriority;
     options.maxBlobBytes = 1000;
@@ -74,8 +78,15 @@ class Session {
     return options;
   }
 
-  EngineOptions engineOptions(bool initialWeights) const {
-    return {role_, &findSchedule("priority"), kMicroBatches, 2, false, initialWeights};
+  std::unique_ptr<Coordinator> coordinator(bool initialWeights) const {
+    return std::make_unique<Coordinator>(
+        EngineOptions{&findSchedule("priority"), kMicroBatches, 2, initialWeights},
+        std::vector<BodyPeer>{{Place{}, link_}});
+  }
+  std::unique_ptr<Participant> participant(bool initialWeights) const {
+    return std::make_unique<Participant>(
+        EngineOptions{&findSchedule("priority"), kMicroBatches, 2, initialWeights}, Place{},
+        std::vector<std::shared_ptr<EngineLink>>{link_});
   }
 
   void perform(Command command, Reader& input) {
@@ -98,10 +109,7 @@ class Session {
       case Command::stepOk:
         return frame(FrameKind::stepOk, 0, toWire(StepOk{input.number()}), 0);
       case Command::fetch:
-        return frame(
-            FrameKind::fetch, 0,
-            toWire(Fetch{static_cast<Flow>(kTensorFlows + input.byte() % (kFlows - kTensorFlows))}),
-            0);
+        return frame(FrameKind::fetch, 0, toWire(Fetch{kFlows[4 + input.byte() % 3]}), 0);
       case Command::raw: {
         const auto kind = static_cast<FrameKind>(1 + input.byte() % 14);
         const std::size_t bytes = input.twoBytes();
@@ -120,7 +128,7 @@ class Session {
   static Key key(Reader& input) {
     const std::uint8_t choice = input.byte();
     return {(choice & 0x10) != 0 ? Phase::eval : Phase::train, input.number(),
-            small(input.number()), static_cast<Flow>((choice & 0x0f) % kFlows)};
+            small(input.number()), kFlows[(choice & 0x0f) % std::size(kFlows)]};
   }
 
   void sendTensor(Reader& input) {
@@ -183,7 +191,7 @@ class Session {
       while (!arrived_.empty()) {
         Message message = std::move(arrived_.front());
         arrived_.pop_front();
-        engine_.receive(std::move(message));
+        engine_.receive(0, std::move(message));
       }
       io_.restart();
     } while (io_.poll() > 0);
@@ -211,12 +219,10 @@ class Session {
       case ActionKind::bodyBackward: {
         const std::uint32_t samples =
             microBatchSize(work.at.samples, work.at.microBatches, work.at.i);
-        const TensorSpec spec = specOf(Flow::activation0, samples);
+        const TensorSpec spec = specOf(activationAt(0), samples);
         const auto values = std::make_shared<Bytes>(spec.bytes());
-        return Payload({values->data(), spec}, values);
+        return tensorResult(Payload({values->data(), spec}, values));
       }
-      case ActionKind::headBackward:
-        return Payload();
       default:
         return std::monostate{};
     }
@@ -225,9 +231,9 @@ class Session {
   void begin(Reader& input) {
     const Phase phase = (input.byte() & 1) != 0 ? Phase::eval : Phase::train;
     const std::uint32_t samples = 1 + input.byte() % kBatch;
-    if (role_ == Role::server || !engine_.batchDone() || !engine_.weightsInPlace()) return;
+    if (!client_ || !client_->batchDone() || !client_->weightsInPlace()) return;
     const std::uint64_t step = phase == Phase::train ? engine_.applied() + 1 : ++evaluated_;
-    engine_.begin({phase, step, 0, microBatchCount(samples, kMicroBatches), samples});
+    client_->begin({phase, step, 0, microBatchCount(samples, kMicroBatches), samples});
   }
 
   const Role role_;
@@ -236,7 +242,9 @@ class Session {
   std::deque<Message> arrived_;
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<TensorLink> link_;
-  Engine engine_;
+  const std::unique_ptr<Coordinator> client_;  // one of the two
+  const std::unique_ptr<Participant> server_;
+  Engine& engine_;
   std::uint64_t evaluated_ = 0;
 };
 

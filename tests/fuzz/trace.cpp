@@ -29,8 +29,7 @@ std::vector<Seed> cleave::fuzz::seeds() {
   Trace trace;
   trace.spans.push_back({TraceActivity::compute, static_cast<std::uint8_t>(ActionKind::bodyForward),
                          0, 1, 2, 100, 200});
-  trace.spans.push_back(
-      {TraceActivity::send, static_cast<std::uint8_t>(Flow::activation1), 0, 3, 4, 200, 210});
+  trace.spans.push_back({TraceActivity::send, 2, 0, 3, 4, 200, 210});
   trace.dropped = 7;
   return {{"none", toBytes({})}, {"two spans", toBytes(trace)}};
 }

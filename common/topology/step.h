@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/core/key.h"
+#include "common/topology/key.h"
 
 namespace cleave {
 

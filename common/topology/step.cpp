@@ -1,4 +1,4 @@
-#include "common/core/step.h"
+#include "common/topology/step.h"
 
 #include <algorithm>
 

@@ -1,21 +1,22 @@
-// Two engines, client and server, in virtual time: fake stages whose actions take given times, and
-// a link that sends one tensor after another in each direction in the order of the schedule's
-// priorities. No threads, no sockets.
+// The engines of a run in virtual time, a client and one or more servers in a row: stages compute a
+// TinyModel and take given times, and links send one tensor after another in each direction in the
+// order of the schedule's priorities. No threads, no sockets.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/core/random.h"
-#include "common/engine/engine.h"
+#include "common/engine/coordinator.h"
+#include "common/engine/participant.h"
 #include "common/engine/virtual_clock.h"
+#include "tests/tiny_model.h"
 
 namespace cleave::test {
 
@@ -33,6 +34,8 @@ struct VirtualOptions {
   const Schedule* schedule = nullptr;
   std::uint32_t microBatches = 4;
   std::uint32_t inFlight = 0;  // 0: the schedule's default
+  std::size_t bodies = 1;
+  CutTensors cut = {{}};  // the tensors of every cut; only the first is computed with
   ActionSeconds seconds = scheduledSeconds({1, 1, 1, 1, 1});
   double tensorSeconds = 0;  // time that a tensor occupies its direction
   double latency = 0;
@@ -40,56 +43,69 @@ struct VirtualOptions {
   bool fetchGradients = false;
 };
 
-class VirtualPair {
+class VirtualRun {
  public:
-  explicit VirtualPair(const VirtualOptions& options);
-  ~VirtualPair();
+  explicit VirtualRun(const VirtualOptions& options);
+  ~VirtualRun();
 
   // Runs one batch to its end and returns its duration in virtual seconds. Fails the test if
   // nothing can run but the batch is not done.
   double run(Phase phase, std::uint64_t step, std::uint32_t samples);
 
-  Engine& engine(Role role);
+  Coordinator& client() { return *client_; }
+  Engine& server(std::size_t body = 0) { return *sides_[body + 1].engine; }
   // The order in which actions began since the last call, "F0 F1 T0 …": F HeadForward or
   // BodyForward, T TailStep, H HeadBackward, B BodyBackward; others are left out.
-  std::string takeOrder(Role role);
-  // A number that depends on every action of that side and, within each kind, on their order.
-  std::uint64_t fingerprint(Role role) const;
+  std::string takeClientOrder() { return takeOrder(0); }
+  std::string takeServerOrder(std::size_t body = 0) { return takeOrder(body + 1); }
+  // The weights of head, bodies and tail, and the sum of all outputs of the tail.
+  std::vector<float> weights() const;
   // Maximum number of micro-batches between HeadForward and HeadBackward (eval: TailStep).
   std::size_t mostInFlight() const { return mostInFlight_; }
-  // Delivers `message` to `role` out of order. Throws the engine's error.
-  void inject(Role role, Message message);
 
  private:
   class Link;
+  // One end of the link between the client and a body, with the tensors that wait to be sent.
   struct Side {
-    std::unique_ptr<Link> link;
     std::unique_ptr<Engine> engine;
     bool busy = false;
     std::string order;
-    std::array<std::uint64_t, kActionKinds> hashes{};
-    std::vector<TensorMessage> outgoing;  // waiting for their direction
-    bool sending = false;
+    std::vector<TinyPart> parts;                   // client: head and tail; server: its body
+    std::map<std::uint32_t, float> forwardInputs;  // by micro-batch; of the head or the body
   };
-  Side& side(Role role) { return sides_[static_cast<std::size_t>(role)]; }
-  double jittered(double seconds);
-  void startWork(Role role);
-  void countInFlight(const Work& work);
-  Result perform(Side& side, const Work& work);
-  void startSending(Role role);
-  void deliver(Role to, const Message& message);
+  struct Direction {
+    std::vector<TensorMessage> waiting;
+    bool sending = false;
+    double lastArrival = 0;  // a link keeps the order
+  };
 
-  VirtualOptions options_;
-  std::array<Side, 2> sides_;
+  std::string takeOrder(std::size_t side);
+  double jittered(double seconds);
+  void startWork(std::size_t side);
+  void countInFlight(const Work& work);
+  Result perform(Side& side, Work& work);
+  StepDecision decide(Side& client, const Work& work) const;
+  void startSending(std::size_t body, bool up);
+  void deliver(std::size_t side, std::size_t peer, const Message& message);
+
+  const VirtualOptions options_;
+  std::vector<Place> places_;
+  std::vector<Side> sides_;  // the client, then the servers
+  Coordinator* client_ = nullptr;
+  std::vector<std::array<Direction, 2>> directions_;  // by body: down, up
   VirtualClock clock_;
   std::uint64_t draws_ = 0;
   std::size_t inFlight_ = 0;
   std::size_t mostInFlight_ = 0;
+  float outputs_ = 0;
 };
 
+// `count` bodies in a row, whose cuts all have these tensors.
+std::vector<Place> placesInRow(std::size_t count, const CutTensors& cut = {{}});
 // A copy of a message: payloads are move-only, but their memory can be shared.
 Message copyOf(const Message& message);
 // A tensor of one float.
 Payload smallPayload(float value);
+float valueOf(const Payload& payload);
 
 }  // namespace cleave::test

@@ -1,0 +1,93 @@
+// The client's engine: begins batches, runs head and tail, and decides each step for all parts.
+//
+// clang-format off
+//   from       to         when                                          action, what is sent
+//   idle       running    begin()
+//   running    idle       eval: every action is complete
+//   running    deciding   train: every action is complete, every body   Decide
+//                         has reported (and sent its gradients)
+//   deciding   decided    Decide is complete                            Step to every body
+//   decided    updating   at once                                       Update
+//   updating   idle       Update is complete                            link: commit
+// clang-format on
+//
+// The order matters in one place: Step is sent before our own Update, so that the bodies update at
+// the same time. What a body passes on to the next one goes through here ("pass on"): the bodies
+// know only the client.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "common/engine/engine.h"
+
+namespace cleave {
+
+// A body, as the client sees it.
+struct BodyPeer {
+  Place place;
+  std::shared_ptr<EngineLink> link;
+};
+
+class Coordinator : public Engine {
+ public:
+  // `bodies`: in a row; their index is the peer's number in receive(). `fetchGradients`: fetch
+  // grads/body from each in every step before deciding it (for `verify`).
+  Coordinator(const EngineOptions& options, const std::vector<BodyPeer>& bodies,
+              bool fetchGradients = false);
+
+  // Starts a batch. Requires batchDone() and weightsInPlace(). `at.i` is not used.
+  void begin(const MicroBatch& at);
+  // Requests weights/body or trace/body. Requires batchDone(). The answer arrives in blob().
+  void fetch(Flow flow, std::size_t body = 0);
+  // Sends a body's initial weights, a safetensors file. Requires EngineOptions::initialWeights; no
+  // batch can begin before weightsInPlace().
+  void sendWeights(SharedBytes weights, std::size_t body = 0);
+  // Whether every body has its initial weights, either received or its own.
+  bool weightsInPlace() const;
+
+  void receive(std::size_t peer, Message message) override;
+  bool batchDone() const override { return state_ == State::idle; }
+
+  // The answer to the last Fetch (including grads/body of the current step); empty until it
+  // arrives.
+  const std::optional<Blob>& blob(std::size_t body = 0) const { return peers_[body].blob; }
+  // Whether a step is decided but not yet applied here.
+  bool updatePending() const { return state_ == State::decided || state_ == State::updating; }
+  // The last step that every body has confirmed as applied.
+  std::uint64_t appliedByPeers() const;
+  // The body's report on the current or latest train batch.
+  const std::optional<BodyDone>& bodyDone(std::size_t body = 0) const { return peers_[body].done; }
+
+ private:
+  enum class State { idle, running, deciding, decided, updating };
+  struct Peer {
+    Place place;
+    std::shared_ptr<EngineLink> link;
+    std::optional<BodyDone> done;
+    std::uint64_t applied = 0;
+    bool weightsInPlace = true;
+    std::optional<Flow> fetching;
+    std::optional<Blob> blob;
+  };
+
+  void receiveTensor(std::size_t from, TensorMessage&& message);
+  void receiveBodyDone(Peer& peer, const BodyDone& done);
+  void receiveStepOk(Peer& peer, const StepOk& ok);
+  void receiveBlob(Peer& peer, Blob&& blob);
+  void sendTensor(TensorMessage&& message);
+  bool mayDecide() const;
+
+  std::optional<Work> nextWork() override;
+  void finish(Work&& work, Result&& result, double seconds) override;
+
+  const bool fetchGradients_;
+  std::vector<Peer> peers_;
+  State state_ = State::idle;
+  std::optional<StepDecision> decision_;  // the last one
+  // Micro-batches of the current batch sent per flow: an answer cannot come earlier.
+  FlowMap<std::uint32_t> sent_;
+  FlowMap<std::uint32_t> passedOn_;  // likewise, of those that a body sent to another
+};
+
+}  // namespace cleave

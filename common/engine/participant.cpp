@@ -1,0 +1,200 @@
+#include "common/engine/participant.h"
+
+#include <string>
+#include <utility>
+
+namespace cleave {
+
+Participant::Participant(const EngineOptions& options, const Place& place,
+                         std::vector<std::shared_ptr<EngineLink>> links,
+                         std::function<std::size_t(std::uint32_t i)> linkOf)
+    : Engine(options, bodyRows(place, place.firstCut + 1)),
+      place_(place),
+      links_(std::move(links)),
+      linkOf_(linkOf ? std::move(linkOf) : [](std::uint32_t) { return std::size_t{0}; }),
+      weights_(options.initialWeights ? Weights::expected : Weights::inPlace) {}
+
+// ---- Incoming messages ----
+
+void Participant::receive(std::size_t peer, Message message) {
+  if (!isUpdatePending() && deferred_.empty()) return dispatch(peer, std::move(message));
+  const std::size_t most = std::size_t{8} * options_.inFlight + 64;
+  if (deferred_.size() >= most) {
+    refuse("too-many-in-flight",
+           "more than " + std::to_string(most) + " messages arrived before an update");
+  }
+  deferred_.push_back({peer, std::move(message)});
+}
+
+void Participant::dispatch(std::size_t peer, Message&& message) {
+  if (auto* blob = std::get_if<Blob>(&message)) return receiveWeights(std::move(*blob));
+  if (!weightsInPlace()) {
+    refuse("unexpected-message", "another message arrived before the initial weights were loaded");
+  }
+  if (auto* tensor = std::get_if<TensorMessage>(&message)) {
+    receiveTensor(peer, std::move(*tensor));
+  } else if (const auto* decision = std::get_if<StepDecision>(&message); decision && peer == 0) {
+    receiveDecision(*decision);
+  } else if (const auto* fetch = std::get_if<Fetch>(&message)) {
+    receiveFetch(peer, *fetch);
+  } else {
+    refuse("unexpected-message", "received a message that this client may not send");
+  }
+}
+
+void Participant::receiveTensor(std::size_t from, TensorMessage&& message) {
+  const Key key = message.key();
+  if (!stage_.isInput(key.flow)) refuse("bad-key", toString(key) + " cannot come from a client");
+  const bool train = key.phase == Phase::train;
+  const std::uint64_t finished = train ? applied_ : lastEval_;
+  if (key.step <= finished && (train || !isCurrent(key))) {
+    refuse("bad-key", toString(key) + " belongs to a finished step");
+  }
+  if (!isCurrent(key)) {
+    if (key.step != finished + 1) {
+      refuse("step-gap", toString(key) + " arrived, but the last known step is " +
+                             stepText(key.phase, finished));
+    }
+    if (isGradient(key.flow)) {
+      refuse("bad-key", toString(key) + " arrived before any activation of its step");
+    }
+    startBatchOf(message);
+  }
+  checkAgainstBatch(message);
+  if (linkOf_(key.i) != from) refuse("bad-key", toString(key) + " belongs to another client");
+  if (message.weightVersion != applied_) {
+    refuse("bad-key", toString(key) + " is for weights after " +
+                          std::to_string(message.weightVersion) + " steps, but " +
+                          std::to_string(applied_) + " are applied");
+  }
+  if (isGradient(key.flow) && (!train || key.i >= stage_.completedOf(ActionKind::bodyForward))) {
+    refuse("bad-key", toString(key) + " arrived before its activation was sent");
+  }
+  store(std::move(message));
+}
+
+void Participant::startBatchOf(const TensorMessage& message) {
+  const MicroBatch& at = message.at;
+  if (!batchDone()) {
+    refuse("unexpected-message", stepText(at.phase, at.step) + " begins while " +
+                                     stepText(batch()->phase, batch()->step) + " is not finished");
+  }
+  if (at.samples == 0 || at.microBatches != microBatchCount(at.samples, options_.microBatches)) {
+    refuse("bad-key", toString(message.key()) + " claims " + std::to_string(at.microBatches) +
+                          " micro-batches of " + std::to_string(at.samples) +
+                          " samples; the agreed number is " +
+                          std::to_string(options_.microBatches) + " per batch");
+  }
+  startBatch(at);
+  if (at.phase == Phase::eval) lastEval_ = at.step;
+  state_ = State::running;
+}
+
+void Participant::receiveDecision(const StepDecision& decision) {
+  if (decision.step != applied_ + 1) {
+    refuse("step-gap", "Step " + std::to_string(decision.step) + " arrived, but " +
+                           std::to_string(applied_) + " steps are applied");
+  }
+  if (state_ != State::reported) {
+    refuse("unexpected-message",
+           "Step " + std::to_string(decision.step) + " arrived before its BodyDone was sent");
+  }
+  decision_ = decision;
+  state_ = State::decided;
+}
+
+void Participant::receiveFetch(std::size_t from, const Fetch& fetch) {
+  if (export_ != Export::none) {
+    refuse("unexpected-message", "a second Fetch arrived before the first was answered");
+  }
+  const bool ofWeights = fetch.flow == kWeightsBody;
+  if (state_ != (ofWeights ? State::idle : State::reported)) {
+    refuse("unexpected-message", "Fetch of " + flowName(fetch.flow) +
+                                     (ofWeights ? " arrived in the middle of a batch"
+                                                : " did not arrive between BodyDone and Step"));
+  }
+  fetch_ = fetch;
+  fetcher_ = from;
+  export_ = Export::requested;
+}
+
+void Participant::receiveWeights(Blob&& blob) {
+  if (weights_ != Weights::expected || blob.flow != kWeightsBody) {
+    refuse("unexpected-message",
+           flowName(blob.flow) + " arrived, but no initial weights are expected");
+  }
+  initialWeights_ = std::move(blob);
+  weights_ = Weights::arrived;
+}
+
+// ---- Actions ----
+
+std::optional<Work> Participant::nextWork() {
+  while (!deferred_.empty() && !isUpdatePending()) {
+    Deferred first = std::move(deferred_.front());
+    deferred_.pop_front();
+    dispatch(first.peer, std::move(first.message));
+  }
+  if (state_ == State::decided) {
+    state_ = State::updating;
+    return workOf(ActionKind::update, decision_);
+  }
+  if (state_ == State::updating) return std::nullopt;
+  if (weights_ == Weights::arrived) {
+    weights_ = Weights::importing;
+    return workOf(ActionKind::importBlob, std::move(initialWeights_));
+  }
+  if (export_ == Export::requested) {
+    export_ = Export::running;
+    return workOf(ActionKind::exportBlob, fetch_.flow);
+  }
+  if (state_ != State::running) return std::nullopt;
+  if (isTrain() && stage_.isDone()) {
+    state_ = State::reporting;
+    return workOf(ActionKind::report);
+  }
+  return nextOfStage();
+}
+
+void Participant::finish(Work&& work, Result&& result, double seconds) {
+  switch (work.kind) {
+    case ActionKind::report:
+      state_ = State::reported;
+      return sendReport(std::get<GradientReport>(result));
+    case ActionKind::update:
+      applied_ = decision_.step;
+      updateSeconds_ = seconds;
+      state_ = State::idle;
+      for (const auto& link : links_) link->commit();
+      for (const auto& link : links_) link->send(StepOk{applied_});
+      return;
+    case ActionKind::exportBlob: {
+      auto bytes = std::get<SharedBytes>(std::move(result));
+      export_ = Export::none;
+      links_[fetcher_]->send(
+          Blob{std::get<Flow>(work.input), {bytes->data(), bytes->size()}, bytes});
+      return;
+    }
+    case ActionKind::importBlob:
+      weights_ = Weights::inPlace;
+      for (const auto& link : links_) link->send(StepOk{0});
+      return;
+    default:
+      for (TensorMessage& message : finishOfStage(work, std::move(result))) {
+        links_[linkOf_(message.at.i)]->send(std::move(message));
+      }
+      if (!isTrain() && stage_.isDone()) state_ = State::idle;
+  }
+}
+
+void Participant::sendReport(const GradientReport& report) {
+  BodyDone done;
+  done.step = batch()->step;
+  done.report = report;
+  done.forwardSeconds = seconds()[indexOf(ActionKind::bodyForward)];
+  done.backwardSeconds = seconds()[indexOf(ActionKind::bodyBackward)];
+  done.updateSeconds = updateSeconds_;
+  for (const auto& link : links_) link->send(done);
+}
+
+}  // namespace cleave

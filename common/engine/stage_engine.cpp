@@ -1,0 +1,118 @@
+#include "common/engine/stage_engine.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+namespace cleave {
+
+StageRows clientRows(const std::vector<Place>& bodies) {
+  const Place& first = bodies.front();
+  const Place& last = bodies.back();
+  StageRows stage;
+  stage.opens = ActionKind::headForward;
+  stage.rows = {{ActionKind::headForward, {}, activationsOf(first.firstCut, first.first)},
+                {ActionKind::tailStep, activationsOf(last.lastCut, last.last),
+                 gradientsOf(last.lastCut, last.last)}};
+  // A head before a cut without gradients is not trained.
+  auto gradients = gradientsOf(first.firstCut, first.first);
+  if (!gradients.empty()) {
+    stage.rows.push_back({ActionKind::headBackward, std::move(gradients), {}});
+  }
+  return stage;
+}
+
+StageRows bodyRows(const Place& place, int hop) {
+  StageRows stage;
+  stage.hop = hop;
+  stage.rows = {{ActionKind::bodyForward, activationsOf(place.firstCut, place.first),
+                 activationsOf(place.lastCut, place.last)}};
+  auto gradients = gradientsOf(place.lastCut, place.last);
+  if (!gradients.empty()) {
+    stage.rows.push_back(
+        {ActionKind::bodyBackward, std::move(gradients), gradientsOf(place.firstCut, place.first)});
+  }
+  return stage;
+}
+
+StageEngine::StageEngine(StageRows rows, Pick pick, std::uint32_t inFlight)
+    : stage_(std::move(rows)), pick_(std::move(pick)), inFlight_(inFlight) {
+  for (const StageRow& row : stage_.rows) {
+    for (const Flow flow : row.inputs) inputs_[flow];
+  }
+}
+
+void StageEngine::begin(Phase phase, std::uint32_t microBatches) {
+  phase_ = phase;
+  microBatches_ = microBatches;
+  started_.fill(0);
+  completed_.fill(0);
+  for (auto& [flow, input] : inputs_) {
+    input.arrived.assign(microBatches, false);
+    input.payloads.clear();
+    input.payloads.resize(microBatches);
+  }
+}
+
+void StageEngine::arrived(Flow flow, std::uint32_t i, Payload payload) {
+  Input& input = inputs_[flow];
+  input.arrived[i] = true;
+  input.payloads[i] = std::move(payload);
+}
+
+bool StageEngine::runs(const StageRow& row) const {
+  return phase_ == Phase::train || row.inputs.empty() || isActivation(row.inputs.front());
+}
+
+const StageRow& StageEngine::rowOf(ActionKind kind) const {
+  for (const StageRow& row : stage_.rows) {
+    if (row.kind == kind) return row;
+  }
+  throw std::logic_error("the stage has no such action");
+}
+
+bool StageEngine::isReady(const StageRow& row) const {
+  const std::uint32_t i = startedOf(row.kind);
+  if (i >= microBatches_ || !runs(row)) return false;
+  if (stage_.opens == row.kind) {
+    // A micro-batch counts as in flight until its last action here begins. Until then the stage
+    // holds what autograd saved for it, or a reply that is waiting.
+    const auto last = std::find_if(stage_.rows.rbegin(), stage_.rows.rend(),
+                                   [this](const StageRow& each) { return runs(each); });
+    if (i - startedOf(last->kind) >= inFlight_) return false;
+  }
+  return std::all_of(row.inputs.begin(), row.inputs.end(),
+                     [&](Flow flow) { return inputs_.at(flow).arrived[i]; });
+}
+
+std::optional<StageEngine::Action> StageEngine::next() {
+  ReadyKinds ready;
+  for (const StageRow& row : stage_.rows) ready.ready[indexOf(row.kind)] = isReady(row);
+  if (!ready.any()) return std::nullopt;
+  const StageState state{stage_.hop, phase_, microBatches_, std::min(inFlight_, microBatches_),
+                         started_};
+  const auto kind = pick_(ready, state);
+  if (!kind) return std::nullopt;
+  if (!ready[*kind]) throw std::logic_error("the schedule picked an action that is not ready");
+  Action action{*kind, started_[indexOf(*kind)]++, {}};
+  for (const Flow flow : rowOf(*kind).inputs) {
+    action.inputs.push_back(std::move(inputs_[flow].payloads[action.i]));
+  }
+  return action;
+}
+
+std::vector<Flow> StageEngine::outputsOf(ActionKind kind) const {
+  std::vector<Flow> outputs = rowOf(kind).outputs;
+  if (phase_ == Phase::eval) {
+    outputs.erase(std::remove_if(outputs.begin(), outputs.end(), isGradient), outputs.end());
+  }
+  return outputs;
+}
+
+bool StageEngine::isDone() const {
+  return std::all_of(stage_.rows.begin(), stage_.rows.end(), [this](const StageRow& row) {
+    return !runs(row) || completedOf(row.kind) == microBatches_;
+  });
+}
+
+}  // namespace cleave

@@ -1,0 +1,99 @@
+// The order of one stage's actions within a batch: which are ready, and which one the schedule runs
+// next. It knows neither peers nor roles: a stage is described by rows, and the same class runs in
+// the client, in each server, and in the simulator. One thread at a time.
+//
+// clang-format off
+//   client   HeadForward(i)                     -> activation/0
+//            activation/K -> TailStep(i)        -> gradient/K
+//            gradient/0   -> HeadBackward(i)
+//   body b   activation/b -> BodyForward(i)     -> activation/b+1
+//            gradient/b+1 -> BodyBackward(i)    -> gradient/b
+//   eval     no gradients: rows that take one do not run, and none is sent
+// clang-format on
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "common/codec/tensor.h"
+#include "common/engine/schedule.h"
+#include "common/topology/flow.h"
+
+namespace cleave {
+
+// The tensors of one cut for one micro-batch, in the cut's order.
+using TensorBundle = std::vector<Payload>;
+
+struct StageRow {
+  ActionKind kind = ActionKind::headForward;
+  std::vector<Flow> inputs;   // all of them must have arrived; none: ready from the start
+  std::vector<Flow> outputs;  // what its result is sent as
+};
+
+struct StageRows {
+  int hop = 0;  // 0: the client; k: body k - 1
+  std::vector<StageRow> rows;
+  // If set, at most the negotiated number of micro-batches may be between this kind and the last
+  // kind of the phase, in order of `rows`.
+  std::optional<ActionKind> opens;
+};
+// Requires bodies in a row: each begins at the cut where the previous one ends.
+StageRows clientRows(const std::vector<Place>& bodies);
+StageRows bodyRows(const Place& place, int hop = 1);
+
+class StageEngine {
+ public:
+  using Pick = std::function<std::optional<ActionKind>(const ReadyKinds&, const StageState&)>;
+
+  // `inFlight`: W as negotiated.
+  StageEngine(StageRows rows, Pick pick, std::uint32_t inFlight);
+
+  // Begins a batch of M micro-batches; what is left of the previous one is dropped.
+  void begin(Phase phase, std::uint32_t microBatches);
+
+  bool isInput(Flow flow) const { return inputs_.find(flow) != nullptr; }
+  bool hasArrived(Flow flow, std::uint32_t i) const { return inputs_.at(flow).arrived[i]; }
+  // Requires isInput(), i < M and !hasArrived().
+  void arrived(Flow flow, std::uint32_t i, Payload payload = {});
+
+  struct Action {
+    ActionKind kind = ActionKind::headForward;
+    std::uint32_t i = 0;
+    TensorBundle inputs;
+  };
+  // The action to run now; nothing: wait for an input. Returns each action once.
+  std::optional<Action> next();
+  // An action of this kind is done. Actions of one kind complete in order.
+  void completed(ActionKind kind) { ++completed_[indexOf(kind)]; }
+
+  // What the kind's result is sent as in this phase.
+  std::vector<Flow> outputsOf(ActionKind kind) const;
+  std::uint32_t completedOf(ActionKind kind) const { return completed_[indexOf(kind)]; }
+  // Whether every action of the batch is done; true before the first batch.
+  bool isDone() const;
+
+ private:
+  struct Input {
+    std::vector<bool> arrived;      // by micro-batch
+    std::vector<Payload> payloads;  // arrived, not yet passed to an action
+  };
+
+  bool runs(const StageRow& row) const;
+  const StageRow& rowOf(ActionKind kind) const;
+  bool isReady(const StageRow& row) const;
+  std::uint32_t startedOf(ActionKind kind) const { return started_[indexOf(kind)]; }
+
+  const StageRows stage_;
+  const Pick pick_;
+  const std::uint32_t inFlight_;
+  Phase phase_ = Phase::train;
+  std::uint32_t microBatches_ = 0;
+  std::array<std::uint32_t, kScheduledKinds> started_{};
+  std::array<std::uint32_t, kScheduledKinds> completed_{};
+  FlowMap<Input> inputs_;
+};
+
+}  // namespace cleave

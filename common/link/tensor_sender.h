@@ -1,0 +1,78 @@
+// The sending half of a tensor link: encodes tensors, queues them at the connection, and counts
+// them as settled when the peer has acknowledged them.
+//
+// Tensors of the codec `none` bypass the codec queue and are never copied: the socket reads from
+// the stage's own memory.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "common/core/memory_account.h"
+#include "common/engine/messages.h"
+#include "common/link/codec_tasks.h"
+#include "common/link/connection_slot.h"
+#include "common/link/tensor_link_options.h"
+#include "common/link/transfer_log.h"
+#include "common/link/transfer_order.h"
+
+namespace cleave {
+
+struct ReceivedReport;
+
+class TensorSender : public std::enable_shared_from_this<TensorSender> {
+ public:
+  // Must exist while the connection runs.
+  TensorSender(std::shared_ptr<const TensorLinkOptions> options,
+               std::shared_ptr<ConnectionSlot> slot, std::shared_ptr<CodecTasks> codecTasks,
+               std::shared_ptr<TransferOrder> order, std::shared_ptr<TransferLog> log);
+
+  // Any thread; they never wait. Throw what MemoryAccount::charge() throws.
+  void sendTensor(TensorMessage&& message);
+  void sendBlob(Blob&& blob);
+
+  // io thread; server. Answers a Fetch of trace/body. Returns false for the others, which the
+  // engine answers with sendBlob(). Throws ProtocolError "too-many-in-flight" if the last answer
+  // has not been settled, and "unexpected-message" if there is no trace.
+  bool answer(const Fetch& fetch);
+  // io thread. The peer has the tensor. Throws what TransferLog::acknowledged() throws.
+  void acknowledged(const ReceivedReport& report);
+
+ private:
+  // An encoded tensor, ready to be sent.
+  struct Encoding {
+    TensorMessage message;  // without its payload, unless the codec is `none`
+    TensorSpec spec;
+    std::span<const std::byte> bytes;
+    std::shared_ptr<const void> owner;
+    double encodeSeconds = 0;
+    std::optional<double> snrDb;
+    std::string sha256;  // blobs only
+    std::string codec;
+    MemoryCharge charge;  // for a stage's output; the pool's buffers have their own
+  };
+
+  MemoryCharge chargeFor(const TensorView& view) const;
+  // codec queue
+  void encode(TensorCodecs& codecs, TensorMessage&& message);
+  // any thread
+  void queueOnIo(std::shared_ptr<Encoding> encoding);
+  // io thread
+  void sendTrace();
+  void queue(const std::shared_ptr<Encoding>& encoding);
+  OutgoingTensor outgoing(const std::shared_ptr<Encoding>& encoding);
+  static std::string openMetadata(const Encoding& encoding, double queueSeconds);
+  void settle(const Key& key);
+
+  const std::shared_ptr<const TensorLinkOptions> options_;
+  const std::shared_ptr<ConnectionSlot> slot_;
+  const std::shared_ptr<CodecTasks> codecTasks_;
+  const std::shared_ptr<TransferOrder> order_;
+  const std::shared_ptr<TransferLog> log_;
+  bool blobUnderWay_ =
+      false;  // io thread; server: a Fetch is unanswered, or its answer not settled
+};
+
+}  // namespace cleave

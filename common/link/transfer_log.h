@@ -1,0 +1,72 @@
+// What has crossed a link: the tensors that were sent and are not settled yet, a record per
+// transfer, and their totals. io thread unless stated otherwise.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "common/topology/key.h"
+#include "common/engine/schedule.h"
+#include "common/link/transfers.h"
+#include "common/net/frame_stream.h"
+
+namespace cleave {
+
+struct ReceivedReport;
+
+class TransferLog {
+ public:
+  // `record` is called on the io thread for each transfer, and must not block.
+  TransferLog(Role role, std::uint32_t inFlight, std::function<void(const TransferRecord&)> record)
+      : role_(role), maxPending_(std::size_t{8} * inFlight + 64), record_(std::move(record)) {}
+
+  // ---- Sent tensors: queued, begun, written and acknowledged, settled ----
+
+  // Begins a record. Throws ProtocolError "too-many-in-flight" if the peer has not acknowledged far
+  // more tensors than its credits allow.
+  void queued(TransferRecord record);
+  // The first segment is passed to the socket.
+  void begun(const Key& key, double queueSeconds);
+  // These return whether the tensor has now been both written and acknowledged; then call settle().
+  bool written(const Key& key, std::uint64_t wireBytes);
+  // Throws ProtocolError "bad-key" if the tensor was not sent, or was acknowledged before.
+  bool acknowledged(const ReceivedReport& report);
+  void settle(const Key& key, const LinkInfo& link);
+  // Records the tensors that were written but not acknowledged; the connection has ended.
+  void recordUnacknowledged();
+
+  // ---- Received tensors ----
+
+  void received(const TransferRecord& record) { account(record); }
+
+  // ---- Totals: any thread ----
+
+  // A tensor was encoded here.
+  void encoded(double seconds);
+  // Seconds of encoding and decoding on this side since the last call.
+  double takeCodecSeconds();
+  // `connection` and the peaks, in bytes per second: what the connection has counted.
+  LinkTotals totals(const ByteCounts& connection, double peakSent, double peakReceived) const;
+
+ private:
+  struct Pending {
+    TransferRecord record;
+    bool written = false;
+    bool acknowledged = false;
+  };
+  void account(const TransferRecord& record);
+
+  const Role role_;
+  const std::size_t maxPending_;
+  const std::function<void(const TransferRecord&)> record_;
+  std::map<Key, Pending> pending_;
+
+  mutable std::mutex mutex_;
+  LinkTotals totals_;
+  double codecSecondsTaken_ = 0;
+};
+
+}  // namespace cleave

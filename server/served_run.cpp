@@ -1,0 +1,256 @@
+#include "server/served_run.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "common/core/log.h"
+#include "common/link/wire_messages.h"
+#include "common/run/action_tables.h"
+#include "common/run/torch_errors.h"
+#include "server/deadline.h"
+
+namespace cleave {
+namespace {
+
+namespace asio = boost::asio;
+
+// Runs `function` on the device thread. The coroutine resumes on the io thread when it is done, or
+// throws what it threw.
+template <typename Function>
+asio::awaitable<void> onDevice(const RunResources& resources, Function function) {
+  co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(std::exception_ptr)>(
+      [&resources](auto handler, Function inner) {
+        auto shared = std::make_shared<decltype(handler)>(std::move(handler));
+        resources.device.post([io = resources.io, shared, inner = std::move(inner)]() mutable {
+          std::exception_ptr error;
+          try {
+            inner();
+          } catch (...) {
+            error = std::current_exception();
+          }
+          asio::post(io, [shared, error] { (*shared)(error); });
+        });
+      },
+      asio::use_awaitable, std::move(function));
+}
+
+// The coroutine resumes on the io thread once no task of the cancelled queue is running.
+asio::awaitable<void> codecWorkEnded(CodecQueue& queue, asio::any_io_executor io) {
+  co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(std::exception_ptr)>(
+      [&queue, io](auto handler) {
+        auto shared = std::make_shared<decltype(handler)>(std::move(handler));
+        queue.cancel([io, shared] { asio::post(io, [shared] { (*shared)(nullptr); }); });
+      },
+      asio::use_awaitable);
+}
+
+// For a trial that uses more than any client needs: trials leave no records, so they are limited.
+ProtocolError trialTooLong(const std::string& limit) {
+  return ProtocolError("trial-too-long", "the trial takes more than " + limit,
+                       "name a codec instead of auto");
+}
+
+}  // namespace
+
+ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan plan,
+                     std::unique_ptr<Admission::Ticket> ticket,
+                     std::shared_ptr<Connection> connection)
+    : resources_(resources),
+      request_(std::move(request)),
+      isTrial_(request_.isTrial()),
+      plan_(std::move(plan)),
+      ticket_(std::move(ticket)),
+      connection_(std::move(connection)) {}
+
+ServedRun::~ServedRun() = default;
+
+// ---- Opening ----
+
+void ServedRun::open() {
+  openRecords();
+  const auto mailbox = std::make_shared<Mailbox>(resources_.device, plan_.inFlight);
+  link_ = makeLink(mailbox);
+  worker_ = makeWorker(mailbox);
+  // As the worker's first action, so that the Hello is answered without waiting for the device and
+  // the build time is charged to the session.
+  worker_->buildFirst([this] { return build(); });
+}
+
+void ServedRun::openRecords() {
+  const wire::Hello& hello = request_.hello;
+  const int asked = static_cast<int>(std::min(hello.run_spec().threads(), 1024u));
+  threads_ =
+      chooseThreads(usableCores(), asked, resources_.settings.threads, request_.clientIsLocal);
+  if (!isTrial_) {
+    stored_ = resources_.store.open(request_.identity, hello, request_.session, threads_.threads);
+  }
+  record_ = std::make_unique<RunRecord>(*stored_.files, plan_.stepsPerEpoch, stored_.disk);
+}
+
+std::shared_ptr<TensorLink> ServedRun::makeLink(const std::shared_ptr<Mailbox>& mailbox) {
+  TensorLinkOptions options = linkOptions(plan_, Role::server);
+  options.errorEvery = resources_.settings.errorEvery;
+  options.helper = resources_.helper;
+  options.account = std::make_shared<MemoryAccount>(transitBytes(plan_));
+  options.codecQueue = codecQueue_ = resources_.codecs.open();
+  trace_ = options.trace;
+  return std::make_shared<TensorLink>(
+      std::move(options), connection_, resources_.pool, resources_.io,
+      [mailbox](Message message) { mailbox->deliver(std::move(message)); },
+      [files = stored_.files](const TransferRecord& record) { files->transfer(record); });
+}
+
+std::shared_ptr<EngineWorker> ServedRun::makeWorker(const std::shared_ptr<Mailbox>& mailbox) {
+  auto worker = std::make_shared<EngineWorker>(
+      std::make_unique<Participant>(engineOptions(plan_), plan_.place,
+                                    std::vector<std::shared_ptr<EngineLink>>{link_}),
+      mailbox, ActionTable{}, [this] { finishedBatch(); },
+      [connection = connection_, io = resources_.io](std::exception_ptr error) {
+        asio::post(io, [connection, error] { connection->fail(error); });
+      },
+      resources_.compute.queue(), trace_);
+  worker->limitActions(resources_.settings.actionSeconds);
+  return worker;
+}
+
+ActionTable ServedRun::build() {
+  setComputeThreads(threads_.threads);
+  stage_ = withTorchErrors(
+      [&] { return std::make_unique<BodyStage>(plan_.stage, plan_.wait, resources_.compute); });
+  return bodyActions(*stage_, threads_.threads, mayFetchWeights());
+}
+
+wire::HelloOk ServedRun::helloOk() const {
+  wire::HelloOk ok;
+  ok.set_version(kWireVersion);
+  ok.set_threads(static_cast<std::uint32_t>(threads_.threads));
+  ok.set_in_flight(plan_.inFlight);
+  ok.set_session(request_.session);
+  ok.set_software(softwareVersion());
+  ok.set_body_bytes(maxWeightsBytes(plan_));
+  ok.set_weights_allowed(mayFetchWeights());
+  ok.set_device(resources_.settings.device);
+  if (trace_) ok.add_features(std::string(kTraceFeature));
+  if (isTrial_) ok.add_features(std::string(kTrialFeature));
+  return ok;
+}
+
+std::string ServedRun::summary() const {
+  return fmt::format(
+      "{}{} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; threads: {}",
+      isTrial_ ? "a trial of codecs: " : "", plan_.stage.model.name, plan_.stage.cuts.cut0,
+      plan_.stage.cuts.cut1 - 1, plan_.microBatches, plan_.inFlight, plan_.schedule->name,
+      threads_.text);
+}
+
+// ---- Serving ----
+
+asio::awaitable<std::string> ServedRun::serve() {
+  record_->begin(link_->totals());
+  resources_.device.attach(worker_, request_.identity);
+  isServing_ = true;
+  if (isDraining_) drain();
+  std::optional<asio::steady_timer> deadline;
+  if (isTrial_) {
+    const auto minutes = kMaxTrialSession / std::chrono::minutes(1);
+    deadline = failAfter(kMaxTrialSession, connection_,
+                         std::make_exception_ptr(trialTooLong(fmt::format("{} minutes", minutes))),
+                         resources_.io);
+  }
+  co_return co_await connection_->run(*link_);
+}
+
+void ServedRun::finishedBatch() {
+  const Engine& engine = worker_->engine();
+  if (isTrial_ && ++batches_ > kMaxTrialBatches) {
+    throw trialTooLong(fmt::format("{} batches", kMaxTrialBatches));
+  }
+  const LinkTotals totals = link_->totals();
+  record_->finishedBatch(engine, worker_->betweenSteps(), totals);
+  pace_.finishedBatch(*engine.batch(), engine.seconds(), totals, connection_->receiveRate(),
+                      connection_->sendRate());
+}
+
+void ServedRun::fence() {
+  connection_->fail(std::make_exception_ptr(
+      RunError("stale-generation", "the run has connected again; this older connection ends")));
+}
+
+void ServedRun::drain() {
+  isDraining_ = true;
+  if (!isServing_) return;  // serve() handles it
+  resources_.device.post([worker = worker_, connection = connection_, io = resources_.io] {
+    worker->drain([connection, io] {
+      asio::post(io, [connection] { connection->sayBye("shutting-down"); });
+    });
+  });
+}
+
+bool ServedRun::hasWork() const {
+  return !isServing_ || worker_->hasWork() || link_->hasCodecWork();
+}
+
+void ServedRun::describe(SessionStatus& status) const {
+  status.run = request_.runId();
+  status.model = plan_.stage.model.name;
+  status.memoryBytes = ticket_->bytes();
+  status.pace = pace_.state();
+  const std::uint64_t perEpoch = plan_.stepsPerEpoch;
+  if (status.pace && status.pace->phase == Phase::train && perEpoch > 0) {
+    status.epoch = (status.pace->step + perEpoch - 1) / perEpoch;
+  }
+}
+
+void ServedRun::log(spdlog::level::level_enum level, const std::string& line) {
+  if (stored_.log) stored_.log->log(level, line);  // a trial has no log
+  if (!resources_.lines.take(request_.identity, now())) return;
+  processLog()->log(level, "run {}: {}", request_.runId(), line);
+}
+
+// ---- Closing ----
+
+asio::awaitable<void> ServedRun::close() {
+  isServing_ = false;
+  if (codecQueue_) codecQueue_->cancel();
+  if (worker_) co_await closeWorker();
+  if (link_) {
+    completeRecords();
+    const LinkTotals totals = link_->totals();
+    log(spdlog::level::info, fmt::format("session {}: {} steps applied, {} bytes up, {} bytes down",
+                                         request_.session, applied_, totals.up(), totals.down()));
+  }
+  if (codecQueue_) co_await codecWorkEnded(*codecQueue_, resources_.io);
+}
+
+asio::awaitable<void> ServedRun::closeWorker() {
+  worker_->stop();
+  resources_.device.detach(worker_);
+  // If the stage was not built, there is nothing to destroy on the device thread, and no need to
+  // wait for other runs' actions.
+  if (worker_->cancelBuild()) {
+    worker_.reset();
+    co_return;
+  }
+  co_await onDevice(resources_, [this] {
+    applied_ = worker_->engine().applied();
+    worker_.reset();
+    stage_.reset();
+  });
+}
+
+void ServedRun::completeRecords() {
+  if (!link_) return;
+  link_->recordUnacknowledged();
+  record_->end(link_->totals());
+}
+
+}  // namespace cleave

@@ -1,0 +1,134 @@
+// A run, or a trial, at the server: everything that it has from its admission to its end. Its
+// session is the connection that it is served over.
+#pragma once
+
+#include <spdlog/logger.h>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/core/buffer.h"
+#include "common/core/codec_executor.h"
+#include "common/core/environment.h"
+#include "common/core/executor.h"
+#include "common/core/helper.h"
+#include "common/device/compute_device.h"
+#include "common/engine/participant.h"
+#include "common/engine/trace.h"
+#include "common/engine/worker.h"
+#include "common/link/tensor_link.h"
+#include "common/link/trial.h"
+#include "common/model/stage.h"
+#include "common/net/connection.h"
+#include "common/run/plan.h"
+#include "proto/wire.pb.h"
+#include "server/admission.h"
+#include "server/hello.h"
+#include "server/pace.h"
+#include "server/run_record.h"
+#include "server/run_store.h"
+#include "server/session_lines.h"
+#include "server/settings.h"
+#include "server/status.h"
+
+namespace cleave {
+
+// Shared by all runs, and outlives them.
+struct RunResources {
+  const ServerSettings& settings;
+  ComputeDevice& compute;
+  DeviceExecutor& device;
+  boost::asio::any_io_executor io;
+  std::shared_ptr<BufferPool> pool;
+  CodecExecutor& codecs;
+  Helper* helper;  // shared by all codec threads; null: none
+  RunStore& store;
+  SessionLines& lines;
+};
+
+// A client's request for a run.
+struct RunRequest {
+  wire::Hello hello;
+  std::string identity;
+  std::uint64_t session = 0;   // number of the session that received it
+  bool clientIsLocal = false;  // the client uses the processors of this machine too
+
+  const std::string& runId() const { return hello.run_id(); }
+  // A trial of codecs: it leaves no records, and its weights cannot be fetched.
+  bool isTrial() const { return asksFor(hello, kTrialFeature); }
+};
+
+// An admitted run: open(), serve(), close(), in this order; close() also if one of the others
+// throws. io thread; stage and engine are built, used and destroyed on the device thread.
+class ServedRun {
+ public:
+  ServedRun(const RunResources& resources, RunRequest request, RunPlan plan,
+            std::unique_ptr<Admission::Ticket> ticket, std::shared_ptr<Connection> connection);
+  ~ServedRun();
+
+  // Makes its records, its link and its worker. The model is built as the worker's first action.
+  // Throws Error.
+  void open();
+  // The answer to its Hello. After open().
+  wire::HelloOk helloOk() const;
+  // What it runs, for the log. After open().
+  std::string summary() const;
+  // Serves the connection until it ends. Returns the reason of the client's Bye, or throws what
+  // ended the connection.
+  boost::asio::awaitable<std::string> serve();
+  // Waits until nothing of the run is computed any more, and completes its records. Its memory is
+  // in use until then. The connection must have ended.
+  boost::asio::awaitable<void> close();
+
+  // Ends the connection, because a newer one of the same run wants to be served.
+  void fence();
+  // Ends the connection when the current step is done.
+  void drain();
+  // Records how the run ended. Only the first call has an effect.
+  void completeRecords();
+  // Logs to the run's own log and, unless its identity has logged too many lines, to the server's.
+  void log(spdlog::level::level_enum level, const std::string& line);
+
+  const RunRequest& request() const { return request_; }
+  // Whether the server has work for it, or is opening or closing it, so that the client may be
+  // waiting.
+  bool hasWork() const;
+  std::size_t mailboxEntries() const { return isServing_ ? worker_->waiting() : 0; }
+  // Fills in what concerns the run.
+  void describe(SessionStatus& status) const;
+
+ private:
+  void openRecords();
+  std::shared_ptr<TensorLink> makeLink(const std::shared_ptr<Mailbox>& mailbox);
+  std::shared_ptr<EngineWorker> makeWorker(const std::shared_ptr<Mailbox>& mailbox);
+  ActionTable build();   // device thread
+  void finishedBatch();  // device thread
+  bool mayFetchWeights() const { return resources_.settings.fetchWeights && !isTrial_; }
+  boost::asio::awaitable<void> closeWorker();
+
+  const RunResources& resources_;
+  const RunRequest request_;
+  const bool isTrial_;
+  RunPlan plan_;
+  const std::unique_ptr<Admission::Ticket> ticket_;
+  const std::shared_ptr<Connection> connection_;
+  ThreadCount threads_;
+  StoredRun stored_;
+  std::unique_ptr<RunRecord> record_;
+  std::shared_ptr<CodecQueue> codecQueue_;
+  std::shared_ptr<TraceRecorder> trace_;  // null: none
+  std::shared_ptr<TensorLink> link_;
+  std::unique_ptr<BodyStage> stage_;
+  std::shared_ptr<EngineWorker> worker_;
+  Pace pace_;
+  std::uint64_t batches_ = 0;  // device thread; only counted for a trial
+  std::uint64_t applied_ = 0;  // updates, once the worker is closed
+  bool isServing_ = false;     // the worker runs
+  bool isDraining_ = false;
+};
+
+}  // namespace cleave

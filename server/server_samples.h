@@ -1,0 +1,15 @@
+// The values that a server's metrics show when they are read.
+#pragma once
+
+#include "common/run/metrics.h"
+#include "server/served_run.h"
+#include "server/session.h"
+#include "server/session_table.h"
+
+namespace cleave {
+
+// io thread.
+Samples serverSamples(const RunResources& resources, const SessionContext& context,
+                      const SessionTable& sessions);
+
+}  // namespace cleave

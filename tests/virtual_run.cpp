@@ -1,0 +1,260 @@
+#include "tests/virtual_run.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <utility>
+
+namespace cleave::test {
+namespace {
+
+TensorMessage copyTensor(const TensorMessage& message) {
+  TensorMessage copy;
+  copy.flow = message.flow;
+  copy.at = message.at;
+  copy.weightVersion = message.weightVersion;
+  copy.payload = Payload(message.payload.view(), message.payload.owner());
+  return copy;
+}
+
+char letter(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::headForward:
+    case ActionKind::bodyForward:
+      return 'F';
+    case ActionKind::tailStep:
+      return 'T';
+    case ActionKind::headBackward:
+      return 'H';
+    default:
+      return 'B';
+  }
+}
+
+// The tensors of a cut, of which the first has this value.
+TensorBundle bundleOf(float value, std::size_t tensors) {
+  TensorBundle bundle;
+  for (std::size_t t = 0; t < tensors; ++t) bundle.push_back(smallPayload(t == 0 ? value : 0));
+  return bundle;
+}
+
+}  // namespace
+
+std::vector<Place> placesInRow(std::size_t count, const CutTensors& cut) {
+  std::vector<Place> places;
+  for (int b = 0; b < static_cast<int>(count); ++b) places.push_back({b, b + 1, cut, cut});
+  return places;
+}
+
+Message copyOf(const Message& message) {
+  if (const auto* tensor = std::get_if<TensorMessage>(&message)) return copyTensor(*tensor);
+  if (const auto* done = std::get_if<BodyDone>(&message)) return *done;
+  if (const auto* decision = std::get_if<StepDecision>(&message)) return *decision;
+  if (const auto* ok = std::get_if<StepOk>(&message)) return *ok;
+  if (const auto* fetch = std::get_if<Fetch>(&message)) return *fetch;
+  return std::get<Blob>(message);
+}
+
+Payload smallPayload(float value) {
+  auto owner = std::make_shared<float>(value);
+  const auto* data = reinterpret_cast<const std::byte*>(owner.get());
+  return Payload({data, {DType::f32, {1}, MemoryOrder::contiguous}}, owner);
+}
+
+float valueOf(const Payload& payload) {
+  float value = 0;
+  std::memcpy(&value, payload.view().data, sizeof value);
+  return value;
+}
+
+class VirtualRun::Link : public EngineLink {
+ public:
+  Link(VirtualRun& run, std::size_t body, bool isUp) : run_(run), body_(body), isUp_(isUp) {}
+
+  void send(Message message) override {
+    if (auto* tensor = std::get_if<TensorMessage>(&message)) {
+      run_.directions_[body_][isUp_ ? 1 : 0].waiting.push_back(std::move(*tensor));
+      return run_.startSending(body_, isUp_);
+    }
+    auto shared = std::make_shared<Message>(std::move(message));
+    run_.clock_.after(run_.jittered(run_.options_.latency), [this, shared] {
+      run_.deliver(isUp_ ? body_ + 1 : 0, isUp_ ? 0 : body_, *shared);
+    });
+  }
+  void commit() override {}
+
+ private:
+  VirtualRun& run_;
+  const std::size_t body_;
+  const bool isUp_;
+};
+
+VirtualRun::VirtualRun(const VirtualOptions& options)
+    : options_(options), places_(placesInRow(options.bodies, options.cut)) {
+  EngineOptions engine;
+  engine.schedule = options.schedule;
+  engine.microBatches = options.microBatches;
+  engine.inFlight = resolveInFlight(*options.schedule, options.inFlight, options.microBatches);
+  const std::vector<TinyPart> parts = tinyParts(options.bodies);
+  directions_.resize(options.bodies);
+  sides_.resize(options.bodies + 1);
+
+  std::vector<BodyPeer> peers;
+  for (std::size_t b = 0; b < options.bodies; ++b) {
+    peers.push_back({places_[b], std::make_shared<Link>(*this, b, true)});
+    sides_[b + 1].parts = {parts[b + 1]};
+    sides_[b + 1].engine = std::make_unique<Participant>(
+        engine, places_[b],
+        std::vector<std::shared_ptr<EngineLink>>{std::make_shared<Link>(*this, b, false)});
+  }
+  auto client = std::make_unique<Coordinator>(engine, peers, options.fetchGradients);
+  client_ = client.get();
+  sides_[0].engine = std::move(client);
+  sides_[0].parts = {parts.front(), parts.back()};
+}
+
+VirtualRun::~VirtualRun() = default;
+
+std::string VirtualRun::takeOrder(std::size_t side) {
+  std::string order = std::exchange(sides_[side].order, "");
+  if (!order.empty()) order.pop_back();
+  return order;
+}
+
+std::vector<float> VirtualRun::weights() const {
+  std::vector<float> all = {sides_[0].parts[0].weight};
+  for (std::size_t b = 1; b < sides_.size(); ++b) all.push_back(sides_[b].parts[0].weight);
+  all.push_back(sides_[0].parts[1].weight);
+  all.push_back(outputs_);
+  return all;
+}
+
+double VirtualRun::jittered(double seconds) {
+  if (options_.jitterSeed == 0) return seconds;
+  const std::uint64_t bits = randomBits(randomKey(options_.jitterSeed, "jitter"), draws_++);
+  return seconds * 2 * static_cast<double>(bits >> 11) * 0x1p-53;
+}
+
+double VirtualRun::run(Phase phase, std::uint64_t step, std::uint32_t samples) {
+  const double start = clock_.now();
+  client_->begin({phase, step, 0, microBatchCount(samples, options_.microBatches), samples});
+  startWork(0);
+  while (!client_->batchDone()) {
+    REQUIRE(clock_.runNext());  // otherwise a deadlock
+  }
+  const double end = clock_.now();
+  while (clock_.runNext()) {  // messages still in flight, such as StepOk
+  }
+  return end - start;
+}
+
+// ---- Actions ----
+
+void VirtualRun::startWork(std::size_t index) {
+  Side& side = sides_[index];
+  if (side.busy) return;
+  auto work = side.engine->next();
+  if (!work) return;
+  const auto kind = static_cast<std::size_t>(work->kind);
+  if (kind < kScheduledKinds) side.order += letter(work->kind) + std::to_string(work->at.i) + " ";
+  countInFlight(*work);
+  side.busy = true;
+  auto shared = std::make_shared<Work>(std::move(*work));
+  const double seconds = jittered(options_.seconds[kind]);
+  clock_.after(seconds, [this, index, shared, seconds] {
+    Side& done = sides_[index];
+    done.busy = false;
+    done.engine->complete(shared->token, perform(done, *shared), seconds);
+    startWork(index);
+  });
+}
+
+void VirtualRun::countInFlight(const Work& work) {
+  const bool train = work.at.phase == Phase::train;
+  if (work.kind == ActionKind::headForward) {
+    mostInFlight_ = std::max(mostInFlight_, ++inFlight_);
+  } else if (work.kind == (train ? ActionKind::headBackward : ActionKind::tailStep)) {
+    --inFlight_;
+  }
+}
+
+Result VirtualRun::perform(Side& side, Work& work) {
+  const std::size_t tensors = options_.cut.size();
+  TinyPart& first = side.parts.front();
+  TinyPart& last = side.parts.back();
+  const auto received = [&] {
+    CHECK(work.tensors().size() >= 1);
+    return valueOf(work.tensors().front());
+  };
+  const auto forward = [&](float input) {
+    side.forwardInputs[work.at.i] = input;
+    return bundleOf(first.forward(input), tensors);
+  };
+  switch (work.kind) {
+    case ActionKind::headForward:
+      return forward(tinyInput(work.at));
+    case ActionKind::bodyForward:
+      return forward(received());
+    case ActionKind::tailStep: {
+      const float output = last.forward(received());
+      outputs_ += output;
+      if (work.at.phase == Phase::eval) return std::monostate{};
+      return bundleOf(last.backward(received(), tinyLossGradient(output)), 1);
+    }
+    case ActionKind::bodyBackward:
+      return bundleOf(first.backward(side.forwardInputs.at(work.at.i), received()), 1);
+    case ActionKind::headBackward:
+      first.backward(side.forwardInputs.at(work.at.i), received());
+      return std::monostate{};
+    case ActionKind::report:
+      return GradientReport{squareOf(first.gradient), true};
+    case ActionKind::decide:
+      return decide(side, work);
+    case ActionKind::update:
+      for (TinyPart& part : side.parts) part.update(std::get<StepDecision>(work.input));
+      return std::monostate{};
+    default:
+      return std::make_shared<const std::vector<std::byte>>(8);  // exportBlob
+  }
+}
+
+StepDecision VirtualRun::decide(Side& client, const Work& work) const {
+  std::vector<double> squares = {squareOf(client.parts.front().gradient)};
+  for (const BodyDone& done : std::get<std::vector<BodyDone>>(work.input)) {
+    squares.push_back(done.report.squareSum);
+  }
+  squares.push_back(squareOf(client.parts.back().gradient));
+  return tinyDecision(work.at.step, squares);
+}
+
+// ---- Links ----
+
+void VirtualRun::startSending(std::size_t body, bool up) {
+  Direction& direction = directions_[body][up ? 1 : 0];
+  if (direction.sending || direction.waiting.empty()) return;
+  const auto priorityOf = [&](const TensorMessage& message) {
+    return options_.schedule->linkPriority(message.flow, places_[body]);
+  };
+  const auto urgent =
+      std::min_element(direction.waiting.begin(), direction.waiting.end(),
+                       [&](const auto& a, const auto& b) { return priorityOf(a) < priorityOf(b); });
+  auto shared = std::make_shared<Message>(std::move(*urgent));
+  direction.waiting.erase(urgent);
+  direction.sending = true;
+  const double crossing = jittered(options_.tensorSeconds);
+  clock_.after(crossing, [this, body, up, shared] {
+    Direction& sent = directions_[body][up ? 1 : 0];
+    sent.sending = false;
+    sent.lastArrival = std::max(sent.lastArrival, clock_.now() + jittered(options_.latency));
+    clock_.at(sent.lastArrival,
+              [this, body, up, shared] { deliver(up ? body + 1 : 0, up ? 0 : body, *shared); });
+    startSending(body, up);
+  });
+}
+
+void VirtualRun::deliver(std::size_t side, std::size_t peer, const Message& message) {
+  sides_[side].engine->receive(peer, copyOf(message));
+  startWork(side);
+}
+
+}  // namespace cleave::test
