@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "client/data/dataset.h"
+#include "client/data/formats.h"
 #include "client/data/unpack.h"
 #include "tests/refused.h"
 
@@ -438,6 +439,47 @@ TEST_CASE("a slice beyond the end is refused") {
   CHECK(sliceDataset(data, 499, 1)->size() == 1);
   CHECK_THROWS_WITH(sliceDataset(data, 499, 2), Catch::Contains("data with 500 samples"));
   CHECK_THROWS_AS(sliceDataset(data, 2, 0xFFFFFFFF), UsageError);  // the sum overflows 32 bits
+}
+
+TEST_CASE("every data format has a row that reads its keys and opens both splits") {
+  const auto read = [](const std::string& name, const std::string& keys) {
+    Config config = Config::parse("data:\n" + keys, "data.yaml", {});
+    auto open = findDataFormat(name).read(config, 3);
+    config.refuseUnknown();
+    return open;
+  };
+  const auto synthetic = read("synthetic",
+                              "  shape: [2, 3]\n  classes: 4\n"
+                              "  train:\n    size: 20\n  test:\n    size: 7\n");
+  const auto train = synthetic(DataSplit::train), test = synthetic(DataSplit::test);
+  CHECK(train->size() == 20);
+  CHECK(test->size() == 7);
+  CHECK(train->sampleShape() == std::vector<std::int64_t>{2, 3});
+  CHECK(train->classes() == 4);
+  // Other samples of the same classes, drawn from the run's seed.
+  CHECK(readSample(*train, 0) != readSample(*test, 0));
+  SyntheticOptions options;
+  options.shape = {2, 3};
+  options.classes = 4;
+  options.size = 20;
+  options.seed = 3;
+  CHECK(readSample(*makeSynthetic(options), 0) == readSample(*train, 0));
+
+  // Reading opens nothing; opening names the file.
+  const auto files = read("idx",
+                          "  train:\n    images: no-a\n    labels: no-b\n"
+                          "  test:\n    images: no-c\n    labels: no-d\n");
+  CHECK_THROWS_WITH(files(DataSplit::train), Catch::Contains("no-a"));
+  CHECK_THROWS_WITH(files(DataSplit::test), Catch::Contains("no-c"));
+  for (const std::string name : {"cifar10", "cifar100"}) {
+    const auto cifar = read(name, "  folder: no-folder\n");
+    const bool isTen = name == "cifar10";
+    CHECK_THROWS_WITH(cifar(DataSplit::train),
+                      Catch::Contains(isTen ? "data_batch_1" : "train.bin"));
+    CHECK_THROWS_WITH(cifar(DataSplit::test), Catch::Contains(isTen ? "test_batch" : "test.bin"));
+  }
+  CHECK(dataFormatTable().size() == 4);
+  CHECK_THROWS_AS(findDataFormat("idz"), UsageError);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -11,7 +12,9 @@
 #include <iterator>
 #include <limits>
 #include <set>
+#include <span>
 #include <sstream>
+#include <utility>
 
 #include "common/core/buffer.h"
 #include "common/core/random.h"
@@ -34,8 +37,8 @@ std::vector<BlockRow> blocksOf(const ModelSpec& model) {
   return findModel(model.name).blocks(model);
 }
 
-ModelPart wholeOf(const std::vector<BlockRow>& blocks, std::uint64_t seed = 1) {
-  return ModelPart(blocks, 0, static_cast<int>(blocks.size()), seed);
+ParameterSet setOf(const std::vector<BlockRow>& blocks, std::uint64_t seed = 1) {
+  return ParameterSet(blocks, 0, static_cast<int>(blocks.size()), seed);
 }
 
 at::Tensor randomTensor(const Shape& shape) {
@@ -82,11 +85,7 @@ std::vector<ModelSpec> someSpecs() {
   };
 }
 
-TensorRow rowOf(const NamedTensor& named, bool isBuffer) {
-  return {named.name, named.tensor.sizes().vec(), isBuffer, named.tensor.scalar_type()};
-}
-
-TEST_CASE("rows say what the built blocks are") {
+TEST_CASE("rows say what blocks compute and which tensors they take") {
   for (const ModelSpec& model : someSpecs()) {
     const std::vector<BlockRow> blocks = blocksOf(model);
     Shape shape = model.sampleShape;
@@ -96,24 +95,22 @@ TEST_CASE("rows say what the built blocks are") {
     for (const BlockRow& row : blocks) {
       INFO(model.name << " block " << row.name);
       CHECK(names.insert(row.name).second);
-      const std::unique_ptr<Block> block = row.make(1);
-      x = block->forward(x, kTraining);
+      const ParameterSet set({row}, 0, 1, 1);
+      std::vector<NormStatistics> statistics;
+      BlockContext context = kTraining;
+      context.statistics = &statistics;
+      x = row.forward(x, set.tensors(), context);
       Shape expected = row.outputShape;
       expected.insert(expected.begin(), 3);
       CHECK(x.sizes().vec() == expected);
-      std::vector<TensorRow> built;
-      for (const NamedTensor& named : block->parameters()) {
-        CHECK(named.tensor.requires_grad());
-        built.push_back(rowOf(named, false));
-      }
-      for (const NamedTensor& named : block->buffers()) {
-        CHECK_FALSE(named.tensor.requires_grad());
-        built.push_back(rowOf(named, true));
-      }
-      CHECK(built.size() == row.tensors.size());
-      for (const TensorRow& tensor : built) {
+      CHECK(3 * statistics.size() == set.buffers().size());
+      REQUIRE(set.tensors().size() == row.tensors.size());
+      for (std::size_t t = 0; t < row.tensors.size(); ++t) {
+        const TensorRow& tensor = row.tensors[t];
         CHECK(tensor.name.starts_with(row.name + "."));
-        CHECK(std::count(row.tensors.begin(), row.tensors.end(), tensor) == 1);
+        CHECK(set.tensors()[t].sizes().vec() == tensor.shape);
+        CHECK(set.tensors()[t].scalar_type() == tensor.type);
+        CHECK(set.tensors()[t].requires_grad() == !tensor.isBuffer);
       }
       CHECK((row.normValuesPerSample > 0) == (bufferCount({row}, 0, 1) > 0));
     }
@@ -129,12 +126,12 @@ TEST_CASE("default cuts fit their models") {
 }
 
 TEST_CASE("parameters have the names that published weights have") {
-  const ModelPart mlp = wholeOf(blocksOf(spec("mlp", {1, 28, 28}, {{"dropout", "0.1"}})));
+  const ParameterSet mlp = setOf(blocksOf(spec("mlp", {1, 28, 28}, {{"dropout", "0.1"}})));
   CHECK(namesOf(mlp.parameters()) == std::vector<std::string>{"fc1.weight", "fc1.bias",
                                                               "fc2.weight", "fc2.bias",
                                                               "fc_out.weight", "fc_out.bias"});
   CHECK(mlp.buffers().empty());
-  const ModelPart cnn = wholeOf(blocksOf(spec("small_cnn")));
+  const ParameterSet cnn = setOf(blocksOf(spec("small_cnn")));
   CHECK(namesOf(cnn.parameters()) ==
         std::vector<std::string>{"conv1.weight", "conv1.bias", "bn1.weight", "bn1.bias",
                                  "conv2.weight", "conv2.bias", "bn2.weight", "bn2.bias",
@@ -202,9 +199,9 @@ at::Tensor pattern(const std::string& name, const Shape& shape) {
 
 TEST_CASE("mobilenet_v2 computes what torchvision's computes") {
   const std::vector<BlockRow> blocks = blocksOf(spec("mobilenet_v2", {3, 72, 56}));
-  ModelPart part = wholeOf(blocks);
+  const ParameterSet set = setOf(blocks);
   const at::NoGradGuard noGrad;
-  for (const NamedTensor& named : weightsOf(part)) {
+  for (const NamedTensor& named : weightsOf(set)) {
     if (named.tensor.scalar_type() == at::kLong) continue;
     const Shape shape = named.tensor.sizes().vec();
     at::Tensor value = pattern(named.name, shape);
@@ -219,8 +216,9 @@ TEST_CASE("mobilenet_v2 computes what torchvision's computes") {
     at::Tensor(named.tensor).copy_(value);
   }
   const at::Tensor input = pattern("input", {2, 3, 72, 56}).sub(0.5).mul(4);
-  const at::Tensor logits =
-      part.forward(canonical(input, MemoryOrder::channelsLast), {1, {Phase::eval, 1, 0, 1, 2}});
+  const ModelPart part(blocks, 0, static_cast<int>(blocks.size()));
+  const at::Tensor logits = part.forward(canonical(input, MemoryOrder::channelsLast), set,
+                                         {1, {Phase::eval, 1, 0, 1, 2}});
   const auto published = dataLines("mobilenet_v2_logits.txt");
   REQUIRE(published.size() == 2);
   for (std::size_t sample = 0; sample < 2; ++sample) {
@@ -233,24 +231,24 @@ TEST_CASE("mobilenet_v2 computes what torchvision's computes") {
 }
 
 TEST_CASE("initial weights are uniform within 1 / sqrt(inputs)") {
-  const ModelPart part = wholeOf(blocksOf(spec("mlp")));
-  const at::Tensor& weight = part.parameters()[0].tensor;
+  const ParameterSet set = setOf(blocksOf(spec("mlp")));
+  const at::Tensor& weight = set.parameters()[0].tensor;
   const double bound = 1 / std::sqrt(784.0);
   const double greatest = weight.abs().max().item<double>();
   CHECK(greatest <= bound);
   CHECK(greatest > 0.99 * bound);
   CHECK(weight.mean().item<double>() == Approx(0).margin(0.01 * bound));
   CHECK(weight.std().item<double>() == Approx(bound / std::sqrt(3.0)).epsilon(0.01));
-  const at::Tensor& bias = part.parameters()[1].tensor;
+  const at::Tensor& bias = set.parameters()[1].tensor;
   CHECK(bias.abs().max().item<double>() <= bound);
   CHECK(bias.std().item<double>() > 0.4 * bound);
 }
 
 TEST_CASE("initial values depend on seed and name, not on which blocks are built") {
   const std::vector<BlockRow> blocks = blocksOf(spec("small_cnn"));
-  const ModelPart whole = wholeOf(blocks, 7);
-  const ModelPart body(blocks, 4, 13, 7);
-  const ModelPart other(blocks, 4, 13, 8);
+  const ParameterSet whole = setOf(blocks, 7);
+  const ParameterSet body(blocks, 4, 13, 7);
+  const ParameterSet other(blocks, 4, 13, 8);
   std::map<std::string, at::Tensor> byName;
   for (const NamedTensor& named : whole.parameters()) byName[named.name] = named.tensor;
   for (const NamedTensor& named : body.parameters()) {
@@ -261,8 +259,8 @@ TEST_CASE("initial values depend on seed and name, not on which blocks are built
 }
 
 TEST_CASE("weights of convolutions lie channels-last with the values of their logical order") {
-  const ModelPart part = wholeOf(blocksOf(spec("small_cnn", {2, 8, 8}, {{"width", "4"}})), 3);
-  const at::Tensor& weight = part.parameters()[0].tensor;
+  const ParameterSet set = setOf(blocksOf(spec("small_cnn", {2, 8, 8}, {{"width", "4"}})), 3);
+  const at::Tensor& weight = set.parameters()[0].tensor;
   CHECK(weight.strides().vec() == std::vector<std::int64_t>{18, 1, 6, 2});
   std::vector<float> draws(4 * 2 * 3 * 3);
   fillUniform(randomKey(3, "conv1.weight"), draws);
@@ -276,33 +274,42 @@ TEST_CASE("weights of convolutions lie channels-last with the values of their lo
 TEST_CASE("dropout repeats its draws for a micro-batch, and is off outside training") {
   BlockChain chain(spec("mlp", {1000}));
   chain.dropout("drop", 0.25);
-  const std::unique_ptr<Block> block = chain.take()[0].make(1);
+  const BlockRow::Forward forward = chain.take()[0].forward;
   const at::Tensor x = at::ones({4, 1000});
-  const at::Tensor first = block->forward(x, kTraining);
-  CHECK(sameBits(first, block->forward(x, kTraining)));
+  const at::Tensor first = forward(x, {}, kTraining);
+  CHECK(sameBits(first, forward(x, {}, kTraining)));
   CHECK(first.eq(0).sum().item<double>() == Approx(1000).margin(150));
   CHECK(first.max().item<float>() == 1 / 0.75f);
   BlockContext other = kTraining;
   other.at.i += 1;
-  CHECK_FALSE(sameBits(first, block->forward(x, other)));
+  CHECK_FALSE(sameBits(first, forward(x, {}, other)));
   other = kTraining;
   other.at.step += 1;
-  CHECK_FALSE(sameBits(first, block->forward(x, other)));
+  CHECK_FALSE(sameBits(first, forward(x, {}, other)));
   other = kTraining;
   other.at.phase = Phase::eval;
-  CHECK(sameBits(x, block->forward(x, other)));
+  CHECK(sameBits(x, forward(x, {}, other)));
 }
 
 TEST_CASE("batch norm keeps PyTorch's running statistics, and only in training") {
   BlockChain chain(spec("mlp", {2, 2, 2}));
   chain.batchNorm("bn");
-  const std::unique_ptr<Block> block = chain.take()[0].make(1);
+  const std::vector<BlockRow> blocks = chain.take();
+  ParameterSet set(blocks, 0, 1, 1);
+  std::vector<NormStatistics> statistics;
+  BlockContext training = kTraining;
+  training.statistics = &statistics;
   // Channel 0: eight values, mean 3.5, unbiased variance 6; channel 1: constant 2.
   at::Tensor x = at::full({2, 2, 2, 2}, 2.0);
   for (int j = 0; j < 8; ++j) x[j / 4][0][(j / 2) % 2][j % 2] = j;
-  const at::Tensor y = block->forward(x, kTraining);
+  const at::Tensor y = blocks[0].forward(x, set.tensors(), training);
   CHECK(y[0][0][0][0].item<double>() == Approx(-3.5 / std::sqrt(5.25 + 1e-5)));
-  const std::vector<NamedTensor> buffers = block->buffers();
+  const std::vector<NamedTensor>& buffers = set.buffers();
+  CHECK(buffers[0].tensor[0].item<double>() == 0);  // not before the statistics are added
+  REQUIRE(statistics.size() == 1);
+  CHECK(statistics[0].mean[0].item<double>() == Approx(3.5));
+  CHECK(statistics[0].variance[0].item<double>() == Approx(6));
+  set.addStatistics(statistics);
   CHECK(buffers[0].tensor[0].item<double>() == Approx(0.35));
   CHECK(buffers[0].tensor[1].item<double>() == Approx(0.2));
   CHECK(buffers[1].tensor[0].item<double>() == Approx(0.9 + 0.6));
@@ -311,65 +318,79 @@ TEST_CASE("batch norm keeps PyTorch's running statistics, and only in training")
 
   BlockContext eval = kTraining;
   eval.at.phase = Phase::eval;
-  const at::Tensor z = block->forward(x, eval);
+  const at::Tensor z = blocks[0].forward(x, set.tensors(), eval);
   CHECK(z[0][0][0][0].item<double>() == Approx(-0.35 / std::sqrt(1.5 + 1e-5)));
   CHECK(buffers[2].tensor.item<std::int64_t>() == 1);
+}
+
+TEST_CASE("blocks compute with the set that they are given") {
+  const std::vector<BlockRow> blocks = blocksOf(spec("small_cnn", {1, 8, 8}));
+  const int count = static_cast<int>(blocks.size());
+  const ModelPart part(blocks, 0, count);
+  const ParameterSet one = setOf(blocks, 1), same = setOf(blocks, 1), two = setOf(blocks, 2);
+  const at::Tensor x = canonical(randomTensor({4, 1, 8, 8}), MemoryOrder::channelsLast);
+  const at::Tensor y = part.forward(x, one, kTraining);
+  CHECK(sameBits(y, part.forward(x, same, kTraining)));
+  CHECK_FALSE(sameBits(y, part.forward(x, two, kTraining)));
+  y.sum().backward();
+  CHECK(one.parameters()[0].tensor.grad().defined());
+  CHECK_FALSE(same.parameters()[0].tensor.grad().defined());
 }
 
 TEST_CASE("gradient reports of parts add up to the whole's to the bit") {
   const std::vector<BlockRow> blocks = blocksOf(spec("mlp", {6}, {{"width", "11"}}));
   const int count = static_cast<int>(blocks.size());
-  ModelPart whole(blocks, 0, count, 1, {2, 4});
-  ModelPart head(blocks, 0, 2, 1), body(blocks, 2, 4, 1), tail(blocks, 4, count, 1);
-  CHECK(whole.gradientReport().squareSum == 0);
+  struct Part {
+    Part(const std::vector<BlockRow>& all, int first, int last, std::vector<int> cuts = {})
+        : part(all, first, last, std::move(cuts)), set(all, first, last, 1) {}
+    GradientReport report() const { return part.gradientReport(set); }
+    ModelPart part;
+    ParameterSet set;
+  };
+  Part whole(blocks, 0, count, {2, 4});
+  const Part head(blocks, 0, 2), body(blocks, 2, 4), tail(blocks, 4, count);
+  CHECK(whole.report().squareSum == 0);
   double expected = 0;
-  for (ModelPart* part : {&whole, &head, &body, &tail}) {
-    for (const NamedTensor& named : part->parameters()) {
+  for (const Part* part : {&std::as_const(whole), &head, &body, &tail}) {
+    for (const NamedTensor& named : part->set.parameters()) {
       const at::Tensor gradient = named.tensor.detach().clone().mul(1.1);
       if (part == &whole) expected += gradient.to(at::kDouble).square().sum().item<double>();
       named.tensor.mutable_grad() = gradient;
     }
   }
-  const double parts = head.gradientReport().squareSum + body.gradientReport().squareSum +
-                       tail.gradientReport().squareSum;
-  CHECK(whole.gradientReport().squareSum == parts);
+  const double parts = head.report().squareSum + body.report().squareSum + tail.report().squareSum;
+  CHECK(whole.report().squareSum == parts);
   CHECK(parts == Approx(expected).epsilon(1e-12));
-  CHECK(whole.gradientReport().finite);
-  whole.parameters()[2].tensor.mutable_grad()[0][0] = std::numeric_limits<float>::infinity();
-  CHECK_FALSE(whole.gradientReport().finite);
-  whole.clearGradients();
-  CHECK(whole.gradientReport().finite);
-  CHECK_FALSE(whole.parameters()[0].tensor.grad().defined());
+  CHECK(whole.report().finite);
+  whole.set.parameters()[2].tensor.mutable_grad()[0][0] = std::numeric_limits<float>::infinity();
+  CHECK_FALSE(whole.report().finite);
+  whole.set.clearGradients();
+  CHECK(whole.report().finite);
+  CHECK_FALSE(whole.set.parameters()[0].tensor.grad().defined());
 }
-
-// Makes its input contiguous, and records the strides of its input and of its output's gradient.
-class Contiguous : public Block {
- public:
-  at::Tensor forward(const at::Tensor& x, const BlockContext&) override {
-    input = x.strides().vec();
-    const at::Tensor y = x.clone(at::MemoryFormat::Contiguous);
-    y.register_hook([this](const at::Tensor& given) { gradient = given.strides().vec(); });
-    return y;
-  }
-  std::vector<std::int64_t> input, gradient;
-};
 
 TEST_CASE("a cut inside a part brings tensor and gradient into the form they have on the wire") {
   const std::vector<std::int64_t> contiguous = {60, 20, 5, 1}, channelsLast = {60, 1, 15, 3};
   for (const bool cut : {false, true}) {
-    std::vector<Contiguous*> built;
-    BlockRow row;
-    row.make = [&](std::uint64_t) {
-      auto block = std::make_unique<Contiguous>();
-      built.push_back(block.get());
-      return block;
-    };
-    ModelPart part({row, row}, 0, 2, 1, cut ? std::vector<int>{1} : std::vector<int>{});
+    // Of two blocks that make their input contiguous: the strides of the input and of the output's
+    // gradient.
+    std::array<std::vector<std::int64_t>, 2> inputs, gradients;
+    std::vector<BlockRow> blocks(2);
+    for (std::size_t b = 0; b < 2; ++b) {
+      blocks[b].forward = [&, b](const at::Tensor& x, std::span<const at::Tensor>,
+                                 const BlockContext&) {
+        inputs[b] = x.strides().vec();
+        const at::Tensor y = x.clone(at::MemoryFormat::Contiguous);
+        y.register_hook([&, b](const at::Tensor& given) { gradients[b] = given.strides().vec(); });
+        return y;
+      };
+    }
+    const ModelPart part(blocks, 0, 2, cut ? std::vector<int>{1} : std::vector<int>{});
     const at::Tensor x = randomTensor({2, 3, 4, 5}).set_requires_grad(true);
-    part.forward(x, kTraining).backward(at::ones({2, 3, 4, 5}));
-    CHECK(built[0]->input == contiguous);
-    CHECK(built[1]->input == (cut ? channelsLast : contiguous));
-    CHECK(built[0]->gradient == (cut ? channelsLast : contiguous));
+    part.forward(x, ParameterSet(blocks, 0, 2, 1), kTraining).backward(at::ones({2, 3, 4, 5}));
+    CHECK(inputs[0] == contiguous);
+    CHECK(inputs[1] == (cut ? channelsLast : contiguous));
+    CHECK(gradients[0] == (cut ? channelsLast : contiguous));
   }
 }
 

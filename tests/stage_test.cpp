@@ -1,6 +1,8 @@
 // The project's central property: the split model is bit-identical to the whole model for every
 // cut, every number of micro-batches, and every order of forwards and backwards.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -13,6 +15,7 @@
 #include "common/core/random.h"
 #include "common/model/blocks.h"
 #include "common/model/stage.h"
+#include "common/model/stage_parts.h"
 #include "common/model/torch_tensor.h"
 #include "tests/error_code.h"
 
@@ -191,12 +194,12 @@ std::string splitAgainstWhole(const StageOptions& options, std::uint32_t samples
     split.runBatch(Phase::train, step, microBatches, batch, order);
     whole.runBatch(Phase::train, step, microBatches, batch.view(), batch.labels);
     if (auto d = difference(split.client.losses(), whole.losses()); !d.empty()) return d + where;
-    const auto gradients = gradientsOf(whole.part());
-    if (gradients.size() != whole.part().parameters().size()) return "gradients are missing";
+    const auto gradients = gradientsOf(whole.set());
+    if (gradients.size() != whole.set().parameters().size()) return "gradients are missing";
     if (auto d = difference(split.gradientTensors(), gradients); !d.empty()) {
       return "gradient " + d + where;
     }
-    if (split.squareSum() != whole.part().gradientReport().squareSum) return "square sum" + where;
+    if (split.squareSum() != whole.report().squareSum) return "square sum" + where;
     split.update(decisionOf(step));
     whole.update(decisionOf(step));
     if (step == 2) {
@@ -205,7 +208,7 @@ std::string splitAgainstWhole(const StageOptions& options, std::uint32_t samples
       if (auto d = difference(split.client.losses(), whole.losses()); !d.empty())
         return d + " in eval";
     }
-    if (auto d = difference(split.weights(), weightsOf(whole.part())); !d.empty()) {
+    if (auto d = difference(split.weights(), weightsOf(whole.set())); !d.empty()) {
       return "weight " + d + where;
     }
   }
@@ -257,8 +260,8 @@ TEST_CASE("the difference that the comparison looks for is found") {
   StageOptions other = options;
   other.seed += 1;
   const WholeStage a(options), b(other);
-  CHECK(difference(weightsOf(a.part()), weightsOf(a.part())) == "");
-  CHECK(difference(weightsOf(a.part()), weightsOf(b.part())).find("differs") != std::string::npos);
+  CHECK(difference(weightsOf(a.set()), weightsOf(a.set())) == "");
+  CHECK(difference(weightsOf(a.set()), weightsOf(b.set())).find("differs") != std::string::npos);
 }
 
 TEST_CASE("a run repeats to the bit, and training changes the weights") {
@@ -352,13 +355,13 @@ TEST_CASE("gradients add up until an update clears them") {
   WholeStage whole(options);
   const Batch batch = makeBatch(options.model, 8, 1);
   whole.runBatch(Phase::train, 1, 2, batch.view(), batch.labels);
-  const double once = whole.part().gradientReport().squareSum;
+  const double once = whole.report().squareSum;
   whole.runBatch(Phase::train, 1, 2, batch.view(), batch.labels);
-  CHECK(whole.part().gradientReport().squareSum == Approx(4 * once).epsilon(1e-5));
+  CHECK(whole.report().squareSum == Approx(4 * once).epsilon(1e-5));
   StepDecision skip = decisionOf(1);
   skip.apply = false;
   whole.update(skip);
-  CHECK(gradientsOf(whole.part()).empty());
+  CHECK(gradientsOf(whole.set()).empty());
 }
 
 TEST_CASE("the loss is the mean over the batch's samples, whatever the micro-batches") {
@@ -375,8 +378,7 @@ TEST_CASE("the loss is the mean over the batch's samples, whatever the micro-bat
         Approx(one.losses()[0]).epsilon(1e-5));
   CHECK(one.metrics().sums.at("loss") == Approx(10.0 * one.losses()[0]));
   CHECK(three.metrics().sums.at("loss") == Approx(one.metrics().sums.at("loss")).epsilon(1e-5));
-  CHECK(three.part().gradientReport().squareSum ==
-        Approx(one.part().gradientReport().squareSum).epsilon(1e-4));
+  CHECK(three.report().squareSum == Approx(one.report().squareSum).epsilon(1e-4));
 }
 
 // An mlp whose last layer is set manually, so that its outputs are known.
@@ -385,7 +387,7 @@ TEST_CASE("top1 and top5 count the right samples") {
   const auto metricsWith = [&](int classes, const std::vector<float>& logits, std::int64_t label) {
     options.model.classes = classes;
     WholeStage whole(options);
-    for (const NamedTensor& named : whole.part().parameters()) {
+    for (const NamedTensor& named : whole.set().parameters()) {
       if (named.name == "fc_out.weight") named.tensor.detach().zero_();
       if (named.name != "fc_out.bias") continue;
       std::memcpy(named.tensor.detach().mutable_data_ptr(), logits.data(),
@@ -423,7 +425,7 @@ TEST_CASE("weights travel as safetensors and come back to the bit") {
   WholeStage whole(options);
   const Batch batch = makeBatch(options.model, 8, 1);
   whole.runBatch(Phase::train, 1, 2, batch.view(), batch.labels);
-  const std::vector<NamedTensor> weights = weightsOf(whole.part());
+  const std::vector<NamedTensor> weights = weightsOf(whole.set());
   CHECK(weights.front().name == "conv1.weight");
   CHECK(weights.back().name == "bn3.num_batches_tracked");
   const std::vector<std::byte> file = toSafetensors(weights);
@@ -440,7 +442,7 @@ TEST_CASE("weights travel as safetensors and come back to the bit") {
 TEST_CASE("weights loaded into head, body and tail are those of the whole model") {
   StageOptions options = cnnOptions();
   const WholeStage donor(options);
-  const std::vector<NamedTensor> donated = weightsOf(donor.part());
+  const std::vector<NamedTensor> donated = weightsOf(donor.set());
   options.seed = kSeed + 1;
   Split split(options);
   REQUIRE(difference(split.weights(), donated) != "");
@@ -450,14 +452,14 @@ TEST_CASE("weights loaded into head, body and tail are those of the whole model"
   CHECK(difference(split.weights(), donated) == "");
   WholeStage whole(options);
   whole.importWeights(donated);
-  CHECK(difference(weightsOf(whole.part()), donated) == "");
+  CHECK(difference(weightsOf(whole.set()), donated) == "");
   CHECK_THROWS_AS(split.body.importWeights(toSafetensors(donated)), UsageError);
 }
 
 TEST_CASE("a file is held against the whole model before anything is loaded") {
   const StageOptions options = cnnOptions();
   const std::vector<BlockRow> blocks = blocksOf(options);
-  std::vector<NamedTensor> weights = weightsOf(WholeStage(options).part());
+  std::vector<NamedTensor> weights = weightsOf(WholeStage(options).set());
   CHECK_NOTHROW(checkWeights(weights, blocks, {}, "file"));
   const auto refusal = [&](const std::vector<std::string>& except) -> std::string {
     try {
@@ -469,7 +471,7 @@ TEST_CASE("a file is held against the whole model before anything is loaded") {
   };
   StageOptions others = options;
   others.model.classes = 7;
-  weights = weightsOf(WholeStage(others).part());
+  weights = weightsOf(WholeStage(others).set());
   CHECK_THAT(refusal({}), Catch::StartsWith("file does not fit the model: fc.weight is [7, ") &&
                               Catch::Contains("but [6, ") && Catch::Contains("1 more") &&
                               Catch::EndsWith("weights.except: [fc]"));
@@ -478,7 +480,7 @@ TEST_CASE("a file is held against the whole model before anything is loaded") {
   weights.pop_back();
   weights.erase(weights.begin());
   CHECK_THAT(refusal({"fc"}), Catch::Contains("it has no conv1.weight"));
-  weights = weightsOf(WholeStage(mlpOptions()).part());
+  weights = weightsOf(WholeStage(mlpOptions()).set());
   CHECK_THAT(refusal({}), Catch::Contains("more of its tensors do not fit"));
 }
 
@@ -507,15 +509,78 @@ TEST_CASE("every optimizer, with clipping, gives the whole model's weights") {
       // Summed like in the client, and like in the whole model.
       const double splitSum = split.client.headReport().squareSum + split.body.report().squareSum +
                               split.client.tailReport().squareSum;
-      const double wholeSum = whole.part().gradientReport().squareSum;
+      const double wholeSum = whole.report().squareSum;
       CHECK(splitSum == wholeSum);
       StepDecision decision = decisionOf(step);
       decision.clipFactor = 0.5 / (std::sqrt(wholeSum) + 1e-6);
       split.update(decision);
       whole.update(decision);
     }
-    CHECK(difference(split.weights(), weightsOf(whole.part())) == "");
+    CHECK(difference(split.weights(), weightsOf(whole.set())) == "");
   }
+}
+
+std::vector<NamedTensor> buffersOf(const WholeStage& stage) {
+  std::vector<NamedTensor> copies = stage.set().buffers();
+  for (NamedTensor& each : copies) each.tensor = each.tensor.clone();
+  return copies;
+}
+
+TEST_CASE("running statistics change at Update, by one micro-batch after another, in their order") {
+  const StageOptions options = cnnOptions();
+  constexpr std::uint32_t kMicroBatches = 3;
+  const Batch batch = makeBatch(options.model, 10, 1);
+  WholeStage whole(options);
+  const std::vector<NamedTensor> initial = buffersOf(whole);
+  whole.runBatch(Phase::train, 1, kMicroBatches, batch.view(), batch.labels);
+  CHECK(difference(buffersOf(whole), initial) == "");
+  whole.update(decisionOf(1));
+
+  // Forwards in another order; statistics are added by hand.
+  const std::vector<BlockRow> blocks = blocksOf(options);
+  const int count = static_cast<int>(blocks.size());
+  const ModelPart part(blocks, 0, count, {options.cuts.cut0, options.cuts.cut1});
+  ParameterSet set(blocks, 0, count, kSeed);
+  LabeledBatch labeled(options.model, cpuDevice());
+  labeled.begin(batch.view(), batch.labels);
+  std::vector<std::vector<NormStatistics>> statistics(kMicroBatches);
+  for (const std::uint32_t i : {2u, 0u, 1u}) {
+    const MicroBatch at{Phase::train, 1, i, kMicroBatches, 10};
+    part.forward(labeled.inputs(at), set, {kSeed, at, &statistics[i]});
+  }
+  for (const auto& each : statistics) set.addStatistics(each);
+  CHECK(difference(buffersOf(whole), set.buffers()) == "");
+  CHECK(set.buffers()[2].tensor.item<std::int64_t>() == kMicroBatches);
+
+  // Another order gives other bits. PyTorch's formula gives the same values up to rounding.
+  ParameterSet reversed(blocks, 0, count, kSeed);
+  for (auto each = statistics.rbegin(); each != statistics.rend(); ++each) {
+    reversed.addStatistics(*each);
+  }
+  CHECK(difference(reversed.buffers(), set.buffers()) != "");
+  at::Tensor mean = at::zeros({4}), variance = at::ones({4});
+  for (const auto& each : statistics) {
+    mean = mean.mul(0.9).add(each[0].mean, 0.1);
+    variance = variance.mul(0.9).add(each[0].variance, 0.1);
+  }
+  CHECK(mean.sub(set.buffers()[0].tensor).abs().max().item<double>() < 1e-6);
+  CHECK(variance.sub(set.buffers()[1].tensor).abs().max().item<double>() < 1e-6);
+}
+
+TEST_CASE("a skipped step leaves the running statistics as they were") {
+  const StageOptions options = cnnOptions();
+  Split split(options);
+  WholeStage whole(options);
+  Batch batch = makeBatch(options.model, 10, 1);
+  split.runBatch(Phase::train, 1, 3, batch, Order::alternating);
+  whole.runBatch(Phase::train, 1, 3, batch.view(), batch.labels);
+  StepDecision skip = decisionOf(1);
+  skip.apply = false;
+  split.update(skip);
+  whole.update(skip);
+  const std::vector<NamedTensor> initial = weightsOf(WholeStage(options).set());
+  CHECK(difference(split.weights(), initial) == "");
+  CHECK(difference(weightsOf(whole.set()), initial) == "");
 }
 
 TEST_CASE("a body's memory follows from its shapes") {
@@ -523,16 +588,22 @@ TEST_CASE("a body's memory follows from its shapes") {
   options.model = {"mlp", {{"width", "10"}, {"depth", "2"}}, {7}, 3};
   options.cuts = {2, 5};  // relu1, fc2, relu2
   options.optimizer = {"sgd", {{"momentum", 0.9}}};
-  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, 2, 4) ==
+  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, 3, 2, 4) ==
         110 * 12 + (2 * 30 + 2 * 10) * 4 * 4);
   options.optimizer = {"sgd", {}};
-  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, 2, 4) ==
+  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, 3, 2, 4) ==
         110 * 8 + (2 * 30 + 2 * 10) * 4 * 4);
+  // Each micro-batch has its own statistics: two batch norms, of 8 and 16 channels.
+  const StageOptions norms = cnnOptions();
+  const auto bytes = [&](std::uint32_t microBatches) {
+    return partBytes(norms, norms.cuts.cut0, norms.cuts.cut1, microBatches, 2, 4);
+  };
+  CHECK(bytes(7) - bytes(6) == 4 * (2 * 8 + 1 + 2 * 16 + 1) + 6 * 512);
   options.model.parameters["width"] = "65536";
   options.model.parameters["depth"] = "64";
   options.cuts = {1, 128};
   constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
-  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, kMost, kMost) ==
+  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, kMost, kMost, kMost) ==
         std::numeric_limits<std::size_t>::max());
 }
 

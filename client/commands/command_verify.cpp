@@ -76,8 +76,8 @@ struct Comparison {
 using Comparisons = std::map<std::string, Comparison>;
 
 // Copied, because the update clears the gradients.
-std::vector<NamedTensor> copyGradients(const ModelPart& part) {
-  std::vector<NamedTensor> gradients = gradientsOf(part);
+std::vector<NamedTensor> copyGradients(const ParameterSet& set) {
+  std::vector<NamedTensor> gradients = gradientsOf(set);
   for (NamedTensor& gradient : gradients) gradient.tensor = gradient.tensor.detach().clone();
   return gradients;
 }
@@ -168,7 +168,7 @@ Comparisons Verification::perform() {
   evaluate();
 
   const Blob body = run_.session().fetch(kWeightsBody);
-  const std::vector<NamedTensor> whole = weightsOf(whole_.part());
+  const std::vector<NamedTensor> whole = weightsOf(whole_.set());
   const std::vector<NamedTensor> head = weightsOf(run_.stage().head());
   const std::vector<NamedTensor> middle = fromSafetensors(body.bytes, "weights/body");
   const std::vector<NamedTensor> tail = weightsOf(run_.stage().tail());
@@ -218,7 +218,7 @@ void Verification::trainStep(std::uint64_t step, const Batch& batch) {
   compareLosses(fmt::format(" in step {}", step));
   compareGradients(step);
   // Each model computes its own norm, and the two must agree.
-  const double norm = std::sqrt(whole_.part().gradientReport().squareSum);
+  const double norm = std::sqrt(whole_.report().squareSum);
   results_["gradient norm"].add(norm_, norm, fmt::format("step {}", step));
   whole_.update(decisionOf(step, norm));
 }
@@ -244,7 +244,7 @@ void Verification::compareLosses(const std::string& when) {
 
 void Verification::compareGradients(std::uint64_t step) {
   const std::string when = fmt::format(" in step {}", step);
-  const std::vector<NamedTensor> whole = gradientsOf(whole_.part());
+  const std::vector<NamedTensor> whole = gradientsOf(whole_.set());
   const Blob& body = *run_.session().engine().blob();
   const std::vector<NamedTensor> middle = fromSafetensors(body.bytes, "grads/body");
   checkComplete(results_["gradients/body"],

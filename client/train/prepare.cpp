@@ -261,8 +261,8 @@ std::size_t clientBytes(const PreparedRun& run) {
   const RunPlan& plan = run.plan;
   const auto [cut0, cut1] = plan.stage.cuts;
   const auto bytesOf = [&](int first, int last, std::uint32_t inFlight) {
-    return static_cast<double>(
-        partBytes(plan.stage, first, last, inFlight, plan.maxMicroBatchSamples()));
+    return static_cast<double>(partBytes(plan.stage, first, last, plan.microBatches, inFlight,
+                                         plan.maxMicroBatchSamples()));
   };
   double bytes = bytesOf(0, cut0, plan.inFlight) +
                  bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan);

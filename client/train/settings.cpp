@@ -19,59 +19,12 @@ namespace {
 constexpr const char* kDefaultCodec = "auto";
 constexpr std::int64_t kMany = std::int64_t{1} << 31;
 
-ImageOptions readImage(Config& config, std::uint64_t seed) {
-  constexpr int kMostPixels = 4096;
-  ImageOptions image;
-  image.mean = config.numbers("data.mean", -1e6, 1e6, image.mean);
-  image.deviation = config.numbers("data.deviation", 1e-6, 1e6, image.deviation);
-  image.resize = config.integer("data.resize", 0, kMostPixels, 0);
-  image.flip = config.boolean("data.augment.flip", false);
-  image.cropPadding =
-      static_cast<int>(config.integer("data.augment.crop_padding", 0, kMostPixels, 0));
-  image.seed = seed;
-  return image;
-}
-
 DataSettings readData(Config& config, std::uint64_t seed) {
+  std::vector<std::string> formats;
+  for (const DataFormatRow& row : dataFormatTable()) formats.emplace_back(row.name);
   DataSettings data;
-  data.format =
-      config.text("data.format", std::nullopt, {"idx", "cifar10", "cifar100", "synthetic"});
-  if (data.format == "cifar10" || data.format == "cifar100") {
-    CifarOptions& cifar = data.cifarTrain;
-    cifar.folder = config.text("data.folder");
-    if (data.format == "cifar100") {
-      const bool coarse = config.text("data.labels", "fine", {"fine", "coarse"}) == "coarse";
-      cifar.kind = coarse ? CifarKind::cifar100Coarse : CifarKind::cifar100Fine;
-    }
-    cifar.image = readImage(config, seed);
-    data.cifarTest = cifar;
-    data.cifarTest.train = false;
-    data.holdout = static_cast<std::uint32_t>(config.integer("data.holdout", 0, kMany, 0));
-    return data;
-  }
-  const int classes = static_cast<int>(config.integer("data.classes", 2, 1 << 20, 10));
-  if (data.format == "idx") {
-    data.train.classes = classes;
-    data.train.image = readImage(config, seed);
-    data.test = data.train;
-    data.train.images = config.text("data.train.images");
-    data.train.labels = config.text("data.train.labels");
-    data.test.images = config.text("data.test.images");
-    data.test.labels = config.text("data.test.labels");
-  } else {
-    SyntheticOptions options;
-    options.shape = config.integers("data.shape", 1, 1 << 16);
-    options.classes = classes;
-    options.seed = static_cast<std::uint64_t>(
-        config.integer("data.seed", 0, kMany, static_cast<std::int64_t>(seed)));
-    options.noise = config.number("data.noise", 0, 1e3, 1);
-    data.syntheticTrain = data.syntheticTest = options;
-    data.syntheticTrain.size =
-        static_cast<std::uint32_t>(config.integer("data.train.size", 1, kMany, 1024));
-    data.syntheticTest.size =
-        static_cast<std::uint32_t>(config.integer("data.test.size", 1, kMany, 256));
-    data.syntheticTest.split = 1;
-  }
+  data.format = config.text("data.format", std::nullopt, formats);
+  data.open = findDataFormat(data.format).read(config, seed);
   data.holdout = static_cast<std::uint32_t>(config.integer("data.holdout", 0, kMany, 0));
   return data;
 }
@@ -234,16 +187,8 @@ ClientSettings readClientSettings(Config& config) {
 
 Datasets openDatasets(const DataSettings& settings) {
   Datasets data;
-  if (settings.format == "idx") {
-    data.train = openIdx(settings.train);
-    if (settings.holdout == 0) data.test = openIdx(settings.test);
-  } else if (settings.format != "synthetic") {
-    data.train = openCifar(settings.cifarTrain);
-    if (settings.holdout == 0) data.test = openCifar(settings.cifarTest);
-  } else {
-    data.train = makeSynthetic(settings.syntheticTrain);
-    if (settings.holdout == 0) data.test = makeSynthetic(settings.syntheticTest);
-  }
+  data.train = settings.open(DataSplit::train);
+  if (settings.holdout == 0) data.test = settings.open(DataSplit::test);
   if (settings.holdout > 0) {
     const std::uint32_t size = data.train->size();
     if (settings.holdout >= size) {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/data/dataset.h"
+#include "client/data/formats.h"
 #include "client/train/learning_rate.h"
 #include "common/core/config.h"
 #include "common/model/stage.h"
@@ -20,10 +20,8 @@
 namespace cleave {
 
 struct DataSettings {
-  std::string format;  // "idx", "cifar10", "cifar100", "synthetic"
-  IdxOptions train, test;
-  CifarOptions cifarTrain, cifarTest;
-  SyntheticOptions syntheticTrain, syntheticTest;
+  std::string format;  // a name in dataFormatTable()
+  DataFormatRow::Open open;
   std::uint32_t holdout =
       0;  // number of last training samples that are evaluated instead of the test set
 };

@@ -4,15 +4,13 @@
 #include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/hardtanh.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -26,23 +24,10 @@
 namespace cleave {
 namespace {
 
-constexpr double kNormMomentum = 0.1;
 constexpr double kNormEpsilon = 1e-5;
 // Limits that keep sizes computed from a peer's model spec from overflowing.
 constexpr std::int64_t kMaxSampleElements = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxClasses = 1 << 20;
-
-// Values are drawn in logical order, so that they do not depend on the weight's memory order.
-at::Tensor uniformParameter(std::uint64_t seed, const std::string& name, const Shape& shape,
-                            double bound) {
-  at::Tensor values = at::empty(shape);
-  const std::span<float> out(values.mutable_data_ptr<float>(),
-                             static_cast<std::size_t>(values.numel()));
-  fillUniform(randomKey(seed, name), out);
-  const float scale = static_cast<float>(bound);
-  for (float& value : out) value = (2 * value - 1) * scale;
-  return canonical(values, cutOrder(shape.size())).set_requires_grad(true);
-}
 
 double initialBound(InitialWeight initial, std::int64_t fanIn, std::int64_t fanOut) {
   const double kUniform = std::sqrt(3.0);  // bound of a uniform distribution with std 1
@@ -57,146 +42,49 @@ double initialBound(InitialWeight initial, std::int64_t fanIn, std::int64_t fanO
   return 1 / std::sqrt(static_cast<double>(fanIn));
 }
 
-// A layer with a weight and possibly a bias.
-struct WeightRow {
-  std::string name;  // the layer's name
-  Shape shape;       // the weight's shape: [outputs, …]
-  std::int64_t fanIn = 1, fanOut = 1;
-  bool hasBias = true;
-  InitialWeight initial = InitialWeight::inverseFanIn;
-
-  std::vector<TensorRow> tensors() const {
-    std::vector<TensorRow> rows = {{name + ".weight", shape}};
-    if (hasBias) rows.push_back({name + ".bias", {shape[0]}});
-    return rows;
+// A layer's weight [outputs, …], and its bias if it has one.
+std::vector<TensorRow> weightRows(const std::string& layer, const Shape& shape, double bound,
+                                  InitialWeight initial, bool hasBias) {
+  std::vector<TensorRow> rows = {{.name = layer + ".weight", .shape = shape, .bound = bound}};
+  if (hasBias) {
+    const double biasBound = initial == InitialWeight::inverseFanIn ? bound : 0;
+    rows.push_back({.name = layer + ".bias", .shape = {shape[0]}, .bound = biasBound});
   }
-};
+  return rows;
+}
 
-class WeightedBlock : public Block {
- public:
-  WeightedBlock(std::uint64_t seed, const WeightRow& row) : weight_{row.name + ".weight", {}} {
-    const double bound = initialBound(row.initial, row.fanIn, row.fanOut);
-    weight_.tensor = uniformParameter(seed, weight_.name, row.shape, bound);
-    if (!row.hasBias) return;
-    bias_.name = row.name + ".bias";
-    const double biasBound = row.initial == InitialWeight::inverseFanIn ? bound : 0;
-    bias_.tensor = uniformParameter(seed, bias_.name, {row.shape[0]}, biasBound);
-  }
-  std::vector<NamedTensor> parameters() const override {
-    if (!bias_.tensor.defined()) return {weight_};
-    return {weight_, bias_};
-  }
-
- protected:
-  NamedTensor weight_;
-  NamedTensor bias_;  // undefined if the layer has none
-};
-
-class Linear : public WeightedBlock {
- public:
-  using WeightedBlock::WeightedBlock;
-  at::Tensor forward(const at::Tensor& x, const BlockContext&) override {
-    return at::linear(x, weight_.tensor, bias_.tensor);
-  }
-};
-
-class Conv2d : public WeightedBlock {
- public:
-  Conv2d(std::uint64_t seed, const WeightRow& row, const Conv2dOptions& options)
-      : WeightedBlock(seed, row), options_(options) {}
-  at::Tensor forward(const at::Tensor& x, const BlockContext&) override {
-    return at::conv2d(x, weight_.tensor, bias_.tensor, options_.stride, options_.padding, 1,
-                      options_.groups);
-  }
-
- private:
-  Conv2dOptions options_;
-};
-
-class BatchNorm : public Block {
- public:
-  BatchNorm(const std::string& name, std::int64_t channels)
-      : weight_{name + ".weight", at::ones({channels}).set_requires_grad(true)},
-        bias_{name + ".bias", at::zeros({channels}).set_requires_grad(true)},
-        mean_{name + ".running_mean", at::zeros({channels})},
-        variance_{name + ".running_var", at::ones({channels})},
-        batches_{name + ".num_batches_tracked", at::zeros({}, at::kLong)} {}
-
-  at::Tensor forward(const at::Tensor& x, const BlockContext& context) override {
-    const bool training = context.at.phase == Phase::train;
-    if (training) batches_.tensor.add_(1);
-    return at::batch_norm(x, weight_.tensor, bias_.tensor, mean_.tensor, variance_.tensor, training,
+at::Tensor batchNormForward(const at::Tensor& x, std::span<const at::Tensor> tensors,
+                            const BlockContext& context) {
+  const at::Tensor &weight = tensors[0], &bias = tensors[1];
+  if (context.at.phase != Phase::train) {
+    return at::batch_norm(x, weight, bias, tensors[2], tensors[3], /*training=*/false,
                           kNormMomentum, kNormEpsilon, /*cudnn_enabled=*/true);
   }
-  std::vector<NamedTensor> parameters() const override { return {weight_, bias_}; }
-  std::vector<NamedTensor> buffers() const override { return {mean_, variance_, batches_}; }
+  // With a momentum of 1, the statistics that LibTorch updates become those of this micro-batch.
+  NormStatistics own{at::zeros_like(tensors[2]), at::zeros_like(tensors[3])};
+  const at::Tensor y = at::batch_norm(x, weight, bias, own.mean, own.variance, /*training=*/true,
+                                      /*momentum=*/1, kNormEpsilon, /*cudnn_enabled=*/true);
+  if (context.statistics != nullptr) context.statistics->push_back(std::move(own));
+  return y;
+}
 
- private:
-  NamedTensor weight_, bias_, mean_, variance_, batches_;
-};
+at::Tensor dropoutForward(const std::string& name, float p, const at::Tensor& input,
+                          const BlockContext& context) {
+  if (context.at.phase != Phase::train) return input;
+  // Input and mask have the same memory order, so that draws belong to positions in memory and do
+  // not depend on where the model is cut.
+  const at::Tensor x = canonical(input, cutOrder(static_cast<std::size_t>(input.dim())));
+  at::Tensor mask = at::empty_like(x, at::TensorOptions().device(at::kCPU));
+  fillDropoutMask(randomKey(context.seed, name, {context.at.step, context.at.i}), p,
+                  {mask.mutable_data_ptr<float>(), static_cast<std::size_t>(mask.numel())});
+  return x.mul(mask.to(x.device()));
+}
 
-class Dropout : public Block {
- public:
-  Dropout(std::string name, double p) : name_(std::move(name)), p_(static_cast<float>(p)) {}
-
-  at::Tensor forward(const at::Tensor& input, const BlockContext& context) override {
-    if (context.at.phase != Phase::train) return input;
-    // Input and mask have the same memory order, so that draws belong to positions in memory and do
-    // not depend on where the model is cut.
-    const at::Tensor x = canonical(input, cutOrder(static_cast<std::size_t>(input.dim())));
-    at::Tensor mask = at::empty_like(x, at::TensorOptions().device(at::kCPU));
-    fillDropoutMask(randomKey(context.seed, name_, {context.at.step, context.at.i}), p_,
-                    {mask.mutable_data_ptr<float>(), static_cast<std::size_t>(mask.numel())});
-    return x.mul(mask.to(x.device()));
-  }
-
- private:
-  std::string name_;
-  float p_;
-};
-
-// Consecutive layers, optionally with the input added to the last one's output.
-class JoinedBlock : public Block {
- public:
-  JoinedBlock(std::vector<std::unique_ptr<Block>> layers, bool addInput)
-      : layers_(std::move(layers)), addInput_(addInput) {}
-
-  at::Tensor forward(const at::Tensor& input, const BlockContext& context) override {
-    at::Tensor x = input;
-    for (const auto& layer : layers_) x = layer->forward(x, context);
-    return addInput_ ? at::add(input, x) : x;
-  }
-  std::vector<NamedTensor> parameters() const override { return collect(&Block::parameters); }
-  std::vector<NamedTensor> buffers() const override { return collect(&Block::buffers); }
-
- private:
-  std::vector<NamedTensor> collect(std::vector<NamedTensor> (Block::*of)() const) const {
-    std::vector<NamedTensor> all;
-    for (const auto& layer : layers_) {
-      for (NamedTensor& tensor : (*layer.*of)()) all.push_back(std::move(tensor));
-    }
-    return all;
-  }
-
-  std::vector<std::unique_ptr<Block>> layers_;
-  bool addInput_;
-};
-
-// A block without state.
-class FunctionBlock : public Block {
- public:
-  using Function = std::function<at::Tensor(const at::Tensor&)>;
-  explicit FunctionBlock(Function function) : function_(std::move(function)) {}
-  at::Tensor forward(const at::Tensor& x, const BlockContext&) override { return function_(x); }
-
- private:
-  Function function_;
-};
-
-auto makeFunctionBlock(FunctionBlock::Function function) {
-  return [function = std::move(function)](std::uint64_t) -> std::unique_ptr<Block> {
-    return std::make_unique<FunctionBlock>(function);
-  };
+// A block that needs only its input.
+template <typename Function>
+BlockRow::Forward ofInput(Function function) {
+  return [function = std::move(function)](const at::Tensor& x, std::span<const at::Tensor>,
+                                          const BlockContext&) { return function(x); };
 }
 
 UsageError badShape(const std::string& sentence) {
@@ -255,10 +143,12 @@ void BlockChain::linear(const std::string& name, std::int64_t outputs, InitialWe
   requireRank(name, 1, "one dimension of features");
   const std::int64_t inputs = shape_[0];
   shape_ = {outputs};
-  const WeightRow weight{name, {outputs, inputs}, inputs, outputs, true, initial};
   BlockRow& row = append(name);
-  row.tensors = weight.tensors();
-  row.make = [weight](std::uint64_t seed) { return std::make_unique<Linear>(seed, weight); };
+  row.tensors = weightRows(name, {outputs, inputs}, initialBound(initial, inputs, outputs), initial,
+                           /*hasBias=*/true);
+  row.forward = [](const at::Tensor& x, std::span<const at::Tensor> tensors, const BlockContext&) {
+    return at::linear(x, tensors[0], tensors[1]);
+  };
 }
 
 void BlockChain::conv2d(const std::string& name, const Conv2dOptions& options) {
@@ -275,31 +165,33 @@ void BlockChain::conv2d(const std::string& name, const Conv2dOptions& options) {
                    ": its windows are " + std::to_string(kernel) + " wide");
   }
   shape_ = after;
-  const WeightRow weight{name,
-                         {options.channels, inputs, kernel, kernel},
-                         inputs * kernel * kernel,
-                         options.channels / options.groups * kernel * kernel,
-                         options.bias,
-                         options.initial};
+  const double bound = initialBound(options.initial, inputs * kernel * kernel,
+                                    options.channels / options.groups * kernel * kernel);
   BlockRow& row = append(name);
-  row.tensors = weight.tensors();
-  row.make = [=](std::uint64_t seed) { return std::make_unique<Conv2d>(seed, weight, options); };
+  row.tensors = weightRows(name, {options.channels, inputs, kernel, kernel}, bound, options.initial,
+                           options.bias);
+  row.forward = [options](const at::Tensor& x, std::span<const at::Tensor> tensors,
+                          const BlockContext&) {
+    const at::Tensor bias = options.bias ? tensors[1] : at::Tensor();
+    return at::conv2d(x, tensors[0], bias, options.stride, options.padding, 1, options.groups);
+  };
 }
 
 void BlockChain::batchNorm(const std::string& name) {
   const std::int64_t channels = shape_[0];
   BlockRow& row = append(name);
-  row.tensors = {{name + ".weight", {channels}},
-                 {name + ".bias", {channels}},
-                 {name + ".running_mean", {channels}, true},
-                 {name + ".running_var", {channels}, true},
-                 {name + ".num_batches_tracked", {}, true, at::kLong}};
+  row.tensors = {
+      {.name = name + ".weight", .shape = {channels}, .initial = 1},
+      {.name = name + ".bias", .shape = {channels}},
+      {.name = name + ".running_mean", .shape = {channels}, .isBuffer = true},
+      {.name = name + ".running_var", .shape = {channels}, .isBuffer = true, .initial = 1},
+      {.name = name + ".num_batches_tracked", .shape = {}, .isBuffer = true, .type = at::kLong}};
   row.normValuesPerSample = elementCount(shape_) / channels;
-  row.make = [=](std::uint64_t) { return std::make_unique<BatchNorm>(name, channels); };
+  row.forward = batchNormForward;
 }
 
 void BlockChain::relu(const std::string& name) {
-  append(name).make = makeFunctionBlock([](const at::Tensor& x) { return at::relu(x); });
+  append(name).forward = ofInput([](const at::Tensor& x) { return at::relu(x); });
 }
 
 void BlockChain::relu6(const std::string& name) {
@@ -307,9 +199,9 @@ void BlockChain::relu6(const std::string& name) {
   if (inGroup_) {
     // In place, since nothing else needs the output of the layer before it.
     row.savedPerSample = 0;
-    row.make = makeFunctionBlock([](at::Tensor x) { return at::hardtanh_(x, 0, 6); });
+    row.forward = ofInput([](at::Tensor x) { return at::hardtanh_(x, 0, 6); });
   } else {
-    row.make = makeFunctionBlock([](const at::Tensor& x) { return at::hardtanh(x, 0, 6); });
+    row.forward = ofInput([](const at::Tensor& x) { return at::hardtanh(x, 0, 6); });
   }
 }
 
@@ -324,29 +216,31 @@ void BlockChain::pool2d(const std::string& name, std::int64_t size) {
 
 void BlockChain::maxPool2d(const std::string& name, std::int64_t size) {
   pool2d(name, size);
-  append(name).make =
-      makeFunctionBlock([size](const at::Tensor& x) { return at::max_pool2d(x, size); });
+  append(name).forward = ofInput([size](const at::Tensor& x) { return at::max_pool2d(x, size); });
 }
 
 void BlockChain::averagePool2d(const std::string& name, std::int64_t size) {
   pool2d(name, size);
-  append(name).make =
-      makeFunctionBlock([size](const at::Tensor& x) { return at::avg_pool2d(x, size); });
+  append(name).forward = ofInput([size](const at::Tensor& x) { return at::avg_pool2d(x, size); });
 }
 
 void BlockChain::globalAveragePool(const std::string& name) {
   requireRank(name, 3, "images [channels, height, width]");
   shape_ = {shape_[0]};
-  append(name).make = makeFunctionBlock([](const at::Tensor& x) { return x.mean({2, 3}); });
+  append(name).forward = ofInput([](const at::Tensor& x) { return x.mean({2, 3}); });
 }
 
 void BlockChain::flatten(const std::string& name) {
   shape_ = {elementCount(shape_)};
-  append(name).make = makeFunctionBlock([](const at::Tensor& x) { return x.flatten(1); });
+  append(name).forward = ofInput([](const at::Tensor& x) { return x.flatten(1); });
 }
 
 void BlockChain::dropout(const std::string& name, double p) {
-  append(name).make = [=](std::uint64_t) { return std::make_unique<Dropout>(name, p); };
+  append(name).forward = [name, p = static_cast<float>(p)](const at::Tensor& x,
+                                                           std::span<const at::Tensor>,
+                                                           const BlockContext& context) {
+    return dropoutForward(name, p, x, context);
+  };
 }
 
 void BlockChain::group(const std::string& name, const std::function<void()>& append) {
@@ -370,7 +264,11 @@ void BlockChain::join(const std::string& name, const std::function<void()>& appe
   BlockRow joined;
   joined.name = name;
   joined.outputShape = shape_;
-  std::vector<std::function<std::unique_ptr<Block>(std::uint64_t)>> makers;
+  struct Layer {
+    BlockRow::Forward forward;
+    std::size_t tensors;  // how many it takes
+  };
+  std::vector<Layer> layers;
   for (std::size_t r = first; r < rows_.size(); ++r) {
     BlockRow& row = rows_[r];
     joined.tensors.insert(joined.tensors.end(), row.tensors.begin(), row.tensors.end());
@@ -379,13 +277,18 @@ void BlockChain::join(const std::string& name, const std::function<void()>& appe
       std::int64_t& fewest = joined.normValuesPerSample;
       fewest = fewest == 0 ? row.normValuesPerSample : std::min(fewest, row.normValuesPerSample);
     }
-    makers.push_back(std::move(row.make));
+    layers.push_back({std::move(row.forward), row.tensors.size()});
   }
   if (addInput) joined.savedPerSample += elementCount(shape_);
-  joined.make = [makers = std::move(makers), addInput](std::uint64_t seed) {
-    std::vector<std::unique_ptr<Block>> layers;
-    for (const auto& make : makers) layers.push_back(make(seed));
-    return std::make_unique<JoinedBlock>(std::move(layers), addInput);
+  joined.forward = [layers = std::move(layers), addInput](const at::Tensor& input,
+                                                          std::span<const at::Tensor> tensors,
+                                                          const BlockContext& context) {
+    at::Tensor x = input;
+    for (const Layer& layer : layers) {
+      x = layer.forward(x, tensors.first(layer.tensors), context);
+      tensors = tensors.subspan(layer.tensors);
+    }
+    return addInput ? at::add(input, x) : x;
   };
   rows_.resize(first);
   rows_.push_back(std::move(joined));

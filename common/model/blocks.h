@@ -10,6 +10,9 @@
 
 namespace cleave {
 
+// Weight of a micro-batch in batch norm's running statistics.
+inline constexpr double kNormMomentum = 0.1;
+
 // Distribution from which a layer's weight is initialized.
 enum class InitialWeight : std::uint8_t {
   // Uniform in ±1 / sqrt(fan-in), for the bias too: PyTorch's default.
@@ -45,8 +48,10 @@ class BlockChain {
   void linear(const std::string& name, std::int64_t outputs,
               InitialWeight initial = InitialWeight::inverseFanIn);
   void conv2d(const std::string& name, const Conv2dOptions& options);
-  // Running statistics with momentum 0.1 and eps 1e-5. Normalizes over dimension 1: the features of
-  // [B, F], the channels of [B, C, H, W].
+  // Normalizes over dimension 1, with eps 1e-5: the features of [B, F], the channels of
+  // [B, C, H, W]. Training uses the micro-batch's statistics and records them in the context;
+  // evaluation uses the running ones. Three buffers: running mean, running variance, and the number
+  // of micro-batches in them.
   void batchNorm(const std::string& name);
   void relu(const std::string& name);
   void relu6(const std::string& name);

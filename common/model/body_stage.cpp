@@ -24,8 +24,7 @@ struct BodyStage::State {
         wait(stageWait),
         device(on),
         blocks(checkedBlocks(options)),
-        part(blocks, options.cuts.cut0, options.cuts.cut1, options.seed, {}, device.device()),
-        optimizer(makeOptimizer(options.optimizer, part.parameters())) {
+        part(options, blocks, options.cuts.cut0, options.cuts.cut1, device.device()) {
     checkBodyWait(wait);
   }
 
@@ -44,8 +43,7 @@ struct BodyStage::State {
   StageWait wait;
   ComputeDevice& device;
   std::vector<BlockRow> blocks;
-  ModelPart part;
-  std::unique_ptr<Optimizer> optimizer;
+  TrainedPart part;
   std::map<std::uint32_t, Saved> saved;  // by micro-batch
   Placeholders placeholders;
 };
@@ -68,13 +66,12 @@ Payload BodyStage::forward(const MicroBatch& at, Payload activation0) {
   }
   const at::Tensor input =
       enteringTensor(std::move(activation0), state_->spec(activationAt(0), at), state_->device);
-  const BlockContext context{state_->options.seed, at};
   if (at.phase != Phase::train) {
     const at::NoGradGuard noGrad;
-    return state_->leaving(activationAt(1), state_->part.forward(input, context));
+    return state_->leaving(activationAt(1), state_->part.forward(input, at));
   }
   input.set_requires_grad(true);
-  const at::Tensor output = state_->part.forward(input, context);
+  const at::Tensor output = state_->part.forward(input, at);
   if (!state_->saved.emplace(at.i, Saved{input, output}).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
@@ -98,30 +95,25 @@ Payload BodyStage::backward(const MicroBatch& at, Payload gradient1) {
 
 GradientReport BodyStage::report() const { return state_->part.gradientReport(); }
 
-void BodyStage::update(const StepDecision& decision) {
-  state_->optimizer->update(decision);
-  state_->part.clearGradients();
-}
+void BodyStage::update(const StepDecision& decision) { state_->part.update(decision); }
 
 std::vector<std::byte> BodyStage::exportWeights() const {
-  return toSafetensors(weightsOf(state_->part));
+  return toSafetensors(weightsOf(state_->part.set()));
 }
 
 std::vector<std::byte> BodyStage::exportGradients() const {
-  return toSafetensors(gradientsOf(state_->part));
+  return toSafetensors(gradientsOf(state_->part.set()));
 }
 
 void BodyStage::importWeights(std::span<const std::byte> file) {
-  loadWeights(state_->part, fromSafetensors(file, "weights/body"));
+  loadWeights(state_->part.set(), fromSafetensors(file, "weights/body"));
 }
 
-std::vector<NamedTensor> BodyStage::save() const {
-  return savePart(state_->part, *state_->optimizer);
-}
+std::vector<NamedTensor> BodyStage::save() const { return state_->part.save(); }
 
 void BodyStage::restore(const std::vector<NamedTensor>& saved) {
   std::vector<NamedTensor> rest = saved;
-  restorePart(state_->part, *state_->optimizer, rest);
+  state_->part.restore(rest);
   checkAllTaken(rest);
 }
 

@@ -16,11 +16,8 @@ struct ClientStage::State {
         wait(stageWait),
         device(on),
         blocks(checkedBlocks(options)),
-        head(blocks, 0, options.cuts.cut0, options.seed, {}, device.device()),
-        tail(blocks, options.cuts.cut1, static_cast<int>(blocks.size()), options.seed, {},
-             device.device()),
-        headOptimizer(makeOptimizer(options.optimizer, head.parameters())),
-        tailOptimizer(makeOptimizer(options.optimizer, tail.parameters())),
+        head(options, blocks, 0, options.cuts.cut0, device.device()),
+        tail(options, blocks, options.cuts.cut1, static_cast<int>(blocks.size()), device.device()),
         batch(options.model, device) {
     if (wait.f1 && !wait.b1) {
       throw UsageError("bad-wait",
@@ -36,7 +33,6 @@ struct ClientStage::State {
   Payload waitInstead(double milliseconds, Flow flow, const MicroBatch& at) {
     return placeholders.wait(milliseconds, flow, at, spec(flow, at));
   }
-  BlockContext context(const MicroBatch& at) const { return {options.seed, at}; }
   Payload leaving(Flow flow, const at::Tensor& tensor) const {
     return leavingPayload(tensor, device, options.staysOnDevice.get(flow));
   }
@@ -45,10 +41,8 @@ struct ClientStage::State {
   StageWait wait;
   ComputeDevice& device;
   std::vector<BlockRow> blocks;
-  ModelPart head;
-  ModelPart tail;
-  std::unique_ptr<Optimizer> headOptimizer;
-  std::unique_ptr<Optimizer> tailOptimizer;
+  TrainedPart head;
+  TrainedPart tail;
   LabeledBatch batch;
   std::map<std::uint32_t, at::Tensor> headOutputs;  // by micro-batch, with their autograd graphs
   Placeholders placeholders;
@@ -69,9 +63,9 @@ Payload ClientStage::headForward(const MicroBatch& at) {
   const at::Tensor input = state_->batch.inputs(at);
   if (at.phase != Phase::train) {
     const at::NoGradGuard noGrad;
-    return state_->leaving(activationAt(0), state_->head.forward(input, state_->context(at)));
+    return state_->leaving(activationAt(0), state_->head.forward(input, at));
   }
-  const at::Tensor output = state_->head.forward(input, state_->context(at));
+  const at::Tensor output = state_->head.forward(input, at);
   if (!state_->headOutputs.emplace(at.i, output).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
@@ -92,12 +86,12 @@ Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
       enteringTensor(std::move(activation1), state_->spec(activationAt(1), at), state_->device);
   if (!training) {
     const at::NoGradGuard noGrad;
-    state_->batch.loss(state_->tail.forward(input, state_->context(at)), at);
+    state_->batch.loss(state_->tail.forward(input, at), at);
     state_->batch.checkLoss(at, input);
     return {};
   }
   input.set_requires_grad(true);
-  const at::Tensor loss = state_->batch.loss(state_->tail.forward(input, state_->context(at)), at);
+  const at::Tensor loss = state_->batch.loss(state_->tail.forward(input, at), at);
   state_->batch.checkLoss(at, input);
   loss.backward();
   return state_->leaving(gradientAt(1), input.grad());
@@ -122,27 +116,25 @@ GradientReport ClientStage::headReport() const { return state_->head.gradientRep
 GradientReport ClientStage::tailReport() const { return state_->tail.gradientReport(); }
 
 void ClientStage::update(const StepDecision& decision) {
-  state_->headOptimizer->update(decision);
-  state_->tailOptimizer->update(decision);
-  state_->head.clearGradients();
-  state_->tail.clearGradients();
+  state_->head.update(decision);
+  state_->tail.update(decision);
 }
 
 const BatchMetrics& ClientStage::metrics() const { return state_->batch.metrics(); }
 const std::vector<float>& ClientStage::losses() const { return state_->batch.losses(); }
-const ModelPart& ClientStage::head() const { return state_->head; }
-const ModelPart& ClientStage::tail() const { return state_->tail; }
+const ParameterSet& ClientStage::head() const { return state_->head.set(); }
+const ParameterSet& ClientStage::tail() const { return state_->tail.set(); }
 
 void ClientStage::importWeights(const std::vector<NamedTensor>& model) {
   const auto& blocks = state_->blocks;
   const auto [cut0, cut1] = state_->options.cuts;
-  loadWeights(state_->head, selectWeights(model, blocks, 0, cut0));
-  loadWeights(state_->tail, selectWeights(model, blocks, cut1, static_cast<int>(blocks.size())));
+  loadWeights(head(), selectWeights(model, blocks, 0, cut0));
+  loadWeights(tail(), selectWeights(model, blocks, cut1, static_cast<int>(blocks.size())));
 }
 
 std::vector<NamedTensor> ClientStage::save() const {
-  std::vector<NamedTensor> saved = savePart(state_->head, *state_->headOptimizer);
-  for (NamedTensor& each : savePart(state_->tail, *state_->tailOptimizer)) {
+  std::vector<NamedTensor> saved = state_->head.save();
+  for (NamedTensor& each : state_->tail.save()) {
     saved.push_back(std::move(each));
   }
   return saved;
@@ -150,8 +142,8 @@ std::vector<NamedTensor> ClientStage::save() const {
 
 void ClientStage::restore(const std::vector<NamedTensor>& saved) {
   std::vector<NamedTensor> rest = saved;
-  restorePart(state_->head, *state_->headOptimizer, rest);
-  restorePart(state_->tail, *state_->tailOptimizer, rest);
+  state_->head.restore(rest);
+  state_->tail.restore(rest);
   checkAllTaken(rest);
 }
 

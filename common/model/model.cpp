@@ -1,6 +1,10 @@
 #include "common/model/model.h"
-#include "common/core/names.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
@@ -10,7 +14,11 @@
 #include <cstdio>
 #include <numeric>
 #include <optional>
+#include <stdexcept>
+#include <utility>
 
+#include "common/core/names.h"
+#include "common/core/random.h"
 #include "common/model/blocks.h"
 #include "common/model/torch_tensor.h"
 
@@ -86,6 +94,18 @@ std::vector<double> squareSums(const std::vector<NamedTensor>& parameters) {
     sums[positions[n]] = values.const_data_ptr<double>()[n];
   }
   return sums;
+}
+
+// Values are drawn in logical order, so that they do not depend on the tensor's memory order.
+at::Tensor initialTensor(const TensorRow& row, std::uint64_t seed) {
+  if (!row.bound) return at::full(row.shape, row.initial, row.type);
+  at::Tensor values = at::empty(row.shape);
+  const std::span<float> out(values.mutable_data_ptr<float>(),
+                             static_cast<std::size_t>(values.numel()));
+  fillUniform(randomKey(seed, row.name), out);
+  const float scale = static_cast<float>(*row.bound);
+  for (float& value : out) value = (2 * value - 1) * scale;
+  return canonical(values, cutOrder(row.shape.size()));
 }
 
 std::int64_t elementCountOf(const std::vector<BlockRow>& blocks, int first, int last,
@@ -196,23 +216,49 @@ void ModelParameters::finish() const {
   }
 }
 
-ModelPart::ModelPart(const std::vector<BlockRow>& blocks, int first, int last, std::uint64_t seed,
-                     std::vector<int> cutsInside, at::Device device)
-    : first_(first), cutsInside_(std::move(cutsInside)) {
+ParameterSet::ParameterSet(const std::vector<BlockRow>& blocks, int first, int last,
+                           std::uint64_t seed, at::Device device) {
   for (int b = first; b < last; ++b) {
-    if (isCutInside(b)) cutParameters_.push_back(parameters_.size());
-    blocks_.push_back(blocks.at(static_cast<std::size_t>(b)).make(seed));
-    for (NamedTensor& parameter : blocks_.back()->parameters()) {
-      parameters_.push_back(std::move(parameter));
+    for (const TensorRow& row : blocks.at(static_cast<std::size_t>(b)).tensors) {
+      const at::Tensor tensor = initialTensor(row, seed).to(device);
+      if (!row.isBuffer) tensor.set_requires_grad(true);
+      (row.isBuffer ? buffers_ : parameters_).push_back({row.name, tensor});
+      tensors_.push_back(tensor);
     }
-    for (NamedTensor& buffer : blocks_.back()->buffers()) buffers_.push_back(std::move(buffer));
   }
-  if (device.is_cpu()) return;
-  // Initial values are drawn on the CPU, so that they are the same for every device.
-  for (const auto* tensors : {&parameters_, &buffers_}) {
-    for (const NamedTensor& named : *tensors) {
-      named.tensor.set_data(named.tensor.detach().to(device));
-    }
+}
+
+void ParameterSet::clearGradients() {
+  for (const NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+}
+
+void ParameterSet::addStatistics(const std::vector<NormStatistics>& statistics) {
+  constexpr std::size_t kBuffersOfNorm = 3;  // see BlockChain::batchNorm
+  if (statistics.size() * kBuffersOfNorm != buffers_.size()) {
+    throw std::logic_error("the statistics belong to other blocks");
+  }
+  if (statistics.empty()) return;
+  std::vector<at::Tensor> running, counts, added;
+  for (std::size_t n = 0; n < statistics.size(); ++n) {
+    const NamedTensor* norm = &buffers_[n * kBuffersOfNorm];
+    running.insert(running.end(), {norm[0].tensor, norm[1].tensor});
+    counts.push_back(norm[2].tensor);
+    added.insert(added.end(), {statistics[n].mean, statistics[n].variance});
+  }
+  // For all batch norms together: on a GPU, one kernel instead of one for each.
+  const at::NoGradGuard noGrad;
+  at::_foreach_lerp_(running, added, kNormMomentum);
+  at::_foreach_add_(counts, 1);
+}
+
+ModelPart::ModelPart(const std::vector<BlockRow>& blocks, int first, int last,
+                     std::vector<int> cutsInside)
+    : first_(first), cutsInside_(std::move(cutsInside)) {
+  std::size_t parameters = 0;
+  for (int b = first; b < last; ++b) {
+    if (isCutInside(b)) cutParameters_.push_back(parameters);
+    const BlockRow& block = blocks_.emplace_back(blocks.at(static_cast<std::size_t>(b)));
+    for (const TensorRow& tensor : block.tensors) parameters += tensor.isBuffer ? 0 : 1;
   }
 }
 
@@ -221,11 +267,14 @@ bool ModelPart::isCutInside(int position) const {
          std::find(cutsInside_.begin(), cutsInside_.end(), position) != cutsInside_.end();
 }
 
-at::Tensor ModelPart::forward(at::Tensor x, const BlockContext& context) {
+at::Tensor ModelPart::forward(at::Tensor x, const ParameterSet& set,
+                              const BlockContext& context) const {
+  std::span<const at::Tensor> rest = set.tensors();
   int position = first_;
-  for (const std::unique_ptr<Block>& block : blocks_) {
+  for (const BlockRow& block : blocks_) {
     if (isCutInside(position)) x = crossCut(x);
-    x = block->forward(x, context);
+    x = block.forward(x, rest.first(block.tensors.size()), context);
+    rest = rest.subspan(block.tensors.size());
     ++position;
   }
   return x;
@@ -241,14 +290,14 @@ at::Tensor ModelPart::crossCut(const at::Tensor& x) {
   return crossed;
 }
 
-GradientReport ModelPart::gradientReport() const {
+GradientReport ModelPart::gradientReport(const ParameterSet& set) const {
   GradientReport report;
-  const std::vector<double> sums = squareSums(parameters_);
+  const std::vector<double> sums = squareSums(set.parameters());
   std::size_t begin = 0;
   // One sum per segment between cuts, then the sum of those: the order in which the client adds the
   // reports of head, body and tail.
   for (std::size_t cut = 0; cut <= cutParameters_.size(); ++cut) {
-    const std::size_t end = cut < cutParameters_.size() ? cutParameters_[cut] : parameters_.size();
+    const std::size_t end = cut < cutParameters_.size() ? cutParameters_[cut] : sums.size();
     double sum = 0;
     for (std::size_t p = begin; p < end; ++p) sum += sums[p];
     report.squareSum += sum;
@@ -257,10 +306,6 @@ GradientReport ModelPart::gradientReport() const {
   // Squares of finite floats do not overflow a double.
   report.finite = std::isfinite(report.squareSum);
   return report;
-}
-
-void ModelPart::clearGradients() {
-  for (const NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad().reset();
 }
 
 }  // namespace cleave

@@ -1,5 +1,6 @@
-// A model is a list of named blocks. A cut is a position in that list, and a daemon builds only its
-// own blocks. To add a model, write one file in this folder and add one row to model.cpp.
+// A model is a list of named blocks. A cut is a position in that list, and a daemon allocates the
+// tensors of its own blocks only. To add a model, write one file in this folder and add one row to
+// model.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,34 +34,39 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// What a block needs besides its input: dropout draws from (seed, block name, step, i), in training
-// only.
+// Mean and unbiased variance per channel of one batch norm in one micro-batch: [channels].
+struct NormStatistics {
+  at::Tensor mean;
+  at::Tensor variance;
+};
+
+// What a block needs besides its input and its tensors.
 struct BlockContext {
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;  // dropout draws from (seed, block name, step, i), in training only
   MicroBatch at;
+  // In training, each batch norm appends its statistics of the micro-batch, in the model's order.
+  // Borrowed; null: they are not recorded.
+  std::vector<NormStatistics>* statistics = nullptr;
 };
 
-class Block {
- public:
-  virtual ~Block() = default;
-  virtual at::Tensor forward(const at::Tensor& x, const BlockContext& context) = 0;
-  // Parameters require gradients; buffers (batch norm's statistics) do not. The names are complete,
-  // such as "conv1.weight".
-  virtual std::vector<NamedTensor> parameters() const { return {}; }
-  virtual std::vector<NamedTensor> buffers() const { return {}; }
-};
-
-// A parameter or buffer of a block that has not been built.
+// A parameter or buffer of a block.
 struct TensorRow {
-  std::string name;  // "conv1.weight"
+  std::string name;  // complete, such as "conv1.weight"
   Shape shape;
-  bool isBuffer = false;
+  bool isBuffer = false;  // parameters require gradients; buffers (running statistics) do not
   at::ScalarType type = at::kFloat;
-
-  bool operator==(const TensorRow&) const = default;
+  // The initial values: `initial`, or uniform in ±bound if there is one.
+  double initial = 0;
+  std::optional<double> bound = std::nullopt;
 };
 
+// A block is a function: it has no tensors of its own, so that it can run with any set of them.
 struct BlockRow {
+  // The output for the input `x` [samples, …]. `tensors` has one tensor for each row of the block,
+  // in that order. In training, buffers are neither read nor written.
+  using Forward = std::function<at::Tensor(const at::Tensor& x, std::span<const at::Tensor> tensors,
+                                           const BlockContext& context)>;
+
   std::string name;
   Shape outputShape;  // without the batch
   std::vector<TensorRow> tensors;
@@ -69,8 +75,7 @@ struct BlockRow {
   // Minimum number of values per channel and sample over the batch norms of this block; 0: it has
   // none. Multiplied by the samples of a micro-batch, it must be at least 2.
   std::int64_t normValuesPerSample = 0;
-  std::function<std::unique_ptr<Block>(std::uint64_t seed)>
-      make;  // initial values from (seed, parameter name)
+  Forward forward;
 };
 
 // Number of elements in the parameters, or in the buffers, of blocks [first, last).
@@ -118,34 +123,52 @@ class ModelParameters {
   std::vector<std::string> known_;
 };
 
-// Consecutive blocks of a model, built.
+// Values for the parameters and buffers of consecutive blocks, in the model's order.
+class ParameterSet {
+ public:
+  // For blocks [first, last), with initial values keyed by (seed, name). They are drawn on the CPU,
+  // so that they are the same for every device.
+  ParameterSet(const std::vector<BlockRow>& blocks, int first, int last, std::uint64_t seed,
+               at::Device device = at::kCPU);
+
+  const std::vector<NamedTensor>& parameters() const { return parameters_; }
+  const std::vector<NamedTensor>& buffers() const { return buffers_; }
+  // All of them, in the order of the blocks' rows; they share the memory of the above.
+  std::span<const at::Tensor> tensors() const { return tensors_; }
+  void clearGradients();
+  // Moves the running statistics of all batch norms by one micro-batch, whose statistics a forward
+  // recorded: running = 0.9 x running + 0.1 x micro-batch, as PyTorch does.
+  void addStatistics(const std::vector<NormStatistics>& statistics);
+
+ private:
+  std::vector<NamedTensor> parameters_;
+  std::vector<NamedTensor> buffers_;
+  std::vector<at::Tensor> tensors_;
+};
+
+// Consecutive blocks of a model. They own no tensors: each call gets a set that was made for the
+// same blocks.
 class ModelPart {
  public:
   // Blocks [first, last). At each position in `cutsInside` that is strictly between them, the
   // tensor and its gradient are converted to canonical form, as they would be on the wire.
-  ModelPart(const std::vector<BlockRow>& blocks, int first, int last, std::uint64_t seed,
-            std::vector<int> cutsInside = {}, at::Device device = at::kCPU);
+  ModelPart(const std::vector<BlockRow>& blocks, int first, int last,
+            std::vector<int> cutsInside = {});
 
-  // `context.seed` is the seed given to the constructor. Records autograd's graph unless the caller
-  // has disabled it.
-  at::Tensor forward(at::Tensor x, const BlockContext& context);
-  const std::vector<NamedTensor>& parameters() const { return parameters_; }
-  const std::vector<NamedTensor>& buffers() const { return buffers_; }
+  // Records autograd's graph unless the caller has disabled it.
+  at::Tensor forward(at::Tensor x, const ParameterSet& set, const BlockContext& context) const;
   // Sums the squares of each segment between inner cuts, then adds those sums, in the order in
   // which the reports of head, body and tail are added: the result is bit-identical to theirs.
-  GradientReport gradientReport() const;
-  void clearGradients();
+  GradientReport gradientReport(const ParameterSet& set) const;
 
  private:
   bool isCutInside(int position) const;
   static at::Tensor crossCut(const at::Tensor& x);
 
-  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<BlockRow> blocks_;
   int first_ = 0;
   std::vector<int> cutsInside_;
   std::vector<std::size_t> cutParameters_;  // per inner cut, the number of parameters before it
-  std::vector<NamedTensor> parameters_;
-  std::vector<NamedTensor> buffers_;
 };
 
 }  // namespace cleave

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "common/model/blocks.h"
+#include "common/model/scores.h"
 #include "common/model/stage_parts.h"
 #include "common/model/torch_tensor.h"
 
@@ -17,24 +18,37 @@ void BatchMetrics::add(const BatchMetrics& other) {
   for (const auto& [name, sum] : other.sums) sums[name] += sum;
 }
 
-std::vector<std::string> metricNames() { return {"loss", "top1", "top5"}; }
+std::vector<std::string> metricNames() {
+  std::vector<std::string> names;
+  for (const BatchMetricRow& metric : batchMetricTable()) names.emplace_back(metric.name);
+  return names;
+}
 
-std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t inFlight,
-                      std::uint32_t maxSamples) {
+std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t microBatches,
+                      std::uint32_t inFlight, std::uint32_t maxSamples) {
   const std::vector<BlockRow> blocks = checkedBlocks(options);
   // In fp64, since sizes from a peer's numbers may overflow an integer.
   const auto parameters = static_cast<double>(parameterCount(blocks, first, last));
   const auto buffers = static_cast<double>(bufferCount(blocks, first, last));
   double saved = 0;
   double largest = 0;  // values saved by the largest block
+  // A micro-batch's statistics have the buffers' shapes. LibTorch's objects for a tensor take up to
+  // half a KiB, which is more than the values of a small one.
+  constexpr double kTensorObjects = 512;
+  double statistics = buffers * sizeof(float);
   for (int b = first; b < last; ++b) {
-    const auto values = static_cast<double>(blocks[static_cast<std::size_t>(b)].savedPerSample);
+    const BlockRow& block = blocks[static_cast<std::size_t>(b)];
+    for (const TensorRow& tensor : block.tensors) {
+      if (tensor.isBuffer) statistics += kTensorObjects;
+    }
+    const auto values = static_cast<double>(block.savedPerSample);
     saved += values;
     largest = std::max(largest, values);
   }
   const double parameterBytes =
       2.0 * sizeof(float) + static_cast<double>(optimizerStateBytes(options.optimizer));
   const double bytes = parameters * parameterBytes + buffers * sizeof(float) +
+                       statistics * microBatches +
                        sizeof(float) * (saved * inFlight + 2 * largest) * maxSamples;
   constexpr auto kMax = std::numeric_limits<std::size_t>::max();
   return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;

@@ -1,6 +1,9 @@
 // The computations behind the engine's actions. A stage owns its part of the model, the optimizer,
 // and what autograd saved for the micro-batches in flight. Device thread only.
 //
+// Batch norms' running statistics change in update() only, like the parameters, so that a step's
+// evaluation and its saved weights are of one version. A skipped step changes neither.
+//
 // Boundaries are detached leaves: a stage's input is a leaf that requires a gradient, and its
 // output is detached from autograd before it becomes a payload. Network transfers are never part of
 // autograd's graph.
@@ -48,11 +51,11 @@ void checkBodyWait(const StageWait& wait);
 // Metrics of a batch, as sums over its samples, so that batches can be added.
 struct BatchMetrics {
   std::uint64_t samples = 0;
-  std::map<std::string, double> sums;  // "loss", "top1", "top5"; divide by samples
+  std::map<std::string, double> sums;  // by name in batchMetricTable(); divide by samples
 
   void add(const BatchMetrics& other);
 };
-// The names in BatchMetrics::sums, in column order.
+// The names in BatchMetrics::sums, in column order: those of batchMetricTable() (scores.h).
 std::vector<std::string> metricNames();
 
 // The body: blocks [cut0, cut1), on the server.
@@ -89,8 +92,8 @@ class BodyStage {
   std::unique_ptr<State> state_;
 };
 
-// Head, tail and loss, on the client. The loss is cross entropy: loss_i = (sum over the
-// micro-batch's samples) / (samples of the batch).
+// Head, tail and loss, on the client: loss_i = (sum of the losses of the micro-batch's samples) /
+// (samples of the batch), with the loss in lossTable() (scores.h).
 class ClientStage {
  public:
   // The device is borrowed.
@@ -113,8 +116,8 @@ class ClientStage {
   // loss_i of each micro-batch of this batch, by i. `verify` compares these bit for bit.
   const std::vector<float>& losses() const;
 
-  const ModelPart& head() const;
-  const ModelPart& tail() const;
+  const ParameterSet& head() const;
+  const ParameterSet& tail() const;
   // Loads the tensors that belong to head or tail and ignores the rest.
   void importWeights(const std::vector<NamedTensor>& model);
 
@@ -135,13 +138,14 @@ class WholeStage {
   ~WholeStage();
 
   // Runs forward and, in training, backward of all micro-batches in order. Gradients accumulate
-  // until update().
+  // until update(); of the batch norms' statistics, only the last batch's count.
   void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches, TensorView inputs,
                 std::span<const std::int64_t> labels);
+  GradientReport report() const;
   void update(const StepDecision& decision);
   const BatchMetrics& metrics() const;
   const std::vector<float>& losses() const;
-  const ModelPart& part() const;
+  const ParameterSet& set() const;
   void importWeights(const std::vector<NamedTensor>& model);
 
  private:
@@ -149,19 +153,19 @@ class WholeStage {
   std::unique_ptr<State> state_;
 };
 
-// A part's parameters, then its buffers, each in model order. Shares their memory.
-std::vector<NamedTensor> weightsOf(const ModelPart& part);
+// A set's parameters, then its buffers, each in model order. Shares their memory.
+std::vector<NamedTensor> weightsOf(const ParameterSet& set);
 // The gradients of those parameters that have one, under the parameters' names.
-std::vector<NamedTensor> gradientsOf(const ModelPart& part);
+std::vector<NamedTensor> gradientsOf(const ParameterSet& set);
 // Converts tensors to a safetensors file and back. The file's tensors are contiguous (convolution
 // weights as [out, in, height, width]), whatever their memory order here. Reading throws
 // UsageError; `name` identifies the file in errors.
 std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors);
 std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const std::string& name);
 
-// Copies each tensor into the part's parameter or buffer of that name; the others keep their
-// values. Throws UsageError "bad-weights" if the part has no such name or the shapes differ.
-void loadWeights(const ModelPart& part, const std::vector<NamedTensor>& tensors);
+// Copies each tensor into the set's parameter or buffer of that name; the others keep their values.
+// Throws UsageError "bad-weights" if the set has no such name or the shapes differ.
+void loadWeights(const ParameterSet& set, const std::vector<NamedTensor>& tensors);
 // Those of `tensors` that belong to blocks [first, last).
 std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
                                        const std::vector<BlockRow>& blocks, int first, int last);
@@ -172,12 +176,13 @@ std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
 void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockRow>& blocks,
                   const std::vector<std::string>& except, const std::string& source);
 
-// Estimate, from shapes alone, of the memory in bytes that blocks [first, last) need for `inFlight`
-// micro-batches of at most `maxSamples` samples: parameters x (1 + gradient + optimizer state) +
-// buffers + in flight x outputs of all layers, which autograd saves + 2 x outputs of the largest
+// Estimate, from shapes alone, of the memory in bytes that blocks [first, last) need for steps of
+// `microBatches`, of which `inFlight` are in flight, with at most `maxSamples` samples each:
+// parameters x (1 + gradient + optimizer state) + buffers + micro-batches x statistics of all batch
+// norms + in flight x outputs of all layers, which autograd saves + 2 x outputs of the largest
 // block, for the gradients that exist while one micro-batch runs backward.
-std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t inFlight,
-                      std::uint32_t maxSamples);
+std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t microBatches,
+                      std::uint32_t inFlight, std::uint32_t maxSamples);
 
 // The spec of a flow's tensor for a micro-batch of `samples`. Tensor flows only.
 TensorSpec flowSpec(const std::vector<BlockRow>& blocks, const Cuts& cuts, Flow flow,

@@ -1,7 +1,5 @@
 #include "common/model/stage_parts.h"
 
-#include <ATen/core/Reduction.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
@@ -20,6 +18,7 @@
 #include "common/core/random.h"
 #include "common/model/blocks.h"
 #include "common/model/safetensors.h"
+#include "common/model/scores.h"
 #include "common/model/torch_tensor.h"
 
 namespace cleave {
@@ -30,18 +29,6 @@ using Clock = std::chrono::steady_clock;
 Clock::time_point deadline(double milliseconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(
                             std::chrono::duration<double, std::milli>(milliseconds));
-}
-
-// The number of classes whose logit ranks above the label's; among equal logits the lower class
-// ranks first. A label whose logit is NaN ranks last.
-std::int64_t rankOf(std::span<const float> logits, std::int64_t label) {
-  const auto right = static_cast<std::size_t>(label);
-  std::int64_t rank = 0;
-  for (std::size_t c = 0; c < logits.size(); ++c) {
-    const bool isBehind = c < right ? logits[c] < logits[right] : logits[c] <= logits[right];
-    if (c != right && !isBehind) ++rank;
-  }
-  return rank;
 }
 
 }  // namespace
@@ -114,18 +101,8 @@ at::Tensor LabeledBatch::loss(const at::Tensor& logits, const MicroBatch& at) {
   const std::span<const std::int64_t> labels = this->labels(at);
   const at::Tensor targets = device_.toDevice(
       at::from_blob(const_cast<std::int64_t*>(labels.data()), {sizeOf(at)}, at::kLong));
-  const at::Tensor loss =
-      at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum).div(at.samples);
-  setLoss(at, loss.item<float>());
-
-  const at::Tensor rows = logits.detach().cpu().contiguous();
-  const auto classes = static_cast<std::size_t>(rows.size(1));
-  for (std::size_t sample = 0; sample < labels.size(); ++sample) {
-    const std::span<const float> row(rows.const_data_ptr<float>() + sample * classes, classes);
-    const std::int64_t rank = rankOf(row, labels[sample]);
-    if (rank < 1) metrics_.sums["top1"] += 1;
-    if (rank < 5) metrics_.sums["top5"] += 1;
-  }
+  const at::Tensor loss = lossTable().front().sum(logits, targets).div(at.samples);
+  count(at, loss.item<float>(), ranksOf(logits, labels));
   return loss;
 }
 
@@ -143,13 +120,16 @@ void LabeledBatch::checkLoss(const MicroBatch& at, const at::Tensor& activation1
       "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
 }
 
-void LabeledBatch::countOnly(const MicroBatch& at) { setLoss(at, 0); }
+void LabeledBatch::countOnly(const MicroBatch& at) { count(at, 0, {}); }
 
-void LabeledBatch::setLoss(const MicroBatch& at, float loss) {
+void LabeledBatch::count(const MicroBatch& at, float loss, std::vector<std::int64_t> ranks) {
   losses_.resize(at.microBatches);
   losses_[at.i] = loss;
   metrics_.samples += sizeOf(at);
-  metrics_.sums["loss"] += double{loss} * at.samples;
+  const MicroBatchScores scores{double{loss} * at.samples, std::move(ranks)};
+  for (const BatchMetricRow& metric : batchMetricTable()) {
+    metrics_.sums[std::string(metric.name)] += metric.sum(scores);
+  }
 }
 
 Payload Placeholders::wait(double milliseconds, Flow flow, const MicroBatch& at,
@@ -173,18 +153,43 @@ Payload Placeholders::wait(double milliseconds, Flow flow, const MicroBatch& at,
 
 void waitFor(double milliseconds) { std::this_thread::sleep_until(deadline(milliseconds)); }
 
-// ---- Saving and restoring ----
+// ---- A part in training ----
 
-std::vector<NamedTensor> savePart(const ModelPart& part, const Optimizer& optimizer) {
-  std::vector<NamedTensor> saved = weightsOf(part);
+TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockRow>& blocks,
+                         int first, int last, at::Device device, std::vector<int> cutsInside)
+    : seed_(options.seed),
+      part_(blocks, first, last, std::move(cutsInside)),
+      set_(blocks, first, last, options.seed, device),
+      optimizer_(makeOptimizer(options.optimizer, set_.parameters())) {}
+
+at::Tensor TrainedPart::forward(const at::Tensor& x, const MicroBatch& at) {
+  BlockContext context{seed_, at};
+  if (at.phase == Phase::train) {
+    context.statistics = &statistics_[at.i];
+    context.statistics->clear();
+  }
+  return part_.forward(x, set_, context);
+}
+
+void TrainedPart::update(const StepDecision& decision) {
+  optimizer_->update(decision);
+  if (decision.apply) {
+    for (const auto& [i, statistics] : statistics_) set_.addStatistics(statistics);
+  }
+  statistics_.clear();
+  set_.clearGradients();
+}
+
+std::vector<NamedTensor> TrainedPart::save() const {
+  std::vector<NamedTensor> saved = weightsOf(set_);
   for (NamedTensor& each : saved) each.tensor = each.tensor.detach().clone();
-  for (NamedTensor& each : optimizer.state()) saved.push_back(std::move(each));
+  for (NamedTensor& each : optimizer_->state()) saved.push_back(std::move(each));
   return saved;
 }
 
-void restorePart(const ModelPart& part, Optimizer& optimizer, std::vector<NamedTensor>& saved) {
+void TrainedPart::restore(std::vector<NamedTensor>& saved) {
   std::map<std::string, at::Tensor> own;
-  for (NamedTensor& each : weightsOf(part)) own[each.name] = std::move(each.tensor);
+  for (NamedTensor& each : weightsOf(set_)) own[each.name] = std::move(each.tensor);
   std::vector<NamedTensor> weights, state, rest;
   for (NamedTensor& each : saved) {
     const std::string parameter = each.name.substr(0, each.name.rfind(':'));
@@ -207,8 +212,8 @@ void restorePart(const ModelPart& part, Optimizer& optimizer, std::vector<NamedT
   if (names.size() != own.size() || weights.size() != own.size()) {
     throw badCheckpoint("the saved state does not have each weight once");
   }
-  optimizer.restore(state);
-  loadWeights(part, weights);
+  optimizer_->restore(state);
+  loadWeights(set_, weights);
   saved = std::move(rest);
 }
 

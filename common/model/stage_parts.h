@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -28,11 +29,38 @@ Payload leavingPayload(const at::Tensor& tensor, ComputeDevice& device, bool sta
 // different spec is a bug in Cleave and throws std::logic_error.
 at::Tensor enteringTensor(Payload payload, const TensorSpec& expected, ComputeDevice& device);
 
-// See BodyStage::save().
-std::vector<NamedTensor> savePart(const ModelPart& part, const Optimizer& optimizer);
-// Takes the tensors of that part out of `saved`. Throws as BodyStage::restore(), before it changes
-// anything.
-void restorePart(const ModelPart& part, Optimizer& optimizer, std::vector<NamedTensor>& saved);
+// Consecutive blocks in training: their parameters, their optimizer, and the batch norms'
+// statistics of the step under way.
+class TrainedPart {
+ public:
+  // Blocks [first, last); `cutsInside` as in ModelPart.
+  TrainedPart(const StageOptions& options, const std::vector<BlockRow>& blocks, int first, int last,
+              at::Device device, std::vector<int> cutsInside = {});
+
+  // Records autograd's graph unless the caller has disabled it. In training, also keeps the
+  // statistics of micro-batch at.i until update().
+  at::Tensor forward(const at::Tensor& x, const MicroBatch& at);
+  GradientReport gradientReport() const { return part_.gradientReport(set_); }
+  // Updates the parameters, adds the step's statistics to the running ones in the order of the
+  // micro-batches, whatever the order of their forwards, and clears the gradients. A skipped step
+  // changes neither: its gradients are usually not finite, and then its statistics may not be
+  // either, which running statistics would never forget.
+  void update(const StepDecision& decision);
+  const ParameterSet& set() const { return set_; }
+
+  // See BodyStage::save().
+  std::vector<NamedTensor> save() const;
+  // Takes the tensors of this part out of `saved`. Throws as BodyStage::restore(), before it
+  // changes anything.
+  void restore(std::vector<NamedTensor>& saved);
+
+ private:
+  std::uint64_t seed_;
+  ModelPart part_;
+  ParameterSet set_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::map<std::uint32_t, std::vector<NormStatistics>> statistics_;  // by micro-batch
+};
 // Throws RunError "bad-checkpoint" unless all tensors have been taken.
 void checkAllTaken(const std::vector<NamedTensor>& saved);
 
@@ -60,7 +88,7 @@ class LabeledBatch {
 
  private:
   std::span<const std::int64_t> labels(const MicroBatch& at) const;
-  void setLoss(const MicroBatch& at, float loss);
+  void count(const MicroBatch& at, float loss, std::vector<std::int64_t> ranks);
 
   ModelSpec model_;
   ComputeDevice& device_;

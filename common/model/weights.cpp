@@ -42,18 +42,18 @@ at::ScalarType scalarTypeOf(const SafetensorsEntry& entry, const std::string& fi
 
 }  // namespace
 
-std::vector<NamedTensor> weightsOf(const ModelPart& part) {
+std::vector<NamedTensor> weightsOf(const ParameterSet& set) {
   std::vector<NamedTensor> weights;
-  for (const NamedTensor& parameter : part.parameters()) {
+  for (const NamedTensor& parameter : set.parameters()) {
     weights.push_back({parameter.name, parameter.tensor.detach()});
   }
-  weights.insert(weights.end(), part.buffers().begin(), part.buffers().end());
+  weights.insert(weights.end(), set.buffers().begin(), set.buffers().end());
   return weights;
 }
 
-std::vector<NamedTensor> gradientsOf(const ModelPart& part) {
+std::vector<NamedTensor> gradientsOf(const ParameterSet& set) {
   std::vector<NamedTensor> gradients;
-  for (const NamedTensor& parameter : part.parameters()) {
+  for (const NamedTensor& parameter : set.parameters()) {
     const at::Tensor& gradient = parameter.tensor.grad();
     if (gradient.defined()) gradients.push_back({parameter.name, gradient});
   }
@@ -85,9 +85,9 @@ std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const 
   return tensors;
 }
 
-void loadWeights(const ModelPart& part, const std::vector<NamedTensor>& tensors) {
+void loadWeights(const ParameterSet& set, const std::vector<NamedTensor>& tensors) {
   std::map<std::string, at::Tensor> targets;
-  for (NamedTensor& target : weightsOf(part)) targets[target.name] = std::move(target.tensor);
+  for (NamedTensor& target : weightsOf(set)) targets[target.name] = std::move(target.tensor);
   const at::NoGradGuard noGrad;
   for (const NamedTensor& given : tensors) {
     const auto target = targets.find(given.name);

@@ -13,14 +13,12 @@ struct WholeStage::State {
       : State(stageOptions, checkedBlocks(stageOptions)) {}
   State(const StageOptions& stageOptions, const std::vector<BlockRow>& blocks)
       : options(stageOptions),
-        part(blocks, 0, static_cast<int>(blocks.size()), options.seed,
+        part(options, blocks, 0, static_cast<int>(blocks.size()), at::kCPU,
              {options.cuts.cut0, options.cuts.cut1}),
-        optimizer(makeOptimizer(options.optimizer, part.parameters())),
         batch(options.model, cpuDevice()) {}
 
   StageOptions options;
-  ModelPart part;
-  std::unique_ptr<Optimizer> optimizer;
+  TrainedPart part;
   LabeledBatch batch;
 };
 
@@ -35,23 +33,19 @@ void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBa
   const at::AutoGradMode recordGraph(training);
   MicroBatch at{phase, step, 0, microBatchCount(batch.samples(), microBatches), batch.samples()};
   for (; at.i < at.microBatches; ++at.i) {
-    const at::Tensor logits = state_->part.forward(batch.inputs(at), {state_->options.seed, at});
+    const at::Tensor logits = state_->part.forward(batch.inputs(at), at);
     const at::Tensor loss = batch.loss(logits, at);
     if (training) loss.backward();
   }
 }
 
-void WholeStage::update(const StepDecision& decision) {
-  state_->optimizer->update(decision);
-  state_->part.clearGradients();
-}
+GradientReport WholeStage::report() const { return state_->part.gradientReport(); }
+void WholeStage::update(const StepDecision& decision) { state_->part.update(decision); }
 
 const BatchMetrics& WholeStage::metrics() const { return state_->batch.metrics(); }
 const std::vector<float>& WholeStage::losses() const { return state_->batch.losses(); }
-const ModelPart& WholeStage::part() const { return state_->part; }
+const ParameterSet& WholeStage::set() const { return state_->part.set(); }
 
-void WholeStage::importWeights(const std::vector<NamedTensor>& model) {
-  loadWeights(state_->part, model);
-}
+void WholeStage::importWeights(const std::vector<NamedTensor>& model) { loadWeights(set(), model); }
 
 }  // namespace cleave

@@ -217,8 +217,8 @@ std::size_t serverBytes(const RunPlan& plan) {
   // Initial weights are unpacked while the buffer they arrived in still exists.
   const double unpacked = plan.initialWeights ? static_cast<double>(maxWeightsBytes(plan)) : 0;
   const double recorded = plan.trace.steps > 0 ? double{kMaxTraceBytes} : 0;
-  const auto body = static_cast<double>(
-      partBytes(plan.stage, first, last, plan.inFlight, plan.maxMicroBatchSamples()));
+  const auto body = static_cast<double>(partBytes(plan.stage, first, last, plan.microBatches,
+                                                  plan.inFlight, plan.maxMicroBatchSamples()));
   return asSize(static_cast<double>(transitBytes(plan)) + body + objects + unpacked + recorded +
                 codecBytes(plan));
 }

@@ -42,17 +42,18 @@ class Head {
 class OurHead : public Head {
  public:
   explicit OurHead(std::int64_t batch)
-      : part_(blocks(), 0, 2, 1),
+      : part_(blocks(), 0, 2),
+        set_(blocks(), 0, 2, 1),
         images_(randomImages(batch)),
         gradient_(canonical(randomGradient(batch), MemoryOrder::channelsLast)),
         at_{Phase::train, 1, 0, 1, static_cast<std::uint32_t>(batch)} {}
 
   void runStep() override {
     const at::Tensor output =
-        part_.forward(canonical(images_, MemoryOrder::channelsLast), {1, at_});
+        part_.forward(canonical(images_, MemoryOrder::channelsLast), set_, {1, at_});
     const at::Tensor leaving = canonical(output.detach(), MemoryOrder::channelsLast);
     output.backward(gradient_);
-    part_.clearGradients();
+    set_.clearGradients();
   }
 
  private:
@@ -61,6 +62,7 @@ class OurHead : public Head {
   }
 
   ModelPart part_;
+  ParameterSet set_;
   at::Tensor images_, gradient_;
   MicroBatch at_;
 };
