@@ -91,6 +91,10 @@ int run(int argc, char** argv) {
       "Exit codes: 0 ended by a signal, 1 failed, 2 wrong use or unsafe configuration.");
   serveApp->callback([&] { command = [&] { return serve(serving); }; });
 
+  KeysOptions keys;
+  addKeysCommand(
+      app, keys, [] { return serverKeys().texts(); }, command);
+
   StatusOptions status;
   addStatusCommand(app, status, command);
 

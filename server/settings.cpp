@@ -1,9 +1,10 @@
 #include "server/settings.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
 
-#include "common/core/units.h"
 #include "common/model/model.h"
 #include "common/run/config_errors.h"
 #include "common/run/device.h"
@@ -19,69 +20,171 @@ std::vector<std::string> allModels() {
   return names;
 }
 
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(1000 * seconds));
-}
-
-double seconds(std::chrono::milliseconds time) {
-  return std::chrono::duration<double>(time).count();
-}
-
-void readConnectionLimits(Config& config, ServerSettings& settings) {
-  ConnectionLimitSettings& limits = settings.connections;
-  limits.connections = static_cast<std::uint32_t>(
-      config.integer("limits.connections", settings.maxSessions, 1 << 20,
-                     std::max(limits.connections, settings.maxSessions)));
-  limits.connectionsPerAddress = static_cast<std::uint32_t>(
-      config.integer("limits.connections_per_address", 1, 1 << 20, limits.connectionsPerAddress));
-  limits.perSecond = config.number("limits.handshakes", 1, 1e6, limits.perSecond);
-  limits.burst = config.number("limits.handshakes_burst", 1, 1e6, limits.burst);
-  limits.perSecondPerAddress =
-      config.number("limits.handshakes_per_address", 0.1, 1e6, limits.perSecondPerAddress);
-}
-
-void readShares(Config& config, ServerSettings& settings) {
-  ShareSettings& share = settings.share;
-  const auto bytes = [&](const char* key, std::int64_t least, std::int64_t mebibytes) {
-    return kMiB * static_cast<std::size_t>(config.integer(key, least, kMostDiskMiB, mebibytes));
-  };
-  // Without TLS, all clients are one identity.
-  const std::uint32_t half = std::max(1u, settings.maxSessions / 2);
-  const auto sessions =
-      static_cast<std::uint32_t>(config.integer("limits.sessions_per_identity", 0, 10000, 0));
-  share.sessions = sessions > 0 ? sessions : settings.tls.enabled ? half : settings.maxSessions;
-  share.runsPerHour = static_cast<std::uint32_t>(
-      config.integer("limits.runs_per_hour", 1, kMostRunsPerHour, share.runsPerHour));
-  share.diskBytes = bytes("limits.disk_mib", 1, 64 << 10);
-  settings.diskReserveBytes = bytes("limits.disk_reserve_mib", 0, 512);
-  share.idleSeconds = config.number("limits.idle_seconds", 1, kMostIdleSeconds, share.idleSeconds);
-}
-
-void readDeadlines(Config& config, ServerSettings& settings) {
-  ConnectionOptions& peer = settings.connection;
-  const auto read = [&](const char* key, double least, double most,
-                        std::chrono::milliseconds time) {
-    return milliseconds(config.number(key, least, most, seconds(time)));
-  };
-  peer.tlsDeadline = read("limits.tls_seconds", 0.1, 60, peer.tlsDeadline);
-  peer.helloDeadline = read("limits.hello_seconds", 0.1, 60, peer.helloDeadline);
-  peer.frame.grace = read("limits.frame_seconds", 0.1, 600, peer.frame.grace);
-  constexpr double kKiB = 1024;
-  peer.frame.bytesASecond = kKiB * config.number("limits.frame_kib_per_second", 0.1, 1 << 20,
-                                                 peer.frame.bytesASecond / kKiB);
-  peer.pingEvery = read("limits.ping_seconds", 0.1, 600, peer.pingEvery);
-  peer.pingTimeout = read("limits.ping_timeout_seconds", 0.1, 600, peer.pingTimeout);
-  settings.drain = read("limits.drain_seconds", 0, 3600, settings.drain);
-  settings.actionSeconds =
-      config.number("limits.action_seconds", 0.01, 86400, settings.actionSeconds);
-  settings.codecSeconds = config.number("limits.codec_seconds", 0.01, 86400, settings.codecSeconds);
-}
-
 // In its own folder, so that access to the folder can be restricted to its owner.
 std::string readStatusSocket(Config& config, const std::string& store) {
   const std::string path = config.text("status.socket", "");
   if (path == "off") return "";
   return path.empty() ? store + "/.status/socket" : path;
+}
+
+void checkAddress(Config& config, ServerSettings& settings) {
+  boost::system::error_code error;
+  boost::asio::ip::make_address(settings.address, error);
+  if (error) {
+    throw UsageError(
+        "bad-config",
+        config.where("listen.address") + ": listen.address is '" + settings.address +
+            "', which is not an IP address",
+        "use 127.0.0.1 for this machine alone, or the address of one of its interfaces");
+  }
+}
+
+ConfigTable<ServerSettings> makeTable() {
+  using Settings = ServerSettings;
+  constexpr int kMostSessions = 10000;
+  constexpr int kMostConnections = 1 << 20;
+  ConfigTable<Settings> table;
+  table.section("Server");
+  table
+      .text("listen.address", "IP address", &Settings::address,
+            "an address other than loopback needs `tls.enabled`")
+      .then(checkAddress);
+  table.integer("listen.port", "", 0, 65535, &Settings::port,
+                "0: the system chooses, and the first line on stdout shows the port");
+  table.boolean(
+      "tls.enabled", [](Settings & s) -> auto& { return s.tls.enabled; },
+      "TLS 1.3; clients need a certificate");
+  table.text(
+      "tls.folder", "path", [](Settings & s) -> auto& { return s.tls.folder; },
+      "folder with `ca.crt`, `server.crt`, `server.key`, `revoked.crl`; SIGHUP reloads them");
+  table
+      .text("device", "`cpu`, `cuda`, `cuda:N`", &Settings::device,
+            "where bodies compute, see [GPUs](#gpus)")
+      .then([](Config& config, Settings& s) {
+        checkAt(config, "device", [&] { checkDeviceName(s.device); });
+      });
+  table.integer("threads", "", 0, 1024, &Settings::threads,
+                "maximum threads that a run computes with, and maximum sessions whose codecs work "
+                "at once; 0: all usable cores");
+  table.add("models.allow", "list of strings", "", "all models",
+            "names of the models that runs may use", [](Config& config, Settings& s) {
+              s.allowedModels = config.texts("models.allow", allModels());
+              checkAt(config, "models.allow", [&] {
+                for (const std::string& name : s.allowedModels) findModel(name);
+              });
+            });
+  table.integer("limits.sessions", "", 1, kMostSessions, &Settings::maxSessions, "clients at once");
+  table.mebibytes("limits.memory_mib", 1, 1 << 24, &Settings::memoryBytes,
+                  "for all sessions together, estimated before a run begins; on a GPU at most the "
+                  "GPU's memory");
+  table.add("limits.sessions_per_identity", integerType(0, kMostSessions), "", "`0`",
+            "sessions of one identity at once, probes and trials included; 0: half of "
+            "`limits.sessions` with TLS; all of them without TLS, because then all clients are one "
+            "identity",
+            [](Config& config, Settings& s) {
+              const auto sessions = static_cast<std::uint32_t>(
+                  config.integer("limits.sessions_per_identity", 0, kMostSessions, 0));
+              const std::uint32_t half = std::max(1u, s.maxSessions / 2);
+              s.share.sessions = sessions > 0 ? sessions : s.tls.enabled ? half : s.maxSessions;
+            });
+  table.number(
+      "limits.idle_seconds", "s", 1, kMostIdleSeconds,
+      [](Settings & s) -> auto& { return s.share.idleSeconds; },
+      "ends a session whose client does nothing for this long, apart from answering Pings; time in "
+      "which it waits for the server does not count");
+  table.integer(
+      "limits.runs_per_hour", "", 1, kMostRunsPerHour,
+      [](Settings & s) -> auto& { return s.share.runsPerHour; },
+      "runs that one identity may begin per hour");
+  table.mebibytes(
+      "limits.disk_mib", 1, kMostDiskMiB, [](Settings & s) -> auto& { return s.share.diskBytes; },
+      "records of one identity in the store");
+  table.mebibytes("limits.disk_reserve_mib", 0, kMostDiskMiB, &Settings::diskReserveBytes,
+                  "stays free on the store's disk; one identity gets at most half of what is free "
+                  "beyond it");
+  table.add("limits.connections", fmt::format("integer, `limits.sessions` … {}", kMostConnections),
+            "", fmt::format("`{}`", ConnectionLimitSettings{}.connections),
+            "open connections, with or without a session", [](Config& config, Settings& s) {
+              std::uint32_t& connections = s.connections.connections;
+              connections = static_cast<std::uint32_t>(
+                  config.integer("limits.connections", s.maxSessions, kMostConnections,
+                                 std::max(connections, s.maxSessions)));
+            });
+  table.integer(
+      "limits.connections_per_address", "", 1, kMostConnections,
+      [](Settings & s) -> auto& { return s.connections.connectionsPerAddress; },
+      "of these from one address (IPv6: from one /64)");
+  table.number(
+      "limits.handshakes", "1/s", 1, 1e6,
+      [](Settings & s) -> auto& { return s.connections.perSecond; }, "new connections per second");
+  table.number(
+      "limits.handshakes_burst", "", 1, 1e6,
+      [](Settings & s) -> auto& { return s.connections.burst; },
+      "new connections at once, after a quiet time");
+  table.number(
+      "limits.handshakes_per_address", "1/s", 0.1, 1e6,
+      [](Settings & s) -> auto& { return s.connections.perSecondPerAddress; },
+      "new connections per second from one address");
+  table.seconds(
+      "limits.tls_seconds", 0.1, 60, [](Settings & s) -> auto& { return s.connection.tlsDeadline; },
+      "deadline of the TLS handshake");
+  table.seconds(
+      "limits.hello_seconds", 0.1, 60,
+      [](Settings & s) -> auto& { return s.connection.helloDeadline; },
+      "deadline of a client's first message");
+  table.seconds(
+      "limits.frame_seconds", 0.1, 600,
+      [](Settings & s) -> auto& { return s.connection.frame.grace; },
+      "a frame that takes longer to arrive must come at the rate of the next key");
+  constexpr double kKiB = 1024;
+  const double frameRate = ConnectionOptions{}.frame.bytesASecond / kKiB;
+  table.add("limits.frame_kib_per_second", numberType(0.1, 1 << 20), "KiB/s",
+            defaultText(frameRate), "minimum rate of such a frame",
+            [=](Config& config, Settings& s) {
+              s.connection.frame.bytesASecond =
+                  kKiB * config.number("limits.frame_kib_per_second", 0.1, 1 << 20, frameRate);
+            });
+  table.seconds(
+      "limits.ping_seconds", 0.1, 600, [](Settings & s) -> auto& { return s.connection.pingEvery; },
+      "time between two Pings");
+  table.seconds(
+      "limits.ping_timeout_seconds", 0.1, 600,
+      [](Settings & s) -> auto& { return s.connection.pingTimeout; },
+      "a client that sends no byte for this long after a Ping is disconnected");
+  table.seconds("limits.drain_seconds", 0, 3600, &Settings::drain,
+                "for steps under way when the server shuts down");
+  table.number("limits.action_seconds", "s", 0.01, 86400, &Settings::actionSeconds,
+               "maximum time of one action on the device; a session with a longer one ends after "
+               "it");
+  table.number("limits.codec_seconds", "s", 0.01, 86400, &Settings::codecSeconds,
+               "maximum time for encoding or decoding one tensor; a session that takes longer "
+               "ends");
+  table.text("access.file", "path", &Settings::accessFile,
+             "what each identity may do: [security.md](security.md#who-may-do-what)");
+  table.boolean("weights.fetch", &Settings::fetchWeights,
+                "whether clients may fetch their trained body");
+  table.boolean("probe.allowed", &Settings::allowProbe, "whether clients may measure the link");
+  table.boolean("wait.allowed", &Settings::allowWait,
+                "whether runs may have `wait.F2` and `wait.B2`, which occupy the device");
+  table.text("store", "path", &Settings::store,
+             "records of runs, in `<store>/<identity>/<run id>/`; without TLS the identity is "
+             "`local`");
+  table.add(
+      "status.socket", "path, `off`", "", "`<store>/.status/socket`",
+      "Unix socket for `cleave-server status` and `cleave-server sessions`; `off`: none",
+      [](Config& config, Settings& s) { s.statusSocket = readStatusSocket(config, s.store); });
+  table.integer("metrics.error_every", "tensors", 0, 1 << 30, &Settings::errorEvery,
+                "as at the client, for the flows that the server sends");
+  table.add("metrics.rotate", "`off`, or 64kB … 1GB", "", "`off`",
+            "as at the client, for the server's files",
+            [](Config& config, Settings& s) { s.rotateBytes = readRotateBytes(config); });
+  table.add("metrics.listen", "`ADDRESS:PORT`", "", "none",
+            "serves metrics to Prometheus at `/metrics`, such as `127.0.0.1:9464`: "
+            "[metrics.md](metrics.md#prometheus)",
+            [](Config& config, Settings& s) { s.metrics = readMetricsSettings(config); });
+  table.add("metrics.anywhere", "boolean", "", "`false`",
+            "allows `metrics.listen` to be an address other than loopback, without TLS", nullptr);
+  return table;
 }
 
 }  // namespace
@@ -92,47 +195,14 @@ bool isLoopback(const std::string& address) {
   return !error && parsed.is_loopback();
 }
 
+const ConfigTable<ServerSettings>& serverKeys() {
+  static const ConfigTable<ServerSettings> kTable = makeTable();
+  return kTable;
+}
+
 ServerSettings readServerSettings(Config& config) {
-  ServerSettings settings;
   refuseKeysOf(config, "cleave-client train", {"run", "model", "data", "train", "codec"});
-  settings.address = config.text("listen.address", settings.address);
-  boost::system::error_code error;
-  boost::asio::ip::make_address(settings.address, error);
-  if (error) {
-    throw UsageError(
-        "bad-config",
-        config.where("listen.address") + ": listen.address is '" + settings.address +
-            "', which is not an IP address",
-        "use 127.0.0.1 for this machine alone, or the address of one of its interfaces");
-  }
-  settings.port =
-      static_cast<std::uint16_t>(config.integer("listen.port", 0, 65535, settings.port));
-  settings.device = config.text("device", settings.device);
-  checkAt(config, "device", [&] { checkDeviceName(settings.device); });
-  settings.threads = static_cast<int>(config.integer("threads", 0, 1024, settings.threads));
-  settings.allowedModels = config.texts("models.allow", allModels());
-  checkAt(config, "models.allow", [&] {
-    for (const std::string& name : settings.allowedModels) findModel(name);
-  });
-  settings.maxSessions =
-      static_cast<std::uint32_t>(config.integer("limits.sessions", 1, 10000, settings.maxSessions));
-  settings.memoryBytes =
-      kMiB * static_cast<std::size_t>(config.integer("limits.memory_mib", 1, 1 << 24, 8192));
-  settings.tls = readTlsSettings(config);
-  readShares(config, settings);
-  readConnectionLimits(config, settings);
-  readDeadlines(config, settings);
-  settings.store = config.text("store", settings.store);
-  settings.statusSocket = readStatusSocket(config, settings.store);
-  settings.accessFile = config.text("access.file", settings.accessFile);
-  settings.fetchWeights = config.boolean("weights.fetch", settings.fetchWeights);
-  settings.allowProbe = config.boolean("probe.allowed", settings.allowProbe);
-  settings.allowWait = config.boolean("wait.allowed", settings.allowWait);
-  settings.errorEvery = static_cast<std::uint32_t>(
-      config.integer("metrics.error_every", 0, 1 << 30, settings.errorEvery));
-  settings.rotateBytes = readRotateBytes(config);
-  settings.metrics = readMetricsSettings(config);
-  config.refuseUnknown();
+  ServerSettings settings = serverKeys().read(config);
   settings.resolved = config.resolved();
   return settings;
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/core/config.h"
+#include "common/core/config_table.h"
 #include "common/net/connection_options.h"
 #include "common/run/metrics.h"
 #include "common/run/tls_settings.h"
@@ -20,8 +20,8 @@ namespace cleave {
 struct ShareSettings {
   std::uint32_t sessions = std::numeric_limits<std::uint32_t>::max();  // at once
   std::uint32_t runsPerHour = 600;
-  std::size_t diskBytes = 0;  // for records in the store
-  double idleSeconds = 600;   // idle time after which a session is ended
+  std::size_t diskBytes = std::size_t{64} << 30;  // for records in the store
+  double idleSeconds = 600;                       // idle time after which a session is ended
 };
 
 struct ServerSettings {
@@ -31,9 +31,9 @@ struct ServerSettings {
   int threads = 0;  // per run for computing, and maximum codec tasks at a time; 0: all cores
   std::vector<std::string> allowedModels;  // names of the model table
   std::uint32_t maxSessions = 8;
-  std::size_t memoryBytes = 0;  // for all sessions together
+  std::size_t memoryBytes = std::size_t{8} << 30;  // for all sessions together
   ShareSettings share;
-  std::size_t diskReserveBytes = 0;  // kept free on the store's disk
+  std::size_t diskReserveBytes = std::size_t{512} << 20;  // kept free on the store's disk
   TlsSettings tls;
   ConnectionLimitSettings connections;
   ConnectionOptions connection;           // its deadlines
@@ -51,6 +51,9 @@ struct ServerSettings {
   std::optional<HttpSettings> metrics;  // where to serve them; nothing: do not
   std::string resolved;                 // the resolved configuration as YAML
 };
+
+// The keys of the server's configuration; the same object on every call.
+const ConfigTable<ServerSettings>& serverKeys();
 
 // Throws UsageError.
 ServerSettings readServerSettings(Config& config);

@@ -105,7 +105,7 @@ TEST_CASE("a value of the wrong type or range is refused with its line") {
   const Refusal error = refusal([&] { c.integer("train.batch", 1, 65536); });
   CHECK(error.sentence ==
         "configs/a.yaml:3: train.batch is 'abc', but must be an integer in 1…65536");
-  CHECK_THAT(error.hint, Contains("Set train.batch to an integer in 1…65536"));
+  CHECK_THAT(error.hint, Contains("set train.batch to an integer in 1…65536"));
 }
 
 TEST_CASE("only plain digits in range are an integer") {
@@ -196,10 +196,10 @@ TEST_CASE("a missing key is named, with the mistyped one that may be meant") {
   c.integer("train.epochs", 1, 9);
   Refusal error = refusal([&] { c.integer("train.batch", 1, 65536); });
   CHECK(error.sentence == "configs/a.yaml: train.batch is missing");
-  CHECK_THAT(error.hint, Contains("Rename train.batchs (configs/a.yaml:3) to train.batch"));
+  CHECK_THAT(error.hint, Contains("rename train.batchs (configs/a.yaml:3) to train.batch"));
 
   error = refusal([&] { c.text("model.name"); });
-  CHECK(error.hint == "Add model.name, text, or pass --set model.name=VALUE.");
+  CHECK(error.hint == "add model.name, text, or pass --set model.name=VALUE");
 }
 
 TEST_CASE("a value where a map must be is refused, also behind defaults") {
@@ -239,7 +239,7 @@ TEST_CASE("a key that nobody read is refused with the nearest known key") {
   const Refusal error = refusal([&] { c.refuseUnknown(); });
   CHECK(error.sentence ==
         "configs/a.yaml:3: train.batchs is not a known key; did you mean train.batch?");
-  CHECK(error.hint == "Rename it to train.batch, or remove it.");
+  CHECK(error.hint == "rename it to train.batch, or remove it");
 }
 
 TEST_CASE("keys are near by their last part first, then as a whole") {

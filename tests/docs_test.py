@@ -68,7 +68,7 @@ class Programs:
     def known_keys(self, *command):
         """All keys of a configuration, from the error for an unknown one."""
         ended = self.run(*command, "--set", "z" * 60 + "=1")
-        found = re.search(r"known keys are ([^\n]*)\.\n", ended.stderr)
+        found = re.search(r"known keys are ([^\n]*)\n", ended.stderr)
         if ended.returncode != 2 or not found:
             sys.exit(f"docs_test: {command} does not list its keys: {ended.stderr}")
         return set(found[1].split(", "))
@@ -219,6 +219,24 @@ def check_configuration(programs, keys, defaults, section):
             complain(page, f"{section}: the default of {key} is {defaults[key]}, not {default[1]}")
 
 
+def check_generated(programs, write):
+    """Between its markers, docs/configuration.md contains what `keys --markdown` prints."""
+    page = ROOT / "docs/configuration.md"
+    text = page.read_text()
+
+    def printed(found):
+        ended = programs.run(found[2], "keys", "--markdown")
+        if ended.returncode != 0:
+            sys.exit(f"docs_test: {found[2]} keys: {ended.stderr}")
+        return f"{found[1]}{ended.stdout}{found[3]}"
+
+    generated, count = re.subn(r"(<!-- keys of ([\w-]+)\..*?-->\n).*?(<!-- end of keys -->)", printed, text, flags=re.S)
+    if write:
+        page.write_text(generated)
+    elif generated != text or count == 0:
+        complain(page, "the tables of keys are not what the programs print; pass --write to regenerate them")
+
+
 def check_example(programs):
     page = ROOT / "docs/configuration.md"
     (programs.scratch / "example.yaml").write_text(re.search(r"^```yaml\n(.*?)^```", page.read_text(), re.M | re.S)[1])
@@ -249,10 +267,13 @@ def check_troubleshooting():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=pathlib.Path, required=True, help="the folder of the built programs")
-    folder = parser.parse_args().programs.resolve()
+    parser.add_argument("--write", action="store_true", help="regenerates the tables of keys in docs/configuration.md first")
+    options = parser.parse_args()
+    folder = options.programs.resolve()
     with tempfile.TemporaryDirectory() as scratch:
         programs = Programs(folder, pathlib.Path(scratch))
         client, server = programs.client_keys(), programs.known_keys("cleave-server", "serve")
+        check_generated(programs, options.write)
         check_cli(programs)
         check_configuration(programs, client, programs.client_defaults(), "The client's keys")
         check_configuration(programs, server, flat((ROOT / "configs/server.yaml").read_text()), "The server's keys")

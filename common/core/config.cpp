@@ -40,7 +40,7 @@ std::string readFile(const std::string& path) {
   if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.is_open() || file.bad()) {
     throw UsageError("config-file", path + ": cannot be read: " + std::strerror(errno),
-                     "Check the path and its permissions.");
+                     "check the path and its permissions");
   }
   text.resize(static_cast<std::size_t>(file.gcount()));
   return text;
@@ -54,7 +54,7 @@ void applyOverride(YamlNode& root, const std::string& override) {
   if (equals == std::string::npos || std::count(keys.begin(), keys.end(), "") > 0 ||
       keys.size() > kMaxYamlDepth) {
     throw UsageError("config-override", place + " is not KEY=VALUE",
-                     "Write the key's path, '=' and the value, such as --set train.batch=64.");
+                     "write the key's path, '=' and the value, such as --set train.batch=64");
   }
   YamlNode* node = &root;
   for (const std::string& key : keys) {
@@ -63,7 +63,7 @@ void applyOverride(YamlNode& root, const std::string& override) {
       throw UsageError("config-override",
                        place + ": " + node->key + " is " + describe(*node) + " (" + node->place +
                            "), so it cannot contain keys",
-                       "Override the whole of " + node->key + ", or correct the path.");
+                       "override the whole of " + node->key + ", or correct the path");
     }
     YamlNode* child = node->child(key);
     if (child == nullptr) {
@@ -186,8 +186,8 @@ struct Config::State {
       if (node->kind == Kind::scalar || node->kind == Kind::list) {
         const bool isOverride = node->place.starts_with(kOverridePlace);
         refuse(*node, above, "a map of keys",
-               isOverride ? "Set one of its keys: --set " + above + ".KEY=VALUE."
-                          : "Write the keys below " + above + ":, indented.");
+               isOverride ? "set one of its keys: --set " + above + ".KEY=VALUE"
+                          : "write the keys below " + above + ":, indented");
       }
     }
   }
@@ -200,9 +200,9 @@ struct Config::State {
     const std::string misspelt = nearestPath(path, unread);
     throw UsageError("config-missing", name + ": " + path + " is missing",
                      misspelt.empty()
-                         ? "Add " + path + ", " + expected + ", or pass --set " + path + "=VALUE."
-                         : "Rename " + misspelt + " (" + find(misspelt)->place + ") to " + path +
-                               " if that is what you mean, or add " + path + ", " + expected + ".")
+                         ? "add " + path + ", " + expected + ", or pass --set " + path + "=VALUE"
+                         : "rename " + misspelt + " (" + find(misspelt)->place + ") to " + path +
+                               " if that is what you mean, or add " + path + ", " + expected)
         .about(path, name);
   }
 
@@ -248,7 +248,7 @@ Config Config::parse(std::string_view text, const std::string& name,
     throw UsageError("config-syntax",
                      state->root.place + ": the file is " + describe(state->root) +
                          ", but must be a map of keys",
-                     "Begin with 'key: value' lines.");
+                     "begin with 'key: value' lines");
   }
   for (const std::string& override : overrides) applyOverride(state->root, override);
   return Config(std::move(state));
@@ -306,7 +306,7 @@ std::string Config::text(const std::string& path, std::optional<std::string> def
   if (node && !choices.empty() && std::count(choices.begin(), choices.end(), value) == 0) {
     const std::string meant = nearestName(value, choices);
     refuse(*node, path, meant.empty() ? expected : expected + "; did you mean " + meant + "?",
-           "Set " + path + " to " + (meant.empty() ? expected : meant) + ".");
+           "set " + path + " to " + (meant.empty() ? expected : meant));
   }
   // A value written without quotes is kept without them, such as a model's width of 32.
   state_->remember(path, node && !node->quoted ? value : yamlText(value));
@@ -410,11 +410,11 @@ void Config::refuseUnknown() const {
     const std::string sentence = node->place + ": " + path + " is not a known key";
     if (meant.empty()) {
       throw UsageError("config-unknown-key", sentence,
-                       "Remove it; the known keys are " + listOf(known) + ".")
+                       "remove it; the known keys are " + listOf(known))
           .about(path, node->place);
     }
     throw UsageError("config-unknown-key", sentence + "; did you mean " + meant + "?",
-                     "Rename it to " + meant + ", or remove it.")
+                     "rename it to " + meant + ", or remove it")
         .about(path, node->place);
   }
 }

@@ -55,8 +55,8 @@ std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64
       value < least || value > greatest) {
     const std::string expected = expectedInteger(least, greatest);
     refuse(node, path, expected,
-           "Set " + path + " to " + expected +
-               ", in digits only: no point, no exponent, no leading zero, no quotes.");
+           "set " + path + " to " + expected +
+               ", in digits only: no point, no exponent, no leading zero, no quotes");
   }
   return value;
 }
@@ -66,7 +66,7 @@ double toNumber(const YamlNode& node, const std::string& path, double least, dou
   const std::optional<double> value = plain ? parseNumber(node.text) : std::nullopt;
   if (!value || *value < least || *value > greatest) {
     const std::string expected = expectedNumber(least, greatest);
-    refuse(node, path, expected, "Set " + path + " to " + expected + ", such as 0.1 or 1e-3.");
+    refuse(node, path, expected, "set " + path + " to " + expected + ", such as 0.1 or 1e-3");
   }
   return *value;
 }
@@ -74,7 +74,7 @@ double toNumber(const YamlNode& node, const std::string& path, double least, dou
 bool toBoolean(const YamlNode& node, const std::string& path) {
   const bool plain = node.kind == Kind::scalar && !node.quoted;
   if (!plain || (node.text != "true" && node.text != "false")) {
-    refuse(node, path, "true or false", "Set " + path + " to true or false, without quotes.");
+    refuse(node, path, "true or false", "set " + path + " to true or false, without quotes");
   }
   return node.text == "true";
 }
@@ -82,7 +82,7 @@ bool toBoolean(const YamlNode& node, const std::string& path) {
 std::string toText(const YamlNode& node, const std::string& path, const std::string& expected) {
   if (node.kind != Kind::scalar) {
     refuse(node, path, expected,
-           "Write one value after " + path + ":, in quotes if it holds ': ' or ' #'.");
+           "write one value after " + path + ":, in quotes if it holds ': ' or ' #'");
   }
   return node.text;
 }
@@ -90,7 +90,7 @@ std::string toText(const YamlNode& node, const std::string& path, const std::str
 const std::vector<YamlNode>& toList(const YamlNode& node, const std::string& path,
                                     const std::string& expected) {
   if (node.kind != Kind::list) {
-    refuse(node, path, expected, "Write " + path + " as a list: [a, b].");
+    refuse(node, path, expected, "write " + path + " as a list: [a, b]");
   }
   return node.children;
 }

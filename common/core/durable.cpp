@@ -38,7 +38,7 @@ std::string octal(mode_t mode) {
 void throwCannotWrite(const std::string& path, const std::string& what, int error) {
   throw RunError(
       "cannot-write", path + ": " + what + ": " + std::strerror(error),
-      "Check that the folder exists, that it may be written to, and that the disk has room.");
+      "check that the folder exists, that it may be written to, and that the disk has room");
 }
 
 int writeAll(int file, std::string_view text) {

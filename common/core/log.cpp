@@ -126,7 +126,7 @@ void startLog(const std::string& program, const std::string& level) {
     throw UsageError("bad-log-level",
                      "'" + level + "' is not a log level" +
                          (meant.empty() ? "" : "; did you mean " + meant + "?"),
-                     "Use one of trace, debug, info, warn and error.");
+                     "use one of trace, debug, info, warn and error");
   }
   std::string name;  // escaped: a % in a pattern starts a field
   for (const char c : program) name.append(c == '%' ? 2 : 1, c);
@@ -145,7 +145,7 @@ std::shared_ptr<spdlog::logger> loggerToFile(const std::string& path, Sinks... o
     file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
   } catch (const spdlog::spdlog_ex& error) {
     throw RunError("cannot-write", path + ": the log cannot be opened: " + error.what(),
-                   "Check that the folder exists and may be written to.");
+                   "check that the folder exists and may be written to");
   }
   file->set_formatter(utcFormatter(std::string(kTimeAndLevel) + "%v"));
   const Log& log = instance();

@@ -267,13 +267,13 @@ void Recorder::flush() {
   state_->wake.notify_one();
   state_->flushed.wait(lock, [&] { return state_->flushesDone >= ticket; });
   if (!state_->failure.empty()) {
-    throw RunError("cannot-write", state_->failure, "Make room on the disk, then run again.");
+    throw RunError("cannot-write", state_->failure, "make room on the disk, then run again");
   }
   if (state_->droppedRows > 0) {
     throw RunError(
         "rows-dropped",
         std::to_string(state_->droppedRows) + " rows were dropped, because the disk was too slow",
-        "Record to a faster disk, or less often.");
+        "record to a faster disk, or less often");
   }
 }
 

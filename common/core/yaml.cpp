@@ -89,13 +89,13 @@ class TreeBuilder final : public YAML::EventHandler {
       throw UsageError(
           "config-syntax",
           place(mark) + ": the key " + quotedForError(key) + " is empty or holds a dot",
-          "Nest maps instead: 'train.batch: 64' is written 'train: {batch: 64}'.");
+          "nest maps instead: 'train.batch: 64' is written 'train: {batch: 64}'");
     }
     if (!map.keys.insert(key).second) {
       throw UsageError("config-syntax",
                        place(mark) + ": " + quotedForError(key) +
                            " appears twice in the same map, first at " + map.node.child(key)->place,
-                       "Remove one of the two.");
+                       "remove one of the two");
     }
     map.hasKey = true;
     map.key = key;
@@ -125,7 +125,7 @@ class TreeBuilder final : public YAML::EventHandler {
       throw UsageError(
           "config-syntax",
           place(mark) + ": nested deeper than " + std::to_string(kMaxYamlDepth) + " levels",
-          "Look for an extra indentation or bracket; no setting needs that depth.");
+          "look for an extra indentation or bracket; no setting needs that depth");
     }
     Open opened;
     opened.node.kind = kind;
@@ -143,19 +143,19 @@ class TreeBuilder final : public YAML::EventHandler {
     if (!awaitsKey()) return;
     throw UsageError(
         "config-syntax", place(mark) + ": a key must be plain text",
-        "Write 'key: value', quote a key that YAML reads as something else, and close brackets.");
+        "write 'key: value', quote a key that YAML reads as something else, and close brackets");
   }
 
   void refuseReferences(const YAML::Mark& mark, YAML::anchor_t anchor,
                         const std::string& tag) const {
     if (anchor != YAML::NullAnchor) {
       throw UsageError("config-syntax", place(mark) + ": anchors and aliases are not supported",
-                       "Write the value out; quote text that begins with & or *.");
+                       "write the value out; quote text that begins with & or *");
     }
     if (!tag.empty() && tag != "?" && tag != "!") {
       throw UsageError("config-syntax",
                        place(mark) + ": tags such as " + quotedForError(tag) + " are not supported",
-                       "Remove the tag; quote the value if it is text.");
+                       "remove the tag; quote the value if it is text");
     }
   }
 
@@ -168,13 +168,13 @@ class TreeBuilder final : public YAML::EventHandler {
 [[noreturn]] void throwSyntax(const std::string& place, const std::string& problem) {
   throw UsageError(
       "config-syntax", place + ": not valid YAML: " + problem,
-      "Indent with spaces, close quotes and brackets, and quote text that holds ': ' or ' #'.");
+      "indent with spaces, close quotes and brackets, and quote text that holds ': ' or ' #'");
 }
 
 YamlNode parse(std::string_view text, const std::string& name, bool lines) {
   if (text.size() > kMaxYamlBytes) {
     throw UsageError("config-syntax", name + ": larger than 1 MiB",
-                     "Check the path; a configuration has a few kB.");
+                     "check the path; a configuration has a few kB");
   }
   // The appended comment has no effect, except that yaml-cpp then reports an unclosed quote: if the
   // text ended in a line break, it would accept the rest of the file as the quoted text.

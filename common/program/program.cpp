@@ -129,6 +129,25 @@ int reportError(const std::string& program, std::exception_ptr error) {
   return 1;
 }
 
+void addKeysCommand(CLI::App& app, KeysOptions& options, std::vector<KeyText> (*keys)(),
+                    std::function<int()>& command) {
+  CLI::App* list = app.add_subcommand("keys", "Lists the keys of the configuration");
+  auto* json = list->add_flag("--json", options.json, "Prints JSON");
+  list->add_flag("--markdown", options.markdown,
+                 "Prints the tables that docs/configuration.md contains")
+      ->excludes(json);
+  list->footer("Example:\n  " + app.get_name() + " keys --json");
+  list->callback([&options, keys, &command] {
+    command = [&options, keys] {
+      const KeyFormat format = options.json       ? KeyFormat::json
+                               : options.markdown ? KeyFormat::markdown
+                                                  : KeyFormat::plain;
+      std::cout << printKeys(keys(), format) << std::flush;
+      return 0;
+    };
+  });
+}
+
 int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>& command) {
   constexpr int kWrongUse = 2;
   try {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/core/config.h"
+#include "common/core/config_table.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
@@ -25,6 +25,15 @@ void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequ
 // Loads the configuration file, if one was given, and applies the overrides to it, or otherwise to
 // the defaults. Throws UsageError.
 Config loadConfig(const CommonOptions& options);
+
+struct KeysOptions {
+  bool json = false;
+  bool markdown = false;
+};
+// Adds `keys`, which prints the keys of this program's configuration. If it is used, sets
+// `command`, which reads `options`.
+void addKeysCommand(CLI::App& app, KeysOptions& options, std::vector<KeyText> (*keys)(),
+                    std::function<int()>& command);
 
 // Parses the arguments and runs `command`, which the callback of the chosen command has set. Turns
 // every error into a sentence on stderr and an exit code: 0 success, 1 failed run, 2 wrong usage.

@@ -1,0 +1,183 @@
+// Tables of configuration keys. Each key of a program is one row: how it is read into the program's
+// settings, and what the command `keys` and docs/configuration.md say about it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/core/config.h"
+
+namespace cleave {
+
+// What is printed about a key. Texts are Markdown.
+struct KeyText {
+  std::string section;
+  std::string name;  // the path: "train.batch"
+  std::string type;  // with its range: "integer, 1 … 65536"
+  std::string unit;
+  std::string defaultValue;  // "`64`", "none", "required"
+  std::string meaning;
+};
+
+enum class KeyFormat { plain, markdown, json };
+// All rows in order; plain and JSON without Markdown's marks.
+std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format);
+
+// "integer, 1 … 65536", "number, 0.1 … 1e6".
+std::string integerType(std::int64_t least, std::int64_t greatest);
+std::string numberType(double least, double greatest);
+// "`0.1`".
+std::string defaultText(double value);
+
+template <typename Settings>
+struct ConfigKey {
+  KeyText text;
+  std::function<void(Config&, Settings&)> read;   // empty: another row reads this key
+  std::function<bool(const Settings&)> isNeeded;  // empty: always
+  std::function<void(Config&, Settings&)> check;  // runs after `read`; empty: none
+
+  ConfigKey& onlyIf(std::function<bool(const Settings&)> condition) {
+    isNeeded = std::move(condition);
+    return *this;
+  }
+  ConfigKey& then(std::function<void(Config&, Settings&)> function) {
+    check = std::move(function);
+    return *this;
+  }
+};
+
+// Rows are read in order, so a row's functions may use the settings of the rows before it. A
+// `field` is a member pointer, or a function from Settings& to a reference. A key's default is the
+// value that its field has in `Settings{}`.
+template <typename Settings>
+class ConfigTable {
+ public:
+  using Row = ConfigKey<Settings>;
+
+  // The section of the rows that follow.
+  void section(std::string name) { section_ = std::move(name); }
+
+  template <typename Field>
+  Row& integer(const std::string& name, const std::string& unit, std::int64_t least,
+               std::int64_t greatest, Field field, const std::string& meaning) {
+    const auto initial = static_cast<std::int64_t>(initialOf(field));
+    return add(name, integerType(least, greatest), unit, quoted(std::to_string(initial)), meaning,
+               [=](Config& config, Settings& settings) {
+                 auto& value = std::invoke(field, settings);
+                 value = static_cast<std::remove_reference_t<decltype(value)>>(
+                     config.integer(name, least, greatest, initial));
+               });
+  }
+
+  template <typename Field>
+  Row& number(const std::string& name, const std::string& unit, double least, double greatest,
+              Field field, const std::string& meaning) {
+    const double initial = initialOf(field);
+    return add(name, numberType(least, greatest), unit, defaultText(initial), meaning,
+               [=](Config& config, Settings& settings) {
+                 std::invoke(field, settings) = config.number(name, least, greatest, initial);
+               });
+  }
+
+  // A number of seconds, kept in milliseconds.
+  template <typename Field>
+  Row& seconds(const std::string& name, double least, double greatest, Field field,
+               const std::string& meaning) {
+    const double initial = std::chrono::duration<double>(initialOf(field)).count();
+    return add(name, numberType(least, greatest), "s", defaultText(initial), meaning,
+               [=](Config& config, Settings& settings) {
+                 const double value = config.number(name, least, greatest, initial);
+                 std::invoke(field, settings) =
+                     std::chrono::milliseconds(static_cast<std::int64_t>(1000 * value));
+               });
+  }
+
+  // An integer in MiB, kept in bytes.
+  template <typename Field>
+  Row& mebibytes(const std::string& name, std::int64_t least, std::int64_t greatest, Field field,
+                 const std::string& meaning) {
+    constexpr std::size_t kBytes = std::size_t{1} << 20;
+    const auto initial = static_cast<std::int64_t>(initialOf(field) / kBytes);
+    return add(name, integerType(least, greatest), "MiB", quoted(std::to_string(initial)), meaning,
+               [=](Config& config, Settings& settings) {
+                 std::invoke(field, settings) = kBytes * static_cast<std::size_t>(config.integer(
+                                                             name, least, greatest, initial));
+               });
+  }
+
+  template <typename Field>
+  Row& boolean(const std::string& name, Field field, const std::string& meaning) {
+    const bool initial = initialOf(field);
+    return add(name, "boolean", "", quoted(initial ? "true" : "false"), meaning,
+               [=](Config& config, Settings& settings) {
+                 std::invoke(field, settings) = config.boolean(name, initial);
+               });
+  }
+
+  // `type` says what kind of text: "path", "IP address". An empty default is printed as none.
+  template <typename Field>
+  Row& text(const std::string& name, const std::string& type, Field field,
+            const std::string& meaning) {
+    const std::string initial = initialOf(field);
+    return add(name, type, "", initial.empty() ? "none" : quoted(initial), meaning,
+               [=](Config& config, Settings& settings) {
+                 std::invoke(field, settings) = config.text(name, initial);
+               });
+  }
+
+  // Text without a default.
+  template <typename Field>
+  Row& requiredText(const std::string& name, const std::string& type, Field field,
+                    const std::string& meaning) {
+    return add(name, type, "", "required", meaning, [=](Config& config, Settings& settings) {
+      std::invoke(field, settings) = config.text(name);
+    });
+  }
+
+  // Any other key. `read` may be empty if another row reads it.
+  Row& add(const std::string& name, std::string type, std::string unit, std::string defaultValue,
+           std::string meaning, std::function<void(Config&, Settings&)> read) {
+    rows_.push_back({{section_, name, std::move(type), std::move(unit), std::move(defaultValue),
+                      std::move(meaning)},
+                     std::move(read),
+                     nullptr,
+                     nullptr});
+    return rows_.back();
+  }
+
+  // Throws UsageError for the first key with an invalid value, then for the first unknown key.
+  Settings read(Config& config) const {
+    Settings settings{};
+    for (const Row& row : rows_) {
+      if (row.isNeeded && !row.isNeeded(settings)) continue;
+      if (row.read) row.read(config, settings);
+      if (row.check) row.check(config, settings);
+    }
+    config.refuseUnknown();
+    return settings;
+  }
+
+  std::vector<KeyText> texts() const {
+    std::vector<KeyText> texts;
+    for (const Row& row : rows_) texts.push_back(row.text);
+    return texts;
+  }
+
+ private:
+  template <typename Field>
+  static auto initialOf(Field field) {
+    Settings settings{};
+    return std::invoke(field, settings);
+  }
+  static std::string quoted(const std::string& value) { return "`" + value + "`"; }
+
+  std::string section_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace cleave
