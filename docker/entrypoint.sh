@@ -44,7 +44,7 @@ client() {
   # The client refuses keys that others may read, so it gets a private copy in memory.
   install -d -m 700 /tmp/certs
   install -m 600 /client-certs/* /tmp/certs/
-  exec cleave-client "$@"
+  exec cleave-client "${@:1:1}" ${CODEC:+--set "codec=$CODEC"} "${@:2}"
 }
 
 link() {
