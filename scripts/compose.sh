@@ -141,7 +141,7 @@ if [ -n "$imageFile" ]; then
   docker tag "$(sed -n '1s/^Loaded image: //p' <<<"$loaded")" "$image"
 fi
 if [ -n "$builds" ]; then
-  echo "compose: building the image of:$builds (takes a few minutes the first time)"
+  echo "compose: building for ${builds# } (takes a few minutes the first time)"
   # shellcheck disable=SC2086  # a list of services
   "${compose[@]}" build $builds >"$work/build.log" 2>&1 || { tail -n 40 "$work/build.log" >&2; fail "the image cannot be built (above)"; }
 fi
