@@ -138,7 +138,7 @@ started=$SECONDS
 image=${IMAGE:-cleave}
 if [ -n "$imageFile" ]; then
   loaded=$(docker load --input "$imageFile") || fail "$imageFile cannot be loaded (above)"
-  docker tag "$(sed -n '1s/^Loaded image: //p' <<<"$loaded")" "$image"
+  docker tag "$(sed -n '/^Loaded image: /{s///p;q}' <<<"$loaded")" "$image"
 fi
 if [ -n "$builds" ]; then
   echo "compose: building for ${builds# } (takes a few minutes the first time)"
