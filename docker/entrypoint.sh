@@ -1,27 +1,34 @@
 #!/usr/bin/env bash
 # Entrypoint of the image: entrypoint.sh server [ARGUMENT…], client [ARGUMENT…],
-# link TARGET [ARGUMENT…], dashboard; runs any other command unchanged.
-# The server makes missing certificates and copies the client's to /client-certs, but not the authority's key.
+# certs COMMAND [ARGUMENT…], link TARGET [ARGUMENT…], dashboard; runs any other command unchanged.
+# The server makes missing certificates. If /client-certs is a volume, as with Compose, it also makes a client's certificate and
+# copies it there, but not the authority's key.
 set -euo pipefail
+
+clientCertificate() {
+  local file folder=/certs/server/clients/client
+  if [ ! -e "$folder" ]; then
+    cleave-server certs client client --folder /certs/server >/dev/null
+  elif [ -n "$(find "$folder/client.crt" -mtime +60)" ]; then
+    cleave-server certs client client --renew --folder /certs/server >/dev/null
+  fi
+  # Atomic replacement. The client may run as any user of the group, so the group may read the key; only the client mounts this volume.
+  for file in ca.crt client.crt client.key; do
+    install -m 640 "$folder/$file" "/client-certs/.$file"
+    mv "/client-certs/.$file" "/client-certs/$file"
+  done
+}
 
 server() {
   if [ ! -e /certs/server/server.crt ]; then
     # The client connects to the link and verifies that name.
     cleave-server certs init --folder /certs/server --name server --name link --name localhost
   fi
-  if [ ! -e /certs/server/clients/client ]; then
-    cleave-server certs client client --folder /certs/server >/dev/null
-  fi
   # Certificates expire after 90 days, and these volumes may be older.
   if [ -n "$(find /certs/server/server.crt -mtime +60)" ]; then
     cleave-server certs init --renew --folder /certs/server
-    cleave-server certs client client --renew --folder /certs/server >/dev/null
   fi
-  # Atomic replacement. The client may run as any user of the group, so the group may read the key; only the client mounts this volume.
-  for file in ca.crt client.crt client.key; do
-    install -m 640 "/certs/server/clients/client/$file" "/client-certs/.$file"
-    mv "/client-certs/.$file" "/client-certs/$file"
-  done
+  ! mountpoint -q /client-certs || clientCertificate
   exec cleave-server serve --set listen.address=0.0.0.0 --set tls.enabled=true --set tls.folder=/certs/server \
     --set store=/store "$@"
 }
@@ -44,7 +51,7 @@ client() {
   # The client refuses keys that others may read, so it gets a private copy in memory.
   install -d -m 700 /tmp/certs
   install -m 600 /client-certs/* /tmp/certs/
-  exec cleave-client "$@"
+  exec cleave-client "${@:1:1}" ${CODEC:+--set "codec=$CODEC"} "${@:2}"
 }
 
 link() {
@@ -80,6 +87,7 @@ role=${1:-server}
 case "$role" in
   server) server "$@" ;;
   client) client "$@" ;;
+  certs) exec cleave-server certs "$@" --folder /certs/server ;;
   link) link "$@" ;;
   dashboard) dashboard ;;
   *) exec "$role" "$@" ;;

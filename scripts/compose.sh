@@ -7,11 +7,11 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/compose.sh [--short] [--least-accuracy PERCENT] [--archive FILE] [--dashboards] [--keep] [-- OPTION…]
+usage: scripts/compose.sh [--short] [--least-accuracy PERCENT] [--image FILE] [--dashboards] [--keep] [-- OPTION…]
 
   --short                    one epoch over 12,800 images instead of four over 60,000
   --least-accuracy PERCENT   fails if the test accuracy is lower (80; with --short 60)
-  --archive FILE             uses the programs in an archive of scripts/package.sh instead of compiling them in the image
+  --image FILE               loads an image of `scripts/package.sh --image` instead of compiling the programs in one
   --dashboards               also starts the live page and Prometheus, and checks that they show the run
   --keep                     keeps containers, networks and volumes, with the certificates
   -- OPTION…                 further options of cleave-client train, such as --set codec=bf16
@@ -27,12 +27,12 @@ TXT
 fail() { echo "compose.sh: $*" >&2; exit 1; }
 impossible() { echo "compose.sh: skipped: $*" >&2; exit 3; }
 
-archive="" dashboards=0 keep=0 least="" short=0 extra=()
+imageFile="" dashboards=0 keep=0 least="" short=0 extra=()
 while [ "$#" -gt 0 ]; do
   case "$1" in
     --short) short=1; shift ;;
     --least-accuracy) least=${2:?--least-accuracy needs a number}; shift 2 ;;
-    --archive) archive=${2:?--archive needs a file}; shift 2 ;;
+    --image) imageFile=${2:?--image needs a file}; shift 2 ;;
     --dashboards) dashboards=1; shift ;;
     --keep) keep=1; shift ;;
     --) shift; extra+=("$@"); break ;;
@@ -42,7 +42,7 @@ while [ "$#" -gt 0 ]; do
 done
 [ "$short" = 0 ] || extra+=(--set train.max_steps=100 --set train.learning_rate.warmup_epochs=0.05)
 [ -n "$least" ] || least=$([ "$short" = 1 ] && echo 60 || echo 80)
-[ -z "$archive" ] || [ -f "$archive" ] || fail "there is no $archive: make it with ./scripts/package.sh"
+[ -z "$imageFile" ] || [ -f "$imageFile" ] || fail "there is no $imageFile: make it with ./scripts/package.sh --image"
 
 work=$(mktemp -d)
 engine="" up=""
@@ -124,8 +124,10 @@ if ! docker info >"$work/info" 2>&1; then
 fi
 echo "compose: Docker $(docker version --format '{{.Server.Version}}'), $("${compose[@]}" version --short)"
 
+builds=$([ "$dashboards" = 0 ] || echo prometheus)
+[ -n "$imageFile" ] || builds+=" server"
 base=${BASE:-debian:bookworm-slim}
-if ! docker image inspect "$base" >/dev/null 2>&1 && ! docker pull --quiet "$base" >"$work/pull.log" 2>&1; then
+if [ -n "$builds" ] && ! docker image inspect "$base" >/dev/null 2>&1 && ! docker pull --quiet "$base" >"$work/pull.log" 2>&1; then
   [ -z "${BASE:-}" ] || fail "cannot pull $base: $(tail -n 1 "$work/pull.log")"
   echo "compose: no registry is reachable: making $base with debootstrap"
   ./scripts/debian_base.sh
@@ -134,24 +136,15 @@ fi
 
 started=$SECONDS
 image=${IMAGE:-cleave}
-if [ -n "$archive" ]; then
-  # An image with only files, from which the Dockerfile copies.
-  mkdir -p "$work/programs/opt/cleave" "$work/programs/usr/share/datasets"
-  tar -C "$work/programs/opt/cleave" --strip-components=1 -xzf "$archive"
-  cp -r /usr/share/datasets/fashion-mnist "$work/programs/usr/share/datasets/"
-  tar -C "$work/programs" -c . | docker import - cleave-programs >/dev/null
-  # Without the stage that compiles, because not every builder skips unused stages.
-  sed '/ AS build$/,/^$/d' docker/Dockerfile >"$work/Dockerfile"
-  build=(docker build --network host --file "$work/Dockerfile" --build-arg BASE="$base" --build-arg PROGRAMS=cleave-programs .)
-  [ "$dashboards" = 0 ] ||
-    "${build[@]}" --target prometheus --tag "${IMAGE_PROMETHEUS:-cleave-prometheus}" >"$work/build.log" 2>&1 ||
-    { tail -n 40 "$work/build.log" >&2; fail "Prometheus's image cannot be built (above)"; }
-  build+=(--target cleave --tag "$image")
-else
-  echo "compose: building the image (takes a few minutes the first time)"
-  build=("${compose[@]}" build server $([ "$dashboards" = 0 ] || echo prometheus))
+if [ -n "$imageFile" ]; then
+  loaded=$(docker load --input "$imageFile") || fail "$imageFile cannot be loaded (above)"
+  docker tag "$(sed -n '/^Loaded image: /{s///p;q}' <<<"$loaded")" "$image"
 fi
-"${build[@]}" >"$work/build.log" 2>&1 || { tail -n 40 "$work/build.log" >&2; fail "the image cannot be built (above)"; }
+if [ -n "$builds" ]; then
+  echo "compose: building for ${builds# } (takes a few minutes the first time)"
+  # shellcheck disable=SC2086  # a list of services
+  "${compose[@]}" build $builds >"$work/build.log" 2>&1 || { tail -n 40 "$work/build.log" >&2; fail "the image cannot be built (above)"; }
+fi
 size=$(docker image inspect --format '{{.Size}}' "$image")
 echo "compose: image of $((size / 1000000)) MB made in $((SECONDS - started)) s"
 [ "$size" -lt 1200000000 ] || fail "the image is larger than the limit of 1,200 MB"

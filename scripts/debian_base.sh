@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .deps/debian-bookworm.tar, a bare Debian 12, for machines without access to a container
-# registry. Used by scripts/compose.sh for its image and by scripts/package.sh --check. Needs root
-# and debootstrap (exit code 3 without them); takes about 40 s, once.
+# registry. Used by scripts/package.sh --image and --check, and by scripts/compose.sh. Needs root and
+# debootstrap (exit code 3 without them); takes about 40 s, once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

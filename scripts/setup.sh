@@ -9,7 +9,7 @@ usage() {
 usage: scripts/setup.sh [--run-only | --containers] [--help]
 
   --run-only   only the packages to build and run the daemons, without test tools
-  --containers only the packages for scripts/compose.sh, including Docker, and for `scripts/package.sh --check`
+  --containers only the packages for scripts/compose.sh, including Docker, and for `scripts/package.sh --image --check`
   --help       this text
 
 Example: ./scripts/setup.sh && cmake --preset release && cmake --build --preset release
