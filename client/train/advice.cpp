@@ -3,7 +3,8 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <array>
+#include <map>
+#include <memory>
 #include <optional>
 
 #include "common/core/clock.h"

@@ -168,16 +168,17 @@ bool Coordinator::mayDecide() const {
          });
 }
 
+Work Coordinator::beginDecision() {
+  std::vector<BodyDone> reports;
+  for (const Peer& peer : peers_) reports.push_back(*peer.done);
+  state_ = State::deciding;
+  return workOf(ActionKind::decide, std::move(reports));
+}
+
 std::optional<Work> Coordinator::nextWork() {
   switch (state_) {
     case State::running:
-      if (!isTrain() || !mayDecide()) return nextOfStage();
-      {
-        std::vector<BodyDone> reports;
-        for (const Peer& peer : peers_) reports.push_back(*peer.done);
-        state_ = State::deciding;
-        return workOf(ActionKind::decide, std::move(reports));
-      }
+      return isTrain() && mayDecide() ? beginDecision() : nextOfStage();
     case State::decided:
       state_ = State::updating;
       return workOf(ActionKind::update, *decision_);

@@ -12,8 +12,7 @@
 // clang-format on
 //
 // The order matters in one place: Step is sent before our own Update, so that the bodies update at
-// the same time. What a body passes on to the next one goes through here ("pass on"): the bodies
-// know only the client.
+// the same time. What one body sends to the next is passed on here: bodies know only the client.
 #pragma once
 
 #include <memory>
@@ -79,6 +78,7 @@ class Coordinator : public Engine {
   void receiveBlob(Peer& peer, Blob&& blob);
   void sendTensor(TensorMessage&& message);
   bool mayDecide() const;
+  Work beginDecision();
 
   std::optional<Work> nextWork() override;
   void finish(Work&& work, Result&& result, double seconds) override;

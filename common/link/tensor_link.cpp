@@ -18,7 +18,8 @@ TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> co
       log_(std::make_shared<TransferLog>(role_, options.inFlight, std::move(record))) {
   if (options.account) pool = pool->chargedTo(options.account);
   const auto agreed = std::make_shared<const TensorLinkOptions>(std::move(options));
-  const auto order = std::make_shared<TransferOrder>(role_, agreed->place, agreed->inFlight, agreed->account);
+  const auto order =
+      std::make_shared<TransferOrder>(role_, agreed->place, agreed->inFlight, agreed->account);
   codecTasks_ = std::make_shared<CodecTasks>(*agreed, pool, slot_);
   sender_ = std::make_shared<TensorSender>(agreed, slot_, codecTasks_, order, log_);
   receiver_ =

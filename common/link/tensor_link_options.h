@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "common/core/clock.h"
-#include "common/topology/key.h"
 #include "common/engine/schedule.h"
 #include "common/engine/trace.h"
 #include "common/link/tensor_codecs.h"
+#include "common/topology/key.h"
 
 namespace cleave {
 

@@ -8,10 +8,10 @@
 #include <map>
 #include <mutex>
 
-#include "common/topology/key.h"
 #include "common/engine/schedule.h"
 #include "common/link/transfers.h"
 #include "common/net/frame_stream.h"
+#include "common/topology/key.h"
 
 namespace cleave {
 

@@ -8,7 +8,7 @@ namespace cleave {
 namespace {
 
 constexpr double kMostBytes = 64 << 20;
-constexpr double kLeastRatio = 1e-12;  // seconds per byte: no link is faster
+constexpr double kLeastRatio = 1e-12;        // seconds per byte: no link is faster
 constexpr double kLongestPauseSeconds = 10;  // whatever delay a Pong claims
 
 SteadyTime::duration seconds(double count) {
@@ -42,9 +42,8 @@ void BackgroundWindow::sent(std::size_t bytes, SteadyTime time) {
 
 bool BackgroundWindow::ponged(std::int64_t forward, std::int64_t arrived, SteadyTime time) {
   const double added = addedDelay(forward, time);
-  const double between =
-      1e-9 * (static_cast<double>(arrived) -
-              static_cast<double>(std::exchange(arrivedBefore_, arrived)));
+  const double between = 1e-9 * (static_cast<double>(arrived) -
+                                 static_cast<double>(std::exchange(arrivedBefore_, arrived)));
   if (pings_.empty()) return false;  // an unsolicited Pong
   const std::size_t bytes = pings_.front();
   pings_.pop_front();
