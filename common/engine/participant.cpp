@@ -180,7 +180,8 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
       return;
     default:
       for (TensorMessage& message : finishOfStage(work, std::move(result))) {
-        links_[linkOf_(message.at.i)]->send(std::move(message));
+        const std::size_t port = linkOf_(message.at.i);
+        links_[port]->send(std::move(message));
       }
       if (!isTrain() && stage_.isDone()) state_ = State::idle;
   }
