@@ -48,6 +48,7 @@ class Access {
 
   // Throws UsageError "unknown-identity". The reference is valid until reload().
   const Allowance& of(const std::string& identity) const;
+  bool has(const std::string& identity) const { return find(identity) != nullptr; }
   // Throws UsageError "others-run" if the patterns assign the run to another identity.
   void checkRun(const std::string& identity, const std::string& runId) const;
   // Shared by all connections of an identity. Throws UsageError "unknown-identity".

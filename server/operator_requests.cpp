@@ -53,18 +53,28 @@ std::string OperatorRequests::status() const {
   sessions_.forEach([&](const Session& session) {
     if (auto known = session.status()) status.sessions.push_back(std::move(*known));
   });
+  for (SessionStatus& parked : context_.runs.parked()) status.sessions.push_back(std::move(parked));
   return statusJson(std::move(status));
 }
 
 // Returns whether there was such a session to end.
 bool OperatorRequests::endSession(std::uint64_t number) const {
+  const RunError error("ended-by-operator", "the server's operator has ended this session",
+                       "ask the operator before you run again");
   bool ended = false;
+  const auto log = [&] {
+    processLog()->info("the operator ends session {}", number);
+    ended = true;
+  };
   sessions_.forEach([&](Session& session) {
     if (session.number() != number || !session.status()) return;
-    processLog()->info("the operator ends session {}", number);
-    session.end(RunError("ended-by-operator", "the server's operator has ended this session",
-                         "ask the operator before you run again"));
-    ended = true;
+    log();
+    session.end(error);
+  });
+  context_.runs.endParked(error, [&](const ServedRun& run) {
+    if (run.session() != number) return false;
+    log();
+    return true;
   });
   return ended;
 }

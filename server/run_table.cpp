@@ -1,9 +1,13 @@
 #include "server/run_table.h"
 
+#include <google/protobuf/util/message_differencer.h>
 #include <spdlog/fmt/fmt.h>
 
+#include <boost/asio/co_spawn.hpp>
+#include <chrono>
 #include <utility>
 
+#include "common/core/printable.h"
 #include "common/run/run_folder.h"
 
 namespace cleave {
@@ -25,10 +29,19 @@ std::string keyOf(const RunRequest& request) {
   return request.isTrial() ? fmt::format("trial/{}", request.session) : request.runId();
 }
 
+RunError staleGeneration(const RunRequest& request, const ServedRun& run) {
+  return RunError("stale-generation",
+                  fmt::format("generation {} of the run {} is not newer than the last one, {}",
+                              request.hello.generation(), request.runId(), run.generation()));
+}
+
+bool isSameSpec(const wire::RunSpec& a, const wire::RunSpec& b) {
+  return google::protobuf::util::MessageDifferencer::Equals(a, b);
+}
+
 }  // namespace
 
-std::shared_ptr<ServedRun> RunTable::admit(RunRequest request,
-                                           std::shared_ptr<Connection> connection) {
+std::shared_ptr<ServedRun> RunTable::admit(RunRequest request) {
   checkRunId(request.runId());
   RunPlan plan = planRun(request.hello.run_spec());
   if (plan.wait.any() && !resources_.settings.allowWait) refuseWait();
@@ -39,44 +52,170 @@ std::shared_ptr<ServedRun> RunTable::admit(RunRequest request,
   } else {
     admission_.checkRun(request.identity, request.runId(), plan);
     refuseServed(request);
-    ticket = admission_.admit(request.identity, plan);
+    ticket = reserve(request.identity, plan);
   }
   const std::string key = keyOf(request);
-  const auto run = std::make_shared<ServedRun>(resources_, std::move(request), std::move(plan),
-                                               std::move(ticket), std::move(connection));
-  runs_[key] = run;
+  auto run = std::make_shared<ServedRun>(
+      resources_, std::move(request), std::move(plan), std::move(ticket),
+      [this, key](std::exception_ptr error) { parkedRunFailed(key, std::move(error)); });
+  Entry entry;
+  entry.run = run;
+  runs_[key] = std::move(entry);
   return run;
 }
 
-void RunTable::refuseServed(const RunRequest& request) const {
+std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity,
+                                                     const RunPlan& plan) {
+  try {
+    return admission_.admit(identity, plan);
+  } catch (const RunError& error) {
+    const bool isFull = error.code() == "too-many-sessions" || error.code() == "not-enough-memory";
+    if (!isFull || !endOldestParked(identity)) throw;
+    throw RunError(error.code(), error.what(),
+                   "try again: a run that waits for its client is being ended", kFenceSeconds);
+  }
+}
+
+// One of this identity's, else any. Returns whether there was one.
+bool RunTable::endOldestParked(const std::string& identity) {
+  const Entry* oldest = nullptr;
+  const auto isBefore = [&](const Entry& entry) {
+    if (oldest == nullptr) return true;
+    const bool isOwn = entry.run->request().identity == identity;
+    const bool isOldestOwn = oldest->run->request().identity == identity;
+    return isOwn == isOldestOwn ? entry.since < oldest->since : isOwn;
+  };
+  for (const auto& [key, entry] : runs_) {
+    if (entry.parked && isBefore(entry)) oldest = &entry;
+  }
+  if (oldest == nullptr) return false;
+  oldest->run->end(std::make_exception_ptr(
+      RunError("park-ended", "another run needs the memory of this one, whose client is away")));
+  return true;
+}
+
+void RunTable::refuseServed(const RunRequest& request) {
   const std::string& runId = request.runId();
   const auto found = runs_.find(runId);
   if (found == runs_.end()) return;
-  ServedRun& served = *found->second;
+  ServedRun& served = *found->second.run;
   // Before anything is done to a served run, so that another identity cannot end it.
   if (served.request().identity != request.identity) throw othersRun(runId);
   const std::uint64_t generation = request.hello.generation();
-  const std::uint64_t connected = served.request().hello.generation();
-  if (generation < connected) {
-    throw RunError("stale-generation",
-                   fmt::format("generation {} of the run {} is older than the one connected, {}",
-                               generation, runId, connected));
+  if (generation < served.generation()) throw staleGeneration(request, served);
+  const bool isNewer = generation > served.generation();
+  if (isNewer) {
+    served.end(std::make_exception_ptr(
+        RunError("stale-generation", "the run has connected again; this older connection ends")));
   }
-  const bool isNewer = generation > connected;
-  if (isNewer) served.fence();
   throw RunError("run-in-use", fmt::format("the run {} is connected to this server already", runId),
                  isNewer ? "try again: the older connection is being ended"
                          : "stop the other client first, or start a separate run",
                  isNewer ? kFenceSeconds : 0);
 }
 
+std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {
+  const auto found = runs_.find(keyOf(request));
+  if (found != runs_.end() && found->second.run->request().identity != request.identity) {
+    throw othersRun(request.runId());
+  }
+  if (found == runs_.end() || found->second.isClosing ||
+      found->second.run->token() != request.hello.token()) {
+    throw RunError("run-not-here",
+                   fmt::format("this server no longer has the run {} in its memory",
+                               printable(request.runId())),
+                   "the server was restarted, or the connection was broken for longer than its "
+                   "limits.park_seconds; run again");
+  }
+  const ServedRun& run = *found->second.run;
+  if (request.hello.generation() <= run.generation()) throw staleGeneration(request, run);
+  if (!isSameSpec(request.hello.run_spec(), run.request().hello.run_spec())) {
+    throw UsageError("other-run-spec",
+                     fmt::format("the run {} began with another run spec", request.runId()),
+                     "continue it with the configuration that it began with");
+  }
+  return found->second.run;
+}
+
+// ---- Parking ----
+
+void RunTable::park(const std::shared_ptr<ServedRun>& run) {
+  run->park();
+  const std::string key = keyOf(run->request());
+  Entry& entry = runs_.at(key);
+  entry.since = now();
+  entry.parked =
+      std::make_shared<boost::asio::steady_timer>(resources_.io, resources_.settings.park);
+  entry.parked->async_wait([this, key](const boost::system::error_code& cancelled) {
+    if (cancelled) return;
+    const auto found = runs_.find(key);
+    if (found == runs_.end() || !found->second.run->isParked()) return;
+    const auto seconds = std::chrono::duration<double>(resources_.settings.park).count();
+    found->second.run->end(std::make_exception_ptr(
+        RunError("park-timeout", fmt::format("its client has not come back within {} s "
+                                             "(limits.park_seconds in the server's configuration)",
+                                             seconds))));
+  });
+}
+
+void RunTable::attach(const RunRequest& request, std::shared_ptr<Connection> connection) {
+  Entry& entry = runs_.at(keyOf(request));
+  entry.parked.reset();
+  entry.run->attach(request, std::move(connection));
+}
+
+void RunTable::endParked(const Error& error, const std::function<bool(const ServedRun&)>& isMeant) {
+  const auto runs = runs_;  // a copy, since a run that ends may be removed
+  for (const auto& [key, entry] : runs) {
+    if (!entry.run->isParked() || !isMeant(*entry.run)) continue;
+    entry.run->end(std::make_exception_ptr(RunError(error.code(), error.what(), error.hint())));
+  }
+}
+
+void RunTable::parkedRunFailed(const std::string& key, std::exception_ptr error) {
+  const auto found = runs_.find(key);
+  if (found == runs_.end() || found->second.isClosing) return;
+  const std::shared_ptr<ServedRun> run = found->second.run;
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& failure) {
+    run->log(spdlog::level::warn,
+             fmt::format("ended while it was not connected: {}", printable(failure.what())));
+  }
+  boost::asio::co_spawn(resources_.io, close(run), [](std::exception_ptr failed) {
+    if (failed) std::rethrow_exception(failed);
+  });
+}
+
+std::vector<SessionStatus> RunTable::parked() const {
+  std::vector<SessionStatus> all;
+  for (const auto& [key, entry] : runs_) {
+    if (!entry.run->isParked()) continue;
+    SessionStatus status;
+    status.number = entry.run->session();
+    status.identity = entry.run->request().identity;
+    status.seconds = secondsSince(entry.since);
+    status.kind = "parked";
+    entry.run->describe(status);
+    all.push_back(std::move(status));
+  }
+  return all;
+}
+
+// ---- The end ----
+
 boost::asio::awaitable<void> RunTable::close(std::shared_ptr<ServedRun> run) {
+  const std::string key = keyOf(run->request());
+  runs_.at(key).isClosing = true;
+  runs_.at(key).parked.reset();
   co_await run->close();
-  runs_.erase(keyOf(run->request()));
+  runs_.erase(key);
+  run.reset();
+  closed_();
 }
 
 void RunTable::completeRecords() {
-  for (const auto& [key, run] : runs_) run->completeRecords();
+  for (const auto& [key, entry] : runs_) entry.run->completeRecords();
 }
 
 }  // namespace cleave

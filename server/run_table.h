@@ -3,41 +3,73 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <exception>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "common/net/connection.h"
+#include "common/core/clock.h"
+#include "common/core/error.h"
 #include "server/admission.h"
 #include "server/served_run.h"
+#include "server/status.h"
 
 namespace cleave {
 
 class RunTable {
  public:
-  // Both are borrowed.
-  RunTable(const RunResources& resources, Admission& admission)
-      : resources_(resources), admission_(admission) {}
+  // The first two are borrowed. `closed` is called after each run that was closed.
+  RunTable(const RunResources& resources, Admission& admission, std::function<void()> closed)
+      : resources_(resources), admission_(admission), closed_(std::move(closed)) {}
 
-  // Decides whether the run may start, and adds it. Whoever gets it must close() it. Throws
-  // UsageError or RunError with the code and sentence of the refusal: those of planRun() and of
-  // Admission, "bad-run-id", "wait-not-allowed", "run-in-use", "stale-generation". If the run is
-  // served with a lower generation, that connection ends; until it has ended, the new one is
-  // refused as "run-in-use".
-  std::shared_ptr<ServedRun> admit(RunRequest request, std::shared_ptr<Connection> connection);
+  // Decides whether the run may start, and adds it. Whoever gets it must close() or park() it.
+  // Throws UsageError or RunError with the code and sentence of the refusal: those of planRun() and
+  // of Admission, "bad-run-id", "wait-not-allowed", "run-in-use", "stale-generation". If the run is
+  // served with a lower generation, that run ends; until it has ended, the new one is refused as
+  // "run-in-use".
+  std::shared_ptr<ServedRun> admit(RunRequest request);
+  // The run that a Hello with a token continues. Throws UsageError or RunError: "others-run",
+  // "run-not-here", "stale-generation", "other-run-spec".
+  std::shared_ptr<ServedRun> find(const RunRequest& request) const;
   // Closes the run, and removes it. Its share of the server's limits is free once the caller has
   // released it too.
   boost::asio::awaitable<void> close(std::shared_ptr<ServedRun> run);
+  // Keeps a run whose connection broke for limits.park_seconds; then closes it, unless a new
+  // connection continues it.
+  void park(const std::shared_ptr<ServedRun>& run);
+  // A new connection continues the run that find() returned for the request. Throws what
+  // ServedRun::attach() throws.
+  void attach(const RunRequest& request, std::shared_ptr<Connection> connection);
+  // Ends the parked runs that `isMeant`.
+  void endParked(const Error& error, const std::function<bool(const ServedRun&)>& isMeant);
   // For a process that exits without closing the runs: completes their records with the current
   // state.
   void completeRecords();
 
+  bool empty() const { return runs_.empty(); }
+  std::vector<SessionStatus> parked() const;
+
  private:
-  void refuseServed(const RunRequest& request) const;
+  struct Entry {
+    std::shared_ptr<ServedRun> run;
+    std::shared_ptr<boost::asio::steady_timer> parked;  // until its time is up; null: not parked
+    SteadyTime since;                                   // when it was parked
+    bool isClosing = false;
+  };
+  void refuseServed(const RunRequest& request);
+  std::unique_ptr<Admission::Ticket> reserve(const std::string& identity, const RunPlan& plan);
+  bool endOldestParked(const std::string& identity);
+  void parkedRunFailed(const std::string& key, std::exception_ptr error);
 
   const RunResources& resources_;
   Admission& admission_;
-  std::map<std::string, std::shared_ptr<ServedRun>> runs_;  // by keyOf()
+  const std::function<void()> closed_;
+  std::map<std::string, Entry> runs_;  // by keyOf()
 };
 
 }  // namespace cleave

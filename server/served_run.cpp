@@ -10,6 +10,7 @@
 #include <chrono>
 #include <exception>
 #include <optional>
+#include <random>
 #include <utility>
 
 #include "common/core/log.h"
@@ -53,6 +54,15 @@ asio::awaitable<void> codecWorkEnded(CodecQueue& queue, asio::any_io_executor io
       asio::use_awaitable);
 }
 
+// Unguessable, so that outside TLS only the client that began a run can continue it.
+std::uint64_t randomToken() {
+  std::random_device random;
+  for (;;) {
+    const std::uint64_t token = std::uint64_t{random()} << 32 | random();
+    if (token != 0) return token;
+  }
+}
+
 // For a trial that uses more than any client needs: trials leave no records, so they are limited.
 ProtocolError trialTooLong(const std::string& limit) {
   return ProtocolError("trial-too-long", "the trial takes more than " + limit,
@@ -63,13 +73,16 @@ ProtocolError trialTooLong(const std::string& limit) {
 
 ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan plan,
                      std::unique_ptr<Admission::Ticket> ticket,
-                     std::shared_ptr<Connection> connection)
+                     std::function<void(std::exception_ptr)> ended)
     : resources_(resources),
       request_(std::move(request)),
       isTrial_(request_.isTrial()),
       plan_(std::move(plan)),
       ticket_(std::move(ticket)),
-      connection_(std::move(connection)) {}
+      ended_(std::move(ended)),
+      token_(randomToken()),
+      generation_(request_.hello.generation()),
+      session_(request_.session) {}
 
 ServedRun::~ServedRun() = default;
 
@@ -104,9 +117,13 @@ std::shared_ptr<TensorLink> ServedRun::makeLink(const std::shared_ptr<Mailbox>& 
   options.codecQueue = codecQueue_ = resources_.codecs.open();
   trace_ = options.trace;
   return std::make_shared<TensorLink>(
-      std::move(options), connection_, resources_.pool, resources_.io,
-      [mailbox](Message message) { mailbox->deliver(std::move(message)); },
-      [files = stored_.files](const TransferRecord& record) { files->transfer(record); });
+      std::move(options), resources_.pool, resources_.io,
+      TensorLink::Callbacks{
+          .deliver = [mailbox](Message message) { mailbox->deliver(std::move(message)); },
+          .record = [files =
+                         stored_.files](const TransferRecord& record) { files->transfer(record); },
+          .failed = ended_,
+      });
 }
 
 std::shared_ptr<EngineWorker> ServedRun::makeWorker(const std::shared_ptr<Mailbox>& mailbox) {
@@ -114,9 +131,7 @@ std::shared_ptr<EngineWorker> ServedRun::makeWorker(const std::shared_ptr<Mailbo
       std::make_unique<Participant>(engineOptions(plan_), plan_.place,
                                     std::vector<std::shared_ptr<EngineLink>>{link_}),
       mailbox, ActionTable{}, [this] { finishedBatch(); },
-      [connection = connection_, io = resources_.io](std::exception_ptr error) {
-        asio::post(io, [connection, error] { connection->fail(error); });
-      },
+      [link = link_](std::exception_ptr error) { link->fail(std::move(error)); },
       resources_.compute.queue(), trace_);
   worker->limitActions(resources_.settings.actionSeconds);
   return worker;
@@ -129,12 +144,26 @@ ActionTable ServedRun::build() {
   return bodyActions(*stage_, threads_.threads, mayFetchWeights());
 }
 
+void ServedRun::attach(const RunRequest& request, std::shared_ptr<Connection> connection) {
+  if (const auto before = link_->connection()) {
+    // Closed at once: its socket must not write into a tensor that the new connection continues.
+    before->abandon();
+    link_->detach();
+  }
+  if (request.hello.token() != 0) arrived_ = link_->arrived();
+  generation_ = request.hello.generation();
+  session_ = request.session;
+  link_->attach(std::move(connection), arrivedFromWire(request.hello.arrived()));
+}
+
 wire::HelloOk ServedRun::helloOk() const {
   wire::HelloOk ok;
   ok.set_version(kWireVersion);
   ok.set_threads(static_cast<std::uint32_t>(threads_.threads));
   ok.set_in_flight(plan_.inFlight);
-  ok.set_session(request_.session);
+  ok.set_session(session_);
+  if (!isTrial_ && resources_.settings.park.count() > 0) ok.set_token(token_);
+  if (arrived_) toWire(*arrived_, *ok.mutable_arrived());
   ok.set_software(softwareVersion());
   ok.set_body_bytes(maxWeightsBytes(plan_));
   ok.set_weights_allowed(mayFetchWeights());
@@ -154,20 +183,25 @@ std::string ServedRun::summary() const {
 
 // ---- Serving ----
 
-asio::awaitable<std::string> ServedRun::serve() {
+void ServedRun::start() {
   record_->begin(link_->totals());
   resources_.device.attach(worker_, request_.identity);
   isServing_ = true;
   if (isDraining_) drain();
+}
+
+asio::awaitable<std::string> ServedRun::serve() {
   std::optional<asio::steady_timer> deadline;
   if (isTrial_) {
     const auto minutes = kMaxTrialSession / std::chrono::minutes(1);
-    deadline = failAfter(kMaxTrialSession, connection_,
+    deadline = failAfter(kMaxTrialSession, link_->connection(),
                          std::make_exception_ptr(trialTooLong(fmt::format("{} minutes", minutes))),
                          resources_.io);
   }
-  co_return co_await connection_->run(*link_);
+  co_return co_await link_->serve();
 }
+
+void ServedRun::park() { link_->detach(); }
 
 void ServedRun::finishedBatch() {
   const Engine& engine = worker_->engine();
@@ -176,21 +210,20 @@ void ServedRun::finishedBatch() {
   }
   const LinkTotals totals = link_->totals();
   record_->finishedBatch(engine, worker_->betweenSteps(), totals);
-  pace_.finishedBatch(*engine.batch(), engine.seconds(), totals, connection_->receiveRate(),
-                      connection_->sendRate());
+  pace_.finishedBatch(*engine.batch(), engine.seconds(), totals, link_->receiveRate(),
+                      link_->sendRate());
 }
 
-void ServedRun::fence() {
-  connection_->fail(std::make_exception_ptr(
-      RunError("stale-generation", "the run has connected again; this older connection ends")));
-}
+void ServedRun::end(std::exception_ptr error) { link_->fail(std::move(error)); }
 
 void ServedRun::drain() {
   isDraining_ = true;
-  if (!isServing_) return;  // serve() handles it
-  resources_.device.post([worker = worker_, connection = connection_, io = resources_.io] {
-    worker->drain([connection, io] {
-      asio::post(io, [connection] { connection->sayBye("shutting-down"); });
+  if (!isServing_) return;  // start() handles it
+  resources_.device.post([worker = worker_, link = link_, io = resources_.io] {
+    worker->drain([link, io] {
+      asio::post(io, [link] {
+        if (const auto connection = link->connection()) connection->sayBye("shutting-down");
+      });
     });
   });
 }
@@ -226,7 +259,7 @@ asio::awaitable<void> ServedRun::close() {
     completeRecords();
     const LinkTotals totals = link_->totals();
     log(spdlog::level::info, fmt::format("session {}: {} steps applied, {} bytes up, {} bytes down",
-                                         request_.session, applied_, totals.up(), totals.down()));
+                                         session_, applied_, totals.up(), totals.down()));
   }
   if (codecQueue_) co_await codecWorkEnded(*codecQueue_, resources_.io);
 }

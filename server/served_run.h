@@ -1,5 +1,6 @@
-// A run, or a trial, at the server: everything that it has from its admission to its end. Its
-// session is the connection that it is served over.
+// A run, or a trial, at the server: everything that it has from its admission to its end. A session
+// is a connection that it is served over. A run whose connection broke is parked: it keeps
+// everything but the connection, until a new one continues it.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -8,7 +9,10 @@
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/core/buffer.h"
@@ -62,31 +66,45 @@ struct RunRequest {
   bool isTrial() const { return asksFor(hello, kTrialFeature); }
 };
 
-// An admitted run: open(), serve(), close(), in this order; close() also if one of the others
-// throws. io thread; stage and engine are built, used and destroyed on the device thread.
+// An admitted run: open(), start(), serve() for each connection, close(), in this order; close()
+// also if one of the others throws. io thread; stage and engine are built, used and destroyed on
+// the device thread.
 class ServedRun {
  public:
+  // `ended` is called on the io thread if the run ends while it is parked.
   ServedRun(const RunResources& resources, RunRequest request, RunPlan plan,
-            std::unique_ptr<Admission::Ticket> ticket, std::shared_ptr<Connection> connection);
+            std::unique_ptr<Admission::Ticket> ticket,
+            std::function<void(std::exception_ptr)> ended);
   ~ServedRun();
 
   // Makes its records, its link and its worker. The model is built as the worker's first action.
   // Throws Error.
   void open();
-  // The answer to its Hello. After open().
+  // Uses this connection from now on, and closes the one before. `request` asked for it: the one
+  // that was admitted, or one that continues the run. After open(). Throws ProtocolError
+  // "bad-arrived".
+  void attach(const RunRequest& request, std::shared_ptr<Connection> connection);
+  // The answer to the Hello of the connection that was attached last.
   wire::HelloOk helloOk() const;
   // What it runs, for the log. After open().
   std::string summary() const;
+  // Begins to run what the client sends. After the first attach().
+  void start();
   // Serves the connection until it ends. Returns the reason of the client's Bye, or throws what
   // ended the connection.
   boost::asio::awaitable<std::string> serve();
+  // The connection has broken; the run waits for another one.
+  void park();
+  bool isParked() const { return link_ && !link_->connection(); }
+  // Whether it may be parked, instead of closed, when its connection breaks.
+  bool mayPark() const { return isServing_ && !isTrial_ && !isDraining_; }
   // Waits until nothing of the run is computed any more, and completes its records. Its memory is
   // in use until then. The connection must have ended.
   boost::asio::awaitable<void> close();
 
-  // Ends the connection, because a newer one of the same run wants to be served.
-  void fence();
-  // Ends the connection when the current step is done.
+  // Ends the run with this error, which is sent to the client if it is connected.
+  void end(std::exception_ptr error);
+  // Ends the run when the current step is done.
   void drain();
   // Records how the run ended. Only the first call has an effect.
   void completeRecords();
@@ -94,6 +112,11 @@ class ServedRun {
   void log(spdlog::level::level_enum level, const std::string& line);
 
   const RunRequest& request() const { return request_; }
+  // Of the connection that was attached last, or is to be attached first.
+  std::uint64_t generation() const { return generation_; }
+  std::uint64_t session() const { return session_; }
+  // Random; never 0. A Hello with it continues the run.
+  std::uint64_t token() const { return token_; }
   // Whether the server has work for it, or is opening or closing it, so that the client may be
   // waiting.
   bool hasWork() const;
@@ -115,7 +138,10 @@ class ServedRun {
   const bool isTrial_;
   RunPlan plan_;
   const std::unique_ptr<Admission::Ticket> ticket_;
-  const std::shared_ptr<Connection> connection_;
+  const std::function<void(std::exception_ptr)> ended_;
+  const std::uint64_t token_;
+  std::uint64_t generation_, session_;
+  std::optional<Arrived> arrived_;  // before the last attach(); nothing before the first one
   ThreadCount threads_;
   StoredRun stored_;
   std::unique_ptr<RunRecord> record_;

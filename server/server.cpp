@@ -100,7 +100,7 @@ Server::Server(const ServerSettings& settings, ComputeDevice& device,
                  .helper = helper_.get(),
                  .store = store_,
                  .lines = lines_},
-      runs_(resources_, admission_),
+      runs_(resources_, admission_, [this] { runClosed(); }),
       context_{.settings = settings,
                .io = io_.context().get_executor(),
                .certificates = certificates_,
@@ -197,15 +197,26 @@ void Server::refuse(tcp::socket socket, const Error& error) {
 
 void Server::sessionEnded(const std::shared_ptr<Session>& session) {
   sessions_.remove(session);
-  if (session->wasAdmitted()) {
-    // Posted, so that the io thread does not wait for it.
-    housekeeping_->post([pool = pool_, idle = sessions_.empty()] {
-      if (idle) pool->clear();
-      releaseMemory();
-    });
-    if (sessions_.empty()) device_.post([&compute = compute_] { compute.releaseMemory(); });
-  }
-  if (sessions_.isDraining() && sessions_.empty()) stop();
+  if (session->wasAdmitted()) releaseUnused();
+  stopIfDone();
+}
+
+void Server::runClosed() {
+  releaseUnused();
+  stopIfDone();
+}
+
+void Server::releaseUnused() {
+  // Posted, so that the io thread does not wait for it.
+  housekeeping_->post([pool = pool_, idle = runs_.empty()] {
+    if (idle) pool->clear();
+    releaseMemory();
+  });
+  if (runs_.empty()) device_.post([&compute = compute_] { compute.releaseMemory(); });
+}
+
+void Server::stopIfDone() {
+  if (sessions_.isDraining() && sessions_.empty() && runs_.empty()) stop();
 }
 
 asio::awaitable<void> Server::lookEverySecond() {
@@ -239,6 +250,9 @@ void Server::reload() {
   access_.reload();
   certificates_.reload();
   sessions_.forEach([](Session& session) { session.endIfNoLongerAllowed(); });
+  // The certificate of a run without a connection is checked when its client connects again.
+  runs_.endParked(RunError("unknown-identity", "its identity was removed from the access file"),
+                  [this](const ServedRun& run) { return !access_.has(run.request().identity); });
 }
 
 // After a SIGHUP, waits a moment: the kernel may send it just before it removes the terminal.
@@ -268,7 +282,9 @@ asio::awaitable<void> Server::waitForSignals() {
 void Server::shutDown() {
   acceptor_.close();
   sessions_.drain();
-  if (sessions_.empty()) stop();
+  runs_.endParked(RunError("shutting-down", "the server is shutting down"),
+                  [](const ServedRun&) { return true; });
+  stopIfDone();
   asio::co_spawn(io_.context(), endLater(), rethrow);
 }
 

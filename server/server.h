@@ -53,6 +53,9 @@ class Server {
   void start(boost::asio::ip::tcp::socket socket);
   void refuse(boost::asio::ip::tcp::socket socket, const Error& error);
   void sessionEnded(const std::shared_ptr<Session>& session);
+  void runClosed();
+  void releaseUnused();
+  void stopIfDone();
   boost::asio::awaitable<void> lookEverySecond();
   boost::asio::awaitable<void> waitForReloads();
   void reload();

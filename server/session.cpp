@@ -9,6 +9,7 @@
 
 #include "common/core/log.h"
 #include "common/core/printable.h"
+#include "common/link/link_faults.h"
 #include "common/link/trial.h"
 #include "common/link/wire_messages.h"
 #include "common/net/notices.h"
@@ -70,11 +71,13 @@ std::string Session::name() const {
 
 asio::awaitable<void> Session::serve() {
   std::optional<std::string> refused;
+  bool mayPark = false;
   try {
     co_await open();
   } catch (const Error& error) {
     context_.refusals.note(name(), error);
     refused = failureMetadata(error);
+    mayPark = isLinkFault(error.code());
   } catch (const std::exception& error) {
     processLog()->error("{}: failed: {}", name(), error.what());
     refused =
@@ -86,10 +89,9 @@ asio::awaitable<void> Session::serve() {
   } else if (probe_) {
     co_await probe_->serve();
   } else {
-    co_await serveRun();
+    mayPark = co_await serveRun();
   }
-  if (run_) co_await context_.runs.close(run_);
-  run_.reset();
+  co_await leaveRun(mayPark);
 }
 
 asio::awaitable<void> Session::open() {
@@ -119,12 +121,25 @@ asio::awaitable<wire::Hello> Session::readHello() {
 
 asio::awaitable<void> Session::openRun(wire::Hello hello) {
   RunRequest request{std::move(hello), identity_, number_, clientIsLocal_};
-  run_ = context_.runs.admit(std::move(request), connection_);
+  if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));
+  run_ = context_.runs.admit(request);
   kind_ = run_->request().isTrial() ? "trial" : "run";
   run_->open();
+  run_->attach(request, connection_);
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk,
                                             run_->helloOk().SerializeAsString());
+  run_->start();
   run_->log(spdlog::level::info, fmt::format("{}: {}", name(), run_->summary()));
+}
+
+asio::awaitable<void> Session::continueRun(RunRequest request) {
+  run_ = context_.runs.find(request);
+  kind_ = "run";
+  context_.runs.attach(request, connection_);
+  co_await connection_->writeHandshakeFrame(FrameKind::helloOk,
+                                            run_->helloOk().SerializeAsString());
+  run_->log(spdlog::level::info, fmt::format("{}: continues the run, generation {}", name(),
+                                             request.hello.generation()));
 }
 
 asio::awaitable<void> Session::openProbe(wire::Hello hello) {
@@ -141,15 +156,34 @@ asio::awaitable<void> Session::refuse(std::string answer) {
   }
 }
 
-asio::awaitable<void> Session::serveRun() {
+// Returns whether the run can continue over another connection.
+asio::awaitable<bool> Session::serveRun() {
   try {
     const std::string reason = co_await run_->serve();
     run_->log(spdlog::level::info,
               fmt::format("session {}: the client ended it ({})", number_, reason));
   } catch (const std::exception& error) {
+    if (run_->session() != number_) co_return false;
     run_->log(spdlog::level::warn,
               fmt::format("session {}: ended: {}", number_, printable(error.what())));
     context_.refusals.count(error);
+    const auto* known = dynamic_cast<const Error*>(&error);
+    co_return known != nullptr&& isLinkFault(known->code());
+  }
+  co_return false;
+}
+
+// Parks or closes the run, unless a newer connection has taken it over.
+asio::awaitable<void> Session::leaveRun(bool mayPark) {
+  std::shared_ptr<ServedRun> run = std::move(run_);
+  if (!run || run->session() != number_) co_return;
+  if (mayPark && run->mayPark()) {
+    run->log(spdlog::level::info,
+             fmt::format("session {}: the run is kept for {} s, so that its client can continue it",
+                         number_, context_.settings.park / std::chrono::seconds(1)));
+    context_.runs.park(run);
+  } else {
+    co_await context_.runs.close(std::move(run));
   }
 }
 

@@ -76,9 +76,11 @@ class Session {
   boost::asio::awaitable<void> open();
   boost::asio::awaitable<wire::Hello> readHello();
   boost::asio::awaitable<void> openRun(wire::Hello hello);
+  boost::asio::awaitable<void> continueRun(RunRequest request);
   boost::asio::awaitable<void> openProbe(wire::Hello hello);
   boost::asio::awaitable<void> refuse(std::string answer);
-  boost::asio::awaitable<void> serveRun();
+  boost::asio::awaitable<bool> serveRun();
+  boost::asio::awaitable<void> leaveRun(bool mayPark);
   bool waitsForServer() const;
   std::string name() const;
 

@@ -153,6 +153,9 @@ ConfigTable<ServerSettings> makeTable() {
       "a client that sends no byte for this long after a Ping is disconnected");
   table.seconds("limits.drain_seconds", 0, 3600, &Settings::drain,
                 "for steps under way when the server shuts down");
+  table.seconds("limits.park_seconds", 0, 86400, &Settings::park,
+                "how long a run whose connection broke is kept, so that its client can continue it "
+                "over a new one; 0: the run ends at once");
   table.number("limits.action_seconds", "s", 0.01, 86400, &Settings::actionSeconds,
                "maximum time of one action on the device; a session with a longer one ends after "
                "it");

@@ -36,11 +36,12 @@ struct ServerSettings {
   std::size_t diskReserveBytes = std::size_t{512} << 20;  // kept free on the store's disk
   TlsSettings tls;
   ConnectionLimitSettings connections;
-  ConnectionOptions connection;           // its deadlines
-  std::chrono::milliseconds drain{7000};  // to finish current steps at shutdown
-  double actionSeconds = 60;              // a longer action ends its session
-  double codecSeconds = 60;               // likewise, encoding or decoding one tensor
-  bool allowWait = false;                 // whether runs may sleep instead of computing
+  ConnectionOptions connection;             // its deadlines
+  std::chrono::milliseconds drain{7000};    // to finish current steps at shutdown
+  std::chrono::milliseconds park{300'000};  // a run whose connection broke is kept for so long
+  double actionSeconds = 60;                // a longer action ends its session
+  double codecSeconds = 60;                 // likewise, encoding or decoding one tensor
+  bool allowWait = false;                   // whether runs may sleep instead of computing
   std::string store = "store";
   std::string accessFile;    // empty: none
   std::string statusSocket;  // a path; empty: none

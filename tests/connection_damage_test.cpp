@@ -282,7 +282,7 @@ TEST_CASE("the peer's Failure is heard although the peer has closed on our writi
   tensor.bytes = *bytes;
   tensor.owner = bytes;
   tensor.openMetadata = [](double) { return std::string(); };
-  tensor.written = [](std::uint64_t) {};
+  tensor.written = [] {};
   raw.connection.outbox().pushTensor(std::move(tensor));
   raw.start(raw.connection, raw.sink, raw.outcome);
   raw.settle();

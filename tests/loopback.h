@@ -254,7 +254,8 @@ class Pair : public Loopback {
       metadata.set_encoded_bytes(size);
       return metadata.SerializeAsString();
     };
-    tensor.written = [this](std::uint64_t bytesOnWire) { wireBytes += bytesOnWire; };
+    tensor.wireBytes = std::make_shared<std::uint64_t>(0);
+    tensor.written = [this, bytesOnWire = tensor.wireBytes] { wireBytes += *bytesOnWire; };
     from.outbox().pushTensor(std::move(tensor));
     from.wake();
   }

@@ -39,8 +39,9 @@ class Writer {
       starts_.push_back({bytes->data(), name});
       return "metadata of " + name;
     };
-    tensor.written = [this, name = description.name](std::uint64_t wireBytes) {
-      wireBytes_.push_back(name + "=" + std::to_string(wireBytes));
+    tensor.wireBytes = std::make_shared<std::uint64_t>(0);
+    tensor.written = [this, name = description.name, wireBytes = tensor.wireBytes] {
+      wireBytes_.push_back(name + "=" + std::to_string(*wireBytes));
     };
     outbox.pushTensor(std::move(tensor));
   }
@@ -196,7 +197,7 @@ TEST_CASE("the tensor's memory lives until its last frame is gone") {
   tensor.bytes = *bytes;
   tensor.owner = std::move(bytes);
   tensor.openMetadata = [](double) { return std::string(); };
-  tensor.written = [](std::uint64_t) {};
+  tensor.written = [] {};
   outbox.pushTensor(std::move(tensor));
   outbox.next(kSegment, kSegment);
   CHECK(!alive.expired());
@@ -214,7 +215,8 @@ TEST_CASE("a repeated block makes a stream of any length") {
   tensor.repeated = 2 * kMaxSegmentBytes + 3;
   tensor.openMetadata = [](double) { return std::string("open"); };
   std::uint64_t wireBytes = 0;
-  tensor.written = [&](std::uint64_t bytes) { wireBytes = bytes; };
+  tensor.wireBytes = std::make_shared<std::uint64_t>(0);
+  tensor.written = [&, bytes = tensor.wireBytes] { wireBytes = *bytes; };
   outbox.pushTensor(std::move(tensor));
   std::vector<std::size_t> sizes;
   while (const auto frame = outbox.next(kMaxSegmentBytes, kMaxSegmentBytes)) {
@@ -240,8 +242,49 @@ TEST_CASE("the seconds in the queue count from queuedAt to the first frame") {
     seconds = queueSeconds;
     return std::string();
   };
-  tensor.written = [](std::uint64_t) {};
+  tensor.written = [] {};
   outbox.pushTensor(std::move(tensor));
   outbox.next(kSegment, kSegment);
   CHECK(seconds >= 5);
+}
+
+TEST_CASE("a tensor of which the peer has the beginning is sent from there") {
+  Outbox outbox;
+  const std::vector<std::byte> bytes(25);
+  const auto push = [&](std::uint64_t begin, const std::string& sha256) {
+    OutgoingTensor tensor;
+    tensor.bytes = bytes;
+    tensor.begin = begin;
+    tensor.sha256 = sha256;
+    tensor.openMetadata = [](double) { return std::string("opened"); };
+    tensor.written = [] {};
+    outbox.pushTensor(std::move(tensor));
+  };
+  push(8, "");
+  auto frame = outbox.next(kSegment, kSegment);
+  REQUIRE(frame);
+  CHECK(frame->kind == FrameKind::tensor);
+  CHECK(frame->payload.data() == bytes.data() + 8);
+  CHECK(frame->payload.size() == kSegment);
+  frame = outbox.next(kSegment, kSegment);
+  REQUIRE(frame);
+  CHECK(frame->kind == FrameKind::segment);
+  CHECK(frame->payload.data() == bytes.data() + 18);
+  CHECK(frame->payload.size() == 7);
+  frame->written();
+
+  // Only the digest is missing.
+  push(25, "digest");
+  frame = outbox.next(kSegment, kSegment);
+  REQUIRE(frame);
+  CHECK(frame->kind == FrameKind::tensor);
+  CHECK(frame->payload.empty());
+  frame = outbox.next(kSegment, kSegment);
+  REQUIRE(frame);
+  CHECK(frame->payload.empty());
+  wire::Segment segment;
+  REQUIRE(segment.ParseFromString(frame->metadata));
+  CHECK(segment.offset() == 25);
+  CHECK(segment.sha256() == "digest");
+  CHECK(outbox.empty());
 }

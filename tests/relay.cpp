@@ -9,6 +9,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
 #include <future>
+#include <limits>
 #include <set>
 #include <thread>
 #include <utility>
@@ -26,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kRead = std::size_t{64} << 10;
 constexpr std::size_t kHeld = std::size_t{256} << 10;
+constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 constexpr std::size_t kHeldDelayed = std::size_t{64} << 20;
 
 }  // namespace
@@ -41,6 +43,7 @@ struct Relay::State {
 
   void accept();
   void advanceAll();
+  void resetAll();
   // Runs `task` on the relay's thread and returns its result.
   template <typename Task>
   auto onThread(Task task) {
@@ -64,6 +67,8 @@ struct Relay::State {
   std::array<std::byte, kRead> scratch;
   std::uint64_t up = 0;
   std::uint64_t down = 0;
+  // The counts at which all connections are reset: up, down.
+  std::array<std::uint64_t, 2> cutAt = {kNever, kNever};
   std::thread thread;
 };
 
@@ -224,8 +229,11 @@ bool Relay::Link::sendSome(Direction& direction) {
     return true;
   }
   error_code error;
+  const std::uint64_t cutAt = relay_.cutAt[direction.number % 2];
+  const auto most = static_cast<std::size_t>(
+      std::min<std::uint64_t>(chunk.bytes.size() - direction.sent, cutAt - direction.forwarded));
   const std::size_t sent =
-      direction.to.write_some(asio::buffer(chunk.bytes) + direction.sent, error);
+      direction.to.write_some(asio::buffer(chunk.bytes.data() + direction.sent, most), error);
   if (error == asio::error::would_block) return false;
   if (error) {
     reset();
@@ -234,6 +242,11 @@ bool Relay::Link::sendSome(Direction& direction) {
   direction.forwarded += sent;
   direction.held -= sent;
   direction.sent += sent;
+  if (direction.forwarded == cutAt) {
+    relay_.cutAt = {kNever, kNever};
+    relay_.resetAll();
+    return true;
+  }
   if (direction.sent == chunk.bytes.size()) {
     direction.sent = 0;
     direction.chunks.pop_front();
@@ -283,6 +296,11 @@ void Relay::State::advanceAll() {
   for (const auto& link : now) link->advance();
 }
 
+void Relay::State::resetAll() {
+  const auto now = links;  // a copy: each link removes itself from the list
+  for (const auto& link : now) link->reset();
+}
+
 Relay::Relay(const std::string& targetHost, std::uint16_t targetPort)
     : state_(std::make_unique<State>(targetHost, targetPort)) {}
 
@@ -303,9 +321,14 @@ std::uint64_t Relay::bytesDown() const {
 }
 
 void Relay::cut() {
-  state_->onThread([state = state_.get()] {
-    const auto links = state->links;  // a copy: each link removes itself from the list
-    for (const auto& link : links) link->reset();
+  state_->onThread([state = state_.get()] { state->resetAll(); });
+}
+
+void Relay::cutAfter(Way way, std::uint64_t bytes) {
+  state_->onThread([state = state_.get(), way, bytes] {
+    state->cutAt = {kNever, kNever};
+    const std::uint64_t crossed = way == Way::up ? state->up : state->down;
+    state->cutAt[way == Way::up ? 0 : 1] = crossed + bytes;
   });
 }
 

@@ -30,11 +30,14 @@ class Relay {
 
   // Resets all connections; new ones are still accepted.
   void cut();
+  // Resets all connections once this many more bytes have crossed in that direction. Only the last
+  // call counts.
+  enum class Way { up, down };
+  void cutAfter(Way way, std::uint64_t bytes);
   // While stalled, no byte, end or reset crosses, and new connections do not reach the target; all
   // connections stay open.
   void stall(bool stalled);
   // Inverts the last byte of the next data read in that direction.
-  enum class Way { up, down };
   void damage(Way way);
   // Holds data read from now on for oneWay plus a random time of up to oneWay, drawn from `seed`,
   // without reordering. Holds at most 64 MiB per direction. With 0: no delay, and at most 256 KiB.

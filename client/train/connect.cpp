@@ -19,6 +19,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/log.h"
+#include "common/link/link_faults.h"
 #include "common/link/wire_messages.h"
 #include "common/net/notices.h"
 
@@ -192,8 +193,22 @@ struct Attempt {
   double retrySeconds = 0;  // from the server's refusal; 0: not given
 };
 
+// Whether the run has no connection yet, or has lost it.
+enum class Stage : std::uint8_t { first, again };
+
+// Whether a retry may fix the error.
+bool mayPass(const RunError& error, const Connection& connection, Stage stage) {
+  if (error.retrySeconds() > 0 || error.code() == "hello-timeout") return true;
+  // A certificate that is not accepted any more stays so.
+  if (stage == Stage::again) return isLinkFault(error.code()) && error.code() != "tls-failed";
+  // Within TLS a server with too many connections closes without a message.
+  const bool isClosed = error.code() == "connection-lost" || error.code() == "connection-closed";
+  return isClosed && connection.isWithinTls();
+}
+
 // Throws errors that a retry cannot fix.
-asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::Hello& hello) {
+asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::Hello& hello,
+                                      Stage stage) {
   Attempt attempt;
   std::shared_ptr<Connection> connection;
   try {
@@ -204,7 +219,7 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::
     options.serverName = address.host;
     connection = std::make_shared<Connection>(std::move(socket), std::move(options));
   } catch (const boost::system::system_error& error) {
-    if (error.code() == asio::error::host_not_found) {
+    if (error.code() == asio::error::host_not_found && stage == Stage::first) {
       throw UsageError("no-such-host",
                        "--server " + address.text() + ": there is no host '" + address.host +
                            "': " + error.code().message(),
@@ -221,16 +236,34 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::
     wire::HelloOk ok = co_await shakeHandsWith(address, *connection, hello);
     attempt.open = OpenConnection{std::move(connection), std::move(ok)};
   } catch (const RunError& error) {
-    // Within TLS a server with too many connections closes without a message.
-    const bool isClosed = error.code() == "connection-lost" || error.code() == "connection-closed";
-    const bool mayPass = error.retrySeconds() > 0 || error.code() == "hello-timeout" ||
-                         (isClosed && connection->isWithinTls());
-    if (!mayPass) throw;
+    if (!mayPass(error, *connection, stage)) throw;
     attempt.error = std::current_exception();
     attempt.what = error.what();
     attempt.retrySeconds = error.retrySeconds();
   }
   co_return attempt;
+}
+
+asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire::Hello()> hello,
+                                      double retrySeconds, Stage stage) {
+  const SteadyTime start = now();
+  double backOff = kFirstPause;
+  for (;;) {
+    Attempt attempt = co_await tryToConnect(address, hello(), stage);
+    if (attempt.open) co_return std::move(*attempt.open);
+    const double left = retrySeconds - secondsSince(start);
+    double pause = std::min(backOff, left);
+    if (attempt.retrySeconds > 0) {
+      pause = attempt.retrySeconds;  // the server would refuse an earlier attempt
+    } else {
+      backOff = std::min(2 * backOff, kLongestPause);
+    }
+    if (left <= 0 || pause > left) std::rethrow_exception(attempt.error);
+    processLog()->warn("{}; trying again in {:.2f} s, for {:.0f} s more", attempt.what, pause,
+                       std::ceil(left));
+    asio::steady_timer timer(co_await asio::this_coro::executor, duration(pause));
+    co_await timer.async_wait(asio::use_awaitable);
+  }
 }
 
 }  // namespace
@@ -259,24 +292,14 @@ ServerAddress parseAddress(const std::string& text) {
 
 asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hello hello,
                                                 double retrySeconds) {
-  const SteadyTime start = now();
-  double backOff = kFirstPause;
-  for (;;) {
-    Attempt attempt = co_await tryToConnect(address, hello);
-    if (attempt.open) co_return std::move(*attempt.open);
-    const double left = retrySeconds - secondsSince(start);
-    double pause = std::min(backOff, left);
-    if (attempt.retrySeconds > 0) {
-      pause = attempt.retrySeconds;  // the server would refuse an earlier attempt
-    } else {
-      backOff = std::min(2 * backOff, kLongestPause);
-    }
-    if (left <= 0 || pause > left) std::rethrow_exception(attempt.error);
-    processLog()->warn("{}; trying again in {:.2f} s, for {:.0f} s more", attempt.what, pause,
-                       std::ceil(left));
-    asio::steady_timer timer(co_await asio::this_coro::executor, duration(pause));
-    co_await timer.async_wait(asio::use_awaitable);
-  }
+  return retry(
+      std::move(address), [hello = std::move(hello)] { return hello; }, retrySeconds, Stage::first);
+}
+
+asio::awaitable<OpenConnection> reconnectToServer(ServerAddress address,
+                                                  std::function<wire::Hello()> hello,
+                                                  double retrySeconds) {
+  return retry(std::move(address), std::move(hello), retrySeconds, Stage::again);
 }
 
 RunError interruptedError() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,6 +30,12 @@ struct OpenConnection {
 // address.host. Throws RunError or UsageError with the cause or the server's refusal.
 boost::asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hello hello,
                                                        double retrySeconds);
+
+// Likewise, for a run whose connection broke. `hello` is called for each attempt. Retries after all
+// errors that concern only the connection (see isLinkFault()).
+boost::asio::awaitable<OpenConnection> reconnectToServer(ServerAddress address,
+                                                         std::function<wire::Hello()> hello,
+                                                         double retrySeconds);
 
 // The error of a command that a signal interrupts.
 RunError interruptedError();

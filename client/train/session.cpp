@@ -6,9 +6,12 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
+#include <optional>
 #include <utility>
 
 #include "common/core/log.h"
+#include "common/link/link_faults.h"
+#include "common/link/wire_messages.h"
 
 namespace cleave {
 namespace {
@@ -50,7 +53,9 @@ ClientSession::~ClientSession() {
 // ---- Connecting ----
 
 wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::Hello& hello,
-                                     double retrySeconds) {
+                                     double retrySeconds, double reconnectSeconds) {
+  address_ = address;
+  hello_ = hello;
   OpenConnection open;
   std::exception_ptr error;
   std::atomic<bool> done = false;
@@ -68,6 +73,8 @@ wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::H
   }
   if (error) std::rethrow_exception(error);
   connection_ = std::move(open.connection);
+  hello_.set_token(open.ok.token());
+  if (open.ok.token() != 0) reconnectSeconds_ = reconnectSeconds;
   return std::move(open.ok);
 }
 
@@ -82,9 +89,16 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
   trace_ = options.trace;
   const auto mailbox = std::make_shared<Mailbox>(device_, plan.inFlight);
   link_ = std::make_shared<TensorLink>(
-      std::move(options), connection_, pool_, io_.context().get_executor(),
-      [mailbox](Message message) { mailbox->deliver(std::move(message)); },
-      [files](const TransferRecord& record) { files->transfer(record); });
+      std::move(options), pool_, io_.context().get_executor(),
+      TensorLink::Callbacks{
+          .deliver = [mailbox](Message message) { mailbox->deliver(std::move(message)); },
+          .record = [files](const TransferRecord& record) { files->transfer(record); },
+          .failed =
+              [this](std::exception_ptr error) {
+                isClosing_ = true;
+                end(std::move(error));
+              },
+      });
   auto engine = std::make_unique<Coordinator>(
       engineOptions(plan), std::vector<BodyPeer>{{plan.place, link_}}, fetchGradients);
   engine_ = engine.get();
@@ -92,18 +106,56 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
       std::move(engine), mailbox, std::move(table), [] {},
       [this](std::exception_ptr error) {
         failed_ = true;
-        asio::post(io_.context(), [this, error] { connection_->fail(error); });
+        link_->fail(std::move(error));
       },
       compute_.queue(), trace_);
   device_.attach(worker_);
-  asio::co_spawn(io_.context(), connection_->run(*link_),
-                 [this](std::exception_ptr error, std::string reason) {
-                   if (!error && reason != "done") {
-                     error = std::make_exception_ptr(endedByServer(reason));
-                   }
-                   link_->recordUnacknowledged();
-                   end(error);
-                 });
+  asio::co_spawn(io_.context(), serve(std::move(connection_)), [this](std::exception_ptr error) {
+    link_->recordUnacknowledged();
+    end(std::move(error));
+  });
+}
+
+// Serves the run's connections, one after the other, until the run ends. Throws what ended it.
+asio::awaitable<void> ClientSession::serve(std::shared_ptr<Connection> connection) {
+  Arrived atServer;
+  for (;;) {
+    link_->attach(std::move(connection), atServer);
+    std::optional<RunError> broken;
+    try {
+      const std::string reason = co_await link_->serve();
+      if (reason != "done") throw endedByServer(reason);
+      co_return;
+    } catch (const Error& error) {
+      if (!mayReconnect(error)) throw;
+      broken.emplace(error.code(), error.what(), error.hint());
+    }
+    link_->detach();
+    OpenConnection open = co_await reconnect(*broken);
+    if (isClosing_) co_return open.connection->abandon();
+    connection = std::move(open.connection);
+    atServer = arrivedFromWire(open.ok.arrived());
+  }
+}
+
+bool ClientSession::mayReconnect(const Error& error) const {
+  return reconnectSeconds_ > 0 && !isClosing_ && isLinkFault(error.code());
+}
+
+asio::awaitable<OpenConnection> ClientSession::reconnect(const Error& broken) {
+  processLog()->warn("{}; connecting again, for {:.0f} s", broken.what(), reconnectSeconds_);
+  const SteadyTime start = now();
+  OpenConnection open = co_await reconnectToServer(
+      address_, [this] { return nextHello(); }, reconnectSeconds_);
+  processLog()->info("connected again after {:.1f} s; the run continues", secondsSince(start));
+  co_return open;
+}
+
+// The generation rises with each attempt, so that the server can tell the newest connection.
+wire::Hello ClientSession::nextHello() {
+  hello_.set_generation(hello_.generation() + 1);
+  toWire(link_->arrived(), *hello_.mutable_arrived());
+  return hello_;
 }
 
 void ClientSession::end(std::exception_ptr error) {
@@ -158,7 +210,9 @@ void ClientSession::runBatch(const MicroBatch& at) {
   if (interrupted_) throw interruptedError();
   engine_->begin(at);
   // The link is idle now, so the reply measures its latency.
-  asio::post(io_.context(), [connection = connection_] { connection->ping(); });
+  asio::post(io_.context(), [link = link_] {
+    if (const auto connection = link->connection()) connection->ping();
+  });
   device_.notify();
   // Completes the current step on both sides, so that the saved parts are from the same step.
   waitUntil([this] { return engine_->batchDone(); }, Patience::untilTimeIsUp);
@@ -195,7 +249,11 @@ void ClientSession::close(const std::string& reason) {
   if (!worker_) return;
   worker_->stop();  // the memory that a batch borrowed may be freed already
   if (ended_) return;
-  asio::post(io_.context(), [this, reason] { connection_->sayBye(reason); });
+  asio::post(io_.context(), [this, reason] {
+    isClosing_ = true;
+    if (const auto connection = link_->connection()) return connection->sayBye(reason);
+    end(nullptr);
+  });
   device_.runUntil([this] { return ended_.load(); });
 }
 
@@ -205,15 +263,16 @@ LinkSpeed ClientSession::linkSpeed() const {
   const auto lesser = [](double here, double there) {
     return here == 0 || there == 0 ? std::max(here, there) : std::min(here, there);
   };
-  return {lesser(connection_->sendRate(), done ? done->receiveRate : 0),
-          lesser(connection_->receiveRate(), done ? done->sendRate : 0),
-          connection_->clock().roundTripSeconds};
+  return {lesser(link_->sendRate(), done ? done->receiveRate : 0),
+          lesser(link_->receiveRate(), done ? done->sendRate : 0), link_->clock().roundTripSeconds};
 }
 
 Samples ClientSession::samples(const Recorder& recorder, const TlsContext* tls) {
   Samples samples = sharedSamples(recorder, *pool_, tls, compute_.memoryBytes());
-  const auto outbox = askOn(io_.context().get_executor(),
-                            [connection = connection_] { return connection->outbox().size(); });
+  const auto outbox = askOn(io_.context().get_executor(), [link = link_]() -> std::size_t {
+    const auto connection = link->connection();
+    return connection ? connection->outbox().size() : 0;
+  });
   if (outbox) samples.push_back({"outbox_entries", static_cast<double>(*outbox), ""});
   samples.push_back({"mailbox_entries", static_cast<double>(worker_->waiting()), ""});
   return samples;

@@ -41,11 +41,12 @@ class ClientSession {
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
 
-  // Connects with retries and back-off for `retrySeconds`, and shakes hands. Throws RunError or
-  // UsageError: the cause of the failure or the server's refusal. Ctrl-C throws "interrupted"
-  // immediately; the session cannot be used afterwards.
-  wire::HelloOk connect(const ServerAddress& address, const wire::Hello& hello,
-                        double retrySeconds);
+  // Connects with retries and back-off for `retrySeconds`, and shakes hands. If the connection
+  // breaks later, the run continues over a new one, which is tried for `reconnectSeconds` (0: the
+  // run ends). Throws RunError or UsageError: the cause of the failure or the server's refusal.
+  // Ctrl-C throws "interrupted" immediately; the session cannot be used afterwards.
+  wire::HelloOk connect(const ServerAddress& address, const wire::Hello& hello, double retrySeconds,
+                        double reconnectSeconds = 0);
 
   // Connects the stage's actions to the connection. `table` is called on the thread that calls
   // runBatch().
@@ -83,13 +84,17 @@ class ClientSession {
   LinkSpeed linkSpeed() const;
   // The server's clock, estimated from the Pongs of the last batches; each batch sends a Ping when
   // it begins.
-  ClockSample serverClock() const { return connection_->clock(); }
+  ClockSample serverClock() const { return link_->clock(); }
   // Null if the plan has no trace.
   const TraceRecorder* trace() const { return trace_.get(); }
   const std::shared_ptr<BufferPool>& pool() const { return pool_; }
 
  private:
   boost::asio::awaitable<void> waitForSignals();
+  boost::asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
+  boost::asio::awaitable<OpenConnection> reconnect(const Error& broken);
+  bool mayReconnect(const Error& error) const;
+  wire::Hello nextHello();
   // What ends a wait besides a lost connection: Ctrl-C, or kLastWork after it.
   enum class Patience : std::uint8_t { untilInterrupted, untilTimeIsUp };
   void waitUntil(const std::function<bool()>& done, Patience patience = Patience::untilInterrupted);
@@ -104,7 +109,11 @@ class ClientSession {
   IoThread io_;
   boost::asio::signal_set signals_;
   boost::asio::steady_timer lastWork_;  // io thread
-  std::shared_ptr<Connection> connection_;
+  ServerAddress address_;
+  wire::Hello hello_;  // io thread after start(): of the last attempt to connect
+  double reconnectSeconds_ = 0;
+  bool isClosing_ = false;                  // io thread
+  std::shared_ptr<Connection> connection_;  // between connect() and start()
   std::shared_ptr<TensorLink> link_;
   std::shared_ptr<EngineWorker> worker_;
   Coordinator* engine_ = nullptr;  // the worker's

@@ -177,6 +177,8 @@ ClientSettings readClientSettings(Config& config) {
   settings.rotateBytes = readRotateBytes(config);
   settings.metrics = readMetricsSettings(config);
   settings.retrySeconds = config.number("connect.retry_seconds", 0, 1e6, settings.retrySeconds);
+  settings.reconnectSeconds =
+      config.number("connect.reconnect_seconds", 0, 1e6, settings.reconnectSeconds);
   settings.tls = readTlsSettings(config);
   settings.probeFirst = config.boolean("probe.first", settings.probeFirst);
   settings.probeSeconds = config.number("probe.seconds", 0.1, 300, settings.probeSeconds);

@@ -59,10 +59,11 @@ struct ClientSettings {
   std::size_t rotateBytes = 0;          // size at which the run's CSV files are rotated; 0: never
   std::optional<HttpSettings> metrics;  // address of the metrics endpoint; empty: none
   double retrySeconds = 30;
-  TlsSettings tls;          // only for a given --server; a local server is on loopback
-  bool probeFirst = false;  // measure the link before training
-  double probeSeconds = 5;  // approximate time limit for the probe
-  std::string resolved;     // as YAML
+  double reconnectSeconds = 600;  // after the connection broke; 0: the run ends
+  TlsSettings tls;                // only for a given --server; a local server is on loopback
+  bool probeFirst = false;        // measure the link before training
+  double probeSeconds = 5;        // approximate time limit for the probe
+  std::string resolved;           // as YAML
 };
 
 // Throws UsageError.

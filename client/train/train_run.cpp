@@ -31,7 +31,10 @@ TrainRun::TrainRun(PreparedRun& prepared)
 
 const wire::HelloOk& TrainRun::connect() {
   try {
-    answer_ = session_.connect(prepared_.server, prepared_.hello, prepared_.settings.retrySeconds);
+    // A server that was started for this run is gone if its connection breaks.
+    const double again = prepared_.localServer ? 0 : prepared_.settings.reconnectSeconds;
+    answer_ = session_.connect(prepared_.server, prepared_.hello, prepared_.settings.retrySeconds,
+                               again);
     checkAnswer(answer_, prepared_.plan);
   } catch (...) {
     removeUnbegun(prepared_);

@@ -1,12 +1,22 @@
-// The connection that a tensor link uses at the moment. The link's parts reach it only through this
-// class, and run their work on its io thread here. Any thread unless stated otherwise.
+// The connection that a tensor link uses at the moment, if there is one. The link's parts reach it
+// only through this class, and run their work on its io thread here. Any thread unless stated
+// otherwise.
+//
+// Control frames are kept until the peer confirms them, and sent again over the next connection if
+// this one breaks.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/dispatch.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,12 +26,17 @@ namespace cleave {
 
 class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
  public:
-  ConnectionSlot(std::shared_ptr<Connection> connection, boost::asio::any_io_executor io)
-      : connection_(std::move(connection)), io_(std::move(io)) {}
+  // Maximum control frames that the peer has not confirmed. Each side confirms them with every
+  // tensor that it receives, and a step has a few per tensor.
+  static constexpr std::size_t kMaxUnconfirmed = 4096;
+
+  // `failed` is called on the io thread with an error that occurs while there is no connection.
+  ConnectionSlot(boost::asio::any_io_executor io, std::function<void(std::exception_ptr)> failed)
+      : io_(std::move(io)), failed_(std::move(failed)) {}
 
   // Calls `function` on the io thread: immediately if this is the io thread, so that two calls from
-  // there keep their order. An exception from it ends the connection, which reports it to its
-  // owner. Whatever `function` uses must be owned by it.
+  // there keep their order. An exception from it is passed to fail(). Whatever `function` uses must
+  // be owned by it.
   template <typename Function>
   void onIo(Function function) {
     boost::asio::dispatch(io_,
@@ -29,7 +44,7 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
                             try {
                               function();
                             } catch (...) {
-                              self->connection_->fail(std::current_exception());
+                              self->fail(std::current_exception());
                             }
                           });
   }
@@ -37,21 +52,55 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
   void post(std::function<void()> task);
   // Ends the connection with this error.
   void fail(std::exception_ptr error);
+  // Throws, on the io thread, ProtocolError "not-reading" if kMaxUnconfirmed are kept.
   void sendControl(FrameKind kind, std::string metadata);
-  // io thread
-  void sendTensor(OutgoingTensor tensor);
 
-  // See Connection.
-  ByteCounts bytes() const { return connection_->bytes(); }
-  LinkInfo linkInfo() const { return connection_->linkInfo(); }
-  double sendRate() const { return connection_->sendRate(); }
-  double receiveRate() const { return connection_->receiveRate(); }
-  double peakSent() const { return connection_->peakSent(); }
-  double peakReceived() const { return connection_->peakReceived(); }
+  // io thread. Uses `connection` from now on. The peer has received `confirmed` control frames; the
+  // others are sent again. Throws ProtocolError "bad-arrived" if that cannot be.
+  void attach(std::shared_ptr<Connection> connection, std::uint64_t confirmed);
+  // io thread. There is no connection from now on.
+  void detach();
+  // io thread. Without a connection, does nothing: TensorSender sends the tensor again.
+  void sendTensor(OutgoingTensor tensor);
+  // io thread. The peer has received this many control frames.
+  void confirmControl(std::uint64_t count);
+
+  // A control frame from the peer has been handled.
+  void countControl() { ++received_; }
+  std::uint64_t controlReceived() const { return received_; }
+
+  // Null if there is none.
+  std::shared_ptr<Connection> connection() const;
+  // Of all connections so far.
+  ByteCounts bytes() const;
+  double peakSent() const;
+  double peakReceived() const;
+  // Of the connection, or of the last one before its first Pong.
+  ClockSample clock() const;
+  // Of the connection at the moment, see Connection; without one, nothing is known.
+  std::optional<LinkInfo> linkInfo() const;
+  double sendRate() const;
+  double receiveRate() const;
 
  private:
-  const std::shared_ptr<Connection> connection_;
+  struct ControlFrame {
+    FrameKind kind;
+    std::string metadata;
+  };
+  void drop(std::uint64_t confirmed);
+  void queue(const ControlFrame& frame);
+
   const boost::asio::any_io_executor io_;
+  const std::function<void(std::exception_ptr)> failed_;
+  std::deque<ControlFrame> unconfirmed_;  // io thread
+  std::uint64_t confirmed_ = 0;           // io thread: frames before the first of unconfirmed_
+  std::atomic<std::uint64_t> received_ = 0;
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<Connection> connection_;
+  ByteCounts pastBytes_;  // of earlier connections
+  double pastPeakSent_ = 0, pastPeakReceived_ = 0;
+  ClockSample pastClock_;
 };
 
 }  // namespace cleave

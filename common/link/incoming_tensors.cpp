@@ -24,6 +24,14 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
                                            std::to_string(lastStream_));
   }
   const Key key = keyFromWire(proto.key());
+  if (interrupted_.contains(key.flow)) {
+    return continueTensor(header, key, proto.offset(), proto.encoded_bytes());
+  }
+  if (proto.offset() != 0) {
+    throw ProtocolError("bad-segment", toString(key) + " begins at byte " +
+                                           std::to_string(proto.offset()) +
+                                           ", but nothing of it has arrived");
+  }
   checkDirection(key);
   IncomingTensor tensor;
   tensor.message.flow = key.flow;
@@ -49,9 +57,33 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
   } else {
     order_.opened(key);
   }
+  for (const auto& [stream, open] : streams_) {
+    if (open.message.flow != key.flow) continue;
+    throw ProtocolError("bad-segment", toString(key) + " begins before " +
+                                           toString(open.message.key()) + " is complete");
+  }
   tensor.buffer = pool_->acquire(proto.encoded_bytes());
   lastStream_ = header.stream;
   streams_.emplace(header.stream, std::move(tensor));
+}
+
+// What was agreed was checked when the tensor began, over an earlier connection.
+void IncomingTensors::continueTensor(const FrameHeader& header, const Key& key,
+                                     std::uint64_t offset, std::uint64_t encodedBytes) {
+  const auto found = interrupted_.find(key.flow);
+  IncomingTensor& tensor = found->second;
+  const std::size_t size = tensor.buffer.size();
+  if (key != tensor.message.key() || offset != tensor.received || encodedBytes != size ||
+      header.payloadBytes > size - tensor.received) {
+    throw ProtocolError("bad-segment", toString(tensor.message.key()) + " must continue at byte " +
+                                           std::to_string(tensor.received) + ", but " +
+                                           toString(key) + " came from byte " +
+                                           std::to_string(offset));
+  }
+  tensor.segmentBegan = now();
+  lastStream_ = header.stream;
+  streams_.emplace(header.stream, std::move(tensor));
+  interrupted_.erase(found);
 }
 
 void IncomingTensors::checkDirection(const Key& key) const {
@@ -167,7 +199,25 @@ std::optional<IncomingTensor> IncomingTensors::received(const FrameHeader& heade
   if (tensor.received < tensor.buffer.size() || digestMissing) return std::nullopt;
   IncomingTensor complete = std::move(tensor);
   streams_.erase(found);
+  ++complete_[complete.message.flow];
   return complete;
+}
+
+// ---- Connections ----
+
+void IncomingTensors::detach() {
+  for (auto& [stream, tensor] : streams_) {
+    interrupted_.emplace(tensor.message.flow, std::move(tensor));
+  }
+  streams_.clear();
+  lastStream_ = 0;
+}
+
+FlowMap<Arrived::OfFlow> IncomingTensors::arrived() const {
+  FlowMap<Arrived::OfFlow> flows;
+  for (const auto& [flow, count] : complete_) flows[flow].complete = count;
+  for (const auto& [flow, tensor] : interrupted_) flows[flow].bytes = tensor.received;
+  return flows;
 }
 
 }  // namespace cleave

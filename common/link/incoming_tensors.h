@@ -13,6 +13,7 @@
 #include "common/core/buffer.h"
 #include "common/core/clock.h"
 #include "common/engine/messages.h"
+#include "common/link/arrived.h"
 #include "common/link/tensor_link_options.h"
 #include "common/link/transfer_order.h"
 #include "common/net/frame.h"
@@ -53,7 +54,14 @@ class IncomingTensors {
   // The payload of this frame has arrived. If the tensor is complete, removes and returns it.
   std::optional<IncomingTensor> received(const FrameHeader& header);
 
+  // The connection is gone. The next one continues what has not arrived whole.
+  void detach();
+  // Of all connections so far. After detach().
+  FlowMap<Arrived::OfFlow> arrived() const;
+
  private:
+  void continueTensor(const FrameHeader& header, const Key& key, std::uint64_t offset,
+                      std::uint64_t encodedBytes);
   void checkDirection(const Key& key) const;
   void checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
   void checkBlob(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
@@ -62,7 +70,9 @@ class IncomingTensors {
   const TensorLinkOptions& options_;
   TransferOrder& order_;
   const std::shared_ptr<BufferPool> pool_;
-  std::map<std::uint64_t, IncomingTensor> streams_;
+  std::map<std::uint64_t, IncomingTensor> streams_;  // of a flow at most one
+  std::map<Flow, IncomingTensor> interrupted_;       // streams of an earlier connection
+  FlowMap<std::uint64_t> complete_;                  // how many
   std::uint64_t lastStream_ = 0;
   std::optional<Flow> expectedBlob_;
 };

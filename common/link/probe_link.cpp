@@ -84,7 +84,7 @@ void ProbeLink::push(std::uint64_t bytes) {
     return tensor.SerializeAsString();
   };
   ++unwritten_;
-  stream.written = [this](std::uint64_t) { --unwritten_; };
+  stream.written = [this] { --unwritten_; };
   connection_.outbox().pushTensor(std::move(stream));
   connection_.wake();
 }

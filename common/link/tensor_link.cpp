@@ -8,14 +8,35 @@
 
 namespace cleave {
 
-TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> connection,
-                       std::shared_ptr<BufferPool> pool, boost::asio::any_io_executor io,
-                       std::function<void(Message)> deliver,
-                       std::function<void(const TransferRecord&)> record)
+// Passes on what arrives over one connection, until the link has detached it.
+class TensorLink::Gate : public FrameSink {
+ public:
+  explicit Gate(TensorLink& link) : link_(&link) {}
+  void close() { link_ = nullptr; }
+
+  std::span<std::byte> placePayload(const FrameHeader& header,
+                                    std::span<const std::byte> metadata) override {
+    return link().placePayload(header, metadata);
+  }
+  void receivedFrame(const FrameHeader& header, std::span<const std::byte> metadata,
+                     std::span<const std::byte> payload) override {
+    link().receivedFrame(header, metadata, payload);
+  }
+
+ private:
+  TensorLink& link() const {
+    if (link_ != nullptr) return *link_;
+    throw RunError("connection-replaced", "a newer connection has replaced this one");
+  }
+  TensorLink* link_;
+};
+
+TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<BufferPool> pool,
+                       boost::asio::any_io_executor io, Callbacks callbacks)
     : role_(options.role),
-      deliver_(std::move(deliver)),
-      slot_(std::make_shared<ConnectionSlot>(std::move(connection), std::move(io))),
-      log_(std::make_shared<TransferLog>(role_, options.inFlight, std::move(record))) {
+      deliver_(std::move(callbacks.deliver)),
+      slot_(std::make_shared<ConnectionSlot>(std::move(io), std::move(callbacks.failed))),
+      log_(std::make_shared<TransferLog>(role_, options.inFlight, std::move(callbacks.record))) {
   if (options.account) pool = pool->chargedTo(options.account);
   const auto agreed = std::make_shared<const TensorLinkOptions>(std::move(options));
   const auto order =
@@ -25,6 +46,31 @@ TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<Connection> co
   receiver_ =
       std::make_shared<TensorReceiver>(agreed, pool, slot_, codecTasks_, order, log_, deliver_);
 }
+
+// ---- Connections ----
+
+void TensorLink::attach(std::shared_ptr<Connection> connection, const Arrived& peer) {
+  gate_ = std::make_shared<Gate>(*this);
+  slot_->attach(std::move(connection), peer.control);
+  sender_->resume(peer);
+}
+
+boost::asio::awaitable<std::string> TensorLink::serve() {
+  const auto gate = gate_;
+  const auto connection = slot_->connection();
+  co_return co_await connection->run(*gate);
+}
+
+void TensorLink::detach() {
+  if (!gate_) return;
+  std::exchange(gate_, nullptr)->close();
+  slot_->detach();
+  receiver_->detach();
+}
+
+Arrived TensorLink::arrived() const { return {slot_->controlReceived(), receiver_->arrived()}; }
+
+// ---- Messages ----
 
 void TensorLink::send(Message message) {
   if (auto* tensor = std::get_if<TensorMessage>(&message)) {
@@ -48,13 +94,19 @@ void TensorLink::send(Message message) {
 
 void TensorLink::receivedFrame(const FrameHeader& header, std::span<const std::byte> metadata,
                                std::span<const std::byte>) {
+  if (isTensorData(header.kind)) return receiver_->received(header);
+  receivedControl(header.kind, metadata);
+  slot_->countControl();
+}
+
+void TensorLink::receivedControl(FrameKind kind, std::span<const std::byte> metadata) {
   const bool atServer = role_ == Role::server;
-  switch (header.kind) {
-    case FrameKind::tensor:
-    case FrameKind::segment:
-      return receiver_->received(header);
-    case FrameKind::received:
-      return sender_->acknowledged(receivedFromWire(metadata));
+  switch (kind) {
+    case FrameKind::received: {
+      const ReceivedReport report = receivedFromWire(metadata);
+      slot_->confirmControl(report.control);
+      return sender_->acknowledged(report);
+    }
     case FrameKind::bodyDone:
       if (!atServer) return deliver_(bodyDoneFromWire(metadata));
       break;
@@ -71,8 +123,8 @@ void TensorLink::receivedFrame(const FrameHeader& header, std::span<const std::b
     default:
       break;
   }
-  throw ProtocolError("unexpected-message", std::string(frameKindName(header.kind)) +
-                                                " is sent only in the other direction");
+  throw ProtocolError("unexpected-message",
+                      std::string(frameKindName(kind)) + " is sent only in the other direction");
 }
 
 }  // namespace cleave

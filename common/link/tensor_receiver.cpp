@@ -111,8 +111,9 @@ void TensorReceiver::acknowledge(const IncomingTensor& tensor, double wireSecond
   record.queueSeconds = tensor.queueSeconds;
   record.wireSeconds = wireSeconds;
   record.decodeSeconds = decodeSeconds;
-  slot_->sendControl(FrameKind::received,
-                     toWire(ReceivedReport{record.key, wireSeconds, decodeSeconds}));
+  slot_->sendControl(
+      FrameKind::received,
+      toWire(ReceivedReport{record.key, wireSeconds, decodeSeconds, slot_->controlReceived()}));
   slot_->onIo([self = shared_from_this(), record = std::move(record)]() mutable {
     record.link = self->slot_->linkInfo();
     self->log_->received(record);

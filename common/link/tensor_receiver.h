@@ -35,6 +35,9 @@ class TensorReceiver : public std::enable_shared_from_this<TensorReceiver> {
   // io thread. The frames of a tensor or blob; see FrameSink. Throw what IncomingTensors throws.
   std::span<std::byte> place(const FrameHeader& header, std::span<const std::byte> metadata);
   void received(const FrameHeader& header);
+  // io thread. See IncomingTensors.
+  void detach() { incoming_.detach(); }
+  FlowMap<Arrived::OfFlow> arrived() const { return incoming_.arrived(); }
 
  private:
   // io thread

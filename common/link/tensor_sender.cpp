@@ -1,5 +1,6 @@
 #include "common/link/tensor_sender.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -117,14 +118,23 @@ void TensorSender::queue(const std::shared_ptr<Encoding>& encoding) {
   record.encodeSeconds = encoding->encodeSeconds;
   record.snrDb = encoding->snrDb;
   log_->queued(std::move(record));
-  slot_->sendTensor(outgoing(encoding));
+  unsettled_.push_back(encoding);
+  send(encoding, 0);
 }
 
-OutgoingTensor TensorSender::outgoing(const std::shared_ptr<Encoding>& encoding) {
+void TensorSender::send(const std::shared_ptr<Encoding>& encoding, std::uint64_t begin) {
+  ++encoding->connections;
+  slot_->sendTensor(outgoing(encoding, begin));
+}
+
+OutgoingTensor TensorSender::outgoing(const std::shared_ptr<Encoding>& encoding,
+                                      std::uint64_t begin) {
   const Key key = encoding->message.key();
   const bool blob = isBlob(key.flow);
   OutgoingTensor tensor;
   tensor.bytes = encoding->bytes;
+  tensor.begin = begin;
+  tensor.wireBytes = encoding->wireBytes;
   tensor.owner = encoding->owner;
   tensor.priority = blob ? 0 : options_->priority(key.flow, options_->place);
   // Blobs that the client fetches must not delay the step. The client's own initial weights can: no
@@ -132,30 +142,39 @@ OutgoingTensor TensorSender::outgoing(const std::shared_ptr<Encoding>& encoding)
   tensor.isBackground = blob && options_->role == Role::server;
   tensor.queuedAt = now();
   tensor.sha256 = encoding->sha256;
-  // The outbox calls these from within Connection::run(), during which this object exists.
-  tensor.openMetadata = [this, encoding, key, queuedAt = tensor.queuedAt](double queueSeconds) {
-    log_->begun(key, queueSeconds);
-    options_->recordActivity(TraceActivity::queue, key, queuedAt, now());
-    return openMetadata(*encoding, queueSeconds);
+  // The outbox calls these from within Connection::run(), during which this object exists. A
+  // connection that was replaced has no more effect.
+  const auto isCurrent = [encoding, number = encoding->connections] {
+    return encoding->connections == number;
+  };
+  tensor.openMetadata = [this, isCurrent, encoding, key, begin,
+                         queuedAt = tensor.queuedAt](double queueSeconds) {
+    if (isCurrent()) {
+      log_->begun(key, queueSeconds);
+      options_->recordActivity(TraceActivity::queue, key, queuedAt, now());
+    }
+    return openMetadata(*encoding, begin, queueSeconds);
   };
   if (options_->trace && options_->trace->wants(key)) {
     tensor.segmentWritten = [this, key](SteadyTime chosen, SteadyTime written) {
       options_->recordActivity(TraceActivity::send, key, chosen, written);
     };
   }
-  tensor.written = [this, key](std::uint64_t wireBytes) {
-    if (log_->written(key, wireBytes)) settle(key);
+  tensor.written = [this, isCurrent, encoding, key] {
+    if (isCurrent() && log_->written(key, *encoding->wireBytes)) settle(key);
   };
   return tensor;
 }
 
-std::string TensorSender::openMetadata(const Encoding& encoding, double queueSeconds) {
+std::string TensorSender::openMetadata(const Encoding& encoding, std::uint64_t begin,
+                                       double queueSeconds) {
   const TensorMessage& message = encoding.message;
   wire::Tensor proto;
   toWire(message.key(), *proto.mutable_key());
   if (!isBlob(message.flow)) toWire(encoding.spec, *proto.mutable_spec());
   proto.set_codec(encoding.codec);
   proto.set_encoded_bytes(encoding.bytes.size());
+  proto.set_offset(begin);
   proto.set_micro_batches(message.at.microBatches);
   proto.set_samples(message.at.samples);
   proto.set_weight_version(message.weightVersion);
@@ -178,6 +197,66 @@ void TensorSender::settle(const Key& key) {
     order_->settled(key);
   }
   log_->settle(key, slot_->linkInfo());
+  ++settled_[key.flow];
+  std::erase_if(unsettled_, [&](const auto& encoding) { return encoding->message.key() == key; });
+}
+
+// ---- After a connection was replaced ----
+
+void TensorSender::resume(const Arrived& peer) {
+  checkArrived(peer);
+  FlowMap<Arrived::OfFlow> left;  // arrived, and not yet found among the unsettled ones
+  for (const auto& [flow, count] : peer.flows) {
+    left[flow] = {count.complete - settled_.get(flow), count.bytes};
+  }
+  for (const auto& encoding : std::deque(unsettled_)) {
+    Arrived::OfFlow& count = left[encoding->message.flow];
+    if (count.complete > 0) {
+      --count.complete;
+      arrived(encoding);
+    } else {
+      const std::uint64_t begin = std::exchange(count.bytes, 0);
+      if (begin > encoding->bytes.size()) {
+        throw ProtocolError("bad-arrived", "the peer claims " + std::to_string(begin) +
+                                               " bytes of " + toString(encoding->message.key()) +
+                                               ", which is shorter");
+      }
+      log_->sentAgain(encoding->message.key());
+      send(encoding, begin);
+    }
+  }
+}
+
+void TensorSender::checkArrived(const Arrived& peer) const {
+  FlowMap<std::uint64_t> sent = settled_;
+  for (const auto& encoding : unsettled_) ++sent[encoding->message.flow];
+  const auto check = [&](Flow flow) {
+    const Arrived::OfFlow count = peer.flows.get(flow);
+    const std::uint64_t settled = settled_.get(flow);
+    const std::uint64_t all = sent.get(flow);
+    if (settled <= count.complete && count.complete <= all &&
+        (count.bytes == 0 || count.complete < all)) {
+      return;
+    }
+    throw ProtocolError("bad-arrived",
+                        "the peer claims to have received " + std::to_string(count.complete) +
+                            " of " + flowName(flow) + "; " + std::to_string(all) + " were sent, " +
+                            std::to_string(settled) + " acknowledged");
+  };
+  for (const auto& [flow, count] : sent) check(flow);
+  for (const auto& [flow, count] : peer.flows) check(flow);
+}
+
+// The peer has all of it; its acknowledgement may still be on its way.
+void TensorSender::arrived(const std::shared_ptr<Encoding>& encoding) {
+  ++encoding->connections;
+  const Key key = encoding->message.key();
+  const bool isAcknowledged = log_->written(key, *encoding->wireBytes);
+  encoding->bytes = {};
+  encoding->owner.reset();
+  encoding->message.payload = Payload();
+  encoding->charge = MemoryCharge();
+  if (isAcknowledged) settle(key);
 }
 
 }  // namespace cleave

@@ -1,10 +1,13 @@
-// The sending half of a tensor link: encodes tensors, queues them at the connection, and counts
-// them as settled when the peer has acknowledged them.
+// The sending half of a tensor link: encodes tensors, queues them at the connection, and keeps them
+// until they are settled: written, and acknowledged by the peer. If the connection breaks before,
+// they are sent again over the next one.
 //
 // Tensors of the codec `none` bypass the codec queue and are never copied: the socket reads from
 // the stage's own memory.
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +15,7 @@
 
 #include "common/core/memory_account.h"
 #include "common/engine/messages.h"
+#include "common/link/arrived.h"
 #include "common/link/codec_tasks.h"
 #include "common/link/connection_slot.h"
 #include "common/link/tensor_link_options.h"
@@ -39,6 +43,9 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
   bool answer(const Fetch& fetch);
   // io thread. The peer has the tensor. Throws what TransferLog::acknowledged() throws.
   void acknowledged(const ReceivedReport& report);
+  // io thread, after a connection was attached: sends again what the peer lacks. Throws
+  // ProtocolError "bad-arrived" if it claims what was not sent, or lacks what it acknowledged.
+  void resume(const Arrived& peer);
 
  private:
   // An encoded tensor, ready to be sent.
@@ -52,6 +59,8 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
     std::string sha256;  // blobs only
     std::string codec;
     MemoryCharge charge;  // for a stage's output; the pool's buffers have their own
+    std::shared_ptr<std::uint64_t> wireBytes = std::make_shared<std::uint64_t>(0);
+    unsigned connections = 0;  // over which it was queued
   };
 
   MemoryCharge chargeFor(const TensorView& view) const;
@@ -62,8 +71,13 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
   // io thread
   void sendTrace();
   void queue(const std::shared_ptr<Encoding>& encoding);
-  OutgoingTensor outgoing(const std::shared_ptr<Encoding>& encoding);
-  static std::string openMetadata(const Encoding& encoding, double queueSeconds);
+  // `begin`: the first byte that the peer lacks.
+  void send(const std::shared_ptr<Encoding>& encoding, std::uint64_t begin);
+  OutgoingTensor outgoing(const std::shared_ptr<Encoding>& encoding, std::uint64_t begin);
+  void checkArrived(const Arrived& peer) const;
+  void arrived(const std::shared_ptr<Encoding>& encoding);
+  static std::string openMetadata(const Encoding& encoding, std::uint64_t begin,
+                                  double queueSeconds);
   void settle(const Key& key);
 
   const std::shared_ptr<const TensorLinkOptions> options_;
@@ -71,8 +85,10 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
   const std::shared_ptr<CodecTasks> codecTasks_;
   const std::shared_ptr<TransferOrder> order_;
   const std::shared_ptr<TransferLog> log_;
-  bool blobUnderWay_ =
-      false;  // io thread; server: a Fetch is unanswered, or its answer not settled
+  // io thread
+  std::deque<std::shared_ptr<Encoding>> unsettled_;  // in the order in which they were queued
+  FlowMap<std::uint64_t> settled_;                   // how many
+  bool blobUnderWay_ = false;  // server: a Fetch is unanswered, or its answer not settled
 };
 
 }  // namespace cleave

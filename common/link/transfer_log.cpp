@@ -45,7 +45,7 @@ bool TransferLog::acknowledged(const ReceivedReport& report) {
   return sent.written;
 }
 
-void TransferLog::settle(const Key& key, const LinkInfo& link) {
+void TransferLog::settle(const Key& key, const std::optional<LinkInfo>& link) {
   TransferRecord record = std::move(pending_.extract(key).mapped().record);
   record.link = link;
   account(record);

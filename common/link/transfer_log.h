@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "common/engine/schedule.h"
 #include "common/link/transfers.h"
@@ -32,9 +33,11 @@ class TransferLog {
   void begun(const Key& key, double queueSeconds);
   // These return whether the tensor has now been both written and acknowledged; then call settle().
   bool written(const Key& key, std::uint64_t wireBytes);
+  // It will be sent again, over another connection.
+  void sentAgain(const Key& key) { pending_.at(key).written = false; }
   // Throws ProtocolError "bad-key" if the tensor was not sent, or was acknowledged before.
   bool acknowledged(const ReceivedReport& report);
-  void settle(const Key& key, const LinkInfo& link);
+  void settle(const Key& key, const std::optional<LinkInfo>& link);
   // Records the tensors that were written but not acknowledged; the connection has ended.
   void recordUnacknowledged();
 

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "common/core/printable.h"
+
 namespace cleave {
 namespace {
 
@@ -151,13 +153,39 @@ std::string toWire(const ReceivedReport& report) {
   toWire(report.key, *proto.mutable_key());
   proto.set_wire_seconds(report.wireSeconds);
   proto.set_decode_seconds(report.decodeSeconds);
+  proto.set_control(report.control);
   return proto.SerializeAsString();
 }
 
 ReceivedReport receivedFromWire(std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::Received>(FrameKind::received, metadata);
   return {keyFromWire(proto.key()), checkedSeconds(proto.wire_seconds()),
-          checkedSeconds(proto.decode_seconds())};
+          checkedSeconds(proto.decode_seconds()), proto.control()};
+}
+
+void toWire(const Arrived& arrived, wire::Arrived& proto) {
+  proto.set_control(arrived.control);
+  for (const auto& [flow, count] : arrived.flows) {
+    wire::ArrivedOfFlow& each = *proto.add_flows();
+    each.set_flow(flowName(flow));
+    each.set_complete(count.complete);
+    each.set_bytes(count.bytes);
+  }
+}
+
+Arrived arrivedFromWire(const wire::Arrived& proto) {
+  Arrived arrived;
+  arrived.control = proto.control();
+  for (const wire::ArrivedOfFlow& each : proto.flows()) {
+    const auto flow = flowFromName(each.flow());
+    if (!flow || arrived.flows.find(*flow) != nullptr) {
+      throw ProtocolError("bad-metadata", "what has arrived is given for the flow '" +
+                                              printable(each.flow()) +
+                                              "', which is unknown or given twice");
+    }
+    arrived.flows[*flow] = {each.complete(), each.bytes()};
+  }
+  return arrived;
 }
 
 }  // namespace cleave

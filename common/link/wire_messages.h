@@ -9,6 +9,7 @@
 
 #include "common/codec/tensor.h"
 #include "common/engine/messages.h"
+#include "common/link/arrived.h"
 #include "common/net/metadata.h"
 #include "common/topology/key.h"
 #include "proto/wire.pb.h"
@@ -38,8 +39,12 @@ struct ReceivedReport {
   Key key;
   double wireSeconds = 0;
   double decodeSeconds = 0;
+  std::uint64_t control = 0;  // control frames that it has received so far
 };
 std::string toWire(const ReceivedReport& report);
 ReceivedReport receivedFromWire(std::span<const std::byte> metadata);
+
+void toWire(const Arrived& arrived, wire::Arrived& proto);
+Arrived arrivedFromWire(const wire::Arrived& proto);
 
 }  // namespace cleave

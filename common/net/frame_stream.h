@@ -23,6 +23,14 @@ struct ByteCounts {
   std::uint64_t controlReceived = 0;
   std::uint64_t tensorSent = 0;
   std::uint64_t tensorReceived = 0;
+
+  ByteCounts& operator+=(const ByteCounts& other) {
+    controlSent += other.controlSent;
+    controlReceived += other.controlReceived;
+    tensorSent += other.tensorSent;
+    tensorReceived += other.tensorReceived;
+    return *this;
+  }
 };
 
 // Coroutines throw what ByteStream's throw, and ProtocolError for faults of the peer.

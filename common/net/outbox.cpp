@@ -28,6 +28,7 @@ void Outbox::pushControl(FrameKind kind, std::string metadata) {
 void Outbox::pushTensor(OutgoingTensor tensor) {
   auto stream = std::make_shared<Stream>();
   stream->tensor = std::move(tensor);
+  stream->offset = stream->tensor.begin;
   // Inserted before the first less urgent tensor, even one in progress, which continues afterwards.
   const auto rank = [](const OutgoingTensor& each) {
     return std::pair(each.isBackground, each.priority);
@@ -76,14 +77,16 @@ std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes, std::size_t 
   }
   frame.stream = stream->id;
   stream->offset += frame.payload.size();
-  stream->wireBytes += kHeaderBytes + frame.metadata.size() + frame.payload.size();
+  if (tensor.wireBytes) {
+    *tensor.wireBytes += kHeaderBytes + frame.metadata.size() + frame.payload.size();
+  }
   if (last) {
     streams_.pop_front();
     // Frees the tensor's memory before `written` is called, because that may admit the next tensor.
     frame.written = [stream] {
       const auto written = std::move(stream->tensor.written);
       stream->tensor = {};
-      written(stream->wireBytes);
+      written();
     };
   }
   return frame;

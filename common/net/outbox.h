@@ -26,7 +26,8 @@ struct OutgoingTensor {
   // which must have at least kMaxSegmentBytes. So a stream of any length needs no memory of its
   // own.
   std::uint64_t repeated = 0;
-  int priority = 0;  // lower first; equal: first come, first served
+  std::uint64_t begin = 0;  // the first byte to send: the peer has those before it
+  int priority = 0;         // lower first; equal: first come, first served
   // Uses only spare bandwidth and must not delay other tensors. Sent last.
   bool isBackground = false;
   SteadyTime queuedAt;
@@ -39,9 +40,11 @@ struct OutgoingTensor {
   // Called after a segment was written, with the time when it was chosen and the time when the
   // kernel had accepted it. May be empty.
   std::function<void(SteadyTime chosen, SteadyTime written)> segmentWritten;
-  // Called after the last segment was written, with the stream's bytes on the wire, including
-  // headers and metadata.
-  std::function<void(std::uint64_t wireBytes)> written;
+  // Bytes on the wire so far, including headers and metadata, over all connections. Null: not
+  // counted.
+  std::shared_ptr<std::uint64_t> wireBytes;
+  // Called after the last segment was written.
+  std::function<void()> written;
 };
 
 struct OutgoingFrame {
@@ -78,7 +81,6 @@ class Outbox {
     OutgoingTensor tensor;
     std::uint64_t id = 0;  // assigned with its first frame, so that ids ascend on the wire; 0: none
     std::uint64_t offset = 0;
-    std::uint64_t wireBytes = 0;
   };
   std::deque<OutgoingFrame> control_;
   std::deque<std::shared_ptr<Stream>> streams_;  // background last; by priority, then by arrival

@@ -194,8 +194,8 @@ def main():
                 raw = [cell for cell in cells if cell["codec"] == "none"]
                 if name == "mobilenet_v2" and raw:
                     results[name]["conv_insert"] = conv_insert(options, model, server, raw[-1]["times"])
-    others = others.share()
-    conclude(others, results, options.json, others=others)
+    share = others.share()
+    conclude(share, results, options.json, others_share=share)
 
 
 if __name__ == "__main__":

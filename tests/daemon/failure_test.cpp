@@ -18,7 +18,8 @@ using std::chrono::steady_clock;
 TEST_CASE("a server that is killed in mid-run ends the client in 5 s, with its files complete") {
   const TemporaryFolder folder;
   TestServer server(folder);
-  const Process client = startSlowClient(folder.path("client"), server.address());
+  const Process client = startSlowClient(folder.path("client"), server.address(),
+                                         {"--set", "connect.reconnect_seconds=0"});
   waitForSteps(folder.path("client"));
   server.process().signal(SIGKILL);
   const auto start = steady_clock::now();
@@ -39,9 +40,22 @@ TEST_CASE("a client that is killed ends its session, and the server takes the ne
   CHECK(runClient("train", folder.path("next"), {"--server", server.address()}).code == 0);
 }
 
-TEST_CASE("a connection that breaks ends the run on both sides") {
+TEST_CASE("a server that is killed and started again no longer has the run") {
   const TemporaryFolder folder;
-  TestServer server(folder);
+  TestServer killed(folder);
+  const Process client = startSlowClient(folder.path("client"), killed.address());
+  waitForSteps(folder.path("client"));
+  killed.process().signal(SIGKILL);
+  REQUIRE(client.waitForOutput("trying again", kPatience));
+  const TestServer server(folder, {"--set", "listen.port=" + std::to_string(killed.port())},
+                          "second");
+  checkError(finish(client), kFailedRun, {"run-not-here"});
+  checkFilesComplete(folder.path("client"));
+}
+
+TEST_CASE("a server that keeps no runs ends one whose connection breaks, on both sides") {
+  const TemporaryFolder folder;
+  TestServer server(folder, {"--set", "limits.park_seconds=0"});
   Relay relay("127.0.0.1", server.port());
   const Process client =
       startSlowClient(folder.path("client"), "127.0.0.1:" + std::to_string(relay.port()));
@@ -57,8 +71,9 @@ TEST_CASE("a connection that breaks ends the run on both sides") {
 TEST_CASE("a peer that is stopped is noticed in 35 s, on both sides") {
   // Both cases in parallel, to wait only once.
   const TemporaryFolder folder;
-  TestServer stopped(folder, {}, "stopped");
-  TestServer left(folder, {}, "left");
+  const Arguments parksNone = {"--set", "limits.park_seconds=0"};
+  TestServer stopped(folder, parksNone, "stopped");
+  TestServer left(folder, parksNone, "left");
   const Process alone = startSlowClient(folder.path("alone"), stopped.address());
   Process held = startSlowClient(folder.path("held"), left.address());
   waitForSteps(folder.path("alone"));

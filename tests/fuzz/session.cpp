@@ -43,13 +43,15 @@ class Session {
         codec_((flags & kCoded) != 0 ? "block:bits=8" : "none"),
         connection_(std::make_shared<Connection>(asio::ip::tcp::socket(io_), ConnectionOptions{})),
         link_(std::make_shared<TensorLink>(
-            linkOptions((flags & kInitialWeights) != 0), connection_,
-            std::make_shared<BufferPool>(), io_.get_executor(),
-            [this](Message message) { arrived_.push_back(std::move(message)); },
-            [](const TransferRecord&) {})),
+            linkOptions((flags & kInitialWeights) != 0), std::make_shared<BufferPool>(),
+            io_.get_executor(),
+            TensorLink::Callbacks{
+                [this](Message message) { arrived_.push_back(std::move(message)); },
+                [](const TransferRecord&) {}, [](std::exception_ptr) {}})),
         client_(role_ == Role::client ? coordinator((flags & kInitialWeights) != 0) : nullptr),
         server_(role_ == Role::server ? participant((flags & kInitialWeights) != 0) : nullptr),
         engine_(client_ ? static_cast<Engine&>(*client_) : *server_) {
+    link_->attach(connection_, {});
     if (client_ && (flags & kInitialWeights) != 0) {
       client_->sendWeights(std::make_shared<const Bytes>(kBlobBytes));
     }

@@ -1,0 +1,95 @@
+// Connections that break while both daemons live: the run continues, and its result is the same to
+// the bit.
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/daemon/daemons.h"
+#include "tests/daemon/mistakes.h"
+#include "tests/relay.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// A run of a few hundred ms.
+const Arguments kShortRun = {"--set", "train.epochs=2", "--set", "eval.every=1"};
+
+std::string addressOf(const Relay& relay) { return "127.0.0.1:" + std::to_string(relay.port()); }
+
+Arguments with(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+// The final weights of a run whose connection is cut again and again.
+std::string modelThrough(Relay& relay, const std::string& folder, const Arguments& more,
+                         Relay::Way way, std::uint64_t everyBytes) {
+  const Process client =
+      startClient("train", folder, with(with(kShortRun, more), {"--server", addressOf(relay)}));
+  std::atomic<bool> isOver = false;
+  std::thread cutter([&] {
+    while (!isOver) {
+      relay.cutAfter(way, everyBytes);
+      // As long as a client needs for a new connection.
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    }
+  });
+  const Ended ended = finish(client);
+  isOver = true;
+  cutter.join();
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK_THAT(ended.errors, Contains("connected again"));
+  return readFile(folder + "/model.safetensors");
+}
+
+TEST_CASE("a run whose connection breaks again and again ends with the same weights") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  Relay relay("127.0.0.1", server.port());
+  for (const std::string codec : {"none", "block:bits=8", "power:rank=2"}) {
+    const Arguments more = {"--set", "codec=" + codec};
+    const std::string whole = folder.path("whole " + codec);
+    REQUIRE(runClient("train", whole, with(with(kShortRun, more), {"--server", server.address()}))
+                .code == 0);
+    const std::string expected = readFile(whole + "/model.safetensors");
+    REQUIRE_FALSE(expected.empty());
+    for (const std::uint64_t bytes : {30'011, 250'007}) {
+      for (const Relay::Way way : {Relay::Way::up, Relay::Way::down}) {
+        INFO(codec << ", " << bytes << (way == Relay::Way::up ? " up" : " down"));
+        const std::string run =
+            folder.path(codec + std::to_string(bytes) + (way == Relay::Way::up ? "up" : "down"));
+        CHECK((modelThrough(relay, run, more, way, bytes) == expected));
+        // The same losses, step by step.
+        const auto steps = readCsv(run + "/steps.csv");
+        const auto undisturbed = readCsv(whole + "/steps.csv");
+        REQUIRE(steps.size() == undisturbed.size());
+        for (std::size_t row = 0; row < steps.size(); ++row) {
+          CHECK(steps[row].at("loss") == undisturbed[row].at("loss"));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a link that falls silent does not end the run") {
+  const TemporaryFolder folder;
+  TestServer server(folder,
+                    {"--set", "limits.ping_seconds=1", "--set", "limits.ping_timeout_seconds=1"});
+  Relay relay("127.0.0.1", server.port());
+  const Process client = startSlowClient(folder.path("client"), addressOf(relay));
+  waitForSteps(folder.path("client"));
+  relay.stall(true);
+  CHECK(server.process().waitForOutput("is kept for", kPatience));
+  relay.stall(false);
+  CHECK(client.waitForOutput("connected again", kPatience));
+}
+
+}  // namespace
+}  // namespace cleave::test
