@@ -6,6 +6,7 @@
 #include "client/commands/commands.h"
 #include "client/commands/dashboard.h"
 #include "client/commands/listing.h"
+#include "client/train/settings.h"
 #include "common/core/environment.h"
 #include "common/engine/trace.h"
 
@@ -98,6 +99,9 @@ int run(int argc, char** argv) {
     list->footer(fmt::format("Example:\n  cleave-client {} --json", row.command));
     list->callback([&, row] { command = [&, row] { return listCommand(row, listAsJson); }; });
   }
+
+  KeysOptions keys;
+  addKeysCommand(app, keys, clientKeys, command);
 
   SimulateOptions simulate;
   addSimulateCommand(app, simulate, command);

@@ -25,8 +25,7 @@ void RunRecord::finishedBatch(const Engine& engine, std::optional<double> betwee
   const double seconds = secondsSince(last_);
   last_ = now();
   const bool train = at.phase == Phase::train;
-  const std::uint64_t epoch =
-      stepsPerEpoch_ == 0 ? 1 : (engine.applied() + stepsPerEpoch_ - 1) / stepsPerEpoch_;
+  const std::uint64_t epoch = epochOf(engine.applied(), stepsPerEpoch_);
 
   // An epoch includes its evaluation, which is over once a step of the next epoch is done.
   if (train && epoch_ && epoch_->epoch != epoch) writeEpoch();

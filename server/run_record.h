@@ -14,6 +14,12 @@
 
 namespace cleave {
 
+// The epoch of a step, from 1; 0 for step 0. Without epochs, all steps are of the first.
+constexpr std::uint64_t epochOf(std::uint64_t step, std::uint64_t stepsPerEpoch) {
+  if (step == 0) return stepsPerEpoch == 0 ? 1 : 0;
+  return stepsPerEpoch == 0 ? 1 : (step - 1) / stepsPerEpoch + 1;
+}
+
 class RunRecord {
  public:
   RunRecord(RunFiles& files, std::uint64_t stepsPerEpoch, std::shared_ptr<const DiskShare> disk)

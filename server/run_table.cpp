@@ -1,6 +1,5 @@
 #include "server/run_table.h"
 
-#include <google/protobuf/util/message_differencer.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <boost/asio/co_spawn.hpp>
@@ -35,15 +34,11 @@ RunError staleGeneration(const RunRequest& request, const ServedRun& run) {
                               request.hello.generation(), request.runId(), run.generation()));
 }
 
-bool isSameSpec(const wire::RunSpec& a, const wire::RunSpec& b) {
-  return google::protobuf::util::MessageDifferencer::Equals(a, b);
-}
-
 }  // namespace
 
 std::shared_ptr<ServedRun> RunTable::admit(RunRequest request) {
   checkRunId(request.runId());
-  RunPlan plan = planRun(request.hello.run_spec());
+  RunPlan plan = planRun(request.spec);
   if (plan.wait.any() && !resources_.settings.allowWait) refuseWait();
   useDeviceCodecs(plan, resources_.compute);
   std::unique_ptr<Admission::Ticket> ticket;
@@ -70,7 +65,8 @@ std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity
     return admission_.admit(identity, plan);
   } catch (const RunError& error) {
     const bool isFull = error.code() == "too-many-sessions" || error.code() == "not-enough-memory";
-    if (!isFull || !endOldestParked(identity)) throw;
+    const bool mayFit = error.retrySeconds() > 0;
+    if (!isFull || !mayFit || !endOldestParked(identity)) throw;
     throw RunError(error.code(), error.what(),
                    "try again: a run that waits for its client is being ended", kFenceSeconds);
   }
@@ -129,7 +125,7 @@ std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {
   }
   const ServedRun& run = *found->second.run;
   if (request.hello.generation() <= run.generation()) throw staleGeneration(request, run);
-  if (!isSameSpec(request.hello.run_spec(), run.request().hello.run_spec())) {
+  if (request.spec != run.request().spec) {
     throw UsageError("other-run-spec",
                      fmt::format("the run {} began with another run spec", request.runId()),
                      "continue it with the configuration that it began with");

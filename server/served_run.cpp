@@ -99,14 +99,14 @@ void ServedRun::open() {
 }
 
 void ServedRun::openRecords() {
-  const wire::Hello& hello = request_.hello;
-  const int asked = static_cast<int>(std::min(hello.run_spec().threads(), 1024u));
+  const int asked = static_cast<int>(std::min(request_.spec.threads, 1024u));
   threads_ =
       chooseThreads(usableCores(), asked, resources_.settings.threads, request_.clientIsLocal);
   if (!isTrial_) {
-    stored_ = resources_.store.open(request_.identity, hello, request_.session, threads_.threads);
+    stored_ = resources_.store.open(request_.identity, request_.hello, request_.session,
+                                    threads_.threads);
   }
-  record_ = std::make_unique<RunRecord>(*stored_.files, plan_.stepsPerEpoch, stored_.disk);
+  record_ = std::make_unique<RunRecord>(*stored_.files, plan_.spec.stepsPerEpoch, stored_.disk);
 }
 
 std::shared_ptr<TensorLink> ServedRun::makeLink(const std::shared_ptr<Mailbox>& mailbox) {
@@ -177,7 +177,7 @@ std::string ServedRun::summary() const {
   return fmt::format(
       "{}{} blocks {} to {}, {} micro-batches, {} in flight, schedule {}; threads: {}",
       isTrial_ ? "a trial of codecs: " : "", plan_.stage.model.name, plan_.stage.cuts.cut0,
-      plan_.stage.cuts.cut1 - 1, plan_.microBatches, plan_.inFlight, plan_.schedule->name,
+      plan_.stage.cuts.cut1 - 1, plan_.spec.microBatches, plan_.inFlight, plan_.schedule->name,
       threads_.text);
 }
 
@@ -237,9 +237,9 @@ void ServedRun::describe(SessionStatus& status) const {
   status.model = plan_.stage.model.name;
   status.memoryBytes = ticket_->bytes();
   status.pace = pace_.state();
-  const std::uint64_t perEpoch = plan_.stepsPerEpoch;
+  const std::uint64_t perEpoch = plan_.spec.stepsPerEpoch;
   if (status.pace && status.pace->phase == Phase::train && perEpoch > 0) {
-    status.epoch = (status.pace->step + perEpoch - 1) / perEpoch;
+    status.epoch = epochOf(status.pace->step, perEpoch);
   }
 }
 

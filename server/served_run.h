@@ -57,6 +57,7 @@ struct RunResources {
 // A client's request for a run.
 struct RunRequest {
   wire::Hello hello;
+  RunSpec spec;  // the Hello's
   std::string identity;
   std::uint64_t session = 0;   // number of the session that received it
   bool clientIsLocal = false;  // the client uses the processors of this machine too

@@ -80,8 +80,8 @@ asio::awaitable<void> Session::serve() {
     mayPark = isLinkFault(error.code());
   } catch (const std::exception& error) {
     processLog()->error("{}: failed: {}", name(), error.what());
-    refused =
-        failureMetadata(RunError("internal-error", "the server failed to build the run's model"));
+    refused = failureMetadata(
+        RunError("internal-error", "the server failed to open the session; its log says why"));
   }
   if (refused) {
     // Without a Hello, the connection has already sent its reply, if any.
@@ -120,7 +120,8 @@ asio::awaitable<wire::Hello> Session::readHello() {
 }
 
 asio::awaitable<void> Session::openRun(wire::Hello hello) {
-  RunRequest request{std::move(hello), identity_, number_, clientIsLocal_};
+  RunSpec spec = runSpecFromWire(hello.run_spec());
+  RunRequest request{std::move(hello), std::move(spec), identity_, number_, clientIsLocal_};
   if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));
   run_ = context_.runs.admit(request);
   kind_ = run_->request().isTrial() ? "trial" : "run";

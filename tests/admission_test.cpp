@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "proto/wire.pb.h"
 #include "tests/error_code.h"
 
 namespace cleave {
@@ -30,7 +31,7 @@ RunPlan smallPlan() {
   spec.set_schedule("priority");
   spec.mutable_optimizer()->set_name("sgd");
   spec.set_precision("f32");
-  return planRun(spec);
+  return planRun(runSpecFromWire(spec));
 }
 
 // A server's admission with its own store and this access file.

@@ -34,7 +34,7 @@ struct Run {
 // Seconds per action and bytes per tensor; the codecs take no time.
 StepCosts costsOf(const Run& run, double client, double server, double bytes, double rate) {
   StepCosts costs;
-  costs.microBatches = run.plan.microBatches;
+  costs.microBatches = run.plan.spec.microBatches;
   for (const ActionKind kind :
        {ActionKind::headForward, ActionKind::tailStep, ActionKind::headBackward}) {
     costs.of(kind) = client;

@@ -20,9 +20,11 @@ namespace {
 struct Tasks {
   explicit Tasks(tcp::socket socket, boost::asio::io_context& io)
       : connection(std::make_shared<Connection>(std::move(socket), ConnectionOptions{})),
-        slot(std::make_shared<ConnectionSlot>(connection, io.get_executor())),
+        slot(std::make_shared<ConnectionSlot>(io.get_executor(), [](std::exception_ptr) {})),
         tasks(std::make_shared<CodecTasks>(TensorCodecOptions{}, std::make_shared<BufferPool>(),
-                                           slot)) {}
+                                           slot)) {
+    slot->attach(connection, 0);
+  }
 
   std::shared_ptr<Connection> connection;
   std::shared_ptr<ConnectionSlot> slot;

@@ -290,6 +290,15 @@ TEST_CASE("a peer that falls silent is pinged, then given up") {
   CHECK(raw.failureCode() == "peer-silent");
 }
 
+TEST_CASE("a peer that sends, and answers no Ping, is given up") {
+  Raw raw(pinging(20ms, 100ms));
+  const std::string step = bytesOf({FrameKind::step, "decision"});
+  Trickle trickle(raw, 10ms, [&] { return step; });
+  const Outcome outcome = raw.run();
+  CHECK(outcome.code == "peer-silent");
+  CHECK(outcome.text.find("answered no Ping for 0.12 s") != std::string::npos);
+}
+
 // ---- Limits on a peer ----
 
 TEST_CASE("a frame that comes a byte now and then is refused") {

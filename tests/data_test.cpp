@@ -444,9 +444,12 @@ TEST_CASE("a slice beyond the end is refused") {
 TEST_CASE("every data format has a row that reads its keys and opens both splits") {
   const auto read = [](const std::string& name, const std::string& keys) {
     Config config = Config::parse("data:\n" + keys, "data.yaml", {});
-    auto open = findDataFormat(name).read(config, 3);
+    const DataFormatRow& row = findDataFormat(name);
+    DataFormatKeys values;
+    values.seed = 3;
+    row.keys().readInto(config, values);
     config.refuseUnknown();
-    return open;
+    return [&row, values](DataSplit split) { return row.open(values, split); };
   };
   const auto synthetic = read("synthetic",
                               "  shape: [2, 3]\n  classes: 4\n"

@@ -220,17 +220,27 @@ def check_configuration(programs, keys, defaults, section):
 
 
 def check_generated(programs, write):
-    """Between its markers, docs/configuration.md contains what `keys --markdown` prints."""
+    """Between its markers, docs/configuration.md contains what `keys --markdown` prints: of a program, or of one of
+    its sections."""
     page = ROOT / "docs/configuration.md"
     text = page.read_text()
 
     def printed(found):
-        ended = programs.run(found[2], "keys", "--markdown")
+        begin, program, section, end = found.groups()
+        ended = programs.run(program, "keys", "--markdown")
         if ended.returncode != 0:
-            sys.exit(f"docs_test: {found[2]} keys: {ended.stderr}")
-        return f"{found[1]}{ended.stdout}{found[3]}"
+            sys.exit(f"docs_test: {program} keys: {ended.stderr}")
+        if section is None:
+            return f"{begin}{ended.stdout}{end}"
+        keys = json.loads(programs.run(program, "keys", "--json").stdout)["keys"]
+        sections = list(dict.fromkeys(key["section"] for key in keys))
+        if section not in sections:
+            complain(page, f"{program} has no keys in a section '{section}'")
+            return found[0]
+        return f"{begin}{ended.stdout.strip().split(chr(10) * 2)[sections.index(section)]}{chr(10)}{end}"
 
-    generated, count = re.subn(r"(<!-- keys of ([\w-]+)\..*?-->\n).*?(<!-- end of keys -->)", printed, text, flags=re.S)
+    generated, count = re.subn(r"(<!-- keys of ([\w-]+)(?:, ([\w, ]+))?\..*?-->\n).*?(<!-- end of keys -->)", printed, text,
+                               flags=re.S)  # fmt: skip
     if write:
         page.write_text(generated)
     elif generated != text or count == 0:

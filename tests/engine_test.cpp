@@ -601,6 +601,22 @@ TEST_CASE("a Fetch behind a Step copies the weights after its update and before 
   }
 }
 
+TEST_CASE(
+    "a Fetch before a Step copies the gradients before the update, also if both have arrived") {
+  Server server;
+  server.trainUntilBodyDone(1);
+  server.receive(Fetch{kGradsBody});
+  server.receive(decisionOf(1));
+  const auto copy = server.engine.next();
+  REQUIRE(copy);
+  CHECK(copy->kind == ActionKind::exportBlob);
+  CHECK_FALSE(server.engine.next());
+  server.engine.complete(copy->token, std::make_shared<const std::vector<std::byte>>(4), 0.5);
+  const auto update = server.engine.next();
+  REQUIRE(update);
+  CHECK(update->kind == ActionKind::update);
+}
+
 TEST_CASE("a Step numbered 0 is refused") {
   Server server;
   CHECK(codeOf([&] { server.receive(decisionOf(0)); }) == "step-gap");
@@ -724,6 +740,7 @@ TEST_CASE("what no correct server sends is refused, each with its code") {
   CHECK(refused(tensor(activationAt(1), at(Phase::eval, 1, 0), 0)) == "bad-key");
   CHECK(refused(tensor(activationAt(1), at(Phase::train, 1, 3), 0)) == "bad-key");
   CHECK(refused(tensor(gradientAt(0), at(Phase::train, 1, 0), 0)) == "bad-key");
+  CHECK(refused(tensor(activationAt(1), at(Phase::train, 1, 0), 1)) == "bad-key");
   CHECK(refused(tensor(activationAt(0), at(Phase::train, 1, 0), 0)) == "bad-key");
   CHECK(refused(BodyDone{1, {}, 0, 0, 0, 0}) == "unexpected-message");
   CHECK(refused(BodyDone{2, {}, 0, 0, 0, 0}) == "bad-key");

@@ -356,7 +356,8 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
         "port-in-use",          "unsafe-bind",        "bad-device",      "no-certificates",
         "bad-certificate-file", "key-mismatch",       "certs-exist",     "no-certs",
         "no-such-client",       "bad-name",           "bad-certificate", "cannot-read",
-        "openssl-failed",       "no-status",          "status-exposed",  "no-such-session"}) {
+        "openssl-failed",       "no-status",          "status-exposed",  "no-such-session",
+        "connection-replaced",  "park-timeout",       "park-ended"}) {
     CHECK(thrown.erase(own) == 1);
     CHECK_FALSE(documented.contains(own));
   }

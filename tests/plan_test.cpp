@@ -11,6 +11,7 @@
 #include "common/net/metadata.h"
 #include "common/net/notices.h"
 #include "common/run/run_folder.h"
+#include "proto/wire.pb.h"
 #include "tests/error_code.h"
 
 using namespace cleave;
@@ -143,9 +144,9 @@ void change(wire::RunSpec& spec, Draw& draw) {
 // Whether the spec can be planned.
 bool plans(const wire::RunSpec& spec) {
   try {
-    const RunPlan plan = planRun(spec);
+    const RunPlan plan = planRun(runSpecFromWire(spec));
     CHECK(plan.inFlight >= 1);
-    CHECK(plan.inFlight <= plan.microBatches);
+    CHECK(plan.inFlight <= plan.spec.microBatches);
     CHECK(serverBytes(plan) > 0);
     CHECK(maxWeightsBytes(plan) > 0);
     return true;
@@ -200,14 +201,14 @@ TEST_CASE("micro-batches, and how many are in flight, are admitted for what they
   spec.set_micro_batches(1 << 16);  // one sample each
   const auto bytes = [&](std::uint32_t inFlight) {
     spec.set_in_flight(inFlight);
-    return serverBytes(planRun(spec));
+    return serverBytes(planRun(runSpecFromWire(spec)));
   };
   CHECK(bytes(1 << 16) - bytes(1) >= ((std::size_t{1} << 16) - 1) * kMicroBatchBytes);
 
   // A codec with state keeps one per micro-batch, whether in flight or not.
   const std::size_t stateless = bytes(1);
   (*spec.mutable_codecs())["activation/0"] = "power:rank=1";
-  const RunPlan plan = planRun(spec);
+  const RunPlan plan = planRun(runSpecFromWire(spec));
   const std::size_t state = plan.codecs.at(activationAt(0))
                                 ->memory(flowSpec(plan.blocks, plan.stage.cuts, activationAt(0), 1))
                                 .state;
@@ -216,7 +217,7 @@ TEST_CASE("micro-batches, and how many are in flight, are admitted for what they
 }
 
 TEST_CASE("a session's account is a part of what its run is admitted with") {
-  const RunPlan plan = planRun(honest("small_cnn"));
+  const RunPlan plan = planRun(runSpecFromWire(honest("small_cnn")));
   CHECK(static_cast<double>(transitBytes(plan)) > flowBytes(plan));
   CHECK(serverBytes(plan) > transitBytes(plan));
 }

@@ -24,8 +24,10 @@ std::string newFolder() {
   return name;
 }
 
-ServerSettings settingsWith(const std::string& store) {
+ServerSettings settingsWith(const std::string& store, std::chrono::milliseconds park) {
   ServerSettings settings;
+  settings.park = park;
+  settings.maxSessions = 2;
   settings.threads = 1;
   settings.allowedModels = {"mlp"};
   settings.memoryBytes = std::size_t{1} << 30;
@@ -37,6 +39,8 @@ ServerSettings settingsWith(const std::string& store) {
 // All of a server except its sessions. Nothing runs on the device.
 class Host : public Loopback {
  public:
+  explicit Host(std::chrono::milliseconds park = std::chrono::hours(1))
+      : settings_(settingsWith(store_, park)) {}
   ~Host() { fs::remove_all(store_); }
 
   RunRequest request(const std::string& identity, const std::string& run,
@@ -57,18 +61,22 @@ class Host : public Loopback {
     spec.set_schedule("priority");
     spec.mutable_optimizer()->set_name("sgd");
     spec.set_precision("f32");
+    request.spec = runSpecFromWire(spec);
     return request;
   }
 
   // With a connection whose client does nothing.
   std::shared_ptr<ServedRun> admit(RunRequest request) {
-    auto [server, client] = connect();
-    clients_.push_back(std::move(client));
-    connection = std::make_shared<Connection>(std::move(server), ConnectionOptions{});
-    return runs.admit(std::move(request), connection);
+    auto run = runs.admit(request);
+    open(run, request);
+    return run;
+  }
+  void open(const std::shared_ptr<ServedRun>& run, const RunRequest& request) {
+    run->open();
+    run->attach(request, newConnection());
   }
   std::string refusal(RunRequest request) {
-    return errorCode([&] { admit(std::move(request)); });
+    return errorCode([&] { runs.admit(std::move(request)); });
   }
 
   void close(std::shared_ptr<ServedRun> run) {
@@ -80,13 +88,41 @@ class Host : public Loopback {
     runUntil([&] { return closed; });
   }
 
+  // What a session does with a run that it has been given.
+  void serve(const std::shared_ptr<ServedRun>& run, Outcome& outcome) {
+    boost::asio::co_spawn(
+        io_, run->serve(), [&outcome](const std::exception_ptr& error, const std::string&) {
+          outcome.done = true;
+          outcome.code = error ? errorCode([&] { std::rethrow_exception(error); }) : "";
+        });
+  }
+  // A request that continues the run, with the next generation.
+  RunRequest continuing(const ServedRun& run) {
+    RunRequest next = run.request();
+    next.session = ++sessions_;
+    next.hello.set_generation(run.generation() + 1);
+    next.hello.set_token(run.token());
+    return next;
+  }
+  std::string refusalToContinue(const RunRequest& request) {
+    return errorCode([&] { runs.find(request); });
+  }
+  void reattach(const RunRequest& request) { runs.attach(request, newConnection()); }
+
   std::string folderOf(const RunRequest& request) const {
     return store_ + "/" + request.identity + "/" + request.runId();
   }
 
  private:
+  std::shared_ptr<Connection> newConnection() {
+    auto [server, client] = connect();
+    clients_.push_back(std::move(client));
+    connection = std::make_shared<Connection>(std::move(server), ConnectionOptions{});
+    return connection;
+  }
+
   const std::string store_ = newFolder();
-  const ServerSettings settings_ = settingsWith(store_);
+  const ServerSettings settings_;
   Access access_{"", settings_.allowedModels};
   RunStore runStore_{settings_, access_, cpuDevice(), nullptr};
   SessionLines lines_;
@@ -106,7 +142,8 @@ class Host : public Loopback {
 
  public:
   Admission admission{settings_, access_};
-  RunTable runs{resources_, admission};
+  int runsClosed = 0;
+  RunTable runs{resources_, admission, [this] { ++runsClosed; }};
   std::shared_ptr<Connection> connection;  // of the latest request
 };
 
@@ -115,10 +152,8 @@ class Host : public Loopback {
 TEST_CASE("a newer connection of a run ends the older one, and must wait for its end") {
   Host host;
   const auto run = host.admit(host.request("a", "run-1", 3));
-  Sink sink;
   Outcome outcome;
-  const auto older = host.connection;
-  host.start(*older, sink, outcome);
+  host.serve(run, outcome);
   CHECK(host.refusal(host.request("a", "run-1", 2)) == "stale-generation");
   CHECK(host.refusal(host.request("a", "run-1", 3)) == "run-in-use");
   host.settle();
@@ -134,24 +169,126 @@ TEST_CASE("a newer connection of a run ends the older one, and must wait for its
 TEST_CASE("a stranger can neither have nor end a served run, even before it has a folder") {
   Host host;
   const auto request = host.request("a", "run-1");
-  const auto run = host.admit(request);
+  const auto run = host.runs.admit(request);
   REQUIRE_FALSE(fs::exists(host.folderOf(request)));
-  Sink sink;
-  Outcome outcome;
-  const auto owners = host.connection;
-  host.start(*owners, sink, outcome);
   CHECK(host.refusal(host.request("b", "run-1", 2)) == "others-run");
+  host.open(run, request);
+  Outcome outcome;
+  host.serve(run, outcome);
+  CHECK(host.refusal(host.request("b", "run-1", 2)) == "others-run");
+  auto stolen = host.continuing(*run);
+  stolen.identity = "b";
+  CHECK(host.refusalToContinue(stolen) == "others-run");
   host.settle();
   CHECK_FALSE(outcome.done);
-  owners->abandon();
+  host.connection->abandon();
   host.runUntil([&] { return outcome.done; });
+}
+
+TEST_CASE("only the next connection of a run continues it") {
+  Host host;
+  const auto run = host.admit(host.request("a", "run-1"));
+  CHECK(run->helloOk().token() == run->token());
+  CHECK_FALSE(run->helloOk().has_arrived());
+  const RunRequest next = host.continuing(*run);
+  CHECK(host.refusalToContinue(next).empty());
+  auto other = next;
+  other.hello.set_token(run->token() + 1);
+  CHECK(host.refusalToContinue(other) == "run-not-here");
+  other = next;
+  other.hello.set_generation(1);
+  CHECK(host.refusalToContinue(other) == "stale-generation");
+  other = next;
+  other.spec.seed = 7;
+  CHECK(host.refusalToContinue(other) == "other-run-spec");
+  other = next;
+  other.hello.set_run_id("run-2");
+  CHECK(host.refusalToContinue(other) == "run-not-here");
+
+  Outcome first, second;
+  host.serve(run, first);
+  host.settle();
+  host.reattach(next);
+  host.runUntil([&] { return first.done; });  // its connection was closed
+  CHECK(run->helloOk().has_arrived());
+  CHECK(run->helloOk().session() == next.session);
+  host.serve(run, second);
+  host.settle();
+  CHECK_FALSE(second.done);
+  CHECK(host.refusalToContinue(next) == "stale-generation");
+  host.connection->abandon();
+  host.runUntil([&] { return second.done; });
+  host.close(run);
+  CHECK(host.refusalToContinue(host.continuing(*run)) == "run-not-here");
+}
+
+TEST_CASE("a parked run waits for its client") {
+  Host host;
+  const auto request = host.request("a", "run-1");
+  const auto run = host.admit(request);
+  run->start();
+  host.runs.park(run);
+  CHECK(run->isParked());
+  REQUIRE(host.runs.parked().size() == 1);
+  CHECK(host.runs.parked()[0].number == request.session);
+  host.reattach(host.continuing(*run));
+  CHECK_FALSE(run->isParked());
+  CHECK(host.runs.parked().empty());
+  host.close(run);
+}
+
+// Parks a run, and checks that `end` ends it and that nothing is left of it.
+template <typename End>
+void checkParkedRunEnds(Host& host, End end) {
+  auto run = host.admit(host.request("a", "run-1"));
+  run->start();
+  host.runs.park(run);
+  const std::weak_ptr<ServedRun> parked = std::exchange(run, nullptr);
+  host.settle();
+  REQUIRE_FALSE(parked.expired());
+  end();
+  host.runUntil([&] { return parked.expired(); });
+}
+
+TEST_CASE("a parked run ends when its time is up") {
+  Host host(std::chrono::milliseconds(50));
+  checkParkedRunEnds(host, [] {});
+  CHECK(host.runs.empty());
+  CHECK(host.runsClosed == 1);
+  CHECK(host.admission.admittedBytes() == 0);
+}
+
+TEST_CASE("a parked run ends when another run needs its place") {
+  Host host;
+  const auto other = host.admit(host.request("b", "run-2"));
+  checkParkedRunEnds(
+      host, [&] { CHECK(host.refusal(host.request("b", "run-3")) == "too-many-sessions"); });
+  host.close(host.admit(host.request("b", "run-3")));
+  host.close(other);
+}
+
+TEST_CASE("the operator ends a parked run") {
+  Host host;
+  checkParkedRunEnds(host, [&] {
+    host.runs.endParked(RunError("ended-by-operator", "ended"),
+                        [](const ServedRun& run) { return run.request().identity == "b"; });
+    CHECK(host.runs.parked().size() == 1);
+    host.runs.endParked(RunError("ended-by-operator", "ended"),
+                        [](const ServedRun&) { return true; });
+  });
+}
+
+TEST_CASE("a newer client of a parked run ends it, and takes its place") {
+  Host host;
+  checkParkedRunEnds(host,
+                     [&] { CHECK(host.refusal(host.request("a", "run-1", 2)) == "run-in-use"); });
+  host.close(host.runs.admit(host.request("a", "run-1", 2)));
 }
 
 TEST_CASE("an opened run has its records and memory, and a closed one leaves its records only") {
   Host host;
   const auto request = host.request("a", "run-1");
   auto run = host.admit(request);
-  run->open();
   CHECK(host.admission.admittedBytes() > 0);
   CHECK(run->helloOk().session() == request.session);
   CHECK(run->helloOk().weights_allowed());
@@ -170,7 +307,7 @@ TEST_CASE("trials need no run id of their own, and leave nothing") {
   auto first = host.admit(request);
   request.session += 1;
   auto second = host.admit(request);
-  for (const auto& trial : {first, second}) trial->open();
+  CHECK(first->helloOk().token() == 0);
   CHECK_FALSE(first->helloOk().weights_allowed());
   host.close(std::move(first));
   CHECK(host.admission.admittedBytes() > 0);

@@ -331,8 +331,9 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   const bool coded = codec != "none";
   if (cut.everyBytes == 0) {
     checkTrace(client.trace->trace(), Role::client, coded);
-    checkTrace(traceFromServer(engine.blob()->bytes, client.trace->window(), kMicroBatches),
-               Role::server, coded);
+    checkTrace(
+        traceFromServer(engine.blob()->bytes, client.trace->window(), kMicroBatches, Place{}),
+        Role::server, coded);
   }
 
   stop = true;
@@ -772,6 +773,23 @@ TEST_CASE(
   received.set_wire_seconds(1);
   CHECK(control(FrameKind::received, received.SerializeAsString()) ==
         "bad-key");  // for a tensor that was not sent
+}
+
+TEST_CASE("what an activation leaves at its cut is kept only for a gradient that uses it") {
+  TensorCodecOptions options;
+  options.account = std::make_shared<MemoryAccount>(std::size_t{1} << 30);
+  options.codecs[activationAt(0)] = makeCodec("topk:ratio=0.1");
+  const TensorSpec spec = specOf(activationAt(0), 3);
+  std::vector<float> values(spec.elements(), 1.0F);
+  const TensorView view{reinterpret_cast<const std::byte*>(values.data()), spec};
+  const Key key{Phase::train, 1, 0, activationAt(0)};
+  for (const std::string gradient : {"none", "topk:ratio=0.1"}) {
+    options.codecs[gradientAt(0)] = makeCodec(gradient);
+    TensorCodecs codecs(options, std::make_shared<BufferPool>());
+    codecs.encode(key, view);
+    CHECK((options.account->used() > 0) == (gradient != "none"));
+  }
+  CHECK(options.account->used() == 0);
 }
 
 TEST_CASE("codec states that are restored give the same bytes as those that went on") {

@@ -106,16 +106,16 @@ TEST_CASE("a trace survives the wire, in the documented bytes") {
   CHECK(numbers == std::vector<int>{5, 0, 0, 0, 0,    0, 0, 0, 6, 3, 0,    0, 1, 0,
                                     0, 0, 3, 0, 0,    0, 0, 0, 0, 0, 0xf4, 1, 0, 0,
                                     0, 0, 0, 0, 0xbc, 2, 0, 0, 0, 0, 0,    0});
-  const Trace again = traceFromServer(bytes, kWindow, kMicroBatches);
+  const Trace again = traceFromServer(bytes, kWindow, kMicroBatches, Place{});
   CHECK(again.dropped == 5);
   REQUIRE(again.spans.size() == 1);
   CHECK(std::memcmp(&again.spans[0], &trace.spans[0], sizeof(TraceSpan)) == 0);
-  CHECK(traceFromServer(toBytes({}), kWindow, kMicroBatches).spans.empty());
+  CHECK(traceFromServer(toBytes({}), kWindow, kMicroBatches, Place{}).spans.empty());
 }
 
 bool isRefused(const std::vector<std::byte>& bytes) {
   try {
-    traceFromServer(bytes, kWindow, kMicroBatches);
+    traceFromServer(bytes, kWindow, kMicroBatches, Place{});
     return false;
   } catch (const ProtocolError& error) {
     CHECK(error.code() == "bad-trace");

@@ -59,7 +59,7 @@ struct Bytes {
 // Bytes of one flow in a batch: the tensors of all its micro-batches.
 Bytes batchBytes(const RunPlan& plan, Flow flow, std::uint32_t samples) {
   Bytes bytes;
-  const std::uint32_t count = microBatchCount(samples, plan.microBatches);
+  const std::uint32_t count = microBatchCount(samples, plan.spec.microBatches);
   for (std::uint32_t i = 0; i < count; ++i) {
     const TensorSpec spec =
         flowSpec(plan.blocks, plan.stage.cuts, flow, microBatchSize(samples, count, i));
@@ -87,7 +87,7 @@ Json encodedBytes(const RunPlan& plan, std::span<const Flow> flows, std::uint32_
 Json describeFlow(const PreparedRun& run, Flow flow) {
   const RunPlan& plan = run.plan;
   const Codec& codec = *plan.codecs.at(flow);
-  const std::uint32_t samples = microBatchSize(run.settings.batch, plan.microBatches, 0);
+  const std::uint32_t samples = microBatchSize(run.settings.batch, plan.spec.microBatches, 0);
   const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, samples);
   const Bytes step = batchBytes(plan, flow, run.settings.batch);
   const auto& autos = run.settings.autoCodecs;
@@ -114,9 +114,9 @@ Json describe(const PreparedRun& run) {
                  {"sample_shape", run.data.train->sampleShape()},
                  {"classes", run.data.train->classes()}};
   out["steps"] = totalSteps(settings, *run.data.train);
-  out["steps_per_epoch"] = plan.stepsPerEpoch;
+  out["steps_per_epoch"] = plan.spec.stepsPerEpoch;
   out["batch"] = settings.batch;
-  out["micro_batches"] = plan.microBatches;
+  out["micro_batches"] = plan.spec.microBatches;
   out["in_flight"] = plan.inFlight;
   out["schedule"] = plan.schedule->name;
   out["client_threads"] = run.threads;

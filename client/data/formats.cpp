@@ -1,6 +1,9 @@
 #include "client/data/formats.h"
 
-#include <string>
+#include <spdlog/fmt/fmt.h>
+
+#include <functional>
+#include <map>
 
 #include "common/core/names.h"
 
@@ -9,77 +12,156 @@ namespace {
 
 constexpr std::int64_t kMany = std::int64_t{1} << 31;
 
-ImageOptions readImage(Config& config, std::uint64_t seed) {
-  constexpr int kMostPixels = 4096;
-  ImageOptions image;
-  image.mean = config.numbers("data.mean", -1e6, 1e6, image.mean);
-  image.deviation = config.numbers("data.deviation", 1e-6, 1e6, image.deviation);
-  image.resize = config.integer("data.resize", 0, kMostPixels, 0);
-  image.flip = config.boolean("data.augment.flip", false);
-  image.cropPadding =
-      static_cast<int>(config.integer("data.augment.crop_padding", 0, kMostPixels, 0));
-  image.seed = seed;
+using Keys = DataFormatKeys;
+using Table = ConfigTable<Keys>;
+
+void addClasses(Table& table) {
+  table.integer("data.classes", "", 2, 1 << 20, &Keys::classes, "number of classes");
+}
+
+void addImageKeys(Table& table) {
+  constexpr int kMaxPixels = 4096;
+  const auto numbers = [&](const std::string& name, double min, auto field,
+                           const std::string& meaning) {
+    table.add(name, "number or list, " + numberType(min, 1e6).substr(8), "",
+              defaultText(std::invoke(field, ImageOptions{}).at(0)), meaning,
+              [=](Config& config, Keys& keys) {
+                std::vector<double>& values = std::invoke(field, keys.image);
+                values = config.numbers(name, min, 1e6, values);
+              });
+  };
+  numbers(
+      "data.mean", -1e6, &ImageOptions::mean,
+      "mean of the pixels scaled to 0 … 1; one value, or one per channel: `[0.49, 0.48, 0.45]`");
+  numbers("data.deviation", 1e-6, &ImageOptions::deviation,
+          "their std; the model receives (pixel / 255 - mean) / std");
+  table.integer(
+      "data.resize", "pixels", 0, kMaxPixels, [](Keys & k) -> auto& { return k.image.resize; },
+      "height and width for the model, bilinear; 0: as in the file");
+  table.boolean(
+      "data.augment.flip", [](Keys & k) -> auto& { return k.image.flip; },
+      "training only: random horizontal flip");
+  table.integer(
+      "data.augment.crop_padding", "pixels", 0, kMaxPixels,
+      [](Keys & k) -> auto& { return k.image.cropPadding; },
+      "training only: random crop of the image padded by this many pixels");
+}
+
+ImageOptions imageOf(const Keys& keys) {
+  ImageOptions image = keys.image;
+  image.seed = keys.seed;
   return image;
 }
 
-int readClasses(Config& config) {
-  return static_cast<int>(config.integer("data.classes", 2, 1 << 20, 10));
+// ---- idx ----
+
+Table makeIdxKeys() {
+  Table table;
+  addClasses(table);
+  table.requiredText("data.train.images", "path", &Keys::trainImages, "images, plain or gzip");
+  table.requiredText("data.train.labels", "path", &Keys::trainLabels, "labels, plain or gzip");
+  table.requiredText("data.test.images", "path", &Keys::testImages, "images of the test set");
+  table.requiredText("data.test.labels", "path", &Keys::testLabels, "labels of the test set");
+  addImageKeys(table);
+  return table;
 }
 
-DataFormatRow::Open readIdx(Config& config, std::uint64_t seed) {
-  IdxOptions train;
-  train.classes = readClasses(config);
-  train.image = readImage(config, seed);
-  IdxOptions test = train;
-  train.images = config.text("data.train.images");
-  train.labels = config.text("data.train.labels");
-  test.images = config.text("data.test.images");
-  test.labels = config.text("data.test.labels");
-  return
-      [train, test](DataSplit split) { return openIdx(split == DataSplit::train ? train : test); };
+std::unique_ptr<Dataset> openIdxSplit(const Keys& keys, DataSplit split) {
+  const bool isTrain = split == DataSplit::train;
+  IdxOptions options;
+  options.images = isTrain ? keys.trainImages : keys.testImages;
+  options.labels = isTrain ? keys.trainLabels : keys.testLabels;
+  options.classes = keys.classes;
+  options.image = imageOf(keys);
+  return openIdx(options);
 }
 
-DataFormatRow::Open cifar(Config& config, std::uint64_t seed, const std::string& folder,
-                          CifarKind kind) {
-  const CifarOptions options{.folder = folder, .kind = kind, .image = readImage(config, seed)};
-  return [options](DataSplit split) {
-    CifarOptions own = options;
-    own.train = split == DataSplit::train;
-    return openCifar(own);
-  };
+// ---- cifar10, cifar100 ----
+
+void addFolder(Table& table) {
+  table.requiredText("data.folder", "path", &Keys::folder, "folder of the binary files");
 }
 
-DataFormatRow::Open readCifar10(Config& config, std::uint64_t seed) {
-  return cifar(config, seed, config.text("data.folder"), CifarKind::cifar10);
+Table makeCifar10Keys() {
+  Table table;
+  addFolder(table);
+  addImageKeys(table);
+  return table;
 }
 
-DataFormatRow::Open readCifar100(Config& config, std::uint64_t seed) {
-  const std::string folder = config.text("data.folder");
-  const bool coarse = config.text("data.labels", "fine", {"fine", "coarse"}) == "coarse";
-  return cifar(config, seed, folder, coarse ? CifarKind::cifar100Coarse : CifarKind::cifar100Fine);
+Table makeCifar100Keys() {
+  Table table;
+  addFolder(table);
+  table.choice("data.labels", {"fine", "coarse"}, &Keys::labels, "100 classes, or 20");
+  addImageKeys(table);
+  return table;
 }
 
-DataFormatRow::Open readSynthetic(Config& config, std::uint64_t seed) {
-  SyntheticOptions train;
-  train.classes = readClasses(config);
-  train.shape = config.integers("data.shape", 1, 1 << 16);
-  train.seed = static_cast<std::uint64_t>(
-      config.integer("data.seed", 0, kMany, static_cast<std::int64_t>(seed)));
-  train.noise = config.number("data.noise", 0, 1e3, 1);
-  SyntheticOptions test = train;
-  train.size = static_cast<std::uint32_t>(config.integer("data.train.size", 1, kMany, 1024));
-  test.size = static_cast<std::uint32_t>(config.integer("data.test.size", 1, kMany, 256));
-  test.split = 1;
-  return [train, test](DataSplit split) {
-    return makeSynthetic(split == DataSplit::train ? train : test);
-  };
+std::unique_ptr<Dataset> openCifarSplit(const Keys& keys, DataSplit split, CifarKind kind) {
+  return openCifar({.folder = keys.folder,
+                    .kind = kind,
+                    .train = split == DataSplit::train,
+                    .image = imageOf(keys)});
+}
+
+std::unique_ptr<Dataset> openCifar10(const Keys& keys, DataSplit split) {
+  return openCifarSplit(keys, split, CifarKind::cifar10);
+}
+
+std::unique_ptr<Dataset> openCifar100(const Keys& keys, DataSplit split) {
+  const bool isCoarse = keys.labels == "coarse";
+  return openCifarSplit(keys, split,
+                        isCoarse ? CifarKind::cifar100Coarse : CifarKind::cifar100Fine);
+}
+
+// ---- synthetic ----
+
+Table makeSyntheticKeys() {
+  Table table;
+  addClasses(table);
+  table.add(
+      "data.shape", "list of integers, 1 … 65536", "", "required", "shape of a sample",
+      [](Config& config, Keys& keys) { keys.shape = config.integers("data.shape", 1, 1 << 16); });
+  table.number("data.noise", "", 0, 1e3, &Keys::noise,
+               "std of the noise added to the pattern of the class");
+  table.add("data.seed", integerType(0, kMany), "", "`run.seed`", "seed of the data",
+            [](Config& config, Keys& keys) {
+              const auto seed = static_cast<std::int64_t>(keys.seed);
+              keys.dataSeed =
+                  static_cast<std::uint64_t>(config.integer("data.seed", 0, kMany, seed));
+            });
+  table.integer("data.train.size", "samples", 1, kMany, &Keys::trainSize,
+                "size of the training set");
+  table.integer("data.test.size", "samples", 1, kMany, &Keys::testSize, "size of the test set");
+  return table;
+}
+
+std::unique_ptr<Dataset> openSynthetic(const Keys& keys, DataSplit split) {
+  const bool isTrain = split == DataSplit::train;
+  SyntheticOptions options;
+  options.classes = keys.classes;
+  options.shape = keys.shape;
+  options.noise = keys.noise;
+  options.seed = keys.dataSeed;
+  options.size = isTrain ? keys.trainSize : keys.testSize;
+  options.split = isTrain ? 0 : 1;
+  return makeSynthetic(options);
+}
+
+// A table that is made once.
+template <Table (*make)()>
+const Table& made() {
+  static const Table kTable = make();
+  return kTable;
 }
 
 constexpr DataFormatRow kFormats[] = {
-    {"idx", "IDX images and labels, as of MNIST and Fashion-MNIST, plain or gzip", readIdx},
-    {"cifar10", "the binary files of CIFAR-10", readCifar10},
-    {"cifar100", "the binary files of CIFAR-100, with its 100 classes or its 20", readCifar100},
-    {"synthetic", "learnable data generated from a seed", readSynthetic},
+    {"idx", "IDX images and labels, as of MNIST and Fashion-MNIST, plain or gzip",
+     made<makeIdxKeys>, openIdxSplit},
+    {"cifar10", "the binary files of CIFAR-10", made<makeCifar10Keys>, openCifar10},
+    {"cifar100", "the binary files of CIFAR-100, with its 100 classes or its 20",
+     made<makeCifar100Keys>, openCifar100},
+    {"synthetic", "learnable data generated from a seed", made<makeSyntheticKeys>, openSynthetic},
 };
 
 }  // namespace
@@ -88,6 +170,20 @@ std::span<const DataFormatRow> dataFormatTable() { return kFormats; }
 
 const DataFormatRow& findDataFormat(std::string_view name) {
   return findByName(dataFormatTable(), name, "unknown-data-format", "a data format");
+}
+
+std::vector<KeyText> dataFormatKeys() {
+  std::vector<KeyText> all;
+  std::map<std::string, std::string> formats;  // of each key
+  for (const DataFormatRow& row : dataFormatTable()) {
+    for (const KeyText& key : row.keys().texts()) {
+      std::string& list = formats[key.name];
+      if (list.empty()) all.push_back(key);
+      list += fmt::format("{}`{}`", list.empty() ? "" : ", ", row.name);
+    }
+  }
+  for (KeyText& key : all) key.meaning = fmt::format("{}: {}", formats[key.name], key.meaning);
+  return all;
 }
 
 }  // namespace cleave

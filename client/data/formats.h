@@ -2,30 +2,44 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "client/data/dataset.h"
-#include "common/core/config.h"
+#include "common/core/config_table.h"
 
 namespace cleave {
 
 enum class DataSplit : std::uint8_t { train, test };
 
-struct DataFormatRow {
-  // Opens a split as configured. Throws UsageError if it is missing or damaged.
-  using Open = std::function<std::unique_ptr<Dataset>(DataSplit split)>;
+// The values of the formats' keys, all below `data`. A format reads only its own.
+struct DataFormatKeys {
+  std::uint64_t seed = 1;  // of the run
+  int classes = 10;
+  ImageOptions image;
+  std::string trainImages, trainLabels, testImages, testLabels;
+  std::string folder;
+  std::string labels = "fine";
+  std::vector<std::int64_t> shape;
+  double noise = 1;
+  std::uint64_t dataSeed = 1;
+  std::uint32_t trainSize = 1024, testSize = 256;
+};
 
+struct DataFormatRow {
   std::string_view name;         // "idx"
   std::string_view description;  // one line
-  // Reads the format's own keys, all below `data`, and opens nothing. `seed` is the run's. Throws
-  // UsageError.
-  Open (*read)(Config& config, std::uint64_t seed);
+  const ConfigTable<DataFormatKeys>& (*keys)();
+  // Opens a split. Throws UsageError if it is missing or damaged.
+  std::unique_ptr<Dataset> (*open)(const DataFormatKeys& keys, DataSplit split);
 };
 std::span<const DataFormatRow> dataFormatTable();
 // Throws UsageError with the nearest known name.
 const DataFormatRow& findDataFormat(std::string_view name);
+// The keys of all formats; the meaning of each begins with the formats that have it.
+std::vector<KeyText> dataFormatKeys();
 
 }  // namespace cleave

@@ -127,7 +127,7 @@ void addSchedule(const StepCosts& costs, const RunPlan& plan, const ClientSettin
   if (plan.schedule != &priority) change.settings.emplace_back("train.schedule=priority");
   if (settings.inFlight != 0) change.settings.emplace_back("train.in_flight=0");
   if (change.settings.empty()) return;
-  const std::uint32_t inFlight = resolveInFlight(priority, 0, plan.microBatches);
+  const std::uint32_t inFlight = resolveInFlight(priority, 0, plan.spec.microBatches);
   change.seconds = simulated(costs, priority, inFlight);
   changes.push_back(std::move(change));
 }
@@ -149,8 +149,8 @@ bool normsHaveEnough(const MeasuredSteps& steps, const RunPlan& plan, std::uint3
 
 void addMicroBatches(const MeasuredSteps& steps, const RunPlan& plan,
                      const ClientSettings& settings, std::vector<Change>& changes) {
-  const std::uint32_t twice = 2 * plan.microBatches;
-  if (steps.costs.microBatches != plan.microBatches) return;  // no batch was whole
+  const std::uint32_t twice = 2 * plan.spec.microBatches;
+  if (steps.costs.microBatches != plan.spec.microBatches) return;  // no batch was whole
   if (twice > settings.batch || !normsHaveEnough(steps, plan, settings.batch, twice)) return;
   Change change;
   change.settings.push_back(fmt::format("train.micro_batches={}", twice));

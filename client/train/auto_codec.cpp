@@ -82,8 +82,17 @@ StepTime typical(std::vector<double> seconds) {
   return {mean, 2 * error / mean};
 }
 
-// The run's Hello, for a trial session with these codecs.
-wire::Hello trialHello(const PreparedRun& run, const FlowCodecs& codecs, unsigned number) {
+// The run's plan, for a trial session with these codecs.
+RunPlan trialPlan(const PreparedRun& run, const FlowCodecs& codecs) {
+  RunSpec spec = run.plan.spec;
+  for (const auto& [flow, codec] : codecs) spec.codecs[flow] = codec;
+  spec.trace = {};
+  spec.initialWeights = false;  // any weights serve, and sending them takes time
+  return planRun(spec);
+}
+
+// The run's Hello, for that session.
+wire::Hello trialHello(const PreparedRun& run, const RunPlan& plan, unsigned number) {
   wire::Hello hello = run.hello;
   hello.clear_features();
   hello.add_features(std::string(kTrialFeature));
@@ -92,11 +101,7 @@ wire::Hello trialHello(const PreparedRun& run, const FlowCodecs& codecs, unsigne
   constexpr std::size_t kMaxTail = 55;
   hello.set_run_id(
       fmt::format("trial-{}-{}", number, id.substr(id.size() - std::min(id.size(), kMaxTail))));
-  wire::RunSpec& spec = *hello.mutable_run_spec();
-  for (const auto& [flow, codec] : codecs) (*spec.mutable_codecs())[flow] = codec;
-  spec.set_trace_first(0);
-  spec.set_trace_steps(0);
-  spec.set_initial_weights(false);  // any weights serve, and sending them takes time
+  toWire(plan.spec, *hello.mutable_run_spec());
   return hello;
 }
 
@@ -105,8 +110,8 @@ class Trial {
   Trial(const PreparedRun& run, const Batch& batch, const FlowCodecs& codecs, unsigned number)
       : run_(run),
         batch_(batch),
-        hello_(trialHello(run, codecs, number)),
-        plan_(planRun(hello_.run_spec())),
+        plan_(trialPlan(run, codecs)),
+        hello_(trialHello(run, plan_, number)),
         session_(*run.device) {
     useDeviceCodecs(plan_, *run.device);
     withTorchErrors([&] {
@@ -147,7 +152,8 @@ class Trial {
     const SteadyTime start = now();
     stage_->beginBatch(viewOf(batch_, *run_.data.train), batch_.labels);
     session_.runBatch({Phase::train, ++steps_, 0,
-                       microBatchCount(batch_.samples(), plan_.microBatches), batch_.samples()});
+                       microBatchCount(batch_.samples(), plan_.spec.microBatches),
+                       batch_.samples()});
     const double seconds = secondsSince(start);
     const Coordinator& engine = session_.engine();
     meter_.measure(*engine.batch(), actionsOfBothSides(engine), session_.totals(),
@@ -157,8 +163,8 @@ class Trial {
 
   const PreparedRun& run_;
   const Batch& batch_;
-  const wire::Hello hello_;
   RunPlan plan_;
+  const wire::Hello hello_;
   std::unique_ptr<ClientStage> stage_;
   ClientSession session_;
   std::uint64_t steps_ = 0;
@@ -304,7 +310,7 @@ class AutoCodecs {
 
  private:
   std::uint32_t microBatches() const {
-    return microBatchCount(batch_.samples(), run_.plan.microBatches);
+    return microBatchCount(batch_.samples(), run_.plan.spec.microBatches);
   }
 
   // An error that keeps the first trial from connecting would also keep the run from connecting,
@@ -353,9 +359,10 @@ void useCodecs(PreparedRun& run, const FlowCodecs& codecs) {
   run.settings.resolved = readClientSettings(config).resolved;
   run.settings.codecs = codecs;
   run.settings.autoCodecs.clear();
-  auto& specs = *run.hello.mutable_run_spec()->mutable_codecs();
-  for (const auto& [flow, codec] : codecs) specs[flow] = codec;
-  run.plan = planRun(run.hello.run_spec());
+  RunSpec spec = run.plan.spec;
+  for (const auto& [flow, codec] : codecs) spec.codecs[flow] = codec;
+  run.plan = planRun(spec);
+  toWire(run.plan.spec, *run.hello.mutable_run_spec());
   useDeviceCodecs(run.plan, *run.device);
   writeFileDurably(run.folder + "/config.yaml", run.settings.resolved);
 }

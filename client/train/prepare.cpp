@@ -106,10 +106,9 @@ std::vector<NamedTensor> readWeights(const ClientSettings& settings,
 }
 
 // Skips the first step, which warms up, if there are others.
-void askForTrace(wire::RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
+void askForTrace(RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
   const std::uint64_t first = totalSteps > 1 ? 2 : 1;
-  spec.set_trace_first(first);
-  spec.set_trace_steps(std::min(steps, totalSteps - first + 1));
+  spec.trace = {first, std::min(steps, totalSteps - first + 1)};
 }
 
 // Samples in the smallest micro-batch of a whole batch or of an epoch's last batch.
@@ -174,23 +173,22 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
   run.threadsText = count.text;
   if (purpose == Purpose::verification) run.settings.serverThreads = run.threads;
 
-  wire::RunSpec spec;
   checkAt(config, kKeysOfErrors, [&] {
     run.data = openDatasets(run.settings.data);
     warnOfLargeBatch(run.settings, *run.data.train);
-    spec = makeRunSpec(run.settings, *run.data.train);
+    RunSpec spec = makeRunSpec(run.settings, *run.data.train);
     if (options.traceSteps > 0) {
       askForTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
     }
     run.plan = planRun(spec);
     checkBatchNorm(run.plan.blocks, leastMicroBatch(run.settings, *run.data.train));
-    if (run.plan.initialWeights) run.weights = readWeights(run.settings, run.plan.blocks);
+    if (run.plan.spec.initialWeights) run.weights = readWeights(run.settings, run.plan.blocks);
   });
 
   run.hello.set_least_version(kWireVersion);
   run.hello.set_greatest_version(kWireVersion);
-  if (spec.trace_steps() > 0) run.hello.add_features(std::string(kTraceFeature));
-  *run.hello.mutable_run_spec() = std::move(spec);
+  if (run.plan.spec.trace.steps > 0) run.hello.add_features(std::string(kTraceFeature));
+  toWire(run.plan.spec, *run.hello.mutable_run_spec());
   run.hello.set_run_id(
       makeRunId(std::string(kPrefixes[static_cast<std::size_t>(purpose)]) + run.settings.name));
   run.hello.set_generation(1);
@@ -261,14 +259,14 @@ std::size_t clientBytes(const PreparedRun& run) {
   const RunPlan& plan = run.plan;
   const auto [cut0, cut1] = plan.stage.cuts;
   const auto bytesOf = [&](int first, int last, std::uint32_t inFlight) {
-    return static_cast<double>(partBytes(plan.stage, first, last, plan.microBatches, inFlight,
+    return static_cast<double>(partBytes(plan.stage, first, last, plan.spec.microBatches, inFlight,
                                          plan.maxMicroBatchSamples()));
   };
   double bytes = bytesOf(0, cut0, plan.inFlight) +
                  bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan);
   // One in use, those prepared ahead, and during an evaluation the first of the next epoch.
   const double batches = Loader::Options().ahead + 2;
-  bytes += batches * plan.maxBatch * sizeof(float) *
+  bytes += batches * plan.spec.maxBatch * sizeof(float) *
            static_cast<double>(elementCount(run.data.train->sampleShape()));
   return static_cast<std::size_t>(std::min(bytes, 0x1p62));
 }

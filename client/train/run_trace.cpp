@@ -24,7 +24,8 @@ nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
   const TraceWindow& window = session.trace()->window();
   const ClockSample clock = session.serverClock();
   const Blob blob = session.fetch(kTraceBody);
-  const Trace server = traceFromServer(blob.bytes, window, run.plan.microBatches);
+  const Trace server =
+      traceFromServer(blob.bytes, window, run.plan.spec.microBatches, run.plan.place);
   const Trace client = session.trace()->trace();
 
   nlohmann::ordered_json about;

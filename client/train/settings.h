@@ -14,20 +14,20 @@
 #include "common/core/config.h"
 #include "common/model/stage.h"
 #include "common/run/metrics.h"
+#include "common/run/run_spec.h"
 #include "common/run/tls_settings.h"
-#include "proto/wire.pb.h"
 
 namespace cleave {
 
 struct DataSettings {
   std::string format;  // a name in dataFormatTable()
-  DataFormatRow::Open open;
+  DataFormatKeys keys;
   std::uint32_t holdout =
       0;  // number of last training samples that are evaluated instead of the test set
 };
 
 struct ClientSettings {
-  std::string name;
+  std::string name = "run";
   std::uint64_t seed = 1;
   std::string model;
   std::map<std::string, std::string> modelParameters;
@@ -38,10 +38,10 @@ struct ClientSettings {
   std::uint32_t batch = 64;
   std::uint32_t microBatches = 4;
   std::uint32_t inFlight = 0;
-  std::string schedule;
+  std::string schedule = "priority";
   std::uint64_t epochs = 1;
   std::uint64_t maxSteps = 0;  // 0: no limit
-  OptimizerSpec optimizer;
+  OptimizerSpec optimizer{"sgd", {}};
   LearningRateOptions learningRate;  // without totalSteps, which depends on the data
   double warmupEpochs = 0;
   double clipNorm = 0;  // maximum global gradient norm; 0: no limit
@@ -66,6 +66,8 @@ struct ClientSettings {
   std::string resolved;           // as YAML
 };
 
+// All keys of the client's configuration.
+std::vector<KeyText> clientKeys();
 // Throws UsageError.
 ClientSettings readClientSettings(Config& config);
 
@@ -77,7 +79,7 @@ struct Datasets {
 Datasets openDatasets(const DataSettings& settings);
 
 // The run spec for these settings on this data.
-wire::RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train);
+RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train);
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train);
 // The learning rate's options with the run's number of steps.

@@ -33,8 +33,8 @@ const wire::HelloOk& TrainRun::connect() {
   try {
     // A server that was started for this run is gone if its connection breaks.
     const double again = prepared_.localServer ? 0 : prepared_.settings.reconnectSeconds;
-    answer_ = session_.connect(prepared_.server, prepared_.hello, prepared_.settings.retrySeconds,
-                               again);
+    answer_ =
+        session_.connect(prepared_.server, prepared_.hello, prepared_.settings.retrySeconds, again);
     checkAnswer(answer_, prepared_.plan);
   } catch (...) {
     removeUnbegun(prepared_);
@@ -54,7 +54,7 @@ void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const 
 }
 
 void TrainRun::loadWeights() {
-  if (!prepared_.plan.initialWeights) return;
+  if (!prepared_.plan.spec.initialWeights) return;
   stage_.importWeights(prepared_.weights);
   const auto [cut0, cut1] = prepared_.plan.stage.cuts;
   session_.sendWeights(std::make_shared<const std::vector<std::byte>>(

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -150,16 +151,34 @@ class ConfigTable {
     return rows_.back();
   }
 
+  // One of `choices`; the default is the field's initial value, or none if that is empty.
+  template <typename Field>
+  Row& choice(const std::string& name, const std::vector<std::string>& choices, Field field,
+              const std::string& meaning) {
+    const std::string initial = initialOf(field);
+    std::string type;
+    for (const std::string& each : choices) type += (type.empty() ? "" : ", ") + quoted(each);
+    return add(name, type, "", initial.empty() ? "required" : quoted(initial), meaning,
+               [=](Config& config, Settings& settings) {
+                 const auto preset = initial.empty() ? std::nullopt : std::optional(initial);
+                 std::invoke(field, settings) = config.text(name, preset, choices);
+               });
+  }
+
   // Throws UsageError for the first key with an invalid value, then for the first unknown key.
   Settings read(Config& config) const {
     Settings settings{};
+    readInto(config, settings);
+    config.refuseUnknown();
+    return settings;
+  }
+  // Likewise, if other tables read other keys of the file.
+  void readInto(Config& config, Settings& settings) const {
     for (const Row& row : rows_) {
       if (row.isNeeded && !row.isNeeded(settings)) continue;
       if (row.read) row.read(config, settings);
       if (row.check) row.check(config, settings);
     }
-    config.refuseUnknown();
-    return settings;
   }
 
   std::vector<KeyText> texts() const {

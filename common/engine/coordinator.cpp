@@ -96,6 +96,11 @@ void Coordinator::receiveTensor(std::size_t from, TensorMessage&& message) {
   }
   if (!isCurrent(key)) refuse("bad-key", toString(key) + " does not belong to the current step");
   checkAgainstBatch(message);
+  if (message.weightVersion != applied_) {
+    refuse("bad-key", toString(key) + " was computed after " +
+                          std::to_string(message.weightVersion) + " steps, but " +
+                          std::to_string(applied_) + " are applied here");
+  }
   const bool possible = isActivation(key.flow) || isTrain();
   if (!possible || key.i >= sent_.get(requestOf(key.flow, place))) {
     refuse("bad-key", toString(key) + " arrived before it was requested");

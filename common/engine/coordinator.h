@@ -51,7 +51,7 @@ class Coordinator : public Engine {
   void restore(const EngineState& state) override;
 
   // The answer to the last Fetch (including grads/body of the current step); empty until it
-  // arrives.
+  // arrives, and again when the next training batch begins.
   const std::optional<Blob>& blob(std::size_t body = 0) const { return peers_[body].blob; }
   // Whether a step is decided but not yet applied here.
   bool updatePending() const { return state_ == State::decided || state_ == State::updating; }

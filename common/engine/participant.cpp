@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "common/engine/schedule.h"
+
 namespace cleave {
 
 Participant::Participant(const EngineOptions& options, const Place& place,
@@ -18,7 +20,7 @@ Participant::Participant(const EngineOptions& options, const Place& place,
 
 void Participant::receive(std::size_t peer, Message message) {
   if (!isUpdatePending() && deferred_.empty()) return dispatch(peer, std::move(message));
-  const std::size_t most = std::size_t{8} * options_.inFlight + 64;
+  const std::size_t most = maxWaiting(options_.inFlight);
   if (deferred_.size() >= most) {
     refuse("too-many-in-flight",
            "more than " + std::to_string(most) + " messages arrived before an update");
@@ -128,11 +130,21 @@ void Participant::receiveWeights(Blob&& blob) {
 
 // ---- Actions ----
 
+Work Participant::exportWork() {
+  export_ = Export::running;
+  return workOf(ActionKind::exportBlob, fetch_.flow);
+}
+
 std::optional<Work> Participant::nextWork() {
   while (!deferred_.empty() && !isUpdatePending()) {
     Deferred first = std::move(deferred_.front());
     deferred_.pop_front();
     dispatch(first.peer, std::move(first.message));
+  }
+  // Gradients are requested before the Step, and the update clears them.
+  if (fetch_.flow == kGradsBody) {
+    if (export_ == Export::requested) return exportWork();
+    if (export_ == Export::running) return std::nullopt;
   }
   if (state_ == State::decided) {
     state_ = State::updating;
@@ -143,10 +155,7 @@ std::optional<Work> Participant::nextWork() {
     weights_ = Weights::importing;
     return workOf(ActionKind::importBlob, std::move(initialWeights_));
   }
-  if (export_ == Export::requested) {
-    export_ = Export::running;
-    return workOf(ActionKind::exportBlob, fetch_.flow);
-  }
+  if (export_ == Export::requested) return exportWork();
   if (state_ != State::running) return std::nullopt;
   if (isTrain() && stage_.isDone()) {
     state_ = State::reporting;

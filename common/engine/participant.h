@@ -59,6 +59,7 @@ class Participant : public Engine {
   bool isUpdatePending() const { return state_ == State::decided || state_ == State::updating; }
 
   std::optional<Work> nextWork() override;
+  Work exportWork();
   void finish(Work&& work, Result&& result, double seconds) override;
   void sendReport(const GradientReport& report);
 

@@ -37,6 +37,7 @@ constexpr std::size_t indexOf(TraceActivity activity) { return static_cast<std::
 struct TraceWindow {
   std::uint64_t first = 0;
   std::uint64_t steps = 0;  // 0: no trace
+  bool operator==(const TraceWindow&) const = default;
   std::uint64_t last() const { return first + steps - 1; }
   bool contains(std::uint64_t step) const { return step >= first && step - first < steps; }
 };
@@ -105,6 +106,6 @@ std::vector<std::byte> toBytes(const Trace& trace);
 // recorded it: an action or a flow that servers do not have, a micro-batch or a step that was not
 // requested, or an end before its begin. Times are not checked against any clock.
 Trace traceFromServer(std::span<const std::byte> bytes, const TraceWindow& window,
-                      std::uint32_t microBatches, const Place& body = {});
+                      std::uint32_t microBatches, const Place& body);
 
 }  // namespace cleave

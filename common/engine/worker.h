@@ -15,11 +15,12 @@
 #include "common/core/clock.h"
 #include "common/core/executor.h"
 #include "common/engine/engine.h"
+#include "common/engine/schedule.h"
 #include "common/engine/trace.h"
 
 namespace cleave {
 
-// The only difference between client and server. May throw, which ends the run with that error.
+// Computes an action. May throw, which ends the run with that error.
 using ActionFunction = std::function<Result(Work work)>;
 using ActionTable = std::array<ActionFunction, kActionKinds>;
 
@@ -57,7 +58,7 @@ class Completions {
 class Mailbox {
  public:
   Mailbox(DeviceExecutor& device, std::uint32_t inFlight)
-      : device_(device), most_(std::size_t{8} * inFlight + 64) {}
+      : device_(device), most_(maxWaiting(inFlight)) {}
   // `peer`: the engine's number of the peer that sent it.
   void deliver(Message message, std::size_t peer = 0);
   struct Delivered {

@@ -132,6 +132,9 @@ void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t en
 
 void IncomingTensors::checkBlob(const IncomingTensor& tensor, std::uint64_t encodedBytes) const {
   const std::string name = flowName(tensor.message.flow);
+  if (tensor.message.key() != Key{Phase::train, 0, 0, tensor.message.flow}) {
+    throw ProtocolError("bad-key", name + " has a step or a micro-batch");
+  }
   if (tensor.codec != kBlobCodec) throw ProtocolError("bad-tensor", name + " has a codec");
   if (tensor.message.flow == kTraceBody && !options_.trace) {
     throw ProtocolError("bad-tensor", name + " arrived, but no trace was requested");
@@ -207,6 +210,7 @@ std::optional<IncomingTensor> IncomingTensors::received(const FrameHeader& heade
 
 void IncomingTensors::detach() {
   for (auto& [stream, tensor] : streams_) {
+    tensor.sha256.clear();  // of a last segment that did not arrive; it comes again
     interrupted_.emplace(tensor.message.flow, std::move(tensor));
   }
   streams_.clear();

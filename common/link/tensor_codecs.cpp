@@ -50,6 +50,13 @@ TensorCodecs::Cut& TensorCodecs::cutFor(const Key& key, const TensorSpec& spec) 
   return cuts_.emplace(cut, Cut{{}, std::move(charge)}).first->second;
 }
 
+// Whether the gradient will use what the activation leaves at its cut.
+bool TensorCodecs::needsCut(const Key& key) const {
+  if (key.phase != Phase::train) return false;
+  const auto* codec = options_.codecs.find(gradientAt(key.flow.cut, key.flow.tensor));
+  return codec != nullptr && !(*codec)->isIdentity();
+}
+
 void TensorCodecs::forgetCutAfter(const Key& key) {
   if (!isGradient(key.flow) || key.phase != Phase::train) return;
   cuts_.erase({key.step, key.i, key.flow.cut, key.flow.tensor});
@@ -59,8 +66,8 @@ void TensorCodecs::forgetCutAfter(const Key& key) {
 
 TensorCodecs::EncodedTensor TensorCodecs::encode(const Key& key, const TensorView& view) {
   const bool train = key.phase == Phase::train;
-  CutContext evalCut;
-  CutContext& cut = train ? cutFor(key, view.spec).context : evalCut;
+  CutContext unused;
+  CutContext& cut = needsCut(key) ? cutFor(key, view.spec).context : unused;
   const CutContext cutBefore = cut;
   const CodecState state = train ? stateOf(key) : nullptr;
 
@@ -140,8 +147,8 @@ std::optional<double> TensorCodecs::measureError(const CodecContext& context,
 TensorCodecs::DecodedTensor TensorCodecs::decode(const Key& key, std::span<const std::byte> encoded,
                                                  const TensorSpec& spec) {
   const bool train = key.phase == Phase::train;
-  CutContext evalCut;
-  CutContext& cut = train ? cutFor(key, spec).context : evalCut;
+  CutContext unused;
+  CutContext& cut = needsCut(key) ? cutFor(key, spec).context : unused;
   const CodecState state = train ? stateOf(key) : nullptr;
   auto [out, payload] = roomFor(key.flow, spec);
   const DeviceCodec* const device = options_.deviceCodec(key.flow);

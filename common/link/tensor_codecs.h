@@ -84,6 +84,7 @@ class TensorCodecs {
   };
   CodecState stateOf(const Key& key) const;
   Cut& cutFor(const Key& key, const TensorSpec& spec);
+  bool needsCut(const Key& key) const;
   void forgetCutAfter(const Key& key);
 
   Encoded encodeOrRaw(const CodecContext& context, const CodecState& state, CutContext& cut,

@@ -79,7 +79,8 @@ void TensorReceiver::verifyBlob(IncomingTensor&& tensor, const std::string& sha2
                                           " does not have the SHA-256 that was sent with it");
   }
   if (tensor.message.flow == kTraceBody) {
-    traceFromServer(tensor.buffer.span(), options_->trace->window(), options_->microBatches);
+    traceFromServer(tensor.buffer.span(), options_->trace->window(), options_->microBatches,
+                    options_->place);
   }
   acknowledge(tensor, wireSeconds, 0);
   Blob blob;

@@ -22,7 +22,7 @@ class TransferLog {
  public:
   // `record` is called on the io thread for each transfer, and must not block.
   TransferLog(Role role, std::uint32_t inFlight, std::function<void(const TransferRecord&)> record)
-      : role_(role), maxPending_(std::size_t{8} * inFlight + 64), record_(std::move(record)) {}
+      : role_(role), maxPending_(maxWaiting(inFlight)), record_(std::move(record)) {}
 
   // ---- Sent tensors: queued, begun, written and acknowledged, settled ----
 

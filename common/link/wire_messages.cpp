@@ -85,8 +85,9 @@ BodyDone bodyDoneFromWire(std::span<const std::byte> metadata) {
   done.step = proto.step();
   done.report = {proto.gradient_square_sum(), proto.finite()};
   // The sum may be infinite or NaN only if the gradients are reported as not finite.
-  if (done.report.finite && !(done.report.squareSum >= 0))
-    refuse("a sum of squares is negative or NaN");
+  if (done.report.finite && !(std::isfinite(done.report.squareSum) && done.report.squareSum >= 0)) {
+    refuse("a sum of squares is negative, infinite or NaN");
+  }
   done.forwardSeconds = checkedSeconds(proto.forward_seconds());
   done.backwardSeconds = checkedSeconds(proto.backward_seconds());
   done.codecSeconds = checkedSeconds(proto.codec_seconds());
@@ -164,6 +165,7 @@ ReceivedReport receivedFromWire(std::span<const std::byte> metadata) {
 }
 
 void toWire(const Arrived& arrived, wire::Arrived& proto) {
+  proto.Clear();
   proto.set_control(arrived.control);
   for (const auto& [flow, count] : arrived.flows) {
     wire::ArrivedOfFlow& each = *proto.add_flows();

@@ -196,8 +196,9 @@ void BlockChain::relu(const std::string& name) {
 
 void BlockChain::relu6(const std::string& name) {
   BlockRow& row = append(name);
-  if (inGroup_) {
-    // In place, since nothing else needs the output of the layer before it.
+  const std::size_t layer = rows_.size() - 1;
+  if (layer > group_.value_or(layer)) {
+    // In place, since nothing else needs the output of the layer before it in the group.
     row.savedPerSample = 0;
     row.forward = ofInput([](at::Tensor x) { return at::hardtanh_(x, 0, 6); });
   } else {
@@ -254,9 +255,9 @@ void BlockChain::residual(const std::string& name, const std::function<void()>& 
 void BlockChain::join(const std::string& name, const std::function<void()>& append, bool addInput) {
   const std::size_t first = rows_.size();
   const Shape before = shape_;
-  inGroup_ = true;
+  group_ = first;
   append();
-  inGroup_ = false;
+  group_.reset();
   if (addInput && shape_ != before) {
     throw std::logic_error("block " + name + " adds its input to an output of another shape");
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,7 +82,7 @@ class BlockChain {
 
   Shape shape_;
   std::vector<BlockRow> rows_;
-  bool inGroup_ = false;
+  std::optional<std::size_t> group_;  // index of the first layer of the group being appended
 };
 
 // Example: "[1, 28, 28]"

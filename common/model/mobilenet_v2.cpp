@@ -109,7 +109,7 @@ std::pair<int, int> mobilenetV2Cuts(const ModelSpec&) { return {2, 21}; }
 ModelRow mobilenetV2Model() {
   return {"mobilenet_v2",
           "MobileNetV2, for images of any size; accepts torchvision's published weights",
-          "width=0.1..4 (1), tail=global|prototype (global), with global dropout=0..0.9 (0.2)",
+          "width=0.1..4 (1), tail=global|prototype (global), dropout=0..0.9 (0.2)",
           mobilenetV2Blocks, mobilenetV2Cuts};
 }
 

@@ -19,6 +19,7 @@ struct OptimizerSpec {
   std::string name = "sgd";
   // Parameters that are absent take the table's defaults. Switches such as nesterov are 0 or 1.
   std::map<std::string, double> parameters;
+  bool operator==(const OptimizerSpec&) const = default;
 };
 
 struct OptimizerParameterRow {

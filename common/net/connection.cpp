@@ -309,7 +309,13 @@ void Connection::noteActivity(FrameKind kind) {
   if (kind != FrameKind::ping && kind != FrameKind::pong) lastActivity_ = now();
 }
 
+void Connection::notePing() {
+  background_.pinged();
+  if (!unanswered_) unanswered_ = now();
+}
+
 void Connection::receivedPong(std::span<const std::byte> metadata) {
+  unanswered_.reset();
   const ClockSample sample = clockOfPong(metadata);
   if (background_.ponged(sample.forward, sample.arrived, now())) {
     wake();  // the next segment may fit now
@@ -404,9 +410,9 @@ awaitable<void> Connection::writeOne() {
   }
   if (frame->kind == FrameKind::tensor) allowance_.tensorCrosses();
   if (frame->kind == FrameKind::segment) allowance_.segmentCrosses();
-  if (frame->kind == FrameKind::ping) background_.pinged();
+  if (frame->kind == FrameKind::ping) notePing();
   if (frame->isBackground) {
-    background_.pinged();
+    notePing();
     co_await stream_.write(FrameKind::ping, 0, pingMetadata(), {});
   }
   const SteadyTime chosen = now();
@@ -459,7 +465,9 @@ awaitable<void> Connection::watch() {
   SteadyTime pingAt = start + options_.pingEvery;
   while (true) {
     const SteadyTime time = now();
-    const SteadyTime silentAt = std::max(start, stream_.lastArrival()) + longestSilence();
+    // A peer that sends, but answers no Ping, keeps background tensors waiting for ever.
+    SteadyTime silentAt = std::max(start, stream_.lastArrival()) + longestSilence();
+    if (unanswered_) silentAt = std::min(silentAt, *unanswered_ + longestSilence());
     if (end_.deadline()) {
       if (time >= *end_.deadline()) co_return;
     } else if (time >= silentAt) {
@@ -476,11 +484,13 @@ awaitable<void> Connection::watch() {
   }
 }
 
-ProtocolError Connection::silent() const {
-  return ProtocolError("peer-silent",
-                       peerName() + " has sent nothing for " + secondsText(longestSilence()) +
-                           ", not even an answer to a Ping",
-                       "check that it is still running and that the network is up");
+ProtocolError Connection::silent() {
+  const bool isSending = now() < stream_.lastArrival() + longestSilence();
+  return ProtocolError(
+      "peer-silent",
+      peerName() + (isSending ? " has answered no Ping for " : " has sent nothing for ") +
+          secondsText(longestSilence()) + (isSending ? "" : ", not even an answer to a Ping"),
+      "check that it is still running and that the network is up");
 }
 
 ProtocolError Connection::notReading() const {

@@ -137,11 +137,12 @@ class Connection {
   boost::asio::awaitable<void> throttled(boost::asio::steady_timer& timer, std::size_t bytes);
   void spendAllowance(const FrameHeader& header, SteadyTime time);
   void noteActivity(FrameKind kind);
+  void notePing();
   void streamEnded(const boost::system::error_code& error);
   void failUnsent(std::exception_ptr error);
   void endChanged();
   RunError lost(const boost::system::error_code& error, const std::string& when) const;
-  ProtocolError silent() const;
+  ProtocolError silent();
   ProtocolError notReading() const;
   std::chrono::milliseconds longestSilence() const {
     return options_.pingEvery + options_.pingTimeout;
@@ -164,6 +165,8 @@ class Connection {
   ControlAllowance allowance_{now()};
   BackgroundWindow background_;
   SteadyTime lastActivity_ = now();
+  // When the oldest Ping was sent of those that have no Pong yet, as far as is known.
+  std::optional<SteadyTime> unanswered_;
   // While a frame is being written: the deadline for the peer to accept it.
   std::optional<SteadyTime> writtenBy_;
   std::atomic<std::size_t> segmentBytes_{kMinSegmentBytes};  // until a rate has been measured

@@ -62,7 +62,8 @@ class ConnectionEnd {
   const std::string& ourReason() const { return ourReason_; }
   // What ends the connection, an Error. Requires writeLost, failing or failed.
   const std::exception_ptr& error() const { return error_; }
-  // When run() must end, whatever the peer does; it never moves to a later time.
+  // When run() must end, whatever the peer does; it moves to a later time only in
+  // runBegins().
   const std::optional<SteadyTime>& deadline() const { return deadline_; }
 
   // The events, at `time`. Errors are Errors. The first `sayBye` wins, and the first `fault` or

@@ -96,7 +96,8 @@ void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequ
       ->required(configRequired);
   command
       .add_option("--set", options.overrides,
-                  "Replaces one value of the configuration; may be repeated")
+                  "Replaces one value of the configuration; may be repeated; the command keys "
+                  "lists all keys")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   command.add_option("--log-level", options.logLevel, "trace, debug, info, warn or error")

@@ -25,30 +25,30 @@ double checkedWait(double milliseconds) {
   return milliseconds;
 }
 
-ModelSpec modelSpec(const wire::RunSpec& spec) {
-  ModelSpec model;
-  model.name = spec.model();
-  for (const auto& [key, value] : spec.model_parameters()) model.parameters[key] = value;
-  if (spec.sample_shape().empty() || spec.sample_shape_size() >= static_cast<int>(kMaxRank)) {
-    refuse("a sample has " + std::to_string(spec.sample_shape_size()) + " dimensions");
+ModelSpec modelSpec(const RunSpec& spec) {
+  if (spec.sampleShape.empty() || spec.sampleShape.size() >= kMaxRank) {
+    refuse("a sample has " + std::to_string(spec.sampleShape.size()) + " dimensions");
   }
+  ModelSpec model;
+  model.name = spec.model;
+  model.parameters = spec.modelParameters;
   std::uint64_t elements = 1;
-  for (const std::uint64_t dim : spec.sample_shape()) {
+  for (const std::uint64_t dim : spec.sampleShape) {
     if (dim == 0 || dim > kMaxSampleElements || (elements *= dim) > kMaxSampleElements) {
       refuse("a sample's shape is empty or too large");
     }
     model.sampleShape.push_back(static_cast<std::int64_t>(dim));
   }
-  if (spec.classes() < 2 || spec.classes() > kMaxClasses) {
-    refuse(std::to_string(spec.classes()) + " classes are not in 2…" + std::to_string(kMaxClasses));
+  if (spec.classes < 2 || spec.classes > kMaxClasses) {
+    refuse(std::to_string(spec.classes) + " classes are not in 2…" + std::to_string(kMaxClasses));
   }
-  model.classes = static_cast<int>(spec.classes());
+  model.classes = static_cast<int>(spec.classes);
   return model;
 }
 
-FlowMap<std::shared_ptr<const Codec>> codecsOf(const wire::RunSpec& spec, const Place& place) {
+FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place& place) {
   FlowMap<std::shared_ptr<const Codec>> codecs(place.flows());
-  for (const auto& [name, text] : spec.codecs()) {
+  for (const auto& [name, text] : spec.codecs) {
     const auto flow = flowFromName(name);
     if (!flow || codecs.find(*flow) == nullptr) {
       refuse("'" + name + "' is not a flow with a codec",
@@ -62,62 +62,56 @@ FlowMap<std::shared_ptr<const Codec>> codecsOf(const wire::RunSpec& spec, const 
   return codecs;
 }
 
-TraceWindow traceWindow(const wire::RunSpec& spec) {
-  if (spec.trace_steps() == 0) return {};
-  constexpr std::uint64_t kMostFirst = std::uint64_t{1} << 62;
-  if (spec.trace_steps() > kMaxTraceSteps || spec.trace_first() < 1 ||
-      spec.trace_first() > kMostFirst) {
-    refuse("a trace of " + std::to_string(spec.trace_steps()) + " steps from step " +
-               std::to_string(spec.trace_first()) + " is out of range",
-           "ask for 1 to " + std::to_string(kMaxTraceSteps) + " steps");
+void checkTrace(const TraceWindow& trace) {
+  if (trace.steps == 0) return;
+  constexpr std::uint64_t kMaxFirst = std::uint64_t{1} << 62;
+  if (trace.steps <= kMaxTraceSteps && trace.first >= 1 && trace.first <= kMaxFirst) return;
+  refuse("a trace of " + std::to_string(trace.steps) + " steps from step " +
+             std::to_string(trace.first) + " is out of range",
+         "ask for 1 to " + std::to_string(kMaxTraceSteps) + " steps");
+}
+
+void checkBatch(const RunSpec& spec) {
+  if (spec.maxBatch == 0 || spec.maxBatch > kMaxBatch) {
+    refuse("a batch of " + std::to_string(spec.maxBatch) + " samples is not in 1…" +
+           std::to_string(kMaxBatch));
   }
-  return {spec.trace_first(), spec.trace_steps()};
+  if (spec.microBatches == 0 || spec.microBatches > spec.maxBatch) {
+    refuse(std::to_string(spec.microBatches) + " micro-batches do not divide a batch of " +
+               std::to_string(spec.maxBatch) + " samples",
+           "train.micro_batches must be in 1…train.batch");
+  }
 }
 
 }  // namespace
 
-RunPlan planRun(const wire::RunSpec& spec) {
+RunPlan planRun(const RunSpec& spec) {
   RunPlan plan;
+  plan.spec = spec;
   plan.stage.model = modelSpec(spec);
-  plan.blocks = findModel(spec.model()).blocks(plan.stage.model);
-  constexpr std::uint32_t kMostBlocks = 1 << 16;
-  plan.stage.cuts = {static_cast<int>(std::min(spec.cut0(), kMostBlocks)),
-                     static_cast<int>(std::min(spec.cut1(), kMostBlocks))};
+  plan.blocks = findModel(spec.model).blocks(plan.stage.model);
+  constexpr std::uint32_t kMaxBlocks = 1 << 16;
+  plan.stage.cuts = {static_cast<int>(std::min(spec.cut0, kMaxBlocks)),
+                     static_cast<int>(std::min(spec.cut1, kMaxBlocks))};
   checkCuts(plan.blocks, plan.stage.cuts);
-  plan.stage.optimizer.name = spec.optimizer().name();
-  for (const auto& [key, value] : spec.optimizer().parameters()) {
-    plan.stage.optimizer.parameters[key] = value;
-  }
+  plan.stage.optimizer = spec.optimizer;
   checkOptimizer(plan.stage.optimizer);
-  plan.stage.seed = spec.seed();
-  if (spec.precision() != "f32") refuse("the precision '" + spec.precision() + "' is not f32");
-  if (spec.wait().has_f2()) plan.wait.f2 = checkedWait(spec.wait().f2());
-  if (spec.wait().has_b2()) plan.wait.b2 = checkedWait(spec.wait().b2());
+  plan.stage.seed = spec.seed;
+  if (spec.precision != "f32") refuse("the precision '" + spec.precision + "' is not f32");
+  if (spec.waitF2) plan.wait.f2 = checkedWait(*spec.waitF2);
+  if (spec.waitB2) plan.wait.b2 = checkedWait(*spec.waitB2);
   checkBodyWait(plan.wait);
 
-  plan.schedule = &findSchedule(spec.schedule());
-  plan.maxBatch = spec.max_batch();
-  plan.microBatches = spec.micro_batches();
-  if (plan.maxBatch == 0 || plan.maxBatch > kMaxBatch) {
-    refuse("a batch of " + std::to_string(plan.maxBatch) + " samples is not in 1…" +
-           std::to_string(kMaxBatch));
-  }
-  if (plan.microBatches == 0 || plan.microBatches > plan.maxBatch) {
-    refuse(std::to_string(plan.microBatches) + " micro-batches do not divide a batch of " +
-               std::to_string(plan.maxBatch) + " samples",
-           "train.micro_batches must be in 1…train.batch");
-  }
+  plan.schedule = &findSchedule(spec.schedule);
+  checkBatch(spec);
   for (const Flow flow : plan.flows()) {
-    if (!flowSpec(plan.blocks, plan.stage.cuts, flow, plan.maxBatch).checkedElements()) {
+    if (!flowSpec(plan.blocks, plan.stage.cuts, flow, spec.maxBatch).checkedElements()) {
       refuse("the tensor of " + flowName(flow) + " would be too large");
     }
   }
-  plan.inFlight = resolveInFlight(*plan.schedule, spec.in_flight(), plan.microBatches);
-  plan.stepsPerEpoch = spec.steps_per_epoch();
+  plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, spec.microBatches);
   plan.codecs = codecsOf(spec, plan.place);
-  plan.initialWeights = spec.initial_weights();
-  plan.rawNonFinite = spec.raw_non_finite();
-  plan.trace = traceWindow(spec);
+  checkTrace(spec.trace);
   return plan;
 }
 
@@ -130,7 +124,7 @@ void useDeviceCodecs(RunPlan& plan, ComputeDevice& device) {
 }
 
 EngineOptions engineOptions(const RunPlan& plan) {
-  return {plan.schedule, plan.microBatches, plan.inFlight, plan.initialWeights};
+  return {plan.schedule, plan.spec.microBatches, plan.inFlight, plan.spec.initialWeights};
 }
 
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
@@ -138,9 +132,9 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   options.role = role;
   options.place = plan.place;
   options.seed = plan.stage.seed;
-  options.microBatches = plan.microBatches;
+  options.microBatches = plan.spec.microBatches;
   options.inFlight = plan.inFlight;
-  options.maxBatch = plan.maxBatch;
+  options.maxBatch = plan.spec.maxBatch;
   options.codecs = plan.codecs;
   options.deviceCodecs = plan.deviceCodecs;
   options.spec = [blocks = plan.blocks, cuts = plan.stage.cuts](Flow flow, std::uint32_t samples) {
@@ -148,9 +142,9 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   };
   options.priority = plan.schedule->linkPriority;
   options.maxBlobBytes = maxWeightsBytes(plan);
-  options.initialWeights = plan.initialWeights;
-  options.rawNonFinite = plan.rawNonFinite;
-  if (plan.trace.steps > 0) options.trace = std::make_shared<TraceRecorder>(plan.trace);
+  options.initialWeights = plan.spec.initialWeights;
+  options.rawNonFinite = plan.spec.rawNonFinite;
+  if (plan.spec.trace.steps > 0) options.trace = std::make_shared<TraceRecorder>(plan.spec.trace);
   return options;
 }
 
@@ -177,7 +171,7 @@ double codecBytes(const RunPlan& plan) {
     working = std::max(working, static_cast<double>(memory.working));
     states += 2.0 * static_cast<double>(memory.state);
   }
-  return kTables + working + plan.microBatches * states;
+  return kTables + working + plan.spec.microBatches * states;
 }
 
 }  // namespace
@@ -203,8 +197,8 @@ std::size_t transitBytes(const RunPlan& plan) {
   }
   // To measure its SNR, a tensor is decoded again and, on a GPU, copied to the host.
   const double measured = 2 * largest;
-  const double blob =
-      bufferBytes(maxWeightsBytes(plan)) + (plan.trace.steps > 0 ? bufferBytes(kMaxTraceBytes) : 0);
+  const double blob = bufferBytes(maxWeightsBytes(plan)) +
+                      (plan.spec.trace.steps > 0 ? bufferBytes(kMaxTraceBytes) : 0);
   return asSize(flowBytes(plan) + plan.inFlight * (cuts + double{kMicroBatchBytes}) + measured +
                 blob);
 }
@@ -215,9 +209,9 @@ std::size_t serverBytes(const RunPlan& plan) {
   constexpr double kBlockObjects = 8 << 10;
   const double objects = kBlockObjects * plan.inFlight * (last - first);
   // Initial weights are unpacked while the buffer they arrived in still exists.
-  const double unpacked = plan.initialWeights ? static_cast<double>(maxWeightsBytes(plan)) : 0;
-  const double recorded = plan.trace.steps > 0 ? double{kMaxTraceBytes} : 0;
-  const auto body = static_cast<double>(partBytes(plan.stage, first, last, plan.microBatches,
+  const double unpacked = plan.spec.initialWeights ? static_cast<double>(maxWeightsBytes(plan)) : 0;
+  const double recorded = plan.spec.trace.steps > 0 ? double{kMaxTraceBytes} : 0;
+  const auto body = static_cast<double>(partBytes(plan.stage, first, last, plan.spec.microBatches,
                                                   plan.inFlight, plan.maxMicroBatchSamples()));
   return asSize(static_cast<double>(transitBytes(plan)) + body + objects + unpacked + recorded +
                 codecBytes(plan));

@@ -8,9 +8,8 @@
 
 #include "common/codec/codec.h"
 #include "common/engine/engine.h"
-#include "common/engine/trace.h"
 #include "common/model/stage.h"
-#include "proto/wire.pb.h"
+#include "common/run/run_spec.h"
 
 namespace cleave {
 
@@ -21,31 +20,26 @@ struct TensorLinkOptions;
 inline constexpr double kMostWait = 60000;
 
 struct RunPlan {
+  RunSpec spec;
   StageOptions stage;
   StageWait wait;  // f2 and b2 only; the client adds its own
   std::vector<BlockRow> blocks;
   Place place;  // of the body
   const Schedule* schedule = nullptr;
-  std::uint32_t microBatches = 1;
   std::uint32_t inFlight = 1;
-  std::uint32_t maxBatch = 1;
-  std::uint64_t stepsPerEpoch = 0;
-  bool initialWeights = false;                   // the client sends the body's initial weights
-  bool rawNonFinite = false;                     // as in TensorLinkOptions
-  TraceWindow trace;                             // no steps: no trace requested
   FlowMap<std::shared_ptr<const Codec>> codecs;  // for every flow of `place`, in its order
   // As in TensorLinkOptions; set by useDeviceCodecs().
   FlowMap<std::shared_ptr<const DeviceCodec>> deviceCodecs;
 
   std::vector<Flow> flows() const { return place.flows(); }
   std::uint32_t maxMicroBatchSamples() const {
-    return microBatchSize(maxBatch, microBatchCount(maxBatch, microBatches), 0);
+    return microBatchSize(spec.maxBatch, microBatchCount(spec.maxBatch, spec.microBatches), 0);
   }
 };
 
 // Throws UsageError if a value is unknown, out of range or inconsistent. Builds and allocates
 // nothing.
-RunPlan planRun(const wire::RunSpec& spec);
+RunPlan planRun(const RunSpec& spec);
 
 // On this side, keeps the tensors of those flows on the device whose codecs have a GPU
 // implementation. Borrows the device.

@@ -81,7 +81,7 @@ class Variant {
     return {{"variant", name_},
             {"model", prepared_.settings.model},
             {"batch", batch_.samples()},
-            {"micro_batches", prepared_.plan.microBatches},
+            {"micro_batches", prepared_.plan.spec.microBatches},
             {"schedule", prepared_.plan.schedule->name},
             {"in_flight", prepared_.plan.inFlight},
             {"threads", prepared_.threads},

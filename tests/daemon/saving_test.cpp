@@ -31,8 +31,9 @@ Arguments runWith(const TestServer& server, const Arguments& more) {
   return all;
 }
 
-Process startLong(const TestServer& server, const std::string& run) {
-  return startClient("train", run, runWith(server, {"--set", "train.epochs=100000"}));
+Process startLong(const TestServer& server, const std::string& run, Arguments more = {}) {
+  more.insert(more.end(), {"--set", "train.epochs=100000"});
+  return startClient("train", run, runWith(server, more));
 }
 
 void waitForFile(const std::string& path) {
@@ -108,7 +109,7 @@ TEST_CASE("a killed server leaves the last epoch's model, and head and tail as t
   std::uint64_t steps = 0;
   {
     TestServer server(folder);
-    const Process client = startLong(server, run);
+    const Process client = startLong(server, run, {"--set", "connect.reconnect_seconds=0"});
     waitForFile(whole(run));
     server.process().signal(SIGKILL);
     CHECK(finish(client).code == kFailedRun);

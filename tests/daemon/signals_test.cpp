@@ -173,9 +173,9 @@ TEST_CASE("Ctrl-C at the server, of which the client is stopped") {
 TEST_CASE("Ctrl-C twice at a server that computes ends it at once") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "wait.allowed=true"});
-  const Process client =
-      startClient("train", folder.path("client"),
-                  {"--set", "wait={F2: 50000, B2: 50000}", "--server", server.address()});
+  const Process client = startClient("train", folder.path("client"),
+                                     {"--set", "wait={F2: 50000, B2: 50000}", "--set",
+                                      "connect.reconnect_seconds=0", "--server", server.address()});
   waitForTensor(server, "activation/0");  // the server's device thread waits with it
   const auto start = steady_clock::now();
   server.process().signal(SIGINT);

@@ -18,7 +18,7 @@ constexpr std::uint32_t kMicroBatches = 4;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   try {
-    const Trace trace = traceFromServer(bytes, kWindow, kMicroBatches);
+    const Trace trace = traceFromServer(bytes, kWindow, kMicroBatches, Place{});
     if (!std::ranges::equal(toBytes(trace), bytes)) find("a trace changes when written again");
   } catch (const ProtocolError&) {
   }

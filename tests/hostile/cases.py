@@ -256,7 +256,7 @@ sends("micro-batches in the wrong batch", "bad-key", w.tensor() + w.tensor(strea
 sends("a batch within a batch", "unexpected-message",
       w.tensor() + w.tensor(stream=2, phase="eval", step=1))  # fmt: skip
 sends("one more in flight than agreed", "too-many-in-flight",
-      b"".join(w.tensor(stream=1 + i, step=1 + i // 4, micro_batch=i % 4, first=0) for i in range(5)))  # fmt: skip
+      b"".join(w.tensor(stream=1 + i, step=1 + i // 4, micro_batch=i % 4) for i in range(5)))  # fmt: skip
 sends("the same tensor opened again and again", "bad-key", b"".join(w.tensor(stream=1 + i, first=0) for i in range(19)))
 sends("micro-batches out of order", "bad-key", w.tensor(micro_batch=1) + w.tensor(stream=2))
 

@@ -141,7 +141,14 @@ def _(world):
     return peer
 
 
-@case("every tensor that may be open, none of which is finished", "peer-silent", deadline=10)
+@case("a tensor that is not finished", "peer-silent", deadline=10)
+def _(world):
+    peer = world.run(spec())
+    peer.send(tensor(stream=1, micro_batch=0, first=4096))
+    return peer
+
+
+@case("every tensor that may be in flight, none of which is finished", "bad-segment")
 def _(world):
     peer = world.run(spec())
     for i in range(4):

@@ -1,0 +1,446 @@
+// The table of the client's configuration keys.
+#include <spdlog/fmt/fmt.h>
+
+#include <array>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/train/codec_choice.h"
+#include "client/train/settings.h"
+#include "common/engine/schedule.h"
+#include "common/run/config_errors.h"
+#include "common/run/device.h"
+#include "common/run/plan.h"
+#include "common/run/run_folder.h"
+#include "compression/registry.h"
+
+namespace cleave {
+namespace {
+
+using Settings = ClientSettings;
+using Table = ConfigTable<Settings>;
+
+constexpr const char* kDefaultCodec = "auto";
+constexpr std::int64_t kMany = std::int64_t{1} << 31;
+
+// "`a`, `b`".
+template <typename Rows>
+std::string namesOf(const Rows& rows) {
+  std::string names;
+  for (const auto& row : rows) names += fmt::format("{}`{}`", names.empty() ? "" : ", ", row.name);
+  return names;
+}
+
+template <typename Rows>
+std::vector<std::string> listOf(const Rows& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) names.emplace_back(row.name);
+  return names;
+}
+
+// ---- Run and model ----
+
+void readModel(Config& config, Settings& settings) {
+  settings.model = config.text("model.name");
+  checkAt(config, "model.name", [&] { findModel(settings.model); });
+  for (const std::string& key : config.keys("model")) {
+    if (key == "name" || key == "cuts") continue;
+    settings.modelParameters[key] = config.text("model." + key);
+  }
+}
+
+void readCuts(Config& config, Settings& settings) {
+  if (!config.has("model.cuts")) return;
+  const auto cuts = config.integers("model.cuts", 0, 1 << 16);
+  if (cuts.size() != 2) {
+    throw UsageError(
+        "bad-cuts",
+        config.where("model.cuts") + ": model.cuts has " + std::to_string(cuts.size()) + " values",
+        "give two block positions, such as [3, 9]");
+  }
+  settings.cuts = Cuts{static_cast<int>(cuts[0]), static_cast<int>(cuts[1])};
+}
+
+// "width=8..512 (32), dropout=0..0.9 (0.1)" as (name, values, default).
+std::vector<std::array<std::string, 3>> parametersOf(std::string_view text) {
+  std::vector<std::array<std::string, 3>> all;
+  while (!text.empty()) {
+    const std::size_t equals = text.find('=');
+    const std::size_t open = text.find(" (", equals);
+    const std::size_t close = text.find(')', open);
+    if (close == std::string_view::npos) break;
+    all.push_back({std::string(text.substr(0, equals)),
+                   std::string(text.substr(equals + 1, open - equals - 1)),
+                   std::string(text.substr(open + 2, close - open - 2))});
+    const std::size_t next = text.find(", ", close);
+    text = next == std::string_view::npos ? std::string_view() : text.substr(next + 2);
+  }
+  return all;
+}
+
+// "0..0.9" as "0 … 0.9", "a|b" as "`a`, `b`".
+std::string valuesText(const std::string& values) {
+  if (const std::size_t dots = values.find(".."); dots != std::string::npos) {
+    return values.substr(0, dots) + " … " + values.substr(dots + 2);
+  }
+  std::string text = "`";
+  for (const char c : values) text += c == '|' ? std::string("`, `") : std::string(1, c);
+  return text + "`";
+}
+
+std::string parameterMeaning(std::string_view name) {
+  constexpr std::pair<std::string_view, const char*> kMeanings[] = {
+      {"width", "`mlp`: units per layer; `small_cnn`: channels of the first convolution; "
+                "`mobilenet_v2`: multiplier of all channels"},
+      {"depth", "hidden layers"},
+      {"dropout", "probability of dropout; `mobilenet_v2` has it only with `tail: global`"},
+      {"tail", "`global`: global average pooling; `prototype`: ReLU and a 4 x 4 average pooling"},
+  };
+  for (const auto& [known, meaning] : kMeanings) {
+    if (known == name) return meaning;
+  }
+  return "a parameter of the model: `cleave-client models`";
+}
+
+// One row per name of a parameter, with the values of each model that has it. `model.name` reads
+// them.
+void addModelParameters(Table& table) {
+  std::vector<std::array<std::string, 3>> rows;
+  for (const ModelRow& model : modelTable()) {
+    for (const auto& [name, values, preset] : parametersOf(model.parameters)) {
+      auto row = std::find_if(rows.begin(), rows.end(),
+                              [&, wanted = name](const auto& each) { return each[0] == wanted; });
+      if (row == rows.end()) row = rows.insert(rows.end(), {name, "", ""});
+      const char* separator = (*row)[1].empty() ? "" : "; ";
+      (*row)[1] += fmt::format("{}`{}`: {}", separator, model.name, valuesText(values));
+      (*row)[2] += fmt::format("{}`{}`: {}", separator, model.name, preset);
+    }
+  }
+  for (const auto& [name, values, preset] : rows) {
+    table.add("model." + name, values, "", preset, parameterMeaning(name), nullptr);
+  }
+}
+
+void readWeights(Config& config, Settings& settings) {
+  config.expand("weights", "file");
+  if (!config.has("weights")) return;
+  if (config.keys("weights").empty()) {
+    throw UsageError(
+        "bad-config", config.where("weights") + ": weights names no file",
+        "set weights.file=FILE, or omit weights to initialize the model from the seed");
+  }
+  settings.weightsFile = config.text("weights.file");
+  settings.weightsExcept = config.texts("weights.except", std::vector<std::string>{});
+}
+
+void addRunAndModel(Table& table) {
+  table.section("Run and model");
+  table.text("run.name", "text", &Settings::name,
+             "the run ID is `NAME-YYYYMMDD-hhmmss-xxxx`, in UTC; of the name, the first 40 "
+             "characters in lower case, with `-` for all but letters and digits");
+  table.integer("run.seed", "", 0, kMany, &Settings::seed,
+                "seed of initial weights, order of samples, augmentation, dropout");
+  table.add("model.name", namesOf(modelTable()), "", "required",
+            "the model; `cleave-client models` lists all", readModel);
+  addModelParameters(table);
+  table.add("model.cuts", "two integers", "block positions", "the model's own",
+            "`[4, 13]`: the body is blocks 4 to 12. `--dry-run` lists the blocks", readCuts);
+  table.add("weights.file", "path", "", "none",
+            "safetensors file to start from; `weights: FILE` is short for it", readWeights);
+  table.add("weights.except", "list of strings", "", "`[]`",
+            "blocks of that file that are initialised instead, such as `[classifier.1]`", nullptr);
+}
+
+// ---- Data ----
+
+void readData(Config& config, Settings& settings) {
+  DataSettings& data = settings.data;
+  data.format = config.text("data.format", std::nullopt, listOf(dataFormatTable()));
+  data.keys.seed = settings.seed;
+  findDataFormat(data.format).keys().readInto(config, data.keys);
+}
+
+void addData(Table& table) {
+  table.section("Data");
+  table.add("data.format", namesOf(dataFormatTable()), "", "required", "file format", readData);
+  for (const KeyText& key : dataFormatKeys()) {
+    table.add(key.name, key.type, key.unit, key.defaultValue, key.meaning, nullptr);
+  }
+  table.integer(
+      "data.holdout", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.holdout; },
+      "N > 0: evaluate on the last N training samples instead of the test set");
+}
+
+// ---- Training and evaluation ----
+
+void checkMicroBatches(Config& config, Settings& settings) {
+  if (settings.microBatches <= settings.batch) return;
+  throw UsageError("bad-config",
+                   config.where("train.micro_batches") + ": " +
+                       std::to_string(settings.microBatches) +
+                       " micro-batches cannot be made of a batch of " +
+                       std::to_string(settings.batch) + " samples",
+                   "set train.micro_batches in 1…" + std::to_string(settings.batch));
+}
+
+// 0 or 1, as `cleave-client optimizers` lists it; also true or false.
+double readSwitch(Config& config, const std::string& path) {
+  const std::string text = config.text(path, std::nullopt, {"true", "false", "1", "0"});
+  return text == "true" || text == "1" ? 1 : 0;
+}
+
+void readOptimizer(Config& config, Settings& settings) {
+  OptimizerSpec& optimizer = settings.optimizer;
+  config.expand("train.optimizer", "name");
+  optimizer.name = config.text("train.optimizer.name", optimizer.name);
+  for (const std::string& key : config.keys("train.optimizer")) {
+    if (key == "name") continue;
+    const std::string path = "train.optimizer." + key;
+    optimizer.parameters[key] =
+        key == "nesterov" ? readSwitch(config, path) : config.number(path, -1e6, 1e6);
+    // Checked one by one, so that an error names its own key.
+    OptimizerSpec alone{optimizer.name, {}};
+    if (key != "nesterov") alone.parameters[key] = optimizer.parameters[key];
+    checkAt(config, path, [&] { checkOptimizer(alone); });
+  }
+  checkAt(config, "train.optimizer.name", [&] { checkOptimizer(optimizer); });
+}
+
+// One row per name of a parameter, with the optimizers that have it. `train.optimizer.name` reads
+// them.
+void addOptimizerParameters(Table& table) {
+  struct Parameter {
+    std::string_view name, range;
+    std::string defaults, optimizers;
+    bool hasOneDefault = true;
+    double firstDefault = 0;
+  };
+  std::vector<Parameter> rows;
+  for (const OptimizerRow& optimizer : optimizerTable()) {
+    for (const OptimizerParameterRow& each : optimizer.parameters) {
+      auto row = std::find_if(rows.begin(), rows.end(),
+                              [&](const Parameter& known) { return known.name == each.name; });
+      if (row == rows.end()) {
+        row = rows.insert(rows.end(), {each.name, each.range, "", "", true, each.defaultValue});
+      }
+      row->hasOneDefault = row->hasOneDefault && row->firstDefault == each.defaultValue;
+      row->defaults += fmt::format("{}`{}`: {}", row->defaults.empty() ? "" : "; ", optimizer.name,
+                                   each.defaultValue);
+      row->optimizers += fmt::format("{}`{}`", row->optimizers.empty() ? "" : ", ", optimizer.name);
+    }
+  }
+  for (const Parameter& row : rows) {
+    table.add(fmt::format("train.optimizer.{}", row.name), fmt::format("number, {}", row.range), "",
+              row.hasOneDefault ? defaultText(row.firstDefault) : row.defaults, row.optimizers,
+              nullptr);
+  }
+}
+
+void addLearningRate(Table& table) {
+  const auto field = [](auto member) {
+    return [member](Settings & s) -> auto& { return s.learningRate.*member; };
+  };
+  const auto isDecaying = [](const Settings& s) { return s.learningRate.schedule != "constant"; };
+  table.add("train.learning_rate.schedule", "`constant`, `cosine`, `linear`, `polynomial`", "",
+            "`constant`", "course after the warm-up", [](Config& config, Settings& s) {
+              config.expand("train.learning_rate", "peak");
+              std::string& schedule = s.learningRate.schedule;
+              schedule = config.text("train.learning_rate.schedule", schedule);
+              checkAt(config, "train.learning_rate.schedule",
+                      [&] { learningRate(s.learningRate, 1); });
+            });
+  table.number("train.learning_rate.peak", "", 0, 1e6, field(&LearningRateOptions::peak),
+               "rate after the warm-up; `learning_rate: 0.01` is short for it");
+  table.number("train.learning_rate.warmup_epochs", "epochs", 0, 1e6, &Settings::warmupEpochs,
+               "linear warm-up");
+  table
+      .number("train.learning_rate.end", "", 0, 1e6, field(&LearningRateOptions::end),
+              "`cosine`, `linear`, `polynomial`: rate of the last step")
+      .onlyIf(isDecaying);
+  table
+      .number("train.learning_rate.power", "", 0.01, 100, field(&LearningRateOptions::power),
+              "`polynomial`: exponent")
+      .onlyIf([](const Settings& s) { return s.learningRate.schedule == "polynomial"; });
+}
+
+void addTraining(Table& table) {
+  table.section("Training and evaluation");
+  table.integer("train.batch", "samples", 1, 1 << 20, &Settings::batch, "batch size");
+  table
+      .integer("train.micro_batches", "", 1, 1 << 16, &Settings::microBatches,
+               "micro-batches per batch, at most `train.batch`")
+      .then(checkMicroBatches);
+  table
+      .text("train.schedule", namesOf(scheduleTable()), &Settings::schedule,
+            "order of the work, see [schedules](#schedules)")
+      .then([](Config& config, Settings& s) {
+        checkAt(config, "train.schedule", [&] { findSchedule(s.schedule); });
+      });
+  table
+      .integer("train.in_flight", "micro-batches", 0, 1 << 16, &Settings::inFlight,
+               "maximum micro-batches in flight; memory grows with it; 0: the schedule's default")
+      .then([](Config& config, Settings& s) {
+        checkAt(config, "train.in_flight",
+                [&] { resolveInFlight(findSchedule(s.schedule), s.inFlight, s.microBatches); });
+      });
+  table.integer("train.epochs", "", 1, 1 << 20, &Settings::epochs, "passes over the training data");
+  table.integer("train.max_steps", "steps", 0, kMany, &Settings::maxSteps,
+                "stops after this many steps; 0: no limit");
+  table.add("train.optimizer.name", namesOf(optimizerTable()), "", "`sgd`",
+            "optimizer of head, body and tail; `optimizer: adam` is short for it", readOptimizer);
+  addOptimizerParameters(table);
+  addLearningRate(table);
+  table.number("train.clip_norm", "", 0, 1e12, &Settings::clipNorm,
+               "maximum global gradient norm; 0: no limit");
+  table.integer("eval.batch", "samples", 1, 1 << 20, &Settings::evalBatch,
+                "batch size of the evaluation");
+  table.integer("eval.every", "epochs", 0, 1 << 20, &Settings::evalEvery,
+                "evaluates every N epochs, and after the last one; 0: never");
+}
+
+// ---- Codec, device, link ----
+
+void readCodecs(Config& config, Settings& settings) {
+  const bool isMap = config.isMap("codec");
+  for (const Flow each : Place{}.flows()) {
+    const std::string flow = flowName(each);
+    const std::string path = isMap ? "codec." + flow : "codec";
+    std::string spec = config.text(path, kDefaultCodec);
+    checkAt(config, path, [&] {
+      if (const auto choices = autoCodecs(spec)) {
+        settings.autoCodecs[flow] = *choices;
+        spec = kAutoStart;
+      } else {
+        makeCodec(spec);
+      }
+    });
+    settings.codecs[flow] = spec;
+  }
+}
+
+void addCodecs(Table& table) {
+  table.add("codec", "text", "", "`auto`",
+            "codec of all four flows, or a map with one per flow, see [codecs](#codecs)",
+            readCodecs);
+  const std::pair<Flow, const char*> flows[] = {{activationAt(0), "head to body"},
+                                                {activationAt(1), "body to tail"},
+                                                {gradientAt(1), "tail to body"},
+                                                {gradientAt(0), "body to head"}};
+  for (const auto& [flow, way] : flows) {
+    table.add("codec." + flowName(flow), "text", "", "`auto`", way, nullptr);
+  }
+}
+
+void refuseLoneWait(Config& config, const Settings& settings) {
+  const StageWait& wait = settings.wait;
+  const auto refuse = [&](const char* forward, const char* backward) {
+    throw UsageError("bad-wait",
+                     config.where(std::string("wait.") + forward) + ": wait." + forward +
+                         " is set without wait." + backward +
+                         ": if the forward action only waits, the backward action has no input",
+                     std::string("set wait.") + backward + " too");
+  };
+  if (wait.f1 && !wait.b1) refuse("F1", "B1");
+  if (wait.f2 && !wait.b2) refuse("F2", "B2");
+}
+
+void addWaits(Table& table) {
+  struct Row {
+    const char* name;
+    std::optional<double> StageWait::*field;
+    const char* meaning;
+  };
+  constexpr Row kRows[] = {
+      {"wait.F1", &StageWait::f1,
+       "[waiting](#calibrated-waiting) instead of HeadForward, per micro-batch"},
+      {"wait.T3", &StageWait::t3, "instead of TailStep"},
+      {"wait.B1", &StageWait::b1, "instead of HeadBackward; required with `wait.F1`"},
+      {"wait.F2", &StageWait::f2, "instead of BodyForward; needs `wait.allowed` at the server"},
+      {"wait.B2", &StageWait::b2,
+       "instead of BodyBackward; required with `wait.F2`; needs `wait.allowed`"},
+  };
+  Table::Row* last = nullptr;
+  for (const Row& row : kRows) {
+    last = &table.add(row.name, numberType(0, kMostWait), "ms", "none", row.meaning,
+                      [row](Config& config, Settings& s) {
+                        if (!config.has(row.name)) return;
+                        s.wait.*row.field = config.number(row.name, 0, kMostWait);
+                      });
+  }
+  last->then(refuseLoneWait);
+}
+
+void addCodecDeviceLink(Table& table) {
+  table.section("Codec, device, link");
+  addCodecs(table);
+  table.add("non_finite", "`fail`, `raw`", "", "`fail`",
+            "a codec cannot carry NaN or infinity: end the run, or send that tensor uncompressed",
+            [](Config& config, Settings& s) {
+              s.rawNonFinite = config.text("non_finite", "fail", {"fail", "raw"}) == "raw";
+            });
+  table
+      .text("device", "`cpu`, `cuda`, `cuda:N`", &Settings::device,
+            "where head and tail compute, see [GPUs](#gpus)")
+      .then([](Config& config, Settings& s) {
+        checkAt(config, "device", [&] { checkDeviceName(s.device); });
+      });
+  table.integer("threads.client", "", 0, 1024, &Settings::clientThreads,
+                "threads for computing; 0: all usable cores, or half of them if both daemons share "
+                "the machine");
+  table.integer("threads.server", "", 0, 1024, &Settings::serverThreads,
+                "threads that the run asks the server for; 0: likewise");
+  table.boolean(
+      "tls.enabled", [](Settings & s) -> auto& { return s.tls.enabled; },
+      "TLS 1.3 to `--server`; `--tls DIR` sets both keys");
+  table.text(
+      "tls.folder", "path", [](Settings & s) -> auto& { return s.tls.folder; },
+      "folder with `ca.crt`, `client.crt`, `client.key`");
+  table.number("connect.retry_seconds", "s", 0, 1e6, &Settings::retrySeconds,
+               "how long to retry if no server answers, or if a full server says when to retry");
+  table.number("connect.reconnect_seconds", "s", 0, 1e6, &Settings::reconnectSeconds,
+               "how long to reconnect after a connection broke; the run then continues; 0: the run "
+               "ends");
+  table.boolean("probe.first", &Settings::probeFirst,
+                "measures the link before training, as `--probe` does");
+  table.number("probe.seconds", "s", 0.1, 300, &Settings::probeSeconds,
+               "about how long that takes at most");
+  table.integer("metrics.error_every", "tensors", 0, kMany, &Settings::errorEvery,
+                "measures the codec's error on one tensor in N; 0: never");
+  table.add("metrics.rotate", "`off`, or 64kB … 1GB", "", "`off`",
+            "size from which a CSV file is continued in a new one",
+            [](Config& config, Settings& s) { s.rotateBytes = readRotateBytes(config); });
+  table.add("metrics.listen", "`ADDRESS:PORT`", "", "none",
+            "serves metrics to [Prometheus](metrics.md#prometheus), such as `127.0.0.1:9465`",
+            [](Config& config, Settings& s) { s.metrics = readMetricsSettings(config); });
+  table.add("metrics.anywhere", "boolean", "", "`false`",
+            "allows `metrics.listen` to be an address other than loopback, without TLS", nullptr);
+  addWaits(table);
+}
+
+const Table& table() {
+  static const Table kTable = [] {
+    Table made;
+    addRunAndModel(made);
+    addData(made);
+    addTraining(made);
+    addCodecDeviceLink(made);
+    return made;
+  }();
+  return kTable;
+}
+
+}  // namespace
+
+std::vector<KeyText> clientKeys() { return table().texts(); }
+
+ClientSettings readClientSettings(Config& config) {
+  refuseKeysOf(config, "cleave-server serve", {"listen", "models", "limits", "access", "store"});
+  ClientSettings settings = table().read(config);
+  settings.resolved = config.resolved();
+  return settings;
+}
+
+}  // namespace cleave

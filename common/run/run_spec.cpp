@@ -1,0 +1,63 @@
+#include "common/run/run_spec.h"
+
+#include "proto/wire.pb.h"
+
+namespace cleave {
+
+void toWire(const RunSpec& spec, wire::RunSpec& proto) {
+  proto.Clear();
+  proto.set_model(spec.model);
+  proto.mutable_model_parameters()->insert(spec.modelParameters.begin(),
+                                           spec.modelParameters.end());
+  proto.set_cut0(spec.cut0);
+  proto.set_cut1(spec.cut1);
+  proto.mutable_sample_shape()->Add(spec.sampleShape.begin(), spec.sampleShape.end());
+  proto.set_classes(spec.classes);
+  proto.set_max_batch(spec.maxBatch);
+  proto.set_micro_batches(spec.microBatches);
+  proto.set_in_flight(spec.inFlight);
+  proto.set_schedule(spec.schedule);
+  proto.mutable_codecs()->insert(spec.codecs.begin(), spec.codecs.end());
+  proto.mutable_optimizer()->set_name(spec.optimizer.name);
+  proto.mutable_optimizer()->mutable_parameters()->insert(spec.optimizer.parameters.begin(),
+                                                          spec.optimizer.parameters.end());
+  proto.set_seed(spec.seed);
+  proto.set_precision(spec.precision);
+  if (spec.waitF2) proto.mutable_wait()->set_f2(*spec.waitF2);
+  if (spec.waitB2) proto.mutable_wait()->set_b2(*spec.waitB2);
+  proto.set_threads(spec.threads);
+  proto.set_steps_per_epoch(spec.stepsPerEpoch);
+  proto.set_initial_weights(spec.initialWeights);
+  proto.set_raw_non_finite(spec.rawNonFinite);
+  proto.set_trace_first(spec.trace.first);
+  proto.set_trace_steps(spec.trace.steps);
+}
+
+RunSpec runSpecFromWire(const wire::RunSpec& proto) {
+  RunSpec spec;
+  spec.model = proto.model();
+  spec.modelParameters = {proto.model_parameters().begin(), proto.model_parameters().end()};
+  spec.cut0 = proto.cut0();
+  spec.cut1 = proto.cut1();
+  spec.sampleShape = {proto.sample_shape().begin(), proto.sample_shape().end()};
+  spec.classes = proto.classes();
+  spec.maxBatch = proto.max_batch();
+  spec.microBatches = proto.micro_batches();
+  spec.inFlight = proto.in_flight();
+  spec.schedule = proto.schedule();
+  spec.codecs = {proto.codecs().begin(), proto.codecs().end()};
+  spec.optimizer = {proto.optimizer().name(),
+                    {proto.optimizer().parameters().begin(), proto.optimizer().parameters().end()}};
+  spec.seed = proto.seed();
+  spec.precision = proto.precision();
+  if (proto.wait().has_f2()) spec.waitF2 = proto.wait().f2();
+  if (proto.wait().has_b2()) spec.waitB2 = proto.wait().b2();
+  spec.threads = proto.threads();
+  spec.stepsPerEpoch = proto.steps_per_epoch();
+  spec.initialWeights = proto.initial_weights();
+  spec.rawNonFinite = proto.raw_non_finite();
+  spec.trace = {proto.trace_first(), proto.trace_steps()};
+  return spec;
+}
+
+}  // namespace cleave

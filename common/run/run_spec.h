@@ -1,0 +1,49 @@
+// Everything about a run that client and server must agree on. The client makes it from its
+// configuration and sends it in its Hello; both sides derive their plan from it with planRun().
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/engine/trace.h"
+#include "common/model/model.h"
+#include "common/model/optimizer.h"
+
+namespace cleave {
+
+namespace wire {
+class RunSpec;
+}
+
+// Values are as the client sent them: planRun() checks them.
+struct RunSpec {
+  std::string model;
+  std::map<std::string, std::string> modelParameters;
+  std::uint32_t cut0 = 0, cut1 = 0;  // the body is the blocks from cut0 to cut1 - 1
+  std::vector<std::uint64_t> sampleShape;
+  std::uint32_t classes = 0;
+  std::uint32_t maxBatch = 0;  // samples
+  std::uint32_t microBatches = 0;
+  std::uint32_t inFlight = 0;  // micro-batches; 0: the schedule's default
+  std::string schedule;
+  std::map<std::string, std::string> codecs;  // flow -> spec
+  OptimizerSpec optimizer;
+  std::uint64_t seed = 0;
+  std::string precision = "f32";
+  std::optional<double> waitF2, waitB2;  // milliseconds instead of computing
+  std::uint32_t threads = 0;             // for the body; 0: the server chooses
+  std::uint64_t stepsPerEpoch = 0;       // 0: unknown
+  bool initialWeights = false;           // the client sends the body's initial weights
+  bool rawNonFinite = false;             // as in TensorLinkOptions
+  TraceWindow trace;                     // no steps: no trace
+
+  bool operator==(const RunSpec&) const = default;
+};
+
+void toWire(const RunSpec& spec, wire::RunSpec& proto);
+RunSpec runSpecFromWire(const wire::RunSpec& proto);
+
+}  // namespace cleave
