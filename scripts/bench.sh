@@ -23,7 +23,7 @@ usage: scripts/bench.sh split|head|codecs|codec-step|codec-auto|pipeline|between
            --set KEY=VALUE, --json FILE
   codec-auto
            training MobileNetV2 with codec: auto beside none, block:bits=8 and block:bits=4, both sides computing: over loopback, at
-           1 Gbit/s and at 100 Mbit/s between network namespaces with TLS, which takes root, or else over cleave-link
+           1 Gbit/s and at 100 Mbit/s between network namespaces with TLS, which requires root, or else over cleave-link
            --rounds N (7), --steps N of a run (60), --short, --link TEXT (one of them), --link-program (cleave-link), --batch N (32),
            --micro-batches N (8), --set KEY=VALUE, --json FILE
   pipeline schedules on emulated links, compared with prediction, best order and bound; both daemons wait instead of computing

@@ -26,22 +26,22 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def check(what, got, least, most, unit):
-    print(f"check: {what}: {got:.4g} {unit}, allowed {least:.4g} to {most:.4g}")
-    return least <= got <= most
+def check(what, got, minimum, maximum, unit):
+    print(f"check: {what}: {got:.4g} {unit}, allowed {minimum:.4g} to {maximum:.4g}")
+    return minimum <= got <= maximum
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Example: check_compose.py runs/RUN --least-accuracy 60 "
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Example: check_compose.py runs/RUN --min-accuracy 60 "
                                                                  "--rate 100Mbit/s --latency 10ms")
     parser.add_argument("run", type=pathlib.Path)
-    parser.add_argument("--least-accuracy", type=float, required=True, help="percent")
+    parser.add_argument("--min-accuracy", type=float, required=True, help="percent")
     parser.add_argument("--rate", required=True, help="rate of the link, or unlimited")
     parser.add_argument("--latency", required=True, help="latency of the link, one way")
     options = parser.parse_args()
 
     accuracy = [100 * float(row["eval_top1"]) for row in rows(options.run / "epochs.csv") if row["eval_top1"]][-1]
-    good = [check("test accuracy", accuracy, options.least_accuracy, 100, "%")]
+    good = [check("test accuracy", accuracy, options.min_accuracy, 100, "%")]
 
     # The minimum of ten round trips and the largest transfer in each direction alone show the link
     # itself. With few cores, daemons and link wait for a processor.

@@ -7,10 +7,10 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/compose.sh [--short] [--least-accuracy PERCENT] [--image FILE] [--dashboards] [--keep] [-- OPTION…]
+usage: scripts/compose.sh [--short] [--min-accuracy PERCENT] [--image FILE] [--dashboards] [--keep] [-- OPTION…]
 
   --short                    one epoch over 12,800 images instead of four over 60,000
-  --least-accuracy PERCENT   fails if the test accuracy is lower (80; with --short 60)
+  --min-accuracy PERCENT     fails if the test accuracy is lower (80; with --short 60)
   --image FILE               loads an image of `scripts/package.sh --image` instead of compiling the programs in one
   --dashboards               also starts the live page and Prometheus, and checks that they show the run
   --keep                     keeps containers, networks and volumes, with the certificates
@@ -27,11 +27,11 @@ TXT
 fail() { echo "compose.sh: $*" >&2; exit 1; }
 impossible() { echo "compose.sh: skipped: $*" >&2; exit 3; }
 
-imageFile="" dashboards=0 keep=0 least="" short=0 extra=()
+imageFile="" dashboards=0 keep=0 minimum="" short=0 extra=()
 while [ "$#" -gt 0 ]; do
   case "$1" in
     --short) short=1; shift ;;
-    --least-accuracy) least=${2:?--least-accuracy needs a number}; shift 2 ;;
+    --min-accuracy) minimum=${2:?--min-accuracy needs a number}; shift 2 ;;
     --image) imageFile=${2:?--image needs a file}; shift 2 ;;
     --dashboards) dashboards=1; shift ;;
     --keep) keep=1; shift ;;
@@ -41,7 +41,7 @@ while [ "$#" -gt 0 ]; do
   esac
 done
 [ "$short" = 0 ] || extra+=(--set train.max_steps=100 --set train.learning_rate.warmup_epochs=0.05)
-[ -n "$least" ] || least=$([ "$short" = 1 ] && echo 60 || echo 80)
+[ -n "$minimum" ] || minimum=$([ "$short" = 1 ] && echo 60 || echo 80)
 [ -z "$imageFile" ] || [ -f "$imageFile" ] || fail "there is no $imageFile: make it with ./scripts/package.sh --image"
 
 work=$(mktemp -d)
@@ -177,5 +177,5 @@ for file in steps.csv transfers.csv epochs.csv probe.csv config.yaml environment
 done
 [ "$(stat -c %u "$run/steps.csv")" = "$(stat -c %u "${RUNS:-runs}")" ] || fail "$run does not belong to the owner of its folder"
 sed -n '/^[^ |]*client[^|]*| *\(accuracy\|time\|bytes\|bandwidth\|link\|bound\|bottleneck\) /s/^[^|]*| *//p' "$work/up.log"
-python3 scripts/check_compose.py "$run" --least-accuracy "$least" --rate "$LINK_RATE" --latency "$LINK_LATENCY"
+python3 scripts/check_compose.py "$run" --min-accuracy "$minimum" --rate "$LINK_RATE" --latency "$LINK_LATENCY"
 echo "compose: trained in $((SECONDS - started)) s, from the first container to the last; results in $run"

@@ -7,10 +7,10 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/demo.sh [--short] [--least-accuracy PERCENT] [-- OPTION…]
+usage: scripts/demo.sh [--short] [--min-accuracy PERCENT] [-- OPTION…]
 
   --short                    one epoch over 12,800 images instead of four over 60,000
-  --least-accuracy PERCENT   fails if the test accuracy is lower
+  --min-accuracy PERCENT     fails if the test accuracy is lower
   -- OPTION…                 further options for cleave-client train, such as --set codec=bf16
   --help                     this text
 
@@ -19,11 +19,11 @@ TXT
 }
 
 extra=()
-least=0
+minimum=0
 while [ "$#" -gt 0 ]; do
   case "$1" in
     --short) extra+=(--set train.max_steps=100 --set train.learning_rate.warmup_epochs=0.05); shift ;;
-    --least-accuracy) least=${2:?--least-accuracy needs a number}; shift 2 ;;
+    --min-accuracy) minimum=${2:?--min-accuracy needs a number}; shift 2 ;;
     --) shift; extra+=("$@"); break ;;
     -h|--help) usage; exit 0 ;;
     *) echo "demo.sh: unknown option '$1'" >&2; usage >&2; exit 2 ;;
@@ -62,7 +62,7 @@ accuracy=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "eval_top1") c
 build/release/bin/cleave-client report "$runs/client" --log-level warn >/dev/null
 echo "report      $runs/client/report.html: open it in a browser"
 echo "server      its records of the run are in" "$runs"/server/demo/*
-if ! awk -v got="$accuracy" -v least="$least" 'BEGIN { exit !(got != "" && got + 0 >= least + 0) }'; then
-  echo "demo.sh: the accuracy of '$accuracy' % is below the required $least %" >&2
+if ! awk -v got="$accuracy" -v minimum="$minimum" 'BEGIN { exit !(got != "" && got + 0 >= minimum + 0) }'; then
+  echo "demo.sh: the accuracy of '$accuracy' % is below the required $minimum %" >&2
   exit 1
 fi

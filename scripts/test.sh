@@ -8,7 +8,7 @@ usage() {
   cat <<'TXT'
 usage: scripts/test.sh [--quick] [--help]
 
-  --quick   only the release build, without the sanitizers
+  --quick   only the release build, without the sanitizers, the benchmarks' build, and the tests with the label long
   --help    this text
 
 With CLEAVE_WERROR=ON in the environment, warnings are errors.
@@ -17,10 +17,10 @@ Example: ./scripts/test.sh --quick
 TXT
 }
 
-presets=(release asan tsan)
+presets=(release asan tsan) targets=(--target all benchmarks) tests=()
 case "${1:-}" in
   "") ;;
-  --quick) presets=(release) ;;
+  --quick) presets=(release) targets=() tests=(--label-exclude long) ;;
   -h|--help) usage; exit 0 ;;
   *) echo "test.sh: unknown option '$1'" >&2; usage >&2; exit 2 ;;
 esac
@@ -30,7 +30,8 @@ for preset in "${presets[@]}"; do
   started=$SECONDS
   echo "test: building preset $preset"
   cmake --preset "$preset" -DBUILD_TESTING=ON -DCLEAVE_WERROR="${CLEAVE_WERROR:-OFF}" >/dev/null
-  cmake --build --preset "$preset"
+  cmake --build --preset "$preset" "${targets[@]}"
   echo "test: built preset $preset in $((SECONDS - started)) s"
-  ctest --preset "$preset" --no-tests=error
+  ctest --preset "$preset" --no-tests=error "${tests[@]}"
+  targets=()  # of the sanitizers: the preset's
 done

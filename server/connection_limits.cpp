@@ -13,7 +13,7 @@ namespace {
 namespace ip = boost::asio::ip;
 
 // Estimate: open sessions last minutes, connections without a Hello seconds.
-constexpr double kRetrySeconds = 5;
+constexpr double kConnectionRetrySeconds = 5;
 constexpr std::size_t kMostIdleAddresses = 4096;
 
 // Clients are counted per IPv4 address or per IPv6 /64, which is what one subscriber has.
@@ -56,7 +56,7 @@ std::unique_ptr<ConnectionLimits::Ticket> ConnectionLimits::admit(const ip::addr
   if (open_ >= settings_.connections) {
     throw tooMany("too-many-connections",
                   count(settings_.connections) + " open connections already", "limits.connections",
-                  kRetrySeconds);
+                  kConnectionRetrySeconds);
   }
   handshakes_.fill(settings_.perSecond, settings_.burst, time);
   if (handshakes_.left < 1) {
@@ -71,7 +71,7 @@ std::unique_ptr<ConnectionLimits::Ticket> ConnectionLimits::admit(const ip::addr
   if (address.open >= settings_.connectionsPerAddress) {
     throw tooMany("too-many-from-address",
                   count(settings_.connectionsPerAddress) + " connections from this address already",
-                  "limits.connections_per_address", kRetrySeconds);
+                  "limits.connections_per_address", kConnectionRetrySeconds);
   }
   address.handshakes.fill(settings_.perSecondPerAddress, burstPerAddress(), time);
   if (address.handshakes.left < 1) {

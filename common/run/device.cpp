@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kUseCpu = "or compute on the CPU: device: cpu";
 
-[[noreturn]] void refuse(const std::string& sentence, const std::string& hint) {
+[[noreturn]] void refuseDevice(const std::string& sentence, const std::string& hint) {
   throw UsageError("bad-device", sentence, hint);
 }
 
@@ -30,8 +30,8 @@ std::optional<int> gpuOf(const std::string& name) {
     const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, index);
     if (error == std::errc() && stop == end && index >= 0 && index < 64) return index;
   }
-  refuse("there is no device '" + name + "'",
-         "use cpu, cuda, or cuda:N for the GPU of that number");
+  refuseDevice("there is no device '" + name + "'",
+               "use cpu, cuda, or cuda:N for the GPU of that number");
 }
 
 std::string libraryPath() {
@@ -40,11 +40,11 @@ std::string libraryPath() {
        {folder / "libcleave_cuda.so", folder / "../lib/cleave/libcleave_cuda.so"}) {
     if (std::filesystem::exists(path)) return path.lexically_normal().string();
   }
-  refuse("device is cuda, but this build has no libcleave_cuda.so in " + folder.string() +
-             " or ../lib/cleave",
-         std::string("install a CUDA toolkit and build with cmake --preset release "
-                     "-DCLEAVE_CUDA=ON, ") +
-             kUseCpu);
+  refuseDevice("device is cuda, but this build has no libcleave_cuda.so in " + folder.string() +
+                   " or ../lib/cleave",
+               std::string("install a CUDA toolkit and build with cmake --preset release "
+                           "-DCLEAVE_CUDA=ON, ") +
+                   kUseCpu);
 }
 
 // Called before loading libraries of a gigabyte, whose error messages say less.
@@ -53,7 +53,7 @@ void requireDriver() {
     ::dlclose(driver);
     return;
   }
-  refuse(
+  refuseDevice(
       "device is cuda, but there is no NVIDIA driver on this machine (libcuda.so.1)",
       std::string("install the driver of its GPU and check that nvidia-smi lists it, ") + kUseCpu);
 }
@@ -67,10 +67,11 @@ CleaveOpenCuda* loadLibrary() {
   void* open = library != nullptr ? ::dlsym(library, kCleaveOpenCuda) : nullptr;
   if (open == nullptr) {
     const char* reason = ::dlerror();
-    refuse("device is cuda, but " + path + " cannot be loaded: " + (reason ? reason : "unknown"),
-           std::string("set LD_LIBRARY_PATH to a LibTorch that has all its GPU libraries, such as "
-                       "an installed PyTorch's lib folder (README, GPUs), ") +
-               kUseCpu);
+    refuseDevice(
+        "device is cuda, but " + path + " cannot be loaded: " + (reason ? reason : "unknown"),
+        std::string("set LD_LIBRARY_PATH to a LibTorch that has all its GPU libraries, such as "
+                    "an installed PyTorch's lib folder (README, GPUs), ") +
+            kUseCpu);
   }
   return reinterpret_cast<CleaveOpenCuda*>(open);
 }
@@ -85,8 +86,8 @@ ComputeDevice& openDevice(const std::string& name) {
   std::string error;
   ComputeDevice* device = loadLibrary()(*gpu, error);
   if (device == nullptr) {
-    refuse("device is " + name + ", but " + error,
-           std::string("check nvidia-smi and CUDA_VISIBLE_DEVICES, ") + kUseCpu);
+    refuseDevice("device is " + name + ", but " + error,
+                 std::string("check nvidia-smi and CUDA_VISIBLE_DEVICES, ") + kUseCpu);
   }
   return *device;
 }
