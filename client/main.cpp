@@ -6,7 +6,6 @@
 #include "client/commands/commands.h"
 #include "client/commands/dashboard.h"
 #include "client/commands/listing.h"
-#include "client/train/settings.h"
 #include "common/core/environment.h"
 #include "common/engine/trace.h"
 
@@ -101,7 +100,7 @@ int run(int argc, char** argv) {
   }
 
   KeysOptions keys;
-  addKeysCommand(app, keys, clientKeys, command);
+  addKeysCommand(app, keys, configurationKeys, command);
 
   SimulateOptions simulate;
   addSimulateCommand(app, simulate, command);

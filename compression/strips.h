@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "common/codec/codec.h"
-#include "common/core/helper.h"
+#include "common/core/fork_join_pair.h"
 #include "compression/convert.h"
 
 namespace cleave {

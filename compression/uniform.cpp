@@ -24,14 +24,15 @@
 namespace cleave {
 namespace {
 
-using kernels::Grid;
+using kernels::QuantGrid;
 using kernels::Range;
 
 constexpr std::size_t kGridBytes = 2 * sizeof(float);
 
 // ---- Tensors whose range, or that of their grid, overflows fp32 ----
 
-void quantizeWide(const float* values, std::size_t count, Grid grid, int bits, std::byte* out) {
+void quantizeWide(const float* values, std::size_t count, QuantGrid grid, int bits,
+                  std::byte* out) {
   constexpr double kNoFraction = 0x1p52;  // doubles this large have no fraction: adding it rounds
   std::array<std::uint16_t, kStripElements> codes;
   const double top = (1 << bits) - 1;
@@ -45,11 +46,12 @@ void quantizeWide(const float* values, std::size_t count, Grid grid, int bits, s
   }
 }
 
-float valueWide(Grid grid, int code) {
+float valueWide(QuantGrid grid, int code) {
   return static_cast<float>(double{grid.min} + double{grid.step} * code);
 }
 
-void dequantizeWide(const std::byte* in, std::size_t count, Grid grid, int bits, float* values) {
+void dequantizeWide(const std::byte* in, std::size_t count, QuantGrid grid, int bits,
+                    float* values) {
   std::array<std::uint16_t, kStripElements> codes;
   for (std::size_t start = 0; start < count; start += codes.size()) {
     const std::size_t here = std::min(codes.size(), count - start);
@@ -58,10 +60,10 @@ void dequantizeWide(const std::byte* in, std::size_t count, Grid grid, int bits,
   }
 }
 
-bool isWide(Grid grid, int top) { return !std::isfinite(grid.step * static_cast<float>(top)); }
+bool isWide(QuantGrid grid, int top) { return !std::isfinite(grid.step * static_cast<float>(top)); }
 
 // Whether the grid's minimum and maximum, and so all values between, are finite in `dtype`.
-bool isFinite(Grid grid, int top, DType dtype) {
+bool isFinite(QuantGrid grid, int top, DType dtype) {
   const float greatest =
       isWide(grid, top) ? valueWide(grid, top) : grid.min + grid.step * static_cast<float>(top);
   std::array<float, 2> values = {grid.min, greatest};
@@ -71,8 +73,8 @@ bool isFinite(Grid grid, int top, DType dtype) {
   return std::isfinite(values[0]) && std::isfinite(values[1]);
 }
 
-Grid gridOf(Range range, int top) {
-  Grid grid;
+QuantGrid gridOf(Range range, int top) {
+  QuantGrid grid;
   grid.min = range.least + 0.0f;  // -0 + 0 = +0
   grid.step = (range.greatest - grid.min) / static_cast<float>(top);
   if (!std::isfinite(grid.step)) {
@@ -101,7 +103,7 @@ class Uniform : public PackedCodec {
                     std::byte* out) const override {
     const Range range = rangeOf(context, view);
     if (!range.finite) throw NonFiniteError(context.key);
-    const Grid grid = gridOf(range, top_);
+    const QuantGrid grid = gridOf(range, top_);
     putFloat(out, grid.min);
     putFloat(out + sizeof(float), grid.step);
     std::byte* const codes = out + kGridBytes;
@@ -119,7 +121,7 @@ class Uniform : public PackedCodec {
 
   void decodePacked(const CodecContext& context, const std::byte* bytes,
                     MutableTensorView out) const override {
-    const Grid grid{getFloat(bytes), getFloat(bytes + sizeof(float))};
+    const QuantGrid grid{getFloat(bytes), getFloat(bytes + sizeof(float))};
     if (!std::isfinite(grid.min) || !std::isfinite(grid.step) || grid.step < 0 ||
         !isFinite(grid, top_, out.spec.dtype)) {
       throwBadPayload(

@@ -14,9 +14,9 @@
 namespace cleave {
 namespace {
 
-constexpr std::int64_t kMostMiB = 1 << 24;
+constexpr std::int64_t kMaxMiB = 1 << 24;
 // A lower rate would keep a peer waiting so long that it would consider the server dead.
-constexpr double kLeastRate = 125e3;  // 1 Mbit/s
+constexpr double kMinRate = 125e3;  // 1 Mbit/s
 
 void checkIdentity(const Config& config, const std::string& name) {
   if (isClientName(name) || name == kLocalIdentity || name == kDefaultIdentity) return;
@@ -42,7 +42,7 @@ std::vector<std::string> readModels(Config& config, const std::string& path,
 
 double readRate(Config& config, const std::string& path) {
   const double rate = parseRate({config.where(path) + ": " + path, config.text(path)});
-  if (rate == 0 || rate >= kLeastRate) return rate;
+  if (rate == 0 || rate >= kMinRate) return rate;
   throw UsageError("bad-config", config.where(path) + ": " + path + " is too low for training",
                    "set it to 1Mbit/s or more");
 }
@@ -59,18 +59,18 @@ Allowance readAllowance(Config& config, const std::string& name,
   }
   if (config.has(path + "memory_mib")) {
     allowance.memoryBytes =
-        static_cast<std::size_t>(config.integer(path + "memory_mib", 0, kMostMiB)) << 20;
+        static_cast<std::size_t>(config.integer(path + "memory_mib", 0, kMaxMiB)) << 20;
   }
   if (config.has(path + "disk_mib")) {
     allowance.diskBytes =
-        kMiB * static_cast<std::size_t>(config.integer(path + "disk_mib", 0, kMostDiskMiB));
+        kMiB * static_cast<std::size_t>(config.integer(path + "disk_mib", 0, kMaxDiskMiB));
   }
   if (config.has(path + "runs_per_hour")) {
     allowance.runsPerHour =
-        static_cast<std::uint32_t>(config.integer(path + "runs_per_hour", 0, kMostRunsPerHour));
+        static_cast<std::uint32_t>(config.integer(path + "runs_per_hour", 0, kMaxRunsPerHour));
   }
   if (config.has(path + "idle_seconds")) {
-    allowance.idleSeconds = config.number(path + "idle_seconds", 1, kMostIdleSeconds);
+    allowance.idleSeconds = config.number(path + "idle_seconds", 1, kMaxIdleSeconds);
   }
   if (config.has(path + "rate")) allowance.rate = readRate(config, path + "rate");
   if (config.has(path + "runs")) allowance.runs = config.texts(path + "runs");

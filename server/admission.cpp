@@ -87,10 +87,10 @@ void Admission::checkSessions(const std::string& identity) const {
                    "try again when one has ended", kRetrySeconds);
   };
   const auto& own = access_.of(identity).sessions;
-  const std::uint32_t most = own.value_or(settings_.share.sessions);
-  const bool isFull = usedBy(identity).sessions >= most;
+  const std::uint32_t max = own.value_or(settings_.share.sessions);
+  const bool isFull = usedBy(identity).sessions >= max;
   const std::string sentence =
-      identity + " already has its maximum of " + std::to_string(most) + " sessions at this server";
+      identity + " already has its maximum of " + std::to_string(max) + " sessions at this server";
   if (own && isFull) refuse(sentence, "sessions in its access file");
   if (sessions_ >= settings_.maxSessions) {
     refuse("this server already has its maximum of " + std::to_string(settings_.maxSessions) +
@@ -104,20 +104,20 @@ void Admission::checkSessions(const std::string& identity) const {
 void Admission::checkRuns(const std::string& identity, SteadyTime time) {
   constexpr std::chrono::hours kHour{1};
   const auto& own = access_.of(identity).runsPerHour;
-  const std::uint32_t most = own.value_or(settings_.share.runsPerHour);
+  const std::uint32_t max = own.value_or(settings_.share.runsPerHour);
   for (auto& [name, begun] : begun_) {
     while (!begun.empty() && time - begun.front() >= kHour) begun.pop_front();
   }
   std::erase_if(begun_, [](const auto& entry) { return entry.second.empty(); });
   const auto found = begun_.find(identity);
   const std::size_t count = found == begun_.end() ? 0 : found->second.size();
-  if (count < most) return;
+  if (count < max) return;
   // The time until enough runs are more than an hour old to allow one more.
   const double retry =
-      most == 0 ? 0 : std::ceil(secondsBetween(time, found->second[count - most] + kHour));
+      max == 0 ? 0 : std::ceil(secondsBetween(time, found->second[count - max] + kHour));
   throw RunError(
       "too-many-runs",
-      identity + " has already started its maximum of " + std::to_string(most) +
+      identity + " has already started its maximum of " + std::to_string(max) +
           " runs in the last hour at this server (" +
           (own ? "runs_per_hour in its access file" : "limits.runs_per_hour in its configuration") +
           ")",

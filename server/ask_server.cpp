@@ -57,7 +57,7 @@ std::string ask(const std::string& path, const std::string& request) {
   }
   std::string text;
   std::array<char, 1 << 16> bytes;
-  while (text.size() < kMostStatusBytes) {
+  while (text.size() < kMaxStatusBytes) {
     const ssize_t got = ::read(socket.get(), bytes.data(), bytes.size());
     if (got == 0) break;
     if (got < 0 && errno != EINTR) throwNoServer(path, "it does not answer");

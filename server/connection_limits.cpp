@@ -14,7 +14,7 @@ namespace ip = boost::asio::ip;
 
 // Estimate: open sessions last minutes, connections without a Hello seconds.
 constexpr double kConnectionRetrySeconds = 5;
-constexpr std::size_t kMostIdleAddresses = 4096;
+constexpr std::size_t kMaxIdleAddresses = 4096;
 
 // Clients are counted per IPv4 address or per IPv6 /64, which is what one subscriber has.
 ip::address placeOf(const ip::address& peer) {
@@ -41,8 +41,8 @@ ConnectionLimits::Ticket::~Ticket() {
   --limits_.addresses_[place_].open;
 }
 
-void ConnectionLimits::Bucket::fill(double perSecond, double most, SteadyTime time) {
-  left = std::min(most, left + perSecond * secondsBetween(filled, time));
+void ConnectionLimits::Bucket::fill(double perSecond, double max, SteadyTime time) {
+  left = std::min(max, left + perSecond * secondsBetween(filled, time));
   filled = time;
 }
 
@@ -52,7 +52,7 @@ double ConnectionLimits::burstPerAddress() const {
 
 std::unique_ptr<ConnectionLimits::Ticket> ConnectionLimits::admit(const ip::address& peer,
                                                                   SteadyTime time) {
-  if (addresses_.size() > kMostIdleAddresses + settings_.connections) forgetIdle(time);
+  if (addresses_.size() > kMaxIdleAddresses + settings_.connections) forgetIdle(time);
   if (open_ >= settings_.connections) {
     throw tooMany("too-many-connections",
                   count(settings_.connections) + " open connections already", "limits.connections",

@@ -49,7 +49,7 @@ class ConnectionLimits {
   struct Bucket {
     double left = 0;
     SteadyTime filled;
-    void fill(double perSecond, double most, SteadyTime time);
+    void fill(double perSecond, double max, SteadyTime time);
   };
   struct Address {
     std::uint32_t open = 0;

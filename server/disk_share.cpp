@@ -51,7 +51,7 @@ DiskShare::DiskShare(std::string identity, std::size_t usedBytes,
 bool DiskShare::take(std::size_t bytes) {
   const auto wanted = static_cast<std::int64_t>(bytes);
   const std::int64_t used = used_.fetch_add(wanted) + wanted;
-  const bool isOverShare = used > most_;
+  const bool isOverShare = used > max_;
   const std::int64_t room = *room_;
   if (!isOverShare && room > 0 && used - atStart_ <= room) return true;
   used_ -= wanted;
@@ -71,7 +71,7 @@ RunError DiskShare::error() const {
   return RunError(
       "disk-share-full",
       "the records of " + identity_ + " at the server take " + textOf(used_) + " of the allowed " +
-          textOf(most_) + " (limits.disk_mib in its configuration, or disk_mib in its access file)",
+          textOf(max_) + " (limits.disk_mib in its configuration, or disk_mib in its access file)",
       "ask the server's operator to remove old runs of " + identity_ + " or to raise its share");
 }
 
@@ -108,10 +108,10 @@ void DiskShares::lookUpRoom() const {
   *room_ = free - reserve_;
 }
 
-std::shared_ptr<DiskShare> DiskShares::open(const std::string& identity, std::size_t mostBytes) {
+std::shared_ptr<DiskShare> DiskShares::open(const std::string& identity, std::size_t maxBytes) {
   Entry& entry = shares_[identity];
   if (!entry.share) entry = {std::make_shared<DiskShare>(identity, 0, room_), now()};
-  entry.share->setMost(mostBytes);
+  entry.share->setMax(maxBytes);
   if (!entry.share->take(DiskShare::kRunBytes)) throw entry.share->error();
   entry.share->giveBack(DiskShare::kRunBytes);
   return entry.share;

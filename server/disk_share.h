@@ -43,7 +43,7 @@ class DiskShare : public RowBudget {
   // Why take() found no room: RunError "disk-share-full" or "disk-reserve".
   RunError error() const;
 
-  void setMost(std::size_t bytes) { most_ = static_cast<std::int64_t>(bytes); }
+  void setMax(std::size_t bytes) { max_ = static_cast<std::int64_t>(bytes); }
   std::int64_t usedBytes() const { return used_; }
   bool wasFull() const { return wasFull_; }  // since it was last measured
   // Sets the usage to `bytes`, as found by a measurement that began when usedBytes() was `before`.
@@ -53,7 +53,7 @@ class DiskShare : public RowBudget {
   const std::string identity_;
   const std::shared_ptr<const DiskRoom> room_;
   std::atomic<std::int64_t> atStart_;  // or the usage found by a later measurement, if that is less
-  std::atomic<std::int64_t> most_{0};
+  std::atomic<std::int64_t> max_{0};
   std::atomic<std::int64_t> used_;
   std::atomic<bool> wasFull_ = false;
   std::atomic<bool> isByReserve_ = false;  // full because of the reserve
@@ -68,10 +68,10 @@ class DiskShares {
   DiskShares(const DiskShares&) = delete;
   DiskShares& operator=(const DiskShares&) = delete;
 
-  // The identity's share, whose limit is set to `mostBytes`, for a run that is about to begin
+  // The identity's share, whose limit is set to `maxBytes`, for a run that is about to begin
   // and will take kRunBytes. Throws RunError "disk-share-full" or "disk-reserve" if there is no
   // room for these.
-  std::shared_ptr<DiskShare> open(const std::string& identity, std::size_t mostBytes);
+  std::shared_ptr<DiskShare> open(const std::string& identity, std::size_t maxBytes);
   // Updates the free space, and measures shares that were full again, on the separate thread. Call
   // it about once per second; does not wait.
   void look(SteadyTime time);

@@ -10,7 +10,7 @@ class IdleClock {
  public:
   // Maximum seconds that one call of look() can add: sessions must not end because the process was
   // suspended for a while.
-  static constexpr double kMostSecondsPerLook = 2;
+  static constexpr double kMaxSecondsPerLook = 2;
 
   explicit IdleClock(SteadyTime start) : last_(start) {}
 

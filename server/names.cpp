@@ -18,19 +18,19 @@
 namespace cleave {
 namespace {
 
-constexpr std::size_t kMostNameCharacters = 63;
+constexpr std::size_t kMaxNameCharacters = 63;
 
 bool isLowerOrDigit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 bool isLetterOrDigit(char c) { return isLowerOrDigit(c) || (c >= 'A' && c <= 'Z'); }
 
 bool isHostName(const std::string& name) {
-  constexpr std::size_t kMost = 253;
-  if (name.empty() || name.size() > kMost) return false;
+  constexpr std::size_t kMax = 253;
+  if (name.empty() || name.size() > kMax) return false;
   std::size_t label = 0;
   for (const char c : name) {
     const bool fits = isLetterOrDigit(c) || (c == '-' && label > 0) || (c == '.' && label > 0);
     label = c == '.' ? 0 : label + 1;
-    if (!fits || label > kMostNameCharacters) return false;
+    if (!fits || label > kMaxNameCharacters) return false;
   }
   return label > 0;
 }

@@ -45,9 +45,9 @@ std::string OperatorRequests::status() const {
   status.isShuttingDown = sessions_.isDraining();
   status.seconds = secondsSince(start_);
   status.connections = sessions_.size();
-  status.mostSessions = context_.settings.maxSessions;
+  status.maxSessions = context_.settings.maxSessions;
   status.admittedBytes = context_.admission.admittedBytes();
-  status.mostBytes = context_.settings.memoryBytes;
+  status.maxBytes = context_.settings.memoryBytes;
   status.residentBytes = residentBytes();
   status.refusals = context_.refusals.counts();
   sessions_.forEach([&](const Session& session) {

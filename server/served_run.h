@@ -19,7 +19,7 @@
 #include "common/core/codec_executor.h"
 #include "common/core/environment.h"
 #include "common/core/executor.h"
-#include "common/core/helper.h"
+#include "common/core/fork_join_pair.h"
 #include "common/device/compute_device.h"
 #include "common/engine/participant.h"
 #include "common/engine/trace.h"
@@ -32,12 +32,12 @@
 #include "proto/wire.pb.h"
 #include "server/admission.h"
 #include "server/hello.h"
-#include "server/pace.h"
 #include "server/run_record.h"
 #include "server/run_store.h"
 #include "server/session_lines.h"
 #include "server/settings.h"
 #include "server/status.h"
+#include "server/throughput_meter.h"
 
 namespace cleave {
 
@@ -49,7 +49,7 @@ struct RunResources {
   boost::asio::any_io_executor io;
   std::shared_ptr<BufferPool> pool;
   CodecExecutor& codecs;
-  Helper* helper;  // shared by all codec threads; null: none
+  ForkJoinPair* helper;  // shared by all codec threads; null: none
   RunStore& store;
   SessionLines& lines;
 };
@@ -151,7 +151,7 @@ class ServedRun {
   std::shared_ptr<TensorLink> link_;
   std::unique_ptr<BodyStage> stage_;
   std::shared_ptr<EngineWorker> worker_;
-  Pace pace_;
+  ThroughputMeter pace_;
   std::uint64_t batches_ = 0;  // device thread; only counted for a trial
   std::uint64_t applied_ = 0;  // updates, once the worker is closed
   bool isServing_ = false;     // the worker runs

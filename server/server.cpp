@@ -20,9 +20,9 @@
 #include "common/core/environment.h"
 #include "common/core/log.h"
 #include "common/core/terminal.h"
+#include "common/net/connection_messages.h"
 #include "common/net/frame.h"
 #include "common/net/listen.h"
-#include "common/net/notices.h"
 #include "server/resources.h"
 #include "server/server_samples.h"
 
@@ -49,7 +49,7 @@ bool ignoresHangup() {
 
 // Returns the exit code. Waits for a limited time, so that a disk that hangs cannot block the exit.
 int flushRecords(Recorder& recorder) {
-  constexpr std::chrono::seconds kMost{1};
+  constexpr std::chrono::seconds kMax{1};
   const auto done = std::make_shared<std::promise<int>>();
   auto code = done->get_future();
   std::thread([&recorder, done] {
@@ -61,8 +61,8 @@ int flushRecords(Recorder& recorder) {
       done->set_value(error.exitCode());
     }
   }).detach();
-  if (code.wait_for(kMost) == std::future_status::ready) return code.get();
-  processLog()->error("the last records were not written to the disk within {} s", kMost.count());
+  if (code.wait_for(kMax) == std::future_status::ready) return code.get();
+  processLog()->error("the last records were not written to the disk within {} s", kMax.count());
   return 1;
 }
 

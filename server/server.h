@@ -11,7 +11,7 @@
 #include "common/core/buffer.h"
 #include "common/core/codec_executor.h"
 #include "common/core/executor.h"
-#include "common/core/helper.h"
+#include "common/core/fork_join_pair.h"
 #include "common/device/compute_device.h"
 #include "common/net/io_thread.h"
 #include "common/run/metrics.h"
@@ -79,7 +79,7 @@ class Server {
   SessionLines lines_;
   ConnectionLimits connections_;
   const std::shared_ptr<BufferPool> pool_;
-  const std::unique_ptr<Helper> helper_ = makeHelper();  // shared by all codec threads
+  const std::unique_ptr<ForkJoinPair> helper_ = makeForkJoinPair();  // shared by all codec threads
   CodecExecutor codecs_;
   const std::shared_ptr<CodecQueue> housekeeping_ = codecs_.open();
   IoThread io_;

@@ -12,7 +12,7 @@
 #include "common/link/link_faults.h"
 #include "common/link/trial.h"
 #include "common/link/wire_messages.h"
-#include "common/net/notices.h"
+#include "common/net/connection_messages.h"
 #include "server/hello.h"
 #include "server/probe_session.h"
 
@@ -22,10 +22,10 @@ namespace {
 namespace asio = boost::asio;
 
 void checkVersion(const wire::Hello& hello) {
-  if (hello.least_version() <= kWireVersion && kWireVersion <= hello.greatest_version()) return;
+  if (hello.min_version() <= kWireVersion && kWireVersion <= hello.max_version()) return;
   throw RunError("version-mismatch",
-                 "the client supports versions " + std::to_string(hello.least_version()) + " to " +
-                     std::to_string(hello.greatest_version()) +
+                 "the client supports versions " + std::to_string(hello.min_version()) + " to " +
+                     std::to_string(hello.max_version()) +
                      " of the wire format, this server supports version " +
                      std::to_string(kWireVersion),
                  "install the same version of Cleave on both machines");
@@ -97,7 +97,7 @@ asio::awaitable<void> Session::serve() {
 asio::awaitable<void> Session::open() {
   wire::Hello hello = co_await readHello();
   connection_->throttleBy(context_.access.throttle(identity_));
-  mostIdleSeconds_ =
+  maxIdleSeconds_ =
       context_.access.of(identity_).idleSeconds.value_or(context_.settings.share.idleSeconds);
   if (asksFor(hello, kProbeFeature)) {
     co_await openProbe(std::move(hello));
@@ -210,12 +210,12 @@ void Session::end(const Error& error) {
 
 void Session::endIfIdle(SteadyTime time) {
   const double idle = idle_.look(time, connection_->lastActivity(), waitsForServer());
-  if (!wasAdmitted() || idle < mostIdleSeconds_) return;
+  if (!wasAdmitted() || idle < maxIdleSeconds_) return;
   connection_->fail(std::make_exception_ptr(ProtocolError(
       "session-idle",
       fmt::format("the client has done nothing for {} s (limits.idle_seconds in the server's "
                   "configuration, or idle_seconds in its access file)",
-                  std::lround(mostIdleSeconds_)),
+                  std::lround(maxIdleSeconds_)),
       "run again; if the client computes for that long between two messages, ask the server's "
       "operator for a higher limit")));
 }

@@ -92,7 +92,7 @@ class Session {
   bool clientIsLocal_ = false;
   bool helloCame_ = false;
   IdleClock idle_{start_};
-  double mostIdleSeconds_ = 0;
+  double maxIdleSeconds_ = 0;
   const char* kind_ = nullptr;  // of an admitted session
   // After admission, exactly one of these is set.
   std::shared_ptr<ServedRun> run_;

@@ -41,8 +41,8 @@ void checkAddress(Config& config, ServerSettings& settings) {
 
 ConfigTable<ServerSettings> makeTable() {
   using Settings = ServerSettings;
-  constexpr int kMostSessions = 10000;
-  constexpr int kMostConnections = 1 << 20;
+  constexpr int kMaxSessions = 10000;
+  constexpr int kMaxConnections = 1 << 20;
   ConfigTable<Settings> table;
   table.section("Server");
   table
@@ -73,45 +73,45 @@ ConfigTable<ServerSettings> makeTable() {
                 for (const std::string& name : s.allowedModels) findModel(name);
               });
             });
-  table.integer("limits.sessions", "", 1, kMostSessions, &Settings::maxSessions, "clients at once");
+  table.integer("limits.sessions", "", 1, kMaxSessions, &Settings::maxSessions, "clients at once");
   table.mebibytes("limits.memory_mib", 1, 1 << 24, &Settings::memoryBytes,
                   "for all sessions together, estimated before a run begins; on a GPU at most the "
                   "GPU's memory");
-  table.add("limits.sessions_per_identity", integerType(0, kMostSessions), "", "`0`",
+  table.add("limits.sessions_per_identity", integerType(0, kMaxSessions), "", "`0`",
             "sessions of one identity at once, probes and trials included; 0: half of "
             "`limits.sessions` with TLS; all of them without TLS, because then all clients are one "
             "identity",
             [](Config& config, Settings& s) {
               const auto sessions = static_cast<std::uint32_t>(
-                  config.integer("limits.sessions_per_identity", 0, kMostSessions, 0));
+                  config.integer("limits.sessions_per_identity", 0, kMaxSessions, 0));
               const std::uint32_t half = std::max(1u, s.maxSessions / 2);
               s.share.sessions = sessions > 0 ? sessions : s.tls.enabled ? half : s.maxSessions;
             });
   table.number(
-      "limits.idle_seconds", "s", 1, kMostIdleSeconds,
+      "limits.idle_seconds", "s", 1, kMaxIdleSeconds,
       [](Settings & s) -> auto& { return s.share.idleSeconds; },
       "ends a session whose client does nothing for this long, apart from answering Pings; time in "
       "which it waits for the server does not count");
   table.integer(
-      "limits.runs_per_hour", "", 1, kMostRunsPerHour,
+      "limits.runs_per_hour", "", 1, kMaxRunsPerHour,
       [](Settings & s) -> auto& { return s.share.runsPerHour; },
       "runs that one identity may begin per hour");
   table.mebibytes(
-      "limits.disk_mib", 1, kMostDiskMiB, [](Settings & s) -> auto& { return s.share.diskBytes; },
+      "limits.disk_mib", 1, kMaxDiskMiB, [](Settings & s) -> auto& { return s.share.diskBytes; },
       "records of one identity in the store");
-  table.mebibytes("limits.disk_reserve_mib", 0, kMostDiskMiB, &Settings::diskReserveBytes,
+  table.mebibytes("limits.disk_reserve_mib", 0, kMaxDiskMiB, &Settings::diskReserveBytes,
                   "stays free on the store's disk; one identity gets at most half of what is free "
                   "beyond it");
-  table.add("limits.connections", fmt::format("integer, `limits.sessions` … {}", kMostConnections),
+  table.add("limits.connections", fmt::format("integer, `limits.sessions` … {}", kMaxConnections),
             "", fmt::format("`{}`", ConnectionLimitSettings{}.connections),
             "open connections, with or without a session", [](Config& config, Settings& s) {
               std::uint32_t& connections = s.connections.connections;
               connections = static_cast<std::uint32_t>(
-                  config.integer("limits.connections", s.maxSessions, kMostConnections,
+                  config.integer("limits.connections", s.maxSessions, kMaxConnections,
                                  std::max(connections, s.maxSessions)));
             });
   table.integer(
-      "limits.connections_per_address", "", 1, kMostConnections,
+      "limits.connections_per_address", "", 1, kMaxConnections,
       [](Settings & s) -> auto& { return s.connections.connectionsPerAddress; },
       "of these from one address (IPv6: from one /64)");
   table.number(

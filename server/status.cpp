@@ -13,12 +13,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMostSessionsShown = 256;
+constexpr std::size_t kMaxSessionsShown = 256;
 
 // Adds the values of the latest batches to a session's JSON.
 void addPace(Json& json, const SessionStatus& session) {
   if (!session.pace) return;
-  const PaceState& pace = *session.pace;
+  const Throughput& pace = *session.pace;
   json["phase"] = phaseName(pace.phase);
   json["step"] = pace.step;
   if (session.epoch > 0) json["epoch"] = session.epoch;
@@ -61,13 +61,13 @@ std::string statusJson(ServerStatus status) {
                {"uptime_seconds", status.seconds},
                {"shutting_down", status.isShuttingDown},
                {"connections", status.connections},
-               {"most_sessions", status.mostSessions},
+               {"most_sessions", status.maxSessions},
                {"memory",
                 {{"admitted_bytes", status.admittedBytes},
-                 {"most_bytes", status.mostBytes},
+                 {"most_bytes", status.maxBytes},
                  {"resident_bytes", status.residentBytes}}},
                {"refusals", status.refusals}};
-  const std::size_t shown = std::min(status.sessions.size(), kMostSessionsShown);
+  const std::size_t shown = std::min(status.sessions.size(), kMaxSessionsShown);
   json["sessions"] = Json::array();
   for (std::size_t j = 0; j < shown; ++j) {
     json["sessions"].push_back(sessionJson(status.sessions[j]));

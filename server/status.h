@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "server/pace.h"
+#include "server/throughput_meter.h"
 
 namespace cleave {
 
@@ -24,7 +24,7 @@ struct SessionStatus {
   std::string model;            // empty: a probe
   std::size_t memoryBytes = 0;  // admitted
   std::uint64_t epoch = 0;
-  std::optional<PaceState> pace;
+  std::optional<Throughput> pace;
 };
 
 struct ServerStatus {
@@ -34,8 +34,8 @@ struct ServerStatus {
   bool isShuttingDown = false;
   double seconds = 0;           // since it started
   std::size_t connections = 0;  // including those without a session
-  std::uint32_t mostSessions = 0;
-  std::size_t admittedBytes = 0, mostBytes = 0, residentBytes = 0;
+  std::uint32_t maxSessions = 0;
+  std::size_t admittedBytes = 0, maxBytes = 0, residentBytes = 0;
   std::map<std::string, std::uint64_t> refusals;  // by reason
   std::vector<SessionStatus> sessions;
 };

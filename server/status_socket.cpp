@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 constexpr mode_t kOwnersFolder = 0700;
 constexpr mode_t kOwnersFile = 0600;
-constexpr std::size_t kMostAnswering = 16;
+constexpr std::size_t kMaxAnswering = 16;
 constexpr std::chrono::seconds kAnswerDeadline{2};
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
@@ -125,7 +125,7 @@ asio::awaitable<void> StatusSocket::serve() {
       co_await pause.async_wait(asio::use_awaitable);
     } else if (!isOperator(socket.native_handle())) {
       processLog()->warn("status: refused a process of another user");
-    } else if (answering_ < kMostAnswering) {
+    } else if (answering_ < kMaxAnswering) {
       asio::co_spawn(acceptor_.get_executor(), answer(std::move(socket)),
                      [](std::exception_ptr failed) {
                        if (failed) std::rethrow_exception(failed);
@@ -139,7 +139,7 @@ asio::awaitable<void> StatusSocket::answer(Protocol::socket socket) {
   ++answering_;
   asio::steady_timer deadline(socket.get_executor(), kAnswerDeadline);
   std::string request;
-  co_await (asio::async_read_until(socket, asio::dynamic_buffer(request, kMostRequestBytes), '\n',
+  co_await (asio::async_read_until(socket, asio::dynamic_buffer(request, kMaxRequestBytes), '\n',
                                    asio::as_tuple(asio::use_awaitable)) ||
             deadline.async_wait(asio::as_tuple(asio::use_awaitable)));
   request.resize(std::min(request.size(), request.find('\n')));

@@ -14,10 +14,10 @@
 namespace cleave {
 
 // Maximum size of a document that a reader must accept.
-inline constexpr std::size_t kMostStatusBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxStatusBytes = std::size_t{1} << 20;
 
 // Maximum length of the request line.
-inline constexpr std::size_t kMostRequestBytes = 64;
+inline constexpr std::size_t kMaxRequestBytes = 64;
 
 // The address of a socket's file, by way of its open folder: paths of Unix sockets are limited to
 // 107 bytes, but with the folder's descriptor a path of any length works.

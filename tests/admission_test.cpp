@@ -138,11 +138,11 @@ TEST_CASE("an identity's runs take no more memory than its own, and give it back
   Guard guard("a: {memory_mib: 64}\ndefault: {}\n");
   const std::size_t needed = serverBytes(guard.plan);
   REQUIRE(needed > 0);
-  const std::size_t most = (std::size_t{64} << 20) / needed;
-  REQUIRE(most > 1);
-  guard.settings.maxSessions = static_cast<std::uint32_t>(most) + 10;
+  const std::size_t max = (std::size_t{64} << 20) / needed;
+  REQUIRE(max > 1);
+  guard.settings.maxSessions = static_cast<std::uint32_t>(max) + 10;
   Tickets tickets;
-  for (std::size_t j = 0; j < most; ++j) {
+  for (std::size_t j = 0; j < max; ++j) {
     tickets.push_back(guard.admit("a", "a-" + std::to_string(j)));
   }
   CHECK(guard.refusal("a", "a-more") == "not-enough-memory");

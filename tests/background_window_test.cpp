@@ -104,8 +104,8 @@ TEST_CASE("beside urgent tensors it uses a twentieth of the link, and makes them
     }
     CAPTURE(rate);
     // On the slowest link a segment takes 66 ms, and the window may be two segments.
-    const double least = static_cast<double>(BackgroundWindow::kLeastBytes) / rate;
-    CHECK(waited / 300 < 2 * (BackgroundWindow::kSegmentSeconds + least));
+    const double min = static_cast<double>(BackgroundWindow::kMinBytes) / rate;
+    CHECK(waited / 300 < 2 * (BackgroundWindow::kSegmentSeconds + min));
     CHECK(sent > 0.01 * 30 * rate);
     CHECK(sent < 1.1 * BackgroundWindow::kShare * 30 * rate);
   }
@@ -116,17 +116,17 @@ TEST_CASE("a window that waits for a Pong has no room, and others' Pings do not 
   const SteadyTime start = Way::at(1);
   CHECK_FALSE(window.ponged(5, 7, start));
   window.pinged();
-  CHECK(window.room(start) == BackgroundWindow::kLeastBytes);
-  window.sent(BackgroundWindow::kLeastBytes, start);
+  CHECK(window.room(start) == BackgroundWindow::kMinBytes);
+  window.sent(BackgroundWindow::kMinBytes, start);
   CHECK(window.room(start) == 0);
   CHECK_FALSE(window.ponged(5, 7, start));
   CHECK(window.room(start) == 0);
   CHECK(window.ponged(5, 7, start));
-  CHECK(window.room(start) == 2 * BackgroundWindow::kLeastBytes);
+  CHECK(window.room(start) == 2 * BackgroundWindow::kMinBytes);
   // A lying peer's numbers must not break the window.
   window.sent(4096, start);
   CHECK(window.ponged(std::int64_t{1} << 62, -(std::int64_t{1} << 62), start));
   window.sent(4096, start);
   CHECK(window.ponged(-(std::int64_t{1} << 62), std::int64_t{1} << 62, start));
-  CHECK(window.room(start) >= BackgroundWindow::kLeastBytes);
+  CHECK(window.room(start) >= BackgroundWindow::kMinBytes);
 }

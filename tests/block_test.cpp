@@ -70,13 +70,13 @@ TEST_CASE("headers round min down and step up, so that no value falls outside") 
     for (std::size_t b = 0; b < 100; ++b) {
       float grid[2];
       toFloat(&bytes[1 + 4 * b], header == "bf16" ? DType::bf16 : DType::f16, 2, grid);
-      const auto [least, greatest] =
+      const auto [min, max] =
           std::minmax_element(values.begin() + static_cast<std::ptrdiff_t>(64 * b),
                               values.begin() + static_cast<std::ptrdiff_t>(64 * (b + 1)));
-      REQUIRE(grid[0] <= *least);
-      REQUIRE(grid[0] + 15 * grid[1] >= *greatest * (1 - 1e-6f) - 1e-6f);
-      REQUIRE(grid[0] >= *least - std::abs(*least) / 128);
-      REQUIRE(grid[1] <= (*greatest - *least + std::abs(*least) / 128) / 15 * (1 + 1.0f / 128));
+      REQUIRE(grid[0] <= *min);
+      REQUIRE(grid[0] + 15 * grid[1] >= *max * (1 - 1e-6f) - 1e-6f);
+      REQUIRE(grid[0] >= *min - std::abs(*min) / 128);
+      REQUIRE(grid[1] <= (*max - *min + std::abs(*min) / 128) / 15 * (1 + 1.0f / 128));
     }
   }
 }

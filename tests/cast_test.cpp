@@ -19,7 +19,7 @@ struct Format {
   const char* name;
   DType dtype;
   int mantissaBits;
-  int leastExponent;  // smallest exponent of normal numbers
+  int minExponent;  // smallest exponent of normal numbers
   std::uint16_t infinity;
 };
 constexpr Format kFp16{"fp16", DType::f16, 10, -14, 0x7c00};
@@ -47,8 +47,8 @@ double valueOf(const Format& format, std::uint16_t bits) {
   const int exponent = (bits & 0x7fff) >> format.mantissaBits;
   const int mantissa = bits & ((1 << format.mantissaBits) - 1);
   const int significand = exponent == 0 ? mantissa : mantissa | (1 << format.mantissaBits);
-  const double magnitude = std::ldexp(
-      significand, std::max(exponent, 1) - 1 + format.leastExponent - format.mantissaBits);
+  const double magnitude =
+      std::ldexp(significand, std::max(exponent, 1) - 1 + format.minExponent - format.mantissaBits);
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 

@@ -20,8 +20,8 @@ std::atomic<std::size_t> peak = 0;
 void* counted(void* memory) {
   if (memory == nullptr) throw std::bad_alloc();
   const std::size_t now = current += malloc_usable_size(memory);
-  std::size_t most = peak;
-  while (now > most && !peak.compare_exchange_weak(most, now)) {
+  std::size_t max = peak;
+  while (now > max && !peak.compare_exchange_weak(max, now)) {
   }
   return memory;
 }
@@ -77,7 +77,7 @@ void checkCodecs(const Tensor& tensor) {
     CAPTURE(spec);
     const auto codec = makeCodec(spec);
     const CodecMemory memory = codec->memory(tensor.spec);
-    const std::size_t most = memory.working + memory.cut + memory.state + kTables;
+    const std::size_t max = memory.working + memory.cut + memory.state + kTables;
     Bytes out(codec->maxEncodedBytes(tensor.spec));
     Bytes decoded(tensor.spec.bytes());
     const Key key{Phase::train, 3, 1, activationAt(0)};
@@ -85,11 +85,11 @@ void checkCodecs(const Tensor& tensor) {
     Encoded encoded;
     CHECK(peakOf([&] {
             encoded = codec->encode({7, key, nullptr}, nullptr, here, tensor.view(), out);
-          }) <= most);
+          }) <= max);
     CHECK(peakOf([&] {
             codec->decode({7, key, nullptr}, nullptr, there, {out.data(), encoded.bytes},
                           {decoded.data(), tensor.spec});
-          }) <= most);
+          }) <= max);
     // Memory kept after the call is counted separately.
     const std::size_t kept = current;
     here = {};

@@ -38,14 +38,14 @@ inline std::vector<float> valuesOf(const Tensor& tensor) {
 
 // Encodes over memory filled with `fill`; checks that encode stays within its buffer.
 inline Bytes encodeOver(std::byte fill, const Codec& codec, const Tensor& tensor,
-                        Helper* helper = nullptr) {
+                        ForkJoinPair* helper = nullptr) {
   constexpr std::size_t kGuard = 64;
-  const std::size_t most = codec.maxEncodedBytes(tensor.spec);
-  Bytes out(most + kGuard, fill);
+  const std::size_t max = codec.maxEncodedBytes(tensor.spec);
+  Bytes out(max + kGuard, fill);
   CutContext cut;
   const Encoded encoded =
-      codec.encode({7, kKey, helper}, nullptr, cut, tensor.view(), {out.data(), most});
-  REQUIRE(encoded.bytes <= most);
+      codec.encode({7, kKey, helper}, nullptr, cut, tensor.view(), {out.data(), max});
+  REQUIRE(encoded.bytes <= max);
   REQUIRE(std::all_of(out.begin() + static_cast<std::ptrdiff_t>(encoded.bytes), out.end(),
                       [fill](std::byte b) { return b == fill; }));
   return {out.begin(), out.begin() + static_cast<std::ptrdiff_t>(encoded.bytes)};
@@ -60,7 +60,7 @@ inline Bytes encode(const Codec& codec, const Tensor& tensor) {
 }
 
 inline Tensor decodeOver(std::byte fill, const Codec& codec, const Bytes& bytes,
-                         const TensorSpec& spec, Helper* helper = nullptr) {
+                         const TensorSpec& spec, ForkJoinPair* helper = nullptr) {
   Tensor tensor{spec, Bytes(spec.bytes(), fill)};
   CutContext cut;
   codec.decode({7, kKey, helper}, nullptr, cut, bytes, {tensor.bytes.data(), spec});

@@ -107,7 +107,7 @@ TEST_CASE("every codec encodes within its bound, the same bytes each time, and d
 }
 
 TEST_CASE("every codec encodes and decodes the same with a helper, in two parts") {
-  Helper helper;
+  ForkJoinPair helper;
   const std::vector<float> values = normal(2 * kLeastPartElements + 5 * kStripElements + 77);
   for (const std::string& text : contractSpecs()) {
     const std::unique_ptr<Codec> codec = makeCodec(text);

@@ -120,10 +120,10 @@ TEST_CASE("only plain digits in range are an integer") {
 }
 
 TEST_CASE("unbounded integers are described without their bounds") {
-  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
-  CHECK_THAT(readError("n: x", [&](Config& c) { c.integer("n", 1, most); }),
+  const std::int64_t max = std::numeric_limits<std::int64_t>::max();
+  CHECK_THAT(readError("n: x", [&](Config& c) { c.integer("n", 1, max); }),
              Contains("an integer of at least 1"));
-  CHECK(config("n: -9223372036854775808").integer("n", -most - 1, most) == -most - 1);
+  CHECK(config("n: -9223372036854775808").integer("n", -max - 1, max) == -max - 1);
 }
 
 TEST_CASE("numbers take every usual spelling, but no words") {

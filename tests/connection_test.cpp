@@ -247,10 +247,9 @@ TEST_CASE("a Ping is answered with both sides' times, ahead of tensors") {
 TEST_CASE("connections ping each other, and stay up") {
   Pair pair(pinging(5ms, kPatience), pinging(5ms, kPatience));
   pair.startBoth();
-  const std::size_t least = 20 * kHeaderBytes;
-  pair.runUntil([&] {
-    return pair.a.bytes().controlReceived > least && pair.b.bytes().controlReceived > least;
-  });
+  const std::size_t min = 20 * kHeaderBytes;
+  pair.runUntil(
+      [&] { return pair.a.bytes().controlReceived > min && pair.b.bytes().controlReceived > min; });
   pair.a.sayBye("done");
   pair.finish();
   CHECK(pair.outcomeA.code == "");

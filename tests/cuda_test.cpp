@@ -106,7 +106,7 @@ TEST_CASE("a body on the GPU computes what it computes on the CPU") {
                           Case{"mobilenet_v2", {3, 56, 56}}}) {
     CAPTURE(one.model);
     const StageOptions options = optionsOf(one.model, one.sample);
-    const std::vector<BlockRow> blocks = findModel(one.model).blocks(options.model);
+    const std::vector<BlockSpec> blocks = findModel(one.model).blocks(options.model);
     BodyStage there(options, {}, gpu());
     BodyStage here(options, {});
     for (std::uint32_t i = 0; i < 2; ++i) {
@@ -149,7 +149,7 @@ TEST_CASE("a body on the GPU computes what it computes on the CPU") {
 
 TEST_CASE("the same twice gives the same bits") {
   const StageOptions options = optionsOf("mobilenet_v2", {3, 56, 56});
-  const std::vector<BlockRow> blocks = findModel("mobilenet_v2").blocks(options.model);
+  const std::vector<BlockSpec> blocks = findModel("mobilenet_v2").blocks(options.model);
   std::vector<std::vector<std::byte>> files;
   for (int run = 0; run < 2; ++run) {
     BodyStage stage(options, {}, gpu());
@@ -176,7 +176,7 @@ TEST_CASE("a client's stage trains on the GPU") {
   const TensorView view{static_cast<const std::byte*>(inputs.const_data_ptr()),
                         {DType::f32, {8, 1, 28, 28}, MemoryOrder::contiguous}};
   const MicroBatch at{Phase::train, 1, 0, 1, 8};
-  const std::vector<BlockRow> blocks = findModel("small_cnn").blocks(options.model);
+  const std::vector<BlockSpec> blocks = findModel("small_cnn").blocks(options.model);
   const TensorSpec spec = flowSpec(blocks, options.cuts, activationAt(1), 8);
   there.beginBatch(view, labels);
   here.beginBatch(view, labels);
@@ -188,17 +188,17 @@ TEST_CASE("a client's stage trains on the GPU") {
   CHECK(there.losses().at(0) == Approx(here.losses().at(0)).epsilon(kTolerance));
 }
 
-TEST_CASE("twins of codecs on the GPU write and read what the codecs do") {
+TEST_CASE("GPU codecs write and read what the codecs do") {
   checkDeviceCodecs(*gpu().gpu(), {0, 1, 3, 65, 4095, 4096, 4097});
 }
 
-TEST_CASE("twins on the GPU take tensors of many tiles") {
+TEST_CASE("GPU codecs take tensors of many tiles") {
   checkDeviceCodecs(*gpu().gpu(), {3 * device::kTileElements + 1037, 1000003});
 }
 
-TEST_CASE("twins of several threads do not disturb each other") {
+TEST_CASE("GPU codecs of several threads do not disturb each other") {
   const std::shared_ptr<const Codec> codec = makeCodec("topk:ratio=0.1");
-  const auto twin = makeDeviceCodec(codec, *gpu().gpu());
+  const auto gpuCodec = makeDeviceCodec(codec, *gpu().gpu());
   std::atomic<int> faults = 0;
   std::vector<std::thread> threads;
   for (int number = 0; number < 4; ++number) {
@@ -213,7 +213,7 @@ TEST_CASE("twins of several threads do not disturb each other") {
       };
       const Bytes expected = payloadOf(*codec, tensor.view());
       for (int round = 0; round < 50; ++round) {
-        if (payloadOf(*twin, there.view()) != expected) ++faults;
+        if (payloadOf(*gpuCodec, there.view()) != expected) ++faults;
       }
     });
   }
@@ -227,9 +227,9 @@ TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
   BodyStage through(options, {}, gpu());
   options.staysOnDevice = FlowMap<bool>(Place{}.flows(), true);
   BodyStage there(options, {}, gpu());
-  const std::vector<BlockRow> blocks = findModel("small_cnn").blocks(options.model);
+  const std::vector<BlockSpec> blocks = findModel("small_cnn").blocks(options.model);
   const std::shared_ptr<const Codec> codec = makeCodec("block:bits=8");
-  const auto twin = makeDeviceCodec(codec, *gpu().gpu());
+  const auto gpuCodec = makeDeviceCodec(codec, *gpu().gpu());
   const MicroBatch at{Phase::train, 1, 0, 1, 8};
   for (const Flow flow : {activationAt(0), gradientAt(1)}) {
     const TensorSpec spec = flowSpec(blocks, options.cuts, flow, 8);
@@ -249,8 +249,8 @@ TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
                                      : through.backward(at, std::move(payload));
     });
     // In GPU memory.
-    const std::shared_ptr<std::byte> memory = twin->allocate(spec.bytes());
-    twin->decode(context, nullptr, cut, wire, {memory.get(), spec});
+    const std::shared_ptr<std::byte> memory = gpuCodec->allocate(spec.bytes());
+    gpuCodec->decode(context, nullptr, cut, wire, {memory.get(), spec});
     const Payload output = onGpu([&] {
       Payload payload({memory.get(), spec, MemoryPlace::device}, memory);
       return flow == activationAt(0) ? there.forward(at, std::move(payload))
@@ -261,7 +261,7 @@ TEST_CASE("tensors stay on the GPU between a stage and its codecs") {
     const TensorSpec& leaving = output.view().spec;
     CHECK(leaving == expected.view().spec);
     Bytes bytes(leaving.bytes());
-    twin->copyToHost(output.view().data, bytes.size(), bytes.data());
+    gpuCodec->copyToHost(output.view().data, bytes.size(), bytes.data());
     CHECK(std::memcmp(bytes.data(), expected.view().data, bytes.size()) == 0);
   }
 }

@@ -239,8 +239,8 @@ TEST_CASE("a header that declares more than the file holds") {
 }
 
 TEST_CASE("a header whose size overflows") {
-  const std::uint32_t most = 0xFFFFFFFF;
-  checkImagesRefused(idx({most, most, most}, {}), "data-damaged", "more than 4 GiB");
+  const std::uint32_t max = 0xFFFFFFFF;
+  checkImagesRefused(idx({max, max, max}, {}), "data-damaged", "more than 4 GiB");
   // The product is 2^64, which a 64-bit integer would hold as 0, like an empty file.
   checkImagesRefused(idx({1u << 16, 1u << 16, 1u << 16, 1u << 16}, {}), "data-damaged",
                      "more than 4 GiB");
@@ -358,8 +358,8 @@ TEST_CASE("synthetic labels are balanced and not in order") {
     REQUIRE(labels.back() < 7);
     ++counts[static_cast<std::size_t>(labels.back())];
   }
-  const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
-  CHECK(*most - *least <= 1);
+  const auto [min, max] = std::minmax_element(counts.begin(), counts.end());
+  CHECK(*max - *min <= 1);
   std::vector<std::int64_t> first(labels.begin(), labels.begin() + 7);
   std::sort(first.begin(), first.end());
   CHECK(first != std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6});

@@ -29,7 +29,7 @@ inline std::vector<std::string> deviceSpecs() {
 }
 
 inline std::vector<float> deviceValues(int kind, std::size_t elements) {
-  constexpr float kMost = std::numeric_limits<float>::max();
+  constexpr float kMax = std::numeric_limits<float>::max();
   std::vector<float> values(elements);
   fillNormal(randomKey(static_cast<std::uint64_t>(kind), "device-codec", {elements}), values);
   for (std::size_t j = 0; j < elements; ++j) {
@@ -38,9 +38,9 @@ inline std::vector<float> deviceValues(int kind, std::size_t elements) {
     if (kind == 2) x = -0.1f;                               // constant
     if (kind == 3) x = std::nearbyint(2 * x) / 2;           // ties
     if (kind == 4) x = x * x * x * std::ldexp(1.0f, -static_cast<int>(j / 100 % 100));
-    if (kind == 5) x *= 1e-41f;                                         // subnormal
-    if (kind == 6) x = j % 3 == 0 ? kMost : -kMost;                     // beyond fp32's range
-    if (kind == 7) x = j % 1000 == 999 ? (j % 2 ? kMost : -kMost) : x;  // in some blocks
+    if (kind == 5) x *= 1e-41f;                                       // subnormal
+    if (kind == 6) x = j % 3 == 0 ? kMax : -kMax;                     // beyond fp32's range
+    if (kind == 7) x = j % 1000 == 999 ? (j % 2 ? kMax : -kMax) : x;  // in some blocks
     if (kind == 8) x = 1000 + x;
     if (kind == 9) x = j % 2 ? -0.0f : 0.0f;
   }
@@ -56,12 +56,12 @@ struct Outcome {
 
 inline Outcome encodeOutcome(const Codec& codec, const CodecContext& context, CutContext cut,
                              const TensorView& view) {
-  const std::size_t most = codec.maxEncodedBytes(view.spec);
-  Bytes out(most + 64, std::byte{0x5a});
+  const std::size_t max = codec.maxEncodedBytes(view.spec);
+  Bytes out(max + 64, std::byte{0x5a});
   Outcome outcome{std::nullopt, std::move(cut)};
   try {
-    const Encoded encoded = codec.encode(context, nullptr, outcome.cut, view, {out.data(), most});
-    REQUIRE(std::all_of(out.begin() + static_cast<std::ptrdiff_t>(most), out.end(),
+    const Encoded encoded = codec.encode(context, nullptr, outcome.cut, view, {out.data(), max});
+    REQUIRE(std::all_of(out.begin() + static_cast<std::ptrdiff_t>(max), out.end(),
                         [](std::byte b) { return b == std::byte{0x5a}; }));
     out.resize(encoded.bytes);
     outcome.bytes = std::move(out);
@@ -96,7 +96,7 @@ class DeviceTensor {
 };
 
 // The decoded tensor's bytes, or the refusal.
-inline std::string decodeOutcome(const Codec& host, const Codec* twin, Gpu& gpu,
+inline std::string decodeOutcome(const Codec& host, const Codec* gpuCodec, Gpu& gpu,
                                  const CodecContext& context, CutContext cut, const Bytes& payload,
                                  const TensorSpec& spec) {
   // With exactly its size.
@@ -105,11 +105,11 @@ inline std::string decodeOutcome(const Codec& host, const Codec* twin, Gpu& gpu,
   const std::span<const std::byte> view(bytes.get(), payload.size());
   Bytes tensor(spec.bytes(), std::byte{0x33});
   try {
-    if (twin == nullptr) {
+    if (gpuCodec == nullptr) {
       host.decode(context, nullptr, cut, view, {tensor.data(), spec});
     } else {
       const DeviceTensor out(gpu, spec, tensor);
-      twin->decode(context, nullptr, cut, view, out.out());
+      gpuCodec->decode(context, nullptr, cut, view, out.out());
       tensor = out.read();
     }
   } catch (const ProtocolError& error) {
@@ -145,17 +145,17 @@ inline std::vector<Bytes> damaged(const Bytes& payload) {
 }
 
 // Passes one tensor and its gradient at the same cut through CPU and GPU codec.
-inline void checkTwin(const std::shared_ptr<const Codec>& codec, const DeviceCodec& twin, Gpu& gpu,
-                      const Tensor& tensor, bool damage) {
+inline void checkGpuCodec(const std::shared_ptr<const Codec>& codec, const DeviceCodec& gpuCodec,
+                          Gpu& gpu, const Tensor& tensor, bool damage) {
   CAPTURE(codec->spec(), toString(tensor.spec));
-  REQUIRE(twin.spec() == codec->spec());
-  REQUIRE(twin.maxEncodedBytes(tensor.spec) == codec->maxEncodedBytes(tensor.spec));
+  REQUIRE(gpuCodec.spec() == codec->spec());
+  REQUIRE(gpuCodec.maxEncodedBytes(tensor.spec) == codec->maxEncodedBytes(tensor.spec));
   const DeviceTensor there(gpu, tensor.spec, tensor.bytes);
   for (const Phase phase : {Phase::train, Phase::eval}) {
     const CodecContext activation{7, {phase, 3, 1, activationAt(0)}};
     const CodecContext gradient{7, {phase, 3, 1, gradientAt(0)}};
     const Outcome first = encodeOutcome(*codec, activation, {}, tensor.view());
-    const Outcome second = encodeOutcome(twin, activation, {}, there.view());
+    const Outcome second = encodeOutcome(gpuCodec, activation, {}, there.view());
     REQUIRE((first.bytes == second.bytes));
     REQUIRE((first.cut.value == nullptr) == (second.cut.value == nullptr));
     if (!first.bytes) continue;
@@ -163,7 +163,7 @@ inline void checkTwin(const std::shared_ptr<const Codec>& codec, const DeviceCod
                              const Bytes& payload) {
       const std::string here =
           decodeOutcome(*codec, nullptr, gpu, context, cut, payload, tensor.spec);
-      REQUIRE((here == decodeOutcome(*codec, &twin, gpu, context, cut, payload, tensor.spec)));
+      REQUIRE((here == decodeOutcome(*codec, &gpuCodec, gpu, context, cut, payload, tensor.spec)));
       return here;
     };
     CHECK(decoded(activation, {}, *first.bytes).starts_with("decoded"));
@@ -173,8 +173,8 @@ inline void checkTwin(const std::shared_ptr<const Codec>& codec, const DeviceCod
     if (!first.cut.value) continue;
     // Either codec's cut context works with the other codec.
     const Outcome back = encodeOutcome(*codec, gradient, first.cut, tensor.view());
-    REQUIRE((back.bytes == encodeOutcome(twin, gradient, second.cut, there.view()).bytes));
-    REQUIRE((back.bytes == encodeOutcome(twin, gradient, first.cut, there.view()).bytes));
+    REQUIRE((back.bytes == encodeOutcome(gpuCodec, gradient, second.cut, there.view()).bytes));
+    REQUIRE((back.bytes == encodeOutcome(gpuCodec, gradient, first.cut, there.view()).bytes));
     CHECK(decoded(gradient, first.cut, *back.bytes).starts_with("decoded"));
     CHECK(decoded(gradient, second.cut, *back.bytes).starts_with("decoded"));
     if (!damage || phase != Phase::train) continue;
@@ -184,12 +184,12 @@ inline void checkTwin(const std::shared_ptr<const Codec>& codec, const DeviceCod
 
 // All codecs that have a GPU implementation; also checks that all non-finite values are refused.
 inline void checkDeviceCodecs(Gpu& gpu, const std::vector<std::size_t>& sizes) {
-  std::size_t twins = 0;
+  std::size_t gpuCodecs = 0;
   for (const std::string& spec : deviceSpecs()) {
     const std::shared_ptr<const Codec> codec = makeCodec(spec);
-    const auto twin = makeDeviceCodec(codec, gpu);
-    if (twin == nullptr) continue;
-    ++twins;
+    const auto gpuCodec = makeDeviceCodec(codec, gpu);
+    if (gpuCodec == nullptr) continue;
+    ++gpuCodecs;
     for (const std::size_t elements : sizes) {
       for (int kind = 0; kind < kValueKinds; ++kind) {
         CAPTURE(kind);
@@ -197,7 +197,8 @@ inline void checkDeviceCodecs(Gpu& gpu, const std::vector<std::size_t>& sizes) {
         for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
           if (kind > 4 && dtype != DType::f32)
             continue;  // same values as for a smaller kind, or infinite
-          checkTwin(codec, *twin, gpu, tensorOf(values, dtype), elements < 6000 && kind < 2);
+          checkGpuCodec(codec, *gpuCodec, gpu, tensorOf(values, dtype),
+                        elements < 6000 && kind < 2);
         }
       }
       if (elements == 0) continue;
@@ -209,12 +210,12 @@ inline void checkDeviceCodecs(Gpu& gpu, const std::vector<std::size_t>& sizes) {
           std::vector<float> values = deviceValues(0, elements);
           values[at] = value;
           for (const DType dtype : {DType::f32, DType::f16})
-            checkTwin(codec, *twin, gpu, tensorOf(values, dtype), false);
+            checkGpuCodec(codec, *gpuCodec, gpu, tensorOf(values, dtype), false);
         }
       }
     }
   }
-  CHECK(twins >= 20);
+  CHECK(gpuCodecs >= 20);
 }
 
 }  // namespace cleave::test

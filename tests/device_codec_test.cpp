@@ -5,17 +5,17 @@
 using namespace cleave;
 using namespace cleave::test;
 
-TEST_CASE("twins of codecs write and read what the codecs do") {
+TEST_CASE("GPU codecs write and read what the codecs do") {
   EmulatedGpu gpu;
   checkDeviceCodecs(gpu, {0, 1, 3, 63, 64, 65, 100, 4095, 4096, 4097});
 }
 
-TEST_CASE("twins take tensors of several tiles") {
+TEST_CASE("GPU codecs take tensors of several tiles") {
   EmulatedGpu gpu;
   checkDeviceCodecs(gpu, {3 * device::kTileElements + 1037});
 }
 
-TEST_CASE("which codecs have a twin") {
+TEST_CASE("which codecs have a GPU implementation") {
   EmulatedGpu gpu;
   const auto has = [&](const char* spec) {
     return makeDeviceCodec(makeCodec(spec), gpu) != nullptr;
@@ -33,15 +33,15 @@ TEST_CASE("the GPU does the work wherever it can") {
   for (const char* spec : {"fp16", "uniform:bits=8", "block:bits=4,rounding=stochastic",
                            "sort:q=6,s=2", "topk:ratio=0.1"}) {
     const std::shared_ptr<const Codec> codec = makeCodec(spec);
-    const auto twin = makeDeviceCodec(codec, gpu);
+    const auto gpuCodec = makeDeviceCodec(codec, gpu);
     const Tensor tensor = tensorOf(deviceValues(0, 10000));
     const DeviceTensor there(gpu, tensor.spec, tensor.bytes);
     gpu.launches = 0;
     CutContext cut;
-    Bytes out(twin->maxEncodedBytes(tensor.spec));
-    out.resize(twin->encode({7, kKey}, nullptr, cut, there.view(), out).bytes);
+    Bytes out(gpuCodec->maxEncodedBytes(tensor.spec));
+    out.resize(gpuCodec->encode({7, kKey}, nullptr, cut, there.view(), out).bytes);
     CHECK(std::exchange(gpu.launches, 0) > 0);
-    twin->decode({7, kKey}, nullptr, cut, out, there.out());
+    gpuCodec->decode({7, kKey}, nullptr, cut, out, there.out());
     CHECK(gpu.launches > 0);
   }
 }
@@ -49,7 +49,7 @@ TEST_CASE("the GPU does the work wherever it can") {
 TEST_CASE("distances that a peer made up are refused, or mean the same") {
   EmulatedGpu gpu;
   const std::shared_ptr<const Codec> codec = makeCodec("topk:ratio=0.01");
-  const auto twin = makeDeviceCodec(codec, gpu);
+  const auto gpuCodec = makeDeviceCodec(codec, gpu);
   const CodecContext context{7, {Phase::train, 3, 1, activationAt(0)}};
   constexpr std::size_t kElements = 50000;
   constexpr std::size_t kKept = 500;
@@ -60,7 +60,7 @@ TEST_CASE("distances that a peer made up are refused, or mean the same") {
     payload[0] = std::byte{2};
     for (const unsigned byte : coded) payload.push_back(static_cast<std::byte>(byte));
     const std::string here = decodeOutcome(*codec, nullptr, gpu, context, {}, payload, spec);
-    REQUIRE((here == decodeOutcome(*codec, twin.get(), gpu, context, {}, payload, spec)));
+    REQUIRE((here == decodeOutcome(*codec, gpuCodec.get(), gpu, context, {}, payload, spec)));
     return here.substr(0, 7);
   };
   const auto with = [](std::vector<unsigned> coded, std::size_t at,
@@ -86,15 +86,15 @@ TEST_CASE("distances that a peer made up are refused, or mean the same") {
     CHECK(outcome(with(ones, at, {1, 1})) == "refused");
   }
   // The last valid position, and the one after it.
-  const std::size_t most = kElements - 2 * (kKept - 1) - 1;
+  const std::size_t max = kElements - 2 * (kKept - 1) - 1;
   const auto coded = [](std::size_t distance) {
     return std::vector<unsigned>{static_cast<unsigned>(distance & 0x7f) | 0x80,
                                  static_cast<unsigned>(distance >> 7 & 0x7f) | 0x80,
                                  static_cast<unsigned>(distance >> 14)};
   };
   for (const std::size_t at : {std::size_t{0}, std::size_t{100}, kKept - 1}) {
-    CHECK(outcome(with(ones, at, coded(most))) == "decoded");
-    CHECK(outcome(with(ones, at, coded(most + 1))) == "refused");
+    CHECK(outcome(with(ones, at, coded(max))) == "decoded");
+    CHECK(outcome(with(ones, at, coded(max + 1))) == "refused");
   }
   // Sums that would wrap around to small numbers.
   CHECK(outcome(std::vector<unsigned>(2 * kKept, 0x7f)) == "refused");
@@ -120,9 +120,9 @@ TEST_CASE("distances that a peer made up are refused, or mean the same") {
 TEST_CASE("elements kept far from each other") {
   EmulatedGpu gpu;
   const std::shared_ptr<const Codec> codec = makeCodec("topk:ratio=0.00001");
-  const auto twin = makeDeviceCodec(codec, gpu);
+  const auto gpuCodec = makeDeviceCodec(codec, gpu);
   std::vector<float> values(500000);
   for (const std::size_t at : {3, 20000, 20001, 499999}) values[at] = -2;
   values[20002] = 3;
-  checkTwin(codec, *twin, gpu, tensorOf(values), true);
+  checkGpuCodec(codec, *gpuCodec, gpu, tensorOf(values), true);
 }

@@ -52,7 +52,7 @@ TEST_CASE("a queue's tasks run one at a time, in order") {
 TEST_CASE("no more queues are at work than there are threads, even if tasks wait for turns") {
   CodecExecutor executor(2);
   std::vector<std::shared_ptr<CodecQueue>> queues;
-  std::atomic<int> atWork = 0, most = 0;
+  std::atomic<int> atWork = 0, max = 0;
   for (int q = 0; q < 6; ++q) {
     const auto queue = executor.open();
     queues.push_back(queue);
@@ -60,7 +60,7 @@ TEST_CASE("no more queues are at work than there are threads, even if tasks wait
       const SteadyTime start = now();
       while (secondsSince(start) < 0.3) {
         const int count = ++atWork;
-        for (int seen = most; seen < count && !most.compare_exchange_weak(seen, count);) {
+        for (int seen = max; seen < count && !max.compare_exchange_weak(seen, count);) {
         }
         --atWork;
         queue->checkpoint();
@@ -68,7 +68,7 @@ TEST_CASE("no more queues are at work than there are threads, even if tasks wait
     });
   }
   for (const auto& queue : queues) finish(*queue);
-  CHECK(most <= 2);
+  CHECK(max <= 2);
 }
 
 TEST_CASE("a long task gives way to a queue that has used less, at its next checkpoint") {

@@ -17,7 +17,7 @@ constexpr float kLargest = std::numeric_limits<float>::max();
 
 struct Format {
   std::string spec;
-  int mantissaBits, bias, most;
+  int mantissaBits, bias, max;
 };
 const std::vector<Format> kFormats = {{"fp8:format=e4m3", 3, 7, 0x7e},
                                       {"fp8:format=e5m2", 2, 15, 0x7b}};
@@ -36,7 +36,7 @@ TEST_CASE("every finite code, scaled, encodes to itself and decodes to its value
     const std::unique_ptr<Codec> codec = makeCodec(format.spec);
     for (const int scale : {-100, -30, 0, 7, 100}) {
       std::vector<float> values;
-      for (int code = 0; code <= format.most; ++code) {
+      for (int code = 0; code <= format.max; ++code) {
         values.push_back(static_cast<float>(std::ldexp(valueOf(format, code), scale)));
         values.push_back(-values.back());
       }
@@ -44,7 +44,7 @@ TEST_CASE("every finite code, scaled, encodes to itself and decodes to its value
       const Bytes bytes = encode(*codec, tensor);
       REQUIRE(bytes.size() == 2 + values.size());
       CHECK(static_cast<std::int8_t>(bytes[1]) == scale);
-      for (int code = 0; code <= format.most; ++code) {
+      for (int code = 0; code <= format.max; ++code) {
         REQUIRE(std::to_integer<int>(bytes[2 + 2 * static_cast<std::size_t>(code)]) == code);
         REQUIRE(std::to_integer<int>(bytes[3 + 2 * static_cast<std::size_t>(code)]) ==
                 (code | 0x80));
@@ -57,14 +57,14 @@ TEST_CASE("every finite code, scaled, encodes to itself and decodes to its value
 TEST_CASE("halfway between two codes the even one is chosen, beside it the nearer") {
   for (const Format& format : kFormats) {
     std::vector<float> values;
-    for (int code = 0; code < format.most; ++code) {
+    for (int code = 0; code < format.max; ++code) {
       const auto tie = static_cast<float>((valueOf(format, code) + valueOf(format, code + 1)) / 2);
       values.insert(values.end(), {std::nextafter(tie, 0.0f), tie, std::nextafter(tie, kLargest)});
     }
-    values.push_back(static_cast<float>(valueOf(format, format.most)));
+    values.push_back(static_cast<float>(valueOf(format, format.max)));
     const Bytes bytes = encode(*makeCodec(format.spec), tensorOf(values));
     REQUIRE(bytes[1] == std::byte{0});
-    for (int code = 0; code < format.most; ++code) {
+    for (int code = 0; code < format.max; ++code) {
       const std::size_t j = 2 + 3 * static_cast<std::size_t>(code);
       REQUIRE(std::to_integer<int>(bytes[j]) == code);
       REQUIRE(std::to_integer<int>(bytes[j + 1]) == code + code % 2);
@@ -76,15 +76,14 @@ TEST_CASE("halfway between two codes the even one is chosen, beside it the neare
 TEST_CASE("the greatest value of a tensor uses the format's upper binary powers") {
   for (const Format& format : kFormats) {
     const std::unique_ptr<Codec> codec = makeCodec(format.spec);
-    for (const float greatest : {1.0f, 1.75f, 1.76f, 3.0f, 1e-30f, 1e30f, kLargest}) {
-      const Tensor tensor = tensorOf(std::vector<float>(20, -greatest));
+    for (const float max : {1.0f, 1.75f, 1.76f, 3.0f, 1e-30f, 1e30f, kLargest}) {
+      const Tensor tensor = tensorOf(std::vector<float>(20, -max));
       const Bytes bytes = encode(*codec, tensor);
       const int code = std::to_integer<int>(bytes[2]) & 0x7f;
-      CHECK(code <= format.most);
-      CHECK(code >= format.most - (1 << format.mantissaBits));
+      CHECK(code <= format.max);
+      CHECK(code >= format.max - (1 << format.mantissaBits));
       for (const float value : valuesOf(decode(*codec, bytes, tensor.spec)))
-        REQUIRE(std::abs(value + greatest) <=
-                greatest / static_cast<float>(2 << format.mantissaBits));
+        REQUIRE(std::abs(value + max) <= max / static_cast<float>(2 << format.mantissaBits));
     }
   }
 }
@@ -94,7 +93,7 @@ TEST_CASE("codes of NaN and infinity, and exponents out of range, are refused") 
     const std::unique_ptr<Codec> codec = makeCodec(format.spec);
     const Tensor tensor = tensorOf(std::vector<float>(50, 1.5f));
     const Bytes good = encode(*codec, tensor);
-    for (int code = format.most + 1; code < 0x80; ++code) {
+    for (int code = format.max + 1; code < 0x80; ++code) {
       for (const int sign : {0, 0x80}) {
         Bytes bytes = good;
         bytes[30] = static_cast<std::byte>(code | sign);

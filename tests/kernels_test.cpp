@@ -104,7 +104,7 @@ const std::vector<std::size_t> kCounts = {1,  2,  7,  8,   15,  16,   17,   31, 
 
 }  // namespace
 
-TEST_CASE("ranges are those of the scalar twin on every instruction set") {
+TEST_CASE("ranges are those of the scalar kernel on every instruction set") {
   const std::vector<float> values = normal(5001);
   forEachTarget([&] {
     for (const std::size_t count : kCounts) {
@@ -131,7 +131,7 @@ TEST_CASE("ranges are those of the scalar twin on every instruction set") {
   });
 }
 
-TEST_CASE("conversions are those of the scalar twin on every instruction set") {
+TEST_CASE("conversions are those of the scalar kernel on every instruction set") {
   std::vector<float> values = anyFloats(200000);
   for (const float value : normal(5001)) values.push_back(value);
   for (const float value : normal(5001, 1e-6f)) values.push_back(value);
@@ -163,7 +163,7 @@ TEST_CASE("conversions are those of the scalar twin on every instruction set") {
   });
 }
 
-TEST_CASE("8-bit floats are those of the scalar twin on every instruction set") {
+TEST_CASE("8-bit floats are those of the scalar kernel on every instruction set") {
   std::vector<float> values = normal(5001);
   Bytes codes(5001);
   for (std::size_t j = 0; j < codes.size(); ++j) codes[j] = static_cast<std::byte>(j);
@@ -193,13 +193,13 @@ TEST_CASE("8-bit floats are those of the scalar twin on every instruction set") 
   });
 }
 
-TEST_CASE("codes at every width are those of the scalar twin on every instruction set") {
+TEST_CASE("codes at every width are those of the scalar kernel on every instruction set") {
   const std::vector<float> values = normal(5001);
   const Range range = rangeOf(values.data(), values.size());
   forEachTarget([&] {
     for (int bits = 1; bits <= 16; ++bits) {
-      const Grid grid{range.least,
-                      (range.greatest - range.least) / static_cast<float>((1 << bits) - 1)};
+      const QuantGrid grid{range.least,
+                           (range.greatest - range.least) / static_cast<float>((1 << bits) - 1)};
       for (const std::size_t count : kCounts) {
         INFO(bits << " bits, " << count << " values");
         const std::vector<float> some = exactly(values, count);
@@ -219,7 +219,7 @@ TEST_CASE("codes at every width are those of the scalar twin on every instructio
   });
 }
 
-TEST_CASE("blocks of every format are those of the scalar twin on every instruction set") {
+TEST_CASE("blocks of every format are those of the scalar kernel on every instruction set") {
   const std::vector<std::vector<float>> samples = blockSamples(7 * 1024);
   forEachTarget([&] {
     for (const std::size_t size : {32, 64, 256, 1024}) {

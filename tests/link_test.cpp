@@ -180,9 +180,9 @@ double medianRoundTrip(Ends& ends, int count) {
 
 // Bytes per second. With a sanitizer the tests are about its findings, not about speed.
 #ifdef CLEAVE_SANITIZED
-constexpr double kMostRate = 13e6;
+constexpr double kMaxRate = 13e6;
 #else
-constexpr double kMostRate = 1e9;
+constexpr double kMaxRate = 1e9;
 #endif
 
 TEST_CASE("the rate is what it was told, within 3 %") {
@@ -194,7 +194,7 @@ TEST_CASE("the rate is what it was told, within 3 %") {
                                                                                {"2Gbit/s", 0ms}}) {
     Profile profile;
     profile.rate = parseRate({"", text});
-    if (profile.rate > kMostRate) continue;
+    if (profile.rate > kMaxRate) continue;
     profile.latency = latency;
     double rate = 0;
     double best = 0;
@@ -227,9 +227,9 @@ TEST_CASE("the latency is added to a round trip, and no more than 0.3 ms each wa
     const bool right = succeeds([&] {
       World world(both(profile));
       Ends direct = world.openDirectly();
-      const double least = medianRoundTrip(direct, 101);
+      const double min = medianRoundTrip(direct, 101);
       Ends ends = world.open();
-      added = medianRoundTrip(ends, 101) - least;
+      added = medianRoundTrip(ends, 101) - min;
       return added > wanted - 0.02 && added < wanted + 0.6;
     });
     INFO(durationText(latency) << ": " << added << " ms");
@@ -450,7 +450,7 @@ TEST_CASE("a latency event takes effect") {
 TEST_CASE("one connection too many is reset, the others live on") {
   World world;
   std::list<Ends> all;
-  for (std::size_t c = 0; c < kMostConnections; ++c) all.push_back(world.open());
+  for (std::size_t c = 0; c < kMaxConnections; ++c) all.push_back(world.open());
   tcp::socket late = world.connect();
   CHECK(readError(late) == asio::error::connection_reset);
   asio::write(all.front().client, asio::buffer(pattern(10, 1)));

@@ -33,11 +33,11 @@ ModelSpec spec(const std::string& name, Shape sampleShape = {1, 28, 28},
   return {name, std::move(parameters), std::move(sampleShape), 10};
 }
 
-std::vector<BlockRow> blocksOf(const ModelSpec& model) {
+std::vector<BlockSpec> blocksOf(const ModelSpec& model) {
   return findModel(model.name).blocks(model);
 }
 
-ParameterSet setOf(const std::vector<BlockRow>& blocks, std::uint64_t seed = 1) {
+ParameterSet setOf(const std::vector<BlockSpec>& blocks, std::uint64_t seed = 1) {
   return ParameterSet(blocks, 0, static_cast<int>(blocks.size()), seed);
 }
 
@@ -87,12 +87,12 @@ std::vector<ModelSpec> someSpecs() {
 
 TEST_CASE("rows say what blocks compute and which tensors they take") {
   for (const ModelSpec& model : someSpecs()) {
-    const std::vector<BlockRow> blocks = blocksOf(model);
+    const std::vector<BlockSpec> blocks = blocksOf(model);
     Shape shape = model.sampleShape;
     shape.insert(shape.begin(), 3);
     at::Tensor x = canonical(randomTensor(shape), cutOrder(shape.size()));
     std::set<std::string> names;
-    for (const BlockRow& row : blocks) {
+    for (const BlockSpec& row : blocks) {
       INFO(model.name << " block " << row.name);
       CHECK(names.insert(row.name).second);
       const ParameterSet set({row}, 0, 1, 1);
@@ -106,7 +106,7 @@ TEST_CASE("rows say what blocks compute and which tensors they take") {
       CHECK(3 * statistics.size() == set.buffers().size());
       REQUIRE(set.tensors().size() == row.tensors.size());
       for (std::size_t t = 0; t < row.tensors.size(); ++t) {
-        const TensorRow& tensor = row.tensors[t];
+        const ParameterSpec& tensor = row.tensors[t];
         CHECK(tensor.name.starts_with(row.name + "."));
         CHECK(set.tensors()[t].sizes().vec() == tensor.shape);
         CHECK(set.tensors()[t].scalar_type() == tensor.type);
@@ -159,8 +159,8 @@ TEST_CASE("mobilenet_v2 has torchvision's 314 names and shapes") {
   ModelSpec model = spec("mobilenet_v2", {3, 224, 224});
   model.classes = 1000;
   std::map<std::string, Shape> ours;
-  for (const BlockRow& block : blocksOf(model)) {
-    for (const TensorRow& tensor : block.tensors) ours[tensor.name] = tensor.shape;
+  for (const BlockSpec& block : blocksOf(model)) {
+    for (const ParameterSpec& tensor : block.tensors) ours[tensor.name] = tensor.shape;
   }
   std::map<std::string, Shape> published;
   for (const auto& line : dataLines("mobilenet_v2_tensors.txt")) {
@@ -172,7 +172,7 @@ TEST_CASE("mobilenet_v2 has torchvision's 314 names and shapes") {
 }
 
 TEST_CASE("mobilenet_v2's cuts have the experiments' shapes") {
-  const std::vector<BlockRow> blocks = blocksOf(spec("mobilenet_v2", {3, 224, 224}));
+  const std::vector<BlockSpec> blocks = blocksOf(spec("mobilenet_v2", {3, 224, 224}));
   const auto [cut0, cut1] = findModel("mobilenet_v2").defaultCuts(spec("mobilenet_v2"));
   CHECK(blocks.at(static_cast<std::size_t>(cut0 - 1)).name == "features.0.1");
   CHECK(blocks.at(static_cast<std::size_t>(cut0 - 1)).outputShape == Shape{32, 112, 112});
@@ -198,7 +198,7 @@ at::Tensor pattern(const std::string& name, const Shape& shape) {
 }
 
 TEST_CASE("mobilenet_v2 computes what torchvision's computes") {
-  const std::vector<BlockRow> blocks = blocksOf(spec("mobilenet_v2", {3, 72, 56}));
+  const std::vector<BlockSpec> blocks = blocksOf(spec("mobilenet_v2", {3, 72, 56}));
   const ParameterSet set = setOf(blocks);
   const at::NoGradGuard noGrad;
   for (const NamedTensor& named : weightsOf(set)) {
@@ -234,9 +234,9 @@ TEST_CASE("initial weights are uniform within 1 / sqrt(inputs)") {
   const ParameterSet set = setOf(blocksOf(spec("mlp")));
   const at::Tensor& weight = set.parameters()[0].tensor;
   const double bound = 1 / std::sqrt(784.0);
-  const double greatest = weight.abs().max().item<double>();
-  CHECK(greatest <= bound);
-  CHECK(greatest > 0.99 * bound);
+  const double max = weight.abs().max().item<double>();
+  CHECK(max <= bound);
+  CHECK(max > 0.99 * bound);
   CHECK(weight.mean().item<double>() == Approx(0).margin(0.01 * bound));
   CHECK(weight.std().item<double>() == Approx(bound / std::sqrt(3.0)).epsilon(0.01));
   const at::Tensor& bias = set.parameters()[1].tensor;
@@ -245,7 +245,7 @@ TEST_CASE("initial weights are uniform within 1 / sqrt(inputs)") {
 }
 
 TEST_CASE("initial values depend on seed and name, not on which blocks are built") {
-  const std::vector<BlockRow> blocks = blocksOf(spec("small_cnn"));
+  const std::vector<BlockSpec> blocks = blocksOf(spec("small_cnn"));
   const ParameterSet whole = setOf(blocks, 7);
   const ParameterSet body(blocks, 4, 13, 7);
   const ParameterSet other(blocks, 4, 13, 8);
@@ -274,7 +274,7 @@ TEST_CASE("weights of convolutions lie channels-last with the values of their lo
 TEST_CASE("dropout repeats its draws for a micro-batch, and is off outside training") {
   BlockChain chain(spec("mlp", {1000}));
   chain.dropout("drop", 0.25);
-  const BlockRow::Forward forward = chain.take()[0].forward;
+  const BlockSpec::Forward forward = chain.take()[0].forward;
   const at::Tensor x = at::ones({4, 1000});
   const at::Tensor first = forward(x, {}, kTraining);
   CHECK(sameBits(first, forward(x, {}, kTraining)));
@@ -294,7 +294,7 @@ TEST_CASE("dropout repeats its draws for a micro-batch, and is off outside train
 TEST_CASE("batch norm keeps PyTorch's running statistics, and only in training") {
   BlockChain chain(spec("mlp", {2, 2, 2}));
   chain.batchNorm("bn");
-  const std::vector<BlockRow> blocks = chain.take();
+  const std::vector<BlockSpec> blocks = chain.take();
   ParameterSet set(blocks, 0, 1, 1);
   std::vector<NormStatistics> statistics;
   BlockContext training = kTraining;
@@ -324,7 +324,7 @@ TEST_CASE("batch norm keeps PyTorch's running statistics, and only in training")
 }
 
 TEST_CASE("blocks compute with the set that they are given") {
-  const std::vector<BlockRow> blocks = blocksOf(spec("small_cnn", {1, 8, 8}));
+  const std::vector<BlockSpec> blocks = blocksOf(spec("small_cnn", {1, 8, 8}));
   const int count = static_cast<int>(blocks.size());
   const ModelPart part(blocks, 0, count);
   const ParameterSet one = setOf(blocks, 1), same = setOf(blocks, 1), two = setOf(blocks, 2);
@@ -338,10 +338,10 @@ TEST_CASE("blocks compute with the set that they are given") {
 }
 
 TEST_CASE("gradient reports of parts add up to the whole's to the bit") {
-  const std::vector<BlockRow> blocks = blocksOf(spec("mlp", {6}, {{"width", "11"}}));
+  const std::vector<BlockSpec> blocks = blocksOf(spec("mlp", {6}, {{"width", "11"}}));
   const int count = static_cast<int>(blocks.size());
   struct Part {
-    Part(const std::vector<BlockRow>& all, int first, int last, std::vector<int> cuts = {})
+    Part(const std::vector<BlockSpec>& all, int first, int last, std::vector<int> cuts = {})
         : part(all, first, last, std::move(cuts)), set(all, first, last, 1) {}
     GradientReport report() const { return part.gradientReport(set); }
     ModelPart part;
@@ -375,7 +375,7 @@ TEST_CASE("a cut inside a part brings tensor and gradient into the form they hav
     // Of two blocks that make their input contiguous: the strides of the input and of the output's
     // gradient.
     std::array<std::vector<std::int64_t>, 2> inputs, gradients;
-    std::vector<BlockRow> blocks(2);
+    std::vector<BlockSpec> blocks(2);
     for (std::size_t b = 0; b < 2; ++b) {
       blocks[b].forward = [&, b](const at::Tensor& x, std::span<const at::Tensor>,
                                  const BlockContext&) {
@@ -474,7 +474,7 @@ TEST_CASE("model parameters are refused with their range") {
 }
 
 TEST_CASE("cuts that leave a part empty are refused with the list of blocks") {
-  const std::vector<BlockRow> blocks = blocksOf(spec("mlp", {4}, {{"depth", "1"}}));
+  const std::vector<BlockSpec> blocks = blocksOf(spec("mlp", {4}, {{"depth", "1"}}));
   for (const Cuts& cuts : {Cuts{0, 2}, Cuts{2, 2}, Cuts{3, 2}, Cuts{1, 4}, Cuts{-1, 9}}) {
     CHECK(usageError([&] { checkCuts(blocks, cuts); }).code() == "bad-cuts");
   }
@@ -490,7 +490,7 @@ TEST_CASE("cuts that leave a part empty are refused with the list of blocks") {
 
 TEST_CASE("a batch norm of one value a channel is refused") {
   // 8 x 8 pixels leave only one pixel for bn3.
-  const std::vector<BlockRow> blocks = blocksOf(spec("small_cnn", {1, 8, 8}));
+  const std::vector<BlockSpec> blocks = blocksOf(spec("small_cnn", {1, 8, 8}));
   CHECK_NOTHROW(checkBatchNorm(blocks, 2));
   const UsageError error = usageError([&] { checkBatchNorm(blocks, 1); });
   CHECK(error.code() == "batch-norm-too-few");

@@ -11,8 +11,8 @@ using namespace cleave;
 namespace {
 
 template <typename Code>
-void checkWidths(int most) {
-  for (int bits = 1; bits <= most; ++bits) {
+void checkWidths(int max) {
+  for (int bits = 1; bits <= max; ++bits) {
     for (const std::size_t count : {0, 1, 3, 7, 8, 9, 16, 100, 1024, 1031}) {
       INFO(bits << " bits, " << count << " codes");
       std::vector<Code> codes(count);

@@ -9,8 +9,8 @@
 #include <memory>
 #include <set>
 
+#include "common/net/connection_messages.h"
 #include "common/net/metadata.h"
-#include "common/net/notices.h"
 #include "proto/wire.pb.h"
 #include "tests/error_code.h"
 

@@ -52,7 +52,7 @@ struct Relay::State {
     asio::post(context, std::move(packaged));
     return done.get();
   }
-  std::size_t mostHeld() const { return oneWay.count() > 0 ? kHeldDelayed : kHeld; }
+  std::size_t maxHeld() const { return oneWay.count() > 0 ? kHeldDelayed : kHeld; }
 
   asio::io_context context{1};
   const tcp::resolver::results_type targets;
@@ -157,7 +157,7 @@ void Relay::Link::connected() {
 }
 
 bool Relay::Link::mayReceive(const Direction& direction) const {
-  return !closed_ && !relay_.stalled && !direction.ended && direction.held < relay_.mostHeld();
+  return !closed_ && !relay_.stalled && !direction.ended && direction.held < relay_.maxHeld();
 }
 
 void Relay::Link::awaitBytes(Direction& direction) {
@@ -173,8 +173,8 @@ void Relay::Link::awaitBytes(Direction& direction) {
 void Relay::Link::receive(Direction& direction) {
   if (!mayReceive(direction)) return;
   error_code error;
-  const std::size_t most = std::min(kRead, relay_.mostHeld() - direction.held);
-  const std::size_t got = direction.from.read_some(asio::buffer(relay_.scratch, most), error);
+  const std::size_t max = std::min(kRead, relay_.maxHeld() - direction.held);
+  const std::size_t got = direction.from.read_some(asio::buffer(relay_.scratch, max), error);
   if (error == asio::error::would_block) return awaitBytes(direction);
   if (error && error != asio::error::eof) return reset();
 
@@ -205,17 +205,17 @@ Clock::time_point Relay::Link::nextDue(Direction& direction) const {
 // more.
 void Relay::Link::send(Direction& direction) {
   while (!closed_ && !relay_.stalled && !direction.awaitsTurn && !direction.chunks.empty()) {
-    const auto goOn = [self = shared_from_this(), &direction](const error_code&) {
+    const auto continueSending = [self = shared_from_this(), &direction](const error_code&) {
       direction.awaitsTurn = false;
       self->send(direction);
     };
     if (direction.chunks.front().due > Clock::now()) {
       direction.awaitsTurn = true;
       direction.timer.expires_at(direction.chunks.front().due);
-      direction.timer.async_wait(goOn);
+      direction.timer.async_wait(continueSending);
     } else if (!sendSome(direction)) {
       direction.awaitsTurn = true;
-      direction.to.async_wait(tcp::socket::wait_write, goOn);
+      direction.to.async_wait(tcp::socket::wait_write, continueSending);
     }
   }
   awaitBytes(direction);
@@ -230,10 +230,10 @@ bool Relay::Link::sendSome(Direction& direction) {
   }
   error_code error;
   const std::uint64_t cutAt = relay_.cutAt[direction.number % 2];
-  const auto most = static_cast<std::size_t>(
+  const auto max = static_cast<std::size_t>(
       std::min<std::uint64_t>(chunk.bytes.size() - direction.sent, cutAt - direction.forwarded));
   const std::size_t sent =
-      direction.to.write_some(asio::buffer(chunk.bytes.data() + direction.sent, most), error);
+      direction.to.write_some(asio::buffer(chunk.bytes.data() + direction.sent, max), error);
   if (error == asio::error::would_block) return false;
   if (error) {
     reset();

@@ -194,8 +194,8 @@ TEST_CASE("cells are numbers and times, or garbled") {
 }
 
 TEST_CASE("downsampling keeps the least, the greatest and the mean, in bounded memory") {
-  constexpr std::size_t kMost = 100, kValues = 100000;
-  Grid grid(1, kMost);
+  constexpr std::size_t kMax = 100, kValues = 100000;
+  BucketAxis grid(1, kMax);
   Series series(grid), late(grid);
   std::vector<float> noise(kValues);
   fillNormal(randomKey(1, "report"), noise);
@@ -209,7 +209,7 @@ TEST_CASE("downsampling keeps the least, the greatest and the mean, in bounded m
   }
   late.add(kValues - 1, 3);
   CHECK(grid.width() == 1024);
-  REQUIRE(series.buckets().size() <= kMost);
+  REQUIRE(series.buckets().size() <= kMax);
   CHECK(late.buckets().size() == series.buckets().size());  // the same bucket boundaries
   double got = 0;
   for (std::size_t k = 0; k < series.buckets().size(); ++k) {
@@ -217,13 +217,13 @@ TEST_CASE("downsampling keeps the least, the greatest and the mean, in bounded m
     const auto begin = noise.begin() + static_cast<std::ptrdiff_t>(1024 * k);
     const auto end =
         noise.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(1024 * (k + 1), kValues));
-    CHECK(bucket.least == *std::min_element(begin, end));
-    CHECK(bucket.greatest == *std::max_element(begin, end));
+    CHECK(bucket.min == *std::min_element(begin, end));
+    CHECK(bucket.max == *std::max_element(begin, end));
     CHECK(bucket.values == static_cast<std::uint64_t>(end - begin));
     got += bucket.sum;
   }
   CHECK(got == Approx(sum));
-  CHECK(series.buckets()[54321 / 1024].greatest == 1000);
+  CHECK(series.buckets()[54321 / 1024].max == 1000);
   CHECK(late.buckets().front().mean() == 1);
   CHECK(late.buckets().back().mean() == 3);
 }
@@ -256,7 +256,7 @@ TEST_CASE("bytes are spread over the seconds in which they crossed") {
 }
 
 TEST_CASE("a step's parts add up to it, however much passed at once") {
-  Grids grids(10);
+  BucketAxes grids(10);
   StepSplit split(grids.step);
   split.add(1, 1.0, 0.5, 0.2, 0.1);
   split.add(2, 1.0, 0.9, 0.8, 0.7);

@@ -83,7 +83,7 @@ TEST_CASE("evaluation runs forwards only") {
 TEST_CASE("no schedule deadlocks, and none exceeds its micro-batches in flight") {
   for (const Schedule& schedule : scheduleTable()) {
     for (std::uint32_t microBatches = 1; microBatches <= 9; ++microBatches) {
-      for (std::uint32_t inFlight = schedule.leastInFlight(microBatches); inFlight <= microBatches;
+      for (std::uint32_t inFlight = schedule.minInFlight(microBatches); inFlight <= microBatches;
            ++inFlight) {
         CAPTURE(schedule.name, microBatches, inFlight);
         VirtualOptions options;
@@ -98,7 +98,7 @@ TEST_CASE("no schedule deadlocks, and none exceeds its micro-batches in flight")
         pair.run(Phase::train, 1, 64);
         pair.run(Phase::eval, 1, 64);
         pair.run(Phase::train, 2, 3);  // fewer samples than micro-batches
-        CHECK(pair.mostInFlight() <= inFlight);
+        CHECK(pair.maxInFlight() <= inFlight);
       }
     }
   }

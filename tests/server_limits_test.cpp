@@ -149,7 +149,7 @@ TEST_CASE("time in which the server keeps a client waiting is not idle, and rest
 TEST_CASE("a server that was stopped does not take its sessions for idle when it continues") {
   const SteadyTime start{};
   IdleClock clock(start);
-  CHECK(clock.look(start + 3600s, start, false) == IdleClock::kMostSecondsPerLook);
+  CHECK(clock.look(start + 3600s, start, false) == IdleClock::kMaxSecondsPerLook);
 }
 
 // ---- The log ----
@@ -240,8 +240,8 @@ TEST_CASE("old runs that are removed make room") {
 TEST_CASE("one identity gets no more than half of the disk's room, and others go on") {
   const auto room = std::make_shared<DiskRoom>(10 * kMiB);
   DiskShare hog("hog", 100 * kMiB, room), other("other", 0, room);
-  hog.setMost(1000 * kMiB);
-  other.setMost(1000 * kMiB);
+  hog.setMax(1000 * kMiB);
+  other.setMax(1000 * kMiB);
   std::size_t taken = 0;
   while (hog.take(kMiB)) {
     taken += kMiB;
@@ -258,7 +258,7 @@ TEST_CASE("one identity gets no more than half of the disk's room, and others go
 TEST_CASE("what was removed since the start gives no identity a part of the reserve") {
   const auto room = std::make_shared<DiskRoom>(0);
   DiskShare share("a", 100 * kMiB, room);
-  share.setMost(1000 * kMiB);
+  share.setMax(1000 * kMiB);
   share.measured(10 * kMiB, share.usedBytes());  // 90 MiB were removed, but others used the space
   CHECK_FALSE(share.take(1));
   *room = kMiB;

@@ -58,7 +58,7 @@ class World {
       const std::size_t some = std::min<std::uint64_t>(bytes, room);
       bytes -= some;
       if (room > 0) shaper.push(connection, some, now, bytes > 0);
-      mostHeld = std::max(mostHeld, shaper.queuedBytes() + shaper.flightBytes());
+      maxHeld = std::max(maxHeld, shaper.queuedBytes() + shaper.flightBytes());
     }
   }
 
@@ -77,7 +77,7 @@ class World {
   std::map<std::uint64_t, std::uint64_t> left;
   std::map<std::uint64_t, std::uint64_t> total;
   std::map<std::uint64_t, std::vector<Delivery>> deliveries;
-  std::size_t mostHeld = 0;
+  std::size_t maxHeld = 0;
 };
 
 Profile rated(double mbit, Time latency = 0ms) {
@@ -160,10 +160,10 @@ TEST_CASE("what the link holds is bounded by two segments and a round trip") {
       world.runUntil(2s);
       const double rate = mbit * kMbit;
       const double product = rate * seconds(2 * latency);
-      CHECK(static_cast<double>(world.mostHeld) <=
+      CHECK(static_cast<double>(world.maxHeld) <=
             2 * static_cast<double>(segmentBytes(rate)) + product + 65536);
       // This much is really in flight.
-      CHECK(static_cast<double>(world.mostHeld) >=
+      CHECK(static_cast<double>(world.maxHeld) >=
             static_cast<double>(segmentBytes(rate)) + product / 2);
     }
   }
@@ -257,7 +257,7 @@ TEST_CASE("losses are drawn from the seed, as many as they should be") {
   CHECK(static_cast<double>(first.drops) == Approx(1000).margin(150));
   // All losses but the last are detected through the packets after them.
   CHECK(first.stalled >= Time(2ms) * static_cast<std::int64_t>(first.drops));
-  CHECK(first.stalled <= Time(2ms) * static_cast<std::int64_t>(first.drops) + 2 * kLeastTimeout);
+  CHECK(first.stalled <= Time(2ms) * static_cast<std::int64_t>(first.drops) + 2 * kMinTimeout);
 }
 
 TEST_CASE("a loss in a stream costs a round trip, one that nothing follows a time-out") {

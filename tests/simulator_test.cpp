@@ -21,7 +21,7 @@ StepCosts randomCosts(std::uint64_t seed, int bodies = 1) {
   const RandomKey key = randomKey(seed, "simulator-test");
   std::uint64_t draw = 0;
   const auto uniform = [&] { return static_cast<double>(randomBits(key, draw++) >> 11) * 0x1p-53; };
-  const auto some = [&](double least) { return least * std::pow(1000.0, uniform()); };
+  const auto some = [&](double min) { return min * std::pow(1000.0, uniform()); };
   StepCosts costs;
   costs.microBatches = 1 + static_cast<std::uint32_t>(uniform() * 12);
   for (double* seconds : {&costs.headForward, &costs.tailStep, &costs.headBackward}) {

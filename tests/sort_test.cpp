@@ -187,8 +187,8 @@ TEST_CASE("fast over the whole tensor is sort, and over the first sample takes i
   const std::vector<Piece> header = headerOf(first, 2);
   CHECK(header[0].min == *std::min_element(values.begin(), values.end()));
   for (std::size_t p = 1; p < 4; ++p) CHECK(header[p].min == sorted[750 * p]);
-  const float greatest = *std::max_element(values.begin(), values.end());
-  CHECK(header[3].step == (greatest - header[3].min) / 15);
+  const float max = *std::max_element(values.begin(), values.end());
+  CHECK(header[3].step == (max - header[3].min) / 15);
 }
 
 TEST_CASE("a constant, and values that fill whole pieces, come back exactly") {

@@ -42,7 +42,7 @@ StageOptions mlpOptions() {
   return options;
 }
 
-std::vector<BlockRow> blocksOf(const StageOptions& options) {
+std::vector<BlockSpec> blocksOf(const StageOptions& options) {
   return findModel(options.model.name).blocks(options.model);
 }
 
@@ -458,7 +458,7 @@ TEST_CASE("weights loaded into head, body and tail are those of the whole model"
 
 TEST_CASE("a file is held against the whole model before anything is loaded") {
   const StageOptions options = cnnOptions();
-  const std::vector<BlockRow> blocks = blocksOf(options);
+  const std::vector<BlockSpec> blocks = blocksOf(options);
   std::vector<NamedTensor> weights = weightsOf(WholeStage(options).set());
   CHECK_NOTHROW(checkWeights(weights, blocks, {}, "file"));
   const auto refusal = [&](const std::vector<std::string>& except) -> std::string {
@@ -486,7 +486,7 @@ TEST_CASE("a file is held against the whole model before anything is loaded") {
 
 TEST_CASE("flows have the shapes and the memory order of their cut") {
   const StageOptions options = cnnOptions();
-  const std::vector<BlockRow> blocks = blocksOf(options);
+  const std::vector<BlockSpec> blocks = blocksOf(options);
   const TensorSpec image{DType::f32, {5, 4, 8, 8}, MemoryOrder::channelsLast};
   CHECK(flowSpec(blocks, {4, 13}, activationAt(0), 5) == image);
   CHECK(flowSpec(blocks, {4, 13}, gradientAt(0), 5) == image);
@@ -537,7 +537,7 @@ TEST_CASE("running statistics change at Update, by one micro-batch after another
   whole.update(decisionOf(1));
 
   // Forwards in another order; statistics are added by hand.
-  const std::vector<BlockRow> blocks = blocksOf(options);
+  const std::vector<BlockSpec> blocks = blocksOf(options);
   const int count = static_cast<int>(blocks.size());
   const ModelPart part(blocks, 0, count, {options.cuts.cut0, options.cuts.cut1});
   ParameterSet set(blocks, 0, count, kSeed);
@@ -602,8 +602,8 @@ TEST_CASE("a body's memory follows from its shapes") {
   options.model.parameters["width"] = "65536";
   options.model.parameters["depth"] = "64";
   options.cuts = {1, 128};
-  constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
-  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, kMost, kMost, kMost) ==
+  constexpr std::uint32_t kMax = std::numeric_limits<std::uint32_t>::max();
+  CHECK(partBytes(options, options.cuts.cut0, options.cuts.cut1, kMax, kMax, kMax) ==
         std::numeric_limits<std::size_t>::max());
 }
 

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "server/pace.h"
 #include "server/status_table.h"
+#include "server/throughput_meter.h"
 
 namespace cleave {
 namespace {
@@ -12,7 +12,7 @@ using Catch::Matchers::Contains;
 
 // Batches of 64 samples that each take `seconds`.
 struct Run {
-  Pace pace;
+  ThroughputMeter pace;
   LinkTotals totals;
   SteadyTime time{};
   ActionSeconds actions{};
@@ -44,7 +44,7 @@ TEST_CASE("rates and shares of a steady run are what it does") {
   REQUIRE(run.pace.state(run.time));
   CHECK(run.pace.state(run.time)->up == 0);  // no earlier batch to measure from
   run.batches(20, 0.1, 500'000, 800'000);
-  const PaceState state = *run.pace.state(run.time + std::chrono::seconds(2));
+  const Throughput state = *run.pace.state(run.time + std::chrono::seconds(2));
   CHECK(state.step == 21);
   CHECK(state.imagesPerSecond == Approx(640));
   CHECK(state.up == Approx(5e6));

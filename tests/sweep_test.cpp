@@ -155,7 +155,7 @@ TEST_CASE("a speed-up is over the point that differs in the reference's values a
   const auto axes = parseGrid(options);
   std::vector<PointResult> results;
   const double speeds[] = {100, 10, 110, 20};
-  for (const GridPoint& point : expandGrid(axes)) {
+  for (const SweepPoint& point : expandGrid(axes)) {
     results.push_back(done({}, {{"images_per_second", speeds[results.size()]}}));
     results.back().point = point;
   }
@@ -358,7 +358,7 @@ TEST_CASE("a file of figures that does not fit is refused") {
 SweepReport exampleReport() {
   SweepReport report;
   report.axes = parseGrid({"codec=none", "run.seed=1", "run.seed=2"});
-  for (const GridPoint& point : expandGrid(report.axes)) {
+  for (const SweepPoint& point : expandGrid(report.axes)) {
     const double seed = std::stod(point.value(kSeedKey));
     report.results.push_back(done({}, {{"top1", 0.4 + seed / 10}, {"images_per_second", 100}}));
     report.results.back().point = point;

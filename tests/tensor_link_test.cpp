@@ -278,9 +278,11 @@ asio::awaitable<void> connectLinks(Side& client, Side& server, std::uint16_t por
   ++connections;
 }
 
+// When the connection breaks: each time that so many bytes have crossed.
 struct Cut {
   Relay::Way way = Relay::Way::up;
   std::uint64_t everyBytes = 0;  // 0: never
+  bool isOnce = false;
 };
 
 struct Trained {
@@ -309,7 +311,8 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   std::thread serverDevice([&] { server.device.runUntil([&] { return stop.load(); }); });
   std::thread cutter([&] {
     // After each cut, the next one is due as soon as there is a new connection.
-    for (std::size_t cuts = 0; cut.everyBytes > 0 && !stop; std::this_thread::sleep_for(1ms)) {
+    for (std::size_t cuts = 0; cut.everyBytes > 0 && !stop && (cuts == 0 || !cut.isOnce);
+         std::this_thread::sleep_for(1ms)) {
       if (connections < cuts) continue;
       relay.cutAfter(cut.way, cut.everyBytes);
       ++cuts;
@@ -404,6 +407,21 @@ TEST_CASE("a link whose connections break again and again delivers what one conn
         const Trained trained = trainThroughLinks(codec, "priority", false, {way, bytes});
         CHECK(trained.sameValues(expected));
         CHECK(trained.connections > 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("a connection may break after any byte of the first steps") {
+  // A step takes some 250 kB with the codec none; frames have 100 bytes to 12 kB.
+  for (const std::string codec : {"none", "block:bits=8"}) {
+    const Trained expected = trainThroughLinks(codec, "1f1b");
+    for (const Relay::Way way : {Relay::Way::up, Relay::Way::down}) {
+      for (std::uint64_t bytes = 1; bytes < 60'000; bytes += 751) {
+        CAPTURE(codec, way, bytes);
+        const Trained trained = trainThroughLinks(codec, "1f1b", false, {way, bytes, true});
+        CHECK(trained.sameValues(expected));
+        CHECK(trained.connections == 2);
       }
     }
   }

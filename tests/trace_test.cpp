@@ -276,12 +276,12 @@ TEST_CASE("slices have names, categories, and what they are about") {
 
 TEST_CASE("a server that lies about time spoils the picture alone") {
   const TwoSides honest(minutes(1));
-  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  constexpr std::int64_t kMax = std::int64_t{1} << 62;
   Trace lies;
   lies.spans = {serverSpan(), serverSpan()};
   lies.spans[0].begin = 0;
-  lies.spans[1].begin = lies.spans[1].end = kMost - 1;
-  for (const std::int64_t ahead : {kMost, -kMost, std::int64_t{0}}) {
+  lies.spans[1].begin = lies.spans[1].end = kMax - 1;
+  for (const std::int64_t ahead : {kMax, -kMax, std::int64_t{0}}) {
     const auto text = joinTraces(honest.client.trace(), lies, {0, ahead}).text({});
     CHECK_FALSE(nlohmann::json::parse(text).at("traceEvents").empty());
   }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
-constexpr float kLeast = std::numeric_limits<float>::denorm_min();
+constexpr float kMin = std::numeric_limits<float>::denorm_min();
 
 std::unique_ptr<Codec> uniform(int bits) {
   return makeCodec("uniform:bits=" + std::to_string(bits));
@@ -131,7 +131,7 @@ TEST_CASE("no value moves by more than half a step") {
 }
 
 TEST_CASE("a constant comes back exactly") {
-  for (const float constant : {0.0f, 0.1f, -7.5f, kLargest, -kLargest, kLeast}) {
+  for (const float constant : {0.0f, 0.1f, -7.5f, kLargest, -kLargest, kMin}) {
     const std::vector<float> values(100, constant);
     CHECK(headerOf(encode(*uniform(4), tensorOf(values))).step == 0);
     CHECK(roundTrip(4, values) == values);
@@ -139,9 +139,9 @@ TEST_CASE("a constant comes back exactly") {
 }
 
 TEST_CASE("negative zero becomes zero") {
-  for (const float greatest : {0.0f, -0.0f, 1.0f}) {
+  for (const float max : {0.0f, -0.0f, 1.0f}) {
     std::vector<float> values(50, -0.0f);
-    values[20] = greatest;
+    values[20] = max;
     CHECK_FALSE(std::signbit(headerOf(encode(*uniform(8), tensorOf(values))).min));
     for (const float value : roundTrip(8, values)) CHECK_FALSE(std::signbit(value));
   }
@@ -213,11 +213,11 @@ TEST_CASE("ranges of a few subnormals do not overflow the codes") {
   for (const int bits : {1, 4, 8}) {
     for (int range = 1; range < 600; ++range) {
       std::vector<float> values(40, 0.0f);
-      values[1] = kLeast * static_cast<float>(range);
+      values[1] = kMin * static_cast<float>(range);
       const float decoded = roundTrip(bits, values)[1];
       const int top = (1 << bits) - 1;
       // The error of the step is at most half the smallest subnormal.
-      REQUIRE(std::abs(double{decoded} - double{values[1]}) <= top * 0.5 * double{kLeast});
+      REQUIRE(std::abs(double{decoded} - double{values[1]}) <= top * 0.5 * double{kMin});
     }
   }
 }

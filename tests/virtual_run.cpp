@@ -190,7 +190,7 @@ void VirtualRun::startWork(std::size_t index) {
 void VirtualRun::countInFlight(const Work& work) {
   const bool train = work.at.phase == Phase::train;
   if (work.kind == ActionKind::headForward) {
-    mostInFlight_ = std::max(mostInFlight_, ++inFlight_);
+    maxInFlight_ = std::max(maxInFlight_, ++inFlight_);
   } else if (work.kind == (train ? ActionKind::headBackward : ActionKind::tailStep)) {
     --inFlight_;
   }

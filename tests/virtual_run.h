@@ -69,7 +69,7 @@ class VirtualRun {
   // The weights of head, bodies and tail, and the sum of all outputs of the tail.
   std::vector<float> weights() const;
   // Maximum number of micro-batches between HeadForward and HeadBackward (eval: TailStep).
-  std::size_t mostInFlight() const { return mostInFlight_; }
+  std::size_t maxInFlight() const { return maxInFlight_; }
 
  private:
   class Link;
@@ -104,7 +104,7 @@ class VirtualRun {
   VirtualClock clock_;
   std::uint64_t draws_ = 0;
   std::size_t inFlight_ = 0;
-  std::size_t mostInFlight_ = 0;
+  std::size_t maxInFlight_ = 0;
   float outputs_ = 0;
 };
 

@@ -35,7 +35,7 @@ std::vector<Part> partsOf(const RunPlan& plan) {
 Json describePart(const RunPlan& plan, const Part& part) {
   Json blocks = Json::array();
   for (int position = part.first; position < part.last; ++position) {
-    const BlockRow& block = plan.blocks[static_cast<std::size_t>(position)];
+    const BlockSpec& block = plan.blocks[static_cast<std::size_t>(position)];
     const std::int64_t parameters = parameterCount(plan.blocks, position, position + 1);
     blocks.push_back({{"position", position},
                       {"name", block.name},

@@ -51,14 +51,14 @@ Facts factsOf(const ClientSettings& settings) {
           {"codec_cut1", codecOfCut(settings, 1)}};
 }
 
-ClientSettings settingsOf(const RunOptions& options, const GridPoint& point) {
+ClientSettings settingsOf(const RunOptions& options, const SweepPoint& point) {
   CommonOptions common = options.common;
   for (const std::string& override : point.configOverrides()) common.overrides.push_back(override);
   Config config = loadConfig(common);
   return readClientSettings(config);
 }
 
-PlannedPoint planPoint(const RunOptions& options, const GridPoint& point,
+PlannedPoint planPoint(const RunOptions& options, const SweepPoint& point,
                        const ClientSettings& settings) {
   return {
       point,         factsOf(settings), settings.device, settings.resolved, point.linkOverrides(),
@@ -102,7 +102,7 @@ Sweep plan(const SweepOptions& options) {
     throw UsageError("no-grid", "--grid is missing",
                      "give at least one KEY=VALUE, such as --grid codec=none --grid codec=bf16");
   }
-  for (const GridPoint& point : expandGrid(sweep.report.axes)) {
+  for (const SweepPoint& point : expandGrid(sweep.report.axes)) {
     const ClientSettings settings = settingsOf(options.run, point);
     if (sweep.folder.empty()) sweep.folder = "sweeps/" + settings.name;
     sweep.points.push_back(planPoint(options.run, point, settings));

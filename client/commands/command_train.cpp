@@ -37,7 +37,7 @@ nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
 
 // The descriptor for progress output; -1: none. With --json or --json-lines, stdout has only
 // results and events.
-int peoplesDescriptor(const TrainOptions& options) {
+int progressFd(const TrainOptions& options) {
   if (options.quiet) return -1;
   return options.run.json || options.jsonLines ? STDERR_FILENO : STDOUT_FILENO;
 }
@@ -63,7 +63,7 @@ void announce(const PreparedRun& run, const wire::HelloOk& ok, std::uint64_t ste
 }
 
 // Prints the result in the requested format.
-void tell(const nlohmann::json& summary, const TrainOptions& options, JsonLines* events) {
+void printResult(const nlohmann::json& summary, const TrainOptions& options, JsonLines* events) {
   if (events != nullptr) {
     events->write("done", summary);
   } else if (options.run.json) {
@@ -163,7 +163,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   const std::uint64_t steps = totalSteps(run.settings(), *run.data().train);
   announce(prepared, run.answer(), steps, *log, events);
 
-  Progress progress({peoplesDescriptor(options), events, steps, metricNames()});
+  Progress progress({progressFd(options), events, steps, metricNames()});
   Trainer trainer(run, progress);
   ModelSaver saver(run.session(), run.stage(), prepared.plan, prepared.folder,
                    run.answer().weights_allowed());
@@ -201,7 +201,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   log->info("done: {} steps in {}", result.steps, durationText(seconds));
   progress.end();
   flushLog();  // what comes last is the summary
-  tell(summary, options, events);
+  printResult(summary, options, events);
   return 0;
 }
 

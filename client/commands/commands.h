@@ -49,7 +49,7 @@ struct ProbeCommandOptions {
   std::string server;  // HOST:PORT; empty: start a local server
   std::string tls;     // folder with this client's certificate; empty: no TLS
   std::uint32_t repeat = 3;
-  std::string most = "100MB";
+  std::string max = "100MB";
   double seconds = 20;
   std::string csv;  // file; empty: none
   bool json = false;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/train/learning_rate.h"
+#include "client/train/settings.h"
 #include "common/engine/schedule.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
@@ -51,9 +52,9 @@ std::string countText(std::uint32_t (*count)(std::uint32_t microBatches)) {
 std::vector<ListedItem> schedules() {
   std::vector<ListedItem> items;
   for (const Schedule& row : scheduleTable()) {
-    const std::string least = countText(row.leastInFlight);
+    const std::string min = countText(row.minInFlight);
     const std::string range =
-        least == "M" ? "M" : fmt::format("{}..M ({})", least, countText(row.defaultInFlight));
+        min == "M" ? "M" : fmt::format("{}..M ({})", min, countText(row.defaultInFlight));
     items.push_back({std::string(row.name), std::string(row.description),
                      fmt::format("in_flight={}, for M micro-batches", range),
                      fmt::format("train: {{schedule: {}, in_flight: 0}}", row.name)});
@@ -164,6 +165,8 @@ void printItems(const ListingRow& row, const std::vector<ListedItem>& items) {
 }  // namespace
 
 std::span<const ListingRow> listingTable() { return kListings; }
+
+std::vector<KeyText> configurationKeys() { return clientKeys(); }
 
 int listCommand(const ListingRow& row, bool json) {
   const std::vector<ListedItem> items = row.items();

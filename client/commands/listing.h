@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/core/config_table.h"
+
 namespace cleave {
 
 struct ListedItem {
@@ -27,6 +29,9 @@ struct ListingRow {
 };
 
 std::span<const ListingRow> listingTable();
+
+// All keys of the client's configuration.
+std::vector<KeyText> configurationKeys();
 
 // Prints the list on stdout. Returns the exit code.
 int listCommand(const ListingRow& row, bool json);

@@ -24,18 +24,18 @@ constexpr std::uint64_t kSeed = 1;
 template <typename Call>
 double timed(Call call) {
   constexpr double kEnoughSeconds = 0.005;
-  constexpr int kMostCalls = 20;
-  double least = kInfinity;
+  constexpr int kMaxCalls = 20;
+  double min = kInfinity;
   double sum = 0;
-  for (int j = 0; j < kMostCalls && sum < kEnoughSeconds; ++j) {
+  for (int j = 0; j < kMaxCalls && sum < kEnoughSeconds; ++j) {
     const Clock::time_point start = Clock::now();
     call();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    least = std::min(least, seconds);
+    min = std::min(min, seconds);
     // The first call counts only if it took so long that the user would notice a second one.
     if (j > 0 || seconds > 0.5) sum += seconds;
   }
-  return least;
+  return min;
 }
 
 void compareValues(std::span<const std::byte> in, std::span<const std::byte> out, DType dtype,

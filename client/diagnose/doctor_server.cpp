@@ -157,7 +157,7 @@ void examineServer(const RunOptions& options, double seconds, const Findings& fo
   ServerAddress address = parseAddress(options.server);
   address.tls = context;
   ProbeOptions probe;
-  probe.most = 10'000'000;
+  probe.max = 10'000'000;
   probe.repeat = 2;
   probe.seconds = seconds;
   probe.retrySeconds = 0;

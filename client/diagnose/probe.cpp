@@ -55,8 +55,8 @@ class Prober {
  private:
   asio::awaitable<void> probe() {
     wire::Hello hello;
-    hello.set_least_version(kWireVersion);
-    hello.set_greatest_version(kWireVersion);
+    hello.set_min_version(kWireVersion);
+    hello.set_max_version(kWireVersion);
     hello.add_features(std::string(kProbeFeature));
     hello.set_software(softwareVersion());
     OpenConnection open = co_await connectToServer(address_, hello, options_.retrySeconds);
@@ -95,10 +95,10 @@ class Prober {
     const SteadyTime start = now();
     co_await measureRoundTrip();
     co_await warmUp(start);
-    for (std::uint64_t bytes = options_.least; bytes <= options_.most; bytes *= 10) {
+    for (std::uint64_t bytes = options_.min; bytes <= options_.max; bytes *= 10) {
       const double left = options_.seconds - secondsSince(start);
-      if (bytes > options_.least && expectedSeconds(bytes) > left) {
-        for (; bytes <= options_.most; bytes *= 10) result_.skipped.push_back(bytes);
+      if (bytes > options_.min && expectedSeconds(bytes) > left) {
+        for (; bytes <= options_.max; bytes *= 10) result_.skipped.push_back(bytes);
         break;
       }
       for (std::uint32_t repeat = 1; repeat <= options_.repeat; ++repeat) {
@@ -122,8 +122,8 @@ class Prober {
 
   // In growing sizes, so that it takes no longer than necessary on a slow link.
   asio::awaitable<void> warmUp(SteadyTime start) {
-    const std::uint64_t most = std::min(kLastWarmUp, std::max(options_.most, kFirstWarmUp));
-    for (std::uint64_t bytes = kFirstWarmUp; bytes <= most; bytes *= 4) {
+    const std::uint64_t max = std::min(kLastWarmUp, std::max(options_.max, kFirstWarmUp));
+    for (std::uint64_t bytes = kFirstWarmUp; bytes <= max; bytes *= 4) {
       const Elapsed elapsed = co_await exchange(bytes, true, true);
       learn(bytes, elapsed.up, elapsed.down);
       const double longest = std::max(elapsed.up, elapsed.down) - result_.roundTripSeconds;

@@ -10,11 +10,11 @@
 namespace cleave {
 
 struct ProbeOptions {
-  std::uint64_t least = 1000;        // bytes; each further size is ten times larger
-  std::uint64_t most = 100'000'000;  // at most kMaxProbeBytes
-  std::uint32_t repeat = 3;          // per size and direction
-  double seconds = 20;               // sizes expected to exceed the remaining time are skipped
-  double retrySeconds = 30;          // see ClientSession::connect
+  std::uint64_t min = 1000;         // bytes; each further size is ten times larger
+  std::uint64_t max = 100'000'000;  // at most kMaxProbeBytes
+  std::uint32_t repeat = 3;         // per size and direction
+  double seconds = 20;              // sizes expected to exceed the remaining time are skipped
+  double retrySeconds = 30;         // see ClientSession::connect
 };
 
 // Runs on the calling thread, in a session of its own. Throws RunError or UsageError: no

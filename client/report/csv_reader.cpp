@@ -92,9 +92,9 @@ CsvReader::CsvReader(std::string folder, std::string name, std::vector<std::stri
       source_(columns_.size()),
       wanted_(columns_.size()) {
   // Users may have removed old parts.
-  constexpr std::uint64_t kMostParts = 100000;
+  constexpr std::uint64_t kMaxParts = 100000;
   if (exists(partPath(1)) || !std::filesystem::is_directory(folder_)) return;
-  std::uint64_t least = kMostParts;
+  std::uint64_t min = kMaxParts;
   std::error_code ignored;
   const std::string prefix = name_ + ".";
   constexpr std::string_view kSuffix = ".csv";
@@ -106,10 +106,10 @@ CsvReader::CsvReader(std::string folder, std::string name, std::vector<std::stri
                                   file.size() - prefix.size() - kSuffix.size());
     std::uint64_t part = 0;
     const auto end = std::from_chars(number.data(), number.data() + number.size(), part).ptr;
-    if (end == number.data() + number.size() && part > 0) least = std::min(least, part);
+    if (end == number.data() + number.size() && part > 0) min = std::min(min, part);
   }
-  partsMissing_ = least < kMostParts;
-  if (partsMissing_) part_ = least;
+  partsMissing_ = min < kMaxParts;
+  if (partsMissing_) part_ = min;
 }
 
 std::string CsvReader::partPath(std::uint64_t part) const {

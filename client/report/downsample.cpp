@@ -6,14 +6,14 @@
 namespace cleave {
 
 void Series::Bucket::add(const Bucket& other) {
-  least = std::min(least, other.least);
-  greatest = std::max(greatest, other.greatest);
+  min = std::min(min, other.min);
+  max = std::max(max, other.max);
   sum += other.sum;
   values += other.values;
 }
 
 void Series::add(double x, double value) {
-  grid_->cover(x);
+  axis_->cover(x);
   follow();
   const auto index = static_cast<std::size_t>(x / width_);
   if (index >= buckets_.size()) buckets_.resize(index + 1);
@@ -26,9 +26,9 @@ const std::vector<Series::Bucket>& Series::buckets() {
   return buckets_;
 }
 
-// Merges pairs of buckets until they are as wide as the grid's.
+// Merges pairs of buckets until they are as wide as the axis's.
 void Series::follow() {
-  for (; width_ < grid_->width(); width_ *= 2) {
+  for (; width_ < axis_->width(); width_ *= 2) {
     const std::size_t half = (buckets_.size() + 1) / 2;
     for (std::size_t i = 0; i < half; ++i) {
       Bucket merged = buckets_[2 * i];
@@ -40,19 +40,19 @@ void Series::follow() {
 }
 
 void Histogram::add(double value) {
-  static_assert(kClasses == std::size_t{kMostDecade - kLeastDecade} * kPerDecade);
+  static_assert(kClasses == std::size_t{kMaxDecade - kMinDecade} * kPerDecade);
   ++values_;
   if (!(value > 0)) return;
   if (counts_.empty()) counts_.resize(kClasses);
-  const double place = std::floor(kPerDecade * (std::log10(value) - kLeastDecade));
+  const double place = std::floor(kPerDecade * (std::log10(value) - kMinDecade));
   const double last = static_cast<double>(counts_.size() - 1);
   ++counts_[static_cast<std::size_t>(std::clamp(place, 0.0, last))];
 }
 
 namespace {
 
-double lowerEdge(int index, int leastDecade) {
-  return std::pow(10.0, leastDecade + static_cast<double>(index) / Histogram::kPerDecade);
+double lowerEdge(int index, int minDecade) {
+  return std::pow(10.0, minDecade + static_cast<double>(index) / Histogram::kPerDecade);
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ double lowerEdge(int index, int leastDecade) {
 std::vector<Histogram::Class> Histogram::classes(int together) const {
   std::vector<Class> all;
   for (int i = 0; i + together <= static_cast<int>(counts_.size()); i += together) {
-    Class sum{lowerEdge(i, kLeastDecade), lowerEdge(i + together, kLeastDecade), 0};
+    Class sum{lowerEdge(i, kMinDecade), lowerEdge(i + together, kMinDecade), 0};
     for (int j = i; j < i + together; ++j) sum.values += counts_[static_cast<std::size_t>(j)];
     if (sum.values > 0 || !all.empty()) all.push_back(sum);
   }
@@ -76,7 +76,7 @@ double Histogram::quantile(double share) const {
     const auto count = static_cast<double>(counts_[i]);
     if (count > 0 && left <= count) {
       const double within = std::max(0.0, left) / count;
-      return lowerEdge(static_cast<int>(i), kLeastDecade) * std::pow(10.0, within / kPerDecade);
+      return lowerEdge(static_cast<int>(i), kMinDecade) * std::pow(10.0, within / kPerDecade);
     }
     left -= count;
   }

@@ -9,27 +9,27 @@
 namespace cleave {
 
 // The bucket width shared by series that are drawn together, so that their points have the same x.
-// It doubles when a series needs more than `most` buckets.
-class Grid {
+// It doubles when a series needs more than `max` buckets.
+class BucketAxis {
  public:
-  Grid(double width, std::size_t most) : width_(width), most_(most) {}
+  BucketAxis(double width, std::size_t max) : width_(width), max_(max) {}
   double width() const { return width_; }
   // Doubles the width until x falls into a bucket. Requires x >= 0.
   void cover(double x) {
-    while (x >= width_ * static_cast<double>(most_)) width_ *= 2;
+    while (x >= width_ * static_cast<double>(max_)) width_ *= 2;
   }
 
  private:
   double width_;
-  std::size_t most_;
+  std::size_t max_;
 };
 
-// Minimum, maximum and mean of the values in each bucket of a grid, so that no peak is lost.
+// Minimum, maximum and mean of the values in each bucket of a axis, so that no peak is lost.
 class Series {
  public:
   struct Bucket {
-    double least = std::numeric_limits<double>::infinity();
-    double greatest = -std::numeric_limits<double>::infinity();
+    double min = std::numeric_limits<double>::infinity();
+    double max = -std::numeric_limits<double>::infinity();
     double sum = 0;
     std::uint64_t values = 0;
 
@@ -37,8 +37,8 @@ class Series {
     void add(const Bucket& other);
   };
 
-  // The grid must outlive the series.
-  explicit Series(Grid& grid) : grid_(&grid), width_(grid.width()) {}
+  // The axis must outlive the series.
+  explicit Series(BucketAxis& axis) : axis_(&axis), width_(axis.width()) {}
 
   // Requires a finite x >= 0 and a finite value.
   void add(double x, double value);
@@ -49,7 +49,7 @@ class Series {
  private:
   void follow();
 
-  Grid* grid_;
+  BucketAxis* axis_;
   double width_;
   std::uint64_t values_ = 0;
   std::vector<Bucket> buckets_;
@@ -62,7 +62,7 @@ class Histogram {
 
   void add(double value);  // values <= 0 are counted but belong to no class
   struct Class {
-    double least = 0, greatest = 0;
+    double min = 0, max = 0;
     std::uint64_t values = 0;
   };
   // From the first to the last non-empty class, in order, merged in groups of `together`.
@@ -72,7 +72,7 @@ class Histogram {
   std::uint64_t values() const { return values_; }
 
  private:
-  static constexpr int kLeastDecade = -9, kMostDecade = 13;
+  static constexpr int kMinDecade = -9, kMaxDecade = 13;
   static constexpr std::size_t kClasses = 440;  // in these decades
 
   std::vector<std::uint64_t> counts_;
@@ -82,9 +82,9 @@ class Histogram {
 // Bytes in each second of the run.
 class BytesBySecond {
  public:
-  static constexpr double kMostSeconds = 4e6;  // 46 days, in 32 MB
+  static constexpr double kMaxSeconds = 4e6;  // 46 days, in 32 MB
 
-  // Spreads the bytes evenly over the `seconds` before `end`. Requires end < kMostSeconds.
+  // Spreads the bytes evenly over the `seconds` before `end`. Requires end < kMaxSeconds.
   void add(double end, double seconds, double bytes);
   const std::vector<double>& seconds() const { return seconds_; }
 

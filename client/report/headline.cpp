@@ -14,11 +14,11 @@ void describeBound(const TrainingFigures& training, nlohmann::json& headline) {
   headline["bounded_seconds_a_step"] =
       training.boundedSeconds / static_cast<double>(training.boundedSteps);
   headline["bound_seconds_a_step"] = training.bounds / static_cast<double>(training.boundedSteps);
-  const auto most = std::max_element(
+  const auto max = std::max_element(
       training.bottlenecks.begin(), training.bottlenecks.end(),
       [](const auto& one, const auto& other) { return one.second < other.second; });
-  const double share = most->second / training.boundedSeconds;
-  headline["bottleneck"] = most->first;
+  const double share = max->second / training.boundedSeconds;
+  headline["bottleneck"] = max->first;
   headline["bottleneck_share"] = share;
   headline["words"] =
       fmt::format("It limited the step for {:.0f} % of the training time.", 100 * share);

@@ -15,8 +15,8 @@
 namespace cleave {
 namespace {
 
-constexpr double kLeastBetweenReads = 0.5;  // seconds; bounds the cost of several pages
-constexpr double kOpenPage = 3;             // seconds since the page's last request
+constexpr double kMinBetweenReads = 0.5;  // seconds; bounds the cost of several pages
+constexpr double kOpenPage = 3;           // seconds since the page's last request
 constexpr std::chrono::milliseconds kFinish{2500};
 constexpr int kNiceness = 10;
 
@@ -74,7 +74,7 @@ class LiveReport::Pages {
   }
 
   void update() {
-    if (read_ && secondsSince(*read_) < kLeastBetweenReads) return;
+    if (read_ && secondsSince(*read_) < kMinBetweenReads) return;
     read_ = now();
     if (!report_->read() && version_ > 0) return;
     ++version_;

@@ -19,8 +19,8 @@ using Json = nlohmann::json;
 
 // Number of points per series: enough for a wide screen, and a page of about 10 MB at most.
 std::size_t pointsFor(std::size_t runs) {
-  constexpr std::size_t kAll = 6000, kMost = 1200, kLeast = 200;
-  return std::clamp(kAll / std::max<std::size_t>(runs, 1), kLeast, kMost);
+  constexpr std::size_t kAll = 6000, kMax = 1200, kMin = 200;
+  return std::clamp(kAll / std::max<std::size_t>(runs, 1), kMin, kMax);
 }
 
 // A chart cannot show more than six digits, and fewer characters make a smaller page.
@@ -32,7 +32,7 @@ double rounded(double value) {
 
 // {"grid", "rows", "k": [bucket…], "mean"}, with "min" and "max" if a bucket has more than one row.
 Json seriesJson(Series& series, const char* grid) {
-  Json k = Json::array(), mean = Json::array(), least = Json::array(), greatest = Json::array();
+  Json k = Json::array(), mean = Json::array(), min = Json::array(), max = Json::array();
   const auto& buckets = series.buckets();
   std::size_t used = 0;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
@@ -40,20 +40,20 @@ Json seriesJson(Series& series, const char* grid) {
     ++used;
     k.push_back(i);
     mean.push_back(rounded(buckets[i].mean()));
-    least.push_back(rounded(buckets[i].least));
-    greatest.push_back(rounded(buckets[i].greatest));
+    min.push_back(rounded(buckets[i].min));
+    max.push_back(rounded(buckets[i].max));
   }
   Json json = {{"grid", grid}, {"rows", series.values()}, {"k", k}, {"mean", mean}};
   if (used < series.values()) {
-    json["min"] = least;
-    json["max"] = greatest;
+    json["min"] = min;
+    json["max"] = max;
   }
   return json;
 }
 
 // Bytes per second in windows of `width` seconds; minimum and maximum are of single seconds.
 Json bytesJson(const BytesBySecond& bytes, std::size_t width) {
-  Json k = Json::array(), mean = Json::array(), least = Json::array(), greatest = Json::array();
+  Json k = Json::array(), mean = Json::array(), min = Json::array(), max = Json::array();
   const auto& seconds = bytes.seconds();
   for (std::size_t begin = 0; begin < seconds.size(); begin += width) {
     const std::size_t end = std::min(begin + width, seconds.size());
@@ -61,13 +61,13 @@ Json bytesJson(const BytesBySecond& bytes, std::size_t width) {
     for (std::size_t i = begin; i < end; ++i) bucket.add({seconds[i], seconds[i], seconds[i], 1});
     k.push_back(begin / width);
     mean.push_back(rounded(bucket.mean()));
-    least.push_back(rounded(bucket.least));
-    greatest.push_back(rounded(bucket.greatest));
+    min.push_back(rounded(bucket.min));
+    max.push_back(rounded(bucket.max));
   }
   Json json = {{"grid", "second"}, {"rows", seconds.size()}, {"k", k}, {"mean", mean}};
   if (width > 1) {
-    json["min"] = least;
-    json["max"] = greatest;
+    json["min"] = min;
+    json["max"] = max;
   }
   return json;
 }
@@ -77,12 +77,12 @@ Json histogramJson(const Histogram& histogram) {
   Json from = Json::array(), count = Json::array();
   const auto classes = histogram.classes(kTogether);
   for (const auto& one : classes) {
-    from.push_back(rounded(one.least));
+    from.push_back(rounded(one.min));
     count.push_back(one.values);
   }
   Json json = {{"rows", histogram.values()}, {"from", from}, {"count", count}};
   if (!classes.empty()) {
-    json["until"] = rounded(classes.back().greatest);
+    json["until"] = rounded(classes.back().max);
     for (const int percent : {5, 50, 95}) {
       json["p" + std::to_string(percent)] = rounded(histogram.quantile(percent / 100.0));
     }
@@ -145,7 +145,7 @@ Json flowsJson(RunReader& run) {
       const FlowFigures sender = side->flows.get(flow);
       if (sender.snrs == 0) continue;
       json["snr_mean"] = rounded(sender.snrSum / static_cast<double>(sender.snrs));
-      json["snr_least"] = rounded(sender.snrLeast);
+      json["snr_least"] = rounded(sender.snrMin);
       json["snr_tensors"] = sender.snrs;
     }
     flows.push_back(json);

@@ -24,7 +24,7 @@ class ReportData {
   nlohmann::json summary();
 
  private:
-  Grids grids_;
+  BucketAxes grids_;
   std::vector<std::unique_ptr<RunReader>> runs_;
 };
 

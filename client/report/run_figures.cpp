@@ -17,14 +17,14 @@ void StepSplit::add(double step, double seconds, double computed, double coded, 
   waiting.add(step, left);
 }
 
-SideFigures::SideFigures(Grids& grids)
+SideFigures::SideFigures(BucketAxes& grids)
     : split(grids.step),
       transferRate{Series(grids.time), Series(grids.time)},
       deliveryRate(grids.time),
       roundTrip(grids.time),
       retransmits(grids.time) {}
 
-TrainingFigures::TrainingFigures(Grids& grids)
+TrainingFigures::TrainingFigures(BucketAxes& grids)
     : seconds(grids.step),
       boundSeconds(grids.step),
       overBound(grids.step),

@@ -14,11 +14,11 @@
 namespace cleave {
 
 // Shared by all runs of a report, so that they can be compared point by point.
-struct Grids {
-  explicit Grids(std::size_t points) : time(1e-3, points), step(1, points) {}
+struct BucketAxes {
+  explicit BucketAxes(std::size_t points) : time(1e-3, points), step(1, points) {}
 
-  Grid time;  // seconds since the start of the run
-  Grid step;  // training steps
+  BucketAxis time;  // seconds since the start of the run
+  BucketAxis step;  // training steps
 };
 
 enum class Direction : std::uint8_t { up, down };
@@ -30,13 +30,13 @@ struct FlowFigures {
   double encodeSeconds = 0, decodeSeconds = 0;
   std::string codec;  // of the latest transfer
   std::uint64_t snrs = 0;
-  double snrSum = 0, snrLeast = 0;  // dB
+  double snrSum = 0, snrMin = 0;  // dB
 };
 
 // Seconds of a training step on one side. The four parts add up to the step. codec: time in codecs
 // while this side was not computing; wire: time on the wire while it did neither.
 struct StepSplit {
-  explicit StepSplit(Grid& grid) : compute(grid), codec(grid), wire(grid), waiting(grid) {}
+  explicit StepSplit(BucketAxis& grid) : compute(grid), codec(grid), wire(grid), waiting(grid) {}
 
   void add(double step, double seconds, double computed, double coded, double wired);
 
@@ -45,7 +45,7 @@ struct StepSplit {
 
 // Figures from steps.csv and transfers.csv of one side.
 struct SideFigures {
-  explicit SideFigures(Grids& grids);
+  explicit SideFigures(BucketAxes& grids);
 
   StepSplit split;
   FlowMap<FlowFigures> flows{Place{}.flows()};
@@ -61,7 +61,7 @@ struct SideFigures {
 
 // Figures from the client's steps.csv and epochs.csv.
 struct TrainingFigures {
-  explicit TrainingFigures(Grids& grids);
+  explicit TrainingFigures(BucketAxes& grids);
 
   struct Evaluation {
     double time = 0, step = 0;

@@ -108,8 +108,8 @@ enum { time, steps, samples, trainSeconds, evalLoss, evalTop1 };
 const std::vector<std::string> kEpochColumns = {"time",          "steps",     "samples",
                                                 "train_seconds", "eval_loss", "eval_top1"};
 
-constexpr double kMostSteps = 1e9;
-constexpr std::size_t kMostWires = std::size_t{1} << 22;  // steps whose wire seconds are kept
+constexpr double kMaxSteps = 1e9;
+constexpr std::size_t kMaxWires = std::size_t{1} << 22;  // steps whose wire seconds are kept
 
 std::vector<std::string> stepColumns(bool isClient) {
   auto columns = kStepColumns;
@@ -127,8 +127,8 @@ double sumOf(const CsvRow& row, std::initializer_list<int> columns) {
 }
 
 // Returns x if it is in [0, most), a valid position on a grid. Otherwise marks the row as garbled.
-double place(const CsvRow& row, std::size_t column, std::optional<double> x, double most) {
-  if (x && *x >= 0 && *x < most) return *x;
+double place(const CsvRow& row, std::size_t column, std::optional<double> x, double max) {
+  if (x && *x >= 0 && *x < max) return *x;
   row.garble(column);
   return 0;
 }
@@ -137,7 +137,7 @@ double place(const CsvRow& row, std::size_t column, std::optional<double> x, dou
 
 // The files of one side.
 struct RunReader::Side {
-  Side(const std::string& folder, bool isClient, Grids& grids)
+  Side(const std::string& folder, bool isClient, BucketAxes& grids)
       : steps(folder, "steps", stepColumns(isClient)),
         transfers(folder, "transfers", kTransferColumns),
         figures(grids) {}
@@ -146,7 +146,7 @@ struct RunReader::Side {
   double since(const CsvRow& row, std::size_t column) {
     const double time = row.time(column);
     if (!row.isGarbled() && begin == 0) begin = time;
-    return place(row, column, std::max(0.0, time - begin), BytesBySecond::kMostSeconds);
+    return place(row, column, std::max(0.0, time - begin), BytesBySecond::kMaxSeconds);
   }
 
   CsvReader steps, transfers;
@@ -154,7 +154,7 @@ struct RunReader::Side {
   double begin = 0;
 };
 
-RunReader::RunReader(RunPlace place, Grids& grids)
+RunReader::RunReader(RunPlace place, BucketAxes& grids)
     : grids_(grids),
       place_(std::move(place)),
       client_(std::make_unique<Side>(place_.folder, true, grids)),
@@ -217,7 +217,7 @@ void RunReader::readSteps(Side& side, bool isClient) {
                       : std::initializer_list<int>{c::bodyForward, c::bodyBackward, c::update});
     const double coded = sumOf(row, {c::encode, c::decode});
     const auto seconds = row.number(c::seconds);
-    const double step = isBatch ? place(row, c::step, row.number(c::step), kMostSteps) : 0;
+    const double step = isBatch ? place(row, c::step, row.number(c::step), kMaxSteps) : 0;
     if (row.isGarbled()) return;
 
     if (id_.empty()) id_ = row.text(c::run);
@@ -253,7 +253,7 @@ void RunReader::readSteps(Side& side, bool isClient) {
     if (rateUp && rateDown && *rateUp > 0 && *rateDown > 0) {
       wire = std::max(up / *rateUp, down / *rateDown);
     }
-    if (const auto index = static_cast<std::size_t>(step); index < kMostWires) {
+    if (const auto index = static_cast<std::size_t>(step); index < kMaxWires) {
       if (index >= training.wireSeconds.size()) training.wireSeconds.resize(index + 1);
       training.wireSeconds[index] = static_cast<float>(wire);
     }
@@ -292,7 +292,7 @@ void RunReader::readTransfers(Side& side, bool isClient) {
     const auto seconds = row.number(c::wireSeconds), decode = row.number(c::decode);
     const auto snr = row.number(c::snr), delivery = row.number(c::deliveryRate);
     const auto roundTrip = row.number(c::roundTrip), retransmits = row.number(c::retransmits);
-    const double step = place(row, c::step, row.number(c::step), kMostSteps);
+    const double step = place(row, c::step, row.number(c::step), kMaxSteps);
     if (row.isGarbled()) return;
 
     if (id_.empty()) id_ = row.text(c::run);
@@ -305,7 +305,7 @@ void RunReader::readTransfers(Side& side, bool isClient) {
     sums.decodeSeconds += decode.value_or(0);
     if (sums.codec != row.text(c::codec)) sums.codec = row.text(c::codec);
     if (snr) {
-      sums.snrLeast = sums.snrs == 0 ? *snr : std::min(sums.snrLeast, *snr);
+      sums.snrMin = sums.snrs == 0 ? *snr : std::min(sums.snrMin, *snr);
       ++sums.snrs;
       sums.snrSum += *snr;
       if (phase == "train" && !isBlob(*flow)) {

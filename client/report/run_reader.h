@@ -20,7 +20,7 @@ namespace cleave {
 class RunReader {
  public:
   // `grids` must outlive it.
-  RunReader(RunPlace place, Grids& grids);
+  RunReader(RunPlace place, BucketAxes& grids);
   ~RunReader();
 
   // Reads new content. Returns whether there was any.
@@ -51,7 +51,7 @@ class RunReader {
   void readSettings();
   void readLog();
 
-  Grids& grids_;
+  BucketAxes& grids_;
   RunPlace place_;
   std::string id_;
   std::unique_ptr<Side> client_, server_;

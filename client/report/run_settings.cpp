@@ -12,9 +12,9 @@
 namespace cleave {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
 constexpr std::size_t kLogTail = std::size_t{1} << 18;
-constexpr std::size_t kMostWarnings = 8;
+constexpr std::size_t kMaxWarnings = 8;
 
 std::string fileName(const std::string& path) { return std::filesystem::path(path).filename(); }
 
@@ -24,7 +24,7 @@ std::optional<std::string> readText(const std::string& path, std::vector<std::st
     problems.push_back(fileName(path) + " is not there");
     return std::nullopt;
   }
-  std::string text(kMostBytes, '\0');
+  std::string text(kMaxBytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
   return text;
@@ -116,8 +116,8 @@ std::vector<std::string> readWarnings(const std::string& path) {
     words >> time >> level;
     if (level == "warn" || level == "error" || level == "critical") warnings.push_back(line);
   }
-  if (warnings.size() > kMostWarnings) {
-    warnings.erase(warnings.begin(), warnings.end() - static_cast<std::ptrdiff_t>(kMostWarnings));
+  if (warnings.size() > kMaxWarnings) {
+    warnings.erase(warnings.begin(), warnings.end() - static_cast<std::ptrdiff_t>(kMaxWarnings));
   }
   return warnings;
 }

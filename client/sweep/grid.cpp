@@ -14,8 +14,8 @@ namespace cleave {
 namespace {
 
 constexpr std::string_view kLinkPrefix = "link.";
-constexpr std::size_t kMostPoints = 10'000;
-constexpr std::size_t kMostOfName = 80;
+constexpr std::size_t kMaxPoints = 10'000;
+constexpr std::size_t kMaxOfName = 80;
 
 struct LinkKey {
   const char* key;
@@ -73,7 +73,7 @@ std::string readable(const std::string& value) {
 
 bool isLinkKey(const std::string& key) { return key.starts_with(kLinkPrefix); }
 
-std::string GridPoint::name() const {
+std::string SweepPoint::name() const {
   auto sorted = values;
   std::sort(sorted.begin(), sorted.end());
   std::string all, name;
@@ -81,11 +81,11 @@ std::string GridPoint::name() const {
     all += key + "=" + value + "\n";
     name += key.substr(key.rfind('.') + 1) + "-" + readable(value) + "-";
   }
-  if (name.size() > kMostOfName) name = name.substr(0, kMostOfName) + "-";
+  if (name.size() > kMaxOfName) name = name.substr(0, kMaxOfName) + "-";
   return fmt::format("{}{:08x}", name, hashOf(all));
 }
 
-std::string GridPoint::text() const {
+std::string SweepPoint::text() const {
   std::string text;
   for (const auto& [key, value] : values) {
     text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, value);
@@ -93,14 +93,14 @@ std::string GridPoint::text() const {
   return text;
 }
 
-std::string GridPoint::value(const std::string& key) const {
+std::string SweepPoint::value(const std::string& key) const {
   for (const auto& [own, value] : values) {
     if (own == key) return value;
   }
   return "";
 }
 
-std::vector<std::string> GridPoint::configOverrides() const {
+std::vector<std::string> SweepPoint::configOverrides() const {
   std::vector<std::string> overrides;
   for (const auto& [key, value] : values) {
     if (!isLinkKey(key)) overrides.push_back(key + "=" + value);
@@ -108,7 +108,7 @@ std::vector<std::string> GridPoint::configOverrides() const {
   return overrides;
 }
 
-std::vector<std::string> GridPoint::linkOverrides() const {
+std::vector<std::string> SweepPoint::linkOverrides() const {
   std::vector<std::string> overrides;
   for (const auto& [key, value] : values) {
     if (isLinkKey(key)) overrides.push_back(key.substr(kLinkPrefix.size()) + "=" + value);
@@ -116,8 +116,8 @@ std::vector<std::string> GridPoint::linkOverrides() const {
   return overrides;
 }
 
-std::vector<GridAxis> parseGrid(const std::vector<std::string>& options) {
-  std::vector<GridAxis> axes;
+std::vector<SweepAxis> parseGrid(const std::vector<std::string>& options) {
+  std::vector<SweepAxis> axes;
   for (const std::string& option : options) {
     const std::size_t equals = option.find('=');
     if (equals == std::string::npos || equals == 0) {
@@ -129,7 +129,7 @@ std::vector<GridAxis> parseGrid(const std::vector<std::string>& options) {
     const std::string value = option.substr(equals + 1);
     if (isLinkKey(key)) checkLinkValue(option, key, value);
     auto axis = std::find_if(axes.begin(), axes.end(),
-                             [&](const GridAxis& known) { return known.key == key; });
+                             [&](const SweepAxis& known) { return known.key == key; });
     if (axis == axes.end()) axis = axes.insert(axes.end(), {key, {}});
     if (std::find(axis->values.begin(), axis->values.end(), value) != axis->values.end()) {
       throw UsageError("bad-grid", "--grid " + option + " is given twice", "remove one of them");
@@ -139,15 +139,15 @@ std::vector<GridAxis> parseGrid(const std::vector<std::string>& options) {
   return axes;
 }
 
-std::vector<GridPoint> expandGrid(const std::vector<GridAxis>& axes) {
-  std::vector<GridPoint> points(1);
-  for (const GridAxis& axis : axes) {
-    if (points.size() * axis.values.size() > kMostPoints) {
-      throw UsageError("bad-grid", fmt::format("the grid has more than {} points", kMostPoints),
+std::vector<SweepPoint> expandGrid(const std::vector<SweepAxis>& axes) {
+  std::vector<SweepPoint> points(1);
+  for (const SweepAxis& axis : axes) {
+    if (points.size() * axis.values.size() > kMaxPoints) {
+      throw UsageError("bad-grid", fmt::format("the grid has more than {} points", kMaxPoints),
                        "remove values, or split it into several sweeps");
     }
-    std::vector<GridPoint> longer;
-    for (const GridPoint& point : points) {
+    std::vector<SweepPoint> longer;
+    for (const SweepPoint& point : points) {
       for (const std::string& value : axis.values) {
         longer.push_back(point);
         longer.back().values.emplace_back(axis.key, value);

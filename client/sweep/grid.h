@@ -9,12 +9,12 @@ namespace cleave {
 
 inline constexpr const char* kSeedKey = "run.seed";
 
-struct GridAxis {
+struct SweepAxis {
   std::string key;                  // "codec" of the configuration, or "link.rate" of the link
   std::vector<std::string> values;  // as given
 };
 
-struct GridPoint {
+struct SweepPoint {
   std::vector<std::pair<std::string, std::string>> values;  // in the order of the axes
 
   // Used for folder names: a readable form of the values, and a hash of all of them. It does not
@@ -35,10 +35,10 @@ bool isLinkKey(const std::string& key);
 
 // Parses "KEY=VALUE" options; a key may occur several times. Throws UsageError: not KEY=VALUE, a
 // duplicate value, an unknown key of the link, or an invalid value for one.
-std::vector<GridAxis> parseGrid(const std::vector<std::string>& options);
+std::vector<SweepAxis> parseGrid(const std::vector<std::string>& options);
 
 // The last axis varies fastest. Throws UsageError if there are more than 10,000 points.
-std::vector<GridPoint> expandGrid(const std::vector<GridAxis>& axes);
+std::vector<SweepPoint> expandGrid(const std::vector<SweepAxis>& axes);
 
 // The keys of the link that parseGrid() accepts.
 std::vector<std::string> linkKeys();

@@ -13,7 +13,7 @@
 namespace cleave {
 
 struct PlannedPoint {
-  GridPoint point;
+  SweepPoint point;
   Facts facts;
   std::string device;  // from the configuration
   // Everything that determines the point's figures: the configuration with all defaults as YAML,

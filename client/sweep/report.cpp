@@ -48,13 +48,13 @@ const char* statusText(PointResult::Status status) {
 // Without run.seed, of which a group has several values.
 std::vector<std::string> groupKeys(const SweepReport& report) {
   std::vector<std::string> keys;
-  for (const GridAxis& axis : report.axes) {
+  for (const SweepAxis& axis : report.axes) {
     if (axis.key != kSeedKey) keys.push_back(axis.key);
   }
   return keys;
 }
 
-void addValues(const GridPoint& point, std::vector<Cell>& cells) {
+void addValues(const SweepPoint& point, std::vector<Cell>& cells) {
   for (const auto& [key, value] : point.values) cells.emplace_back(value);
 }
 
@@ -156,7 +156,7 @@ std::string comparisonText(const SweepReport& report) {
 
 std::string resultsCsv(const SweepReport& report) {
   std::vector<Cell> header = {"point", "status"};
-  for (const GridAxis& axis : report.axes) header.emplace_back(axis.key);
+  for (const SweepAxis& axis : report.axes) header.emplace_back(axis.key);
   for (const SweepMetric& metric : sweepMetrics()) header.emplace_back(std::string(metric.name));
   for (const char* name : {"bottleneck", "speed_up", "failure"}) header.emplace_back(name);
   std::string text = line(header);
@@ -202,7 +202,7 @@ std::string groupsCsv(const SweepReport& report) {
 
 std::string transferSizesCsv(const SweepReport& report) {
   std::vector<Cell> header = {"point"};
-  for (const GridAxis& axis : report.axes) header.emplace_back(axis.key);
+  for (const SweepAxis& axis : report.axes) header.emplace_back(axis.key);
   for (const char* name : {"flow", "transfers", "bytes", "bandwidth"}) header.emplace_back(name);
   std::string text = line(header);
   for (const PointResult& result : report.results) {
@@ -255,7 +255,7 @@ Json toJson(const SweepReport& report) {
                {"points", Json::array()},
                {"groups", Json::array()},
                {"comparison", Json::array()}};
-  for (const GridAxis& axis : report.axes) {
+  for (const SweepAxis& axis : report.axes) {
     json["axes"].push_back({{"key", axis.key}, {"values", axis.values}});
   }
   for (const PointResult& result : report.results) {

@@ -11,7 +11,7 @@
 namespace cleave {
 
 struct SweepReport {
-  std::vector<GridAxis> axes;
+  std::vector<SweepAxis> axes;
   std::vector<PointResult> results;
   std::vector<SeedGroup> groups;  // pointers into `results`
   std::vector<PublishedRow> published;

@@ -162,14 +162,14 @@ void measureTransfers(const std::string& runFolder, Measured& measured) {
 // ---- Speed-up ----
 
 std::vector<std::pair<std::string, std::string>> parseReference(
-    const std::vector<GridAxis>& axes, const std::vector<std::string>& reference) {
+    const std::vector<SweepAxis>& axes, const std::vector<std::string>& reference) {
   std::vector<std::pair<std::string, std::string>> values;
   for (const std::string& option : reference) {
     const std::size_t equals = std::min(option.find('='), option.size());
     const std::string key = option.substr(0, equals);
     const std::string value = equals < option.size() ? option.substr(equals + 1) : "";
-    const auto axis =
-        std::find_if(axes.begin(), axes.end(), [&](const GridAxis& one) { return one.key == key; });
+    const auto axis = std::find_if(axes.begin(), axes.end(),
+                                   [&](const SweepAxis& one) { return one.key == key; });
     const bool known = axis != axes.end() && std::find(axis->values.begin(), axis->values.end(),
                                                        value) != axis->values.end();
     if (!known) {
@@ -249,7 +249,7 @@ std::vector<SeedGroup> groupBySeed(const std::vector<PointResult>& results) {
   std::vector<SeedGroup> groups;
   std::map<std::string, std::size_t> places;
   for (const PointResult& result : results) {
-    GridPoint point = result.point;
+    SweepPoint point = result.point;
     std::erase_if(point.values, [](const auto& value) { return value.first == kSeedKey; });
     const auto [place, isNew] = places.try_emplace(point.name(), groups.size());
     if (isNew) groups.push_back({point, {}, {}, {}});
@@ -275,7 +275,7 @@ std::vector<SeedGroup> groupBySeed(const std::vector<PointResult>& results) {
   return groups;
 }
 
-void setSpeedUps(std::vector<PointResult>& results, const std::vector<GridAxis>& axes,
+void setSpeedUps(std::vector<PointResult>& results, const std::vector<SweepAxis>& axes,
                  const std::vector<std::string>& reference) {
   const auto replaced = parseReference(axes, reference);
   if (replaced.empty()) return;
@@ -286,7 +286,7 @@ void setSpeedUps(std::vector<PointResult>& results, const std::vector<GridAxis>&
     if (speed != result.measured.metrics.end()) speeds[result.point.name()] = speed->second;
   }
   for (PointResult& result : results) {
-    GridPoint other = result.point;
+    SweepPoint other = result.point;
     for (auto& [key, value] : other.values) {
       for (const auto& [changed, to] : replaced) {
         if (key == changed) value = to;

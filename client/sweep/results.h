@@ -50,7 +50,7 @@ Measured measuredFromJson(const nlohmann::ordered_json& json);
 using Facts = std::map<std::string, std::string>;
 
 struct PointResult {
-  GridPoint point;
+  SweepPoint point;
   enum class Status { toDo, done, failed } status = Status::toDo;
   std::string failure;  // a sentence
   Facts facts;
@@ -67,7 +67,7 @@ Spread spreadOf(const std::vector<double>& values);
 
 // Points that differ only in run.seed.
 struct SeedGroup {
-  GridPoint point;                          // without run.seed
+  SweepPoint point;                         // without run.seed
   std::vector<const PointResult*> members;  // finished points only; borrowed
   std::map<std::string, Spread> metrics;
   std::optional<Spread> speedUp;
@@ -78,7 +78,7 @@ std::vector<SeedGroup> groupBySeed(const std::vector<PointResult>& results);
 // Sets each point's speed-up over the point that differs from it only in having the reference's
 // values. `reference`: "KEY=VALUE" of the grid, at most one per key. Throws UsageError if the grid
 // has no such value.
-void setSpeedUps(std::vector<PointResult>& results, const std::vector<GridAxis>& axes,
+void setSpeedUps(std::vector<PointResult>& results, const std::vector<SweepAxis>& axes,
                  const std::vector<std::string>& reference);
 
 }  // namespace cleave

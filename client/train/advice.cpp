@@ -16,8 +16,8 @@
 namespace cleave {
 namespace {
 
-constexpr double kLeastSaving = 0.05;  // share of a step; less could be the simulation's error
-constexpr std::size_t kLeastSteps = 10;
+constexpr double kMinSaving = 0.05;  // share of a step; less could be the simulation's error
+constexpr std::size_t kMinSteps = 10;
 constexpr std::uint32_t kTrialSamples = 4;  // for timing a codec; the result is scaled
 constexpr const char* kCostsAccuracy = "costs accuracy";
 
@@ -158,7 +158,7 @@ void addMicroBatches(const MeasuredSteps& steps, const RunPlan& plan,
   change.seconds = simulated(steps.costs.inMicroBatches(2 * steps.costs.microBatches),
                              *plan.schedule, resolveInFlight(*plan.schedule, 0, twice));
   const bool hasNorm = std::any_of(plan.blocks.begin(), plan.blocks.end(),
-                                   [](const BlockRow& b) { return b.normValuesPerSample > 0; });
+                                   [](const BlockSpec& b) { return b.normValuesPerSample > 0; });
   if (hasNorm) change.caveat = "leaves batch norm fewer samples, which may cost accuracy";
   changes.push_back(std::move(change));
 }
@@ -218,7 +218,7 @@ std::string optionsText(const std::vector<std::string>& settings) {
 }  // namespace
 
 std::optional<double> stepSpread(std::vector<float> seconds) {
-  if (seconds.size() < kLeastSteps) return std::nullopt;
+  if (seconds.size() < kMinSteps) return std::nullopt;
   const auto quantile = [&](double share) {
     const auto at = static_cast<std::ptrdiff_t>(share * static_cast<double>(seconds.size() - 1));
     std::nth_element(seconds.begin(), seconds.begin() + at, seconds.end());
@@ -232,7 +232,7 @@ std::optional<double> stepSpread(std::vector<float> seconds) {
 Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSettings& settings) {
   if (!steps.spread) {
     Advice none;
-    none.sentence = fmt::format("advice requires at least {} whole steps", kLeastSteps);
+    none.sentence = fmt::format("advice requires at least {} whole steps", kMinSteps);
     return none;
   }
   const double today = simulated(steps.costs, *plan.schedule, plan.inFlight);
@@ -246,13 +246,13 @@ Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSet
   // Changes without a caveat first: of those that differ by less than the spread, the first wins.
   std::stable_partition(changes.begin(), changes.end(),
                         [](const Change& change) { return change.caveat.empty(); });
-  double most = 0;
-  for (const Change& change : changes) most = std::max(most, saving(change));
+  double max = 0;
+  for (const Change& change : changes) max = std::max(max, saving(change));
 
-  const double threshold = std::max(kLeastSaving, *steps.spread);
+  const double threshold = std::max(kMinSaving, *steps.spread);
   Advice advice;
   for (const Change& change : changes) {
-    if (saving(change) <= threshold || saving(change) < most - threshold) continue;
+    if (saving(change) <= threshold || saving(change) < max - threshold) continue;
     advice.settings = change.settings;
     advice.saving = saving(change);
     advice.caveat = change.caveat;

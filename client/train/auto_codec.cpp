@@ -31,8 +31,8 @@ constexpr std::uint64_t kMinRunSteps = 20;
 // longer.
 constexpr int kWarmUpSteps = 1;
 constexpr int kFirstWarmUpSteps = 2;
-constexpr int kMinSteps = 3;
-constexpr int kMaxSteps = 12;
+constexpr int kMinMeasuredSteps = 3;
+constexpr int kMaxMeasuredSteps = 12;
 constexpr double kEnoughSeconds = 0.5;  // of measured steps, after which a trial ends
 // Time limit of all trials together: kBudgetShare of the run, but at least kMinBudget and at most
 // kMaxBudget seconds. The first trial always runs, with at least one measured step.
@@ -136,7 +136,8 @@ class Trial {
     for (int step = 0; step < warmUp; ++step) runStep();
     std::vector<double> seconds;
     double sum = 0;
-    while (seconds.size() < kMaxSteps && (seconds.size() < kMinSteps || sum < kEnoughSeconds)) {
+    while (seconds.size() < kMaxMeasuredSteps &&
+           (seconds.size() < kMinMeasuredSteps || sum < kEnoughSeconds)) {
       if (!seconds.empty() && secondsSince(start) > budget) break;
       seconds.push_back(runStep());
       sum += seconds.back();
@@ -180,7 +181,7 @@ std::pair<double, double> codecSeconds(const Codec& codec, const TensorSpec& ten
   fillNormal(randomKey(1, "trial"), values);
   std::vector<std::byte> payload(codec.maxEncodedBytes(tensor));
   const CodecContext context{1, {Phase::train, 1, 0, flow}};
-  std::pair<double, double> least{1e9, 1e9};
+  std::pair<double, double> min{1e9, 1e9};
   for (int repeat = 0; repeat < 3; ++repeat) {  // the first repetition touches the memory
     CutContext cut;
     const SteadyTime start = now();
@@ -189,10 +190,10 @@ std::pair<double, double> codecSeconds(const Codec& codec, const TensorSpec& ten
     const SteadyTime encoded = now();
     codec.decode(context, nullptr, cut, payload,
                  {reinterpret_cast<std::byte*>(values.data()), tensor});
-    least = {std::min(least.first, secondsBetween(start, encoded)),
-             std::min(least.second, secondsSince(encoded))};
+    min = {std::min(min.first, secondsBetween(start, encoded)),
+           std::min(min.second, secondsSince(encoded))};
   }
-  return least;
+  return min;
 }
 
 // The codecs that each flow may get. Bytes follow from the shapes. Seconds are those of kAutoStart
@@ -294,7 +295,7 @@ class AutoCodecs {
     for (unsigned number = 2; number <= kMaxTrials; ++number) {
       const auto next = chooser.nextTrial();
       if (!next) break;
-      if ((kWarmUpSteps + kMinSteps) * next->seconds > left()) break;
+      if ((kWarmUpSteps + kMinMeasuredSteps) * next->seconds > left()) break;
       const FlowCodecs codecs = codecsOf(run_.settings, candidates, next->choice);
       if (const auto result = performNext(codecs, number, left())) {
         chooser.measured(next->choice, result->time);

@@ -76,11 +76,11 @@ CodecChooser::CodecChooser(const StepCosts& costs, Policy policy, CodecCandidate
 
 // The longest list among the flows of a direction.
 std::size_t CodecChooser::rungs(bool up) const {
-  std::size_t most = 1;
+  std::size_t max = 1;
   for (const auto& [flow, some] : candidates_) {
-    if (isUp(flow) == up) most = std::max(most, some.size());
+    if (isUp(flow) == up) max = std::max(max, some.size());
   }
-  return most;
+  return max;
 }
 
 CodecChooser::Option& CodecChooser::find(const CodecChoice& choice) {
@@ -175,7 +175,7 @@ StepTime CodecChooser::optimistic(const Option& option) const {
 }
 
 template <typename Time>
-const CodecChooser::Option& CodecChooser::leastLossy(const Time& timeOf) const {
+const CodecChooser::Option& CodecChooser::minLossy(const Time& timeOf) const {
   const auto isAllowed = [](const Option& option) { return !option.isExcluded && option.isNeeded; };
   StepTime fastest{kInfinity, 0};
   for (const Option& option : options_) {
@@ -196,11 +196,11 @@ const CodecChooser::Option& CodecChooser::leastLossy(const Time& timeOf) const {
 }
 
 CodecChoice CodecChooser::best() const {
-  return leastLossy([&](const Option& option) { return expected(option); }).choice;
+  return minLossy([&](const Option& option) { return expected(option); }).choice;
 }
 
 std::optional<CodecChooser::Trial> CodecChooser::nextTrial() const {
-  const Option& option = leastLossy([&](const Option& each) { return optimistic(each); });
+  const Option& option = minLossy([&](const Option& each) { return optimistic(each); });
   if (option.measured) return std::nullopt;
   return Trial{option.choice, corrected(option)};
 }

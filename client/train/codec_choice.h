@@ -91,7 +91,7 @@ class CodecChooser {
   StepTime expected(const Option& option) const;
   StepTime optimistic(const Option& option) const;
   template <typename Time>
-  const Option& leastLossy(const Time& timeOf) const;
+  const Option& minLossy(const Time& timeOf) const;
 
   StepCosts costs_;
   const Policy policy_;

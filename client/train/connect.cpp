@@ -21,7 +21,7 @@
 #include "common/core/log.h"
 #include "common/link/link_faults.h"
 #include "common/link/wire_messages.h"
-#include "common/net/notices.h"
+#include "common/net/connection_messages.h"
 
 namespace cleave {
 namespace {

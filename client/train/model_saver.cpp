@@ -30,7 +30,7 @@ std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry
 void checkBody(const std::vector<SafetensorsEntry>& entries, const RunPlan& plan) {
   std::map<std::string, Shape> wanted;
   for (int b = plan.stage.cuts.cut0; b < plan.stage.cuts.cut1; ++b) {
-    for (const TensorRow& row : plan.blocks[static_cast<std::size_t>(b)].tensors) {
+    for (const ParameterSpec& row : plan.blocks[static_cast<std::size_t>(b)].tensors) {
       wanted[row.name] = row.shape;
     }
   }

@@ -34,9 +34,9 @@ constexpr const char* kPrefixes[] = {"", "measure-", "verify-"};
 // same second. The id is also a folder name; with a leading dash, commands would read it as an
 // option.
 std::string makeRunId(const std::string& name) {
-  constexpr std::size_t kMostOfName = 40;
+  constexpr std::size_t kMaxOfName = 40;
   std::string id;
-  for (const char c : name.substr(0, kMostOfName)) {
+  for (const char c : name.substr(0, kMaxOfName)) {
     const bool fits = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
     id += fits ? c : (c >= 'A' && c <= 'Z') ? static_cast<char>(c - 'A' + 'a') : '-';
   }
@@ -81,7 +81,7 @@ void refusePickle(const std::string& bytes, const std::string& path) {
 // The initial weights that the run takes from the file. Throws UsageError if the file is unreadable
 // or from another model.
 std::vector<NamedTensor> readWeights(const ClientSettings& settings,
-                                     const std::vector<BlockRow>& blocks) {
+                                     const std::vector<BlockSpec>& blocks) {
   const std::string& path = settings.weightsFile;
   std::ifstream file(path, std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(file), {});
@@ -112,13 +112,13 @@ void askForTrace(RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
 }
 
 // Samples in the smallest micro-batch of a whole batch or of an epoch's last batch.
-std::uint32_t leastMicroBatch(const ClientSettings& settings, const Dataset& train) {
-  const auto leastOf = [&](std::uint32_t samples) {
+std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train) {
+  const auto minOf = [&](std::uint32_t samples) {
     const std::uint32_t count = microBatchCount(samples, settings.microBatches);
     return microBatchSize(samples, count, count - 1);
   };
   const std::uint32_t last = train.size() % settings.batch;
-  return last == 0 ? leastOf(settings.batch) : std::min(leastOf(settings.batch), leastOf(last));
+  return last == 0 ? minOf(settings.batch) : std::min(minOf(settings.batch), minOf(last));
 }
 
 void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
@@ -181,12 +181,12 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
       askForTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
     }
     run.plan = planRun(spec);
-    checkBatchNorm(run.plan.blocks, leastMicroBatch(run.settings, *run.data.train));
+    checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
     if (run.plan.spec.initialWeights) run.weights = readWeights(run.settings, run.plan.blocks);
   });
 
-  run.hello.set_least_version(kWireVersion);
-  run.hello.set_greatest_version(kWireVersion);
+  run.hello.set_min_version(kWireVersion);
+  run.hello.set_max_version(kWireVersion);
   if (run.plan.spec.trace.steps > 0) run.hello.add_features(std::string(kTraceFeature));
   toWire(run.plan.spec, *run.hello.mutable_run_spec());
   run.hello.set_run_id(

@@ -49,7 +49,7 @@ void Progress::end() {
 }
 
 void Progress::batch(const State& state, const LinkTotals& totals) {
-  if (options_.events != nullptr && state.phase == Phase::train) tell(state, totals);
+  if (options_.events != nullptr && state.phase == Phase::train) printEvent(state, totals);
   if (options_.people >= 0) show(state, totals);
 }
 
@@ -94,7 +94,7 @@ void Progress::measure(const State& state, const LinkTotals& totals, double elap
   bar_.secondsLeft = perStep * static_cast<double>(options_.totalSteps - state.step);
 }
 
-void Progress::tell(const State& state, const LinkTotals& totals) {
+void Progress::printEvent(const State& state, const LinkTotals& totals) {
   Json json = {{"epoch", state.epoch},
                {"step", state.step},
                {"steps", options_.totalSteps},

@@ -49,7 +49,7 @@ class Progress {
  private:
   void show(const State& state, const LinkTotals& totals);
   void measure(const State& state, const LinkTotals& totals, double elapsed);
-  void tell(const State& state, const LinkTotals& totals);
+  void printEvent(const State& state, const LinkTotals& totals);
 
   const ProgressOptions options_;
   const bool isLive_;  // whether the descriptor is a terminal

@@ -57,23 +57,23 @@ std::string barLine(const BarState& state, std::size_t columns, bool color) {
   const auto fields = fieldsOf(state);
 
   std::size_t used = state.phase.size() + percent.size();
-  int least = 0;  // rank of the last field that fits
+  int min = 0;  // rank of the last field that fits
   const auto lengthTo = [&](int rank) {
     std::size_t length = 0;
     for (const Field& field : fields) length += field.rank <= rank ? field.text.size() : 0;
     return length;
   };
   for (int rank = 1; rank <= static_cast<int>(fields.size()); ++rank) {
-    if (used + kBrackets + kShortestBar + lengthTo(rank) <= room) least = rank;
+    if (used + kBrackets + kShortestBar + lengthTo(rank) <= room) min = rank;
   }
-  used += lengthTo(least);
+  used += lengthTo(min);
 
   std::string rest = percent;
   if (used + kBrackets + kShortestBar <= room) {
     rest += barText(share, std::min(kLongestBar, room - used - kBrackets));
   }
   for (const Field& field : fields) {
-    if (field.rank <= least) rest += field.text;
+    if (field.rank <= min) rest += field.text;
   }
   const std::string phase = state.phase.substr(0, room);
   rest.resize(std::min(rest.size(), room - phase.size()));

@@ -104,7 +104,7 @@ class ClientSession {
   ComputeDevice& compute_;
   DeviceExecutor device_;
   const std::shared_ptr<BufferPool> pool_;
-  const std::unique_ptr<Helper> helper_ = makeHelper();  // used by the codec thread
+  const std::unique_ptr<ForkJoinPair> helper_ = makeForkJoinPair();  // used by the codec thread
   CodecExecutor codecs_{1};
   IoThread io_;
   boost::asio::signal_set signals_;

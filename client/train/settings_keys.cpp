@@ -93,8 +93,9 @@ std::string valuesText(const std::string& values) {
 
 std::string parameterMeaning(std::string_view name) {
   constexpr std::pair<std::string_view, const char*> kMeanings[] = {
-      {"width", "`mlp`: units per layer; `small_cnn`: channels of the first convolution; "
-                "`mobilenet_v2`: multiplier of all channels"},
+      {"width",
+       "`mlp`: units per layer; `small_cnn`: channels of the first convolution; "
+       "`mobilenet_v2`: multiplier of all channels"},
       {"depth", "hidden layers"},
       {"dropout", "probability of dropout; `mobilenet_v2` has it only with `tail: global`"},
       {"tail", "`global`: global average pooling; `prototype`: ReLU and a 4 x 4 average pooling"},
@@ -364,10 +365,10 @@ void addWaits(Table& table) {
   };
   Table::Row* last = nullptr;
   for (const Row& row : kRows) {
-    last = &table.add(row.name, numberType(0, kMostWait), "ms", "none", row.meaning,
+    last = &table.add(row.name, numberType(0, kMaxWait), "ms", "none", row.meaning,
                       [row](Config& config, Settings& s) {
                         if (!config.has(row.name)) return;
-                        s.wait.*row.field = config.number(row.name, 0, kMostWait);
+                        s.wait.*row.field = config.number(row.name, 0, kMaxWait);
                       });
   }
   last->then(refuseLoneWait);

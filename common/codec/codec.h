@@ -12,7 +12,7 @@
 #include "common/codec/tensor.h"
 #include "common/core/codec_executor.h"
 #include "common/core/error.h"
-#include "common/core/helper.h"
+#include "common/core/fork_join_pair.h"
 #include "common/topology/key.h"
 
 namespace cleave {
@@ -21,7 +21,7 @@ struct CodecContext {
   std::uint64_t seed = 0;
   Key key;  // phase, step, micro-batch, flow: the key of every random draw
   // Shares the work if a processor is free; null: none. Results are bit-identical either way.
-  Helper* helper = nullptr;
+  ForkJoinPair* helper = nullptr;
   CodecQueue* queue = nullptr;  // that this task runs in; null: none
 
   // Called regularly during long work, on the thread that called the codec. May pause while other

@@ -104,8 +104,8 @@ class Parser {
   std::size_t position_ = 0;
 };
 
-std::string rangeText(int least, int greatest) {
-  return "an integer from " + std::to_string(least) + " to " + std::to_string(greatest);
+std::string rangeText(int min, int max) {
+  return "an integer from " + std::to_string(min) + " to " + std::to_string(max);
 }
 
 // The parameter's value, or nullptr.
@@ -115,19 +115,17 @@ const std::string* find(const CodecSpec& spec, std::string_view key) {
   return found == spec.parameters.end() ? nullptr : &found->second;
 }
 
-std::optional<int> readInteger(const CodecSpec& spec, std::string_view key, int least,
-                               int greatest) {
+std::optional<int> readInteger(const CodecSpec& spec, std::string_view key, int min, int max) {
   const std::string* const found = find(spec, key);
   if (!found) return std::nullopt;
   const std::string& text = *found;
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least ||
-      value > greatest) {
+  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
     throw UsageError("bad-codec-spec",
                      "codec " + spec.name + ": " + std::string(key) + "=" + text + " is not " +
-                         rangeText(least, greatest),
-                     "set " + std::string(key) + " to " + rangeText(least, greatest));
+                         rangeText(min, max),
+                     "set " + std::string(key) + " to " + rangeText(min, max));
   }
   return value;
 }
@@ -162,34 +160,33 @@ std::string toString(const CodecSpec& spec) {
   return text;
 }
 
-int CodecParameters::integer(std::string_view key, int least, int greatest, int defaultValue) {
+int CodecParameters::integer(std::string_view key, int min, int max, int defaultValue) {
   known_.emplace_back(key);
-  return readInteger(spec_, key, least, greatest).value_or(defaultValue);
+  return readInteger(spec_, key, min, max).value_or(defaultValue);
 }
 
-int CodecParameters::integer(std::string_view key, int least, int greatest) {
+int CodecParameters::integer(std::string_view key, int min, int max) {
   known_.emplace_back(key);
-  if (const std::optional<int> value = readInteger(spec_, key, least, greatest)) return *value;
+  if (const std::optional<int> value = readInteger(spec_, key, min, max)) return *value;
   throw UsageError(
       "bad-codec-spec",
-      "codec " + spec_.name + " needs " + std::string(key) + ", " + rangeText(least, greatest),
-      "write " + spec_.name + ":" + std::string(key) + "=" + std::to_string(greatest));
+      "codec " + spec_.name + " needs " + std::string(key) + ", " + rangeText(min, max),
+      "write " + spec_.name + ":" + std::string(key) + "=" + std::to_string(max));
 }
 
-double CodecParameters::number(std::string_view key, double least, double greatest) {
+double CodecParameters::number(std::string_view key, double min, double max) {
   known_.emplace_back(key);
-  const std::string range =
-      "a number from " + shortestText(least) + " to " + shortestText(greatest);
+  const std::string range = "a number from " + shortestText(min) + " to " + shortestText(max);
   const std::string* text = find(spec_, key);
   if (!text) {
     throw UsageError("bad-codec-spec",
                      "codec " + spec_.name + " needs " + std::string(key) + ", " + range,
-                     "write " + spec_.name + ":" + std::string(key) + "=" + shortestText(greatest));
+                     "write " + spec_.name + ":" + std::string(key) + "=" + shortestText(max));
   }
   double value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size() ||
-      !(value >= least && value <= greatest)) {
+      !(value >= min && value <= max)) {
     throw UsageError(
         "bad-codec-spec",
         "codec " + spec_.name + ": " + std::string(key) + "=" + *text + " is not " + range,

@@ -12,8 +12,8 @@ namespace cleave {
 namespace detail {
 
 struct PoolState {
-  PoolState(std::size_t most, std::shared_ptr<BufferMemory> from)
-      : maxRetained(most), memory(std::move(from)) {}
+  PoolState(std::size_t max, std::shared_ptr<BufferMemory> from)
+      : maxRetained(max), memory(std::move(from)) {}
   ~PoolState() { releaseAll(free); }
 
   using Blocks = std::map<std::size_t, std::vector<std::byte*>>;  // by capacity

@@ -21,11 +21,11 @@ constexpr double kTurnSeconds = 0.02;
 
 struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State> {
   State(int threadCount, double limit)
-      : most(static_cast<std::size_t>(std::max(threadCount, 1))), taskSeconds(limit) {}
+      : max(static_cast<std::size_t>(std::max(threadCount, 1))), taskSeconds(limit) {}
 
   // Gives free turns to the queues that have used the least time. Requires the lock.
   void giveTurns() {
-    while (!stopping && atWork < most && !waiting.empty()) {
+    while (!stopping && atWork < max && !waiting.empty()) {
       const auto next = std::min_element(
           waiting.begin(), waiting.end(),
           [](const auto& a, const auto& b) { return a->usedSeconds_ < b->usedSeconds_; });
@@ -64,7 +64,7 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
   void serve() {
     std::unique_lock lock(mutex);
     while (true) {
-      if (!stopping && idleThreads >= most) return leave();
+      if (!stopping && idleThreads >= max) return leave();
       ++idleThreads;
       wake.wait(lock, [this] { return stopping || !begun.empty(); });
       --idleThreads;
@@ -110,7 +110,7 @@ struct CodecExecutor::State : std::enable_shared_from_this<CodecExecutor::State>
     queue.countTime();
   }
 
-  const std::size_t most;
+  const std::size_t max;
   const double taskSeconds;  // 0: no limit
   std::mutex mutex;
   std::condition_variable wake;

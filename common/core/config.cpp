@@ -100,13 +100,13 @@ std::string yamlList(const std::vector<std::string>& items) {
 // letters apart. Otherwise any near match of the whole path.
 std::string nearestPath(const std::string& path, const std::vector<std::string>& candidates) {
   std::string nearest;
-  std::size_t least = 0;
+  std::size_t min = 0;
   for (const std::string& candidate : candidates) {
     if (nearestName(lastKey(path), {lastKey(candidate)}).empty()) continue;
     const std::size_t distance = editDistance(path, candidate);
-    if (nearest.empty() || distance < least) {
+    if (nearest.empty() || distance < min) {
       nearest = candidate;
-      least = distance;
+      min = distance;
     }
   }
   return nearest.empty() ? nearestName(path, candidates) : nearest;
@@ -273,20 +273,20 @@ void Config::expand(const std::string& path, const std::string& key) {
   node->children = {std::move(value)};
 }
 
-std::int64_t Config::integer(const std::string& path, std::int64_t least, std::int64_t greatest,
+std::int64_t Config::integer(const std::string& path, std::int64_t min, std::int64_t max,
                              std::optional<std::int64_t> defaultValue) {
   const YamlNode* node =
-      state_->findValue(path, expectedInteger(least, greatest), defaultValue.has_value());
-  const std::int64_t value = node ? toInteger(*node, path, least, greatest) : *defaultValue;
+      state_->findValue(path, expectedInteger(min, max), defaultValue.has_value());
+  const std::int64_t value = node ? toInteger(*node, path, min, max) : *defaultValue;
   state_->remember(path, std::to_string(value));
   return value;
 }
 
-double Config::number(const std::string& path, double least, double greatest,
+double Config::number(const std::string& path, double min, double max,
                       std::optional<double> defaultValue) {
   const YamlNode* node =
-      state_->findValue(path, expectedNumber(least, greatest), defaultValue.has_value());
-  const double value = node ? toNumber(*node, path, least, greatest) : *defaultValue;
+      state_->findValue(path, expectedNumber(min, max), defaultValue.has_value());
+  const double value = node ? toNumber(*node, path, min, max) : *defaultValue;
   state_->remember(path, yamlNumber(value));
   return value;
 }
@@ -313,17 +313,17 @@ std::string Config::text(const std::string& path, std::optional<std::string> def
   return value;
 }
 
-std::vector<std::int64_t> Config::integers(const std::string& path, std::int64_t least,
-                                           std::int64_t greatest,
+std::vector<std::int64_t> Config::integers(const std::string& path, std::int64_t min,
+                                           std::int64_t max,
                                            std::optional<std::vector<std::int64_t>> defaultValue) {
-  const std::string expected = "a list, each item " + expectedInteger(least, greatest);
+  const std::string expected = "a list, each item " + expectedInteger(min, max);
   const YamlNode* node = state_->findValue(path, expected, defaultValue.has_value());
   std::vector<std::int64_t> values;
   if (node == nullptr) {
     values = std::move(*defaultValue);
   } else {
     for (const YamlNode& item : toList(*node, path, expected)) {
-      values.push_back(toInteger(item, itemPath(path, values.size()), least, greatest));
+      values.push_back(toInteger(item, itemPath(path, values.size()), min, max));
     }
   }
   std::vector<std::string> items;
@@ -332,19 +332,19 @@ std::vector<std::int64_t> Config::integers(const std::string& path, std::int64_t
   return values;
 }
 
-std::vector<double> Config::numbers(const std::string& path, double least, double greatest,
+std::vector<double> Config::numbers(const std::string& path, double min, double max,
                                     std::optional<std::vector<double>> defaultValue) {
-  const std::string one = expectedNumber(least, greatest);
+  const std::string one = expectedNumber(min, max);
   const YamlNode* node =
       state_->findValue(path, one + ", or a list of them", defaultValue.has_value());
   std::vector<double> values;
   if (node == nullptr) {
     values = std::move(*defaultValue);
   } else if (node->kind != Kind::list) {
-    values.push_back(toNumber(*node, path, least, greatest));
+    values.push_back(toNumber(*node, path, min, max));
   } else {
     for (const YamlNode& item : node->children) {
-      values.push_back(toNumber(item, itemPath(path, values.size()), least, greatest));
+      values.push_back(toNumber(item, itemPath(path, values.size()), min, max));
     }
   }
   std::vector<std::string> items;

@@ -37,18 +37,17 @@ class Config {
   // Each function reads one key by its path ("train.batch"), marks it as known, and keeps its value
   // for resolved(). A key without a default is required. Throw UsageError if the key is missing, or
   // its value has the wrong type, is outside [least, greatest], or is not one of `choices`.
-  std::int64_t integer(const std::string& path, std::int64_t least, std::int64_t greatest,
+  std::int64_t integer(const std::string& path, std::int64_t min, std::int64_t max,
                        std::optional<std::int64_t> defaultValue = std::nullopt);
-  double number(const std::string& path, double least, double greatest,
+  double number(const std::string& path, double min, double max,
                 std::optional<double> defaultValue = std::nullopt);
   bool boolean(const std::string& path, std::optional<bool> defaultValue = std::nullopt);
   std::string text(const std::string& path, std::optional<std::string> defaultValue = std::nullopt,
                    const std::vector<std::string>& choices = {});
-  std::vector<std::int64_t> integers(const std::string& path, std::int64_t least,
-                                     std::int64_t greatest,
+  std::vector<std::int64_t> integers(const std::string& path, std::int64_t min, std::int64_t max,
                                      std::optional<std::vector<std::int64_t>> defaultValue = {});
   // A list, or a single number, which is read as a list of one.
-  std::vector<double> numbers(const std::string& path, double least, double greatest,
+  std::vector<double> numbers(const std::string& path, double min, double max,
                               std::optional<std::vector<double>> defaultValue = {});
   std::vector<std::string> texts(const std::string& path,
                                  std::optional<std::vector<std::string>> defaultValue = {});

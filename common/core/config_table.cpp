@@ -31,12 +31,12 @@ std::string plain(const std::string& markdown) {
 
 }  // namespace
 
-std::string integerType(std::int64_t least, std::int64_t greatest) {
-  return fmt::format("integer, {} … {}", least, greatest);
+std::string integerType(std::int64_t min, std::int64_t max) {
+  return fmt::format("integer, {} … {}", min, max);
 }
 
-std::string numberType(double least, double greatest) {
-  return fmt::format("number, {} … {}", numberText(least), numberText(greatest));
+std::string numberType(double min, double max) {
+  return fmt::format("number, {} … {}", numberText(min), numberText(max));
 }
 
 std::string defaultText(double value) { return fmt::format("`{}`", numberText(value)); }

@@ -30,8 +30,8 @@ enum class KeyFormat { plain, markdown, json };
 std::string printKeys(const std::vector<KeyText>& keys, KeyFormat format);
 
 // "integer, 1 … 65536", "number, 0.1 … 1e6".
-std::string integerType(std::int64_t least, std::int64_t greatest);
-std::string numberType(double least, double greatest);
+std::string integerType(std::int64_t min, std::int64_t max);
+std::string numberType(double min, double max);
 // "`0.1`".
 std::string defaultText(double value);
 
@@ -64,35 +64,35 @@ class ConfigTable {
   void section(std::string name) { section_ = std::move(name); }
 
   template <typename Field>
-  Row& integer(const std::string& name, const std::string& unit, std::int64_t least,
-               std::int64_t greatest, Field field, const std::string& meaning) {
+  Row& integer(const std::string& name, const std::string& unit, std::int64_t min, std::int64_t max,
+               Field field, const std::string& meaning) {
     const auto initial = static_cast<std::int64_t>(initialOf(field));
-    return add(name, integerType(least, greatest), unit, quoted(std::to_string(initial)), meaning,
+    return add(name, integerType(min, max), unit, quoted(std::to_string(initial)), meaning,
                [=](Config& config, Settings& settings) {
                  auto& value = std::invoke(field, settings);
                  value = static_cast<std::remove_reference_t<decltype(value)>>(
-                     config.integer(name, least, greatest, initial));
+                     config.integer(name, min, max, initial));
                });
   }
 
   template <typename Field>
-  Row& number(const std::string& name, const std::string& unit, double least, double greatest,
-              Field field, const std::string& meaning) {
+  Row& number(const std::string& name, const std::string& unit, double min, double max, Field field,
+              const std::string& meaning) {
     const double initial = initialOf(field);
-    return add(name, numberType(least, greatest), unit, defaultText(initial), meaning,
+    return add(name, numberType(min, max), unit, defaultText(initial), meaning,
                [=](Config& config, Settings& settings) {
-                 std::invoke(field, settings) = config.number(name, least, greatest, initial);
+                 std::invoke(field, settings) = config.number(name, min, max, initial);
                });
   }
 
   // A number of seconds, kept in milliseconds.
   template <typename Field>
-  Row& seconds(const std::string& name, double least, double greatest, Field field,
+  Row& seconds(const std::string& name, double min, double max, Field field,
                const std::string& meaning) {
     const double initial = std::chrono::duration<double>(initialOf(field)).count();
-    return add(name, numberType(least, greatest), "s", defaultText(initial), meaning,
+    return add(name, numberType(min, max), "s", defaultText(initial), meaning,
                [=](Config& config, Settings& settings) {
-                 const double value = config.number(name, least, greatest, initial);
+                 const double value = config.number(name, min, max, initial);
                  std::invoke(field, settings) =
                      std::chrono::milliseconds(static_cast<std::int64_t>(1000 * value));
                });
@@ -100,14 +100,14 @@ class ConfigTable {
 
   // An integer in MiB, kept in bytes.
   template <typename Field>
-  Row& mebibytes(const std::string& name, std::int64_t least, std::int64_t greatest, Field field,
+  Row& mebibytes(const std::string& name, std::int64_t min, std::int64_t max, Field field,
                  const std::string& meaning) {
     constexpr std::size_t kBytes = std::size_t{1} << 20;
     const auto initial = static_cast<std::int64_t>(initialOf(field) / kBytes);
-    return add(name, integerType(least, greatest), "MiB", quoted(std::to_string(initial)), meaning,
+    return add(name, integerType(min, max), "MiB", quoted(std::to_string(initial)), meaning,
                [=](Config& config, Settings& settings) {
-                 std::invoke(field, settings) = kBytes * static_cast<std::size_t>(config.integer(
-                                                             name, least, greatest, initial));
+                 std::invoke(field, settings) =
+                     kBytes * static_cast<std::size_t>(config.integer(name, min, max, initial));
                });
   }
 

@@ -25,25 +25,25 @@ std::optional<double> parseNumber(const std::string& text) {
 
 }  // namespace
 
-std::string expectedInteger(std::int64_t least, std::int64_t greatest) {
+std::string expectedInteger(std::int64_t min, std::int64_t max) {
   using Limits = std::numeric_limits<std::int64_t>;
-  if (greatest != Limits::max()) {
-    return "an integer in " + std::to_string(least) + "…" + std::to_string(greatest);
+  if (max != Limits::max()) {
+    return "an integer in " + std::to_string(min) + "…" + std::to_string(max);
   }
-  return least == Limits::min() ? "an integer" : "an integer of at least " + std::to_string(least);
+  return min == Limits::min() ? "an integer" : "an integer of at least " + std::to_string(min);
 }
 
-std::string expectedNumber(double least, double greatest) {
-  if (std::isfinite(greatest) && greatest < std::numeric_limits<double>::max()) {
-    return "a number in " + yamlNumber(least) + "…" + yamlNumber(greatest);
+std::string expectedNumber(double min, double max) {
+  if (std::isfinite(max) && max < std::numeric_limits<double>::max()) {
+    return "a number in " + yamlNumber(min) + "…" + yamlNumber(max);
   }
-  return std::isfinite(least) && least > std::numeric_limits<double>::lowest()
-             ? "a number of at least " + yamlNumber(least)
+  return std::isfinite(min) && min > std::numeric_limits<double>::lowest()
+             ? "a number of at least " + yamlNumber(min)
              : "a number";
 }
 
-std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64_t least,
-                       std::int64_t greatest) {
+std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64_t min,
+                       std::int64_t max) {
   const std::string& text = node.text;
   const char* const end = text.data() + text.size();
   std::int64_t value = 0;
@@ -52,8 +52,8 @@ std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64
   const std::size_t first = text.starts_with('-') ? 1 : 0;
   const bool octal = text.size() > first + 1 && text[first] == '0';
   if (node.kind != Kind::scalar || node.quoted || octal || error != std::errc{} || stop != end ||
-      value < least || value > greatest) {
-    const std::string expected = expectedInteger(least, greatest);
+      value < min || value > max) {
+    const std::string expected = expectedInteger(min, max);
     refuse(node, path, expected,
            "set " + path + " to " + expected +
                ", in digits only: no point, no exponent, no leading zero, no quotes");
@@ -61,11 +61,11 @@ std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64
   return value;
 }
 
-double toNumber(const YamlNode& node, const std::string& path, double least, double greatest) {
+double toNumber(const YamlNode& node, const std::string& path, double min, double max) {
   const bool plain = node.kind == Kind::scalar && !node.quoted;
   const std::optional<double> value = plain ? parseNumber(node.text) : std::nullopt;
-  if (!value || *value < least || *value > greatest) {
-    const std::string expected = expectedNumber(least, greatest);
+  if (!value || *value < min || *value > max) {
+    const std::string expected = expectedNumber(min, max);
     refuse(node, path, expected, "set " + path + " to " + expected + ", such as 0.1 or 1e-3");
   }
   return *value;

@@ -11,12 +11,12 @@
 namespace cleave {
 
 // "an integer in 1…65536". Bounds equal to the type's own limits are omitted.
-std::string expectedInteger(std::int64_t least, std::int64_t greatest);
-std::string expectedNumber(double least, double greatest);
+std::string expectedInteger(std::int64_t min, std::int64_t max);
+std::string expectedNumber(double min, double max);
 
-std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64_t least,
-                       std::int64_t greatest);
-double toNumber(const YamlNode& node, const std::string& path, double least, double greatest);
+std::int64_t toInteger(const YamlNode& node, const std::string& path, std::int64_t min,
+                       std::int64_t max);
+double toNumber(const YamlNode& node, const std::string& path, double min, double max);
 bool toBoolean(const YamlNode& node, const std::string& path);
 std::string toText(const YamlNode& node, const std::string& path, const std::string& expected);
 const std::vector<YamlNode>& toList(const YamlNode& node, const std::string& path,

@@ -16,7 +16,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::size_t kMostPrivateBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxPrivateBytes = std::size_t{1} << 20;
 
 // `mode`: nullopt keeps the mode that the file was opened with.
 int writeAndSync(OpenFile& file, std::string_view text, std::optional<mode_t> mode) {
@@ -106,7 +106,7 @@ std::string readPrivateFile(const std::string& path) {
                          octal(status.st_mode) + ")",
                      "chmod 600 " + path + "; if others could have read it, make a new one");
   }
-  std::string text(kMostPrivateBytes, '\0');
+  std::string text(kMaxPrivateBytes, '\0');
   std::size_t have = 0;
   while (have < text.size()) {
     const ssize_t bytes = ::read(file.get(), text.data() + have, text.size() - have);

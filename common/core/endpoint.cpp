@@ -12,7 +12,7 @@ void refuseEndpoint(const Placed& value, const std::string& why, const std::stri
                    hint);
 }
 
-Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort) {
+Endpoint parseEndpoint(const Placed& value, std::uint16_t minPort) {
   const std::string& text = value.text;
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos) {
@@ -31,10 +31,9 @@ Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort) {
   }
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, endpoint.port);
-  if (error != std::errc{} || stop != end || endpoint.port < leastPort) {
-    refuseEndpoint(
-        value, "does not end in a port",
-        "write a number in " + std::to_string(leastPort) + "…65535 after the last colon");
+  if (error != std::errc{} || stop != end || endpoint.port < minPort) {
+    refuseEndpoint(value, "does not end in a port",
+                   "write a number in " + std::to_string(minPort) + "…65535 after the last colon");
   }
   return endpoint;
 }

@@ -15,7 +15,7 @@ struct Endpoint {
 };
 
 // Throws UsageError "bad-address".
-Endpoint parseEndpoint(const Placed& value, std::uint16_t leastPort);
+Endpoint parseEndpoint(const Placed& value, std::uint16_t minPort);
 
 [[noreturn]] void refuseEndpoint(const Placed& value, const std::string& why,
                                  const std::string& hint);

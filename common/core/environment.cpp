@@ -72,8 +72,8 @@ std::optional<double> quotaOf(const fs::path& group) {
 // The smallest quota of the process's group and its ancestors. Inside a container the path may
 // exist only on the host; then only the ancestors are found, the last of which is the container's
 // own group.
-double leastQuota() {
-  double least = std::numeric_limits<double>::infinity();
+double minQuota() {
+  double min = std::numeric_limits<double>::infinity();
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {  // "4:cpu,cpuacct:/path", "0::/path"
     const std::size_t first = line.find(':');
@@ -89,12 +89,12 @@ double leastQuota() {
     }
     fs::path group = fs::path(line.substr(second + 1)).relative_path();
     while (true) {
-      least = std::min(least, quotaOf(root / group).value_or(least));
+      min = std::min(min, quotaOf(root / group).value_or(min));
       if (group.empty()) break;
       group = group.parent_path();
     }
   }
-  return least;
+  return min;
 }
 
 // Re-executes the program with the current environment. Returns only if that fails.
@@ -142,12 +142,12 @@ int usableCores() {
                         : static_cast<int>(std::thread::hardware_concurrency());  // > 1024 cores
   // Rounded down: the kernel stalls the whole process, including the io thread, when it reaches its
   // quota.
-  return std::max(1, static_cast<int>(std::min<double>(cores, leastQuota())));
+  return std::max(1, static_cast<int>(std::min<double>(cores, minQuota())));
 }
 
-ThreadCount chooseThreads(int cores, int asked, int most, bool sharesMachine) {
+ThreadCount chooseThreads(int cores, int asked, int max, bool sharesMachine) {
   const int wanted = asked > 0 ? asked : sharesMachine ? std::max(1, cores / 2) : cores;
-  const int limit = most > 0 ? std::min(most, cores) : cores;
+  const int limit = max > 0 ? std::min(max, cores) : cores;
   ThreadCount count;
   count.threads = std::min(wanted, limit);
   std::string why = "all of them";

@@ -24,7 +24,7 @@ struct ThreadCount {
 };
 // `asked` threads; if that is 0, all of `cores`, or half of them if both daemons share the machine.
 // Never more than `most` (0: no limit) or than `cores`.
-ThreadCount chooseThreads(int cores, int asked, int most, bool sharesMachine);
+ThreadCount chooseThreads(int cores, int asked, int max, bool sharesMachine);
 
 // Call first in main. Makes malloc keep large blocks instead of returning them to the kernel each
 // time, in one arena. If OMP_WAIT_POLICY is unset, sets it to passive and re-executes the program,

@@ -35,10 +35,10 @@ void FairShares::used(User user, double seconds, bool inStep) {
 }
 
 void FairShares::idled(double seconds) {
-  const double limit = most();
-  const std::optional<double> least = leastAtWork();
+  const double limit = max();
+  const std::optional<double> min = minAtWork();
   for (auto& [user, account] : users_) {
-    const bool isHeld = least && account.seconds > *least + kLeadSeconds;
+    const bool isHeld = min && account.seconds > *min + kLeadSeconds;
     if (!isHeld) account.quietSeconds += seconds;
     account.seconds = std::max(account.seconds, std::min(account.seconds + seconds, limit));
   }
@@ -47,11 +47,10 @@ void FairShares::idled(double seconds) {
 }
 
 std::vector<FairShares::User> FairShares::order() const {
-  const std::optional<double> least = leastAtWork();
+  const std::optional<double> min = minAtWork();
   std::vector<std::pair<double, User>> free;
   for (const auto& [user, account] : users_) {
-    if (!least || account.seconds <= *least + kLeadSeconds)
-      free.emplace_back(account.seconds, user);
+    if (!min || account.seconds <= *min + kLeadSeconds) free.emplace_back(account.seconds, user);
   }
   std::sort(free.begin(), free.end());
   std::vector<User> users;
@@ -60,39 +59,39 @@ std::vector<FairShares::User> FairShares::order() const {
 }
 
 std::optional<double> FairShares::heldFor() const {
-  const std::optional<double> least = leastAtWork();
+  const std::optional<double> min = minAtWork();
   std::optional<double> wait;
   const auto sooner = [&wait](double seconds) { wait = std::min(wait.value_or(seconds), seconds); };
   for (const auto& [user, account] : users_) {
-    if (least && account.seconds > *least + kLeadSeconds) {
-      sooner(account.seconds - *least - kLeadSeconds);
+    if (min && account.seconds > *min + kLeadSeconds) {
+      sooner(account.seconds - *min - kLeadSeconds);
     }
   }
   if (!wait) return std::nullopt;
   for (const auto& [user, account] : users_) {
-    const bool holdsBack = account.isAtWork() && account.seconds <= *least + kLeadSeconds;
+    const bool holdsBack = account.isAtWork() && account.seconds <= *min + kLeadSeconds;
     if (holdsBack) sooner(account.workLeft());
   }
   return wait;
 }
 
-std::optional<double> FairShares::leastAtWork() const {
-  std::optional<double> least;
+std::optional<double> FairShares::minAtWork() const {
+  std::optional<double> min;
   for (const auto& [user, account] : users_) {
-    if (account.isAtWork()) least = std::min(least.value_or(account.seconds), account.seconds);
+    if (account.isAtWork()) min = std::min(min.value_or(account.seconds), account.seconds);
   }
-  return least;
+  return min;
 }
 
-double FairShares::most() const {
-  double most = floor_;
-  for (const auto& [user, account] : users_) most = std::max(most, account.seconds);
-  for (const auto& [owner, seconds] : ended_) most = std::max(most, seconds);
-  return most;
+double FairShares::max() const {
+  double max = floor_;
+  for (const auto& [user, account] : users_) max = std::max(max, account.seconds);
+  for (const auto& [owner, seconds] : ended_) max = std::max(max, seconds);
+  return max;
 }
 
 void FairShares::raiseFloor() {
-  floor_ = std::max(floor_, leastAtWork().value_or(floor_));
+  floor_ = std::max(floor_, minAtWork().value_or(floor_));
   std::erase_if(ended_, [this](const auto& entry) { return entry.second <= floor_; });
 }
 

@@ -57,8 +57,8 @@ class FairShares {
     }
     bool isAtWork() const { return workLeft() > 0; }
   };
-  std::optional<double> leastAtWork() const;
-  double most() const;
+  std::optional<double> minAtWork() const;
+  double max() const;
   void raiseFloor();
 
   std::map<User, Account> users_;

@@ -5,9 +5,9 @@
 namespace cleave {
 
 bool isClientName(std::string_view name) {
-  constexpr std::size_t kMostBytes = 63;
+  constexpr std::size_t kMaxBytes = 63;
   const auto isPlain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
-  return !name.empty() && name.size() <= kMostBytes && isPlain(name[0]) &&
+  return !name.empty() && name.size() <= kMaxBytes && isPlain(name[0]) &&
          std::all_of(name.begin(), name.end(), [&](char c) { return isPlain(c) || c == '-'; }) &&
          name != kLocalIdentity && name != kDefaultIdentity;
 }

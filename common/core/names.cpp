@@ -23,19 +23,19 @@ std::size_t editDistance(std::string_view a, std::string_view b) {
 
 std::string nearestName(std::string_view word, const std::vector<std::string>& candidates) {
   if (word.empty()) return "";
-  const std::size_t most = std::max<std::size_t>(1, word.size() / 3);
+  const std::size_t max = std::max<std::size_t>(1, word.size() / 3);
   std::string nearest;
-  std::size_t least = most + 1;
+  std::size_t min = max + 1;
   for (const std::string& candidate : candidates) {
     // Compares lengths first: this rules out most candidates, and limits the cost of a long word
     // from a peer.
     const std::size_t gap =
         std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size());
-    if (gap >= least) continue;
+    if (gap >= min) continue;
     const std::size_t distance = editDistance(word, candidate);
-    if (distance < least) {
+    if (distance < min) {
       nearest = candidate;
-      least = distance;
+      min = distance;
     }
   }
   return nearest;

@@ -51,9 +51,9 @@ Decoded decodeAt(std::string_view text, std::size_t at) {
     if ((byte(j) & 0xC0) != 0x80) return {};
     codePoint = codePoint << 6 | (byte(j) & 0x3F);
   }
-  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  constexpr char32_t kMin[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool isSurrogate = codePoint >= 0xD800 && codePoint <= 0xDFFF;
-  if (codePoint < kLeast[bytes] || codePoint > 0x10FFFF || isSurrogate) return {};
+  if (codePoint < kMin[bytes] || codePoint > 0x10FFFF || isSurrogate) return {};
   return {bytes, codePoint};
 }
 

@@ -60,13 +60,13 @@ std::string formatLine(const std::vector<Cell>& cells) {
 }
 
 // Length in bytes of the leading rows that fit into `most` bytes; at least one row.
-std::size_t rowsThatFit(std::string_view rows, std::size_t most) {
+std::size_t rowsThatFit(std::string_view rows, std::size_t max) {
   std::size_t fit = 0;
   bool isQuoted = false;
   for (std::size_t j = 0; j < rows.size(); ++j) {
     if (rows[j] == '"') isQuoted = !isQuoted;
     if (rows[j] != '\n' || isQuoted) continue;
-    if (fit > 0 && j + 1 > most) break;
+    if (fit > 0 && j + 1 > max) break;
     fit = j + 1;
   }
   return fit;
@@ -77,10 +77,10 @@ std::size_t rowsThatFit(std::string_view rows, std::size_t most) {
 // One CSV file. The recorder's mutex protects `lines` and `closing`; the rest belongs to the writer
 // thread.
 struct Recorder::Table::File {
-  File(std::string filePath, std::string head, std::size_t most, std::shared_ptr<RowBudget> of)
+  File(std::string filePath, std::string head, std::size_t max, std::shared_ptr<RowBudget> of)
       : path(std::move(filePath)),
         header(std::move(head)),
-        rotateBytes(most),
+        rotateBytes(max),
         budget(std::move(of)) {}
 
   // Returns 0 or the errno.

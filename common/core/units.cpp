@@ -29,9 +29,9 @@ constexpr std::array<Unit, 6> kSizes = {
     {{"B", 1.0}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"KiB", 1024.0}, {"MiB", 1048576.0}}};
 constexpr std::array<Unit, 2> kShares = {{{"", 1.0}, {"%", 0.01}}};
 
-constexpr double kLeastRate = 125;    // 1 kbit/s
-constexpr double kMostRate = 12.5e9;  // 100 Gbit/s
-constexpr double kMostSize = 1e9;     // bytes
+constexpr double kMinRate = 125;     // 1 kbit/s
+constexpr double kMaxRate = 12.5e9;  // 100 Gbit/s
+constexpr double kMaxSize = 1e9;     // bytes
 constexpr double kMinute = 60;
 constexpr double kWeek = 7 * 86400.0;
 
@@ -39,8 +39,8 @@ struct Quantity {
   std::string_view what;      // "a rate"
   std::string_view examples;  // "10Mbit/s"
   std::span<const Unit> units;
-  double least;
-  double most;
+  double min;
+  double max;
   std::string_view range;  // "1kbit/s to 100Gbit/s, or unlimited"
 };
 
@@ -79,7 +79,7 @@ double parse(const Placed& value, const Quantity& quantity) {
   for (const Unit& unit : quantity.units) {
     if (unit.name != name && !(name.empty() && number == 0)) continue;
     const double base = number * unit.factor;
-    if (base < quantity.least || base > quantity.most) {
+    if (base < quantity.min || base > quantity.max) {
       refuse(value, quantity, "it is out of range");
     }
     return base;
@@ -98,7 +98,7 @@ std::string number(double value) { return fmt::format("{:.4g}", value); }
 
 double parseRate(const Placed& value) {
   if (value.text == "unlimited") return 0;
-  return parse(value, {"a rate", "200Mbit/s", kRates, kLeastRate, kMostRate,
+  return parse(value, {"a rate", "200Mbit/s", kRates, kMinRate, kMaxRate,
                        "1kbit/s to 100Gbit/s, or the word unlimited"});
 }
 
@@ -112,7 +112,7 @@ Nanoseconds parseMoment(const Placed& value) {
 
 std::size_t parseSize(const Placed& value) {
   return static_cast<std::size_t>(
-      parse(value, {"a size", "64KiB or 10MB", kSizes, 0, kMostSize, "0 to 1GB"}));
+      parse(value, {"a size", "64KiB or 10MB", kSizes, 0, kMaxSize, "0 to 1GB"}));
 }
 
 double parseLoss(const Placed& value) {

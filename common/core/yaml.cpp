@@ -266,9 +266,9 @@ std::string yamlNumber(double value) {
 }
 
 std::string quotedForError(std::string_view text) {
-  constexpr std::size_t kMost = 60;
-  std::string shown(text.substr(0, kMost));
-  if (text.size() > kMost) {
+  constexpr std::size_t kMax = 60;
+  std::string shown(text.substr(0, kMax));
+  if (text.size() > kMax) {
     // Do not cut inside a UTF-8 character: drop its continuation bytes and its first byte.
     while (!shown.empty() && (shown.back() & 0xc0) == 0x80) shown.pop_back();
     if (!shown.empty()) shown.pop_back();

@@ -20,10 +20,10 @@ Participant::Participant(const EngineOptions& options, const Place& place,
 
 void Participant::receive(std::size_t peer, Message message) {
   if (!isUpdatePending() && deferred_.empty()) return dispatch(peer, std::move(message));
-  const std::size_t most = maxWaiting(options_.inFlight);
-  if (deferred_.size() >= most) {
+  const std::size_t max = maxWaiting(options_.inFlight);
+  if (deferred_.size() >= max) {
     refuse("too-many-in-flight",
-           "more than " + std::to_string(most) + " messages arrived before an update");
+           "more than " + std::to_string(max) + " messages arrived before an update");
   }
   deferred_.push_back({peer, std::move(message)});
 }

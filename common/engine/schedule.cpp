@@ -140,13 +140,13 @@ std::uint32_t resolveInFlight(const Schedule& schedule, std::uint32_t configured
                               std::uint32_t microBatches) {
   const std::uint32_t inFlight =
       configured == 0 ? schedule.defaultInFlight(microBatches) : configured;
-  const std::uint32_t least = schedule.leastInFlight(microBatches);
-  if (inFlight < least || inFlight > microBatches) {
+  const std::uint32_t min = schedule.minInFlight(microBatches);
+  if (inFlight < min || inFlight > microBatches) {
     throw UsageError(
         "bad-in-flight",
         std::to_string(inFlight) + " micro-batches in flight do not suit the schedule " +
             std::string(schedule.name) + " with " + std::to_string(microBatches) + " micro-batches",
-        "give a number in " + std::to_string(least) + "…" + std::to_string(microBatches) +
+        "give a number in " + std::to_string(min) + "…" + std::to_string(microBatches) +
             ", or 0 for the schedule's default");
   }
   return inFlight;

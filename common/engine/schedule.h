@@ -65,7 +65,7 @@ struct Schedule {
   // on a tie, the first to arrive.
   int (*linkPriority)(Flow flow, const Place& body);
   // Micro-batches in flight for a batch of M; fewer than the minimum would deadlock.
-  std::uint32_t (*leastInFlight)(std::uint32_t microBatches);
+  std::uint32_t (*minInFlight)(std::uint32_t microBatches);
   std::uint32_t (*defaultInFlight)(std::uint32_t microBatches);
 };
 

@@ -11,7 +11,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 // No clock reaches times beyond this, and the sum of two of them does not overflow.
-constexpr std::int64_t kMostTime = std::int64_t{1} << 62;
+constexpr std::int64_t kMaxTime = std::int64_t{1} << 62;
 
 std::int64_t nanoseconds(SteadyTime time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
@@ -28,7 +28,7 @@ bool isPossible(const TraceSpan& span, const TraceWindow& window, std::uint32_t 
                 const Place& body) {
   if (indexOf(span.activity) >= kTraceActivities) return false;
   if (!window.contains(span.step) || span.i >= microBatches) return false;
-  if (span.begin < 0 || span.begin > span.end || span.end >= kMostTime) return false;
+  if (span.begin < 0 || span.begin > span.end || span.end >= kMaxTime) return false;
   if (span.activity == TraceActivity::compute || span.activity == TraceActivity::wait) {
     return span.subject < kActionKinds && span.tensor == 0 && isOfServer(span.action());
   }

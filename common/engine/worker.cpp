@@ -10,8 +10,8 @@ namespace cleave {
 void Mailbox::deliver(Message message, std::size_t peer) {
   {
     const std::lock_guard lock(mutex_);
-    if (messages_.size() >= most_) {
-      throw ProtocolError("too-many-in-flight", "more than " + std::to_string(most_) +
+    if (messages_.size() >= max_) {
+      throw ProtocolError("too-many-in-flight", "more than " + std::to_string(max_) +
                                                     " messages are waiting to be processed");
     }
     messages_.push_back({peer, std::move(message)});
@@ -105,10 +105,10 @@ void EngineWorker::build() {
 }
 
 void EngineWorker::checkSeconds(const std::string& what, double seconds) const {
-  if (seconds <= mostSeconds_) return;
+  if (seconds <= maxSeconds_) return;
   throw RunError("action-too-long",
                  what + " took " + durationText(seconds) + "; the limit is " +
-                     durationText(mostSeconds_) + " (limits.action_seconds at the server)",
+                     durationText(maxSeconds_) + " (limits.action_seconds at the server)",
                  "use a smaller batch, more micro-batches, or fewer layers in the body");
 }
 

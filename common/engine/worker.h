@@ -58,7 +58,7 @@ class Completions {
 class Mailbox {
  public:
   Mailbox(DeviceExecutor& device, std::uint32_t inFlight)
-      : device_(device), most_(maxWaiting(inFlight)) {}
+      : device_(device), max_(maxWaiting(inFlight)) {}
   // `peer`: the engine's number of the peer that sent it.
   void deliver(Message message, std::size_t peer = 0);
   struct Delivered {
@@ -71,7 +71,7 @@ class Mailbox {
 
  private:
   DeviceExecutor& device_;
-  const std::size_t most_;
+  const std::size_t max_;
   mutable std::mutex mutex_;
   std::vector<Delivered> messages_;
 };
@@ -98,7 +98,7 @@ class EngineWorker : public DeviceWorker {
   bool cancelBuild() { return !buildClaimed_.exchange(true); }
   // Call before attaching. If an action, including the first one, takes longer than this, the run
   // ends with RunError "action-too-long" when the action is done.
-  void limitActions(double seconds) { mostSeconds_ = seconds; }
+  void limitActions(double seconds) { maxSeconds_ = seconds; }
 
   // Device thread: prevents new batches from beginning. Calls `drained` once, when the current
   // batch is done, or immediately if there is none.
@@ -132,7 +132,7 @@ class EngineWorker : public DeviceWorker {
   ActionTable table_;
   std::function<ActionTable()> build_;  // empty: no build, or it is done
   std::atomic<bool> buildClaimed_ = false;
-  double mostSeconds_ = std::numeric_limits<double>::infinity();
+  double maxSeconds_ = std::numeric_limits<double>::infinity();
   const std::function<void()> finished_;
   const std::function<void(std::exception_ptr)> failed_;
   DeviceQueue* const queue_;

@@ -122,11 +122,10 @@ void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t en
     throw ProtocolError("bad-tensor",
                         name + " is encoded with a codec other than the agreed " + codec.spec());
   }
-  const std::size_t most = options_.maxEncodedBytes(flow, agreed);
-  if (encodedBytes > most || (codec.isIdentity() && encodedBytes != most)) {
+  const std::size_t max = options_.maxEncodedBytes(flow, agreed);
+  if (encodedBytes > max || (codec.isIdentity() && encodedBytes != max)) {
     throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
-                                          " bytes; its codec makes at most " +
-                                          std::to_string(most));
+                                          " bytes; its codec makes at most " + std::to_string(max));
   }
 }
 
@@ -139,15 +138,15 @@ void IncomingTensors::checkBlob(const IncomingTensor& tensor, std::uint64_t enco
   if (tensor.message.flow == kTraceBody && !options_.trace) {
     throw ProtocolError("bad-tensor", name + " arrived, but no trace was requested");
   }
-  const std::uint64_t most = mostBlobBytes(tensor.message.flow);
-  if (encodedBytes > most) {
+  const std::uint64_t max = maxBlobBytes(tensor.message.flow);
+  if (encodedBytes > max) {
     throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
-                                          " bytes; at most " + std::to_string(most) +
+                                          " bytes; at most " + std::to_string(max) +
                                           " were agreed");
   }
 }
 
-std::uint64_t IncomingTensors::mostBlobBytes(Flow flow) const {
+std::uint64_t IncomingTensors::maxBlobBytes(Flow flow) const {
   if (flow != kTraceBody) return options_.maxBlobBytes;
   return options_.trace ? kMaxTraceBytes : 0;
 }

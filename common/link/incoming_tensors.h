@@ -65,7 +65,7 @@ class IncomingTensors {
   void checkDirection(const Key& key) const;
   void checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
   void checkBlob(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
-  std::uint64_t mostBlobBytes(Flow flow) const;
+  std::uint64_t maxBlobBytes(Flow flow) const;
 
   const TensorLinkOptions& options_;
   TransferOrder& order_;

@@ -11,8 +11,8 @@
 namespace cleave {
 
 std::size_t TensorCodecOptions::maxEncodedBytes(Flow flow, const TensorSpec& tensor) const {
-  const std::size_t most = codec(flow).maxEncodedBytes(tensor);
-  return rawNonFinite ? std::max(most, rawPayloadBytes(tensor)) : most;
+  const std::size_t max = codec(flow).maxEncodedBytes(tensor);
+  return rawNonFinite ? std::max(max, rawPayloadBytes(tensor)) : max;
 }
 
 TensorCodecs::TensorCodecs(TensorCodecOptions options, std::shared_ptr<BufferPool> pool)

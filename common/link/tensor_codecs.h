@@ -27,7 +27,7 @@ struct TensorCodecOptions {
   // If a codec cannot carry a tensor because it contains NaN or infinity: true sends it raw, false
   // fails the run.
   bool rawNonFinite = false;
-  Helper* helper = nullptr;  // must outlive its user
+  ForkJoinPair* helper = nullptr;  // must outlive its user
   std::shared_ptr<CodecQueue>
       codecQueue;                  // of the session; null: the io thread encodes and decodes
   std::uint32_t errorEvery = 100;  // measures the SNR of one in this many tensors; 0: none

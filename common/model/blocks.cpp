@@ -43,9 +43,9 @@ double initialBound(InitialWeight initial, std::int64_t fanIn, std::int64_t fanO
 }
 
 // A layer's weight [outputs, …], and its bias if it has one.
-std::vector<TensorRow> weightRows(const std::string& layer, const Shape& shape, double bound,
-                                  InitialWeight initial, bool hasBias) {
-  std::vector<TensorRow> rows = {{.name = layer + ".weight", .shape = shape, .bound = bound}};
+std::vector<ParameterSpec> weightRows(const std::string& layer, const Shape& shape, double bound,
+                                      InitialWeight initial, bool hasBias) {
+  std::vector<ParameterSpec> rows = {{.name = layer + ".weight", .shape = shape, .bound = bound}};
   if (hasBias) {
     const double biasBound = initial == InitialWeight::inverseFanIn ? bound : 0;
     rows.push_back({.name = layer + ".bias", .shape = {shape[0]}, .bound = biasBound});
@@ -82,7 +82,7 @@ at::Tensor dropoutForward(const std::string& name, float p, const at::Tensor& in
 
 // A block that needs only its input.
 template <typename Function>
-BlockRow::Forward ofInput(Function function) {
+BlockSpec::Forward ofInput(Function function) {
   return [function = std::move(function)](const at::Tensor& x, std::span<const at::Tensor>,
                                           const BlockContext&) { return function(x); };
 }
@@ -125,8 +125,8 @@ BlockChain::BlockChain(const ModelSpec& spec) : shape_(spec.sampleShape) {
   }
 }
 
-BlockRow& BlockChain::append(const std::string& name) {
-  BlockRow& row = rows_.emplace_back();
+BlockSpec& BlockChain::append(const std::string& name) {
+  BlockSpec& row = rows_.emplace_back();
   row.name = name;
   row.outputShape = shape_;
   row.savedPerSample = elementCount(shape_);
@@ -143,7 +143,7 @@ void BlockChain::linear(const std::string& name, std::int64_t outputs, InitialWe
   requireRank(name, 1, "one dimension of features");
   const std::int64_t inputs = shape_[0];
   shape_ = {outputs};
-  BlockRow& row = append(name);
+  BlockSpec& row = append(name);
   row.tensors = weightRows(name, {outputs, inputs}, initialBound(initial, inputs, outputs), initial,
                            /*hasBias=*/true);
   row.forward = [](const at::Tensor& x, std::span<const at::Tensor> tensors, const BlockContext&) {
@@ -167,7 +167,7 @@ void BlockChain::conv2d(const std::string& name, const Conv2dOptions& options) {
   shape_ = after;
   const double bound = initialBound(options.initial, inputs * kernel * kernel,
                                     options.channels / options.groups * kernel * kernel);
-  BlockRow& row = append(name);
+  BlockSpec& row = append(name);
   row.tensors = weightRows(name, {options.channels, inputs, kernel, kernel}, bound, options.initial,
                            options.bias);
   row.forward = [options](const at::Tensor& x, std::span<const at::Tensor> tensors,
@@ -179,7 +179,7 @@ void BlockChain::conv2d(const std::string& name, const Conv2dOptions& options) {
 
 void BlockChain::batchNorm(const std::string& name) {
   const std::int64_t channels = shape_[0];
-  BlockRow& row = append(name);
+  BlockSpec& row = append(name);
   row.tensors = {
       {.name = name + ".weight", .shape = {channels}, .initial = 1},
       {.name = name + ".bias", .shape = {channels}},
@@ -195,7 +195,7 @@ void BlockChain::relu(const std::string& name) {
 }
 
 void BlockChain::relu6(const std::string& name) {
-  BlockRow& row = append(name);
+  BlockSpec& row = append(name);
   const std::size_t layer = rows_.size() - 1;
   if (layer > group_.value_or(layer)) {
     // In place, since nothing else needs the output of the layer before it in the group.
@@ -262,16 +262,16 @@ void BlockChain::join(const std::string& name, const std::function<void()>& appe
     throw std::logic_error("block " + name + " adds its input to an output of another shape");
   }
 
-  BlockRow joined;
+  BlockSpec joined;
   joined.name = name;
   joined.outputShape = shape_;
   struct Layer {
-    BlockRow::Forward forward;
+    BlockSpec::Forward forward;
     std::size_t tensors;  // how many it takes
   };
   std::vector<Layer> layers;
   for (std::size_t r = first; r < rows_.size(); ++r) {
-    BlockRow& row = rows_[r];
+    BlockSpec& row = rows_[r];
     joined.tensors.insert(joined.tensors.end(), row.tensors.begin(), row.tensors.end());
     joined.savedPerSample += row.savedPerSample;
     if (row.normValuesPerSample > 0) {

@@ -72,16 +72,16 @@ class BlockChain {
   // shape.
   void residual(const std::string& name, const std::function<void()>& append);
 
-  std::vector<BlockRow> take() { return std::move(rows_); }
+  std::vector<BlockSpec> take() { return std::move(rows_); }
 
  private:
-  BlockRow& append(const std::string& name);
+  BlockSpec& append(const std::string& name);
   void join(const std::string& name, const std::function<void()>& append, bool addInput);
   void pool2d(const std::string& name, std::int64_t size);
   void requireRank(const std::string& name, std::size_t rank, const char* what) const;
 
   Shape shape_;
-  std::vector<BlockRow> rows_;
+  std::vector<BlockSpec> rows_;
   std::optional<std::size_t> group_;  // index of the first layer of the group being appended
 };
 

@@ -42,7 +42,7 @@ struct BodyStage::State {
   StageOptions options;
   StageWait wait;
   ComputeDevice& device;
-  std::vector<BlockRow> blocks;
+  std::vector<BlockSpec> blocks;
   TrainedPart part;
   std::map<std::uint32_t, Saved> saved;  // by micro-batch
   Placeholders placeholders;

@@ -40,7 +40,7 @@ struct ClientStage::State {
   StageOptions options;
   StageWait wait;
   ComputeDevice& device;
-  std::vector<BlockRow> blocks;
+  std::vector<BlockSpec> blocks;
   TrainedPart head;
   TrainedPart tail;
   LabeledBatch batch;

@@ -6,7 +6,7 @@
 namespace cleave {
 namespace {
 
-std::vector<BlockRow> mlpBlocks(const ModelSpec& spec) {
+std::vector<BlockSpec> mlpBlocks(const ModelSpec& spec) {
   ModelParameters parameters(spec);
   const std::int64_t width = parameters.integer("width", 1, 65536, 128);
   const std::int64_t depth = parameters.integer("depth", 1, 64, 2);

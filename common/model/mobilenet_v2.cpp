@@ -68,7 +68,7 @@ void bottleneck(BlockChain& chain, const std::string& name, std::int64_t expansi
   }
 }
 
-std::vector<BlockRow> mobilenetV2Blocks(const ModelSpec& spec) {
+std::vector<BlockSpec> mobilenetV2Blocks(const ModelSpec& spec) {
   ModelParameters parameters(spec);
   const double width = parameters.number("width", 0.1, 4, 1);
   const std::string tail = parameters.choice("tail", {"global", "prototype"});

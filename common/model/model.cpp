@@ -97,7 +97,7 @@ std::vector<double> squareSums(const std::vector<NamedTensor>& parameters) {
 }
 
 // Values are drawn in logical order, so that they do not depend on the tensor's memory order.
-at::Tensor initialTensor(const TensorRow& row, std::uint64_t seed) {
+at::Tensor initialTensor(const ParameterSpec& row, std::uint64_t seed) {
   if (!row.bound) return at::full(row.shape, row.initial, row.type);
   at::Tensor values = at::empty(row.shape);
   const std::span<float> out(values.mutable_data_ptr<float>(),
@@ -108,11 +108,11 @@ at::Tensor initialTensor(const TensorRow& row, std::uint64_t seed) {
   return canonical(values, cutOrder(row.shape.size()));
 }
 
-std::int64_t elementCountOf(const std::vector<BlockRow>& blocks, int first, int last,
+std::int64_t elementCountOf(const std::vector<BlockSpec>& blocks, int first, int last,
                             bool areBuffers) {
   std::int64_t count = 0;
   for (int b = first; b < last; ++b) {
-    for (const TensorRow& tensor : blocks[static_cast<std::size_t>(b)].tensors) {
+    for (const ParameterSpec& tensor : blocks[static_cast<std::size_t>(b)].tensors) {
       if (tensor.isBuffer == areBuffers) count += elementCount(tensor.shape);
     }
   }
@@ -121,11 +121,11 @@ std::int64_t elementCountOf(const std::vector<BlockRow>& blocks, int first, int 
 
 }  // namespace
 
-std::int64_t parameterCount(const std::vector<BlockRow>& blocks, int first, int last) {
+std::int64_t parameterCount(const std::vector<BlockSpec>& blocks, int first, int last) {
   return elementCountOf(blocks, first, last, false);
 }
 
-std::int64_t bufferCount(const std::vector<BlockRow>& blocks, int first, int last) {
+std::int64_t bufferCount(const std::vector<BlockSpec>& blocks, int first, int last) {
   return elementCountOf(blocks, first, last, true);
 }
 
@@ -138,7 +138,7 @@ const ModelRow& findModel(std::string_view name) {
   return findByName(modelTable(), name, "unknown-model", "a model");
 }
 
-void checkCuts(const std::vector<BlockRow>& blocks, const Cuts& cuts) {
+void checkCuts(const std::vector<BlockSpec>& blocks, const Cuts& cuts) {
   const int count = static_cast<int>(blocks.size());
   if (1 <= cuts.cut0 && cuts.cut0 < cuts.cut1 && cuts.cut1 < count) return;
   std::string list;
@@ -154,41 +154,40 @@ void checkCuts(const std::vector<BlockRow>& blocks, const Cuts& cuts) {
                        "; a cut is the position of the block after it");
 }
 
-void checkBatchNorm(const std::vector<BlockRow>& blocks, std::uint32_t leastSamples) {
-  for (const BlockRow& block : blocks) {
-    if (block.normValuesPerSample == 0 || block.normValuesPerSample * leastSamples >= 2) continue;
+void checkBatchNorm(const std::vector<BlockSpec>& blocks, std::uint32_t minSamples) {
+  for (const BlockSpec& block : blocks) {
+    if (block.normValuesPerSample == 0 || block.normValuesPerSample * minSamples >= 2) continue;
     throw UsageError("batch-norm-too-few",
                      "batch norm " + block.name + " would see " +
-                         std::to_string(block.normValuesPerSample * leastSamples) +
+                         std::to_string(block.normValuesPerSample * minSamples) +
                          " value per channel in the smallest micro-batch, of " +
-                         std::to_string(leastSamples) + " sample, and needs 2",
+                         std::to_string(minSamples) + " sample, and needs 2",
                      "use a larger batch or fewer micro-batches");
   }
 }
 
-std::int64_t ModelParameters::integer(const std::string& key, std::int64_t least,
-                                      std::int64_t greatest, std::int64_t defaultValue) {
+std::int64_t ModelParameters::integer(const std::string& key, std::int64_t min, std::int64_t max,
+                                      std::int64_t defaultValue) {
   known_.push_back(key);
   const auto found = spec_.parameters.find(key);
   if (found == spec_.parameters.end()) return defaultValue;
   const auto value = parsed<std::int64_t>(found->second);
-  if (!value || *value < least || *value > greatest) {
-    throw badParameter(
-        spec_, key, "an integer from " + std::to_string(least) + " to " + std::to_string(greatest));
+  if (!value || *value < min || *value > max) {
+    throw badParameter(spec_, key,
+                       "an integer from " + std::to_string(min) + " to " + std::to_string(max));
   }
   return *value;
 }
 
-double ModelParameters::number(const std::string& key, double least, double greatest,
+double ModelParameters::number(const std::string& key, double min, double max,
                                double defaultValue) {
   known_.push_back(key);
   const auto found = spec_.parameters.find(key);
   if (found == spec_.parameters.end()) return defaultValue;
   const auto value = parsed<double>(found->second);
   // Written so that NaN is rejected.
-  if (!value || !(*value >= least && *value <= greatest)) {
-    throw badParameter(spec_, key,
-                       "a number from " + shortNumber(least) + " to " + shortNumber(greatest));
+  if (!value || !(*value >= min && *value <= max)) {
+    throw badParameter(spec_, key, "a number from " + shortNumber(min) + " to " + shortNumber(max));
   }
   return *value;
 }
@@ -216,10 +215,10 @@ void ModelParameters::finish() const {
   }
 }
 
-ParameterSet::ParameterSet(const std::vector<BlockRow>& blocks, int first, int last,
+ParameterSet::ParameterSet(const std::vector<BlockSpec>& blocks, int first, int last,
                            std::uint64_t seed, at::Device device) {
   for (int b = first; b < last; ++b) {
-    for (const TensorRow& row : blocks.at(static_cast<std::size_t>(b)).tensors) {
+    for (const ParameterSpec& row : blocks.at(static_cast<std::size_t>(b)).tensors) {
       const at::Tensor tensor = initialTensor(row, seed).to(device);
       if (!row.isBuffer) tensor.set_requires_grad(true);
       (row.isBuffer ? buffers_ : parameters_).push_back({row.name, tensor});
@@ -251,14 +250,14 @@ void ParameterSet::addStatistics(const std::vector<NormStatistics>& statistics) 
   at::_foreach_add_(counts, 1);
 }
 
-ModelPart::ModelPart(const std::vector<BlockRow>& blocks, int first, int last,
+ModelPart::ModelPart(const std::vector<BlockSpec>& blocks, int first, int last,
                      std::vector<int> cutsInside)
     : first_(first), cutsInside_(std::move(cutsInside)) {
   std::size_t parameters = 0;
   for (int b = first; b < last; ++b) {
     if (isCutInside(b)) cutParameters_.push_back(parameters);
-    const BlockRow& block = blocks_.emplace_back(blocks.at(static_cast<std::size_t>(b)));
-    for (const TensorRow& tensor : block.tensors) parameters += tensor.isBuffer ? 0 : 1;
+    const BlockSpec& block = blocks_.emplace_back(blocks.at(static_cast<std::size_t>(b)));
+    for (const ParameterSpec& tensor : block.tensors) parameters += tensor.isBuffer ? 0 : 1;
   }
 }
 
@@ -271,7 +270,7 @@ at::Tensor ModelPart::forward(at::Tensor x, const ParameterSet& set,
                               const BlockContext& context) const {
   std::span<const at::Tensor> rest = set.tensors();
   int position = first_;
-  for (const BlockRow& block : blocks_) {
+  for (const BlockSpec& block : blocks_) {
     if (isCutInside(position)) x = crossCut(x);
     x = block.forward(x, rest.first(block.tensors.size()), context);
     rest = rest.subspan(block.tensors.size());

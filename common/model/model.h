@@ -50,7 +50,7 @@ struct BlockContext {
 };
 
 // A parameter or buffer of a block.
-struct TensorRow {
+struct ParameterSpec {
   std::string name;  // complete, such as "conv1.weight"
   Shape shape;
   bool isBuffer = false;  // parameters require gradients; buffers (running statistics) do not
@@ -61,7 +61,7 @@ struct TensorRow {
 };
 
 // A block is a function: it has no tensors of its own, so that it can run with any set of them.
-struct BlockRow {
+struct BlockSpec {
   // The output for the input `x` [samples, …]. `tensors` has one tensor for each row of the block,
   // in that order. In training, buffers are neither read nor written.
   using Forward = std::function<at::Tensor(const at::Tensor& x, std::span<const at::Tensor> tensors,
@@ -69,7 +69,7 @@ struct BlockRow {
 
   std::string name;
   Shape outputShape;  // without the batch
-  std::vector<TensorRow> tensors;
+  std::vector<ParameterSpec> tensors;
   // Values per sample that forward keeps in memory for backward: the outputs of all layers.
   std::int64_t savedPerSample = 0;
   // Minimum number of values per channel and sample over the batch norms of this block; 0: it has
@@ -79,14 +79,14 @@ struct BlockRow {
 };
 
 // Number of elements in the parameters, or in the buffers, of blocks [first, last).
-std::int64_t parameterCount(const std::vector<BlockRow>& blocks, int first, int last);
-std::int64_t bufferCount(const std::vector<BlockRow>& blocks, int first, int last);
+std::int64_t parameterCount(const std::vector<BlockSpec>& blocks, int first, int last);
+std::int64_t bufferCount(const std::vector<BlockSpec>& blocks, int first, int last);
 
 struct ModelRow {
   std::string_view name;
   std::string_view description;  // one line
   std::string_view parameters;   // "width=8..512 (32), dropout=0..0.9 (0.1)"
-  std::vector<BlockRow> (*blocks)(const ModelSpec& spec);  // throws UsageError
+  std::vector<BlockSpec> (*blocks)(const ModelSpec& spec);  // throws UsageError
   std::pair<int, int> (*defaultCuts)(const ModelSpec& spec);
 };
 
@@ -101,19 +101,19 @@ struct Cuts {
 };
 // Throws UsageError unless 1 <= cut0 < cut1 < number of blocks; the message lists the blocks with
 // their positions.
-void checkCuts(const std::vector<BlockRow>& blocks, const Cuts& cuts);
+void checkCuts(const std::vector<BlockSpec>& blocks, const Cuts& cuts);
 // Throws UsageError if a batch norm would see fewer than 2 values per channel in a micro-batch of
-// `leastSamples`.
-void checkBatchNorm(const std::vector<BlockRow>& blocks, std::uint32_t leastSamples);
+// `minSamples`.
+void checkBatchNorm(const std::vector<BlockSpec>& blocks, std::uint32_t minSamples);
 
 // Reads a model's own parameters. finish() rejects unknown ones and names the nearest known one.
 // The methods throw UsageError.
 class ModelParameters {
  public:
   explicit ModelParameters(const ModelSpec& spec) : spec_(spec) {}
-  std::int64_t integer(const std::string& key, std::int64_t least, std::int64_t greatest,
+  std::int64_t integer(const std::string& key, std::int64_t min, std::int64_t max,
                        std::int64_t defaultValue);
-  double number(const std::string& key, double least, double greatest, double defaultValue);
+  double number(const std::string& key, double min, double max, double defaultValue);
   // One of `choices`; the first is the default.
   std::string choice(const std::string& key, const std::vector<std::string>& choices);
   void finish() const;
@@ -128,7 +128,7 @@ class ParameterSet {
  public:
   // For blocks [first, last), with initial values keyed by (seed, name). They are drawn on the CPU,
   // so that they are the same for every device.
-  ParameterSet(const std::vector<BlockRow>& blocks, int first, int last, std::uint64_t seed,
+  ParameterSet(const std::vector<BlockSpec>& blocks, int first, int last, std::uint64_t seed,
                at::Device device = at::kCPU);
 
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
@@ -152,7 +152,7 @@ class ModelPart {
  public:
   // Blocks [first, last). At each position in `cutsInside` that is strictly between them, the
   // tensor and its gradient are converted to canonical form, as they would be on the wire.
-  ModelPart(const std::vector<BlockRow>& blocks, int first, int last,
+  ModelPart(const std::vector<BlockSpec>& blocks, int first, int last,
             std::vector<int> cutsInside = {});
 
   // Records autograd's graph unless the caller has disabled it.
@@ -165,7 +165,7 @@ class ModelPart {
   bool isCutInside(int position) const;
   static at::Tensor crossCut(const at::Tensor& x);
 
-  std::vector<BlockRow> blocks_;
+  std::vector<BlockSpec> blocks_;
   int first_ = 0;
   std::vector<int> cutsInside_;
   std::vector<std::size_t> cutParameters_;  // per inner cut, the number of parameters before it

@@ -6,7 +6,7 @@
 namespace cleave {
 namespace {
 
-std::vector<BlockRow> smallCnnBlocks(const ModelSpec& spec) {
+std::vector<BlockSpec> smallCnnBlocks(const ModelSpec& spec) {
   ModelParameters parameters(spec);
   const std::int64_t width = parameters.integer("width", 4, 512, 16);
   const double dropout = parameters.number("dropout", 0, 0.9, 0.1);

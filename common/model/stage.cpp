@@ -26,7 +26,7 @@ std::vector<std::string> metricNames() {
 
 std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t microBatches,
                       std::uint32_t inFlight, std::uint32_t maxSamples) {
-  const std::vector<BlockRow> blocks = checkedBlocks(options);
+  const std::vector<BlockSpec> blocks = checkedBlocks(options);
   // In fp64, since sizes from a peer's numbers may overflow an integer.
   const auto parameters = static_cast<double>(parameterCount(blocks, first, last));
   const auto buffers = static_cast<double>(bufferCount(blocks, first, last));
@@ -37,8 +37,8 @@ std::size_t partBytes(const StageOptions& options, int first, int last, std::uin
   constexpr double kTensorObjects = 512;
   double statistics = buffers * sizeof(float);
   for (int b = first; b < last; ++b) {
-    const BlockRow& block = blocks[static_cast<std::size_t>(b)];
-    for (const TensorRow& tensor : block.tensors) {
+    const BlockSpec& block = blocks[static_cast<std::size_t>(b)];
+    for (const ParameterSpec& tensor : block.tensors) {
       if (tensor.isBuffer) statistics += kTensorObjects;
     }
     const auto values = static_cast<double>(block.savedPerSample);
@@ -54,7 +54,7 @@ std::size_t partBytes(const StageOptions& options, int first, int last, std::uin
   return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;
 }
 
-TensorSpec flowSpec(const std::vector<BlockRow>& blocks, const Cuts& cuts, Flow flow,
+TensorSpec flowSpec(const std::vector<BlockSpec>& blocks, const Cuts& cuts, Flow flow,
                     std::uint32_t samples) {
   const int cut = flow.cut == 0 ? cuts.cut0 : cuts.cut1;
   const Shape& output = blocks.at(static_cast<std::size_t>(cut - 1)).outputShape;

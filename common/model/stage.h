@@ -168,12 +168,12 @@ std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const 
 void loadWeights(const ParameterSet& set, const std::vector<NamedTensor>& tensors);
 // Those of `tensors` that belong to blocks [first, last).
 std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
-                                       const std::vector<BlockRow>& blocks, int first, int last);
+                                       const std::vector<BlockSpec>& blocks, int first, int last);
 // Checks a file's tensors against a model, ignoring the blocks named in `except`. Throws UsageError
 // "bad-weights" unless the file has every other parameter and buffer of the model with the right
 // shape, and nothing else; the message begins with `source` and names what does not fit. Also
 // throws it if `except` names a block that the model does not have.
-void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockRow>& blocks,
+void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockSpec>& blocks,
                   const std::vector<std::string>& except, const std::string& source);
 
 // Estimate, from shapes alone, of the memory in bytes that blocks [first, last) need for steps of
@@ -185,7 +185,7 @@ std::size_t partBytes(const StageOptions& options, int first, int last, std::uin
                       std::uint32_t inFlight, std::uint32_t maxSamples);
 
 // The spec of a flow's tensor for a micro-batch of `samples`. Tensor flows only.
-TensorSpec flowSpec(const std::vector<BlockRow>& blocks, const Cuts& cuts, Flow flow,
+TensorSpec flowSpec(const std::vector<BlockSpec>& blocks, const Cuts& cuts, Flow flow,
                     std::uint32_t samples);
 
 // Sets how many threads LibTorch uses for computations started on this thread. 1 and 2 threads give

@@ -33,8 +33,8 @@ Clock::time_point deadline(double milliseconds) {
 
 }  // namespace
 
-std::vector<BlockRow> checkedBlocks(const StageOptions& options) {
-  std::vector<BlockRow> blocks = findModel(options.model.name).blocks(options.model);
+std::vector<BlockSpec> checkedBlocks(const StageOptions& options) {
+  std::vector<BlockSpec> blocks = findModel(options.model.name).blocks(options.model);
   checkCuts(blocks, options.cuts);
   return blocks;
 }
@@ -155,7 +155,7 @@ void waitFor(double milliseconds) { std::this_thread::sleep_until(deadline(milli
 
 // ---- A part in training ----
 
-TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockRow>& blocks,
+TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks,
                          int first, int last, at::Device device, std::vector<int> cutsInside)
     : seed_(options.seed),
       part_(blocks, first, last, std::move(cutsInside)),

@@ -16,7 +16,7 @@
 namespace cleave {
 
 // The model's blocks, after checking that the cuts fit them.
-std::vector<BlockRow> checkedBlocks(const StageOptions& options);
+std::vector<BlockSpec> checkedBlocks(const StageOptions& options);
 
 inline std::uint32_t sizeOf(const MicroBatch& at) {
   return microBatchSize(at.samples, at.microBatches, at.i);
@@ -34,8 +34,8 @@ at::Tensor enteringTensor(Payload payload, const TensorSpec& expected, ComputeDe
 class TrainedPart {
  public:
   // Blocks [first, last); `cutsInside` as in ModelPart.
-  TrainedPart(const StageOptions& options, const std::vector<BlockRow>& blocks, int first, int last,
-              at::Device device, std::vector<int> cutsInside = {});
+  TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
+              int last, at::Device device, std::vector<int> cutsInside = {});
 
   // Records autograd's graph unless the caller has disabled it. In training, also keeps the
   // statistics of micro-batch at.i until update().

@@ -104,10 +104,10 @@ void loadWeights(const ParameterSet& set, const std::vector<NamedTensor>& tensor
 }
 
 std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
-                                       const std::vector<BlockRow>& blocks, int first, int last) {
+                                       const std::vector<BlockSpec>& blocks, int first, int last) {
   std::set<std::string> names;
   for (int b = first; b < last; ++b) {
-    for (const TensorRow& tensor : blocks[static_cast<std::size_t>(b)].tensors) {
+    for (const ParameterSpec& tensor : blocks[static_cast<std::size_t>(b)].tensors) {
       names.insert(tensor.name);
     }
   }
@@ -118,10 +118,10 @@ std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
   return selected;
 }
 
-void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockRow>& blocks,
+void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockSpec>& blocks,
                   const std::vector<std::string>& except, const std::string& source) {
   std::vector<std::string> blockNames;
-  for (const BlockRow& block : blocks) blockNames.push_back(block.name);
+  for (const BlockSpec& block : blocks) blockNames.push_back(block.name);
   for (const std::string& name : except) {
     if (std::find(blockNames.begin(), blockNames.end(), name) != blockNames.end()) continue;
     throw UsageError("bad-weights", "the model has no block '" + name + "'",
@@ -131,9 +131,9 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
   for (const NamedTensor& tensor : tensors) given[tensor.name] = tensor.tensor.sizes().vec();
   std::vector<std::string> faults;
   std::string blockAtFault;
-  for (const BlockRow& block : blocks) {
+  for (const BlockSpec& block : blocks) {
     const bool isExcepted = std::find(except.begin(), except.end(), block.name) != except.end();
-    for (const TensorRow& tensor : block.tensors) {
+    for (const ParameterSpec& tensor : block.tensors) {
       const auto found = given.find(tensor.name);
       const bool fits = found != given.end() && found->second == tensor.shape;
       if (!fits && !isExcepted) {

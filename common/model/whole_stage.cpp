@@ -11,7 +11,7 @@ namespace cleave {
 struct WholeStage::State {
   explicit State(const StageOptions& stageOptions)
       : State(stageOptions, checkedBlocks(stageOptions)) {}
-  State(const StageOptions& stageOptions, const std::vector<BlockRow>& blocks)
+  State(const StageOptions& stageOptions, const std::vector<BlockSpec>& blocks)
       : options(stageOptions),
         part(options, blocks, 0, static_cast<int>(blocks.size()), at::kCPU,
              {options.cuts.cut0, options.cuts.cut1}),

@@ -7,8 +7,8 @@
 namespace cleave {
 namespace {
 
-constexpr double kMostBytes = 64 << 20;
-constexpr double kLeastRatio = 1e-12;        // seconds per byte: no link is faster
+constexpr double kMaxBytes = 64 << 20;
+constexpr double kMinRatio = 1e-12;          // seconds per byte: no link is faster
 constexpr double kLongestPauseSeconds = 10;  // whatever delay a Pong claims
 
 SteadyTime::duration seconds(double count) {
@@ -21,7 +21,7 @@ std::size_t BackgroundWindow::room(SteadyTime time) const {
   if (!isQuiet(time) && (underWay_ > 0 || time < pausesUntil_)) return 0;
   const auto window = static_cast<std::size_t>(window_);
   const std::size_t rest = window > underWay_ ? window - underWay_ : 0;
-  return rest < kLeastBytes ? 0 : rest;
+  return rest < kMinBytes ? 0 : rest;
 }
 
 SteadyTime BackgroundWindow::pauseEnd() const {
@@ -57,9 +57,9 @@ bool BackgroundWindow::ponged(std::int64_t forward, std::int64_t arrived, Steady
     const double gain = std::clamp((kQuietTargetSeconds - added) / kQuietTargetSeconds, -0.5, 1.0);
     window_ += gain * static_cast<double>(bytes);
   } else {
-    window_ = std::min(2 * window_, kSegmentSeconds / std::max(secondsPerByte(), kLeastRatio));
+    window_ = std::min(2 * window_, kSegmentSeconds / std::max(secondsPerByte(), kMinRatio));
   }
-  window_ = std::clamp(window_, double{kLeastBytes}, kMostBytes);
+  window_ = std::clamp(window_, double{kMinBytes}, kMaxBytes);
   return true;
 }
 
@@ -69,12 +69,11 @@ double BackgroundWindow::secondsPerByte() const {
 
 double BackgroundWindow::addedDelay(std::int64_t forward, SteadyTime time) {
   if (!minuteBegan_ || time - *minuteBegan_ > std::chrono::minutes(1)) {
-    leastBefore_ = std::exchange(least_, kNone);
+    minBefore_ = std::exchange(min_, kNone);
     minuteBegan_ = time;
   }
-  least_ = std::min(least_, forward);
-  return 1e-9 *
-         (static_cast<double>(forward) - static_cast<double>(std::min(least_, leastBefore_)));
+  min_ = std::min(min_, forward);
+  return 1e-9 * (static_cast<double>(forward) - static_cast<double>(std::min(min_, minBefore_)));
 }
 
 }  // namespace cleave

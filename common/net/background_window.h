@@ -18,7 +18,7 @@ namespace cleave {
 class BackgroundWindow {
  public:
   // Minimum size of a segment, except for a stream's last one.
-  static constexpr std::size_t kLeastBytes = 4096;
+  static constexpr std::size_t kMinBytes = 4096;
   // While urgent tensors cross: the seconds that a segment occupies the link, and the share of the
   // link's time that the stream uses.
   static constexpr double kSegmentSeconds = 0.005;
@@ -54,12 +54,12 @@ class BackgroundWindow {
   static constexpr std::size_t kRatios = 16;
   std::deque<double> ratios_;
   std::int64_t arrivedBefore_ = 0;  // of the latest Pong
-  double window_ = kLeastBytes;
+  double window_ = kMinBytes;
   SteadyTime lastUrgent_ = SteadyTime::min();
   SteadyTime pausesUntil_ = SteadyTime::min();
   // Minimum `forward` of this minute and of the previous one: clocks drift, and routes change.
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
-  std::int64_t least_ = kNone, leastBefore_ = kNone;
+  std::int64_t min_ = kNone, minBefore_ = kNone;
   std::optional<SteadyTime> minuteBegan_;
 };
 

@@ -16,14 +16,14 @@ namespace asio = boost::asio;
 using asio::use_awaitable;
 
 constexpr std::size_t kAheadBytes = 4 << 10;
-constexpr std::chrono::seconds kMostUnacknowledged{30};
+constexpr std::chrono::seconds kMaxUnacknowledged{30};
 
 }  // namespace
 
 ByteStream::ByteStream(Socket socket)
     : socket_(std::move(socket)), descriptor_(socket_.is_open() ? socket_.native_handle() : -1) {
   sendWithoutDelay(descriptor_);
-  limitUnacknowledged(descriptor_, kMostUnacknowledged);
+  limitUnacknowledged(descriptor_, kMaxUnacknowledged);
 }
 
 void ByteStream::limitUnsent(std::size_t bytes) { cleave::limitUnsent(descriptor_, bytes); }

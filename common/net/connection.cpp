@@ -9,8 +9,8 @@
 #include <sstream>
 #include <utility>
 
+#include "common/net/connection_messages.h"
 #include "common/net/metadata.h"
-#include "common/net/notices.h"
 #include "common/net/tls_stream.h"
 
 namespace cleave {
@@ -136,12 +136,12 @@ awaitable<Connection::HandshakeFrame> Connection::readHandshakeFrame(ConnectionS
     }
   }
   if (end_.state() == EndState::failing) {
-    const auto tell = [this]() -> awaitable<void> {
+    const auto send = [this]() -> awaitable<void> {
       co_await sayFailure();
       co_await stream_.drain();  // see readUntilEnd()
     };
     try {
-      co_await endsWithin(kFailureWait, tell());
+      co_await endsWithin(kFailureWait, send());
     } catch (const system_error&) {
       // The peer closed the connection, as expected.
     }

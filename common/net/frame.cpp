@@ -96,11 +96,11 @@ void checkState(FrameKind kind, ConnectionState state) {
   if (wanted) throw ProtocolError("unexpected-frame", named(kind) + " arrived " + wanted);
 }
 
-void checkLength(FrameKind kind, const char* part, std::size_t bytes, std::size_t most) {
-  if (bytes <= most) return;
+void checkLength(FrameKind kind, const char* part, std::size_t bytes, std::size_t max) {
+  if (bytes <= max) return;
   throw ProtocolError("frame-too-large", named(kind) + " claims " + std::to_string(bytes) +
                                              " bytes of " + part + "; at most " +
-                                             std::to_string(most) + " are allowed here");
+                                             std::to_string(max) + " are allowed here");
 }
 
 }  // namespace
@@ -235,10 +235,10 @@ void checkFrame(const FrameHeader& header, ConnectionState state) {
     throw ProtocolError("bad-frame", named(header.kind) + " has the stream number " +
                                          std::to_string(header.stream));
   }
-  std::size_t mostMetadata = kMaxMetadataBytes;
-  if (tensorData) mostMetadata = kMaxTensorMetadataBytes;
-  if (state != ConnectionState::open) mostMetadata = kMaxHandshakeBytes - kHeaderBytes;
-  checkLength(header.kind, "metadata", header.metadataBytes, mostMetadata);
+  std::size_t maxMetadata = kMaxMetadataBytes;
+  if (tensorData) maxMetadata = kMaxTensorMetadataBytes;
+  if (state != ConnectionState::open) maxMetadata = kMaxHandshakeBytes - kHeaderBytes;
+  checkLength(header.kind, "metadata", header.metadataBytes, maxMetadata);
   checkLength(header.kind, "payload", header.payloadBytes, tensorData ? kMaxSegmentBytes : 0);
 }
 

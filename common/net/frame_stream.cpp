@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "common/net/notices.h"
+#include "common/net/connection_messages.h"
 
 namespace cleave {
 namespace {

@@ -54,9 +54,9 @@ std::optional<OutgoingFrame> Outbox::next(std::size_t segmentBytes, std::size_t 
   const bool repeats = tensor.repeated > 0;
   assert(!repeats || tensor.bytes.size() >= kMaxSegmentBytes);
   const std::uint64_t rest = (repeats ? tensor.repeated : tensor.bytes.size()) - stream->offset;
-  const std::size_t most =
+  const std::size_t max =
       tensor.isBackground ? std::min(segmentBytes, backgroundBytes) : segmentBytes;
-  const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(rest, most));
+  const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(rest, max));
 
   OutgoingFrame frame;
   frame.payload = tensor.bytes.subspan(repeats ? 0 : stream->offset, bytes);

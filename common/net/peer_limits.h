@@ -46,12 +46,12 @@ class ControlAllowance {
   static constexpr double kASecond = 10;  // refilled per second, up to kIdle
   static constexpr double kATensor = 3;
   static constexpr double kALongSegment = 2;
-  static constexpr double kMost = 16384;  // maximum that tensors can accumulate
+  static constexpr double kMax = 16384;  // maximum that tensors can accumulate
   static constexpr std::size_t kShortSegmentBytes = 4096;
 
   explicit ControlAllowance(SteadyTime start) : refilled_(start) {}
-  void tensorCrosses() { left_ = std::min(kMost, left_ + kATensor); }
-  void segmentCrosses() { left_ = std::min(kMost, left_ + kALongSegment); }
+  void tensorCrosses() { left_ = std::min(kMax, left_ + kATensor); }
+  void segmentCrosses() { left_ = std::min(kMax, left_ + kALongSegment); }
   // Reports that a control frame or a short segment arrived. Throws ProtocolError "flood".
   void take(SteadyTime time);
 

@@ -22,9 +22,9 @@ class RateMeter {
   void passed(std::size_t bytes, double seconds) {
     bytes_ += static_cast<double>(bytes);
     seconds_ += seconds;
-    if (seconds_ <= 0 || (bytes_ < kLeastBytes && seconds_ < kLeastSeconds)) return;
+    if (seconds_ <= 0 || (bytes_ < kMinBytes && seconds_ < kMinSeconds)) return;
     rate_.store(bytes_ / seconds_, std::memory_order_relaxed);
-    if (seconds_ < kMostSeconds && bytes_ < kMostBytes) return;
+    if (seconds_ < kMaxSeconds && bytes_ < kMaxBytes) return;
     bytes_ /= 2;
     seconds_ /= 2;
   }
@@ -33,10 +33,10 @@ class RateMeter {
   double rate() const { return rate_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr double kLeastBytes = 1 << 20;
-  static constexpr double kLeastSeconds = 0.05;
-  static constexpr double kMostBytes = 64 << 20;
-  static constexpr double kMostSeconds = 0.5;
+  static constexpr double kMinBytes = 1 << 20;
+  static constexpr double kMinSeconds = 0.05;
+  static constexpr double kMaxBytes = 64 << 20;
+  static constexpr double kMaxSeconds = 0.5;
 
   double bytes_ = 0;
   double seconds_ = 0;

@@ -20,7 +20,7 @@ namespace cleave {
 namespace {
 
 constexpr std::time_t kWarnSeconds = std::time_t{14} * 24 * 3600;
-constexpr long kMostChainBytes = 16 << 10;  // of a peer's certificate chain
+constexpr long kMaxChainBytes = 16 << 10;  // of a peer's certificate chain
 constexpr const char* kSuites = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 
 struct Closed {
@@ -100,7 +100,7 @@ TlsContext::TlsContext(std::string folder, TlsRole role, std::uint64_t bytesPerK
   SSL_CTX_set_num_tickets(native_, 0);
   SSL_CTX_set_session_cache_mode(native_, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_max_early_data(native_, 0);
-  SSL_CTX_set_max_cert_list(native_, kMostChainBytes);
+  SSL_CTX_set_max_cert_list(native_, kMaxChainBytes);
   SSL_CTX_set_verify(native_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, checkPeer);
 }
 

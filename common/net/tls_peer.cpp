@@ -16,7 +16,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::size_t kMostNamesShown = 200;  // bytes
+constexpr std::size_t kMaxNamesShown = 200;  // bytes
 
 // A reason to refuse a certificate. The refusing side reports the error, the other side gets the
 // alert.
@@ -110,7 +110,7 @@ std::string hostNames(const X509* certificate) {
   std::string all;
   for (std::string one : alternativeNamesOf(certificate).hosts) {
     std::erase_if(one, [](char c) { return c <= ' ' || c > '~'; });
-    if (!one.empty() && all.size() + one.size() < kMostNamesShown) {
+    if (!one.empty() && all.size() + one.size() < kMaxNamesShown) {
       all += (all.empty() ? "" : ", ") + one;
     }
   }
@@ -156,7 +156,7 @@ std::string renewalFor(const SSL* ssl, const X509* certificate) {
     const bool isPlain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
       return std::isalnum(c) != 0 || c == '.' || c == '-' || c == ':';
     });
-    if (!isPlain || name.starts_with('-') || command.size() > 2 * kMostNamesShown) continue;
+    if (!isPlain || name.starts_with('-') || command.size() > 2 * kMaxNamesShown) continue;
     command += " --name " + name;
   }
   return command;

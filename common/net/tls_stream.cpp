@@ -22,13 +22,13 @@ namespace asio = boost::asio;
 using asio::use_awaitable;
 using boost::system::system_error;
 
-constexpr std::size_t kLeastRead = 4 << 10;
+constexpr std::size_t kMinRead = 4 << 10;
 // Half of a core's L2 cache, so that what the kernel has just copied is still there to decrypt.
-constexpr std::size_t kMostRead = 256 << 10;
+constexpr std::size_t kMaxRead = 256 << 10;
 constexpr std::size_t kRecordBytes = 16 << 10;
 constexpr std::size_t kRecordOverhead = 22;  // header, type, tag
 // Maximum bytes without any content for the reader: part of a record, and new keys.
-constexpr std::size_t kMostWithoutText = 64 << 10;
+constexpr std::size_t kMaxWithoutText = 64 << 10;
 
 // Accepts a TLS handshake record or an alert. Throws "not-tls" for Cleave without TLS, and
 // "not-cleave" for anything else.
@@ -93,7 +93,7 @@ TlsStream::TlsStream(Socket socket, std::shared_ptr<const TlsContext> context,
       context_(std::move(context)),
       deadline_(deadline),
       ssl_(SSL_new(context_->native())),
-      in_(kLeastRead) {
+      in_(kMinRead) {
   BIO* bio = BIO_new(Bio::method());
   if (!ssl_ || bio == nullptr) throw std::bad_alloc();
   BIO_set_data(bio, this);
@@ -174,7 +174,7 @@ std::exception_ptr TlsStream::failed() {
 
 // Requires that OpenSSL has consumed all of in_.
 asio::awaitable<void> TlsStream::readSocket() {
-  if (secured_ && inEnd_ == in_.size() && inEnd_ < kMostRead) in_.resize(2 * in_.size());
+  if (secured_ && inEnd_ == in_.size() && inEnd_ < kMaxRead) in_.resize(2 * in_.size());
   inBegin_ = inEnd_ = 0;
   inEnd_ = co_await socket().async_read_some(asio::buffer(in_), use_awaitable);
   arrived();
@@ -197,7 +197,7 @@ asio::awaitable<std::size_t> TlsStream::readSome(std::span<std::byte> place) {
     if (error == SSL_ERROR_SSL || error == SSL_ERROR_SYSCALL) failed();
     if (have > 0) break;
     if (error != SSL_ERROR_WANT_READ) continue;
-    if (withoutText > kMostWithoutText) {
+    if (withoutText > kMaxWithoutText) {
       throw ProtocolError("flood", "received too many TLS records without content");
     }
     co_await readSocket();

@@ -202,14 +202,14 @@ StepBound stepBound(const StepCosts& costs) {
   std::stable_sort(shares.begin(), shares.end(), byKind);
 
   const auto less = [](const Term& a, const Term& b) { return a.seconds < b.seconds; };
-  const Term& greatest = *std::max_element(terms.begin(), terms.end(), less);
+  const Term& max = *std::max_element(terms.begin(), terms.end(), less);
   const Term& share = *std::max_element(shares.begin(), shares.end(), less);
-  const double seconds = std::max(greatest.seconds, pathSeconds);
+  const double seconds = std::max(max.seconds, pathSeconds);
   const double busy = m * std::find_if(shares.begin(), shares.end(), [&](const Term& term) {
-                            return isSame(term.resource, greatest.resource);
+                            return isSame(term.resource, max.resource);
                           })->seconds;
-  const bool pathRules = pathSeconds >= greatest.seconds || 2 * busy < seconds;
-  const Resource& named = pathRules ? share.resource : greatest.resource;
+  const bool pathRules = pathSeconds >= max.seconds || 2 * busy < seconds;
+  const Resource& named = pathRules ? share.resource : max.resource;
   return {seconds + costs.updateSeconds, named.kind, named.body};
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/engine/trace.h"
-#include "common/net/notices.h"
+#include "common/net/connection_messages.h"
 
 namespace cleave {
 

@@ -21,7 +21,7 @@ constexpr std::uint32_t kMaxClasses = 1 << 20;
 
 // While an action waits, the device cannot serve other runs.
 double checkedWait(double milliseconds) {
-  if (!(milliseconds >= 0 && milliseconds <= kMostWait)) refuse("a wait is not in 0…60000 ms");
+  if (!(milliseconds >= 0 && milliseconds <= kMaxWait)) refuse("a wait is not in 0…60000 ms");
   return milliseconds;
 }
 

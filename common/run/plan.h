@@ -17,13 +17,13 @@ class DeviceCodec;
 struct TensorLinkOptions;
 
 // Maximum milliseconds that an action may wait in place of computing.
-inline constexpr double kMostWait = 60000;
+inline constexpr double kMaxWait = 60000;
 
 struct RunPlan {
   RunSpec spec;
   StageOptions stage;
   StageWait wait;  // f2 and b2 only; the client adds its own
-  std::vector<BlockRow> blocks;
+  std::vector<BlockSpec> blocks;
   Place place;  // of the body
   const Schedule* schedule = nullptr;
   std::uint32_t inFlight = 1;

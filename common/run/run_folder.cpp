@@ -17,12 +17,12 @@
 namespace cleave {
 
 std::size_t readRotateBytes(Config& config) {
-  constexpr std::size_t kLeast = 64'000;  // a few hundred rows: about one write
+  constexpr std::size_t kMin = 64'000;  // a few hundred rows: about one write
   const std::string key = "metrics.rotate";
   const std::string text = config.text(key, "off");
   if (text == "off") return 0;
   const std::size_t bytes = parseSize({config.where(key) + ": " + key, text});
-  if (bytes >= kLeast) return bytes;
+  if (bytes >= kMin) return bytes;
   throw UsageError("bad-config",
                    config.where(key) + ": " + key + " is '" + text + "', which is too small",
                    "set it to 64kB to 1GB, or off");
@@ -31,12 +31,12 @@ std::size_t readRotateBytes(Config& config) {
 std::string libtorchVersion() { return CLEAVE_LIBTORCH_VERSION; }
 
 void checkRunId(const std::string& id) {
-  constexpr std::size_t kMostCharacters = 64;
+  constexpr std::size_t kMaxCharacters = 64;
   const bool fits = std::all_of(id.begin(), id.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
   });
   // The id is also a folder name, and commands would read a leading dash as an option.
-  if (!fits || id.empty() || id.starts_with('-') || id.size() > kMostCharacters) {
+  if (!fits || id.empty() || id.starts_with('-') || id.size() > kMaxCharacters) {
     throw UsageError("bad-run-id", "the run id has an invalid form",
                      "use 1 to 64 characters of a-z, 0-9 and -, and do not begin with -");
   }

@@ -27,17 +27,17 @@ std::optional<SelfCheck> result;  // written once, before other threads read it
 // The minimum over as many repetitions as fit into `seconds`: other processes can only slow it
 // down.
 template <typename Work>
-double leastSeconds(double seconds, const Work& work) {
-  double least = 0;
+double minSeconds(double seconds, const Work& work) {
+  double min = 0;
   const SteadyTime start = now();
   for (int i = 0; i < kFewestRepetitions || secondsSince(start) < seconds; ++i) {
     const SteadyTime begin = now();
     work();
     const double taken = secondsSince(begin);
-    if (i == 0 || taken < least) least = taken;
+    if (i == 0 || taken < min) min = taken;
     if (taken > seconds) break;
   }
-  return least;
+  return min;
 }
 
 double productSeconds(std::int64_t size, double seconds) {
@@ -45,7 +45,7 @@ double productSeconds(std::int64_t size, double seconds) {
   const at::Tensor a = at::full({size, size}, 0.5f);
   const at::Tensor b = at::full({size, size}, 0.25f);
   at::Tensor product = at::mm(a, b);  // the first call loads and chooses kernels
-  return leastSeconds(seconds, [&] { at::mm_out(product, a, b); });
+  return minSeconds(seconds, [&] { at::mm_out(product, a, b); });
 }
 
 double gigaflops() {
@@ -89,7 +89,7 @@ double copyGigabytes() {
   const Pages from(kBytes);
   const Pages to(kBytes);
   if (from.data() == nullptr || to.data() == nullptr) return 0;
-  const double seconds = leastSeconds(kCopySeconds, [&] {
+  const double seconds = minSeconds(kCopySeconds, [&] {
     constexpr std::int64_t kGrain = std::int64_t{1} << 20;
     at::parallel_for(0, kBytes, kGrain, [&](std::int64_t begin, std::int64_t end) {
       std::memcpy(to.data() + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
@@ -100,7 +100,7 @@ double copyGigabytes() {
 
 struct Expectation {
   const char* instructionSet;
-  double leastGigaflops;  // per thread
+  double minGigaflops;  // per thread
 };
 
 // The peak of a core at 2 GHz with two multiply-add units is 128 GFLOP/s with AVX-512 and 64 with
@@ -136,14 +136,14 @@ std::vector<std::string> slownessAdvice(const SelfCheck& check,
   }
   const double perThread = check.gigaflops / check.threads;
   for (const Expectation& expected : kExpectations) {
-    if (check.instructionSet != expected.instructionSet || perThread >= expected.leastGigaflops) {
+    if (check.instructionSet != expected.instructionSet || perThread >= expected.minGigaflops) {
       continue;
     }
     advice.push_back(fmt::format(
         "LibTorch multiplies matrices at {:.1f} GFLOP/s per thread, but {} should reach at least "
         "{}: either other programs use the cores (use fewer threads or an idle machine), or its "
         "BLAS is generic (install the LibTorch of scripts/setup.sh)",
-        perThread, expected.instructionSet, expected.leastGigaflops));
+        perThread, expected.instructionSet, expected.minGigaflops));
   }
   return advice;
 }

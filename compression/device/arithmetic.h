@@ -79,19 +79,19 @@ CLEAVE_DEVICE inline float nextBelow(float value) { return floatOf(bitsOf(value)
 
 // ---- One grid for a tensor, or for a piece of its values ----
 
-struct Grid {
+struct QuantGrid {
   float min = 0;
   float step = 0;
 };
 
-CLEAVE_DEVICE inline float valueAt(Grid grid, int code) {
+CLEAVE_DEVICE inline float valueAt(QuantGrid grid, int code) {
   return static_cast<float>(static_cast<double>(grid.min) + static_cast<double>(grid.step) * code);
 }
 
 // gridOf() of uniform.cpp, for values whose range is finite.
-CLEAVE_DEVICE inline Grid uniformGrid(float least, float greatest, int top) {
+CLEAVE_DEVICE inline QuantGrid uniformGrid(float least, float greatest, int top) {
   const auto most = static_cast<float>(top);
-  Grid grid{least, (greatest - least) / most};
+  QuantGrid grid{least, (greatest - least) / most};
   for (;;) {
     const float span = grid.step * most;
     if (isFinite(isFinite(span) ? grid.min + span : valueAt(grid, top))) return grid;
@@ -142,8 +142,8 @@ CLEAVE_DEVICE inline float halfUp(float value) {  // requires value >= +0
   return fromHalf(fromHalf(half) < value ? static_cast<std::uint16_t>(half + 1) : half);
 }
 
-CLEAVE_DEVICE inline Grid blockGrid(Range range, int top, bool halfHeader) {
-  Grid grid;
+CLEAVE_DEVICE inline QuantGrid blockGrid(Range range, int top, bool halfHeader) {
+  QuantGrid grid;
   grid.min = (halfHeader ? halfDown(range.least) : bf16Down(range.least)) + 0.0f;
   const auto most = static_cast<float>(top);
   float step = (range.greatest - grid.min) / most;
@@ -154,14 +154,14 @@ CLEAVE_DEVICE inline Grid blockGrid(Range range, int top, bool halfHeader) {
   return grid;
 }
 
-CLEAVE_DEVICE inline std::uint32_t blockHeader(Grid grid, bool halfHeader) {
+CLEAVE_DEVICE inline std::uint32_t blockHeader(QuantGrid grid, bool halfHeader) {
   const DType dtype = halfHeader ? DType::f16 : DType::bf16;
   const std::uint32_t step = narrow(grid.step, dtype);
   return narrow(grid.min, dtype) | step << 16;
 }
 
 // Returns false if min is not finite, or step is negative or not finite.
-CLEAVE_DEVICE inline bool blockGridOf(std::uint32_t header, bool halfHeader, Grid& grid) {
+CLEAVE_DEVICE inline bool blockGridOf(std::uint32_t header, bool halfHeader, QuantGrid& grid) {
   const DType dtype = halfHeader ? DType::f16 : DType::bf16;
   const auto min = static_cast<std::uint16_t>(header);
   const auto step = static_cast<std::uint16_t>(header >> 16);
@@ -170,13 +170,13 @@ CLEAVE_DEVICE inline bool blockGridOf(std::uint32_t header, bool halfHeader, Gri
   return (min & 0x7fff) < infinity && step < infinity;
 }
 
-CLEAVE_DEVICE inline bool isWide(Range range, Grid grid, int top) {
+CLEAVE_DEVICE inline bool isWide(Range range, QuantGrid grid, int top) {
   const float span = range.greatest - grid.min;
   return !(isFinite(span) && grid.min <= range.least &&
            grid.step >= span / static_cast<float>(top));
 }
 
-CLEAVE_DEVICE inline std::uint32_t wideBlockCode(float value, Grid grid, int top) {
+CLEAVE_DEVICE inline std::uint32_t wideBlockCode(float value, QuantGrid grid, int top) {
   // With step 0 all values are at most min, which is the lowest value that the header can hold.
   const double step = grid.step > 0 ? static_cast<double>(grid.step) : 1.0;
   const double exact = (static_cast<double>(value) - static_cast<double>(grid.min)) / step;
@@ -202,7 +202,7 @@ CLEAVE_DEVICE inline float drawFor(std::uint32_t j, std::uint32_t keyLow, std::u
   return floatOf((x >> 9) | 0x3f800000) - 1.5f;
 }
 
-CLEAVE_DEVICE inline float blockValue(std::uint32_t code, Grid grid, bool wide, float limit) {
+CLEAVE_DEVICE inline float blockValue(std::uint32_t code, QuantGrid grid, bool wide, float limit) {
   if (wide) {
     const double value = static_cast<double>(grid.min) + static_cast<double>(grid.step) * code;
     return static_cast<float>(

@@ -90,7 +90,7 @@ struct EncodeBlocksKernel {
     return {lesser(a.least, b.least), greater(a.greatest, b.greatest)};
   }
 
-  static CLEAVE_DEVICE CLEAVE_RARE std::uint32_t wideQuad(FourFloats four, Grid grid,
+  static CLEAVE_DEVICE CLEAVE_RARE std::uint32_t wideQuad(FourFloats four, QuantGrid grid,
                                                           std::uint32_t bits) {
     std::uint32_t quad = 0;
     CLEAVE_UNROLL
@@ -106,7 +106,7 @@ struct EncodeBlocksKernel {
     for (std::uint32_t k = 0; k < kQuads; ++k) {
       const std::uint64_t start = elementOf(at, k);
       const Range range{thread.ranges[k].least + 0.0f, thread.ranges[k].greatest + 0.0f};
-      const Grid grid = blockGrid(range, top, format.halfHeader);
+      const QuantGrid grid = blockGrid(range, top, format.halfHeader);
       const float inverse = grid.step > 0 ? 1.0f / grid.step : 0.0f;
       const FourFloats& four = thread.mine.quads[k];
       std::uint32_t quad = 0;
@@ -157,7 +157,7 @@ struct DecodeBlocksKernel {
       const std::uint32_t q = quadIndex(at.thread, k);
       const std::uint64_t start = quadStart(at.block, q);
       if (start >= out.elements) continue;
-      Grid grid;
+      QuantGrid grid;
       if (!blockGridOf(headers[start / format.size], format.halfHeader, grid)) {
         raise(*fault, 1);
         continue;

@@ -8,7 +8,7 @@
 #include "common/codec/spec.h"
 #include "common/core/random.h"
 #include "compression/convert.h"
-#include "compression/device/twin.h"
+#include "compression/device/gpu_codec.h"
 #include "compression/payload.h"
 
 namespace cleave {
@@ -16,10 +16,10 @@ namespace {
 
 constexpr std::byte kPacked{1};
 
-class CastTwin : public Twin {
+class CastGpuCodec : public GpuCodec {
  public:
-  CastTwin(std::shared_ptr<const Codec> codec, Gpu& gpu, DType wireType)
-      : Twin(std::move(codec), gpu), wireType_(wireType) {}
+  CastGpuCodec(std::shared_ptr<const Codec> codec, Gpu& gpu, DType wireType)
+      : GpuCodec(std::move(codec), gpu), wireType_(wireType) {}
 
   Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
                  const TensorView& view, std::span<std::byte> out) const override {
@@ -57,10 +57,11 @@ class CastTwin : public Twin {
 
 // `sort` and `uniform`; the latter is `sort` with one piece, except for how it finds the piece and
 // how it decodes.
-class GridTwin : public Twin {
+class QuantGridGpuCodec : public GpuCodec {
  public:
-  GridTwin(std::shared_ptr<const Codec> codec, Gpu& gpu, int bits, int pieceBits, bool isUniform)
-      : Twin(std::move(codec), gpu),
+  QuantGridGpuCodec(std::shared_ptr<const Codec> codec, Gpu& gpu, int bits, int pieceBits,
+                    bool isUniform)
+      : GpuCodec(std::move(codec), gpu),
         bits_(static_cast<std::uint32_t>(bits)),
         pieceBits_(static_cast<std::uint32_t>(pieceBits)),
         top_((1 << bits) - 1),
@@ -73,12 +74,12 @@ class GridTwin : public Twin {
     if (!isOrdinary(view.spec, view.data) || !isPacked(view.spec) || isSmall)
       return encodeOnHost(context, state, cut, view, out);
     const device::Input in = inputOf(view);
-    const Scratch<device::Grids> grids(gpu_, 1);
+    const Scratch<device::QuantGrids> grids(gpu_, 1);
     const Scratch<std::byte> codes(gpu_, device::codeBytes(in.elements, codeBits()));
     auto* const words = reinterpret_cast<std::uint32_t*>(codes.data());
     device::RangeState range;
     Issued issued(gpu_);
-    gpu_.clear(grids.bytes() + offsetof(device::Grids, range), sizeof range);
+    gpu_.clear(grids.bytes() + offsetof(device::QuantGrids, range), sizeof range);
     gpu_.launch(device::RangeKernel{in, &grids.data()->range});
     if (isUniform_) {
       gpu_.launch(device::UniformGridKernel{grids.data(), top_});
@@ -88,10 +89,11 @@ class GridTwin : public Twin {
     }
     gpu_.launch(device::QuantizeKernel{in, grids.data(), bits_, pieceBits_, words});
     out[0] = kPacked;
-    gpu_.copyOut(grids.bytes() + offsetof(device::Grids, grids), gridBytes(), &out[kFormatBytes]);
+    gpu_.copyOut(grids.bytes() + offsetof(device::QuantGrids, grids), gridBytes(),
+                 &out[kFormatBytes]);
     gpu_.copyOut(codes.data(), packedBytes(in.elements, static_cast<int>(codeBits())),
                  &out[kFormatBytes + gridBytes()]);
-    gpu_.copyOut(grids.bytes() + offsetof(device::Grids, range), sizeof range,
+    gpu_.copyOut(grids.bytes() + offsetof(device::QuantGrids, range), sizeof range,
                  reinterpret_cast<std::byte*>(&range));
     issued.wait();
     if (range.faults & device::kNotFinite) throw NonFiniteError(context.key);
@@ -104,7 +106,7 @@ class GridTwin : public Twin {
     if (!isOrdinary(out.spec, out.data) || !isPacked(out.spec) ||
         bytes.size() != packedPayload(out.spec) || bytes[0] != kPacked)
       return decodeOnHost(context, state, cut, bytes, out);
-    device::Grid grid;
+    device::QuantGrid grid;
     std::vector<float> table;
     const bool ordinary = isUniform_ ? readGrid(bytes, out.spec.dtype, grid)
                                      : readTable(bytes, out.spec.dtype, table);
@@ -128,7 +130,7 @@ class GridTwin : public Twin {
 
  private:
   std::uint32_t codeBits() const { return bits_ + pieceBits_; }
-  std::size_t gridBytes() const { return sizeof(device::Grid) << pieceBits_; }
+  std::size_t gridBytes() const { return sizeof(device::QuantGrid) << pieceBits_; }
   std::size_t packedPayload(const TensorSpec& spec) const {
     return kFormatBytes + gridBytes() + packedBytes(spec.elements(), static_cast<int>(codeBits()));
   }
@@ -142,7 +144,7 @@ class GridTwin : public Twin {
   }
 
   // Returns false if the host codec must decode, because it refuses the grid or computes in double.
-  bool readGrid(std::span<const std::byte> bytes, DType dtype, device::Grid& grid) const {
+  bool readGrid(std::span<const std::byte> bytes, DType dtype, device::QuantGrid& grid) const {
     std::memcpy(&grid, &bytes[kFormatBytes], sizeof grid);
     const float span = grid.step * static_cast<float>(top_);
     return grid.step >= 0 && std::isfinite(span) && isFiniteIn(dtype, grid.min) &&
@@ -151,7 +153,7 @@ class GridTwin : public Twin {
 
   bool readTable(std::span<const std::byte> bytes, DType dtype, std::vector<float>& table) const {
     for (std::size_t p = 0; p < std::size_t{1} << pieceBits_; ++p) {
-      device::Grid grid;
+      device::QuantGrid grid;
       std::memcpy(&grid, &bytes[kFormatBytes + p * sizeof grid], sizeof grid);
       if (!std::isfinite(grid.min) || !std::isfinite(grid.step) || !(grid.step >= 0)) return false;
       for (int code = 0; code <= top_; ++code) {
@@ -167,10 +169,10 @@ class GridTwin : public Twin {
   const bool isUniform_;
 };
 
-class BlockTwin : public Twin {
+class BlockGpuCodec : public GpuCodec {
  public:
-  BlockTwin(std::shared_ptr<const Codec> codec, Gpu& gpu, const device::BlockParameters& format)
-      : Twin(std::move(codec), gpu), format_(format) {}
+  BlockGpuCodec(std::shared_ptr<const Codec> codec, Gpu& gpu, const device::BlockParameters& format)
+      : GpuCodec(std::move(codec), gpu), format_(format) {}
 
   Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
                  const TensorView& view, std::span<std::byte> out) const override {
@@ -254,7 +256,7 @@ std::shared_ptr<const DeviceCodec> makeSortTwin(const std::shared_ptr<const Code
   const int s = parameters.integer("s", 0, 8);
   constexpr std::array<std::string_view, 2> kSelects = {"sampled", "exact"};
   if (parameters.choice("select", kSelects, 0) != 0) return nullptr;
-  return std::make_shared<GridTwin>(codec, gpu, q, s, false);
+  return std::make_shared<QuantGridGpuCodec>(codec, gpu, q, s, false);
 }
 
 std::shared_ptr<const DeviceCodec> makeBlockTwin(const std::shared_ptr<const Codec>& codec,
@@ -268,7 +270,7 @@ std::shared_ptr<const DeviceCodec> makeBlockTwin(const std::shared_ptr<const Cod
   format.halfHeader = parameters.choice("header", kHeaders, 0) == 1;
   constexpr std::array<std::string_view, 2> kRoundings = {"nearest", "stochastic"};
   format.stochastic = parameters.choice("rounding", kRoundings, 0) == 1;
-  return std::make_shared<BlockTwin>(codec, gpu, format);
+  return std::make_shared<BlockGpuCodec>(codec, gpu, format);
 }
 
 }  // namespace
@@ -276,11 +278,11 @@ std::shared_ptr<const DeviceCodec> makeBlockTwin(const std::shared_ptr<const Cod
 std::shared_ptr<const DeviceCodec> makeDeviceCodec(const std::shared_ptr<const Codec>& codec,
                                                    Gpu& gpu) {
   const CodecSpec spec = parseCodecSpec(codec->spec());
-  if (spec.name == "fp16") return std::make_shared<CastTwin>(codec, gpu, DType::f16);
-  if (spec.name == "bf16") return std::make_shared<CastTwin>(codec, gpu, DType::bf16);
+  if (spec.name == "fp16") return std::make_shared<CastGpuCodec>(codec, gpu, DType::f16);
+  if (spec.name == "bf16") return std::make_shared<CastGpuCodec>(codec, gpu, DType::bf16);
   if (spec.name == "uniform") {
     const int bits = CodecParameters(spec).integer("bits", 1, 16);
-    return std::make_shared<GridTwin>(codec, gpu, bits, 0, true);
+    return std::make_shared<QuantGridGpuCodec>(codec, gpu, bits, 0, true);
   }
   if (spec.name == "sort") return makeSortTwin(codec, gpu, spec);
   if (spec.name == "block") return makeBlockTwin(codec, gpu, spec);

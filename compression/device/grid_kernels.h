@@ -79,10 +79,10 @@ struct RangeKernel {
 // ---- The grids: computed by one or a few threads ----
 
 // What precedes the codes in a payload of `uniform` or `sort`: min and step of each piece.
-struct Grids {
+struct QuantGrids {
   RangeState range;
   float bounds[kMostPieces];  // from index 1 on
-  Grid grids[kMostPieces];
+  QuantGrid grids[kMostPieces];
 };
 
 struct UniformGridKernel {
@@ -90,7 +90,7 @@ struct UniformGridKernel {
   struct Shared {};
   struct Thread {};
 
-  Grids* grids;  // its range is known
+  QuantGrids* grids;  // its range is known
   int top;
 
   std::uint32_t blocks() const { return 1; }
@@ -126,7 +126,7 @@ struct BoundsKernel {
   struct Thread {};
 
   Input in;  // more than kSamples elements, all finite
-  Grids* grids;
+  QuantGrids* grids;
   std::uint32_t pieceBits;
 
   std::uint32_t blocks() const { return kSamples / kThreads; }
@@ -156,7 +156,7 @@ struct PieceGridsKernel {
   struct Shared {};
   struct Thread {};
 
-  Grids* grids;  // its range and bounds are known
+  QuantGrids* grids;  // its range and bounds are known
   std::uint32_t pieceBits;
   int top;
 
@@ -192,7 +192,7 @@ struct QuantizeKernel {
   struct Thread {};
 
   Input in;
-  const Grids* grids;
+  const QuantGrids* grids;
   std::uint32_t bits;       // per code in its piece
   std::uint32_t pieceBits;  // bits + pieceBits <= 16
   std::uint32_t* codes;     // codeBytes()
@@ -209,7 +209,7 @@ struct QuantizeKernel {
 
   CLEAVE_DEVICE void prepare(Place at, Shared& shared) const {
     for (std::uint32_t p = at.thread; p < 1u << pieceBits; p += kThreads) {
-      const Grid grid = grids->grids[p];
+      const QuantGrid grid = grids->grids[p];
       shared.bounds[p] = shared.mins[p] = grid.min;
       // With step 0 all codes must be 0, and they are: value - min is 0, or too small to matter.
       shared.divisors[p] = grid.step == 0 ? 1 : grid.step;
@@ -248,7 +248,7 @@ struct DequantizeKernel {
   struct Thread {};
 
   const std::uint32_t* codes;  // codeBytes()
-  Grid grid;
+  QuantGrid grid;
   std::uint32_t bits;
   Output out;
 

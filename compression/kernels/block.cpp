@@ -155,7 +155,7 @@ HWY_NOINLINE void findGridsPlainly(std::size_t blocks, int top, bool halfHeader,
   group.wide = false;
   for (std::size_t b = 0; b < blocks; ++b) {
     const Range range{group.least[b] + 0.0f, group.greatest[b] + 0.0f, true};
-    const Grid grid = plain::blockGrid(range, top, halfHeader);
+    const QuantGrid grid = plain::blockGrid(range, top, halfHeader);
     headers[b] = plain::blockHeader(grid, halfHeader);
     group.min[b] = grid.min;
     group.step[b] = grid.step;
@@ -232,7 +232,7 @@ HWY_INLINE bool decodeWith(const std::byte* headers, const std::byte* codes, std
   const std::size_t steps = format.size / AnyUnpacker::kStep;
   const std::byte* const end = codes + blocks * blockBytes;
   for (std::size_t b = 0; b < blocks; ++b, codes += blockBytes, values += format.size) {
-    Grid grid;
+    QuantGrid grid;
     if (!plain::blockGridOf(headers + b * kBlockHeaderBytes, format.halfHeader, grid)) return false;
     const float greatest = grid.step * top;
     if (HWY_UNLIKELY(!(greatest - greatest == 0))) {

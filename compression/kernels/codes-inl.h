@@ -212,7 +212,7 @@ struct ByteUnpacker {
 // out = min + step * code, for whole steps of the unpacker, each of which reads kReads bytes.
 template <bool kClamp, class D, template <class> class AnyUnpacker>
 HWY_INLINE void dequantizeSteps(D d, const AnyUnpacker<D>& unpacker, const std::byte* in,
-                                std::size_t steps, Grid grid, float limit, float* out) {
+                                std::size_t steps, QuantGrid grid, float limit, float* out) {
   using U = AnyUnpacker<D>;
   const auto min = hn::Set(d, grid.min);
   const auto step = hn::Set(d, grid.step);

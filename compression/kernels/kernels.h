@@ -43,16 +43,16 @@ constexpr std::size_t packedBytes(std::size_t count, int bits) {
 }
 
 // How codes map to values: min + step * code.
-struct Grid {
+struct QuantGrid {
   float min = 0;
   float step = 0;
 };
 
 // code = round((value - min) / step), at most 2^bits - 1; bits in 1…16. Requires finite values >=
 // min with a finite difference from it; step > 0. Writes packedBytes().
-void quantize(const float* values, std::size_t count, Grid grid, int bits, std::byte* codes);
+void quantize(const float* values, std::size_t count, QuantGrid grid, int bits, std::byte* codes);
 // value = min + step * code. Reads packedBytes().
-void dequantize(const std::byte* codes, std::size_t count, Grid grid, int bits, float* values);
+void dequantize(const std::byte* codes, std::size_t count, QuantGrid grid, int bits, float* values);
 
 // value = table[code], for codes of 1…8 bits stored in a byte each. The table has 2^bits values; at
 // least kLeastTable must be readable.

@@ -242,7 +242,7 @@ void unpack(const std::byte* in, std::size_t count, int bits, std::uint16_t* cod
   }
 }
 
-void quantize(const float* values, std::size_t count, Grid grid, int bits, std::byte* codes) {
+void quantize(const float* values, std::size_t count, QuantGrid grid, int bits, std::byte* codes) {
   const auto most = static_cast<float>((1 << bits) - 1);
   std::array<std::uint16_t, kMostSize> block;
   for (std::size_t start = 0; start < count; start += block.size()) {
@@ -256,7 +256,8 @@ void quantize(const float* values, std::size_t count, Grid grid, int bits, std::
   }
 }
 
-void dequantize(const std::byte* codes, std::size_t count, Grid grid, int bits, float* values) {
+void dequantize(const std::byte* codes, std::size_t count, QuantGrid grid, int bits,
+                float* values) {
   std::array<std::uint16_t, kMostSize> block;
   for (std::size_t start = 0; start < count; start += block.size()) {
     const std::size_t here = std::min(block.size(), count - start);
@@ -268,8 +269,8 @@ void dequantize(const std::byte* codes, std::size_t count, Grid grid, int bits, 
 
 // ---- Blocks ----
 
-Grid blockGrid(Range range, int top, bool halfHeader) {
-  Grid grid;
+QuantGrid blockGrid(Range range, int top, bool halfHeader) {
+  QuantGrid grid;
   grid.min = (halfHeader ? halfDown(range.least) : bf16Down(range.least)) + 0.0f;
   const float most = static_cast<float>(top);
   float step = (range.greatest - grid.min) / most;
@@ -280,27 +281,28 @@ Grid blockGrid(Range range, int top, bool halfHeader) {
   return grid;
 }
 
-std::uint32_t blockHeader(Grid grid, bool halfHeader) {
+std::uint32_t blockHeader(QuantGrid grid, bool halfHeader) {
   const std::uint32_t min = halfHeader ? toHalf(grid.min) : toBf16(grid.min);
   const std::uint32_t step = halfHeader ? toHalf(grid.step) : toBf16(grid.step);
   return min | step << 16;
 }
 
-bool blockGridOf(const std::byte* header, bool halfHeader, Grid& grid) {
+bool blockGridOf(const std::byte* header, bool halfHeader, QuantGrid& grid) {
   const std::uint16_t min = load16(header);
   const std::uint16_t step = load16(header + 2);
-  grid = halfHeader ? Grid{fromHalf(min), fromHalf(step)} : Grid{fromBf16(min), fromBf16(step)};
+  grid = halfHeader ? QuantGrid{fromHalf(min), fromHalf(step)}
+                    : QuantGrid{fromBf16(min), fromBf16(step)};
   const std::uint16_t infinity = halfHeader ? 0x7c00 : 0x7f80;
   return (min & 0x7fff) < infinity && step < infinity;
 }
 
-bool isWide(Range range, Grid grid, int top) {
+bool isWide(Range range, QuantGrid grid, int top) {
   const float span = range.greatest - grid.min;
   return !(std::isfinite(span) && grid.min <= range.least &&
            grid.step >= span / static_cast<float>(top));
 }
 
-void quantizeIfWide(const float* values, const BlockFormat& format, Range range, Grid grid,
+void quantizeIfWide(const float* values, const BlockFormat& format, Range range, QuantGrid grid,
                     std::byte* codes) {
   const int top = (1 << format.bits) - 1;
   if (!isWide(range, grid, top)) return;
@@ -316,8 +318,8 @@ void quantizeIfWide(const float* values, const BlockFormat& format, Range range,
   pack(block.data(), format.size, format.bits, codes);
 }
 
-void dequantizeWide(const std::byte* codes, std::size_t count, Grid grid, int bits, float limit,
-                    float* values) {
+void dequantizeWide(const std::byte* codes, std::size_t count, QuantGrid grid, int bits,
+                    float limit, float* values) {
   std::array<std::uint16_t, kMostSize> block;
   unpack(codes, count, bits, block.data());
   for (std::size_t j = 0; j < count; ++j) {
@@ -335,7 +337,7 @@ bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& fo
     const float* const in = values + b * format.size;
     const Range range = rangeOf(in, format.size);
     if (!range.finite) return false;
-    const Grid grid = blockGrid(range, top, format.halfHeader);
+    const QuantGrid grid = blockGrid(range, top, format.halfHeader);
     const std::uint32_t header = blockHeader(grid, format.halfHeader);
     std::memcpy(headers + b * kBlockHeaderBytes, &header, kBlockHeaderBytes);
     const float inverse = grid.step > 0 ? 1.0f / grid.step : 0.0f;
@@ -360,7 +362,7 @@ bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t 
   const int top = (1 << format.bits) - 1;
   std::array<std::uint16_t, kMostSize> block;
   for (std::size_t b = 0; b < blocks; ++b) {
-    Grid grid;
+    QuantGrid grid;
     if (!blockGridOf(headers + b * kBlockHeaderBytes, format.halfHeader, grid)) return false;
     const std::byte* const in = codes + packedBytes(b * format.size, format.bits);
     float* const out = values + b * format.size;

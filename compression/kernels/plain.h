@@ -14,8 +14,8 @@ void bf16FromFloat(const float* in, std::size_t count, std::byte* out);
 void fp8FromFloat(const float* in, std::size_t count, Fp8 format, int exponent, std::byte* out);
 bool floatFromFp8(const std::byte* in, std::size_t count, Fp8 format, int exponent, float limit,
                   float* out);
-void quantize(const float* values, std::size_t count, Grid grid, int bits, std::byte* codes);
-void dequantize(const std::byte* codes, std::size_t count, Grid grid, int bits, float* values);
+void quantize(const float* values, std::size_t count, QuantGrid grid, int bits, std::byte* codes);
+void dequantize(const std::byte* codes, std::size_t count, QuantGrid grid, int bits, float* values);
 bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& format,
                   std::uint64_t first, std::byte* headers, std::byte* codes);
 bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t blocks,
@@ -36,19 +36,19 @@ std::uint16_t toBf16(float value);
 float fromBf16(std::uint16_t value);
 
 // min and step of a block with this range.
-Grid blockGrid(Range range, int top, bool halfHeader);
+QuantGrid blockGrid(Range range, int top, bool halfHeader);
 // The bytes of its header as a little-endian word: min, then step.
-std::uint32_t blockHeader(Grid grid, bool halfHeader);
+std::uint32_t blockHeader(QuantGrid grid, bool halfHeader);
 // The inverse. Returns false if min is not finite, or step is negative or not finite.
-bool blockGridOf(const std::byte* header, bool halfHeader, Grid& grid);
+bool blockGridOf(const std::byte* header, bool halfHeader, QuantGrid& grid);
 // Whether fp32 is not enough for a block: its range overflows, or its grid does not span it because
 // the header's type limits min and step.
-bool isWide(Range range, Grid grid, int top);
+bool isWide(Range range, QuantGrid grid, int top);
 // Writes the codes of a wide block, computed in double and rounded to nearest; leaves other blocks
 // unchanged.
-void quantizeIfWide(const float* values, const BlockFormat& format, Range range, Grid grid,
+void quantizeIfWide(const float* values, const BlockFormat& format, Range range, QuantGrid grid,
                     std::byte* codes);
-void dequantizeWide(const std::byte* codes, std::size_t count, Grid grid, int bits, float limit,
-                    float* values);
+void dequantizeWide(const std::byte* codes, std::size_t count, QuantGrid grid, int bits,
+                    float limit, float* values);
 
 }  // namespace cleave::kernels::plain

@@ -13,10 +13,12 @@ namespace cleave::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-void encodeGrid(const float* values, std::size_t count, Grid grid, int bits, std::byte* codes) {
+void encodeGrid(const float* values, std::size_t count, QuantGrid grid, int bits,
+                std::byte* codes) {
   plain::quantize(values, count, grid, bits, codes);
 }
-void decodeGrid(const std::byte* codes, std::size_t count, Grid grid, int bits, float* values) {
+void decodeGrid(const std::byte* codes, std::size_t count, QuantGrid grid, int bits,
+                float* values) {
   plain::dequantize(codes, count, grid, bits, values);
 }
 
@@ -28,7 +30,7 @@ constexpr std::size_t kTail = 128;  // values; at least as many as a joiner take
 static_assert(kTail % Joiner<Floats, std::uint8_t>::kCodes == 0);
 
 template <typename Code>
-HWY_INLINE void quantizeAll(const float* values, std::size_t count, Grid grid, int bits,
+HWY_INLINE void quantizeAll(const float* values, std::size_t count, QuantGrid grid, int bits,
                             std::byte* out) {
   using Join = Joiner<Floats, Code>;
   const Floats d = kFloats;
@@ -64,8 +66,8 @@ HWY_INLINE void quantizeAll(const float* values, std::size_t count, Grid grid, i
 }
 
 template <class AnyUnpacker, class D>
-HWY_INLINE void dequantizeAll(D d, const std::byte* codes, std::size_t count, Grid grid, int bits,
-                              float* values) {
+HWY_INLINE void dequantizeAll(D d, const std::byte* codes, std::size_t count, QuantGrid grid,
+                              int bits, float* values) {
   const AnyUnpacker unpacker(bits);
   const std::size_t bytes = packedBytes(count, bits);
   std::size_t steps = count / AnyUnpacker::kStep;
@@ -78,12 +80,14 @@ HWY_INLINE void dequantizeAll(D d, const std::byte* codes, std::size_t count, Gr
 
 }  // namespace
 
-void encodeGrid(const float* values, std::size_t count, Grid grid, int bits, std::byte* codes) {
+void encodeGrid(const float* values, std::size_t count, QuantGrid grid, int bits,
+                std::byte* codes) {
   if (bits <= 8) return quantizeAll<std::uint8_t>(values, count, grid, bits, codes);
   quantizeAll<std::uint16_t>(values, count, grid, bits, codes);
 }
 
-void decodeGrid(const std::byte* codes, std::size_t count, Grid grid, int bits, float* values) {
+void decodeGrid(const std::byte* codes, std::size_t count, QuantGrid grid, int bits,
+                float* values) {
   // With more than 8 bits, 16 bytes hold only 8 codes.
   using Eight = hn::CappedTag<float, 8>;
   if (bits == 8) {
@@ -106,10 +110,11 @@ namespace cleave::kernels {
 HWY_EXPORT(encodeGrid);
 HWY_EXPORT(decodeGrid);
 
-void quantize(const float* values, std::size_t count, Grid grid, int bits, std::byte* codes) {
+void quantize(const float* values, std::size_t count, QuantGrid grid, int bits, std::byte* codes) {
   HWY_DYNAMIC_DISPATCH(encodeGrid)(values, count, grid, bits, codes);
 }
-void dequantize(const std::byte* codes, std::size_t count, Grid grid, int bits, float* values) {
+void dequantize(const std::byte* codes, std::size_t count, QuantGrid grid, int bits,
+                float* values) {
   HWY_DYNAMIC_DISPATCH(decodeGrid)(codes, count, grid, bits, values);
 }
 

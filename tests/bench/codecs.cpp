@@ -75,7 +75,7 @@ void copy(benchmark::State& state, const Sample& sample) {
 }
 
 void encode(benchmark::State& state, const Sample& sample, const std::string& spec,
-            Helper* helper) {
+            ForkJoinPair* helper) {
   const std::unique_ptr<Codec> codec = makeCodec(spec);
   std::vector<std::byte> out(codec->maxEncodedBytes(sample.spec));
   std::size_t bytes = 0;
@@ -89,7 +89,7 @@ void encode(benchmark::State& state, const Sample& sample, const std::string& sp
 }
 
 void decode(benchmark::State& state, const Sample& sample, const std::string& spec,
-            Helper* helper) {
+            ForkJoinPair* helper) {
   const std::unique_ptr<Codec> codec = makeCodec(spec);
   std::vector<std::byte> bytes(codec->maxEncodedBytes(sample.spec));
   CutContext encodeCut;
@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "bench_codecs: %s; %s\n", error.what(), error.hint().c_str());
     return 2;
   }
-  Helper helper;
+  ForkJoinPair helper;
   const std::vector<Sample> samples = {activation(), gradient()};
   for (const Sample& sample : samples) {
     const std::string name = sample.name;

@@ -25,13 +25,13 @@ namespace {
 
 using namespace cleave;
 
-struct Grid {
-  at::Tensor least, step;
+struct QuantGrid {
+  at::Tensor min, step;
 };
 
 struct Coded {
   at::Tensor codes;  // uint8, in the order of the values
-  std::vector<Grid> grids;
+  std::vector<QuantGrid> grids;
 };
 
 // One side of the comparison.
@@ -42,8 +42,8 @@ class Coder {
   virtual at::Tensor decode() = 0;  // of the most recently encoded tensor
 };
 
-at::Tensor roundToGrid(const at::Tensor& values, const Grid& grid) {
-  return ((values - grid.least) / grid.step)
+at::Tensor roundToGrid(const at::Tensor& values, const QuantGrid& grid) {
+  return ((values - grid.min) / grid.step)
       .nan_to_num_(0)
       .round_();  // 0 / 0 if all values are equal
 }
@@ -55,8 +55,8 @@ class PlainSort : public Coder {
     coded_.grids.clear();
     std::vector<at::Tensor> codes;
     for (const at::Tensor& piece : sorted.tensor_split(kPieces)) {
-      const Grid& grid =
-          coded_.grids.emplace_back(Grid{piece[0], (piece[-1] - piece[0]) / (kCodes - 1)});
+      const QuantGrid& grid =
+          coded_.grids.emplace_back(QuantGrid{piece[0], (piece[-1] - piece[0]) / (kCodes - 1)});
       const auto first = static_cast<std::int64_t>(codes.size()) * kCodes;
       codes.push_back((roundToGrid(piece, grid) + first).to(at::kByte));
     }
@@ -68,9 +68,9 @@ class PlainSort : public Coder {
     const auto [sorted, order] = coded_.codes.sort();
     std::vector<at::Tensor> values;
     for (const at::Tensor& piece : sorted.tensor_split(kPieces)) {
-      const Grid& grid = coded_.grids[values.size()];
+      const QuantGrid& grid = coded_.grids[values.size()];
       const auto first = static_cast<std::int64_t>(values.size()) * kCodes;
-      values.push_back((piece.to(at::kFloat) - first) * grid.step + grid.least);
+      values.push_back((piece.to(at::kFloat) - first) * grid.step + grid.min);
     }
     return at::empty(coded_.codes.numel(), at::kFloat)
         .scatter_(0, order, at::cat(values))
@@ -87,14 +87,14 @@ class PlainSort : public Coder {
 class PlainUniform : public Coder {
  public:
   void encode(const at::Tensor& values) override {
-    grid_.least = values.min();
-    grid_.step = (values.max() - grid_.least) / 255;
+    grid_.min = values.min();
+    grid_.step = (values.max() - grid_.min) / 255;
     codes_ = roundToGrid(values, grid_).to(at::kByte);
   }
-  at::Tensor decode() override { return codes_.to(at::kFloat) * grid_.step + grid_.least; }
+  at::Tensor decode() override { return codes_.to(at::kFloat) * grid_.step + grid_.min; }
 
  private:
-  Grid grid_;
+  QuantGrid grid_;
   at::Tensor codes_;
 };
 

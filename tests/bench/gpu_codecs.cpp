@@ -136,7 +136,7 @@ struct Bench {
     Gpu& gpu = *device.gpu();
     KernelsOnly encoding(gpu);
     KernelsOnly decoding(gpu);
-    const auto twin = makeDeviceCodec(codec, gpu);
+    const auto gpuCodec = makeDeviceCodec(codec, gpu);
     const auto encoder = makeDeviceCodec(codec, encoding);
     const auto decoder = makeDeviceCodec(codec, decoding);
     const CodecContext context{1, {Phase::train, 1, 0, activationAt(1)}};
@@ -147,19 +147,20 @@ struct Bench {
     Buffer host = pool.acquire(spec.bytes());
     CutContext cut;
     std::size_t bytes = 0;
-    const double send =
-        secondsOf([&] { bytes = twin->encode(context, nullptr, cut, view, wire.span()).bytes; });
+    const double send = secondsOf(
+        [&] { bytes = gpuCodec->encode(context, nullptr, cut, view, wire.span()).bytes; });
     const std::span<const std::byte> payload = std::as_const(wire).span().first(bytes);
-    const double receive = secondsOf([&] { twin->decode(context, nullptr, cut, payload, out); });
+    const double receive =
+        secondsOf([&] { gpuCodec->decode(context, nullptr, cut, payload, out); });
     const double decode = secondsOf([&] {
       decoding.again();
       decoder->decode(context, nullptr, cut, payload, out);
     });
     const double hostWay = secondsOf([&] {
-      twin->copyToHost(tensor, spec.bytes(), host.data());
+      gpuCodec->copyToHost(tensor, spec.bytes(), host.data());
       codec->encode(context, nullptr, cut, {host.data(), spec}, wire.span());
     });
-    const double copy = secondsOf([&] { twin->copyToHost(tensor, bytes, wire.data()); });
+    const double copy = secondsOf([&] { gpuCodec->copyToHost(tensor, bytes, wire.data()); });
     const double encode = secondsOf([&] {
       encoding.again();
       encoder->encode(context, nullptr, cut, view, wire.span());

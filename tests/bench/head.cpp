@@ -57,7 +57,7 @@ class OurHead : public Head {
   }
 
  private:
-  static std::vector<BlockRow> blocks() {
+  static std::vector<BlockSpec> blocks() {
     return findModel("mobilenet_v2").blocks({"mobilenet_v2", {}, {3, kImage, kImage}, 10});
   }
 

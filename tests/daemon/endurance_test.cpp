@@ -12,7 +12,7 @@ namespace {
 constexpr int kSteps = 10000;
 constexpr int kWarmUp = 2000;  // steps until pools and tables have reached their size
 // Growth over the remaining steps: 280 bytes each, less than a step's records. Measured: 80 KiB.
-constexpr std::int64_t kMostGrowthKiB = 2048;
+constexpr std::int64_t kMaxGrowthKiB = 2048;
 
 // Number of lines in a file that is being written.
 std::int64_t linesOf(const std::string& path) {
@@ -56,11 +56,11 @@ TEST_CASE("10,000 steps leave the memory of both daemons as it was") {
   INFO("client " << clientFirst->residentKiB << " to " << clientLast.residentKiB << " KiB, server "
                  << serverFirst.residentKiB << " to " << serverLast.residentKiB << " KiB");
 
-  CHECK(clientLast.residentKiB - clientFirst->residentKiB <= kMostGrowthKiB);
+  CHECK(clientLast.residentKiB - clientFirst->residentKiB <= kMaxGrowthKiB);
   CHECK(clientLast.descriptors == clientFirst->descriptors);
   // The loader's thread ends with the last batch of its epoch.
   CHECK(clientLast.threads <= clientFirst->threads + 1);
-  CHECK(serverLast.residentKiB - serverFirst.residentKiB <= kMostGrowthKiB);
+  CHECK(serverLast.residentKiB - serverFirst.residentKiB <= kMaxGrowthKiB);
   CHECK(serverLast.descriptors == serverFirst.descriptors);
   CHECK(serverLast.threads == serverFirst.threads);
   const auto steps = readCsv(run + "/steps.csv");

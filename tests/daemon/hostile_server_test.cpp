@@ -77,7 +77,7 @@ class HostileServer {
 // The answer of a correct server.
 wire::HelloOk correctAnswer(const wire::Hello& hello) {
   wire::HelloOk ok;
-  ok.set_version(hello.greatest_version());
+  ok.set_version(hello.max_version());
   *ok.mutable_features() = hello.features();
   ok.set_threads(1);
   ok.set_in_flight(hello.run_spec().micro_batches());  // the default of the schedule `priority`

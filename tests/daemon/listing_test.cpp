@@ -11,13 +11,13 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-constexpr std::size_t kMostColumns = 100;
+constexpr std::size_t kMaxColumns = 100;
 
 void checkFitsTerminal(const std::string& output) {
   std::istringstream lines(output);
   for (std::string line; std::getline(lines, line);) {
     INFO(line);
-    CHECK(line.size() <= kMostColumns);
+    CHECK(line.size() <= kMaxColumns);
     CHECK((line.empty() || line.back() != ' '));
   }
   CHECK(output.ends_with('\n'));

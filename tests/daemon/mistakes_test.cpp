@@ -214,12 +214,12 @@ TEST_CASE("mistakes in configuration files") {
     write(folder.path(name), text);
     return folder.path(name);
   };
-  const std::string most = "model: {name: mlp}\ndata: {format: synthetic, shape: [4]}\n";
-  const std::string typed = file("typed.yaml", most + "train:\n  batchs: 16\n");
-  const std::string typeless = file("type.yaml", most + "train:\n  epochs: 1.5\n");
+  const std::string max = "model: {name: mlp}\ndata: {format: synthetic, shape: [4]}\n";
+  const std::string typed = file("typed.yaml", max + "train:\n  batchs: 16\n");
+  const std::string typeless = file("type.yaml", max + "train:\n  epochs: 1.5\n");
   const std::string broken = file("broken.yaml", "model: {name: mlp\ndata: 3\n");
   const std::string tabs = file("tabs.yaml", "model:\n\tname: mlp\n");
-  const std::string twice = file("twice.yaml", most + "model: {name: mlp}\n");
+  const std::string twice = file("twice.yaml", max + "model: {name: mlp}\n");
   const std::string list = file("list.yaml", "- 1\n- 2\n");
   const std::string empty = file("empty.yaml", "");
   const std::string partial = file("partial.yaml", "model: {name: mlp}\n");

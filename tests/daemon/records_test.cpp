@@ -47,13 +47,13 @@ void checkCounted(const std::vector<CsvRow>& steps) {
 
 // Checks the files of a program that was killed at that time.
 void checkKept(const TemporaryFolder& folder, const std::string& run, double killed) {
-  constexpr double kMostLost = 1.0;  // seconds
-  constexpr double kBusy = 1.0;      // delay until a busy machine schedules the writing thread
+  constexpr double kMaxLost = 1.0;  // seconds
+  constexpr double kBusy = 1.0;     // delay until a busy machine schedules the writing thread
   for (const char* file : {"/steps.csv", "/transfers.csv"}) {
     INFO(run + file);
     const auto rows = readWholeRows(folder, run + file);
     REQUIRE(!rows.empty());
-    CHECK(killed - secondsOf(rows.back().at("time")) < kMostLost + kBusy);
+    CHECK(killed - secondsOf(rows.back().at("time")) < kMaxLost + kBusy);
   }
   checkCounted(readWholeRows(folder, run + "/steps.csv"));
 }

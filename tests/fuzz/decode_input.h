@@ -83,8 +83,8 @@ inline Bytes write(const Input& input) {
 // At most 2,303 elements, which is more than two blocks of every codec.
 inline TensorSpec specOf(const Input& input) {
   const auto& d = input.dimensions;
-  const auto within = [](unsigned value, unsigned most) {
-    return static_cast<std::int64_t>(value % (most + 1));
+  const auto within = [](unsigned value, unsigned max) {
+    return static_cast<std::int64_t>(value % (max + 1));
   };
   TensorSpec spec;
   constexpr std::array kTypes = {DType::f32, DType::f16, DType::bf16, DType::f32};

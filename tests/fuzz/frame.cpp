@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "common/link/wire_messages.h"
+#include "common/net/connection_messages.h"
 #include "common/net/frame.h"
-#include "common/net/notices.h"
 #include "tests/fuzz/seeds.h"
 
 using namespace cleave;
@@ -144,8 +144,8 @@ Bytes frame(unsigned state, FrameKind kind, const std::string& metadata,
 
 std::string helloMetadata() {
   wire::Hello hello;
-  hello.set_least_version(1);
-  hello.set_greatest_version(1);
+  hello.set_min_version(1);
+  hello.set_max_version(1);
   hello.add_features("probe");
   hello.set_run_id("run-1");
   hello.set_generation(1);

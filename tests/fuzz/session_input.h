@@ -65,8 +65,8 @@ class Reader {
     const std::size_t low = byte();
     return low | (std::size_t{byte()} << 8);
   }
-  std::span<const std::byte> rest(std::size_t most) {
-    const auto taken = bytes_.first(std::min(most, bytes_.size()));
+  std::span<const std::byte> rest(std::size_t max) {
+    const auto taken = bytes_.first(std::min(max, bytes_.size()));
     bytes_ = bytes_.subspan(taken.size());
     return taken;
   }

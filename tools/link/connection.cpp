@@ -13,7 +13,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr std::size_t kMostRead = std::size_t{256} << 10;
+constexpr std::size_t kMaxRead = std::size_t{256} << 10;
 
 std::array<asio::mutable_buffer, 2> buffers(const Ring::Pieces& pieces) {
   return {asio::mutable_buffer(pieces[0].data(), pieces[0].size()),
@@ -71,7 +71,7 @@ bool Connection::mayRead(const Half& half) const {
 void Connection::read(Half& half, Time now) {
   if (half.errorSeen) lose(half, now);
   if (!mayRead(half)) return;
-  const std::size_t room = std::min(half.shaper.room(number_), kMostRead);
+  const std::size_t room = std::min(half.shaper.room(number_), kMaxRead);
   error_code error;
   const std::size_t got = half.from.read_some(buffers(half.ring.space(room)), error);
   if (error == asio::error::eof) {

@@ -23,7 +23,7 @@ using boost::system::error_code;
 constexpr std::chrono::milliseconds kAcceptPause{100};  // out of descriptors; wait for some
 constexpr std::size_t kUnsentBytes = std::size_t{64} << 10;
 // Rounds of reads and writes before other handlers get a turn.
-constexpr int kMostRounds = 8;
+constexpr int kMaxRounds = 8;
 
 // The kernel would otherwise accept megabytes from a sender without the shaper seeing them. A
 // socket may buffer as much as its queue may hold, at most a segment.
@@ -105,9 +105,9 @@ void Relay::admit(tcp::socket socket) {
   if (!scriptBegin_) scriptBegin_ = now();
   auto connection =
       std::make_shared<Connection>(std::move(socket), number, up_, down_, [this] { wakeSoon(); });
-  if (connections_.size() == kMostConnections) {
+  if (connections_.size() == kMaxConnections) {
     processLog()->warn("connection {} from {} is reset: {} are already open", number, peer,
-                       kMostConnections);
+                       kMaxConnections);
     return connection->reset();
   }
   processLog()->info("connection {} from {}", number, peer);
@@ -169,7 +169,7 @@ void Relay::wakeSoon() {
 void Relay::pump() {
   if (stopped_) return;
   bool more = true;
-  for (int round = 0; more && round < kMostRounds; ++round) {
+  for (int round = 0; more && round < kMaxRounds; ++round) {
     const Time time = now();
     runScript(time);
     more = false;

@@ -22,7 +22,7 @@
 namespace cleave::link {
 
 // Further connections are reset when accepted.
-inline constexpr std::size_t kMostConnections = 256;
+inline constexpr std::size_t kMaxConnections = 256;
 
 class Relay {
  public:

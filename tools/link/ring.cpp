@@ -30,9 +30,9 @@ Ring::Pieces Ring::pieces(std::size_t offset, std::size_t bytes) {
   return {all.subspan(begin, first), all.first(bytes - first)};
 }
 
-void Ring::grow(std::size_t least) {
+void Ring::grow(std::size_t min) {
   constexpr std::size_t kAtFirst = std::size_t{16} << 10;
-  std::vector<std::byte> grown(std::max(kAtFirst, std::bit_ceil(least)));
+  std::vector<std::byte> grown(std::max(kAtFirst, std::bit_ceil(min)));
   std::size_t filled = 0;
   for (const auto& piece : pieces(0, size_)) {
     std::copy(piece.begin(), piece.end(), grown.begin() + static_cast<std::ptrdiff_t>(filled));

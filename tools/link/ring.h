@@ -24,7 +24,7 @@ class Ring {
 
  private:
   Pieces pieces(std::size_t offset, std::size_t bytes);
-  void grow(std::size_t least);
+  void grow(std::size_t min);
 
   std::vector<std::byte> bytes_;  // its size is 0 or a power of two
   std::size_t begin_ = 0;

@@ -32,8 +32,8 @@ constexpr std::array<Shape, 6> kShapes = {{
 }};
 
 // Limits on the settings.
-constexpr std::size_t kMostWindow = std::size_t{256} << 20;
-constexpr std::size_t kLeastQueue = std::size_t{4} << 10;
+constexpr std::size_t kMaxWindow = std::size_t{256} << 20;
+constexpr std::size_t kMinQueue = std::size_t{4} << 10;
 
 std::vector<Flag> makeFlagTable() {
   std::vector<Flag> table = {
@@ -123,7 +123,7 @@ Profile readProfile(Reader& reader, const std::string& way) {
   if (const auto value = find("burst")) profile.burst = parseSize(*value);
   if (const auto value = find("queue")) {
     profile.queue = parseSize(*value);
-    if (profile.queue < kLeastQueue) {
+    if (profile.queue < kMinQueue) {
       throw UsageError("bad-value",
                        value->place + ": a queue of '" + value->text + "' is too small",
                        "write 4KiB or more, or leave it out");
@@ -184,7 +184,7 @@ void checkWindow(const Settings& settings) {
     if (event.down) down = std::max(down, event.latency);
   }
   const Time roundTrip = up + down + std::max(settings.up.jitter, settings.down.jitter);
-  if (rate == 0 || windowBytes(rate, roundTrip) <= kMostWindow) return;
+  if (rate == 0 || windowBytes(rate, roundTrip) <= kMaxWindow) return;
   throw UsageError("bad-value",
                    fmt::format("{} and a round trip of {} together mean {} in flight, and a "
                                "connection may have at most 268 MB",

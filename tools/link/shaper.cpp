@@ -14,15 +14,15 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr double kSegmentSeconds = 2e-3;
-constexpr double kLeastSegment = 64 << 10;
-constexpr double kMostSegment = 1 << 20;
+constexpr double kMinSegment = 64 << 10;
+constexpr double kMaxSegment = 1 << 20;
 constexpr double kChunkSeconds = 250e-6;
-constexpr std::size_t kMostChunkPackets = 45;  // 64 KiB
+constexpr std::size_t kMaxChunkPackets = 45;  // 64 KiB
 // Rate assumed for the window of a link without a rate limit: faster than loopback.
 constexpr double kUnlimitedRate = 2.5e9;
-constexpr std::size_t kMostUnlimitedWindow = std::size_t{64} << 20;
+constexpr std::size_t kMaxUnlimitedWindow = std::size_t{64} << 20;
 // Maximum lateness of the caller that a sender with more data can make up for.
-constexpr Time kMostCatchUp = milliseconds(100);
+constexpr Time kMaxCatchUp = milliseconds(100);
 // The number of later packets after which TCP detects a loss (duplicate acknowledgements).
 constexpr std::size_t kTellingPackets = 3;
 
@@ -31,22 +31,22 @@ double seconds(Time time) { return std::chrono::duration<double>(time).count(); 
 double uniform(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 
 std::size_t chunkBytes(double rate) {
-  if (rate == 0) return kMostChunkPackets * kPacketBytes;
+  if (rate == 0) return kMaxChunkPackets * kPacketBytes;
   const double packets = std::floor(rate * kChunkSeconds / kPacketBytes);
-  return static_cast<std::size_t>(std::clamp<double>(packets, 1, kMostChunkPackets)) * kPacketBytes;
+  return static_cast<std::size_t>(std::clamp<double>(packets, 1, kMaxChunkPackets)) * kPacketBytes;
 }
 
 }  // namespace
 
 std::size_t segmentBytes(double rate) {
-  if (rate == 0) return static_cast<std::size_t>(kMostSegment);
-  return static_cast<std::size_t>(std::clamp(rate * kSegmentSeconds, kLeastSegment, kMostSegment));
+  if (rate == 0) return static_cast<std::size_t>(kMaxSegment);
+  return static_cast<std::size_t>(std::clamp(rate * kSegmentSeconds, kMinSegment, kMaxSegment));
 }
 
 std::size_t windowBytes(double rate, Time roundTrip) {
   if (rate == 0) {
     return std::min(
-        kMostUnlimitedWindow,
+        kMaxUnlimitedWindow,
         segmentBytes(rate) + static_cast<std::size_t>(kUnlimitedRate * seconds(roundTrip)));
   }
   return segmentBytes(rate) + static_cast<std::size_t>(rate * seconds(roundTrip));
@@ -83,7 +83,7 @@ void Shaper::push(std::uint64_t connection, std::size_t bytes, Time now, bool mo
   assert(bytes <= profile_.queue - stream.queued && stream.mark == Mark::none);
   if (stream.queued == 0) {
     // If the sender had more to write, the line was idle only because the caller was late.
-    stream.readyAt = std::max(stream.readyAt, stream.more ? now - kMostCatchUp : now);
+    stream.readyAt = std::max(stream.readyAt, stream.more ? now - kMaxCatchUp : now);
   }
   stream.queued += bytes;
   stream.more = more;
@@ -187,7 +187,7 @@ void Shaper::depart(Stream& stream) {
     drawLoss(stream);
   } else {
     const std::uint64_t untilLoss = stream.nextLost - stream.packets;
-    if (untilLoss < kMostChunkPackets) {
+    if (untilLoss < kMaxChunkPackets) {
       chunk.bytes = std::min<std::size_t>(chunk.bytes, untilLoss * kPacketBytes);
     }
     stream.queued -= chunk.bytes;
@@ -280,7 +280,7 @@ Time Shaper::drawJitter(const Stream& stream) const {
 // few packets follow, also the retransmission timeout (RFC 6298, with Linux's minimum).
 Time Shaper::lossDelay(const Stream& stream) const {
   if (stream.more || stream.queued >= kTellingPackets * kPacketBytes) return roundTrip_;
-  return roundTrip_ + std::max(kLeastTimeout, profile_.jitter);
+  return roundTrip_ + std::max(kMinTimeout, profile_.jitter);
 }
 
 Time Shaper::timeOf(std::size_t bytes) const {

@@ -25,7 +25,7 @@ using Time = std::chrono::nanoseconds;  // since the link began; also durations
 // The payload of a TCP segment on Ethernet: the unit of loss.
 inline constexpr std::size_t kPacketBytes = 1448;
 // Minimum retransmission timeout of TCP, which applies if no later packets reveal the loss.
-inline constexpr Time kLeastTimeout = std::chrono::milliseconds(200);
+inline constexpr Time kMinTimeout = std::chrono::milliseconds(200);
 
 struct Profile {
   double rate = 0;        // bytes per second; 0: unlimited

@@ -28,8 +28,8 @@ __device__ void reduceLanes(const Kernel& kernel, typename Kernel::Thread& threa
   for (int distance = 1; distance < lanes; distance *= 2) {
     for (int k = 0; k < static_cast<int>(kQuads); ++k) {
       const device::Range mine = thread.ranges[k];
-      const device::Range other{__shfl_xor_sync(kWholeWarp, mine.least, distance),
-                                __shfl_xor_sync(kWholeWarp, mine.greatest, distance)};
+      const device::Range other{__shfl_xor_sync(kWholeWarp, mine.min, distance),
+                                __shfl_xor_sync(kWholeWarp, mine.max, distance)};
       thread.ranges[k] = Kernel::join(mine, other);
     }
   }

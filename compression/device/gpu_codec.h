@@ -49,9 +49,9 @@ class Scratch {
   std::shared_ptr<std::byte> owner_;
 };
 
-class Twin : public DeviceCodec {
+class GpuCodec : public DeviceCodec {
  public:
-  Twin(std::shared_ptr<const Codec> codec, Gpu& gpu) : codec_(std::move(codec)), gpu_(gpu) {}
+  GpuCodec(std::shared_ptr<const Codec> codec, Gpu& gpu) : codec_(std::move(codec)), gpu_(gpu) {}
 
   std::string spec() const override { return codec_->spec(); }
   std::size_t maxEncodedBytes(const TensorSpec& spec) const override {

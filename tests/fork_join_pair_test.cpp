@@ -1,4 +1,4 @@
-#include "common/core/helper.h"
+#include "common/core/fork_join_pair.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -11,7 +11,7 @@
 using namespace cleave;
 
 TEST_CASE("A helper runs the second function while the caller runs the first") {
-  Helper helper;
+  ForkJoinPair helper;
   std::promise<std::thread::id> ranOn;
   std::thread::id seen;
   // The first function returns only after the second has run, so another thread must run it.
@@ -21,7 +21,7 @@ TEST_CASE("A helper runs the second function while the caller runs the first") {
 }
 
 TEST_CASE("Both functions run once each time, whoever runs them") {
-  Helper helper;
+  ForkJoinPair helper;
   int first = 0;
   int second = 0;
   for (int k = 1; k <= 20'000; ++k) {
@@ -32,7 +32,7 @@ TEST_CASE("Both functions run once each time, whoever runs them") {
 }
 
 TEST_CASE("A caller does not wait for a helper that another caller has") {
-  Helper helper;
+  ForkJoinPair helper;
   std::promise<void> busy;
   std::promise<void> release;
   std::shared_future<void> released(release.get_future());
@@ -56,7 +56,7 @@ TEST_CASE("A caller does not wait for a helper that another caller has") {
 }
 
 TEST_CASE("What a function throws reaches the caller, after both are done") {
-  Helper helper;
+  ForkJoinPair helper;
   const auto fail = [](const std::string& text) { throw std::runtime_error(text); };
   const auto textOf = [&](const std::function<void()>& first,
                           const std::function<void()>& second) -> std::string {

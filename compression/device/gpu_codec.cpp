@@ -1,4 +1,4 @@
-#include "compression/device/twin.h"
+#include "compression/device/gpu_codec.h"
 
 #include <cstdint>
 
@@ -21,30 +21,31 @@ class HostTensor {
 
 }  // namespace
 
-void Twin::copyToHost(const std::byte* from_dev, std::size_t bytes, std::byte* to) const {
+void GpuCodec::copyToHost(const std::byte* from_dev, std::size_t bytes, std::byte* to) const {
   if (bytes == 0) return;
   Issued issued(gpu_);
   gpu_.copyOut(from_dev, bytes, to);
   issued.wait();
 }
 
-bool Twin::isOrdinary(const TensorSpec& spec, const std::byte* data_dev) {
+bool GpuCodec::isOrdinary(const TensorSpec& spec, const std::byte* data_dev) {
   constexpr std::uintptr_t kBoundary = 16;
   const std::size_t elements = spec.elements();
   return elements > 0 && elements < std::size_t{1} << 30 &&
          reinterpret_cast<std::uintptr_t>(data_dev) % kBoundary == 0;
 }
 
-Encoded Twin::encodeOnHost(const CodecContext& context, const CodecState& state, CutContext& cut,
-                           const TensorView& view, std::span<std::byte> out) const {
+Encoded GpuCodec::encodeOnHost(const CodecContext& context, const CodecState& state,
+                               CutContext& cut, const TensorView& view,
+                               std::span<std::byte> out) const {
   HostTensor tensor(view.spec.bytes());
   copyToHost(view.data, view.spec.bytes(), tensor.data());
   return codec_->encode(context, state, cut, {tensor.data(), view.spec}, out);
 }
 
-CodecState Twin::decodeOnHost(const CodecContext& context, const CodecState& state, CutContext& cut,
-                              std::span<const std::byte> bytes,
-                              const MutableTensorView& out) const {
+CodecState GpuCodec::decodeOnHost(const CodecContext& context, const CodecState& state,
+                                  CutContext& cut, std::span<const std::byte> bytes,
+                                  const MutableTensorView& out) const {
   HostTensor tensor(out.spec.bytes());
   CodecState after = codec_->decode(context, state, cut, bytes, {tensor.data(), out.spec});
   if (out.spec.bytes() > 0) {

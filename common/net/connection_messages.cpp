@@ -1,4 +1,4 @@
-#include "common/net/notices.h"
+#include "common/net/connection_messages.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace {
 constexpr std::size_t kMaxCodeBytes = 64;
 
 double checkedRetry(double seconds) {
-  constexpr double kMostSeconds = 3600;
-  return seconds > 0 && seconds <= kMostSeconds ? seconds : 0;
+  constexpr double kMaxSeconds = 3600;
+  return seconds > 0 && seconds <= kMaxSeconds ? seconds : 0;
 }
 
 std::uint64_t nanoseconds() {
@@ -42,12 +42,12 @@ ClockSample clockOfPong(std::span<const std::byte> metadata) {
   const auto atPeer = static_cast<double>(difference(pong.sent(), pong.ping_received()));
   const double between =
       static_cast<double>(difference(came, pong.ping_sent())) - std::max(0.0, atPeer);
-  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  constexpr std::int64_t kMax = std::int64_t{1} << 62;
   const std::int64_t ahead =
       difference(pong.ping_received(), pong.ping_sent()) / 2 + difference(pong.sent(), came) / 2;
-  return {std::max(0.0, between * 1e-9), std::clamp(ahead, -kMost, kMost),
-          std::clamp(difference(pong.ping_received(), pong.ping_sent()), -kMost, kMost),
-          std::clamp(difference(pong.ping_received(), 0), -kMost, kMost)};
+  return {std::max(0.0, between * 1e-9), std::clamp(ahead, -kMax, kMax),
+          std::clamp(difference(pong.ping_received(), pong.ping_sent()), -kMax, kMax),
+          std::clamp(difference(pong.ping_received(), 0), -kMax, kMax)};
 }
 
 std::string pongMetadata(std::span<const std::byte> ping) {

@@ -1,4 +1,4 @@
-#include "server/pace.h"
+#include "server/throughput_meter.h"
 
 #include <algorithm>
 #include <cmath>
@@ -20,9 +20,9 @@ std::string bottleneckOf(const PaceShares& shares) {
   return share >= 0.5 ? name : "client or latency";
 }
 
-void Pace::finishedBatch(const MicroBatch& at, const ActionSeconds& actions,
-                         const LinkTotals& totals, double rateUp, double rateDown,
-                         SteadyTime time) {
+void ThroughputMeter::finishedBatch(const MicroBatch& at, const ActionSeconds& actions,
+                                    const LinkTotals& totals, double rateUp, double rateDown,
+                                    SteadyTime time) {
   const std::lock_guard lock(mutex_);
   const LinkTotals before = std::exchange(lastTotals_, totals);
   const auto last = std::exchange(last_, time);
@@ -52,10 +52,10 @@ void Pace::finishedBatch(const MicroBatch& at, const ActionSeconds& actions,
   follow(state_->shares.down, busy(down, rateDown));
 }
 
-std::optional<PaceState> Pace::state(SteadyTime time) const {
+std::optional<Throughput> ThroughputMeter::state(SteadyTime time) const {
   const std::lock_guard lock(mutex_);
   if (!state_) return std::nullopt;
-  PaceState state = *state_;
+  Throughput state = *state_;
   state.idleSeconds = secondsBetween(*last_, time);
   return state;
 }

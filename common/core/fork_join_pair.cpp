@@ -1,4 +1,4 @@
-#include "common/core/helper.h"
+#include "common/core/fork_join_pair.h"
 
 #include <utility>
 
@@ -16,9 +16,9 @@ std::exception_ptr errorOf(const std::function<void()>& work) {
 
 }  // namespace
 
-Helper::Helper() : thread_([this] { serve(); }) {}
+ForkJoinPair::ForkJoinPair() : thread_([this] { serve(); }) {}
 
-Helper::~Helper() {
+ForkJoinPair::~ForkJoinPair() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
@@ -27,7 +27,7 @@ Helper::~Helper() {
   thread_.join();
 }
 
-void Helper::serve() {
+void ForkJoinPair::serve() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return ending_ || offered_ != nullptr; });
@@ -43,7 +43,7 @@ void Helper::serve() {
   }
 }
 
-void Helper::run(const std::function<void()>& first, const std::function<void()>& second) {
+void ForkJoinPair::run(const std::function<void()>& first, const std::function<void()>& second) {
   const std::unique_lock caller(caller_, std::try_to_lock);
   if (!caller) {
     first();
@@ -68,8 +68,8 @@ void Helper::run(const std::function<void()>& first, const std::function<void()>
   if (secondError) std::rethrow_exception(secondError);
 }
 
-std::unique_ptr<Helper> makeHelper() {
-  return std::thread::hardware_concurrency() == 1 ? nullptr : std::make_unique<Helper>();
+std::unique_ptr<ForkJoinPair> makeForkJoinPair() {
+  return std::thread::hardware_concurrency() == 1 ? nullptr : std::make_unique<ForkJoinPair>();
 }
 
 }  // namespace cleave

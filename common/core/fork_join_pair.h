@@ -10,12 +10,12 @@
 
 namespace cleave {
 
-class Helper {
+class ForkJoinPair {
  public:
-  Helper();
-  ~Helper();
-  Helper(const Helper&) = delete;
-  Helper& operator=(const Helper&) = delete;
+  ForkJoinPair();
+  ~ForkJoinPair();
+  ForkJoinPair(const ForkJoinPair&) = delete;
+  ForkJoinPair& operator=(const ForkJoinPair&) = delete;
 
   // Calls both functions once, and returns when both are done. `second` runs on the helper's thread
   // if that picks it up before the caller has finished `first`; otherwise, or if another caller is
@@ -37,6 +37,6 @@ class Helper {
 };
 
 // Null on a machine with one processor.
-std::unique_ptr<Helper> makeHelper();
+std::unique_ptr<ForkJoinPair> makeForkJoinPair();
 
 }  // namespace cleave

@@ -19,7 +19,7 @@ struct PaceShares {
   double up = 0, down = 0;  // bytes on the link divided by its rate
 };
 
-struct PaceState {
+struct Throughput {
   Phase phase = Phase::train;
   std::uint64_t step = 0;
   double imagesPerSecond = 0;
@@ -32,17 +32,17 @@ struct PaceState {
 // at least half of the time, otherwise "client or latency", which a server cannot measure.
 std::string bottleneckOf(const PaceShares& shares);
 
-class Pace {
+class ThroughputMeter {
  public:
   // `rateUp`, `rateDown`: the link's, in bytes per second; 0: unknown. Device thread.
   void finishedBatch(const MicroBatch& at, const ActionSeconds& actions, const LinkTotals& totals,
                      double rateUp, double rateDown, SteadyTime time = now());
   // Nothing before the first batch. Any thread.
-  std::optional<PaceState> state(SteadyTime time = now()) const;
+  std::optional<Throughput> state(SteadyTime time = now()) const;
 
  private:
   mutable std::mutex mutex_;
-  std::optional<PaceState> state_;
+  std::optional<Throughput> state_;
   std::optional<SteadyTime> last_;  // when a batch was last done
   LinkTotals lastTotals_;
   bool hasMeans_ = false;

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "common/codec/spec.h"
-#include "compression/device/twin.h"
+#include "compression/device/gpu_codec.h"
 #include "compression/topk_layout.h"
 
 namespace cleave {
@@ -11,10 +11,10 @@ namespace {
 
 using device::TopKState;
 
-class TopKTwin : public Twin {
+class TopKGpuCodec : public GpuCodec {
  public:
-  TopKTwin(std::shared_ptr<const Codec> codec, Gpu& gpu, double ratio)
-      : Twin(std::move(codec), gpu), layout_(ratio) {}
+  TopKGpuCodec(std::shared_ptr<const Codec> codec, Gpu& gpu, double ratio)
+      : GpuCodec(std::move(codec), gpu), layout_(ratio) {}
 
   Encoded encode(const CodecContext& context, const CodecState& state, CutContext& cut,
                  const TensorView& view, std::span<std::byte> out) const override {
@@ -249,7 +249,7 @@ std::shared_ptr<const DeviceCodec> makeTopKTwin(const std::shared_ptr<const Code
                                                 Gpu& gpu) {
   const CodecSpec spec = parseCodecSpec(codec->spec());
   const double ratio = CodecParameters(spec).number("ratio", TopKLayout::kLeastRatio, 1);
-  return std::make_shared<TopKTwin>(codec, gpu, ratio);
+  return std::make_shared<TopKGpuCodec>(codec, gpu, ratio);
 }
 
 }  // namespace cleave
