@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <stdexcept>
 
 #include "compression/kernels/kernels.h"
 
@@ -16,7 +17,10 @@ void toFloat(const std::byte* in, DType dtype, std::size_t elements, float* out)
       return kernels::floatFromHalf(in, elements, out);
     case DType::bf16:
       return kernels::floatFromBf16(in, elements, out);
+    case DType::i64:
+      break;
   }
+  throw std::logic_error("a codec of floats was given integers");
 }
 
 void fromFloat(const float* in, std::size_t elements, DType dtype, std::byte* out) {
@@ -28,7 +32,10 @@ void fromFloat(const float* in, std::size_t elements, DType dtype, std::byte* ou
       return kernels::halfFromFloat(in, elements, out);
     case DType::bf16:
       return kernels::bf16FromFloat(in, elements, out);
+    case DType::i64:
+      break;
   }
+  throw std::logic_error("a codec of floats was given integers");
 }
 
 float largestOf(DType dtype) {
@@ -38,6 +45,7 @@ float largestOf(DType dtype) {
     case DType::bf16:
       return 0x1.fep127f;
     case DType::f32:
+    case DType::i64:
       break;
   }
   return std::numeric_limits<float>::max();

@@ -58,6 +58,8 @@ bool scatterAs(DType dtype, const std::byte* values, const Positions& positions,
       return scatter<std::uint16_t>(values, positions, 0x7c00, out);
     case DType::bf16:
       return scatter<std::uint16_t>(values, positions, 0x7f80, out);
+    case DType::i64:
+      break;
   }
   return false;
 }

@@ -91,6 +91,19 @@ TEST_CASE("a codec's spec makes an equal codec") {
   }
 }
 
+TEST_CASE("only the codec none accepts integers") {
+  const TensorSpec integers{DType::i64, {3, 4}};
+  for (const CodecRow& row : codecTable()) {
+    const auto codec = makeCodec(std::string(row.example));
+    CAPTURE(codec->spec());
+    const auto accept = [&](const TensorSpec& spec) {
+      return errorCode([&] { checkAccepts(*codec, spec, "activation/0.1"); });
+    };
+    CHECK(accept({DType::bf16, {3, 4}}).empty());
+    CHECK(accept(integers) == (codec->spec() == "none" ? "" : "bad-codec-spec"));
+  }
+}
+
 TEST_CASE("every codec encodes within its bound, the same bytes each time, and decodes them") {
   for (const std::string& text : contractSpecs()) {
     const std::unique_ptr<Codec> codec = makeCodec(text);

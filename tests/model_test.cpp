@@ -436,6 +436,11 @@ TEST_CASE("payloads share a tensor's memory and keep it alive") {
   const at::Tensor half = at::ones({3}, at::kBFloat16);
   CHECK(toPayload(half, MemoryOrder::contiguous).view().spec.dtype == DType::bf16);
   CHECK(toTensor(toPayload(half, MemoryOrder::contiguous)).scalar_type() == at::kBFloat16);
+  const at::Tensor indices = at::ones({3}, at::kLong);
+  CHECK(toPayload(indices, MemoryOrder::contiguous).view().spec.dtype == DType::i64);
+  const at::Tensor same = toTensor(toPayload(indices, MemoryOrder::contiguous));
+  CHECK(same.scalar_type() == at::kLong);
+  CHECK(same.const_data_ptr<std::int64_t>()[2] == 1);
 }
 
 TEST_CASE("no payload is made of a tensor in another form") {

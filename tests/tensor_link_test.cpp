@@ -352,6 +352,8 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
   CHECK(client.records.size() == server.records.size());
   const LinkTotals here = client.link->totals();
   const LinkTotals there = server.link->totals();
+  CHECK(here.reconnects + 1 == connections);
+  CHECK(there.reconnects + 1 == connections);
   CHECK(here.rawUp == there.rawUp);
   CHECK(here.rawDown == there.rawDown);
   if (cut.everyBytes == 0) {

@@ -13,7 +13,7 @@ std::optional<std::size_t> elementsOf(std::vector<std::int64_t> shape) {
 }  // namespace
 
 TEST_CASE("names of dtypes and memory orders are read back") {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i64}) {
     CHECK(dtypeFromName(dtypeName(dtype)) == dtype);
   }
   for (const MemoryOrder order : {MemoryOrder::contiguous, MemoryOrder::channelsLast}) {
@@ -30,6 +30,7 @@ TEST_CASE("a tensor spec counts its elements and bytes") {
   CHECK(TensorSpec{DType::f32, {2, 3}}.bytes() == 24);
   CHECK(TensorSpec{DType::f16, {2, 3}}.bytes() == 12);
   CHECK(TensorSpec{DType::bf16, {0, 3}}.bytes() == 0);
+  CHECK(TensorSpec{DType::i64, {2, 3}}.bytes() == 48);
 }
 
 TEST_CASE("shapes from a peer that are no shapes have no elements to count") {

@@ -47,6 +47,8 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["mean_down_bytes_per_second"] = static_cast<double>(totals.down()) / seconds;
   summary["peak_up_bytes_per_second"] = totals.peakUp;
   summary["peak_down_bytes_per_second"] = totals.peakDown;
+  summary["reconnects"] = totals.reconnects;
+  summary["offline_seconds"] = totals.offlineSeconds;
   const BoundedSteps& bounded = result.bounded;
   if (bounded.bounds > 0 && result.costs && result.costs->hasRates()) {
     const Bottleneck bottleneck = bounded.bottleneck();
@@ -93,6 +95,10 @@ void printSummary(const nlohmann::json& summary) {
                       bytesText(number("mean_down_bytes_per_second")),
                       bytesText(number("peak_up_bytes_per_second")),
                       bytesText(number("peak_down_bytes_per_second")));
+  if (const auto reconnects = summary.at("reconnects").get<std::uint64_t>(); reconnects > 0) {
+    text << fmt::format("reconnects  {}; {:.1f} s without a connection\n", reconnects,
+                        number("offline_seconds"));
+  }
   if (summary.contains("probe")) {
     text << "link        " << summary.at("probe").at("sentence").get<std::string>() << "\n";
   }

@@ -12,8 +12,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::size_t kMaxElements = std::size_t{1} << 40;
-constexpr std::array<std::string_view, 3> kDTypeNames = {"f32", "f16", "bf16"};
-constexpr std::array<std::size_t, 3> kDTypeBytes = {4, 2, 2};
+constexpr std::array<std::string_view, 4> kDTypeNames = {"f32", "f16", "bf16", "i64"};
+constexpr std::array<std::size_t, 4> kDTypeBytes = {4, 2, 2, 8};
 constexpr std::array<std::string_view, 2> kMemoryOrderNames = {"contiguous", "channels_last"};
 
 template <typename Enum, std::size_t n>

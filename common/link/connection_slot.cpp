@@ -58,6 +58,10 @@ void ConnectionSlot::attach(std::shared_ptr<Connection> connection, std::uint64_
   {
     const std::lock_guard lock(mutex_);
     connection_ = std::move(connection);
+    if (offlineSince_) {
+      ++reconnects_;
+      offlineSeconds_ += secondsSince(*offlineSince_);
+    }
   }
   for (const ControlFrame& frame : unconfirmed_) queue(frame);
 }
@@ -69,6 +73,7 @@ void ConnectionSlot::detach() {
   const ClockSample last = clock();
   const std::lock_guard lock(mutex_);
   connection_.reset();
+  offlineSince_ = now();
   pastBytes_ = total;
   pastPeakSent_ = sent;
   pastPeakReceived_ = received;
@@ -102,6 +107,16 @@ double ConnectionSlot::peakSent() const {
 double ConnectionSlot::peakReceived() const {
   const std::lock_guard lock(mutex_);
   return std::max(pastPeakReceived_, connection_ ? connection_->peakReceived() : 0);
+}
+
+std::uint64_t ConnectionSlot::reconnects() const {
+  const std::lock_guard lock(mutex_);
+  return reconnects_;
+}
+
+double ConnectionSlot::offlineSeconds() const {
+  const std::lock_guard lock(mutex_);
+  return offlineSeconds_;
 }
 
 ClockSample ConnectionSlot::clock() const {

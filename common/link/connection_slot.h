@@ -77,6 +77,9 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
   double peakReceived() const;
   // Of the connection, or of the last one before its first Pong.
   ClockSample clock() const;
+  // Connections that replaced a broken one, and the seconds between them.
+  std::uint64_t reconnects() const;
+  double offlineSeconds() const;
   // Of the connection at the moment, see Connection; without one, nothing is known.
   std::optional<LinkInfo> linkInfo() const;
   double sendRate() const;
@@ -101,6 +104,9 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
   ByteCounts pastBytes_;  // of earlier connections
   double pastPeakSent_ = 0, pastPeakReceived_ = 0;
   ClockSample pastClock_;
+  std::uint64_t reconnects_ = 0;
+  double offlineSeconds_ = 0;
+  std::optional<SteadyTime> offlineSince_;  // nothing before the first connection
 };
 
 }  // namespace cleave

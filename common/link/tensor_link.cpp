@@ -70,6 +70,13 @@ void TensorLink::detach() {
 
 Arrived TensorLink::arrived() const { return {slot_->controlReceived(), receiver_->arrived()}; }
 
+LinkTotals TensorLink::totals() const {
+  LinkTotals totals = log_->totals(slot_->bytes(), slot_->peakSent(), slot_->peakReceived());
+  totals.reconnects = slot_->reconnects();
+  totals.offlineSeconds = slot_->offlineSeconds();
+  return totals;
+}
+
 // ---- Messages ----
 
 void TensorLink::send(Message message) {

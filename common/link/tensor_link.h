@@ -75,9 +75,7 @@ class TensorLink : public EngineLink, public FrameSink {
                      std::span<const std::byte> payload) override;
 
   // Any thread.
-  LinkTotals totals() const {
-    return log_->totals(slot_->bytes(), slot_->peakSent(), slot_->peakReceived());
-  }
+  LinkTotals totals() const;
   // Any thread: whether tensors are being encoded or decoded here, or waiting for it.
   bool hasCodecWork() const { return codecTasks_->any(); }
   // Any thread. See Connection; 0 without one.

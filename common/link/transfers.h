@@ -44,6 +44,8 @@ struct LinkTotals {
   FlowMap<FlowTotals> flows;
   double peakUp = 0, peakDown = 0;  // bytes per second in the busiest 100 ms
   std::uint64_t transfers = 0;
+  std::uint64_t reconnects = 0;  // connections that replaced a broken one
+  double offlineSeconds = 0;     // without a connection, between two
 
   std::uint64_t up() const { return wireUp + blobUp + controlUp; }
   std::uint64_t down() const { return wireDown + blobDown + controlDown; }

@@ -45,6 +45,8 @@ at::ScalarType scalarType(DType dtype) {
       return at::kHalf;
     case DType::bf16:
       return at::kBFloat16;
+    case DType::i64:
+      return at::kLong;
     case DType::f32:
       break;
   }
@@ -52,7 +54,7 @@ at::ScalarType scalarType(DType dtype) {
 }
 
 DType dtypeOf(const at::Tensor& tensor) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i64}) {
     if (tensor.scalar_type() == scalarType(dtype)) return dtype;
   }
   throw std::logic_error(std::string("no payload holds a tensor of ") +

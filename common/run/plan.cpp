@@ -111,6 +111,10 @@ RunPlan planRun(const RunSpec& spec) {
   }
   plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, spec.microBatches);
   plan.codecs = codecsOf(spec, plan.place);
+  for (const auto& [flow, codec] : plan.codecs) {
+    const TensorSpec tensor = flowSpec(plan.blocks, plan.stage.cuts, flow, spec.maxBatch);
+    checkAccepts(*codec, tensor, flowName(flow));
+  }
   checkTrace(spec.trace);
   return plan;
 }
