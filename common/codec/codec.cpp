@@ -21,8 +21,8 @@ CodecState Codec::restoreState(std::span<const std::byte>) const {
 void checkAccepts(const Codec& codec, const TensorSpec& spec, const std::string& name) {
   if (isFloat(spec.dtype) || codec.isIdentity()) return;
   throw UsageError("bad-codec-spec",
-                   "the codec " + codec.spec() + " cannot carry " + name + ", which has elements of " +
-                       std::string(dtypeName(spec.dtype)),
+                   "the codec " + codec.spec() + " cannot carry " + name +
+                       ", which has elements of " + std::string(dtypeName(spec.dtype)),
                    "use the codec none for it");
 }
 
