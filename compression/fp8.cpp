@@ -57,7 +57,7 @@ class Fp8Cast : public PackedCodec {
                     std::byte* out) const override {
     const Range range = rangeOf(context, view);
     if (!range.finite) throw NonFiniteError(context.key);
-    const int exponent = exponentFor(std::max(-range.least, range.greatest), format_);
+    const int exponent = exponentFor(std::max(-range.min, range.max), format_);
     out[0] = static_cast<std::byte>(exponent);
     forEachStrip<kLongStripElements>(
         context, FloatReader(view), [&](std::size_t start, std::size_t count, const float* values) {

@@ -178,7 +178,7 @@ class KMeans : public PackedCodec {
     for (std::size_t c = 0; c < centroidCount(); ++c) {
       // Rounding a mean must not move it out of the values' range.
       const float centroid =
-          std::clamp(static_cast<float>(centroids[c]), range.least, range.greatest) + 0.0f;
+          std::clamp(static_cast<float>(centroids[c]), range.min, range.max) + 0.0f;
       grids.mins[c] = centroid;
       putFloat(out + c * sizeof(float), centroid);
       if (c == 0) continue;

@@ -99,7 +99,7 @@ class LowRank : public Codec {
     if (iterations_ > 0) start(context, train ? state : nullptr, *factors);
 
     // Scales by a power of two, so that no product exceeds the range of fp32.
-    const float greatest = std::max(std::abs(range.least), std::abs(range.greatest));
+    const float greatest = std::max(std::abs(range.min), std::abs(range.max));
     const int exponent = greatest > 0 ? std::ilogb(greatest) : 0;
     std::vector<float> sample(shape.rows * shape.columns);
     Checkpoints checkpoints(context);

@@ -106,7 +106,7 @@ void timesRows(Checkpoints& checkpoints, const float* a, std::size_t rows, std::
 }
 
 void outerProduct(Checkpoints& checkpoints, const float* left, std::size_t rows, const float* right,
-                  std::size_t columns, std::size_t rank, float greatest, float* a) {
+                  std::size_t columns, std::size_t rank, float max, float* a) {
   std::fill(a, a + rows * columns, 0.0f);
   for (std::size_t row = 0; row < rows; ++row) {
     float* const out = a + row * columns;
@@ -114,8 +114,8 @@ void outerProduct(Checkpoints& checkpoints, const float* left, std::size_t rows,
       addScaled(out, right + r * columns, left[r * rows + row], columns);
     }
     for (std::size_t j = 0; j < columns; ++j) {
-      const float bounded = out[j] <= greatest ? out[j] : greatest;  // NaN too
-      out[j] = bounded >= -greatest ? bounded : -greatest;
+      const float bounded = out[j] <= max ? out[j] : max;  // NaN too
+      out[j] = bounded >= -max ? bounded : -max;
     }
     checkpoints.passed(rank * columns);
   }

@@ -47,9 +47,9 @@ void timesColumns(Checkpoints& checkpoints, const float* a, std::size_t rows, st
 // product[r] = a^T * x[r]: x over rows, product over columns.
 void timesRows(Checkpoints& checkpoints, const float* a, std::size_t rows, std::size_t columns,
                const float* x, std::size_t rank, float* product);
-// a = sum over r of left[r] * right[r]^T, each element clamped to ±greatest.
+// a = sum over r of left[r] * right[r]^T, each element clamped to ±max.
 void outerProduct(Checkpoints& checkpoints, const float* left, std::size_t rows, const float* right,
-                  std::size_t columns, std::size_t rank, float greatest, float* a);
+                  std::size_t columns, std::size_t rank, float max, float* a);
 
 // a * a^T if rows <= columns, otherwise a^T * a.
 std::vector<double> gramMatrix(Checkpoints& checkpoints, const float* a, std::size_t rows,

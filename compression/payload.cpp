@@ -17,13 +17,13 @@ kernels::Range rangeOf(const CodecContext& context, const TensorView& view) {
         forEachStrip<kLongStripElements>(
             values, first, elements, [&](std::size_t, std::size_t count, const float* strip) {
               const kernels::Range here = kernels::rangeOf(strip, count);
-              range.least = std::min(range.least, here.least);
-              range.greatest = std::max(range.greatest, here.greatest);
+              range.min = std::min(range.min, here.min);
+              range.max = std::max(range.max, here.max);
               range.finite = range.finite && here.finite;
             });
       });
-  return {std::min(ranges[0].least, ranges[1].least),
-          std::max(ranges[0].greatest, ranges[1].greatest), ranges[0].finite && ranges[1].finite};
+  return {std::min(ranges[0].min, ranges[1].min), std::max(ranges[0].max, ranges[1].max),
+          ranges[0].finite && ranges[1].finite};
 }
 
 Encoded encodeFiniteRaw(const CodecContext& context, const TensorView& view,

@@ -12,7 +12,7 @@ namespace cleave {
 
 inline constexpr std::size_t kFormatBytes = 1;
 
-// The range of all elements; without elements, least is infinity and greatest its negative.
+// The range of all elements; without elements, min is infinity and max its negative.
 kernels::Range rangeOf(const CodecContext& context, const TensorView& view);
 
 // The raw payload, for a tensor that packing would not make shorter. Throws NonFiniteError.

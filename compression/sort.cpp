@@ -49,7 +49,7 @@ enum class Boundaries { exact, sampled, firstSample };
 
 // Minimum and maximum of each piece.
 struct Pieces {
-  std::vector<float> least, greatest;
+  std::vector<float> min, max;
 };
 
 // The rank at which piece p of `pieces` begins among `count` values.
@@ -66,12 +66,12 @@ Pieces exactPieces(const CodecContext& context, const FloatReader& values, std::
     ranks.insert(ranks.end(), {rank - 1, rank});
   }
   const std::vector<float> found = valuesAtRanks(context, values, ranks);
-  Pieces pieces{{range.least}, {}};
+  Pieces pieces{{range.min}, {}};
   for (std::size_t k = 0; k < found.size(); k += 2) {
-    pieces.greatest.push_back(found[k]);
-    pieces.least.push_back(found[k + 1]);
+    pieces.max.push_back(found[k]);
+    pieces.min.push_back(found[k + 1]);
   }
-  pieces.greatest.push_back(range.greatest);
+  pieces.max.push_back(range.max);
   return pieces;
 }
 
@@ -81,12 +81,12 @@ Pieces piecesOfSubset(const CodecContext& context, const FloatReader& subset, st
   for (std::size_t p = 1; p < count; ++p) {
     ranks.push_back(std::min(firstRank(subset.size(), count, p), subset.size() - 1));
   }
-  Pieces pieces{{range.least}, {}};
+  Pieces pieces{{range.min}, {}};
   for (const float bound : valuesAtRanks(context, subset, ranks)) {
-    pieces.greatest.push_back(bound);
-    pieces.least.push_back(bound);
+    pieces.max.push_back(bound);
+    pieces.min.push_back(bound);
   }
-  pieces.greatest.push_back(range.greatest);
+  pieces.max.push_back(range.max);
   return pieces;
 }
 
@@ -209,16 +209,16 @@ class Sort : public PackedCodec {
   std::vector<float> writeHeader(const Pieces& pieces, std::byte* out) const {
     std::vector<float> steps;
     for (std::size_t p = 0; p < pieceCount(); ++p) {
-      steps.push_back(stepOf(pieces.least[p], pieces.greatest[p], top_));
-      putFloat(out + p * kPieceBytes, pieces.least[p]);
+      steps.push_back(stepOf(pieces.min[p], pieces.max[p], top_));
+      putFloat(out + p * kPieceBytes, pieces.min[p]);
       putFloat(out + p * kPieceBytes + sizeof(float), steps[p]);
     }
     return steps;
   }
 
   static bool overflows(const Pieces& pieces) {
-    for (std::size_t p = 0; p < pieces.least.size(); ++p) {
-      if (!std::isfinite(pieces.greatest[p] - pieces.least[p])) return true;
+    for (std::size_t p = 0; p < pieces.min.size(); ++p) {
+      if (!std::isfinite(pieces.max[p] - pieces.min[p])) return true;
     }
     return false;
   }
@@ -230,7 +230,7 @@ class Sort : public PackedCodec {
     grids.bits = q_;
     grids.pieceBits = s_;
     for (std::size_t p = 0; p < pieceCount(); ++p) {
-      grids.bounds[p] = grids.mins[p] = pieces.least[p];
+      grids.bounds[p] = grids.mins[p] = pieces.min[p];
       // With step 0 all codes must be 0, and they are: value - min is 0, or too small to matter.
       grids.divisors[p] = steps[p] == 0 ? 1 : steps[p];
     }
@@ -244,10 +244,10 @@ class Sort : public PackedCodec {
     std::array<std::uint16_t, kStripElements> codes;
     forEachStrip(values, [&](std::size_t start, std::size_t count, const float* strip) {
       for (std::size_t j = 0; j < count; ++j) {
-        const auto bound = std::upper_bound(pieces.least.begin() + 1, pieces.least.end(), strip[j]);
-        const auto p = static_cast<std::size_t>(bound - pieces.least.begin() - 1);
+        const auto bound = std::upper_bound(pieces.min.begin() + 1, pieces.min.end(), strip[j]);
+        const auto p = static_cast<std::size_t>(bound - pieces.min.begin() - 1);
         const double divisor = steps[p] == 0 ? 1 : steps[p];
-        const double exact = std::min((double{strip[j]} - double{pieces.least[p]}) / divisor,
+        const double exact = std::min((double{strip[j]} - double{pieces.min[p]}) / divisor,
                                       static_cast<double>(top_));
         constexpr double kNoFraction = 1 / std::numeric_limits<double>::epsilon();
         const auto code = static_cast<unsigned>((exact + kNoFraction) - kNoFraction);

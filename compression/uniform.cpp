@@ -75,12 +75,12 @@ bool isFinite(QuantGrid grid, int top, DType dtype) {
 
 QuantGrid gridOf(Range range, int top) {
   QuantGrid grid;
-  grid.min = range.least + 0.0f;  // -0 + 0 = +0
-  grid.step = (range.greatest - grid.min) / static_cast<float>(top);
+  grid.min = range.min + 0.0f;  // -0 + 0 = +0
+  grid.step = (range.max - grid.min) / static_cast<float>(top);
   if (!std::isfinite(grid.step)) {
     // With one bit, even the step may overflow; the upper value is then less than the tensor's
     // maximum.
-    const double step = (double{range.greatest} - double{grid.min}) / top;
+    const double step = (double{range.max} - double{grid.min}) / top;
     grid.step = static_cast<float>(std::min(step, double{std::numeric_limits<float>::max()}));
   }
   // Rounding the step up may push the largest value beyond the largest float.
@@ -111,7 +111,7 @@ class Uniform : public PackedCodec {
       std::memset(codes, 0, packedBytes(view.spec.elements(), bits_));
       return;
     }
-    const bool wide = !std::isfinite(range.greatest - range.least);
+    const bool wide = !std::isfinite(range.max - range.min);
     const auto quantize = wide ? quantizeWide : kernels::quantize;
     forEachStrip<kLongStripElements>(
         context, FloatReader(view), [&](std::size_t start, std::size_t count, const float* values) {

@@ -115,10 +115,10 @@ TEST_CASE("ranges are those of the scalar kernel on every instruction set") {
         const Range expected = plain::rangeOf(some.data(), count);
         const Range range = rangeOf(some.data(), count);
         REQUIRE(range.finite);
-        REQUIRE(std::bit_cast<std::uint32_t>(range.least) ==
-                std::bit_cast<std::uint32_t>(expected.least));
-        REQUIRE(std::bit_cast<std::uint32_t>(range.greatest) ==
-                std::bit_cast<std::uint32_t>(expected.greatest));
+        REQUIRE(std::bit_cast<std::uint32_t>(range.min) ==
+                std::bit_cast<std::uint32_t>(expected.min));
+        REQUIRE(std::bit_cast<std::uint32_t>(range.max) ==
+                std::bit_cast<std::uint32_t>(expected.max));
       }
       for (const float bad : {kNaN, kInfinity, -kInfinity}) {
         for (std::size_t place = 0; place < count; place += 1 + count / 40) {
@@ -198,8 +198,8 @@ TEST_CASE("codes at every width are those of the scalar kernel on every instruct
   const Range range = rangeOf(values.data(), values.size());
   forEachTarget([&] {
     for (int bits = 1; bits <= 16; ++bits) {
-      const QuantGrid grid{range.least,
-                           (range.greatest - range.least) / static_cast<float>((1 << bits) - 1)};
+      const QuantGrid grid{range.min,
+                           (range.max - range.min) / static_cast<float>((1 << bits) - 1)};
       for (const std::size_t count : kCounts) {
         INFO(bits << " bits, " << count << " values");
         const std::vector<float> some = exactly(values, count);

@@ -36,14 +36,14 @@ class CodecParameters {
  public:
   explicit CodecParameters(const CodecSpec& spec) : spec_(spec) {}
 
-  // Throws UsageError if the value is not an integer in [least, greatest], or is missing (second
+  // Throws UsageError if the value is not an integer in [min, max], or is missing (second
   // form).
   int integer(std::string_view key, int min, int max, int defaultValue);
   int integer(std::string_view key, int min, int max);
   // The index of the value in `choices`. Throws UsageError if it is not among them.
   std::size_t choice(std::string_view key, std::span<const std::string_view> choices,
                      std::size_t defaultChoice);
-  // Throws UsageError if the value is not a number in [least, greatest], or is missing.
+  // Throws UsageError if the value is not a number in [min, max], or is missing.
   double number(std::string_view key, double min, double max);
   // The spec in parentheses, for codecs that wrap another; nullopt if there is none.
   std::optional<std::string> innerSpec();

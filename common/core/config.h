@@ -36,7 +36,7 @@ class Config {
 
   // Each function reads one key by its path ("train.batch"), marks it as known, and keeps its value
   // for resolved(). A key without a default is required. Throw UsageError if the key is missing, or
-  // its value has the wrong type, is outside [least, greatest], or is not one of `choices`.
+  // its value has the wrong type, is outside [min, max], or is not one of `choices`.
   std::int64_t integer(const std::string& path, std::int64_t min, std::int64_t max,
                        std::optional<std::int64_t> defaultValue = std::nullopt);
   double number(const std::string& path, double min, double max,

@@ -89,9 +89,9 @@ CLEAVE_DEVICE inline float valueAt(QuantGrid grid, int code) {
 }
 
 // gridOf() of uniform.cpp, for values whose range is finite.
-CLEAVE_DEVICE inline QuantGrid uniformGrid(float least, float greatest, int top) {
+CLEAVE_DEVICE inline QuantGrid uniformGrid(float min, float max, int top) {
   const auto most = static_cast<float>(top);
-  QuantGrid grid{least, (greatest - least) / most};
+  QuantGrid grid{min, (max - min) / most};
   for (;;) {
     const float span = grid.step * most;
     if (isFinite(isFinite(span) ? grid.min + span : valueAt(grid, top))) return grid;
@@ -100,9 +100,9 @@ CLEAVE_DEVICE inline QuantGrid uniformGrid(float least, float greatest, int top)
 }
 
 // stepOf() of sort.cpp, for pieces whose range is finite.
-CLEAVE_DEVICE inline float pieceStep(float least, float greatest, int top) {
-  float step = (greatest - least) / static_cast<float>(top);
-  while (!isFinite(valueAt({least, step}, top))) step = nextBelow(step);
+CLEAVE_DEVICE inline float pieceStep(float min, float max, int top) {
+  float step = (max - min) / static_cast<float>(top);
+  while (!isFinite(valueAt({min, step}, top))) step = nextBelow(step);
   return step;
 }
 
@@ -115,7 +115,7 @@ CLEAVE_DEVICE inline std::uint32_t codeOf(float value, float min, float divisor,
 // ---- A block's grid: see kernels/plain.cpp ----
 
 struct Range {
-  float least = 0, greatest = 0;
+  float min = 0, max = 0;
 };
 
 CLEAVE_DEVICE inline float bf16Down(float value) {
@@ -144,10 +144,10 @@ CLEAVE_DEVICE inline float halfUp(float value) {  // requires value >= +0
 
 CLEAVE_DEVICE inline QuantGrid blockGrid(Range range, int top, bool halfHeader) {
   QuantGrid grid;
-  grid.min = (halfHeader ? halfDown(range.least) : bf16Down(range.least)) + 0.0f;
+  grid.min = (halfHeader ? halfDown(range.min) : bf16Down(range.min)) + 0.0f;
   const auto most = static_cast<float>(top);
-  float step = (range.greatest - grid.min) / most;
-  if (!isFinite(step)) step = range.greatest / most - grid.min / most;
+  float step = (range.max - grid.min) / most;
+  if (!isFinite(step)) step = range.max / most - grid.min / most;
   step = greater(step, 0.0f);
   if (step > 0) step = greater(step, kLeastNormal);
   grid.step = halfHeader ? halfUp(step) : bf16Up(step);
@@ -171,8 +171,8 @@ CLEAVE_DEVICE inline bool blockGridOf(std::uint32_t header, bool halfHeader, Qua
 }
 
 CLEAVE_DEVICE inline bool isWide(Range range, QuantGrid grid, int top) {
-  const float span = range.greatest - grid.min;
-  return !(isFinite(span) && grid.min <= range.least &&
+  const float span = range.max - grid.min;
+  return !(isFinite(span) && grid.min <= range.min &&
            grid.step >= span / static_cast<float>(top));
 }
 

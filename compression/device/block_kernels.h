@@ -87,7 +87,7 @@ struct EncodeBlocksKernel {
   }
 
   static CLEAVE_DEVICE Range join(Range a, Range b) {
-    return {lesser(a.least, b.least), greater(a.greatest, b.greatest)};
+    return {lesser(a.min, b.min), greater(a.max, b.max)};
   }
 
   static CLEAVE_DEVICE CLEAVE_RARE std::uint32_t wideQuad(FourFloats four, QuantGrid grid,
@@ -105,7 +105,7 @@ struct EncodeBlocksKernel {
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k) {
       const std::uint64_t start = elementOf(at, k);
-      const Range range{thread.ranges[k].least + 0.0f, thread.ranges[k].greatest + 0.0f};
+      const Range range{thread.ranges[k].min + 0.0f, thread.ranges[k].max + 0.0f};
       const QuantGrid grid = blockGrid(range, top, format.halfHeader);
       const float inverse = grid.step > 0 ? 1.0f / grid.step : 0.0f;
       const FourFloats& four = thread.mine.quads[k];

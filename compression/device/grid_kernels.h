@@ -12,12 +12,12 @@ inline constexpr std::uint32_t kSamples = 4096;
 // The range of a tensor while it is being found, as keys; the minimum's is inverted, so that the
 // initial state is all zeros.
 struct RangeState {
-  std::uint32_t leastTurned = 0;
-  std::uint32_t greatest = 0;
+  std::uint32_t invertedMin = 0;
+  std::uint32_t max = 0;
   std::uint32_t faults = 0;  // not 0: a value is not finite, or another fault of a kernel
 
-  CLEAVE_DEVICE float leastValue() const { return valueOfKey(~leastTurned); }
-  CLEAVE_DEVICE float greatestValue() const { return valueOfKey(greatest); }
+  CLEAVE_DEVICE float minValue() const { return valueOfKey(~invertedMin); }
+  CLEAVE_DEVICE float maxValue() const { return valueOfKey(max); }
 };
 inline constexpr std::uint32_t kNotFinite = 1;
 inline constexpr std::uint32_t kWide = 2;  // a range that overflows fp32
@@ -26,7 +26,7 @@ inline constexpr std::uint32_t kWide = 2;  // a range that overflows fp32
 struct RangeKernel {
   static constexpr int kPhases = 2;
   struct Shared {
-    std::uint32_t leastTurned[kThreads], greatest[kThreads], faults[kThreads];
+    std::uint32_t invertedMin[kThreads], max[kThreads], faults[kThreads];
   };
   struct Thread {};
 
@@ -56,21 +56,21 @@ struct RangeKernel {
         finite = finite && isFinite(x);
       }
     }
-    shared.leastTurned[at.thread] = ~keyOf(least);
-    shared.greatest[at.thread] = keyOf(most);
+    shared.invertedMin[at.thread] = ~keyOf(least);
+    shared.max[at.thread] = keyOf(most);
     shared.faults[at.thread] = finite ? 0 : kNotFinite;
   }
 
   CLEAVE_DEVICE void join(Place at, Shared& shared) const {
     if (at.thread >= 3) return;
-    const std::uint32_t* const from = at.thread == 0   ? shared.leastTurned
-                                      : at.thread == 1 ? shared.greatest
+    const std::uint32_t* const from = at.thread == 0   ? shared.invertedMin
+                                      : at.thread == 1 ? shared.max
                                                        : shared.faults;
     std::uint32_t most = 0;
     for (std::uint32_t t = 0; t < kThreads; ++t) most = greater(most, from[t]);
     if (at.thread == 2 && most == 0) return;
-    std::uint32_t& to = at.thread == 0   ? state->leastTurned
-                        : at.thread == 1 ? state->greatest
+    std::uint32_t& to = at.thread == 0   ? state->invertedMin
+                        : at.thread == 1 ? state->max
                                          : state->faults;
     raise(to, most);
   }
@@ -99,7 +99,7 @@ struct UniformGridKernel {
   CLEAVE_DEVICE void run(Place at, Shared&, Thread&) const {
     RangeState& range = grids->range;
     if (at.thread > 0 || range.faults != 0) return;
-    const float least = range.leastValue(), most = range.greatestValue();
+    const float least = range.minValue(), most = range.maxValue();
     if (isFinite(most - least)) {
       grids->grids[0] = uniformGrid(least, most, top);
     } else {
@@ -168,8 +168,8 @@ struct PieceGridsKernel {
     if (range.faults & kNotFinite) return;
     const std::uint32_t pieces = 1u << pieceBits;
     for (std::uint32_t p = at.thread; p < pieces; p += kThreads) {
-      const float least = p == 0 ? range.leastValue() : grids->bounds[p];
-      const float most = p + 1 == pieces ? range.greatestValue() : grids->bounds[p + 1];
+      const float least = p == 0 ? range.minValue() : grids->bounds[p];
+      const float most = p + 1 == pieces ? range.maxValue() : grids->bounds[p + 1];
       if (isFinite(most - least)) {
         grids->grids[p] = {least, pieceStep(least, most, top)};
       } else {

@@ -42,10 +42,10 @@ template <typename T>
 CLEAVE_DEVICE T greater(T a, T b) {
   return a < b ? b : a;
 }
-// `least` for NaN, so that the result always converts to an integer.
+// `min` for NaN, so that the result always converts to an integer.
 template <typename T>
-CLEAVE_DEVICE T bounded(T value, T least, T greatest) {
-  return value > least ? lesser(value, greatest) : least;
+CLEAVE_DEVICE T bounded(T value, T min, T max) {
+  return value > min ? lesser(value, max) : min;
 }
 
 // Infinities and NaN have all exponent bits set.
@@ -71,12 +71,12 @@ CLEAVE_DEVICE inline void addTo(std::uint32_t& sum, std::uint32_t value) {
 #endif
 }
 
-CLEAVE_DEVICE inline void raise(std::uint32_t& greatest, std::uint32_t value) {
+CLEAVE_DEVICE inline void raise(std::uint32_t& max, std::uint32_t value) {
 #ifdef __CUDA_ARCH__
   // It never decreases, so most threads find nothing to do and skip the atomic.
-  if (*static_cast<volatile std::uint32_t*>(&greatest) < value) atomicMax(&greatest, value);
+  if (*static_cast<volatile std::uint32_t*>(&max) < value) atomicMax(&max, value);
 #else
-  greatest = greater(greatest, value);
+  max = greater(max, value);
 #endif
 }
 

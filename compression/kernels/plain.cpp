@@ -76,11 +76,11 @@ Range rangeOf(const float* values, std::size_t count) {
   for (std::size_t j = 0; j < count; ++j) {
     const float x = values[j];
     range.finite = range.finite && std::isfinite(x);
-    range.least = x < range.least ? x : range.least;
-    range.greatest = x > range.greatest ? x : range.greatest;
+    range.min = x < range.min ? x : range.min;
+    range.max = x > range.max ? x : range.max;
   }
-  range.least += 0.0f;
-  range.greatest += 0.0f;
+  range.min += 0.0f;
+  range.max += 0.0f;
   return range;
 }
 
@@ -271,10 +271,10 @@ void dequantize(const std::byte* codes, std::size_t count, QuantGrid grid, int b
 
 QuantGrid blockGrid(Range range, int top, bool halfHeader) {
   QuantGrid grid;
-  grid.min = (halfHeader ? halfDown(range.least) : bf16Down(range.least)) + 0.0f;
+  grid.min = (halfHeader ? halfDown(range.min) : bf16Down(range.min)) + 0.0f;
   const float most = static_cast<float>(top);
-  float step = (range.greatest - grid.min) / most;
-  if (!std::isfinite(step)) step = range.greatest / most - grid.min / most;
+  float step = (range.max - grid.min) / most;
+  if (!std::isfinite(step)) step = range.max / most - grid.min / most;
   step = std::max(step, 0.0f);
   if (step > 0) step = std::max(step, kLeastNormal);
   grid.step = halfHeader ? halfUp(step) : bf16Up(step);
@@ -297,8 +297,8 @@ bool blockGridOf(const std::byte* header, bool halfHeader, QuantGrid& grid) {
 }
 
 bool isWide(Range range, QuantGrid grid, int top) {
-  const float span = range.greatest - grid.min;
-  return !(std::isfinite(span) && grid.min <= range.least &&
+  const float span = range.max - grid.min;
+  return !(std::isfinite(span) && grid.min <= range.min &&
            grid.step >= span / static_cast<float>(top));
 }
 
