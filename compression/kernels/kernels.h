@@ -10,8 +10,8 @@
 namespace cleave::kernels {
 
 struct Range {
-  float min = 0;  // +0 rather than -0
-  float max = 0;  // likewise
+  float min = 0;       // +0 rather than -0
+  float max = 0;       // likewise
   bool finite = true;  // if false, the other two are undefined
 };
 
