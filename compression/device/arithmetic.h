@@ -172,8 +172,7 @@ CLEAVE_DEVICE inline bool blockGridOf(std::uint32_t header, bool halfHeader, Qua
 
 CLEAVE_DEVICE inline bool isWide(Range range, QuantGrid grid, int top) {
   const float span = range.max - grid.min;
-  return !(isFinite(span) && grid.min <= range.min &&
-           grid.step >= span / static_cast<float>(top));
+  return !(isFinite(span) && grid.min <= range.min && grid.step >= span / static_cast<float>(top));
 }
 
 CLEAVE_DEVICE inline std::uint32_t wideBlockCode(float value, QuantGrid grid, int top) {
