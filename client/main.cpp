@@ -33,7 +33,7 @@ int run(int argc, char** argv) {
                   "configs/fashion_mnist.yaml --dry-run\n  cleave-client train --config "
                   "configs/fashion_mnist.yaml --trace trace.json\n  cleave-client train --config "
                   "configs/fashion_mnist.yaml --json-lines --quiet | jq -c 'select(.event == "
-                  "\"epoch\")'\n\n") +
+                  "\"epoch\")'\n  cleave-client train --resume runs/RUN\n\n") +
       kExitCodes);
   auto* quiet =
       trainApp->add_flag("--quiet", train.quiet, "Prints only warnings, errors and the summary");
@@ -43,12 +43,35 @@ int run(int argc, char** argv) {
                          "Prints events to stdout as they happen, one JSON object per line: begin, "
                          "step, epoch, then done or failed; everything else goes to stderr");
   jsonLines->excludes(trainApp->get_option("--json"));
+  trainApp->get_option("--config")->required(false);
+  auto* resume = trainApp
+                     ->add_option("--resume", train.run.resume,
+                                  "Continues the run in this folder from its newest checkpoint, "
+                                  "with its configuration and its server")
+                     ->type_name("RUN")
+                     ->excludes(trainApp->get_option("--config"))
+                     ->excludes(trainApp->get_option("--run-dir"));
+  trainApp
+      ->add_flag("--from-start", train.run.fromStart,
+                 "With --resume: begins again from step 0 instead")
+      ->needs(resume);
+  trainApp
+      ->add_flag("--allow-inexact", train.run.allowInexact,
+                 "With --resume: continues on another processor or device, or with another number "
+                 "of threads, although the results may then have other bits")
+      ->needs(resume);
+  trainApp
+      ->add_flag("--take-over", train.run.takeOver,
+                 "With --resume: continues a folder that was restored from a backup, although the "
+                 "server knows a newer client of the run; that one is ended")
+      ->needs(resume);
   bool dryRun = false;
   trainApp
       ->add_flag(
           "--dry-run", dryRun,
           "Prints the model, the bytes to transfer and the memory needed, and starts nothing")
-      ->excludes(jsonLines);
+      ->excludes(jsonLines)
+      ->excludes(resume);
   trainApp->add_flag("--probe", train.probe,
                      "Measures the link first, like the command probe, and records the result; "
                      "same as --set probe.first=true");

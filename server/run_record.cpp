@@ -16,6 +16,14 @@ void RunRecord::begin(const LinkTotals& totals) {
   lastTotals_ = totals;
 }
 
+void RunRecord::resumed(std::uint64_t step, const LinkTotals& totals) {
+  const std::lock_guard lock(mutex_);
+  StepRow row;
+  row.phase = "resume";
+  row.step = step;
+  files_.step(row, totals);
+}
+
 void RunRecord::finishedBatch(const Engine& engine, std::optional<double> betweenSteps,
                               const LinkTotals& totals) {
   const std::lock_guard lock(mutex_);

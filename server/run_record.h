@@ -26,6 +26,8 @@ class RunRecord {
       : files_(files), stepsPerEpoch_(stepsPerEpoch), disk_(std::move(disk)) {}
 
   void begin(const LinkTotals& totals);  // after the handshake
+  // The run continues from the checkpoint of this step.
+  void resumed(std::uint64_t step, const LinkTotals& totals);
   // Throws RunError "cannot-write" (the rows of an earlier batch could not be written, for example
   // because the disk is full), "disk-share-full" or "disk-reserve" (there was no room for them): a
   // run without records must not continue.

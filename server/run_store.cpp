@@ -11,6 +11,8 @@
 
 #include "common/core/log.h"
 #include "common/run/run_folder.h"
+#include "server/on_thread.h"
+#include "server/stale_generation.h"
 
 namespace cleave {
 namespace {
@@ -40,31 +42,75 @@ std::string jsonOf(const wire::RunSpec& spec) {
 }  // namespace
 
 RunStore::RunStore(const ServerSettings& settings, const Access& access,
-                   const ComputeDevice& compute, std::shared_ptr<Metrics> metrics)
+                   const ComputeDevice& compute, std::shared_ptr<Metrics> metrics,
+                   boost::asio::any_io_executor io)
     : settings_(settings),
       access_(access),
       compute_(compute),
       metrics_(std::move(metrics)),
+      io_(std::move(io)),
       disk_(settings.store, settings.diskReserveBytes) {
   checkStore(settings.store);
 }
 
-StoredRun RunStore::open(const std::string& identity, const wire::Hello& hello,
-                         std::uint64_t session, int threads) {
+std::string RunStore::folderOf(const std::string& identity, const std::string& runId) const {
+  return settings_.store + "/" + identity + "/" + runId;
+}
+
+boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
+                                                 const wire::Hello& hello, const std::string& spec,
+                                                 std::uint64_t session, int threads) {
   StoredRun run;
   run.disk =
       disk_.open(identity, access_.of(identity).diskBytes.value_or(settings_.share.diskBytes));
-  const std::string folder = settings_.store + "/" + identity + "/" + hello.run_id();
-  makeRunFolder(folder, "use another run.name, or try again: each run gets its own id");
-  run.disk->take(DiskShare::kRunBytes);
-  writeRunDescription(folder, settings_.resolved + "run_spec: " + jsonOf(hello.run_spec()) + "\n",
-                      threads, compute_.description());
-  run.log = fileLog(folder + "/log.txt");
-  run.files =
-      std::make_shared<RunFiles>(recorder_, folder, RunIdentity{hello.run_id(), session},
-                                 std::vector<std::string>{}, settings_.rotateBytes, run.disk);
+  const std::string folder = folderOf(identity, hello.run_id());
+  const auto onDisk = [&] {
+    CheckpointStore store(diskFiles(), folder);
+    const std::uint64_t known = store.generation();
+    if (known == 0) {
+      makeRunFolder(folder, "use another run.name, or try again: each run gets its own id");
+      writeRunDescription(folder,
+                          settings_.resolved + "run_spec: " + jsonOf(hello.run_spec()) + "\n",
+                          threads, compute_.description());
+    } else if (hello.generation() <= known) {
+      throw staleGeneration(hello.run_id(), hello.generation(), known);
+    }
+    store.setGeneration(hello.generation());
+    run.disk->giveBack(store.removeIncomplete());
+    const std::string fingerprint = fingerprintOf(threads, compute_.description());
+    for (const wire::Commit& commit : hello.committed()) {
+      const auto found = store.find(commit.step(), commit.sha256());
+      if (!found) continue;
+      run.available.push_back(commit.step());
+      run.isExact &= found->fingerprint == fingerprint;
+    }
+    if (known == 0) run.disk->take(DiskShare::kRunBytes);
+    if (settings_.allowCheckpoints) {
+      run.checkpoints = std::make_shared<RunCheckpoints>(std::move(store), run.disk, spec,
+                                                         fingerprint, thread_.get_executor());
+    }
+    run.log = fileLog(folder + "/log.txt");
+    run.files = std::make_shared<RunFiles>(
+        recorder_, folder, RunIdentity{hello.run_id(), session, hello.generation()},
+        std::vector<std::string>{}, settings_.rotateBytes, run.disk, known != 0);
+  };
+  co_await runThrough(
+      io_, [this](auto task) { boost::asio::post(thread_, std::move(task)); }, onDisk);
   run.files->observe(metrics_);
-  return run;
+  co_return run;
+}
+
+boost::asio::awaitable<void> RunStore::setGeneration(const std::string& identity,
+                                                     const std::string& runId,
+                                                     std::uint64_t generation) {
+  const std::string folder = folderOf(identity, runId);
+  // Two connections may continue the run at the same time.
+  const auto onDisk = [&] {
+    CheckpointStore store(diskFiles(), folder);
+    if (generation > store.generation()) store.setGeneration(generation);
+  };
+  co_await runThrough(
+      io_, [this](auto task) { boost::asio::post(thread_, std::move(task)); }, onDisk);
 }
 
 }  // namespace cleave

@@ -4,9 +4,13 @@
 
 #include <spdlog/logger.h>
 
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/core/clock.h"
 #include "common/core/record.h"
@@ -16,15 +20,21 @@
 #include "proto/wire.pb.h"
 #include "server/access.h"
 #include "server/disk_share.h"
+#include "server/run_checkpoints.h"
 #include "server/settings.h"
 
 namespace cleave {
 
-// The records of one run. Those of a trial write nothing, and have no log and no share.
+// The records of one run. Those of a trial write nothing, and have no log, no share and no
+// checkpoints.
 struct StoredRun {
   std::shared_ptr<RunFiles> files = std::make_shared<RunFiles>();
   std::shared_ptr<spdlog::logger> log;
   std::shared_ptr<DiskShare> disk;
+  std::shared_ptr<RunCheckpoints> checkpoints;  // also null if the server makes none
+  // The steps of Hello.committed whose checkpoints are there, and undamaged.
+  std::vector<std::uint64_t> available;
+  bool isExact = true;  // they were computed on a machine like this one
 };
 
 // io thread, except the constructor.
@@ -33,13 +43,19 @@ class RunStore {
   // The references are borrowed. `metrics`, which may be null, observes the rows of all runs.
   // Throws UsageError "not-writable".
   RunStore(const ServerSettings& settings, const Access& access, const ComputeDevice& compute,
-           std::shared_ptr<Metrics> metrics);
+           std::shared_ptr<Metrics> metrics, boost::asio::any_io_executor io);
 
-  // Makes the folder of the run that `hello` asks for, with its description, its log and its CSV
-  // files. Throws UsageError "run-exists", and RunError if there is no room or nothing can be
-  // written.
-  StoredRun open(const std::string& identity, const wire::Hello& hello, std::uint64_t session,
-                 int threads);
+  // Makes the folder of the run that is asked for, with its description, its log and its CSV files,
+  // or continues those of an earlier generation. `spec`: digestOf() its run spec. The disk is used
+  // on the store's thread. Throws UsageError "run-exists", RunError "stale-generation", and
+  // RunError if there is no room or nothing can be written. The arguments must exist until it is
+  // done.
+  boost::asio::awaitable<StoredRun> open(const std::string& identity, const wire::Hello& hello,
+                                         const std::string& spec, std::uint64_t session,
+                                         int threads);
+  // Stores the generation of a run that another connection continues.
+  boost::asio::awaitable<void> setGeneration(const std::string& identity, const std::string& runId,
+                                             std::uint64_t generation);
 
   // Call it about once per second; does not wait for the disk.
   void look(SteadyTime time) { disk_.look(time); }
@@ -49,12 +65,16 @@ class RunStore {
   Recorder& recorder() { return recorder_; }
 
  private:
+  std::string folderOf(const std::string& identity, const std::string& runId) const;
+
   const ServerSettings& settings_;
   const Access& access_;
   const ComputeDevice& compute_;
   const std::shared_ptr<Metrics> metrics_;
+  const boost::asio::any_io_executor io_;
   Recorder recorder_;
   DiskShares disk_;
+  boost::asio::thread_pool thread_{1};  // for runs' folders and checkpoints
 };
 
 }  // namespace cleave

@@ -8,6 +8,7 @@
 
 #include "common/core/printable.h"
 #include "common/run/run_folder.h"
+#include "server/stale_generation.h"
 
 namespace cleave {
 namespace {
@@ -26,12 +27,6 @@ constexpr double kFenceSeconds = 1;
 // The run id; several trials may have the same one. Run ids never contain '/'.
 std::string keyOf(const RunRequest& request) {
   return request.isTrial() ? fmt::format("trial/{}", request.session) : request.runId();
-}
-
-RunError staleGeneration(const RunRequest& request, const ServedRun& run) {
-  return RunError("stale-generation",
-                  fmt::format("generation {} of the run {} is not newer than the last one, {}",
-                              request.hello.generation(), request.runId(), run.generation()));
 }
 
 }  // namespace
@@ -98,7 +93,9 @@ void RunTable::refuseServed(const RunRequest& request) {
   // Before anything is done to a served run, so that another identity cannot end it.
   if (served.request().identity != request.identity) throw othersRun(runId);
   const std::uint64_t generation = request.hello.generation();
-  if (generation < served.generation()) throw staleGeneration(request, served);
+  if (generation < served.generation()) {
+    throw staleGeneration(runId, generation, served.generation());
+  }
   const bool isNewer = generation > served.generation();
   if (isNewer) {
     served.end(std::make_exception_ptr(
@@ -124,7 +121,9 @@ std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {
                    "limits.park_seconds; run again");
   }
   const ServedRun& run = *found->second.run;
-  if (request.hello.generation() <= run.generation()) throw staleGeneration(request, run);
+  if (request.hello.generation() <= run.generation()) {
+    throw staleGeneration(request.runId(), request.hello.generation(), run.generation());
+  }
   if (request.spec != run.request().spec) {
     throw UsageError("other-run-spec",
                      fmt::format("the run {} began with another run spec", request.runId()),

@@ -13,36 +13,18 @@
 #include <random>
 #include <utility>
 
+#include "common/core/failpoint.h"
 #include "common/core/log.h"
 #include "common/link/wire_messages.h"
 #include "common/run/action_tables.h"
 #include "common/run/torch_errors.h"
 #include "server/deadline.h"
+#include "server/on_thread.h"
 
 namespace cleave {
 namespace {
 
 namespace asio = boost::asio;
-
-// Runs `function` on the device thread. The coroutine resumes on the io thread when it is done, or
-// throws what it threw.
-template <typename Function>
-asio::awaitable<void> onDevice(const RunResources& resources, Function function) {
-  co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(std::exception_ptr)>(
-      [&resources](auto handler, Function inner) {
-        auto shared = std::make_shared<decltype(handler)>(std::move(handler));
-        resources.device.post([io = resources.io, shared, inner = std::move(inner)]() mutable {
-          std::exception_ptr error;
-          try {
-            inner();
-          } catch (...) {
-            error = std::current_exception();
-          }
-          asio::post(io, [shared, error] { (*shared)(error); });
-        });
-      },
-      asio::use_awaitable, std::move(function));
-}
 
 // The coroutine resumes on the io thread once no task of the cancelled queue is running.
 asio::awaitable<void> codecWorkEnded(CodecQueue& queue, asio::any_io_executor io) {
@@ -81,6 +63,7 @@ ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan 
       ticket_(std::move(ticket)),
       ended_(std::move(ended)),
       token_(randomToken()),
+      spec_(digestOf(request_.spec)),
       generation_(request_.hello.generation()),
       session_(request_.session) {}
 
@@ -88,8 +71,9 @@ ServedRun::~ServedRun() = default;
 
 // ---- Opening ----
 
-void ServedRun::open() {
-  openRecords();
+asio::awaitable<void> ServedRun::open() {
+  co_await openRecords();
+  if (endError_) std::rethrow_exception(endError_);
   const auto mailbox = std::make_shared<Mailbox>(resources_.device, plan_.inFlight);
   link_ = makeLink(mailbox);
   worker_ = makeWorker(mailbox);
@@ -98,19 +82,20 @@ void ServedRun::open() {
   worker_->buildFirst([this] { return build(); });
 }
 
-void ServedRun::openRecords() {
+asio::awaitable<void> ServedRun::openRecords() {
   const int asked = static_cast<int>(std::min(request_.spec.threads, 1024u));
   threads_ =
       chooseThreads(usableCores(), asked, resources_.settings.threads, request_.clientIsLocal);
   if (!isTrial_) {
-    stored_ = resources_.store.open(request_.identity, request_.hello, request_.session,
-                                    threads_.threads);
+    stored_ = co_await resources_.store.open(request_.identity, request_.hello, spec_,
+                                             request_.session, threads_.threads);
   }
   record_ = std::make_unique<RunRecord>(*stored_.files, plan_.spec.stepsPerEpoch, stored_.disk);
 }
 
 std::shared_ptr<TensorLink> ServedRun::makeLink(const std::shared_ptr<Mailbox>& mailbox) {
   TensorLinkOptions options = linkOptions(plan_, Role::server);
+  if (resumes()) options.initialWeights = false;
   options.errorEvery = resources_.settings.errorEvery;
   options.helper = resources_.helper;
   options.account = std::make_shared<MemoryAccount>(transitBytes(plan_));
@@ -127,8 +112,10 @@ std::shared_ptr<TensorLink> ServedRun::makeLink(const std::shared_ptr<Mailbox>& 
 }
 
 std::shared_ptr<EngineWorker> ServedRun::makeWorker(const std::shared_ptr<Mailbox>& mailbox) {
+  EngineOptions options = engineOptions(plan_);
+  options.resumes = resumes();
   auto worker = std::make_shared<EngineWorker>(
-      std::make_unique<Participant>(engineOptions(plan_), plan_.place,
+      std::make_unique<Participant>(options, plan_.place,
                                     std::vector<std::shared_ptr<EngineLink>>{link_}),
       mailbox, ActionTable{}, [this] { finishedBatch(); },
       [link = link_](std::exception_ptr error) { link->fail(std::move(error)); },
@@ -141,8 +128,67 @@ ActionTable ServedRun::build() {
   setComputeThreads(threads_.threads);
   stage_ = withTorchErrors(
       [&] { return std::make_unique<BodyStage>(plan_.stage, plan_.wait, resources_.compute); });
-  return bodyActions(*stage_, threads_.threads, mayFetchWeights());
+  return bodyActions(*stage_, threads_.threads, mayFetchWeights(),
+                     {[this](const StepDecision& decision) { snapshot(decision); },
+                      [this](const Resume& resume) { return restore(resume); }});
 }
+
+// ---- Checkpoints ----
+
+void ServedRun::snapshot(const StepDecision& decision) {
+  const auto reply = [io = resources_.io, link = link_, runLog = stored_.log](const Saved& saved) {
+    if (!saved.code.empty()) {
+      runLog->warn("no checkpoint of step {}: {}", saved.step, saved.sentence);
+    }
+    asio::post(io, [link, saved] { link->send(saved); });
+  };
+  if (!stored_.checkpoints) {
+    Saved refused;
+    refused.step = decision.step;
+    refused.code = "no-checkpoints";
+    refused.sentence = "this server makes no checkpoints";
+    return reply(refused);
+  }
+  failpoint("snapshot");
+  const SteadyTime begin = now();
+  auto snapshot = std::make_shared<RunCheckpoints::Snapshot>();
+  snapshot->stage = toSafetensors(stage_->save());
+  snapshot->state.engine = worker_->engine().state();
+  snapshot->state.spec = stored_.checkpoints->spec();
+  snapshot->seconds = secondsSince(begin);
+  // Behind this step's commit, and before anything of the next step: see Participant.
+  link_->saveCodecs([checkpoints = stored_.checkpoints, keepFrom = decision.keepFrom, snapshot,
+                     reply](std::vector<TensorCodecs::SavedState> states) {
+    snapshot->state.codecs = std::move(states);
+    checkpoints->save(snapshot, keepFrom, reply);
+  });
+}
+
+EngineState ServedRun::restore(const Resume& resume) {
+  const auto& available = stored_.available;
+  if (std::find(available.begin(), available.end(), resume.step) == available.end()) {
+    throw ProtocolError(
+        "unexpected-message",
+        fmt::format("Resume names step {}, which is not one of HelloOk.available", resume.step));
+  }
+  const std::string file = stored_.checkpoints->read(resume.step);
+  CheckpointContent content =
+      readCheckpoint(file, stored_.checkpoints->spec(), fmt::format("step {}", resume.step));
+  stage_->restore(tensorsOf(content.stage, "the checkpoint"));
+  link_->restoreCodecs(std::move(content.codecs));
+  record_->resumed(resume.step, link_->totals());
+  return content.engine;
+}
+
+void ServedRun::removeCheckpoints() {
+  if (stored_.checkpoints) stored_.checkpoints->removeAll();
+}
+
+asio::awaitable<void> ServedRun::storeGeneration(std::uint64_t generation) {
+  co_await resources_.store.setGeneration(request_.identity, request_.runId(), generation);
+}
+
+// ---- Connections ----
 
 void ServedRun::attach(const RunRequest& request, std::shared_ptr<Connection> connection) {
   if (const auto before = link_->connection()) {
@@ -153,6 +199,7 @@ void ServedRun::attach(const RunRequest& request, std::shared_ptr<Connection> co
   if (request.hello.token() != 0) arrived_ = link_->arrived();
   generation_ = request.hello.generation();
   session_ = request.session;
+  stored_.files->reconnected(session_, generation_);
   link_->attach(std::move(connection), arrivedFromWire(request.hello.arrived()));
 }
 
@@ -168,6 +215,10 @@ wire::HelloOk ServedRun::helloOk() const {
   ok.set_body_bytes(maxWeightsBytes(plan_));
   ok.set_weights_allowed(mayFetchWeights());
   ok.set_device(resources_.settings.device);
+  for (const std::uint64_t step : stored_.available) ok.add_available(step);
+  ok.set_exact(stored_.isExact);
+  ok.set_checkpoints(stored_.checkpoints != nullptr);
+  if (stored_.checkpoints) ok.set_fingerprint(stored_.checkpoints->fingerprint());
   if (trace_) ok.add_features(std::string(kTraceFeature));
   if (isTrial_) ok.add_features(std::string(kTrialFeature));
   return ok;
@@ -214,18 +265,15 @@ void ServedRun::finishedBatch() {
                       link_->sendRate());
 }
 
-void ServedRun::end(std::exception_ptr error) { link_->fail(std::move(error)); }
+void ServedRun::end(std::exception_ptr error) {
+  if (link_) return link_->fail(std::move(error));
+  endError_ = std::move(error);
+}
 
 void ServedRun::drain() {
   isDraining_ = true;
   if (!isServing_) return;  // start() handles it
-  resources_.device.post([worker = worker_, link = link_, io = resources_.io] {
-    worker->drain([link, io] {
-      asio::post(io, [link] {
-        if (const auto connection = link->connection()) connection->sayBye("shutting-down");
-      });
-    });
-  });
+  link_->send(Drain{std::chrono::duration<double>(resources_.settings.drain).count()});
 }
 
 bool ServedRun::hasWork() const {
@@ -273,11 +321,13 @@ asio::awaitable<void> ServedRun::closeWorker() {
     worker_.reset();
     co_return;
   }
-  co_await onDevice(resources_, [this] {
+  const auto destroy = [this] {
     applied_ = worker_->engine().applied();
     worker_.reset();
     stage_.reset();
-  });
+  };
+  co_await runThrough(
+      resources_.io, [this](auto task) { resources_.device.post(std::move(task)); }, destroy);
 }
 
 void ServedRun::completeRecords() {

@@ -78,13 +78,15 @@ class ServedRun {
             std::function<void(std::exception_ptr)> ended);
   ~ServedRun();
 
-  // Makes its records, its link and its worker. The model is built as the worker's first action.
-  // Throws Error.
-  void open();
+  // Opens its records, and makes its link and its worker. The model is built as the worker's first
+  // action. Throws Error.
+  boost::asio::awaitable<void> open();
   // Uses this connection from now on, and closes the one before. `request` asked for it: the one
   // that was admitted, or one that continues the run. After open(). Throws ProtocolError
   // "bad-arrived".
   void attach(const RunRequest& request, std::shared_ptr<Connection> connection);
+  // Stores the generation of a connection that continues the run, before it is attached.
+  boost::asio::awaitable<void> storeGeneration(std::uint64_t generation);
   // The answer to the Hello of the connection that was attached last.
   wire::HelloOk helloOk() const;
   // What it runs, for the log. After open().
@@ -102,10 +104,12 @@ class ServedRun {
   // Waits until nothing of the run is computed any more, and completes its records. Its memory is
   // in use until then. The connection must have ended.
   boost::asio::awaitable<void> close();
+  // The client has said "done": its checkpoints are no longer needed.
+  void removeCheckpoints();
 
   // Ends the run with this error, which is sent to the client if it is connected.
   void end(std::exception_ptr error);
-  // Ends the run when the current step is done.
+  // Asks the client for a checkpoint, after which it leaves.
   void drain();
   // Records how the run ended. Only the first call has an effect.
   void completeRecords();
@@ -126,10 +130,13 @@ class ServedRun {
   void describe(SessionStatus& status) const;
 
  private:
-  void openRecords();
+  boost::asio::awaitable<void> openRecords();
   std::shared_ptr<TensorLink> makeLink(const std::shared_ptr<Mailbox>& mailbox);
   std::shared_ptr<EngineWorker> makeWorker(const std::shared_ptr<Mailbox>& mailbox);
-  ActionTable build();   // device thread
+  ActionTable build();                          // device thread
+  void snapshot(const StepDecision& decision);  // device thread
+  EngineState restore(const Resume& resume);    // device thread
+  bool resumes() const { return request_.hello.committed_size() > 0; }
   void finishedBatch();  // device thread
   bool mayFetchWeights() const { return resources_.settings.fetchWeights && !isTrial_; }
   boost::asio::awaitable<void> closeWorker();
@@ -141,6 +148,7 @@ class ServedRun {
   const std::unique_ptr<Admission::Ticket> ticket_;
   const std::function<void(std::exception_ptr)> ended_;
   const std::uint64_t token_;
+  const std::string spec_;  // digestOf() its run spec
   std::uint64_t generation_, session_;
   std::optional<Arrived> arrived_;  // before the last attach(); nothing before the first one
   ThreadCount threads_;
@@ -156,6 +164,7 @@ class ServedRun {
   std::uint64_t applied_ = 0;  // updates, once the worker is closed
   bool isServing_ = false;     // the worker runs
   bool isDraining_ = false;
+  std::exception_ptr endError_;  // end() was called before the link was there
 };
 
 }  // namespace cleave

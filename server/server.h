@@ -73,7 +73,6 @@ class Server {
   DeviceExecutor device_;
   Access access_;
   ServerCertificates certificates_;
-  RunStore store_;
   Admission admission_;
   Refusals refusals_;
   SessionLines lines_;
@@ -83,6 +82,7 @@ class Server {
   CodecExecutor codecs_;
   const std::shared_ptr<CodecQueue> housekeeping_ = codecs_.open();
   IoThread io_;
+  RunStore store_;
   const RunResources resources_;
   RunTable runs_;
   const SessionContext context_;

@@ -125,7 +125,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));
   run_ = context_.runs.admit(request);
   kind_ = run_->request().isTrial() ? "trial" : "run";
-  run_->open();
+  co_await run_->open();
   run_->attach(request, connection_);
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk,
                                             run_->helloOk().SerializeAsString());
@@ -136,6 +136,8 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
 asio::awaitable<void> Session::continueRun(RunRequest request) {
   run_ = context_.runs.find(request);
   kind_ = "run";
+  co_await run_->storeGeneration(request.hello.generation());
+  run_ = context_.runs.find(request);  // it may have ended in the meantime
   context_.runs.attach(request, connection_);
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk,
                                             run_->helloOk().SerializeAsString());
@@ -163,6 +165,7 @@ asio::awaitable<bool> Session::serveRun() {
     const std::string reason = co_await run_->serve();
     run_->log(spdlog::level::info,
               fmt::format("session {}: the client ended it ({})", number_, reason));
+    if (reason == "done") run_->removeCheckpoints();
   } catch (const std::exception& error) {
     if (run_->session() != number_) co_return false;
     run_->log(spdlog::level::warn,

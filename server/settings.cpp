@@ -166,6 +166,9 @@ ConfigTable<ServerSettings> makeTable() {
              "what each identity may do: [security.md](security.md#who-may-do-what)");
   table.boolean("weights.fetch", &Settings::fetchWeights,
                 "whether clients may fetch their trained body");
+  table.boolean("checkpoints.allowed", &Settings::allowCheckpoints,
+                "whether runs may save checkpoints in the store; they count towards "
+                "`limits.disk_mib`");
   table.boolean("probe.allowed", &Settings::allowProbe, "whether clients may measure the link");
   table.boolean("wait.allowed", &Settings::allowWait,
                 "whether runs may have `wait.F2` and `wait.B2`, which occupy the device");

@@ -46,6 +46,7 @@ struct ServerSettings {
   std::string accessFile;    // empty: none
   std::string statusSocket;  // a path; empty: none
   bool fetchWeights = true;
+  bool allowCheckpoints = true;
   bool allowProbe = true;
   std::uint32_t errorEvery = 100;
   std::size_t rotateBytes = 0;          // rotation size of runs' CSV files; 0: never

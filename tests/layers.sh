@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 # cuda, google (protobuf), hwy, openssl, prometheus, yaml-cpp, zstd
 rows='
 common/core        |                                                                  | yaml-cpp
+common/checkpoint | common/core                                                      | openssl
 common/topology    |                                                                  |
 common/codec       | common/core common/topology |
 common/net         | common/core proto                                                | boost google openssl
@@ -20,18 +21,18 @@ common/device      | common/core                                                
 common/device/cuda | common/core common/device compression/device                     | torch cuda
 common/model       | common/core common/codec common/device common/topology | torch
 common/program     | common/core                                                      | CLI
-common/run         | common/core common/codec common/net common/http common/engine common/link common/record common/device common/device/cuda common/model compression compression/device proto | torch prometheus
+common/run         | common/checkpoint common/core common/codec common/net common/http common/engine common/link common/record common/device common/device/cuda common/model compression compression/device proto | torch google prometheus
 compression        | common/core common/codec compression/kernels                     | zstd
 compression/kernels |                                                                 | hwy
 compression/device | common/core common/codec compression                             |
 client/data        | common/core                                                      |
 client/report      | common/core common/http common/topology |
-client/train       | client/data common/core common/codec common/net common/engine common/link common/predict common/record common/device common/model common/program common/run compression proto | boost CLI
+client/train       | client/data common/checkpoint common/core common/codec common/net common/engine common/link common/predict common/record common/device common/model common/program common/run compression proto | boost CLI
 client/sweep       | client/report client/train common/core common/topology |
 client/diagnose    | client/train common/core common/codec common/net common/link common/model common/run compression | boost openssl
 client/commands    | client/data client/train client/report client/sweep client/diagnose common/core common/http common/engine common/link common/predict common/record common/model common/run compression | torch CLI
 client             | client/commands common/core common/engine                        | CLI
-server             | common/core common/net common/http common/engine common/link common/record common/device common/model common/program common/run proto | boost CLI google openssl
+server             | common/checkpoint common/core common/codec common/net common/http common/engine common/link common/record common/device common/model common/program common/run proto | boost CLI google openssl
 tools/link         | common/core common/net common/program                            | boost CLI
 '
 

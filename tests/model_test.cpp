@@ -448,7 +448,7 @@ TEST_CASE("no payload is made of a tensor in another form") {
   CHECK_THROWS_AS(toPayload(image, MemoryOrder::channelsLast), std::logic_error);
   const at::Tensor learned = at::ones({3}).set_requires_grad(true);
   CHECK_THROWS_AS(toPayload(learned, MemoryOrder::contiguous), std::logic_error);
-  CHECK_THROWS_AS(toPayload(at::ones({3}, at::kLong), MemoryOrder::contiguous), std::logic_error);
+  CHECK_THROWS_AS(toPayload(at::ones({3}, at::kDouble), MemoryOrder::contiguous), std::logic_error);
 }
 
 TEST_CASE("an unknown model is named with the nearest known one") {

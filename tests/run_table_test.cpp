@@ -72,7 +72,12 @@ class Host : public Loopback {
     return run;
   }
   void open(const std::shared_ptr<ServedRun>& run, const RunRequest& request) {
-    run->open();
+    bool opened = false;
+    boost::asio::co_spawn(io_, run->open(), [&](const std::exception_ptr& error) {
+      opened = true;
+      if (error) std::rethrow_exception(error);
+    });
+    runUntil([&] { return opened; });
     run->attach(request, newConnection());
   }
   std::string refusal(RunRequest request) {
@@ -124,7 +129,7 @@ class Host : public Loopback {
   const std::string store_ = newFolder();
   const ServerSettings settings_;
   Access access_{"", settings_.allowedModels};
-  RunStore runStore_{settings_, access_, cpuDevice(), nullptr};
+  RunStore runStore_{settings_, access_, cpuDevice(), nullptr, io_.get_executor()};
   SessionLines lines_;
   DeviceExecutor device_;
   CodecExecutor codecs_{1};

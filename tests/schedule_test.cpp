@@ -32,9 +32,9 @@ TEST_CASE("every kind of action has a name of its own") {
   }
   CHECK(names.size() == kActionKinds);
   CHECK_FALSE(names.contains(""));
-  // importBlob is the last value of the enumeration: a new kind after it would be missing in arrays
+  // restore is the last value of the enumeration: a new kind after it would be missing in arrays
   // indexed by kind.
-  CHECK(indexOf(ActionKind::importBlob) + 1 == kActionKinds);
+  CHECK(indexOf(ActionKind::restore) + 1 == kActionKinds);
 }
 
 TEST_CASE("gpipe runs all forwards, then all backwards") {

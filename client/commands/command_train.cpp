@@ -139,6 +139,103 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
   } catch (const Error& second) {
     log.error("another error followed: {}", second.what());
   }
+  if (run.checkpointer() == nullptr) return;
+  log.info("to continue from step {}: cleave-client train --resume {}",
+           run.checkpointer()->lastCommit(), run.prepared().folder);
+}
+
+// Whether another server process can continue the run: this one has lost it, or will end.
+bool mayRestart(const std::exception& error, TrainRun& run) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  if (known == nullptr || run.checkpointer() == nullptr || run.prepared().localServer) return false;
+  if (run.settings().reconnectSeconds == 0) return false;
+  return known->code() == "run-not-here" || known->code() == "server-drains";
+}
+
+// What belongs to a training run as a whole, while its parts may be restarted from a checkpoint.
+struct TrainCommand {
+  const TrainOptions& options;
+  JsonLines* events;  // null without --json-lines
+  PreparedRun& prepared;
+  spdlog::logger& log;
+  nlohmann::json extras = nlohmann::json::object();  // keys of the summary
+  std::uint64_t resumes = 0;
+  std::uint64_t stepsRedone = 0;
+};
+
+// Trains until the run is done, and writes its summary. Returns nothing if it must be restarted
+// from a checkpoint. Throws what ended it.
+std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
+  PreparedRun& prepared = command.prepared;
+  spdlog::logger& log = command.log;
+  TrainRun run(prepared);
+  const auto metrics =
+      prepared.settings.metrics ? std::make_shared<Metrics>(Role::client) : nullptr;
+  std::unique_ptr<HttpServer> http;
+  if (metrics) http = serveMetrics(*prepared.settings.metrics, metrics);
+  run.connect();
+  const std::uint64_t steps = totalSteps(run.settings(), *run.data().train);
+  announce(prepared, run.answer(), steps, log, command.events);
+
+  Progress progress({progressFd(command.options), command.events, steps, metricNames()});
+  Trainer trainer(run, progress);
+  ModelSaver saver(run.session(), run.stage(), prepared.plan, prepared.folder,
+                   run.answer().weights_allowed());
+  trainer.start({false, run.settings().errorEvery, run.settings().rotateBytes, metrics, true});
+  if (metrics) {
+    metrics->sampleWith(
+        [&] { return run.session().samples(run.recorder(), prepared.server.tls.get()); });
+  }
+  writeTraceWhenDone(command.options.trace, run, trainer, log, command.extras);
+  trainer.afterEachEpoch([&] { saver.save(); });
+
+  TrainResult result;
+  bool hasModel = false;
+  const SteadyTime start = now();
+  try {
+    result = trainer.run();
+    hasModel = saver.finish();
+    if (!hasModel) {
+      log.warn("the server's policy does not hand out the body: there is no model.safetensors");
+      saver.saveParts(log);
+    }
+    run.close("done");
+  } catch (const std::exception& error) {
+    if (!mayRestart(error, run)) {
+      endEarly(error, run, trainer, saver, log);
+      throw;
+    }
+    log.warn("{}", error.what());
+    run.close("restarting");
+    run.finishRecords();
+    command.stepsRedone += trainer.steps() - run.checkpointer()->lastCommit();
+    return std::nullopt;
+  }
+  const double seconds = secondsSince(start);
+  run.finishRecords();
+  nlohmann::json summary =
+      summariseTraining(prepared, result, run.session().totals(), seconds, hasModel);
+  summary["resumes"] = command.resumes;
+  summary["steps_redone"] = command.stepsRedone;
+  summary.update(command.extras);
+  if (run.checkpointer() != nullptr) run.checkpointer()->settle(0);
+  writeFileDurably(prepared.folder + "/summary.json", summary.dump(2) + "\n");
+  CheckpointStore(diskFiles(), prepared.folder).removeAll();
+  log.info("done: {} steps in {}", result.steps, durationText(seconds));
+  progress.end();
+  return summary;
+}
+
+// The next attempt continues from the newest checkpoint, or begins again if there is none.
+void prepareRestart(TrainCommand& command) {
+  command.prepared.isResumed = true;
+  command.prepared.commits = intactCommits(diskFiles(), command.prepared.folder);
+  ++command.resumes;
+  if (command.prepared.commits.empty()) {
+    command.log.warn("there is no checkpoint yet: the run begins again");
+  } else {
+    command.log.info("the run continues from step {}", command.prepared.commits.front().step);
+  }
 }
 
 int train(const TrainOptions& options, JsonLines* events) {
@@ -150,58 +247,23 @@ int train(const TrainOptions& options, JsonLines* events) {
     dashboard->show({{prepared.folder, ""}});
     log->info("dashboard: open {}", dashboard->url());
   }
-  nlohmann::json extras = nlohmann::json::object();  // keys of the summary
-  if (prepared.settings.probeFirst) extras["probe"] = probeFirst(prepared, *log);
-  if (const auto chosen = resolveAutoCodecs(prepared, *log)) extras["codec_choice"] = *chosen;
-
-  TrainRun run(prepared);
-  const auto metrics =
-      prepared.settings.metrics ? std::make_shared<Metrics>(Role::client) : nullptr;
-  std::unique_ptr<HttpServer> http;
-  if (metrics) http = serveMetrics(*prepared.settings.metrics, metrics);
-  run.connect();
-  const std::uint64_t steps = totalSteps(run.settings(), *run.data().train);
-  announce(prepared, run.answer(), steps, *log, events);
-
-  Progress progress({progressFd(options), events, steps, metricNames()});
-  Trainer trainer(run, progress);
-  ModelSaver saver(run.session(), run.stage(), prepared.plan, prepared.folder,
-                   run.answer().weights_allowed());
-  trainer.start({false, run.settings().errorEvery, run.settings().rotateBytes, metrics});
-  if (metrics) {
-    metrics->sampleWith(
-        [&] { return run.session().samples(run.recorder(), prepared.server.tls.get()); });
+  TrainCommand command{options, events, prepared, *log};
+  if (prepared.settings.probeFirst) command.extras["probe"] = probeFirst(prepared, *log);
+  if (const auto chosen = resolveAutoCodecs(prepared, *log)) {
+    command.extras["codec_choice"] = *chosen;
   }
-  writeTraceWhenDone(options.trace, run, trainer, *log, extras);
-  trainer.afterEachEpoch([&] { saver.save(); });
+  if (prepared.isResumed) prepareRestart(command);
 
-  TrainResult result;
-  bool hasModel = false;
-  const SteadyTime start = now();
+  std::optional<nlohmann::json> summary;
   try {
-    result = trainer.run();
-    hasModel = saver.finish();
-    if (!hasModel) {
-      log->warn("the server's policy does not hand out the body: there is no model.safetensors");
-      saver.saveParts(*log);
-    }
-    run.close("done");
-  } catch (const std::exception& error) {
-    endEarly(error, run, trainer, saver, *log);
+    while (!(summary = trainOnce(command))) prepareRestart(command);
+  } catch (...) {
     if (dashboard) dashboard->finish();
     throw;
   }
-  const double seconds = secondsSince(start);
-  run.finishRecords();
-  nlohmann::json summary =
-      summariseTraining(prepared, result, run.session().totals(), seconds, hasModel);
-  summary.update(extras);
-  writeFileDurably(prepared.folder + "/summary.json", summary.dump(2) + "\n");
   if (dashboard) dashboard->finish();
-  log->info("done: {} steps in {}", result.steps, durationText(seconds));
-  progress.end();
   flushLog();  // what comes last is the summary
-  printResult(summary, options, events);
+  printResult(*summary, options, events);
   return 0;
 }
 

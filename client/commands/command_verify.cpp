@@ -162,7 +162,7 @@ Comparisons Verification::perform() {
   TrainRun::Options options;
   options.fetchGradients = true;
   run_.start([this](const BodyDone& done) { return decide(done); }, options);
-  whole_.importWeights(prepared_.weights);
+  whole_.importWeights(initialWeights(prepared_));
   run_.loadWeights();
   trainSteps();
   evaluate();

@@ -57,7 +57,8 @@ void Loader::State::prepareAll(const std::stop_token& stop) {
   std::exception_ptr caught;
   try {
     const std::vector<std::uint32_t> indices = order();
-    for (std::size_t first = 0; first < indices.size(); first += options.batch) {
+    for (std::size_t first = options.firstBatch * options.batch; first < indices.size();
+         first += options.batch) {
       {
         std::unique_lock lock(mutex);
         const auto room = [this] { return ready.size() < options.ahead; };

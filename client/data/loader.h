@@ -29,6 +29,7 @@ class Loader {
     std::uint64_t seed = 0;
     std::uint64_t epoch = 0;
     std::uint32_t ahead = 1;
+    std::uint64_t firstBatch = 0;  // begins there, as if those before it had been delivered
   };
   Loader(std::shared_ptr<const Dataset> data, std::shared_ptr<BufferPool> pool,
          const Options& options);

@@ -59,7 +59,8 @@ class Prober {
     hello.set_max_version(kWireVersion);
     hello.add_features(std::string(kProbeFeature));
     hello.set_software(softwareVersion());
-    OpenConnection open = co_await connectToServer(address_, hello, options_.retrySeconds);
+    OpenConnection open = co_await connectToServer(
+        address_, [hello] { return hello; }, options_.retrySeconds);
     connection_ = std::move(open.connection);
     result_.server = address_.text();
     result_.serverSoftware = open.ok.software();

@@ -120,7 +120,7 @@ class Trial {
   }
 
   void connect(double retrySeconds) {
-    session_.connect(run_.server, hello_, retrySeconds);
+    session_.connect(run_.server, hello_, {.retrySeconds = retrySeconds});
     session_.start(plan_, 0,
                    clientActions(*stage_, run_.threads,
                                  [](const BodyDone& done) {

@@ -290,10 +290,10 @@ ServerAddress parseAddress(const std::string& text) {
   return address;
 }
 
-asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hello hello,
+asio::awaitable<OpenConnection> connectToServer(ServerAddress address,
+                                                std::function<wire::Hello()> hello,
                                                 double retrySeconds) {
-  return retry(
-      std::move(address), [hello = std::move(hello)] { return hello; }, retrySeconds, Stage::first);
+  return retry(std::move(address), std::move(hello), retrySeconds, Stage::first);
 }
 
 asio::awaitable<OpenConnection> reconnectToServer(ServerAddress address,

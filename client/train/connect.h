@@ -26,13 +26,15 @@ struct OpenConnection {
 };
 
 // Connects and shakes hands. Retries for `retrySeconds`: with back-off if no server answers, or
-// after the delay that a refusing server gives. With TLS the server's certificate must be valid for
-// address.host. Throws RunError or UsageError with the cause or the server's refusal.
-boost::asio::awaitable<OpenConnection> connectToServer(ServerAddress address, wire::Hello hello,
+// after the delay that a refusing server gives. `hello` is called for each attempt. With TLS the
+// server's certificate must be valid for address.host. Throws RunError or UsageError with the cause
+// or the server's refusal.
+boost::asio::awaitable<OpenConnection> connectToServer(ServerAddress address,
+                                                       std::function<wire::Hello()> hello,
                                                        double retrySeconds);
 
-// Likewise, for a run whose connection broke. `hello` is called for each attempt. Retries after all
-// errors that concern only the connection (see isLinkFault()).
+// Likewise, for a run whose connection broke. Retries after all errors that concern only the
+// connection (see isLinkFault()).
 boost::asio::awaitable<OpenConnection> reconnectToServer(ServerAddress address,
                                                          std::function<wire::Hello()> hello,
                                                          double retrySeconds);

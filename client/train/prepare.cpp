@@ -182,7 +182,7 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
     }
     run.plan = planRun(spec);
     checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
-    if (run.plan.spec.initialWeights) run.weights = readWeights(run.settings, run.plan.blocks);
+    initialWeights(run);  // only to check them now
   });
 
   run.hello.set_min_version(kWireVersion);
@@ -197,25 +197,85 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
   return run;
 }
 
-PreparedRun prepareRun(const RunOptions& options, Purpose purpose) {
-  if (options.server.empty() && !options.tls.empty()) {
+std::vector<NamedTensor> initialWeights(const PreparedRun& run) {
+  if (!run.plan.spec.initialWeights) return {};
+  return readWeights(run.settings, run.plan.blocks);
+}
+
+namespace {
+
+void refuseWrongUse(const RunOptions& options) {
+  if (options.common.config.empty() && options.resume.empty()) {
+    throw UsageError("wrong-use", "neither --config nor --resume is given",
+                     "add --config configs/fashion_mnist.yaml, or --resume runs/RUN");
+  }
+  if (options.server.empty() && !options.tls.empty() && options.resume.empty()) {
     throw UsageError(
         "wrong-use", "--tls is given without --server",
         "add --server HOST:PORT; a server that the client starts for itself listens on "
         "loopback, without TLS");
   }
+}
+
+void makeFolder(PreparedRun& run, const RunOptions& options) {
+  run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
+  makeRunFolder(run.folder, "give another one with --run-dir, or remove what is there");
+  run.lock = lockRunFolder(run.folder);
+}
+
+// The options with what the run's folder says.
+RunOptions ofEarlierRun(RunOptions options) {
+  const RunRecordFile record = readRunRecord(options.resume);
+  if (diskFiles().read(options.resume + "/summary.json")) {
+    throw UsageError("run-done", "the run in " + options.resume + " is done",
+                     "its result is in summary.json; start a separate run");
+  }
+  if (options.server.empty()) options.server = record.server;
+  options.common.config = options.resume + "/config.yaml";
+  return options;
+}
+
+// Throws UsageError "other-run-spec" if the overrides change what the server must know.
+void checkSameSpec(const PreparedRun& run, RunOptions options) {
+  if (options.common.overrides.empty() && options.tls.empty()) return;
+  options.common.overrides.clear();
+  options.tls.clear();
+  if (digestOf(resolveRun(options, Purpose::training).plan.spec) == digestOf(run.plan.spec)) return;
+  throw UsageError("other-run-spec", "--set changes what " + options.resume + " trains",
+                   "leave out --set, or start a separate run");
+}
+
+void openEarlierRun(PreparedRun& run, const RunOptions& options) {
+  checkSameSpec(run, options);
+  run.hello.set_run_id(readRunRecord(options.resume).run);
+  run.folder = options.resume;
+  run.isResumed = true;
+  run.lock = lockRunFolder(run.folder);
+  constexpr std::uint64_t kBeyondAnyOther = std::uint64_t{1} << 20;
+  if (options.takeOver) raiseGeneration(diskFiles(), run.folder, kBeyondAnyOther);
+  if (!options.fromStart) run.commits = intactCommits(diskFiles(), run.folder);
+}
+
+}  // namespace
+
+PreparedRun prepareRun(const RunOptions& given, Purpose purpose) {
+  refuseWrongUse(given);
+  const RunOptions options = given.resume.empty() ? given : ofEarlierRun(given);
   PreparedRun run = resolveRun(options, purpose);
+  run.allowInexact = options.allowInexact;
   run.device = &openDevice(run.settings.device);
   useDeviceCodecs(run.plan, *run.device);
   // Before any folder or process is created, so that an error in the certificate files leaves
   // nothing behind.
   if (!options.server.empty()) run.server.tls = openTls(run.settings.tls, TlsRole::client);
-  run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
-  makeRunFolder(run.folder, "give another one with --run-dir, or remove what is there");
+  options.resume.empty() ? makeFolder(run, options) : openEarlierRun(run, options);
   // Before a local server starts: it measures the machine too, and the two would disturb each
   // other.
   checkMachine(run.threads);
-  writeRunDescription(run.folder, run.settings.resolved, run.threads, run.device->description());
+  if (!run.isResumed) {
+    writeRunDescription(run.folder, run.settings.resolved, run.threads, run.device->description());
+    writeRunRecord(run.folder, {run.hello.run_id(), options.server});
+  }
   if (options.server.empty()) {
     run.localServer = std::make_unique<LocalServer>(run.folder + "/server", run.settings.device);
     run.server = run.localServer->address();
@@ -225,9 +285,11 @@ PreparedRun prepareRun(const RunOptions& options, Purpose purpose) {
 
 // Also removes the files of a probe. The folder itself stays if it has other files.
 void removeUnbegun(const PreparedRun& run) {
-  if (run.localServer) return;  // the local server's store is in the folder
+  // The local server's store is in the folder.
+  if (run.localServer || run.isResumed) return;
   std::error_code ignored;
-  for (const char* name : {"config.yaml", "environment.json", "log.txt", "probe.csv"}) {
+  for (const char* name : {"config.yaml", "environment.json", "log.txt", "probe.csv", "run.json",
+                           "lock", "generation"}) {
     std::filesystem::remove(std::filesystem::path(run.folder) / name, ignored);
   }
   std::filesystem::remove(run.folder, ignored);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "client/train/local_server.h"
+#include "client/train/run_history.h"
 #include "client/train/run_options.h"
 #include "client/train/session.h"
 #include "client/train/settings.h"
@@ -24,11 +25,14 @@ struct PreparedRun {
   Datasets data;
   wire::Hello hello;
   RunPlan plan;
-  std::vector<NamedTensor> weights;  // initial weights, if the configuration names a file
   int threads = 1;
   std::string threadsText;  // number of threads and the reason for it, for the log
   ComputeDevice* device = nullptr;
   std::string folder;
+  OpenFile lock;           // of the folder
+  bool isResumed = false;  // its folder had files of this run already
+  bool allowInexact = false;
+  std::vector<RunCommit> commits;            // to continue from, newest first
   std::unique_ptr<LocalServer> localServer;  // if --server was not given
   ServerAddress server;
 };
@@ -37,9 +41,12 @@ struct PreparedRun {
 // process: `folder` and `localServer` stay empty. Throws UsageError or RunError.
 PreparedRun resolveRun(const RunOptions& options, Purpose purpose);
 
-// Like resolveRun(), but also creates the run's folder, and starts a local server if none was
-// given.
+// Like resolveRun(), but also creates the run's folder, or opens that of the run to continue, and
+// starts a local server if none was given.
 PreparedRun prepareRun(const RunOptions& options, Purpose purpose);
+
+// The initial weights that the configuration names. Throws UsageError.
+std::vector<NamedTensor> initialWeights(const PreparedRun& run);
 
 // Throws ProtocolError for values that no correct server sends: both sides derive the plan from the
 // same run spec.

@@ -15,6 +15,11 @@ struct RunOptions {
   std::string tls;     // folder with this client's certificate; empty: from the configuration
   std::string runDir;  // empty: runs/<run id>
   bool json = false;
+  // Only for `train`.
+  std::string resume;            // folder of a run to continue; empty: a new run
+  bool fromStart = false;        // from step 0, not from a checkpoint
+  bool allowInexact = false;     // even if the results may have other bits
+  bool takeOver = false;         // even if the server knows a newer client of the run
   std::uint64_t traceSteps = 0;  // steps that both sides trace; 0: none. Set only by `train`
 };
 void addRunOptions(CLI::App& command, RunOptions& options);

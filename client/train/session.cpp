@@ -53,13 +53,19 @@ ClientSession::~ClientSession() {
 // ---- Connecting ----
 
 wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::Hello& hello,
-                                     double retrySeconds, double reconnectSeconds) {
+                                     const ConnectOptions& options) {
   address_ = address;
   hello_ = hello;
+  nextGeneration_ =
+      options.nextGeneration ? options.nextGeneration : [this] { return hello_.generation() + 1; };
   OpenConnection open;
   std::exception_ptr error;
   std::atomic<bool> done = false;
-  asio::co_spawn(io_.context(), connectToServer(address, hello, retrySeconds),
+  const auto firstHello = [this] {
+    hello_.set_generation(nextGeneration_());
+    return hello_;
+  };
+  asio::co_spawn(io_.context(), connectToServer(address, firstHello, options.retrySeconds),
                  [&](std::exception_ptr failed, OpenConnection opened) {
                    error = std::move(failed);
                    open = std::move(opened);
@@ -74,14 +80,19 @@ wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::H
   if (error) std::rethrow_exception(error);
   connection_ = std::move(open.connection);
   hello_.set_token(open.ok.token());
-  if (open.ok.token() != 0) reconnectSeconds_ = reconnectSeconds;
+  resumes_ = hello_.committed_size() > 0;
+  hello_.clear_committed();
+  if (open.ok.token() != 0) reconnectSeconds_ = options.reconnectSeconds;
   return std::move(open.ok);
 }
 
 // ---- The run ----
 
 void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionTable table,
-                          bool fetchGradients, std::shared_ptr<RunFiles> files) {
+                          bool fetchGradients, std::shared_ptr<RunFiles> files,
+                          std::function<void(const Saved&)> saved) {
+  files_ = files;
+  makesCheckpoints_ = saved != nullptr;
   TensorLinkOptions options = linkOptions(plan, Role::client);
   options.errorEvery = errorEvery;
   options.helper = helper_.get();
@@ -91,7 +102,8 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
   link_ = std::make_shared<TensorLink>(
       std::move(options), pool_, io_.context().get_executor(),
       TensorLink::Callbacks{
-          .deliver = [mailbox](Message message) { mailbox->deliver(std::move(message)); },
+          .deliver = [this, mailbox, saved = std::move(saved)](
+                         Message message) { received(std::move(message), *mailbox, saved); },
           .record = [files](const TransferRecord& record) { files->transfer(record); },
           .failed =
               [this](std::exception_ptr error) {
@@ -99,8 +111,10 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
                 end(std::move(error));
               },
       });
+  EngineOptions engineOptionsOfRun = engineOptions(plan);
+  engineOptionsOfRun.resumes = resumes_;
   auto engine = std::make_unique<Coordinator>(
-      engineOptions(plan), std::vector<BodyPeer>{{plan.place, link_}}, fetchGradients);
+      engineOptionsOfRun, std::vector<BodyPeer>{{plan.place, link_}}, fetchGradients);
   engine_ = engine.get();
   worker_ = std::make_shared<EngineWorker>(
       std::move(engine), mailbox, std::move(table), [] {},
@@ -133,6 +147,7 @@ asio::awaitable<void> ClientSession::serve(std::shared_ptr<Connection> connectio
     link_->detach();
     OpenConnection open = co_await reconnect(*broken);
     if (isClosing_) co_return open.connection->abandon();
+    files_->reconnected(open.ok.session(), hello_.generation());
     connection = std::move(open.connection);
     atServer = arrivedFromWire(open.ok.arrived());
   }
@@ -151,9 +166,22 @@ asio::awaitable<OpenConnection> ClientSession::reconnect(const Error& broken) {
   co_return open;
 }
 
+// io thread, or in the codec queue for tensors.
+void ClientSession::received(Message message, Mailbox& mailbox,
+                             const std::function<void(const Saved&)>& saved) {
+  if (const auto* each = std::get_if<Saved>(&message); each && saved) {
+    saved(*each);
+  } else if (std::holds_alternative<Drain>(message)) {
+    if (!isServerDraining_.exchange(true)) processLog()->info("the server is shutting down");
+    device_.notify();
+  } else {
+    mailbox.deliver(std::move(message));
+  }
+}
+
 // The generation rises with each attempt, so that the server can tell the newest connection.
 wire::Hello ClientSession::nextHello() {
-  hello_.set_generation(hello_.generation() + 1);
+  hello_.set_generation(nextGeneration_());
   toWire(link_->arrived(), *hello_.mutable_arrived());
   return hello_;
 }
@@ -206,8 +234,15 @@ void ClientSession::sendWeights(SharedBytes weights) {
   waitUntil([this] { return engine_->weightsInPlace(); });
 }
 
-void ClientSession::runBatch(const MicroBatch& at) {
-  if (interrupted_) throw interruptedError();
+void ClientSession::resume(const EngineState& state, std::vector<TensorCodecs::SavedState> codecs) {
+  link_->restoreCodecs(std::move(codecs));
+  engine_->resume(state);
+  waitUntil([this] { return engine_->weightsInPlace(); });
+}
+
+void ClientSession::runBatch(const MicroBatch& at, bool isLast) {
+  if (interrupted_ && !isLast) throw interruptedError();
+  if (isServerDraining_ && !makesCheckpoints_) throw endedByServer("shutting-down");
   engine_->begin(at);
   // The link is idle now, so the reply measures its latency.
   asio::post(io_.context(), [link = link_] {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "client/train/connect.h"
 #include "common/core/codec_executor.h"
@@ -41,23 +42,45 @@ class ClientSession {
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
 
-  // Connects with retries and back-off for `retrySeconds`, and shakes hands. If the connection
-  // breaks later, the run continues over a new one, which is tried for `reconnectSeconds` (0: the
-  // run ends). Throws RunError or UsageError: the cause of the failure or the server's refusal.
-  // Ctrl-C throws "interrupted" immediately; the session cannot be used afterwards.
-  wire::HelloOk connect(const ServerAddress& address, const wire::Hello& hello, double retrySeconds,
-                        double reconnectSeconds = 0);
+  struct ConnectOptions {
+    double retrySeconds = 0;      // how long to try, with back-off
+    double reconnectSeconds = 0;  // likewise, if the connection breaks later; 0: the run ends then
+    // Called on the io thread before each attempt; returns a greater generation each time. Empty:
+    // the generation rises in memory.
+    std::function<std::uint64_t()> nextGeneration = nullptr;
+  };
+  // Connects and shakes hands. If the connection breaks later, the run continues over a new one.
+  // Throws RunError or UsageError: the cause of the failure or the server's refusal. Ctrl-C throws
+  // "interrupted" immediately; the session cannot be used afterwards.
+  wire::HelloOk connect(const ServerAddress& address, const wire::Hello& hello,
+                        const ConnectOptions& options);
 
   // Connects the stage's actions to the connection. `table` is called on the thread that calls
   // runBatch().
+  // `saved` is called on the io thread with each Saved; empty: the run makes no checkpoints.
   void start(const RunPlan& plan, std::uint32_t errorEvery, ActionTable table, bool fetchGradients,
-             std::shared_ptr<RunFiles> files);
+             std::shared_ptr<RunFiles> files, std::function<void(const Saved&)> saved = nullptr);
+
+  // Continues from a checkpoint, of which the stage has been restored, and waits until the server
+  // has restored its part. Requires that the Hello had `committed`. Throws RunError.
+  void resume(const EngineState& state, std::vector<TensorCodecs::SavedState> codecs);
+  // Passes the codecs' states, as they are after the last step, to `saved`, in the codec queue.
+  // Call between batches.
+  void saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved) {
+    link_->saveCodecs(std::move(saved));
+  }
+  // Whether Ctrl-C came; the next batch is then the last one, if it is in time.
+  bool isInterrupted() const { return interrupted_; }
+  // Whether the server has said that it will end soon.
+  bool isServerDraining() const { return isServerDraining_; }
 
   // Sends the body's initial weights and waits until the server has loaded them. Throws RunError.
   void sendWeights(SharedBytes weights);
   // Runs one batch to its end. Throws RunError with the cause if the run ended, such as a lost
   // connection or Ctrl-C ("interrupted"), after which the current batch has kLastWork to finish.
-  void runBatch(const MicroBatch& at);
+  // If the run makes no checkpoints, a server that will end soon ends it before the batch:
+  // "shutting-down". `isLast`: runs it even after Ctrl-C.
+  void runBatch(const MicroBatch& at, bool isLast = false);
   // Waits until the server has applied all steps, then fetches weights/body or trace/body.
   Blob fetch(Flow flow);
   // Call between batches. Requests weights/body as they are after the last step, and returns
@@ -95,6 +118,7 @@ class ClientSession {
   boost::asio::awaitable<OpenConnection> reconnect(const Error& broken);
   bool mayReconnect(const Error& error) const;
   wire::Hello nextHello();
+  void received(Message message, Mailbox& mailbox, const std::function<void(const Saved&)>& saved);
   // What ends a wait besides a lost connection: Ctrl-C, or kLastWork after it.
   enum class Patience : std::uint8_t { untilInterrupted, untilTimeIsUp };
   void waitUntil(const std::function<bool()>& done, Patience patience = Patience::untilInterrupted);
@@ -112,6 +136,11 @@ class ClientSession {
   ServerAddress address_;
   wire::Hello hello_;  // io thread after start(): of the last attempt to connect
   double reconnectSeconds_ = 0;
+  std::function<std::uint64_t()> nextGeneration_;
+  std::shared_ptr<RunFiles> files_;
+  bool makesCheckpoints_ = false;
+  bool resumes_ = false;  // from a checkpoint
+  std::atomic<bool> isServerDraining_ = false;
   bool isClosing_ = false;                  // io thread
   std::shared_ptr<Connection> connection_;  // between connect() and start()
   std::shared_ptr<TensorLink> link_;

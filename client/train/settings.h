@@ -26,6 +26,15 @@ struct DataSettings {
       0;  // number of last training samples that are evaluated instead of the test set
 };
 
+struct CheckpointSettings {
+  double everySeconds = 60;      // 0: not by time
+  std::uint64_t everySteps = 0;  // 0: not by steps
+  std::uint32_t keep = 2;        // checkpoints that are kept
+  bool mustSucceed = false;      // a checkpoint that cannot be made ends the run
+
+  bool enabled() const { return everySeconds > 0 || everySteps > 0; }
+};
+
 struct ClientSettings {
   std::string name = "run";
   std::uint64_t seed = 1;
@@ -59,6 +68,7 @@ struct ClientSettings {
   std::size_t rotateBytes = 0;          // size at which the run's CSV files are rotated; 0: never
   std::optional<HttpSettings> metrics;  // address of the metrics endpoint; empty: none
   double retrySeconds = 30;
+  CheckpointSettings checkpoint;
   double reconnectSeconds = 600;  // after the connection broke; 0: the run ends
   TlsSettings tls;                // only for a given --server; a local server is on loopback
   bool probeFirst = false;        // measure the link before training

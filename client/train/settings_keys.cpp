@@ -404,6 +404,23 @@ void addCodecDeviceLink(Table& table) {
   table.number("connect.reconnect_seconds", "s", 0, 1e6, &Settings::reconnectSeconds,
                "how long to reconnect after a connection broke; the run then continues; 0: the run "
                "ends");
+  table.number(
+      "checkpoint.every_seconds", "s", 0, 1e6,
+      [](Settings & s) -> auto& { return s.checkpoint.everySeconds; },
+      "time between two checkpoints, from which a run continues after a crash; 0: not by time");
+  table.integer(
+      "checkpoint.every_steps", "", 0, kMany,
+      [](Settings & s) -> auto& { return s.checkpoint.everySteps; },
+      "makes a checkpoint after every N steps, too; 0: not by steps");
+  table.integer(
+      "checkpoint.keep", "", 1, 8, [](Settings & s) -> auto& { return s.checkpoint.keep; },
+      "checkpoints that each side keeps; a damaged one is replaced by the one before it");
+  table.add("checkpoint.on_failure", "`warn`, `stop`", "", "`warn`",
+            "whether a checkpoint that cannot be made, such as on a full disk, ends the run",
+            [](Config& config, Settings& s) {
+              s.checkpoint.mustSucceed =
+                  config.text("checkpoint.on_failure", "warn", {"warn", "stop"}) == "stop";
+            });
   table.boolean("probe.first", &Settings::probeFirst,
                 "measures the link before training, as `--probe` does");
   table.number("probe.seconds", "s", 0.1, 300, &Settings::probeSeconds,

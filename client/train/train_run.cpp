@@ -1,7 +1,12 @@
 #include "client/train/train_run.h"
 
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
 #include <utility>
 
+#include "common/core/clock.h"
+#include "common/core/failpoint.h"
 #include "common/run/action_tables.h"
 #include "common/run/torch_errors.h"
 
@@ -30,11 +35,24 @@ TrainRun::TrainRun(PreparedRun& prepared)
       session_(*prepared.device) {}
 
 const wire::HelloOk& TrainRun::connect() {
+  wire::Hello hello = prepared_.hello;
+  for (const RunCommit& commit : prepared_.commits) {
+    wire::Commit& each = *hello.add_committed();
+    each.set_step(commit.step);
+    each.set_sha256(commit.servers.at(0));
+  }
+  ClientSession::ConnectOptions options;
+  options.retrySeconds = prepared_.settings.retrySeconds;
+  // A server that was started for this run is gone if its connection breaks.
+  if (!prepared_.localServer) options.reconnectSeconds = prepared_.settings.reconnectSeconds;
+  if (prepared_.isResumed) {  // the server may be starting again
+    options.retrySeconds = std::max(options.retrySeconds, options.reconnectSeconds);
+  }
+  options.nextGeneration = [folder = prepared_.folder] {
+    return raiseGeneration(diskFiles(), folder);
+  };
   try {
-    // A server that was started for this run is gone if its connection breaks.
-    const double again = prepared_.localServer ? 0 : prepared_.settings.reconnectSeconds;
-    answer_ =
-        session_.connect(prepared_.server, prepared_.hello, prepared_.settings.retrySeconds, again);
+    answer_ = session_.connect(prepared_.server, hello, options);
     checkAnswer(answer_, prepared_.plan);
   } catch (...) {
     removeUnbegun(prepared_);
@@ -44,30 +62,115 @@ const wire::HelloOk& TrainRun::connect() {
 }
 
 void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const Options& options) {
-  files_ = std::make_shared<RunFiles>(recorder_, prepared_.folder,
-                                      RunIdentity{prepared_.hello.run_id(), answer_.session()},
-                                      metricNames(), options.rotateBytes);
+  const RunIdentity identity{prepared_.hello.run_id(), answer_.session(),
+                             CheckpointStore(diskFiles(), prepared_.folder).generation()};
+  files_ = std::make_shared<RunFiles>(recorder_, prepared_.folder, identity, metricNames(),
+                                      options.rotateBytes, nullptr, prepared_.isResumed);
   files_->observe(options.metrics);
+  std::function<void(const Saved&)> saved;
+  if (options.checkpoints && prepared_.settings.checkpoint.enabled() && answer_.checkpoints()) {
+    std::vector<RunCommit> commits = prepared_.commits;
+    if (resumes()) {
+      const std::uint64_t step = chooseCommit().step;
+      std::erase_if(commits, [&](const RunCommit& commit) { return commit.step > step; });
+    }
+    checkpointer_ = std::make_unique<Checkpointer>(
+        diskFiles(), prepared_.folder, prepared_.settings.checkpoint,
+        fingerprintOf(prepared_.threads, prepared_.device->description()), std::move(commits));
+    saved = [checkpointer = checkpointer_.get()](const Saved& each) { checkpointer->saved(each); };
+  }
   session_.start(prepared_.plan, options.errorEvery,
                  clientActions(stage_, prepared_.threads, std::move(decide)),
-                 options.fetchGradients, files_);
+                 options.fetchGradients, files_, std::move(saved));
 }
+
+// ---- Where it begins ----
 
 void TrainRun::loadWeights() {
-  if (!prepared_.plan.spec.initialWeights) return;
-  stage_.importWeights(prepared_.weights);
+  const std::vector<NamedTensor> weights = initialWeights(prepared_);
+  if (weights.empty()) return;
+  stage_.importWeights(weights);
   const auto [cut0, cut1] = prepared_.plan.stage.cuts;
   session_.sendWeights(std::make_shared<const std::vector<std::byte>>(
-      toSafetensors(selectWeights(prepared_.weights, prepared_.plan.blocks, cut0, cut1))));
-  prepared_.weights.clear();
+      toSafetensors(selectWeights(weights, prepared_.plan.blocks, cut0, cut1))));
 }
 
-MicroBatch TrainRun::runBatch(Phase phase, std::uint64_t step, const Batch& batch) {
+// The newest that the server has, too.
+const RunCommit& TrainRun::chooseCommit() const {
+  std::string steps;
+  for (const RunCommit& commit : prepared_.commits) {
+    const auto& available = answer_.available();
+    if (std::find(available.begin(), available.end(), commit.step) != available.end()) {
+      return commit;
+    }
+    steps += (steps.empty() ? "" : ", ") + std::to_string(commit.step);
+  }
+  throw RunError("no-checkpoint",
+                 fmt::format("the server has no undamaged checkpoint of the run's steps {}", steps),
+                 fmt::format("to begin again from step 0: cleave-client train --resume {} "
+                             "--from-start",
+                             prepared_.folder));
+}
+
+void TrainRun::checkExact(const CheckpointInfo& own) const {
+  const std::string here = fingerprintOf(prepared_.threads, prepared_.device->description());
+  if (prepared_.allowInexact || (own.fingerprint == here && answer_.exact())) return;
+  const std::string difference =
+      own.fingerprint == here
+          ? "the server computes with " + answer_.fingerprint() + ", not as before"
+          : "the client computes with " + here + ", before with " + own.fingerprint;
+  throw UsageError("inexact",
+                   "the results would not be those of an uninterrupted run: " + difference,
+                   "continue where the run began, or add --allow-inexact");
+}
+
+nlohmann::json TrainRun::resume() {
+  const RunCommit& commit = chooseCommit();
+  const CheckpointStore store(diskFiles(), prepared_.folder);
+  const auto own = store.find(commit.step, commit.client);
+  if (!own) {
+    throw RunError("bad-checkpoint",
+                   fmt::format("the checkpoint of step {} in {} is missing or damaged", commit.step,
+                               prepared_.folder),
+                   "run the command again: it continues from an older one");
+  }
+  checkExact(*own);
+  const std::string file = store.read(*own);
+  CheckpointContent content =
+      readCheckpoint(file, digestOf(prepared_.plan.spec), fmt::format("step {}", commit.step));
+  stage_.restore(tensorsOf(content.stage, "the checkpoint"));
+  session_.resume(content.engine, std::move(content.codecs));
+  StepRow row;
+  row.phase = "resume";
+  row.step = commit.step;
+  files_->step(row, session_.totals());
+  return nlohmann::json::parse(content.notes);
+}
+
+double TrainRun::saveCheckpoint(const nlohmann::json& notes) {
+  const SteadyTime begin = now();
+  failpoint("snapshot");
+  auto part = std::make_shared<Checkpointer::Part>();
+  part->stage = toSafetensors(stage_.save());
+  part->state.engine = session_.engine().state();
+  part->state.spec = digestOf(prepared_.plan.spec);
+  part->state.notes = notes.dump();
+  session_.saveCodecs(
+      [checkpointer = checkpointer_.get(), part](std::vector<TensorCodecs::SavedState> codecs) {
+        part->state.codecs = std::move(codecs);
+        checkpointer->add(part);
+      });
+  return secondsSince(begin);
+}
+
+// ---- Batches ----
+
+MicroBatch TrainRun::runBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast) {
   stage_.beginBatch(viewOf(batch, *prepared_.data.train), batch.labels);
   const MicroBatch at{phase, step, 0,
                       microBatchCount(batch.samples(), prepared_.settings.microBatches),
                       batch.samples()};
-  session_.runBatch(at);
+  session_.runBatch(at, isLast);
   return at;
 }
 

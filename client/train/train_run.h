@@ -3,7 +3,8 @@
 //
 //   TrainRun run(prepared);     builds head and tail
 //   run.connect();
-//   run.start(decide, {});      the record files, the session's actions, initial weights
+//   run.start(decide, {});      the record files, the session's actions
+//   run.loadWeights();          or resume(), from a checkpoint
 //   run.runBatch(…);            as often as needed
 //   run.close("done");
 #pragma once
@@ -11,9 +12,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "client/data/loader.h"
+#include "client/train/checkpointer.h"
 #include "client/train/prepare.h"
 #include "client/train/session.h"
 #include "common/core/record.h"
@@ -37,17 +40,30 @@ class TrainRun {
     std::uint32_t errorEvery = 0;  // micro-batches between measurements of a codec's error; 0: none
     std::size_t rotateBytes = 0;   // as Recorder::table()
     std::shared_ptr<Metrics> metrics;  // observes the run; null: none
+    bool checkpoints = false;          // makes them, as configured, if the server allows it
   };
   // Creates the record files and starts the session. `decide` is called on this thread, within
   // runBatch().
   void start(std::function<StepDecision(const BodyDone&)> decide, const Options& options);
-  // Loads the initial weights, if the configuration names any, on both sides, and releases the
-  // client's copy. Call before the first batch.
+  // Loads the initial weights, if the configuration names any, on both sides. Call before the first
+  // batch.
   void loadWeights();
+  // Whether the run continues from a checkpoint.
+  bool resumes() const { return !prepared_.commits.empty(); }
+  // Instead of loadWeights(): puts both sides into the state of the newest checkpoint that both
+  // have. Returns the notes that saveCheckpoint() got. Throws RunError "no-checkpoint",
+  // "bad-checkpoint", "other-run-spec", UsageError "inexact".
+  nlohmann::json resume();
+  // Null: the run makes no checkpoints.
+  Checkpointer* checkpointer() { return checkpointer_.get(); }
+  // After a step whose decision had `checkpoint`: saves the client's part of it, with `notes`.
+  // Returns the seconds that it took on this thread.
+  double saveCheckpoint(const nlohmann::json& notes);
 
   // Runs one batch to its end; returns what it was cut into. Throws RunError with the cause if the
   // run ended. The batch is borrowed until then.
-  MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch);
+  // `isLast`: see ClientSession::runBatch().
+  MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast = false);
 
   // Sends Bye: "done", "interrupted" or "failed". Nothing may follow.
   void close(const std::string& reason) { session_.close(reason); }
@@ -64,9 +80,13 @@ class TrainRun {
   Recorder& recorder() { return recorder_; }
 
  private:
+  const RunCommit& chooseCommit() const;
+  void checkExact(const CheckpointInfo& own) const;
+
   PreparedRun& prepared_;
   ClientStage stage_;
   Recorder recorder_;
+  std::unique_ptr<Checkpointer> checkpointer_;  // used by the session's callbacks
   ClientSession session_;
   wire::HelloOk answer_;
   std::shared_ptr<RunFiles> files_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/codec/checkpoint_error.h"
 #include "common/core/clock.h"
 
 namespace cleave {
@@ -60,19 +61,37 @@ void Trainer::start(const TrainRun::Options& options) {
 StepDecision Trainer::decide(const BodyDone& done) {
   gradientNorm_ =
       gradientNorm(done.step, run_.stage().headReport(), done.report, run_.stage().tailReport());
-  return decideStep(done.step, learningRate(learningRate_, done.step), gradientNorm_,
-                    settings_.clipNorm);
+  StepDecision decision = decideStep(done.step, learningRate(learningRate_, done.step),
+                                     gradientNorm_, settings_.clipNorm);
+  if (Checkpointer* const checkpointer = run_.checkpointer()) {
+    if (session_.isInterrupted() || session_.isServerDraining()) checkpointer->request();
+    decision.checkpoint = checkpointer->isDue(done.step);
+    if (decision.checkpoint) {
+      checkpointer->begin(done.step);
+      checkpointStep_ = done.step;
+      decision.keepFrom = checkpointer->keepFrom();
+    }
+  }
+  return decision;
 }
 
 TrainResult Trainer::run() {
-  run_.loadWeights();
   StepRow handshake;
   handshake.phase = "handshake";
   run_.files().step(handshake, session_.totals());
-  shown_.epochs = (totalSteps_ + stepsPerEpoch(settings_, *data_.train) - 1) /
-                  stepsPerEpoch(settings_, *data_.train);
+  if (run_.resumes()) {
+    restore(run_.resume());
+  } else {
+    run_.loadWeights();
+  }
+  const std::uint64_t perEpoch = stepsPerWholeEpoch();
+  shown_.epochs = (totalSteps_ + perEpoch - 1) / perEpoch;
 
-  for (std::uint64_t epoch = 1; stepsLeft(); ++epoch) {
+  // A checkpoint may be of an epoch's last step, before its evaluation.
+  bool isMidway = result_.steps > 0;
+  std::uint64_t epoch = isMidway ? (result_.steps - 1) / perEpoch + 1 : 1;
+  for (; stepsLeft() || isMidway; ++epoch) {
+    if (!std::exchange(isMidway, false)) beginEpoch();
     trainEpoch(epoch);
     afterEpoch_();
     evalMetrics_.reset();
@@ -97,42 +116,110 @@ TrainResult Trainer::run() {
   return result_;
 }
 
-std::unique_ptr<Loader> Trainer::trainingLoader(std::uint64_t epoch) const {
+std::unique_ptr<Loader> Trainer::trainingLoader(std::uint64_t epoch,
+                                                std::uint64_t firstBatch) const {
   Loader::Options options;
   options.batch = settings_.batch;
   options.shuffle = true;
   options.training = true;
   options.seed = settings_.seed;
   options.epoch = epoch;
+  options.firstBatch = firstBatch;
   return std::make_unique<Loader>(data_.train, session_.pool(), options);
+}
+
+void Trainer::beginEpoch() {
+  epochMetrics_ = {};
+  epochSteps_ = 0;
+  epochSeconds_ = 0;
 }
 
 void Trainer::trainEpoch(std::uint64_t epoch) {
   std::unique_ptr<Loader> loader = std::move(nextLoader_);
-  if (!loader) loader = trainingLoader(epoch);
-  epochMetrics_ = {};
-  epochSteps_ = 0;
-  const SteadyTime start = now();
+  if (!loader) loader = trainingLoader(epoch, epochSteps_);
   shown_.epoch = epoch;
   while (stepsLeft()) {
+    const SteadyTime start = now();
     const auto batch = loader->next();
     if (!batch) break;
     // The next epoch's first batch is prepared during this epoch's last step and its evaluation.
-    const bool isLast = epochSteps_ + 1 == stepsPerEpoch(settings_, *data_.train);
+    const bool isLast = epochSteps_ + 1 == stepsPerWholeEpoch();
     if (isLast && result_.steps + 1 < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
+    leaveIfAsked();
     const BatchMetrics metrics = runBatch(Phase::train, result_.steps + 1, epoch, *batch);
     ++result_.steps;
     ++epochSteps_;
     result_.samples += batch->samples();
     epochMetrics_.add(metrics);
+    const double seconds = secondsSince(start);
+    epochSeconds_ += seconds;
+    result_.trainSeconds += seconds;
+    if (checkpointStep_ == result_.steps) run_.saveCheckpoint(notes());
     shown_.step = result_.steps;
     shown_.samples = result_.samples;
     progress_.batch(shown_, session_.totals());
     afterStep_(result_.steps);
   }
-  epochSeconds_ = secondsSince(start);
-  result_.trainSeconds += epochSeconds_;
 }
+
+// ---- Checkpoints ----
+
+// Before a step: if Ctrl-C came or the server will end soon, leaves the run with a checkpoint of
+// the last step. Makes one more step if it has none.
+void Trainer::leaveIfAsked() {
+  constexpr double kWriteSeconds = 5;
+  Checkpointer* const checkpointer = run_.checkpointer();
+  const bool isInterrupted = session_.isInterrupted();
+  if (checkpointer == nullptr || !(isInterrupted || session_.isServerDraining())) return;
+  checkpointer->settle(kWriteSeconds);
+  const bool isCommitted = checkpointer->lastCommit() == result_.steps;
+  if (!isCommitted && !isLastStep_) {
+    isLastStep_ = true;
+    return;
+  }
+  if (isInterrupted) throw interruptedError();
+  throw RunError("server-drains", "the server is shutting down",
+                 "restart it; then: cleave-client train --resume " + run_.prepared().folder);
+}
+
+nlohmann::json Trainer::notes() const {
+  const auto metricsJson = [](const BatchMetrics& metrics) {
+    return nlohmann::json{{"samples", metrics.samples}, {"sums", metrics.sums}};
+  };
+  nlohmann::json notes = {{"steps", result_.steps},
+                          {"samples", result_.samples},
+                          {"train_seconds", result_.trainSeconds},
+                          {"eval_batches", evalBatches_},
+                          {"epoch_steps", epochSteps_},
+                          {"epoch_seconds", epochSeconds_},
+                          {"epoch_metrics", metricsJson(epochMetrics_)}};
+  if (result_.lastEval) notes["last_eval"] = metricsJson(*result_.lastEval);
+  if (result_.bestTop1) notes["best_top1"] = *result_.bestTop1;
+  return notes;
+}
+
+void Trainer::restore(const nlohmann::json& notes) {
+  const auto metricsOf = [](const nlohmann::json& json) {
+    return BatchMetrics{json.at("samples"), json.at("sums")};
+  };
+  try {
+    result_.steps = notes.at("steps");
+    result_.samples = notes.at("samples");
+    result_.trainSeconds = notes.at("train_seconds");
+    evalBatches_ = notes.at("eval_batches");
+    epochSteps_ = notes.at("epoch_steps");
+    epochSeconds_ = notes.at("epoch_seconds");
+    epochMetrics_ = metricsOf(notes.at("epoch_metrics"));
+    if (notes.contains("last_eval")) result_.lastEval = metricsOf(notes.at("last_eval"));
+    if (notes.contains("best_top1")) result_.bestTop1 = notes.at("best_top1").get<double>();
+  } catch (const nlohmann::json::exception& error) {
+    throw badCheckpoint(std::string("its notes are not those of a trainer: ") + error.what());
+  }
+  shown_.step = result_.steps;
+  shown_.samples = result_.samples;
+}
+
+// ---- Batches ----
 
 void Trainer::evaluate(std::uint64_t epoch) {
   Loader::Options options;
@@ -152,7 +239,7 @@ void Trainer::evaluate(std::uint64_t epoch) {
 BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch,
                                const Batch& batch) {
   const SteadyTime start = now();
-  const MicroBatch at = run_.runBatch(phase, step, batch);
+  const MicroBatch at = run_.runBatch(phase, step, batch, isLastStep_);
   const BatchMetrics metrics = run_.stage().metrics();
   shown_.phase = phase;
   shown_.batchSamples = batch.samples();

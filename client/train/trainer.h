@@ -54,16 +54,23 @@ class Trainer {
   }
   // `function` is called after the last step of each epoch, before its evaluation.
   void afterEachEpoch(std::function<void()> function) { afterEpoch_ = std::move(function); }
-  // Trains from the initial weights to the last step. Throws RunError with the cause if the run
-  // ended early, such as "non-finite".
+  // Trains from the initial weights, or from a checkpoint, to the last step. Throws RunError with
+  // the cause if the run ended early, such as "non-finite"; "server-drains": the server has a
+  // checkpoint of the last step, and will end.
   TrainResult run();
 
   std::uint64_t steps() const { return result_.steps; }  // trained so far
 
  private:
   StepDecision decide(const BodyDone& done);
-  std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch) const;
+  std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch, std::uint64_t firstBatch = 0) const;
+  void beginEpoch();
   void trainEpoch(std::uint64_t epoch);
+  void trainStep(std::uint64_t epoch, const Batch& batch);
+  void leaveIfAsked();
+  nlohmann::json notes() const;
+  void restore(const nlohmann::json& notes);
+  std::uint64_t stepsPerWholeEpoch() const { return stepsPerEpoch(settings_, *data_.train); }
   void evaluate(std::uint64_t epoch);
   BatchMetrics runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch, const Batch& batch);
   void recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics,
@@ -87,7 +94,9 @@ class Trainer {
   std::optional<BatchMetrics> evalMetrics_;
   double epochSeconds_ = 0;
   std::uint64_t epochSteps_ = 0;
-  double gradientNorm_ = 0;  // of the current step
+  std::uint64_t checkpointStep_ = 0;  // the last one whose decision asked for a checkpoint
+  bool isLastStep_ = false;           // it runs although Ctrl-C came, to make a checkpoint
+  double gradientNorm_ = 0;           // of the current step
   StepMeter meter_;
   Progress::State shown_;
 };

@@ -90,6 +90,42 @@ struct Recorder::Table::File {
     return file ? 0 : errno;
   }
 
+  // Opens the file to add rows; false if there is none. Throws RunError.
+  bool openExisting() {
+    namespace fs = std::filesystem;
+    std::error_code missing;
+    if (!fs::exists(path, missing)) return false;
+    file = OpenFile(::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC));
+    if (!file) throwCannotWrite(path, "cannot be opened", errno);
+    bytes = wholeRows();
+    if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
+      throwCannotWrite(path, "its incomplete last row cannot be cut off", errno);
+    }
+    while (fs::exists(numbered(rotated + 1), missing)) ++rotated;
+    return true;
+  }
+
+  // Size of the file up to the end of its last whole row. Throws RunError if it has another header.
+  std::size_t wholeRows() const {
+    std::string start(header.size(), '\0');
+    const ssize_t got = ::pread(file.get(), start.data(), start.size(), 0);
+    if (got < 0) throwCannotWrite(path, "cannot be read", errno);
+    start.resize(static_cast<std::size_t>(got));
+    if (start != header && !header.starts_with(start)) {
+      throw RunError("other-columns",
+                     path + ": the file has other columns than this version writes",
+                     "continue the run with the version of Cleave that began it");
+    }
+    if (start != header) return 0;
+    off_t end = ::lseek(file.get(), 0, SEEK_END);
+    for (char last = 0; end > 0; --end) {
+      if (::pread(file.get(), &last, 1, end - 1) != 1)
+        throwCannotWrite(path, "cannot be read", errno);
+      if (last == '\n') break;
+    }
+    return static_cast<std::size_t>(end);
+  }
+
   // `rows` must be whole rows.
   void append(std::string_view rows) {
     if (rotateBytes == 0) return write(rows);
@@ -116,12 +152,15 @@ struct Recorder::Table::File {
 
   // Between rename and reopen a reader finds only the numbered files, which hold all rows so far.
   void rotate() {
-    std::filesystem::path numbered = path;
-    numbered.replace_extension("." + std::to_string(++rotated) +
-                               std::filesystem::path(path).extension().string());
     file.close();
-    error = ::rename(path.c_str(), numbered.c_str()) != 0 ? errno : open();
+    error = ::rename(path.c_str(), numbered(++rotated).c_str()) != 0 ? errno : open();
     write(header);
+  }
+
+  // steps.3.csv of steps.csv.
+  std::filesystem::path numbered(std::uint64_t number) const {
+    std::filesystem::path result = path;
+    return result.replace_extension("." + std::to_string(number) + result.extension().string());
   }
 
   const std::string path;
@@ -243,15 +282,17 @@ Recorder::~Recorder() {
 std::shared_ptr<Recorder::Table> Recorder::table(const std::string& path,
                                                  const std::vector<std::string>& columns,
                                                  std::size_t rotateBytes,
-                                                 std::shared_ptr<RowBudget> budget) {
+                                                 std::shared_ptr<RowBudget> budget, bool append) {
   assert(!columns.empty());
   auto file = std::make_shared<Table::File>(path, formatLine({columns.begin(), columns.end()}),
                                             rotateBytes, std::move(budget));
-  if (const int error = file->open()) throwCannotWrite(path, "cannot be created", error);
-
-  file->write(file->header);
+  const bool exists = append && file->openExisting();
+  if (!exists) {
+    if (const int error = file->open()) throwCannotWrite(path, "cannot be created", error);
+  }
+  if (file->bytes == 0) file->write(file->header);
   if (file->error != 0) {
-    ::unlink(path.c_str());
+    if (!exists) ::unlink(path.c_str());
     throwCannotWrite(path, "cannot be written", file->error);
   }
   {

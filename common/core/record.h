@@ -73,14 +73,15 @@ class Recorder {
     std::size_t columns_;
   };
 
-  // Creates the file with its header. Throws RunError if that fails or the file exists. When rows
-  // would make the file larger than `rotateBytes` (0: no limit), it is renamed and a new one begins
-  // with the header: steps.csv becomes steps.1.csv, the next one steps.2.csv. A file exceeds the
-  // limit only if a single row with the header does. Rows are charged to `budget`, if there is one;
-  // the header is not.
+  // Creates the file with its header. Throws RunError if that fails or the file exists, unless
+  // `append`: then rows are added to an existing file, whose header must be the same, and a last
+  // row that a killed process has left incomplete is cut off. When rows would make the file larger
+  // than `rotateBytes` (0: no limit), it is renamed and a new one begins with the header: steps.csv
+  // becomes steps.1.csv, the next one steps.2.csv. A file exceeds the limit only if a single row
+  // with the header does. Rows are charged to `budget`, if there is one; the header is not.
   std::shared_ptr<Table> table(const std::string& path, const std::vector<std::string>& columns,
                                std::size_t rotateBytes = 0,
-                               std::shared_ptr<RowBudget> budget = nullptr);
+                               std::shared_ptr<RowBudget> budget = nullptr, bool append = false);
   // Waits until all rows so far are in their files. Throws RunError for the first failed write of
   // any table (disk full), or if rows were dropped.
   void flush();

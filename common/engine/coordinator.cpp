@@ -25,7 +25,8 @@ Coordinator::Coordinator(const EngineOptions& options, const std::vector<BodyPee
                          bool fetchGradients)
     : Engine(options, clientRows(placesOf(bodies))), fetchGradients_(fetchGradients) {
   for (const BodyPeer& body : bodies) {
-    peers_.push_back({body.place, body.link, {}, 0, !options.initialWeights, {}, {}});
+    peers_.push_back(
+        {body.place, body.link, {}, 0, !options.initialWeights && !options.resumes, {}, {}});
   }
 }
 
@@ -54,6 +55,12 @@ void Coordinator::fetch(Flow flow, std::size_t body) {
 void Coordinator::sendWeights(SharedBytes weights, std::size_t body) {
   assert(options_.initialWeights);
   peers_[body].link->send(Blob{kWeightsBody, {weights->data(), weights->size()}, weights});
+}
+
+void Coordinator::resume(const EngineState& state) {
+  assert(options_.resumes);
+  restore(state);
+  for (Peer& peer : peers_) peer.link->send(Resume{state.applied});
 }
 
 bool Coordinator::weightsInPlace() const {
@@ -130,12 +137,12 @@ void Coordinator::receiveBodyDone(Peer& peer, const BodyDone& done) {
 }
 
 void Coordinator::receiveStepOk(Peer& peer, const StepOk& ok) {
-  const std::uint64_t decided = decision_ ? decision_->step : 0;
+  const std::uint64_t decided = decision_ ? decision_->step : applied_;
   if (ok.step > decided) {
     refuse("step-gap", "StepOk " + std::to_string(ok.step) + " arrived, but step " +
                            std::to_string(decided) + " was the last decided");
   }
-  if (ok.step == 0 && !peer.weightsInPlace) {
+  if (ok.step == applied_ && !peer.weightsInPlace) {
     peer.weightsInPlace = true;
     return;
   }

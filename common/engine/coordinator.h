@@ -42,7 +42,10 @@ class Coordinator : public Engine {
   // Sends a body's initial weights, a safetensors file. Requires EngineOptions::initialWeights; no
   // batch can begin before weightsInPlace().
   void sendWeights(SharedBytes weights, std::size_t body = 0);
-  // Whether every body has its initial weights, either received or its own.
+  // Continues from a checkpoint, of which this side has restored its own part. Requires
+  // EngineOptions::resumes; no batch can begin before weightsInPlace().
+  void resume(const EngineState& state);
+  // Whether every body has its weights: received, from a checkpoint, or its own.
   bool weightsInPlace() const;
 
   void receive(std::size_t peer, Message message) override;

@@ -28,15 +28,24 @@ struct EngineOptions {
   std::uint32_t inFlight = 1;      // W as negotiated
   // The client sends weights/body before anything else.
   bool initialWeights = false;
+  // The client sends Resume before anything else; then it sends no initial weights.
+  bool resumes = false;
 };
 
 using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
 
+// What an engine keeps from one batch to the next.
+struct EngineState {
+  std::uint64_t applied = 0;    // steps
+  std::uint64_t evaluated = 0;  // batches of evaluation
+};
+
 // What an action takes, by kind: the tensors that arrived for it (tailStep, headBackward,
 // bodyForward, bodyBackward), the reports of all bodies in their order (decide), the decision
-// (update), what to export (exportBlob), what to import (importBlob), or nothing.
-using Input =
-    std::variant<std::monostate, TensorBundle, std::vector<BodyDone>, StepDecision, Flow, Blob>;
+// (update, snapshot), what to export (exportBlob), what to import (importBlob), the step to resume
+// from (restore), or nothing.
+using Input = std::variant<std::monostate, TensorBundle, std::vector<BodyDone>, StepDecision, Flow,
+                           Blob, Resume>;
 
 // An action to run now.
 struct Work {
@@ -50,20 +59,14 @@ struct Work {
 
 // The result of an action, by kind: the tensors to send, in the order of the cut (none for
 // headBackward, and for tailStep in eval), a GradientReport (report), a StepDecision (decide),
-// bytes (exportBlob), or nothing (update, importBlob).
-using Result =
-    std::variant<std::monostate, TensorBundle, GradientReport, StepDecision, SharedBytes>;
+// bytes (exportBlob), the engine's state (restore), or nothing (update, importBlob, snapshot).
+using Result = std::variant<std::monostate, TensorBundle, GradientReport, StepDecision, SharedBytes,
+                            EngineState>;
 // A result of one tensor.
 Result tensorResult(Payload payload);
 
 // Seconds that one batch took, by kind of action.
 using ActionSeconds = std::array<double, kActionKinds>;
-
-// What an engine keeps from one batch to the next.
-struct EngineState {
-  std::uint64_t applied = 0;    // steps
-  std::uint64_t evaluated = 0;  // batches of evaluation
-};
 
 class Engine {
  public:

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <variant>
 
 #include "common/codec/tensor.h"
@@ -44,6 +45,25 @@ struct Fetch {
   Flow flow = kWeightsBody;
 };
 
+// The client's first message, if the run continues from a checkpoint of this step.
+struct Resume {
+  std::uint64_t step = 0;
+};
+
+// A server's checkpoint is durable, or could not be made: then there is a code.
+struct Saved {
+  std::uint64_t step = 0;
+  std::string sha256;  // of the file, 32 bytes
+  std::uint64_t bytes = 0;
+  double seconds = 0;  // that the snapshot delayed the next step
+  std::string code, sentence;
+};
+
+// The server will end soon: the client should make a checkpoint, so that nothing is lost.
+struct Drain {
+  double seconds = 0;  // until the server ends
+};
+
 // The answer to a Fetch (a safetensors file or a trace's bytes), or the initial weights.
 struct Blob {
   Flow flow = kWeightsBody;
@@ -51,7 +71,8 @@ struct Blob {
   std::shared_ptr<const void> owner;
 };
 
-using Message = std::variant<TensorMessage, BodyDone, StepDecision, StepOk, Fetch, Blob>;
+using Message =
+    std::variant<TensorMessage, BodyDone, StepDecision, StepOk, Fetch, Blob, Resume, Saved, Drain>;
 
 // Receives an engine's outgoing messages. Called on the engine's thread; must not call back into
 // the engine.

@@ -14,7 +14,7 @@ Participant::Participant(const EngineOptions& options, const Place& place,
       place_(place),
       links_(std::move(links)),
       linkOf_(linkOf ? std::move(linkOf) : [](std::uint32_t) { return std::size_t{0}; }),
-      weights_(options.initialWeights ? Weights::expected : Weights::inPlace) {}
+      weights_(options.initialWeights || options.resumes ? Weights::expected : Weights::inPlace) {}
 
 // ---- Incoming messages ----
 
@@ -30,8 +30,9 @@ void Participant::receive(std::size_t peer, Message message) {
 
 void Participant::dispatch(std::size_t peer, Message&& message) {
   if (auto* blob = std::get_if<Blob>(&message)) return receiveWeights(std::move(*blob));
+  if (const auto* resume = std::get_if<Resume>(&message)) return receiveResume(*resume);
   if (!weightsInPlace()) {
-    refuse("unexpected-message", "another message arrived before the initial weights were loaded");
+    refuse("unexpected-message", "another message arrived before the weights were in place");
   }
   if (auto* tensor = std::get_if<TensorMessage>(&message)) {
     receiveTensor(peer, std::move(*tensor));
@@ -120,11 +121,19 @@ void Participant::receiveFetch(std::size_t from, const Fetch& fetch) {
 }
 
 void Participant::receiveWeights(Blob&& blob) {
-  if (weights_ != Weights::expected || blob.flow != kWeightsBody) {
+  if (weights_ != Weights::expected || options_.resumes || blob.flow != kWeightsBody) {
     refuse("unexpected-message",
            flowName(blob.flow) + " arrived, but no initial weights are expected");
   }
-  initialWeights_ = std::move(blob);
+  source_ = std::move(blob);
+  weights_ = Weights::arrived;
+}
+
+void Participant::receiveResume(const Resume& resume) {
+  if (weights_ != Weights::expected || !options_.resumes) {
+    refuse("unexpected-message", "Resume arrived, but the run does not continue from a checkpoint");
+  }
+  source_ = resume;
   weights_ = Weights::arrived;
 }
 
@@ -150,10 +159,15 @@ std::optional<Work> Participant::nextWork() {
     state_ = State::updating;
     return workOf(ActionKind::update, decision_);
   }
-  if (state_ == State::updating) return std::nullopt;
+  if (state_ == State::updated) {
+    state_ = State::copying;
+    return workOf(ActionKind::snapshot, decision_);
+  }
+  if (isUpdatePending()) return std::nullopt;
   if (weights_ == Weights::arrived) {
     weights_ = Weights::importing;
-    return workOf(ActionKind::importBlob, std::move(initialWeights_));
+    const bool resumes = std::holds_alternative<Resume>(source_);
+    return workOf(resumes ? ActionKind::restore : ActionKind::importBlob, std::move(source_));
   }
   if (export_ == Export::requested) return exportWork();
   if (state_ != State::running) return std::nullopt;
@@ -172,7 +186,7 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
     case ActionKind::update:
       applied_ = decision_.step;
       updateSeconds_ = seconds;
-      state_ = State::idle;
+      state_ = decision_.checkpoint ? State::updated : State::idle;
       for (const auto& link : links_) link->commit();
       for (const auto& link : links_) link->send(StepOk{applied_});
       return;
@@ -183,9 +197,15 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
           Blob{std::get<Flow>(work.input), {bytes->data(), bytes->size()}, bytes});
       return;
     }
+    case ActionKind::snapshot:
+      state_ = State::idle;
+      return;
+    case ActionKind::restore:
+      restore(std::get<EngineState>(result));
+      [[fallthrough]];
     case ActionKind::importBlob:
       weights_ = Weights::inPlace;
-      for (const auto& link : links_) link->send(StepOk{0});
+      for (const auto& link : links_) link->send(StepOk{applied_});
       return;
     default:
       for (TensorMessage& message : finishOfStage(work, std::move(result))) {

@@ -10,15 +10,18 @@
 //   reported    decided     Step
 //   decided     updating    at once                                  Update
 //   updating    idle        Update is complete                       link: commit; StepOk
+//   updating    updated     likewise, if a checkpoint was requested   link: commit; StepOk
+//   updated     copying     at once                                  Snapshot
+//   copying     idle        Snapshot is complete
 // clang-format on
 //
-// From `decided` to the end of the update, every other message waits: whatever follows a Step is
-// meant for the updated weights. Messages that arrive after the update queue behind those that
-// waited for it.
+// From `decided` to the end of the update and of its snapshot, every other message waits: whatever
+// follows a Step is meant for the updated weights. Messages that arrive later queue behind those
+// that waited.
 //
-// Besides, and in this order before actions of the batch: initial weights are imported, once,
-// before anything else; a Fetch is answered, of weights/body between batches, of grads/body in
-// `reported`.
+// Besides, and in this order before actions of the batch: initial weights are imported, or a
+// checkpoint is restored, once, before anything else; a Fetch is answered, of weights/body between
+// batches, of grads/body in `reported`.
 #pragma once
 
 #include <deque>
@@ -46,7 +49,7 @@ class Participant : public Engine {
   bool weightsInPlace() const { return weights_ == Weights::inPlace; }
 
  private:
-  enum class State { idle, running, reporting, reported, decided, updating };
+  enum class State { idle, running, reporting, reported, decided, updating, updated, copying };
   enum class Weights { expected, arrived, importing, inPlace };
   enum class Export { none, requested, running };
 
@@ -56,7 +59,8 @@ class Participant : public Engine {
   void receiveDecision(const StepDecision& decision);
   void receiveFetch(std::size_t from, const Fetch& fetch);
   void receiveWeights(Blob&& blob);
-  bool isUpdatePending() const { return state_ == State::decided || state_ == State::updating; }
+  void receiveResume(const Resume& resume);
+  bool isUpdatePending() const { return state_ >= State::decided; }
 
   std::optional<Work> nextWork() override;
   Work exportWork();
@@ -76,7 +80,7 @@ class Participant : public Engine {
   std::deque<Deferred> deferred_;
 
   Weights weights_;
-  Blob initialWeights_;  // arrived, not yet imported
+  Input source_;  // of the weights, a Blob or Resume: arrived, not yet imported
   Export export_ = Export::none;
   Fetch fetch_;  // the one that is being answered, and who asked
   std::size_t fetcher_ = 0;

@@ -13,8 +13,8 @@ namespace {
 using Picked = std::optional<ActionKind>;
 
 constexpr std::array<std::string_view, kActionKinds> kActionNames = {
-    "HeadForward", "TailStep", "HeadBackward", "BodyForward", "BodyBackward",
-    "Report",      "Decide",   "Update",       "Export",      "Import"};
+    "HeadForward", "TailStep", "HeadBackward", "BodyForward", "BodyBackward", "Report",
+    "Decide",      "Update",   "Export",       "Import",      "Snapshot",     "Restore"};
 
 Picked firstReady(const ReadyKinds& ready, std::initializer_list<ActionKind> order) {
   for (const ActionKind kind : order) {

@@ -30,9 +30,11 @@ enum class ActionKind : std::uint8_t {
   update,
   exportBlob,  // server: answers a Fetch
   importBlob,  // server: puts the initial weights in place
+  snapshot,    // server: copies its state for a checkpoint
+  restore,     // server: puts the state of a checkpoint in place
 };
 inline constexpr std::size_t kScheduledKinds = 5;
-inline constexpr std::size_t kActionKinds = 10;
+inline constexpr std::size_t kActionKinds = 12;
 // Index into arrays by kind.
 constexpr std::size_t indexOf(ActionKind kind) { return static_cast<std::size_t>(kind); }
 std::string_view actionName(ActionKind kind);  // such as "HeadForward"

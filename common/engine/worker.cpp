@@ -95,7 +95,6 @@ void EngineWorker::complete(const IssuedAction& action, Result result, SteadyTim
   const bool wasDone = engine_->batchDone();
   engine_->complete(action.token, std::move(result), seconds);
   if (!wasDone && engine_->batchDone()) finished_();
-  endIfDrained();
 }
 
 void EngineWorker::build() {
@@ -110,17 +109,6 @@ void EngineWorker::checkSeconds(const std::string& what, double seconds) const {
                  what + " took " + durationText(seconds) + "; the limit is " +
                      durationText(maxSeconds_) + " (limits.action_seconds at the server)",
                  "use a smaller batch, more micro-batches, or fewer layers in the body");
-}
-
-void EngineWorker::drain(std::function<void()> drained) {
-  drained_ = std::move(drained);
-  endIfDrained();
-}
-
-void EngineWorker::endIfDrained() {
-  if (!drained_ || stopped_ || !engine_->batchDone()) return;
-  stopped_ = true;
-  drained_();
 }
 
 void EngineWorker::issue(Work work) {

@@ -100,9 +100,6 @@ class EngineWorker : public DeviceWorker {
   // ends with RunError "action-too-long" when the action is done.
   void limitActions(double seconds) { maxSeconds_ = seconds; }
 
-  // Device thread: prevents new batches from beginning. Calls `drained` once, when the current
-  // batch is done, or immediately if there is none.
-  void drain(std::function<void()> drained);
   // Any thread: nothing runs after the current action.
   void stop() { stopped_ = true; }
   // Any thread: messages that have arrived but that the engine has not received.
@@ -118,7 +115,6 @@ class EngineWorker : public DeviceWorker {
   std::optional<double> betweenSteps() const { return betweenSteps_; }
 
  private:
-  void endIfDrained();
   bool receiveAll();
   bool completeAll();
   void issue(Work work);
@@ -144,7 +140,6 @@ class EngineWorker : public DeviceWorker {
   std::atomic<bool> stopped_ = false;
   std::size_t underWay_ = 0;           // actions issued and not complete
   std::atomic<bool> hasWork_ = false;  // see hasWork(); excludes the mailbox
-  std::function<void()> drained_;      // empty: nobody is waiting for it
 };
 
 }  // namespace cleave

@@ -96,7 +96,22 @@ void TensorLink::send(Message message) {
   } else if (const auto* fetch = std::get_if<Fetch>(&message)) {
     receiver_->expectBlob(fetch->flow);
     slot_->sendControl(FrameKind::fetch, toWire(*fetch));
+  } else if (const auto* resume = std::get_if<Resume>(&message)) {
+    slot_->sendControl(FrameKind::resume, toWire(*resume));
+  } else if (const auto* saved = std::get_if<Saved>(&message)) {
+    slot_->sendControl(FrameKind::saved, toWire(*saved));
+  } else if (const auto* drain = std::get_if<Drain>(&message)) {
+    slot_->sendControl(FrameKind::drain, toWire(*drain));
   }
+}
+
+void TensorLink::saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved) {
+  codecTasks_->post(
+      [saved = std::move(saved)](const TensorCodecs& codecs) { saved(codecs.save()); });
+}
+
+void TensorLink::restoreCodecs(std::vector<TensorCodecs::SavedState> states) {
+  codecTasks_->post([states = std::move(states)](TensorCodecs& codecs) { codecs.restore(states); });
 }
 
 void TensorLink::receivedFrame(const FrameHeader& header, std::span<const std::byte> metadata,
@@ -127,6 +142,15 @@ void TensorLink::receivedControl(FrameKind kind, std::span<const std::byte> meta
       if (!atServer) break;
       if (const Fetch fetch = fetchFromWire(metadata); !sender_->answer(fetch)) deliver_(fetch);
       return;
+    case FrameKind::resume:
+      if (atServer) return deliver_(resumeFromWire(metadata));
+      break;
+    case FrameKind::saved:
+      if (!atServer) return deliver_(savedFromWire(metadata));
+      break;
+    case FrameKind::drain:
+      if (!atServer) return deliver_(drainFromWire(metadata));
+      break;
     default:
       break;
   }

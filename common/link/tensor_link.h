@@ -21,6 +21,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/core/buffer.h"
 #include "common/engine/messages.h"
@@ -66,6 +67,12 @@ class TensorLink : public EngineLink, public FrameSink {
   void commit() override {
     codecTasks_->post([](TensorCodecs& codecs) { codecs.commit(); });
   }
+
+  // Any thread, after commit(): passes copies of the codecs' states to `saved`, in the codec queue.
+  void saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved);
+  // Any thread, before anything is sent: replaces the codecs' states. If they do not fit, the
+  // connection ends with "bad-checkpoint".
+  void restoreCodecs(std::vector<TensorCodecs::SavedState> states);
 
   std::span<std::byte> placePayload(const FrameHeader& header,
                                     std::span<const std::byte> metadata) override {

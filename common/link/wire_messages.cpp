@@ -104,6 +104,8 @@ std::string toWire(const StepDecision& decision) {
   for (const double rate : decision.learningRates) proto.add_learning_rates(rate);
   proto.set_clip_factor(decision.clipFactor);
   proto.set_loss_scale(decision.lossScale);
+  proto.set_checkpoint(decision.checkpoint);
+  proto.set_keep_from(decision.keepFrom);
   return proto.SerializeAsString();
 }
 
@@ -121,6 +123,9 @@ StepDecision decisionFromWire(std::span<const std::byte> metadata) {
   decision.clipFactor = checkedFinite(proto.clip_factor(), "a clip factor");
   decision.lossScale = proto.loss_scale();
   if (decision.lossScale != 1) refuse("a loss scale is not 1; loss scaling is not supported");
+  decision.checkpoint = proto.checkpoint();
+  decision.keepFrom = proto.keep_from();
+  if (decision.keepFrom >= decision.step) refuse("a Step keeps no checkpoint before itself");
   return decision;
 }
 
@@ -147,6 +152,56 @@ Fetch fetchFromWire(std::span<const std::byte> metadata) {
     refuse("a Fetch asks for neither weights/body nor grads/body nor trace/body");
   }
   return {*flow};
+}
+
+std::string toWire(const Resume& resume) {
+  wire::Resume proto;
+  proto.set_step(resume.step);
+  return proto.SerializeAsString();
+}
+
+Resume resumeFromWire(std::span<const std::byte> metadata) {
+  const std::uint64_t step = parseMetadata<wire::Resume>(FrameKind::resume, metadata).step();
+  if (step == 0) refuse("a Resume has the step 0; there are no checkpoints before step 1");
+  return {step};
+}
+
+std::string toWire(const Saved& saved) {
+  wire::Saved proto;
+  proto.set_step(saved.step);
+  proto.set_sha256(saved.sha256);
+  proto.set_bytes(saved.bytes);
+  proto.set_seconds(saved.seconds);
+  proto.set_code(saved.code);
+  proto.set_sentence(saved.sentence);
+  return proto.SerializeAsString();
+}
+
+Saved savedFromWire(std::span<const std::byte> metadata) {
+  constexpr std::size_t kDigestBytes = 32;
+  constexpr std::size_t kMaxText = 1000;
+  const auto proto = parseMetadata<wire::Saved>(FrameKind::saved, metadata);
+  Saved saved;
+  saved.step = proto.step();
+  saved.sha256 = proto.sha256();
+  saved.bytes = proto.bytes();
+  saved.seconds = checkedSeconds(proto.seconds());
+  saved.code = printable(proto.code(), kMaxText);
+  saved.sentence = printable(proto.sentence(), kMaxText);
+  if (saved.code.empty() != (saved.sha256.size() == kDigestBytes)) {
+    refuse("a Saved has neither a digest nor a code, or both");
+  }
+  return saved;
+}
+
+std::string toWire(const Drain& drain) {
+  wire::Drain proto;
+  proto.set_seconds(drain.seconds);
+  return proto.SerializeAsString();
+}
+
+Drain drainFromWire(std::span<const std::byte> metadata) {
+  return {checkedSeconds(parseMetadata<wire::Drain>(FrameKind::drain, metadata).seconds())};
 }
 
 std::string toWire(const ReceivedReport& report) {

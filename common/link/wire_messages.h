@@ -34,6 +34,13 @@ StepOk stepOkFromWire(std::span<const std::byte> metadata);
 std::string toWire(const Fetch& fetch);
 Fetch fetchFromWire(std::span<const std::byte> metadata);
 
+std::string toWire(const Resume& resume);
+Resume resumeFromWire(std::span<const std::byte> metadata);
+std::string toWire(const Saved& saved);
+Saved savedFromWire(std::span<const std::byte> metadata);
+std::string toWire(const Drain& drain);
+Drain drainFromWire(std::span<const std::byte> metadata);
+
 // The receiver's report to the sender of a tensor.
 struct ReceivedReport {
   Key key;

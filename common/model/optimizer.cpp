@@ -72,7 +72,7 @@ class EachParameter : public Optimizer {
     std::vector<NamedTensor> all;
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       for (const auto& [what, tensor] : tensorsOf(states_[p])) {
-        all.push_back({parameters_[p].name + ":" + what, tensor.detach().clone()});
+        all.push_back({parameters_[p].name + ":" + what, tensor.detach()});
       }
     }
     return all;

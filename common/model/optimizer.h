@@ -37,7 +37,7 @@ class Optimizer {
   // false.
   virtual void update(const StepDecision& decision) = 0;
 
-  // Copies of what it carries from step to step, as "PARAMETER:WHAT", such as
+  // What it carries from step to step, sharing its memory, as "PARAMETER:WHAT", such as
   // "conv.weight:momentum". Parameters that never had a gradient have none.
   virtual std::vector<NamedTensor> state() const = 0;
   // Replaces its state by one that state() returned for equal parameters and an equal spec: the

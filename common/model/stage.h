@@ -23,6 +23,7 @@
 #include "common/device/compute_device.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
+#include "common/model/safetensors.h"
 #include "common/topology/step.h"
 
 namespace cleave {
@@ -79,8 +80,8 @@ class BodyStage {
   // Loads weights as loadWeights() does.
   void importWeights(std::span<const std::byte> file);
 
-  // Copies of all that the stage carries from step to step: parameters and buffers under their
-  // names, and the optimizer's state (Optimizer::state()). Call between steps.
+  // All that the stage carries from step to step: parameters and buffers under their names, and the
+  // optimizer's state (Optimizer::state()). Shares their memory. Call between steps.
   std::vector<NamedTensor> save() const;
   // Makes the stage what it was when save() returned this: the next steps give the same bits.
   // Throws RunError "bad-checkpoint" if something is missing, unknown, or has another shape or
@@ -162,6 +163,8 @@ std::vector<NamedTensor> gradientsOf(const ParameterSet& set);
 // UsageError; `name` identifies the file in errors.
 std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors);
 std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const std::string& name);
+std::vector<NamedTensor> tensorsOf(const std::vector<SafetensorsEntry>& entries,
+                                   const std::string& name);
 
 // Copies each tensor into the set's parameter or buffer of that name; the others keep their values.
 // Throws UsageError "bad-weights" if the set has no such name or the shapes differ.

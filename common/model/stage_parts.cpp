@@ -182,7 +182,6 @@ void TrainedPart::update(const StepDecision& decision) {
 
 std::vector<NamedTensor> TrainedPart::save() const {
   std::vector<NamedTensor> saved = weightsOf(set_);
-  for (NamedTensor& each : saved) each.tensor = each.tensor.detach().clone();
   for (NamedTensor& each : optimizer_->state()) saved.push_back(std::move(each));
   return saved;
 }

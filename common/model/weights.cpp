@@ -74,8 +74,13 @@ std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors) {
 }
 
 std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const std::string& name) {
+  return tensorsOf(readSafetensors(file, name), name);
+}
+
+std::vector<NamedTensor> tensorsOf(const std::vector<SafetensorsEntry>& entries,
+                                   const std::string& name) {
   std::vector<NamedTensor> tensors;
-  for (const SafetensorsEntry& entry : readSafetensors(file, name)) {
+  for (const SafetensorsEntry& entry : entries) {
     at::Tensor tensor = at::empty(entry.shape, scalarTypeOf(entry, name));
     if (!entry.bytes.empty()) {
       std::memcpy(tensor.mutable_data_ptr(), entry.bytes.data(), entry.bytes.size());

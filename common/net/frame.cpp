@@ -135,6 +135,12 @@ std::string_view frameKindName(FrameKind kind) {
       return "StepOk";
     case FrameKind::fetch:
       return "Fetch";
+    case FrameKind::resume:
+      return "Resume";
+    case FrameKind::saved:
+      return "Saved";
+    case FrameKind::drain:
+      return "Drain";
   }
   return {};  // no frame kind
 }

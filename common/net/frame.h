@@ -28,6 +28,9 @@ enum class FrameKind : std::uint8_t {
   step = 12,
   stepOk = 13,
   fetch = 14,
+  resume = 15,
+  saved = 16,
+  drain = 17,
 };
 std::string_view frameKindName(FrameKind kind);  // "Hello"
 // Tensor and Segment: frames with a stream and a payload. All others are control frames.

@@ -82,39 +82,31 @@ constexpr std::pair<ActionKind, const char*> kActionColumns[] = {
 }  // namespace
 
 std::vector<std::string> RunFiles::transferColumns() {
-  return {"time",
-          "run",
-          "session",
-          "role",
-          "phase",
-          "step",
-          "micro_batch",
-          "flow",
-          "codec",
-          "shape",
-          "raw_bytes",
-          "wire_bytes",
-          "encode_seconds",
-          "queue_seconds",
-          "wire_seconds",
-          "decode_seconds",
-          "snr_db",
-          "delivery_rate",
-          "round_trip_seconds",
+  return {"time",           "run",
+          "session",        "generation",
+          "role",           "phase",
+          "step",           "micro_batch",
+          "flow",           "codec",
+          "shape",          "raw_bytes",
+          "wire_bytes",     "encode_seconds",
+          "queue_seconds",  "wire_seconds",
+          "decode_seconds", "snr_db",
+          "delivery_rate",  "round_trip_seconds",
           "retransmits"};
 }
 
 std::vector<std::string> RunFiles::stepColumns(const std::vector<std::string>& metrics) {
   std::vector<std::string> columns = {
-      "time",    "run",           "session", "phase",           "step",          "epoch",
-      "samples", "micro_batches", "seconds", "between_seconds", "learning_rate", "gradient_norm"};
+      "time",         "run",     "session",       "generation", "phase",           "step",
+      "epoch",        "samples", "micro_batches", "seconds",    "between_seconds", "learning_rate",
+      "gradient_norm"};
   for (const auto& [kind, name] : kActionColumns) columns.emplace_back(name);
   columns = join(std::move(columns), kTotalsColumns);
   return join(join(std::move(columns), kBoundColumns), metrics);
 }
 
 std::vector<std::string> RunFiles::epochColumns(const std::vector<std::string>& metrics) {
-  std::vector<std::string> columns = {"time",  "run",     "session",       "epoch",
+  std::vector<std::string> columns = {"time",  "run",     "session",       "generation",  "epoch",
                                       "steps", "samples", "train_seconds", "eval_seconds"};
   columns = join(std::move(columns), kTotalsColumns);
   columns = join(std::move(columns), prefixed("train_", metrics));
@@ -123,20 +115,30 @@ std::vector<std::string> RunFiles::epochColumns(const std::vector<std::string>& 
 
 RunFiles::RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
                    std::vector<std::string> metrics, std::size_t rotateBytes,
-                   const std::shared_ptr<RowBudget>& budget)
-    : identity_(std::move(identity)),
+                   const std::shared_ptr<RowBudget>& budget, bool append)
+    : run_(std::move(identity.run)),
+      session_(identity.session),
+      generation_(identity.generation),
       metrics_(std::move(metrics)),
-      transfers_(recorder.table(folder + "/transfers.csv", transferColumns(), rotateBytes, budget)),
-      steps_(recorder.table(folder + "/steps.csv", stepColumns(metrics_), rotateBytes, budget)),
-      epochs_(recorder.table(folder + "/epochs.csv", epochColumns(metrics_), rotateBytes, budget)) {
+      transfers_(recorder.table(folder + "/transfers.csv", transferColumns(), rotateBytes, budget,
+                                append)),
+      steps_(recorder.table(folder + "/steps.csv", stepColumns(metrics_), rotateBytes, budget,
+                            append)),
+      epochs_(recorder.table(folder + "/epochs.csv", epochColumns(metrics_), rotateBytes, budget,
+                             append)) {}
+
+void RunFiles::reconnected(std::uint64_t session, std::uint64_t generation) {
+  session_ = session;
+  generation_ = generation;
 }
 
 void RunFiles::transfer(const TransferRecord& record) {
   if (observer_) observer_->transfer(record);
   if (!transfers_) return;
   transfers_->row({utcNow(),
-                   identity_.run,
-                   identity_.session,
+                   run_,
+                   session_.load(),
+                   generation_.load(),
                    std::string(record.sent ? "send" : "recv"),
                    std::string(phaseName(record.key.phase)),
                    record.key.step,
@@ -157,7 +159,7 @@ void RunFiles::transfer(const TransferRecord& record) {
 }
 
 void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
-  std::vector<Cell> cells = {utcNow(),  identity_.run,  identity_.session,
+  std::vector<Cell> cells = {utcNow(),  run_,           session_.load(), generation_.load(),
                              row.phase, cell(row.step), cell(row.epoch)};
   cells.push_back(row.at ? Cell(std::uint64_t{row.at->samples}) : Cell());
   cells.push_back(row.at ? Cell(std::uint64_t{row.at->microBatches}) : Cell());
@@ -180,8 +182,9 @@ void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
 }
 
 void RunFiles::epoch(const EpochRow& row, const LinkTotals& totals) {
-  std::vector<Cell> cells = {utcNow(),  identity_.run, identity_.session, row.epoch,
-                             row.steps, row.samples,   row.trainSeconds,  cell(row.evalSeconds)};
+  std::vector<Cell> cells = {
+      utcNow(),  run_,        session_.load(),  generation_.load(),   row.epoch,
+      row.steps, row.samples, row.trainSeconds, cell(row.evalSeconds)};
   const std::lock_guard lock(mutex_);
   append(cells, lastEpoch_, totals);
   lastEpoch_ = totals;

@@ -3,6 +3,7 @@
 // them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -20,13 +21,15 @@ namespace cleave {
 
 struct RunIdentity {
   std::string run;
-  std::uint64_t session = 0;
+  std::uint64_t session = 0;     // the server's number of the connection
+  std::uint64_t generation = 0;  // of the run, raised with each connection
 };
 
 // One row of steps.csv. Values unknown to a side stay empty.
 struct StepRow {
-  std::string phase;  // "train", "eval"; "handshake" and "bye" carry the bytes before the first and
-                      // after the last batch
+  // "train", "eval"; "handshake" and "bye" carry the bytes before the first and after the last
+  // batch; "resume": continues from the checkpoint of `step`.
+  std::string phase;
   std::optional<std::uint64_t> step;
   std::optional<std::uint64_t> epoch;
   std::optional<MicroBatch> at;
@@ -63,16 +66,19 @@ class RunObserver {
 class RunFiles {
  public:
   // Creates the three files in `folder`, which must exist. Throws RunError. `metrics` are the
-  // metric columns that this side has; `rotateBytes` and `budget` have the meaning they have in
-  // Recorder::table().
+  // metric columns that this side has; `rotateBytes`, `budget` and `append` have the meaning they
+  // have in Recorder::table().
   RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
            std::vector<std::string> metrics, std::size_t rotateBytes = 0,
-           const std::shared_ptr<RowBudget>& budget = nullptr);
+           const std::shared_ptr<RowBudget>& budget = nullptr, bool append = false);
   // Writes nothing; for trial sessions.
   RunFiles() = default;
 
   // Call before the first row. Null: no observer.
   void observe(std::shared_ptr<RunObserver> observer) { observer_ = std::move(observer); }
+
+  // Any thread. The rows that follow are of another connection.
+  void reconnected(std::uint64_t session, std::uint64_t generation);
 
   // Any thread; these functions do not block.
   void transfer(const TransferRecord& record);
@@ -95,7 +101,8 @@ class RunFiles {
   static std::vector<std::string> epochColumns(const std::vector<std::string>& metrics);
 
  private:
-  const RunIdentity identity_;
+  const std::string run_;
+  std::atomic<std::uint64_t> session_ = 0, generation_ = 0;
   const std::vector<std::string> metrics_;
   std::shared_ptr<RunObserver> observer_;
   std::mutex mutex_;

@@ -27,7 +27,8 @@ void computeWith(ActionTable& table, int threads) {
 
 }  // namespace
 
-ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched) {
+ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
+                        const CheckpointActions& checkpoints) {
   ActionTable table;
   at(table, ActionKind::bodyForward) = [&stage](Work work) -> Result {
     return tensorResult(stage.forward(work.at, std::move(work.tensors().front())));
@@ -53,6 +54,15 @@ ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched)
     stage.importWeights(std::get<Blob>(work.input).bytes);
     return std::monostate{};
   };
+  at(table, ActionKind::snapshot) = [save = checkpoints.snapshot](Work work) -> Result {
+    if (save) save(std::get<StepDecision>(work.input));
+    return std::monostate{};
+  };
+  if (checkpoints.restore) {
+    at(table, ActionKind::restore) = [restore = checkpoints.restore](Work work) -> Result {
+      return restore(std::get<Resume>(work.input));
+    };
+  }
   computeWith(table, threads);
   return table;
 }

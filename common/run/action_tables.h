@@ -8,9 +8,18 @@
 
 namespace cleave {
 
+// What a body's run does with checkpoints. Empty functions: it makes none.
+struct CheckpointActions {
+  // Copies the stage's state, which is that after this step.
+  std::function<void(const StepDecision& decision)> snapshot;
+  // Puts the state of the checkpoint in place.
+  std::function<EngineState(const Resume& resume)> restore;
+};
+
 // The stage is borrowed. `threads`: the number the run computes with. If `weightsMayBeFetched` is
 // false, a Fetch of the weights throws ProtocolError "fetch-not-allowed".
-ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched);
+ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
+                        const CheckpointActions& checkpoints = {});
 
 // `decide` makes a step's decision from BodyDone and the stage's own reports.
 ActionTable clientActions(ClientStage& stage, int threads,

@@ -1,5 +1,9 @@
 #include "common/run/run_spec.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
+#include "common/checkpoint/checkpoint_store.h"
 #include "proto/wire.pb.h"
 
 namespace cleave {
@@ -58,6 +62,21 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   spec.rawNonFinite = proto.raw_non_finite();
   spec.trace = {proto.trace_first(), proto.trace_steps()};
   return spec;
+}
+
+std::string digestOf(const RunSpec& spec) {
+  RunSpec untraced = spec;
+  untraced.trace = {};
+  wire::RunSpec proto;
+  toWire(untraced, proto);
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    proto.SerializeToCodedStream(&coded);
+  }
+  return sha256Of(bytes);
 }
 
 }  // namespace cleave

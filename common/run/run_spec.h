@@ -45,5 +45,7 @@ struct RunSpec {
 
 void toWire(const RunSpec& spec, wire::RunSpec& proto);
 RunSpec runSpecFromWire(const wire::RunSpec& proto);
+// SHA-256 of the spec without its trace, 32 bytes: equal specs have equal digests.
+std::string digestOf(const RunSpec& spec);
 
 }  // namespace cleave

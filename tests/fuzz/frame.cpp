@@ -83,6 +83,15 @@ void readMetadata(FrameKind kind, std::span<const std::byte> metadata) {
     case FrameKind::fetch:
       checkStable(metadata, fetchFromWire);
       break;
+    case FrameKind::resume:
+      checkStable(metadata, resumeFromWire);
+      break;
+    case FrameKind::saved:
+      checkStable(metadata, savedFromWire);
+      break;
+    case FrameKind::drain:
+      checkStable(metadata, drainFromWire);
+      break;
   }
 }
 
@@ -195,5 +204,9 @@ std::vector<Seed> cleave::fuzz::seeds() {
           {"BodyDone", frame(2, FrameKind::bodyDone, toWire(BodyDone{3, {2, true}}))},
           {"Step", frame(2, FrameKind::step, toWire(StepDecision{3, true, {0.1}, 1, 1}))},
           {"StepOk", frame(2, FrameKind::stepOk, toWire(StepOk{3}))},
-          {"Fetch", frame(2, FrameKind::fetch, toWire(Fetch{kWeightsBody}))}};
+          {"Fetch", frame(2, FrameKind::fetch, toWire(Fetch{kWeightsBody}))},
+          {"Resume", frame(2, FrameKind::resume, toWire(Resume{3}))},
+          {"Saved",
+           frame(2, FrameKind::saved, toWire(Saved{3, std::string(32, 'x'), 100, 0.1, "", ""}))},
+          {"Drain", frame(2, FrameKind::drain, toWire(Drain{30}))}};
 }

@@ -1,0 +1,140 @@
+#include "client/train/checkpointer.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <utility>
+
+#include "common/core/log.h"
+
+namespace cleave {
+
+Checkpointer::Checkpointer(Files& files, const std::string& runFolder,
+                           const CheckpointSettings& settings, std::string fingerprint,
+                           std::vector<RunCommit> commits)
+    : files_(files),
+      runFolder_(runFolder),
+      settings_(settings),
+      fingerprint_(std::move(fingerprint)),
+      commits_(std::move(commits)) {}
+
+Checkpointer::~Checkpointer() { writer_.join(); }
+
+bool Checkpointer::isDue(std::uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  if (settings_.mustSucceed && failure_) std::rethrow_exception(failure_);
+  if (open_) return false;
+  const bool byTime = settings_.everySeconds > 0 && secondsSince(last_) >= settings_.everySeconds;
+  const bool bySteps = settings_.everySteps > 0 && step % settings_.everySteps == 0;
+  return byTime || bySteps || isRequested_;
+}
+
+void Checkpointer::begin(std::uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  open_ = Open{step, std::nullopt, std::nullopt};
+  isRequested_ = false;
+  last_ = now();
+}
+
+std::uint64_t Checkpointer::keepFrom() const {
+  const std::lock_guard lock(mutex_);
+  return commits_.size() < settings_.keep ? 0 : commits_[settings_.keep - 1].step;
+}
+
+std::uint64_t Checkpointer::lastCommit() const {
+  const std::lock_guard lock(mutex_);
+  return commits_.empty() ? 0 : commits_.front().step;
+}
+
+void Checkpointer::add(std::shared_ptr<Part> part) {
+  boost::asio::post(writer_, [this, part = std::move(part)] { write(*part); });
+}
+
+void Checkpointer::saved(const Saved& saved) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!open_ || open_->step != saved.step || open_->server) {
+      throw ProtocolError("unexpected-message", "Saved of step " + std::to_string(saved.step) +
+                                                    " arrived, which was not requested");
+    }
+    open_->server = saved.sha256;
+  }
+  if (!saved.code.empty()) failed(saved.step, RunError(saved.code, "server: " + saved.sentence));
+  boost::asio::post(writer_, [this] { finishIfDone(); });
+}
+
+void Checkpointer::settle(double seconds) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return !open_; });
+}
+
+// ---- Writer thread ----
+
+void Checkpointer::write(const Part& part) {
+  const std::uint64_t step = part.state.engine.applied;
+  std::string digest;
+  try {
+    CheckpointStore store(files_, runFolder_);
+    digest = store.write(step, checkpointFile(part.state, part.stage), fingerprint_).sha256;
+  } catch (const Error& error) {
+    failed(step, error);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    open_->client = digest;
+  }
+  finishIfDone();
+}
+
+void Checkpointer::finishIfDone() {
+  std::optional<RunCommit> whole;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!open_ || !open_->isDone()) return;
+    if (!open_->client->empty() && !open_->server->empty()) {
+      whole = RunCommit{open_->step, *open_->client, {*open_->server}};
+    }
+  }
+  if (whole) commit(*whole);
+  const std::lock_guard lock(mutex_);
+  open_.reset();
+  changed_.notify_all();
+}
+
+void Checkpointer::commit(const RunCommit& commit) {
+  std::vector<RunCommit> commits = {commit};
+  {
+    const std::lock_guard lock(mutex_);
+    for (const RunCommit& older : commits_) {
+      if (older.step < commit.step && commits.size() < settings_.keep) commits.push_back(older);
+    }
+  }
+  try {
+    writeCommits(files_, runFolder_, commits);
+  } catch (const Error& error) {
+    return failed(commit.step, error);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    commits_ = commits;
+    failure_ = nullptr;
+  }
+  processLog()->debug("checkpoint of step {}", commit.step);
+  try {
+    CheckpointStore(files_, runFolder_).removeBefore(commits.back().step);
+  } catch (const Error& error) {
+    processLog()->warn("old checkpoints cannot be removed: {}", error.what());
+  }
+}
+
+void Checkpointer::failed(std::uint64_t step, const Error& error) {
+  processLog()->warn(
+      "no checkpoint of step {}: {}; after a crash the run would continue from step "
+      "{}",
+      step, error.what(), lastCommit());
+  const std::lock_guard lock(mutex_);
+  failure_ = std::make_exception_ptr(
+      RunError(error.code(), error.what(), "make room, or set checkpoint.on_failure=warn"));
+}
+
+}  // namespace cleave

@@ -1,0 +1,95 @@
+// Makes the client's checkpoints, and commits those that every part of the run has saved. Files are
+// written on a thread of its own.
+//
+//   decide(n)                 begin(n)       the Step asks the server for its part
+//   after step n              add()          copies head and tail; a thread writes them
+//   the server's Saved        saved()
+//   both are durable          the commit is written: from now on the run can continue from n
+#pragma once
+
+#include <atomic>
+#include <boost/asio/thread_pool.hpp>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/train/settings.h"
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/checkpoint/commits.h"
+#include "common/core/clock.h"
+#include "common/engine/messages.h"
+#include "common/run/checkpoint_file.h"
+
+namespace cleave {
+
+class Checkpointer {
+ public:
+  // `commits`: those so far, newest first. `files` is borrowed.
+  Checkpointer(Files& files, const std::string& runFolder, const CheckpointSettings& settings,
+               std::string fingerprint, std::vector<RunCommit> commits);
+  // Waits for what is being written; a checkpoint that is not committed by then never is.
+  ~Checkpointer();
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  // ---- Training thread ----
+
+  // Whether `step` should make a checkpoint. Throws RunError if one failed and
+  // checkpoint.on_failure is `stop`.
+  bool isDue(std::uint64_t step);
+  // The next step makes one, as soon as none is under way.
+  void request() { isRequested_ = true; }
+  void begin(std::uint64_t step);
+  // Servers may remove checkpoints of earlier steps; 0: none.
+  std::uint64_t keepFrom() const;
+
+  struct Part {
+    PartState state;
+    std::vector<std::byte> stage;  // a safetensors file
+  };
+  // Any thread: the client's own part of the checkpoint after the step that was begun.
+  void add(std::shared_ptr<Part> part);
+  // Waits until no checkpoint is under way, at most for `seconds`.
+  void settle(double seconds);
+  std::uint64_t lastCommit() const;  // its step; 0: none
+
+  // ---- io thread ----
+
+  // Throws ProtocolError if no such checkpoint was requested.
+  void saved(const Saved& saved);
+
+ private:
+  // The checkpoint under way.
+  struct Open {
+    std::uint64_t step = 0;
+    std::optional<std::string> client, server;  // digests of the files; empty: it failed
+    bool isDone() const { return client && server; }
+  };
+  void write(const Part& part);
+  void finishIfDone();
+  void commit(const RunCommit& commit);
+  void failed(std::uint64_t step, const Error& error);
+
+  Files& files_;
+  const std::string runFolder_;
+  const CheckpointSettings settings_;
+  const std::string fingerprint_;
+  SteadyTime last_ = now();  // when the last one was begun
+  std::atomic<bool> isRequested_ = false;
+
+  mutable std::mutex mutex_;  // guards the members below
+  std::condition_variable changed_;
+  std::vector<RunCommit> commits_;  // newest first
+  std::optional<Open> open_;
+  std::exception_ptr failure_;  // the latest
+
+  boost::asio::thread_pool writer_{1};  // last: its tasks use the members above
+};
+
+}  // namespace cleave

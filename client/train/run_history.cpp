@@ -1,0 +1,69 @@
+#include "client/train/run_history.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "common/core/durable.h"
+#include "common/core/log.h"
+
+namespace cleave {
+namespace {
+
+std::string recordPath(const std::string& folder) { return folder + "/run.json"; }
+
+}  // namespace
+
+void writeRunRecord(const std::string& folder, const RunRecordFile& record) {
+  const nlohmann::ordered_json json = {{"run", record.run}, {"server", record.server}};
+  writeFileDurably(recordPath(folder), json.dump(2) + "\n");
+}
+
+RunRecordFile readRunRecord(const std::string& folder) {
+  const auto refuse = [&](const std::string& why) {
+    return UsageError("no-run", folder + " is not the folder of a run: " + why,
+                      "give the folder that the run was started in, such as runs/RUN");
+  };
+  const auto text = diskFiles().read(recordPath(folder));
+  if (!text) throw refuse("it has no run.json");
+  try {
+    const auto json = nlohmann::json::parse(*text);
+    return {json.at("run"), json.at("server")};
+  } catch (const nlohmann::json::exception& error) {
+    throw refuse(std::string("run.json is damaged: ") + error.what());
+  }
+}
+
+OpenFile lockRunFolder(const std::string& folder) {
+  const std::string path = folder + "/lock";
+  OpenFile file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!file) throwCannotWrite(path, "cannot be opened", errno);
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
+  throw UsageError("run-in-use", "another client uses " + folder,
+                   "wait until it has ended, or stop it");
+}
+
+std::vector<RunCommit> intactCommits(Files& files, const std::string& folder) {
+  const CheckpointStore store(files, folder);
+  std::vector<RunCommit> intact;
+  for (RunCommit& commit : readCommits(files, folder)) {
+    if (store.find(commit.step, commit.client)) {
+      intact.push_back(std::move(commit));
+    } else {
+      processLog()->warn("the checkpoint of step {} in {} is missing or damaged", commit.step,
+                         folder);
+    }
+  }
+  return intact;
+}
+
+std::uint64_t raiseGeneration(Files& files, const std::string& folder, std::uint64_t step) {
+  CheckpointStore store(files, folder);
+  const std::uint64_t next = store.generation() + step;
+  store.setGeneration(next);
+  return next;
+}
+
+}  // namespace cleave

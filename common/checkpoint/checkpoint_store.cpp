@@ -1,0 +1,199 @@
+#include "common/checkpoint/checkpoint_store.h"
+
+#include <openssl/evp.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "common/core/failpoint.h"
+
+namespace cleave {
+namespace {
+
+constexpr const char* kState = ".safetensors";
+constexpr const char* kRecord = ".json";
+
+RunError damaged(const std::string& path, const std::string& what) {
+  return RunError("bad-checkpoint", path + ": " + what,
+                  "remove it, and continue from an older checkpoint");
+}
+
+// The step in the name of a file of a checkpoint; nothing if it is another file.
+std::optional<std::uint64_t> stepOfName(const std::string& name, std::string_view extension) {
+  if (!name.ends_with(extension)) return std::nullopt;
+  std::uint64_t step = 0;
+  const char* const end = name.data() + name.size() - extension.size();
+  const auto parsed = std::from_chars(name.data(), end, step);
+  return parsed.ec == std::errc() && parsed.ptr == end ? std::optional(step) : std::nullopt;
+}
+
+}  // namespace
+
+std::string sha256Of(std::string_view bytes) {
+  std::string digest(32, '\0');
+  unsigned size = 0;
+  if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()), &size,
+                 EVP_sha256(), nullptr) != 1) {
+    throw RunError("internal-error", "SHA-256 cannot be computed");
+  }
+  return digest;
+}
+
+std::string hexOf(std::string_view bytes) {
+  std::string hex;
+  for (const char c : bytes) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return hex;
+}
+
+std::string bytesOfHex(const std::string& hex) {
+  std::string bytes;
+  for (std::size_t at = 0; at < hex.size(); at += 2) {
+    unsigned value = 0;
+    const char* const end = hex.data() + std::min(at + 2, hex.size());
+    const auto parsed = std::from_chars(hex.data() + at, end, value, 16);
+    if (hex.size() % 2 != 0 || parsed.ec != std::errc() || parsed.ptr != end) {
+      throw RunError("bad-checkpoint", "'" + hex.substr(0, 64) + "' is not a digest");
+    }
+    bytes += static_cast<char>(value);
+  }
+  return bytes;
+}
+
+CheckpointStore::CheckpointStore(Files& files, std::string runFolder)
+    : files_(files), runFolder_(std::move(runFolder)), folder_(runFolder_ + "/checkpoints") {}
+
+// With leading zeros, so that names sort by step.
+std::string CheckpointStore::pathOf(std::uint64_t step, const char* extension) const {
+  return fmt::format("{}/{:012}{}", folder_, step, extension);
+}
+
+CheckpointInfo CheckpointStore::write(std::uint64_t step, std::string_view file,
+                                      const std::string& fingerprint) {
+  CheckpointInfo info{step, file.size(), sha256Of(file), fingerprint};
+  const nlohmann::ordered_json record = {{"step", info.step},
+                                         {"bytes", info.bytes},
+                                         {"sha256", hexOf(info.sha256)},
+                                         {"fingerprint", info.fingerprint}};
+  try {
+    files_.makeFolder(folder_);
+    failpoint("checkpoint-state");
+    files_.write(pathOf(step, kState), file);
+    failpoint("checkpoint-record");
+    files_.write(pathOf(step, kRecord), record.dump() + "\n");
+    failpoint("checkpoint-written");
+  } catch (...) {
+    try {
+      removeStep(step);
+    } catch (const Error&) {
+      // The first error says more.
+    }
+    throw;
+  }
+  return info;
+}
+
+std::vector<CheckpointInfo> CheckpointStore::list() const {
+  std::vector<CheckpointInfo> all;
+  for (const std::string& name : files_.list(folder_)) {
+    const auto step = stepOfName(name, kRecord);
+    if (!step) continue;
+    try {
+      const auto text = files_.read(folder_ + "/" + name);
+      const auto record = nlohmann::json::parse(text.value_or(""));
+      CheckpointInfo info{record.at("step"), record.at("bytes"),
+                          bytesOfHex(record.at("sha256").get<std::string>()),
+                          record.at("fingerprint")};
+      if (info.step == *step) all.push_back(std::move(info));
+    } catch (const nlohmann::json::exception&) {
+      continue;  // damaged: as if it were missing
+    } catch (const RunError&) {
+      continue;
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
+  return all;
+}
+
+std::string CheckpointStore::read(const CheckpointInfo& info) const {
+  const std::string path = pathOf(info.step, kState);
+  std::optional<std::string> file = files_.read(path);
+  if (!file) throw damaged(path, "the file is missing");
+  if (file->size() != info.bytes || sha256Of(*file) != info.sha256) {
+    throw damaged(path, "the file is damaged: its SHA-256 is not the one that was written");
+  }
+  return std::move(*file);
+}
+
+std::optional<CheckpointInfo> CheckpointStore::find(std::uint64_t step,
+                                                    const std::string& sha256) const {
+  for (CheckpointInfo& info : list()) {
+    if (info.step != step || info.sha256 != sha256) continue;
+    try {
+      read(info);
+      return std::move(info);
+    } catch (const RunError&) {
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+// The record first: without it, the rest is incomplete.
+std::uint64_t CheckpointStore::removeStep(std::uint64_t step) {
+  std::uint64_t bytes = 0;
+  for (const char* extension : {kRecord, kState}) {
+    const std::string path = pathOf(step, extension);
+    bytes += files_.size(path);
+    files_.remove(path);
+  }
+  return bytes;
+}
+
+std::uint64_t CheckpointStore::removeBefore(std::uint64_t step) {
+  std::uint64_t bytes = 0;
+  for (const std::string& name : files_.list(folder_)) {
+    const auto found = stepOfName(name, kState);
+    if (found && *found < step) bytes += removeStep(*found);
+  }
+  return bytes;
+}
+
+std::uint64_t CheckpointStore::removeAll() { return removeBefore(UINT64_MAX); }
+
+std::uint64_t CheckpointStore::removeIncomplete() {
+  std::uint64_t bytes = 0;
+  const std::vector<CheckpointInfo> complete = list();
+  for (const std::string& name : files_.list(folder_)) {
+    const auto step = stepOfName(name, kState);
+    const bool isComplete = std::any_of(complete.begin(), complete.end(),
+                                        [&](const auto& info) { return info.step == step; });
+    const bool isRecord = stepOfName(name, kRecord).has_value();
+    if (isComplete || isRecord) continue;
+    bytes += files_.size(folder_ + "/" + name);
+    files_.remove(folder_ + "/" + name);
+  }
+  return bytes;
+}
+
+std::uint64_t CheckpointStore::generation() const {
+  const std::string path = runFolder_ + "/generation";
+  const auto text = files_.read(path);
+  if (!text) return 0;
+  std::uint64_t generation = 0;
+  const auto parsed = std::from_chars(text->data(), text->data() + text->size(), generation);
+  if (parsed.ec != std::errc() || std::string_view(parsed.ptr) != "\n") {
+    throw damaged(path, "the file does not have a number");
+  }
+  return generation;
+}
+
+void CheckpointStore::setGeneration(std::uint64_t generation) {
+  failpoint("generation");
+  files_.write(runFolder_ + "/generation", std::to_string(generation) + "\n");
+}
+
+}  // namespace cleave

@@ -1,0 +1,27 @@
+// The client's list of commits, RUN/checkpoints/commits.json: the steps after which every part of
+// the run has a durable checkpoint. It is the only place where a checkpoint becomes one to continue
+// from.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/checkpoint/files.h"
+
+namespace cleave {
+
+struct RunCommit {
+  std::uint64_t step = 0;
+  std::string client;                // SHA-256 of the client's file
+  std::vector<std::string> servers;  // likewise, in the order of the bodies
+};
+
+// Newest first; none if there is no list. Throws RunError "bad-checkpoint" if it is damaged,
+// "cannot-read".
+std::vector<RunCommit> readCommits(Files& files, const std::string& runFolder);
+// Durable on return. Throws RunError "cannot-write".
+void writeCommits(Files& files, const std::string& runFolder,
+                  const std::vector<RunCommit>& commits);
+
+}  // namespace cleave

@@ -1,0 +1,87 @@
+#include "common/checkpoint/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "common/core/durable.h"
+#include "common/core/open_file.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void throwCannotRead(const std::string& path, int error) {
+  throw RunError("cannot-read", path + ": cannot be read: " + std::strerror(error),
+                 "check that you may read it, and that the disk works");
+}
+
+class DiskFiles : public Files {
+ public:
+  std::optional<std::string> read(const std::string& path) override {
+    const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file && errno == ENOENT) return std::nullopt;
+    struct stat status {};
+    if (!file || ::fstat(file.get(), &status) != 0) throwCannotRead(path, errno);
+    std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
+    std::size_t have = 0;
+    while (have < bytes.size()) {
+      const ssize_t got = ::read(file.get(), bytes.data() + have, bytes.size() - have);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throwCannotRead(path, errno);
+      if (got == 0) break;
+      have += static_cast<std::size_t>(got);
+    }
+    bytes.resize(have);
+    return bytes;
+  }
+
+  void write(const std::string& path, std::string_view bytes) override {
+    writeFileDurably(path, bytes);
+  }
+
+  void remove(const std::string& path) override {
+    if (::unlink(path.c_str()) == 0 || errno == ENOENT) return;
+    throwCannotWrite(path, "cannot be removed", errno);
+  }
+
+  std::uint64_t size(const std::string& path) override {
+    std::error_code error;
+    const std::uintmax_t bytes = fs::file_size(path, error);
+    return error ? 0 : bytes;
+  }
+
+  std::vector<std::string> list(const std::string& folder) override {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+      std::error_code ignored;
+      if (entry.is_regular_file(ignored)) names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  void makeFolder(const std::string& folder) override {
+    std::error_code error;
+    const bool isNew = fs::create_directories(folder, error);
+    if (error) throwCannotWrite(folder, "the folder cannot be created", error.value());
+    if (isNew) syncFolder(fs::path(folder).parent_path().string());
+  }
+};
+
+}  // namespace
+
+Files& diskFiles() {
+  static DiskFiles files;
+  return files;
+}
+
+}  // namespace cleave

@@ -1,0 +1,51 @@
+#include "common/core/failpoint.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <deque>
+#include <sstream>
+#include <string>
+
+#include "common/core/durable.h"
+#include "common/core/error.h"
+
+namespace cleave {
+namespace {
+
+struct Armed {
+  std::string name, action;
+  std::atomic<long> left;  // times that it is reached until it acts
+  Armed(std::string at, long times, std::string what)
+      : name(std::move(at)), action(std::move(what)), left(times) {}
+};
+
+std::deque<Armed> armedByEnvironment() {
+  std::deque<Armed> armed;
+  const char* const text = std::getenv("CLEAVE_FAIL");
+  std::istringstream entries(text == nullptr ? "" : text);
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    std::istringstream parts(entry);
+    std::string name, times, action;
+    std::getline(parts, name, ':');
+    std::getline(parts, times, ':');
+    std::getline(parts, action);
+    armed.emplace_back(name, std::atol(times.c_str()), action);
+  }
+  return armed;
+}
+
+}  // namespace
+
+void failpoint(const char* name) {
+  static std::deque<Armed> armed = armedByEnvironment();
+  for (Armed& each : armed) {
+    if (each.name != name || --each.left != 0) continue;
+    if (each.action == "throw") throwCannotWrite(name, "a test lets it fail", EIO);
+    std::raise(SIGKILL);
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,100 @@
+#include "common/run/checkpoint_file.h"
+
+#include <ATen/Version.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
+
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/codec/checkpoint_error.h"
+#include "common/run/run_folder.h"
+
+namespace cleave {
+namespace {
+
+constexpr const char* kStateName = "run:state";
+constexpr std::string_view kCodecPrefix = "codec:";
+
+SafetensorsEntry bytesEntry(std::string name, std::span<const std::byte> bytes) {
+  return {std::move(name), "U8", {static_cast<std::int64_t>(bytes.size())}, bytes};
+}
+
+// "codec:activation/1:3".
+TensorCodecs::SavedState codecStateOf(const SafetensorsEntry& entry) {
+  const std::string_view rest = std::string_view(entry.name).substr(kCodecPrefix.size());
+  const std::size_t colon = rest.rfind(':');
+  const auto flow = flowFromName(rest.substr(0, colon));
+  const std::string number(colon == std::string_view::npos ? "" : rest.substr(colon + 1));
+  if (!flow || number.empty() || number.find_first_not_of("0123456789") != std::string::npos ||
+      number.size() > 9) {
+    throw badCheckpoint("it has a tensor '" + inAscii(entry.name) + "'");
+  }
+  return {*flow,
+          static_cast<std::uint32_t>(std::stoul(number)),
+          {entry.bytes.begin(), entry.bytes.end()}};
+}
+
+void readState(const SafetensorsEntry& entry, PartState& state) {
+  const auto* const text = reinterpret_cast<const char*>(entry.bytes.data());
+  const auto json = nlohmann::json::parse(text, text + entry.bytes.size());
+  state.engine = {json.at("applied"), json.at("evaluated")};
+  state.spec = bytesOfHex(json.at("spec").get<std::string>());
+  state.notes = json.at("notes").dump();
+}
+
+}  // namespace
+
+std::string checkpointFile(const PartState& state, const std::vector<std::byte>& stage) {
+  const nlohmann::ordered_json json = {
+      {"applied", state.engine.applied},
+      {"evaluated", state.engine.evaluated},
+      {"spec", hexOf(state.spec)},
+      {"notes", nlohmann::json::parse(state.notes.empty() ? "{}" : state.notes)}};
+  const std::string text = json.dump();
+  std::vector<SafetensorsEntry> entries = readSafetensors(stage, "stage");
+  for (const TensorCodecs::SavedState& codec : state.codecs) {
+    entries.push_back(bytesEntry(
+        fmt::format("{}{}:{}", kCodecPrefix, flowName(codec.flow), codec.i), codec.bytes));
+  }
+  entries.push_back(bytesEntry(kStateName, std::as_bytes(std::span(text.data(), text.size()))));
+  const std::vector<std::byte> file = writeSafetensors(entries);
+  return {reinterpret_cast<const char*>(file.data()), file.size()};
+}
+
+CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
+                                 const std::string& name) {
+  CheckpointContent content;
+  bool hasState = false;
+  try {
+    for (SafetensorsEntry& entry :
+         readSafetensors(std::as_bytes(std::span(file.data(), file.size())), name)) {
+      if (entry.name == kStateName) {
+        readState(entry, content);
+        hasState = true;
+      } else if (entry.name.starts_with(kCodecPrefix)) {
+        content.codecs.push_back(codecStateOf(entry));
+      } else {
+        content.stage.push_back(std::move(entry));
+      }
+    }
+  } catch (const UsageError& error) {
+    throw badCheckpoint(error.what());
+  } catch (const nlohmann::json::exception& error) {
+    throw badCheckpoint(name + ": " + kStateName + ": " + error.what());
+  }
+  if (!hasState) throw badCheckpoint(name + " has no " + kStateName);
+  if (content.spec != spec) {
+    throw RunError("other-run-spec", name + " is a checkpoint of a run with another run spec",
+                   "continue with the configuration that the run began with");
+  }
+  return content;
+}
+
+std::string fingerprintOf(int threads, const std::string& device) {
+  return fmt::format("LibTorch {}, {}, {} thread{}, {}", libtorchVersion(),
+                     at::get_cpu_capability(), threads, threads == 1 ? "" : "s", device);
+}
+
+}  // namespace cleave

@@ -1,0 +1,42 @@
+// The content of a checkpoint: a safetensors file with all that one part of a run (head and tail,
+// or a body) carries from step to step.
+//
+//   NAME                 parameters, buffers and the optimizer's state, as BodyStage::save()
+//   codec:FLOW:I         the state of a flow's codec, bytes
+//   run:state            JSON: steps applied, batches evaluated, digest of the run spec, notes
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/engine/engine.h"
+#include "common/link/tensor_codecs.h"
+#include "common/model/safetensors.h"
+
+namespace cleave {
+
+struct PartState {
+  EngineState engine;
+  std::string spec;   // digestOf() the run spec
+  std::string notes;  // JSON of the part's own
+  std::vector<TensorCodecs::SavedState> codecs;
+};
+
+// `stage`: a safetensors file. Any thread.
+std::string checkpointFile(const PartState& state, const std::vector<std::byte>& stage);
+
+struct CheckpointContent : PartState {
+  std::vector<SafetensorsEntry> stage;  // they point into the file
+};
+// Throws RunError "bad-checkpoint" if it is not the checkpoint of a run with this spec's digest.
+// `name` identifies the file in errors.
+CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
+                                 const std::string& name);
+
+// What the bits of this process' results depend on besides the run spec: "LibTorch 2.11.0, AVX512,
+// 2 threads, cpu".
+std::string fingerprintOf(int threads, const std::string& device);
+
+}  // namespace cleave

@@ -1,0 +1,35 @@
+// Lets a coroutine of the io thread run a function elsewhere.
+#pragma once
+
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <exception>
+#include <memory>
+#include <utility>
+
+namespace cleave {
+
+// Passes `function` to `post`, which runs it on another thread. The coroutine resumes on `io` when
+// it is done, or throws what it threw.
+template <typename Executor, typename Post, typename Function>
+boost::asio::awaitable<void> runThrough(Executor io, Post post, Function function) {
+  co_await boost::asio::async_initiate<const boost::asio::use_awaitable_t<>&,
+                                       void(std::exception_ptr)>(
+      [io](auto handler, Post posting, Function inner) {
+        auto shared = std::make_shared<decltype(handler)>(std::move(handler));
+        posting([io, shared, inner = std::move(inner)]() mutable {
+          std::exception_ptr error;
+          try {
+            inner();
+          } catch (...) {
+            error = std::current_exception();
+          }
+          boost::asio::post(io, [shared, error] { (*shared)(error); });
+        });
+      },
+      boost::asio::use_awaitable, std::move(post), std::move(function));
+}
+
+}  // namespace cleave

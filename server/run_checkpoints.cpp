@@ -1,0 +1,70 @@
+#include "server/run_checkpoints.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "common/codec/checkpoint_error.h"
+
+namespace cleave {
+
+void RunCheckpoints::save(std::shared_ptr<Snapshot> snapshot, std::uint64_t keepFrom,
+                          std::function<void(Saved)> done) {
+  boost::asio::post(thread_, [self = shared_from_this(), snapshot = std::move(snapshot), keepFrom,
+                              done = std::move(done)] {
+    try {
+      // First, since there may be no room for one more.
+      self->disk_->giveBack(self->store_.removeBefore(keepFrom));
+    } catch (const Error&) {
+      // They are removed with a later one.
+    }
+    done(self->write(*snapshot));
+  });
+}
+
+Saved RunCheckpoints::write(const Snapshot& snapshot) {
+  Saved saved;
+  saved.step = snapshot.state.engine.applied;
+  saved.seconds = snapshot.seconds;
+  try {
+    const std::string file = checkpointFile(snapshot.state, snapshot.stage);
+    if (!disk_->take(file.size())) throw disk_->error();
+    try {
+      const CheckpointInfo info = store_.write(saved.step, file, fingerprint_);
+      saved.sha256 = info.sha256;
+      saved.bytes = info.bytes;
+    } catch (...) {
+      disk_->giveBack(file.size());
+      throw;
+    }
+  } catch (const Error& error) {
+    saved.code = error.code();
+    saved.sentence = error.what();
+  } catch (const std::exception& error) {
+    saved.code = "internal-error";
+    saved.sentence = error.what();
+  }
+  return saved;
+}
+
+void RunCheckpoints::removeAll() {
+  boost::asio::post(thread_, [self = shared_from_this()] {
+    try {
+      self->disk_->giveBack(self->store_.removeAll());
+    } catch (const Error&) {
+      // `cleave-server runs remove` removes them.
+    }
+  });
+}
+
+std::string RunCheckpoints::read(std::uint64_t step) const {
+  const auto all = store_.list();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const auto& info) { return info.step == step; });
+  if (found == all.end()) {
+    throw badCheckpoint("there is no checkpoint of step " + std::to_string(step));
+  }
+  return store_.read(*found);
+}
+
+}  // namespace cleave

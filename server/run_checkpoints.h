@@ -1,0 +1,61 @@
+// The checkpoints of one run in the server's store. They count towards the identity's share of the
+// disk. Files are written, read and removed on the store's thread, in the order of the calls.
+#pragma once
+
+#include <spdlog/logger.h>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/engine/messages.h"
+#include "common/run/checkpoint_file.h"
+#include "server/disk_share.h"
+
+namespace cleave {
+
+class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
+ public:
+  // `thread`: the store's. `spec`: digestOf() the run spec.
+  RunCheckpoints(CheckpointStore store, std::shared_ptr<DiskShare> disk, std::string spec,
+                 std::string fingerprint, boost::asio::any_io_executor thread)
+      : store_(std::move(store)),
+        disk_(std::move(disk)),
+        spec_(std::move(spec)),
+        fingerprint_(std::move(fingerprint)),
+        thread_(std::move(thread)) {}
+
+  // The part's state, and the stage as a safetensors file.
+  struct Snapshot {
+    PartState state;
+    std::vector<std::byte> stage;
+    double seconds = 0;  // that copying it took
+  };
+  // Any thread. Writes the checkpoint after the step `snapshot.state.engine.applied`, and removes
+  // those before `keepFrom`. `done` is called on the store's thread, always.
+  void save(std::shared_ptr<Snapshot> snapshot, std::uint64_t keepFrom,
+            std::function<void(Saved)> done);
+  // Any thread. The run is done: nobody will continue it.
+  void removeAll();
+  // The file of a checkpoint, which has been checked. Throws RunError "bad-checkpoint". Call it
+  // before the first save().
+  std::string read(std::uint64_t step) const;
+
+  const std::string& spec() const { return spec_; }
+  const std::string& fingerprint() const { return fingerprint_; }
+
+ private:
+  Saved write(const Snapshot& snapshot);
+
+  CheckpointStore store_;
+  const std::shared_ptr<DiskShare> disk_;
+  const std::string spec_, fingerprint_;
+  const boost::asio::any_io_executor thread_;
+};
+
+}  // namespace cleave
