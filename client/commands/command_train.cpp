@@ -52,7 +52,8 @@ void announce(const PreparedRun& run, const wire::HelloOk& ok, std::uint64_t ste
       ok.device(), ok.in_flight());
   log.info("threads: {}; the server computes with {}", run.threadsText, ok.threads());
   if (run.settings.wait.any()) {
-    log.warn("wait: parts of the model sleep instead of computing: loss and accuracy mean nothing");
+    log.warn(
+        "wait: parts of the model sleep instead of computing: loss and accuracy are meaningless");
   }
   if (events == nullptr) return;
   events->write("begin", {{"run", run.hello.run_id()},
@@ -92,7 +93,7 @@ void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
   }
 }
 
-// Opened first, because its address may be refused.
+// Call this first, because the address may be refused.
 std::optional<LiveReport> openDashboard(const TrainOptions& options) {
   if (options.dashboard.empty()) return std::nullopt;
   return std::optional<LiveReport>(
@@ -109,7 +110,7 @@ PreparedRun prepare(const TrainOptions& options) {
   return prepareRun(runOptions, Purpose::training);
 }
 
-// The trace of the steps that the run spec names, as soon as they are done.
+// Writes the trace of the steps given in the run spec, as soon as they are done.
 void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer,
                         spdlog::logger& log, nlohmann::json& extras) {
   trainer.afterEachStep([&, path](std::uint64_t step) {
@@ -120,7 +121,7 @@ void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer
   });
 }
 
-// Saves what there is of a run that ended with `error`, and says where it is.
+// Saves the model and the records of a run that ended with `error`, and logs where they are.
 void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer, ModelSaver& saver,
               spdlog::logger& log) {
   const auto* known = dynamic_cast<const Error*>(&error);
@@ -200,7 +201,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   if (dashboard) dashboard->finish();
   log->info("done: {} steps in {}", result.steps, durationText(seconds));
   progress.end();
-  flushLog();  // what comes last is the summary
+  flushLog();  // the summary must be printed last
   printResult(summary, options, events);
   return 0;
 }
