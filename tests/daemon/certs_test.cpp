@@ -117,7 +117,7 @@ TEST_CASE("certs: mistakes") {
           {"no folder",
            {"list", "--folder", none},
            kWrongUse,
-           {none + " holds no certificates", "cleave-server certs init"}},
+           {none + " has no certificates", "cleave-server certs init"}},
           {"the authority's key is readable",
            {"client", "clinic-b", "--folder", readable},
            kWrongUse,
