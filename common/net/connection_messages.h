@@ -12,7 +12,7 @@
 namespace cleave {
 
 std::string pingMetadata();
-// Throw ProtocolError "bad-metadata".
+// This, clockOfPong() and reasonFromBye() throw ProtocolError "bad-metadata".
 std::string pongMetadata(std::span<const std::byte> ping);
 
 // Measurements from a Ping and its Pong: round trip and clocks.
