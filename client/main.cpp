@@ -88,7 +88,7 @@ int run(int argc, char** argv) {
       ->needs(trace);
   auto* dashboard = trainApp
                         ->add_option("--dashboard", train.dashboard,
-                                     "Serves the report while the run continues, such as on "
+                                     "Serves the report at this address during the run, such as "
                                      "127.0.0.1:8900; the command report writes it afterwards")
                         ->type_name("ADDRESS:PORT");
   addAnywhereOption(*trainApp, train.anywhere, *dashboard);

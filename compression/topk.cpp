@@ -151,7 +151,7 @@ class TopK : public Codec {
       writeBitmap(*positions, out.data() + valuesEnd);
       bytes = bitmap;
     }
-    TopKLayout::leave(context.key, cut, std::move(*positions));
+    TopKLayout::sharePositions(context.key, cut, std::move(*positions));
     return {valuesEnd + bytes, nullptr};
   }
 
@@ -172,7 +172,7 @@ class TopK : public Codec {
     }
     Positions positions = readPositions(context, bytes, out.spec);
     readValues(context, positions, bytes, out);
-    TopKLayout::leave(context.key, cut, std::move(positions));
+    TopKLayout::sharePositions(context.key, cut, std::move(positions));
     return nullptr;
   }
 
@@ -235,14 +235,14 @@ class TopK : public Codec {
 
 std::unique_ptr<Codec> makeTopK(const CodecSpec& spec) {
   CodecParameters parameters(spec);
-  const double ratio = parameters.number("ratio", TopKLayout::kLeastRatio, 1);
+  const double ratio = parameters.number("ratio", TopKLayout::kMinRatio, 1);
   parameters.finish();
   return std::make_unique<TopK>("topk:ratio=" + shortestText(ratio), ratio, 0);
 }
 
 std::unique_ptr<Codec> makeRandTopK(const CodecSpec& spec) {
   CodecParameters parameters(spec);
-  const double ratio = parameters.number("ratio", TopKLayout::kLeastRatio, 1);
+  const double ratio = parameters.number("ratio", TopKLayout::kMinRatio, 1);
   const double alpha = parameters.number("alpha", 0, 1);
   parameters.finish();
   return std::make_unique<TopK>(

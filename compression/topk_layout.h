@@ -17,12 +17,12 @@ class TopKLayout {
   static constexpr std::byte kBitmap{1};
   static constexpr std::byte kDistances{2};
   static constexpr std::byte kActivations{3};
-  static constexpr double kLeastRatio = 1e-6;
+  static constexpr double kMinRatio = 1e-6;
 
-  // `ratio`: the fraction of elements that are kept, kLeastRatio…1.
+  // `ratio`: the fraction of elements that are kept, kMinRatio…1.
   explicit TopKLayout(double ratio) : ratio_(ratio) {}
 
-  // k. Requires at least one element.
+  // k, the number of kept elements. Requires at least one element.
   std::size_t kept(std::size_t elements) const {
     const auto count = static_cast<std::size_t>(std::ceil(ratio_ * static_cast<double>(elements)));
     return std::clamp<std::size_t>(count, 1, elements);
@@ -34,12 +34,13 @@ class TopKLayout {
   std::size_t withBitmap(const TensorSpec& spec) const {
     return valuesEnd(spec, kept(spec.elements())) + (spec.elements() + 7) / 8;
   }
-  // Whether values and a bitmap would not be shorter than the tensor's own bytes.
+  // Whether the values and a bitmap would take at least as many bytes as the tensor itself.
   bool isRaw(const TensorSpec& spec) const {
     return withBitmap(spec) >= kFormatBytes + spec.bytes();
   }
 
-  // Null if a gradient has positions of its own, and for activations.
+  // The activation's positions that this gradient reuses. Null for an activation, and for a
+  // gradient that selects its own positions.
   const Positions* positionsOfActivation(const Key& key, const CutContext& cut,
                                          std::size_t elements) const {
     if (!isGradient(key.flow) || !cut.value) return nullptr;
@@ -47,10 +48,12 @@ class TopKLayout {
     const bool fits = positions->elements == elements && positions->kept <= kept(elements);
     return fits ? positions : nullptr;
   }
-  // Whether an activation leaves its positions for its gradient.
-  static bool leaves(const Key& key) { return !isGradient(key.flow) && key.phase == Phase::train; }
-  static void leave(const Key& key, CutContext& cut, Positions positions) {
-    if (leaves(key)) cut.value = std::make_shared<const Positions>(std::move(positions));
+  // Whether this is an activation whose gradient can reuse its positions.
+  static bool sharesPositions(const Key& key) {
+    return !isGradient(key.flow) && key.phase == Phase::train;
+  }
+  static void sharePositions(const Key& key, CutContext& cut, Positions positions) {
+    if (sharesPositions(key)) cut.value = std::make_shared<const Positions>(std::move(positions));
   }
 
  private:

@@ -90,7 +90,7 @@ class NewFolder {
   std::string path_;
 };
 
-// Held while files of the folder change: two concurrent commands could lose a revocation.
+// Held while files of the folder change, because two concurrent commands could lose a revocation.
 class Lock {
  public:
   explicit Lock(const std::string& folder)
@@ -162,9 +162,9 @@ void CertificateFolder::init(const std::vector<std::string>& names) {
   std::error_code error;
   const auto refuse = [&] {
     throw UsageError("certs-exist", folder_ + " exists already, and is not empty",
-                     "use what is in it ('cleave-server certs list --folder " + folder_ +
-                         "' shows it, 'certs init --renew --folder " + folder_ +
-                         "' makes a new certificate for the server), or name another folder");
+                     "use its certificates ('cleave-server certs list --folder " + folder_ +
+                         "' lists them, 'certs init --renew --folder " + folder_ +
+                         "' renews the server's), or give another --folder");
   };
   if (fs::exists(folder_, error) && !fs::is_empty(folder_, error)) refuse();
   const std::string parent = fs::path(folder_).parent_path().string();
@@ -302,7 +302,7 @@ CertificateFolder::Authority CertificateFolder::openAuthority() const {
   if (X509_check_private_key(authority.certificate.get(), authority.key.get()) == 1)
     return authority;
   throw UsageError("bad-certificate", path("ca.key") + " is not the key of " + path("ca.crt"),
-                   "put back the files that belong together, or name another folder with --folder");
+                   "restore the original pair of files, or give another folder with --folder");
 }
 
 RevocationList CertificateFolder::openRevoked() const {
@@ -312,8 +312,9 @@ RevocationList CertificateFolder::openRevoked() const {
 void CertificateFolder::checkThere() const {
   std::error_code error;
   if (fs::is_directory(path("issued"), error)) return;
-  throw UsageError("no-certs", folder_ + " holds no certificates that 'certs init' made",
-                   "make them with 'cleave-server certs init', or name their folder with --folder");
+  throw UsageError(
+      "no-certs", folder_ + " has no certificates made by 'certs init'",
+      "run 'cleave-server certs init', or give the folder of the certificates with --folder");
 }
 
 void CertificateFolder::checkKnown(const std::string& name) const {

@@ -236,7 +236,7 @@ void addCertsCommands(CLI::App& app, CertsOptions& options, std::function<int()>
       addCommand(*certs, options, "init", "Makes your own authority, and this server's certificate",
                  "init --name train.example.org");
   init->add_option("--name", options.names,
-                   "What clients connect to, a host name or an IP address; may be repeated; "
+                   "Host name or IP address that clients connect to; repeatable; "
                    "default: this machine's name and addresses")
       ->type_name("HOST")
       ->allow_extra_args(false);
@@ -246,7 +246,8 @@ void addCertsCommands(CLI::App& app, CertsOptions& options, std::function<int()>
 
   CLI::App* client =
       addCommand(*certs, options, "client", "Makes a client's certificate", "client clinic-a");
-  client->add_option("NAME", options.client, "The client, [a-z0-9-]: its identity")->required();
+  client->add_option("NAME", options.client, "The client's name, which is its identity: [a-z0-9-]")
+      ->required();
   client->add_flag("--renew", options.renew,
                    "Makes a new key and certificate for a client that has one");
   client->callback([&] { command = [&] { return clientCommand(options); }; });

@@ -64,7 +64,7 @@ int serve(const CommonOptions& options) {
     metrics->sampleWith([&server] { return server.samples(); });
     http = serveMetrics(*settings.metrics, metrics);
   }
-  // Before it prints that it listens: no client is waiting yet, and no session affects the
+  // Runs before the server prints its address: no client is waiting yet, and no session affects the
   // measurement.
   checkMachine(chooseThreads(usableCores(), 0, settings.threads, false).threads);
   processLog()->info("{}", memoryBound(settings).text());

@@ -48,8 +48,8 @@ CLI::App* addCommand(CLI::App& sessions, SessionsOptions& options, const std::st
   command->add_flag("--json", options.json, "Prints JSON, for programs");
   command->footer("Example:\n  cleave-server sessions " + example +
                   " --config configs/server.yaml\n\n"
-                  "Finds the server by the configuration that it was started with; only the "
-                  "server's user can use it.\n\n"
+                  "Give the configuration that the server was started with. Only the user "
+                  "that runs the server can use this command.\n\n"
                   "Exit codes: 0 done, 1 no such server or session, 2 wrong use.");
   return command;
 }

@@ -55,9 +55,9 @@ void addStatusCommand(CLI::App& app, StatusOptions& options, std::function<int()
                    "Prints JSON, for programs; with --watch one document per line");
   status->footer(
       "Example:\n  cleave-server status --config configs/server.yaml --watch\n\n"
-      "Finds the server by the configuration that it was started with; only the server's "
-      "user can use it. The socket is <store>/.status/socket, or status.socket.\n\n"
-      "Exit codes: 0 done, 1 no such server, or it has ended, 2 wrong use.");
+      "Give the configuration that the server was started with. Only the user that runs the "
+      "server can use this command. The socket is <store>/.status/socket, or status.socket.\n\n"
+      "Exit codes: 0 done, 1 no such server or it has exited, 2 wrong use.");
   status->callback([&] { command = [&] { return statusCommand(options); }; });
 }
 

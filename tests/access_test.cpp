@@ -52,7 +52,7 @@ Refusal refusalOf(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("configs/access.yaml gives what its comments say") {
+TEST_CASE("configs/access.yaml allows what its comments say") {
   const Access access(CLEAVE_SOURCE_DIR "/configs/access.yaml",
                       {"mlp", "small_cnn", "mobilenet_v2"});
   const Allowance& first = access.of("clinic-a");
@@ -79,7 +79,7 @@ TEST_CASE("configs/access.yaml gives what its comments say") {
   CHECK(errorCode([&] { access.checkRun("clinic-b", "clinic-a-1"); }) == "others-run");
 }
 
-TEST_CASE("without an access file everyone may do what the server allows") {
+TEST_CASE("without an access file every client may do what the server allows") {
   Access access("", kModels);
   for (const char* identity : {"local", "clinic-a"}) {
     const Allowance& allowance = access.of(identity);
@@ -95,7 +95,7 @@ TEST_CASE("without an access file everyone may do what the server allows") {
   access.reload();
 }
 
-TEST_CASE("an identity has what its entry says, others the default") {
+TEST_CASE("an identity has the rights of its entry, other identities the default") {
   const AccessFile file(
       "clinic-a:\n  models: [mlp]\n  sessions: 4\n  memory_mib: 512\n  rate: 80Mbit/s\n"
       "  disk_mib: 100\n  runs_per_hour: 7\n  idle_seconds: 1.5\n"
@@ -114,7 +114,7 @@ TEST_CASE("an identity has what its entry says, others the default") {
   CHECK(access.of("local").sessions == 1u);
 }
 
-TEST_CASE("who is not listed is refused where there is no default") {
+TEST_CASE("an identity that is not listed is refused if there is no default") {
   const AccessFile file("clinic-a: {}\n");
   Access access(file.path, kModels);
   for (const char* identity : {"clinic-b", "local", "default"}) {
@@ -126,7 +126,7 @@ TEST_CASE("who is not listed is refused where there is no default") {
   CHECK_THAT(errorText([&] { access.of("clinic-b"); }), !Contains(file.path));  // the peer reads it
 }
 
-TEST_CASE("patterns of run ids keep an identity to its own, and others off them") {
+TEST_CASE("run id patterns limit an identity to its own run ids and exclude others") {
   const AccessFile file(
       "a: {runs: [a-*, 'shared-?']}\n"
       "b: {runs: [shared-1]}\n"
@@ -147,7 +147,7 @@ TEST_CASE("patterns of run ids keep an identity to its own, and others off them"
   CHECK(errorCode([&] { access.checkRun("b", "b-1"); }) == "others-run");
 }
 
-TEST_CASE("a bad access file is refused with its line and the nearest key") {
+TEST_CASE("an invalid access file is refused with the line and the nearest key") {
   Refusal refusal = refusalOf("clinic-a:\n  sesions: 4\n");
   CHECK(refusal.code == "config-unknown-key");
   CHECK_THAT(refusal.sentence, Contains(":2: clinic-a.sesions is not a known key") &&
@@ -168,7 +168,7 @@ TEST_CASE("a bad access file is refused with its line and the nearest key") {
   CHECK(errorCode([] { Access("/none/access.yaml", kModels); }) == "config-file");
 }
 
-TEST_CASE("the connections of an identity share a throttle, which reload changes") {
+TEST_CASE("the connections of an identity share a throttle, and a reload changes it") {
   const AccessFile file("a: {rate: 8Mbit/s}\nb: {rate: 8Mbit/s}\n");
   Access access(file.path, kModels);
   const auto first = access.throttle("a");
@@ -182,7 +182,7 @@ TEST_CASE("the connections of an identity share a throttle, which reload changes
   CHECK(errorCode([&] { access.of("b"); }) == "unknown-identity");
 }
 
-TEST_CASE("a bad file on reload leaves the old one in force") {
+TEST_CASE("an invalid file on reload leaves the previous one in force") {
   const AccessFile file("a: {sessions: 3}\n");
   Access access(file.path, kModels);
   for (const char* bad : {"a: {sessions: many}\n", "a: {sesions: 1}\n", "{", ":"}) {

@@ -76,7 +76,7 @@ class Guard {
 
 }  // namespace
 
-TEST_CASE("an identity has no more sessions than its own, and leaves those of others alone") {
+TEST_CASE("an identity is limited to its own sessions, and does not use up those of others") {
   Guard guard("a: {sessions: 2}\ndefault: {}\n");
   Tickets tickets;
   tickets.push_back(guard.admit("a", "a-1"));
@@ -92,7 +92,7 @@ TEST_CASE("an identity has no more sessions than its own, and leaves those of ot
   tickets.push_back(guard.admit("a", "a-2"));
 }
 
-TEST_CASE("an identity that the access file gives no number has the server's for each") {
+TEST_CASE("an identity without a limit in the access file has the server's limit") {
   Guard guard("a: {sessions: 3}\ndefault: {}\n");
   guard.settings.share.sessions = 2;
   Tickets tickets;
@@ -106,7 +106,7 @@ TEST_CASE("an identity that the access file gives no number has the server's for
              Contains("this server already has its maximum of 5 sessions"));
 }
 
-TEST_CASE("an identity begins no more runs per hour than it may, and others begin theirs") {
+TEST_CASE("an identity is limited in runs per hour, and others are not affected") {
   using namespace std::chrono_literals;
   Guard guard("a: {runs_per_hour: 3}\nb: {runs_per_hour: 0}\ndefault: {}\n");
   guard.settings.share.runsPerHour = 1;
@@ -126,7 +126,7 @@ TEST_CASE("an identity begins no more runs per hour than it may, and others begi
   CHECK(errorCode([&] { guard.admit("a", "a-4", start + 60min); }) == "too-many-runs");
 }
 
-TEST_CASE("a run that is refused for another reason is none of the hour's") {
+TEST_CASE("a run that is refused for another reason does not count for the hour") {
   Guard guard("default: {runs_per_hour: 1}\n");
   guard.settings.memoryBytes = 1;
   CHECK(guard.refusal("a", "a-1") == "not-enough-memory");
@@ -134,7 +134,7 @@ TEST_CASE("a run that is refused for another reason is none of the hour's") {
   CHECK(guard.refusal("a", "a-1").empty());
 }
 
-TEST_CASE("an identity's runs take no more memory than its own, and give it back") {
+TEST_CASE("an identity's runs are limited to its own memory, and release it") {
   Guard guard("a: {memory_mib: 64}\ndefault: {}\n");
   const std::size_t needed = serverBytes(guard.plan);
   REQUIRE(needed > 0);
@@ -153,7 +153,7 @@ TEST_CASE("an identity's runs take no more memory than its own, and give it back
   tickets.push_back(guard.admit("a", "a-more"));
 }
 
-TEST_CASE("a trial needs a session and memory, and no run id of its identity's patterns") {
+TEST_CASE("a trial requires a session and memory, but no run id of its identity's patterns") {
   Guard guard("a: {runs: [mine-*], sessions: 2}\ndefault: {}\n");
   Tickets tickets;
   tickets.push_back(guard.admission->admitTrial("a", guard.plan));
@@ -164,7 +164,7 @@ TEST_CASE("a trial needs a session and memory, and no run id of its identity's p
   CHECK(errorCode([&] { guard.admission->admitTrial("b", guard.plan); }) == "model-not-allowed");
 }
 
-TEST_CASE("an identity trains its own models only, within those of the server") {
+TEST_CASE("an identity may train only its own models, within those of the server") {
   Guard guard("a: {models: [small_cnn]}\nb: {models: []}\nc: {}\n");
   CHECK(guard.refusal("a", "run") == "model-not-allowed");
   CHECK(guard.refusal("b", "run") == "model-not-allowed");
@@ -173,13 +173,13 @@ TEST_CASE("an identity trains its own models only, within those of the server") 
   CHECK(guard.refusal("c", "other") == "model-not-allowed");
 }
 
-TEST_CASE("an identity that is not known gets neither run nor probe") {
+TEST_CASE("an unknown identity gets neither run nor probe") {
   Guard guard("a: {}\n");
   CHECK(guard.refusal("b", "run") == "unknown-identity");
   CHECK(errorCode([&] { guard.admission->admitProbe("b"); }) == "unknown-identity");
 }
 
-TEST_CASE("a run belongs to who began it, also after a restart") {
+TEST_CASE("a run belongs to the identity that began it, also after a restart") {
   Guard guard("default: {}\n");
   guard.admit("a", "run-1");
   CHECK(guard.refusal("b", "run-1") == "others-run");

@@ -78,7 +78,7 @@ class Way {
 
 }  // namespace
 
-TEST_CASE("alone, a background stream fills its link, and queues for a tenth of a second at most") {
+TEST_CASE("alone, a background stream fills its link, and queues for at most 0.1 s") {
   for (const auto& [rate, latency] : {std::pair{125e6, 0.01}, {12.5e6, 0.05}, {62.5e3, 0.001}}) {
     Way way(rate, latency);
     BackgroundWindow window;
@@ -89,7 +89,7 @@ TEST_CASE("alone, a background stream fills its link, and queues for a tenth of 
   }
 }
 
-TEST_CASE("beside urgent tensors it uses a twentieth of the link, and makes them wait briefly") {
+TEST_CASE("beside urgent tensors a background stream uses a twentieth of the link") {
   for (const auto& [rate, latency] : {std::pair{125e6, 0.01}, {12.5e6, 0.001}, {62.5e3, 0.001}}) {
     Way way(rate, latency);
     BackgroundWindow window;
@@ -111,7 +111,7 @@ TEST_CASE("beside urgent tensors it uses a twentieth of the link, and makes them
   }
 }
 
-TEST_CASE("a window that waits for a Pong has no room, and others' Pings do not give it any") {
+TEST_CASE("a window that waits for a Pong is full, and other Pings do not open it") {
   BackgroundWindow window;
   const SteadyTime start = Way::at(1);
   CHECK_FALSE(window.ponged(5, 7, start));

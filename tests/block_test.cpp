@@ -63,7 +63,7 @@ TEST_CASE("the bytes of a small block are those of the documented layout") {
   CHECK(bytes[17] == std::byte{0x34});  // codes 0, 1, 3; two padding bits
 }
 
-TEST_CASE("headers round min down and step up, so that no value falls outside") {
+TEST_CASE("headers round min down and step up, so that every value is in the range") {
   const std::vector<float> values = normal(64 * 100);
   for (const std::string header : {"bf16", "fp16"}) {
     const Bytes bytes = encode(*block("bits=4,header=" + header), tensorOf(values));
@@ -81,7 +81,7 @@ TEST_CASE("headers round min down and step up, so that no value falls outside") 
   }
 }
 
-TEST_CASE("a power of two over the tensor changes no code with bf16 headers") {
+TEST_CASE("scaling the tensor by a power of two changes no code with bf16 headers") {
   const std::vector<float> values = normal(64 * 50 + 17);
   const std::size_t headers = 1 + 51 * 4;
   for (const std::string parameters :
@@ -112,7 +112,7 @@ TEST_CASE("small gradients keep their accuracy with bf16 headers and lose it wit
   CHECK(at(1e-8f, "fp16") < 10);
 }
 
-TEST_CASE("no value moves by more than half a step, nor by a step where rounding is stochastic") {
+TEST_CASE("no value changes by more than half a step, or by a step with stochastic rounding") {
   const std::vector<float> values = normal(64 * 100 + 5);
   for (const int bits : {1, 2, 3, 4, 5, 6, 7, 8}) {
     for (const bool stochastic : {false, true}) {
@@ -129,7 +129,7 @@ TEST_CASE("no value moves by more than half a step, nor by a step where rounding
   }
 }
 
-TEST_CASE("values of ReLU6 whose block spans 0 to 6 come back within a bf16 step") {
+TEST_CASE("values of ReLU6 whose block spans 0 to 6 are restored within a bf16 step") {
   std::vector<float> values(64, 0.0f);
   values[5] = 6;
   values[6] = 3;
@@ -138,7 +138,7 @@ TEST_CASE("values of ReLU6 whose block spans 0 to 6 come back within a bf16 step
   CHECK(decoded[5] == Approx(6).epsilon(0.005));
 }
 
-TEST_CASE("constants that the header holds come back exactly, others within 2^-8 of themselves") {
+TEST_CASE("constants that the header can represent are restored exactly, others within 2^-8") {
   for (const float constant : {0.0f, 6.0f, -2.5f, 0x1p-100f})
     CHECK(roundTrip("bits=4", std::vector<float>(100, constant)) ==
           std::vector<float>(100, constant));
@@ -148,7 +148,7 @@ TEST_CASE("constants that the header holds come back exactly, others within 2^-8
   }
 }
 
-TEST_CASE("values at the lowest that the header holds, and below it, become that") {
+TEST_CASE("values at or below the minimum that the header can represent become that minimum") {
   for (const char* spec : {"block:bits=8,header=fp16", "block:bits=1,header=fp16"}) {
     std::vector<float> values(64, -65504.0f);
     values[3] = -70000.0f;
@@ -160,7 +160,7 @@ TEST_CASE("values at the lowest that the header holds, and below it, become that
   }
 }
 
-TEST_CASE("stochastic rounding is right on average and differs between keys") {
+TEST_CASE("stochastic rounding is unbiased and differs between keys") {
   // Each block spans 0 to 3, and the other values are 1.25: codes 1 and 2 in a ratio of three to
   // one.
   std::vector<float> values(64 * 1000, 1.25f);
@@ -214,7 +214,7 @@ TEST_CASE("values whose range overflows fp32, or the tensor's type, stay finite 
   }
 }
 
-TEST_CASE("a tensor without elements has no payload, and one that would grow travels as it is") {
+TEST_CASE("an empty tensor has no payload, and one that would grow is sent unchanged") {
   CHECK(encode(*block("bits=8"), tensorOf({})).empty());
   const Tensor tensor = tensorOf({-0.0f});
   const Bytes bytes = encode(*block("bits=8"), tensor);

@@ -24,7 +24,7 @@ StepCosts mobileNet(double rate, double latency) {
 
 }  // namespace
 
-TEST_CASE("the bound is the busiest resource's work and what must go before and after it") {
+TEST_CASE("the bound is the busiest resource's work plus what must come before and after it") {
   const StepBound slow = stepBound(mobileNet(125e6, 0.1e-3));
   const double before = 6e-3;
   const double work = 8 * (12.845056e6 + 2.00704e6) / 125e6;
@@ -36,7 +36,7 @@ TEST_CASE("the bound is the busiest resource's work and what must go before and 
   CHECK(fast.bottleneck == Bottleneck::clientCompute);
 }
 
-TEST_CASE("one micro-batch has its path to go, and nothing overlaps") {
+TEST_CASE("with one micro-batch, the bound is its whole path without overlap") {
   StepCosts costs = mobileNet(125e6, 10e-3);
   costs.microBatches = 1;
   for (auto& [flow, tensor] : costs.flows) {
@@ -49,7 +49,7 @@ TEST_CASE("one micro-batch has its path to go, and nothing overlaps") {
         Approx(23.9e-3 + wire + 4 * 10e-3 + 4 * 3e-3 + 5e-3).epsilon(1e-9));
 }
 
-TEST_CASE("each resource is named where it rules") {
+TEST_CASE("each resource is named if it is the bottleneck") {
   const auto named = [](const StepCosts& costs) { return stepBound(costs).bottleneck; };
   StepCosts costs = mobileNet(1e12, 0);
   CHECK(named(costs) == Bottleneck::clientCompute);
@@ -66,7 +66,7 @@ TEST_CASE("each resource is named where it rules") {
   CHECK(bottleneckName(Bottleneck::serverCompute) == "server compute");
 }
 
-TEST_CASE("more of anything never lowers the bound") {
+TEST_CASE("higher costs never lower the bound") {
   const StepCosts base = mobileNet(125e6, 1e-3);
   const double before = stepBound(base).seconds;
   for (std::size_t k = 0; k < kScheduledKinds; ++k) {
@@ -87,7 +87,7 @@ TEST_CASE("more of anything never lowers the bound") {
   CHECK(stepBound(costs).seconds > before);
 }
 
-TEST_CASE("with two servers each resource is the bottleneck where it is the slowest") {
+TEST_CASE("with two servers, the slowest resource is the bottleneck") {
   StepCosts costs = mobileNet(1e12, 0);
   costs.bodies.push_back({{1, 2}, 1e-3, 1e-3, 1e12, 1e12, 0, 0});
   costs.flows[activationAt(2)].bytes = costs.flows[gradientAt(2)].bytes = 1e6;

@@ -85,7 +85,7 @@ TEST_CASE("known values have their known patterns in bf16") {
   CHECK(narrow(kBf16, 0x1p-134f) == 0x0000);
 }
 
-TEST_CASE("NaN stays a quiet NaN with its sign and its payload's top bits") {
+TEST_CASE("NaN becomes a quiet NaN with its sign and the top bits of its payload") {
   const auto nan = [](std::uint32_t bits) { return std::bit_cast<float>(bits); };
   CHECK(narrow(kFp16, nan(0x7fc00000)) == 0x7e00);
   CHECK(narrow(kFp16, nan(0x7f800001)) == 0x7e00);  // signalling; the payload is cut off
@@ -121,7 +121,7 @@ TEST_CASE("every 16-bit pattern decodes to its value and encodes back to itself"
   }
 }
 
-TEST_CASE("halfway between any two neighbours the even one is chosen, beside it the nearer") {
+TEST_CASE("ties between neighbours are rounded to even, other values to the nearest") {
   for (const Format& format : {kFp16, kBf16}) {
     std::vector<float> values;
     for (std::uint16_t bits = 0; bits < format.infinity; ++bits) {
@@ -161,7 +161,7 @@ TEST_CASE("a tensor that already has the wire's type is copied") {
   }
 }
 
-TEST_CASE("one 16-bit format travels as the other") {
+TEST_CASE("one 16-bit format can be sent as the other") {
   const Tensor tensor = tensorOf({1.0f, -0.5f, 1e20f}, DType::bf16);
   const std::unique_ptr<Codec> fp16 = makeCodec("fp16");
   const Bytes bytes = encode(*fp16, tensor);

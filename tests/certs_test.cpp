@@ -139,7 +139,7 @@ TEST_CASE("init makes an authority, a server's certificate and an empty revocati
   CHECK(revokedOf(list.get()).empty());
 }
 
-TEST_CASE("a client's certificate says who it is, and nothing else") {
+TEST_CASE("a client's certificate has its identity and nothing else") {
   const Certs certs;
   certs.at(1).makeClient("clinic-a");
   CHECK(filesIn(certs.file("clients")) ==
@@ -161,7 +161,7 @@ TEST_CASE("a client's certificate says who it is, and nothing else") {
         X509_V_ERR_CERT_HAS_EXPIRED);
 }
 
-TEST_CASE("every file has a mode of its own, whatever the umask: keys and folders are private") {
+TEST_CASE("every file has its own mode for any umask: keys and folders are private") {
   for (const mode_t mask : {0, 022, 077}) {
     CAPTURE(mask);
     const mode_t before = ::umask(mask);
@@ -221,7 +221,7 @@ TEST_CASE("nothing is overwritten") {
   CHECK(errorCode([&] { certs.at(1).makeClient("clinic-a"); }) == "certs-exist");
 }
 
-TEST_CASE("an empty folder can be filled, and one whose parents are not there") {
+TEST_CASE("init accepts an empty folder, and one whose parents do not exist") {
   const Folder folder;
   fs::create_directory(folder.path("empty"));
   CertificateFolder(folder.path("empty/")).init({});
@@ -330,7 +330,7 @@ TEST_CASE("the list has every certificate with its state") {
                            "clinic-a: valid", "clinic-b: revoked"});
 }
 
-TEST_CASE("names that cannot be an identity, or no host's, are refused") {
+TEST_CASE("names that are not valid identities or host names are refused") {
   const Certs certs;
   for (const std::string name :
        {"", "A", "a_b", "-a", "a.b", "../a", "a/b", "local", "default", "a b", "\xc3\xa9"}) {
@@ -349,7 +349,7 @@ TEST_CASE("names that cannot be an identity, or no host's, are refused") {
   certs.at(0).renewServer({"fe00::7", "a.b-c.D0"});
 }
 
-TEST_CASE("this machine's names have those of loopback, once each") {
+TEST_CASE("this machine's names include those of loopback, without duplicates") {
   const std::vector<std::string> names = namesOfThisMachine();
   for (const char* loopback : {"localhost", "127.0.0.1", "::1"}) {
     CHECK(std::count(names.begin(), names.end(), loopback) == 1);
@@ -408,7 +408,7 @@ TEST_CASE("the openssl program agrees") {
                  Contains("TLS Web Client Authentication") && Contains("ecdsa-with-SHA256"));
 }
 
-TEST_CASE("words are quoted for a shell where they need it") {
+TEST_CASE("words are quoted for a shell if necessary") {
   CHECK(shellWord("certs/clients/a-1") == "certs/clients/a-1");
   CHECK(shellWord("my certs") == "'my certs'");
   CHECK(shellWord("it's") == "'it'\\''s'");

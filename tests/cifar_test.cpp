@@ -45,7 +45,7 @@ TEST_CASE("CIFAR-10 is five files of training images, one after another, and one
   CHECK(labelOf(*test, 0) == 15 % 10);
 }
 
-TEST_CASE("each channel has its own mean and deviation") {
+TEST_CASE("each channel has its own mean and std") {
   const CifarFolder files("channels");
   files.writeCifar10(2);
   CifarOptions options = cifarOptions(files);
@@ -95,7 +95,7 @@ TEST_CASE("CIFAR-100 has fine labels, or coarse ones") {
   CHECK(openCifar(cifarOptions(files, CifarKind::cifar100Fine, false))->size() == 1);
 }
 
-TEST_CASE("a packed file serves where the plain one is missing") {
+TEST_CASE("a packed file is used if the plain one is missing") {
   const CifarFolder files("packed");
   const Bytes plain = joined({cifarRecord({0, 42}, 0), cifarRecord({1, 43}, 1)});
   Bytes packed(compressBound(plain.size()) + 64);
@@ -114,7 +114,7 @@ TEST_CASE("a packed file serves where the plain one is missing") {
   CHECK(labelOf(*data, 1) == 43);
 }
 
-TEST_CASE("a missing file is named, with the place to get it") {
+TEST_CASE("a missing file is named, with its source") {
   const CifarFolder files("missing");
   files.writeCifar10(1);
   std::filesystem::remove(files.path("data_batch_4.bin"));

@@ -70,9 +70,9 @@ CodecChoice best(double rateUp, double rateDown,
   return one.best();
 }
 
-TEST_CASE("on a fast link no codec loses anything") { CHECK(best(10e9, 10e9) == all(kNone)); }
+TEST_CASE("on a fast link a lossless codec is chosen") { CHECK(best(10e9, 10e9) == all(kNone)); }
 
-TEST_CASE("the slower the link, the more the codecs lose, and no more than they must") {
+TEST_CASE("slower links get lossier codecs, but no lossier than necessary") {
   CHECK(best(120e6, 120e6) != all(kNone));
   CHECK(best(120e6, 120e6).at(activationAt(0)) <= kBlock8);
   CHECK(best(1e6, 1e6) == all(kBlock4));
@@ -86,20 +86,20 @@ TEST_CASE("the slower the link, the more the codecs lose, and no more than they 
   }
 }
 
-TEST_CASE("block:bits=8 is enough where the link no longer holds back the step with it") {
+TEST_CASE("block:bits=8 is chosen if the link is then no longer the bottleneck") {
   // With block:bits=8, 2.1 MB in each direction take 4 ms of a step that computes for about 50 ms;
   // raw tensors take 16 ms.
   for (const auto& [flow, rung] : best(500e6, 500e6)) CHECK(rung <= kBlock8);
   CHECK(best(500e6, 500e6) != all(kNone));
 }
 
-TEST_CASE("it goes below block:bits=4 only if asked to") {
+TEST_CASE("auto goes below block:bits=4 only if configured") {
   CHECK(best(1e4, 1e4) == all(kBlock4));
   CHECK(best(1e4, 1e4, candidates("auto:min_bits=2")) == all(kBlock2));
   CHECK(best(1e4, 1e4, candidates("auto:min_bits=8")) == all(kBlock8));
 }
 
-TEST_CASE("each flow has its own codec: only those that cross the slow direction lose more") {
+TEST_CASE("each flow has its own codec: only flows of the slow direction lose more") {
   const CodecChoice choice = best(5e6, 10e9);
   for (const Flow flow : {activationAt(0), gradientAt(1)}) {
     CHECK(choice.at(flow) == kBlock4);
@@ -120,11 +120,11 @@ TEST_CASE("a flow with a given codec keeps it") {
   CHECK(one.best().at(activationAt(0)) == kBlock4);
 }
 
-TEST_CASE("a codec that takes longer than the link saves is not worth its loss") {
+TEST_CASE("a codec that takes longer than it saves on the link is not chosen") {
   CHECK(best(200e6, 200e6, candidates("auto", 50e-3)) == all(kNone));
 }
 
-TEST_CASE("what was measured counts, not what was predicted") {
+TEST_CASE("measurements take precedence over predictions") {
   CodecChooser one = chooser(10e9, 10e9);
   const auto trial = one.nextTrial();
   REQUIRE(trial);
@@ -134,7 +134,7 @@ TEST_CASE("what was measured counts, not what was predicted") {
   CHECK(one.best() != all(kNone));
 }
 
-TEST_CASE("a codec that took longer on all flows than predicted is expected to on some") {
+TEST_CASE("a codec slower than predicted on all flows is expected to be slower on some") {
   const auto losesMore = [](const CodecChoice& choice) {
     return std::any_of(choice.begin(), choice.end(),
                        [](const auto& flow) { return flow.second > kBlock8; });
@@ -145,7 +145,7 @@ TEST_CASE("a codec that took longer on all flows than predicted is expected to o
   CHECK_FALSE(losesMore(one.best()));
 }
 
-TEST_CASE("no codec of fewer bits is even tried where the link does not hold the step back") {
+TEST_CASE("no codec with fewer bits is tried if the link is not the bottleneck") {
   // Noise makes every trial look slower than the first.
   CodecChooser one = chooser(10e9, 10e9);
   double slower = 1.1;
@@ -157,7 +157,7 @@ TEST_CASE("no codec of fewer bits is even tried where the link does not hold the
   for (const auto& [flow, rung] : one.best()) CHECK(rung <= kBlock8);
 }
 
-TEST_CASE("where measurements are uncertain, the codec that loses less is chosen") {
+TEST_CASE("if measurements are uncertain, the codec that loses less is chosen") {
   CodecChooser one = chooser(10e9, 10e9);
   const double start = one.nextTrial()->seconds;
   one.measured(all(kNone), {1.08 * start, 0});
@@ -166,7 +166,7 @@ TEST_CASE("where measurements are uncertain, the codec that loses less is chosen
   CHECK(one.best() == all(kNone));
 }
 
-TEST_CASE("what was not measured is chosen only if it is much faster") {
+TEST_CASE("a combination that was not measured is chosen only if it is much faster") {
   // block:bits=4 makes the step a little faster.
   const CodecChooser little = chooser(120e6, 120e6);
   CHECK(little.best() == all(kBlock8));
@@ -174,13 +174,13 @@ TEST_CASE("what was not measured is chosen only if it is much faster") {
   CHECK(chooser(5e6, 5e6).best() == all(kBlock4));
 }
 
-TEST_CASE("a choice that cannot be used is left out") {
+TEST_CASE("an unusable choice is excluded") {
   CodecChooser one = chooser(10e9, 10e9);
   one.exclude(all(kNone));
   CHECK(one.best() != all(kNone));
 }
 
-TEST_CASE("a direction whose rate could not be measured is fast") {
+TEST_CASE("a direction without a measured rate counts as fast") {
   const CodecChoice choice = best(5e6, 0);
   CHECK(choice.at(activationAt(0)) == kBlock4);
   const CodecChooser one = chooser(0, 0);
@@ -188,7 +188,7 @@ TEST_CASE("a direction whose rate could not be measured is fast") {
   CHECK(one.nextTrial()->choice == all(kNone));
 }
 
-TEST_CASE("larger tensors than were measured have to be measured first, smaller ones do not") {
+TEST_CASE("tensors larger than the measured ones must be measured, smaller ones need not") {
   CodecChooser one = chooser(10e9, 10e9);
   CHECK(one.best() == all(kBlock8));
   REQUIRE(one.nextTrial());
@@ -207,7 +207,7 @@ TEST_CASE("a lower rate that a later trial measures replaces the first") {
   CHECK(one.best() == all(kBlock4));
 }
 
-TEST_CASE("auto and its parameter are read, and nothing else is auto") {
+TEST_CASE("auto and its parameter are parsed, and nothing else counts as auto") {
   using List = std::vector<std::string>;
   CHECK(autoCodecs("auto") == List{"none", "block:bits=8", "block:bits=4"});
   CHECK(autoCodecs("auto:min_bits=4") == autoCodecs("auto"));

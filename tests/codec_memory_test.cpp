@@ -98,11 +98,13 @@ void checkCodecs(const Tensor& tensor) {
   }
 }
 
-TEST_CASE("no codec takes more memory than it says, encoding and decoding") {
+TEST_CASE("no codec uses more memory than declared, encoding or decoding") {
   checkCodecs(largeTensor(2));
 }
 
-TEST_CASE("the same, for values that are nearly equal") { checkCodecs(largeTensor(0.001f)); }
+TEST_CASE("no codec uses more memory than declared for nearly equal values") {
+  checkCodecs(largeTensor(0.001f));
+}
 
 }  // namespace
 }  // namespace cleave::test

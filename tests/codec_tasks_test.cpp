@@ -33,7 +33,7 @@ struct Tasks {
 
 }  // namespace
 
-TEST_CASE("codec tasks run in order, later, and may own what cannot be copied") {
+TEST_CASE("codec tasks run later and in order, and may own objects that cannot be copied") {
   boost::asio::io_context io;
   Tasks all(tcp::socket(io), io);
   CHECK(!all.tasks->any());
@@ -49,7 +49,7 @@ TEST_CASE("codec tasks run in order, later, and may own what cannot be copied") 
   CHECK(!all.tasks->any());
 }
 
-TEST_CASE("a digest in pieces is the SHA-256 of the whole, and lets other tasks through") {
+TEST_CASE("a digest computed in pieces is correct and lets other tasks run in between") {
   boost::asio::io_context io;
   Tasks all(tcp::socket(io), io);
   for (const std::size_t size :
@@ -71,7 +71,7 @@ TEST_CASE("a digest in pieces is the SHA-256 of the whole, and lets other tasks 
   }
 }
 
-TEST_CASE("what a codec task throws ends the connection, and later tasks still run") {
+TEST_CASE("an exception from a codec task ends the connection, and later tasks still run") {
   boost::asio::io_context io;
   tcp::acceptor acceptor(io, {boost::asio::ip::address_v4::loopback(), 0});
   tcp::socket socket(io), peer(io);

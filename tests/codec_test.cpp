@@ -72,7 +72,7 @@ bool isRefused(const Codec& codec, const Bytes& bytes, const TensorSpec& spec) {
 
 }  // namespace
 
-TEST_CASE("the table's rows are named once, and their examples are theirs") {
+TEST_CASE("the names in the codec table are unique, and each example matches its row") {
   std::vector<std::string_view> names;
   for (const CodecRow& row : codecTable()) {
     CHECK(std::find(names.begin(), names.end(), row.name) == names.end());
@@ -82,7 +82,7 @@ TEST_CASE("the table's rows are named once, and their examples are theirs") {
   }
 }
 
-TEST_CASE("a codec's spec makes an equal codec") {
+TEST_CASE("a codec's spec creates an equal codec") {
   for (const std::string& text : contractSpecs()) {
     const std::unique_ptr<Codec> codec = makeCodec(text);
     CHECK(codec->spec() == text);
@@ -104,7 +104,7 @@ TEST_CASE("only the codec none accepts integers") {
   }
 }
 
-TEST_CASE("every codec encodes within its bound, the same bytes each time, and decodes them") {
+TEST_CASE("every codec encodes within its size limit, deterministically, and decodes the result") {
   for (const std::string& text : contractSpecs()) {
     const std::unique_ptr<Codec> codec = makeCodec(text);
     for (const Tensor& tensor : sampleTensors()) {
@@ -119,7 +119,7 @@ TEST_CASE("every codec encodes within its bound, the same bytes each time, and d
   }
 }
 
-TEST_CASE("every codec encodes and decodes the same with a helper, in two parts") {
+TEST_CASE("every codec gives the same results with a helper thread") {
   ForkJoinPair helper;
   const std::vector<float> values = normal(2 * kLeastPartElements + 5 * kStripElements + 77);
   for (const std::string& text : contractSpecs()) {
@@ -136,7 +136,7 @@ TEST_CASE("every codec encodes and decodes the same with a helper, in two parts"
   }
 }
 
-TEST_CASE("every codec carries what is not finite, or says so with the key") {
+TEST_CASE("every codec encodes non-finite values or reports them with the key") {
   for (const std::string& text : contractSpecs()) {
     const std::unique_ptr<Codec> codec = makeCodec(text);
     for (const float bad : {kNaN, kInfinity, -kInfinity}) {
@@ -162,7 +162,7 @@ TEST_CASE("every codec carries what is not finite, or says so with the key") {
   }
 }
 
-TEST_CASE("what a codec cannot carry can travel raw, and its decoder gives the same bytes") {
+TEST_CASE("a tensor that a codec cannot carry can be sent raw, and is decoded unchanged") {
   for (const std::string& text : contractSpecs()) {
     const std::unique_ptr<Codec> codec = makeCodec(text);
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -225,7 +225,7 @@ TEST_CASE("each byte of a payload set to 0x00 or 0xff is refused or decoded in b
   }
 }
 
-TEST_CASE("bits flipped at random are refused or decoded in bounds") {
+TEST_CASE("randomly flipped bits are refused or decoded in bounds") {
   const RandomKey key = randomKey(2, "flips");
   std::uint64_t draw = 0;
   for (const std::string& text : contractSpecs()) {
@@ -282,7 +282,7 @@ TEST_CASE("an unknown codec is refused with the nearest name and the list") {
   CHECK_THROWS_AS(makeCodec(""), UsageError);
 }
 
-TEST_CASE("parameters that a codec does not have are refused") {
+TEST_CASE("unknown parameters of a codec are refused") {
   const std::string text = GENERATE(
       "none:bits=8", "fp16:x=1", "bf16(none)", "uniform", "uniform:bits=0", "uniform:bits=17",
       "uniform:bit=8,bits=8", "uniform:bits=8(none)", "block", "block:bits=9",
@@ -302,7 +302,7 @@ TEST_CASE("parameters that a codec does not have are refused") {
   }
 }
 
-TEST_CASE("codecs that take long come to checkpoints on the way") {
+TEST_CASE("slow codecs reach checkpoints on the way") {
   struct Row {
     std::string spec;
     std::vector<std::int64_t> shape;

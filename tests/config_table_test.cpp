@@ -86,7 +86,7 @@ KeyText textOf(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("without a value, every row gives the default of its field") {
+TEST_CASE("without a value, every row yields its field's default") {
   const Settings settings = read("");
   const Settings initial;
   CHECK(settings.port == initial.port);
@@ -100,7 +100,7 @@ TEST_CASE("without a value, every row gives the default of its field") {
   CHECK(settings.end == 0.25);
 }
 
-TEST_CASE("every row reads its value into its field, in the field's unit") {
+TEST_CASE("every row stores its value in its field, in the field's unit") {
   const Settings settings = read(
       "name: a\n"
       "net: {port: 65535}\n"
@@ -200,7 +200,7 @@ TEST_CASE("numbers in texts are short") {
   CHECK(defaultText(2000000) == "`2e6`");
 }
 
-TEST_CASE("as Markdown, keys are printed with one table per section") {
+TEST_CASE("as Markdown, keys are printed in one table per section") {
   const std::string printed = printKeys(makeTable().texts(), KeyFormat::markdown);
   const std::string head =
       "| Key | Type and range | Unit | Default | Meaning |\n|---|---|---|---|---|\n";

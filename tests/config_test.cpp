@@ -76,7 +76,7 @@ TEST_CASE("values of every type are read by their path") {
   CHECK_NOTHROW(c.refuseUnknown());
 }
 
-TEST_CASE("defaults apply where a key, its map or the whole file is missing") {
+TEST_CASE("defaults apply if a key, its map or the whole file is missing") {
   Config c = config("# nothing yet\n");
   CHECK(c.integer("train.batch", 1, 8, 4) == 4);
   CHECK(c.number("rate", 0, 1, 0.5) == 0.5);
@@ -126,7 +126,7 @@ TEST_CASE("unbounded integers are described without their bounds") {
   CHECK(config("n: -9223372036854775808").integer("n", -max - 1, max) == -max - 1);
 }
 
-TEST_CASE("numbers take every usual spelling, but no words") {
+TEST_CASE("numbers accept every usual spelling, but no words") {
   CHECK(readNumber("3") == 3);
   CHECK(readNumber("-2.5e-3") == -2.5e-3);
   CHECK(readNumber(".5") == 0.5);
@@ -140,7 +140,7 @@ TEST_CASE("numbers take every usual spelling, but no words") {
   CHECK_THROWS_AS(config("rate: .inf").number("rate", 0, 1), UsageError);
 }
 
-TEST_CASE("numbers are a list, or one number alone") {
+TEST_CASE("numbers are a list or a single number") {
   Config c = config("mean: [0.5, 1e-3, -2]\ndeviation: 0.25\nempty: []\n");
   CHECK(c.numbers("mean", -10, 10) == std::vector<double>{0.5, 1e-3, -2});
   CHECK(c.numbers("deviation", 0, 1) == std::vector<double>{0.25});
@@ -152,7 +152,7 @@ TEST_CASE("numbers are a list, or one number alone") {
   CHECK(again.numbers("other", 0, 1) == std::vector<double>{1});
 }
 
-TEST_CASE("an item of numbers that does not fit is named") {
+TEST_CASE("an invalid item of a list of numbers is named") {
   const auto read = [](Config& c) { c.numbers("mean", 0, 1); };
   CHECK(readError("mean: [0.5, x]", read) ==
         "configs/a.yaml:1: mean[1] is 'x', but must be a number in 0.0…1.0");
@@ -191,7 +191,7 @@ TEST_CASE("a list's bad item is named by its index") {
              Contains("names[0] is a list, but must be text"));
 }
 
-TEST_CASE("a missing key is named, with the mistyped one that may be meant") {
+TEST_CASE("a missing key is named, with the mistyped key that may be meant") {
   Config c = config("train:\n  epochs: 3\n  batchs: 64\n");
   c.integer("train.epochs", 1, 9);
   Refusal error = refusal([&] { c.integer("train.batch", 1, 65536); });
@@ -202,14 +202,14 @@ TEST_CASE("a missing key is named, with the mistyped one that may be meant") {
   CHECK(error.hint == "add model.name, text, or pass --set model.name=VALUE");
 }
 
-TEST_CASE("a value where a map must be is refused, also behind defaults") {
+TEST_CASE("a value in place of a map is refused, even if the map has defaults") {
   for (const char* text : {"train: 64", "train: [64]"}) {
     CHECK_THAT(readError(text, [](Config& c) { c.integer("train.batch", 1, 8, 4); }),
                Contains("configs/a.yaml:1: train is ") && Contains("but must be a map of keys"));
   }
 }
 
-TEST_CASE("a value alone stands for one key of its map, in a file and in an override") {
+TEST_CASE("a single value sets one key of its map, in a file and in an override") {
   for (Config& c : std::array{
            config("train:\n  optimizer: adam\n"),
            config("train: {optimizer: {name: sgd, momentum: 0.9}}", {"train.optimizer=adam"})}) {
@@ -231,7 +231,7 @@ TEST_CASE("a value alone stands for one key of its map, in a file and in an over
   CHECK_THAT(refusal([&] { bad.number("rate.peak", 0, 1); }).sentence, Contains("--set rate=fast"));
 }
 
-TEST_CASE("a key that nobody read is refused with the nearest known key") {
+TEST_CASE("an unknown key is refused with the nearest known one") {
   Config c = config("train:\n  seed: 1\n  batchs: 64\n");
   c.integer("train.seed", 0, 9);
   c.integer("train.batch", 1, 64, 32);
@@ -242,7 +242,7 @@ TEST_CASE("a key that nobody read is refused with the nearest known key") {
   CHECK(error.hint == "rename it to train.batch, or remove it");
 }
 
-TEST_CASE("keys are near by their last part first, then as a whole") {
+TEST_CASE("nearness of keys is judged by their last part first, then as a whole") {
   const auto unknown = [](const std::string& text) {
     Config c = config(text);
     for (const char* known : {"train.batch", "eval.batch", "train.step", "train.micro_batches"}) {
@@ -257,7 +257,7 @@ TEST_CASE("keys are near by their last part first, then as a whole") {
   CHECK_THAT(unknown("train: {momentum: 1}"), !Contains("did you mean"));
 }
 
-TEST_CASE("reading a map's keys does not make them known") {
+TEST_CASE("listing a map's keys does not make them known") {
   Config c = config("flows: {activation/0: none, gradient/9: none}");
   CHECK(c.keys("flows").size() == 2);
   c.text("flows.activation/0");
@@ -265,7 +265,7 @@ TEST_CASE("reading a map's keys does not make them known") {
              Contains("flows.gradient/9 is not a known key"));
 }
 
-TEST_CASE("an empty section is known only where somebody looks for it") {
+TEST_CASE("an empty section is known only if something reads it") {
   Config c = config("train:\nflows: {}\ntrian:\n");
   c.integer("train.batch", 1, 8, 4);
   CHECK(c.keys("flows").empty());
@@ -286,7 +286,7 @@ TEST_CASE("overrides replace values, add keys and replace maps") {
   CHECK_NOTHROW(c.refuseUnknown());
 }
 
-TEST_CASE("errors name the override as the place") {
+TEST_CASE("errors give the override as the location") {
   Config c = config("train: {batch: 8}", {"train.batch=0", "trian.batch=1"});
   CHECK(refusal([&] { c.integer("train.batch", 1, 65536); }).sentence ==
         "--set train.batch=0: train.batch is '0', but must be an integer in 1…65536");
@@ -298,7 +298,7 @@ TEST_CASE("errors name the override as the place") {
              Contains("--set trian.batch=1: trian.batch is not a known key; did you mean"));
 }
 
-TEST_CASE("damaged overrides are refused") {
+TEST_CASE("malformed overrides are refused") {
   for (const char* override : {"train.batch", "=1", "train..batch=1", ".a=1", "a.=1", ""}) {
     CHECK(parseError("", {override}) == "--set " + std::string(override) + " is not KEY=VALUE");
   }
@@ -335,7 +335,7 @@ TEST_CASE("a duplicate key is refused, with both lines") {
   CHECK_NOTHROW(config("a: {x: 1}\nb: {x: 1}\n"));
 }
 
-TEST_CASE("what a configuration does not need is refused: anchors, tags, odd keys, depth, size") {
+TEST_CASE("anchors, tags, unusual keys, excessive depth and excessive size are refused") {
   CHECK_THAT(parseError("a: &x 1\nb: *x\n"), Contains("configs/a.yaml:1: anchors and aliases"));
   CHECK_THAT(parseError("a: &a [*a, *a]\n"), Contains("anchors and aliases"));
   CHECK_THAT(parseError("a: !!str 5\n"), Contains("tags such as"));
@@ -352,7 +352,7 @@ TEST_CASE("what a configuration does not need is refused: anchors, tags, odd key
   CHECK_THAT(parseError(std::string(kMaxYamlBytes + 1, '#')), Contains("larger than 1 MiB"));
 }
 
-TEST_CASE("damaged YAML is refused or read, never worse") {
+TEST_CASE("damaged YAML is refused or read, and never crashes") {
   const std::string good =
       "train:\n  batch: 64  # comment\n  names: [a, 'b', \"c\\n\"]\nmodel: {x: -1.5, y: ~}\nz: |\n "
       " t\n";
@@ -377,7 +377,8 @@ TEST_CASE("damaged YAML is refused or read, never worse") {
   CHECK(refused > 100);
 }
 
-TEST_CASE("resolved values group by map in order of reading, and read back to the same") {
+TEST_CASE(
+    "resolved values are grouped by map in the order of reading, and parse to the same values") {
   const std::vector<std::string> hard = {"",
                                          "true",
                                          "No",
@@ -455,7 +456,7 @@ TEST_CASE("long and unprintable values are shortened in errors") {
   CHECK(shown == "'" + std::string(59, 'a') + "…'");
 }
 
-TEST_CASE("a file is read from disk, and its path names its errors") {
+TEST_CASE("a file is read from disk, and errors contain its path") {
   namespace fs = std::filesystem;
   const fs::path folder =
       fs::temp_directory_path() / ("cleave-config-" + std::to_string(::getpid()));
@@ -473,7 +474,7 @@ TEST_CASE("a file is read from disk, and its path names its errors") {
   fs::remove_all(folder);
 }
 
-TEST_CASE("the nearest name is a typing error away, or none") {
+TEST_CASE("the nearest name differs by a typing error, or there is none") {
   const std::vector<std::string> names = {"none", "uniform", "topk", "small_cnn"};
   CHECK(nearestName("unifrom", names) == "uniform");  // two letters swapped
   CHECK(nearestName("tpok", names) == "topk");  // one swap: the one error allowed in a short word

@@ -32,7 +32,7 @@ std::string claim(FrameKind kind, std::uint32_t metadataBytes, std::uint32_t pay
 
 }  // namespace
 
-TEST_CASE("damage before the handshake ends it with its own code, and the peer is told") {
+TEST_CASE("damage before the handshake ends it with its own code, and the peer is notified") {
   struct Case {
     std::string name;
     std::string bytes;
@@ -68,7 +68,7 @@ TEST_CASE("damage before the handshake ends it with its own code, and the peer i
   }
 }
 
-TEST_CASE("a peer that closes within its Hello is said to have closed") {
+TEST_CASE("a peer that closes within its Hello is reported as closed") {
   Raw raw;
   raw.send(bytesOf({FrameKind::hello, "hi"}).substr(0, 33));
   raw.peer.close();
@@ -78,7 +78,7 @@ TEST_CASE("a peer that closes within its Hello is said to have closed") {
   CHECK(outcome.text.find("before the handshake was done") != std::string::npos);
 }
 
-TEST_CASE("a peer that sends no Hello in time is told so") {
+TEST_CASE("a peer that sends no Hello in time is notified") {
   ConnectionOptions options;
   options.helloDeadline = 50ms;
   Raw raw(options);
@@ -111,7 +111,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a Hello that no server would take is not sent") {
+TEST_CASE("a Hello that no server would accept is not sent") {
   Raw raw;
   const std::string tooLong(kMaxHandshakeBytes - kHeaderBytes + 1, 'x');
   CHECK(raw.writeHandshake(raw.connection, FrameKind::hello, tooLong).code == "frame-too-large");
@@ -121,7 +121,7 @@ TEST_CASE("a Hello that no server would take is not sent") {
   CHECK(raw.connection.bytes().controlSent == kMaxHandshakeBytes);
 }
 
-TEST_CASE("damage after the handshake ends run() with its own code, and the peer is told") {
+TEST_CASE("damage after the handshake ends run() with its own code, and the peer is notified") {
   struct Case {
     std::string name;
     std::string bytes;
@@ -201,7 +201,7 @@ TEST_CASE("a reset is a lost connection, with the system's text and the peer's a
 
 // ---- Failures ----
 
-TEST_CASE("what the sink throws ends run(), and the peer's run() with the same code") {
+TEST_CASE("an exception from the sink ends run(), and the peer's run() with the same code") {
   Pair pair;
   pair.sinkB.onFrame = [](const FrameHeader&) {
     throw ProtocolError("step-gap", "a step is missing", "send it");
@@ -215,7 +215,7 @@ TEST_CASE("what the sink throws ends run(), and the peer's run() with the same c
   CHECK(pair.outcomeA.hint == "send it");
 }
 
-TEST_CASE("what is not an Error ends run() as one") {
+TEST_CASE("an exception that is not an Error ends run() as an Error") {
   Raw raw;
   raw.sink.onFrame = [](const FrameHeader&) { throw std::runtime_error("out of paper"); };
   raw.send(bytesOf({FrameKind::step, "decision"}));
@@ -248,7 +248,7 @@ TEST_CASE("fail() ends run() with the first cause, before run() and within") {
   CHECK(raw.failureCode() == "first");
 }
 
-TEST_CASE("a Failure goes ahead of a tensor that is under way, after the frame begun") {
+TEST_CASE("a Failure overtakes a tensor that is being sent, after the current frame") {
   Pair pair({}, {}, 4096);
   pair.send(pair.b, "big", randomBytes(std::size_t{16} << 20, 1));
   pair.start(pair.b, pair.sinkB, pair.outcomeB);
@@ -261,7 +261,7 @@ TEST_CASE("a Failure goes ahead of a tensor that is under way, after the frame b
   CHECK(pair.a.bytes().tensorReceived < std::size_t{16} << 20);
 }
 
-TEST_CASE("fail() ends run() although the peer reads nothing and a frame is stuck") {
+TEST_CASE("fail() ends run() even if the peer reads nothing and a frame is stuck") {
   Pair pair({}, {}, 4096);
   pair.send(pair.b, "big", randomBytes(std::size_t{16} << 20, 1));
   pair.start(pair.b, pair.sinkB, pair.outcomeB);
@@ -275,7 +275,7 @@ TEST_CASE("fail() ends run() although the peer reads nothing and a frame is stuc
   CHECK((pair.outcomeA.code == "connection-closed" || pair.outcomeA.code == "connection-lost"));
 }
 
-TEST_CASE("the peer's Failure is heard although the peer has closed on our writing") {
+TEST_CASE("the peer's Failure is received even if our write failed on its closed socket") {
   Raw raw({}, 4096);
   OutgoingTensor tensor;
   auto bytes = std::make_shared<const Bytes>(std::size_t{16} << 20);
@@ -294,7 +294,7 @@ TEST_CASE("the peer's Failure is heard although the peer has closed on our writi
   CHECK(raw.outcome.hint == "cut it");
 }
 
-TEST_CASE("a peer that makes us answer and lets the answers wait is cut off") {
+TEST_CASE("a peer that causes answers and does not read them is disconnected") {
   Raw raw;
   raw.sink.onFrame = [&](const FrameHeader&) {
     for (std::size_t j = 0; j <= kMaxQueued; ++j) {

@@ -23,7 +23,7 @@ std::string codeOf(const ConnectionEnd& end) {
 
 }  // namespace
 
-TEST_CASE("our Bye, then the peer's, gives the peer's reason") {
+TEST_CASE("our Bye followed by the peer's gives the peer's reason") {
   ConnectionEnd end;
   CHECK(!end.mustSayBye());
   end.sayBye("interrupted", kStart);
@@ -60,7 +60,7 @@ TEST_CASE("the peer's Bye is answered with our reason, if there is one") {
   CHECK(end.outcome() == "from there");
 }
 
-TEST_CASE("a peer that has said Bye may close without reading ours") {
+TEST_CASE("a peer that has sent Bye may close without reading ours") {
   ConnectionEnd end;
   end.peerBye("from there", kStart);
   end.writeFailed(error("connection-lost"), kStart);
@@ -68,7 +68,7 @@ TEST_CASE("a peer that has said Bye may close without reading ours") {
   CHECK(end.outcome() == "from there");
 }
 
-TEST_CASE("after a write error, what the peer sent before is the cause") {
+TEST_CASE("after a write error, a failure that the peer sent before is the cause") {
   ConnectionEnd end;
   end.writeFailed(error("written"), kStart);
   CHECK(!end.hasFailed());

@@ -49,7 +49,7 @@ class Trickle {
 
 // ---- Normal operation ----
 
-TEST_CASE("tensors both ways at once arrive intact, and every byte is counted on both sides") {
+TEST_CASE("tensors in both directions at once arrive intact, and both sides count every byte") {
   Pair pair;
   Connection::HandshakeFrame frame;
   REQUIRE(pair.writeHandshake(pair.a, FrameKind::hello, "hello there").code == "");
@@ -90,7 +90,7 @@ TEST_CASE("tensors both ways at once arrive intact, and every byte is counted on
   CHECK(a.controlReceived == b.controlSent);
 }
 
-TEST_CASE("an urgent tensor arrives before one that is under way to a slow reader") {
+TEST_CASE("an urgent tensor overtakes one that is being sent to a slow reader") {
   Pair pair({}, {}, 4096);
   const Bytes big = randomBytes(std::size_t{16} << 20, 1);
   pair.send(pair.b, "big", big, 2);
@@ -120,7 +120,7 @@ TEST_CASE("without checksums, frames arrive unmarked and intact") {
   CHECK(raw.sink.controls == std::vector{std::pair(FrameKind::stepOk, std::string("ok"))});
 }
 
-TEST_CASE("what comes in one packet with the handshake is not lost") {
+TEST_CASE("data in the same packet as the handshake is not lost") {
   Raw raw;
   raw.send(bytesOf({FrameKind::hello, "hi"}) + bytesOf({FrameKind::step, "decision"}) +
            bytesOf({FrameKind::bye, byeText("done")}));
@@ -131,7 +131,7 @@ TEST_CASE("what comes in one packet with the handshake is not lost") {
   CHECK(raw.sink.controls == std::vector{std::pair(FrameKind::step, std::string("decision"))});
 }
 
-TEST_CASE("a frame that comes byte by byte is one frame") {
+TEST_CASE("a frame that arrives byte by byte is one frame") {
   Raw raw;
   raw.start(raw.connection, raw.sink, raw.outcome);
   for (const char byte : bytesOf({FrameKind::step, "decision", "", 0, kFlagChecksum})) {
@@ -160,7 +160,7 @@ TEST_CASE("the kernel's view and the peer's name are known, also after the end")
 
 // ---- Bye ----
 
-TEST_CASE("Bye from either side ends both, and each hears the other's reason") {
+TEST_CASE("Bye from either side ends both, and each receives the other's reason") {
   Pair pair;
   pair.startBoth();
   pair.settle();
@@ -180,7 +180,7 @@ TEST_CASE("Bye from either side ends both, and each hears the other's reason") {
   CHECK(pair.outcomeB.code == "");
 }
 
-TEST_CASE("crossing Byes end both, said before run() too") {
+TEST_CASE("crossing Byes end both sides, also if sent before run()") {
   Pair pair;
   pair.a.sayBye("from a");
   pair.b.sayBye("from b");
@@ -192,7 +192,7 @@ TEST_CASE("crossing Byes end both, said before run() too") {
   CHECK(pair.outcomeB.code == "");
 }
 
-TEST_CASE("Bye comes after all that was queued, on both sides") {
+TEST_CASE("Bye arrives after everything that was queued, on both sides") {
   Pair pair;
   pair.send(pair.a, "from a", randomBytes(std::size_t{2} << 20, 1));
   pair.send(pair.b, "from b", randomBytes(std::size_t{2} << 20, 2), 0, std::string(32, 's'));
@@ -203,7 +203,7 @@ TEST_CASE("Bye comes after all that was queued, on both sides") {
   CHECK(pair.sinkA.order == std::vector<std::string>{"from b"});
 }
 
-TEST_CASE("after our Bye the end of the stream is as good as the peer's") {
+TEST_CASE("after our Bye, the end of the stream counts as the peer's Bye") {
   Raw raw;
   raw.connection.sayBye("interrupted");
   raw.start(raw.connection, raw.sink, raw.outcome);
@@ -215,7 +215,7 @@ TEST_CASE("after our Bye the end of the stream is as good as the peer's") {
   CHECK(raw.outcome.reason == "interrupted");
 }
 
-TEST_CASE("a peer that does not answer our Bye is not waited for long") {
+TEST_CASE("the wait for the answer to our Bye is short") {
   Raw raw;
   raw.connection.sayBye("done");
   const Outcome outcome = raw.run();
@@ -244,7 +244,7 @@ TEST_CASE("a Ping is answered with both sides' times, ahead of tensors") {
   CHECK(raw.sink.controls.empty());
 }
 
-TEST_CASE("connections ping each other, and stay up") {
+TEST_CASE("idle connections ping each other and stay open") {
   Pair pair(pinging(5ms, kPatience), pinging(5ms, kPatience));
   pair.startBoth();
   const std::size_t min = 20 * kHeaderBytes;
@@ -257,7 +257,7 @@ TEST_CASE("connections ping each other, and stay up") {
   CHECK(pair.a.bytes().controlSent == pair.b.bytes().controlReceived);
 }
 
-TEST_CASE("pings are no activity, and other frames are") {
+TEST_CASE("pings do not count as activity, and other frames do") {
   Raw raw(pinging(10ms, 60s));
   raw.collect();
   const SteadyTime start = raw.connection.lastActivity();
@@ -278,7 +278,7 @@ TEST_CASE("pings are no activity, and other frames are") {
   raw.runUntil([&] { return raw.outcome.done; });
 }
 
-TEST_CASE("a peer that falls silent is pinged, then given up") {
+TEST_CASE("a silent peer is pinged, then the connection is closed") {
   Raw raw(pinging(20ms, 100ms));
   raw.collect();
   const Outcome outcome = raw.run();
@@ -289,7 +289,7 @@ TEST_CASE("a peer that falls silent is pinged, then given up") {
   CHECK(raw.failureCode() == "peer-silent");
 }
 
-TEST_CASE("a peer that sends, and answers no Ping, is given up") {
+TEST_CASE("a peer that sends but answers no Ping is disconnected") {
   Raw raw(pinging(20ms, 100ms));
   const std::string step = bytesOf({FrameKind::step, "decision"});
   Trickle trickle(raw, 10ms, [&] { return step; });
@@ -300,7 +300,7 @@ TEST_CASE("a peer that sends, and answers no Ping, is given up") {
 
 // ---- Limits on a peer ----
 
-TEST_CASE("a frame that comes a byte now and then is refused") {
+TEST_CASE("a frame that arrives too slowly is refused") {
   ConnectionOptions options;
   options.frame.grace = 50ms;
   Raw raw(options);
@@ -324,7 +324,7 @@ TEST_CASE("a flood of Pings ends the connection") {
   CHECK(raw.failureCode() == "flood");
 }
 
-TEST_CASE("a peer that sends, and never reads, is given up") {
+TEST_CASE("a peer that sends but never reads is disconnected") {
   ConnectionOptions options = pinging(20ms, 80ms);
   options.frame.bytesASecond = 1e9;  // also limits how slowly it may read
   Raw raw(options, 4096);

@@ -76,7 +76,7 @@ StageOptions optionsOf(const std::string& model, const Shape& sample) {
   return options;
 }
 
-TEST_CASE("tensors go to the GPU and back unchanged, in either memory order") {
+TEST_CASE("tensors are copied to the GPU and back unchanged, in either memory order") {
   for (const Shape& shape : {Shape{5, 7}, Shape{3, 4, 6, 5}, Shape{1, 1, 1, 1}, Shape{2, 0}}) {
     const at::Tensor host = randomTensor(shape, 1);
     const at::Tensor back = onGpu([&] {
@@ -97,7 +97,7 @@ TEST_CASE("pinned memory is aligned") {
   memory->release(block);
 }
 
-TEST_CASE("a body on the GPU computes what it computes on the CPU") {
+TEST_CASE("a body computes the same on the GPU as on the CPU") {
   struct Case {
     const char* model;
     Shape sample;
@@ -147,7 +147,7 @@ TEST_CASE("a body on the GPU computes what it computes on the CPU") {
   }
 }
 
-TEST_CASE("the same twice gives the same bits") {
+TEST_CASE("repeated computations are bit-identical") {
   const StageOptions options = optionsOf("mobilenet_v2", {3, 56, 56});
   const std::vector<BlockSpec> blocks = findModel("mobilenet_v2").blocks(options.model);
   std::vector<std::vector<std::byte>> files;
@@ -188,15 +188,15 @@ TEST_CASE("a client's stage trains on the GPU") {
   CHECK(there.losses().at(0) == Approx(here.losses().at(0)).epsilon(kTolerance));
 }
 
-TEST_CASE("GPU codecs write and read what the codecs do") {
+TEST_CASE("GPU codecs write and read the same bytes as the CPU codecs") {
   checkDeviceCodecs(*gpu().gpu(), {0, 1, 3, 65, 4095, 4096, 4097});
 }
 
-TEST_CASE("GPU codecs take tensors of many tiles") {
+TEST_CASE("GPU codecs accept tensors of many tiles") {
   checkDeviceCodecs(*gpu().gpu(), {3 * device::kTileElements + 1037, 1000003});
 }
 
-TEST_CASE("GPU codecs of several threads do not disturb each other") {
+TEST_CASE("GPU codecs in several threads do not affect each other") {
   const std::shared_ptr<const Codec> codec = makeCodec("topk:ratio=0.1");
   const auto gpuCodec = makeDeviceCodec(codec, *gpu().gpu());
   std::atomic<int> faults = 0;

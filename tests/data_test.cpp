@@ -109,7 +109,7 @@ std::int64_t labelOf(const Dataset& data, std::uint32_t index) {
   return data.read(index, sample);
 }
 
-TEST_CASE("IDX pixels become (x / 255 - mean) / deviation, and labels come with them") {
+TEST_CASE("IDX pixels become (x / 255 - mean) / std, and each image has its label") {
   const Files files;
   IdxOptions options = files.options();
   options.image.mean = {0.25};
@@ -138,7 +138,7 @@ TEST_CASE("IDX images of rank 4 have channels") {
   CHECK(readSample(*data, 2).size() == 6);
 }
 
-TEST_CASE("gzip is told by content, and gives the same data as plain") {
+TEST_CASE("gzip is detected by content, and gives the same data as a plain file") {
   const Files files;
   const auto plain = openIdx(files.options());
   files.writeImages(gzip(Files::goodImages()));
@@ -151,7 +151,7 @@ TEST_CASE("gzip is told by content, and gives the same data as plain") {
   }
 }
 
-TEST_CASE("gzip data larger than any chunk, in several members, unpack whole") {
+TEST_CASE("gzip data larger than a chunk and in several members are unpacked completely") {
   const Files files;
   const Bytes plain = counting(3'000'001);
   Bytes packed = gzip(Bytes(plain.begin(), plain.begin() + 2'000'000));
@@ -183,7 +183,7 @@ TEST_CASE("a missing file") {
                "it is not a regular file");
 }
 
-TEST_CASE("missing Fashion-MNIST says what to install") {
+TEST_CASE("missing Fashion-MNIST gives a hint what to install") {
   IdxOptions options;
   options.images = "/nowhere/fashion-mnist/train-images-idx3-ubyte.gz";
   try {
@@ -212,7 +212,7 @@ TEST_CASE("a file that is not IDX") {
   checkImagesRefused({0, 0, 8}, "data-damaged", "is not an IDX file");
 }
 
-TEST_CASE("an element type that is not unsigned byte") {
+TEST_CASE("an element type other than unsigned byte") {
   checkImagesRefused(idx({3, 2, 4}, counting(96), 0x0D), "data-damaged", "of type 13");
 }
 
@@ -270,13 +270,13 @@ TEST_CASE("gzip with garbage inside") {
   checkImagesRefused(packed, "data-damaged", "its gzip data do not unpack");
 }
 
-TEST_CASE("gzip whose checksum does not fit") {
+TEST_CASE("gzip with a wrong checksum") {
   Bytes packed = gzip(Files::goodImages());
   packed[packed.size() - 8] ^= 1;
   checkImagesRefused(packed, "data-damaged", "its gzip data do not unpack (incorrect data check)");
 }
 
-TEST_CASE("garbage after gzip") {
+TEST_CASE("garbage after the gzip data") {
   Bytes packed = gzip(Files::goodImages());
   packed.insert(packed.end(), {1, 2, 3});
   checkImagesRefused(packed, "data-damaged", "has 3 bytes after the end of its gzip data");
@@ -293,7 +293,7 @@ TEST_CASE("counts of images and labels that differ") {
                "holds 3 images, but ");
 }
 
-TEST_CASE("Fashion-MNIST has 60000 and 10000 samples, equally many of each class") {
+TEST_CASE("Fashion-MNIST has 60000 and 10000 samples, the same number of each class") {
   const std::string folder = "/usr/share/datasets/fashion-mnist/";
   if (!std::filesystem::exists(folder)) {
     WARN("left out: Debian's dataset-fashion-mnist is not installed (scripts/setup.sh)");
@@ -380,7 +380,7 @@ TEST_CASE("without noise, synthetic samples of a class are its pattern in every 
   }
 }
 
-TEST_CASE("class means learned on one split classify another") {
+TEST_CASE("class means of one split classify another split") {
   const auto train = makeSynthetic(syntheticOptions(0));
   const auto test = makeSynthetic(syntheticOptions(1));
   std::vector<std::vector<double>> means(7, std::vector<double>(50));
@@ -407,7 +407,7 @@ TEST_CASE("class means learned on one split classify another") {
   CHECK(right > 475);  // of 500; guessing gives 71
 }
 
-TEST_CASE("synthetic data of no size, no class or no shape are refused") {
+TEST_CASE("synthetic data without samples, classes or a shape are refused") {
   SyntheticOptions options = syntheticOptions();
   options.size = 0;
   CHECK_THROWS_WITH(makeSynthetic(options), Catch::Contains("0 samples"));
@@ -422,7 +422,7 @@ TEST_CASE("synthetic data of no size, no class or no shape are refused") {
   }
 }
 
-TEST_CASE("a slice gives the samples of its range") {
+TEST_CASE("a slice has the samples of its range") {
   const std::shared_ptr<const Dataset> data = makeSynthetic(syntheticOptions());
   const auto slice = sliceDataset(data, 100, 20);
   CHECK(slice->size() == 20);

@@ -5,17 +5,17 @@
 using namespace cleave;
 using namespace cleave::test;
 
-TEST_CASE("GPU codecs write and read what the codecs do") {
+TEST_CASE("GPU codecs write and read the same bytes as the CPU codecs") {
   EmulatedGpu gpu;
   checkDeviceCodecs(gpu, {0, 1, 3, 63, 64, 65, 100, 4095, 4096, 4097});
 }
 
-TEST_CASE("GPU codecs take tensors of several tiles") {
+TEST_CASE("GPU codecs accept tensors of several tiles") {
   EmulatedGpu gpu;
   checkDeviceCodecs(gpu, {3 * device::kTileElements + 1037});
 }
 
-TEST_CASE("which codecs have a GPU implementation") {
+TEST_CASE("exactly these codecs have a GPU implementation") {
   EmulatedGpu gpu;
   const auto has = [&](const char* spec) {
     return makeDeviceCodec(makeCodec(spec), gpu) != nullptr;
@@ -28,7 +28,7 @@ TEST_CASE("which codecs have a GPU implementation") {
     CHECK(!has(spec));
 }
 
-TEST_CASE("the GPU does the work wherever it can") {
+TEST_CASE("the GPU runs the codec whenever it is possible") {
   EmulatedGpu gpu;
   for (const char* spec : {"fp16", "uniform:bits=8", "block:bits=4,rounding=stochastic",
                            "sort:q=6,s=2", "topk:ratio=0.1"}) {
@@ -46,7 +46,7 @@ TEST_CASE("the GPU does the work wherever it can") {
   }
 }
 
-TEST_CASE("distances that a peer made up are refused, or mean the same") {
+TEST_CASE("forged distances are refused or decode to the same positions") {
   EmulatedGpu gpu;
   const std::shared_ptr<const Codec> codec = makeCodec("topk:ratio=0.01");
   const auto gpuCodec = makeDeviceCodec(codec, gpu);
@@ -117,7 +117,7 @@ TEST_CASE("distances that a peer made up are refused, or mean the same") {
   }
 }
 
-TEST_CASE("elements kept far from each other") {
+TEST_CASE("kept elements may be far apart") {
   EmulatedGpu gpu;
   const std::shared_ptr<const Codec> codec = makeCodec("topk:ratio=0.00001");
   const auto gpuCodec = makeDeviceCodec(codec, gpu);

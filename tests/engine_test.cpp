@@ -104,7 +104,7 @@ std::vector<float> trainedWhole(std::size_t bodies) {
   return whole.weights();
 }
 
-TEST_CASE("one to four bodies in a row compute what the whole model does, whatever the timing") {
+TEST_CASE("one to four bodies in a row compute the same as the whole model, for any timing") {
   for (const std::size_t bodies : {1, 2, 3, 4}) {
     const std::vector<float> whole = trainedWhole(bodies);
     for (const Schedule& schedule : scheduleTable()) {
@@ -119,7 +119,7 @@ TEST_CASE("one to four bodies in a row compute what the whole model does, whatev
   }
 }
 
-TEST_CASE("the comparison notices a step more or less") {
+TEST_CASE("the comparison detects a missing or extra step") {
   WholeModel two(1, 4);
   two.run(Phase::train, 1, 8);
   two.run(Phase::train, 2, 8);
@@ -138,7 +138,7 @@ TEST_CASE("a mask beside the activation crosses each cut, and has no gradient") 
   }
 }
 
-TEST_CASE("engines that are restored between two batches go on as those that were saved") {
+TEST_CASE("engines restored between two batches continue like the saved ones") {
   VirtualOptions options = optionsFor("priority");
   options.bodies = 2;
   VirtualRun before(options);
@@ -358,7 +358,7 @@ std::vector<float> trainedTogether(std::size_t clients, std::uint64_t steps) {
   return {parts[0].weight, parts[1].weight, parts[2].weight};
 }
 
-TEST_CASE("one to four clients at one body compute what the whole model does") {
+TEST_CASE("one to four clients at one body compute the same as the whole model") {
   for (const std::size_t clients : {1, 2, 3, 4}) {
     const std::vector<float> whole = trainedTogether(clients, 3);
     for (const Schedule& schedule : scheduleTable()) {
@@ -432,7 +432,7 @@ struct ServerWithWeights {
   Participant engine{{&findSchedule("priority"), 4, 4, true}, Place{}, {noted}};
 };
 
-TEST_CASE("initial weights are put in place once, and then acknowledged") {
+TEST_CASE("initial weights are loaded once, and then acknowledged") {
   ServerWithWeights server;
   CHECK_FALSE(server.engine.weightsInPlace());
   server.engine.receive(0, Blob{kWeightsBody, {}, nullptr});
@@ -454,7 +454,7 @@ TEST_CASE("initial weights are put in place once, and then acknowledged") {
         }) == "unexpected-message");
 }
 
-TEST_CASE("nothing comes before the initial weights, and they come to no run that has none") {
+TEST_CASE("nothing may arrive before the initial weights, and a run without them refuses them") {
   ServerWithWeights server;
   CHECK(codeOf([&] {
           server.engine.receive(0, tensor(activationAt(0), at(Phase::train, 1, 0), 0));
@@ -480,7 +480,7 @@ TEST_CASE("a client that sends initial weights waits for StepOk 0") {
   CHECK(codeOf([&] { engine.receive(0, StepOk{0}); }) == "bad-key");
 }
 
-TEST_CASE("what comes to the server again is refused, of the running step and of a finished one") {
+TEST_CASE("the server refuses repeated messages of the current and of finished steps") {
   {
     Server server;
     server.receive(tensor(activationAt(0), at(Phase::train, 1, 0), 0));
@@ -543,7 +543,7 @@ TEST_CASE("a skipped step advances too") {
   CHECK(server.work() == 1);
 }
 
-TEST_CASE("tensors that follow a Step wait for its update") {
+TEST_CASE("tensors that arrive after a Step wait for its update") {
   Server server;
   server.trainUntilBodyDone(1);
   server.receive(decisionOf(1));
@@ -555,7 +555,7 @@ TEST_CASE("tensors that follow a Step wait for its update") {
   CHECK_FALSE(server.engine.next());
 }
 
-TEST_CASE("a batch is done before the next one, which waited for its update, begins") {
+TEST_CASE("a batch ends before the next one begins, which waited for its update") {
   Server server;
   server.trainUntilBodyDone(1);
   server.receive(decisionOf(1));
@@ -570,7 +570,7 @@ TEST_CASE("a batch is done before the next one, which waited for its update, beg
   CHECK(server.engine.batch()->step == 2);
 }
 
-TEST_CASE("a Fetch behind a Step copies the weights after its update and before the next forward") {
+TEST_CASE("a Fetch after a Step copies the weights after its update, before the next forward") {
   // The next step's first tensor arrives before the update, during it, or right after it.
   for (const int when : {0, 1, 2}) {
     CAPTURE(when);
@@ -632,7 +632,7 @@ TEST_CASE("weights are fetched between batches only") {
   CHECK(codeOf([&] { server.receive(Fetch{kGradsBody}); }) == "unexpected-message");
 }
 
-TEST_CASE("what no correct client sends is refused, each with its code") {
+TEST_CASE("messages that no correct client sends are refused, each with its code") {
   const auto refused = [](const std::function<void(Server&)>& prepare, Message message) {
     Server server;
     prepare(server);
@@ -682,7 +682,7 @@ struct Client {
   }
 };
 
-TEST_CASE("a client keeps to its micro-batches in flight") {
+TEST_CASE("a client never exceeds its micro-batches in flight") {
   Client client;
   client.engine.begin(at(Phase::train, 1, 0));
   CHECK(client.work() == 2);
@@ -692,7 +692,7 @@ TEST_CASE("a client keeps to its micro-batches in flight") {
   CHECK(client.work() == 2);  // HeadForward(2), HeadBackward(0)
 }
 
-TEST_CASE("in evaluation a micro-batch is in flight until its activation/1 has come") {
+TEST_CASE("in evaluation a micro-batch is in flight until its activation/1 has arrived") {
   Client client;
   client.engine.begin(at(Phase::eval, 1, 0));
   CHECK(client.work() == 2);
@@ -700,7 +700,7 @@ TEST_CASE("in evaluation a micro-batch is in flight until its activation/1 has c
   CHECK(client.work() == 2);
 }
 
-TEST_CASE("what comes to the client again is refused") {
+TEST_CASE("the client refuses repeated messages") {
   const auto again = [](std::size_t which) {
     Client client;
     client.engine.begin(at(Phase::train, 1, 0, 1, 1));
@@ -728,7 +728,7 @@ TEST_CASE("what comes to the client again is refused") {
   }
 }
 
-TEST_CASE("what no correct server sends is refused, each with its code") {
+TEST_CASE("messages that no correct server sends are refused, each with its code") {
   const auto refused = [](Message message) {
     Client client;
     client.engine.begin(at(Phase::train, 1, 0));

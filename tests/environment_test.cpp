@@ -81,7 +81,7 @@ int runHiddenTest(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("the environment names what figures depend on") {
+TEST_CASE("the environment lists what the figures depend on") {
   const nlohmann::json environment = describeEnvironment(3);
   CHECK_THAT(environment.at("software"), Matches("cleave \\d+\\.\\d+\\.\\d+"));
   CHECK(environment.at("software") == softwareVersion());
@@ -97,13 +97,13 @@ TEST_CASE("the environment names what figures depend on") {
 }
 
 #ifdef __AVX2__
-TEST_CASE("instruction sets this very program uses are among the flags") {
+TEST_CASE("the flags include the instruction sets that this program uses") {
   const auto flags = describeEnvironment(1).at("cpu").at("flags");
   CHECK(std::find(flags.begin(), flags.end(), "avx2") != flags.end());
 }
 #endif
 
-TEST_CASE("a side computes with all cores, or half where both daemons share them") {
+TEST_CASE("a side computes with all cores, or half of them if both daemons share the machine") {
   CHECK(chooseThreads(8, 0, 0, false).threads == 8);
   CHECK(chooseThreads(8, 0, 0, true).threads == 4);
   CHECK(chooseThreads(1, 0, 0, true).threads == 1);
@@ -112,7 +112,7 @@ TEST_CASE("a side computes with all cores, or half where both daemons share them
   CHECK(chooseThreads(2, 0, 0, false).text == "2 of 2 cores: all of them");
 }
 
-TEST_CASE("a side computes with the threads asked for, within its limit and its cores") {
+TEST_CASE("a side computes with the requested threads, within its limit and its cores") {
   CHECK(chooseThreads(8, 3, 0, true).text == "3 of 8 cores: as configured");
   CHECK(chooseThreads(8, 6, 0, true).threads == 6);
   CHECK(chooseThreads(8, 6, 2, false).text == "2 of 8 cores: the maximum allowed here");
@@ -163,7 +163,7 @@ TEST_CASE("a prepared process runs again with passive waiting, and keeps its mem
   CHECK(runHiddenTest("hidden: prepared process") == 0);
 }
 
-TEST_CASE("before startLog the process's log goes to stderr") {
+TEST_CASE("before startLog the process's log is written to stderr") {
   const Folder folder;
   {
     const StderrToFile redirect(folder.file("stderr"));
@@ -172,7 +172,7 @@ TEST_CASE("before startLog the process's log goes to stderr") {
   CHECK_THAT(readFile(folder.file("stderr")), Matches("20[0-9-]+T[0-9:.]+Z info .*early\n"));
 }
 
-TEST_CASE("the process's log has UTC time, level and program, from its level on") {
+TEST_CASE("the process's log has UTC time, level and program, and omits lower levels") {
   const Folder folder;
   {
     const StderrToFile redirect(folder.file("stderr"));
@@ -187,7 +187,7 @@ TEST_CASE("the process's log has UTC time, level and program, from its level on"
              Matches("20[0-9-]+T[0-9:]+\\.[0-9]{3}Z warning cleave-100%v: seen 7\n"));
 }
 
-TEST_CASE("a run's line reaches its file, and the process's log with the prefix") {
+TEST_CASE("a run's line is written to its file, and with a prefix to the process's log") {
   const Folder folder;
   {
     const StderrToFile redirect(folder.file("stderr"));

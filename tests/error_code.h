@@ -18,7 +18,7 @@ std::string errorCode(Call call) {
   return {};
 }
 
-// Its sentence.
+// The message of the Error that `call` throws; empty if it throws none.
 template <typename Call>
 std::string errorText(Call call) {
   try {

@@ -49,7 +49,7 @@ TEST_CASE("a queue's tasks run one at a time, in order") {
   CHECK(ran == wanted);
 }
 
-TEST_CASE("no more queues are at work than there are threads, even if tasks wait for turns") {
+TEST_CASE("at most as many queues run as there are threads, even if tasks wait for their turn") {
   CodecExecutor executor(2);
   std::vector<std::shared_ptr<CodecQueue>> queues;
   std::atomic<int> atWork = 0, max = 0;
@@ -71,7 +71,7 @@ TEST_CASE("no more queues are at work than there are threads, even if tasks wait
   CHECK(max <= 2);
 }
 
-TEST_CASE("a long task gives way to a queue that has used less, at its next checkpoint") {
+TEST_CASE("at its next checkpoint a long task yields to a queue that has used less time") {
   CodecExecutor executor(1);
   const auto slow = executor.open(), fast = executor.open();
   std::atomic<bool> fastRan = false;
@@ -108,7 +108,7 @@ TEST_CASE("two long tasks share one thread") {
   CHECK(secondCode.empty());
 }
 
-TEST_CASE("a queue that is cancelled drops what waits, and ends what runs at a checkpoint") {
+TEST_CASE("a cancelled queue drops its waiting tasks, and ends the running one at a checkpoint") {
   CodecExecutor executor(1);
   const auto queue = executor.open();
   const auto token = std::make_shared<int>();
@@ -129,7 +129,7 @@ TEST_CASE("a queue that is cancelled drops what waits, and ends what runs at a c
   finish(*executor.open());
 }
 
-TEST_CASE("whoever cancels a queue hears when no task of it runs any more") {
+TEST_CASE("the callback of a cancellation runs when no task of the queue runs any more") {
   std::atomic<bool> begun = false, mayEnd = false, isOver = false;
   std::promise<bool> ended;
   CodecExecutor codecs(1);
@@ -151,7 +151,7 @@ TEST_CASE("whoever cancels a queue hears when no task of it runs any more") {
   CHECK(atOnce.get_future().wait_for(std::chrono::seconds(0)) == std::future_status::ready);
 }
 
-TEST_CASE("a task that waits for its turn ends at once when its queue is cancelled") {
+TEST_CASE("a task that waits for its turn ends immediately if its queue is cancelled") {
   CodecExecutor executor(1);
   const auto waiting = executor.open(), other = executor.open();
   const std::atomic<bool> never = false;
@@ -198,7 +198,7 @@ TEST_CASE("a task that uses more time than allowed is ended") {
   CHECK(code.empty());
 }
 
-TEST_CASE("an executor that stops ends what runs, and frees what waits") {
+TEST_CASE("an executor that stops ends the running tasks and frees the waiting ones") {
   auto executor = std::make_unique<CodecExecutor>(1);
   auto queue = executor->open(), other = executor->open();
   const std::weak_ptr<CodecQueue> watched = other;
@@ -245,7 +245,7 @@ class Busy : public DeviceWorker {
 
 }  // namespace
 
-TEST_CASE("a worker with long actions waits for one that is connected, which goes first") {
+TEST_CASE("a worker with long actions waits for a newly connected one, which runs first") {
   DeviceExecutor device;
   const auto hog = std::make_shared<Busy>(0.5), quiet = std::make_shared<Busy>(0.0, 1);
   device.attach(hog);
@@ -257,7 +257,7 @@ TEST_CASE("a worker with long actions waits for one that is connected, which goe
   CHECK(between > 0.5 - FairShares::kLeadSeconds - 0.01);
 }
 
-TEST_CASE("an idle executor sleeps until it is told") {
+TEST_CASE("an idle executor sleeps until it is woken") {
   DeviceExecutor device;
   std::atomic<bool> done = false;
   std::thread other([&] { device.post([&] { done = true; }); });

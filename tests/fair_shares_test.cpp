@@ -63,7 +63,7 @@ std::vector<int> simulate(std::vector<Simulated> all, double seconds) {
 
 }  // namespace
 
-TEST_CASE("who has used least goes first") {
+TEST_CASE("the party that has used the least goes first") {
   FairShares shares;
   const User a = shares.add("a"), b = shares.add("b"), c = shares.add("c");
   shares.used(a, 0.2);
@@ -73,7 +73,7 @@ TEST_CASE("who has used least goes first") {
   CHECK(shares.order() == Users{c, a});
 }
 
-TEST_CASE("who has used t seconds is held back until the others had t seconds") {
+TEST_CASE("a party that has used t seconds waits until the others have used t seconds") {
   FairShares shares;
   const User hog = shares.add("hog"), honest = shares.add("honest");
   shares.used(hog, 15);
@@ -97,7 +97,7 @@ TEST_CASE("who has used t seconds is held back until the others had t seconds") 
   CHECK_FALSE(shares.heldFor());
 }
 
-TEST_CASE("a small lead holds nobody back") {
+TEST_CASE("a small lead delays nobody") {
   FairShares shares;
   const User a = shares.add("a"), b = shares.add("b");
   shares.used(a, kLead);
@@ -107,7 +107,7 @@ TEST_CASE("a small lead holds nobody back") {
   CHECK(shares.heldFor() == Approx(0.01));
 }
 
-TEST_CASE("one that gives no sign is not waited for any longer, sooner between steps") {
+TEST_CASE("the wait for a silent party is bounded, and shorter between steps") {
   const bool inStep = GENERATE(false, true);
   CAPTURE(inStep);
   const double quiet = inStep ? FairShares::kQuietInStepSeconds : FairShares::kQuietBetweenSeconds;
@@ -130,7 +130,7 @@ TEST_CASE("one that gives no sign is not waited for any longer, sooner between s
   CHECK(shares.order().size() == 2);
 }
 
-TEST_CASE("nobody waits for one that has left") {
+TEST_CASE("nobody waits for a party that has left") {
   FairShares shares;
   const User hog = shares.add("hog"), other = shares.add("other");
   shares.used(hog, 15);
@@ -140,7 +140,7 @@ TEST_CASE("nobody waits for one that has left") {
   CHECK_FALSE(shares.heldFor());
 }
 
-TEST_CASE("to leave and come back is no advantage") {
+TEST_CASE("leaving and returning is no advantage") {
   FairShares shares;
   const User other = shares.add("other");
   shares.remove(shares.add("unused"));
@@ -157,7 +157,7 @@ TEST_CASE("to leave and come back is no advantage") {
   CHECK(shares.order().size() == 3);
 }
 
-TEST_CASE("a newcomer goes before those who used the resource, and owes nothing for before") {
+TEST_CASE("a new party goes before those that used the resource, and is not charged for the past") {
   FairShares shares;
   const User hog = shares.add("hog");
   for (int k = 0; k < 100; ++k) shares.used(hog, 15);
@@ -169,7 +169,7 @@ TEST_CASE("a newcomer goes before those who used the resource, and owes nothing 
   CHECK(shares.order().size() == 2);
 }
 
-TEST_CASE("short uses with pauses keep their share beside long ones that are always ready") {
+TEST_CASE("short uses with pauses get their share beside long uses without pauses") {
   const Simulated honest{0.005, 0.005};
   const int alone = simulate({honest}, 600)[0];
   const Simulated ordinary{0.005, 0.005, 0.002};
@@ -185,7 +185,7 @@ TEST_CASE("short uses with pauses keep their share beside long ones that are alw
   }
 }
 
-TEST_CASE("one that only keeps its place takes no more than a share") {
+TEST_CASE("a party that shows activity without work gets no more than its share") {
   const Simulated honest{0.1, 0};
   const int alone = simulate({honest}, 600)[0];
   // A sign of activity from time to time, without work.
@@ -197,7 +197,7 @@ TEST_CASE("one that only keeps its place takes no more than a share") {
   }
 }
 
-TEST_CASE("pauses that are there anyway hold nobody back") {
+TEST_CASE("pauses of one party delay nobody") {
   // One uses 40 % of the time and one 10 %: there is enough time for both.
   const Simulated much{0.04, 0.06}, little{0.01, 0.09, 0.05};
   const int alone = simulate({much}, 600)[0];

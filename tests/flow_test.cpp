@@ -6,7 +6,7 @@
 
 using namespace cleave;
 
-TEST_CASE("every flow has a name and a number that lead back to it") {
+TEST_CASE("every flow can be found by its name and by its number") {
   std::set<std::uint64_t> numbers;
   for (int cut = 0; cut < 256; cut += 51) {
     for (const int tensor : {0, 1, 255}) {
@@ -26,7 +26,7 @@ TEST_CASE("every flow has a name and a number that lead back to it") {
   CHECK(flowName(kWeightsBody) == "weights/body");
 }
 
-TEST_CASE("what is not the name of a flow is refused") {
+TEST_CASE("an unknown flow name is refused") {
   for (const char* name :
        {"", "activation", "activation/", "activation/x", "activation/00", "activation/256",
         "activation/-1", "activation/0.", "activation/0.0", "activation/0.1.2", "activation/0 ",
@@ -38,7 +38,7 @@ TEST_CASE("what is not the name of a flow is refused") {
   CHECK_FALSE(flowFromNumber(std::uint64_t{1} << 10));  // cut 512
 }
 
-TEST_CASE("a body's flows follow from its cuts and their tensors") {
+TEST_CASE("a body's flows are determined by its cuts and their tensors") {
   const Place second{1, 2, {{}, {"mask", false}}, {{}}};
   const std::vector<Flow> expected = {activationAt(1), activationAt(1, 1), activationAt(2),
                                       gradientAt(2), gradientAt(1)};
@@ -53,7 +53,7 @@ TEST_CASE("a body's flows follow from its cuts and their tensors") {
   CHECK_FALSE(second.isUp(gradientAt(1)));
 }
 
-TEST_CASE("values by flow keep the order in which the flows came") {
+TEST_CASE("values by flow keep the insertion order of the flows") {
   FlowMap<int> map(Place{}.flows(), 1);
   CHECK(map.size() == 4);
   map[gradientAt(1)] = 7;

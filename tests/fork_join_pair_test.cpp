@@ -10,7 +10,7 @@
 
 using namespace cleave;
 
-TEST_CASE("A helper runs the second function while the caller runs the first") {
+TEST_CASE("a helper runs the second function while the caller runs the first") {
   ForkJoinPair helper;
   std::promise<std::thread::id> ranOn;
   std::thread::id seen;
@@ -20,7 +20,7 @@ TEST_CASE("A helper runs the second function while the caller runs the first") {
   CHECK(seen != std::this_thread::get_id());
 }
 
-TEST_CASE("Both functions run once each time, whoever runs them") {
+TEST_CASE("each function runs exactly once, on either thread") {
   ForkJoinPair helper;
   int first = 0;
   int second = 0;
@@ -31,7 +31,7 @@ TEST_CASE("Both functions run once each time, whoever runs them") {
   }
 }
 
-TEST_CASE("A caller does not wait for a helper that another caller has") {
+TEST_CASE("a caller does not wait for a helper that another caller uses") {
   ForkJoinPair helper;
   std::promise<void> busy;
   std::promise<void> release;
@@ -55,7 +55,7 @@ TEST_CASE("A caller does not wait for a helper that another caller has") {
   other.join();
 }
 
-TEST_CASE("What a function throws reaches the caller, after both are done") {
+TEST_CASE("an exception from a function is rethrown to the caller after both have finished") {
   ForkJoinPair helper;
   const auto fail = [](const std::string& text) { throw std::runtime_error(text); };
   const auto textOf = [&](const std::function<void()>& first,

@@ -54,7 +54,7 @@ TEST_CASE("every finite code, scaled, encodes to itself and decodes to its value
   }
 }
 
-TEST_CASE("halfway between two codes the even one is chosen, beside it the nearer") {
+TEST_CASE("ties between two codes are rounded to even, other values to the nearest") {
   for (const Format& format : kFormats) {
     std::vector<float> values;
     for (int code = 0; code < format.max; ++code) {
@@ -73,7 +73,7 @@ TEST_CASE("halfway between two codes the even one is chosen, beside it the neare
   }
 }
 
-TEST_CASE("the greatest value of a tensor uses the format's upper binary powers") {
+TEST_CASE("the maximum of a tensor uses the format's upper powers of two") {
   for (const Format& format : kFormats) {
     const std::unique_ptr<Codec> codec = makeCodec(format.spec);
     for (const float max : {1.0f, 1.75f, 1.76f, 3.0f, 1e-30f, 1e30f, kLargest}) {

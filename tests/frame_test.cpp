@@ -144,7 +144,7 @@ TEST_CASE("a version mismatch names both versions") {
         "the peer's frames have wire version 7, this side uses version 1");
 }
 
-TEST_CASE("what else listens on a port is named") {
+TEST_CASE("other protocols on a port are recognised and named") {
   CHECK(codeOfMagic("HTTP/1.1 400 Bad Request") == "not-cleave");
   const auto sentence = [](std::string_view text) {
     return errorText([&] { checkMagic(bytesOf(text)); });
@@ -161,7 +161,7 @@ TEST_CASE("what else listens on a port is named") {
         "the peer does not speak Cleave: its bytes begin with ff fd 18 20");
 }
 
-TEST_CASE("the magic is judged by as many bytes as there are") {
+TEST_CASE("the magic is checked with the bytes received so far") {
   CHECK(codeOfMagic("") == "");
   CHECK(codeOfMagic("C") == "");
   CHECK(codeOfMagic("CLV") == "");
@@ -170,7 +170,7 @@ TEST_CASE("the magic is judged by as many bytes as there are") {
   CHECK(codeOfMagic("CLX") == "not-cleave");
 }
 
-TEST_CASE("every byte of header, metadata and payload counts in the checksum") {
+TEST_CASE("the checksum covers every byte of header, metadata and payload") {
   std::string start(24, 'h');
   std::string metadata(10, 'm');
   std::string payload(300, 'p');
@@ -202,7 +202,7 @@ TEST_CASE("tensor frames need a stream, and control frames have none") {
   CHECK(code(FrameKind::step, 1) == "bad-frame");
 }
 
-TEST_CASE("PROTOCOL.md: the header's table is what encodeHeader writes") {
+TEST_CASE("PROTOCOL.md: the table of the header matches encodeHeader") {
   FrameHeader header;
   header.kind = static_cast<FrameKind>(0xA1);
   header.flags = 0xA2A2;
@@ -239,7 +239,7 @@ TEST_CASE("PROTOCOL.md: the header's table is what encodeHeader writes") {
   CHECK(fields.size() == 8);
 }
 
-TEST_CASE("PROTOCOL.md: the example frame is what this code makes and accepts") {
+TEST_CASE("PROTOCOL.md: the code writes and accepts the example frame") {
   std::vector<std::byte> bytes;
   std::istringstream words(section("example"));
   for (std::string word; words >> word;) {
@@ -258,7 +258,7 @@ TEST_CASE("PROTOCOL.md: the example frame is what this code makes and accepts") 
   CHECK(header.checksum == frameChecksum(std::span(bytes).first<24>(), bytesOf(metadata), {}));
 }
 
-TEST_CASE("PROTOCOL.md: the kinds' numbers, names, messages, states and caps are the code's") {
+TEST_CASE("PROTOCOL.md: numbers, names, messages, states and caps of the kinds match the code") {
   std::set<int> numbers;
   for (const auto& row : table("kinds")) {
     const int number = std::stoi(row.at(0));
@@ -297,7 +297,7 @@ TEST_CASE("PROTOCOL.md: the kinds' numbers, names, messages, states and caps are
   }
 }
 
-TEST_CASE("PROTOCOL.md: the limits are the code's") {
+TEST_CASE("PROTOCOL.md: the limits match the code") {
   const ConnectionOptions options;
   const auto milliseconds = [](auto time) {
     return static_cast<std::size_t>(std::chrono::milliseconds(time).count());

@@ -108,7 +108,7 @@ std::pair<std::string, std::string> refusalOf(const HttpSettings& settings) {
 
 }  // namespace
 
-TEST_CASE("a handler gets path and query, and its answer arrives with what keeps browsers safe") {
+TEST_CASE("a handler receives path and query, and its response has security headers") {
   const HttpServer server(settingsOf(), handlers());
   CHECK(server.url() == "http://127.0.0.1:" + std::to_string(server.port()));
   const std::string page = ask(server, get("/"));
@@ -122,7 +122,7 @@ TEST_CASE("a handler gets path and query, and its answer arrives with what keeps
   CHECK_THAT(ask(server, get("/echo?")), Catch::EndsWith("/echo|"));
 }
 
-TEST_CASE("HEAD gets the head alone") {
+TEST_CASE("HEAD returns the headers only") {
   const HttpServer server(settingsOf(), handlers());
   const std::string head =
       ask(server, "HEAD /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -130,7 +130,7 @@ TEST_CASE("HEAD gets the head alone") {
   CHECK_THAT(head, Catch::EndsWith("\r\n\r\n"));
 }
 
-TEST_CASE("a connection serves many requests, also where they come at once") {
+TEST_CASE("a connection serves many requests, also pipelined ones") {
   const HttpServer server(settingsOf(), handlers());
   Reader reader(server.port());
   const std::string request = "GET /echo?n HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -143,7 +143,7 @@ TEST_CASE("a connection serves many requests, also where they come at once") {
   CHECK_THAT(reader.answer(), Catch::EndsWith("/echo|n"));
 }
 
-TEST_CASE("what is not there, not allowed, or no HTTP is refused in so many words") {
+TEST_CASE("missing paths, forbidden methods and invalid HTTP are refused with a reason") {
   const HttpServer server(settingsOf(), handlers());
   CHECK_THAT(ask(server, get("/secret")), StartsWith("HTTP/1.1 404 "));
   CHECK_THAT(ask(server, get("/echo/../")), StartsWith("HTTP/1.1 404 "));
@@ -162,7 +162,7 @@ TEST_CASE("what is not there, not allowed, or no HTTP is refused in so many word
   CHECK_THAT(ask(server, get("/")), StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_CASE("a request longer than its limit is refused, however it comes") {
+TEST_CASE("a request longer than the limit is refused, however it is split") {
   const HttpServer server(settingsOf(), handlers());
   const std::string tooLong(std::size_t{16} << 10, 'a');
   CHECK_THAT(ask(server, get("/" + tooLong)), StartsWith("HTTP/1.1 431 "));
@@ -171,7 +171,7 @@ TEST_CASE("a request longer than its limit is refused, however it comes") {
   CHECK_THAT(ask(server, "GET /" + tooLong), StartsWith("HTTP/1.1 431 "));  // does not end
 }
 
-TEST_CASE("on loopback, only a Host of this machine is answered") {
+TEST_CASE("on loopback, only requests for a Host of this machine are served") {
   const HttpServer server(settingsOf(), handlers());
   for (const char* host : {"localhost", "LOCALHOST:8900", "127.0.0.1", "127.0.0.1:1", "[::1]:80",
                            "[::1]", "localhost:"}) {
@@ -209,14 +209,14 @@ TEST_CASE("on loopback, only a Host of this machine is answered") {
              StartsWith("HTTP/1.1 403 "));
 }
 
-TEST_CASE("anywhere, where that is allowed, any Host is answered") {
+TEST_CASE("with `anywhere`, requests for any Host are served") {
   HttpSettings settings = settingsOf("0.0.0.0:0");
   settings.anywhere = true;
   const HttpServer server(settings, handlers());
   CHECK_THAT(ask(server, get("/", "server.example:9100")), StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_CASE("a place that cannot or must not be listened on is refused with advice") {
+TEST_CASE("an address that is unusable or not allowed is refused with a hint") {
   const auto [alone, place] = refusalOf(settingsOf("8900"));
   CHECK(alone == "bad-address");
   CHECK_THAT(place, Contains("127.0.0.1:8900"));  // the requested port
@@ -239,7 +239,7 @@ TEST_CASE("a place that cannot or must not be listened on is refused with advice
                               std::to_string(server.port() == 65535 ? 65534 : server.port() + 1)));
 }
 
-TEST_CASE("one connection too many is told to come again, and others have their place") {
+TEST_CASE("one connection too many is asked to retry, and the others are served") {
   HttpSettings settings = settingsOf();
   settings.connections = 3;
   const HttpServer server(settings, handlers());
@@ -262,7 +262,7 @@ TEST_CASE("one connection too many is told to come again, and others have their 
   CHECK_THAT(answered, StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_CASE("many readers at once all get their answer") {
+TEST_CASE("many concurrent readers all receive their response") {
   const HttpServer server(settingsOf(), handlers());
   std::atomic<int> good = 0;
   std::vector<std::thread> threads;
@@ -275,7 +275,7 @@ TEST_CASE("many readers at once all get their answer") {
   CHECK(good == 16 * 20);
 }
 
-TEST_CASE("whoever says nothing, drips, or does not read is gone in time, and others are served") {
+TEST_CASE("silent, slow and non-reading peers time out, and others are served") {
   HttpSettings settings = settingsOf();
   settings.idle = settings.request = settings.answer = 300ms;
   settings.waitingBytes = 1;
@@ -302,7 +302,7 @@ TEST_CASE("whoever says nothing, drips, or does not read is gone in time, and ot
   CHECK(secondsSince(start) < 10);
 }
 
-TEST_CASE("a server that ends closes its connections at once") {
+TEST_CASE("a server that stops closes its connections immediately") {
   auto server = std::make_unique<HttpServer>(settingsOf(), handlers());
   Reader idle(server->port());
   Reader dripping(server->port());

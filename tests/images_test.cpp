@@ -77,7 +77,7 @@ std::vector<float> referenceCrop(const ImageOptions& options, std::uint32_t inde
   return out;
 }
 
-TEST_CASE("an augmented image is a crop of the padded, perhaps flipped one") {
+TEST_CASE("an augmented image is a crop of the padded and possibly flipped image") {
   const ImageOptions options = augmenting(true, 2);
   const auto data = makeImages(store(), options);
   for (std::uint32_t index = 0; index < kImages; ++index) {
@@ -88,7 +88,7 @@ TEST_CASE("an augmented image is a crop of the padded, perhaps flipped one") {
   }
 }
 
-TEST_CASE("evaluation reads images as they are, whatever the augmentation") {
+TEST_CASE("evaluation reads images without augmentation") {
   const auto augmented = makeImages(store(), augmenting(true, 2));
   const auto plain = makeImages(store(), augmenting(false, 0));
   std::vector<float> one(kPixels), other(kPixels);
@@ -100,7 +100,7 @@ TEST_CASE("evaluation reads images as they are, whatever the augmentation") {
   }
 }
 
-TEST_CASE("a draw is a function of seed, epoch and image alone, and covers every place") {
+TEST_CASE("a random placement depends only on seed, epoch and image, and covers every position") {
   const ImageOptions options = augmenting(true, 2);
   const auto data = makeImages(store(), options);
   const auto again = makeImages(store(), options);
@@ -129,13 +129,13 @@ TEST_CASE("a draw is a function of seed, epoch and image alone, and covers every
   CHECK(std::abs(flips - 1000) < 150);  // 6.7 standard deviations
 }
 
-TEST_CASE("a slice augments an image as the whole does") {
+TEST_CASE("a slice augments an image like the whole dataset") {
   const std::shared_ptr<const Dataset> data = makeImages(store(), augmenting(true, 2));
   const auto slice = sliceDataset(data, 12, 8);
   CHECK(sample(*slice, 4, 3) == sample(*data, 16, 3));
 }
 
-TEST_CASE("a loader augments in training passes only, whatever the batch") {
+TEST_CASE("a loader augments in training passes only, for any batch size") {
   const std::shared_ptr<const Dataset> data = makeImages(store(), augmenting(true, 2));
   for (const std::uint32_t size : {1u, 7u, 40u}) {
     Loader loader(data, std::make_shared<BufferPool>(),
@@ -209,7 +209,7 @@ TEST_CASE("resizing is bilinear interpolation, larger and smaller") {
   }
 }
 
-TEST_CASE("a resized dataset has the shape that the model gets, and resizes after augmenting") {
+TEST_CASE("a resized dataset reports the resized shape, and resizes after augmenting") {
   ImageOptions options = augmenting(true, 2);
   const auto small = makeImages(store(), options);
   options.resize = 16;

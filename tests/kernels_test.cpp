@@ -104,7 +104,7 @@ const std::vector<std::size_t> kCounts = {1,  2,  7,  8,   15,  16,   17,   31, 
 
 }  // namespace
 
-TEST_CASE("ranges are those of the scalar kernel on every instruction set") {
+TEST_CASE("ranges equal those of the scalar kernel on every instruction set") {
   const std::vector<float> values = normal(5001);
   forEachTarget([&] {
     for (const std::size_t count : kCounts) {
@@ -131,7 +131,7 @@ TEST_CASE("ranges are those of the scalar kernel on every instruction set") {
   });
 }
 
-TEST_CASE("conversions are those of the scalar kernel on every instruction set") {
+TEST_CASE("conversions equal those of the scalar kernel on every instruction set") {
   std::vector<float> values = anyFloats(200000);
   for (const float value : normal(5001)) values.push_back(value);
   for (const float value : normal(5001, 1e-6f)) values.push_back(value);
@@ -163,7 +163,7 @@ TEST_CASE("conversions are those of the scalar kernel on every instruction set")
   });
 }
 
-TEST_CASE("8-bit floats are those of the scalar kernel on every instruction set") {
+TEST_CASE("8-bit floats equal those of the scalar kernel on every instruction set") {
   std::vector<float> values = normal(5001);
   Bytes codes(5001);
   for (std::size_t j = 0; j < codes.size(); ++j) codes[j] = static_cast<std::byte>(j);
@@ -193,7 +193,7 @@ TEST_CASE("8-bit floats are those of the scalar kernel on every instruction set"
   });
 }
 
-TEST_CASE("codes at every width are those of the scalar kernel on every instruction set") {
+TEST_CASE("codes at every width equal those of the scalar kernel on every instruction set") {
   const std::vector<float> values = normal(5001);
   const Range range = rangeOf(values.data(), values.size());
   forEachTarget([&] {
@@ -219,7 +219,7 @@ TEST_CASE("codes at every width are those of the scalar kernel on every instruct
   });
 }
 
-TEST_CASE("blocks of every format are those of the scalar kernel on every instruction set") {
+TEST_CASE("blocks of every format equal those of the scalar kernel on every instruction set") {
   const std::vector<std::vector<float>> samples = blockSamples(7 * 1024);
   forEachTarget([&] {
     for (const std::size_t size : {32, 64, 256, 1024}) {
@@ -299,7 +299,7 @@ TEST_CASE("headers with NaN, infinity or a negative step are refused on every in
   });
 }
 
-TEST_CASE("codes are looked up as they are one by one") {
+TEST_CASE("lookup of many codes equals lookup one by one") {
   for (int bits = 1; bits <= 8; ++bits) {
     std::vector<float> table = anyFloats(std::max(std::size_t{1} << bits, kLeastTable));
     std::vector<std::uint8_t> codes(1029);

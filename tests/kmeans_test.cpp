@@ -96,7 +96,7 @@ TEST_CASE("every element decodes to the nearest centroid") {
   }
 }
 
-TEST_CASE("the error is that of Lloyd's algorithm on the values, or less") {
+TEST_CASE("the error is at most that of Lloyd's algorithm on the values") {
   for (const int bits : {1, 2, 3, 4, 6}) {
     for (const int kind : {0, 2, 3}) {
       INFO(bits << " bits, kind " << kind);
@@ -110,7 +110,7 @@ TEST_CASE("the error is that of Lloyd's algorithm on the values, or less") {
   }
 }
 
-TEST_CASE("as many values as centroids, or fewer, come back exactly") {
+TEST_CASE("at most as many values as centroids are restored exactly") {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     std::vector<float> values(2000);
     for (std::size_t j = 0; j < values.size(); ++j) values[j] = static_cast<float>(j * j % 11) - 3;
@@ -121,7 +121,7 @@ TEST_CASE("as many values as centroids, or fewer, come back exactly") {
   }
 }
 
-TEST_CASE("a constant comes back exactly") {
+TEST_CASE("a constant is restored exactly") {
   for (const float constant : {0.0f, 0.1f, -7.5f, kLargest, -kLargest}) {
     const Tensor tensor = tensorOf(std::vector<float>(500, constant));
     CHECK((decode(*kmeans(3), encode(*kmeans(3), tensor), tensor.spec).bytes == tensor.bytes));
@@ -141,7 +141,7 @@ TEST_CASE("values near the ends of fp32 stay finite") {
   }
 }
 
-TEST_CASE("every instruction set gives the same bytes") {
+TEST_CASE("every instruction set produces the same bytes") {
   const std::int64_t sets = instructionSets();
   for (const int bits : {1, 4, 8}) {
     const Tensor tensor = tensorOf(sample(0, 5003));

@@ -73,7 +73,7 @@ TEST_CASE("a warm-up longer than the run is cut off by its end") {
   CHECK(learningRate(options, 21) == 0.4);
 }
 
-TEST_CASE("an unknown schedule is refused with the nearest known") {
+TEST_CASE("an unknown learning-rate schedule is refused with the nearest known one") {
   try {
     learningRate(optionsFor("cosin", 0, 10), 1);
     FAIL("nothing was thrown");

@@ -54,7 +54,7 @@ TEST_CASE("rates, times, sizes and losses have units") {
   CHECK(parseLoss({"--loss", "0.001"}) == 0.001);
 }
 
-TEST_CASE("a value that is none says where it stands, what is wrong and what to write") {
+TEST_CASE("an invalid value is reported with its location, the fault and a correct form") {
   const std::vector<std::pair<std::string, std::string>> rates = {
       {"200", "its unit is missing, one of kbit/s, Mbit/s, Gbit/s, MB/s"},
       {"200mbit/s", "'mbit/s' is not one of the units"},
@@ -80,7 +80,7 @@ TEST_CASE("a value that is none says where it stands, what is wrong and what to 
   CHECK_THAT(refusal([] { parseLoss({"--loss", "60%"}); }), Contains("0 to 0.5"));
 }
 
-TEST_CASE("events are read, and a blackhole ends") {
+TEST_CASE("events are parsed, and a blackhole has an end") {
   const auto blackhole = parseEvent({"--event", "5s blackhole for 2s"});
   REQUIRE(blackhole.size() == 2);
   CHECK(blackhole[0].kind == Event::Kind::linkDown);
@@ -106,7 +106,7 @@ TEST_CASE("events are read, and a blackhole ends") {
   CHECK_FALSE(script.next());
 }
 
-TEST_CASE("an event that is none says which, and what to write") {
+TEST_CASE("an invalid event is reported with its number and a correct form") {
   const std::vector<std::pair<std::string, std::string>> events = {
       {"", "after nothing, a time is missing"},
       {"5s", "after '5s', an event is missing"},
@@ -129,7 +129,7 @@ TEST_CASE("an event that is none says which, and what to write") {
   }
 }
 
-TEST_CASE("a file says the same as flags") {
+TEST_CASE("a file and flags give the same settings") {
   const Settings file = read(
       "listen: 127.0.0.1:4900\n"
       "target: server:4800\n"
@@ -171,7 +171,7 @@ TEST_CASE("a file says the same as flags") {
   CHECK(oneWay.listen.port() == 0);
 }
 
-TEST_CASE("what is wrong in a file or with the flags together is said with its place") {
+TEST_CASE("faults in a file and in combinations of flags are reported with their location") {
   const std::vector<std::pair<std::string, std::string>> files = {
       {"target: a:1\nrat: 5Mbit/s\n", "link.yaml:2: rat is not a known key; did you mean rate?"},
       {"target: a:1\nup:\n  latncy: 5ms\n",

@@ -185,7 +185,7 @@ constexpr double kMaxRate = 13e6;
 constexpr double kMaxRate = 1e9;
 #endif
 
-TEST_CASE("the rate is what it was told, within 3 %") {
+TEST_CASE("the rate is as configured, within 3 %") {
   for (const auto& [text, latency] : std::vector<std::pair<std::string, Time>>{{"10Mbit/s", 0ms},
                                                                                {"100Mbit/s", 0ms},
                                                                                {"100Mbit/s", 20ms},
@@ -217,7 +217,7 @@ TEST_CASE("the rate is what it was told, within 3 %") {
   }
 }
 
-TEST_CASE("the latency is added to a round trip, and no more than 0.3 ms each way") {
+TEST_CASE("the latency is added to a round trip, with at most 0.3 ms of error each way") {
   for (const Time latency : {Time(0ms), Time(1ms), Time(20ms)}) {
     Profile profile;
     profile.latency = latency;
@@ -239,7 +239,7 @@ TEST_CASE("the latency is added to a round trip, and no more than 0.3 ms each wa
   }
 }
 
-TEST_CASE("bytes cross unchanged in both directions at once, with all that can happen to them") {
+TEST_CASE("bytes cross unchanged in both directions at once, with every kind of impairment") {
   Profile profile;
   profile.rate = 40e6;
   profile.latency = 2ms;
@@ -261,7 +261,7 @@ TEST_CASE("bytes cross unchanged in both directions at once, with all that can h
   CHECK(world.ask([](Relay& relay) { return relay.up().totals().drops; }) > 0);
 }
 
-TEST_CASE("connections do not mix, share the rate, and small ones pass large ones") {
+TEST_CASE("connections do not mix, they share the rate, and small transfers overtake large ones") {
   Profile profile;
   profile.rate = 10e6;
   World world(both(profile));
@@ -288,7 +288,7 @@ TEST_CASE("connections do not mix, share the rate, and small ones pass large one
   for (auto& sender : senders) sender.join();
 }
 
-TEST_CASE("the end of one direction is passed on, and the other goes on") {
+TEST_CASE("the end of one direction is forwarded, and the other direction continues") {
   Profile profile;
   profile.latency = 5ms;
   World world(both(profile));
@@ -307,7 +307,7 @@ TEST_CASE("the end of one direction is passed on, and the other goes on") {
   }));
 }
 
-TEST_CASE("a reset is passed on in either direction, also while a flood waits") {
+TEST_CASE("a reset is forwarded in either direction, also while a flood is queued") {
   for (const bool fromServer : {false, true}) {
     for (const bool flooded : {false, true}) {
       Profile profile;
@@ -340,7 +340,7 @@ TEST_CASE("a target that refuses resets the connection") {
   CHECK(readError(client) == asio::error::connection_reset);
 }
 
-TEST_CASE("a receiver that does not read stops the sender at what the link would hold") {
+TEST_CASE("a receiver that does not read stops the sender when the link is full") {
   Profile profile;
   profile.rate = 12.5e6;
   profile.latency = 10ms;
@@ -358,7 +358,7 @@ TEST_CASE("a receiver that does not read stops the sender at what the link would
   CHECK((readExactly(ends.server, total) == Bytes(total)));
 }
 
-TEST_CASE("what is urgent has little before it") {
+TEST_CASE("an urgent tensor has little queued ahead of it") {
   // Like the daemons: at most one segment unsent in the kernel. A byte written when the socket
   // becomes writable arrives after the content of kernel and link: three segments of 52 ms here.
   Profile profile;
@@ -381,7 +381,7 @@ TEST_CASE("what is urgent has little before it") {
   CHECK(before - arrived < 5 * 65536);
 }
 
-TEST_CASE("during a blackhole nothing crosses, and afterwards all does") {
+TEST_CASE("during a blackhole no byte crosses, and afterwards all do") {
   World world(with({"200ms blackhole for 600ms"}));
   Ends ends = world.open();
   const SteadyTime start = now();
@@ -397,7 +397,7 @@ TEST_CASE("during a blackhole nothing crosses, and afterwards all does") {
   CHECK(readError(ends.server) == asio::error::eof);
 }
 
-TEST_CASE("a connection does not reach the target before the end of a blackhole") {
+TEST_CASE("a connection reaches the target only after the end of a blackhole") {
   World world(with({"0s blackhole up for 400ms"}));
   const SteadyTime start = now();
   Ends ends = world.open();
@@ -406,7 +406,7 @@ TEST_CASE("a connection does not reach the target before the end of a blackhole"
   CHECK(readExactly(ends.server, 10) == pattern(10, 1));
 }
 
-TEST_CASE("a half-open connection is silent one way, and later ones are not") {
+TEST_CASE("a half-open connection is silent in one direction, and later connections are not") {
   World world(with({"200ms half-open up"}));
   Ends ends = world.open();
   const SteadyTime start = now();
@@ -426,7 +426,7 @@ TEST_CASE("a half-open connection is silent one way, and later ones are not") {
   CHECK_FALSE(becomesReadable(ends.server, 200ms));
 }
 
-TEST_CASE("a reset event resets what is open") {
+TEST_CASE("a reset event resets the open connections") {
   World world(with({"100ms reset"}));
   Ends ends = world.open();
   CHECK(readError(ends.client) == asio::error::connection_reset);
@@ -447,7 +447,7 @@ TEST_CASE("a latency event takes effect") {
   CHECK(later < 60);
 }
 
-TEST_CASE("one connection too many is reset, the others live on") {
+TEST_CASE("one connection too many is reset, and the others continue") {
   World world;
   std::list<Ends> all;
   for (std::size_t c = 0; c < kMaxConnections; ++c) all.push_back(world.open());

@@ -70,7 +70,7 @@ std::vector<std::int64_t> passOf(std::uint32_t size, const Loader::Options& opti
   return labelsOf(loader, options.batch, size);
 }
 
-TEST_CASE("a pass gives every sample once, in order, the last batch smaller") {
+TEST_CASE("a pass has every sample once, in order, and a smaller last batch") {
   for (const std::uint32_t size : {1u, 7u, 8u, 9u, 50u}) {
     std::vector<std::int64_t> expected(size);
     std::iota(expected.begin(), expected.end(), 0);
@@ -86,7 +86,7 @@ TEST_CASE("the count of batches includes the smaller last one") {
   CHECK(Loader::batches(Counting(0xFFFFFFFF), 0xFFFFFFFE) == 2);
 }
 
-TEST_CASE("a shuffled pass is the permutation of its seed and epoch") {
+TEST_CASE("a shuffled pass follows the permutation of its seed and epoch") {
   const Loader::Options options = {.batch = 8, .shuffle = true, .seed = 5, .epoch = 3};
   const auto labels = passOf(100, options);
   const auto expected = randomPermutation(randomKey(5, "shuffle", {3}), 100);
@@ -97,7 +97,7 @@ TEST_CASE("a shuffled pass is the permutation of its seed and epoch") {
   CHECK(sorted != labels);
 }
 
-TEST_CASE("a shuffle repeats for the same seed and epoch only") {
+TEST_CASE("a shuffle is the same only for the same seed and epoch") {
   const Loader::Options options = {.batch = 8, .shuffle = true, .seed = 5, .epoch = 3};
   const auto labels = passOf(100, options);
   CHECK(passOf(100, options) == labels);
@@ -112,7 +112,7 @@ TEST_CASE("a shuffle repeats for the same seed and epoch only") {
   CHECK(passOf(100, other) == labels);
 }
 
-TEST_CASE("after the end of the pass there is nothing, every time") {
+TEST_CASE("after the end of the pass, next() is always empty") {
   Loader loader(std::make_shared<Counting>(3), newPool(), {.batch = 8});
   CHECK(loader.next().has_value());
   CHECK_FALSE(loader.next().has_value());
@@ -134,7 +134,7 @@ TEST_CASE("exactly `ahead` batches are prepared beyond the one taken") {
   }
 }
 
-TEST_CASE("what reading a sample threw comes through next, after the batches before it") {
+TEST_CASE("an exception from reading a sample is rethrown by next(), after the earlier batches") {
   auto data = std::make_shared<Counting>(100);
   data->failAt = 25;
   Loader loader(data, newPool(), {.batch = 10});
@@ -159,7 +159,7 @@ TEST_CASE("a loader destroyed in the middle of a batch stops at the next sample"
   CHECK(data->reads < 1'000'000);
 }
 
-TEST_CASE("a loader nobody takes from stops") {
+TEST_CASE("a loader that nobody reads from can be destroyed") {
   for (int round = 0; round < 50; ++round) {
     auto data = std::make_shared<Counting>(100);
     { Loader loader(data, newPool(), {.batch = 10, .ahead = 2}); }
@@ -167,7 +167,7 @@ TEST_CASE("a loader nobody takes from stops") {
   }
 }
 
-TEST_CASE("buffers come from the pool and outlive the loader") {
+TEST_CASE("buffers are from the pool and outlive the loader") {
   auto pool = newPool();
   std::optional<Batch> kept;
   {

@@ -52,7 +52,7 @@ double relativeError(const Codec& codec, const Tensor& tensor) {
 
 }  // namespace
 
-TEST_CASE("matrices of no greater rank come back but for rounding, in either memory order") {
+TEST_CASE("matrices of at most that rank are restored up to rounding, in either memory order") {
   const std::vector<float> values = ofRank(3, 16, 48, 3);
   const std::vector<float> last = ofRank(3, 48, 16, 3);
   for (const char* spec :
@@ -70,7 +70,7 @@ TEST_CASE("matrices of no greater rank come back but for rounding, in either mem
   }
 }
 
-TEST_CASE("svd leaves out the least singular values, and power comes near it") {
+TEST_CASE("svd drops the smallest singular values, and power approximates it") {
   // With orthogonal rows, their norms are the singular values: 1, 1/2, 1/4, …
   std::vector<float> values(8 * 64);
   double left = 0, all = 0;
@@ -85,14 +85,14 @@ TEST_CASE("svd leaves out the least singular values, and power comes near it") {
   CHECK(relativeError(*makeCodec("power:rank=3,iterations=6"), tensor) < best * 1.02);
 }
 
-TEST_CASE("the sizes are those of the documented layout") {
+TEST_CASE("the sizes match the documented layout") {
   const Tensor tensor = shaped(normal(2 * 16 * 48), {2, 16, 6, 8});
   CHECK(encode(*makeCodec("svd:rank=3"), tensor).size() == 1 + 4 * 2 * 3 * (16 + 48));
   const std::size_t inner = (9 + 2 * 3 * 16) + (9 + 2 * 3 * 48);
   CHECK(encode(*makeCodec("power:rank=3(uniform:bits=8)"), tensor).size() == 1 + 8 + inner);
 }
 
-TEST_CASE("factors go through the codec in parentheses") {
+TEST_CASE("factors are encoded with the codec in parentheses") {
   const Tensor tensor = shaped(ofRank(2, 16, 48, 2), {2, 16, 6, 8});
   CHECK(relativeError(*makeCodec("power:rank=2(uniform:bits=8)"), tensor) < 0.05);
   CHECK(relativeError(*makeCodec("svd:rank=2(fp16)"), tensor) < 0.002);
@@ -101,7 +101,7 @@ TEST_CASE("factors go through the codec in parentheses") {
   CHECK_THROWS_AS(makeCodec("power:rank=3(unform:bits=8)"), UsageError);
 }
 
-TEST_CASE("power goes on from the factors of the step before, in training only") {
+TEST_CASE("power starts from the factors of the previous step, in training only") {
   const std::unique_ptr<Codec> codec = makeCodec("power:rank=2,iterations=1");
   std::vector<float> values = ofRank(2, 16, 48, 6);
   const Tensor tensor = shaped(values, {2, 16, 6, 8});
@@ -181,7 +181,7 @@ TEST_CASE("zeros, constants and values near the ends of fp32 stay finite") {
   }
 }
 
-TEST_CASE("tensors that have no matrices, or small ones, travel as they are") {
+TEST_CASE("tensors without matrices, or with small ones, are sent unchanged") {
   for (const auto& shape : std::vector<std::vector<std::int64_t>>{{64}, {8, 8}, {16, 2, 2}}) {
     const Tensor tensor = shaped(normal(64), shape);
     const Bytes bytes = encode(*makeCodec("svd:rank=2"), tensor);
@@ -190,7 +190,7 @@ TEST_CASE("tensors that have no matrices, or small ones, travel as they are") {
   }
 }
 
-TEST_CASE("NaN in a tensor or a factor, and lengths that do not fit, are refused") {
+TEST_CASE("NaN in a tensor or a factor, and wrong lengths, are refused") {
   std::vector<float> values = normal(2 * 16 * 48);
   const Tensor good = shaped(values, {2, 16, 48});
   values[700] = std::nanf("");

@@ -10,7 +10,7 @@
 
 using namespace cleave;
 
-TEST_CASE("an account refuses what would exceed its limit, and then has charged nothing") {
+TEST_CASE("an account refuses a charge above its limit, and then charges nothing") {
   const auto account = std::make_shared<MemoryAccount>(1000);
   const MemoryCharge first(account, 600);
   CHECK(errorCode([&] { MemoryCharge(account, 401); }) == "memory-exceeded");
@@ -21,7 +21,7 @@ TEST_CASE("an account refuses what would exceed its limit, and then has charged 
   CHECK(errorCode([&] { MemoryCharge(account, 1); }) == "memory-exceeded");
 }
 
-TEST_CASE("a charge ends once, wherever it was moved to") {
+TEST_CASE("a charge is released once, even if it was moved") {
   const auto account = std::make_shared<MemoryAccount>(1000);
   {
     MemoryCharge charge(account, 100);
@@ -36,7 +36,7 @@ TEST_CASE("a charge ends once, wherever it was moved to") {
   CHECK(account->used() == 0);
 }
 
-TEST_CASE("threads that charge at once never exceed the limit together") {
+TEST_CASE("concurrent charges never exceed the limit together") {
   const auto account = std::make_shared<MemoryAccount>(64);
   std::vector<std::thread> threads;
   std::atomic<bool> exceeded = false;
@@ -57,7 +57,7 @@ TEST_CASE("threads that charge at once never exceed the limit together") {
   CHECK(account->used() == 0);
 }
 
-TEST_CASE("a pool's buffers are charged with all that they take, until they are freed") {
+TEST_CASE("a pool's buffers are charged with their full size until they are freed") {
   BufferPool pool;
   const auto account = std::make_shared<MemoryAccount>(10000);
   const auto charged = pool.chargedTo(account);

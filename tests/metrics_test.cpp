@@ -101,7 +101,7 @@ TEST_CASE("cleave-link's statistics have the documented columns in the documente
   CHECK(names(table("link")) == link::statsColumns());
 }
 
-TEST_CASE("every column is defined, and metrics are documented as the client's alone") {
+TEST_CASE("every column is defined, and metrics are documented as written by the client only") {
   const auto isMetric = [](const std::string& name) {
     for (const std::string& metric : kMetrics) {
       if (name == metric || name == "train_" + metric || name == "eval_" + metric) return true;
@@ -119,7 +119,7 @@ TEST_CASE("every column is defined, and metrics are documented as the client's a
 }
 
 // Checks the unit by the suffix of a column's name; other names are not checked.
-TEST_CASE("a column has the unit that its name says") {
+TEST_CASE("a column has the unit that its name implies") {
   const std::pair<std::string, std::string> units[] = {
       {"_seconds", "s"},      {"_bytes", "bytes"},      {"_db", "dB"},    {"_rate", "bytes/s"},
       {"rate_up", "bytes/s"}, {"rate_down", "bytes/s"}, {"loss", "nats"}, {"top1", "0 … 1"},

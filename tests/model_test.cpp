@@ -85,7 +85,7 @@ std::vector<ModelSpec> someSpecs() {
   };
 }
 
-TEST_CASE("rows say what blocks compute and which tensors they take") {
+TEST_CASE("block specs match the blocks' outputs and tensors") {
   for (const ModelSpec& model : someSpecs()) {
     const std::vector<BlockSpec> blocks = blocksOf(model);
     Shape shape = model.sampleShape;
@@ -125,7 +125,7 @@ TEST_CASE("default cuts fit their models") {
   }
 }
 
-TEST_CASE("parameters have the names that published weights have") {
+TEST_CASE("parameters have the names of published weights") {
   const ParameterSet mlp = setOf(blocksOf(spec("mlp", {1, 28, 28}, {{"dropout", "0.1"}})));
   CHECK(namesOf(mlp.parameters()) == std::vector<std::string>{"fc1.weight", "fc1.bias",
                                                               "fc2.weight", "fc2.bias",
@@ -197,7 +197,7 @@ at::Tensor pattern(const std::string& name, const Shape& shape) {
   return tensor;
 }
 
-TEST_CASE("mobilenet_v2 computes what torchvision's computes") {
+TEST_CASE("mobilenet_v2 computes the same as torchvision's") {
   const std::vector<BlockSpec> blocks = blocksOf(spec("mobilenet_v2", {3, 72, 56}));
   const ParameterSet set = setOf(blocks);
   const at::NoGradGuard noGrad;
@@ -258,7 +258,7 @@ TEST_CASE("initial values depend on seed and name, not on which blocks are built
   CHECK_FALSE(sameBits(body.parameters()[0].tensor, other.parameters()[0].tensor));
 }
 
-TEST_CASE("weights of convolutions lie channels-last with the values of their logical order") {
+TEST_CASE("weights of convolutions are stored channels-last with unchanged logical values") {
   const ParameterSet set = setOf(blocksOf(spec("small_cnn", {2, 8, 8}, {{"width", "4"}})), 3);
   const at::Tensor& weight = set.parameters()[0].tensor;
   CHECK(weight.strides().vec() == std::vector<std::int64_t>{18, 1, 6, 2});
@@ -323,7 +323,7 @@ TEST_CASE("batch norm keeps PyTorch's running statistics, and only in training")
   CHECK(buffers[2].tensor.item<std::int64_t>() == 1);
 }
 
-TEST_CASE("blocks compute with the set that they are given") {
+TEST_CASE("blocks compute with the given parameter set") {
   const std::vector<BlockSpec> blocks = blocksOf(spec("small_cnn", {1, 8, 8}));
   const int count = static_cast<int>(blocks.size());
   const ModelPart part(blocks, 0, count);
@@ -337,7 +337,7 @@ TEST_CASE("blocks compute with the set that they are given") {
   CHECK_FALSE(same.parameters()[0].tensor.grad().defined());
 }
 
-TEST_CASE("gradient reports of parts add up to the whole's to the bit") {
+TEST_CASE("gradient reports of the parts add up to the whole's, bit-identically") {
   const std::vector<BlockSpec> blocks = blocksOf(spec("mlp", {6}, {{"width", "11"}}));
   const int count = static_cast<int>(blocks.size());
   struct Part {
@@ -369,7 +369,7 @@ TEST_CASE("gradient reports of parts add up to the whole's to the bit") {
   CHECK_FALSE(whole.set.parameters()[0].tensor.grad().defined());
 }
 
-TEST_CASE("a cut inside a part brings tensor and gradient into the form they have on the wire") {
+TEST_CASE("a cut inside a part converts tensor and gradient to their wire format") {
   const std::vector<std::int64_t> contiguous = {60, 20, 5, 1}, channelsLast = {60, 1, 15, 3};
   for (const bool cut : {false, true}) {
     // Of two blocks that make their input contiguous: the strides of the input and of the output's
@@ -443,7 +443,7 @@ TEST_CASE("payloads share a tensor's memory and keep it alive") {
   CHECK(same.const_data_ptr<std::int64_t>()[2] == 1);
 }
 
-TEST_CASE("no payload is made of a tensor in another form") {
+TEST_CASE("no payload is made from a tensor in another form") {
   const at::Tensor image = randomTensor({2, 3, 4, 5});
   CHECK_THROWS_AS(toPayload(image, MemoryOrder::channelsLast), std::logic_error);
   const at::Tensor learned = at::ones({3}).set_requires_grad(true);
@@ -451,7 +451,7 @@ TEST_CASE("no payload is made of a tensor in another form") {
   CHECK_THROWS_AS(toPayload(at::ones({3}, at::kDouble), MemoryOrder::contiguous), std::logic_error);
 }
 
-TEST_CASE("an unknown model is named with the nearest known one") {
+TEST_CASE("an unknown model is refused with the nearest known one") {
   const UsageError error = usageError([] { findModel("small_cnm"); });
   CHECK(error.code() == "unknown-model");
   CHECK(error.what() == std::string("'small_cnm' is not a model"));
@@ -493,7 +493,7 @@ TEST_CASE("cuts that leave a part empty are refused with the list of blocks") {
   CHECK_NOTHROW(checkCuts(blocks, {2, 3}));
 }
 
-TEST_CASE("a batch norm of one value a channel is refused") {
+TEST_CASE("a batch norm of one value per channel is refused") {
   // 8 x 8 pixels leave only one pixel for bn3.
   const std::vector<BlockSpec> blocks = blocksOf(spec("small_cnn", {1, 8, 8}));
   CHECK_NOTHROW(checkBatchNorm(blocks, 2));

@@ -58,7 +58,7 @@ TEST_CASE("momentum begins with the first gradient") {
   CHECK(trained.value() == -0.125);
 }
 
-TEST_CASE("dampening spares the first gradient only") {
+TEST_CASE("dampening applies to all gradients except the first") {
   Trained trained({{"momentum", 0.5}, {"dampening", 0.25}});
   trained.step(1, decision(0.5));  // buffer 1
   CHECK(trained.value() == 0.5);
@@ -80,7 +80,7 @@ TEST_CASE("weight decay adds to the gradient, after clipping") {
   CHECK(trained.value() == 0.25);
 }
 
-TEST_CASE("many steps stay with the formula in fp64") {
+TEST_CASE("many steps agree with the formula in fp64") {
   const double momentum = 0.9, decay = 5e-4;
   Trained trained({{"momentum", momentum}, {"weight_decay", decay}, {"nesterov", 1}}, 0.7f);
   double p = 0.7f, buffer = 0;
@@ -95,7 +95,7 @@ TEST_CASE("many steps stay with the formula in fp64") {
   }
 }
 
-TEST_CASE("adam and adamw stay with their formulas in fp64") {
+TEST_CASE("adam and adamw agree with their formulas in fp64") {
   const double beta1 = 0.8, beta2 = 0.95, epsilon = 1e-3, decay = 0.1;
   for (const std::string name : {"adam", "adamw"}) {
     CAPTURE(name);
@@ -118,7 +118,7 @@ TEST_CASE("adam and adamw stay with their formulas in fp64") {
   }
 }
 
-TEST_CASE("adam's first step is the learning rate, whatever the gradient's size") {
+TEST_CASE("adam's first step is the learning rate, for any gradient size") {
   for (const float gradient : {1e-3f, 1.0f, 1e3f}) {
     Trained trained({}, 1, "adam");
     trained.step(gradient, decision(0.25));
@@ -126,7 +126,7 @@ TEST_CASE("adam's first step is the learning rate, whatever the gradient's size"
   }
 }
 
-TEST_CASE("adamw decays by 0.01 unless told otherwise, adam not at all") {
+TEST_CASE("adamw decays by 0.01 by default, and adam does not decay") {
   Trained adamw({}, 1, "adamw"), adam({}, 1, "adam");
   adamw.step(0, decision(0.5));
   adam.step(0, decision(0.5));
@@ -145,7 +145,7 @@ TEST_CASE("a skipped step changes neither weights nor momentum") {
   CHECK(trained.value() == -0.25);
 }
 
-TEST_CASE("a parameter without a gradient stays, and keeps its first step for later") {
+TEST_CASE("a parameter without a gradient is unchanged, and its first step comes later") {
   Trained trained({{"momentum", 0.5}, {"dampening", 0.5}});
   trained.optimizer->update(decision(0.5));
   CHECK(trained.value() == 1);
@@ -153,7 +153,7 @@ TEST_CASE("a parameter without a gradient stays, and keeps its first step for la
   CHECK(trained.value() == 0.5);
 }
 
-TEST_CASE("updates leave no trace in autograd") {
+TEST_CASE("updates are not recorded by autograd") {
   Trained trained({{"momentum", 0.9}, {"weight_decay", 0.1}});
   trained.step(1, decision(0.1));
   CHECK(trained.tensor.is_leaf());
@@ -166,7 +166,7 @@ struct Refused {
   std::string sentence;
 };
 
-TEST_CASE("optimizers that cannot work are refused") {
+TEST_CASE("optimizers with invalid parameters are refused") {
   const Refused cases[] = {
       {{"sdg", {}}, "unknown-optimizer", "there is no optimizer 'sdg'"},
       {{"sgd", {{"momentun", 0.9}}},
@@ -221,7 +221,7 @@ TEST_CASE("optimizers that cannot work are refused") {
   CHECK_NOTHROW(checkOptimizer({"sgd", {{"momentum", 0}, {"dampening", 1}, {"weight_decay", 10}}}));
 }
 
-TEST_CASE("an unknown name comes with the nearest known") {
+TEST_CASE("an unknown optimizer is refused with the nearest known one") {
   try {
     checkOptimizer({"sgd", {{"momentun", 0.9}}});
     FAIL("was accepted");
@@ -231,7 +231,7 @@ TEST_CASE("an unknown name comes with the nearest known") {
   }
 }
 
-TEST_CASE("only momentum and adam's moments need state") {
+TEST_CASE("only momentum and adam's moments require state") {
   CHECK(optimizerStateBytes({"adam", {}}) == 8);
   CHECK(optimizerStateBytes({"adamw", {}}) == 8);
   CHECK(optimizerStateBytes({"sgd", {}}) == 0);
@@ -256,7 +256,7 @@ struct Pair {
   std::unique_ptr<Optimizer> optimizer;
 };
 
-TEST_CASE("an optimizer that is restored goes on with the same bits") {
+TEST_CASE("a restored optimizer continues bit-identically") {
   const OptimizerSpec specs[] = {{"sgd", {}},
                                  {"sgd", {{"momentum", 0.9}, {"nesterov", 1}}},
                                  {"adam", {{"weight_decay", 0.01}}},
@@ -284,7 +284,7 @@ TEST_CASE("an optimizer that is restored goes on with the same bits") {
   }
 }
 
-TEST_CASE("a state that does not fit is refused, and changes nothing") {
+TEST_CASE("a state that does not match is refused, and changes nothing") {
   const auto codeOf = [](Optimizer& optimizer, const std::vector<NamedTensor>& state) {
     return errorCode([&] { optimizer.restore(state); });
   };

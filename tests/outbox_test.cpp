@@ -90,7 +90,7 @@ TEST_CASE("an empty outbox has nothing to write") {
   CHECK(writer.writeAll().empty());
 }
 
-TEST_CASE("control frames go first, in order") {
+TEST_CASE("control frames are sent first, in order") {
   Writer writer;
   writer.push({"a", 4});
   writer.outbox.pushControl(FrameKind::received, "1");
@@ -100,7 +100,7 @@ TEST_CASE("control frames go first, in order") {
   CHECK(writer.outbox.empty());
 }
 
-TEST_CASE("control frames go between a tensor's segments") {
+TEST_CASE("control frames are sent between a tensor's segments") {
   Writer writer;
   writer.push({"a", 20});
   CHECK(writer.write() == "a0+10");
@@ -108,7 +108,7 @@ TEST_CASE("control frames go between a tensor's segments") {
   CHECK(writer.writeAll() == Frames{"Pong ", "a10+10"});
 }
 
-TEST_CASE("a background tensor goes last, and only as far as it may") {
+TEST_CASE("a background tensor is sent last, and only within its window") {
   Writer writer;
   writer.background = 0;
   writer.push({"b", 10, 0, {}, true});
@@ -122,7 +122,7 @@ TEST_CASE("a background tensor goes last, and only as far as it may") {
   CHECK(writer.writeAll() == Frames{"a0+10", "a10+10", "b4+4", "b8+2"});
 }
 
-TEST_CASE("tensors go by priority, and by arrival within one") {
+TEST_CASE("tensors are sent by priority, and in order of arrival within a priority") {
   Writer writer;
   writer.push({"late", 1, 5});
   writer.push({"first", 1, 1});
@@ -130,7 +130,7 @@ TEST_CASE("tensors go by priority, and by arrival within one") {
   CHECK(writer.writeAll() == Frames{"first0+1", "second0+1", "late0+1"});
 }
 
-TEST_CASE("an urgent tensor overtakes one under way, which then goes on") {
+TEST_CASE("an urgent tensor overtakes one that is being sent, which then continues") {
   Writer writer;
   writer.push({"big", 30, 2});
   CHECK(writer.write() == "big0+10");
@@ -157,26 +157,26 @@ TEST_CASE("an empty tensor is one frame") {
   CHECK(writer.wireBytes().size() == 1);
 }
 
-TEST_CASE("a tensor of whole segments has no empty frame behind them") {
+TEST_CASE("a tensor of whole segments has no empty last frame") {
   Writer writer;
   writer.push({"a", 2 * kSegment});
   CHECK(writer.writeAll() == Frames{"a0+10", "a10+10"});
 }
 
-TEST_CASE("a digest comes with the last segment") {
+TEST_CASE("a digest is sent with the last segment") {
   Writer writer;
   writer.push({"a", 25, 0, "digest"});
   CHECK(writer.writeAll() == Frames{"a0+10", "a10+10", "a20+5 digest"});
 }
 
-TEST_CASE("a digest has a second frame to itself where one holds all bytes") {
+TEST_CASE("a digest has a second frame if the first holds all bytes") {
   Writer writer;
   writer.push({"full", kSegment, 0, "digest"});
   writer.push({"empty", 0, 0, "digest"});
   CHECK(writer.writeAll() == Frames{"full0+10", "full10+0 digest", "empty0+0", "empty0+0 digest"});
 }
 
-TEST_CASE("written is told once, with all bytes of all the stream's frames") {
+TEST_CASE("`written` is reported once, with the bytes of all frames of the stream") {
   Writer writer;
   writer.push({"a", 25, 0, "digest"});
   std::size_t bytes = 0;
@@ -189,7 +189,7 @@ TEST_CASE("written is told once, with all bytes of all the stream's frames") {
   CHECK(writer.wireBytes() == Frames{"a=" + std::to_string(bytes)});
 }
 
-TEST_CASE("the tensor's memory lives until its last frame is gone") {
+TEST_CASE("the tensor's memory is kept until its last frame is destroyed") {
   Outbox outbox;
   auto bytes = std::make_shared<std::vector<std::byte>>(kSegment + 1);
   const std::weak_ptr<void> alive = bytes;
@@ -207,7 +207,7 @@ TEST_CASE("the tensor's memory lives until its last frame is gone") {
   CHECK(alive.expired());
 }
 
-TEST_CASE("a repeated block makes a stream of any length") {
+TEST_CASE("a stream of any length can consist of a repeated block") {
   const std::vector<std::byte> block(kMaxSegmentBytes);
   Outbox outbox;
   OutgoingTensor tensor;
@@ -248,7 +248,7 @@ TEST_CASE("the seconds in the queue count from queuedAt to the first frame") {
   CHECK(seconds >= 5);
 }
 
-TEST_CASE("a tensor of which the peer has the beginning is sent from there") {
+TEST_CASE("a tensor whose beginning the peer already has is continued from there") {
   Outbox outbox;
   const std::vector<std::byte> bytes(25);
   const auto push = [&](std::uint64_t begin, const std::string& sha256) {

@@ -38,9 +38,9 @@ void checkWidths(int max) {
 
 }  // namespace
 
-TEST_CASE("codes in bytes pack to a stream of bits, and come back") {
+TEST_CASE("codes in bytes are packed to a bit stream and unpacked again") {
   checkWidths<std::uint8_t>(8);
 }
-TEST_CASE("codes in two bytes pack to a stream of bits, and come back") {
+TEST_CASE("codes in two bytes are packed to a bit stream and unpacked again") {
   checkWidths<std::uint16_t>(16);
 }

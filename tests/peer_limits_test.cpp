@@ -22,7 +22,7 @@ std::string dribble(std::size_t bytes, std::chrono::milliseconds gap) {
 
 }  // namespace
 
-TEST_CASE("a frame must come on, from its fifth second on") {
+TEST_CASE("a frame must make progress after its fifth second") {
   CHECK(dribble(1, 1s) == "too-slow");
   CHECK(dribble(1000, 100ms) == "too-slow");  // 10 kB/s
   CHECK(dribble(1700, 100ms).empty());        // 17 kB/s
@@ -36,7 +36,7 @@ TEST_CASE("a frame must come on, from its fifth second on") {
   progress.arrived(1, start + 101s);
 }
 
-TEST_CASE("one silence of the link is forgiven, but not the second") {
+TEST_CASE("one silence of the link is tolerated, but not a second one") {
   FrameProgress progress{FrameDeadline{}};
   const SteadyTime start{};
   progress.begin(start);
@@ -45,7 +45,7 @@ TEST_CASE("one silence of the link is forgiven, but not the second") {
   CHECK(errorCode([&] { progress.arrived(100, start + 60s); }) == "too-slow");
 }
 
-TEST_CASE("control frames may come with tensors, and a few without") {
+TEST_CASE("control frames are accepted with tensors, and a few without") {
   const SteadyTime start{};
   ControlAllowance allowance(start);
   int taken = 0;

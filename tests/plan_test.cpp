@@ -158,7 +158,7 @@ bool plans(const wire::RunSpec& spec) {
 
 }  // namespace
 
-TEST_CASE("run specs drawn at random are refused or planned") {
+TEST_CASE("random run specs are either refused or planned") {
   std::size_t planned = 0;
   std::size_t drawn = 0;
   double longest = 0;
@@ -180,7 +180,7 @@ TEST_CASE("run specs drawn at random are refused or planned") {
   CHECK(planned < drawn);
 }
 
-TEST_CASE("run specs with bytes changed are no message, refused or planned") {
+TEST_CASE("corrupted run specs fail to parse, or are refused or planned") {
   silenceProtobuf();
   const std::string honestBytes = honest("small_cnn").SerializeAsString();
   for (std::uint64_t seed = 0; seed < 20000; ++seed) {
@@ -195,7 +195,7 @@ TEST_CASE("run specs with bytes changed are no message, refused or planned") {
   }
 }
 
-TEST_CASE("micro-batches, and how many are in flight, are admitted for what they cost") {
+TEST_CASE("admission accounts for the memory of micro-batches and of those in flight") {
   wire::RunSpec spec = honest("small_cnn");
   spec.set_max_batch(1 << 16);
   spec.set_micro_batches(1 << 16);  // one sample each
@@ -216,13 +216,13 @@ TEST_CASE("micro-batches, and how many are in flight, are admitted for what they
   CHECK(serverBytes(plan) > stateless + (std::size_t{1} << 16) * state);
 }
 
-TEST_CASE("a session's account is a part of what its run is admitted with") {
+TEST_CASE("a session's account is part of its run's admitted memory") {
   const RunPlan plan = planRun(runSpecFromWire(honest("small_cnn")));
   CHECK(static_cast<double>(transitBytes(plan)) > flowBytes(plan));
   CHECK(serverBytes(plan) > transitBytes(plan));
 }
 
-TEST_CASE("a run id is the name of a folder that no command takes for an option") {
+TEST_CASE("a run id is a valid folder name and cannot be mistaken for an option") {
   for (const std::string& id :
        std::vector<std::string>{"a", "7", "run-1", "run-", std::string(64, 'x')}) {
     INFO(id);

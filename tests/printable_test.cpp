@@ -91,13 +91,13 @@ std::unique_ptr<Message> newMessage(const Descriptor& descriptor) {
       google::protobuf::MessageFactory::generated_factory()->GetPrototype(&descriptor)->New());
 }
 
-TEST_CASE("ordinary text stays as it is") {
+TEST_CASE("ordinary text is unchanged") {
   for (const std::string text : {"", "block:bits=8", "naïve Übung, 日本語, 🙂", "a  b ~"}) {
     CHECK(printable(text) == text);
   }
 }
 
-TEST_CASE("line breaks become spaces, and all else that acts on a terminal a question mark") {
+TEST_CASE("line breaks become spaces, and other control characters become question marks") {
   CHECK(printable("a\nb\tc\rd") == "a b c d");
   CHECK(printable("\x1b[2J") == "?[2J");
   CHECK(printable("\xc2\x9b"
@@ -109,7 +109,7 @@ TEST_CASE("line breaks become spaces, and all else that acts on a terminal a que
   CHECK(printable(clean) == clean);
 }
 
-TEST_CASE("bytes that are not UTF-8 become question marks, one each") {
+TEST_CASE("each byte that is not UTF-8 becomes a question mark") {
   CHECK(printable("\xff\xfe") == "??");
   CHECK(printable("a\xc3") == "a?");                  // truncated
   CHECK(printable("\xc0\xaf") == "??");               // overlong encoding
@@ -129,7 +129,7 @@ TEST_CASE("a long text is cut between characters") {
   CHECK(printable(std::string(kMaxTextBytes, 'x')).size() == kMaxTextBytes);
 }
 
-TEST_CASE("no text field of any message comes in raw") {
+TEST_CASE("every text field of every message is sanitised") {
   silenceProtobuf();
   const auto* file = wire::Hello::descriptor()->file();
   REQUIRE(file->message_type_count() > 10);
@@ -161,7 +161,7 @@ TEST_CASE("no text field of any message comes in raw") {
   CHECK(texts > 30);
 }
 
-TEST_CASE("both sides of a map's entries are texts, and its numbers stay") {
+TEST_CASE("keys and values of a map are sanitised as texts, and its numbers are unchanged") {
   wire::RunSpec spec;
   (*spec.mutable_codecs())["a\nb"] = "c\x1b";
   (*spec.mutable_optimizer()->mutable_parameters())["m\x1b"] = 0.5;
@@ -172,7 +172,7 @@ TEST_CASE("both sides of a map's entries are texts, and its numbers stay") {
   CHECK(parsed.optimizer().parameters().at("m?") == 0.5);
 }
 
-TEST_CASE("a digest is bytes, and stays as it is") {
+TEST_CASE("a digest is bytes and is unchanged") {
   wire::Segment segment;
   segment.set_sha256(kHostile + "\xff");
   const auto parsed =

@@ -82,7 +82,7 @@ std::string serverCode(const std::string& bytes) { return RawProbe(Role::server)
 
 }  // namespace
 
-TEST_CASE("streams of any size cross both ways at once, and both ends know when") {
+TEST_CASE("streams of any size cross in both directions at once, and both ends measure the times") {
   Pair pair;
   std::vector<ProbeLink::Finished> atClient, atServer;
   ProbeLink client(Role::client, pair.a, [&](const auto& stream) { atClient.push_back(stream); });
@@ -112,7 +112,7 @@ TEST_CASE("streams of any size cross both ways at once, and both ends know when"
   CHECK(pair.b.bytes().tensorSent == pair.a.bytes().tensorReceived);
 }
 
-TEST_CASE("what a probe's server must not take ends the session with its own code") {
+TEST_CASE("invalid messages to a probe's server end the session with their own code") {
   struct Case {
     std::string name;
     std::string bytes;
@@ -156,7 +156,7 @@ TEST_CASE("what a probe's server must not take ends the session with its own cod
   }
 }
 
-TEST_CASE("a stream with a codec or a spec is no probe's") {
+TEST_CASE("a stream with a codec or a spec is refused in a probe") {
   wire::Tensor open;
   REQUIRE(open.ParseFromString(tensorText(1, 1)));
   SECTION("codec") { open.set_codec("none"); }
@@ -164,7 +164,7 @@ TEST_CASE("a stream with a codec or a spec is no probe's") {
   CHECK(serverCode(bytesOf({FrameKind::tensor, open.SerializeAsString(), "x", 1})) == "bad-tensor");
 }
 
-TEST_CASE("who acknowledges answers that have not come cannot heap them up") {
+TEST_CASE("premature acknowledgements do not let a probe accumulate streams") {
   // One gigabyte each, to a peer that does not read.
   std::string bytes;
   for (std::uint64_t number = 1; number <= 3; ++number) {
@@ -175,7 +175,7 @@ TEST_CASE("who acknowledges answers that have not come cannot heap them up") {
   CHECK(raw.run(raw.link).code == "too-many-in-flight");
 }
 
-TEST_CASE("a client takes only what it asked for") {
+TEST_CASE("a probe's client accepts only the requested streams") {
   const auto code = [](std::optional<std::uint64_t> asked, const std::string& bytes) {
     RawProbe raw(Role::client);
     if (asked) raw.link.fetch(*asked);

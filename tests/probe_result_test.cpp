@@ -23,7 +23,7 @@ ProbeTransfer transfer(ProbeWay way, std::uint64_t bytes, double seconds) {
 
 }  // namespace
 
-TEST_CASE("a fit finds the line that the times lie on") {
+TEST_CASE("a fit finds the line through exact times") {
   for (const double latency : {20e-6, 10e-3, 0.3}) {
     for (const double rate : {125e3, 117e6, 1.2e9}) {
       const LinkFit fit = fitLink(line(latency, rate));
@@ -35,7 +35,7 @@ TEST_CASE("a fit finds the line that the times lie on") {
   }
 }
 
-TEST_CASE("a fit is as far off as its worst size, whatever the size") {
+TEST_CASE("an error of 10 % in one size changes the fit by less, for every size") {
   for (std::size_t wrong = 0; wrong < kSizes.size(); ++wrong) {
     auto points = line(10e-3, 100e6);
     points[wrong].seconds *= 1.1;
@@ -48,7 +48,7 @@ TEST_CASE("a fit is as far off as its worst size, whatever the size") {
   }
 }
 
-TEST_CASE("times with noise of a few percent give the line to a few percent") {
+TEST_CASE("times with a few percent of noise give the line within a few percent") {
   auto points = line(10e-3, 117e6);
   for (std::size_t j = 0; j < points.size(); ++j) points[j].seconds *= j % 2 == 0 ? 1.03 : 0.97;
   const LinkFit fit = fitLink(points);
@@ -57,7 +57,7 @@ TEST_CASE("times with noise of a few percent give the line to a few percent") {
   CHECK(fit.deviation < 0.06);
 }
 
-TEST_CASE("times that no line fits are met in the middle, from above as from below") {
+TEST_CASE("if no line fits, the relative errors above and below are equal") {
   // Ten times the bytes take 100 times as long: the line must be too high for the first point and
   // too low for the second.
   const std::vector<LinkPoint> points = {{1e5, 1e-4}, {1e6, 1e-2}};
@@ -68,8 +68,8 @@ TEST_CASE("times that no line fits are met in the middle, from above as from bel
   CHECK(first / 1e-4 == Approx(1e-2 / second).epsilon(0.02));
 }
 
-TEST_CASE("a fit stays within what a link can be") {
-  SECTION("one size gives a rate alone") {
+TEST_CASE("a fit never has a negative latency or an impossible rate") {
+  SECTION("one size gives only a rate") {
     const std::vector<LinkPoint> one = {{1e6, 0.5}};
     const LinkFit fit = fitLink(one);
     CHECK(*fit.rate == Approx(2e6));
@@ -80,17 +80,17 @@ TEST_CASE("a fit stays within what a link can be") {
     CHECK(fitLink(points).latency == 0);
     CHECK(fitLink(points).rate);
   }
-  SECTION("no rate where more bytes take no longer") {
+  SECTION("no rate if more bytes take no longer") {
     const std::vector<LinkPoint> points = {{1e3, 0.2}, {1e4, 0.1}};
     const LinkFit fit = fitLink(points);
     CHECK_FALSE(fit.rate);
     CHECK(fit.latency > 0.1);
     CHECK(fit.latency < 0.2);
   }
-  SECTION("nothing of nothing") { CHECK_FALSE(fitLink({}).rate); }
+  SECTION("no fit without points") { CHECK_FALSE(fitLink({}).rate); }
 }
 
-TEST_CASE("medians are of one way and one size") {
+TEST_CASE("medians are taken per direction and size") {
   ProbeResult result;
   for (const double seconds : {3.0, 1.0, 2.0}) {
     result.transfers.push_back(transfer(ProbeWay::up, 1000, seconds));
@@ -105,7 +105,7 @@ TEST_CASE("medians are of one way and one size") {
   CHECK_FALSE(result.median(ProbeWay::down, 1000));
 }
 
-TEST_CASE("the sentence has rates, latency and how well they fit") {
+TEST_CASE("the sentence has the rates, the latency and the error of the fit") {
   ProbeResult result;
   for (const ProbeWay way : kProbeWays) {
     for (const LinkPoint& point : line(10e-3, isOfBoth(way) ? 100e6 : 117.25e6)) {
@@ -120,7 +120,7 @@ TEST_CASE("the sentence has rates, latency and how well they fit") {
   CHECK(sentenceOf(result).ends_with(" ms one way; the fit is within 2 %"));
 }
 
-TEST_CASE("the file has a row a transfer, and a header") {
+TEST_CASE("the file has a header and one row per transfer") {
   ProbeResult result;
   result.session = 7;
   result.roundTripSeconds = 0.02;

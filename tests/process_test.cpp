@@ -34,7 +34,7 @@ int reapOrphan(pid_t pid) {
   return status;
 }
 
-TEST_CASE("both outputs are captured apart, and the exit code comes after all of them") {
+TEST_CASE("stdout and stderr are captured separately, and the exit code follows both") {
   const Process process = shell("echo out; echo err >&2; echo more; exit 7");
   REQUIRE(process.wait(kPatience) == 7);
   CHECK(process.output() == "out\nmore\n");
@@ -42,14 +42,14 @@ TEST_CASE("both outputs are captured apart, and the exit code comes after all of
   CHECK(process.wait(0ms) == 7);  // may be called repeatedly
 }
 
-TEST_CASE("a large output neither blocks the process nor loses a byte") {
+TEST_CASE("a large output does not block the process, and no byte is lost") {
   const Process process = shell("head -c 5000000 /dev/zero; head -c 3000000 /dev/zero >&2");
   REQUIRE(process.wait(kPatience) == 0);
   CHECK((process.output() == std::string(5000000, '\0')));  // too long to print
   CHECK((process.errors() == std::string(3000000, '\0')));
 }
 
-TEST_CASE("waiting for output returns when it comes, from either stream") {
+TEST_CASE("waiting for output returns when either stream has some") {
   Process process = shell("echo ready; echo warned >&2; exec sleep 60");
   CHECK(process.waitForOutput("ready\n", kPatience));
   CHECK(process.waitForOutput("warned\n", kPatience));
@@ -58,7 +58,7 @@ TEST_CASE("waiting for output returns when it comes, from either stream") {
   CHECK_FALSE(process.wait(20ms).has_value());
 }
 
-TEST_CASE("waiting for output ends early when none can come") {
+TEST_CASE("waiting for output ends early if no more output is possible") {
   const Process process = shell("echo done");
   const auto start = std::chrono::steady_clock::now();
   CHECK_FALSE(process.waitForOutput("absent", kPatience));
@@ -74,14 +74,14 @@ TEST_CASE("a signal reaches the process") {
   CHECK(process.output() == "ready\ncaught\n");
 }
 
-TEST_CASE("death by a signal gives 128 + the signal") {
+TEST_CASE("a process killed by a signal has the exit code 128 + the signal") {
   Process process = shell("exec sleep 60");
   process.signal(SIGKILL);
   CHECK(process.wait(kPatience) == 128 + SIGKILL);
   process.signal(SIGTERM);  // no effect on an exited process
 }
 
-TEST_CASE("the environment is inherited, and overridden by name") {
+TEST_CASE("the environment is inherited, and variables can be overridden by name") {
   setenv("CLEAVE_TEST_KEPT", "kept", 1);
   setenv("CLEAVE_TEST_CHANGED", "old", 1);
   const Process process = shell("echo $CLEAVE_TEST_KEPT $CLEAVE_TEST_CHANGED $CLEAVE_TEST_NEW",
@@ -98,7 +98,7 @@ TEST_CASE("standard input is empty, and no other file is inherited") {
   CHECK(process.output() == "4\n");  // 0, 1, 2, and the folder that ls reads
 }
 
-TEST_CASE("a program that is not there is an error that says so") {
+TEST_CASE("a missing program is reported as such") {
   try {
     Process::start({"/nowhere/program"});
     FAIL("nothing was thrown");
@@ -109,7 +109,7 @@ TEST_CASE("a program that is not there is an error that says so") {
   CHECK_THROWS_AS(Process::start({}), std::system_error);
 }
 
-TEST_CASE("a moved process goes on") {
+TEST_CASE("a moved process continues") {
   Process first = shell("echo hello; exec sleep 60");
   Process second = std::move(first);
   CHECK(second.waitForOutput("hello", kPatience));

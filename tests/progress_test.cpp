@@ -34,7 +34,7 @@ BarState halfDone() {
   return state;
 }
 
-TEST_CASE("a wide terminal shows all, a narrow one the most important, none a second row") {
+TEST_CASE("a wide terminal shows everything, a narrow one the most important, always in one row") {
   CHECK(barLine(halfDone(), 160, false) ==
         "train  50% [====================>                   ] 150/300  epoch 2/3  6485 images/s  "
         "loss 0.4312  0:42 left  up 12.3 MB/s  down 4.50 MB/s");
@@ -47,7 +47,7 @@ TEST_CASE("a wide terminal shows all, a narrow one the most important, none a se
   }
 }
 
-TEST_CASE("what has no room in a row is continued in the next, between words") {
+TEST_CASE("text that exceeds a row continues in the next, broken between words") {
   CHECK(wrapped("one two three\n", 80, 2) == "one two three\n");
   CHECK(wrapped("one two three\n", 0, 2) == "one two three\n");
   CHECK(wrapped("one two three\n", 13, 2) == "one two three\n");
@@ -72,7 +72,7 @@ TEST_CASE("what has no room in a row is continued in the next, between words") {
   }
 }
 
-TEST_CASE("the bar is empty at the begin, full at the end, and knows when it cannot know") {
+TEST_CASE("the bar is empty at the start, full at the end, and shows an unknown time as ?") {
   BarState state = halfDone();
   state.step = 0;
   state.secondsLeft.reset();
@@ -90,13 +90,13 @@ TEST_CASE("colour changes nothing but the colour") {
   CHECK(colored == "\x1b[1;32mtrain\x1b[0m" + plain.substr(5));
 }
 
-TEST_CASE("a plain line has all") {
+TEST_CASE("a plain line has all figures") {
   CHECK(plainLine(halfDone()) ==
         "train  step 150/300  epoch 2/3  6485 images/s  loss 0.4312  up 12.3 MB/s  down 4.50 MB/s  "
         "0:42 left");
 }
 
-TEST_CASE("times are written as on a clock") {
+TEST_CASE("times are formatted as on a clock") {
   CHECK(clockText(0) == "0:00");
   CHECK(clockText(-3) == "0:00");
   CHECK(clockText(59.6) == "1:00");
@@ -147,7 +147,7 @@ class Variable {
   std::optional<std::string> before_;
 };
 
-TEST_CASE("what a terminal is, and how wide, is asked each time") {
+TEST_CASE("the terminal and its width are queried each time") {
   const Pty pty;
   const Variable colors("NO_COLOR", nullptr);
   const Variable kind("TERM", "xterm");
@@ -174,7 +174,7 @@ TEST_CASE("what a terminal is, and how wide, is asked each time") {
   ::close(null);
 }
 
-TEST_CASE("lines go above the bar, and each change is one write") {
+TEST_CASE("lines are printed above the bar, and each change is one write") {
   const Pty pty;
   const Variable kind("TERM", "xterm");
   StatusLine& status = StatusLine::instance();

@@ -197,7 +197,7 @@ TEST_CASE("transfers and steps are counted by flow, direction, phase and action"
         Approx(static_cast<double>(std::time(nullptr))).margin(60));
 }
 
-TEST_CASE("at the server, what is received goes up") {
+TEST_CASE("at the server, received tensors count as up") {
   Metrics metrics(Role::server);
   metrics.transfer(transferOf(activationAt(0), false));
   metrics.step(stepOf(Phase::train, 64, 0.5), {}, {});
@@ -207,7 +207,7 @@ TEST_CASE("at the server, what is received goes up") {
   CHECK(values.at("cleave_server_action_seconds_total{action=\"BodyForward\"}") == 0.5);
 }
 
-TEST_CASE("every metric of the table is offered, and promtool finds nothing wrong with it") {
+TEST_CASE("every metric of the table is served, and promtool accepts the output") {
   for (const Role role : {Role::client, Role::server}) {
     Metrics metrics(role);
     metrics.sampleWith([&] { return everySample(role); });
@@ -235,7 +235,7 @@ TEST_CASE("every metric of the table is offered, and promtool finds nothing wron
   }
 }
 
-TEST_CASE("several threads may record while another asks, and nothing is lost") {
+TEST_CASE("several threads may record during a scrape, and nothing is lost") {
   Metrics metrics(Role::client);
   HttpSettings settings;
   settings.listen = {"test", "127.0.0.1:0"};

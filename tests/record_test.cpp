@@ -71,7 +71,7 @@ int descriptorOf(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("cells are formatted as RFC 4180 and spreadsheets need") {
+TEST_CASE("cells are formatted for RFC 4180 and spreadsheets") {
   CHECK(formatCell({}) == "");
   CHECK(formatCell(std::numeric_limits<std::int64_t>::min()) == "-9223372036854775808");
   CHECK(formatCell(std::numeric_limits<std::uint64_t>::max()) == "18446744073709551615");
@@ -94,7 +94,7 @@ TEST_CASE("the time is UTC in ISO 8601 with milliseconds") {
   CHECK_THAT(utcNow(), Catch::Matches(R"(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)"));
 }
 
-TEST_CASE("rows stand below the header, in order, after flush") {
+TEST_CASE("after flush, the file has the header and the rows in order") {
   const Folder folder;
   Recorder recorder;
   const auto steps = recorder.table(folder.file("steps.csv"), {"step", "loss", "note, if any"});
@@ -105,7 +105,7 @@ TEST_CASE("rows stand below the header, in order, after flush") {
   CHECK(readFile(folder.file("steps.csv")) == "step,loss,\"note, if any\"\n1,0.5,a\n2,,\n");
 }
 
-TEST_CASE("a row reaches its file without a flush, so that a killed process loses little") {
+TEST_CASE("a row is written without a flush, so that a killed process loses little") {
   const Folder folder;
   Recorder recorder;
   const auto table = recorder.table(folder.file("a.csv"), {"x"});
@@ -118,7 +118,7 @@ TEST_CASE("a row reaches its file without a flush, so that a killed process lose
   CHECK(readFile(folder.file("a.csv")) == "x\n1\n");
 }
 
-TEST_CASE("the destructor writes what is left; later rows are dropped") {
+TEST_CASE("the destructor writes the remaining rows; later rows are dropped") {
   const Folder folder;
   std::shared_ptr<Recorder::Table> survivor;
   {
@@ -133,7 +133,7 @@ TEST_CASE("the destructor writes what is left; later rows are dropped") {
   CHECK(readFile(folder.file("b.csv")) == "x\n2\n");
 }
 
-TEST_CASE("a table that ends is written and its file closed, while the recorder goes on") {
+TEST_CASE("a finished table is written and its file closed, while the recorder continues") {
   const Folder folder;
   Recorder recorder;
   recorder.table(folder.file("a.csv"), {"x"})->row({std::int64_t{1}});
@@ -142,7 +142,7 @@ TEST_CASE("a table that ends is written and its file closed, while the recorder 
   CHECK(descriptorOf(folder.file("a.csv")) == -1);
 }
 
-TEST_CASE("rows of many threads stay whole") {
+TEST_CASE("rows from many threads are written whole") {
   const Folder folder;
   constexpr int kThreads = 4;
   constexpr int kRows = 5000;
@@ -175,7 +175,7 @@ TEST_CASE("rows of many threads stay whole") {
   CHECK(next == std::vector<int>(kThreads, kRows));
 }
 
-TEST_CASE("a full file is renamed, the oldest to 1, and rows go on in a new one with the header") {
+TEST_CASE("a full file is renamed, the oldest to 1, and a new one continues with the header") {
   const Folder folder;
   Recorder recorder;
   const auto table = recorder.table(folder.file("a.csv"), {"x"}, 10);
@@ -194,7 +194,7 @@ TEST_CASE("a full file is renamed, the oldest to 1, and rows go on in a new one 
   CHECK(descriptorOf(folder.file("a.3.csv")) == -1);
 }
 
-TEST_CASE("rows that are written at once are shared out to files, none too large") {
+TEST_CASE("rows written together are split over files, none of them too large") {
   const Folder folder;
   Recorder recorder;
   const auto table = recorder.table(folder.file("a.csv"), {"n", "text"}, 1000);
@@ -219,7 +219,7 @@ TEST_CASE("rows that are written at once are shared out to files, none too large
   CHECK(next == 500);
 }
 
-TEST_CASE("a row larger than a file may be gets one of its own") {
+TEST_CASE("a row larger than the file limit gets a file of its own") {
   const Folder folder;
   Recorder recorder;
   const auto table = recorder.table(folder.file("a.csv"), {"x"}, 10);
@@ -231,7 +231,7 @@ TEST_CASE("a row larger than a file may be gets one of its own") {
   CHECK(readFile(folder.file("a.csv")) == "x\n1\n");
 }
 
-TEST_CASE("a file that cannot be renamed takes no more rows, and flush says so") {
+TEST_CASE("a file that cannot be renamed accepts no more rows, and flush reports it") {
   const Folder folder;
   Recorder recorder;
   const auto table = recorder.table(folder.file("a.csv"), {"x"}, 10);
@@ -243,7 +243,7 @@ TEST_CASE("a file that cannot be renamed takes no more rows, and flush says so")
   CHECK(readFile(folder.file("a.csv")) == "x\n12345678\n");
 }
 
-TEST_CASE("a file that exists, or has no folder, is an error") {
+TEST_CASE("an existing file or a missing folder is an error") {
   const Folder folder;
   Recorder recorder;
   std::ofstream(folder.file("a.csv")) << "precious";
@@ -253,7 +253,7 @@ TEST_CASE("a file that exists, or has no folder, is an error") {
   CHECK_THROWS_AS(recorder.table(folder.file("none/a.csv"), {"x"}), RunError);
 }
 
-TEST_CASE("a table takes no row that its budget has no room for, and none after it") {
+TEST_CASE("a table drops the first row that exceeds its budget and all later ones") {
   struct Budget : RowBudget {
     bool take(std::size_t bytes) override {
       const bool fits = bytes <= left;
@@ -312,7 +312,7 @@ TEST_CASE("a table whose header cannot be written leaves no file") {
   CHECK_FALSE(fs::exists(folder.file("a.csv")));
 }
 
-TEST_CASE("while a disk hangs rows return at once, and beyond the limit are dropped and counted") {
+TEST_CASE("while a disk hangs, writing a row returns immediately, and excess rows are dropped") {
   const Folder folder;
   int pipe[2];
   REQUIRE(::pipe2(pipe, O_CLOEXEC) == 0);

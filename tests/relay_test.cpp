@@ -95,7 +95,7 @@ TEST_CASE("connections do not mix, and the counts are their sum") {
   CHECK(setup.relay.bytesDown() == 0);
 }
 
-TEST_CASE("the end of one direction is passed on, and the other goes on") {
+TEST_CASE("the end of one direction is forwarded, and the other direction continues") {
   Setup setup;
   Ends ends = setup.open();
   asio::write(ends.client, asio::buffer(pattern(300'000, 1)));
@@ -108,7 +108,7 @@ TEST_CASE("the end of one direction is passed on, and the other goes on") {
   CHECK(readError(ends.client) == asio::error::eof);
 }
 
-TEST_CASE("a reset is passed on") {
+TEST_CASE("a reset is forwarded") {
   Setup setup;
   Ends ends = setup.open();
   ends.server.set_option(asio::socket_base::linger(true, 0));
@@ -131,7 +131,7 @@ TEST_CASE("a cut resets every connection, and new ones work") {
   CHECK(readExactly(third.client, 10) == pattern(10, 2));
 }
 
-TEST_CASE("a stall holds bytes and ends back, and loses none") {
+TEST_CASE("a stall delays bytes and the end of the stream, and loses nothing") {
   Setup setup;
   Ends ends = setup.open();
   asio::write(ends.client, asio::buffer(pattern(10, 1)));
@@ -150,7 +150,7 @@ TEST_CASE("a stall holds bytes and ends back, and loses none") {
   CHECK(readExactly(ends.client, 1000) == pattern(1000, 3));
 }
 
-TEST_CASE("a stall in the middle of a flood stops it at once") {
+TEST_CASE("a stall in the middle of a flood stops it immediately") {
   Setup setup;
   Ends ends = setup.open();
   const Bytes bytes = pattern(20'000'000, 1);
@@ -169,7 +169,7 @@ TEST_CASE("a stall in the middle of a flood stops it at once") {
   CHECK((got == bytes));
 }
 
-TEST_CASE("a stall holds back what the relay had read before it") {
+TEST_CASE("a stall also delays bytes that the relay has already read") {
   Setup setup;
   Ends ends = setup.open();
   const std::size_t total = writeUntilBlocked(ends.client);
@@ -184,8 +184,7 @@ TEST_CASE("a stall holds back what the relay had read before it") {
   CHECK(setup.relay.bytesUp() == total);
 }
 
-TEST_CASE(
-    "during a stall a reset stays unknown to the other end, and a new connection to the target") {
+TEST_CASE("during a stall, resets and new connections are not forwarded") {
   Setup setup;
   Ends ends = setup.open();
   setup.relay.stall(true);
@@ -210,7 +209,7 @@ TEST_CASE("a receiver that does not read stops the sender") {
   CHECK((readExactly(ends.server, total) == Bytes(total)));
 }
 
-TEST_CASE("a delay holds every byte at least so long, in order") {
+TEST_CASE("a delay holds every byte for at least that time, in order") {
   Setup setup;
   Ends ends = setup.open();
   setup.relay.delay(5ms, 3);
@@ -251,7 +250,7 @@ TEST_CASE("a target that refuses resets the connection") {
   CHECK(readError(client) == asio::error::connection_reset);
 }
 
-TEST_CASE("destroying the relay resets what is open") {
+TEST_CASE("destroying the relay resets the open connections") {
   auto setup = std::make_unique<Setup>();
   asio::io_context context;
   tcp::socket client(context);

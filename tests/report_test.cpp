@@ -65,7 +65,7 @@ using Values = std::vector<double>;
 
 }  // namespace
 
-TEST_CASE("a table is read as it grows, a line when it is whole") {
+TEST_CASE("a growing table is read, each line when it is complete") {
   const Folder folder;
   Follower follower(folder);
   CHECK(follower.more().empty());
@@ -80,7 +80,7 @@ TEST_CASE("a table is read as it grows, a line when it is whole") {
   CHECK(follower.reader.rows() == 4);
 }
 
-TEST_CASE("columns are found by name, wherever they stand") {
+TEST_CASE("columns are found by name, in any order") {
   const Folder folder;
   folder.write("t.csv", "other,text,x\n\"a \"\"quoted\"\", cell\",plain,7\nb,,\n");
   Follower follower(folder);
@@ -93,7 +93,7 @@ TEST_CASE("columns are found by name, wherever they stand") {
   CHECK(lacking.problems(false) == std::vector<std::string>{"u.csv lacks columns: text"});
 }
 
-TEST_CASE("a quoted cell comes without its quotes") {
+TEST_CASE("a quoted cell is returned without its quotes") {
   const Folder folder;
   folder.write("t.csv", "x,text\r\n1,\"sort:q=6,s=2 \"\"x\"\"\"\r\n");
   CsvReader reader(folder.path, "t", {"text"});
@@ -102,7 +102,7 @@ TEST_CASE("a quoted cell comes without its quotes") {
   CHECK(text == "sort:q=6,s=2 \"x\"");
 }
 
-TEST_CASE("parts that were rotated away come first, in order") {
+TEST_CASE("rotated parts are read first, in order") {
   const Folder folder;
   folder.write("t.csv", "x,text\n12,\n");
   for (int part = 1; part <= 11; ++part) {
@@ -113,7 +113,7 @@ TEST_CASE("parts that were rotated away come first, in order") {
   CHECK(follower.problems().empty());
 }
 
-TEST_CASE("rotation loses no row of a table that is followed") {
+TEST_CASE("rotation loses no row of a table that is being read") {
   const Folder folder;
   folder.write("t.csv", "x,text\n1,\n");
   Follower follower(folder);
@@ -130,7 +130,7 @@ TEST_CASE("rotation loses no row of a table that is followed") {
   CHECK(follower.problems().empty());
 }
 
-TEST_CASE("old parts may be gone") {
+TEST_CASE("old parts may be missing") {
   const Folder folder;
   folder.write("t.3.csv", "x,text\n3,\n");
   folder.write("t.csv", "x,text\n4,\n");
@@ -139,7 +139,7 @@ TEST_CASE("old parts may be gone") {
   CHECK_THAT(follower.problems(), Contains("the first parts of t.csv are missing"));
 }
 
-TEST_CASE("damaged rows are left out and counted, the others stay") {
+TEST_CASE("damaged rows are omitted and counted, the others are kept") {
   const Folder folder;
   const std::string nothing(1, '\0');
   folder.write("t.csv", "x,text\n1,a\nonly one cell\n2,b\n3,c,more\nx5,d\n" + nothing +
@@ -165,7 +165,7 @@ TEST_CASE("the first damaged row's cell is named") {
   CHECK_THAT(other.problems(false).back(), Contains("the first is line 2: its time is missing"));
 }
 
-TEST_CASE("a table of something else is not read") {
+TEST_CASE("a file with another header is not read") {
   const Folder folder;
   folder.write("t.csv", "a,b\n1,2\n");
   Follower follower(folder);
@@ -177,7 +177,7 @@ TEST_CASE("a table of something else is not read") {
   CHECK(empty.problems(false) == std::vector<std::string>{"e.csv is empty"});
 }
 
-TEST_CASE("cells are numbers and times, or garbled") {
+TEST_CASE("cells are numbers, times or garbled") {
   const std::vector<std::string_view> cells = {
       "1.5e3", "", "nan", "12x", "2026-01-31T12:34:56.789Z", "2026-02-31T12:34:56.789Z"};
   const CsvRow row(cells);
@@ -193,7 +193,7 @@ TEST_CASE("cells are numbers and times, or garbled") {
   CHECK(noDay.garbledColumn() == 5);
 }
 
-TEST_CASE("downsampling keeps the least, the greatest and the mean, in bounded memory") {
+TEST_CASE("downsampling keeps minimum, maximum and mean, in bounded memory") {
   constexpr std::size_t kMax = 100, kValues = 100000;
   BucketAxis grid(1, kMax);
   Series series(grid), late(grid);
@@ -228,7 +228,7 @@ TEST_CASE("downsampling keeps the least, the greatest and the mean, in bounded m
   CHECK(late.buckets().back().mean() == 3);
 }
 
-TEST_CASE("quantiles are right within six percent, and no value is lost") {
+TEST_CASE("quantiles are accurate within six percent, and no value is lost") {
   Histogram histogram;
   for (int i = 1; i <= 10000; ++i) histogram.add(i * 1e-6);
   histogram.add(1e-30);  // below the smallest class
@@ -243,7 +243,7 @@ TEST_CASE("quantiles are right within six percent, and no value is lost") {
   CHECK(counted == 10002);
 }
 
-TEST_CASE("bytes are spread over the seconds in which they crossed") {
+TEST_CASE("bytes are spread over the seconds of their transfer") {
   BytesBySecond bytes;
   bytes.add(3.5, 2, 100);  // from 1.5 on
   bytes.add(0.25, 1, 40);  // started before the run's first second
@@ -255,7 +255,7 @@ TEST_CASE("bytes are spread over the seconds in which they crossed") {
   CHECK(bytes.seconds()[3] == Approx(35));
 }
 
-TEST_CASE("a step's parts add up to it, however much passed at once") {
+TEST_CASE("a step's parts add up to the step, even if they overlapped") {
   BucketAxes grids(10);
   StepSplit split(grids.step);
   split.add(1, 1.0, 0.5, 0.2, 0.1);
@@ -362,7 +362,7 @@ void writeRun(const Folder& folder) {
 
 }  // namespace
 
-TEST_CASE("a report's figures are those of the files") {
+TEST_CASE("a report's figures match the files") {
   const Folder folder;
   writeRun(folder);
   ReportData report({findRun(folder.path, {})});
@@ -426,7 +426,7 @@ TEST_CASE("each bottleneck is named, with its share of the time") {
   }
 }
 
-TEST_CASE("the advice is the one that the run's summary records") {
+TEST_CASE("the advice is that of the run's summary") {
   const Folder folder;
   writeRun(folder);
   ReportData report({findRun(folder.path, {})});
@@ -444,7 +444,7 @@ TEST_CASE("the advice is the one that the run's summary records") {
   CHECK(advice() == "use <b>less");
 }
 
-TEST_CASE("a page is one document, whatever a run's files say") {
+TEST_CASE("a page is one document, for any content of a run's files") {
   const Folder folder;
   writeRun(folder);
   folder.write("config.yaml", "run:\n  name: \"</script><b>\\u2028\"\n");
@@ -460,7 +460,7 @@ TEST_CASE("a page is one document, whatever a run's files say") {
   CHECK(page.find("Dygraph") != std::string::npos);
 }
 
-TEST_CASE("a run is found by its folder, by the one above, and with its server's") {
+TEST_CASE("a run is found by its folder or its parent, with the server's folder") {
   const Folder folder;
   writeRun(folder);
   CHECK_THROWS_AS(findRun(folder.path / "nothing", {}), UsageError);

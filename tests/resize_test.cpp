@@ -11,7 +11,7 @@
 
 namespace cleave::test {
 
-TEST_CASE("resizing gives what interpolate with align_corners=False gives") {
+TEST_CASE("resizing gives the result of interpolate with align_corners=False") {
   const std::vector<std::pair<ImageSize, ImageSize>> cases = {
       {{32, 32}, {224, 224}}, {{5, 7}, {12, 9}}, {{9, 8}, {4, 3}}, {{1, 6}, {4, 1}}};
   for (const auto& [from, to] : cases) {

@@ -9,7 +9,7 @@
 namespace cleave::link {
 namespace {
 
-TEST_CASE("a ring gives what was written, in order, however often it wraps and grows") {
+TEST_CASE("a ring returns the written bytes in order, even if it wraps and grows") {
   const RandomKey key = randomKey(1, "ring");
   Ring ring;
   std::deque<std::byte> queue;

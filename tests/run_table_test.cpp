@@ -154,7 +154,7 @@ class Host : public Loopback {
 
 }  // namespace
 
-TEST_CASE("a newer connection of a run ends the older one, and must wait for its end") {
+TEST_CASE("a newer connection of a run ends the older one, and waits for its end") {
   Host host;
   const auto run = host.admit(host.request("a", "run-1", 3));
   Outcome outcome;
@@ -171,7 +171,7 @@ TEST_CASE("a newer connection of a run ends the older one, and must wait for its
   CHECK(host.refusal(host.request("a", "run-1", 4)).empty());
 }
 
-TEST_CASE("a stranger can neither have nor end a served run, even before it has a folder") {
+TEST_CASE("another identity can neither take nor end a run, even before it has a folder") {
   Host host;
   const auto request = host.request("a", "run-1");
   const auto run = host.runs.admit(request);
@@ -255,7 +255,7 @@ void checkParkedRunEnds(Host& host, End end) {
   host.runUntil([&] { return parked.expired(); });
 }
 
-TEST_CASE("a parked run ends when its time is up") {
+TEST_CASE("a parked run ends when its time expires") {
   Host host(std::chrono::milliseconds(50));
   checkParkedRunEnds(host, [] {});
   CHECK(host.runs.empty());
@@ -263,7 +263,7 @@ TEST_CASE("a parked run ends when its time is up") {
   CHECK(host.admission.admittedBytes() == 0);
 }
 
-TEST_CASE("a parked run ends when another run needs its place") {
+TEST_CASE("a parked run ends if another run needs its place") {
   Host host;
   const auto other = host.admit(host.request("b", "run-2"));
   checkParkedRunEnds(
@@ -290,7 +290,7 @@ TEST_CASE("a newer client of a parked run ends it, and takes its place") {
   host.close(host.runs.admit(host.request("a", "run-1", 2)));
 }
 
-TEST_CASE("an opened run has its records and memory, and a closed one leaves its records only") {
+TEST_CASE("an open run holds records and memory, and a closed one leaves only its records") {
   Host host;
   const auto request = host.request("a", "run-1");
   auto run = host.admit(request);
@@ -305,7 +305,7 @@ TEST_CASE("an opened run has its records and memory, and a closed one leaves its
   }
 }
 
-TEST_CASE("trials need no run id of their own, and leave nothing") {
+TEST_CASE("trials need no run id of their own, and leave no files") {
   Host host;
   auto request = host.request("a", "run-1");
   request.hello.add_features(std::string(kTrialFeature));

@@ -55,7 +55,7 @@ std::string faultOf(const Bytes& file) {
 
 }  // namespace
 
-TEST_CASE("a file's tensors are read in the order of their data") {
+TEST_CASE("the tensors of a file are read in the order of their data") {
   const Bytes file = fileOf(kGoodHeader);
   const std::vector<SafetensorsEntry> entries = readSafetensors(file, "w");
   REQUIRE(entries.size() == 2);
@@ -69,7 +69,7 @@ TEST_CASE("a file's tensors are read in the order of their data") {
   CHECK(entries[1].bytes[0] == std::byte{24});
 }
 
-TEST_CASE("what is written is read back, entries in the given order") {
+TEST_CASE("a written file is read back with its entries in the given order") {
   const Bytes data(100, std::byte{7});
   const std::span<const std::byte> bytes(data);
   const std::vector<SafetensorsEntry> entries = {
@@ -92,7 +92,7 @@ TEST_CASE("what is written is read back, entries in the given order") {
   }
 }
 
-TEST_CASE("the written bytes are those of the format, the header padded with spaces") {
+TEST_CASE("the written bytes follow the format, with the header padded with spaces") {
   const Bytes data = bytesOf("abcdefgh");
   const Bytes file = writeSafetensors({{"w", "F32", {2}, data}}, {{"k", "v"}});
   const std::string header =
@@ -103,7 +103,7 @@ TEST_CASE("the written bytes are those of the format, the header padded with spa
   CHECK(file == bytesOf(expected));
 }
 
-TEST_CASE("data starts at a multiple of 64 bytes whatever the header's length") {
+TEST_CASE("data starts at a multiple of 64 bytes for any header length") {
   for (std::size_t length = 1; length <= 130; ++length) {
     const Bytes data(4);
     const Bytes file = writeSafetensors({{std::string(length, 'n'), "F32", {}, data}});
@@ -177,7 +177,7 @@ TEST_CASE("a header that is not JSON") {
   CHECK_THAT(faultOf(damaged("[0,24]", "[0,1e999]")), Contains("cannot be read as JSON"));
 }
 
-TEST_CASE("a NUL behind which something hides in the header") {
+TEST_CASE("hidden bytes after a NUL in the header") {
   CHECK_THAT(faultOf(fileOf("{}" + std::string(1, '\0'), 0)), Contains("holds a NUL byte"));
   CHECK_THAT(faultOf(fileOf(kGoodHeader + std::string(1, '\0') + "x")), Contains("NUL"));
 }
@@ -192,7 +192,7 @@ TEST_CASE("a key of a tensor named twice") {
              Contains("names \"dtype\" twice"));
 }
 
-TEST_CASE("a header nested deeper than the format, be it by 100000 levels") {
+TEST_CASE("a header nested deeper than the format allows, even 100000 levels") {
   CHECK_THAT(faultOf(damaged("[2,3]", R"({"a":{"b":{}}})")), Contains("deeper than 3 levels"));
   CHECK_THAT(faultOf(damaged("[2,3]", "[[2],3]")), Contains("deeper than 3 levels"));
   std::string deep = "{\"a\":";
@@ -200,7 +200,7 @@ TEST_CASE("a header nested deeper than the format, be it by 100000 levels") {
   CHECK_THAT(faultOf(fileOf(deep)), Contains("deeper than 3 levels"));
 }
 
-TEST_CASE("arrays of a million values or containers stop the reader at once") {
+TEST_CASE("arrays of a million values or containers stop the reader immediately") {
   std::string values = "{\"a\":[1";
   std::string containers = "{\"a\":[[]";
   for (int j = 0; j < 1'000'000; ++j) values += ",1";
@@ -222,7 +222,7 @@ TEST_CASE("more than 100000 tensors") {
   CHECK_THAT(faultOf(fileWith(100'002)), Contains("more than 100000 tensors"));
 }
 
-TEST_CASE("metadata of more names than a header may have") {
+TEST_CASE("metadata with more names than a header may have") {
   std::string header = R"({"__metadata__":{"x":"")";
   for (int j = 0; j < 500'000; ++j) header += ",\"" + std::to_string(j) + "\":\"\"";
   CHECK_THAT(faultOf(fileOf(header + "}}", 0)), Contains("more than 500000 names"));
@@ -235,7 +235,7 @@ TEST_CASE("metadata that is not an object of strings") {
   }
 }
 
-TEST_CASE("a tensor that lacks a key, has another, or is no object") {
+TEST_CASE("a tensor that lacks a key, has an unknown key, or is not an object") {
   const std::string expected =
       "tensor \"steps\": does not consist of dtype, shape and data_offsets";
   CHECK_THAT(faultOf(damaged(R"("dtype":"I64",)", "")), Contains(expected));
@@ -257,7 +257,7 @@ TEST_CASE("a name or dtype with control characters is shown escaped") {
   CHECK_THAT(faultOf(damaged("\"F32\"", "\"\\u001b[31m\"")), Contains("\"\\u001b[31m\""));
 }
 
-TEST_CASE("a shape that is no array of counts") {
+TEST_CASE("a shape that is not an array of counts") {
   for (const std::string shape :
        {"6", "{}", "null", "[2,-3]", "[2,3.0]", "[2,\"3\"]", "[2,null]", "[true,3]"}) {
     INFO(shape);
@@ -325,7 +325,7 @@ TEST_CASE("data that ends before the last tensor, or after it") {
   CHECK_THAT(faultOf(fileOf("{}", 1)), Contains("after the last tensor"));
 }
 
-TEST_CASE("offsets near the greatest integer") {
+TEST_CASE("offsets near the maximum integer") {
   CHECK_THAT(faultOf(damaged("[24,32]", "[18446744073709551600,18446744073709551608]")),
              Contains("gap"));
 }

@@ -49,7 +49,7 @@ TEST_CASE("1f1b alternates one forward and one backward after its warm-up") {
   CHECK(orders.server == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
 }
 
-TEST_CASE("1f1b keeps its order whatever the timing, since it waits for the next action") {
+TEST_CASE("1f1b keeps its order for any timing, because it waits for the next action") {
   VirtualOptions options;
   options.schedule = &findSchedule("1f1b");
   options.microBatches = 5;
@@ -65,7 +65,7 @@ TEST_CASE("1f1b keeps its order whatever the timing, since it waits for the next
   }
 }
 
-TEST_CASE("priority runs what unlocks most first") {
+TEST_CASE("priority first runs the action that unlocks the most") {
   // The server takes half a second per action. At time 2 the client could continue with F2, but T0
   // is ready; at 4 H0 is ready too, but F2 gives work to the server.
   const Orders orders = ordersOf("priority", 4, 0, Phase::train, 0.5);
@@ -106,7 +106,7 @@ TEST_CASE("no schedule deadlocks, and none exceeds its micro-batches in flight")
 
 // If the server's forward and backward take as long as the client's three actions, and the link
 // takes no time, a pipeline must keep both sides busy except while it fills and drains.
-TEST_CASE("priority overlaps the two sides") {
+TEST_CASE("priority overlaps the work of both sides") {
   VirtualOptions options;
   options.schedule = &findSchedule("priority");
   options.microBatches = 16;
@@ -118,7 +118,7 @@ TEST_CASE("priority overlaps the two sides") {
   CHECK(pipelined < 0.6 * alone);
 }
 
-TEST_CASE("an urgent tensor is sent before one that came first") {
+TEST_CASE("an urgent tensor is sent before one that was queued first") {
   for (const Schedule& schedule : scheduleTable()) {
     for (const Flow flow : {activationAt(0), gradientAt(0)}) {
       CHECK(schedule.linkPriority(flow, {}) >= schedule.linkPriority(gradientAt(1), {}));

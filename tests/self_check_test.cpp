@@ -24,7 +24,7 @@ SelfCheck healthy() {
   return check;
 }
 
-TEST_CASE("the check measures this machine, and keeps the number of threads") {
+TEST_CASE("the check measures this machine, and does not change the number of threads") {
   const SelfCheck check = measureMachine(1);
   CHECK(at::get_num_threads() == 1);
   CHECK(check.cores == usableCores());
@@ -45,7 +45,7 @@ TEST_CASE("a sound machine gets no advice, with any instruction set") {
   }
 }
 
-TEST_CASE("slow products get advice by the instruction set, for each thread") {
+TEST_CASE("slow matrix products per thread get advice by instruction set") {
   SelfCheck check = healthy();
   check.gigaflops = 11;  // less than 6 per thread
   const auto advice = slownessAdvice(check, kAvx2);
@@ -61,7 +61,7 @@ TEST_CASE("slow products get advice by the instruction set, for each thread") {
   CHECK(slownessAdvice(check, {}).empty());
 }
 
-TEST_CASE("kernels that leave the processor's vectors unused get advice") {
+TEST_CASE("kernels that do not use the processor's vector instructions get advice") {
   SelfCheck check = healthy();
   check.instructionSet = "DEFAULT";
   const auto advice = slownessAdvice(check, kAvx2);

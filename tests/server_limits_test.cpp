@@ -49,7 +49,7 @@ struct Admitted {
 
 }  // namespace
 
-TEST_CASE("connections are limited in total and by address, and come back when they end") {
+TEST_CASE("connections are limited in total and per address, and are released when they end") {
   Admitted server({.connections = 5, .connectionsPerAddress = 3});
   CHECK(server.count("10.0.0.1") == 3);
   CHECK(server.open("10.0.0.1") == "too-many-from-address");
@@ -60,7 +60,7 @@ TEST_CASE("connections are limited in total and by address, and come back when t
   CHECK(server.open("10.0.0.1").empty());
 }
 
-TEST_CASE("an IPv6 subscriber is one address, and a mapped IPv4 address is itself") {
+TEST_CASE("an IPv6 subscriber counts as one address, and a mapped IPv4 address as IPv4") {
   Admitted server({.connectionsPerAddress = 2});
   CHECK(server.open("2001:db8:1:2::1").empty());
   CHECK(server.open("2001:db8:1:2:ffff::2").empty());
@@ -70,7 +70,7 @@ TEST_CASE("an IPv6 subscriber is one address, and a mapped IPv4 address is itsel
   CHECK(server.open("10.0.0.1") == "too-many-from-address");
 }
 
-TEST_CASE("new connections come at a rate, with a burst, and no address takes all of it") {
+TEST_CASE("new connections are limited by rate and burst, and no address can use all of it") {
   Admitted server({.perSecond = 10, .burst = 20, .perSecondPerAddress = 5});
   const SteadyTime start{};
   CHECK(server.count("10.0.0.1", start) == 10);
@@ -83,7 +83,7 @@ TEST_CASE("new connections come at a rate, with a burst, and no address takes al
   CHECK(server.count("10.0.0.1", start + 1h) == 10);
 }
 
-TEST_CASE("addresses that are gone are forgotten, and come back as new") {
+TEST_CASE("addresses without connections are forgotten, and later count as new") {
   Admitted server({.connections = 100000, .perSecond = 1e6, .burst = 1e6});
   const SteadyTime start{};
   for (std::uint32_t i = 0; i < 200000; ++i) {
@@ -93,7 +93,7 @@ TEST_CASE("addresses that are gone are forgotten, and come back as new") {
   CHECK(server.open("10.0.0.1", start + 1h).empty());
 }
 
-TEST_CASE("every refusal is counted, and a flood of them is a line a second and reason") {
+TEST_CASE("every refusal is counted, and a flood logs one line per second and reason") {
   Refusals refusals;
   const SteadyTime start = now();
   const RunError slow("too-slow", "slow");
@@ -138,7 +138,7 @@ TEST_CASE("a client that does nothing is idle from its last frame on") {
   CHECK(idleAfter(clock, 12s, 20s, start + 10500ms, false) == 9.5);
 }
 
-TEST_CASE("time in which the server keeps a client waiting is not idle, and restarts it") {
+TEST_CASE("time in which a client waits for the server is not idle, and restarts the idle time") {
   const SteadyTime start{};
   IdleClock clock(start);
   CHECK(idleAfter(clock, 1s, 5s, start, false) == 5);
@@ -146,7 +146,7 @@ TEST_CASE("time in which the server keeps a client waiting is not idle, and rest
   CHECK(idleAfter(clock, 1001s, 1007s, start, false) == 7);
 }
 
-TEST_CASE("a server that was stopped does not take its sessions for idle when it continues") {
+TEST_CASE("a server that was stopped does not consider its sessions idle when it continues") {
   const SteadyTime start{};
   IdleClock clock(start);
   CHECK(clock.look(start + 3600s, start, false) == IdleClock::kMaxSecondsPerLook);
@@ -154,7 +154,7 @@ TEST_CASE("a server that was stopped does not take its sessions for idle when it
 
 // ---- The log ----
 
-TEST_CASE("sessions that come and go fast leave a few lines per identity and second") {
+TEST_CASE("sessions that open and close rapidly log only a few lines per identity and second") {
   SessionLines lines;
   const SteadyTime start{};
   const auto logged = [&](const std::string& identity, SteadyTime time) {
@@ -198,7 +198,7 @@ class Store {
 
 }  // namespace
 
-TEST_CASE("a folder takes the blocks of its files and folders, and no link is followed") {
+TEST_CASE("a folder's size counts the blocks of files and folders, without following links") {
   const Store store;
   CHECK(folderBytes(store.path + "/none") == 0);
   store.write("a/run/steps.csv", 4097);
@@ -207,7 +207,7 @@ TEST_CASE("a folder takes the blocks of its files and folders, and no link is fo
   CHECK(folderBytes(store.path + "/a") == 2 * 4096 + 2 * 4096 + 4096);  // folders, file, link
 }
 
-TEST_CASE("an identity has what its folder leaves of its share, whatever others use") {
+TEST_CASE("an identity can use what is left of its share, independently of the others") {
   const Store store;
   store.write("a/run/transfers.csv", 900 << 10);
   DiskShares shares(store.path, 0);
@@ -221,7 +221,7 @@ TEST_CASE("an identity has what its folder leaves of its share, whatever others 
   CHECK(errorCode([&] { shares.open("a", 2 * kMiB); }).empty());  // the access file grants more
 }
 
-TEST_CASE("old runs that are removed make room") {
+TEST_CASE("removing old runs frees space") {
   const Store store;
   store.write("a/run/transfers.csv", 2 << 20);
   DiskShares shares(store.path, 0);
@@ -237,7 +237,7 @@ TEST_CASE("old runs that are removed make room") {
   CHECK(shares.open("a", kMiB)->usedBytes() <= 4096);
 }
 
-TEST_CASE("one identity gets no more than half of the disk's room, and others go on") {
+TEST_CASE("one identity gets at most half of the disk space, and others continue") {
   const auto room = std::make_shared<DiskRoom>(10 * kMiB);
   DiskShare hog("hog", 100 * kMiB, room), other("other", 0, room);
   hog.setMax(1000 * kMiB);
@@ -255,7 +255,7 @@ TEST_CASE("one identity gets no more than half of the disk's room, and others go
   CHECK(other.error().code() == "disk-reserve");
 }
 
-TEST_CASE("what was removed since the start gives no identity a part of the reserve") {
+TEST_CASE("space freed since the start does not let an identity use the reserve") {
   const auto room = std::make_shared<DiskRoom>(0);
   DiskShare share("a", 100 * kMiB, room);
   share.setMax(1000 * kMiB);
@@ -266,7 +266,7 @@ TEST_CASE("what was removed since the start gives no identity a part of the rese
   CHECK_FALSE(share.take(1));
 }
 
-TEST_CASE("no run begins where the disk has no room beyond the reserve") {
+TEST_CASE("no run begins if the disk has no space beyond the reserve") {
   const Store store;
   DiskShares shares(store.path, std::numeric_limits<std::int64_t>::max() / 2);
   CHECK(errorCode([&] { shares.open("a", kMiB); }) == "disk-reserve");

@@ -87,7 +87,7 @@ Profile rated(double mbit, Time latency = 0ms) {
   return profile;
 }
 
-TEST_CASE("a message takes its bytes through the rate, and the latency") {
+TEST_CASE("a message takes its bytes divided by the rate, plus the latency") {
   for (const double mbit : {1.0, 10.0, 100.0, 1000.0, 2000.0}) {
     for (const Time latency : {Time(0), Time(20ms)}) {
       World world(rated(mbit, latency));
@@ -103,7 +103,7 @@ TEST_CASE("a message takes its bytes through the rate, and the latency") {
   }
 }
 
-TEST_CASE("a caller who comes late changes no rate") {
+TEST_CASE("a late caller does not change the rate") {
   for (const double mbit : {10.0, 100.0, 1000.0, 2000.0}) {
     for (const Time late : {Time(100us), Time(3ms), Time(20ms)}) {
       World world(rated(mbit, 5ms));
@@ -115,7 +115,7 @@ TEST_CASE("a caller who comes late changes no rate") {
   }
 }
 
-TEST_CASE("a sender who rests gains nothing, but for the burst it is granted") {
+TEST_CASE("a pause gains a sender nothing except its burst") {
   Profile profile = rated(100);
   for (const std::size_t burst : {std::size_t{0}, std::size_t{50'000}}) {
     profile.burst = burst;
@@ -129,7 +129,7 @@ TEST_CASE("a sender who rests gains nothing, but for the burst it is granted") {
   }
 }
 
-TEST_CASE("connections share the rate evenly, and one alone has all of it") {
+TEST_CASE("connections share the rate evenly, and a single one has all of it") {
   World world(rated(100, 5ms));
   for (std::uint64_t c = 1; c <= 4; ++c) world.open(c, std::uint64_t{1} << 40);
   world.open(5, 500'000);  // gets its share until it is done
@@ -169,7 +169,7 @@ TEST_CASE("what the link holds is bounded by two segments and a round trip") {
   }
 }
 
-TEST_CASE("a receiver that takes nothing stops the sender, and its time is not made up for") {
+TEST_CASE("a receiver that reads nothing stops the sender, and the lost time is not made up") {
   World world(rated(100, 10ms));
   world.shaper.open(1);
   std::size_t sent = 0;
@@ -198,7 +198,7 @@ TEST_CASE("a receiver that takes nothing stops the sender, and its time is not m
   CHECK(static_cast<double>(taken) == Approx(rate * 0.99).epsilon(0.01));
 }
 
-TEST_CASE("other connections go on beside a receiver that takes nothing") {
+TEST_CASE("other connections continue beside a receiver that reads nothing") {
   World world(rated(100, 10ms));
   world.open(1, std::uint64_t{1} << 40);
   world.shaper.open(2);
@@ -241,7 +241,7 @@ TEST_CASE("jitter is drawn from the seed, spreads over its range, and keeps the 
   CHECK(static_cast<double>(busy.total[1]) == Approx(2 * 100 * kMbit).epsilon(0.01));
 }
 
-TEST_CASE("losses are drawn from the seed, as many as they should be") {
+TEST_CASE("losses are drawn from the seed, with the configured frequency") {
   Profile profile = rated(1000, 1ms);
   profile.loss = 0.01;
   const auto run = [&](std::uint64_t seed) {
@@ -260,7 +260,7 @@ TEST_CASE("losses are drawn from the seed, as many as they should be") {
   CHECK(first.stalled <= Time(2ms) * static_cast<std::int64_t>(first.drops) + 2 * kMinTimeout);
 }
 
-TEST_CASE("a loss in a stream costs a round trip, one that nothing follows a time-out") {
+TEST_CASE("a loss within a stream costs a round trip, and one at its end a timeout") {
   Profile profile = rated(100, 10ms);
   profile.loss = 0.5;
   World world(profile);
@@ -293,7 +293,7 @@ TEST_CASE("a loss in a stream costs a round trip, one that nothing follows a tim
   CHECK(millis(longest) < 60);  // losses may overlap
 }
 
-TEST_CASE("while the link is down nothing crosses, and then everything does") {
+TEST_CASE("while the link is down no byte crosses, and afterwards all do") {
   World world(rated(100, 10ms));
   world.open(1, std::uint64_t{1} << 40);
   world.runUntil(1s);
@@ -312,7 +312,7 @@ TEST_CASE("while the link is down nothing crosses, and then everything does") {
   CHECK(static_cast<double>(world.total[1] - before) == Approx(rate).epsilon(0.01));
 }
 
-TEST_CASE("rate and latency change from one byte to the next, in order") {
+TEST_CASE("rate and latency may change at any byte, and the order is kept") {
   World world(rated(100, 50ms));
   world.open(1, std::uint64_t{1} << 40);
   world.runUntil(1s);
@@ -346,7 +346,7 @@ TEST_CASE("the end follows the last byte, at the latency of the link") {
   }
 }
 
-TEST_CASE("a reset drops what waits, and follows what is in flight") {
+TEST_CASE("a reset drops queued bytes, and arrives after those in flight") {
   World world(rated(10, 30ms));
   world.open(1, std::uint64_t{1} << 40);
   world.runUntil(1s);
@@ -362,7 +362,7 @@ TEST_CASE("a reset drops what waits, and follows what is in flight") {
   CHECK(last.bytes == flying);
 }
 
-TEST_CASE("a direction that has died takes a queue of bytes and delivers none") {
+TEST_CASE("a dead direction accepts a queue of bytes and delivers none") {
   World world(rated(10, 30ms));
   world.open(1, std::uint64_t{1} << 40);
   world.open(2, std::uint64_t{1} << 40);

@@ -47,7 +47,7 @@ StepCosts randomCosts(std::uint64_t seed, int bodies = 1) {
 
 }  // namespace
 
-TEST_CASE("one micro-batch takes its path") {
+TEST_CASE("a step of one micro-batch takes as long as the bound") {
   for (const int bodies : {1, 2, 4}) {
     StepCosts costs = randomCosts(3, bodies);
     costs.microBatches = 1;
@@ -57,7 +57,7 @@ TEST_CASE("one micro-batch takes its path") {
   }
 }
 
-TEST_CASE("no order is faster than the bound") {
+TEST_CASE("no order of actions is faster than the bound") {
   double nearest = 1e9;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     const StepCosts costs = randomCosts(seed, 1 + static_cast<int>(seed % 4));
@@ -72,7 +72,7 @@ TEST_CASE("no order is faster than the bound") {
   CHECK(nearest < 1.001);  // and is reached
 }
 
-TEST_CASE("the search finds nothing below the bound, and nothing worse than a schedule") {
+TEST_CASE("the search result is at least the bound and no slower than any schedule") {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     StepCosts costs = randomCosts(seed, 1 + static_cast<int>(seed % 2));
     costs.microBatches = std::min(costs.microBatches, 4u);
@@ -83,7 +83,7 @@ TEST_CASE("the search finds nothing below the bound, and nothing worse than a sc
   }
 }
 
-TEST_CASE("a busy client works without a pause between its actions, a fast link waits") {
+TEST_CASE("a busy client has no pauses between its actions, while a fast link idles") {
   StepCosts costs;
   costs.microBatches = 8;
   costs.headForward = 10e-3;
@@ -95,7 +95,7 @@ TEST_CASE("a busy client works without a pause between its actions, a fast link 
   CHECK(simulated(costs, "priority") == Approx(work).epsilon(0.02));
 }
 
-TEST_CASE("an urgent tensor overtakes after the segments that are chosen already") {
+TEST_CASE("an urgent tensor overtakes all but the segments already chosen") {
   // gradient/1 waits for at most one and a half segments, plus the link's own queue.
   StepCosts costs;
   costs.microBatches = 2;
@@ -121,7 +121,7 @@ TEST_CASE("an urgent tensor overtakes after the segments that are chosen already
   CHECK(waited > queueBytes);
 }
 
-TEST_CASE("the timeline has every action once, and no lane does two things at once") {
+TEST_CASE("the timeline has every action once, and no two actions of a lane overlap") {
   const StepCosts costs = randomCosts(8, 3);
   const SimulatedStep step =
       simulateStep(costs, policyOf(findSchedule("1f1b"), 1 + costs.microBatches / 2),
@@ -144,7 +144,7 @@ TEST_CASE("the timeline has every action once, and no lane does two things at on
   }
 }
 
-TEST_CASE("a policy that picks nothing is an error, not an endless loop") {
+TEST_CASE("a policy that selects nothing is an error, not an endless loop") {
   const Policy never{[](const ReadyKinds&, const StageState&) { return std::nullopt; },
                      [](Flow, std::uint32_t, const Place&) { return 0; }, 1};
   CHECK_THROWS_AS(simulateStep(randomCosts(1), never), std::logic_error);

@@ -87,7 +87,7 @@ Bytes oracle(const std::vector<float>& values, int q, int s) {
 
 }  // namespace
 
-TEST_CASE("the bytes of a small tensor are those of the documented layout") {
+TEST_CASE("a small tensor is encoded in the documented layout") {
   std::vector<float> values;
   for (int j = 0; j < 16; ++j) values.push_back(static_cast<float>(j < 8 ? j % 4 : 100 + j % 4));
   const Bytes bytes = encode(*sortCodec(2, 1, "exact"), tensorOf(values));
@@ -104,7 +104,7 @@ TEST_CASE("the bytes of a small tensor are those of the documented layout") {
     CHECK(static_cast<int>(stream >> 3 * j & 7) == (j < 8 ? j % 4 : 4 + j % 4));
 }
 
-TEST_CASE("exact selection gives the pieces that sorting gives, and the oracle's bytes") {
+TEST_CASE("exact selection gives the same pieces as sorting, and the oracle's bytes") {
   const int tensors = 1000;
   for (int k = 0; k < tensors; ++k) {
     const std::uint64_t bits = randomBits(randomKey(5, "shapes"), static_cast<std::uint64_t>(k));
@@ -120,7 +120,7 @@ TEST_CASE("exact selection gives the pieces that sorting gives, and the oracle's
   }
 }
 
-TEST_CASE("many pieces and wide codes are the oracle's") {
+TEST_CASE("many pieces and wide codes match the oracle") {
   for (const auto& [q, s] : {std::pair(8, 8), std::pair(1, 8), std::pair(16, 0), std::pair(11, 5),
                              std::pair(4, 4), std::pair(5, 3)}) {
     for (int kind = 0; kind < kKinds; ++kind) {
@@ -132,7 +132,7 @@ TEST_CASE("many pieces and wide codes are the oracle's") {
   }
 }
 
-TEST_CASE("every instruction set gives the same bytes") {
+TEST_CASE("every instruction set produces the same bytes") {
   const std::int64_t sets = instructionSets();
   for (const auto& [q, s] : {std::pair(6, 2), std::pair(3, 1), std::pair(7, 0), std::pair(5, 3),
                              std::pair(3, 5), std::pair(8, 8)}) {
@@ -175,7 +175,7 @@ TEST_CASE("sampled boundaries lose at most 0.5 dB") {
   }
 }
 
-TEST_CASE("fast over the whole tensor is sort, and over the first sample takes its boundaries") {
+TEST_CASE("fast with boundaries=all equals sort, and boundaries=first uses the first sample") {
   const std::vector<float> values = sample(0, 8 * 3000, 1);
   Tensor tensor = tensorOf(values);
   tensor.spec.shape = {8, 3000};
@@ -191,7 +191,7 @@ TEST_CASE("fast over the whole tensor is sort, and over the first sample takes i
   CHECK(header[3].step == (max - header[3].min) / 15);
 }
 
-TEST_CASE("a constant, and values that fill whole pieces, come back exactly") {
+TEST_CASE("a constant, and values that fill whole pieces, are restored exactly") {
   for (const char* select : {"exact", "sampled"}) {
     for (const float constant : {0.0f, 0.1f, -7.5f, kLargest, -kLargest}) {
       const Tensor tensor = tensorOf(std::vector<float>(9000, constant));
@@ -223,7 +223,7 @@ TEST_CASE("values whose range overflows fp32 stay finite and keep half a step") 
   }
 }
 
-TEST_CASE("the step's rounding takes no value past the largest float") {
+TEST_CASE("rounding of the step moves no value beyond the largest float") {
   for (int q = 1; q <= 8; ++q) {
     for (const float min : {0.0f, 1e38f, -1.0f, -kLargest / 3}) {
       std::vector<float> values(200, kLargest);
@@ -236,7 +236,7 @@ TEST_CASE("the step's rounding takes no value past the largest float") {
   }
 }
 
-TEST_CASE("a piece whose min and step are not those of finite values is refused") {
+TEST_CASE("a piece with an invalid min or step is refused") {
   const Tensor tensor = tensorOf(normal(100));
   const std::unique_ptr<Codec> codec = sortCodec(4, 2, "exact");
   const Bytes good = encode(*codec, tensor);
@@ -250,7 +250,7 @@ TEST_CASE("a piece whose min and step are not those of finite values is refused"
   }
 }
 
-TEST_CASE("a format byte that the tensor does not have is refused") {
+TEST_CASE("a format byte that does not match the tensor is refused") {
   for (const std::size_t elements : {1, 100}) {
     const Tensor tensor = tensorOf(normal(elements));
     Bytes bytes = encode(*sortCodec(4, 2, "exact"), tensor);

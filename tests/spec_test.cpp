@@ -56,7 +56,7 @@ TEST_CASE("specs are printed as they are parsed") {
   }
 }
 
-TEST_CASE("an error shows the spec, the place, and what belongs there") {
+TEST_CASE("an error shows the spec, the position and what is expected there") {
   const UsageError error = parseError("uniform:bits8");
   CHECK(error.what() ==
         std::string(
@@ -64,7 +64,7 @@ TEST_CASE("an error shows the spec, the place, and what belongs there") {
   CHECK_THAT(parseError("a:b=1;c=2").what(), Contains("character 6 (';')"));
 }
 
-TEST_CASE("what leaves the grammar is refused where it does") {
+TEST_CASE("a syntax error is reported at its position") {
   const auto [text, place] = GENERATE(table<std::string, int>({
       {"", 1},        {" none", 1},  {"None", 1},      {"8bit", 1},      {"_a", 1},
       {":bits=8", 1}, {"none ", 5},  {"none\n", 5},    {"a-b", 2},       {"a:", 3},
@@ -104,7 +104,7 @@ TEST_CASE("parameters are read as integers within their range") {
   CHECK_NOTHROW(parameters.finish());
 }
 
-TEST_CASE("a parameter that is no integer of its range is refused") {
+TEST_CASE("a parameter that is not an integer in its range is refused") {
   const std::string value =
       GENERATE("0", "17", "-1", "8.0", "8x", "x", "0x8", "1e1", "99999999999999999999");
   const CodecSpec spec = parseCodecSpec("c:bits=" + value);
@@ -123,7 +123,7 @@ TEST_CASE("a missing parameter is refused with an example") {
   CHECK(error.hint() == "write c:bits=16");
 }
 
-TEST_CASE("a parameter that nobody asked for is refused with the nearest known") {
+TEST_CASE("an unknown parameter is refused with the nearest known one") {
   const CodecSpec spec = parseCodecSpec("c:bist=8");
   CodecParameters parameters(spec);
   parameters.integer("bits", 1, 16, 8);
@@ -135,14 +135,14 @@ TEST_CASE("a parameter that nobody asked for is refused with the nearest known")
   CHECK(none.hint() == "remove it: this codec has no parameters");
 }
 
-TEST_CASE("a codec that wraps none refuses an inner spec") {
+TEST_CASE("a codec that wraps no other codec refuses an inner spec") {
   const CodecSpec spec = parseCodecSpec("c(d:e=1)");
   const UsageError error = errorOf([&] { CodecParameters(spec).finish(); });
   CHECK(error.code() == "bad-codec-spec");
   CHECK_THAT(error.what(), Contains("cannot wrap 'd:e=1'"));
 }
 
-TEST_CASE("a word is one of those that a codec names") {
+TEST_CASE("a word parameter accepts only the words that the codec lists") {
   const std::vector<std::string_view> choices = {"bf16", "fp16"};
   const CodecSpec spec = parseCodecSpec("c:header=fp16,other=fp17");
   CodecParameters parameters(spec);
@@ -154,7 +154,7 @@ TEST_CASE("a word is one of those that a codec names") {
   CHECK(error.hint() == "did you mean fp16? use one of bf16, fp16");
 }
 
-TEST_CASE("a codec that wraps another asks for it") {
+TEST_CASE("a codec that wraps another one requires an inner spec") {
   const CodecSpec spec = parseCodecSpec("c:e=1(d:f=2)");
   CodecParameters parameters(spec);
   parameters.integer("e", 1, 2);

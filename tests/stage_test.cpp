@@ -215,7 +215,7 @@ std::string splitAgainstWhole(const StageOptions& options, std::uint32_t samples
   return "";
 }
 
-TEST_CASE("split equals whole wherever the model is cut") {
+TEST_CASE("split equals whole for every cut") {
   setComputeThreads(1);
   for (StageOptions options : {mlpOptions(), cnnOptions()}) {
     const int blocks = static_cast<int>(blocksOf(options).size());
@@ -232,7 +232,7 @@ TEST_CASE("split equals whole wherever the model is cut") {
   }
 }
 
-TEST_CASE("split equals whole however a batch is divided and its actions take turns") {
+TEST_CASE("split equals whole for any number of micro-batches and any order of actions") {
   for (const StageOptions& options : {mlpOptions(), cnnOptions()}) {
     for (const std::uint32_t samples : {10, 13}) {
       for (const std::uint32_t microBatches : {1, 2, 4, 7, 8}) {
@@ -255,7 +255,7 @@ TEST_CASE("split equals whole with two threads, and with images as large as real
   setComputeThreads(1);
 }
 
-TEST_CASE("the difference that the comparison looks for is found") {
+TEST_CASE("the comparison detects a deliberate difference") {
   const StageOptions options = mlpOptions();
   StageOptions other = options;
   other.seed += 1;
@@ -264,7 +264,7 @@ TEST_CASE("the difference that the comparison looks for is found") {
   CHECK(difference(weightsOf(a.set()), weightsOf(b.set())).find("differs") != std::string::npos);
 }
 
-TEST_CASE("a run repeats to the bit, and training changes the weights") {
+TEST_CASE("a repeated run is bit-identical, and training changes the weights") {
   const StageOptions options = cnnOptions();
   std::optional<std::vector<NamedTensor>> first;
   for (int time = 0; time < 2; ++time) {
@@ -285,7 +285,7 @@ TEST_CASE("a run repeats to the bit, and training changes the weights") {
   }
 }
 
-TEST_CASE("stages that are restored in a new process go on with the same bits") {
+TEST_CASE("stages restored in a new process continue bit-identically") {
   for (StageOptions options : {cnnOptions(), mlpOptions()}) {
     for (const char* optimizer : {"sgd", "adam"}) {
       CAPTURE(options.model.name, optimizer);
@@ -314,7 +314,7 @@ TEST_CASE("stages that are restored in a new process go on with the same bits") 
   }
 }
 
-TEST_CASE("a saved state that does not fit the stage is refused") {
+TEST_CASE("a saved state that does not match the stage is refused") {
   const StageOptions options = mlpOptions();
   Split split(options);
   split.runBatch(Phase::train, 1, 2, makeBatch(options.model, 6, 1), Order::oneByOne);
@@ -350,7 +350,7 @@ TEST_CASE("evaluation changes nothing and counts every sample") {
   CHECK(split.client.metrics().samples == 13);
 }
 
-TEST_CASE("gradients add up until an update clears them") {
+TEST_CASE("gradients accumulate until an update clears them") {
   const StageOptions options = mlpOptions();
   WholeStage whole(options);
   const Batch batch = makeBatch(options.model, 8, 1);
@@ -364,7 +364,7 @@ TEST_CASE("gradients add up until an update clears them") {
   CHECK(gradientsOf(whole.set()).empty());
 }
 
-TEST_CASE("the loss is the mean over the batch's samples, whatever the micro-batches") {
+TEST_CASE("the loss is the mean over the batch's samples, for any number of micro-batches") {
   StageOptions options = mlpOptions();
   options.model.parameters["dropout"] = "0";
   options.cuts = {2, 5};
@@ -382,7 +382,7 @@ TEST_CASE("the loss is the mean over the batch's samples, whatever the micro-bat
 }
 
 // An mlp whose last layer is set manually, so that its outputs are known.
-TEST_CASE("top1 and top5 count the right samples") {
+TEST_CASE("top1 and top5 count the correctly classified samples") {
   StageOptions options = mlpOptions();
   const auto metricsWith = [&](int classes, const std::vector<float>& logits, std::int64_t label) {
     options.model.classes = classes;
@@ -420,7 +420,7 @@ TEST_CASE("top1 and top5 count the right samples") {
   CHECK(sum.sums.at("top1") == 3);
 }
 
-TEST_CASE("weights travel as safetensors and come back to the bit") {
+TEST_CASE("weights survive a round trip through safetensors bit-identically") {
   const StageOptions options = cnnOptions();
   WholeStage whole(options);
   const Batch batch = makeBatch(options.model, 8, 1);
@@ -456,7 +456,7 @@ TEST_CASE("weights loaded into head, body and tail are those of the whole model"
   CHECK_THROWS_AS(split.body.importWeights(toSafetensors(donated)), UsageError);
 }
 
-TEST_CASE("a file is held against the whole model before anything is loaded") {
+TEST_CASE("a file is compared with the whole model before anything is loaded") {
   const StageOptions options = cnnOptions();
   const std::vector<BlockSpec> blocks = blocksOf(options);
   std::vector<NamedTensor> weights = weightsOf(WholeStage(options).set());
@@ -526,7 +526,7 @@ std::vector<NamedTensor> buffersOf(const WholeStage& stage) {
   return copies;
 }
 
-TEST_CASE("running statistics change at Update, by one micro-batch after another, in their order") {
+TEST_CASE("running statistics change at Update, in the order of the micro-batches") {
   const StageOptions options = cnnOptions();
   constexpr std::uint32_t kMicroBatches = 3;
   const Batch batch = makeBatch(options.model, 10, 1);
@@ -567,7 +567,7 @@ TEST_CASE("running statistics change at Update, by one micro-batch after another
   CHECK(variance.sub(set.buffers()[1].tensor).abs().max().item<double>() < 1e-6);
 }
 
-TEST_CASE("a skipped step leaves the running statistics as they were") {
+TEST_CASE("a skipped step does not change the running statistics") {
   const StageOptions options = cnnOptions();
   Split split(options);
   WholeStage whole(options);
@@ -583,7 +583,7 @@ TEST_CASE("a skipped step leaves the running statistics as they were") {
   CHECK(difference(weightsOf(whole.set()), initial) == "");
 }
 
-TEST_CASE("a body's memory follows from its shapes") {
+TEST_CASE("a body's memory is computed from its shapes") {
   StageOptions options;
   options.model = {"mlp", {{"width", "10"}, {"depth", "2"}}, {7}, 3};
   options.cuts = {2, 5};  // relu1, fc2, relu2
@@ -630,7 +630,7 @@ TEST_CASE("waiting replaces computing") {
   CHECK(split.client.tailStep({Phase::eval, 1, 1, 2, 9}, {}).empty());
 }
 
-TEST_CASE("a backward that waits forgets its computed forward") {
+TEST_CASE("a backward that waits discards its computed forward") {
   const StageOptions options = mlpOptions();
   StageWait wait;
   wait.b1 = wait.b2 = 0.0;
@@ -654,7 +654,7 @@ std::string codeOf(const std::function<void()>& call) {
   return "";
 }
 
-TEST_CASE("a forward must not wait where its backward computes") {
+TEST_CASE("a forward must not wait if its backward computes") {
   const StageOptions options = mlpOptions();
   StageWait head, body;
   head.f1 = 1;
@@ -665,7 +665,7 @@ TEST_CASE("a forward must not wait where its backward computes") {
   CHECK(codeOf([&] { BodyStage(options, head); }) == "");
 }
 
-TEST_CASE("stages refuse options that do not fit") {
+TEST_CASE("stages refuse inconsistent options") {
   StageOptions options = mlpOptions();
   options.cuts = {3, 3};
   CHECK(codeOf([&] { ClientStage(options, {}); }) == "bad-cuts");
@@ -678,7 +678,7 @@ TEST_CASE("stages refuse options that do not fit") {
   CHECK(codeOf([&] { BodyStage(options, {}); }) == "unknown-model");
 }
 
-TEST_CASE("a label that is no class is refused with its sample") {
+TEST_CASE("a label that is not a class is refused with its sample") {
   const StageOptions options = mlpOptions();
   Batch batch = makeBatch(options.model, 4, 1);
   ClientStage client(options, {});
@@ -695,7 +695,7 @@ TEST_CASE("a label that is no class is refused with its sample") {
   }
 }
 
-TEST_CASE("actions out of order are bugs of ours") {
+TEST_CASE("actions out of order are internal errors") {
   const StageOptions options = mlpOptions();
   Split split(options);
   const Batch batch = makeBatch(options.model, 4, 1);

@@ -31,7 +31,7 @@ struct Run {
   }
 };
 
-TEST_CASE("rates and shares of a steady run are what it does") {
+TEST_CASE("rates and shares of a steady run match its activity") {
   Run run;
   CHECK_FALSE(run.pace.state(run.time));
   run.actions[indexOf(ActionKind::bodyForward)] = 0.01;
@@ -57,7 +57,7 @@ TEST_CASE("rates and shares of a steady run are what it does") {
   CHECK(bottleneckOf(state.shares) == "uplink");
 }
 
-TEST_CASE("a run that changes is followed within seconds, and an evaluation trains on nothing") {
+TEST_CASE("rates follow a change within seconds, and an evaluation has no training rate") {
   Run run;
   run.batches(20, 0.1, 500'000, 0);
   run.batches(20, 1, 500'000, 0);
@@ -67,8 +67,7 @@ TEST_CASE("a run that changes is followed within seconds, and an evaluation trai
   CHECK(run.pace.state(run.time)->phase == Phase::eval);
 }
 
-TEST_CASE(
-    "what is at work half of the time holds a run back; else it is what a server cannot see") {
+TEST_CASE("a resource busy half of the time is the bottleneck, otherwise client or latency") {
   CHECK(bottleneckOf({}) == "client or latency");
   CHECK(bottleneckOf({.compute = 0.49, .up = 0.3}) == "client or latency");
   CHECK(bottleneckOf({.compute = 0.9, .up = 0.6}) == "server compute");
@@ -92,14 +91,14 @@ nlohmann::ordered_json document() {
           {"sessions_left_out", 0}};
 }
 
-TEST_CASE("a status without sessions is its head") {
+TEST_CASE("a status without sessions has only the summary") {
   CHECK(statusTable(document(), 0) ==
         "cleave 0.1.0, process 42, at 127.0.0.1:4800 with TLS, on cpu, up for 1:02:03\n"
         "0 of 8 sessions, 3 connections; memory: 2.00 MB of 8.00 GB admitted, 500 MB resident\n"
         "refused or ended because of a client error: 3 bad-frame, 1 unknown-identity\n");
 }
 
-TEST_CASE("sessions stand in aligned columns") {
+TEST_CASE("sessions are listed in aligned columns") {
   nlohmann::ordered_json status = document();
   nlohmann::ordered_json run = {{"session", 7},
                                 {"identity", "clinic-a"},
@@ -153,7 +152,7 @@ TEST_CASE("sessions stand in aligned columns") {
   CHECK(cell(line, "limited by") == "idle for 1:15");
 }
 
-TEST_CASE("a narrow terminal has fewer columns, and what holds a run back is among them") {
+TEST_CASE("a narrow terminal shows fewer columns but keeps the bottleneck") {
   nlohmann::ordered_json status = document();
   status["sessions"] = {{{"session", 12},
                          {"identity", "clinic-a"},

@@ -34,7 +34,7 @@ MicroBatch step(std::uint64_t number, std::uint32_t microBatches) {
 
 }  // namespace
 
-TEST_CASE("a step's costs are those of a micro-batch, of what has come since the step before") {
+TEST_CASE("a step's costs are per micro-batch, from the tensors since the previous step") {
   StepMeter meter;
   LinkTotals totals = later({}, 100);  // from an evaluation
   meter.pass(totals);
@@ -54,7 +54,7 @@ TEST_CASE("a step's costs are those of a micro-batch, of what has come since the
   }
 }
 
-TEST_CASE("a flow that is not recorded yet keeps what it had, and has nothing at first") {
+TEST_CASE("a flow without new records keeps its previous costs, at first zero") {
   StepMeter meter;
   CHECK_FALSE(meter.measure(step(1, 4), actions(1), {}, kLink));
   const LinkTotals totals = later({}, 4);
@@ -65,7 +65,7 @@ TEST_CASE("a flow that is not recorded yet keeps what it had, and has nothing at
   CHECK_FALSE(costs->hasRates());
 }
 
-TEST_CASE("the mean leaves out the first step and those with fewer micro-batches") {
+TEST_CASE("the mean excludes the first step and steps with fewer micro-batches") {
   StepMeter meter;
   LinkTotals totals;
   const auto measure = [&](std::uint32_t microBatches, double seconds) {

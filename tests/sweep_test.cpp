@@ -75,7 +75,7 @@ TEST_CASE("a grid is every combination, the last key fastest, and values may hav
   CHECK(points[3].linkOverrides() == std::vector<std::string>{"rate=1Gbit/s"});
 }
 
-TEST_CASE("a point's name is a folder's, is the same in any order, and differs with any value") {
+TEST_CASE("a point's name is a valid folder name, independent of order, and unique per value") {
   const auto name = [](const std::vector<std::string>& options) {
     return expandGrid(parseGrid(options)).at(0).name();
   };
@@ -90,7 +90,7 @@ TEST_CASE("a point's name is a folder's, is the same in any order, and differs w
   CHECK(hostile.size() < 100);
 }
 
-TEST_CASE("what is no grid is refused, with what to write") {
+TEST_CASE("an invalid grid is refused with a correct form") {
   CHECK_THAT(refusal([] { parseGrid({"codec"}); }), Contains("--grid codec is not KEY=VALUE"));
   CHECK_THAT(refusal([] { parseGrid({"=none"}); }), Contains("is not KEY=VALUE"));
   CHECK_THAT(refusal([] { parseGrid({"codec=none", "codec=none"}); }), Contains("given twice"));
@@ -125,7 +125,7 @@ PointResult done(const std::vector<std::string>& values, MetricValues metrics) {
   return result;
 }
 
-TEST_CASE("mean and the sample's standard deviation") {
+TEST_CASE("spreads have the mean and the sample's std") {
   const Spread spread = spreadOf({2, 4, 4, 4, 5, 5, 7, 9});
   CHECK(spread.mean == Approx(5));
   CHECK(*spread.deviation == Approx(std::sqrt(32.0 / 7)));
@@ -133,7 +133,7 @@ TEST_CASE("mean and the sample's standard deviation") {
   CHECK_FALSE(spreadOf({3}).deviation);
 }
 
-TEST_CASE("seeds of one point become one group, whose failed members do not count") {
+TEST_CASE("seeds of one point form one group, without its failed members") {
   std::vector<PointResult> results = {done({"codec=none", "run.seed=1"}, {{"top1", 0.5}}),
                                       done({"codec=none", "run.seed=2"}, {{"top1", 0.7}}),
                                       done({"codec=bf16", "run.seed=1"}, {{"top1", 0.4}}),
@@ -149,7 +149,7 @@ TEST_CASE("seeds of one point become one group, whose failed members do not coun
   CHECK_FALSE(groups[1].metrics.at("top1").deviation);
 }
 
-TEST_CASE("a speed-up is over the point that differs in the reference's values alone") {
+TEST_CASE("a speed-up is relative to the point that differs only in the reference's values") {
   std::vector<std::string> options = {"codec=none", "codec=bf16", "link.rate=1Gbit/s",
                                       "link.rate=10Mbit/s"};
   const auto axes = parseGrid(options);
@@ -266,7 +266,7 @@ TEST_CASE("a point that is done is found again, and another plan for it is refus
              Contains("was not written by a sweep"));
 }
 
-TEST_CASE("a sweep's folder is no other folder, and has one sweep at a time") {
+TEST_CASE("a sweep's folder belongs to sweeps only, and to one sweep at a time") {
   const Folder folder;
   {
     const SweepFolder first(folder.path() + "/sweeps/a");
@@ -282,7 +282,7 @@ TEST_CASE("a sweep's folder is no other folder, and has one sweep at a time") {
 
 const std::string kReference = CLEAVE_SOURCE_DIR "/configs/experiments/reference.csv";
 
-TEST_CASE("the published figures are read, have one row an id, and codecs as ours are written") {
+TEST_CASE("the published figures have unique ids, and codecs in our notation") {
   const auto rows = readPublished(kReference);
   CHECK(rows.size() > 100);
   std::set<std::string> ids;
@@ -301,7 +301,7 @@ TEST_CASE("the published figures are read, have one row an id, and codecs as our
   CHECK(contradictory == 4);
 }
 
-TEST_CASE("published figures stand beside points that agree in all they say") {
+TEST_CASE("published figures are compared with points that match all their keys") {
   const auto rows = readPublished(kReference);
   std::vector<PointResult> results = {
       done({"train.micro_batches=4"},
@@ -338,7 +338,7 @@ TEST_CASE("published figures stand beside points that agree in all they say") {
   CHECK(idsOf().empty());
 }
 
-TEST_CASE("a file of figures that does not fit is refused") {
+TEST_CASE("an invalid file of figures is refused") {
   const Folder folder;
   CHECK_THAT(refusal([&] { readPublished(folder.path() + "/none.csv"); }),
              Contains("none.csv is not there"));
@@ -370,7 +370,7 @@ SweepReport exampleReport() {
   return report;
 }
 
-TEST_CASE("the tables have a row each, and a failed point says why") {
+TEST_CASE("each table has one row per point, and a failed point has its reason") {
   SweepReport report = exampleReport();
   CHECK_THAT(tableText(report), Contains("55.00 ± 7.07") && Contains("speed-up"));
   CHECK_THAT(resultsCsv(report), Contains(",done,none,1,0.5,") && Contains(",done,none,2,0.6,"));

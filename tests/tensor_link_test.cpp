@@ -390,7 +390,7 @@ TEST_CASE(
   trainThroughLinks("uniform:bits=4", "priority");
 }
 
-TEST_CASE("a server whose tensors stay on its device trains to the same values") {
+TEST_CASE("a server that keeps its tensors on its device trains to the same values") {
   for (const std::string codec : {"none", "fp16", "uniform:bits=16", "topk:ratio=0.5"}) {
     CAPTURE(codec);
     CHECK(trainThroughLinks(codec, "priority", true)
@@ -398,7 +398,7 @@ TEST_CASE("a server whose tensors stay on its device trains to the same values")
   }
 }
 
-TEST_CASE("a link whose connections break again and again delivers what one connection delivers") {
+TEST_CASE("a link with repeatedly broken connections delivers the same as one connection") {
   for (const std::string codec : {"none", "block:bits=8", "power:rank=2,iterations=1"}) {
     const Trained expected = trainThroughLinks(codec, "priority");
     CHECK(expected.connections == 1);
@@ -539,7 +539,7 @@ struct HostileClient {
   wire::Tensor tensor;
 };
 
-TEST_CASE("a tensor that its codec cannot carry goes raw, where the run wants that") {
+TEST_CASE("a tensor that its codec cannot carry is sent raw if the run allows it") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const auto sentOf = [&](bool rawNonFinite, bool onDevice = false) {
     SendingServer server("uniform:bits=8", rawNonFinite, onDevice);
@@ -571,7 +571,7 @@ TEST_CASE("a tensor in one or several segments is delivered") {
   CHECK(client.delivered.size() == 2);
 }
 
-TEST_CASE("a tensor that was not agreed is refused before memory is taken") {
+TEST_CASE("an unexpected tensor is refused before memory is allocated") {
   using Damage = std::function<void(wire::Tensor&)>;
   const std::vector<std::pair<std::string, Damage>> damages = {
       {"bad-key", [](auto& tensor) { tensor.mutable_key()->set_phase("dream"); }},
@@ -614,7 +614,7 @@ TEST_CASE("a tensor that was not agreed is refused before memory is taken") {
   }
 }
 
-TEST_CASE("initial weights come once, as weights/body, and no longer than agreed") {
+TEST_CASE("initial weights are accepted once, as weights/body, and within the agreed size") {
   const auto open = [](HostileClient& client, const std::string& flow, std::uint64_t stream,
                        std::uint64_t bytes) {
     client.tensor.mutable_key()->set_step(0);
@@ -639,7 +639,7 @@ TEST_CASE("initial weights come once, as weights/body, and no longer than agreed
   CHECK(digest.delivered.empty());
 }
 
-TEST_CASE("a server's trace comes where it was asked for, and no longer than it can be") {
+TEST_CASE("a server's trace is accepted only if requested, and within its maximum size") {
   const auto open = [](std::shared_ptr<TraceRecorder> trace, std::uint64_t bytes) {
     HostileClient server(false, Role::client, std::move(trace));
     server.link->send(Fetch{kTraceBody});
@@ -657,7 +657,7 @@ TEST_CASE("a server's trace comes where it was asked for, and no longer than it 
   CHECK(open(nullptr, 8) == "bad-tensor");
 }
 
-TEST_CASE("a blob that was not asked for is refused, and so is a second one") {
+TEST_CASE("a blob that was not requested is refused, and so is a second one") {
   HostileClient server(false, Role::client);
   server.tensor.mutable_key()->set_step(0);
   server.tensor.mutable_key()->set_flow("weights/body");
@@ -670,7 +670,7 @@ TEST_CASE("a blob that was not asked for is refused, and so is a second one") {
   CHECK(server.open(3, 8) == "unexpected-message");
 }
 
-TEST_CASE("metadata that is no protobuf is refused") {
+TEST_CASE("metadata that is not valid protobuf is refused") {
   HostileClient client;
   for (const FrameKind kind : {FrameKind::tensor, FrameKind::segment, FrameKind::step,
                                FrameKind::fetch, FrameKind::received}) {
@@ -679,7 +679,7 @@ TEST_CASE("metadata that is no protobuf is refused") {
   }
 }
 
-TEST_CASE("segments out of place are refused") {
+TEST_CASE("segments out of order are refused") {
   const auto afterOpen = [](std::uint64_t stream, std::uint64_t offset, std::uint32_t bytes,
                             const std::string& sha = "") {
     HostileClient client;
@@ -720,7 +720,7 @@ TEST_CASE("more micro-batches in flight than agreed are refused") {
   CHECK(client.open(3, 8000) == "too-many-in-flight");
 }
 
-TEST_CASE("a tensor that comes again is refused before memory is taken") {
+TEST_CASE("a tensor that is sent again is refused before memory is allocated") {
   HostileClient whole;
   REQUIRE(whole.open(1, 12000) == "");
   const std::size_t used = whole.account->used();
@@ -745,7 +745,7 @@ TEST_CASE("a session's account counts a tensor from its first segment until it i
   CHECK(client.account->used() == kMicroBatchBytes);  // until its reply is sent
 }
 
-TEST_CASE("a peer that exceeds its account is refused, whatever was agreed") {
+TEST_CASE("a peer that exceeds its account is refused, even within the agreed limits") {
   HostileClient client(false, Role::server, nullptr,
                        kMicroBatchBytes + BufferPool::capacityFor(12000) - 1);
   CHECK(client.open(1, 12000) == "memory-exceeded");
@@ -795,7 +795,7 @@ TEST_CASE(
         "bad-key");  // for a tensor that was not sent
 }
 
-TEST_CASE("what an activation leaves at its cut is kept only for a gradient that uses it") {
+TEST_CASE("the cut context of an activation is kept only for a gradient that uses it") {
   TensorCodecOptions options;
   options.account = std::make_shared<MemoryAccount>(std::size_t{1} << 30);
   options.codecs[activationAt(0)] = makeCodec("topk:ratio=0.1");
@@ -812,7 +812,7 @@ TEST_CASE("what an activation leaves at its cut is kept only for a gradient that
   CHECK(options.account->used() == 0);
 }
 
-TEST_CASE("codec states that are restored give the same bytes as those that went on") {
+TEST_CASE("restored codec states give the same bytes as uninterrupted ones") {
   TensorCodecOptions options;
   options.seed = 5;
   options.errorEvery = 0;

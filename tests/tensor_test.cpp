@@ -12,7 +12,7 @@ std::optional<std::size_t> elementsOf(std::vector<std::int64_t> shape) {
 
 }  // namespace
 
-TEST_CASE("names of dtypes and memory orders are read back") {
+TEST_CASE("names of dtypes and memory orders survive the round trip") {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i64}) {
     CHECK(dtypeFromName(dtypeName(dtype)) == dtype);
   }
@@ -33,7 +33,7 @@ TEST_CASE("a tensor spec counts its elements and bytes") {
   CHECK(TensorSpec{DType::i64, {2, 3}}.bytes() == 48);
 }
 
-TEST_CASE("shapes from a peer that are no shapes have no elements to count") {
+TEST_CASE("invalid shapes from a peer have no element count") {
   const std::int64_t limit = std::int64_t{1} << 40;
   CHECK(elementsOf({limit}) == limit);
   CHECK_FALSE(elementsOf({limit + 1}));
@@ -44,7 +44,7 @@ TEST_CASE("shapes from a peer that are no shapes have no elements to count") {
   CHECK_FALSE(elementsOf({0, limit, limit}));             // empty, with strides that overflow
 }
 
-TEST_CASE("a tensor spec is shown with its memory order where that is unusual") {
+TEST_CASE("a tensor spec is printed with its memory order if that is not the default") {
   CHECK(toString(TensorSpec{DType::f32, {64, 32, 7, 7}, MemoryOrder::channelsLast}) ==
         "f32[64, 32, 7, 7] channels_last");
   CHECK(toString(TensorSpec{DType::bf16, {}}) == "bf16[]");

@@ -33,7 +33,7 @@ double secondsFor(Throttle& throttle, std::size_t takers, std::size_t chunks) {
 
 }  // namespace
 
-TEST_CASE("connections together move as many bytes a second as the throttle says") {
+TEST_CASE("connections together move as many bytes per second as the throttle allows") {
   for (const std::size_t takers : {1, 2, 7}) {
     Throttle throttle(kRate);
     const double expected = 100 * kChunk / kRate;
@@ -41,7 +41,7 @@ TEST_CASE("connections together move as many bytes a second as the throttle says
   }
 }
 
-TEST_CASE("what was not used is lost, but for a short burst") {
+TEST_CASE("unused rate is lost, except for a short burst") {
   Throttle throttle(kRate);
   const SteadyTime start = now();
   throttle.take(kChunk, start);
@@ -49,7 +49,7 @@ TEST_CASE("what was not used is lost, but for a short burst") {
   CHECK(throttle.take(kChunk, later) == later - Throttle::kBurst + 100ms);
 }
 
-TEST_CASE("a rate can be changed, and be none") {
+TEST_CASE("a rate can be changed, and can be unlimited") {
   Throttle throttle(0);
   const SteadyTime start = now();
   CHECK(throttle.take(std::size_t{1} << 40, start) == start);
@@ -89,7 +89,7 @@ TEST_CASE("two connections with one throttle, one sending and one receiving, sha
   CHECK(isNear);
 }
 
-TEST_CASE("a connection that waits for its throttle still tells at once why it ends") {
+TEST_CASE("a connection that waits for its throttle still reports immediately why it ends") {
   Pair pair;
   pair.b.throttleBy(std::make_shared<Throttle>(1000));  // the first segment takes a minute
   pair.send(pair.a, "up", randomBytes(std::size_t{1} << 20, 1));

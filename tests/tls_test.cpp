@@ -148,7 +148,8 @@ std::string codeOfLoading(const std::string& folder, TlsRole role) {
 
 // ---- Normal operation ----
 
-TEST_CASE("within TLS, tensors both ways at once arrive intact, and each frame's bytes count") {
+TEST_CASE(
+    "within TLS, tensors in both directions at once arrive intact, and all bytes are counted") {
   const Folders folders;
   // The smaller value renews the keys many times.
   const auto bytesPerKey = GENERATE(as<std::uint64_t>{}, kBytesPerTlsKey, 100'000);
@@ -181,7 +182,7 @@ TEST_CASE("within TLS, tensors both ways at once arrive intact, and each frame's
   CHECK(pair.a.linkInfo().roundTripSeconds > 0);
 }
 
-TEST_CASE("within TLS, an urgent tensor arrives before one under way, and a stuck frame can fail") {
+TEST_CASE("within TLS, an urgent tensor overtakes another, and a stuck frame can fail") {
   const Folders folders;
   Pair pair(clientOptions(folders.client), serverOptions(folders.server), 4096);
   const Bytes big = randomBytes(std::size_t{16} << 20, 1);
@@ -211,7 +212,7 @@ TEST_CASE("within TLS, an urgent tensor arrives before one under way, and a stuc
   }
 }
 
-TEST_CASE("a server's certificate is for names and addresses") {
+TEST_CASE("a server's certificate may have names and addresses") {
   const Folders folders;
   const std::string name = GENERATE("localhost", "127.0.0.1", "a.example.org", "::1");
   folders.authority.writeServer(
@@ -222,7 +223,7 @@ TEST_CASE("a server's certificate is for names and addresses") {
   CHECK(pair.outcomeB.text == "");
 }
 
-TEST_CASE("both cipher suites are spoken, and no others; TLS 1.3 alone; no tickets") {
+TEST_CASE("only two cipher suites and TLS 1.3 are accepted, without tickets") {
   const Folders folders;
   ForeignClient client(serverOptions(folders.server));
   client.useCertificate(folders.client);
@@ -257,7 +258,7 @@ TEST_CASE("both cipher suites are spoken, and no others; TLS 1.3 alone; no ticke
 
 // ---- Who is refused ----
 
-TEST_CASE("each certificate that is not right is refused with its own code at both sides") {
+TEST_CASE("each kind of invalid certificate is refused with its own code on both sides") {
   struct Case {
     std::string name;
     CertificateRequest client = clientRequest();
@@ -324,7 +325,7 @@ TEST_CASE("each certificate that is not right is refused with its own code at bo
   }
 }
 
-TEST_CASE("a certificate that was accepted is checked again by what is read later") {
+TEST_CASE("an accepted certificate is checked again against reloaded files") {
   const Folders folders;
   Handshake pair(clientOptions(folders.client), serverOptions(folders.server));
   pair.shake();
@@ -342,7 +343,7 @@ TEST_CASE("a certificate that was accepted is checked again by what is read late
   CHECK(checkAgain() == "certificate-unknown-ca");
 }
 
-TEST_CASE("each server's certificate that is not right is refused with its own code too") {
+TEST_CASE("each kind of invalid server certificate is refused with its own code") {
   struct Case {
     std::string name;
     CertificateRequest server = serverRequest();
@@ -406,7 +407,7 @@ TEST_CASE("a client without a certificate is refused") {
   CHECK(client.outcome.text == "the client has no certificate");
 }
 
-TEST_CASE("where one side speaks TLS and the other does not, both say so") {
+TEST_CASE("if only one side uses TLS, both report it") {
   const Folders folders;
   SECTION("a server that wants TLS") {
     Handshake pair({}, serverOptions(folders.server));
@@ -435,7 +436,7 @@ TEST_CASE("where one side speaks TLS and the other does not, both say so") {
 
 // ---- Damage and silence ----
 
-TEST_CASE("a damaged record ends a connection within TLS, and the peer hears of it") {
+TEST_CASE("a damaged record ends a connection within TLS, and the peer is notified") {
   const Folders folders;
   ForeignClient client(serverOptions(folders.server));
   client.useCertificate(folders.client);
@@ -458,7 +459,7 @@ TEST_CASE("a stream that ends within TLS without a Bye is an error") {
   CHECK(client.outcome.text.find("without a Bye") != std::string::npos);
 }
 
-TEST_CASE("a record that comes a byte now and then ends a connection") {
+TEST_CASE("a record that arrives too slowly ends the connection") {
   const Folders folders;
   ConnectionOptions options = serverOptions(folders.server);
   options.frame = {.grace = 100ms, .bytesASecond = 1024};
@@ -474,7 +475,7 @@ TEST_CASE("a record that comes a byte now and then ends a connection") {
   CHECK(client.outcome.code == "too-slow");
 }
 
-TEST_CASE("a flood of new keys ends a connection") {
+TEST_CASE("a flood of key updates ends the connection") {
   const Folders folders;
   ForeignClient client(serverOptions(folders.server));
   client.useCertificate(folders.client);
@@ -487,7 +488,7 @@ TEST_CASE("a flood of new keys ends a connection") {
   CHECK(client.outcome.code == "flood");
 }
 
-TEST_CASE("a peer that does not shake hands in time is given up") {
+TEST_CASE("a peer that does not finish the handshake in time is disconnected") {
   const Folders folders;
   ConnectionOptions options = serverOptions(folders.server);
   options.tlsDeadline = 50ms;
@@ -499,7 +500,7 @@ TEST_CASE("a peer that does not shake hands in time is given up") {
   CHECK(raw.outcome.text.find("within 0.05 s") != std::string::npos);
 }
 
-TEST_CASE("what is no handshake is not read for long") {
+TEST_CASE("data that is not a handshake is not read for long") {
   const Folders folders;
   Raw raw(serverOptions(folders.server));
   raw.collect();
@@ -512,7 +513,7 @@ TEST_CASE("what is no handshake is not read for long") {
 
 // ---- Files ----
 
-TEST_CASE("what is wrong with the files is said, with the file") {
+TEST_CASE("errors in the files are reported with the file name") {
   const Folders folders;
   CHECK(codeOfLoading(folders.server, TlsRole::server) == "");
   CHECK(codeOfLoading(folders.client, TlsRole::client) == "");
@@ -544,7 +545,7 @@ TEST_CASE("what is wrong with the files is said, with the file") {
   }
 }
 
-TEST_CASE("a certificate that ends within 14 days is warned of") {
+TEST_CASE("a certificate that expires within 14 days gives a warning") {
   const Folders folders;
   const auto warning = [&] { return TlsContext::load(folders.client, TlsRole::client)->warning(); };
   CHECK(warning() == "");

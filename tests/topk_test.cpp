@@ -76,7 +76,7 @@ std::vector<std::size_t> nonZeros(const std::vector<float>& values) {
 
 }  // namespace
 
-TEST_CASE("the largest magnitudes are kept as they are, of equal ones the first") {
+TEST_CASE("the largest magnitudes are kept unchanged; of equal ones, the first") {
   for (const double ratio : {0.01, 0.1, 0.3, 0.5, 0.9}) {
     const std::unique_ptr<Codec> codec = makeCodec("topk:ratio=" + shortestText(ratio));
     for (int kind = 0; kind < 5; ++kind) {
@@ -95,7 +95,7 @@ TEST_CASE("the largest magnitudes are kept as they are, of equal ones the first"
   }
 }
 
-TEST_CASE("the bytes of a small tensor are those of the documented layout") {
+TEST_CASE("a small tensor is encoded in the documented layout") {
   std::vector<float> values(40);
   values[3] = 1;
   values[5] = -2;
@@ -129,7 +129,7 @@ TEST_CASE("every instruction set keeps the same elements") {
   }
 }
 
-TEST_CASE("distances beyond one byte are read back") {
+TEST_CASE("distances beyond one byte survive the round trip") {
   std::vector<float> values(70000);
   for (const std::size_t j : {0u, 127u, 128u, 256u, 20000u, 69999u, 300u}) values[j] = 1;
   const std::unique_ptr<Codec> codec = makeCodec("topk:ratio=0.0001");
@@ -139,7 +139,7 @@ TEST_CASE("distances beyond one byte are read back") {
   CHECK((decode(*codec, bytes, tensor.spec).bytes == tensor.bytes));
 }
 
-TEST_CASE("a gradient is sent at its activation's positions, without them") {
+TEST_CASE("a gradient reuses its activation's positions and does not send them") {
   for (const char* spec : {"topk:ratio=0.2", "randtopk:ratio=0.2,alpha=0.3"}) {
     const std::unique_ptr<Codec> codec = makeCodec(spec);
     const Tensor activation = tensorOf(normal(3000, 1));
@@ -161,7 +161,7 @@ TEST_CASE("a gradient is sent at its activation's positions, without them") {
   }
 }
 
-TEST_CASE("a gradient that keeps fewer, or has other elements, selects for itself") {
+TEST_CASE("a gradient with fewer kept or different elements selects its own positions") {
   CutContext cut;
   encodeWith(*makeCodec("topk:ratio=0.2"), kActivation, cut, tensorOf(normal(3000)));
   const Tensor gradient = tensorOf(normal(3000, 2));
@@ -172,7 +172,7 @@ TEST_CASE("a gradient that keeps fewer, or has other elements, selects for itsel
   CHECK((encodeWith(*same, kGradient, cut, other) == encode(*same, other)));
 }
 
-TEST_CASE("in eval nothing is left for a gradient, and nothing is random") {
+TEST_CASE("evaluation keeps no positions for a gradient and draws no random numbers") {
   const CodecContext eval{7, {Phase::eval, 3, 1, activationAt(0)}};
   const Tensor tensor = tensorOf(normal(3000));
   CutContext cut;
@@ -181,7 +181,7 @@ TEST_CASE("in eval nothing is left for a gradient, and nothing is random") {
   CHECK((bytes == encodeWith(*makeCodec("topk:ratio=0.2"), eval, cut, tensor)));
 }
 
-TEST_CASE("randtopk replaces about alpha of the elements, others each time, k in all") {
+TEST_CASE("randtopk keeps k elements, a random fraction alpha of them not among the largest") {
   const std::vector<float> values = normal(50000);
   const std::vector<float> top = oracle(values, 0.2);
   for (const double alpha : {0.05, 0.5, 1.0}) {
@@ -204,7 +204,7 @@ TEST_CASE("randtopk replaces about alpha of the elements, others each time, k in
   }
 }
 
-TEST_CASE("positions that are not those of k elements are refused") {
+TEST_CASE("positions that do not select k elements are refused") {
   const std::unique_ptr<Codec> codec = makeCodec("topk:ratio=0.25");
   std::vector<float> values(40);
   std::iota(values.begin(), values.end(), 1.0f);

@@ -47,7 +47,7 @@ TEST_CASE("a recorder takes the training steps of its window") {
   CHECK(steps == std::vector<std::uint64_t>{2, 2, 3, 3, 4, 4});
 }
 
-TEST_CASE("what the device waited for lies between two actions, and ends with the second") {
+TEST_CASE("a wait of the device lies between two actions, and ends at the second") {
   TraceRecorder recorder(kWindow);
   recorder.ran(ActionKind::headForward, batchAt(2, 0), at(0), at(5), 5e-3);  // a batch begins
   recorder.ran(ActionKind::headForward, batchAt(2, 1), {}, at(10), 5e-3);
@@ -66,7 +66,7 @@ TEST_CASE("what the device waited for lies between two actions, and ends with th
   CHECK(spans[4].begin == nanosecondsAt(20));
 }
 
-TEST_CASE("segments of a tensor that follow each other are one span, until another comes between") {
+TEST_CASE("consecutive segments of a tensor are one span, until another tensor intervenes") {
   TraceRecorder recorder(kWindow);
   const Key slow{Phase::train, 2, 0, activationAt(0)}, urgent{Phase::train, 2, 0, gradientAt(1)};
   recorder.moved(TraceActivity::send, slow, at(0), at(1));
@@ -81,7 +81,7 @@ TEST_CASE("segments of a tensor that follow each other are one span, until anoth
   CHECK(spans[3].flow() == activationAt(0));
 }
 
-TEST_CASE("a recorder is bounded, and counts what it drops") {
+TEST_CASE("a recorder is bounded, and counts dropped events") {
   TraceRecorder recorder({1, kMaxTraceSteps});
   const std::size_t beyond = 10;
   for (std::uint32_t n = 0; n < kMaxTraceSpans + beyond; ++n) {
@@ -96,7 +96,7 @@ TEST_CASE("a recorder is bounded, and counts what it drops") {
 
 TraceSpan serverSpan() { return {TraceActivity::decode, 3, 0, 1, 3, 500, 700}; }
 
-TEST_CASE("a trace survives the wire, in the documented bytes") {
+TEST_CASE("a trace survives encoding and decoding, in the documented layout") {
   Trace trace;
   trace.dropped = 5;
   trace.spans = {serverSpan()};
@@ -123,7 +123,7 @@ bool isRefused(const std::vector<std::byte>& bytes) {
   }
 }
 
-TEST_CASE("a trace of another length is refused") {
+TEST_CASE("a trace of the wrong length is refused") {
   std::vector<std::byte> bytes = toBytes({{serverSpan()}, 0});
   CHECK_FALSE(isRefused(bytes));
   bytes.pop_back();
@@ -169,7 +169,7 @@ TEST_CASE("a span that no server can have recorded is refused") {
 
 // ---- Clocks ----
 
-TEST_CASE("a Pong says how far the peer's clock is ahead, to within half of the round trip") {
+TEST_CASE("a Pong gives the offset of the peer's clock within half the round trip") {
   constexpr std::int64_t kMillisecond = 1'000'000;
   for (const std::int64_t ahead : {std::int64_t{0}, 3'600'000 * kMillisecond, -5 * kMillisecond}) {
     const std::int64_t here =
@@ -222,7 +222,7 @@ struct TwoSides {
   TraceRecorder client{kWindow}, server{kWindow};
 };
 
-TEST_CASE("both sides are drawn on the client's clock, whatever the server's says") {
+TEST_CASE("both sides are drawn on the client's clock, for any server clock") {
   const auto error = microseconds(100);
   for (const std::chrono::nanoseconds ahead :
        {std::chrono::nanoseconds(0), std::chrono::nanoseconds(minutes(7)),
@@ -251,7 +251,7 @@ TEST_CASE("both sides are drawn on the client's clock, whatever the server's say
   }
 }
 
-TEST_CASE("slices have names, categories, and what they are about") {
+TEST_CASE("slices have names, categories and arguments") {
   const nlohmann::json trace = TwoSides(minutes(1)).joined({0, 60'000'000'000});
   std::map<std::string, int> names;
   for (const nlohmann::json& event : trace.at("traceEvents")) {
@@ -274,7 +274,7 @@ TEST_CASE("slices have names, categories, and what they are about") {
                                             {"receive: receive activation/0 1", 1}});
 }
 
-TEST_CASE("a server that lies about time spoils the picture alone") {
+TEST_CASE("false times from a server only distort the trace") {
   const TwoSides honest(minutes(1));
   constexpr std::int64_t kMax = std::int64_t{1} << 62;
   Trace lies;

@@ -60,7 +60,7 @@ TEST_CASE("a sent tensor is settled when it is both written and acknowledged, in
   CHECK(record.link.has_value());
 }
 
-TEST_CASE("an acknowledgement of a tensor that was not sent, or of one twice, is refused") {
+TEST_CASE("an acknowledgement for an unsent tensor, or a second one, is refused") {
   Client client;
   const Key key = keyOf(activationAt(0));
   CHECK(client.acknowledge(key) == "bad-key");
@@ -94,7 +94,7 @@ TEST_CASE("tensors that were written but not acknowledged are recorded at the en
   CHECK(!client.records[0].link);
 }
 
-TEST_CASE("totals add up by direction, and codec seconds are those of this side") {
+TEST_CASE("totals are sums per direction, and codec seconds are this side's") {
   Client client;
   const Key key = keyOf(activationAt(0));
   client.queue(key);
@@ -133,7 +133,7 @@ TEST_CASE("totals add up by direction, and codec seconds are those of this side"
   CHECK(totals.decodeSeconds == 1);
 }
 
-TEST_CASE("a server's sent tensors are those that go down") {
+TEST_CASE("the tensors that a server sends count as down") {
   TransferLog log(Role::server, 2, [](const TransferRecord&) {});
   TransferRecord record;
   record.key = keyOf(activationAt(1));

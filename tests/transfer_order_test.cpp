@@ -24,7 +24,7 @@ struct Server {
 
 }  // namespace
 
-TEST_CASE("each tensor of a flow comes once, by step and micro-batch") {
+TEST_CASE("each tensor of a flow is accepted once per step and micro-batch") {
   Server server(100);
   CHECK(server.open(activationAt(0), 0, 0) == "bad-key");  // steps count from 1
   CHECK(server.open(activationAt(0), 1, 0).empty());
@@ -37,7 +37,7 @@ TEST_CASE("each tensor of a flow comes once, by step and micro-batch") {
   CHECK(server.open(activationAt(0), 1, 0, Phase::eval) == "bad-key");
 }
 
-TEST_CASE("a gradient comes after the activation that it answers was sent, in training only") {
+TEST_CASE("a gradient is accepted only in training, after its activation was sent") {
   Server server(4);
   CHECK(server.open(activationAt(0), 1, 0).empty());
   CHECK(server.open(gradientAt(1), 1, 0) == "bad-key");
@@ -48,7 +48,7 @@ TEST_CASE("a gradient comes after the activation that it answers was sent, in tr
   CHECK(server.open(gradientAt(1), 1, 0, Phase::eval) == "bad-key");
 }
 
-TEST_CASE("a client takes only answers to what it sent") {
+TEST_CASE("a client accepts only answers to its own messages") {
   TransferOrder order(Role::client, Place{}, 4, nullptr);
   const auto open = [&](Flow flow, std::uint64_t step, std::uint32_t i) {
     return errorCode([&] { order.opened(keyOf(flow, step, i)); });
@@ -63,7 +63,7 @@ TEST_CASE("a client takes only answers to what it sent") {
   CHECK(open(gradientAt(0), 1, 0).empty());
 }
 
-TEST_CASE("a credit returns when the micro-batch's last reply is settled, and with it its charge") {
+TEST_CASE("a credit and its charge are released when the micro-batch's last reply is settled") {
   const auto account = std::make_shared<MemoryAccount>(2 * kMicroBatchBytes);
   Server server(2, account);
   CHECK(server.open(activationAt(0), 1, 0).empty());
@@ -83,7 +83,7 @@ TEST_CASE("a credit returns when the micro-batch's last reply is settled, and wi
   CHECK(account->used() == 0);
 }
 
-TEST_CASE("a step that is over gives no credit back that has not been settled") {
+TEST_CASE("the end of a step releases no credit that is not settled") {
   Server server(1);
   CHECK(server.open(activationAt(0), 1, 0).empty());
   CHECK(server.open(activationAt(0), 2, 0) == "too-many-in-flight");

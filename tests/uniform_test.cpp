@@ -79,7 +79,7 @@ void decodeWithHeader(float min, float step, DType dtype = DType::f32) {
 
 }  // namespace
 
-TEST_CASE("the bytes of a small tensor are those of the documented layout") {
+TEST_CASE("a small tensor is encoded in the documented layout") {
   const Bytes bytes = encode(*uniform(2), tensorOf({2, 3, 4, 5, 5, 5, 2, 2, 2}));
   const std::vector<int> expected = {1, 0, 0, 0, 0x40, 0, 0, 0x80, 0x3f, 0xe4, 0x0f, 0x00};
   REQUIRE(bytes.size() == expected.size());
@@ -87,7 +87,7 @@ TEST_CASE("the bytes of a small tensor are those of the documented layout") {
     CHECK(std::to_integer<int>(bytes[j]) == expected[j]);
 }
 
-TEST_CASE("at every width the bytes are the oracle's") {
+TEST_CASE("at every width the bytes match the oracle") {
   for (int bits = 1; bits <= 16; ++bits) {
     for (const std::size_t elements : {40, 1000, 1024, 1025, 3001}) {
       INFO(bits << " bits, " << elements << " elements");
@@ -104,7 +104,7 @@ TEST_CASE("16-bit inputs are encoded as their fp32 values") {
   }
 }
 
-TEST_CASE("ties go to the even code") {
+TEST_CASE("ties are rounded to the even code") {
   // Step 1: the codes of 0.5, 1.5, 2.5, ... are 0, 2, 2, 4, 4, ...
   std::vector<float> values = {0, 255};
   for (int j = 0; j < 255; ++j) values.push_back(static_cast<float>(j) + 0.5f);
@@ -115,7 +115,7 @@ TEST_CASE("ties go to the even code") {
   }
 }
 
-TEST_CASE("no value moves by more than half a step") {
+TEST_CASE("no value changes by more than half a step") {
   for (const float scale : {1.0f, 1e-30f, 1e30f}) {
     for (const int bits : {1, 3, 4, 8, 12, 16}) {
       std::vector<float> values = normal(2000);
@@ -130,7 +130,7 @@ TEST_CASE("no value moves by more than half a step") {
   }
 }
 
-TEST_CASE("a constant comes back exactly") {
+TEST_CASE("a constant is restored exactly") {
   for (const float constant : {0.0f, 0.1f, -7.5f, kLargest, -kLargest, kMin}) {
     const std::vector<float> values(100, constant);
     CHECK(headerOf(encode(*uniform(4), tensorOf(values))).step == 0);
@@ -151,7 +151,7 @@ TEST_CASE("a tensor without elements has no payload") {
   CHECK(encode(*uniform(8), tensorOf({})).empty());
 }
 
-TEST_CASE("a tensor that packing would not make shorter travels as it is") {
+TEST_CASE("a tensor that packing would not shorten is sent unchanged") {
   const Tensor tensor = tensorOf({0.1f, -0.0f});
   const Bytes bytes = encode(*uniform(8), tensor);
   CHECK(bytes.size() == 9);  // packed: 11
@@ -179,7 +179,7 @@ TEST_CASE("values whose range overflows fp32 stay finite and keep half a step") 
   }
 }
 
-TEST_CASE("one bit over a range that no fp32 step spans stays finite") {
+TEST_CASE("one bit over a range wider than any fp32 step stays finite") {
   std::vector<float> values(100, kLargest);
   values[3] = -kLargest;
   const std::vector<float> decoded = roundTrip(1, values);
@@ -187,7 +187,7 @@ TEST_CASE("one bit over a range that no fp32 step spans stays finite") {
   CHECK(decoded[4] == 0);
 }
 
-TEST_CASE("the step's rounding takes no value past the largest float") {
+TEST_CASE("rounding of the step moves no value beyond the largest float") {
   for (int bits = 1; bits <= 16; ++bits) {
     for (const float min : {0.0f, 1e38f, -1.0f, -kLargest / 3}) {
       std::vector<float> values(100, kLargest);
@@ -209,7 +209,7 @@ TEST_CASE("the largest f16 and bf16 stay finite") {
   }
 }
 
-TEST_CASE("ranges of a few subnormals do not overflow the codes") {
+TEST_CASE("ranges of a few subnormal numbers do not overflow the codes") {
   for (const int bits : {1, 4, 8}) {
     for (int range = 1; range < 600; ++range) {
       std::vector<float> values(40, 0.0f);
@@ -233,7 +233,7 @@ TEST_CASE("a NaN, infinite or negative step is refused") {
   CHECK_THROWS_AS(decodeWithHeader(0, -1), ProtocolError);
 }
 
-TEST_CASE("a grid that leaves the tensor's type is refused") {
+TEST_CASE("a grid that exceeds the range of the tensor's type is refused") {
   CHECK_NOTHROW(decodeWithHeader(0, kLargest / 256));
   CHECK_THROWS_AS(decodeWithHeader(0, kLargest / 254), ProtocolError);
   CHECK_NOTHROW(decodeWithHeader(-kLargest, kLargest / 254));
@@ -242,7 +242,7 @@ TEST_CASE("a grid that leaves the tensor's type is refused") {
   CHECK_THROWS_AS(decodeWithHeader(-65520, 256, DType::f16), ProtocolError);
 }
 
-TEST_CASE("a format byte that the tensor does not have is refused") {
+TEST_CASE("a format byte that does not match the tensor is refused") {
   const std::unique_ptr<Codec> codec = uniform(8);
   for (const std::size_t elements : {1, 40}) {
     const Tensor tensor = tensorOf(normal(elements));

@@ -81,7 +81,7 @@ struct SlowServer {
   std::unique_ptr<EngineWorker> worker;
 };
 
-TEST_CASE("an action's output leaves when the device is done with it, and not before") {
+TEST_CASE("an action's output is sent when the device has finished it, not earlier") {
   SlowServer server;
   server.deliver(activationAt(0), 0);
   server.deliver(activationAt(0), 1);
@@ -113,7 +113,7 @@ TEST_CASE("an action's output leaves when the device is done with it, and not be
   CHECK_FALSE(server.failed);
 }
 
-TEST_CASE("a worker has work from a message's arrival until its device is done with it") {
+TEST_CASE("a worker has work from a message's arrival until its device has finished it") {
   SlowServer server;
   CHECK_FALSE(server.worker->hasWork());
   server.deliver(activationAt(0), 0);
@@ -140,7 +140,7 @@ TEST_CASE("a batch that ends with a late completion is finished once") {
   CHECK(server.finished == 1);
 }
 
-TEST_CASE("what passes between two training steps is measured, and not across an evaluation") {
+TEST_CASE("the time between two training steps is measured, except across an evaluation") {
   SlowServer server;
   const auto give = [&](Flow flow, Phase phase, std::uint64_t step, std::uint64_t applied) {
     for (std::uint32_t i = 0; i < 2; ++i) {
@@ -165,7 +165,7 @@ TEST_CASE("what passes between two training steps is measured, and not across an
   CHECK_FALSE(server.worker->betweenSteps());
 }
 
-TEST_CASE("a worker that goes waits for its device, and sends nothing more") {
+TEST_CASE("a worker that is destroyed waits for its device, and sends nothing more") {
   SlowServer server;
   server.deliver(activationAt(0), 0);
   server.runAll();
@@ -184,7 +184,7 @@ TEST_CASE("an action that takes longer than allowed ends the run, and sends noth
   CHECK(server.link->sent.empty());
 }
 
-TEST_CASE("an action that takes as long as allowed does not") {
+TEST_CASE("an action that takes as long as allowed does not end the run") {
   SlowServer server;
   server.worker->limitActions(2);
   server.deliver(activationAt(0), 0);
@@ -193,7 +193,7 @@ TEST_CASE("an action that takes as long as allowed does not") {
   CHECK(server.link->sent.size() == 1);
 }
 
-TEST_CASE("what a worker builds first is ready before the first message is looked at") {
+TEST_CASE("a worker's build finishes before the first message is processed") {
   SlowServer server;
   int built = 0;
   server.worker->buildFirst([&] {
@@ -213,7 +213,7 @@ TEST_CASE("what a worker builds first is ready before the first message is looke
   CHECK(server.link->sent.size() == 1);
 }
 
-TEST_CASE("a build is cancelled, or has begun, and never both") {
+TEST_CASE("a build is either cancelled or started, never both") {
   SlowServer server;
   int built = 0;
   server.worker->buildFirst([&] {

@@ -33,7 +33,7 @@ Bytes frameOf(const Bytes& content) {
 
 }  // namespace
 
-TEST_CASE("what shrinks by an eighth is compressed, and decodes to what the inner codec gives") {
+TEST_CASE("a payload that shrinks by an eighth is compressed, and decodes to the inner codec's") {
   const std::unique_ptr<Codec> inner = makeCodec("block:bits=4");
   for (const std::string level : {"1", "3", "19"}) {
     const std::unique_ptr<Codec> codec = makeCodec("zstd:level=" + level + "(block:bits=4)");
@@ -46,7 +46,7 @@ TEST_CASE("what shrinks by an eighth is compressed, and decodes to what the inne
   }
 }
 
-TEST_CASE("what does not shrink by an eighth travels as the inner codec wrote it") {
+TEST_CASE("a payload that does not shrink by an eighth is sent as the inner codec wrote it") {
   const std::unique_ptr<Codec> codec = makeCodec("zstd:level=3(uniform:bits=8)");
   const Tensor tensor = noise(20000);
   const Bytes plain = encode(*makeCodec("uniform:bits=8"), tensor);
@@ -62,7 +62,7 @@ TEST_CASE("wrapped none loses nothing") {
     CHECK(decode(*codec, encode(*codec, tensor), tensor.spec).bytes == tensor.bytes);
 }
 
-TEST_CASE("payloads of several pieces lose nothing, and are what Zstandard makes in one go") {
+TEST_CASE("payloads of several pieces are lossless, and equal a one-pass Zstandard result") {
   const std::unique_ptr<Codec> codec = makeCodec("zstd:level=3(none)");
   for (const std::size_t elements :
        {std::size_t{1} << 15, (std::size_t{1} << 15) + 1, std::size_t{300'000}}) {
@@ -75,7 +75,7 @@ TEST_CASE("payloads of several pieces lose nothing, and are what Zstandard makes
   }
 }
 
-TEST_CASE("a frame that says or holds another size than the inner payload's is refused") {
+TEST_CASE("a frame whose declared or actual size is wrong is refused") {
   const std::unique_ptr<Codec> codec = makeCodec("zstd:level=3(uniform:bits=8)");
   const Tensor tensor = activation(1000);
   const Bytes plain = encode(*makeCodec("uniform:bits=8"), tensor);
@@ -95,7 +95,7 @@ TEST_CASE("a frame that says or holds another size than the inner payload's is r
   CHECK_THROWS_WITH(decode(*codec, twice, tensor.spec), Contains("not exactly one complete"));
 }
 
-TEST_CASE("zstd needs a codec to wrap, and a level that it has") {
+TEST_CASE("zstd requires a codec to wrap and a valid level") {
   CHECK_THROWS_WITH(makeCodec("zstd:level=3"), Contains("needs a codec to wrap"));
   CHECK_THROWS_AS(makeCodec("zstd(none)"), UsageError);
   CHECK_THROWS_AS(makeCodec("zstd:level=20(none)"), UsageError);

@@ -309,7 +309,7 @@ constexpr const char* kHow =
     "  GB/s           1e9 raw bytes per second, in the fastest of several calls\n"
     "  SNR dB         signal-to-noise ratio; exact: bit-identical\n"
     "  largest error  largest absolute error of a value\n"
-    "  in JSON, null  infinite, or no bytes";
+    "  null (JSON)    the value is infinite, or there are no bytes";
 
 void addInput(CLI::App& command, CodecOptions& options) {
   command.add_option("--input", options.input, "The safetensors file with the tensors")

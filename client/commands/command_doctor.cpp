@@ -65,7 +65,7 @@ void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()
   options.run.common.logLevel = "error";
   addRunOptions(*doctor, options.run);
   doctor->get_option("--config")->required(false);
-  doctor->get_option("--server")->description("The server to check, with the link to it");
+  doctor->get_option("--server")->description("The server to check; also measures the link to it");
   doctor->add_option("--seconds", options.seconds, "Approximate time to measure the link for")
       ->default_str("3")
       ->check(CLI::Range(0.1, 300.0));

@@ -81,7 +81,7 @@ void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<
       ->default_str("100MB");
   probe
       ->add_option("--seconds", options.seconds,
-                   "Total time; skips sizes that are expected to exceed what is left of it")
+                   "Time limit; sizes expected to exceed the remaining time are skipped")
       ->default_str("20")
       ->check(CLI::Range(0.1, 300.0));
   probe->add_option("--csv", options.csv, "Writes every transfer to this file (docs/metrics.md)")

@@ -23,8 +23,8 @@ std::string fileOf(const ReportCommandOptions& options, const std::vector<RunPla
 
 // Serves until Ctrl-C or SIGTERM.
 int serve(const ReportCommandOptions& options, const std::vector<RunPlace>& places) {
-  // Blocked before the server's thread starts, which inherits the mask: only this thread receives
-  // them.
+  // The signals are blocked before the server's thread starts, so that it inherits the mask and
+  // only this thread receives them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
@@ -98,8 +98,8 @@ void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::functio
       ->allow_extra_args(false);
   auto* serve = report
                     ->add_option("--serve", options.serve,
-                                 "Serves the page until Ctrl-C instead, such as on 127.0.0.1:8900, "
-                                 "and follows runs in progress")
+                                 "Serves the page at this address until Ctrl-C, such as "
+                                 "127.0.0.1:8900, and follows runs in progress")
                     ->type_name("ADDRESS:PORT")
                     ->excludes("--output");
   addAnywhereOption(*report, options.anywhere, *serve);

@@ -327,25 +327,27 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
   simulate->get_option("--config")->required(false);  // not required with --times
   simulate
       ->add_option("--rate", options.rate,
-                   "Rate of the link in each direction: 1Gbit/s, 20MB/s, unlimited")
+                   "Rate of the link in each direction, such as 1Gbit/s, 20MB/s or unlimited")
       ->type_name("RATE")
       ->required();
   simulate->add_option("--up-rate", options.upRate, "Rate from client to server, if it differs")
       ->type_name("RATE");
   simulate->add_option("--down-rate", options.downRate, "Rate from server to client, if it differs")
       ->type_name("RATE");
-  simulate->add_option("--latency", options.latency, "One way: 10ms, 100us")
+  simulate->add_option("--latency", options.latency, "One-way latency, such as 10ms or 100us")
       ->type_name("TIME")
       ->required();
   simulate
-      ->add_option("--queue", options.queue,
-                   "Bytes that the link accepts in each direction before it sends them, such as "
-                   "128KiB; urgent tensors wait behind them")
+      ->add_option(
+          "--queue", options.queue,
+          "Send buffer of the link per direction, such as 128KiB; urgent tensors wait behind "
+          "the bytes in it")
       ->type_name("SIZE")
       ->default_str("0B");
   simulate
-      ->add_option("--micro-batches", options.microBatches,
-                   "Predicts for this number; repeatable (the configuration's)")
+      ->add_option(
+          "--micro-batches", options.microBatches,
+          "Number of micro-batches to predict for; repeatable; default: the configuration's")
       ->type_name("N")
       ->allow_extra_args(false)
       ->check(CLI::Range(1u, 65536u));
@@ -354,7 +356,7 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
       ->check(CLI::Range(1u, 1000u));
   simulate
       ->add_option("--times", options.times,
-                   "Measures nothing and uses the times that --write-times stored")
+                   "Uses the times in this file, stored by --write-times, instead of measuring")
       ->type_name("FILE");
   simulate->add_option("--write-times", options.writeTimes, "Stores the measured times")
       ->type_name("FILE");
@@ -363,7 +365,7 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
   simulate
       ->add_option(
           "--trace", options.trace,
-          "Writes the same for ui.perfetto.dev or chrome://tracing, like the trace of train")
+          "Writes the timeline for ui.perfetto.dev or chrome://tracing, like train --trace")
       ->type_name("FILE");
   simulate->footer(
       "Example:\n  cleave-client simulate --config configs/fashion_mnist.yaml --rate 100Mbit/s "

@@ -68,7 +68,7 @@ PlannedPoint planPoint(const RunOptions& options, const SweepPoint& point,
 struct Sweep {
   std::string folder;
   std::vector<PlannedPoint> points;
-  std::vector<double> seconds;  // durations of all points that ever ran
+  std::vector<double> seconds;  // durations of the points run so far, including earlier sweeps
   SweepReport report;
 };
 
@@ -261,25 +261,26 @@ void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>&
   sweep
       ->add_option(
           "--grid", options.grid,
-          "One value of a key; repeat it for each value and key. Keys are the configuration's, and "
-          "those of an emulated link: link.rate, link.latency, link.jitter, link.loss, link.queue, "
-          "link.burst, and link.up.rate, link.down.rate, … for one direction")
+          "One value of one key; repeat the option for more values and keys. KEY is a "
+          "configuration key or a setting of the emulated link: link.rate, link.latency, "
+          "link.jitter, link.loss, link.queue, link.burst; for one direction, link.up.rate, "
+          "link.down.rate, …")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   sweep
-      ->add_option("--reference", options.reference,
-                   "The value of the grid that others are compared with, for the speed-up; "
-                   "repeatable for other keys")
+      ->add_option(
+          "--reference", options.reference,
+          "The baseline of the speed-up column, a value of the grid; repeatable, once per key")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   sweep
       ->add_option("--folder", options.folder,
-                   "Folder for the files of the sweep (sweeps/<run.name>)")
+                   "Folder for the files of the sweep; default: sweeps/<run.name>")
       ->type_name("DIR");
   sweep
       ->add_option("--figures", options.figures,
-                   "Published figures to show beside those of matching points (the reference.csv "
-                   "beside the configuration)")
+                   "CSV file of published figures to compare with matching points; default: "
+                   "reference.csv in the configuration's folder")
       ->type_name("FILE");
   sweep->add_flag("--dry-run", options.dryRun, "Lists the points, and starts nothing");
   sweep->footer(
@@ -288,7 +289,7 @@ void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>&
       "    --grid codec=none --grid codec=block:bits=4 --grid link.rate=100Mbit/s --grid "
       "link.rate=1Gbit/s \\\n    --reference codec=none\n\n"
       "If interrupted, rerun the same command to resume. More: docs/sweep.md.\n\n"
-      "Exit codes: 0 done, 1 interrupted, or a point failed, 2 wrong use.");
+      "Exit codes: 0 done, 1 interrupted or a point failed, 2 wrong use.");
   sweep->callback([&] { command = [&] { return sweepCommand(options); }; });
 }
 

@@ -52,7 +52,8 @@ void announce(const PreparedRun& run, const wire::HelloOk& ok, std::uint64_t ste
       ok.device(), ok.in_flight());
   log.info("threads: {}; the server computes with {}", run.threadsText, ok.threads());
   if (run.settings.wait.any()) {
-    log.warn("wait: parts of the model sleep instead of computing: loss and accuracy mean nothing");
+    log.warn(
+        "wait: parts of the model sleep instead of computing: loss and accuracy are meaningless");
   }
   if (events == nullptr) return;
   events->write("begin", {{"run", run.hello.run_id()},
@@ -92,7 +93,7 @@ void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
   }
 }
 
-// Opened first, because its address may be refused.
+// Call this first, because the address may be refused.
 std::optional<LiveReport> openDashboard(const TrainOptions& options) {
   if (options.dashboard.empty()) return std::nullopt;
   return std::optional<LiveReport>(
@@ -109,7 +110,7 @@ PreparedRun prepare(const TrainOptions& options) {
   return prepareRun(runOptions, Purpose::training);
 }
 
-// The trace of the steps that the run spec names, as soon as they are done.
+// Writes the trace of the steps given in the run spec, as soon as they are done.
 void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer,
                         spdlog::logger& log, nlohmann::json& extras) {
   trainer.afterEachStep([&, path](std::uint64_t step) {
@@ -120,7 +121,7 @@ void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer
   });
 }
 
-// Saves what there is of a run that ended with `error`, and says where it is.
+// Saves the model and the records of a run that ended with `error`, and logs where they are.
 void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer, ModelSaver& saver,
               spdlog::logger& log) {
   const auto* known = dynamic_cast<const Error*>(&error);
@@ -163,6 +164,17 @@ struct TrainCommand {
   std::uint64_t stepsRedone = 0;
 };
 
+nlohmann::json writeSummary(const TrainCommand& command, TrainRun& run, const TrainResult& result,
+                            double seconds, bool hasModel) {
+  nlohmann::json summary =
+      summariseTraining(run.prepared(), result, run.session().totals(), seconds, hasModel);
+  summary["resumes"] = command.resumes;
+  summary["steps_redone"] = command.stepsRedone;
+  summary.update(command.extras);
+  writeFileDurably(run.prepared().folder + "/summary.json", summary.dump(2) + "\n");
+  return summary;
+}
+
 // Trains until the run is done, and writes its summary. Returns nothing if it must be restarted
 // from a checkpoint. Throws what ended it.
 std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
@@ -199,6 +211,8 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
       log.warn("the server's policy does not hand out the body: there is no model.safetensors");
       saver.saveParts(log);
     }
+    // The server removes its checkpoints after "done", so the result must be safe before.
+    writeSummary(command, run, result, secondsSince(start), hasModel);
     run.close("done");
   } catch (const std::exception& error) {
     if (!mayRestart(error, run)) {
@@ -211,16 +225,9 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
     command.stepsRedone += trainer.steps() - run.checkpointer()->lastCommit();
     return std::nullopt;
   }
-  const double seconds = secondsSince(start);
   run.finishRecords();
-  nlohmann::json summary =
-      summariseTraining(prepared, result, run.session().totals(), seconds, hasModel);
-  summary["resumes"] = command.resumes;
-  summary["steps_redone"] = command.stepsRedone;
-  summary.update(command.extras);
-  if (run.checkpointer() != nullptr) run.checkpointer()->settle(0);
-  writeFileDurably(prepared.folder + "/summary.json", summary.dump(2) + "\n");
-  CheckpointStore(diskFiles(), prepared.folder).removeAll();
+  const double seconds = secondsSince(start);
+  const nlohmann::json summary = writeSummary(command, run, result, seconds, hasModel);
   log.info("done: {} steps in {}", result.steps, durationText(seconds));
   progress.end();
   return summary;
@@ -257,12 +264,13 @@ int train(const TrainOptions& options, JsonLines* events) {
   std::optional<nlohmann::json> summary;
   try {
     while (!(summary = trainOnce(command))) prepareRestart(command);
+    CheckpointStore(diskFiles(), prepared.folder).removeAll();
   } catch (...) {
     if (dashboard) dashboard->finish();
     throw;
   }
   if (dashboard) dashboard->finish();
-  flushLog();  // what comes last is the summary
+  flushLog();  // so that the summary is the last output
   printResult(*summary, options, events);
   return 0;
 }

@@ -86,7 +86,7 @@ const at::Tensor& find(const std::vector<NamedTensor>& tensors, const std::strin
   for (const NamedTensor& tensor : tensors) {
     if (tensor.name == name) return tensor.tensor;
   }
-  throw RunError("bad-weights", "the whole model has no " + name + ", which the split has");
+  throw RunError("bad-weights", "the split model has " + name + ", but the whole model does not");
 }
 
 // Head, body and tail together must have exactly the tensors of the whole model.
@@ -260,7 +260,7 @@ void print(const Comparisons& results, const PreparedRun& run) {
     std::cout << fmt::format("{:<15} {:>10} values  ", name, result.values)
               << (result.equal
                       ? "bit-identical"
-                      : fmt::format("differ by {:.2g} of their norm, at most by {:.3g}: {}",
+                      : fmt::format("relative difference {:.2g}, largest difference {:.3g} in {}",
                                     result.relativeDifference(), result.largestDifference,
                                     result.where))
               << "\n";

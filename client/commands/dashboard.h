@@ -4,7 +4,7 @@
 #include "common/core/units.h"
 #include "common/http/http_settings.h"
 
-namespace CLI {  // NOLINT(readability-identifier-naming): its own
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's own name
 class App;
 class Option;
 }  // namespace CLI

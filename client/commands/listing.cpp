@@ -65,8 +65,9 @@ std::vector<ListedItem> schedules() {
 std::vector<ListedItem> codecs() {
   std::vector<ListedItem> items = {
       {"auto",
-       "the default: train measures a few steps and selects, per flow, the least lossy of none, "
-       "block:bits=8 and block:bits=4 with which the link does not limit the step",
+       "the default: train measures a few steps, and selects for each flow the codec that loses "
+       "the least among those of none, block:bits=8 and block:bits=4 that keep the link from "
+       "limiting the step",
        "min_bits=2..8 (4)", "codec: auto"}};
   for (const CodecRow& row : codecTable()) {
     items.push_back({std::string(row.name), std::string(row.description),
@@ -116,7 +117,7 @@ constexpr ListingRow kListings[] = {
      learningRates},
 };
 
-// Wraps `text` at the terminal's width; all lines but the first are indented.
+// Wraps `text` at kColumns columns; all lines but the first are indented.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string out;
   std::size_t column = indent;

@@ -21,7 +21,7 @@ constexpr std::size_t kPixels = std::size_t{3} * 32 * 32;
 
 struct Layout {
   const char* name;
-  const char* folder;  // that the archive unpacks to
+  const char* folder;  // created by unpacking the archive
   std::size_t labels;  // bytes per record
   std::size_t label;   // index of the label that is used
   int classes;
@@ -45,9 +45,8 @@ Layout layoutOf(CifarKind kind) {
 }
 
 std::string archiveAdvice(const Layout& layout) {
-  return std::string("data.folder must hold the files of the binary version of ") + layout.name +
-         " from the dataset's home page, unpacked (its archive makes a folder " + layout.folder +
-         ")";
+  return std::string("data.folder must contain the binary version of ") + layout.name +
+         " from the dataset's home page, unpacked (the folder " + layout.folder + ")";
 }
 
 // The file itself, or NAME.gz if only that exists.

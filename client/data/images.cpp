@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-// The model's value of each byte value in a channel.
+// Maps each byte value of a channel to the model's input value.
 using ValueTable = std::array<float, 256>;
 
 ValueTable valueTable(double mean, double deviation) {
@@ -30,21 +30,21 @@ double valueOf(const std::vector<double>& values, std::size_t channel, std::size
                      key + " has " + std::to_string(values.size()) +
                          " values, but the images have " + std::to_string(channels) +
                          (channels == 1 ? " channel" : " channels"),
-                     "give one value for each channel, or one for all");
+                     "give one value per channel, or one for all channels");
   }
   return values[values.size() == 1 ? 0 : channel];
 }
 
 // The two input coordinates around an output coordinate, with their weights. PyTorch's rule
 // (area_pixel_compute_source_index): the centre of pixel x is at x + 0.5.
-struct Between {
+struct Neighbours {
   std::size_t low, high;
   float lowWeight, highWeight;
 };
 
-std::vector<Between> betweens(std::int64_t from, std::int64_t to) {
+std::vector<Neighbours> neighboursOf(std::int64_t from, std::int64_t to) {
   const float scale = static_cast<float>(from) / static_cast<float>(to);
-  std::vector<Between> all;
+  std::vector<Neighbours> all;
   all.reserve(static_cast<std::size_t>(to));
   for (std::int64_t x = 0; x < to; ++x) {
     const float source = std::max(0.0f, scale * (static_cast<float>(x) + 0.5f) - 0.5f);
@@ -151,24 +151,25 @@ Placement drawPlacement(const ImageOptions& options, std::uint64_t epoch, std::u
 }
 
 void resizeBilinear(std::span<const float> in, ImageSize from, std::span<float> out, ImageSize to) {
-  const std::vector<Between> rows = betweens(from.height, to.height);
-  const std::vector<Between> columns = betweens(from.width, to.width);
+  const std::vector<Neighbours> rows = neighboursOf(from.height, to.height);
+  const std::vector<Neighbours> columns = neighboursOf(from.width, to.width);
   const auto width = static_cast<std::size_t>(to.width);
-  const std::size_t inRows = in.size() / static_cast<std::size_t>(from.width);  // of all channels
-  // First along the rows, then between them. The products and sums are the same as in a single
-  // pass, but those along a row are computed once per input row.
+  const std::size_t inRows =
+      in.size() / static_cast<std::size_t>(from.width);  // rows of all channels
+  // Interpolates horizontally, then vertically. The products and sums are the same as in a single
+  // pass, but the horizontal ones are computed only once per input row.
   std::vector<float> wide(inRows * width);
   for (std::size_t row = 0; row < inRows; ++row) {
     const float* source = in.data() + row * static_cast<std::size_t>(from.width);
     float* target = wide.data() + row * width;
     for (std::size_t x = 0; x < width; ++x) {
-      const Between& column = columns[x];
+      const Neighbours& column = columns[x];
       target[x] = column.lowWeight * source[column.low] + column.highWeight * source[column.high];
     }
   }
   float* target = out.data();
   for (std::size_t first = 0; first < inRows; first += static_cast<std::size_t>(from.height)) {
-    for (const Between& row : rows) {
+    for (const Neighbours& row : rows) {
       const float* low = wide.data() + (first + row.low) * width;
       const float* high = wide.data() + (first + row.high) * width;
       for (std::size_t x = 0; x < width; ++x) {

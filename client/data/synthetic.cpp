@@ -24,7 +24,7 @@ class Synthetic final : public Dataset {
     for (std::uint32_t c = 0; c < classes; ++c) {
       fillNormal(randomKey(options_.seed, "pattern", {c}), pattern(c));
     }
-    // Labels are balanced within one sample: the permuted indices modulo the number of classes.
+    // Labels are permuted indices modulo the number of classes: class sizes differ by at most one.
     labels_ = randomPermutation(randomKey(options_.seed, "label", {options_.split}), options_.size);
     for (std::uint32_t& label : labels_) label %= classes;
   }

@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Key of the random draws, as in a run's first step.
+// Seed of the codec's random draws; tryCodec() uses it with the key of a run's first step.
 constexpr std::uint64_t kSeed = 1;
 
 // Minimum time of a call. A short call is repeated, because the first one runs with cold caches.
@@ -32,7 +32,8 @@ double timed(Call call) {
     call();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     min = std::min(min, seconds);
-    // The first call counts only if it took so long that the user would notice a second one.
+    // The first call is excluded from the sum, unless it is so slow that the user would notice a
+    // second one.
     if (j > 0 || seconds > 0.5) sum += seconds;
   }
   return min;
@@ -114,7 +115,7 @@ CodecFigures tryCodec(const Codec& codec, BufferPool& pool, const SafetensorsEnt
                       std::uint32_t index, const std::string& file, std::byte* out) {
   const TensorSpec spec{*floatOf(entry), entry.shape};
   const std::size_t size = entry.bytes.size();
-  // Tensors in a file have any alignment; those of a run are aligned.
+  // Copied, because a file's tensors may be unaligned, but a run's are always aligned.
   Buffer in = pool.acquire(size);
   Buffer decoded = pool.acquire(size);
   if (size > 0) std::memcpy(in.data(), entry.bytes.data(), size);

@@ -26,7 +26,7 @@ using boost::system::error_code;
 constexpr int kRoundTrips = 10;
 constexpr std::uint64_t kFirstWarmUp = 64'000;
 constexpr std::uint64_t kLastWarmUp = 64'000'000;
-constexpr double kWarmUpSeconds = 0.2;  // a transfer of this duration has opened TCP's window
+constexpr double kWarmUpSeconds = 0.2;  // a transfer that takes this long opens TCP's window
 // After this idle time a direction starts with a small window again (RFC 2861).
 constexpr double kIdleSeconds = 0.15;
 
@@ -79,8 +79,8 @@ class Prober {
     } catch (...) {
       failed = std::current_exception();
     }
-    // Up to a gigabyte may still be queued, and Bye waits behind it: only a successful probe sends
-    // Bye.
+    // After a failure, Bye would wait behind up to a gigabyte of queued data, so only a successful
+    // probe sends it.
     if (failed) {
       connection_->fail(failed);
     } else {
@@ -121,7 +121,8 @@ class Prober {
     }
   }
 
-  // In growing sizes, so that it takes no longer than necessary on a slow link.
+  // Sends growing sizes until one of them takes kWarmUpSeconds, so that a slow link is not measured
+  // for longer than necessary.
   asio::awaitable<void> warmUp(SteadyTime start) {
     const std::uint64_t max = std::min(kLastWarmUp, std::max(options_.max, kFirstWarmUp));
     for (std::uint64_t bytes = kFirstWarmUp; bytes <= max; bytes *= 4) {
@@ -157,8 +158,9 @@ class Prober {
 
   // ---- One exchange ----
 
-  // Seconds at the client, including the round trip: up until the server's confirmation arrives,
-  // down from the request. Also the seconds that the receiver measured.
+  // up and down: seconds measured at the client, including the round trip. `up` ends when the
+  // server's confirmation arrives; `down` begins when the request is sent. …AtReceiver: seconds
+  // measured by the receiver.
   struct Elapsed {
     double up = 0, upAtReceiver = 0;
     double down = 0, downAtReceiver = 0;
@@ -248,7 +250,7 @@ class Prober {
   std::exception_ptr endError_;  // the error that ended the connection
 
   double rateUp_ = 1e6, rateDown_ = 1e6;           // current estimates in bytes per second
-  std::uint64_t learnedUp_ = 0, learnedDown_ = 0;  // bytes behind each estimate
+  std::uint64_t learnedUp_ = 0, learnedDown_ = 0;  // size of the transfer behind each estimate
   SteadyTime lastUp_ = now(), lastDown_ = now();   // when the last streams ended
   ProbeResult result_;
 };

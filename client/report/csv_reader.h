@@ -38,8 +38,8 @@ class CsvRow {
 
 class CsvReader {
  public:
-  // `columns`: those to read; a file may have others, in any order. Cells cannot contain line
-  // breaks: each line is a row, so a damaged one does not affect others.
+  // `columns`: the columns to read; the file may have others, in any order. Each line is a row,
+  // because cells cannot contain line breaks, so a damaged row does not affect the others.
   CsvReader(std::string folder, std::string name, std::vector<std::string> columns);
 
   // Passes each complete new line to `take`, which must check isGarbled() after reading the cells
@@ -49,7 +49,8 @@ class CsvReader {
   bool found() const { return found_; }
   std::uint64_t rows() const { return rows_; }  // rows passed to `take` that were not garbled
   bool hasColumn(std::size_t column) const { return source_[column].has_value(); }
-  // Sentences. `following`: the file may still appear and grow.
+  // One sentence per problem. `following`: the run continues, so a missing file or an incomplete
+  // last line is not a problem.
   std::vector<std::string> problems(bool following) const;
 
  private:

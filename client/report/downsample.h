@@ -24,7 +24,7 @@ class BucketAxis {
   std::size_t max_;
 };
 
-// Minimum, maximum and mean of the values in each bucket of a axis, so that no peak is lost.
+// Minimum, maximum and mean of the values in each bucket of an axis, so that no peak is lost.
 class Series {
  public:
   struct Bucket {

@@ -16,12 +16,12 @@ class LiveReport {
   explicit LiveReport(HttpSettings settings);
   ~LiveReport();
 
-  // The runs to show; until then the page is empty. Call once. The server's thread reads the files
-  // at low priority, only on request and only their new content.
+  // Sets the runs to show; until then the page is empty. Call once. The server's thread reads the
+  // files at low priority. It reads only on request, and only what was appended since.
   void show(const std::vector<RunPlace>& runs);
 
   std::string url() const;
-  // If a page was open a moment ago, waits one or two seconds until it has the last rows.
+  // If a browser polled recently, waits up to 2.5 s until it has received the last rows.
   void finish();
 
  private:

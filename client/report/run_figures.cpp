@@ -17,20 +17,20 @@ void StepSplit::add(double step, double seconds, double computed, double coded, 
   waiting.add(step, left);
 }
 
-SideFigures::SideFigures(BucketAxes& grids)
-    : split(grids.step),
-      transferRate{Series(grids.time), Series(grids.time)},
-      deliveryRate(grids.time),
-      roundTrip(grids.time),
-      retransmits(grids.time) {}
+SideFigures::SideFigures(BucketAxes& axes)
+    : split(axes.step),
+      transferRate{Series(axes.time), Series(axes.time)},
+      deliveryRate(axes.time),
+      roundTrip(axes.time),
+      retransmits(axes.time) {}
 
-TrainingFigures::TrainingFigures(BucketAxes& grids)
-    : seconds(grids.step),
-      boundSeconds(grids.step),
-      overBound(grids.step),
-      latency(grids.step),
-      loss(grids.step),
-      top1(grids.step),
-      clock(grids.step) {}
+TrainingFigures::TrainingFigures(BucketAxes& axes)
+    : seconds(axes.step),
+      boundSeconds(axes.step),
+      overBound(axes.step),
+      latency(axes.step),
+      loss(axes.step),
+      top1(axes.step),
+      clock(axes.step) {}
 
 }  // namespace cleave

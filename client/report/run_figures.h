@@ -36,7 +36,7 @@ struct FlowFigures {
 // Seconds of a training step on one side. The four parts add up to the step. codec: time in codecs
 // while this side was not computing; wire: time on the wire while it did neither.
 struct StepSplit {
-  explicit StepSplit(BucketAxis& grid) : compute(grid), codec(grid), wire(grid), waiting(grid) {}
+  explicit StepSplit(BucketAxis& axis) : compute(axis), codec(axis), wire(axis), waiting(axis) {}
 
   void add(double step, double seconds, double computed, double coded, double wired);
 
@@ -45,7 +45,7 @@ struct StepSplit {
 
 // Figures from steps.csv and transfers.csv of one side.
 struct SideFigures {
-  explicit SideFigures(BucketAxes& grids);
+  explicit SideFigures(BucketAxes& axes);
 
   StepSplit split;
   FlowMap<FlowFigures> flows{Place{}.flows()};
@@ -61,7 +61,7 @@ struct SideFigures {
 
 // Figures from the client's steps.csv and epochs.csv.
 struct TrainingFigures {
-  explicit TrainingFigures(BucketAxes& grids);
+  explicit TrainingFigures(BucketAxes& axes);
 
   struct Evaluation {
     double time = 0, step = 0;

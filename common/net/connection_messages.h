@@ -12,7 +12,7 @@
 namespace cleave {
 
 std::string pingMetadata();
-// Throw ProtocolError "bad-metadata".
+// This, clockOfPong() and reasonFromBye() throw ProtocolError "bad-metadata".
 std::string pongMetadata(std::span<const std::byte> ping);
 
 // Measurements from a Ping and its Pong: round trip and clocks.
@@ -29,7 +29,7 @@ ClockSample clockOfPong(std::span<const std::byte> pong);
 std::string reasonFromBye(std::span<const std::byte> bye);
 
 std::string byeMetadata(const std::string& reason);
-// Short enough for a handshake frame.
+// The result is short enough for a handshake frame.
 std::string failureMetadata(const Error& error);
 // The error that the peer sent in a Failure or Refused, which have the same fields; "bad-metadata"
 // if it cannot be parsed.

@@ -51,7 +51,7 @@ class TopKGpuCodec : public GpuCodec {
       if (positions && !decodeAt(*positions, bytes, out)) positions.reset();
     }
     if (!positions) return byCodec();
-    TopKLayout::leave(context.key, cut, std::move(*positions));
+    TopKLayout::sharePositions(context.key, cut, std::move(*positions));
     return nullptr;
   }
 
@@ -123,14 +123,14 @@ class TopKGpuCodec : public GpuCodec {
 
     const bool asDistances = room > 0 && found.distanceBytes <= room;
     const std::size_t bytes = asDistances ? found.distanceBytes : bitmapBytes;
-    Positions positions(TopKLayout::leaves(context.key) ? in.elements : 0);
+    Positions positions(TopKLayout::sharesPositions(context.key) ? in.elements : 0);
     positions.kept = count;
     Issued rest(gpu_);
     out[0] = asDistances ? TopKLayout::kDistances : TopKLayout::kBitmap;
     gpu_.copyOut(asDistances ? distances.bytes() : above.bytes(), bytes, &out[end]);
-    if (TopKLayout::leaves(context.key)) copyBitmapOut(above, positions);
+    if (TopKLayout::sharesPositions(context.key)) copyBitmapOut(above, positions);
     rest.wait();
-    TopKLayout::leave(context.key, cut, std::move(positions));
+    TopKLayout::sharePositions(context.key, cut, std::move(positions));
     return end + bytes;
   }
 
@@ -204,7 +204,7 @@ class TopKGpuCodec : public GpuCodec {
     std::uint32_t* const fault_dev = &seen_dev.data()->fault;
     std::uint32_t* const ends_dev = &seen_dev.data()->ends;
     Seen seen{};
-    Positions positions(TopKLayout::leaves(key) ? elements : 0);
+    Positions positions(TopKLayout::sharesPositions(key) ? elements : 0);
     positions.kept = count;
     Issued issued(gpu_);
     gpu_.clear(seen_dev.bytes(), sizeof seen);
@@ -222,7 +222,7 @@ class TopKGpuCodec : public GpuCodec {
     gpu_.launch(device::OffsetsKernel{tiles.data(), sums.blocks(), nullptr});
     gpu_.launch(device::PlacesKernel{sums, bitmap.data(), elements, fault_dev});
     scatter(bitmap, tiles, values, fault_dev, out);
-    if (TopKLayout::leaves(key)) copyBitmapOut(bitmap, positions);
+    if (TopKLayout::sharesPositions(key)) copyBitmapOut(bitmap, positions);
     gpu_.copyOut(seen_dev.bytes(), sizeof seen, reinterpret_cast<std::byte*>(&seen));
     issued.wait();
     if (seen.fault != 0 || seen.ends != count) return std::nullopt;
@@ -248,7 +248,7 @@ class TopKGpuCodec : public GpuCodec {
 std::shared_ptr<const DeviceCodec> makeTopKTwin(const std::shared_ptr<const Codec>& codec,
                                                 Gpu& gpu) {
   const CodecSpec spec = parseCodecSpec(codec->spec());
-  const double ratio = CodecParameters(spec).number("ratio", TopKLayout::kLeastRatio, 1);
+  const double ratio = CodecParameters(spec).number("ratio", TopKLayout::kMinRatio, 1);
   return std::make_shared<TopKGpuCodec>(codec, gpu, ratio);
 }
 

@@ -29,7 +29,7 @@ void unpack(const std::byte* in, std::size_t count, int bits, std::uint16_t* cod
 // Requires the exponent of a normal number.
 float powerOfTwo(int exponent);
 
-// Each converts one value.
+// These convert one value each.
 std::uint16_t toHalf(float value);
 float fromHalf(std::uint16_t half);
 std::uint16_t toBf16(float value);
@@ -41,8 +41,8 @@ QuantGrid blockGrid(Range range, int top, bool halfHeader);
 std::uint32_t blockHeader(QuantGrid grid, bool halfHeader);
 // The inverse. Returns false if min is not finite, or step is negative or not finite.
 bool blockGridOf(const std::byte* header, bool halfHeader, QuantGrid& grid);
-// Whether fp32 is not enough for a block: its range overflows, or its grid does not span it because
-// the header's type limits min and step.
+// Whether a block must be computed in double: its range overflows fp32, or the grid does not cover
+// the range because the header's type limits min and step.
 bool isWide(Range range, QuantGrid grid, int top);
 // Writes the codes of a wide block, computed in double and rounded to nearest; leaves other blocks
 // unchanged.

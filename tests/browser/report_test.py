@@ -93,7 +93,7 @@ class OneRun(Case):
         self.close(column(panels["server-split"], "compute")[0][1], 0.023)
         self.assertEqual({value for _, value in column(panels["snr"], "gradient/0")}, {33})
 
-    def test_a_step_that_took_far_longer_flattens_no_other(self):
+    def test_an_outlier_step_does_not_flatten_the_chart(self):
         run = self.run_folder(step_seconds=3)
         run.train(1)
         run.step_seconds = 0.05
@@ -107,12 +107,12 @@ class OneRun(Case):
         self.show(self.run_folder("even").whole(100).folder)
         self.assertNotIn("beyond", CHROME.text("#chart-step-time .note"))
 
-    def test_bandwidth_is_bytes_by_seconds(self):
+    def test_bandwidth_is_bytes_per_second(self):
         run = self.run_folder().whole(200)
         panels = self.show(run.folder)
         transfers = rows_of(run.folder / "transfers.csv")
         up = sum(float(row["wire_bytes"]) for row in transfers if row["role"] == "send")
-        self.close(sum(rate for _, rate in column(panels["bandwidth"], "up")), up)  # from the series with a width of 1 s
+        self.close(sum(rate for _, rate in column(panels["bandwidth"], "up")), up)  # the buckets are 1 s wide
         for label, rate in (("up", run.rate), ("down", 2 * run.rate)):
             points = column(panels["transfers"], label)
             self.assertGreater(len(points), 100)
@@ -149,7 +149,7 @@ class OneRun(Case):
         self.assertEqual(headline["steps"], 50)
         self.close(headline["images_per_second"], 128 / 0.05)
 
-    def test_zoom_and_pointer_are_in_step(self):
+    def test_charts_share_zoom_and_pointer(self):
         self.show(self.run_folder().whole(200).folder)
         CHROME.run("""cleaveReport.panels()[0].graph.updateOptions({dateWindow: [2, 5]})""")
         for panel in CHROME.panels().values():
@@ -172,7 +172,7 @@ class OneRun(Case):
         def ranges():
             return {tuple(panel["range"]) for panel in CHROME.panels().values() if panel["id"] in ("loss", "delivery", "retransmits")}
 
-        CHROME.until(lambda: len(ranges()) == 1 and max(ranges())[1] < 9, "the same part of each chart")
+        CHROME.until(lambda: len(ranges()) == 1 and max(ranges())[1] < 9, "the same range in each chart")
         self.assertEqual(CHROME.complaints(), [])
 
     def test_every_chart_as_csv(self):
@@ -214,7 +214,7 @@ class Looks(Case):
                 .filter((one) => one.getBoundingClientRect().right > innerWidth + 0.5).map((one) => one.id || one.className)""")
             self.assertEqual(wide, [])
 
-    def test_needs_nothing_but_itself(self):
+    def test_page_is_self_contained(self):
         self.show(self.run_folder().whole(20).folder)
         self.assertEqual(CHROME.run("return performance.getEntriesByType('resource').map((entry) => entry.name)"), [])
         page = (self.folder / "page.html").read_text()
@@ -244,7 +244,7 @@ class SeveralRuns(Case):
         self.assertIn("−10.00 points", CHROME.text("#compared"))
         self.assertEqual(CHROME.complaints(), [])
 
-    def test_nine_runs_stay_apart(self):
+    def test_nine_runs_are_distinguishable(self):
         folders = [self.run_folder(f"run{i}", name=f"run-{i}").whole(30).folder for i in range(9)]
         panels = self.show(*folders)
         self.assertEqual(len(set(panels["loss-training"]["labels"])), 9)
@@ -290,13 +290,13 @@ class DamagedFiles(Case):
         self.assertEqual(len(column(panels["loss"], "training")), 57)
         self.assertIn("</script>", CHROME.text("#config-1"))
 
-    def test_a_table_of_something_else(self):
+    def test_a_file_with_another_header_is_reported(self):
         run = self.run_folder().whole(60)
         (run.folder / "transfers.csv").write_text("a,b\n1,2\n")
         panels = self.damaged("transfers.csv: its first line is not the header of this table")
         self.assertEqual(len(column(panels["loss"], "training")), 60)
 
-    def test_nothing_of_a_run(self):
+    def test_a_folder_without_a_run_is_refused(self):
         ended = report(self.folder, code=2)
         self.assertIn("none of a run's files", ended.stderr)
 
@@ -304,7 +304,7 @@ class DamagedFiles(Case):
 class ManyRows(Case):
     ROWS = 1_000_000
 
-    def test_a_million_rows_open_at_once(self):
+    def test_a_million_rows_open_quickly(self):
         run = self.run_folder().whole(20)
         path = run.folder / "transfers.csv"
         head, *lines = path.read_text().splitlines(keepends=True)
@@ -374,7 +374,7 @@ class Live(Case):
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(10), 0)
 
-    def test_follows_a_training(self):
+    def test_follows_a_training_run(self):
         process = self.serve(
             "train", "--config", runs.ROOT / "configs/synthetic.yaml", "--run-dir", self.folder / "run", "--dashboard", "127.0.0.1:0",
             "--set", "data.train.size=256", "--set", "train.batch=32", "--set", "train.epochs=3", "--set", "threads={client: 1, server: 1}",

@@ -33,7 +33,7 @@ struct GuardedServer {
   TestServer server{folder, {"--set", "access.file=" + file}};
 };
 
-TEST_CASE("the access file decides over models, sessions, memory and runs, and SIGHUP reads it") {
+TEST_CASE("the access file controls models, sessions, memory and runs, and SIGHUP reloads it") {
   GuardedServer guarded("");
   Ended ended = guarded.client("stranger");
   checkError(ended, kWrongUse, {"refuses: the identity local is not in the access file"});
@@ -65,7 +65,7 @@ TEST_CASE("the access file decides over models, sessions, memory and runs, and S
   guarded.server.stop();
 }
 
-TEST_CASE("an identity that goes from the access file loses its open sessions") {
+TEST_CASE("an identity that is removed from the access file loses its open sessions") {
   GuardedServer guarded("local: {}\n");
   guarded.reload("local: {}\n");
   REQUIRE(guarded.server.process().waitForOutput("access.yaml: 1 entries", kPatience));
@@ -79,7 +79,7 @@ TEST_CASE("an identity that goes from the access file loses its open sessions") 
   guarded.server.stop();
 }
 
-TEST_CASE("a server whose access file is bad does not start") {
+TEST_CASE("a server with an invalid access file does not start") {
   const TemporaryFolder folder;
   std::ofstream(folder.path("access.yaml")) << "local:\n  sesions: 1\n";
   checkMistakes({serverProgram(), "serve", "--set", "listen.port=0", "--set",

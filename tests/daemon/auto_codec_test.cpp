@@ -74,7 +74,7 @@ std::map<std::string, double> tensorBytes(const std::string& folder) {
   return bytes;
 }
 
-TEST_CASE("auto is resolved before step 1, in every record, and can be repeated bit for bit") {
+TEST_CASE("auto is resolved before step 1 in every record, and can be repeated bit-identically") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const TestLink link({"--target", server.address(), "--rate", "30Mbit/s", "--latency", "1ms"});
@@ -119,7 +119,7 @@ TEST_CASE("auto is resolved before step 1, in every record, and can be repeated 
   }
 }
 
-TEST_CASE("a slow link gets 4 bits, and no fewer unless asked") {
+TEST_CASE("a slow link gets 4 bits, and fewer only if configured") {
   const TemporaryFolder folder;
   // At this rate, fetching the trained body would take minutes.
   const TestServer server(folder, {"--set", "weights.fetch=false"});
@@ -137,7 +137,7 @@ TEST_CASE("a slow link gets 4 bits, and no fewer unless asked") {
   }
 }
 
-TEST_CASE("only the flows of a slow direction lose more, and given codecs stay") {
+TEST_CASE("only the flows of a slow direction lose more, and configured codecs are kept") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   const TestLink link({"--target", server.address(), "--up-rate", "500kbit/s"});
@@ -153,7 +153,7 @@ TEST_CASE("only the flows of a slow direction lose more, and given codecs stay")
   CHECK(codecs.at("gradient/0") == "bf16");
 }
 
-TEST_CASE("a run too short for a trial says which codec it gets") {
+TEST_CASE("a run too short for a trial reports its codec") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   const Ended ended = runClient(

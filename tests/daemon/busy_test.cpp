@@ -50,7 +50,7 @@ Process startLongActions(const TestServer& server, const std::string& folder,
                       "train.micro_batches=1", "--server", server.address()});
 }
 
-TEST_CASE("runs that wait instead of computing are refused, unless the server allows them") {
+TEST_CASE("runs that wait instead of computing are refused unless the server allows them") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const Arguments wait = {"--server", server.address(), "--set", "wait={F2: 1, B2: 1}"};
@@ -85,7 +85,7 @@ TEST_CASE("a tensor whose encoding takes longer than allowed ends its session") 
              kFailedRun, {"limits.codec_seconds", "use a faster codec"});
 }
 
-TEST_CASE("a newcomer is let in while an action runs, and trains between such actions") {
+TEST_CASE("a new client is admitted while a long action runs, and trains between such actions") {
   const TemporaryFolder folder;
   TestServer server(folder, kWaitAllowed);
   const Process busy = startLongActions(server, folder.path("busy"), seconds(8));
@@ -102,7 +102,7 @@ TEST_CASE("a newcomer is let in while an action runs, and trains between such ac
   CHECK(steady_clock::now() - start < seconds(16));
 }
 
-TEST_CASE("SIGTERM ends a server within 10 s although an action takes a minute") {
+TEST_CASE("SIGTERM stops a server within 10 s even if an action takes a minute") {
   const TemporaryFolder folder;
   TestServer server(folder, kWaitAllowed);
   const Process ordinary = startSlowClient(folder.path("ordinary"), server.address());
@@ -123,7 +123,7 @@ TEST_CASE("SIGTERM ends a server within 10 s although an action takes a minute")
   CHECK_THAT(readFile(busyRun + "/log.txt"), Contains("the server is shutting down"));
 }
 
-TEST_CASE("SIGTERM ends a server within 10 s although a codec takes longer") {
+TEST_CASE("SIGTERM stops a server within 10 s even if a codec takes longer") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const Process client = startClient(

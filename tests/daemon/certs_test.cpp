@@ -27,7 +27,7 @@ std::string done(const Arguments& arguments) {
   return ended.output;
 }
 
-TEST_CASE("certs: from nothing to a revoked client, each command says what comes next") {
+TEST_CASE("certs: each command prints the next one, from init to revoke") {
   const TemporaryFolder folder;
   const std::string certificates = folder.path("my certs");
   const std::string quoted = "--folder '" + certificates + "'\n";
@@ -117,7 +117,7 @@ TEST_CASE("certs: mistakes") {
           {"no folder",
            {"list", "--folder", none},
            kWrongUse,
-           {none + " holds no certificates", "cleave-server certs init"}},
+           {none + " has no certificates", "cleave-server certs init"}},
           {"the authority's key is readable",
            {"client", "clinic-b", "--folder", readable},
            kWrongUse,
@@ -136,7 +136,7 @@ TEST_CASE("certs: every command's help has an example") {
   }
 }
 
-TEST_CASE("a server that would listen to strangers without TLS prints the commands that fix it") {
+TEST_CASE("a server on a public address without TLS prints the commands that enable TLS") {
   const TemporaryFolder folder;
   for (const std::string address : {"0.0.0.0", "fd00::7", "192.0.2.1"}) {
     const Ended ended = finish(
@@ -152,7 +152,7 @@ TEST_CASE("a server that would listen to strangers without TLS prints the comman
   }
 }
 
-TEST_CASE("there is no switch that leaves TLS out") {
+TEST_CASE("serve has no option that allows a public address without TLS") {
   const Ended ended = finish(Process::start({serverProgram(), "serve", "--insecure-bind"}));
   checkError(ended, kWrongUse, {"has no option '--insecure-bind'"});
 }

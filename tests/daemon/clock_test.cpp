@@ -37,7 +37,7 @@ class WallClock {
   std::string file_;
 };
 
-TEST_CASE("jumps of the wall clock end no connection and change no result") {
+TEST_CASE("jumps of the wall clock neither end a connection nor change a result") {
   if (!std::filesystem::exists(kFakeTime)) {
     WARN("skipped: libfaketime is not here (scripts/setup.sh installs it)");
     return;

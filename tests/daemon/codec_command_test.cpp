@@ -60,7 +60,7 @@ std::string writeTensors(const TemporaryFolder& folder, float value = 0.5f) {
   return path;
 }
 
-TEST_CASE("the list has each codec's parameters and ratio") {
+TEST_CASE("the list has the parameters and the ratio of each codec") {
   const nlohmann::json listed = codecJson({"list"}).at("codecs");
   const Ended shown = askCodec({"list"});
   CHECK(shown.code == 0);
@@ -83,7 +83,7 @@ TEST_CASE("the list has each codec's parameters and ratio") {
                                Contains("ratio:      at most "));
 }
 
-TEST_CASE("run writes the decoded file, and says what was lost") {
+TEST_CASE("codec run writes the decoded file and reports the error") {
   const TemporaryFolder folder;
   const std::string input = writeTensors(folder);
   const std::string exact = folder.path("exact.safetensors");
@@ -134,7 +134,7 @@ TEST_CASE("run writes the decoded file, and says what was lost") {
                                Contains("\ntotal ") && Contains("SNR dB"));
 }
 
-TEST_CASE("compare prints a row a codec, aligned") {
+TEST_CASE("codec compare prints one aligned row per codec") {
   const TemporaryFolder folder;
   const std::string input = writeTensors(folder);
   const Ended shown = askCodec(
@@ -189,7 +189,7 @@ void checkMistake(const Arguments& arguments, const std::vector<std::string>& te
   for (const std::string& text : texts) CHECK_THAT(ended.errors, Contains(text));
 }
 
-TEST_CASE("mistakes are explained") {
+TEST_CASE("errors of the codec commands have a hint") {
   const TemporaryFolder folder;
   const std::string input = writeTensors(folder);
   const std::string output = folder.path("out.safetensors");
@@ -210,7 +210,7 @@ TEST_CASE("mistakes are explained") {
   CHECK_FALSE(std::filesystem::exists(output));
 }
 
-TEST_CASE("an output that exists is replaced only where that is asked for") {
+TEST_CASE("an existing output is replaced only with --overwrite") {
   const TemporaryFolder folder;
   const std::string input = writeTensors(folder);
   const std::string output = folder.path("out.safetensors");
@@ -224,7 +224,7 @@ TEST_CASE("an output that exists is replaced only where that is asked for") {
   CHECK(readFile(output) == readFile(input));
 }
 
-TEST_CASE("every help of codec has an example") {
+TEST_CASE("the help of every codec command has an example") {
   for (const char* command : {"list", "run", "compare"}) {
     const Ended help = askCodec({command, "--help"});
     CHECK(help.code == 0);

@@ -45,7 +45,7 @@ Report report(Arguments more) {
 // Either result, because the test machine's own figures must not matter.
 bool isWell(const std::string& finding) { return finding == "ok" || finding == "warn"; }
 
-TEST_CASE("doctor finds all well with a good server, and says what it measured") {
+TEST_CASE("doctor reports no problems with a good server, and its measurements") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;
@@ -90,7 +90,7 @@ TEST_CASE("doctor finds all well with a good server, and says what it measured")
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
 }
 
-TEST_CASE("doctor without a server or a configuration looks at the machine") {
+TEST_CASE("doctor without a server or a configuration checks the machine") {
   const Report found = report({});
   CHECK(found.code == 0);
   for (const char* name : {"config", "data", "certificates", "reach"}) {
@@ -99,7 +99,7 @@ TEST_CASE("doctor without a server or a configuration looks at the machine") {
   CHECK(isWell(found.finding("libtorch")));
 }
 
-TEST_CASE("doctor goes on behind what fails, and ends with 1") {
+TEST_CASE("doctor continues after a failure and exits with 1") {
   const TemporaryFolder folder;
   const Report found =
       report({"--server", "127.0.0.1:1", "--config", configFile("cifar10.yaml"), "--set",
@@ -119,7 +119,7 @@ TEST_CASE("doctor goes on behind what fails, and ends with 1") {
   CHECK_THAT(found.hint("reach"), Contains("cleave-server serve"));
 }
 
-TEST_CASE("doctor tells a wrong configuration from wrong data") {
+TEST_CASE("doctor distinguishes a wrong configuration from wrong data") {
   const TemporaryFolder folder;
   const Report mistyped =
       report({"--config", configFile("synthetic.yaml"), "--set", "train.batchs=1"});
@@ -137,7 +137,7 @@ TEST_CASE("doctor tells a wrong configuration from wrong data") {
              Contains("none.yaml"));
 }
 
-TEST_CASE("doctor says what is wrong with certificates, and who is refused why") {
+TEST_CASE("doctor reports faulty certificates and the reason of a refusal") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;
@@ -180,7 +180,7 @@ TEST_CASE("doctor says what is wrong with certificates, and who is refused why")
   CHECK_THAT(plain.hint("tls"), Contains("--tls DIR"));
 }
 
-TEST_CASE("doctor at a server that allows no probes warns of the link alone") {
+TEST_CASE("doctor warns only about the link if the server allows no probes") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "probe.allowed=false"});
   const Report found = report({"--server", server.address()});

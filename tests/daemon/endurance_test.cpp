@@ -20,7 +20,7 @@ std::int64_t linesOf(const std::string& path) {
   return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
 }
 
-TEST_CASE("10,000 steps leave the memory of both daemons as it was") {
+TEST_CASE("the memory of both daemons does not grow over 10,000 steps") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string run = folder.path("client");

@@ -15,7 +15,7 @@ using Catch::Matchers::Contains;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-TEST_CASE("a server that is killed in mid-run ends the client in 5 s, with its files complete") {
+TEST_CASE("killing the server during a run ends the client within 5 s, with complete files") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const Process client = startSlowClient(folder.path("client"), server.address(),
@@ -29,7 +29,7 @@ TEST_CASE("a server that is killed in mid-run ends the client in 5 s, with its f
   checkFilesComplete(folder.path("client"));
 }
 
-TEST_CASE("a client that is killed ends its session, and the server takes the next") {
+TEST_CASE("killing a client ends its session, and the server accepts the next one") {
   const TemporaryFolder folder;
   TestServer server(folder);
   Process client = startSlowClient(folder.path("client"), server.address());
@@ -40,7 +40,7 @@ TEST_CASE("a client that is killed ends its session, and the server takes the ne
   CHECK(runClient("train", folder.path("next"), {"--server", server.address()}).code == 0);
 }
 
-TEST_CASE("a server that is killed and started again no longer has the run") {
+TEST_CASE("a restarted server no longer has the run") {
   const TemporaryFolder folder;
   TestServer killed(folder);
   const Process client = startSlowClient(folder.path("client"), killed.address());
@@ -53,7 +53,7 @@ TEST_CASE("a server that is killed and started again no longer has the run") {
   checkFilesComplete(folder.path("client"));
 }
 
-TEST_CASE("a server that keeps no runs ends one whose connection breaks, on both sides") {
+TEST_CASE("with limits.park_seconds=0, a broken connection ends the run on both sides") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.park_seconds=0"});
   Relay relay("127.0.0.1", server.port());
@@ -68,7 +68,7 @@ TEST_CASE("a server that keeps no runs ends one whose connection breaks, on both
   CHECK(server.process().waitForOutput("ended: ", kPatience));
 }
 
-TEST_CASE("a peer that is stopped is noticed in 35 s, on both sides") {
+TEST_CASE("a stopped peer is detected within 35 s on both sides") {
   // Both cases in parallel, to wait only once.
   const TemporaryFolder folder;
   const Arguments parksNone = {"--set", "limits.park_seconds=0"};
@@ -119,7 +119,7 @@ Arguments withSmallDisk(const std::string& folder) {
   return {};
 }
 
-TEST_CASE("a disk that is full at the client ends the run, which says so") {
+TEST_CASE("a full disk at the client ends the run with a clear error") {
   const TemporaryFolder folder;
   const std::string disk = folder.path("disk");
   const Arguments within = withSmallDisk(disk);
@@ -132,7 +132,7 @@ TEST_CASE("a disk that is full at the client ends the run, which says so") {
   CHECK(server.process().waitForOutput("the client ended it (failed)", kPatience));
 }
 
-TEST_CASE("a disk without room at the server ends the run, and the client is told") {
+TEST_CASE("a full disk at the server ends the run, and the client reports it") {
   const TemporaryFolder folder;
   const std::string disk = folder.path("disk");
   const Arguments within = withSmallDisk(disk);
@@ -151,7 +151,7 @@ TEST_CASE("a disk without room at the server ends the run, and the client is tol
   CHECK(finish(server.process()).code == 0);
 }
 
-TEST_CASE("a loss that is not finite says in which step and micro-batch, and where to look") {
+TEST_CASE("a loss that is not finite is reported with step, micro-batch and a hint") {
   struct Row {
     std::string name;
     Arguments more;
@@ -175,7 +175,7 @@ TEST_CASE("a loss that is not finite says in which step and micro-batch, and whe
   }
 }
 
-TEST_CASE("a server that comes late is found") {
+TEST_CASE("the client connects to a server that starts late") {
   const TemporaryFolder folder;
   std::uint16_t port = 0;
   {
@@ -189,7 +189,7 @@ TEST_CASE("a server that comes late is found") {
   CHECK(finish(client).code == 0);
 }
 
-TEST_CASE("a server that keeps its weights still trains") {
+TEST_CASE("a server that does not hand out its weights still trains") {
   const TemporaryFolder folder;
   const TestServer server(folder, {"--set", "weights.fetch=false"});
   const Ended ended = runClient("train", folder.path("client"), {"--server", server.address()});

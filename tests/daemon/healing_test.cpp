@@ -50,7 +50,7 @@ std::string modelThrough(Relay& relay, const std::string& folder, const Argument
   return readFile(folder + "/model.safetensors");
 }
 
-TEST_CASE("a run whose connection breaks again and again ends with the same weights") {
+TEST_CASE("a run with repeatedly broken connections ends with the same weights") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   Relay relay("127.0.0.1", server.port());
@@ -79,7 +79,7 @@ TEST_CASE("a run whose connection breaks again and again ends with the same weig
   }
 }
 
-TEST_CASE("a link that falls silent does not end the run") {
+TEST_CASE("a link that goes silent does not end the run") {
   const TemporaryFolder folder;
   TestServer server(folder,
                     {"--set", "limits.ping_seconds=1", "--set", "limits.ping_timeout_seconds=1"});

@@ -125,7 +125,7 @@ void checkAllPrintable(const Ended& ended, const std::string& runFolder) {
   }
 }
 
-TEST_CASE("what a server says of itself reaches neither terminal nor files raw") {
+TEST_CASE("a server's texts are escaped before they reach terminal and files") {
   const TemporaryFolder folder;
   const auto hostileAnswer = [](const wire::Hello& hello) {
     wire::HelloOk ok = correctAnswer(hello);
@@ -153,7 +153,7 @@ TEST_CASE("what a server says of itself reaches neither terminal nor files raw")
   }
 }
 
-TEST_CASE("a refusal's texts reach neither terminal nor files raw") {
+TEST_CASE("the texts of a refusal are escaped before they reach terminal and files") {
   const TemporaryFolder folder;
   for (const std::string command : {"train", "probe", "doctor"}) {
     INFO(command);

@@ -37,7 +37,7 @@ std::string weightsAfter(const std::string& runFolder, Arguments arguments) {
   return readFile(runFolder + "/model.safetensors");
 }
 
-TEST_CASE("augmented training gives the same bits again, with every schedule, and others without") {
+TEST_CASE("augmented training is bit-identical with every schedule, and differs from plain") {
   const CifarFolder files("training");
   files.writeCifar10(4);
   const TemporaryFolder folder;
@@ -49,7 +49,7 @@ TEST_CASE("augmented training gives the same bits again, with every schedule, an
         first);
 }
 
-TEST_CASE("data that are not there are named with the place to get them") {
+TEST_CASE("missing data are reported with their source") {
   const TemporaryFolder folder;
   for (const std::string name : {"cifar10", "cifar100"}) {
     const Ended ended =
@@ -61,7 +61,7 @@ TEST_CASE("data that are not there are named with the place to get them") {
   }
 }
 
-TEST_CASE("the keys of images are checked with their lines") {
+TEST_CASE("invalid keys of images are reported with their lines") {
   const CifarFolder files("keys");
   files.writeCifar10(1);
   for (const auto& [set, fault] :

@@ -57,7 +57,7 @@ struct Target {
   }
 };
 
-TEST_CASE("it records what crossed, sums it up, and ends with 0 on a signal") {
+TEST_CASE("cleave-link records and sums the transferred bytes, and exits with 0 on a signal") {
   for (const int signal : {SIGTERM, SIGINT}) {
     const TemporaryFolder folder;
     const std::string file = folder.path("link.csv");
@@ -93,7 +93,7 @@ TEST_CASE("it records what crossed, sums it up, and ends with 0 on a signal") {
   }
 }
 
-TEST_CASE("a target that refuses is logged, and the link goes on") {
+TEST_CASE("a target that refuses is logged, and the link continues") {
   Target target;
   const std::string address = target.address();
   target.acceptor.close();
@@ -175,14 +175,14 @@ TEST_CASE("configs/link.yaml is valid") {
   CHECK_THAT(ended.errors, Contains("up 200 Mbit/s, 20 ms; down 200 Mbit/s, 20 ms"));
 }
 
-TEST_CASE("its help shows examples and exit codes") {
+TEST_CASE("the help of cleave-link shows examples and exit codes") {
   const Ended ended = finish(Process::start({linkProgram(), "--help"}));
   CHECK(ended.code == 0);
   CHECK_THAT(ended.output, Contains("--rate 200Mbit/s --latency 20ms") &&
                                Contains("--down-latency TIME") && Contains("Exit codes: 0"));
 }
 
-TEST_CASE("a training across the link gives the bits of one without it, and takes its time") {
+TEST_CASE("training over the link is bit-identical to training without it, and slower") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const Ended direct = runClient("train", folder.path("direct"), {"--server", server.address()});

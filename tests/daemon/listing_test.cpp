@@ -48,7 +48,7 @@ void checkList(const std::string& command, const std::vector<std::string>& names
   }
 }
 
-TEST_CASE("each list has its entries, for people and for programs") {
+TEST_CASE("each list command prints its entries as text and as JSON") {
   checkList("models", {"small_cnn", "mlp"});
   checkList("schedules", {"priority", "gpipe", "1f1b"});
   checkList("codecs", {"auto", "none", "fp16", "bf16", "uniform", "sort", "fast", "topk",
@@ -57,7 +57,7 @@ TEST_CASE("each list has its entries, for people and for programs") {
   checkList("learning-rates", {"constant", "cosine"});
 }
 
-TEST_CASE("a model's example is a configuration that trains") {
+TEST_CASE("the example of each model is a configuration that trains") {
   for (const nlohmann::json& item : askJson({"models"}).at("models")) {
     const std::string name = item.at("name");
     if (name != "mlp") continue;  // other models require other image sizes
@@ -110,7 +110,7 @@ TEST_CASE("a dry run shows layers, cuts, bytes and memory, and starts nothing") 
   CHECK_FALSE(std::filesystem::exists(runFolder));
 }
 
-TEST_CASE("a dry run's bytes are those that a training sends") {
+TEST_CASE("a dry run shows the bytes that a training run sends") {
   const Arguments sizes = {"--set", "train.micro_batches=8", "--set", "codec=none",
                            "--set", "data.train.size=67",    "--set", "data.test.size=40",
                            "--set", "train.epochs=1"};
@@ -132,7 +132,7 @@ TEST_CASE("a dry run's bytes are those that a training sends") {
   CHECK(planned.at("steps") == 3);
 }
 
-TEST_CASE("a dry run knows what codecs make of the bytes") {
+TEST_CASE("a dry run shows encoded bytes") {
   const nlohmann::json planned =
       askJson(dryRun({"--set", "codec={activation/0: 'uniform:bits=8', gradient/0: fp16}"}));
   const auto& flows = planned.at("flows");
@@ -147,7 +147,7 @@ TEST_CASE("a dry run knows what codecs make of the bytes") {
   CHECK(planned.at("client_memory_bytes").get<std::uint64_t>() > 0);
 }
 
-TEST_CASE("a dry run refuses what a training would refuse") {
+TEST_CASE("a dry run refuses what a training run would refuse") {
   const Ended ended = ask(dryRun({"--set", "train.batchs=3"}));
   CHECK(ended.code == 2);
   CHECK_THAT(ended.errors, Contains("train.batchs is not a known key"));

@@ -95,7 +95,7 @@ Resources settled(TestServer& server, std::size_t descriptors) {
   return held;
 }
 
-TEST_CASE("100 clients, some of them killed, leave the server as it was and the others alone") {
+TEST_CASE("100 clients, some of them killed, do not affect each other and leave no traces") {
   const TemporaryFolder folder;
   REQUIRE(runClient("train", folder.path("alone"), kRun).code == 0);
   const std::string alone = readFile(folder.path("alone") + "/model.safetensors");

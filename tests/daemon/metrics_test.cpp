@@ -41,7 +41,7 @@ void waitUntil(const std::string& what, Attempt attempt) {
 // The port of the metrics, from the daemon's log.
 std::uint16_t metricsPort(const Process& process) {
   const std::string before = "metrics at http://127.0.0.1:";
-  waitUntil("the log names the place of the metrics", [&] {
+  waitUntil("the log shows the address of the metrics", [&] {
     return process.errors().find("/metrics", process.errors().find(before)) != std::string::npos;
   });
   const std::string log = process.errors();
@@ -116,7 +116,7 @@ void checkSums(const Metrics& metrics, const std::string& prefix, const std::str
 
 }  // namespace
 
-TEST_CASE("both daemons show a training while it goes on, and the sums of its files afterwards") {
+TEST_CASE("the metrics of both daemons follow a training run and match the sums of its files") {
   const TemporaryFolder folder;
   TestServer server(folder, kListen);
   const std::uint16_t serverPort = metricsPort(server.process());
@@ -175,7 +175,8 @@ TEST_CASE("refusals, probes and certificates are counted at the server; nothing 
   const Ended refused =
       runClient("train", folder.path("client"), joined({"--set", "model={name: small_cnn}"}, to));
   CHECK(refused.code == kWrongUse);
-  waitUntil("both are over", [&] { return Metrics(port)["cleave_server_connections"] == 0; });
+  waitUntil("both connections are closed",
+            [&] { return Metrics(port)["cleave_server_connections"] == 0; });
   const Metrics metrics(port);
   CHECK(metrics["cleave_server_sessions_total{kind=\"probe\"}"] == 1);
   CHECK(metrics["cleave_server_sessions_total{kind=\"run\"}"] == 0);
@@ -187,7 +188,7 @@ TEST_CASE("refusals, probes and certificates are counted at the server; nothing 
   CHECK_THAT(metrics.text(), !Contains("alice"));
 }
 
-TEST_CASE("a Prometheus scrapes both daemons") {
+TEST_CASE("Prometheus scrapes both daemons") {
   const TemporaryFolder folder;
   TestServer server(folder, kListen);
   Process client = startSlowClient(folder.path("client"), server.address(), kListen);
@@ -228,7 +229,7 @@ TEST_CASE("a Prometheus scrapes both daemons") {
   CHECK(query("cleave_server_sessions{kind=\"run\"}") == 1);
 }
 
-TEST_CASE("metrics are offered on loopback only, unless the configuration says so") {
+TEST_CASE("metrics are served on loopback only, unless configured otherwise") {
   const TemporaryFolder folder;
   boost::asio::io_context context;
   const boost::asio::ip::tcp::acceptor taken(context, {boost::asio::ip::address_v4::loopback(), 0});

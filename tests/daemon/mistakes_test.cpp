@@ -312,7 +312,7 @@ TEST_CASE("mistakes in data files") {
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
 }
 
-TEST_CASE("mistakes with weights to begin with") {
+TEST_CASE("mistakes with initial weights") {
   const TemporaryFolder folder;
   const auto weightsOf = [&](const std::string& name, const Arguments& arguments) {
     REQUIRE(runClient("train", folder.path(name), arguments).code == 0);
@@ -356,7 +356,7 @@ TEST_CASE("mistakes with weights to begin with") {
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
 }
 
-TEST_CASE("a GPU where there is none, or no library for it") {
+TEST_CASE("a GPU that is missing, or whose library is missing") {
   const TemporaryFolder folder;
   // Without its library, like a build without a CUDA toolkit.
   const std::string alone = folder.path("cleave-server");

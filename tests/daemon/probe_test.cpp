@@ -17,7 +17,7 @@ const std::vector<std::string> kColumns = {
     "time",  "run",    "session", "direction",        "both",
     "bytes", "repeat", "seconds", "receiver_seconds", "round_trip_seconds"};
 
-TEST_CASE("probe measures sizes, up, down and both at once, and fits a line through each") {
+TEST_CASE("probe measures sizes up, down and both at once, and fits a line per direction") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string csv = folder.path("link.csv");
@@ -66,7 +66,7 @@ TEST_CASE("probe starts a server of its own, and shows a table that fits 100 col
   }
 }
 
-TEST_CASE("what the link's length is, is in the round trip and in the fit") {
+TEST_CASE("the link's latency shows in the round trip and in the fit") {
   const TemporaryFolder folder;
   TestServer server(folder);
   Relay relay("127.0.0.1", server.port());
@@ -81,7 +81,7 @@ TEST_CASE("what the link's length is, is in the round trip and in the fit") {
   }
 }
 
-TEST_CASE("sizes that would take too long are skipped, and named") {
+TEST_CASE("sizes that would take too long are skipped and listed") {
   const TemporaryFolder folder;
   TestServer server(folder);
   Relay relay("127.0.0.1", server.port());
@@ -94,7 +94,7 @@ TEST_CASE("sizes that would take too long are skipped, and named") {
                                Contains("1.00 GB: would take longer than --seconds leaves"));
 }
 
-TEST_CASE("a server's policy may refuse probes, and says so") {
+TEST_CASE("a server's policy may refuse probes with a clear error") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "probe.allowed=false"});
   checkError(ask({"probe", "--server", server.address()}), kWrongUse,
@@ -105,7 +105,7 @@ TEST_CASE("a server's policy may refuse probes, and says so") {
   CHECK(runClient("train", folder.path("plain"), {"--server", server.address()}).code == 0);
 }
 
-TEST_CASE("probe says what is wrong and how to fix it") {
+TEST_CASE("errors of probe have a hint") {
   checkMistakes({clientProgram(), "probe"},
                 {{"no server", {"--server", "127.0.0.1:1"}, kFailedRun, {"cannot connect to"}},
                  {"no port", {"--server", "nowhere"}, kWrongUse, {"is not HOST:PORT"}},
@@ -116,7 +116,7 @@ TEST_CASE("probe says what is wrong and how to fix it") {
                  {"no time", {"--seconds", "0"}, kWrongUse, {"--seconds"}}});
 }
 
-TEST_CASE("a probe counts as a session, and either end may end it") {
+TEST_CASE("a probe counts as a session, and either side may end it") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.sessions=1"});
   Relay relay("127.0.0.1", server.port());
@@ -140,7 +140,7 @@ TEST_CASE("a probe counts as a session, and either end may end it") {
   }
 }
 
-TEST_CASE("a training may probe first, and records what it found") {
+TEST_CASE("a training run may probe first, and records the result") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string client = folder.path("client");

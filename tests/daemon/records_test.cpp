@@ -58,7 +58,7 @@ void checkKept(const TemporaryFolder& folder, const std::string& run, double kil
   checkCounted(readWholeRows(folder, run + "/steps.csv"));
 }
 
-TEST_CASE("a program that is killed leaves its rows up to a second before") {
+TEST_CASE("a killed program loses at most its last second of rows") {
   const TemporaryFolder folder;
   TestServer server(folder);
   Process client = startSlowClient(folder.path("client"), server.address());
@@ -78,7 +78,7 @@ TEST_CASE("a program that is killed leaves its rows up to a second before") {
   checkKept(folder, server.runFolders()[0], killed);
 }
 
-TEST_CASE("rotated files have all rows in order, each file with the header") {
+TEST_CASE("rotated files have all rows in order, and each file has the header") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "metrics.rotate=64kB"});
   const Ended ended = runClient("train", folder.path("client"),

@@ -83,7 +83,7 @@ std::string undisturbed(const TestServer& server, const std::string& run, std::u
   return readFile(whole(run));
 }
 
-TEST_CASE("Ctrl-C leaves the whole model as it was after the last step") {
+TEST_CASE("Ctrl-C saves the whole model as of the last step") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string run = folder.path("run");
@@ -103,7 +103,7 @@ TEST_CASE("Ctrl-C leaves the whole model as it was after the last step") {
             .code == 0);
 }
 
-TEST_CASE("a killed server leaves the last epoch's model, and head and tail as they are now") {
+TEST_CASE("if the server is killed, the last epoch's model and the current head and tail remain") {
   const TemporaryFolder folder;
   const std::string run = folder.path("run");
   std::uint64_t steps = 0;
@@ -127,7 +127,7 @@ TEST_CASE("a killed server leaves the last epoch's model, and head and tail as t
   CHECK((readFile(whole(run)) == undisturbed(server, folder.path("alone"), steps)));
 }
 
-TEST_CASE("Ctrl-C while the server is stopped leaves head and tail") {
+TEST_CASE("Ctrl-C while the server is stopped saves head and tail") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string run = folder.path("run");
@@ -139,7 +139,7 @@ TEST_CASE("Ctrl-C while the server is stopped leaves head and tail") {
   CHECK(fs::exists(partial(run)));
 }
 
-TEST_CASE("weights that are fetched at each epoch's end are those of a run without") {
+TEST_CASE("fetching weights after each epoch does not change the weights") {
   const TemporaryFolder folder;
   const Arguments epochs = {"--set", "train.epochs=3", "--set", "eval.every=1"};
   const TestServer open(folder);
@@ -167,8 +167,7 @@ TEST_CASE("weights that are fetched at each epoch's end are those of a run witho
   }
 }
 
-TEST_CASE(
-    "a model that cannot be written is a warning at an epoch's end, and an error at the run's") {
+TEST_CASE("a model that cannot be written is a warning after an epoch and an error after the run") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   const std::string run = folder.path("run");

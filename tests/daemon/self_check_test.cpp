@@ -23,7 +23,7 @@ nlohmann::json checkOf(const std::string& runFolder) {
   return nlohmann::json::parse(readFile(runFolder + "/environment.json")).at("self_check");
 }
 
-TEST_CASE("the check is logged once by each daemon, and stands in every run's environment.json") {
+TEST_CASE("each daemon logs the check once and records it in every run's environment.json") {
   const TemporaryFolder folder;
   TestServer server(folder);
   CHECK(server.process().waitForOutput("info cleave-server: self-check: ", kPatience));
@@ -46,7 +46,7 @@ TEST_CASE("the check is logged once by each daemon, and stands in every run's en
   CHECK(checkOf(server.runFolders()[0]) == checkOf(server.runFolders()[1]));
 }
 
-TEST_CASE("a LibTorch that leaves the processor's vectors unused is warned of") {
+TEST_CASE("a LibTorch that does not use the processor's vector instructions gives a warning") {
   const TemporaryFolder folder;
   const auto environment = [&] {
     const std::string client = folder.path("plain");

@@ -63,7 +63,7 @@ std::string field(char number, const std::string& text) {
   return std::string(1, static_cast<char>(number << 3 | 2)) + static_cast<char>(text.size()) + text;
 }
 
-TEST_CASE("another service than a Cleave server") {
+TEST_CASE("a service that is not a Cleave server") {
   struct Row {
     std::string name;
     std::string greeting;
@@ -113,7 +113,7 @@ TEST_CASE("another service than a Cleave server") {
   }
 }
 
-TEST_CASE("an HTTP server that waits for the end of a request is recognised") {
+TEST_CASE("an HTTP server that waits for a complete request is recognised") {
   boost::asio::io_context context;
   tcp::acceptor acceptor(context, {boost::asio::ip::address_v4::loopback(), 0});
   // Does not answer a Hello, but answers an HTTP request.
@@ -161,7 +161,7 @@ TEST_CASE("no server at the address") {
   CHECK_THAT(noHost.errors, !Catch::Matchers::Contains("trying again"));
 }
 
-TEST_CASE("what the server's policy forbids") {
+TEST_CASE("requests that the server's policy forbids") {
   struct Row {
     std::string name;
     Arguments policy;
@@ -195,7 +195,7 @@ TEST_CASE("what the server's policy forbids") {
   }
 }
 
-TEST_CASE("more clients than the server serves") {
+TEST_CASE("more clients than the server allows") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.sessions=1"});
   Process first = startSlowClient(folder.path("first"), server.address());
@@ -216,7 +216,7 @@ TEST_CASE("more clients than the server serves") {
   CHECK(finish(third).code == 0);
 }
 
-TEST_CASE("bytes that are damaged on the way") {
+TEST_CASE("bytes that are corrupted in transit") {
   for (const Relay::Way way : {Relay::Way::up, Relay::Way::down}) {
     const TemporaryFolder folder;
     TestServer server(folder);

@@ -29,7 +29,7 @@ nlohmann::json listSessions(const TemporaryFolder& folder) {
   return nlohmann::json::parse(ended.output);
 }
 
-TEST_CASE("a client that only answers pings loses its session, and one that is slow does not") {
+TEST_CASE("a client that only answers pings loses its session, and a slow one does not") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.sessions=2", "--set", "limits.idle_seconds=2",
                              "--set", "limits.ping_seconds=0.5"});
@@ -56,7 +56,7 @@ TEST_CASE("a client that only answers pings loses its session, and one that is s
   CHECK_THAT(log, Contains("1 session-idle"));
 }
 
-TEST_CASE("more runs than an identity may begin per hour are refused") {
+TEST_CASE("an identity that exceeds its runs per hour is refused") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.runs_per_hour=2"});
   const Arguments at = {"--server", server.address(), "--set", "connect.retry_seconds=1"};
@@ -67,7 +67,7 @@ TEST_CASE("more runs than an identity may begin per hour are refused") {
   CHECK(server.runFolders().size() == 2);
 }
 
-TEST_CASE("an identity that fills its share of the disk ends its own run only") {
+TEST_CASE("an identity that fills its share of the disk loses only its own run") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;
@@ -117,7 +117,7 @@ TEST_CASE("an identity that fills its share of the disk ends its own run only") 
   server.stop();  // with exit code 0, because nothing has failed
 }
 
-TEST_CASE("no run begins where the disk has less free than the reserve") {
+TEST_CASE("no run begins if the free disk space is below the reserve") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.disk_reserve_mib=1073741824"});
   checkError(runClient("train", folder.path("a"), {"--server", server.address()}), kFailedRun,
@@ -125,7 +125,7 @@ TEST_CASE("no run begins where the disk has less free than the reserve") {
   CHECK(server.runFolders().empty());
 }
 
-TEST_CASE("the operator lists sessions and ends one, and the others go on") {
+TEST_CASE("the operator lists sessions and ends one, and the others continue") {
   const TemporaryFolder folder;
   TestServer server(folder);
   CHECK_THAT(sessions(folder, {"list"}).output, Contains("no sessions"));
@@ -158,7 +158,7 @@ TEST_CASE("the operator lists sessions and ends one, and the others go on") {
   finish(second);
 }
 
-TEST_CASE("mistakes with the sessions") {
+TEST_CASE("mistakes with the sessions command") {
   const TemporaryFolder folder;
   checkMistakes({serverProgram(), "sessions"},
                 {{"no server",

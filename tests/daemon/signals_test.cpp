@@ -35,7 +35,7 @@ TEST_CASE("Ctrl-C at the client ends both sides cleanly") {
   }
 }
 
-TEST_CASE("Ctrl-C at the server tells its clients, and ends with 0") {
+TEST_CASE("Ctrl-C at the server notifies its clients and exits with 0") {
   for (const int number : {SIGINT, SIGTERM}) {
     const TemporaryFolder folder;
     TestServer server(folder);
@@ -82,7 +82,7 @@ Process startInStep(const TestServer& server, const std::string& folder, const s
   return client;
 }
 
-TEST_CASE("SIGTERM in the middle of a step: it ends on both sides, then the server") {
+TEST_CASE("SIGTERM during a step ends the run on both sides, then the server") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   Arguments serverOptions = {"--set", "wait.allowed=true"}, clientOptions;
@@ -114,7 +114,7 @@ TEST_CASE("SIGTERM in the middle of a step: it ends on both sides, then the serv
   CHECK_THAT(server.process().errors(), Contains(std::to_string(steps) + " steps applied"));
 }
 
-TEST_CASE("SIGTERM in the middle of a step that takes too long") {
+TEST_CASE("SIGTERM during a step that takes too long") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "limits.drain_seconds=0.5", "--set", "wait.allowed=true"});
   const Process client =
@@ -140,7 +140,7 @@ TEST_CASE("SIGTERM does not wait for connections without a Hello") {
   CHECK(steady_clock::now() - start < seconds(5));
 }
 
-TEST_CASE("Ctrl-C at the client, of which the server is stopped") {
+TEST_CASE("Ctrl-C at the client while the server is stopped") {
   for (const bool twice : {false, true}) {
     const TemporaryFolder folder;
     TestServer server(folder);
@@ -159,7 +159,7 @@ TEST_CASE("Ctrl-C at the client, of which the server is stopped") {
   }
 }
 
-TEST_CASE("Ctrl-C at the server, of which the client is stopped") {
+TEST_CASE("Ctrl-C at the server while the client is stopped") {
   const TemporaryFolder folder;
   TestServer server(folder);
   Process client = startSlowClient(folder.path("client"), server.address());
@@ -170,7 +170,7 @@ TEST_CASE("Ctrl-C at the server, of which the client is stopped") {
   checkFilesComplete(server.runFolders().at(0));
 }
 
-TEST_CASE("Ctrl-C twice at a server that computes ends it at once") {
+TEST_CASE("a second Ctrl-C at a computing server exits immediately") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "wait.allowed=true"});
   const Process client = startClient("train", folder.path("client"),
@@ -196,7 +196,7 @@ void checkEndsAtOnce(Process client, const std::string& when) {
   checkError(ended, kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});
 }
 
-TEST_CASE("Ctrl-C takes effect while the client tries to connect") {
+TEST_CASE("Ctrl-C works while the client tries to connect") {
   const TemporaryFolder folder;
   std::string address;
   {
@@ -207,7 +207,7 @@ TEST_CASE("Ctrl-C takes effect while the client tries to connect") {
                   "trying again in 4.00 s");
 }
 
-TEST_CASE("Ctrl-C takes effect while the client waits for an answer") {
+TEST_CASE("Ctrl-C works while the client waits for an answer") {
   const TemporaryFolder folder;
   boost::asio::io_context context;
   boost::asio::ip::tcp::acceptor silent(context, {boost::asio::ip::address_v4::loopback(), 0});
@@ -249,7 +249,7 @@ struct TerminalServer {
   std::string port;
 };
 
-TEST_CASE("a server ends with its terminal, after its clients; SIGHUP alone reloads") {
+TEST_CASE("a server stops when its terminal closes, after its clients; SIGHUP alone reloads") {
   const TemporaryFolder folder;
   TerminalServer terminal(folder);
   const Process client = startSlowClient(folder.path("client"), terminal.address());
@@ -263,7 +263,7 @@ TEST_CASE("a server ends with its terminal, after its clients; SIGHUP alone relo
   checkFilesComplete(folder.path("client"));
 }
 
-TEST_CASE("a server that was told to ignore a hangup outlives its terminal") {
+TEST_CASE("a server that ignores SIGHUP outlives its terminal") {
   const TemporaryFolder folder;
   TerminalServer terminal(folder, {"/bin/sh", "-c", "trap '' HUP; exec \"$@\"", "sh"});
   terminal.server.hangUp();

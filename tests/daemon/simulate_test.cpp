@@ -35,7 +35,7 @@ std::string writeTimes(const TemporaryFolder& folder) {
   return path;
 }
 
-TEST_CASE("simulate draws its steps for the viewers that draw a training's") {
+TEST_CASE("simulate writes its steps in the trace format of a training run") {
   const TemporaryFolder folder;
   const std::string file = folder.path("trace.json");
   askJson({"simulate", "--times", writeTimes(folder), "--rate", "1Gbit/s", "--latency", "1ms",
@@ -53,7 +53,7 @@ TEST_CASE("simulate draws its steps for the viewers that draw a training's") {
   CHECK(forwards == 3 * (2 + 4));
 }
 
-TEST_CASE("simulate measures, predicts, and names what holds a step back") {
+TEST_CASE("simulate measures, predicts and names the bottleneck of a step") {
   const TemporaryFolder folder;
   const std::string times = folder.path("times.json");
   const nlohmann::json first =
@@ -82,7 +82,7 @@ TEST_CASE("simulate measures, predicts, and names what holds a step back") {
   CHECK(again.at("best").at("seconds").get<double>() > 2);
 }
 
-TEST_CASE("simulate computes what can be computed by hand") {
+TEST_CASE("simulate agrees with a calculation by hand") {
   const TemporaryFolder folder;
   const std::string times = writeTimes(folder);
   const nlohmann::json fast =
@@ -112,7 +112,7 @@ TEST_CASE("simulate shows a table and a timeline that fit a terminal of 100 colu
   for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 100);
 }
 
-TEST_CASE("a timeline fits a terminal of 80 columns, and says what its letters mean") {
+TEST_CASE("a timeline fits a terminal of 80 columns, and has a legend") {
   const TemporaryFolder folder;
   const TerminalProcess simulate({clientProgram(), "simulate", "--times", writeTimes(folder),
                                   "--rate", "100Mbit/s", "--latency", "5ms", "--timeline"},
@@ -127,7 +127,7 @@ TEST_CASE("a timeline fits a terminal of 80 columns, and says what its letters m
   for (const std::string& row : screenAfter(output, 10'000)) CHECK(row.size() <= 80);
 }
 
-TEST_CASE("simulate says what is wrong and how to fix it") {
+TEST_CASE("errors of simulate have a hint") {
   const TemporaryFolder folder;
   const std::string times = writeTimes(folder);
   const auto refused = [](const Arguments& arguments, const std::string& sentence) {

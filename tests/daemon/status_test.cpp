@@ -40,7 +40,7 @@ mode_t modeOf(const std::string& path) {
   return found.st_mode & 07777;
 }
 
-TEST_CASE("status shows a server and its sessions, which go on") {
+TEST_CASE("status shows a server and its sessions without interrupting them") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const nlohmann::json quiet = askStatus(folder);
@@ -92,7 +92,7 @@ TEST_CASE("status shows a server and its sessions, which go on") {
   finish(client);
 }
 
-TEST_CASE("a refusal is counted in the status by its reason") {
+TEST_CASE("the status counts refusals by reason") {
   const TemporaryFolder folder;
   TestServer server(folder, {"--set", "models.allow=[small_cnn]"});
   for (const char* name : {"a", "b"}) {
@@ -102,7 +102,7 @@ TEST_CASE("a refusal is counted in the status by its reason") {
   CHECK_THAT(finish(Process::start(statusOf(folder))).output, Contains("2 model-not-allowed"));
 }
 
-TEST_CASE("status --watch shows it again until the server ends, a document a line for programs") {
+TEST_CASE("status --watch repeats until the server exits, with --json one document per line") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const Process lines = Process::start(statusOf(folder, {"--watch", "--json"}));
@@ -119,7 +119,7 @@ TEST_CASE("status --watch shows it again until the server ends, a document a lin
   CHECK_THAT(screenAfter(shown, 1000).front(), Contains("process ") && Contains(server.address()));
 }
 
-TEST_CASE("the socket is its owner's alone, and goes with the server") {
+TEST_CASE("only its owner can use the socket, and the server removes it") {
   const TemporaryFolder folder;
   const std::string socket = folder.path("store/.status/socket");
   {
@@ -131,7 +131,7 @@ TEST_CASE("the socket is its owner's alone, and goes with the server") {
   CHECK_FALSE(fs::exists(socket));
 }
 
-TEST_CASE("who is another user is turned away, even where the files would let them in") {
+TEST_CASE("another user is refused, even if the file permissions allow access") {
   if (::geteuid() != 0) return;  // only root can act as another user
   const TemporaryFolder folder;
   TestServer server(folder);
@@ -157,7 +157,7 @@ TEST_CASE("who is another user is turned away, even where the files would let th
   CHECK(askStatus(folder).at("address") == server.address());
 }
 
-TEST_CASE("a server that was killed leaves a socket, which the next one replaces") {
+TEST_CASE("a killed server leaves a socket, which the next server replaces") {
   const TemporaryFolder folder;
   {
     TestServer server(folder);
@@ -181,7 +181,7 @@ TEST_CASE("of two servers with one store, the second warns, and the first keeps 
   CHECK(askStatus(folder).at("address") == first.address());
 }
 
-TEST_CASE("readers that do not read, or come all at once, hold nothing up") {
+TEST_CASE("status clients that do not read or that connect all at once block nobody") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string socket = folder.path("store/.status/socket");
@@ -199,7 +199,7 @@ TEST_CASE("readers that do not read, or come all at once, hold nothing up") {
   CHECK(askStatus(folder).at("address") == server.address());
 }
 
-TEST_CASE("mistakes with the status") {
+TEST_CASE("mistakes with the status command") {
   const TemporaryFolder folder;
   fs::create_directories(folder.path("open"));
   fs::permissions(folder.path("open"), fs::perms(0755));

@@ -55,7 +55,7 @@ std::map<std::string, std::string> startTimes(const std::string& folder) {
   return times;
 }
 
-TEST_CASE("a grid through the link: killed, it goes on; done, it runs nothing") {
+TEST_CASE("a killed sweep over the link resumes, and a finished one runs nothing") {
   const TemporaryFolder temporary;
   const std::string folder = temporary.path("sweep");
   {
@@ -113,7 +113,7 @@ TEST_CASE("a grid through the link: killed, it goes on; done, it runs nothing") 
       {"was run with another configuration: 'batch: 32' there, 'batch: 64' now", "--folder"});
 }
 
-TEST_CASE("seeds are averaged, one point's failure is told, and ends nothing") {
+TEST_CASE("seeds are averaged, and a failed point is reported without ending the sweep") {
   const TemporaryFolder temporary;
   const std::string folder = temporary.path("sweep");
   const Arguments grid = {"--grid", "data.shape=[1, 8, 8]", "--grid", "run.seed=1",
@@ -139,7 +139,7 @@ TEST_CASE("seeds are averaged, one point's failure is told, and ends nothing") {
   CHECK(groups[1].at("seeds") == "0");
 }
 
-TEST_CASE("Ctrl-C ends the point's processes, and says how to go on") {
+TEST_CASE("Ctrl-C ends the point's processes and prints how to resume") {
   const TemporaryFolder temporary;
   const std::string folder = temporary.path("sweep");
   Process process =
@@ -166,7 +166,7 @@ TEST_CASE("Ctrl-C ends the point's processes, and says how to go on") {
   CHECK(readCsv(folder + "/results.csv").at(0).at("status") == "to do");
 }
 
-TEST_CASE("a server of one's own is swept too, with what published figures say beside") {
+TEST_CASE("a sweep works with --server and shows published figures") {
   const TemporaryFolder temporary;
   TestServer server(temporary);
   const std::string folder = temporary.path("sweep");
@@ -185,7 +185,7 @@ TEST_CASE("a server of one's own is swept too, with what published figures say b
   CHECK(server.runFolders().size() == 1);
 }
 
-TEST_CASE("sweep says what is wrong and how to fix it") {
+TEST_CASE("errors of sweep have a hint") {
   const TemporaryFolder temporary;
   const Arguments shared = {clientProgram(), "sweep",
                             "--config",      configFile("synthetic.yaml"),

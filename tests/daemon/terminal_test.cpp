@@ -41,7 +41,7 @@ constexpr const char* kErase = "\r\x1b[K";
 const std::string kLogLine =
     R"(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (trace|debug|info|warning) cleave-client: .*)";
 
-TEST_CASE("on a terminal one line rewrites itself, and log lines stand whole above it") {
+TEST_CASE("on a terminal one line is rewritten, and log lines appear complete above it") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const auto start = steady_clock::now();
@@ -78,7 +78,7 @@ TEST_CASE("on a terminal one line rewrites itself, and log lines stand whole abo
   CHECK(count(output, "\naccuracy    ") == 1);
 }
 
-TEST_CASE("the bar fits a terminal that is narrow, and one that is made narrower") {
+TEST_CASE("the bar fits a narrow terminal, also after a resize") {
   const TemporaryFolder folder;
   TestServer server(folder);
   TerminalProcess client(training(folder, server, {"--log-level", "error"}), 90,
@@ -103,7 +103,7 @@ TEST_CASE("the bar fits a terminal that is narrow, and one that is made narrower
   CHECK(narrow > 0);
 }
 
-TEST_CASE("at 80 columns no line is torn within a word, and the bar shows the epoch") {
+TEST_CASE("at 80 columns no word is split, and the bar shows the epoch") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const TerminalProcess client(training(folder, server), 80,
@@ -135,7 +135,7 @@ TEST_CASE("a dumb terminal and a pipe get plain lines") {
   CHECK_THAT(piped.output, Contains(" done: train loss ") && Contains("\naccuracy    "));
 }
 
-TEST_CASE("--quiet leaves warnings, errors and the summary") {
+TEST_CASE("--quiet prints only warnings, errors and the summary") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const Ended ended =
@@ -159,7 +159,7 @@ std::vector<nlohmann::json> parsedLines(const std::string& text) {
   return lines;
 }
 
-TEST_CASE("--json-lines says what happens, an object a line") {
+TEST_CASE("--json-lines prints events, one object per line") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const Ended ended =
@@ -201,7 +201,7 @@ TEST_CASE("--json-lines says what happens, an object a line") {
   CHECK(epochs == 2);
 }
 
-TEST_CASE("--json-lines ends with why a run failed") {
+TEST_CASE("--json-lines ends with the reason of a failed run") {
   const TemporaryFolder folder;
   const Ended ended =
       runClient("train", folder.path("client"),

@@ -26,7 +26,7 @@ Ended probe(const TestServer& server, const Arguments& more,
   return ask(all);
 }
 
-TEST_CASE("a run within TLS trains, and the server knows the client's name") {
+TEST_CASE("a run within TLS trains, and the server records the client's name") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;
@@ -44,7 +44,7 @@ TEST_CASE("a run within TLS trains, and the server knows the client's name") {
   CHECK_THAT(readFile(runs[0] + "/log.txt"), Contains(" (alice): mlp blocks"));
 }
 
-TEST_CASE("who is refused hears why, and so does the server") {
+TEST_CASE("a refused client and the server both log the reason") {
   struct Row {
     std::string name;
     std::string client;  // folder; empty: without TLS
@@ -125,7 +125,7 @@ TEST_CASE("who is refused hears why, and so does the server") {
   second.stop();
 }
 
-TEST_CASE("a client with TLS at a server without says so on both sides") {
+TEST_CASE("a client with TLS and a server without both report the mismatch") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;
@@ -136,7 +136,7 @@ TEST_CASE("a client with TLS at a server without says so on both sides") {
   CHECK(server.process().waitForOutput("the peer uses TLS, but this side does not", kPatience));
 }
 
-TEST_CASE("SIGHUP revokes, for open sessions too, and files that are wrong change nothing") {
+TEST_CASE("SIGHUP applies revocations to open sessions too, and ignores invalid files") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;
@@ -174,7 +174,7 @@ TEST_CASE("SIGHUP revokes, for open sessions too, and files that are wrong chang
   finish(ofBob);
 }
 
-TEST_CASE("mistakes with the files of TLS") {
+TEST_CASE("mistakes with TLS files") {
   const CertificateFolder certificates;
   const TestAuthority authority;
   const std::string own = certificates.path("own"), mixed = certificates.path("mixed");

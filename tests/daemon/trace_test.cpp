@@ -111,7 +111,7 @@ void checkSeconds(const nlohmann::json& trace, const std::string& stepsFile,
   }
 }
 
-TEST_CASE("a trace has both daemons' steps on one clock, whole") {
+TEST_CASE("a trace has the complete steps of both daemons on one clock") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string client = folder.path("client"), file = folder.path("trace.json");
@@ -146,7 +146,7 @@ TEST_CASE("a trace has both daemons' steps on one clock, whole") {
   checkFilesComplete(server.runFolder(summary.at("run").get<std::string>()));
 }
 
-TEST_CASE("a slow link's arrows are as long as it, and the device waits for what it brings") {
+TEST_CASE("a slow link shows as long arrows and as waiting of the device") {
   const TemporaryFolder folder;
   TestServer server(folder);
   Relay relay("127.0.0.1", server.port());
@@ -167,7 +167,7 @@ TEST_CASE("a slow link's arrows are as long as it, and the device waits for what
   CHECK(counts.contains({"wait", "wait for gradient/1", 3}));
 }
 
-TEST_CASE("a training of one step is traced whole") {
+TEST_CASE("a training run of one step is traced completely") {
   const TemporaryFolder folder;
   const std::string file = folder.path("trace.json");
   const Ended ended =

@@ -20,7 +20,7 @@ Arguments with(Arguments arguments, const Arguments& more) {
   return arguments;
 }
 
-TEST_CASE("a run leaves its files on both sides, and a summary that agrees with them") {
+TEST_CASE("a run writes its files on both sides, and a summary that agrees with them") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string client = folder.path("client");
@@ -63,7 +63,7 @@ TEST_CASE("a run leaves its files on both sides, and a summary that agrees with 
   }
 }
 
-TEST_CASE("no run.name makes a run id that begins with a dash") {
+TEST_CASE("a run id never begins with a dash, for any run.name") {
   const TemporaryFolder folder;
   const std::pair<std::string, std::string> rows[] = {
       {"-rf", "rf-"}, {"--Help me", "help-me-"}, {"日本", "run-"}};
@@ -77,7 +77,7 @@ TEST_CASE("no run.name makes a run id that begins with a dash") {
   }
 }
 
-TEST_CASE("the split learns") {
+TEST_CASE("the split model learns") {
   const TemporaryFolder folder;
   const Ended ended =
       runClient("train", folder.path("client"), {"--set", "train.epochs=8", "--json"});
@@ -98,7 +98,7 @@ void checkBytes(const std::string& folder, bool isClient, double up, double down
         down);
 }
 
-TEST_CASE("the bytes in the files are the bytes that crossed") {
+TEST_CASE("the bytes in the files are those that crossed the connection") {
   for (const std::string codec : {"none", "fp16", "uniform:bits=5"}) {
     CAPTURE(codec);
     const TemporaryFolder folder;
@@ -129,7 +129,7 @@ std::string weightsAfter(const std::string& client, const Arguments& more) {
   return readFile(client + "/model.safetensors");
 }
 
-TEST_CASE("the same configuration gives the same bits, whatever the timing and the schedule") {
+TEST_CASE("the same configuration is bit-identical for any timing and schedule") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   const Arguments common = with(kSmallCnn, {"--set", "codec=uniform:bits=6"});
@@ -153,7 +153,7 @@ TEST_CASE("the same configuration gives the same bits, whatever the timing and t
                      with(common, {"--server", server.address(), "--set", "run.seed=2"})) != alone);
 }
 
-TEST_CASE("clients that train at once do not influence each other") {
+TEST_CASE("clients that train at the same time do not affect each other") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   const std::vector<Arguments> runs = {
@@ -195,7 +195,7 @@ TEST_CASE("a run begins with given weights, at the client and at the server") {
   CHECK(runClient("verify", folder.path("fourth"), arguments).code == 0);
 }
 
-TEST_CASE("the last incomplete batch is used, also with fewer samples than micro-batches") {
+TEST_CASE("an incomplete last batch is used, even with fewer samples than micro-batches") {
   const TemporaryFolder folder;
   const Ended ended =
       runClient("train", folder.path("client"),
@@ -206,7 +206,7 @@ TEST_CASE("the last incomplete batch is used, also with fewer samples than micro
   CHECK(sumOf(steps, "micro_batches", {{"phase", "train"}}) == 8 + 8 + 3);
 }
 
-TEST_CASE("waiting stands in for computing, on both sides") {
+TEST_CASE("waiting replaces computing on both sides") {
   const TemporaryFolder folder;
   const Ended ended = runClient("train", folder.path("client"),
                                 {"--set", "wait={F1: 3, T3: 2, B1: 4, F2: 5, B2: 6}", "--set",
@@ -226,7 +226,7 @@ TEST_CASE("waiting stands in for computing, on both sides") {
   CHECK(seen == 3);
 }
 
-TEST_CASE("a training says how near to the bound its steps were, and what held them back") {
+TEST_CASE("a training run reports its steps relative to the bound, and their bottleneck") {
   const TemporaryFolder folder;
   const std::string run = folder.path("run");
   // Tensors of 256 kB, so that the link's rates are known after a few steps.
@@ -274,7 +274,7 @@ TEST_CASE("terminal, JSON and report give the same advice") {
              Catch::Matchers::Contains(nlohmann::json(sentence).dump()));
 }
 
-TEST_CASE("a run of many bytes and few steps does not blame the bytes for want of a bound") {
+TEST_CASE("a run with many bytes and too few steps names the steps as the reason for no bound") {
   const TemporaryFolder folder;
   const Ended ended =
       runClient("train", folder.path("run"),
@@ -285,7 +285,7 @@ TEST_CASE("a run of many bytes and few steps does not blame the bytes for want o
   CHECK_THAT(summary.at("bound_unknown").get<std::string>(), Catch::Matchers::Contains("steps"));
 }
 
-TEST_CASE("a batch larger than the training data is warned of") {
+TEST_CASE("a batch larger than the training data gives a warning") {
   const TemporaryFolder folder;
   const Ended large = runClient("train", folder.path("large"), {"--set", "train.batch=4096"});
   CHECK(large.code == 0);

@@ -26,7 +26,7 @@ nlohmann::json verify(const TemporaryFolder& folder, const std::string& name, Ar
   return nlohmann::json::parse(ended.output);
 }
 
-TEST_CASE("split and whole are equal to the bit") {
+TEST_CASE("split and whole model are bit-identical") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   for (std::size_t model = 0; model < kModels.size(); ++model) {
@@ -51,7 +51,7 @@ TEST_CASE("split and whole are equal to the bit") {
   }
 }
 
-TEST_CASE("mobilenet_v2, clipping and every optimizer: equal to the bit") {
+TEST_CASE("mobilenet_v2, clipping and every optimizer are bit-identical") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   for (const std::string optimizer : {"sgd", "adam", "adamw"}) {
@@ -70,19 +70,19 @@ TEST_CASE("mobilenet_v2, clipping and every optimizer: equal to the bit") {
   }
 }
 
-TEST_CASE("verify starts and stops a server of its own where none is given") {
+TEST_CASE("verify starts and stops its own server if none is given") {
   const TemporaryFolder folder;
   CHECK(verify(folder, "own", kModels[1]).at("equal") == true);
 }
 
-TEST_CASE("verify compares with lossless codecs, whatever the configuration says") {
+TEST_CASE("verify compares with lossless codecs, ignoring the configured ones") {
   const TemporaryFolder folder;
   Arguments arguments = kModels[0];
   arguments.insert(arguments.end(), {"--set", "codec=uniform:bits=2"});
   CHECK(verify(folder, "lossless", arguments).at("equal") == true);
 }
 
-TEST_CASE("verify notices where the two computations differ") {
+TEST_CASE("verify detects differences between the two computations") {
   const TemporaryFolder folder;
   // A server whose forward only waits returns meaningless values.
   const Ended ended = runClient("verify", folder.path("different"),
