@@ -134,6 +134,9 @@ int run(int argc, char** argv) {
   ProbeCommandOptions probe;
   addProbeCommand(app, probe, command);
 
+  CheckpointsOptions checkpoints;
+  addCheckpointsCommand(app, checkpoints, command);
+
   ReportCommandOptions report;
   addReportCommand(app, report, command);
 

@@ -152,7 +152,8 @@ void Admission::checkRun(const std::string& identity, const std::string& runId,
 std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& identity,
                                                     const RunPlan& plan, SteadyTime time) {
   checkSessions(identity);
-  const std::size_t needed = serverBytes(plan);
+  const std::size_t needed =
+      serverBytes(plan) + (settings_.allowCheckpoints ? snapshotBytes(plan) : 0);
   checkMemory(identity, needed);
   checkRuns(identity, time);
   begun_[identity].push_back(time);

@@ -16,6 +16,7 @@
 #include "common/run/self_check.h"
 #include "server/certs_command.h"
 #include "server/resources.h"
+#include "server/runs_command.h"
 #include "server/server.h"
 #include "server/sessions_command.h"
 #include "server/settings.h"
@@ -100,6 +101,9 @@ int run(int argc, char** argv) {
 
   SessionsOptions sessions;
   addSessionsCommands(app, sessions, command);
+
+  RunsOptions runs;
+  addRunsCommands(app, runs, command);
 
   CertsOptions certs;
   addCertsCommands(app, certs, command);

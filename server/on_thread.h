@@ -15,21 +15,22 @@ namespace cleave {
 // it is done, or throws what it threw.
 template <typename Executor, typename Post, typename Function>
 boost::asio::awaitable<void> runThrough(Executor io, Post post, Function function) {
+  // Named, since GCC 12 destroys temporaries of a co_await expression twice.
+  auto initiate = [io](auto handler, Post posting, Function inner) {
+    auto shared = std::make_shared<decltype(handler)>(std::move(handler));
+    posting([io, shared, inner = std::move(inner)]() mutable {
+      std::exception_ptr error;
+      try {
+        inner();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      boost::asio::post(io, [shared, error] { (*shared)(error); });
+    });
+  };
   co_await boost::asio::async_initiate<const boost::asio::use_awaitable_t<>&,
                                        void(std::exception_ptr)>(
-      [io](auto handler, Post posting, Function inner) {
-        auto shared = std::make_shared<decltype(handler)>(std::move(handler));
-        posting([io, shared, inner = std::move(inner)]() mutable {
-          std::exception_ptr error;
-          try {
-            inner();
-          } catch (...) {
-            error = std::current_exception();
-          }
-          boost::asio::post(io, [shared, error] { (*shared)(error); });
-        });
-      },
-      boost::asio::use_awaitable, std::move(post), std::move(function));
+      initiate, boost::asio::use_awaitable, post, function);
 }
 
 }  // namespace cleave

@@ -27,7 +27,7 @@ constexpr std::size_t kLibraryBytes = 64 * kMiB;
 constexpr std::size_t kRecordBytes = 3 * Recorder::kMaxWaitingBytes;
 
 constexpr std::size_t kOwnDescriptors = 64;      // listening, event queues, libraries, GPU
-constexpr std::size_t kDescriptorsASession = 8;  // for its records
+constexpr std::size_t kDescriptorsASession = 8;  // for its records and checkpoints
 
 }  // namespace
 

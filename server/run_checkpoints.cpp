@@ -8,18 +8,17 @@
 
 namespace cleave {
 
-void RunCheckpoints::save(std::shared_ptr<Snapshot> snapshot, std::uint64_t keepFrom,
-                          std::function<void(Saved)> done) {
-  boost::asio::post(thread_, [self = shared_from_this(), snapshot = std::move(snapshot), keepFrom,
-                              done = std::move(done)] {
-    try {
-      // First, since there may be no room for one more.
-      self->disk_->giveBack(self->store_.removeBefore(keepFrom));
-    } catch (const Error&) {
-      // They are removed with a later one.
-    }
-    done(self->write(*snapshot));
-  });
+void RunCheckpoints::save(std::shared_ptr<Snapshot> snapshot, std::function<void(Saved)> done) {
+  boost::asio::post(
+      thread_, [self = shared_from_this(), snapshot = std::move(snapshot), done = std::move(done)] {
+        try {
+          // First, since there may be no room for one more.
+          self->disk_->giveBack(self->store_.removeBefore(snapshot->keepFrom));
+        } catch (const Error&) {
+          // They are removed with a later one.
+        }
+        done(self->write(*snapshot));
+      });
 }
 
 Saved RunCheckpoints::write(const Snapshot& snapshot) {
@@ -31,6 +30,7 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
     if (!disk_->take(file.size())) throw disk_->error();
     try {
       const CheckpointInfo info = store_.write(saved.step, file, fingerprint_);
+      recorder_.sync();
       saved.sha256 = info.sha256;
       saved.bytes = info.bytes;
     } catch (...) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
+#include "common/core/record.h"
 #include "common/engine/messages.h"
 #include "common/run/checkpoint_file.h"
 #include "server/disk_share.h"
@@ -21,25 +22,27 @@ namespace cleave {
 
 class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
  public:
-  // `thread`: the store's. `spec`: digestOf() the run spec.
+  // `thread`: the store's. `spec`: digestOf() the run spec. `recorder`, which is borrowed, records
+  // the run.
   RunCheckpoints(CheckpointStore store, std::shared_ptr<DiskShare> disk, std::string spec,
-                 std::string fingerprint, boost::asio::any_io_executor thread)
+                 std::string fingerprint, Recorder& recorder, boost::asio::any_io_executor thread)
       : store_(std::move(store)),
         disk_(std::move(disk)),
         spec_(std::move(spec)),
         fingerprint_(std::move(fingerprint)),
+        recorder_(recorder),
         thread_(std::move(thread)) {}
 
   // The part's state, and the stage as a safetensors file.
   struct Snapshot {
     PartState state;
     std::vector<std::byte> stage;
-    double seconds = 0;  // that copying it took
+    double seconds = 0;          // that copying it took
+    std::uint64_t keepFrom = 0;  // checkpoints of earlier steps may be removed
   };
-  // Any thread. Writes the checkpoint after the step `snapshot.state.engine.applied`, and removes
-  // those before `keepFrom`. `done` is called on the store's thread, always.
-  void save(std::shared_ptr<Snapshot> snapshot, std::uint64_t keepFrom,
-            std::function<void(Saved)> done);
+  // Any thread. Writes the checkpoint after the step `snapshot.state.engine.applied`, and makes the
+  // records so far durable. `done` is called on the store's thread, always.
+  void save(std::shared_ptr<Snapshot> snapshot, std::function<void(Saved)> done);
   // Any thread. The run is done: nobody will continue it.
   void removeAll();
   // The file of a checkpoint, which has been checked. Throws RunError "bad-checkpoint". Call it
@@ -55,6 +58,7 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   CheckpointStore store_;
   const std::shared_ptr<DiskShare> disk_;
   const std::string spec_, fingerprint_;
+  Recorder& recorder_;
   const boost::asio::any_io_executor thread_;
 };
 

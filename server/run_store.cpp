@@ -75,6 +75,7 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     } else if (hello.generation() <= known) {
       throw staleGeneration(hello.run_id(), hello.generation(), known);
     }
+    run.lock = lockRunFolder(folder);
     store.setGeneration(hello.generation());
     run.disk->giveBack(store.removeIncomplete());
     const std::string fingerprint = fingerprintOf(threads, compute_.description());
@@ -86,16 +87,16 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     }
     if (known == 0) run.disk->take(DiskShare::kRunBytes);
     if (settings_.allowCheckpoints) {
-      run.checkpoints = std::make_shared<RunCheckpoints>(std::move(store), run.disk, spec,
-                                                         fingerprint, thread_.get_executor());
+      run.checkpoints = std::make_shared<RunCheckpoints>(
+          std::move(store), run.disk, spec, fingerprint, recorder_, thread_.get_executor());
     }
     run.log = fileLog(folder + "/log.txt");
     run.files = std::make_shared<RunFiles>(
         recorder_, folder, RunIdentity{hello.run_id(), session, hello.generation()},
         std::vector<std::string>{}, settings_.rotateBytes, run.disk, known != 0);
   };
-  co_await runThrough(
-      io_, [this](auto task) { boost::asio::post(thread_, std::move(task)); }, onDisk);
+  const auto toThread = [this](auto task) { boost::asio::post(thread_, std::move(task)); };
+  co_await runThrough(io_, toThread, onDisk);
   run.files->observe(metrics_);
   co_return run;
 }
@@ -109,8 +110,8 @@ boost::asio::awaitable<void> RunStore::setGeneration(const std::string& identity
     CheckpointStore store(diskFiles(), folder);
     if (generation > store.generation()) store.setGeneration(generation);
   };
-  co_await runThrough(
-      io_, [this](auto task) { boost::asio::post(thread_, std::move(task)); }, onDisk);
+  const auto toThread = [this](auto task) { boost::asio::post(thread_, std::move(task)); };
+  co_await runThrough(io_, toThread, onDisk);
 }
 
 }  // namespace cleave

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/core/clock.h"
+#include "common/core/open_file.h"
 #include "common/core/record.h"
 #include "common/device/compute_device.h"
 #include "common/record/run_files.h"
@@ -34,6 +35,7 @@ struct StoredRun {
   std::shared_ptr<RunCheckpoints> checkpoints;  // also null if the server makes none
   // The steps of Hello.committed whose checkpoints are there, and undamaged.
   std::vector<std::uint64_t> available;
+  OpenFile lock;        // of its folder
   bool isExact = true;  // they were computed on a machine like this one
 };
 

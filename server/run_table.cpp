@@ -13,8 +13,9 @@
 namespace cleave {
 namespace {
 
-// Until a fenced connection is gone: an estimate.
+// Until a fenced connection is gone, or a parked run: estimates.
 constexpr double kFenceSeconds = 1;
+constexpr double kParkedFenceSeconds = 0.1;
 
 [[noreturn]] void refuseWait() {
   throw UsageError(
@@ -97,6 +98,7 @@ void RunTable::refuseServed(const RunRequest& request) {
     throw staleGeneration(runId, generation, served.generation());
   }
   const bool isNewer = generation > served.generation();
+  const double fence = served.isParked() ? kParkedFenceSeconds : kFenceSeconds;
   if (isNewer) {
     served.end(std::make_exception_ptr(
         RunError("stale-generation", "the run has connected again; this older connection ends")));
@@ -104,7 +106,7 @@ void RunTable::refuseServed(const RunRequest& request) {
   throw RunError("run-in-use", fmt::format("the run {} is connected to this server already", runId),
                  isNewer ? "try again: the older connection is being ended"
                          : "stop the other client first, or start a separate run",
-                 isNewer ? kFenceSeconds : 0);
+                 isNewer ? fence : 0);
 }
 
 std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {

@@ -136,35 +136,43 @@ ActionTable ServedRun::build() {
 // ---- Checkpoints ----
 
 void ServedRun::snapshot(const StepDecision& decision) {
+  snapshot_ = std::make_shared<RunCheckpoints::Snapshot>();
+  snapshot_->keepFrom = decision.keepFrom;
+  if (!stored_.checkpoints) return;
+  failpoint("snapshot");
+  const SteadyTime begin = now();
+  snapshot_->stage = toSafetensors(stage_->save());
+  snapshot_->state.spec = stored_.checkpoints->spec();
+  snapshot_->seconds = secondsSince(begin);
+}
+
+// After the step has been recorded, and before anything of the next one is computed.
+void ServedRun::saveSnapshot() {
+  const std::shared_ptr<RunCheckpoints::Snapshot> snapshot = std::exchange(snapshot_, nullptr);
+  snapshot->state.engine = worker_->engine().state();
   const auto reply = [io = resources_.io, link = link_, runLog = stored_.log](const Saved& saved) {
-    if (!saved.code.empty()) {
+    if (runLog && !saved.code.empty()) {
       runLog->warn("no checkpoint of step {}: {}", saved.step, saved.sentence);
     }
     asio::post(io, [link, saved] { link->send(saved); });
   };
   if (!stored_.checkpoints) {
     Saved refused;
-    refused.step = decision.step;
+    refused.step = snapshot->state.engine.applied;
     refused.code = "no-checkpoints";
     refused.sentence = "this server makes no checkpoints";
     return reply(refused);
   }
-  failpoint("snapshot");
-  const SteadyTime begin = now();
-  auto snapshot = std::make_shared<RunCheckpoints::Snapshot>();
-  snapshot->stage = toSafetensors(stage_->save());
-  snapshot->state.engine = worker_->engine().state();
-  snapshot->state.spec = stored_.checkpoints->spec();
-  snapshot->seconds = secondsSince(begin);
-  // Behind this step's commit, and before anything of the next step: see Participant.
-  link_->saveCodecs([checkpoints = stored_.checkpoints, keepFrom = decision.keepFrom, snapshot,
+  // Behind this step's commit.
+  link_->saveCodecs([checkpoints = stored_.checkpoints, snapshot,
                      reply](std::vector<TensorCodecs::SavedState> states) {
     snapshot->state.codecs = std::move(states);
-    checkpoints->save(snapshot, keepFrom, reply);
+    checkpoints->save(snapshot, reply);
   });
 }
 
 EngineState ServedRun::restore(const Resume& resume) {
+  failpoint("restore");
   const auto& available = stored_.available;
   if (std::find(available.begin(), available.end(), resume.step) == available.end()) {
     throw ProtocolError(
@@ -255,6 +263,7 @@ asio::awaitable<std::string> ServedRun::serve() {
 void ServedRun::park() { link_->detach(); }
 
 void ServedRun::finishedBatch() {
+  failpoint("batch");
   const Engine& engine = worker_->engine();
   if (isTrial_ && ++batches_ > kMaxTrialBatches) {
     throw trialTooLong(fmt::format("{} batches", kMaxTrialBatches));
@@ -263,6 +272,7 @@ void ServedRun::finishedBatch() {
   record_->finishedBatch(engine, worker_->betweenSteps(), totals);
   pace_.finishedBatch(*engine.batch(), engine.seconds(), totals, link_->receiveRate(),
                       link_->sendRate());
+  if (snapshot_) saveSnapshot();
 }
 
 void ServedRun::end(std::exception_ptr error) {
@@ -326,8 +336,8 @@ asio::awaitable<void> ServedRun::closeWorker() {
     worker_.reset();
     stage_.reset();
   };
-  co_await runThrough(
-      resources_.io, [this](auto task) { resources_.device.post(std::move(task)); }, destroy);
+  const auto toDevice = [this](auto task) { resources_.device.post(std::move(task)); };
+  co_await runThrough(resources_.io, toDevice, destroy);
 }
 
 void ServedRun::completeRecords() {

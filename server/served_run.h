@@ -135,6 +135,7 @@ class ServedRun {
   std::shared_ptr<EngineWorker> makeWorker(const std::shared_ptr<Mailbox>& mailbox);
   ActionTable build();                          // device thread
   void snapshot(const StepDecision& decision);  // device thread
+  void saveSnapshot();                          // device thread
   EngineState restore(const Resume& resume);    // device thread
   bool resumes() const { return request_.hello.committed_size() > 0; }
   void finishedBatch();  // device thread
@@ -160,9 +161,10 @@ class ServedRun {
   std::unique_ptr<BodyStage> stage_;
   std::shared_ptr<EngineWorker> worker_;
   ThroughputMeter pace_;
-  std::uint64_t batches_ = 0;  // device thread; only counted for a trial
-  std::uint64_t applied_ = 0;  // updates, once the worker is closed
-  bool isServing_ = false;     // the worker runs
+  std::uint64_t batches_ = 0;                           // device thread; only counted for a trial
+  std::shared_ptr<RunCheckpoints::Snapshot> snapshot_;  // device thread: not saved yet
+  std::uint64_t applied_ = 0;                           // updates, once the worker is closed
+  bool isServing_ = false;                              // the worker runs
   bool isDraining_ = false;
   std::exception_ptr endError_;  // end() was called before the link was there
 };

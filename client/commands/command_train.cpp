@@ -18,6 +18,7 @@
 #include "client/train/train_summary.h"
 #include "client/train/trainer.h"
 #include "common/core/durable.h"
+#include "common/core/failpoint.h"
 #include "common/core/log.h"
 #include "common/http/http_server.h"
 
@@ -150,7 +151,7 @@ bool mayRestart(const std::exception& error, TrainRun& run) {
   const auto* known = dynamic_cast<const Error*>(&error);
   if (known == nullptr || run.checkpointer() == nullptr || run.prepared().localServer) return false;
   if (run.settings().reconnectSeconds == 0) return false;
-  return known->code() == "run-not-here" || known->code() == "server-drains";
+  return known->code() == "run-not-here" || known->code() == "shutting-down";
 }
 
 // What belongs to a training run as a whole, while its parts may be restarted from a checkpoint.
@@ -213,7 +214,9 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
     }
     // The server removes its checkpoints after "done", so the result must be safe before.
     writeSummary(command, run, result, secondsSince(start), hasModel);
+    failpoint("summary");
     run.close("done");
+    failpoint("done");
   } catch (const std::exception& error) {
     if (!mayRestart(error, run)) {
       endEarly(error, run, trainer, saver, log);

@@ -58,6 +58,14 @@ struct ProbeCommandOptions {
 // Adds `probe`. If it is used, sets `command`, which reads `options`.
 void addProbeCommand(CLI::App& app, ProbeCommandOptions& options, std::function<int()>& command);
 
+struct CheckpointsOptions {
+  std::string run;  // folder
+  bool json = false;
+};
+// Adds `checkpoints`. If it is used, sets `command`, which reads `options`.
+void addCheckpointsCommand(CLI::App& app, CheckpointsOptions& options,
+                           std::function<int()>& command);
+
 struct ReportCommandOptions {
   std::vector<std::string> runs, serverRuns;
   std::string output;  // file; empty: in the run's folder

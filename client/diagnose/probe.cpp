@@ -59,8 +59,9 @@ class Prober {
     hello.set_max_version(kWireVersion);
     hello.add_features(std::string(kProbeFeature));
     hello.set_software(softwareVersion());
-    OpenConnection open = co_await connectToServer(
-        address_, [hello] { return hello; }, options_.retrySeconds);
+    // Named, since GCC 12 destroys temporaries of a co_await expression twice.
+    const std::function<wire::Hello()> makeHello = [hello] { return hello; };
+    OpenConnection open = co_await connectToServer(address_, makeHello, options_.retrySeconds);
     connection_ = std::move(open.connection);
     result_.server = address_.text();
     result_.serverSoftware = open.ok.software();

@@ -11,11 +11,12 @@ namespace cleave {
 
 Checkpointer::Checkpointer(Files& files, const std::string& runFolder,
                            const CheckpointSettings& settings, std::string fingerprint,
-                           std::vector<RunCommit> commits)
+                           std::vector<RunCommit> commits, std::function<void()> syncRecords)
     : files_(files),
       runFolder_(runFolder),
       settings_(settings),
       fingerprint_(std::move(fingerprint)),
+      syncRecords_(std::move(syncRecords)),
       commits_(std::move(commits)) {}
 
 Checkpointer::~Checkpointer() { writer_.join(); }
@@ -110,6 +111,7 @@ void Checkpointer::commit(const RunCommit& commit) {
     }
   }
   try {
+    syncRecords_();
     writeCommits(files_, runFolder_, commits);
   } catch (const Error& error) {
     return failed(commit.step, error);

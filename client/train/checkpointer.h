@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,9 +31,11 @@ namespace cleave {
 
 class Checkpointer {
  public:
-  // `commits`: those so far, newest first. `files` is borrowed.
+  // `commits`: those so far, newest first. `syncRecords` makes the rows so far durable; it is
+  // called before a commit. `files` is borrowed.
   Checkpointer(Files& files, const std::string& runFolder, const CheckpointSettings& settings,
-               std::string fingerprint, std::vector<RunCommit> commits);
+               std::string fingerprint, std::vector<RunCommit> commits,
+               std::function<void()> syncRecords);
   // Waits for what is being written; a checkpoint that is not committed by then never is.
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
@@ -80,6 +83,7 @@ class Checkpointer {
   const std::string runFolder_;
   const CheckpointSettings settings_;
   const std::string fingerprint_;
+  const std::function<void()> syncRecords_;
   SteadyTime last_ = now();  // when the last one was begun
   std::atomic<bool> isRequested_ = false;
 

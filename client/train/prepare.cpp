@@ -80,8 +80,8 @@ void refusePickle(const std::string& bytes, const std::string& path) {
 
 // The initial weights that the run takes from the file. Throws UsageError if the file is unreadable
 // or from another model.
-std::vector<NamedTensor> readWeights(const ClientSettings& settings,
-                                     const std::vector<BlockSpec>& blocks) {
+std::vector<NamedTensor> readWeightsFile(const ClientSettings& settings,
+                                         const std::vector<BlockSpec>& blocks) {
   const std::string& path = settings.weightsFile;
   std::ifstream file(path, std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(file), {});
@@ -199,15 +199,16 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
 
 std::vector<NamedTensor> initialWeights(const PreparedRun& run) {
   if (!run.plan.spec.initialWeights) return {};
-  return readWeights(run.settings, run.plan.blocks);
+  return readWeightsFile(run.settings, run.plan.blocks);
 }
 
 namespace {
 
 void refuseWrongUse(const RunOptions& options) {
   if (options.common.config.empty() && options.resume.empty()) {
-    throw UsageError("wrong-use", "neither --config nor --resume is given",
-                     "add --config configs/fashion_mnist.yaml, or --resume runs/RUN");
+    throw UsageError(
+        "wrong-use", "neither --config nor --resume is given",
+        "add --config FILE, or --resume RUN; 'cleave-client train --help' shows examples");
   }
   if (options.server.empty() && !options.tls.empty() && options.resume.empty()) {
     throw UsageError(

@@ -11,6 +11,7 @@
 #include "client/train/session.h"
 #include "client/train/settings.h"
 #include "common/core/environment.h"
+#include "common/core/open_file.h"
 #include "common/run/plan.h"
 
 namespace cleave {

@@ -1,9 +1,5 @@
 #include "client/train/run_history.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-
-#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "common/core/durable.h"
@@ -34,15 +30,6 @@ RunRecordFile readRunRecord(const std::string& folder) {
   } catch (const nlohmann::json::exception& error) {
     throw refuse(std::string("run.json is damaged: ") + error.what());
   }
-}
-
-OpenFile lockRunFolder(const std::string& folder) {
-  const std::string path = folder + "/lock";
-  OpenFile file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!file) throwCannotWrite(path, "cannot be opened", errno);
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
-  throw UsageError("run-in-use", "another client uses " + folder,
-                   "wait until it has ended, or stop it");
 }
 
 std::vector<RunCommit> intactCommits(Files& files, const std::string& folder) {

@@ -8,7 +8,6 @@
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/commits.h"
-#include "common/core/open_file.h"
 
 namespace cleave {
 
@@ -20,9 +19,6 @@ struct RunRecordFile {
 void writeRunRecord(const std::string& folder, const RunRecordFile& record);
 // Throws UsageError "no-run" if the folder is not that of a run.
 RunRecordFile readRunRecord(const std::string& folder);
-
-// Held while a client runs, so that no second one uses the folder. Throws UsageError "run-in-use".
-OpenFile lockRunFolder(const std::string& folder);
 
 // The commits whose checkpoint is here, and undamaged, newest first. Those that are not are named
 // in the log. Throws RunError "bad-checkpoint" if the list itself is damaged.

@@ -76,7 +76,8 @@ void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const 
     }
     checkpointer_ = std::make_unique<Checkpointer>(
         diskFiles(), prepared_.folder, prepared_.settings.checkpoint,
-        fingerprintOf(prepared_.threads, prepared_.device->description()), std::move(commits));
+        fingerprintOf(prepared_.threads, prepared_.device->description()), std::move(commits),
+        [this] { recorder_.sync(); });
     saved = [checkpointer = checkpointer_.get()](const Saved& each) { checkpointer->saved(each); };
   }
   session_.start(prepared_.plan, options.errorEvery,
@@ -125,6 +126,7 @@ void TrainRun::checkExact(const CheckpointInfo& own) const {
 }
 
 nlohmann::json TrainRun::resume() {
+  failpoint("restore");
   const RunCommit& commit = chooseCommit();
   const CheckpointStore store(diskFiles(), prepared_.folder);
   const auto own = store.find(commit.step, commit.client);
@@ -171,6 +173,7 @@ MicroBatch TrainRun::runBatch(Phase phase, std::uint64_t step, const Batch& batc
                       microBatchCount(batch.samples(), prepared_.settings.microBatches),
                       batch.samples()};
   session_.runBatch(at, isLast);
+  failpoint("batch");
   return at;
 }
 

@@ -178,7 +178,7 @@ void Trainer::leaveIfAsked() {
     return;
   }
   if (isInterrupted) throw interruptedError();
-  throw RunError("server-drains", "the server is shutting down",
+  throw RunError("shutting-down", "the server is shutting down",
                  "restart it; then: cleave-client train --resume " + run_.prepared().folder);
 }
 

@@ -55,7 +55,7 @@ class Trainer {
   // `function` is called after the last step of each epoch, before its evaluation.
   void afterEachEpoch(std::function<void()> function) { afterEpoch_ = std::move(function); }
   // Trains from the initial weights, or from a checkpoint, to the last step. Throws RunError with
-  // the cause if the run ended early, such as "non-finite"; "server-drains": the server has a
+  // the cause if the run ended early, such as "non-finite"; "shutting-down": the server has a
   // checkpoint of the last step, and will end.
   TrainResult run();
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "common/core/failpoint.h"
 #include "common/core/open_file.h"
 
 namespace cleave {
@@ -21,7 +22,9 @@ constexpr std::size_t kMaxPrivateBytes = std::size_t{1} << 20;
 // `mode`: nullopt keeps the mode that the file was opened with.
 int writeAndSync(OpenFile& file, std::string_view text, std::optional<mode_t> mode) {
   if (mode && ::fchmod(file.get(), *mode) != 0) return errno;
-  int error = writeAll(file.get(), text);
+  int error = failingCall("write");
+  if (error == 0) error = writeAll(file.get(), text);
+  if (error == 0) error = failingCall("sync");
   if (error == 0 && ::fsync(file.get()) != 0) error = errno;
   const int closing = file.close();
   return error != 0 ? error : closing;
@@ -74,6 +77,7 @@ void writeFileDurably(const std::string& path, std::string_view text, std::optio
   if (!file) throwCannotWrite(path, "cannot be created", errno);
 
   int error = writeAndSync(file, text, mode);
+  if (error == 0) error = failingCall("rename");
   if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
     ::unlink(temporary.c_str());

@@ -39,13 +39,19 @@ std::deque<Armed> armedByEnvironment() {
 
 }  // namespace
 
-void failpoint(const char* name) {
+int failingCall(const char* name) {
   static std::deque<Armed> armed = armedByEnvironment();
   for (Armed& each : armed) {
     if (each.name != name || --each.left != 0) continue;
-    if (each.action == "throw") throwCannotWrite(name, "a test lets it fail", EIO);
+    if (each.action == "enospc") return ENOSPC;
+    if (each.action == "eio") return EIO;
     std::raise(SIGKILL);
   }
+  return 0;
+}
+
+void failpoint(const char* name) {
+  if (const int error = failingCall(name)) throwCannotWrite(name, "a test lets it fail", error);
 }
 
 }  // namespace cleave

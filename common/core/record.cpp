@@ -150,6 +150,10 @@ struct Recorder::Table::File {
     }
   }
 
+  void sync() {
+    if (error == 0 && ::fdatasync(file.get()) != 0) error = errno;
+  }
+
   // Between rename and reopen a reader finds only the numbered files, which hold all rows so far.
   void rotate() {
     file.close();
@@ -197,6 +201,7 @@ struct Recorder::State {
   // Holds the lock only to take the lines and to report, never while writing.
   void writeWaiting(std::unique_lock<std::mutex>& lock) {
     const std::uint64_t asked = flushesAsked;
+    const bool sync = isSyncAsked;
     std::vector<std::pair<std::shared_ptr<Table::File>, std::string>> batch;
     for (const auto& file : files) batch.emplace_back(file, std::exchange(file->lines, {}));
     std::erase_if(files, [](const auto& file) { return file->closing; });
@@ -214,10 +219,14 @@ struct Recorder::State {
                        (file->cutShort ? " (the last row is cut short)" : "");
       }
     }
+    if (sync) {
+      for (const auto& [file, lines] : batch) file->sync();
+    }
     batch.clear();  // closes files whose tables were destroyed
     lock.lock();
 
     if (failure.empty()) failure = firstFailure;
+    isSyncAsked = false;
     waitingRows -= taken;
     unwrittenBytes -= takenBytes;
     flushesDone = asked;
@@ -234,6 +243,7 @@ struct Recorder::State {
   std::uint64_t droppedRows = 0;
   std::uint64_t flushesAsked = 0;
   std::uint64_t flushesDone = 0;
+  bool isSyncAsked = false;
   std::string failure;  // the first failed write of any file
   bool stopping = false;
   std::thread thread;
@@ -316,6 +326,14 @@ void Recorder::flush() {
         std::to_string(state_->droppedRows) + " rows were dropped, because the disk was too slow",
         "record to a faster disk, or less often");
   }
+}
+
+void Recorder::sync() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->isSyncAsked = true;
+  }
+  flush();
 }
 
 std::size_t Recorder::waitingRows() const {

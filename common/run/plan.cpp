@@ -221,6 +221,13 @@ std::size_t serverBytes(const RunPlan& plan) {
                 codecBytes(plan));
 }
 
+std::size_t snapshotBytes(const RunPlan& plan) {
+  const auto [first, last] = plan.stage.cuts;
+  const auto parameters = static_cast<double>(parameterCount(plan.blocks, first, last));
+  const double state = parameters * static_cast<double>(optimizerStateBytes(plan.stage.optimizer));
+  return asSize(2 * (static_cast<double>(maxWeightsBytes(plan)) + state + codecBytes(plan)));
+}
+
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {
   const auto [first, last] = plan.stage.cuts;
   const auto elements =

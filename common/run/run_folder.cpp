@@ -1,5 +1,7 @@
 #include "common/run/run_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +60,15 @@ void makeRunFolder(const std::string& folder, const std::string& hint) {
                      "cannot write in the run directory " + folder + ": " + std::strerror(errno),
                      hint);
   }
+}
+
+OpenFile lockRunFolder(const std::string& folder) {
+  const std::string path = folder + "/lock";
+  OpenFile file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!file) throwCannotWrite(path, "cannot be opened", errno);
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
+  throw UsageError("run-in-use", "another process uses the run in " + folder,
+                   "wait until it has ended, or stop it");
 }
 
 void writeRunDescription(const std::string& folder, const std::string& config, int threads,

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/core/config.h"
+#include "common/core/open_file.h"
 
 namespace cleave {
 
@@ -20,6 +21,10 @@ void checkRunId(const std::string& id);
 // Creates the folder and its parents. Throws UsageError "run-exists" if it exists and is not empty,
 // RunError if it cannot be created or written to; `hint` tells the user what to do about it.
 void makeRunFolder(const std::string& folder, const std::string& hint);
+
+// Held while a process uses the folder, so that no other one does. Throws UsageError "run-in-use",
+// RunError "cannot-write".
+OpenFile lockRunFolder(const std::string& folder);
 
 // Writes config.yaml and environment.json into the folder. `device`: ComputeDevice::description().
 void writeRunDescription(const std::string& folder, const std::string& config, int threads,

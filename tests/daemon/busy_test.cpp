@@ -45,9 +45,10 @@ std::string waitForTensor(const TestServer& server, const std::vector<std::strin
 Process startLongActions(const TestServer& server, const std::string& folder,
                          std::chrono::milliseconds time) {
   const std::string each = std::to_string(time.count());
-  return startClient("train", folder,
-                     {"--set", "wait={F2: " + each + ", B2: " + each + "}", "--set",
-                      "train.micro_batches=1", "--server", server.address()});
+  return startClient(
+      "train", folder,
+      {"--set", "wait={F2: " + each + ", B2: " + each + "}", "--set", "train.micro_batches=1",
+       "--set", "checkpoint.every_seconds=0", "--server", server.address()});
 }
 
 TEST_CASE("runs that wait instead of computing are refused unless the server allows them") {
@@ -105,7 +106,8 @@ TEST_CASE("a new client is admitted while a long action runs, and trains between
 TEST_CASE("SIGTERM stops a server within 10 s even if an action takes a minute") {
   const TemporaryFolder folder;
   TestServer server(folder, kWaitAllowed);
-  const Process ordinary = startSlowClient(folder.path("ordinary"), server.address());
+  const Process ordinary =
+      startSlowClient(folder.path("ordinary"), server.address(), kNoCheckpoints);
   waitForSteps(folder.path("ordinary"));
   const std::string ordinaryRun = server.runFolders().at(0);
   const Process busy = startLongActions(server, folder.path("busy"), seconds(60));
@@ -129,7 +131,8 @@ TEST_CASE("SIGTERM stops a server within 10 s even if a codec takes longer") {
   const Process client = startClient(
       "train", folder.path("client"),
       {"--server", server.address(), "--set", "model.width=4096", "--set", "data.train.size=4096",
-       "--set", "train.batch=4096", "--set", "train.micro_batches=1", "--set", kSlowCodec});
+       "--set", "train.batch=4096", "--set", "train.micro_batches=1", "--set",
+       "checkpoint.every_seconds=0", "--set", kSlowCodec});
   waitForTensor(server);
   server.process().signal(SIGTERM);
   const auto start = steady_clock::now();

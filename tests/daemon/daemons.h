@@ -55,6 +55,9 @@ std::string serverProgram();
 std::string clientProgram();
 std::string configFile(const std::string& name);  // a file in configs/
 
+// For a client that should end when its server does.
+inline const Arguments kNoCheckpoints = {"--set", "checkpoint.every_seconds=0"};
+
 // Starts `command` of cleave-client with a reduced configs/synthetic.yaml and block:bits=8.
 Process startClient(const std::string& command, const std::string& runFolder, const Arguments& more,
                     const Arguments& within = {});

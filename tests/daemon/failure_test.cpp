@@ -40,10 +40,10 @@ TEST_CASE("killing a client ends its session, and the server accepts the next on
   CHECK(runClient("train", folder.path("next"), {"--server", server.address()}).code == 0);
 }
 
-TEST_CASE("a restarted server no longer has the run") {
+TEST_CASE("without checkpoints, a killed server ends the run") {
   const TemporaryFolder folder;
   TestServer killed(folder);
-  const Process client = startSlowClient(folder.path("client"), killed.address());
+  const Process client = startSlowClient(folder.path("client"), killed.address(), kNoCheckpoints);
   waitForSteps(folder.path("client"));
   killed.process().signal(SIGKILL);
   REQUIRE(client.waitForOutput("trying again", kPatience));

@@ -35,10 +35,16 @@ std::string modelThrough(Relay& relay, const std::string& folder, const Argument
       startClient("train", folder, with(with(kShortRun, more), {"--server", addressOf(relay)}));
   std::atomic<bool> isOver = false;
   std::thread cutter([&] {
+    const auto crossed = [&] {
+      return way == Relay::Way::up ? relay.bytesUp() : relay.bytesDown();
+    };
     while (!isOver) {
+      const std::uint64_t cutAt = crossed() + everyBytes;
       relay.cutAfter(way, everyBytes);
-      // A client needs a few ms for a new connection.
-      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      do {
+        // A client needs a few ms for a new connection.
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      } while (!isOver && crossed() < cutAt);
     }
   });
   const Ended ended = finish(client);

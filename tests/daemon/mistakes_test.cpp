@@ -47,7 +47,7 @@ TEST_CASE("mistakes in command lines") {
           {"no configuration",
            {"train"},
            kWrongUse,
-           {"--config is required", "'cleave-client train --help'"}},
+           {"neither --config nor --resume", "'cleave-client train --help'"}},
           {"options before the command",
            {"--config", "x.yaml", "train"},
            kWrongUse,

@@ -77,6 +77,7 @@ Process startInStep(const TestServer& server, const std::string& folder, const s
   Arguments all = {"--set", wait,           "--set",    "train.micro_batches=2",
                    "--set", "eval.every=0", "--server", server.address()};
   all.insert(all.end(), more.begin(), more.end());
+  all.insert(all.end(), kNoCheckpoints.begin(), kNoCheckpoints.end());
   Process client = startClient("train", folder, all);
   waitForTensor(server, "gradient/1");
   return client;

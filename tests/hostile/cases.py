@@ -53,7 +53,7 @@ def sends(name, codes, data, run=True, spec=None, **more):
 
 # ---- Before a Hello ----
 
-for kind in (0, *w.KINDS, 15, 128, 255):
+for kind in (0, *w.KINDS, 18, 128, 255):
     code = "version-mismatch" if kind == w.HELLO else "unexpected-frame" if kind in w.KINDS else "unknown-frame"
     sends(f"kind {kind} instead of a Hello", code, w.frame(kind), run=False)
 for size in (4065, 65536, *HUGE32):
@@ -175,7 +175,8 @@ def _(world):
 for kind, code in ((w.HELLO, "unexpected-frame"), (w.HELLO_OK, "unexpected-frame"), (w.REFUSED, "unexpected-frame"),
                    (w.TENSOR, "bad-key"), (w.SEGMENT, "unknown-stream"), (w.RECEIVED, "bad-key"),
                    (w.BODY_DONE, "unexpected-message"), (w.STEP, "bad-metadata"), (w.STEP_OK, "unexpected-message"),
-                   (w.FETCH, "bad-metadata"), (0, "unknown-frame"), (15, "unknown-frame"), (255, "unknown-frame")):  # fmt: skip
+                   (w.FETCH, "bad-metadata"), (w.RESUME, "bad-metadata"), (w.SAVED, "unexpected-message"), (w.DRAIN, "unexpected-message"),
+                   (0, "unknown-frame"), (18, "unknown-frame"), (255, "unknown-frame")):  # fmt: skip
     sends(f"kind {kind}, empty, in a run", code, w.frame(kind))
 for kind in range(w.FAILURE, w.FETCH + 1):
     cap = 4096 if kind in w.TENSOR_DATA else 65536

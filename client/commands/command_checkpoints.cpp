@@ -1,0 +1,59 @@
+// cleave-client checkpoints: the checkpoints of a run, from which it can continue.
+
+#include <spdlog/fmt/fmt.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "client/commands/commands.h"
+#include "client/train/run_history.h"
+#include "common/core/log.h"
+#include "common/core/units.h"
+
+namespace cleave {
+namespace {
+
+int listCheckpoints(const CheckpointsOptions& options) {
+  startLog("cleave-client", "error");
+  readRunRecord(options.run);  // throws unless it is a run
+  const CheckpointStore store(diskFiles(), options.run);
+  auto list = nlohmann::ordered_json::array();
+  for (const RunCommit& commit : readCommits(diskFiles(), options.run)) {
+    const auto found = store.find(commit.step, commit.client);
+    list.push_back({{"step", commit.step},
+                    {"intact", found.has_value()},
+                    {"bytes", found ? found->bytes : 0},
+                    {"computed_with", found ? found->fingerprint : ""}});
+  }
+  if (options.json) {
+    std::cout << list.dump(2) << std::endl;
+    return 0;
+  }
+  for (const auto& each : list) {
+    const bool isIntact = each.at("intact");
+    std::cout << fmt::format("step {:<10} {}\n", each.at("step").get<std::uint64_t>(),
+                             isIntact ? bytesText(each.at("bytes").get<double>()) + ", " +
+                                            each.at("computed_with").get<std::string>()
+                                      : "missing or damaged");
+  }
+  if (list.empty()) std::cout << "no checkpoints\n";
+  std::cout << "to continue: cleave-client train --resume " << options.run << std::endl;
+  return 0;
+}
+
+}  // namespace
+
+void addCheckpointsCommand(CLI::App& app, CheckpointsOptions& options,
+                           std::function<int()>& command) {
+  CLI::App* checkpoints = app.add_subcommand(
+      "checkpoints", "Lists the checkpoints of a run, and whether its files are undamaged");
+  checkpoints->add_option("RUN", options.run, "The run's folder")->required();
+  checkpoints->add_flag("--json", options.json, "Prints JSON, for programs");
+  checkpoints->footer(
+      "Example:\n  cleave-client checkpoints runs/RUN\n\nExit codes: 0 done, 1 the list is "
+      "damaged, 2 wrong use.");
+  checkpoints->callback([&] { command = [&] { return listCheckpoints(options); }; });
+}
+
+}  // namespace cleave

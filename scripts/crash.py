@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Kills clients and servers at random times while they train, continues the runs, and compares the
+final weights with those of an undisturbed run, bit for bit.
+
+Example: scripts/crash.py --programs build/release/bin --runs 100 --kill both --seed 7
+"""
+import argparse
+import hashlib
+import json
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+# Everything that has a state: dropout, batch statistics, Adam, a codec with a power iteration.
+CONFIG = """
+run: {name: crash}
+model: {name: mlp, width: 64, depth: 3, dropout: 0.1}
+data: {format: synthetic, shape: [1, 8, 8], classes: 10, train: {size: 1024}, test: {size: 256}}
+train: {batch: 32, micro_batches: 4, epochs: 12, optimizer: {name: adam}, learning_rate: {schedule: cosine, peak: 0.01}}
+eval: {batch: 128}
+codec: {activation/0: "power:rank=4", activation/1: "block:bits=8", gradient/1: "power:rank=4", gradient/0: "block:bits=8"}
+checkpoint: {every_steps: 15}
+connect: {reconnect_seconds: 60}
+"""
+PATIENCE = 120  # s for a run that is left alone
+
+
+class Daemons:
+    def __init__(self, programs, folder):
+        self.programs, self.folder = programs, folder
+        self.log = open(folder / "log.txt", "a")  # noqa: SIM115
+        self.port = 0
+        self.server = None
+
+    def start_server(self):
+        command = [self.programs / "cleave-server", "serve", "--set", f"listen.port={self.port}", "--set", f"store={self.folder}/store"]
+        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        for line in self.server.stdout:
+            if " listens on " in line:
+                self.port = int(line.rsplit(":", 1)[1])
+                return
+        raise SystemExit(f"crash: the server did not start; see {self.folder}/log.txt")
+
+    def start_client(self, run):
+        begin = ["--config", self.folder / "crash.yaml", "--server", f"127.0.0.1:{self.port}", "--run-dir", run]
+        resume = ["--resume", run, "--server", f"127.0.0.1:{self.port}"]
+        command = [self.programs / "cleave-client", "train", "--quiet", *(resume if (run / "run.json").exists() else begin)]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.log)
+
+    def kill_server(self):
+        self.server.kill()
+        self.server.wait()
+
+
+def digest(run):
+    return hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest()
+
+
+def crash_run(daemons, run, kill, seconds, rng):
+    """Returns how often something was killed, or None if the run failed."""
+    kills = 0
+    client = daemons.start_client(run)
+    while True:
+        try:
+            code = client.wait(timeout=0.2 + rng.random() * seconds * 0.6 if kills < 12 else PATIENCE)
+        except subprocess.TimeoutExpired:
+            if kills >= 12:
+                client.kill()
+                return None
+            kills += 1
+            side = rng.choice(["client", "server", "both"]) if kill == "both" else kill
+            if side != "server":
+                client.kill()
+                client.wait()
+            if side != "client":
+                daemons.kill_server()
+                daemons.start_server()
+            if side != "server":
+                client = daemons.start_client(run)
+            continue
+        # Killed after the run was done.
+        return kills if code == 0 or (run / "summary.json").exists() else None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=pathlib.Path, required=True, help="folder with cleave-client and cleave-server")
+    parser.add_argument("--runs", type=int, default=10, help="runs to disturb (10)")
+    parser.add_argument("--kill", choices=["client", "server", "both"], default="both", help="what is killed (both)")
+    parser.add_argument("--seed", type=int, default=1, help="of the random times (1)")
+    arguments = parser.parse_args()
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-crash-"))
+    (folder / "crash.yaml").write_text(CONFIG)
+    daemons = Daemons(arguments.programs.resolve(), folder)
+    daemons.start_server()
+    start = time.monotonic()
+    if daemons.start_client(folder / "whole").wait(PATIENCE) != 0:
+        raise SystemExit(f"crash: the undisturbed run failed; see {folder}/log.txt")
+    seconds = time.monotonic() - start
+    expected = digest(folder / "whole")
+    total = redone = 0
+    for number in range(arguments.runs):
+        run = folder / f"run{number}"
+        kills = crash_run(daemons, run, arguments.kill, seconds, random.Random(f"{arguments.seed} {number}"))
+        if kills is None or digest(run) != expected:
+            why = "failed" if kills is None else "has other weights"
+            print(f"crash: run {number} (seed {arguments.seed}) {why}; its files: {run}, {folder}/log.txt", file=sys.stderr)
+            daemons.kill_server()
+            raise SystemExit(1)
+        total += kills
+        redone += json.loads((run / "summary.json").read_text()).get("steps_redone", 0)
+        shutil.rmtree(run)
+    daemons.server.send_signal(signal.SIGTERM)
+    daemons.server.wait()
+    shutil.rmtree(folder)
+    print(f"crash: {arguments.runs} runs, {total} kills: the same weights each time ({time.monotonic() - start:.0f} s)")
+
+
+if __name__ == "__main__":
+    main()

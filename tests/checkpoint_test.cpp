@@ -1,0 +1,217 @@
+// The store of checkpoints, the list of commits, and what damage and a failing disk do to them.
+#include <stdlib.h>
+
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/checkpoint/commits.h"
+#include "common/core/durable.h"
+#include "tests/error_code.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "cleave-checkpoint-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~Folder() { fs::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string contentOf(std::uint64_t step) {
+  std::string content;
+  for (int j = 0; j < 300; ++j) content += "step " + std::to_string(step) + ", ";
+  return content;
+}
+
+std::string readAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void overwrite(const std::string& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+}
+
+std::vector<std::uint64_t> stepsOf(const CheckpointStore& store) {
+  std::vector<std::uint64_t> steps;
+  for (const CheckpointInfo& info : store.list()) steps.push_back(info.step);
+  return steps;
+}
+
+// A disk in memory on which the n-th change fails.
+class FailingFiles : public Files {
+ public:
+  explicit FailingFiles(int failAt = 0) : left_(failAt) {}
+
+  std::optional<std::string> read(const std::string& path) override {
+    const auto found = files_.find(path);
+    return found == files_.end() ? std::nullopt : std::optional(found->second);
+  }
+  void write(const std::string& path, std::string_view bytes) override {
+    change(path);
+    files_[path] = bytes;
+  }
+  void remove(const std::string& path) override {
+    change(path);
+    files_.erase(path);
+  }
+  std::uint64_t size(const std::string& path) override { return read(path).value_or("").size(); }
+  std::vector<std::string> list(const std::string& folder) override {
+    std::vector<std::string> names;
+    for (const auto& [path, content] : files_) {
+      if (path.starts_with(folder + "/")) names.push_back(path.substr(folder.size() + 1));
+    }
+    return names;
+  }
+  void makeFolder(const std::string& folder) override { change(folder); }
+
+  void failAt(int change) { left_ = change; }
+
+ private:
+  void change(const std::string& path) {
+    if (--left_ == 0) throwCannotWrite(path, "cannot be written", ENOSPC);
+  }
+  std::map<std::string, std::string> files_;
+  int left_;
+};
+
+TEST_CASE("a checkpoint is read as it was written") {
+  const Folder folder;
+  CheckpointStore store(diskFiles(), folder.path());
+  CHECK(store.list().empty());
+  for (const std::uint64_t step : {5, 1'000'000, 7}) {
+    store.write(step, contentOf(step), "here");
+  }
+  CHECK(stepsOf(store) == std::vector<std::uint64_t>{1'000'000, 7, 5});
+  const CheckpointInfo info = store.list()[1];
+  CHECK(info.bytes == contentOf(7).size());
+  CHECK(info.sha256 == sha256Of(contentOf(7)));
+  CHECK(info.fingerprint == "here");
+  CHECK(store.read(info) == contentOf(7));
+  CHECK(store.find(7, info.sha256));
+  CHECK_FALSE(store.find(5, info.sha256));
+
+  // Another one of the same step replaces it.
+  store.write(7, "other", "there");
+  CHECK_FALSE(store.find(7, info.sha256));
+  CHECK(store.read(store.list()[1]) == "other");
+}
+
+TEST_CASE("old checkpoints are removed, and count their bytes") {
+  const Folder folder;
+  CheckpointStore store(diskFiles(), folder.path());
+  for (std::uint64_t step = 1; step <= 4; ++step) store.write(step, contentOf(step), "");
+  CHECK(store.removeBefore(3) >= contentOf(1).size() + contentOf(2).size());
+  CHECK(stepsOf(store) == std::vector<std::uint64_t>{4, 3});
+  store.removeAll();
+  CHECK(stepsOf(store).empty());
+  CHECK(fs::is_empty(folder.path() + "/checkpoints"));
+}
+
+TEST_CASE("every truncation and every flipped bit of a checkpoint is detected") {
+  const Folder folder;
+  CheckpointStore store(diskFiles(), folder.path());
+  const CheckpointInfo info = store.write(3, contentOf(3), "");
+  for (const char* name : {"000000000003.safetensors", "000000000003.json"}) {
+    const std::string path = folder.path() + "/checkpoints/" + name;
+    const std::string whole = readAll(path);
+    REQUIRE(whole.size() > 100);
+    const auto isIntact = [&] { return store.find(3, info.sha256).has_value(); };
+    for (std::size_t size = 0; size + 1 < whole.size(); ++size) {
+      overwrite(path, whole.substr(0, size));
+      if (isIntact()) FAIL(name << " is accepted with " << size << " of " << whole.size());
+    }
+    for (std::size_t at = 0; at < whole.size(); at += 7) {
+      std::string flipped = whole;
+      flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
+      overwrite(path, flipped);
+      // The fingerprint's name and value, and white space, may change without harm to the state.
+      if (isIntact() && std::string(name).ends_with(".safetensors")) FAIL(name << " at " << at);
+      if (isIntact()) CHECK(store.read(*store.find(3, info.sha256)) == contentOf(3));
+    }
+    overwrite(path, whole);
+    CHECK(isIntact());
+  }
+  fs::remove(folder.path() + "/checkpoints/000000000003.safetensors");
+  CHECK(errorCode([&] { store.read(info); }) == "bad-checkpoint");
+}
+
+TEST_CASE("what an interrupted write leaves is no checkpoint, and is removed") {
+  const Folder folder;
+  CheckpointStore store(diskFiles(), folder.path());
+  store.write(1, contentOf(1), "");
+  overwrite(folder.path() + "/checkpoints/000000000002.safetensors", contentOf(2));
+  overwrite(folder.path() + "/checkpoints/000000000003.safetensors.tmp-1-0", "abc");
+  CHECK(stepsOf(store) == std::vector<std::uint64_t>{1});
+  CHECK(store.removeIncomplete() == contentOf(2).size() + 3);
+  CHECK(stepsOf(store) == std::vector<std::uint64_t>{1});
+  CHECK(diskFiles().list(folder.path() + "/checkpoints").size() == 2);
+}
+
+TEST_CASE("a full disk leaves the checkpoints that were there") {
+  for (int failAt = 1; failAt <= 3; ++failAt) {
+    INFO("change " << failAt);
+    FailingFiles files;
+    CheckpointStore store(files, "run");
+    store.write(1, contentOf(1), "");
+    files.failAt(failAt);
+    CHECK(errorCode([&] { store.write(2, contentOf(2), ""); }) == "cannot-write");
+    CHECK(stepsOf(store) == std::vector<std::uint64_t>{1});
+    CHECK(files.list("run/checkpoints").size() == 2);
+    store.write(2, contentOf(2), "");
+    CHECK(stepsOf(store) == std::vector<std::uint64_t>{2, 1});
+  }
+}
+
+TEST_CASE("the generation is kept") {
+  const Folder folder;
+  CheckpointStore store(diskFiles(), folder.path());
+  CHECK(store.generation() == 0);
+  store.setGeneration(12);
+  CHECK(CheckpointStore(diskFiles(), folder.path()).generation() == 12);
+  overwrite(folder.path() + "/generation", "12x\n");
+  CHECK(errorCode([&] { store.generation(); }) == "bad-checkpoint");
+  overwrite(folder.path() + "/generation", "");
+  CHECK(errorCode([&] { store.generation(); }) == "bad-checkpoint");
+}
+
+TEST_CASE("commits are read newest first") {
+  const Folder folder;
+  CHECK(readCommits(diskFiles(), folder.path()).empty());
+  fs::create_directory(folder.path() + "/checkpoints");
+  const std::string a(32, '\x01');
+  const std::string b(32, '\xfe');
+  writeCommits(diskFiles(), folder.path(), {{5, a, {b}}, {9, b, {a, b}}});
+  const auto commits = readCommits(diskFiles(), folder.path());
+  REQUIRE(commits.size() == 2);
+  CHECK(commits[0].step == 9);
+  CHECK(commits[0].client == b);
+  CHECK(commits[0].servers == std::vector<std::string>{a, b});
+  CHECK(commits[1].step == 5);
+
+  const std::string path = folder.path() + "/checkpoints/commits.json";
+  const std::string whole = readAll(path);
+  for (std::size_t size = 0; size + 1 < whole.size(); ++size) {
+    overwrite(path, whole.substr(0, size));
+    CHECK(errorCode([&] { readCommits(diskFiles(), folder.path()); }) == "bad-checkpoint");
+  }
+}
+
+}  // namespace
+}  // namespace cleave

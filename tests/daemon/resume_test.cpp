@@ -1,0 +1,344 @@
+// Killed clients, killed servers, and damaged or foreign checkpoints: the run continues from the
+// newest checkpoint that both sides have, and its result is the same to the bit, or it is refused.
+#include <sys/wait.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/daemon/daemons.h"
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+// Everything that has a state: dropout, Adam, the power iteration of a codec, two epochs whose
+// evaluation counts batches.
+const Arguments kRun = {"--set", "model={name: mlp, width: 32, depth: 2, dropout: 0.1}",
+                        "--set", "train.optimizer={name: adam}",
+                        "--set", "codec=power:rank=2",
+                        "--set", "train.epochs=4",
+                        "--set", "checkpoint.every_steps=3"};
+
+Arguments with(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::string addressAt(std::uint16_t port) { return "127.0.0.1:" + std::to_string(port); }
+
+// Runs a program with an armed failpoint.
+Arguments failingAt(const std::string& place) { return {"/usr/bin/env", "CLEAVE_FAIL=" + place}; }
+
+// A server that can be started again on the same port and with the same store.
+class RestartableServer {
+ public:
+  explicit RestartableServer(const TemporaryFolder& folder, const Arguments& more = {})
+      : folder_(folder), more_(more) {
+    start();
+  }
+  void start(const Arguments& within = {}) {
+    Arguments arguments = more_;
+    if (port_ != 0) arguments = with(arguments, {"--set", "listen.port=" + std::to_string(port_)});
+    server_ = std::make_unique<TestServer>(folder_, arguments, "store", within);
+    port_ = server_->port();
+  }
+  void kill() {
+    server_->process().signal(SIGKILL);
+    server_->process().wait(kPatience);
+    server_.reset();
+  }
+  TestServer& server() { return *server_; }
+  std::string address() const { return addressAt(port_); }
+
+ private:
+  const TemporaryFolder& folder_;
+  const Arguments more_;
+  std::unique_ptr<TestServer> server_;
+  std::uint16_t port_ = 0;
+};
+
+Ended resume(const std::string& run, const Arguments& more = {}) {
+  return ask(with({"train", "--resume", run}, more));
+}
+
+std::string modelOf(const std::string& run) { return readFile(run + "/model.safetensors"); }
+
+// The final weights of an undisturbed run.
+std::string expectedModel(const TemporaryFolder& folder, const std::string& address,
+                          const Arguments& more = {}) {
+  const std::string run = folder.path("undisturbed");
+  const Ended ended = runClient("train", run, with(with(kRun, more), {"--server", address}));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  return modelOf(run);
+}
+
+// A run whose client was killed after some checkpoints.
+void trainUntilKilled(const std::string& run, const std::string& address,
+                      const std::string& place = "batch:20:kill") {
+  const Process client =
+      startClient("train", run, with(kRun, {"--server", address}), failingAt(place));
+  REQUIRE(client.wait(kPatience));
+  REQUIRE_FALSE(fs::exists(run + "/summary.json"));
+}
+
+void flipByteIn(const std::string& path) {
+  std::string content = readFile(path);
+  REQUIRE_FALSE(content.empty());
+  content[content.size() / 2] = static_cast<char>(content[content.size() / 2] ^ 1);
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+}
+
+std::string newestCheckpoint(const std::string& run) {
+  std::string newest;
+  for (const auto& entry : fs::directory_iterator(run + "/checkpoints")) {
+    if (entry.path().extension() == ".safetensors")
+      newest = std::max(newest, entry.path().string());
+  }
+  REQUIRE_FALSE(newest.empty());
+  return newest;
+}
+
+// By epoch; of several rows the last one counts.
+std::map<std::string, std::string> lossesByEpoch(const std::string& run) {
+  std::map<std::string, std::string> losses;
+  for (const CsvRow& row : readCsv(run + "/epochs.csv")) {
+    losses[row.at("epoch")] = row.at("train_loss") + " " + row.at("eval_loss");
+  }
+  return losses;
+}
+
+std::map<std::string, std::string> lossesByStep(const std::string& run) {
+  std::map<std::string, std::string> losses;
+  for (const CsvRow& row : readCsv(run + "/steps.csv")) {
+    if (row.at("phase") == "train" || row.at("phase") == "eval") {
+      losses[row.at("phase") + " " + row.at("step")] = row.at("loss");
+    }
+  }
+  return losses;
+}
+
+TEST_CASE("a client that was killed anywhere continues to the same weights") {
+  const TemporaryFolder folder;
+  const RestartableServer server(folder);
+  const std::string expected = expectedModel(folder, server.address());
+  int number = 0;
+  for (const std::string place :
+       {"batch:1:kill", "batch:3:kill", "batch:17:kill", "snapshot:1:kill", "snapshot:4:kill",
+        "checkpoint-state:2:kill", "checkpoint-record:2:kill", "checkpoint-written:2:kill",
+        "commit:2:kill", "committed:2:kill", "sync:6:kill", "rename:9:kill", "generation:1:kill",
+        "summary:1:kill"}) {
+    INFO(place);
+    const std::string run = folder.path("run" + std::to_string(++number));
+    const Process client =
+        startClient("train", run, with(kRun, {"--server", server.address()}), failingAt(place));
+    REQUIRE(client.wait(kPatience));
+    const Ended ended = resume(run);
+    INFO(ended.errors);
+    if (ended.code == 2) {
+      CHECK(std::string(place) == "summary:1:kill");  // the run is done
+      CHECK_THAT(ended.errors, Contains("[run-done]"));
+    } else {
+      REQUIRE(ended.code == 0);
+      CHECK(lossesByEpoch(run) == lossesByEpoch(folder.path("undisturbed")));
+      CHECK(lossesByStep(run) == lossesByStep(folder.path("undisturbed")));
+    }
+    CHECK((modelOf(run) == expected));
+  }
+}
+
+TEST_CASE("a client survives a killed server, and ends with the same weights") {
+  const TemporaryFolder folder;
+  RestartableServer server(folder);
+  const std::string expected = expectedModel(folder, server.address());
+  int number = 0;
+  for (const std::string place :
+       {"batch:2:kill", "batch:17:kill", "snapshot:2:kill", "checkpoint-state:2:kill",
+        "checkpoint-record:2:kill", "checkpoint-written:2:kill", "rename:9:kill"}) {
+    INFO(place);
+    server.kill();
+    server.start(failingAt(place));
+    const std::string run = folder.path("run" + std::to_string(++number));
+    const Process client = startClient("train", run, with(kRun, {"--server", server.address()}));
+    REQUIRE(server.server().process().wait(kPatience));
+    server.start();
+    const Ended ended = finish(client);
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    CHECK((modelOf(run) == expected));
+    CHECK(lossesByEpoch(run) == lossesByEpoch(folder.path("undisturbed")));
+  }
+}
+
+TEST_CASE("a damaged or missing checkpoint on one side is replaced by the one before it") {
+  const TemporaryFolder folder;
+  const RestartableServer server(folder);
+  const std::string expected = expectedModel(folder, server.address());
+  int number = 0;
+  for (const bool atServer : {false, true}) {
+    for (const bool isMissing : {false, true}) {
+      INFO((atServer ? "server" : "client") << (isMissing ? ", missing" : ", damaged"));
+      const std::string run = folder.path("run" + std::to_string(++number));
+      trainUntilKilled(run, server.address());
+      const auto record = nlohmann::json::parse(readFile(run + "/run.json"));
+      const std::string side =
+          atServer ? folder.path("store/local/" + record.at("run").get<std::string>()) : run;
+      const std::string file = newestCheckpoint(side);
+      if (isMissing) {
+        fs::remove(file);
+      } else {
+        flipByteIn(file);
+      }
+      const Ended ended = resume(run);
+      INFO(ended.errors);
+      REQUIRE(ended.code == 0);
+      CHECK((modelOf(run) == expected));
+    }
+  }
+}
+
+TEST_CASE("a store without the checkpoints is refused, and --from-start begins again") {
+  const TemporaryFolder folder;
+  RestartableServer server(folder);
+  const std::string expected = expectedModel(folder, server.address());
+  const std::string run = folder.path("run");
+  trainUntilKilled(run, server.address());
+  server.kill();
+  const auto record = nlohmann::json::parse(readFile(run + "/run.json"));
+  fs::remove_all(folder.path("store/local/" + record.at("run").get<std::string>()));
+  server.start();
+  const Ended refused = resume(run);
+  CHECK(refused.code == 1);
+  CHECK_THAT(refused.errors, Contains("[no-checkpoint]") && Contains("--from-start"));
+  const Ended ended = resume(run, {"--from-start"});
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK((modelOf(run) == expected));
+}
+
+TEST_CASE("only one client continues a run") {
+  const TemporaryFolder folder;
+  const RestartableServer server(folder);
+  const std::string run = folder.path("run");
+  trainUntilKilled(run, server.address());
+  const std::string copy = folder.path("copy");
+  fs::copy(run, copy, fs::copy_options::recursive);
+
+  // While one uses the folder, no other does.
+  const Process first =
+      Process::start({clientProgram(), "train", "--resume", run, "--set", "wait={F1: 20, B1: 20}"});
+  REQUIRE(first.waitForOutput("step", kPatience));
+  const Ended second = resume(run);
+  CHECK(second.code == 2);
+  CHECK_THAT(second.errors, Contains("[run-in-use]"));
+  REQUIRE(first.wait(kPatience));
+
+  // The copy is older than what the server knows.
+  const Ended copied = resume(copy);
+  CHECK(copied.code == 1);
+  CHECK_THAT(copied.errors, Contains("[stale-generation]") && Contains("--take-over"));
+}
+
+TEST_CASE("what is no run to continue is refused") {
+  const TemporaryFolder folder;
+  const RestartableServer server(folder);
+  const Ended none = resume(folder.path("none"));
+  CHECK(none.code == 2);
+  CHECK_THAT(none.errors, Contains("[no-run]"));
+
+  const std::string run = folder.path("run");
+  trainUntilKilled(run, server.address());
+  const Ended other = resume(run, {"--set", "run.seed=2"});
+  CHECK(other.code == 2);
+  CHECK_THAT(other.errors, Contains("[other-run-spec]"));
+  const Ended threads = resume(run, {"--set", "threads.client=2"});
+  if (threads.code != 0) CHECK_THAT(threads.errors, Contains("[inexact]"));
+  if (threads.code != 0) CHECK(resume(run).code == 0);
+  const Ended done = resume(run);
+  CHECK(done.code == 2);
+  CHECK_THAT(done.errors, Contains("[run-done]"));
+}
+
+TEST_CASE("an interrupted client continues without redoing a step") {
+  const TemporaryFolder folder;
+  const RestartableServer server(folder);
+  const std::string run = folder.path("run");
+  Process client = startClient(
+      "train", run,
+      with(kRun, {"--server", server.address(), "--set", "checkpoint.every_steps=100000", "--set",
+                  "train.epochs=100", "--set", "eval.every=0"}));
+  waitForSteps(run);
+  client.signal(SIGTERM);
+  const Ended interrupted = finish(client);
+  INFO(interrupted.errors);
+  CHECK(interrupted.code == 1);
+  CHECK_THAT(interrupted.errors, Contains("train --resume " + run));
+  const Ended ended = resume(run);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const auto steps = readCsv(run + "/steps.csv");
+  std::size_t trained = 0;
+  for (const CsvRow& row : steps) trained += row.at("phase") == "train" ? 1 : 0;
+  CHECK(trained == 800);
+}
+
+TEST_CASE("a server that is restarted loses no step") {
+  const TemporaryFolder folder;
+  RestartableServer server(folder);
+  const std::string expected = expectedModel(folder, server.address());
+  const std::string run = folder.path("run");
+  // Without checkpoints of its own accord.
+  const Process client =
+      startClient("train", run,
+                  with(kRun, {"--server", server.address(), "--set",
+                              "checkpoint.every_steps=100000", "--set", "train.epochs=60"}));
+  waitForSteps(run);
+  server.server().stop();
+  server.start();
+  const Ended ended = finish(client);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
+  CHECK(summary.at("resumes") == 1);
+  CHECK(summary.at("steps_redone") == 0);
+}
+
+TEST_CASE("a disk that fails at any write ends no run, or one that can be continued") {
+  const TemporaryFolder folder;
+  RestartableServer server(folder);
+  const std::string expected = expectedModel(folder, server.address());
+  int number = 0;
+  for (const char* const call : {"write", "sync", "rename"}) {
+    for (const char* const error : {"enospc", "eio"}) {
+      // The first few are those of the run's folder.
+      for (const int nth : {1, 4, 6, 9, 12}) {
+        const std::string place = std::string(call) + ":" + std::to_string(nth) + ":" + error;
+        INFO(place);
+        const std::string run = folder.path("run" + std::to_string(++number));
+        const Process client =
+            startClient("train", run, with(kRun, {"--server", server.address()}), failingAt(place));
+        const Ended ended = finish(client);
+        INFO(ended.errors);
+        if (ended.code != 0) {
+          CHECK_THAT(ended.errors, Contains("[cannot-write]"));
+          if (fs::exists(run + "/run.json")) CHECK(resume(run).code == 0);
+        }
+        if (fs::exists(run + "/model.safetensors")) CHECK((modelOf(run) == expected));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cleave::test
