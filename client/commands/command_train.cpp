@@ -237,15 +237,19 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
 }
 
 // The next attempt continues from the newest checkpoint, or begins again if there is none.
-void prepareRestart(TrainCommand& command) {
-  command.prepared.isResumed = true;
-  command.prepared.commits = intactCommits(diskFiles(), command.prepared.folder);
+void announceResume(TrainCommand& command) {
   ++command.resumes;
   if (command.prepared.commits.empty()) {
-    command.log.warn("there is no checkpoint yet: the run begins again");
+    command.log.warn("the run begins again, without a checkpoint");
   } else {
     command.log.info("the run continues from step {}", command.prepared.commits.front().step);
   }
+}
+
+void prepareRestart(TrainCommand& command) {
+  command.prepared.isResumed = true;
+  command.prepared.commits = intactCommits(diskFiles(), command.prepared.folder);
+  announceResume(command);
 }
 
 int train(const TrainOptions& options, JsonLines* events) {
@@ -262,7 +266,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   if (const auto chosen = resolveAutoCodecs(prepared, *log)) {
     command.extras["codec_choice"] = *chosen;
   }
-  if (prepared.isResumed) prepareRestart(command);
+  if (prepared.isResumed) announceResume(command);
 
   std::optional<nlohmann::json> summary;
   try {
