@@ -136,8 +136,8 @@ TEST_CASE("a run that is refused for another reason does not count for the hour"
 
 TEST_CASE("an identity's runs are limited to its own memory, and release it") {
   Guard guard("a: {memory_mib: 64}\ndefault: {}\n");
-  const std::size_t needed = serverBytes(guard.plan);
-  REQUIRE(needed > 0);
+  const std::size_t needed = serverBytes(guard.plan) + snapshotBytes(guard.plan);
+  REQUIRE(needed > serverBytes(guard.plan));
   const std::size_t max = (std::size_t{64} << 20) / needed;
   REQUIRE(max > 1);
   guard.settings.maxSessions = static_cast<std::uint32_t>(max) + 10;
@@ -151,6 +151,11 @@ TEST_CASE("an identity's runs are limited to its own memory, and release it") {
   tickets.push_back(guard.admit("b", "b-1"));
   tickets.erase(tickets.begin());
   tickets.push_back(guard.admit("a", "a-more"));
+
+  guard.settings.allowCheckpoints = false;
+  const std::size_t before = guard.admission->admittedBytes();
+  tickets.push_back(guard.admit("b", "b-2"));
+  CHECK(guard.admission->admittedBytes() - before == serverBytes(guard.plan));
 }
 
 TEST_CASE("a trial requires a session and memory, but no run id of its identity's patterns") {

@@ -467,6 +467,84 @@ TEST_CASE("nothing may arrive before the initial weights, and a run without them
   CHECK(codeOf([&] { without.receive(Blob{kWeightsBody, {}, nullptr}); }) == "unexpected-message");
 }
 
+TEST_CASE("a snapshot is taken between a step's update and everything that follows it") {
+  Server server;
+  server.trainUntilBodyDone(1);
+  StepDecision decision = decisionOf(1);
+  decision.checkpoint = true;
+  server.receive(decision);
+  server.receive(tensor(activationAt(0), at(Phase::train, 2, 0), 1));  // waits
+  const auto update = server.engine.next();
+  REQUIRE(update);
+  CHECK(update->kind == ActionKind::update);
+  server.engine.complete(update->token, std::monostate{}, 0.1);
+  CHECK(server.link.committed == 1);
+  CHECK(server.sentOf<StepOk>() == 1);  // the client need not wait for the snapshot
+  CHECK_FALSE(server.engine.batchDone());
+  const auto snapshot = server.engine.next();
+  REQUIRE(snapshot);
+  CHECK(snapshot->kind == ActionKind::snapshot);
+  CHECK(std::get<StepDecision>(snapshot->input) == decision);
+  CHECK(server.engine.state().applied == 1);
+  CHECK_FALSE(server.engine.next());
+  server.engine.complete(snapshot->token, std::monostate{}, 0.1);
+  CHECK(server.engine.batchDone());
+  const auto next = server.engine.next();
+  REQUIRE(next);
+  CHECK(next->kind == ActionKind::bodyForward);
+  CHECK(next->at.step == 2);
+}
+
+struct ResumingServer {
+  std::shared_ptr<NotingLink> noted = std::make_shared<NotingLink>();
+  NotingLink& link = *noted;
+  Participant engine{{&findSchedule("priority"), 4, 4, false, true}, Place{}, {noted}};
+};
+
+TEST_CASE("a body continues after the step of its checkpoint") {
+  ResumingServer server;
+  CHECK_FALSE(server.engine.weightsInPlace());
+  CHECK(codeOf([&] {
+          server.engine.receive(0, tensor(activationAt(0), at(Phase::train, 8, 0), 7));
+        }) == "unexpected-message");
+  CHECK(codeOf([&] {
+          server.engine.receive(0, Blob{kWeightsBody, {}, nullptr});
+        }) == "unexpected-message");
+  server.engine.receive(0, Resume{7});
+  const auto work = server.engine.next();
+  REQUIRE(work);
+  CHECK(work->kind == ActionKind::restore);
+  CHECK(std::get<Resume>(work->input).step == 7);
+  server.engine.complete(work->token, EngineState{7, 3}, 0.1);
+  CHECK(server.engine.weightsInPlace());
+  REQUIRE(server.link.sent.size() == 1);
+  CHECK(std::get<StepOk>(server.link.sent[0]).step == 7);
+  CHECK(codeOf([&] { server.engine.receive(0, Resume{7}); }) == "unexpected-message");
+  CHECK(codeOf([&] {
+          server.engine.receive(0, tensor(activationAt(0), at(Phase::train, 7, 0), 6));
+        }) == "bad-key");
+  server.engine.receive(0, tensor(activationAt(0), at(Phase::train, 8, 0), 7));
+  REQUIRE(server.engine.next());
+
+  Server fresh;
+  CHECK(codeOf([&] { fresh.receive(Resume{7}); }) == "unexpected-message");
+}
+
+TEST_CASE("a client continues when every body has restored its checkpoint") {
+  const auto link = std::make_shared<NotingLink>();
+  Coordinator client({&findSchedule("priority"), 4, 4, false, true}, {{Place{}, link}});
+  CHECK_FALSE(client.weightsInPlace());
+  client.resume({7, 3});
+  REQUIRE(link->sent.size() == 1);
+  CHECK(std::get<Resume>(link->sent[0]).step == 7);
+  CHECK(codeOf([&] { client.receive(0, StepOk{6}); }) != "");
+  CHECK(codeOf([&] { client.receive(0, StepOk{8}); }) == "step-gap");
+  client.receive(0, StepOk{7});
+  CHECK(client.weightsInPlace());
+  client.begin({Phase::train, 8, 0, 4, 8});
+  CHECK(client.state().evaluated == 3);
+}
+
 TEST_CASE("a client that sends initial weights waits for StepOk 0") {
   const auto noted = std::make_shared<NotingLink>();
   NotingLink& link = *noted;

@@ -243,6 +243,63 @@ TEST_CASE("a file that cannot be renamed accepts no more rows, and flush reports
   CHECK(readFile(folder.file("a.csv")) == "x\n12345678\n");
 }
 
+TEST_CASE("rows are appended to the file of a killed process") {
+  const Folder folder;
+  const std::string path = folder.file("rows.csv");
+  const std::vector<std::string> columns = {"a", "b"};
+  {
+    Recorder recorder;
+    recorder.table(path, columns)->row({std::int64_t{1}, "x"});
+  }
+  for (const std::string incomplete : {"", "2", "2,", "2,yy"}) {
+    INFO(incomplete);
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << "a,b\n1,x\n" << incomplete;
+    {
+      Recorder recorder;
+      recorder.table(path, columns, 0, nullptr, true)->row({std::int64_t{3}, "z"});
+      recorder.sync();
+    }
+    CHECK(readFile(path) == "a,b\n1,x\n3,z\n");
+  }
+  // Killed before or while it wrote the header.
+  for (const std::string start : {"", "a", "a,b"}) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << start;
+    {
+      Recorder recorder;
+      recorder.table(path, columns, 0, nullptr, true)->row({std::int64_t{3}, "z"});
+    }
+    CHECK(readFile(path) == "a,b\n3,z\n");
+  }
+  fs::remove(path);
+  {
+    Recorder recorder;
+    recorder.table(path, columns, 0, nullptr, true);
+  }
+  CHECK(readFile(path) == "a,b\n");
+}
+
+TEST_CASE("rows are not appended to a file with other columns") {
+  const Folder folder;
+  const std::string path = folder.file("rows.csv");
+  std::ofstream(path) << "a,c\n1,x\n";
+  Recorder recorder;
+  CHECK_THROWS_WITH(recorder.table(path, {"a", "b"}, 0, nullptr, true), Contains("other columns"));
+  CHECK(readFile(path) == "a,c\n1,x\n");
+}
+
+TEST_CASE("an appended file continues its rotation") {
+  const Folder folder;
+  const std::string path = folder.file("rows.csv");
+  const auto add = [&](const std::string& text) {
+    Recorder recorder;
+    recorder.table(path, {"a"}, 12, nullptr, true)->row({text});
+  };
+  for (const char* const text : {"11111111", "22222222", "33333333"}) add(text);
+  CHECK(readFile(folder.file("rows.1.csv")) == "a\n11111111\n");
+  CHECK(readFile(folder.file("rows.2.csv")) == "a\n22222222\n");
+  CHECK(readFile(path) == "a\n33333333\n");
+}
+
 TEST_CASE("an existing file or a missing folder is an error") {
   const Folder folder;
   Recorder recorder;

@@ -82,8 +82,11 @@ struct TrainingFigures {
   double boundedSeconds = 0, bounds = 0;  // sums over the steps that have a bound
   double rawBytes = 0, wireBytes = 0;
   std::uint64_t boundedSteps = 0;
-  double lastTime = 0;  // seconds since the start
-  bool ended = false;   // whether there is a row `bye`
+  double lastTime = 0;            // seconds since the start
+  std::uint64_t resumes = 0;      // from a checkpoint
+  std::uint64_t stepsRedone = 0;  // after a checkpoint; not in `steps`
+  std::uint64_t lastStep = 0;     // the highest
+  bool ended = false;             // whether there is a row `bye`
 };
 
 }  // namespace cleave

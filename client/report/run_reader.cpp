@@ -103,9 +103,9 @@ const std::vector<std::string> kTransferColumns = {"time",           "run",
                                                    "retransmits"};
 
 namespace epoch_column {
-enum { time, steps, samples, trainSeconds, evalLoss, evalTop1 };
+enum { time, epoch, steps, samples, trainSeconds, evalLoss, evalTop1 };
 }
-const std::vector<std::string> kEpochColumns = {"time",          "steps",     "samples",
+const std::vector<std::string> kEpochColumns = {"time",          "epoch",     "steps",    "samples",
                                                 "train_seconds", "eval_loss", "eval_top1"};
 
 constexpr double kMaxSteps = 1e9;
@@ -206,7 +206,9 @@ void RunReader::readSteps(Side& side, bool isClient) {
     const double at = side.since(row, c::time);
     const std::string_view phase = row.text(c::phase);
     const bool isBatch = phase == "train" || phase == "eval";
-    if (!isBatch && phase != "handshake" && phase != "bye") row.garble(c::phase);
+    if (!isBatch && phase != "handshake" && phase != "resume" && phase != "bye") {
+      row.garble(c::phase);
+    }
     const double controlUp = sumOf(row, {c::controlUp});
     const double controlDown = sumOf(row, {c::controlDown});
     const double up = sumOf(row, {c::wireUp}), down = sumOf(row, {c::wireDown});
@@ -241,10 +243,16 @@ void RunReader::readSteps(Side& side, bool isClient) {
     training.lastTime = at;
     training.rawBytes += raw;
     training.wireBytes += up + down;
-    if (phase == "bye") training.ended = true;
+    training.ended = phase == "bye";
+    if (phase == "resume") ++training.resumes;
     if (phase != "train" || !seconds) return;
-    ++training.steps;
-    training.samples += samples.value_or(0);
+    if (const auto number = static_cast<std::uint64_t>(step); number > training.lastStep) {
+      training.lastStep = number;
+      ++training.steps;
+      training.samples += samples.value_or(0);
+    } else {
+      ++training.stepsRedone;
+    }
     training.stepSeconds += *seconds;
     training.lastEpoch = static_cast<std::uint64_t>(epoch.value_or(0));
     training.seconds.add(step, *seconds);
@@ -335,13 +343,18 @@ void RunReader::readEpochs() {
   namespace c = epoch_column;
   epochs_->read([&](const CsvRow& row) {
     const double at = client_->since(row, c::time);
+    const auto epoch = row.number(c::epoch);
     const auto steps = row.number(c::steps), samples = row.number(c::samples);
     const auto seconds = row.number(c::trainSeconds);
     const auto loss = row.number(c::evalLoss), top1 = row.number(c::evalTop1);
+    if (!epoch) row.garble(c::epoch);
     if (!steps) row.garble(c::steps);
     if (!samples) row.garble(c::samples);
     if (!seconds) row.garble(c::trainSeconds);
     if (row.isGarbled()) return;
+    // A run that continued from a checkpoint may have recorded the epoch before, with the same
+    // result.
+    if (*epoch <= static_cast<double>(training_.epochs)) return;
     ++training_.epochs;
     training_.epochSamples += *samples;
     training_.epochSeconds += *seconds;
@@ -378,6 +391,11 @@ std::vector<std::string> RunReader::problems(bool following) const {
         "the server's folder was not found, so its side is missing: give it with --server-run DIR");
   }
   add(settingsProblems_, "");
+  if (training_.resumes > 0) {
+    all.push_back("the run was continued from a checkpoint " + std::to_string(training_.resumes) +
+                  (training_.resumes == 1 ? " time; " : " times; ") +
+                  std::to_string(training_.stepsRedone) + " steps were computed again");
+  }
   return all;
 }
 

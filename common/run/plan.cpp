@@ -224,8 +224,13 @@ std::size_t serverBytes(const RunPlan& plan) {
 std::size_t snapshotBytes(const RunPlan& plan) {
   const auto [first, last] = plan.stage.cuts;
   const auto parameters = static_cast<double>(parameterCount(plan.blocks, first, last));
-  const double state = parameters * static_cast<double>(optimizerStateBytes(plan.stage.optimizer));
-  return asSize(2 * (static_cast<double>(maxWeightsBytes(plan)) + state + codecBytes(plan)));
+  const double optimizer =
+      parameters * static_cast<double>(optimizerStateBytes(plan.stage.optimizer));
+  double codecs = 0;
+  for (const Flow flow : plan.flows()) {
+    codecs += plan.spec.microBatches * static_cast<double>(codecMemory(plan, flow).state);
+  }
+  return asSize(2 * (static_cast<double>(maxWeightsBytes(plan)) + optimizer + codecs));
 }
 
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {
