@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|saving|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|saving|checkpoints|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -50,6 +50,8 @@ usage: scripts/bench.sh split|head|codecs|codec-step|codec-auto|pipeline|between
            --short, --seconds S (120), --action S (15), --batch N of the heavy model (4096), --only codec|wait|model, --json FILE
   saving   steps of a run that saves its model at each epoch's end beside one that does not, over an emulated link
            --rounds N (3), --steps N (60), --rate MBITS (1, 10 and 100), --json FILE
+  checkpoints a run with checkpoints beside one without; the time until a run continues after its server was killed
+           --rounds N (3), --steps N (400), --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
            --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE
   --help   this text
@@ -65,7 +67,7 @@ case "${1:-}" in
   codec-step) targets=(cleave-server bench_step) ;;
   codec-auto) targets=(cleave-client cleave-server cleave-link) ;;
   pipeline) targets=(cleave-client cleave-server cleave-link bench_step) ;;
-  between|memory) targets=(cleave-client cleave-server) ;;
+  between|memory|checkpoints) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   transport) targets=(bench_transport cleave-link) ;;
   saving) targets=(cleave-client cleave-server cleave-link) ;;

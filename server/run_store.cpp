@@ -88,14 +88,14 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     if (known == 0) run.disk->take(DiskShare::kRunBytes);
     if (settings_.allowCheckpoints) {
       run.checkpoints = std::make_shared<RunCheckpoints>(
-          std::move(store), run.disk, spec, fingerprint, recorder_, thread_.get_executor());
+          std::move(store), run.disk, spec, fingerprint, recorder_, checkpoints_.get_executor());
     }
     run.log = fileLog(folder + "/log.txt");
     run.files = std::make_shared<RunFiles>(
         recorder_, folder, RunIdentity{hello.run_id(), session, hello.generation()},
         std::vector<std::string>{}, settings_.rotateBytes, run.disk, known != 0);
   };
-  const auto toThread = [this](auto task) { boost::asio::post(thread_, std::move(task)); };
+  const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
   co_await runThrough(io_, toThread, onDisk);
   run.files->observe(metrics_);
   co_return run;
@@ -110,7 +110,7 @@ boost::asio::awaitable<void> RunStore::setGeneration(const std::string& identity
     CheckpointStore store(diskFiles(), folder);
     if (generation > store.generation()) store.setGeneration(generation);
   };
-  const auto toThread = [this](auto task) { boost::asio::post(thread_, std::move(task)); };
+  const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
   co_await runThrough(io_, toThread, onDisk);
 }
 

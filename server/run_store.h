@@ -76,7 +76,9 @@ class RunStore {
   const boost::asio::any_io_executor io_;
   Recorder recorder_;
   DiskShares disk_;
-  boost::asio::thread_pool thread_{1};  // for runs' folders and checkpoints
+  // Two, so that no Hello waits for another run's checkpoint.
+  boost::asio::thread_pool folders_{1};
+  boost::asio::thread_pool checkpoints_{1};
 };
 
 }  // namespace cleave

@@ -136,6 +136,12 @@ ActionTable ServedRun::build() {
 // ---- Checkpoints ----
 
 void ServedRun::snapshot(const StepDecision& decision) {
+  // Each holds copies of the state, for which admission has counted once.
+  if (isSaving_->exchange(true)) {
+    throw ProtocolError(
+        "too-many-in-flight",
+        fmt::format("step {} asks for a checkpoint before the last one is saved", decision.step));
+  }
   snapshot_ = std::make_shared<RunCheckpoints::Snapshot>();
   snapshot_->keepFrom = decision.keepFrom;
   if (!stored_.checkpoints) return;
@@ -150,7 +156,9 @@ void ServedRun::snapshot(const StepDecision& decision) {
 void ServedRun::saveSnapshot() {
   const std::shared_ptr<RunCheckpoints::Snapshot> snapshot = std::exchange(snapshot_, nullptr);
   snapshot->state.engine = worker_->engine().state();
-  const auto reply = [io = resources_.io, link = link_, runLog = stored_.log](const Saved& saved) {
+  const auto reply = [io = resources_.io, link = link_, runLog = stored_.log,
+                      isSaving = isSaving_](const Saved& saved) {
+    *isSaving = false;
     if (runLog && !saved.code.empty()) {
       runLog->warn("no checkpoint of step {}: {}", saved.step, saved.sentence);
     }

@@ -5,6 +5,7 @@
 
 #include <spdlog/logger.h>
 
+#include <atomic>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
@@ -163,8 +164,10 @@ class ServedRun {
   ThroughputMeter pace_;
   std::uint64_t batches_ = 0;                           // device thread; only counted for a trial
   std::shared_ptr<RunCheckpoints::Snapshot> snapshot_;  // device thread: not saved yet
-  std::uint64_t applied_ = 0;                           // updates, once the worker is closed
-  bool isServing_ = false;                              // the worker runs
+  // From a snapshot until its Saved; shared with the threads that save it.
+  const std::shared_ptr<std::atomic<bool>> isSaving_ = std::make_shared<std::atomic<bool>>(false);
+  std::uint64_t applied_ = 0;  // updates, once the worker is closed
+  bool isServing_ = false;     // the worker runs
   bool isDraining_ = false;
   std::exception_ptr endError_;  // end() was called before the link was there
 };

@@ -120,6 +120,12 @@ asio::awaitable<wire::Hello> Session::readHello() {
 }
 
 asio::awaitable<void> Session::openRun(wire::Hello hello) {
+  constexpr int kMaxCommits = 8;
+  if (hello.committed_size() > kMaxCommits) {
+    throw ProtocolError("bad-metadata",
+                        fmt::format("a Hello has {} commits; at most {} are allowed",
+                                    hello.committed_size(), kMaxCommits));
+  }
   RunSpec spec = runSpecFromWire(hello.run_spec());
   RunRequest request{std::move(hello), std::move(spec), identity_, number_, clientIsLocal_};
   if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));

@@ -262,7 +262,8 @@ int train(const TrainOptions& options, JsonLines* events) {
     log->info("dashboard: open {}", dashboard->url());
   }
   TrainCommand command{options, events, prepared, *log};
-  if (prepared.settings.probeFirst && !prepared.isResumed) command.extras["probe"] = probeFirst(prepared, *log);
+  if (prepared.settings.probeFirst && !prepared.isResumed)
+    command.extras["probe"] = probeFirst(prepared, *log);
   if (const auto chosen = resolveAutoCodecs(prepared, *log)) {
     command.extras["codec_choice"] = *chosen;
   }

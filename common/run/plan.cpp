@@ -224,13 +224,14 @@ std::size_t serverBytes(const RunPlan& plan) {
 std::size_t snapshotBytes(const RunPlan& plan) {
   const auto [first, last] = plan.stage.cuts;
   const auto parameters = static_cast<double>(parameterCount(plan.blocks, first, last));
-  const double optimizer =
-      parameters * static_cast<double>(optimizerStateBytes(plan.stage.optimizer));
+  const auto buffers = static_cast<double>(bufferCount(plan.blocks, first, last));
+  const auto perParameter =
+      static_cast<double>(sizeof(float) + optimizerStateBytes(plan.stage.optimizer));
   double codecs = 0;
   for (const Flow flow : plan.flows()) {
     codecs += plan.spec.microBatches * static_cast<double>(codecMemory(plan, flow).state);
   }
-  return asSize(2 * (static_cast<double>(maxWeightsBytes(plan)) + optimizer + codecs));
+  return asSize(2 * (parameters * perParameter + buffers * sizeof(std::int64_t) + codecs));
 }
 
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {

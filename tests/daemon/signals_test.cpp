@@ -22,7 +22,7 @@ TEST_CASE("Ctrl-C at the client ends both sides cleanly") {
   for (const int number : {SIGINT, SIGTERM}) {
     const TemporaryFolder folder;
     TestServer server(folder);
-    Process client = startSlowClient(folder.path("client"), server.address());
+    Process client = startSlowClient(folder.path("client"), server.address(), kNoCheckpoints);
     waitForSteps(folder.path("client"));
     client.signal(number);
     const Ended ended = finish(client);
@@ -39,7 +39,7 @@ TEST_CASE("Ctrl-C at the server notifies its clients and exits with 0") {
   for (const int number : {SIGINT, SIGTERM}) {
     const TemporaryFolder folder;
     TestServer server(folder);
-    const Process client = startSlowClient(folder.path("client"), server.address());
+    const Process client = startSlowClient(folder.path("client"), server.address(), kNoCheckpoints);
     waitForSteps(folder.path("client"));
     server.process().signal(number);
     CHECK(finish(server.process()).code == 0);
@@ -145,7 +145,7 @@ TEST_CASE("Ctrl-C at the client while the server is stopped") {
   for (const bool twice : {false, true}) {
     const TemporaryFolder folder;
     TestServer server(folder);
-    Process client = startSlowClient(folder.path("client"), server.address());
+    Process client = startSlowClient(folder.path("client"), server.address(), kNoCheckpoints);
     waitForSteps(folder.path("client"));
     server.process().signal(SIGSTOP);
     client.signal(SIGINT);
@@ -163,7 +163,7 @@ TEST_CASE("Ctrl-C at the client while the server is stopped") {
 TEST_CASE("Ctrl-C at the server while the client is stopped") {
   const TemporaryFolder folder;
   TestServer server(folder);
-  Process client = startSlowClient(folder.path("client"), server.address());
+  Process client = startSlowClient(folder.path("client"), server.address(), kNoCheckpoints);
   waitForSteps(folder.path("client"));
   client.signal(SIGSTOP);
   server.process().signal(SIGTERM);
@@ -253,7 +253,7 @@ struct TerminalServer {
 TEST_CASE("a server stops when its terminal closes, after its clients; SIGHUP alone reloads") {
   const TemporaryFolder folder;
   TerminalServer terminal(folder);
-  const Process client = startSlowClient(folder.path("client"), terminal.address());
+  const Process client = startSlowClient(folder.path("client"), terminal.address(), kNoCheckpoints);
   waitForSteps(folder.path("client"));
   terminal.write("local: {}\nother: {}\n");
   terminal.server.signal(SIGHUP);
