@@ -6,9 +6,11 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/test.sh [--quick] [--help]
+usage: scripts/test.sh [--quick|--crash] [--help]
 
   --quick   only the release build, without the sanitizers, the benchmarks' build, and the tests with the label long
+  --crash   instead of the tests: kills clients and servers at random times, 100 runs each, and compares the results
+            bit for bit (about an hour)
   --help    this text
 
 With CLEAVE_WERROR=ON in the environment, warnings are errors.
@@ -21,6 +23,15 @@ presets=(release asan tsan) targets=(--target all benchmarks) tests=()
 case "${1:-}" in
   "") ;;
   --quick) presets=(release) targets=() tests=(--label-exclude long) ;;
+  --crash)
+    ./scripts/setup.sh
+    cmake --preset release -DBUILD_TESTING=ON >/dev/null
+    cmake --build --preset release --target cleave-client cleave-server
+    for side in client server both; do
+      ./scripts/crash.py --programs build/release/bin --runs 100 --kill "$side" --seed "$RANDOM"
+    done
+    exit 0
+    ;;
   -h|--help) usage; exit 0 ;;
   *) echo "test.sh: unknown option '$1'" >&2; usage >&2; exit 2 ;;
 esac
