@@ -326,8 +326,9 @@ double bestStepSeconds(const StepCosts& costs, std::uint32_t tries) {
     for (std::uint64_t changes = 1 + randomBits(key, draw++) % 3; changes > 0; --changes) {
       std::vector<double>* ranks = &changed.actions;
       if (uniform() >= 0.5) {
-        ranks =
-            &(changed.tensors.begin() + randomBits(key, draw++) % changed.tensors.size())->second;
+        const auto chosen =
+            static_cast<std::ptrdiff_t>(randomBits(key, draw++) % changed.tensors.size());
+        ranks = &(changed.tensors.begin() + chosen)->second;
       }
       (*ranks)[randomBits(key, draw++) % ranks->size()] = uniform() * 4 - 1;
     }
