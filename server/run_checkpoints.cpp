@@ -5,20 +5,23 @@
 #include <utility>
 
 #include "common/codec/checkpoint_error.h"
+#include "common/core/durable.h"
 
 namespace cleave {
 
 void RunCheckpoints::save(std::shared_ptr<Snapshot> snapshot, std::function<void(Saved)> done) {
-  boost::asio::post(
-      thread_, [self = shared_from_this(), snapshot = std::move(snapshot), done = std::move(done)] {
-        try {
-          // First, since there may be no room for one more.
-          self->disk_->giveBack(self->store_.removeBefore(snapshot->keepFrom));
-        } catch (const Error&) {
-          // They are removed with a later one.
-        }
-        done(self->write(*snapshot));
-      });
+  boost::asio::post(thread_, [self = shared_from_this(), snapshot = std::move(snapshot),
+                              done = std::move(done)]() mutable {
+    try {
+      // First, since there may be no room for one more.
+      self->disk_->giveBack(self->store_.removeExcept(snapshot->keep));
+    } catch (const Error&) {
+      // They are removed with a later one.
+    }
+    const Saved saved = self->write(*snapshot);
+    snapshot.reset();
+    done(saved);
+  });
 }
 
 Saved RunCheckpoints::write(const Snapshot& snapshot) {
@@ -30,10 +33,11 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
     if (!disk_->take(file.size())) throw disk_->error();
     try {
       const CheckpointInfo info = store_.write(saved.step, file, fingerprint_);
-      recorder_.sync();
+      syncRecords();
       saved.sha256 = info.sha256;
       saved.bytes = info.bytes;
     } catch (...) {
+      store_.removeStep(saved.step);
       disk_->giveBack(file.size());
       throw;
     }
@@ -45,6 +49,18 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
     saved.sentence = error.what();
   }
   return saved;
+}
+
+// The recorder's error may be that of another run, which does not concern this one.
+void RunCheckpoints::syncRecords() {
+  try {
+    recorder_.sync();
+  } catch (const RunError&) {
+    if (files_->writeFailure() || files_->isOverBudget()) throw;
+  }
+  if (const auto failure = files_->writeFailure()) {
+    throwCannotWrite(failure->path, "rows could not be written", failure->error);
+  }
 }
 
 void RunCheckpoints::removeAll() {

@@ -15,6 +15,7 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/core/record.h"
 #include "common/engine/messages.h"
+#include "common/record/run_files.h"
 #include "common/run/checkpoint_file.h"
 #include "server/disk_share.h"
 
@@ -22,26 +23,28 @@ namespace cleave {
 
 class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
  public:
-  // `thread`: the store's. `spec`: digestOf() the run spec. `recorder`, which is borrowed, records
-  // the run.
+  // `thread`: the store's. `spec`: digestOf() the run spec. `files`: the run's records, which
+  // `recorder` writes; it is borrowed.
   RunCheckpoints(CheckpointStore store, std::shared_ptr<DiskShare> disk, std::string spec,
-                 std::string fingerprint, Recorder& recorder, boost::asio::any_io_executor thread)
+                 std::string fingerprint, Recorder& recorder, std::shared_ptr<RunFiles> files,
+                 boost::asio::any_io_executor thread)
       : store_(std::move(store)),
         disk_(std::move(disk)),
         spec_(std::move(spec)),
         fingerprint_(std::move(fingerprint)),
         recorder_(recorder),
+        files_(std::move(files)),
         thread_(std::move(thread)) {}
 
   // The part's state, and the stage as a safetensors file.
   struct Snapshot {
     PartState state;
     std::vector<std::byte> stage;
-    double seconds = 0;          // that copying it took
-    std::uint64_t keepFrom = 0;  // checkpoints of earlier steps may be removed
+    double seconds = 0;               // that copying it took
+    std::vector<std::uint64_t> keep;  // checkpoints of all other steps may be removed
   };
   // Any thread. Writes the checkpoint after the step `snapshot.state.engine.applied`, and makes the
-  // records so far durable. `done` is called on the store's thread, always.
+  // records so far durable. The snapshot is destroyed, then `done` is called on the store's thread.
   void save(std::shared_ptr<Snapshot> snapshot, std::function<void(Saved)> done);
   // Any thread. The run is done: nobody will continue it.
   void removeAll();
@@ -54,11 +57,13 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
 
  private:
   Saved write(const Snapshot& snapshot);
+  void syncRecords();
 
   CheckpointStore store_;
   const std::shared_ptr<DiskShare> disk_;
   const std::string spec_, fingerprint_;
   Recorder& recorder_;
+  const std::shared_ptr<RunFiles> files_;
   const boost::asio::any_io_executor thread_;
 };
 

@@ -69,31 +69,36 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     const std::uint64_t known = store.generation();
     if (known == 0) {
       makeRunFolder(folder, "use another run.name, or try again: each run gets its own id");
-      writeRunDescription(folder,
-                          settings_.resolved + "run_spec: " + jsonOf(hello.run_spec()) + "\n",
-                          threads, compute_.description());
     } else if (hello.generation() <= known) {
       throw staleGeneration(hello.run_id(), hello.generation(), known);
     }
     run.lock = lockRunFolder(folder);
+    // First of all files: with it, the folder is one to continue.
     store.setGeneration(hello.generation());
+    if (known == 0) {
+      run.disk->take(DiskShare::kRunBytes);
+      writeRunDescription(folder,
+                          settings_.resolved + "run_spec: " + jsonOf(hello.run_spec()) + "\n",
+                          threads, compute_.description());
+    }
     run.disk->giveBack(store.removeIncomplete());
-    const std::string fingerprint = fingerprintOf(threads, compute_.description());
-    for (const wire::Commit& commit : hello.committed()) {
-      const auto found = store.find(commit.step(), commit.sha256());
-      if (!found) continue;
-      run.available.push_back(commit.step());
-      run.isExact &= found->fingerprint == fingerprint;
-    }
-    if (known == 0) run.disk->take(DiskShare::kRunBytes);
-    if (settings_.allowCheckpoints) {
-      run.checkpoints = std::make_shared<RunCheckpoints>(
-          std::move(store), run.disk, spec, fingerprint, recorder_, checkpoints_.get_executor());
-    }
     run.log = fileLog(folder + "/log.txt");
     run.files = std::make_shared<RunFiles>(
         recorder_, folder, RunIdentity{hello.run_id(), session, hello.generation()},
         std::vector<std::string>{}, settings_.rotateBytes, run.disk, known != 0);
+    if (!settings_.allowCheckpoints) return;
+    const std::string fingerprint = fingerprintOf(threads, compute_.description());
+    // Only the newest: reading it takes a while, and the client waits.
+    for (const wire::Commit& commit : hello.committed()) {
+      const auto found = store.find(commit.step(), commit.sha256());
+      if (!found) continue;
+      run.available.push_back(commit.step());
+      run.isExact = found->fingerprint == fingerprint;
+      break;
+    }
+    run.checkpoints =
+        std::make_shared<RunCheckpoints>(std::move(store), run.disk, spec, fingerprint, recorder_,
+                                         run.files, checkpoints_.get_executor());
   };
   const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
   co_await runThrough(io_, toThread, onDisk);

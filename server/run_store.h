@@ -33,7 +33,7 @@ struct StoredRun {
   std::shared_ptr<spdlog::logger> log;
   std::shared_ptr<DiskShare> disk;
   std::shared_ptr<RunCheckpoints> checkpoints;  // also null if the server makes none
-  // The steps of Hello.committed whose checkpoints are there, and undamaged.
+  // The first step of Hello.committed whose checkpoint is there, and undamaged; empty: none is.
   std::vector<std::uint64_t> available;
   OpenFile lock;        // of its folder
   bool isExact = true;  // they were computed on a machine like this one

@@ -26,6 +26,8 @@ namespace {
 
 namespace asio = boost::asio;
 
+constexpr std::chrono::milliseconds kBetweenLooks{10};  // whether a snapshot is saved
+
 // The coroutine resumes on the io thread once no task of the cancelled queue is running.
 asio::awaitable<void> codecWorkEnded(CodecQueue& queue, asio::any_io_executor io) {
   co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(std::exception_ptr)>(
@@ -137,13 +139,14 @@ ActionTable ServedRun::build() {
 
 void ServedRun::snapshot(const StepDecision& decision) {
   // Each holds copies of the state, for which admission has counted once.
-  if (isSaving_->exchange(true)) {
+  if (isSaving()) {
     throw ProtocolError(
         "too-many-in-flight",
         fmt::format("step {} asks for a checkpoint before the last one is saved", decision.step));
   }
   snapshot_ = std::make_shared<RunCheckpoints::Snapshot>();
-  snapshot_->keepFrom = decision.keepFrom;
+  snapshot_->keep = decision.keep;
+  saving_ = snapshot_;
   if (!stored_.checkpoints) return;
   failpoint("snapshot");
   const SteadyTime begin = now();
@@ -154,11 +157,9 @@ void ServedRun::snapshot(const StepDecision& decision) {
 
 // After the step has been recorded, and before anything of the next one is computed.
 void ServedRun::saveSnapshot() {
-  const std::shared_ptr<RunCheckpoints::Snapshot> snapshot = std::exchange(snapshot_, nullptr);
+  std::shared_ptr<RunCheckpoints::Snapshot> snapshot = std::exchange(snapshot_, nullptr);
   snapshot->state.engine = worker_->engine().state();
-  const auto reply = [io = resources_.io, link = link_, runLog = stored_.log,
-                      isSaving = isSaving_](const Saved& saved) {
-    *isSaving = false;
+  const auto reply = [io = resources_.io, link = link_, runLog = stored_.log](const Saved& saved) {
     if (runLog && !saved.code.empty()) {
       runLog->warn("no checkpoint of step {}: {}", saved.step, saved.sentence);
     }
@@ -172,10 +173,10 @@ void ServedRun::saveSnapshot() {
     return reply(refused);
   }
   // Behind this step's commit.
-  link_->saveCodecs([checkpoints = stored_.checkpoints, snapshot,
-                     reply](std::vector<TensorCodecs::SavedState> states) {
+  link_->saveCodecs([checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),
+                     reply](std::vector<TensorCodecs::SavedState> states) mutable {
     snapshot->state.codecs = std::move(states);
-    checkpoints->save(snapshot, reply);
+    checkpoints->save(std::move(snapshot), reply);
   });
 }
 
@@ -321,6 +322,12 @@ asio::awaitable<void> ServedRun::close() {
   isServing_ = false;
   if (codecQueue_) codecQueue_->cancel();
   if (worker_) co_await closeWorker();
+  // It holds memory of this run, and uses its folder.
+  asio::steady_timer pause(resources_.io);
+  while (isSaving()) {
+    pause.expires_after(kBetweenLooks);
+    co_await pause.async_wait(asio::use_awaitable);
+  }
   if (link_) {
     completeRecords();
     const LinkTotals totals = link_->totals();

@@ -5,7 +5,6 @@
 
 #include <spdlog/logger.h>
 
-#include <atomic>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
@@ -138,6 +137,7 @@ class ServedRun {
   void snapshot(const StepDecision& decision);  // device thread
   void saveSnapshot();                          // device thread
   EngineState restore(const Resume& resume);    // device thread
+  bool isSaving() const { return !saving_.expired(); }
   bool resumes() const { return request_.hello.committed_size() > 0; }
   void finishedBatch();  // device thread
   bool mayFetchWeights() const { return resources_.settings.fetchWeights && !isTrial_; }
@@ -164,10 +164,9 @@ class ServedRun {
   ThroughputMeter pace_;
   std::uint64_t batches_ = 0;                           // device thread; only counted for a trial
   std::shared_ptr<RunCheckpoints::Snapshot> snapshot_;  // device thread: not saved yet
-  // From a snapshot until its Saved; shared with the threads that save it.
-  const std::shared_ptr<std::atomic<bool>> isSaving_ = std::make_shared<std::atomic<bool>>(false);
-  std::uint64_t applied_ = 0;  // updates, once the worker is closed
-  bool isServing_ = false;     // the worker runs
+  std::weak_ptr<RunCheckpoints::Snapshot> saving_;      // the last one, until it is saved
+  std::uint64_t applied_ = 0;                           // updates, once the worker is closed
+  bool isServing_ = false;                              // the worker runs
   bool isDraining_ = false;
   std::exception_ptr endError_;  // end() was called before the link was there
 };

@@ -117,7 +117,7 @@ TEST_CASE("old checkpoints are removed, and count their bytes") {
   const Folder folder;
   CheckpointStore store(diskFiles(), folder.path());
   for (std::uint64_t step = 1; step <= 4; ++step) store.write(step, contentOf(step), "");
-  CHECK(store.removeBefore(3) >= contentOf(1).size() + contentOf(2).size());
+  CHECK(store.removeExcept({3, 4}) >= contentOf(1).size() + contentOf(2).size());
   CHECK(stepsOf(store) == std::vector<std::uint64_t>{4, 3});
   store.removeAll();
   CHECK(stepsOf(store).empty());
@@ -205,12 +205,21 @@ TEST_CASE("commits are read newest first") {
   CHECK(commits[0].servers == std::vector<std::string>{a, b});
   CHECK(commits[1].step == 5);
 
+  // One of the two files is enough; whichever is damaged.
   const std::string path = folder.path() + "/checkpoints/commits.json";
+  const std::string copy = folder.path() + "/checkpoints/commits.copy.json";
   const std::string whole = readAll(path);
+  CHECK(readAll(copy) == whole);
   for (std::size_t size = 0; size + 1 < whole.size(); ++size) {
     overwrite(path, whole.substr(0, size));
-    CHECK(errorCode([&] { readCommits(diskFiles(), folder.path()); }) == "bad-checkpoint");
+    CHECK(readCommits(diskFiles(), folder.path()).size() == 2);
   }
+  overwrite(copy, whole.substr(0, 20));
+  CHECK(errorCode([&] { readCommits(diskFiles(), folder.path()); }) == "bad-checkpoint");
+  fs::remove(path);
+  CHECK(errorCode([&] { readCommits(diskFiles(), folder.path()); }) == "bad-checkpoint");
+  overwrite(path, whole);
+  CHECK(readCommits(diskFiles(), folder.path()).size() == 2);
 }
 
 }  // namespace

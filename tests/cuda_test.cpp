@@ -128,7 +128,7 @@ TEST_CASE("a body computes the same on the GPU as on the CPU") {
     const GradientReport report = onGpu([&] { return there.report(); });
     CHECK(report.finite);
     CHECK(report.squareSum == Approx(expected.squareSum).epsilon(kTolerance));
-    const StepDecision decision{1, true, {1e-3}, 0.5, 1};
+    const StepDecision decision{1, true, {1e-3}, 0.5, 1, false, {}};
     onGpu([&] {
       there.update(decision);
       return 0;

@@ -378,7 +378,7 @@ TEST_CASE("a client cannot send another client's micro-batches, and only the fir
   CHECK(codeOf([&] { shared.engine().receive(0, tensor(activationAt(0), second, 0)); }) ==
         "bad-key");
   CHECK(codeOf([&] {
-          shared.engine().receive(1, StepDecision{1, true, {0.1}, 1, 1});
+          shared.engine().receive(1, StepDecision{1, true, {0.1}, 1, 1, false, {}});
         }) == "unexpected-message");
 }
 
@@ -423,7 +423,7 @@ struct Server {
 };
 
 StepDecision decisionOf(std::uint64_t step, double rate = 0.1) {
-  return {step, true, {rate}, 1, 1};
+  return {step, true, {rate}, 1, 1, false, {}};
 }
 
 struct ServerWithWeights {

@@ -194,7 +194,9 @@ struct Side {
                             true,
                             {std::get<std::vector<BodyDone>>(work.input).front().report.squareSum},
                             1,
-                            1};
+                            1,
+                            false,
+                            {}};
       case ActionKind::update:
         sums.back() += std::get<StepDecision>(work.input).learningRates[0];
         return std::monostate{};

@@ -46,7 +46,7 @@ inline float tinyLossGradient(float output) { return output - 1; }
 inline StepDecision tinyDecision(std::uint64_t step, const std::vector<double>& squareSums) {
   double sum = 0;
   for (const double each : squareSums) sum += each;
-  return {step, true, {0.05}, 1 / (1 + sum), 1};
+  return {step, true, {0.05}, 1 / (1 + sum), 1, false, {}};
 }
 inline double squareOf(float gradient) { return double{gradient} * double{gradient}; }
 

@@ -152,7 +152,7 @@ TEST_CASE("the time between two training steps is measured, except across an eva
   const auto train = [&](std::uint64_t step) {
     give(activationAt(0), Phase::train, step, step - 1);
     give(gradientAt(1), Phase::train, step, step - 1);
-    server.mailbox->deliver(StepDecision{step, true, {0.1}, 1, 1});
+    server.mailbox->deliver(StepDecision{step, true, {0.1}, 1, 1, false, {}});
     server.runThrough();
     REQUIRE(server.worker->engine().applied() == step);
   };

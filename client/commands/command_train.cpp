@@ -150,7 +150,7 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
 bool mayRestart(const std::exception& error, TrainRun& run) {
   const auto* known = dynamic_cast<const Error*>(&error);
   if (known == nullptr || run.checkpointer() == nullptr || run.prepared().localServer) return false;
-  if (run.settings().reconnectSeconds == 0) return false;
+  if (run.settings().reconnectSeconds == 0 || run.session().isInterrupted()) return false;
   return known->code() == "run-not-here" || known->code() == "shutting-down";
 }
 
@@ -225,7 +225,8 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
     log.warn("{}", error.what());
     run.close("restarting");
     run.finishRecords();
-    command.stepsRedone += trainer.steps() - run.checkpointer()->lastCommit();
+    const std::uint64_t kept = run.checkpointer()->lastCommit();
+    command.stepsRedone += trainer.steps() > kept ? trainer.steps() - kept : 0;
     return std::nullopt;
   }
   run.finishRecords();
@@ -234,6 +235,16 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   log.info("done: {} steps in {}", result.steps, durationText(seconds));
   progress.end();
   return summary;
+}
+
+// The run is done.
+void removeCheckpoints(const std::string& folder, spdlog::logger& log) {
+  try {
+    CheckpointStore(diskFiles(), folder).removeAll();
+    if (!readCommits(diskFiles(), folder).empty()) writeCommits(diskFiles(), folder, {});
+  } catch (const Error& error) {
+    log.warn("the checkpoints could not be removed: {}", error.what());
+  }
 }
 
 // The next attempt continues from the newest checkpoint, or begins again if there is none.
@@ -248,6 +259,7 @@ void announceResume(TrainCommand& command) {
 
 void prepareRestart(TrainCommand& command) {
   command.prepared.isResumed = true;
+  command.prepared.isRestart = true;
   command.prepared.commits = intactCommits(diskFiles(), command.prepared.folder);
   announceResume(command);
 }
@@ -272,7 +284,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   std::optional<nlohmann::json> summary;
   try {
     while (!(summary = trainOnce(command))) prepareRestart(command);
-    CheckpointStore(diskFiles(), prepared.folder).removeAll();
+    removeCheckpoints(prepared.folder, *log);
   } catch (...) {
     if (dashboard) dashboard->finish();
     throw;

@@ -37,9 +37,11 @@ void Checkpointer::begin(std::uint64_t step) {
   last_ = now();
 }
 
-std::uint64_t Checkpointer::keepFrom() const {
+std::vector<std::uint64_t> Checkpointer::keep() const {
   const std::lock_guard lock(mutex_);
-  return commits_.size() < settings_.keep ? 0 : commits_[settings_.keep - 1].step;
+  std::vector<std::uint64_t> steps;
+  for (const RunCommit& commit : commits_) steps.push_back(commit.step);
+  return steps;
 }
 
 std::uint64_t Checkpointer::lastCommit() const {
@@ -97,6 +99,7 @@ void Checkpointer::finishIfDone() {
     }
   }
   if (whole) commit(*whole);
+  removeOthers();
   const std::lock_guard lock(mutex_);
   open_.reset();
   changed_.notify_all();
@@ -122,8 +125,12 @@ void Checkpointer::commit(const RunCommit& commit) {
     failure_ = nullptr;
   }
   processLog()->debug("checkpoint of step {}", commit.step);
+}
+
+// Also the one that has just failed.
+void Checkpointer::removeOthers() {
   try {
-    CheckpointStore(files_, runFolder_).removeBefore(commits.back().step);
+    CheckpointStore(files_, runFolder_).removeExcept(keep());
   } catch (const Error& error) {
     processLog()->warn("old checkpoints cannot be removed: {}", error.what());
   }

@@ -49,8 +49,8 @@ class Checkpointer {
   // The next step makes one, as soon as none is under way.
   void request() { isRequested_ = true; }
   void begin(std::uint64_t step);
-  // Servers may remove checkpoints of earlier steps; 0: none.
-  std::uint64_t keepFrom() const;
+  // The steps whose checkpoints are still needed.
+  std::vector<std::uint64_t> keep() const;
 
   struct Part {
     PartState state;
@@ -77,6 +77,7 @@ class Checkpointer {
   void write(const Part& part);
   void finishIfDone();
   void commit(const RunCommit& commit);
+  void removeOthers();
   void failed(std::uint64_t step, const Error& error);
 
   Files& files_;

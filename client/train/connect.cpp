@@ -249,7 +249,15 @@ asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire:
   const SteadyTime start = now();
   double backOff = kFirstPause;
   for (;;) {
-    Attempt attempt = co_await tryToConnect(address, hello(), stage);
+    Attempt attempt;
+    std::optional<wire::Hello> next;
+    try {
+      next = hello();
+    } catch (const RunError& error) {  // the generation cannot be stored: perhaps the disk is full
+      attempt.error = std::current_exception();
+      attempt.what = error.what();
+    }
+    if (next) attempt = co_await tryToConnect(address, *next, stage);
     if (attempt.open) co_return std::move(*attempt.open);
     const double left = retrySeconds - secondsSince(start);
     double pause = std::min(backOff, left);

@@ -254,7 +254,13 @@ void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   run.lock = lockRunFolder(run.folder);
   constexpr std::uint64_t kBeyondAnyOther = std::uint64_t{1} << 20;
   if (options.takeOver) raiseGeneration(diskFiles(), run.folder, kBeyondAnyOther);
-  if (!options.fromStart) run.commits = intactCommits(diskFiles(), run.folder);
+  CheckpointStore(diskFiles(), run.folder).removeIncomplete();
+  if (!options.fromStart) {
+    run.commits = intactCommits(diskFiles(), run.folder);
+  } else {
+    diskFiles().makeFolder(run.folder + "/checkpoints");
+    writeCommits(diskFiles(), run.folder, {});
+  }
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ struct PreparedRun {
   std::string folder;
   OpenFile lock;           // of the folder
   bool isResumed = false;  // its folder had files of this run already
+  bool isRestart = false;  // this process has begun it already
   bool allowInexact = false;
   std::vector<RunCommit> commits;            // to continue from, newest first
   std::unique_ptr<LocalServer> localServer;  // if --server was not given

@@ -65,7 +65,8 @@ wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::H
     hello_.set_generation(nextGeneration_());
     return hello_;
   };
-  asio::co_spawn(io_.context(), connectToServer(address, firstHello, options.retrySeconds),
+  const auto connectIt = options.isRestart ? reconnectToServer : connectToServer;
+  asio::co_spawn(io_.context(), connectIt(address, firstHello, options.retrySeconds),
                  [&](std::exception_ptr failed, OpenConnection opened) {
                    error = std::move(failed);
                    open = std::move(opened);

@@ -45,6 +45,7 @@ class ClientSession {
   struct ConnectOptions {
     double retrySeconds = 0;      // how long to try, with back-off
     double reconnectSeconds = 0;  // likewise, if the connection breaks later; 0: the run ends then
+    bool isRestart = false;       // retries after all faults of the connection
     // Called on the io thread before each attempt; returns a greater generation each time. Empty:
     // the generation rises in memory.
     std::function<std::uint64_t()> nextGeneration = nullptr;

@@ -7,6 +7,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/failpoint.h"
+#include "common/core/log.h"
 #include "common/run/action_tables.h"
 #include "common/run/torch_errors.h"
 
@@ -48,6 +49,7 @@ const wire::HelloOk& TrainRun::connect() {
   if (prepared_.isResumed) {  // the server may be starting again
     options.retrySeconds = std::max(options.retrySeconds, options.reconnectSeconds);
   }
+  options.isRestart = prepared_.isRestart;
   options.nextGeneration = [folder = prepared_.folder] {
     return raiseGeneration(diskFiles(), folder);
   };
@@ -67,6 +69,11 @@ void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const 
   files_ = std::make_shared<RunFiles>(recorder_, prepared_.folder, identity, metricNames(),
                                       options.rotateBytes, nullptr, prepared_.isResumed);
   files_->observe(options.metrics);
+  if (options.checkpoints && prepared_.settings.checkpoint.enabled() && !answer_.checkpoints()) {
+    processLog()->warn(
+        "the server makes no checkpoints (its checkpoints.allowed): after a crash, the run begins "
+        "again");
+  }
   std::function<void(const Saved&)> saved;
   if (options.checkpoints && prepared_.settings.checkpoint.enabled() && answer_.checkpoints()) {
     std::vector<RunCommit> commits = prepared_.commits;

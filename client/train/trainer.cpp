@@ -69,7 +69,7 @@ StepDecision Trainer::decide(const BodyDone& done) {
     if (decision.checkpoint) {
       checkpointer->begin(done.step);
       checkpointStep_ = done.step;
-      decision.keepFrom = checkpointer->keepFrom();
+      decision.keep = checkpointer->keep();
     }
   }
   return decision;

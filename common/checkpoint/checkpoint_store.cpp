@@ -153,16 +153,16 @@ std::uint64_t CheckpointStore::removeStep(std::uint64_t step) {
   return bytes;
 }
 
-std::uint64_t CheckpointStore::removeBefore(std::uint64_t step) {
+std::uint64_t CheckpointStore::removeExcept(const std::vector<std::uint64_t>& steps) {
   std::uint64_t bytes = 0;
   for (const std::string& name : files_.list(folder_)) {
     const auto found = stepOfName(name, kState);
-    if (found && *found < step) bytes += removeStep(*found);
+    if (found && std::find(steps.begin(), steps.end(), *found) == steps.end()) {
+      bytes += removeStep(*found);
+    }
   }
   return bytes;
 }
-
-std::uint64_t CheckpointStore::removeAll() { return removeBefore(UINT64_MAX); }
 
 std::uint64_t CheckpointStore::removeIncomplete() {
   std::uint64_t bytes = 0;
@@ -171,8 +171,8 @@ std::uint64_t CheckpointStore::removeIncomplete() {
     const auto step = stepOfName(name, kState);
     const bool isComplete = std::any_of(complete.begin(), complete.end(),
                                         [&](const auto& info) { return info.step == step; });
-    const bool isRecord = stepOfName(name, kRecord).has_value();
-    if (isComplete || isRecord) continue;
+    const bool isTemporary = name.find(".tmp-") != std::string::npos;
+    if (!isTemporary && (!step || isComplete)) continue;
     bytes += files_.size(folder_ + "/" + name);
     files_.remove(folder_ + "/" + name);
   }

@@ -42,8 +42,9 @@ class CheckpointStore {
 
   // Remove checkpoints, and what interrupted writes have left. They return the bytes of the removed
   // files.
-  std::uint64_t removeBefore(std::uint64_t step);
-  std::uint64_t removeAll();
+  std::uint64_t removeExcept(const std::vector<std::uint64_t>& steps);
+  std::uint64_t removeAll() { return removeExcept({}); }
+  std::uint64_t removeStep(std::uint64_t step);
   std::uint64_t removeIncomplete();
 
   std::uint64_t generation() const;  // 0: none so far
@@ -54,7 +55,6 @@ class CheckpointStore {
 
  private:
   std::string pathOf(std::uint64_t step, const char* extension) const;
-  std::uint64_t removeStep(std::uint64_t step);
 
   Files& files_;
   const std::string runFolder_;

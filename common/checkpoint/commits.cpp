@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/core/failpoint.h"
@@ -9,22 +10,29 @@
 namespace cleave {
 namespace {
 
-std::string pathIn(const std::string& runFolder) { return runFolder + "/checkpoints/commits.json"; }
+// Written one after the other, so that one of them is whole.
+constexpr const char* kNames[] = {"commits.json", "commits.copy.json"};
 
-}  // namespace
+std::string pathIn(const std::string& runFolder, const char* name) {
+  return runFolder + "/checkpoints/" + name;
+}
 
-std::vector<RunCommit> readCommits(Files& files, const std::string& runFolder) {
-  const std::string path = pathIn(runFolder);
-  const auto text = files.read(path);
-  if (!text) return {};
+std::string digestOf(const nlohmann::json& json) {
+  constexpr std::size_t kDigestBytes = 32;
+  std::string digest = bytesOfHex(json.get<std::string>());
+  if (digest.size() != kDigestBytes) throw RunError("bad-checkpoint", "a digest is too short");
+  return digest;
+}
+
+std::vector<RunCommit> parsed(const std::string& text, const std::string& path) {
   std::vector<RunCommit> commits;
   try {
-    for (const auto& entry : nlohmann::json::parse(*text)) {
+    for (const auto& entry : nlohmann::json::parse(text)) {
       RunCommit commit;
       commit.step = entry.at("step");
-      commit.client = bytesOfHex(entry.at("client"));
-      for (const auto& server : entry.at("servers")) commit.servers.push_back(bytesOfHex(server));
-      commits.push_back(std::move(commit));
+      commit.client = digestOf(entry.at("client"));
+      for (const auto& server : entry.at("servers")) commit.servers.push_back(digestOf(server));
+      if (!commit.servers.empty()) commits.push_back(std::move(commit));
     }
   } catch (const nlohmann::json::exception& error) {
     throw RunError("bad-checkpoint", path + ": the list of commits is damaged: " + error.what(),
@@ -33,6 +41,22 @@ std::vector<RunCommit> readCommits(Files& files, const std::string& runFolder) {
   std::sort(commits.begin(), commits.end(),
             [](const auto& a, const auto& b) { return a.step > b.step; });
   return commits;
+}
+
+}  // namespace
+
+std::vector<RunCommit> readCommits(Files& files, const std::string& runFolder) {
+  std::optional<RunError> damage;
+  for (const char* const name : kNames) {
+    const std::string path = pathIn(runFolder, name);
+    try {
+      if (const auto text = files.read(path)) return parsed(*text, path);
+    } catch (const RunError& error) {
+      if (!damage) damage.emplace(error.code(), error.what(), error.hint());
+    }
+  }
+  if (damage) throw RunError(*damage);
+  return {};
 }
 
 void writeCommits(Files& files, const std::string& runFolder,
@@ -44,8 +68,10 @@ void writeCommits(Files& files, const std::string& runFolder,
     list.push_back({{"step", commit.step}, {"client", hexOf(commit.client)}, {"servers", servers}});
   }
   failpoint("commit");
-  files.write(pathIn(runFolder), list.dump(1) + "\n");
-  failpoint("committed");
+  for (const char* const name : kNames) {
+    files.write(pathIn(runFolder, name), list.dump(1) + "\n");
+    failpoint("committed");
+  }
 }
 
 }  // namespace cleave

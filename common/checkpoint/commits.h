@@ -1,6 +1,6 @@
-// The client's list of commits, RUN/checkpoints/commits.json: the steps after which every part of
-// the run has a durable checkpoint. It is the only place where a checkpoint becomes one to continue
-// from.
+// The client's list of commits, RUN/checkpoints/commits.json, with a copy beside it: the steps
+// after which every part of the run has a durable checkpoint. It is the only place where a
+// checkpoint becomes one to continue from.
 #pragma once
 
 #include <cstdint>

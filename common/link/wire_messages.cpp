@@ -105,7 +105,7 @@ std::string toWire(const StepDecision& decision) {
   proto.set_clip_factor(decision.clipFactor);
   proto.set_loss_scale(decision.lossScale);
   proto.set_checkpoint(decision.checkpoint);
-  proto.set_keep_from(decision.keepFrom);
+  for (const std::uint64_t step : decision.keep) proto.add_keep(step);
   return proto.SerializeAsString();
 }
 
@@ -124,8 +124,9 @@ StepDecision decisionFromWire(std::span<const std::byte> metadata) {
   decision.lossScale = proto.loss_scale();
   if (decision.lossScale != 1) refuse("a loss scale is not 1; loss scaling is not supported");
   decision.checkpoint = proto.checkpoint();
-  decision.keepFrom = proto.keep_from();
-  if (decision.keepFrom >= decision.step) refuse("a Step keeps no checkpoint before itself");
+  constexpr int kMaxKept = 8;
+  if (proto.keep_size() > kMaxKept) refuse("a Step keeps more than 8 checkpoints");
+  decision.keep.assign(proto.keep().begin(), proto.keep().end());
   return decision;
 }
 

@@ -36,8 +36,8 @@ struct StepDecision {
   std::vector<double> learningRates;  // by parameter group
   double clipFactor = 1;              // multiplies the gradients
   double lossScale = 1;
-  bool checkpoint = false;     // each part saves its state as it is after this step
-  std::uint64_t keepFrom = 0;  // checkpoints of earlier steps are no longer needed
+  bool checkpoint = false;          // each part saves its state as it is after this step
+  std::vector<std::uint64_t> keep;  // the steps whose checkpoints are still needed
 
   bool operator==(const StepDecision&) const = default;
 };

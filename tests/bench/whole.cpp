@@ -39,7 +39,7 @@ int run(const CommonOptions& options, int threads) {
     if (!batch) break;
     whole.runBatch(Phase::train, ++steps, settings.microBatches, viewOf(*batch, *data.train),
                    batch->labels);
-    whole.update({steps, true, {settings.learningRate.peak}, 1, 1});
+    whole.update({steps, true, {settings.learningRate.peak}, 1, 1, false, {}});
     samples += batch->samples();
   }
   const double seconds = secondsSince(start);

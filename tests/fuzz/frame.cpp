@@ -191,22 +191,23 @@ std::vector<Seed> cleave::fuzz::seeds() {
   wire::Segment segment;
   segment.set_offset(64);
   segment.set_sha256(std::string(32, 'x'));
-  return {{"Hello", frame(0, FrameKind::hello, helloMetadata())},
-          {"HelloOk", frame(1, FrameKind::helloOk, ok.SerializeAsString())},
-          {"Refused", frame(1, FrameKind::refused, failureMetadata(error))},
-          {"Failure", frame(2, FrameKind::failure, failureMetadata(error))},
-          {"Bye", frame(2, FrameKind::bye, byeMetadata("done"))},
-          {"Ping", frame(2, FrameKind::ping, pingMetadata())},
-          {"Pong", frame(2, FrameKind::pong, pongMetadata(viewOf(pingMetadata())))},
-          {"Tensor", frame(2, FrameKind::tensor, tensorMetadata(), 128)},
-          {"Segment", frame(2, FrameKind::segment, segment.SerializeAsString(), 64)},
-          {"Received", frame(2, FrameKind::received, toWire(ReceivedReport{key, 0.1, 0.2}))},
-          {"BodyDone", frame(2, FrameKind::bodyDone, toWire(BodyDone{3, {2, true}}))},
-          {"Step", frame(2, FrameKind::step, toWire(StepDecision{3, true, {0.1}, 1, 1}))},
-          {"StepOk", frame(2, FrameKind::stepOk, toWire(StepOk{3}))},
-          {"Fetch", frame(2, FrameKind::fetch, toWire(Fetch{kWeightsBody}))},
-          {"Resume", frame(2, FrameKind::resume, toWire(Resume{3}))},
-          {"Saved",
-           frame(2, FrameKind::saved, toWire(Saved{3, std::string(32, 'x'), 100, 0.1, "", ""}))},
-          {"Drain", frame(2, FrameKind::drain, toWire(Drain{30}))}};
+  return {
+      {"Hello", frame(0, FrameKind::hello, helloMetadata())},
+      {"HelloOk", frame(1, FrameKind::helloOk, ok.SerializeAsString())},
+      {"Refused", frame(1, FrameKind::refused, failureMetadata(error))},
+      {"Failure", frame(2, FrameKind::failure, failureMetadata(error))},
+      {"Bye", frame(2, FrameKind::bye, byeMetadata("done"))},
+      {"Ping", frame(2, FrameKind::ping, pingMetadata())},
+      {"Pong", frame(2, FrameKind::pong, pongMetadata(viewOf(pingMetadata())))},
+      {"Tensor", frame(2, FrameKind::tensor, tensorMetadata(), 128)},
+      {"Segment", frame(2, FrameKind::segment, segment.SerializeAsString(), 64)},
+      {"Received", frame(2, FrameKind::received, toWire(ReceivedReport{key, 0.1, 0.2}))},
+      {"BodyDone", frame(2, FrameKind::bodyDone, toWire(BodyDone{3, {2, true}}))},
+      {"Step", frame(2, FrameKind::step, toWire(StepDecision{3, true, {0.1}, 1, 1, false, {}}))},
+      {"StepOk", frame(2, FrameKind::stepOk, toWire(StepOk{3}))},
+      {"Fetch", frame(2, FrameKind::fetch, toWire(Fetch{kWeightsBody}))},
+      {"Resume", frame(2, FrameKind::resume, toWire(Resume{3}))},
+      {"Saved",
+       frame(2, FrameKind::saved, toWire(Saved{3, std::string(32, 'x'), 100, 0.1, "", ""}))},
+      {"Drain", frame(2, FrameKind::drain, toWire(Drain{30}))}};
 }

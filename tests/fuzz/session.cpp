@@ -105,8 +105,10 @@ class Session {
       case Command::received:
         return frame(FrameKind::received, 0, toWire(ReceivedReport{key(input), 0.1, 0}), 0);
       case Command::step:
-        return frame(FrameKind::step, 0,
-                     toWire(StepDecision{input.number(), (input.byte() & 1) != 0, {0.1}, 1, 1}), 0);
+        return frame(
+            FrameKind::step, 0,
+            toWire(StepDecision{input.number(), (input.byte() & 1) != 0, {0.1}, 1, 1, false, {}}),
+            0);
       case Command::bodyDone:
         return frame(FrameKind::bodyDone, 0, toWire(BodyDone{input.number(), {1, true}}), 0);
       case Command::stepOk:
@@ -213,7 +215,7 @@ class Session {
       case ActionKind::report:
         return GradientReport{1, true};
       case ActionKind::decide:
-        return StepDecision{work.at.step, true, {0.1}, 1, 1};
+        return StepDecision{work.at.step, true, {0.1}, 1, 1, false, {}};
       case ActionKind::exportBlob:
         return std::make_shared<const Bytes>(kBlobBytes);
       case ActionKind::headForward:
