@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/codec/checkpoint_error.h"
+#include "common/core/bytes.h"
 #include "common/core/durable.h"
 
 namespace cleave {
@@ -29,10 +30,10 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
   saved.step = snapshot.state.engine.applied;
   saved.seconds = snapshot.seconds;
   try {
-    const std::string file = checkpointFile(snapshot.state, snapshot.stage);
+    const std::vector<std::byte> file = checkpointFile(snapshot.state, snapshot.stage);
     if (!disk_->take(file.size())) throw disk_->error();
     try {
-      const CheckpointInfo info = store_.write(saved.step, file, fingerprint_);
+      const CheckpointInfo info = store_.write(saved.step, textOf(file), fingerprint_);
       syncRecords();
       saved.sha256 = info.sha256;
       saved.bytes = info.bytes;

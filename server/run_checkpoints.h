@@ -2,8 +2,6 @@
 // disk. Files are written, read and removed on the store's thread, in the order of the calls.
 #pragma once
 
-#include <spdlog/logger.h>
-
 #include <boost/asio/any_io_executor.hpp>
 #include <cstddef>
 #include <cstdint>

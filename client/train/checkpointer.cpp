@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/core/bytes.h"
 #include "common/core/log.h"
 
 namespace cleave {
@@ -77,8 +78,8 @@ void Checkpointer::write(const Part& part) {
   const std::uint64_t step = part.state.engine.applied;
   std::string digest;
   try {
-    CheckpointStore store(files_, runFolder_);
-    digest = store.write(step, checkpointFile(part.state, part.stage), fingerprint_).sha256;
+    const std::vector<std::byte> file = checkpointFile(part.state, part.stage);
+    digest = CheckpointStore(files_, runFolder_).write(step, textOf(file), fingerprint_).sha256;
   } catch (const Error& error) {
     failed(step, error);
   }
@@ -138,9 +139,8 @@ void Checkpointer::removeOthers() {
 
 void Checkpointer::failed(std::uint64_t step, const Error& error) {
   processLog()->warn(
-      "no checkpoint of step {}: {}; after a crash the run would continue from step "
-      "{}",
-      step, error.what(), lastCommit());
+      "no checkpoint of step {}: {}; after a crash, the run would continue from step {}", step,
+      error.what(), lastCommit());
   const std::lock_guard lock(mutex_);
   failure_ = std::make_exception_ptr(
       RunError(error.code(), error.what(), "make room, or set checkpoint.on_failure=warn"));

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "common/core/bytes.h"
 #include "common/core/durable.h"
 #include "common/model/safetensors.h"
 
@@ -13,10 +14,6 @@ namespace cleave {
 namespace {
 
 using namespace std::chrono_literals;
-
-std::string_view textOf(const std::vector<std::byte>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 // Joins several files into one, in order.
 std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry>> parts) {

@@ -4,7 +4,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -128,13 +127,12 @@ std::string CheckpointStore::read(const CheckpointInfo& info) const {
   return std::move(*file);
 }
 
-std::optional<CheckpointInfo> CheckpointStore::find(std::uint64_t step,
-                                                    const std::string& sha256) const {
-  for (CheckpointInfo& info : list()) {
+std::optional<Checkpoint> CheckpointStore::find(std::uint64_t step,
+                                                const std::string& sha256) const {
+  for (const CheckpointInfo& info : list()) {
     if (info.step != step || info.sha256 != sha256) continue;
     try {
-      read(info);
-      return std::move(info);
+      return Checkpoint{info, read(info)};
     } catch (const RunError&) {
       return std::nullopt;
     }

@@ -25,6 +25,10 @@ struct CheckpointInfo {
   std::string fingerprint;
 };
 
+struct Checkpoint : CheckpointInfo {
+  std::string file;
+};
+
 class CheckpointStore {
  public:
   // `runFolder` exists. `files` is borrowed.
@@ -38,7 +42,7 @@ class CheckpointStore {
   // "bad-checkpoint" if it is missing or damaged.
   std::string read(const CheckpointInfo& info) const;
   // The checkpoint with this digest, if it is there, and undamaged.
-  std::optional<CheckpointInfo> find(std::uint64_t step, const std::string& sha256) const;
+  std::optional<Checkpoint> find(std::uint64_t step, const std::string& sha256) const;
 
   // Remove checkpoints, and what interrupted writes have left. They return the bytes of the removed
   // files.
@@ -50,8 +54,6 @@ class CheckpointStore {
   std::uint64_t generation() const;  // 0: none so far
   // Durable on return.
   void setGeneration(std::uint64_t generation);
-
-  const std::string& runFolder() const { return runFolder_; }
 
  private:
   std::string pathOf(std::uint64_t step, const char* extension) const;

@@ -46,7 +46,7 @@ void readState(const SafetensorsEntry& entry, PartState& state) {
 
 }  // namespace
 
-std::string checkpointFile(const PartState& state, const std::vector<std::byte>& stage) {
+std::vector<std::byte> checkpointFile(const PartState& state, const std::vector<std::byte>& stage) {
   const nlohmann::ordered_json json = {
       {"applied", state.engine.applied},
       {"evaluated", state.engine.evaluated},
@@ -59,8 +59,7 @@ std::string checkpointFile(const PartState& state, const std::vector<std::byte>&
         fmt::format("{}{}:{}", kCodecPrefix, flowName(codec.flow), codec.i), codec.bytes));
   }
   entries.push_back(bytesEntry(kStateName, std::as_bytes(std::span(text.data(), text.size()))));
-  const std::vector<std::byte> file = writeSafetensors(entries);
-  return {reinterpret_cast<const char*>(file.data()), file.size()};
+  return writeSafetensors(entries);
 }
 
 CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,

@@ -25,7 +25,7 @@ struct PartState {
 };
 
 // `stage`: a safetensors file. Any thread.
-std::string checkpointFile(const PartState& state, const std::vector<std::byte>& stage);
+std::vector<std::byte> checkpointFile(const PartState& state, const std::vector<std::byte>& stage);
 
 struct CheckpointContent : PartState {
   std::vector<SafetensorsEntry> stage;  // they point into the file

@@ -1,0 +1,15 @@
+// Bytes of a file as text, for functions that take text.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace cleave {
+
+// The same memory.
+inline std::string_view textOf(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace cleave
