@@ -75,6 +75,12 @@ void printResult(const nlohmann::json& summary, const TrainOptions& options, Jso
   }
 }
 
+// Empty if it is not an Error, but one of LibTorch's, for example.
+std::string codeOf(const std::exception& error) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  return known == nullptr ? "" : known->code();
+}
+
 // For a run that ended early: saves the model as it is now; if that fails, head and tail only.
 void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
                spdlog::logger& log) {
@@ -83,8 +89,7 @@ void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
       return log.info("the model after these steps: {}/model.safetensors", folder);
     }
   } catch (const std::exception& error) {
-    const auto* known = dynamic_cast<const Error*>(&error);
-    const bool timeIsUp = known != nullptr && known->code() == "interrupted";
+    const bool timeIsUp = codeOf(error) == "interrupted";
     if (!timeIsUp) log.error("another error followed: {}", error.what());
   }
   try {
@@ -122,11 +127,10 @@ void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer
   });
 }
 
-// Saves the model and the records of a run that ended with `error`, and logs where they are.
+// For a run that ended with `error`: saves its model and records, and logs where they are.
 void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer, ModelSaver& saver,
               spdlog::logger& log) {
-  const auto* known = dynamic_cast<const Error*>(&error);
-  const bool interrupted = known != nullptr && known->code() == "interrupted";
+  const bool interrupted = codeOf(error) == "interrupted";
   if (interrupted) {
     log.info("interrupted after {} of {} steps", trainer.steps(),
              totalSteps(run.settings(), *run.data().train));
@@ -148,10 +152,10 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
 
 // Whether another server process can continue the run: this one has lost it, or will end.
 bool mayRestart(const std::exception& error, TrainRun& run) {
-  const auto* known = dynamic_cast<const Error*>(&error);
-  if (known == nullptr || run.checkpointer() == nullptr || run.prepared().localServer) return false;
+  if (run.checkpointer() == nullptr || run.prepared().localServer) return false;
   if (run.settings().reconnectSeconds == 0 || run.session().isInterrupted()) return false;
-  return known->code() == "run-not-here" || known->code() == "shutting-down";
+  const std::string code = codeOf(error);
+  return code == "run-not-here" || code == "shutting-down";
 }
 
 // What belongs to a training run as a whole, while its parts may be restarted from a checkpoint.

@@ -144,9 +144,8 @@ nlohmann::json TrainRun::resume() {
                    "run the command again: it continues from an older one");
   }
   checkExact(*own);
-  const std::string file = store.read(*own);
   CheckpointContent content =
-      readCheckpoint(file, digestOf(prepared_.plan.spec), fmt::format("step {}", commit.step));
+      readCheckpoint(own->file, digestOf(prepared_.plan.spec), fmt::format("step {}", commit.step));
   stage_.restore(tensorsOf(content.stage, "the checkpoint"));
   session_.resume(content.engine, std::move(content.codecs));
   StepRow row;

@@ -56,7 +56,7 @@ class TrainRun {
   nlohmann::json resume();
   // Null: the run makes no checkpoints.
   Checkpointer* checkpointer() { return checkpointer_.get(); }
-  // After a step whose decision had `checkpoint`: saves the client's part of it, with `notes`.
+  // Call after a step whose decision had `checkpoint`. Saves the client's part, with `notes`.
   // Returns the seconds that it took on this thread.
   double saveCheckpoint(const nlohmann::json& notes);
 

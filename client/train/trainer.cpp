@@ -164,8 +164,8 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
 
 // ---- Checkpoints ----
 
-// Before a step: if Ctrl-C came or the server will end soon, leaves the run with a checkpoint of
-// the last step. Makes one more step if it has none.
+// Call before a step. After Ctrl-C, or if the server will end soon, ends the run if the last step
+// has a checkpoint. Otherwise lets one more step run, which makes one.
 void Trainer::leaveIfAsked() {
   constexpr double kWriteSeconds = 5;
   Checkpointer* const checkpointer = run_.checkpointer();

@@ -66,7 +66,6 @@ class Trainer {
   std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch, std::uint64_t firstBatch = 0) const;
   void beginEpoch();
   void trainEpoch(std::uint64_t epoch);
-  void trainStep(std::uint64_t epoch, const Batch& batch);
   void leaveIfAsked();
   nlohmann::json notes() const;
   void restore(const nlohmann::json& notes);
