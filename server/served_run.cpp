@@ -350,6 +350,7 @@ asio::awaitable<void> ServedRun::closeWorker() {
     applied_ = worker_->engine().applied();
     worker_.reset();
     stage_.reset();
+    snapshot_.reset();  // of a step that failed before it was recorded
   };
   const auto toDevice = [this](auto task) { resources_.device.post(std::move(task)); };
   co_await runThrough(resources_.io, toDevice, destroy);

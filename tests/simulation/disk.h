@@ -1,0 +1,61 @@
+// The disks of a simulation. Files are real, in a folder per node; this knows what of them would be
+// lost without power: what was written to a file since its last fsync, and what was changed in a
+// folder since the folder's last fsync, from some change on.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/world.h"
+
+namespace cleave::sim {
+
+class Disk {
+ public:
+  void setFolder(Node node, const std::string& folder);
+  // -1 if the path belongs to no node.
+  int ownerOf(const std::string& path) const;
+  std::uint64_t calls(Node node) const { return calls_[node]; }
+  void fail(Node node, std::uint64_t first, std::uint64_t count, int error);
+  void losePower(Node node);
+
+  // See world.h.
+  int beforeChange(const std::string& path);
+  int beforeWrite(int file);
+  void opened(int file, const std::string& path, bool isNew);
+  void wrote(int file);
+  void synced(int file);
+  void renames(const std::string& from, const std::string& to);
+  void removes(const std::string& path);
+  void forget(int file) { open_.erase(file); }
+
+ private:
+  struct Failing {
+    std::uint64_t first = 0, count = 0;
+    int error = 0;
+  };
+  // A change in a folder, not synchronised yet.
+  struct Change {
+    std::string folder;
+    std::string from;    // of a rename; else empty
+    std::string path;    // created, removed, or the new name
+    std::string backup;  // of what was at `path`; empty if there was nothing
+  };
+  std::string keepCopy(const std::string& path);
+  void undo(const Change& change);
+
+  std::array<std::string, kNodes> folders_;
+  std::array<std::uint64_t, kNodes> calls_{};
+  std::array<Failing, kNodes> failing_;
+  std::map<int, std::string> open_;             // by descriptor
+  std::map<std::string, std::uint64_t> dirty_;  // bytes that are safe, of files with others
+  std::array<std::vector<Change>, kNodes> changes_;
+  std::uint64_t copies_ = 0;
+};
+
+Disk& disk();
+
+}  // namespace cleave::sim

@@ -1,0 +1,206 @@
+#include "tests/simulation/network.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <deque>
+#include <memory>
+#include <vector>
+
+namespace cleave::sim {
+namespace {
+
+constexpr std::size_t kMaxHeld = 64 << 10;  // bytes on the way, per direction
+constexpr Nanoseconds kLongestDelay = 3'000'000;
+
+struct Packet {
+  Nanoseconds arrival = 0;
+  std::vector<char> bytes;  // empty: the end of the stream
+  std::size_t done = 0;
+};
+
+struct Direction {
+  int from = -1, to = -1;
+  std::deque<Packet> packets;
+  std::size_t held = 0;
+  bool ended = false;      // `from` has ended
+  bool forwarded = false;  // and `to` knows
+};
+
+struct Link {
+  std::array<Direction, 2> ways;
+};
+
+struct Network {
+  std::vector<std::unique_ptr<Link>> links;
+  std::uint64_t bytes = 0;
+  std::uint64_t cutAt = UINT64_MAX;
+  std::uint64_t damageAt = UINT64_MAX;
+  Nanoseconds silentUntil = 0;
+};
+
+Network& network() {
+  static auto* const network = new Network;
+  return *network;
+}
+
+sockaddr_in loopback(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+void acceptOne(int listener) {
+  const int client = ::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK);
+  if (client < 0) return;
+  const int server = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  const sockaddr_in address = loopback(kPortOfServer);
+  if (::connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    ::close(client);
+    ::close(server);
+    return;
+  }
+  auto link = std::make_unique<Link>();
+  link->ways[0] = {client, server, {}, 0, false, false};
+  link->ways[1] = {server, client, {}, 0, false, false};
+  network().links.push_back(std::move(link));
+}
+
+void closeLink(Link& link) {
+  ::close(link.ways[0].from);
+  ::close(link.ways[0].to);
+}
+
+void cut() {
+  for (const auto& link : network().links) closeLink(*link);
+  network().links.clear();
+}
+
+void readFrom(Direction& way) {
+  std::array<char, 4096> buffer;
+  const std::size_t size = 1 + draw(buffer.size());
+  const ssize_t got = ::read(way.from, buffer.data(), size);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  const Nanoseconds last = way.packets.empty() ? 0 : way.packets.back().arrival;
+  Packet packet;
+  packet.arrival = std::max(last, now() + static_cast<Nanoseconds>(draw(kLongestDelay)));
+  if (got > 0) {
+    packet.bytes.assign(buffer.data(), buffer.data() + got);
+    way.held += packet.bytes.size();
+  } else {
+    way.ended = true;
+  }
+  way.packets.push_back(std::move(packet));
+}
+
+// Returns false if the link has been cut.
+bool deliver(Direction& way) {
+  Network& net = network();
+  while (!way.packets.empty() && way.packets.front().arrival <= now()) {
+    Packet& packet = way.packets.front();
+    if (packet.bytes.empty()) {
+      way.forwarded = true;
+      ::shutdown(way.to, SHUT_WR);
+      way.packets.pop_front();
+      continue;
+    }
+    std::size_t size = packet.bytes.size() - packet.done;
+    if (net.cutAt - net.bytes < size) size = net.cutAt - net.bytes;
+    if (net.damageAt - net.bytes < size) {
+      packet.bytes[packet.done + net.damageAt - net.bytes] ^= 0x10;
+      net.damageAt = UINT64_MAX;
+    }
+    const ssize_t sent =
+        size == 0 ? 0 : ::send(way.to, packet.bytes.data() + packet.done, size, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EAGAIN) return true;
+    if (sent < 0) {  // the receiver is gone: so is what comes
+      way.held -= packet.bytes.size() - packet.done;
+      way.packets.pop_front();
+      continue;
+    }
+    packet.done += static_cast<std::size_t>(sent);
+    way.held -= static_cast<std::size_t>(sent);
+    net.bytes += static_cast<std::uint64_t>(sent);
+    if (packet.done == packet.bytes.size()) way.packets.pop_front();
+    if (net.bytes == net.cutAt) {
+      net.cutAt = UINT64_MAX;
+      cut();
+      return false;
+    }
+  }
+  return true;
+}
+
+bool deliverAll() {
+  for (const auto& link : network().links) {
+    for (Direction& way : link->ways) {
+      if (!deliver(way)) return false;
+    }
+  }
+  std::erase_if(network().links, [](const auto& link) {
+    const bool isOver = link->ways[0].forwarded && link->ways[1].forwarded;
+    if (isOver) closeLink(*link);
+    return isOver;
+  });
+  return true;
+}
+
+void serve() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  const sockaddr_in address = loopback(kPortOfNetwork);
+  if (::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(listener, 16) != 0) {
+    ::perror("simulation: the network cannot listen");
+    ::_exit(3);
+  }
+  for (;;) {
+    const bool isSilent = network().silentUntil > now();
+    if (!isSilent && !deliverAll()) continue;
+    Nanoseconds next = isSilent ? network().silentUntil : kNever;
+    std::vector<pollfd> files{{isSilent ? -1 : listener, POLLIN, 0}};
+    std::vector<Direction*> reading{nullptr};
+    for (const auto& link : network().links) {
+      for (Direction& way : link->ways) {
+        if (!way.packets.empty() && !isSilent) {
+          if (way.packets.front().arrival > now()) {
+            next = std::min(next, way.packets.front().arrival);
+          } else {
+            files.push_back({way.to, POLLOUT, 0});
+            reading.push_back(nullptr);
+          }
+        }
+        if (way.ended || way.held >= kMaxHeld) continue;
+        files.push_back({way.from, POLLIN, 0});
+        reading.push_back(&way);
+      }
+    }
+    const Nanoseconds wait = next == kNever ? 100'000'000 : std::max<Nanoseconds>(next - now(), 0);
+    ::poll(files.data(), files.size(),
+           static_cast<int>(std::min<Nanoseconds>(wait / 1'000'000 + 1, 100)));
+    for (std::size_t i = 1; i < files.size(); ++i) {
+      if (reading[i] != nullptr && files[i].revents != 0) readFrom(*reading[i]);
+    }
+    if (files[0].revents != 0) acceptOne(listener);
+  }
+}
+
+}  // namespace
+
+void startNetwork() { start(kDirector, serve); }
+void cutNetworkAfter(std::uint64_t bytes) {
+  network().cutAt = network().bytes + std::max<std::uint64_t>(bytes, 1);
+}
+void damageNetworkAfter(std::uint64_t bytes) { network().damageAt = network().bytes + bytes; }
+void silenceNetwork(Nanoseconds until) { network().silentUntil = until; }
+std::uint64_t networkBytes() { return network().bytes; }
+
+}  // namespace cleave::sim
