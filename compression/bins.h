@@ -13,13 +13,13 @@ namespace cleave {
 
 inline constexpr std::size_t kBins = 2048;
 
-// Has the order of the floats, with -0 as +0: negative numbers have all bits inverted, others the
-// sign bit.
+// Sorts like the floats, with -0 as +0: negative numbers have all bits inverted, others the sign
+// bit.
 inline std::uint32_t orderKey(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value + 0.0f);  // -0 + 0 = +0
   return bits ^ (static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31) | 0x80000000);
 }
-// Has the order of the magnitudes.
+// Sorts like the magnitudes.
 inline std::uint32_t magnitudeKey(float value) {
   return std::bit_cast<std::uint32_t>(value) & 0x7fffffff;
 }
@@ -32,7 +32,7 @@ BinCounts countBins(const CodecContext& context, const FloatReader& values, cons
   // Interleaved counters: neighbours mostly fall into the same bin, and an increment would have to
   // wait for the previous one.
   constexpr std::size_t kTurns = 4;
-  constexpr std::size_t kFlush = std::size_t{1} << 18;  // strips; before any counter can overflow
+  constexpr std::size_t kFlush = std::size_t{1} << 18;  // in strips; no counter overflows before
   std::array<BinCounts, 2> counts{};
   const auto countPart = [&](std::size_t part, std::size_t first, std::size_t elements) {
     std::vector<std::uint32_t> turns(kTurns * kBins);

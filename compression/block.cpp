@@ -1,10 +1,10 @@
 // `block:bits=B,size=S,header=bf16|fp16,rounding=nearest|stochastic`: blocks of S values that are
-// adjacent in memory, each quantised to a grid of its own with 2^B values.
+// adjacent in memory, each quantised to its own grid of 2^B values.
 //
 //   payload = nothing                              for a tensor without elements
 //           | 0x00, the tensor's own bytes         if packing would not make it shorter
 //           | 0x01, a header per block, codes      the last block may have fewer than S values
-//   header  = min: bf16 or fp16, step: likewise
+//   header  = min, step: both bf16 or both fp16
 //   codes   = B bits per value, lowest bit and byte first, without gaps; the last byte is padded
 //             with zeros
 //
@@ -16,15 +16,15 @@
 //   code  = (value - min) * (1 / step), rounded to nearest, ties to even
 //   value = min + step * code, clamped to the finite values of the tensor's type
 //
-// So multiplying a tensor by a power of two changes the exponents in its bf16 headers but no code,
-// as long as nothing is subnormal or infinite. If min or step exceeds the header's finite values,
-// it becomes the nearest of them; in that case, and if maximum - min overflows, code is computed in
-// double, as (value - min) / step clamped to 0…2^B - 1. If step * (2^B - 1) overflows, value is
-// computed in double.
+// Multiplying a tensor by a power of two therefore changes the exponents in its bf16 headers, but
+// no code, as long as nothing is subnormal or infinite. If min or step exceeds the header's finite
+// values, it becomes the nearest of them; in that case, and if maximum - min overflows, code is
+// computed in double, as (value - min) / step clamped to 0…2^B - 1. If step * (2^B - 1) overflows,
+// value is computed in double.
 //
 // Stochastic rounding adds u in [-1/2, 1/2) before rounding, and clamps the code, so that values
 // are unbiased. u is a function of seed, step, micro-batch, flow and the element's index (modulo
-// 2^32). Decoding is the same. Evaluation rounds to nearest.
+// 2^32). Decoding is the same for both kinds of rounding. Evaluation rounds to nearest.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -38,9 +38,9 @@
 namespace cleave {
 namespace {
 
-constexpr int kLeastSize = 32;
-constexpr int kMostSize = 1024;
-static_assert(kStripElements % kMostSize == 0);
+constexpr int kMinSize = 32;
+constexpr int kMaxSize = 1024;
+static_assert(kStripElements % kMaxSize == 0);
 
 class Block : public PackedCodec {
  public:
@@ -110,16 +110,17 @@ class Block : public PackedCodec {
     const std::size_t rest = count - whole;
     if (rest == 0) return true;
     // The last block is padded with one of its own values, which changes neither min nor step.
-    std::array<float, kMostSize> padded;
-    std::array<std::byte, kMostSize> packed;
+    std::array<float, kMaxSize> padded;
+    std::array<std::byte, kMaxSize> packed;
     std::fill_n(std::copy_n(values + whole, rest, padded.begin()), format.size - rest,
                 values[whole]);
     if (!kernels::encodeBlocks(padded.data(), 1, format, start + whole,
                                headers + headerBytes(whole), packed.data()))
       return false;
     const std::size_t bytes = packedBytes(rest, format.bits);
-    const std::size_t used = rest * static_cast<std::size_t>(format.bits) % 8;  // of the last byte
-    if (used > 0) packed[bytes - 1] &= static_cast<std::byte>((1 << used) - 1);
+    const std::size_t usedBits =
+        rest * static_cast<std::size_t>(format.bits) % 8;  // of the last byte
+    if (usedBits > 0) packed[bytes - 1] &= static_cast<std::byte>((1 << usedBits) - 1);
     std::memcpy(codes + packedBytes(whole, format.bits), packed.data(), bytes);
     return true;
   }
@@ -133,8 +134,8 @@ class Block : public PackedCodec {
     const std::size_t whole = blocks * format_.size;
     const std::size_t rest = count - whole;
     if (rest == 0) return true;
-    std::array<float, kMostSize> padded;
-    std::array<std::byte, kMostSize> packed = {};
+    std::array<float, kMaxSize> padded;
+    std::array<std::byte, kMaxSize> packed = {};
     std::memcpy(packed.data(), codes + packedBytes(whole, format_.bits),
                 packedBytes(rest, format_.bits));
     if (!kernels::decodeBlocks(headers + headerBytes(whole), packed.data(), 1, format_, limit,
@@ -154,7 +155,7 @@ std::unique_ptr<Codec> makeBlock(const CodecSpec& spec) {
   kernels::BlockFormat format;
   format.bits = parameters.integer("bits", 1, 8);
   constexpr std::array<std::string_view, 6> kSizes = {"32", "64", "128", "256", "512", "1024"};
-  format.size = std::size_t{kLeastSize} << parameters.choice("size", kSizes, 1);
+  format.size = std::size_t{kMinSize} << parameters.choice("size", kSizes, 1);
   constexpr std::array<std::string_view, 2> kHeaders = {"bf16", "fp16"};
   format.halfHeader = parameters.choice("header", kHeaders, 0) == 1;
   constexpr std::array<std::string_view, 2> kRoundings = {"nearest", "stochastic"};

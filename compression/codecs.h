@@ -29,9 +29,9 @@ std::unique_ptr<Codec> makeZstd(const CodecSpec& spec);
 
 // Throws ProtocolError "bad-payload"; `fault` says what is wrong.
 [[noreturn]] void throwBadPayload(const Codec& codec, const Key& key, const std::string& fault);
-// Throws it if a payload does not have the length that the tensor's spec determines.
+// Throws the same if a payload does not have the length that the tensor's spec determines.
 void checkPayloadSize(const Codec& codec, const Key& key, std::size_t bytes, std::size_t expected);
-// Throws it for a payload whose first byte is not a valid format for this tensor.
+// Throws the same for a payload whose first byte is not a valid format for this tensor.
 [[noreturn]] void throwBadFormat(const Codec& codec, const Key& key,
                                  std::span<const std::byte> bytes, const TensorSpec& spec);
 

@@ -20,7 +20,7 @@ void toFloat(const std::byte* in, DType dtype, std::size_t elements, float* out)
     case DType::i64:
       break;
   }
-  throw std::logic_error("a codec of floats was given integers");
+  throw std::logic_error("a floating-point codec received integers");
 }
 
 void fromFloat(const float* in, std::size_t elements, DType dtype, std::byte* out) {
@@ -35,7 +35,7 @@ void fromFloat(const float* in, std::size_t elements, DType dtype, std::byte* ou
     case DType::i64:
       break;
   }
-  throw std::logic_error("a codec of floats was given integers");
+  throw std::logic_error("a floating-point codec received integers");
 }
 
 float largestOf(DType dtype) {

@@ -8,8 +8,8 @@
 // e4m3 with bias 7 and a maximum of 448, e5m2 with bias 15 and a maximum of 57344. E is the
 // smallest number in -126…120 for which the largest magnitude, divided by 2^E, is at most that
 // maximum; 0 for a tensor of zeros. Rounding is to nearest, ties to even; signs are preserved,
-// including that of zero. Decoded values beyond the finite ones of the tensor's type become the
-// largest of them. Infinity and NaN are not used: their codes are refused.
+// including that of zero. Decoded values beyond the finite range of the tensor's type are clamped
+// to it. Infinity and NaN are not used: their codes are refused.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -26,10 +26,10 @@ using kernels::Fp8;
 using kernels::Range;
 
 constexpr std::size_t kExponentBytes = 1;
-constexpr int kLeastExponent = -126;
-constexpr int kMostExponent = 120;
+constexpr int kMinExponent = -126;
+constexpr int kMaxExponent = 120;
 
-// The largest magnitude is 1.75 * 2^kTop.
+// The largest magnitude is 1.75 * 2^topExponent.
 int topExponent(Fp8 format) { return format == Fp8::e4m3 ? 8 : 15; }
 
 int exponentFor(float magnitude, Fp8 format) {
@@ -37,7 +37,7 @@ int exponentFor(float magnitude, Fp8 format) {
   int exponent;
   const float fraction = std::frexp(magnitude, &exponent);  // in [1/2, 1)
   exponent += fraction > 0.875f ? 0 : -1;
-  return std::max(exponent - topExponent(format), kLeastExponent);
+  return std::max(exponent - topExponent(format), kMinExponent);
 }
 
 class Fp8Cast : public PackedCodec {
@@ -68,10 +68,10 @@ class Fp8Cast : public PackedCodec {
   void decodePacked(const CodecContext& context, const std::byte* bytes,
                     MutableTensorView out) const override {
     const int exponent{std::bit_cast<std::int8_t>(bytes[0])};
-    if (exponent < kLeastExponent || exponent > kMostExponent) {
+    if (exponent < kMinExponent || exponent > kMaxExponent) {
       throwBadPayload(*this, context.key,
-                      "exponent " + std::to_string(exponent) + " is not from " +
-                          std::to_string(kLeastExponent) + " to " + std::to_string(kMostExponent));
+                      "exponent " + std::to_string(exponent) + " is not in " +
+                          std::to_string(kMinExponent) + "…" + std::to_string(kMaxExponent));
     }
     const float limit = largestOf(out.spec.dtype);
     const bool finite =

@@ -10,8 +10,8 @@
 // its code's centroid; of two equally near centroids, the larger is used. -0 counts as +0.
 //
 // Lloyd's algorithm runs on a histogram of 65536 bins, the top 16 bits of keys with the order of
-// the values, each with the sum of its values: a bin is at most 1/128 of its values wide, and
-// iterations touch only bins. Initial centroids divide the integral of the square root of the
+// the values, each with the sum of its values: the width of a bin is at most 1/128 of its values,
+// and iterations touch only bins. Initial centroids divide the integral of the square root of the
 // density into equal parts. A centroid that is nearest to no bin moves to the bin with the largest
 // squared distance from its centroid, weighted by the bin's count.
 #include <algorithm>
@@ -190,13 +190,13 @@ class KMeans : public PackedCodec {
 
   void decodePacked(const CodecContext& context, const std::byte* bytes,
                     MutableTensorView out) const override {
-    std::array<float, PieceGrids::kMostPieces> table{};
+    std::array<float, PieceGrids::kMaxPieces> table{};
     std::memcpy(table.data(), bytes, headerBytes());
     const std::span<float> centroids(table.data(), centroidCount());
     if (!std::is_sorted(centroids.begin(), centroids.end())) {
-      throwBadPayload(*this, context.key, "its centroids do not ascend");
+      throwBadPayload(*this, context.key, "its centroids are not in ascending order");
     }
-    // As converted to the tensor's type.
+    // Rounds the table to the tensor's type, as the output will be.
     std::array<std::byte, sizeof table> converted;
     fromFloat(table.data(), centroidCount(), out.spec.dtype, converted.data());
     toFloat(converted.data(), out.spec.dtype, centroidCount(), table.data());

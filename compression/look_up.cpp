@@ -19,7 +19,7 @@ void lookUp(const CodecContext& context, const std::byte* in, int bits,
     return;
   }
   alignas(64) std::array<float, 256> padded{};
-  static_assert(padded.size() >= kernels::kLeastTable);
+  static_assert(padded.size() >= kernels::kMinTable);
   std::copy(table.begin(), table.end(), padded.begin());
   makeEachStrip(context, out, [&](std::size_t start, std::size_t count, float* values) {
     std::array<std::uint8_t, kStripElements> scratch;

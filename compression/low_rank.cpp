@@ -3,8 +3,8 @@
 // rank is at most the smaller side.
 //
 //   payload = nothing                          for a tensor without elements
-//           | 0x00, the tensor's own bytes     for tensors of other ranks, if factors would not be
-//                                              shorter, and for svd if both sides exceed 1024
+//           | 0x00, the tensor's own bytes     unless it has 3 or 4 dimensions; if factors would
+//                                              not be shorter; for svd, if both sides exceed 1024
 //           | 0x01, features: fp32, others: fp32
 //           | 0x01, length: u64, features, others      with a codec for the factors
 //
@@ -37,7 +37,7 @@ namespace {
 
 constexpr std::byte kFactors{1};
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
-constexpr std::size_t kGreatestGram = 1024;
+constexpr std::size_t kMaxGramSize = 1024;
 
 struct Factors {
   std::size_t rank = 0;
@@ -99,8 +99,8 @@ class LowRank : public Codec {
     if (iterations_ > 0) start(context, train ? state : nullptr, *factors);
 
     // Scales by a power of two, so that no product exceeds the range of fp32.
-    const float greatest = std::max(std::abs(range.min), std::abs(range.max));
-    const int exponent = greatest > 0 ? std::ilogb(greatest) : 0;
+    const float magnitude = std::max(std::abs(range.min), std::abs(range.max));
+    const int exponent = magnitude > 0 ? std::ilogb(magnitude) : 0;
     std::vector<float> sample(shape.rows * shape.columns);
     Checkpoints checkpoints(context);
     for (std::size_t b = 0; b < shape.samples; ++b) {
@@ -120,7 +120,7 @@ class LowRank : public Codec {
                     std::span<const std::byte> bytes, MutableTensorView out) const override {
     if (decodeRaw(bytes, out)) return nullptr;
     if (bytes.empty() || isRaw(out.spec)) {
-      throwBadPayload(*this, context.key, "it does not belong to " + toString(out.spec));
+      throwBadPayload(*this, context.key, "it does not match " + toString(out.spec));
     }
     const MatrixShape shape = *matrixShape(out.spec);
     Factors factors = emptyFactors(shape);
@@ -139,7 +139,7 @@ class LowRank : public Codec {
     return nullptr;
   }
 
-  // rank, the number of features and that of others (u64 each), then the values of both (f32).
+  // rank, number of features, number of others (u64 each), then the values of both (f32).
   std::vector<std::byte> saveState(const CodecState& state) const override {
     const auto* const factors = static_cast<const Factors*>(state.get());
     if (factors == nullptr) return {};
@@ -195,7 +195,7 @@ class LowRank : public Codec {
             std::vector<float>(shape.samples * rank * others(shape))};
   }
 
-  // Requires a spec of matrices.
+  // Requires a tensor that consists of matrices.
   std::size_t withFactors(const TensorSpec& spec) const {
     const MatrixShape shape = *matrixShape(spec);
     const TensorSpec first = factorSpec(shape, features(shape));
@@ -208,7 +208,7 @@ class LowRank : public Codec {
   bool isRaw(const TensorSpec& spec) const {
     const std::optional<MatrixShape> shape = matrixShape(spec);
     if (!shape) return true;
-    if (iterations_ == 0 && std::min(shape->rows, shape->columns) > kGreatestGram) return true;
+    if (iterations_ == 0 && std::min(shape->rows, shape->columns) > kMaxGramSize) return true;
     return withFactors(spec) >= kFormatBytes + spec.bytes();
   }
 
@@ -300,15 +300,15 @@ class LowRank : public Codec {
     } else {
       if (bytes[0] != kFactors) throwBadFormat(*this, context.key, bytes, spec);
       if (bytes.size() < kFormatBytes + kLengthBytes) {
-        throwBadPayload(*this, context.key, "its first factor's length is missing");
+        throwBadPayload(*this, context.key, "the length of its first factor is missing");
       }
       std::uint64_t length = 0;
       std::memcpy(&length, bytes.data() + kFormatBytes, kLengthBytes);
       const std::span<const std::byte> rest = bytes.subspan(kFormatBytes + kLengthBytes);
       if (length > rest.size()) {
         throwBadPayload(*this, context.key,
-                        "its first factor's length is " + std::to_string(length) + " of " +
-                            std::to_string(rest.size()) + " bytes");
+                        "its first factor claims " + std::to_string(length) + " bytes, but only " +
+                            std::to_string(rest.size()) + " remain");
       }
       readInner(context, rest.first(length), factorSpec(shape, features(shape)), factors.features);
       readInner(context, rest.subspan(length), factorSpec(shape, others(shape)), factors.others);
@@ -337,7 +337,7 @@ class LowRank : public Codec {
   const std::unique_ptr<Codec> inner_;  // nullptr: fp32
 };
 
-constexpr int kMostRank = 4096;
+constexpr int kMaxFactorRank = 4096;
 
 std::unique_ptr<Codec> make(const std::optional<std::string>& innerSpec, int rank, int iterations,
                             std::string name) {
@@ -350,7 +350,7 @@ std::unique_ptr<Codec> make(const std::optional<std::string>& innerSpec, int ran
 
 std::unique_ptr<Codec> makePower(const CodecSpec& spec) {
   CodecParameters parameters(spec);
-  const int rank = parameters.integer("rank", 1, kMostRank);
+  const int rank = parameters.integer("rank", 1, kMaxFactorRank);
   const int iterations = parameters.integer("iterations", 1, 100, 2);
   const auto inner = parameters.innerSpec();
   parameters.finish();
@@ -360,7 +360,7 @@ std::unique_ptr<Codec> makePower(const CodecSpec& spec) {
 
 std::unique_ptr<Codec> makeSvd(const CodecSpec& spec) {
   CodecParameters parameters(spec);
-  const int rank = parameters.integer("rank", 1, kMostRank);
+  const int rank = parameters.integer("rank", 1, kMaxFactorRank);
   const auto inner = parameters.innerSpec();
   parameters.finish();
   return make(inner, rank, 0, "svd:rank=" + std::to_string(rank));

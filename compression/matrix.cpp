@@ -114,7 +114,7 @@ void outerProduct(Checkpoints& checkpoints, const float* left, std::size_t rows,
       addScaled(out, right + r * columns, left[r * rows + row], columns);
     }
     for (std::size_t j = 0; j < columns; ++j) {
-      const float bounded = out[j] <= max ? out[j] : max;  // NaN too
+      const float bounded = out[j] <= max ? out[j] : max;  // replaces NaN too
       out[j] = bounded >= -max ? bounded : -max;
     }
     checkpoints.passed(rank * columns);

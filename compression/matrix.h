@@ -10,7 +10,7 @@
 
 namespace cleave {
 
-// Calls checkpoint() at intervals in loops whose iterations are too short for one each.
+// Calls checkpoint() at intervals in loops whose iterations are too short to call it in each.
 class Checkpoints {
  public:
   explicit Checkpoints(const CodecContext& context) : context_(context) {}
@@ -28,7 +28,7 @@ class Checkpoints {
   std::size_t done_ = 0;
 };
 
-// How a tensor is a batch of matrices, samples x rows x columns, each row contiguous.
+// A tensor as a batch of matrices, samples x rows x columns, with contiguous rows.
 //   [B, C, H, W] contiguous     C rows of H * W
 //   [B, C, H, W] channels-last  H * W rows of C
 //   [B, S, F]                   S rows of F
@@ -36,7 +36,7 @@ struct MatrixShape {
   std::size_t samples = 0, rows = 0, columns = 0;
   bool featuresAreRows = false;  // C or F: the side that has the same meaning in every sample
 };
-// Nullopt for tensors of other ranks.
+// Nullopt for other numbers of dimensions.
 std::optional<MatrixShape> matrixShape(const TensorSpec& spec);
 
 // Factors are stored rank by rank: factor[r * n + j], where n is the number of rows or columns.

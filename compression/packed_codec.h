@@ -2,7 +2,7 @@
 //
 //   payload = nothing                        for a tensor without elements
 //           | 0x00, the tensor's own bytes   if packing would not make it shorter
-//           | 0x01, what the codec packs
+//           | 0x01, the packed values
 #pragma once
 
 #include "compression/payload.h"

@@ -98,12 +98,12 @@ void unpackAll(const std::byte* in, std::size_t count, Code* codes) {
   std::copy(rest, rest + (count - j), codes + j);
 }
 
-// Calls use(integral_constant<int, bits>) for bits in 1…most.
-template <int most, typename Use>
+// Calls use(integral_constant<int, bits>) for bits in 1…maxBits.
+template <int maxBits, typename Use>
 void withWidth(int bits, const Use& use) {
-  if constexpr (most > 0) {
-    if (bits == most) return use(std::integral_constant<int, most>());
-    withWidth<most - 1>(bits, use);
+  if constexpr (maxBits > 0) {
+    if (bits == maxBits) return use(std::integral_constant<int, maxBits>());
+    withWidth<maxBits - 1>(bits, use);
   }
 }
 

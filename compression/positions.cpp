@@ -22,9 +22,10 @@ struct Threshold {
 };
 
 // The magnitudes in one bin. Requires a bin of finite values.
-std::vector<std::uint32_t> collect(const FloatReader& values, std::uint32_t bin, std::size_t most) {
+std::vector<std::uint32_t> collect(const FloatReader& values, std::uint32_t bin,
+                                   std::size_t maxFound) {
   std::vector<std::uint32_t> found;
-  found.reserve(most);
+  found.reserve(maxFound);
   std::array<std::uint64_t, kStripWords> atLeast;
   std::array<std::uint64_t, kStripWords> above;
   forEachStrip(values, [&](std::size_t, std::size_t count, const float* strip) {

@@ -12,8 +12,8 @@
 
 namespace cleave {
 
-// In the tensor's memory order. topk and randtopk leave a Positions in a CutContext; no codec
-// leaves anything else there.
+// In the tensor's memory order. topk and randtopk store a Positions in a CutContext; no codec
+// stores anything else there.
 struct Positions {
   std::size_t elements = 0;
   std::size_t kept = 0;
@@ -44,7 +44,7 @@ std::optional<Positions> largest(const CodecContext& context, const FloatReader&
 // one (for the first: its position), as LEB128: 7 bits per byte, lowest first, the highest bit set
 // if more bytes follow. Returns the bytes written; 0 if `out` has no room for them.
 std::size_t writeDistances(const Positions& positions, std::span<std::byte> out);
-// Nullopt unless `bytes` is exactly that, for `kept` elements below `elements`.
+// Nullopt unless `bytes` exactly encodes `kept` positions below `elements`.
 std::optional<Positions> readDistances(std::span<const std::byte> bytes, std::size_t elements,
                                        std::size_t kept);
 

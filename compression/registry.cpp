@@ -14,35 +14,36 @@ namespace cleave {
 namespace {
 
 constexpr std::array<CodecRow, 14> kCodecs = {{
-    {"none", "", "the values as they are", "none", makeNone, true},
-    {"fp16", "", "16-bit floats of IEEE 754; above 65504 becomes infinity", "fp16", makeFp16, true},
+    {"none", "", "the values, unchanged", "none", makeNone, true},
+    {"fp16", "", "16-bit floats of IEEE 754; values above 65504 become infinity", "fp16", makeFp16,
+     true},
     {"bf16", "", "16-bit floats with the range of fp32 and 8 significant bits", "bf16", makeBf16,
      true},
-    {"fp8", "format=e4m3|e5m2", "8-bit floats of OFP8 with a power of two for the tensor",
+    {"fp8", "format=e4m3|e5m2", "8-bit floats of OFP8, scaled by one power of two per tensor",
      "fp8:format=e4m3", makeFp8, true},
-    {"uniform", "bits=1..16", "2^bits even steps from a tensor's minimum to its maximum",
-     "uniform:bits=8", makeUniform, true},
+    {"uniform", "bits=1..16",
+     "2^bits evenly spaced values from the tensor's minimum to its maximum", "uniform:bits=8",
+     makeUniform, true},
     {"block", "bits=1..8,size=32..1024,header=bf16|fp16,rounding=nearest|stochastic",
-     "2^bits even steps from the minimum to the maximum of each 64 (or size) values",
-     "block:bits=8", makeBlock, true},
+     "as uniform, for each block of 64 (or size) values", "block:bits=8", makeBlock, true},
     {"sort", "q=1..16,s=0..8,select=sampled|exact",
-     "2^s pieces of equal count, in the order of the values, with 2^q even steps each",
+     "the sorted values in 2^s pieces of equal count, with 2^q evenly spaced values each",
      "sort:q=6,s=2,select=sampled", makeSort, true},
     {"fast", "q=1..16,s=0..8,boundaries=first|all",
-     "as sort, with the pieces of the batch's first sample", "fast:q=6,s=2,boundaries=first",
+     "as sort, with pieces from the first sample of the batch", "fast:q=6,s=2,boundaries=first",
      makeFast, true},
     {"topk", "ratio=0..1", "the elements of largest magnitude; the others become 0",
      "topk:ratio=0.1", makeTopK},
     {"randtopk", "ratio=0..1,alpha=0..1",
-     "topk, each element replaced by one of the others with probability alpha while training",
+     "as topk; in training, each is replaced by another element with probability alpha",
      "randtopk:ratio=0.1,alpha=0.1", makeRandTopK},
     {"kmeans", "bits=1..8,iterations=1..1000",
-     "the nearest of 2^bits centroids that fit the tensor", "kmeans:bits=4,iterations=20",
+     "the nearest of 2^bits centroids fitted to the tensor", "kmeans:bits=4,iterations=20",
      makeKMeans, true},
     {"power", "rank=1..4096,iterations=1..100",
-     "two factors of a sample's matrix by power iteration, a codec in parentheses for them",
+     "two factors of each sample's matrix, by power iteration; (CODEC) encodes them",
      "power:rank=2,iterations=2", makePower},
-    {"svd", "rank=1..4096", "two factors of a sample's matrix by singular value decomposition",
+    {"svd", "rank=1..4096", "two factors of each sample's matrix, by singular value decomposition",
      "svd:rank=2", makeSvd},
     {"zstd", "level=1..19(CODEC)",
      "the output of CODEC, compressed by Zstandard if that saves an eighth",
@@ -84,8 +85,8 @@ void checkPayloadSize(const Codec& codec, const Key& key, std::size_t bytes, std
 void throwBadFormat(const Codec& codec, const Key& key, std::span<const std::byte> bytes,
                     const TensorSpec& spec) {
   throwBadPayload(codec, key,
-                  "format " + std::to_string(std::to_integer<int>(bytes[0])) +
-                      " does not belong to " + toString(spec));
+                  "format " + std::to_string(std::to_integer<int>(bytes[0])) + " does not match " +
+                      toString(spec));
 }
 
 }  // namespace cleave

@@ -72,11 +72,12 @@ float valueOfKey(std::uint32_t key) {
   return std::bit_cast<float>(key & 0x80000000 ? key ^ 0x80000000 : ~key);
 }
 
-// Collects the values of the flagged bins, except the frequent ones; at most `most`, in the
+// Collects the values of the flagged bins, except the frequent ones; at most `maxFound`, in the
 // tensor's order.
 std::vector<float> collect(const FloatReader& values, const std::vector<std::uint32_t>& frequent,
-                           const std::vector<std::uint8_t>& flags, std::size_t most) {
-  std::vector<float> found(most + 1);  // every element is written; only a kept one advances the end
+                           const std::vector<std::uint8_t>& flags, std::size_t maxFound) {
+  // Every element is written; only a kept one advances the end.
+  std::vector<float> found(maxFound + 1);
   std::size_t kept = 0;
   alignas(64) std::array<std::uint32_t, kStripElements> keys;
   forEachStrip(values, [&](std::size_t, std::size_t count, const float* strip) {
@@ -111,7 +112,7 @@ std::vector<float> valuesAtRanks(const CodecContext& context, const FloatReader&
   std::vector<std::uint8_t> flags(kBins);
   std::vector<Wanted> wanted(kBins);
   std::vector<std::vector<std::size_t>> ranksOfBin(kBins);
-  std::size_t most = 0;
+  std::size_t wantedCount = 0;
   std::uint64_t rank = 0;
   std::size_t next = 0;
   for (std::size_t bin = 0; bin < kBins; rank += counts[bin++]) {
@@ -121,9 +122,9 @@ std::vector<float> valuesAtRanks(const CodecContext& context, const FloatReader&
     if (ranksOfBin[bin].empty()) continue;
     flags[bin] = 1;
     wanted[bin] = {rank, counts[bin], valueOfKey(frequent[bin]), {}};
-    most += counts[bin];
+    wantedCount += counts[bin];
   }
-  for (const float value : collect(values, frequent, flags, most)) {
+  for (const float value : collect(values, frequent, flags, wantedCount)) {
     wanted[binOf(value)].collected.push_back(value + 0.0f);
   }
   float* out = result.data();

@@ -1,4 +1,4 @@
-// `sort:q=Q,s=S` and `fast:q=Q,s=S`: the sorted order of a tensor's values, cut into 2^S pieces of
+// `sort:q=Q,s=S` and `fast:q=Q,s=S`: a tensor's values in sorted order, cut into 2^S pieces of
 // equal count, each piece quantised uniformly with Q bits.
 //
 //   payload = nothing                              for a tensor without elements
@@ -108,15 +108,16 @@ float valueAt(float min, float step, int code) {
   return static_cast<float>(double{min} + double{step} * code);
 }
 
-// If the range overflows fp32, computes the step in fp64, rounded, and at most the largest float.
-float stepOf(float least, float greatest, int top) {
-  const double range = double{greatest} - double{least};
-  float step = (greatest - least) / static_cast<float>(top);
+// If the range overflows fp32, computes the step in fp64, then rounds it, to at most the largest
+// float.
+float stepOf(float min, float max, int top) {
+  const double range = double{max} - double{min};
+  float step = (max - min) / static_cast<float>(top);
   if (!std::isfinite(step)) {
     step = static_cast<float>(std::min(range / top, double{std::numeric_limits<float>::max()}));
   }
   // Rounding the step up may push the largest value beyond the largest float.
-  while (!std::isfinite(valueAt(least, step, top))) step = std::nextafter(step, 0.0f);
+  while (!std::isfinite(valueAt(min, step, top))) step = std::nextafter(step, 0.0f);
   return step;
 }
 
@@ -175,7 +176,7 @@ class Sort : public PackedCodec {
   // results are the same; otherwise the table is used.
   std::optional<kernels::PieceLines> linesOf(const std::byte* header,
                                              const std::vector<float>& table) const {
-    if (q_ + s_ > 8 || pieceCount() > kernels::PieceLines::kMostPieces) return std::nullopt;
+    if (q_ + s_ > 8 || pieceCount() > kernels::PieceLines::kMaxPieces) return std::nullopt;
     kernels::PieceLines lines{q_, s_, {}, {}};
     for (std::size_t p = 0; p < pieceCount(); ++p) {
       lines.mins[p] = getFloat(header + p * kPieceBytes);
@@ -269,7 +270,7 @@ class Sort : public PackedCodec {
             valid ? valueAt(min, step, code) : std::numeric_limits<float>::infinity();
       }
     }
-    // As converted to the tensor's type.
+    // Rounds the table to the tensor's type, as the output will be.
     std::vector<std::byte> converted(table.size() * dtypeBytes(spec.dtype));
     fromFloat(table.data(), table.size(), spec.dtype, converted.data());
     toFloat(converted.data(), spec.dtype, table.size(), table.data());
@@ -296,9 +297,10 @@ std::unique_ptr<Codec> make(const CodecSpec& spec, std::string_view key,
   const std::size_t choice = parameters.choice(key, names, 0);
   parameters.finish();
   if (q + s > 16) {
-    throw UsageError("bad-codec-spec",
-                     "codec " + spec.name + ": q + s is " + std::to_string(q + s) + ", above 16",
-                     "a code has q + s bits, at most 16; lower q or s");
+    throw UsageError(
+        "bad-codec-spec",
+        "codec " + spec.name + ": q + s is " + std::to_string(q + s) + ", but the maximum is 16",
+        "lower q or s");
   }
   std::string text = spec.name + ":q=" + std::to_string(q) + ",s=" + std::to_string(s) + "," +
                      std::string(key) + "=" + std::string(names[choice]);

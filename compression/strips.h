@@ -18,8 +18,8 @@ namespace cleave {
 inline constexpr std::size_t kStripElements = 4096;
 // For work without buffers of its own, on tensors used in place.
 inline constexpr std::size_t kLongStripElements = 64 * kStripElements;
-// Fewer are not worth waking another thread.
-inline constexpr std::size_t kLeastPartElements = std::size_t{1} << 17;
+// Fewer elements are not worth waking another thread.
+inline constexpr std::size_t kMinPartElements = std::size_t{1} << 17;
 
 bool isAlignedFloat(const std::byte* data, DType dtype);
 
@@ -54,7 +54,7 @@ class FloatReader {
 template <typename Work>
 void forEachPart(const CodecContext& context, std::size_t elements, const Work& work) {
   const std::size_t half = elements / 2 / kStripElements * kStripElements;
-  if (context.helper == nullptr || half < kLeastPartElements) {
+  if (context.helper == nullptr || half < kMinPartElements) {
     work(std::size_t{0}, std::size_t{0}, elements);
     return;
   }
@@ -62,7 +62,7 @@ void forEachPart(const CodecContext& context, std::size_t elements, const Work& 
                       [&] { work(std::size_t{1}, half, elements - half); });
 }
 
-// Calls `use` and returns its result; true if it returns nothing.
+// Calls `use` and returns its result, or true if it returns nothing.
 template <typename Use, typename... Arguments>
 bool holds(const Use& use, Arguments... arguments) {
   if constexpr (std::is_void_v<std::invoke_result_t<Use, Arguments...>>) {
@@ -74,13 +74,13 @@ bool holds(const Use& use, Arguments... arguments) {
 }
 
 // Calls use(start, count, values) in order for each strip of at most kStripElements, or of at most
-// `most` if values are used in place. Stops when `use` returns false; returns whether it never did.
+// `maxStrip` if values are used in place. Stops when `use` returns false, and then returns false.
 // `use` may also return nothing.
-template <std::size_t most = kStripElements, typename Use>
+template <std::size_t maxStrip = kStripElements, typename Use>
 bool forEachStrip(const FloatReader& values, std::size_t first, std::size_t elements,
                   const Use& use) {
   alignas(64) std::array<float, kStripElements> scratch;
-  const std::size_t strip = values.isInPlace() ? most : kStripElements;
+  const std::size_t strip = values.isInPlace() ? maxStrip : kStripElements;
   for (std::size_t start = first; start < first + elements; start += strip) {
     const std::size_t count = std::min(strip, first + elements - start);
     if (!holds(use, start, count, values.read(start, count, scratch.data()))) return false;
@@ -92,12 +92,12 @@ bool forEachStrip(const FloatReader& values, const Use& use) {
   return forEachStrip(values, 0, values.size(), use);
 }
 // The same, with the two parts of forEachPart in parallel.
-template <std::size_t most = kStripElements, typename Use>
+template <std::size_t maxStrip = kStripElements, typename Use>
 bool forEachStrip(const CodecContext& context, const FloatReader& values, const Use& use) {
   std::array<bool, 2> held = {true, true};
   forEachPart(context, values.size(),
               [&](std::size_t part, std::size_t first, std::size_t elements) {
-                held[part] = forEachStrip<most>(values, first, elements, use);
+                held[part] = forEachStrip<maxStrip>(values, first, elements, use);
               });
   return held[0] && held[1];
 }

@@ -64,15 +64,15 @@ bool scatterAs(DType dtype, const std::byte* values, const Positions& positions,
   return false;
 }
 
-// Removes each element with probability `alpha`, at most `most` of them. Returns how many were
-// removed.
-std::size_t dropSome(Positions& positions, RandomKey key, double alpha, std::size_t most) {
+// Removes each element with probability `alpha`, at most `maxDropped` of them. Returns how many
+// were removed.
+std::size_t dropSome(Positions& positions, RandomKey key, double alpha, std::size_t maxDropped) {
   const auto limit = static_cast<std::uint64_t>(alpha * 0x1p53);
   std::uint64_t draw = 0;
   std::size_t dropped = 0;
   for (std::uint64_t& word : positions.words) {
     for (std::uint64_t rest = word; rest != 0; rest &= rest - 1) {
-      if (dropped == most) return dropped;
+      if (dropped == maxDropped) return dropped;
       if (randomBits(key, draw++) >> 11 >= limit) continue;
       word &= ~(rest & -rest);
       ++dropped;
@@ -95,7 +95,7 @@ void addOthers(Positions& positions, const Positions& top, RandomKey key, std::s
     }
     return;
   }
-  // There are few: drawing until one is found would take too long.
+  // Few elements are left: drawing until one is found would take too long.
   std::vector<std::size_t> list;
   for (std::size_t j = 0; j < top.elements; ++j) {
     if (!top.has(j)) list.push_back(j);
@@ -161,7 +161,7 @@ class TopK : public Codec {
     if (decodeRaw(bytes, out)) return nullptr;
     const Positions* const activations = layout_.positionsOfActivation(context.key, cut, elements);
     if (bytes.empty() || elements == 0 || (activations == nullptr && layout_.isRaw(out.spec))) {
-      throwBadPayload(*this, context.key, "it does not belong to " + toString(out.spec));
+      throwBadPayload(*this, context.key, "it does not match " + toString(out.spec));
     }
     if (activations != nullptr) {
       checkPayloadSize(*this, context.key, bytes.size(),
@@ -222,7 +222,7 @@ class TopK : public Codec {
     }
     if (positions) return std::move(*positions);
     throwBadPayload(*this, context.key,
-                    "its positions are not " + std::to_string(count) + " of " +
+                    "its positions do not select " + std::to_string(count) + " of " +
                         std::to_string(elements) + " elements");
   }
 

@@ -64,9 +64,9 @@ bool isWide(QuantGrid grid, int top) { return !std::isfinite(grid.step * static_
 
 // Whether the grid's minimum and maximum, and so all values between, are finite in `dtype`.
 bool isFinite(QuantGrid grid, int top, DType dtype) {
-  const float greatest =
+  const float max =
       isWide(grid, top) ? valueWide(grid, top) : grid.min + grid.step * static_cast<float>(top);
-  std::array<float, 2> values = {grid.min, greatest};
+  std::array<float, 2> values = {grid.min, max};
   std::array<std::byte, sizeof(values)> converted;
   fromFloat(values.data(), values.size(), dtype, converted.data());
   toFloat(converted.data(), dtype, values.size(), values.data());

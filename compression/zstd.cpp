@@ -40,11 +40,11 @@ class Zstd : public Codec {
   }
 
   std::size_t maxEncodedBytes(const TensorSpec& spec) const override {
-    const std::size_t most = inner_->maxEncodedBytes(spec);
-    return most == 0 ? 0 : 1 + most;
+    const std::size_t maxBytes = inner_->maxEncodedBytes(spec);
+    return maxBytes == 0 ? 0 : 1 + maxBytes;
   }
 
-  // zstd's own share is what ZSTD_estimateCStreamSize() returns for inputs of any size: 16.8 MiB at
+  // zstd itself needs what ZSTD_estimateCStreamSize() returns for inputs of any size: 16.8 MiB at
   // level 9, 89.5 MiB at level 19; decoding takes less.
   CodecMemory memory(const TensorSpec& spec) const override {
     CodecMemory memory = inner_->memory(spec);
@@ -128,11 +128,11 @@ class Zstd : public Codec {
     const auto refuse = [&](const std::string& fault) { throwBadPayload(*this, key, fault); };
     const unsigned long long size = ZSTD_getFrameContentSize(frame.data(), frame.size());
     if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN)
-      refuse("it is not a Zstandard frame that states its content's size");
-    const std::size_t most = inner_->maxEncodedBytes(spec);
-    if (size > most) {
-      refuse("its frame holds " + std::to_string(size) + " bytes, " + inner_->spec() +
-             " writes at most " + std::to_string(most));
+      refuse("it is not a Zstandard frame that states its content size");
+    const std::size_t maxBytes = inner_->maxEncodedBytes(spec);
+    if (size > maxBytes) {
+      refuse("its frame has " + std::to_string(size) + " bytes, but " + inner_->spec() +
+             " writes at most " + std::to_string(maxBytes));
     }
     if (ZSTD_findFrameCompressedSize(frame.data(), frame.size()) != frame.size())
       refuse("it is not exactly one complete Zstandard frame");
@@ -140,7 +140,7 @@ class Zstd : public Codec {
     const std::size_t bytes =
         ZSTD_decompress(payload.data(), payload.size(), frame.data(), frame.size());
     if (ZSTD_isError(bytes)) refuse(std::string("Zstandard: ") + ZSTD_getErrorName(bytes));
-    if (bytes != payload.size()) refuse("its frame holds fewer bytes than it states");
+    if (bytes != payload.size()) refuse("its frame has fewer bytes than it states");
     return payload;
   }
 

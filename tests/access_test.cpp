@@ -19,7 +19,7 @@ using Models = std::vector<std::string>;
 
 const Models kModels = {"mlp", "small_cnn"};
 
-// A file with this text, removed with the object.
+// A file with this text; the destructor removes it.
 class AccessFile {
  public:
   explicit AccessFile(const std::string& text) {

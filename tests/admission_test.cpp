@@ -34,7 +34,7 @@ RunPlan smallPlan() {
   return planRun(runSpecFromWire(spec));
 }
 
-// A server's admission with its own store and this access file.
+// A server's admission, with its own store and this access file.
 class Guard {
  public:
   explicit Guard(const std::string& accessText) {
@@ -76,7 +76,7 @@ class Guard {
 
 }  // namespace
 
-TEST_CASE("an identity is limited to its own sessions, and does not use up those of others") {
+TEST_CASE("sessions are limited per identity, and one identity does not use up those of others") {
   Guard guard("a: {sessions: 2}\ndefault: {}\n");
   Tickets tickets;
   tickets.push_back(guard.admit("a", "a-1"));
@@ -126,7 +126,7 @@ TEST_CASE("an identity is limited in runs per hour, and others are not affected"
   CHECK(errorCode([&] { guard.admit("a", "a-4", start + 60min); }) == "too-many-runs");
 }
 
-TEST_CASE("a run that is refused for another reason does not count for the hour") {
+TEST_CASE("a run that is refused for another reason does not count towards the hourly limit") {
   Guard guard("default: {runs_per_hour: 1}\n");
   guard.settings.memoryBytes = 1;
   CHECK(guard.refusal("a", "a-1") == "not-enough-memory");
@@ -134,7 +134,7 @@ TEST_CASE("a run that is refused for another reason does not count for the hour"
   CHECK(guard.refusal("a", "a-1").empty());
 }
 
-TEST_CASE("an identity's runs are limited to its own memory, and release it") {
+TEST_CASE("an identity's runs are limited to its share of memory, and release it") {
   Guard guard("a: {memory_mib: 64}\ndefault: {}\n");
   const std::size_t needed = serverBytes(guard.plan) + snapshotBytes(guard.plan);
   REQUIRE(needed > serverBytes(guard.plan));
@@ -158,7 +158,7 @@ TEST_CASE("an identity's runs are limited to its own memory, and release it") {
   CHECK(guard.admission->admittedBytes() - before == serverBytes(guard.plan));
 }
 
-TEST_CASE("a trial requires a session and memory, but no run id of its identity's patterns") {
+TEST_CASE("a trial requires a session and memory, but no run id that its identity may use") {
   Guard guard("a: {runs: [mine-*], sessions: 2}\ndefault: {}\n");
   Tickets tickets;
   tickets.push_back(guard.admission->admitTrial("a", guard.plan));
@@ -178,13 +178,13 @@ TEST_CASE("an identity may train only its own models, within those of the server
   CHECK(guard.refusal("c", "other") == "model-not-allowed");
 }
 
-TEST_CASE("an unknown identity gets neither run nor probe") {
+TEST_CASE("an unknown identity may start neither a run nor a probe") {
   Guard guard("a: {}\n");
   CHECK(guard.refusal("b", "run") == "unknown-identity");
   CHECK(errorCode([&] { guard.admission->admitProbe("b"); }) == "unknown-identity");
 }
 
-TEST_CASE("a run belongs to the identity that began it, also after a restart") {
+TEST_CASE("a run belongs to the identity that began it, even after a restart") {
   Guard guard("default: {}\n");
   guard.admit("a", "run-1");
   CHECK(guard.refusal("b", "run-1") == "others-run");

@@ -51,7 +51,7 @@ using Texts = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("advice for a codec that loses more than the run's own mentions the cost in accuracy") {
+TEST_CASE("advice for a lossier codec than the run's own mentions the cost in accuracy") {
   const Run raw({"codec=none"});
   const Advice lossy = raw.advise(slowLink(raw), Bottleneck::uplink);
   CHECK(lossy.settings == Texts{"codec=block:bits=4"});
@@ -69,7 +69,7 @@ TEST_CASE("advice for a codec that loses more than the run's own mentions the co
   CHECK(exact.caveat.empty());
 }
 
-TEST_CASE("of codecs with similar savings, the one that loses less is advised") {
+TEST_CASE("among codecs with similar savings, the less lossy one is advised") {
   const Run packed({"codec=bf16"});
   // Both save more than 30 %, with a difference below the spread.
   StepCosts costs = costsOf(packed, 1e-3, 1e-3, 8 * 32 * 2, 1e5);
@@ -94,7 +94,7 @@ TEST_CASE("a setting that saves less than the steps' spread is not advised") {
   CHECK_FALSE(wild.sentence.empty());
 }
 
-TEST_CASE("a step that took far longer than its simulation gives no advice") {
+TEST_CASE("no advice is given if a step took far longer than its simulation") {
   const Run run({"train.micro_batches=1"});
   const StepCosts costs = costsOf(run, 5e-3, 5e-3, 100, 1e9);
   const Advice steady = run.advise(costs, Bottleneck::clientCompute);
@@ -145,7 +145,7 @@ TEST_CASE("every advised setting is accepted by the configuration") {
   }
 }
 
-TEST_CASE("the spread of steps ignores single outliers, and is unknown for a few steps") {
+TEST_CASE("the spread of steps ignores single outliers, and is unknown after only a few steps") {
   std::vector<float> seconds(100, 1);
   CHECK(stepSpread(seconds) == 0);
   seconds[7] = 1000;

@@ -123,7 +123,7 @@ TEST_CASE("a window that waits for a Pong is full, and other Pings do not open i
   CHECK(window.room(start) == 0);
   CHECK(window.ponged(5, 7, start));
   CHECK(window.room(start) == 2 * BackgroundWindow::kMinBytes);
-  // A lying peer's numbers must not break the window.
+  // A peer's false numbers must not break the window.
   window.sent(4096, start);
   CHECK(window.ponged(std::int64_t{1} << 62, -(std::int64_t{1} << 62), start));
   window.sent(4096, start);

@@ -46,7 +46,7 @@ class TestAuthority {
   std::unique_ptr<State> state_;
 };
 
-// A folder that is removed with the object.
+// A folder that the destructor removes.
 class CertificateFolder {
  public:
   CertificateFolder();

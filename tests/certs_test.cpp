@@ -103,7 +103,7 @@ const std::string kClient = "clients/clinic-a/client.crt";
 
 }  // namespace
 
-TEST_CASE("init makes an authority, a server's certificate and an empty revocation list") {
+TEST_CASE("init creates an authority, a server's certificate and an empty revocation list") {
   const Certs certs;
   auto files = filesIn(certs.folder);
   const std::string issued = "issued/" + serialOf(certificateAt(certs.file("server.crt")).get());
@@ -161,7 +161,7 @@ TEST_CASE("a client's certificate has its identity and nothing else") {
         X509_V_ERR_CERT_HAS_EXPIRED);
 }
 
-TEST_CASE("every file has its own mode for any umask: keys and folders are private") {
+TEST_CASE("every file has its own mode, whatever the umask: keys and folders are private") {
   for (const mode_t mask : {0, 022, 077}) {
     CAPTURE(mask);
     const mode_t before = ::umask(mask);
@@ -356,7 +356,7 @@ TEST_CASE("this machine's names include those of loopback, without duplicates") 
   }
 }
 
-TEST_CASE("a folder that init did not make, and damaged files, are refused") {
+TEST_CASE("a folder that init did not create, and damaged files, are refused") {
   const Folder folder;
   CHECK(errorCode([&] { CertificateFolder(folder.path("none")).list(); }) == "no-certs");
   CHECK(errorCode([&] { CertificateFolder(folder.path("none")).makeClient("a"); }) == "no-certs");
@@ -372,7 +372,7 @@ TEST_CASE("a folder that init did not make, and damaged files, are refused") {
 
 TEST_CASE("the openssl program agrees") {
   if (std::system("openssl version >/dev/null 2>&1") != 0) {
-    WARN("there is no openssl program: not compared");
+    WARN("skipped: the openssl program is not installed");
     return;
   }
   const Folder folder;

@@ -1,4 +1,4 @@
-// The store of checkpoints, the list of commits, and what damage and a failing disk do to them.
+// The checkpoint store and the list of commits, also with damaged files and a failing disk.
 #include <stdlib.h>
 
 #include <catch2/catch.hpp>
@@ -113,7 +113,7 @@ TEST_CASE("a checkpoint is read as it was written") {
   CHECK(store.read(store.list()[1]) == "other");
 }
 
-TEST_CASE("old checkpoints are removed, and count their bytes") {
+TEST_CASE("old checkpoints are removed, and their bytes are counted") {
   const Folder folder;
   CheckpointStore store(diskFiles(), folder.path());
   for (std::uint64_t step = 1; step <= 4; ++step) store.write(step, contentOf(step), "");
@@ -152,7 +152,7 @@ TEST_CASE("every truncation and every flipped bit of a checkpoint is detected") 
   CHECK(errorCode([&] { store.read(info); }) == "bad-checkpoint");
 }
 
-TEST_CASE("what an interrupted write leaves is no checkpoint, and is removed") {
+TEST_CASE("the remains of an interrupted write are not a checkpoint, and are removed") {
   const Folder folder;
   CheckpointStore store(diskFiles(), folder.path());
   store.write(1, contentOf(1), "");
@@ -164,7 +164,7 @@ TEST_CASE("what an interrupted write leaves is no checkpoint, and is removed") {
   CHECK(diskFiles().list(folder.path() + "/checkpoints").size() == 2);
 }
 
-TEST_CASE("a full disk leaves the checkpoints that were there") {
+TEST_CASE("a full disk does not affect existing checkpoints") {
   for (int failAt = 1; failAt <= 3; ++failAt) {
     INFO("change " << failAt);
     FailingFiles files;
@@ -179,7 +179,7 @@ TEST_CASE("a full disk leaves the checkpoints that were there") {
   }
 }
 
-TEST_CASE("the generation is kept") {
+TEST_CASE("the generation is preserved") {
   const Folder folder;
   CheckpointStore store(diskFiles(), folder.path());
   CHECK(store.generation() == 0);
@@ -205,7 +205,7 @@ TEST_CASE("commits are read newest first") {
   CHECK(commits[0].servers == std::vector<std::string>{a, b});
   CHECK(commits[1].step == 5);
 
-  // One of the two files is enough; whichever is damaged.
+  // One of the two files is enough, whichever is damaged.
   const std::string path = folder.path() + "/checkpoints/commits.json";
   const std::string copy = folder.path() + "/checkpoints/commits.copy.json";
   const std::string whole = readAll(path);

@@ -1,4 +1,4 @@
-// Small files in CIFAR's binary format, in a folder of their own.
+// Small files in CIFAR's binary format, in their own folder.
 #pragma once
 
 #include <unistd.h>

@@ -63,7 +63,7 @@ TEST_CASE("each channel has its own mean and std") {
   }
 }
 
-TEST_CASE("one mean serves all channels, two do not") {
+TEST_CASE("one mean applies to all channels, and two are refused") {
   const CifarFolder files("means");
   files.writeCifar10(1);
   CifarOptions options = cifarOptions(files);
@@ -75,7 +75,7 @@ TEST_CASE("one mean serves all channels, two do not") {
   CHECK_THROWS_AS(openCifar(options), UsageError);
 }
 
-TEST_CASE("CIFAR-100 has fine labels, or coarse ones") {
+TEST_CASE("CIFAR-100 has fine or coarse labels") {
   const CifarFolder files("hundred");
   files.write("train.bin", joined({cifarRecord({3, 99}, 0), cifarRecord({19, 5}, 1)}));
   files.write("test.bin", cifarRecord({1, 2}, 2));
@@ -114,7 +114,7 @@ TEST_CASE("a packed file is used if the plain one is missing") {
   CHECK(labelOf(*data, 1) == 43);
 }
 
-TEST_CASE("a missing file is named, with its source") {
+TEST_CASE("the error for a missing file names the file and its source") {
   const CifarFolder files("missing");
   files.writeCifar10(1);
   std::filesystem::remove(files.path("data_batch_4.bin"));

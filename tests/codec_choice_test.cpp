@@ -146,7 +146,7 @@ TEST_CASE("a codec slower than predicted on all flows is expected to be slower o
 }
 
 TEST_CASE("no codec with fewer bits is tried if the link is not the bottleneck") {
-  // Noise makes every trial look slower than the first.
+  // Noise makes every trial appear slower than the first.
   CodecChooser one = chooser(10e9, 10e9);
   double slower = 1.1;
   while (const auto trial = one.nextTrial()) {

@@ -121,7 +121,7 @@ TEST_CASE("every codec encodes within its size limit, deterministically, and dec
 
 TEST_CASE("every codec gives the same results with a helper thread") {
   ForkJoinPair helper;
-  const std::vector<float> values = normal(2 * kLeastPartElements + 5 * kStripElements + 77);
+  const std::vector<float> values = normal(2 * kMinPartElements + 5 * kStripElements + 77);
   for (const std::string& text : contractSpecs()) {
     const std::unique_ptr<Codec> codec = makeCodec(text);
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -162,7 +162,7 @@ TEST_CASE("every codec encodes non-finite values or reports them with the key") 
   }
 }
 
-TEST_CASE("a tensor that a codec cannot carry can be sent raw, and is decoded unchanged") {
+TEST_CASE("a tensor that a codec cannot encode can be sent raw, and is decoded unchanged") {
   for (const std::string& text : contractSpecs()) {
     const std::unique_ptr<Codec> codec = makeCodec(text);
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {

@@ -26,7 +26,7 @@ struct Settings {
   std::string file;
   std::string name;
   double end = -1;
-  std::vector<std::string> order;  // what each row's functions saw
+  std::vector<std::string> order;  // what each row's functions received
 };
 
 // One row of every type.

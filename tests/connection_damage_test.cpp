@@ -138,7 +138,7 @@ TEST_CASE("damage after the handshake ends run() with its own code, and the peer
       {"wrong version", damaged(step, 4, 0), "version-mismatch"},
       {"unknown kind", damaged(step, 5, 0), "unknown-frame"},
       {"unknown flags", damaged(step, 6, 5), "bad-frame"},
-      {"the checksum's flag lost", damaged(step, 6, 0), "bad-frame"},
+      {"the checksum without its flag", damaged(step, 6, 0), "bad-frame"},
       {"a Hello", bytesOf({FrameKind::hello, "hi"}), "unexpected-frame"},
       {"a Refused", bytesOf({FrameKind::refused, "why"}), "unexpected-frame"},
       {"a tensor without a stream", claim(FrameKind::tensor, 0, 0, 0), "bad-frame"},
@@ -150,7 +150,7 @@ TEST_CASE("damage after the handshake ends run() with its own code, and the peer
       {"damaged checksum", damaged(step, 24, 0), "bad-checksum"},
       {"damaged metadata", damaged(step, kHeaderBytes, '!'), "bad-checksum"},
       {"damaged payload", damaged(tensor, tensor.size() - 500, '!'), "bad-checksum"},
-      {"a Ping that is no Ping", bytesOf({FrameKind::ping, "\xff"}), "bad-metadata"},
+      {"an invalid Ping", bytesOf({FrameKind::ping, "\xff"}), "bad-metadata"},
   };
   for (const Case& damage : cases) {
     INFO(damage.name);
@@ -225,7 +225,7 @@ TEST_CASE("an exception that is not an Error ends run() as an Error") {
   CHECK(raw.failureCode() == "internal-error");
 }
 
-TEST_CASE("fail() ends run() with the first cause, before run() and within") {
+TEST_CASE("fail() ends run() with the first cause, both before and during run()") {
   const auto error = [](const char* code) {
     return std::make_exception_ptr(RunError(code, "sentence"));
   };
@@ -294,7 +294,7 @@ TEST_CASE("the peer's Failure is received even if our write failed on its closed
   CHECK(raw.outcome.hint == "cut it");
 }
 
-TEST_CASE("a peer that causes answers and does not read them is disconnected") {
+TEST_CASE("a peer that causes replies but does not read them is disconnected") {
   Raw raw;
   raw.sink.onFrame = [&](const FrameHeader&) {
     for (std::size_t j = 0; j <= kMaxQueued; ++j) {

@@ -30,7 +30,7 @@ TEST_CASE("our Bye followed by the peer's gives the peer's reason") {
   end.sayBye("again", kStart);
   CHECK(end.mustSayBye());
   CHECK(end.ourReason() == "interrupted");
-  CHECK(!end.deadline());  // what is queued may take long
+  CHECK(!end.deadline());  // sending what is queued may take a long time
   end.byeWritten(kStart);
   CHECK(!end.mustSayBye());
   CHECK(end.deadline() == kStart + kByeWait);
@@ -43,12 +43,12 @@ TEST_CASE("our Bye followed by the peer's gives the peer's reason") {
 
 TEST_CASE("the peer's Bye is answered with our reason, if there is one") {
   ConnectionEnd end;
-  SECTION("said before") {
+  SECTION("given before") {
     end.sayBye("from here", kStart);
     end.peerBye("from there", kStart);
     CHECK(end.ourReason() == "from here");
   }
-  SECTION("or a default") {
+  SECTION("the default") {
     end.peerBye("from there", kStart);
     end.sayBye("too late", kStart);
     CHECK(end.ourReason() == "done");
@@ -68,7 +68,7 @@ TEST_CASE("a peer that has sent Bye may close without reading ours") {
   CHECK(end.outcome() == "from there");
 }
 
-TEST_CASE("after a write error, a failure that the peer sent before is the cause") {
+TEST_CASE("after a write error, an earlier Failure from the peer is the cause") {
   ConnectionEnd end;
   end.writeFailed(error("written"), kStart);
   CHECK(!end.hasFailed());

@@ -145,7 +145,7 @@ TEST_CASE("a frame that arrives byte by byte is one frame") {
   raw.runUntil([&] { return raw.outcome.done; });
 }
 
-TEST_CASE("the kernel's view and the peer's name are known, also after the end") {
+TEST_CASE("the kernel's figures and the peer's name are available, even after the end") {
   Pair pair;
   CHECK(pair.b.peer().starts_with("127.0.0.1:"));
   pair.send(pair.a, "tensor", randomBytes(std::size_t{3} << 20, 1));
@@ -180,7 +180,7 @@ TEST_CASE("Bye from either side ends both, and each receives the other's reason"
   CHECK(pair.outcomeB.code == "");
 }
 
-TEST_CASE("crossing Byes end both sides, also if sent before run()") {
+TEST_CASE("crossing Byes end both sides, even if sent before run()") {
   Pair pair;
   pair.a.sayBye("from a");
   pair.b.sayBye("from b");

@@ -173,9 +173,9 @@ def check_links(page, anchors):
             continue
         file = (page.parent / path).resolve() if path else page
         if not file.exists():
-            complain(page, f"a link leads to {target}, which is not there")
+            complain(page, f"a link leads to {target}, which does not exist")
         elif anchor and file.suffix == ".md" and anchor not in anchors(file):
-            complain(page, f"a link leads to {target}, and there is no such heading")
+            complain(page, f"a link leads to {target}, but there is no such heading")
 
 
 def anchors_of(file):
@@ -195,12 +195,12 @@ def check_cli(programs):
     sections = {tuple(heading.split()): text for heading, text in sections_of(page).items() if heading.startswith("cleave-")}
     commands = {words for words in programs.options if words not in programs.groups and words != ("cleave-link",)}
     for words in sorted(commands ^ set(sections)):
-        complain(page, f"'{' '.join(words)}' is {'not documented' if words in commands else 'no command'}")
+        complain(page, f"'{' '.join(words)}' is {'not documented' if words in commands else 'not a command'}")
     for words in sorted(commands & set(sections)):
         listed = "\n".join(re.findall(r"^(?: ?(?:Also|Options): .*)", re.sub(r"\n(?!\n|\|)", " ", sections[words]), re.M))
         documented = set(re.findall(r"`(--[a-z][a-z-]*)", listed)) | set(re.findall(r"^\| `(--[a-z-]*)", sections[words], re.M))
         for option in sorted(documented ^ programs.options[words]):
-            complain(page, f"'{' '.join(words)}': {option} is {'no option' if option in documented else 'not documented'}")
+            complain(page, f"'{' '.join(words)}': {option} is {'not an option' if option in documented else 'not documented'}")
 
 
 def check_configuration(programs, keys, defaults, section):
@@ -208,9 +208,9 @@ def check_configuration(programs, keys, defaults, section):
     rows = re.findall(r"^\| `([^`]+)` *\|(?:[^|]*\|){2} *([^|]*?) *\|", sections_of(page)[section], re.M)
     documented = [key for key, _ in rows]
     for key in sorted(keys ^ set(documented)):
-        complain(page, f"{section}: {key} is {'not documented' if key in keys else 'no key'}")
+        complain(page, f"{section}: {key} is {'not documented' if key in keys else 'not a key'}")
     for key in sorted({key for key in documented if documented.count(key) > 1}):
-        complain(page, f"{section}: {key} is there twice")
+        complain(page, f"{section}: {key} is listed twice")
     for key, cell in rows:
         default = re.fullmatch(r"`([^`]*)`", cell)
         if not default or default[1] in keys or key not in defaults or defaults[key] == "":
@@ -244,7 +244,7 @@ def check_generated(programs, write):
     if write:
         page.write_text(generated)
     elif generated != text or count == 0:
-        complain(page, "the tables of keys are not what the programs print; pass --write to regenerate them")
+        complain(page, "the tables of keys differ from what the programs print; pass --write to regenerate them")
 
 
 def check_example(programs):
@@ -268,7 +268,7 @@ def check_troubleshooting():
         for span in re.findall(r"`([^`]+)`", message):
             for piece in re.split(r" ?… ?|HOST:PORT", span):
                 if piece.strip() not in text and piece not in SYSTEM_MESSAGES:
-                    complain(page, f"no program says '{piece.strip()}'")
+                    complain(page, f"no program prints '{piece.strip()}'")
         for code in re.findall(r"`([^`]+)`", codes):
             if f'"{code}"' not in text:
                 complain(page, f"there is no error code {code}")

@@ -680,7 +680,7 @@ TEST_CASE("a Fetch after a Step copies the weights after its update, before the 
 }
 
 TEST_CASE(
-    "a Fetch before a Step copies the gradients before the update, also if both have arrived") {
+    "a Fetch before a Step copies the gradients before the update, even if both have arrived") {
   Server server;
   server.trainUntilBodyDone(1);
   server.receive(Fetch{kGradsBody});

@@ -207,7 +207,7 @@ TEST_CASE("a run's line is written to its file, and with a prefix to the process
   CHECK_THAT(readFile(folder.file("log.txt")), Contains("step 5\n") && Contains("resumed\n"));
 }
 
-TEST_CASE("a flood of lines neither blocks the logging thread nor flushLog") {
+TEST_CASE("a flood of lines blocks neither the logging thread nor flushLog()") {
   const Folder folder;
   const StderrToFile redirect(folder.file("stderr"));
   const auto log = runLog(folder.file("log.txt"), "");

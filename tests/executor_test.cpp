@@ -31,7 +31,7 @@ std::string checkpointsUntil(CodecQueue& queue, const std::atomic<bool>& done) {
   } catch (const RunError& error) {
     return error.code();
   }
-  return done ? "" : "nobody else had a turn";
+  return done ? "" : "no other task had a turn";
 }
 
 }  // namespace

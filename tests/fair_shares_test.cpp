@@ -140,7 +140,7 @@ TEST_CASE("nobody waits for a party that has left") {
   CHECK_FALSE(shares.heldFor());
 }
 
-TEST_CASE("leaving and returning is no advantage") {
+TEST_CASE("leaving and returning gives no advantage") {
   FairShares shares;
   const User other = shares.add("other");
   shares.remove(shares.add("unused"));

@@ -130,7 +130,7 @@ TEST_CASE("HEAD returns the headers only") {
   CHECK_THAT(head, Catch::EndsWith("\r\n\r\n"));
 }
 
-TEST_CASE("a connection serves many requests, also pipelined ones") {
+TEST_CASE("a connection serves many requests, including pipelined ones") {
   const HttpServer server(settingsOf(), handlers());
   Reader reader(server.port());
   const std::string request = "GET /echo?n HTTP/1.1\r\nHost: localhost\r\n\r\n";

@@ -183,7 +183,7 @@ TEST_CASE("8-bit floats equal those of the scalar kernel on every instruction se
           const auto widenBy = [&](auto widen) {
             return writtenFloats(count, [&](float* out) {
               REQUIRE(widen(in.data(), count, format, exponent, kLargest, out) ==
-                      (count <= fp8Most(format) + 1));
+                      (count <= fp8MaxCode(format) + 1));
             });
           };
           REQUIRE(widenBy(floatFromFp8) == widenBy(plain::floatFromFp8));
@@ -301,7 +301,7 @@ TEST_CASE("headers with NaN, infinity or a negative step are refused on every in
 
 TEST_CASE("lookup of many codes equals lookup one by one") {
   for (int bits = 1; bits <= 8; ++bits) {
-    std::vector<float> table = anyFloats(std::max(std::size_t{1} << bits, kLeastTable));
+    std::vector<float> table = anyFloats(std::max(std::size_t{1} << bits, kMinTable));
     std::vector<std::uint8_t> codes(1029);
     const RandomKey key = randomKey(9, "kernels-test");
     for (std::size_t j = 0; j < codes.size(); ++j) {

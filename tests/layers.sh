@@ -4,8 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# FOLDER | our folders that it may include | libraries that it may include, of those that only some folders may: torch, boost (Asio), CLI,
-# cuda, google (protobuf), hwy, openssl, prometheus, yaml-cpp, zstd
+# FOLDER | our folders that it may include | restricted libraries that it may include. Restricted are torch, boost (Asio), CLI, cuda, google
+# (protobuf), hwy, openssl, prometheus, yaml-cpp, zstd
 rows='
 common/core        |                                                                  | yaml-cpp
 common/checkpoint | common/core                                                      | openssl
@@ -38,7 +38,7 @@ tools/link         | common/core common/net common/program                      
 
 find client common compression server tools \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print0 | xargs -0 grep -HoE '^#include [<"][^>"]+[>"]' | awk -v rows="$rows" '
   function folderOf(path) { sub("/[^/]*$", "", path); return path }
-  # Which of the restricted libraries a header is of; "" for all others.
+  # The restricted library that a header belongs to; "" if none.
   function libraryOf(header) {
     if (header ~ "^(torch|ATen|c10)/") return "torch"
     if (header ~ "^boost/") return "boost"
@@ -78,7 +78,7 @@ find client common compression server tools \( -name '*.h' -o -name '*.cpp' -o -
     for (pair in may) {
       if (pair in used) continue
       split(pair, parts, SUBSEP)
-      print parts[1] " may include " parts[2] ", and no file does: remove it from tests/layers.sh"
+      print parts[1] " may include " parts[2] ", but no file does: remove it from tests/layers.sh"
       bad = 1
     }
     if (!bad) print "includes follow the layers"

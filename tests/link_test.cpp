@@ -1,5 +1,5 @@
 // The emulated link over real sockets. Other programs may delay a measurement, so each one that
-// could be late is tried up to three times and must be right once.
+// could be late is tried up to three times and must succeed once.
 #include <poll.h>
 
 #include <algorithm>
@@ -178,7 +178,7 @@ double medianRoundTrip(Ends& ends, int count) {
   return trips[static_cast<std::size_t>(count / 2)];
 }
 
-// Bytes per second. With a sanitizer the tests are about its findings, not about speed.
+// Bytes per second. With a sanitizer, only its findings matter, not the speed.
 #ifdef CLEAVE_SANITIZED
 constexpr double kMaxRate = 13e6;
 #else
@@ -307,7 +307,7 @@ TEST_CASE("the end of one direction is forwarded, and the other direction contin
   }));
 }
 
-TEST_CASE("a reset is forwarded in either direction, also while a flood is queued") {
+TEST_CASE("a reset is forwarded in either direction, even while a flood is queued") {
   for (const bool fromServer : {false, true}) {
     for (const bool flooded : {false, true}) {
       Profile profile;

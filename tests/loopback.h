@@ -182,7 +182,8 @@ class Loopback {
     const SteadyTime deadline = now() + kPatience;
     while (!condition()) {
       if (io_.stopped()) io_.restart();
-      if (io_.run_one_until(deadline) == 0 && !condition()) FAIL("it did not happen");
+      if (io_.run_one_until(deadline) == 0 && !condition())
+        FAIL("the condition was not met in time");
     }
   }
 

@@ -154,7 +154,7 @@ TEST_CASE("a state that was saved and restored gives the same bytes") {
   CHECK((fresh != whole));
   CHECK(codec->saveState(nullptr).empty());
 
-  // What is no state is refused.
+  // Bytes that are not a state are refused.
   for (std::size_t length = 0; length < saved.size(); length += 7) {
     CHECK(errorCode([&] { codec->restoreState(std::span(saved).first(length)); }) ==
           "bad-checkpoint");

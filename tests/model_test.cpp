@@ -402,11 +402,11 @@ TEST_CASE("canonical tensors are dense in their order and aligned") {
   CHECK(canonical(last, MemoryOrder::channelsLast).is_same(last));
   CHECK(canonical(image, MemoryOrder::contiguous).is_same(image));
 
-  SECTION("where one channel makes both orders fit") {
+  SECTION("one channel, for which both orders are valid") {
     const at::Tensor gray = canonical(randomTensor({2, 1, 4, 5}), MemoryOrder::channelsLast);
     CHECK(gray.strides().vec() == std::vector<std::int64_t>{20, 1, 5, 1});
   }
-  SECTION("off a boundary of 64 bytes") {
+  SECTION("not aligned to 64 bytes") {
     const at::Tensor off = randomTensor({101}).narrow(0, 1, 100);
     const at::Tensor moved = canonical(off, MemoryOrder::contiguous);
     CHECK(reinterpret_cast<std::uintptr_t>(moved.const_data_ptr()) % kAlignment == 0);
@@ -443,7 +443,7 @@ TEST_CASE("payloads share a tensor's memory and keep it alive") {
   CHECK(same.const_data_ptr<std::int64_t>()[2] == 1);
 }
 
-TEST_CASE("no payload is made from a tensor in another form") {
+TEST_CASE("a tensor in another form does not become a payload") {
   const at::Tensor image = randomTensor({2, 3, 4, 5});
   CHECK_THROWS_AS(toPayload(image, MemoryOrder::channelsLast), std::logic_error);
   const at::Tensor learned = at::ones({3}).set_requires_grad(true);

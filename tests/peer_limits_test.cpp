@@ -9,7 +9,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// The error code for a frame that receives `bytes` bytes every `gap` for a minute.
+// The error code for a frame of which `bytes` bytes arrive every `gap` for a minute.
 std::string dribble(std::size_t bytes, std::chrono::milliseconds gap) {
   FrameProgress progress{FrameDeadline{}};
   SteadyTime time{};

@@ -216,7 +216,7 @@ TEST_CASE("admission accounts for the memory of micro-batches and of those in fl
   CHECK(serverBytes(plan) > stateless + (std::size_t{1} << 16) * state);
 }
 
-TEST_CASE("a session's account is part of its run's admitted memory") {
+TEST_CASE("a run's admitted memory includes its session's limit for data in transit") {
   const RunPlan plan = planRun(runSpecFromWire(honest("small_cnn")));
   CHECK(static_cast<double>(transitBytes(plan)) > flowBytes(plan));
   CHECK(serverBytes(plan) > transitBytes(plan));

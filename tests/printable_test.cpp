@@ -1,4 +1,4 @@
-// Cleaning a peer's text, and that no field of any message is left out.
+// Sanitising a peer's text, in every field of every message.
 #include "common/core/printable.h"
 
 #include <google/protobuf/descriptor.h>

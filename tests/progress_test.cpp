@@ -34,7 +34,7 @@ BarState halfDone() {
   return state;
 }
 
-TEST_CASE("a wide terminal shows everything, a narrow one the most important, always in one row") {
+TEST_CASE("a wide terminal shows everything, a narrow one the key figures, always in one row") {
   CHECK(barLine(halfDone(), 160, false) ==
         "train  50% [====================>                   ] 150/300  epoch 2/3  6485 images/s  "
         "loss 0.4312  0:42 left  up 12.3 MB/s  down 4.50 MB/s");

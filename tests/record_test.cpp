@@ -28,7 +28,7 @@ std::string readFile(const fs::path& path) {
   return text.str();
 }
 
-// A folder of its own for each test.
+// A separate folder for each test.
 struct Folder {
   Folder() {
     static int count = 0;

@@ -257,7 +257,7 @@ bool Relay::Link::sendSome(Direction& direction) {
 void Relay::Link::finish(Direction& direction) {
   direction.chunks.pop_front();
   direction.finished = true;
-  error_code ignored;  // a receiver that is gone need not be told
+  error_code ignored;  // no need to notify a receiver that is gone
   direction.to.shutdown(tcp::socket::shutdown_send, ignored);
   if (up_.finished && down_.finished) close();
 }

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A folder of its own for each test.
+// A separate folder for each test.
 struct Folder {
   Folder() {
     static int count = 0;
@@ -231,7 +231,7 @@ TEST_CASE("downsampling keeps minimum, maximum and mean, in bounded memory") {
 TEST_CASE("quantiles are accurate within six percent, and no value is lost") {
   Histogram histogram;
   for (int i = 1; i <= 10000; ++i) histogram.add(i * 1e-6);
-  histogram.add(1e-30);  // below the smallest class
+  histogram.add(1e-30);  // below the smallest bin
   histogram.add(1e30);
   histogram.add(0);
   CHECK(histogram.values() == 10003);

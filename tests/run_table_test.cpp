@@ -1,4 +1,4 @@
-// The runs that a server serves: who may have a run that is served already, and what a run leaves.
+// The runs that a server serves: who may take over a served run, and what a run leaves behind.
 #include "server/run_table.h"
 
 #include <stdlib.h>
@@ -305,7 +305,7 @@ TEST_CASE("an open run holds records and memory, and a closed one leaves only it
   }
 }
 
-TEST_CASE("trials need no run id of their own, and leave no files") {
+TEST_CASE("trials need no run id, and leave no files") {
   Host host;
   auto request = host.request("a", "run-1");
   request.hello.add_features(std::string(kTrialFeature));

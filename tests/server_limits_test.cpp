@@ -70,7 +70,8 @@ TEST_CASE("an IPv6 subscriber counts as one address, and a mapped IPv4 address a
   CHECK(server.open("10.0.0.1") == "too-many-from-address");
 }
 
-TEST_CASE("new connections are limited by rate and burst, and no address can use all of it") {
+TEST_CASE(
+    "new connections are limited by rate and burst, and no address can use up the whole limit") {
   Admitted server({.perSecond = 10, .burst = 20, .perSecondPerAddress = 5});
   const SteadyTime start{};
   CHECK(server.count("10.0.0.1", start) == 10);

@@ -125,7 +125,7 @@ PointResult done(const std::vector<std::string>& values, MetricValues metrics) {
   return result;
 }
 
-TEST_CASE("spreads have the mean and the sample's std") {
+TEST_CASE("spreads have the mean and the sample std") {
   const Spread spread = spreadOf({2, 4, 4, 4, 5, 5, 7, 9});
   CHECK(spread.mean == Approx(5));
   CHECK(*spread.deviation == Approx(std::sqrt(32.0 / 7)));

@@ -247,7 +247,7 @@ void checkTrace(const Trace& trace, Role role, bool coded) {
   CHECK(trace.dropped == 0);
 }
 
-// Connects the two links, and connects them again whenever their connection breaks. io thread.
+// Connects the two links, and reconnects them whenever their connection breaks. io thread.
 asio::awaitable<void> connectLinks(Side& client, Side& server, std::uint16_t port,
                                    tcp::acceptor& acceptor, std::atomic<std::size_t>& connections) {
   using namespace asio::experimental::awaitable_operators;
@@ -280,7 +280,7 @@ asio::awaitable<void> connectLinks(Side& client, Side& server, std::uint16_t por
   ++connections;
 }
 
-// When the connection breaks: each time that so many bytes have crossed.
+// When the connection breaks: each time this many bytes have crossed.
 struct Cut {
   Relay::Way way = Relay::Way::up;
   std::uint64_t everyBytes = 0;  // 0: never
@@ -541,7 +541,7 @@ struct HostileClient {
   wire::Tensor tensor;
 };
 
-TEST_CASE("a tensor that its codec cannot carry is sent raw if the run allows it") {
+TEST_CASE("a tensor that its codec cannot encode is sent raw if the run allows it") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const auto sentOf = [&](bool rawNonFinite, bool onDevice = false) {
     SendingServer server("uniform:bits=8", rawNonFinite, onDevice);

@@ -1,5 +1,5 @@
 // A model of a few float weights, small enough to be computed by hand. Floats, so that sums depend
-// on their order: two runs agree to the bit only if they add in the same order.
+// on their order: two runs are bit-identical only if they add in the same order.
 #pragma once
 
 #include <cstdint>

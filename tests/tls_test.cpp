@@ -81,8 +81,8 @@ class Handshake : public Pair {
   }
 };
 
-// A client that uses OpenSSL directly to do what ours never does, on its own thread with a blocking
-// socket.
+// A client that uses OpenSSL directly to do what ours never does, on its own thread and with a
+// blocking socket.
 class ForeignClient : public Loopback {
  public:
   explicit ForeignClient(const ConnectionOptions& server)
@@ -294,7 +294,7 @@ TEST_CASE("each kind of invalid certificate is refused with its own code on both
        .client = {.names = "DNS:alice"},
        .code = "certificate-wrong-kind",
        .says = "is not made for this side"},
-      {.name = "with a name that is none",
+      {.name = "with an invalid name",
        .client = {.names = "URI:cleave:client/../bob"},
        .code = "certificate-wrong-kind",
        .says = "the client's certificate is not made for"},
@@ -409,7 +409,7 @@ TEST_CASE("a client without a certificate is refused") {
 
 TEST_CASE("if only one side uses TLS, both report it") {
   const Folders folders;
-  SECTION("a server that wants TLS") {
+  SECTION("a server that requires TLS") {
     Handshake pair({}, serverOptions(folders.server));
     pair.shake();
     CHECK(pair.outcomeB.code == "not-tls");
@@ -417,7 +417,7 @@ TEST_CASE("if only one side uses TLS, both report it") {
     CHECK(pair.outcomeA.text == "the client connected without TLS, but this server requires TLS");
     CHECK(pair.outcomeA.hint.find("--tls DIR") != std::string::npos);
   }
-  SECTION("a client that wants TLS") {
+  SECTION("a client that requires TLS") {
     Handshake pair(clientOptions(folders.client), {});
     pair.shake();
     CHECK(pair.outcomeA.code == "not-tls");

@@ -23,7 +23,7 @@ inline std::map<int, std::string> processesOf(const nlohmann::json& trace) {
   return names;
 }
 
-// Begin and end in microseconds.
+// Start and end in microseconds.
 using TraceSlices = std::map<TraceTrackKey, std::vector<std::pair<double, double>>>;
 inline TraceSlices slicesByTrack(const nlohmann::json& trace) {
   TraceSlices tracks;
@@ -41,7 +41,7 @@ inline void checkTracksDoNotOverlap(const nlohmann::json& trace) {
   for (const auto& [track, slices] : slicesByTrack(trace)) {
     for (std::size_t n = 1; n < slices.size(); ++n) {
       if (slices[n].first < slices[n - 1].second) {
-        FAIL_CHECK("track " << track.first << ", " << track.second << ": a slice begins at "
+        FAIL_CHECK("track " << track.first << ", " << track.second << ": a slice starts at "
                             << slices[n].first << " before the last one ends at "
                             << slices[n - 1].second);
       }
@@ -53,7 +53,7 @@ struct TraceArrow {
   std::string name, fromProcess, toProcess;
   double begin = 0, end = 0;  // microseconds
 };
-// Fails the test unless each arrow has both ends, and each end is at the begin of a slice on its
+// Fails the test unless each arrow has both ends, and each end is at the start of a slice on its
 // track.
 inline std::vector<TraceArrow> arrowsOf(const nlohmann::json& trace) {
   const auto processes = processesOf(trace);

@@ -32,7 +32,7 @@ std::int64_t nanosecondsAt(int ms) {
 
 // ---- Recording ----
 
-TEST_CASE("a recorder takes the training steps of its window") {
+TEST_CASE("a recorder records the training steps of its window") {
   TraceRecorder recorder(kWindow);
   for (std::uint64_t step = 1; step <= 6; ++step) {
     recorder.ran(ActionKind::bodyForward, batchAt(step, 0), {}, at(10 * int(step)), 1e-3);

@@ -37,7 +37,7 @@ struct VirtualOptions {
   std::size_t bodies = 1;
   CutTensors cut = {{}};  // the tensors of every cut; only the first is computed with
   ActionSeconds seconds = scheduledSeconds({1, 1, 1, 1, 1});
-  double tensorSeconds = 0;  // time that a tensor occupies its direction
+  double tensorSeconds = 0;  // seconds that a tensor occupies its direction
   double latency = 0;
   std::uint64_t jitterSeed = 0;  // not 0: multiplies durations by a random factor in [0, 2)
   bool fetchGradients = false;

@@ -117,7 +117,7 @@ TEST_CASE("a worker has work from a message's arrival until its device has finis
   SlowServer server;
   CHECK_FALSE(server.worker->hasWork());
   server.deliver(activationAt(0), 0);
-  CHECK(server.worker->hasWork());  // also if the device is busy with others
+  CHECK(server.worker->hasWork());  // even if the device is busy with others
   server.runAll();
   CHECK(server.worker->hasWork());  // the device has not finished it
   server.queue.finishOne();

@@ -56,7 +56,7 @@ TEST_CASE("a payload that does not shrink by an eighth is sent as the inner code
   CHECK(std::equal(plain.begin(), plain.end(), bytes.begin() + 1));
 }
 
-TEST_CASE("wrapped none loses nothing") {
+TEST_CASE("a wrapped none is lossless") {
   const std::unique_ptr<Codec> codec = makeCodec("zstd:level=1(none)");
   for (const Tensor& tensor : {activation(5000), noise(5000), tensorOf({}), tensorOf({1})})
     CHECK(decode(*codec, encode(*codec, tensor), tensor.spec).bytes == tensor.bytes);

@@ -12,8 +12,8 @@ inline constexpr std::uint32_t kInfinityBits = 0x7f800000;
 inline constexpr float kLargestFloat = 0x1.fffffep127f;
 inline constexpr float kLargestBf16 = 0x1.fep127f;
 inline constexpr float kLargestHalf = 65504;
-inline constexpr float kLeastNormal = 0x1p-126f;
-// Floats of this size have no fraction bits: adding it rounds to an integer, ties to even.
+inline constexpr float kMinNormal = 0x1p-126f;
+// Floats of this magnitude have no fraction bits, so adding it rounds to an integer, ties to even.
 inline constexpr float kNoFraction = 0x1.8p23f;
 inline constexpr double kNoFractionDouble = 0x1p52;
 
@@ -23,13 +23,13 @@ CLEAVE_DEVICE inline std::uint16_t toHalf(float value) {
   const std::uint32_t bits = bitsOf(value);
   const std::uint32_t magnitude = bits & ~kSign;
   constexpr std::uint32_t kTwoTo16 = (127 + 16) << 23;
-  constexpr std::uint32_t kLeastNormalHalf = (127 - 14) << 23;
+  constexpr std::uint32_t kMinNormalHalf = (127 - 14) << 23;
   std::uint32_t half = 0;
   if (magnitude > kInfinityBits) {
     half = 0x7e00 | ((magnitude >> 13) & 0x3ff);
   } else if (magnitude >= kTwoTo16) {
     half = 0x7c00;
-  } else if (magnitude >= kLeastNormalHalf) {
+  } else if (magnitude >= kMinNormalHalf) {
     half = (magnitude - ((127 - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
   } else {
     half = bitsOf(floatOf(magnitude) + 0.5f) - bitsOf(0.5f);
@@ -65,7 +65,7 @@ CLEAVE_DEVICE inline float widen(std::uint16_t value, DType dtype) {
   return dtype == DType::f16 ? fromHalf(value) : fromBf16(value);
 }
 
-// Has the order of the values; -0 counts as +0.
+// Sorts like the values; -0 counts as +0.
 CLEAVE_DEVICE inline std::uint32_t keyOf(float value) {
   const std::uint32_t bits = bitsOf(value + 0.0f);
   return bits & kSign ? ~bits : bits | kSign;
@@ -90,10 +90,10 @@ CLEAVE_DEVICE inline float valueAt(QuantGrid grid, int code) {
 
 // gridOf() of uniform.cpp, for values whose range is finite.
 CLEAVE_DEVICE inline QuantGrid uniformGrid(float min, float max, int top) {
-  const auto most = static_cast<float>(top);
-  QuantGrid grid{min, (max - min) / most};
+  const auto maxCode = static_cast<float>(top);
+  QuantGrid grid{min, (max - min) / maxCode};
   for (;;) {
-    const float span = grid.step * most;
+    const float span = grid.step * maxCode;
     if (isFinite(isFinite(span) ? grid.min + span : valueAt(grid, top))) return grid;
     grid.step = nextBelow(grid.step);
   }
@@ -107,9 +107,10 @@ CLEAVE_DEVICE inline float pieceStep(float min, float max, int top) {
 }
 
 // Requires value >= min; divisor > 0.
-CLEAVE_DEVICE inline std::uint32_t codeOf(float value, float min, float divisor, float most) {
+CLEAVE_DEVICE inline std::uint32_t codeOf(float value, float min, float divisor, float maxCode) {
   const float exact = (value - min) / divisor;
-  return static_cast<std::uint32_t>(((exact < most ? exact : most) + kNoFraction) - kNoFraction);
+  return static_cast<std::uint32_t>(((exact < maxCode ? exact : maxCode) + kNoFraction) -
+                                    kNoFraction);
 }
 
 // ---- A block's grid: see kernels/plain.cpp ----
@@ -145,11 +146,11 @@ CLEAVE_DEVICE inline float halfUp(float value) {  // requires value >= +0
 CLEAVE_DEVICE inline QuantGrid blockGrid(Range range, int top, bool halfHeader) {
   QuantGrid grid;
   grid.min = (halfHeader ? halfDown(range.min) : bf16Down(range.min)) + 0.0f;
-  const auto most = static_cast<float>(top);
-  float step = (range.max - grid.min) / most;
-  if (!isFinite(step)) step = range.max / most - grid.min / most;
+  const auto maxCode = static_cast<float>(top);
+  float step = (range.max - grid.min) / maxCode;
+  if (!isFinite(step)) step = range.max / maxCode - grid.min / maxCode;
   step = greater(step, 0.0f);
-  if (step > 0) step = greater(step, kLeastNormal);
+  if (step > 0) step = greater(step, kMinNormal);
   grid.step = halfHeader ? halfUp(step) : bf16Up(step);
   return grid;
 }
@@ -183,10 +184,10 @@ CLEAVE_DEVICE inline std::uint32_t wideBlockCode(float value, QuantGrid grid, in
   return static_cast<std::uint32_t>((inRange + kNoFractionDouble) - kNoFractionDouble);
 }
 
-// Requires a grid that spans its block. `draw` is 0, or that of stochastic rounding.
+// Requires a grid that spans its block. `draw` is 0 unless rounding is stochastic.
 CLEAVE_DEVICE inline std::uint32_t blockCode(float value, float min, float inverse, float draw,
-                                             float most) {
-  const float exact = bounded((value - min) * inverse + draw, -0.5f, most);
+                                             float maxCode) {
+  const float exact = bounded((value - min) * inverse + draw, -0.5f, maxCode);
   return static_cast<std::uint32_t>((exact + kNoFraction) - kNoFraction);
 }
 

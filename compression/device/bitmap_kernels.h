@@ -42,13 +42,13 @@ struct CountKernel {
   }
 };
 
-// Saturating sum of two such sums: at most 2^31 - 1, so that a peer's data cannot make it wrap
-// around to a small number.
+// The sum, at most 2^31 - 1; requires the same of a and b. A peer's data cannot make it wrap around
+// to a small number.
 CLEAVE_DEVICE inline std::uint32_t boundedSum(std::uint32_t a, std::uint32_t b) {
   return lesser(a + b, 0x7fffffffu);
 }
 
-// tiles[t] becomes the counts before tile t: `equal` of all equal elements, `above` of all kept
+// tiles[t] becomes the counts before tile t: `equal` counts all equal elements, `above` all kept
 // elements.
 struct OffsetsKernel {
   static constexpr int kPhases = 5;
@@ -62,7 +62,7 @@ struct OffsetsKernel {
   TileCount* tiles;
   std::uint32_t count;
   const std::uint32_t* ties;       // number of equal elements that are kept; null: none
-  std::uint32_t* total = nullptr;  // receives the number of kept elements; null: not wanted
+  std::uint32_t* total = nullptr;  // receives the number of kept elements; may be null
 
   std::uint32_t blocks() const { return 1; }
 
@@ -71,16 +71,17 @@ struct OffsetsKernel {
     const std::uint32_t each = (count + kThreads - 1) / kThreads;
     const std::uint32_t first = lesser(at.thread * each, count);
     const std::uint32_t end = lesser(first + each, count);
-    const std::uint32_t most = ties == nullptr ? 0 : *ties;
+    const std::uint32_t maxTies = ties == nullptr ? 0 : *ties;
     if constexpr (kPhase == 0) {
       std::uint32_t sum = 0;
       for (std::uint32_t t = first; t < end; ++t) sum += tiles[t].equal;
       shared.sums[at.thread] = sum;
     } else if constexpr (kPhase == 2) {
       thread.equal = shared.sums[at.thread];
-      shared.sums[at.thread] = walk(first, end, most, thread.equal, 0, false);
+      shared.sums[at.thread] = walk(first, end, maxTies, thread.equal, 0, false);
     } else if constexpr (kPhase == 4) {
-      const std::uint32_t kept = walk(first, end, most, thread.equal, shared.sums[at.thread], true);
+      const std::uint32_t kept =
+          walk(first, end, maxTies, thread.equal, shared.sums[at.thread], true);
       if (at.thread == kThreads - 1 && total != nullptr) *total = kept;
     } else if (at.thread == 0) {
       accumulate(shared);
@@ -89,12 +90,12 @@ struct OffsetsKernel {
 
   // Returns the elements kept up to `end`, given `equal` and `kept` before `first`. If `write`,
   // writes each tile's offsets.
-  CLEAVE_DEVICE std::uint32_t walk(std::uint32_t first, std::uint32_t end, std::uint32_t most,
+  CLEAVE_DEVICE std::uint32_t walk(std::uint32_t first, std::uint32_t end, std::uint32_t maxTies,
                                    std::uint32_t equal, std::uint32_t kept, bool write) const {
     for (std::uint32_t t = first; t < end; ++t) {
       const TileCount here = tiles[t];
       if (write) tiles[t] = {kept, equal};
-      kept = boundedSum(kept, here.above + lesser(here.equal, most - lesser(equal, most)));
+      kept = boundedSum(kept, here.above + lesser(here.equal, maxTies - lesser(equal, maxTies)));
       equal += here.equal;
     }
     return kept;
@@ -144,11 +145,11 @@ struct GatherKernel {
   Input in;
   std::uint32_t* bitmap;       // in: elements above the threshold; out: all kept elements
   const std::uint32_t* equal;  // elements equal to the threshold; null: none
-  const std::uint32_t* ties;   // how many of these are kept, first ones first; null with `equal`
+  const std::uint32_t* ties;   // how many of these are kept, in order; null if `equal` is
   const TileCount* tiles;      // counts before each tile
   std::byte* values;           // in the tensor's type
-  std::uint32_t most;          // capacity of `values`
-  std::uint32_t* places;       // receives the indices of the values in the tensor; null: not wanted
+  std::uint32_t capacity;      // of `values`
+  std::uint32_t* places;       // receives the indices of the values in the tensor; may be null
 
   std::uint32_t blocks() const { return tilesOf(in.elements); }
 
@@ -181,7 +182,7 @@ struct GatherKernel {
     const bool wide = in.dtype == DType::f32;
     for (std::uint32_t j = 0; j < 32; ++j) {
       if ((word >> j & 1) == 0) continue;
-      if (to < most) {
+      if (to < capacity) {
         storeBits(loadBits(in.data, start + j, wide), values, to, wide);
         if (places != nullptr) places[to] = static_cast<std::uint32_t>(start + j);
       }

@@ -15,8 +15,8 @@ struct BlockParameters {
 
 // One warp processes a block: neighbouring lanes have neighbouring quads, and in blocks of more
 // than a row of 32 quads each thread has several rows. So the range is reduced first within the
-// thread, then between lanes. kReduceAfter requests the latter from whatever runs the kernel: after
-// that phase, each of Thread::ranges is reduced over reduceLanes() lanes.
+// thread, then between lanes. kReduceAfter requests the latter from the code that runs the kernel:
+// after that phase, each of Thread::ranges is reduced over reduceLanes() lanes.
 struct EncodeBlocksKernel {
   static constexpr int kPhases = 3;
   static constexpr int kReduceAfter = 0;
@@ -75,8 +75,7 @@ struct EncodeBlocksKernel {
     }
   }
 
-  // Elements beyond the end get the value of the first of their block, which leaves its range
-  // unchanged.
+  // Elements beyond the end get the first value of their block, which leaves its range unchanged.
   CLEAVE_DEVICE void fillUp(Place at, Thread& thread) const {
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k) {
@@ -101,7 +100,7 @@ struct EncodeBlocksKernel {
 
   CLEAVE_DEVICE void quantize(Place at, Shared& shared, const Thread& thread) const {
     const int top = (1 << format.bits) - 1;
-    const auto most = static_cast<float>(top);
+    const auto maxCode = static_cast<float>(top);
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k) {
       const std::uint64_t start = elementOf(at, k);
@@ -118,7 +117,7 @@ struct EncodeBlocksKernel {
           const float draw = format.stochastic ? drawFor(static_cast<std::uint32_t>(start + j),
                                                          format.keyLow, format.keyHigh)
                                                : 0;
-          quad |= blockCode(four.x[j], grid.min, inverse, draw, most) << (j * format.bits);
+          quad |= blockCode(four.x[j], grid.min, inverse, draw, maxCode) << (j * format.bits);
         }
       }
       const std::uint32_t count = countOf(in.elements, start);

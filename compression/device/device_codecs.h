@@ -9,8 +9,8 @@ namespace cleave {
 
 class Gpu;
 
-// Null if `codec` has no GPU implementation: its tensors then pass through host memory. Implemented
-// are `fp16`, `bf16`, `uniform`, `block`, `sort` with select=sampled, and `topk`. Borrows the GPU.
+// Null if `codec` has no GPU implementation: its tensors then pass through host memory. `fp16`,
+// `bf16`, `uniform`, `block`, `sort` with select=sampled, and `topk` have one. Borrows the GPU.
 std::shared_ptr<const DeviceCodec> makeDeviceCodec(const std::shared_ptr<const Codec>& codec,
                                                    Gpu& gpu);
 

@@ -10,7 +10,7 @@
 
 namespace cleave::device {
 
-// Consecutive elements of a tile that one thread processes.
+// Number of consecutive elements of a tile that one thread processes.
 inline constexpr std::uint32_t kEach = kTileElements / kThreads;
 
 CLEAVE_DEVICE inline std::uint32_t distanceBefore(const std::uint32_t* places, std::uint32_t k) {
@@ -38,7 +38,7 @@ struct LengthsKernel {
 
   const std::uint32_t* places;  // ascending
   std::uint32_t count;
-  TileCount* tiles;  // `above` receives the bytes of the tile's distances
+  TileCount* tiles;  // `above` receives the size of the tile's distances in bytes
 
   std::uint32_t blocks() const { return tilesOf(count); }
 
@@ -119,7 +119,7 @@ struct EndsKernel {
 
 struct StepsKernel {
   static constexpr int kPhases = 2;
-  static constexpr std::uint32_t kMostBytes = 9;  // per distance
+  static constexpr std::uint32_t kMaxBytes = 9;  // per distance
   using Shared = ThreadCounts;
   struct Thread {};
 
@@ -151,10 +151,9 @@ struct StepsKernel {
   CLEAVE_DEVICE std::uint32_t stepAt(std::uint32_t b) const {
     std::uint64_t distance = ends.bytes[b];
     std::uint32_t length = 1;
-    for (; b > 0 && ends.bytes[b - 1] >= 0x80 && length <= kMostBytes; --b, ++length)
+    for (; b > 0 && ends.bytes[b - 1] >= 0x80 && length <= kMaxBytes; --b, ++length)
       distance = distance << 7 | (ends.bytes[b - 1] & 0x7f);
-    if (length <= kMostBytes && distance < elements)
-      return static_cast<std::uint32_t>(distance) + 1;
+    if (length <= kMaxBytes && distance < elements) return static_cast<std::uint32_t>(distance) + 1;
     raise(*fault, 1);
     return 1;
   }

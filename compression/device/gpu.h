@@ -1,7 +1,7 @@
 // What codecs require of a GPU: memory, copies, and kernels. Operations run in the order of the
-// calls, on a stream separate from the stages' computation. Any thread; the order between threads
-// is unspecified. GPU errors are thrown by whichever call detects them, failed allocations as
-// RunError "out-of-memory".
+// calls, on a stream separate from the stages' computation. Any thread may call it; the order
+// between threads is unspecified. GPU errors are thrown by the call that detects them, failed
+// allocations as RunError "out-of-memory".
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ class Gpu {
  public:
   virtual ~Gpu() = default;
 
-  // GPU memory for the codecs' own use, on a boundary of 64 bytes. Freed in the order of the calls
-  // too, so without waiting.
+  // GPU memory for the codecs' own use, aligned to 64 bytes. It is freed in the order of the calls
+  // too, so freeing does not wait.
   virtual std::shared_ptr<std::byte> scratch(std::size_t bytes) = 0;
   // For tensors that a stage computes on: freed once the stage's work no longer uses it.
   virtual std::shared_ptr<std::byte> tensorMemory(std::size_t bytes) = 0;

@@ -63,7 +63,7 @@ class GpuCodec : public DeviceCodec {
   void copyToHost(const std::byte* from_dev, std::size_t bytes, std::byte* to) const override;
 
  protected:
-  // Whether kernels can process it: fewer than 2^30 elements, on a 16-byte boundary.
+  // Whether kernels can process it: fewer than 2^30 elements, aligned to 16 bytes.
   static bool isOrdinary(const TensorSpec& spec, const std::byte* data_dev);
 
   Encoded encodeOnHost(const CodecContext& context, const CodecState& state, CutContext& cut,

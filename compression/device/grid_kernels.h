@@ -6,7 +6,7 @@
 
 namespace cleave::device {
 
-inline constexpr std::uint32_t kMostPieces = 256;
+inline constexpr std::uint32_t kMaxPieces = 256;
 inline constexpr std::uint32_t kSamples = 4096;
 
 // The range of a tensor while it is being found, as keys; the minimum's is inverted, so that the
@@ -14,7 +14,7 @@ inline constexpr std::uint32_t kSamples = 4096;
 struct RangeState {
   std::uint32_t invertedMin = 0;
   std::uint32_t max = 0;
-  std::uint32_t faults = 0;  // not 0: a value is not finite, or another fault of a kernel
+  std::uint32_t faults = 0;  // not 0: a value is not finite, or a kernel reports another fault
 
   CLEAVE_DEVICE float minValue() const { return valueOfKey(~invertedMin); }
   CLEAVE_DEVICE float maxValue() const { return valueOfKey(max); }
@@ -44,20 +44,20 @@ struct RangeKernel {
   CLEAVE_DEVICE void search(Place at, Shared& shared) const {
     const std::uint64_t start = tileStart(at.block);
     const float rest = valueOf(in, start);
-    float least = rest, most = rest;
+    float min = rest, max = rest;
     bool finite = true;
     const ThreadQuads mine = readTile(in, start, at.thread, rest);
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k) {
       CLEAVE_UNROLL
       for (const float x : mine.quads[k].x) {
-        least = x < least ? x : least;
-        most = x > most ? x : most;
+        min = x < min ? x : min;
+        max = x > max ? x : max;
         finite = finite && isFinite(x);
       }
     }
-    shared.invertedMin[at.thread] = ~keyOf(least);
-    shared.max[at.thread] = keyOf(most);
+    shared.invertedMin[at.thread] = ~keyOf(min);
+    shared.max[at.thread] = keyOf(max);
     shared.faults[at.thread] = finite ? 0 : kNotFinite;
   }
 
@@ -66,23 +66,23 @@ struct RangeKernel {
     const std::uint32_t* const from = at.thread == 0   ? shared.invertedMin
                                       : at.thread == 1 ? shared.max
                                                        : shared.faults;
-    std::uint32_t most = 0;
-    for (std::uint32_t t = 0; t < kThreads; ++t) most = greater(most, from[t]);
-    if (at.thread == 2 && most == 0) return;
+    std::uint32_t max = 0;
+    for (std::uint32_t t = 0; t < kThreads; ++t) max = greater(max, from[t]);
+    if (at.thread == 2 && max == 0) return;
     std::uint32_t& to = at.thread == 0   ? state->invertedMin
                         : at.thread == 1 ? state->max
                                          : state->faults;
-    raise(to, most);
+    raise(to, max);
   }
 };
 
 // ---- The grids: computed by one or a few threads ----
 
-// What precedes the codes in a payload of `uniform` or `sort`: min and step of each piece.
+// The grids that precede the codes in a payload of `uniform` or `sort`: min and step of each piece.
 struct QuantGrids {
   RangeState range;
-  float bounds[kMostPieces];  // from index 1 on
-  QuantGrid grids[kMostPieces];
+  float bounds[kMaxPieces];  // from index 1 on
+  QuantGrid grids[kMaxPieces];
 };
 
 struct UniformGridKernel {
@@ -99,9 +99,9 @@ struct UniformGridKernel {
   CLEAVE_DEVICE void run(Place at, Shared&, Thread&) const {
     RangeState& range = grids->range;
     if (at.thread > 0 || range.faults != 0) return;
-    const float least = range.minValue(), most = range.maxValue();
-    if (isFinite(most - least)) {
-      grids->grids[0] = uniformGrid(least, most, top);
+    const float min = range.minValue(), max = range.maxValue();
+    if (isFinite(max - min)) {
+      grids->grids[0] = uniformGrid(min, max, top);
     } else {
       range.faults = kWide;
     }
@@ -117,7 +117,7 @@ CLEAVE_DEVICE inline std::uint64_t samplePlace(std::uint32_t j, std::uint64_t el
 }
 
 // bounds[p] = the sample of rank p * kSamples / pieces. Each thread counts the samples below its
-// own.
+// own samples.
 struct BoundsKernel {
   static constexpr int kPhases = 2;
   struct Shared {
@@ -168,10 +168,10 @@ struct PieceGridsKernel {
     if (range.faults & kNotFinite) return;
     const std::uint32_t pieces = 1u << pieceBits;
     for (std::uint32_t p = at.thread; p < pieces; p += kThreads) {
-      const float least = p == 0 ? range.minValue() : grids->bounds[p];
-      const float most = p + 1 == pieces ? range.maxValue() : grids->bounds[p + 1];
-      if (isFinite(most - least)) {
-        grids->grids[p] = {least, pieceStep(least, most, top)};
+      const float min = p == 0 ? range.minValue() : grids->bounds[p];
+      const float max = p + 1 == pieces ? range.maxValue() : grids->bounds[p + 1];
+      if (isFinite(max - min)) {
+        grids->grids[p] = {min, pieceStep(min, max, top)};
       } else {
         raise(range.faults, kWide);
       }
@@ -187,7 +187,7 @@ struct QuantizeKernel {
   static constexpr int kPhases = 3;
   struct Shared {
     TileQuads tile;
-    float bounds[kMostPieces], mins[kMostPieces], divisors[kMostPieces];
+    float bounds[kMaxPieces], mins[kMaxPieces], divisors[kMaxPieces];
   };
   struct Thread {};
 
@@ -219,7 +219,7 @@ struct QuantizeKernel {
   CLEAVE_DEVICE void quantize(Place at, Shared& shared) const {
     const std::uint64_t start = tileStart(at.block);
     const std::uint32_t codeBits = bits + pieceBits;
-    const auto most = static_cast<float>((1u << bits) - 1);
+    const auto maxCode = static_cast<float>((1u << bits) - 1);
     const ThreadQuads mine = readTile(in, start, at.thread, shared.mins[0]);
     CLEAVE_UNROLL
     for (std::uint32_t k = 0; k < kQuads; ++k) {
@@ -233,7 +233,8 @@ struct QuantizeKernel {
         std::uint32_t p = 0;
         for (std::uint32_t half = 1u << pieceBits >> 1; half > 0; half >>= 1)
           p += shared.bounds[p + half] <= x ? half : 0;
-        const std::uint64_t code = p << bits | codeOf(x, shared.mins[p], shared.divisors[p], most);
+        const std::uint64_t code =
+            p << bits | codeOf(x, shared.mins[p], shared.divisors[p], maxCode);
         quad |= j < count ? code << (j * codeBits) : 0;
       }
       shared.tile.quads[q] = quad;

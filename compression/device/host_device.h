@@ -42,7 +42,7 @@ template <typename T>
 CLEAVE_DEVICE T greater(T a, T b) {
   return a < b ? b : a;
 }
-// `min` for NaN, so that the result always converts to an integer.
+// Returns `min` for NaN, so that the result always converts to an integer.
 template <typename T>
 CLEAVE_DEVICE T bounded(T value, T min, T max) {
   return value > min ? lesser(value, max) : min;

@@ -54,7 +54,7 @@ struct alignas(8) FourHalves {
   std::uint16_t x[4];
 };
 
-// A dense tensor on a 16-byte boundary.
+// A dense tensor, aligned to 16 bytes.
 struct Input {
   const std::byte* data = nullptr;
   std::uint64_t elements = 0;
@@ -98,7 +98,7 @@ CLEAVE_DEVICE inline FourFloats readFour(const Input& in, std::uint64_t start, f
   return widenFour(reinterpret_cast<const FourHalves*>(in.data)[start / 4], in.dtype);
 }
 
-// A thread's part of a tile. All loads are issued before the first is waited for.
+// A thread's part of a tile. Issues all loads before waiting for the first one.
 struct ThreadQuads {
   FourFloats quads[kQuads];
 };
@@ -160,7 +160,7 @@ CLEAVE_DEVICE inline void writeFour(const Output& out, std::uint64_t start,
 CLEAVE_DEVICE constexpr std::uint32_t tileWords(std::uint32_t bits) {
   return kTileElements / 32 * bits;
 }
-// For a whole tensor, rounded up to whole tiles, which is what kernels access.
+// For a whole tensor, rounded up to whole tiles, because kernels access whole tiles.
 CLEAVE_DEVICE constexpr std::uint64_t codeBytes(std::uint64_t elements, std::uint32_t bits) {
   return std::uint64_t{tilesOf(elements)} * tileWords(bits) * 4;
 }

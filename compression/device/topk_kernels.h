@@ -3,7 +3,7 @@
 //
 //   Histogram, Choose (three times)   the magnitude of the last kept element, and how many elements
 //                                     of exactly that magnitude are kept
-//   Mark                              words of the elements above it, and of those equal to it
+//   Mark                              bitmaps of the elements above it, and of those equal to it
 //   Offsets                           how many are kept before each tile
 //   Gather                            the bitmap and the values
 //
@@ -31,13 +31,13 @@ struct TopKState {
 
 CLEAVE_DEVICE inline std::uint32_t magnitudeOf(float value) { return bitsOf(value) & ~kSign; }
 
-// The lowest bit of a magnitude that the histogram's bins use.
+// The lowest bit of the magnitudes that the histogram's bins use.
 CLEAVE_DEVICE inline std::uint32_t shiftOf(std::uint32_t level) { return 20 - 10 * level; }
 
 // Requires zeros in state->bins[level].
 struct HistogramKernel {
   static constexpr int kPhases = 3;
-  static constexpr std::uint32_t kMostBlocks = 2048;
+  static constexpr std::uint32_t kMaxBlocks = 2048;
   struct Shared {
     std::uint32_t bins[kBins];
   };
@@ -47,7 +47,7 @@ struct HistogramKernel {
   TopKState* state;
   std::uint32_t level;  // 0…2
 
-  std::uint32_t blocks() const { return lesser(tilesOf(in.elements), kMostBlocks); }
+  std::uint32_t blocks() const { return lesser(tilesOf(in.elements), kMaxBlocks); }
 
   template <int kPhase>
   CLEAVE_DEVICE void run(Place at, Shared& shared, Thread&) const {
@@ -140,7 +140,7 @@ struct MarkKernel {
   Input in;
   const TopKState* state;
   std::uint32_t* above;  // words of whole tiles
-  std::uint32_t* equal;  // likewise
+  std::uint32_t* equal;  // words of whole tiles
   TileCount* tiles;
 
   std::uint32_t blocks() const { return tilesOf(in.elements); }

@@ -31,31 +31,31 @@ namespace {
 constexpr std::size_t kGroup = 16;          // maximum blocks at a time
 constexpr std::size_t kGroupValues = 4096;  // maximum values at a time
 constexpr float kLargestBf16 = 0x1.fep127f;
-constexpr float kLeastNormal = 0x1p-126f;
+constexpr float kMinNormal = 0x1p-126f;
 
 struct Group {
-  alignas(64) float least[kGroup] = {};
-  alignas(64) float greatest[kGroup] = {};
+  alignas(64) float rangeMin[kGroup] = {};
+  alignas(64) float rangeMax[kGroup] = {};
   alignas(64) float min[kGroup];
   alignas(64) float inverse[kGroup];  // of the step; 0 for a step of 0
   alignas(64) float step[kGroup];
   bool wide = false;  // a block is wide; see plain::isWide
 };
 
-struct Least {
+struct LaneMin {
   template <class V>
   HWY_INLINE V operator()(V a, V b) const {
     return hn::Min(a, b);
   }
 };
-struct Greatest {
+struct LaneMax {
   template <class V>
   HWY_INLINE V operator()(V a, V b) const {
     return hn::Max(a, b);
   }
 };
 
-// Reduces a vector in which lanes j, j + 4, j + 8, … belong together to four values.
+// Reduces a vector to four values: value j from lanes j, j + 4, j + 8, …
 template <class D, class Choose>
 HWY_INLINE void storeFour(D d, hn::VFromD<D> v, Choose choose, float* out) {
   if constexpr (hn::MaxLanes(D()) == 4) {
@@ -87,27 +87,27 @@ HWY_INLINE bool findRanges(const float* values, std::size_t blocks, std::size_t 
   const Floats d = kFloats;
   using V = hn::VFromD<Floats>;
   auto sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
-  const auto take = [&](std::size_t b, V& least, V& greatest, V& sum) HWY_ATTR {
+  const auto take = [&](std::size_t b, V& min, V& max, V& sum) HWY_ATTR {
     // Four blocks at a time: the last one is repeated to fill up.
     const float* const in = values + (b < blocks ? b : blocks - 1) * size;
-    least = hn::LoadU(d, in);
-    greatest = least;
-    sum = hn::Add(sum, least);
+    min = hn::LoadU(d, in);
+    max = min;
+    sum = hn::Add(sum, min);
     for (std::size_t j = kLanes; j < size; j += kLanes) {
       const auto x = hn::LoadU(d, in + j);
-      least = hn::Min(least, x);
-      greatest = hn::Max(greatest, x);
+      min = hn::Min(min, x);
+      max = hn::Max(max, x);
       sum = hn::Add(sum, x);
     }
   };
   for (std::size_t b = 0; b < blocks; b += 4) {
-    V least0, least1, least2, least3, most0, most1, most2, most3;
-    take(b, least0, most0, sum0);
-    take(b + 1, least1, most1, sum1);
-    take(b + 2, least2, most2, sum2);
-    take(b + 3, least3, most3, sum3);
-    reduceFour(d, least0, least1, least2, least3, Least(), group.least + b);
-    reduceFour(d, most0, most1, most2, most3, Greatest(), group.greatest + b);
+    V min0, min1, min2, min3, max0, max1, max2, max3;
+    take(b, min0, max0, sum0);
+    take(b + 1, min1, max1, sum1);
+    take(b + 2, min2, max2, sum2);
+    take(b + 3, min3, max3, sum3);
+    reduceFour(d, min0, min1, min2, min3, LaneMin(), group.rangeMin + b);
+    reduceFour(d, max0, max1, max2, max3, LaneMax(), group.rangeMax + b);
   }
   // NaN and infinity persist in a sum. Finite values may also overflow it; then check each value.
   const auto sum = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
@@ -120,26 +120,26 @@ HWY_INLINE void findGrids(int top, Group& group, std::uint32_t* headers) {
   const Floats d = kFloats;
   const hn::RebindToUnsigned<Floats> d32;
   const hn::RebindToSigned<Floats> di32;
-  const auto most = hn::Set(d, static_cast<float>(top));
+  const auto maxCode = hn::Set(d, static_cast<float>(top));
   const auto upper = hn::Set(d32, 0xffff0000u);
   const auto lower = hn::Set(d32, 0x0000ffffu);
   const auto zero = hn::Zero(d);
   const auto infinity = hn::BitCast(d, hn::Set(d32, 0x7f800000u));
   group.wide = false;
   for (std::size_t g = 0; g < kGroup; g += kLanes) {
-    const auto least = hn::Add(hn::Load(d, group.least + g), zero);
-    const auto leastBits = hn::BitCast(d32, least);
-    const auto sign = hn::BitCast(d32, hn::ShiftRight<31>(hn::BitCast(di32, leastBits)));
-    const auto down = hn::And(hn::Add(leastBits, hn::And(sign, lower)), upper);
+    const auto rangeMin = hn::Add(hn::Load(d, group.rangeMin + g), zero);
+    const auto rangeMinBits = hn::BitCast(d32, rangeMin);
+    const auto sign = hn::BitCast(d32, hn::ShiftRight<31>(hn::BitCast(di32, rangeMinBits)));
+    const auto down = hn::And(hn::Add(rangeMinBits, hn::And(sign, lower)), upper);
     const auto min = hn::Add(hn::Max(hn::BitCast(d, down), hn::Set(d, -kLargestBf16)), zero);
-    const auto range = hn::Sub(hn::Add(hn::Load(d, group.greatest + g), zero), min);
-    const auto exact = hn::Max(hn::Div(range, most), zero);
-    auto step = hn::IfThenZeroElse(hn::Eq(exact, zero), hn::Max(exact, hn::Set(d, kLeastNormal)));
+    const auto range = hn::Sub(hn::Add(hn::Load(d, group.rangeMax + g), zero), min);
+    const auto exact = hn::Max(hn::Div(range, maxCode), zero);
+    auto step = hn::IfThenZeroElse(hn::Eq(exact, zero), hn::Max(exact, hn::Set(d, kMinNormal)));
     const auto up = hn::And(hn::Add(hn::BitCast(d32, step), lower), upper);
     step = hn::Min(hn::BitCast(d, up), hn::Set(d, kLargestBf16));
     const auto inverse = hn::IfThenZeroElse(hn::Eq(step, zero), hn::Div(hn::Set(d, 1.0f), step));
     const auto narrow =
-        hn::And(hn::And(hn::Le(min, least), hn::Ge(step, exact)), hn::Lt(range, infinity));
+        hn::And(hn::And(hn::Le(min, rangeMin), hn::Ge(step, exact)), hn::Lt(range, infinity));
     group.wide = group.wide || !hn::AllTrue(d, narrow);
     hn::Store(min, d, group.min + g);
     hn::Store(inverse, d, group.inverse + g);
@@ -150,11 +150,11 @@ HWY_INLINE void findGrids(int top, Group& group, std::uint32_t* headers) {
 }
 
 // The same one by one: for fp16 headers, or if a block is wide.
-HWY_NOINLINE void findGridsPlainly(std::size_t blocks, int top, bool halfHeader, Group& group,
-                                   std::uint32_t* headers) {
+HWY_NOINLINE void findGridsScalar(std::size_t blocks, int top, bool halfHeader, Group& group,
+                                  std::uint32_t* headers) {
   group.wide = false;
   for (std::size_t b = 0; b < blocks; ++b) {
-    const Range range{group.least[b] + 0.0f, group.greatest[b] + 0.0f, true};
+    const Range range{group.rangeMin[b] + 0.0f, group.rangeMax[b] + 0.0f, true};
     const QuantGrid grid = plain::blockGrid(range, top, halfHeader);
     headers[b] = plain::blockHeader(grid, halfHeader);
     group.min[b] = grid.min;
@@ -186,7 +186,7 @@ HWY_INLINE void quantizeGroup(D d, const float* values, std::size_t blocks,
   constexpr std::size_t kWidth = hn::MaxLanes(D());
   const hn::RebindToUnsigned<D> d32;
   const std::size_t blockBytes = packedBytes(format.size, format.bits);
-  const auto most = hn::Set(d, static_cast<float>((1 << format.bits) - 1));
+  const auto maxCode = hn::Set(d, static_cast<float>((1 << format.bits) - 1));
   const auto noFraction = hn::Set(d, kNoFraction);
   const auto iota = hn::Iota(d32, first + format.keyLow);
   const Join joiner;
@@ -198,7 +198,7 @@ HWY_INLINE void quantizeGroup(D d, const float* values, std::size_t blocks,
       if constexpr (kStochastic) {
         const auto place =
             hn::Add(iota, hn::Set(d32, static_cast<std::uint32_t>(b * format.size + j)));
-        exact = hn::Min(hn::Add(exact, drawsFor(d, place, format.keyHigh)), most);
+        exact = hn::Min(hn::Add(exact, drawsFor(d, place, format.keyHigh)), maxCode);
       }
       return hn::Add(exact, noFraction);
     };
@@ -234,8 +234,8 @@ HWY_INLINE bool decodeWith(const std::byte* headers, const std::byte* codes, std
   for (std::size_t b = 0; b < blocks; ++b, codes += blockBytes, values += format.size) {
     QuantGrid grid;
     if (!plain::blockGridOf(headers + b * kBlockHeaderBytes, format.halfHeader, grid)) return false;
-    const float greatest = grid.step * top;
-    if (HWY_UNLIKELY(!(greatest - greatest == 0))) {
+    const float span = grid.step * top;
+    if (HWY_UNLIKELY(!(span - span == 0))) {
       plain::dequantizeWide(codes, format.size, grid, format.bits, limit, values);
     } else if (HWY_LIKELY(static_cast<std::size_t>(end - codes) >=
                           blockBytes + AnyUnpacker::kReads)) {
@@ -255,20 +255,20 @@ HWY_INLINE bool decodeWith(const std::byte* headers, const std::byte* codes, std
 bool encode(const float* values, std::size_t blocks, const BlockFormat& format, std::uint64_t first,
             std::byte* headers, std::byte* codes) {
   const int top = (1 << format.bits) - 1;
-  const std::size_t most =
+  const std::size_t groupBlocks =
       kGroupValues / format.size < kGroup ? kGroupValues / format.size : kGroup;
   const std::size_t blockBytes = packedBytes(format.size, format.bits);
   using Eight = hn::CappedTag<float, 8>;  // four of its vectors are the smallest block
   std::byte last[kGroupValues + kOverhang];
   alignas(64) std::uint32_t words[kGroup];
-  for (std::size_t b = 0; b < blocks; b += most) {
-    const std::size_t here = blocks - b < most ? blocks - b : most;
+  for (std::size_t b = 0; b < blocks; b += groupBlocks) {
+    const std::size_t here = blocks - b < groupBlocks ? blocks - b : groupBlocks;
     const float* const in = values + b * format.size;
     Group group;
     if (!findRanges(in, here, format.size, group)) return false;
     if (!format.halfHeader) findGrids(top, group, words);
     if (format.halfHeader || group.wide)
-      findGridsPlainly(here, top, format.halfHeader, group, words);
+      findGridsScalar(here, top, format.halfHeader, group, words);
     std::memcpy(headers + b * kBlockHeaderBytes, words, here * kBlockHeaderBytes);
 
     // Nothing may be written beyond the last codes.
@@ -284,7 +284,7 @@ bool encode(const float* values, std::size_t blocks, const BlockFormat& format, 
     if (isLast) std::memcpy(out, last, here * blockBytes);
     for (std::size_t w = 0; group.wide && w < here; ++w) {
       plain::quantizeIfWide(in + w * format.size, format,
-                            {group.least[w] + 0.0f, group.greatest[w] + 0.0f, true},
+                            {group.rangeMin[w] + 0.0f, group.rangeMax[w] + 0.0f, true},
                             {group.min[w], group.step[w]}, out + w * blockBytes);
     }
   }

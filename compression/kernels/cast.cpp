@@ -135,32 +135,32 @@ Range findRange(const float* values, std::size_t count) {
   if (count < kChains * kLanes) return plain::rangeOf(values, count);
   const Floats d = kFloats;
   const auto begin = hn::LoadU(d, values);
-  auto least0 = begin, least1 = begin, least2 = begin, least3 = begin;
-  auto most0 = begin, most1 = begin, most2 = begin, most3 = begin;
+  auto min0 = begin, min1 = begin, min2 = begin, min3 = begin;
+  auto max0 = begin, max1 = begin, max2 = begin, max3 = begin;
   auto broken0 = hn::Sub(begin, begin), broken1 = broken0;  // +0 if all values so far are finite
   const auto take = [&](const float* from) HWY_ATTR {
     const auto x0 = hn::LoadU(d, from);
     const auto x1 = hn::LoadU(d, from + kLanes);
     const auto x2 = hn::LoadU(d, from + 2 * kLanes);
     const auto x3 = hn::LoadU(d, from + 3 * kLanes);
-    least0 = hn::Min(least0, x0);
-    least1 = hn::Min(least1, x1);
-    least2 = hn::Min(least2, x2);
-    least3 = hn::Min(least3, x3);
-    most0 = hn::Max(most0, x0);
-    most1 = hn::Max(most1, x1);
-    most2 = hn::Max(most2, x2);
-    most3 = hn::Max(most3, x3);
+    min0 = hn::Min(min0, x0);
+    min1 = hn::Min(min1, x1);
+    min2 = hn::Min(min2, x2);
+    min3 = hn::Min(min3, x3);
+    max0 = hn::Max(max0, x0);
+    max1 = hn::Max(max1, x1);
+    max2 = hn::Max(max2, x2);
+    max3 = hn::Max(max3, x3);
     broken0 = hn::Or(broken0, hn::Or(hn::Sub(x0, x0), hn::Sub(x1, x1)));
     broken1 = hn::Or(broken1, hn::Or(hn::Sub(x2, x2), hn::Sub(x3, x3)));
   };
   std::size_t j = 0;
   for (; j + kChains * kLanes <= count; j += kChains * kLanes) take(values + j);
   if (j < count) take(values + count - kChains * kLanes);  // some of them twice
-  const auto least = hn::Min(hn::Min(least0, least1), hn::Min(least2, least3));
-  const auto most = hn::Max(hn::Max(most0, most1), hn::Max(most2, most3));
+  const auto min = hn::Min(hn::Min(min0, min1), hn::Min(min2, min3));
+  const auto max = hn::Max(hn::Max(max0, max1), hn::Max(max2, max3));
   const auto broken = hn::BitCast(kWords, hn::Or(broken0, broken1));
-  return {hn::GetLane(hn::MinOfLanes(d, least)) + 0.0f, hn::GetLane(hn::MaxOfLanes(d, most)) + 0.0f,
+  return {hn::GetLane(hn::MinOfLanes(d, min)) + 0.0f, hn::GetLane(hn::MaxOfLanes(d, max)) + 0.0f,
           hn::AllTrue(kWords, hn::Eq(broken, hn::Zero(kWords)))};
 }
 

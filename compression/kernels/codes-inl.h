@@ -216,12 +216,12 @@ HWY_INLINE void dequantizeSteps(D d, const AnyUnpacker<D>& unpacker, const std::
   using U = AnyUnpacker<D>;
   const auto min = hn::Set(d, grid.min);
   const auto step = hn::Set(d, grid.step);
-  const auto most = hn::Set(d, limit);
-  const auto least = hn::Set(d, -limit);
+  const auto upperLimit = hn::Set(d, limit);
+  const auto lowerLimit = hn::Set(d, -limit);
   for (std::size_t s = 0; s < steps; ++s) {
     for (std::size_t v = 0; v < U::kStep / U::kWidth; ++v) {
       auto value = hn::Add(min, hn::Mul(step, unpacker.at(in, v)));
-      if constexpr (kClamp) value = hn::Max(hn::Min(value, most), least);
+      if constexpr (kClamp) value = hn::Max(hn::Min(value, upperLimit), lowerLimit);
       hn::StoreU(value, d, out + v * U::kWidth);
     }
     in += unpacker.stepBytes;

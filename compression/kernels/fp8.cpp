@@ -74,12 +74,12 @@ HWY_INLINE void narrowAll(const float* in, std::size_t count, int exponent, std:
 }
 
 template <int kMantissa, int kBias>
-HWY_INLINE bool widenAll(const std::byte* in, std::size_t count, std::uint32_t most, int exponent,
-                         float limit, float* out) {
+HWY_INLINE bool widenAll(const std::byte* in, std::size_t count, std::uint32_t maxCode,
+                         int exponent, float limit, float* out) {
   constexpr int kShift = 23 - kMantissa;
   const auto scale = hn::Set(kFloats, plain::powerOfTwo(exponent));
-  const auto greatest = hn::Set(kFloats, limit);
-  const auto least = hn::Set(kFloats, -limit);
+  const auto max = hn::Set(kFloats, limit);
+  const auto min = hn::Set(kFloats, -limit);
   auto worst = hn::Zero(kWords);
   const auto step = [&](const std::uint8_t* from, float* to) HWY_ATTR {
     const auto code = hn::PromoteTo(kWords, hn::LoadU(kBytes, from));
@@ -95,10 +95,10 @@ HWY_INLINE bool widenAll(const std::byte* in, std::size_t count, std::uint32_t m
     const auto sign = hn::ShiftLeft<24>(hn::And(code, word(0x80)));
     const auto bits = hn::Or(hn::IfThenElse(isSmall, subnormal, normal), sign);
     const auto value = hn::Mul(hn::BitCast(kFloats, bits), scale);
-    hn::StoreU(hn::Max(hn::Min(value, greatest), least), kFloats, to);
+    hn::StoreU(hn::Max(hn::Min(value, max), min), kFloats, to);
   };
   forEachVector(reinterpret_cast<const std::uint8_t*>(in), count, out, step);
-  return hn::GetLane(hn::MaxOfLanes(kWords, worst)) <= most;
+  return hn::GetLane(hn::MaxOfLanes(kWords, worst)) <= maxCode;
 }
 
 }  // namespace
@@ -110,9 +110,9 @@ void narrow(const float* in, std::size_t count, Fp8 format, int exponent, std::b
 
 bool widen(const std::byte* in, std::size_t count, Fp8 format, int exponent, float limit,
            float* out) {
-  const std::uint32_t most = fp8Most(format);
-  if (format == Fp8::e4m3) return widenAll<3, 7>(in, count, most, exponent, limit, out);
-  return widenAll<2, 15>(in, count, most, exponent, limit, out);
+  const std::uint32_t maxCode = fp8MaxCode(format);
+  if (format == Fp8::e4m3) return widenAll<3, 7>(in, count, maxCode, exponent, limit, out);
+  return widenAll<2, 15>(in, count, maxCode, exponent, limit, out);
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR

@@ -11,7 +11,7 @@ namespace cleave::kernels {
 
 struct Range {
   float min = 0;       // +0 rather than -0
-  float max = 0;       // likewise
+  float max = 0;       // +0 rather than -0
   bool finite = true;  // if false, the other two are undefined
 };
 
@@ -28,7 +28,7 @@ void bf16FromFloat(const float* in, std::size_t count, std::byte* out);
 // 8-bit floats times 2^exponent, finite values only, with exponent in -126…126.
 enum class Fp8 { e4m3, e5m2 };
 // The largest code of a finite value, without its sign.
-constexpr std::uint32_t fp8Most(Fp8 format) { return format == Fp8::e4m3 ? 0x7e : 0x7b; }
+constexpr std::uint32_t fp8MaxCode(Fp8 format) { return format == Fp8::e4m3 ? 0x7e : 0x7b; }
 // Requires magnitudes of at most 448 * 2^exponent (e4m3) or 57344 * 2^exponent (e5m2).
 void fp8FromFloat(const float* in, std::size_t count, Fp8 format, int exponent, std::byte* out);
 // Clamps values to magnitudes of at most `limit`. Returns false if a code represents NaN or
@@ -55,18 +55,18 @@ void quantize(const float* values, std::size_t count, QuantGrid grid, int bits, 
 void dequantize(const std::byte* codes, std::size_t count, QuantGrid grid, int bits, float* values);
 
 // value = table[code], for codes of 1…8 bits stored in a byte each. The table has 2^bits values; at
-// least kLeastTable must be readable.
-inline constexpr std::size_t kLeastTable = 32;
+// least kMinTable must be readable.
+inline constexpr std::size_t kMinTable = 32;
 void lookUp(const std::uint8_t* codes, std::size_t count, int bits, const float* table,
             float* values);
 
-// The upper bits of a code select a piece, the lower `bits` the position in it.
+// The upper bits of a code select a piece, the lower `bits` a position in it.
 struct PieceLines {
-  static constexpr std::size_t kMostPieces = 16;
+  static constexpr std::size_t kMaxPieces = 16;
   int bits = 0;
   int pieceBits = 0;
-  float mins[kMostPieces] = {};
-  float steps[kMostPieces] = {};
+  float mins[kMaxPieces] = {};
+  float steps[kMaxPieces] = {};
 };
 // value = min + step * position, using the instruction set's own multiply-add: unlike all other
 // kernels, not bit-identical between instruction sets. Requires bits + pieceBits <= 8, pieceBits <=

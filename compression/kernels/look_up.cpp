@@ -1,7 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/kernels/look_up.cpp"
 #include <hwy/foreach_target.h>
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include <hwy/highway.h>
 
 #include <cstring>
@@ -94,7 +94,7 @@ bool valuesInPieces(const std::uint8_t*, std::size_t, const PieceLines&, float*)
 
 bool valuesInPieces(const std::uint8_t* codes, std::size_t count, const PieceLines& lines,
                     float* values) {
-  const hn::CappedTag<float, PieceLines::kMostPieces> d;
+  const hn::CappedTag<float, PieceLines::kMaxPieces> d;
   const hn::RebindToSigned<decltype(d)> di;
   const hn::Rebind<std::uint8_t, decltype(d)> d8;
   const std::size_t lanes = hn::Lanes(d);
@@ -111,8 +111,8 @@ bool valuesInPieces(const std::uint8_t* codes, std::size_t count, const PieceLin
   std::size_t j = 0;
   for (; j + lanes <= count; j += lanes) hn::StoreU(valuesOf(codes + j), d, values + j);
   if (j == count) return true;
-  std::uint8_t lastCodes[PieceLines::kMostPieces] = {};
-  float lastValues[PieceLines::kMostPieces];
+  std::uint8_t lastCodes[PieceLines::kMaxPieces] = {};
+  float lastValues[PieceLines::kMaxPieces];
   std::memcpy(lastCodes, codes + j, count - j);
   hn::StoreU(valuesOf(lastCodes), d, lastValues);
   std::memcpy(values + j, lastValues, (count - j) * sizeof(float));

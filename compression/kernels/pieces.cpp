@@ -1,7 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/kernels/pieces.cpp"
 #include <hwy/foreach_target.h>
-// After foreach_target.h.
+// Must follow foreach_target.h.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ HWY_INLINE VI stepsOf(V x, V min, V divisor, V top) {
 // must assume that writing codes could change them.
 template <int kPieces>
 struct ByBounds {
-  HWY_INLINE ByBounds(const PieceGrids& grids, V most) : top(most) {
+  HWY_INLINE ByBounds(const PieceGrids& grids, V maxStep) : top(maxStep) {
     const D d;
     for (int p = 0; p < kPieces; ++p) {
       bounds[p] = hn::Set(d, grids.bounds[p]);

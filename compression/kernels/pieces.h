@@ -12,15 +12,15 @@ namespace cleave {
 // p << bits | min(round((x - mins[p]) / divisors[p]), 2^bits - 1), in fp32, ties to even.
 // If bits is 0, the code is p. The arrays have 2^pieceBits elements; bounds[0] is not read.
 struct PieceGrids {
-  static constexpr std::size_t kMostPieces = 256;
+  static constexpr std::size_t kMaxPieces = 256;
 
   int bits = 0;       // 0…16
   int pieceBits = 0;  // 0…8
-  alignas(64) std::array<float, kMostPieces> bounds{};
-  alignas(64) std::array<float, kMostPieces> mins{};
-  alignas(64) std::array<float, kMostPieces> divisors{};
+  alignas(64) std::array<float, kMaxPieces> bounds{};
+  alignas(64) std::array<float, kMaxPieces> mins{};
+  alignas(64) std::array<float, kMaxPieces> divisors{};
   // The bounds as a binary tree with its root at 1; filled by prepare().
-  alignas(64) std::array<float, kMostPieces> tree{};
+  alignas(64) std::array<float, kMaxPieces> tree{};
 
   void prepare();
 };

@@ -14,10 +14,10 @@ constexpr std::uint32_t kSign = 0x80000000;
 constexpr std::uint32_t kInfinity = 0x7f800000;
 constexpr float kLargestBf16 = 0x1.fep127f;
 constexpr float kLargestHalf = 65504;
-constexpr float kLeastNormal = 0x1p-126f;
-constexpr std::size_t kMostSize = 1024;
+constexpr float kMinNormal = 0x1p-126f;
+constexpr std::size_t kMaxSize = 1024;
 
-// Floats of this size have no fraction bits: adding it rounds to an integer, ties to even.
+// Floats of this magnitude have no fraction bits, so adding it rounds to an integer, ties to even.
 constexpr float kNoFraction = 0x1.8p23f;
 
 std::uint16_t load16(const std::byte* in) {
@@ -93,13 +93,13 @@ std::uint16_t toHalf(float value) {
   const std::uint32_t magnitude = bits & ~kSign;
   const auto sign = static_cast<std::uint16_t>((bits & kSign) >> 16);
   constexpr std::uint32_t kTwoTo16 = (127 + 16) << 23;
-  constexpr std::uint32_t kLeastNormalHalf = (127 - 14) << 23;
+  constexpr std::uint32_t kMinNormalHalf = (127 - 14) << 23;
   std::uint32_t half = 0;
   if (magnitude > kInfinity) {
     half = 0x7e00 | ((magnitude >> 13) & 0x3ff);
   } else if (magnitude >= kTwoTo16) {
     half = 0x7c00;
-  } else if (magnitude >= kLeastNormalHalf) {
+  } else if (magnitude >= kMinNormalHalf) {
     // Changes the exponent's bias from 127 to 15 and rounds off 13 bits. A carry out of the
     // mantissa is correct: it increments the exponent, up to infinity.
     half = (magnitude - ((127 - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
@@ -188,7 +188,7 @@ bool floatFromFp8(const std::byte* in, std::size_t count, Fp8 format, int expone
   for (std::size_t j = 0; j < count; ++j) {
     const auto code = std::to_integer<std::uint32_t>(in[j]);
     const std::uint32_t magnitude = code & 0x7f;
-    finite = finite && magnitude <= fp8Most(format);
+    finite = finite && magnitude <= fp8MaxCode(format);
     const auto fraction = static_cast<float>(magnitude & ((1u << mantissa) - 1));
     const auto power = static_cast<int>(magnitude >> mantissa);
     float value = power == 0 ? fraction * powerOfTwo(1 - bias - mantissa)
@@ -243,13 +243,13 @@ void unpack(const std::byte* in, std::size_t count, int bits, std::uint16_t* cod
 }
 
 void quantize(const float* values, std::size_t count, QuantGrid grid, int bits, std::byte* codes) {
-  const auto most = static_cast<float>((1 << bits) - 1);
-  std::array<std::uint16_t, kMostSize> block;
+  const auto maxCode = static_cast<float>((1 << bits) - 1);
+  std::array<std::uint16_t, kMaxSize> block;
   for (std::size_t start = 0; start < count; start += block.size()) {
     const std::size_t here = std::min(block.size(), count - start);
     for (std::size_t j = 0; j < here; ++j) {
       const float exact = (values[start + j] - grid.min) / grid.step;
-      const float bounded = exact < most ? exact : most;
+      const float bounded = exact < maxCode ? exact : maxCode;
       block[j] = static_cast<std::uint16_t>((bounded + kNoFraction) - kNoFraction);
     }
     pack(block.data(), here, bits, codes + packedBytes(start, bits));
@@ -258,7 +258,7 @@ void quantize(const float* values, std::size_t count, QuantGrid grid, int bits, 
 
 void dequantize(const std::byte* codes, std::size_t count, QuantGrid grid, int bits,
                 float* values) {
-  std::array<std::uint16_t, kMostSize> block;
+  std::array<std::uint16_t, kMaxSize> block;
   for (std::size_t start = 0; start < count; start += block.size()) {
     const std::size_t here = std::min(block.size(), count - start);
     unpack(codes + packedBytes(start, bits), here, bits, block.data());
@@ -272,11 +272,11 @@ void dequantize(const std::byte* codes, std::size_t count, QuantGrid grid, int b
 QuantGrid blockGrid(Range range, int top, bool halfHeader) {
   QuantGrid grid;
   grid.min = (halfHeader ? halfDown(range.min) : bf16Down(range.min)) + 0.0f;
-  const float most = static_cast<float>(top);
-  float step = (range.max - grid.min) / most;
-  if (!std::isfinite(step)) step = range.max / most - grid.min / most;
+  const float maxCode = static_cast<float>(top);
+  float step = (range.max - grid.min) / maxCode;
+  if (!std::isfinite(step)) step = range.max / maxCode - grid.min / maxCode;
   step = std::max(step, 0.0f);
-  if (step > 0) step = std::max(step, kLeastNormal);
+  if (step > 0) step = std::max(step, kMinNormal);
   grid.step = halfHeader ? halfUp(step) : bf16Up(step);
   return grid;
 }
@@ -309,7 +309,7 @@ void quantizeIfWide(const float* values, const BlockFormat& format, Range range,
   constexpr double kNoFractionDouble = 0x1p52;
   // With step 0 all values are at most min, which is the lowest value that the header can hold.
   const double step = grid.step > 0 ? grid.step : 1;
-  std::array<std::uint16_t, kMostSize> block;
+  std::array<std::uint16_t, kMaxSize> block;
   for (std::size_t j = 0; j < format.size; ++j) {
     const double exact = (double{values[j]} - double{grid.min}) / step;
     const double bounded = std::clamp(exact, 0.0, static_cast<double>(top));
@@ -320,7 +320,7 @@ void quantizeIfWide(const float* values, const BlockFormat& format, Range range,
 
 void dequantizeWide(const std::byte* codes, std::size_t count, QuantGrid grid, int bits,
                     float limit, float* values) {
-  std::array<std::uint16_t, kMostSize> block;
+  std::array<std::uint16_t, kMaxSize> block;
   unpack(codes, count, bits, block.data());
   for (std::size_t j = 0; j < count; ++j) {
     const double value = double{grid.min} + double{grid.step} * block[j];
@@ -331,8 +331,8 @@ void dequantizeWide(const std::byte* codes, std::size_t count, QuantGrid grid, i
 bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& format,
                   std::uint64_t first, std::byte* headers, std::byte* codes) {
   const int top = (1 << format.bits) - 1;
-  const auto most = static_cast<float>(top);
-  std::array<std::uint16_t, kMostSize> block;
+  const auto maxCode = static_cast<float>(top);
+  std::array<std::uint16_t, kMaxSize> block;
   for (std::size_t b = 0; b < blocks; ++b) {
     const float* const in = values + b * format.size;
     const Range range = rangeOf(in, format.size);
@@ -347,7 +347,7 @@ bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& fo
         exact += drawFor(static_cast<std::uint32_t>(first + b * format.size + j), format);
       // It exceeds the last code only by rounding, or in a wide block, whose codes are computed
       // elsewhere.
-      exact = std::clamp(exact, -0.5f, most);
+      exact = std::clamp(exact, -0.5f, maxCode);
       block[j] = static_cast<std::uint16_t>((exact + kNoFraction) - kNoFraction);
     }
     std::byte* const out = codes + packedBytes(b * format.size, format.bits);
@@ -360,7 +360,7 @@ bool encodeBlocks(const float* values, std::size_t blocks, const BlockFormat& fo
 bool decodeBlocks(const std::byte* headers, const std::byte* codes, std::size_t blocks,
                   const BlockFormat& format, float limit, float* values) {
   const int top = (1 << format.bits) - 1;
-  std::array<std::uint16_t, kMostSize> block;
+  std::array<std::uint16_t, kMaxSize> block;
   for (std::size_t b = 0; b < blocks; ++b) {
     QuantGrid grid;
     if (!blockGridOf(headers + b * kBlockHeaderBytes, format.halfHeader, grid)) return false;

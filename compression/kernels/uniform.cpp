@@ -36,11 +36,11 @@ HWY_INLINE void quantizeAll(const float* values, std::size_t count, QuantGrid gr
   const Floats d = kFloats;
   const auto min = hn::Set(d, grid.min);
   const auto step = hn::Set(d, grid.step);
-  const auto most = hn::Set(d, static_cast<float>((1 << bits) - 1));
+  const auto maxCode = hn::Set(d, static_cast<float>((1 << bits) - 1));
   const auto noFraction = hn::Set(d, kNoFraction);
   const auto rounded = [&](const float* in) HWY_ATTR {
     const auto exact = hn::Div(hn::Sub(hn::LoadU(d, in), min), step);
-    return hn::Add(hn::Min(exact, most), noFraction);
+    return hn::Add(hn::Min(exact, maxCode), noFraction);
   };
   const Join joiner;
   const auto packFrom = [&](const float* in, std::size_t values, std::byte* packed) HWY_ATTR {

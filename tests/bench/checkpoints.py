@@ -1,6 +1,6 @@
-"""What checkpoints cost a run, and how soon a run continues. First, trains with checkpoints and without, in alternating order; both
-sides wait instead of computing, so that only what the checkpoints take remains. Then kills a server with SIGKILL, starts it again, and
-takes the time until the run's next step is recorded. Called by scripts/bench.sh checkpoints."""
+"""Measures what checkpoints cost a run, and how soon a run resumes. First, trains with and without checkpoints, in alternating order;
+both sides wait instead of computing, which leaves only the cost of the checkpoints. Then kills a server with SIGKILL, restarts it, and
+measures the time until the run's next step is recorded. Called by scripts/bench.sh checkpoints."""
 
 import argparse
 import contextlib
@@ -14,7 +14,7 @@ import time
 from codec_step import Loopback, running_server
 from machine import Others, conclude
 
-COST = 1.02      # of the wall time
+COST = 1.02      # times the wall time without checkpoints
 CONTINUES = 5.0  # s
 WIDTH = 2048     # of the model: its body and the optimizer's state have 34 MB
 
@@ -61,7 +61,7 @@ def train_rows(path):
 
 
 def continues(options):
-    """Seconds from the restart of a killed server, whose process begins then, to the first new step."""
+    """Seconds from the restart of a killed server to the run's first new step."""
     with tempfile.TemporaryDirectory() as folder:
         server, port = start_server(options, f"{folder}/store", 0)
         client = subprocess.Popen(command(options, f"127.0.0.1:{port}", f"{folder}/run", 100000, 1), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -91,18 +91,18 @@ def main():
     parser.add_argument("--programs", default="build/release/bin")
     parser.add_argument("--config", default="configs/synthetic.yaml")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=400, help="of a run")
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--steps", type=int, default=400, help="steps per run")
+    parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
     others = Others()
     results = []
     for every in (5, 1):
         ratio = cost(options, every)
         results.append({"every_seconds": every, "ratio": ratio, "target": COST, "reached": ratio <= COST})
-        print(f"a checkpoint every {every} s, of 34 MB at the server: {ratio:.3f} times the time without; at most {COST}", flush=True)
+        print(f"a checkpoint every {every} s, 34 MB at the server: {ratio:.3f} times the time without checkpoints; limit {COST}", flush=True)
     seconds = [continues(options) for _ in range(options.rounds)]
     results.append({"continues": seconds, "target": CONTINUES, "reached": max(seconds) <= CONTINUES})
-    print(f"from the start of a killed server to the first new step: {', '.join(f'{each:.1f}' for each in seconds)} s; at most {CONTINUES}")
+    print(f"from the restart of a killed server to the first new step: {', '.join(f'{each:.1f}' for each in seconds)} s; limit {CONTINUES} s")
     conclude(others.share(), results, options.json)
 
 

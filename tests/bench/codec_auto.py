@@ -1,4 +1,4 @@
-"""Compares training with `codec: auto` with training with each codec that it chooses from:
+"""Compares training with `codec: auto` to training with each codec that it chooses from:
 MobileNetV2 at 96 x 96, 8 micro-batches, one compute thread per side.
 
 Measures over plain loopback, and between two network namespaces connected by a veth pair whose ends
@@ -22,7 +22,7 @@ from machine import Others, conclude
 CODECS = ["auto", "none", "block:bits=8", "block:bits=4"]
 TARGET = 1.05
 RATES = [1000, 100]  # Mbit/s, in addition to loopback
-UNCOUNTED = 2        # first steps of a run, not counted
+UNCOUNTED = 2        # first steps of a run, which are not counted
 
 
 class EmulatedLink(Loopback):
@@ -45,7 +45,7 @@ def links_of(options, stack):
     for rate in RATES:
         try:
             if options.link_program:
-                raise OSError("asked for cleave-link")
+                raise OSError("cleave-link was requested")
             links.append(ShapedLink(rate, stack.enter_context(contextlib.ExitStack())))
         except (OSError, subprocess.CalledProcessError):
             links.append(EmulatedLink(rate))
@@ -106,21 +106,21 @@ def main():
     parser.add_argument("--programs", default="build/release/bin")
     parser.add_argument("--config", default="tests/bench/mobilenet_v2.yaml")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=60, help="of a run")
+    parser.add_argument("--steps", type=int, default=60, help="steps per run")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--micro-batches", type=int, default=8)
-    parser.add_argument("--link", action="append", help="only links whose name has this text: loopback, 1000, 100 Mbit")
-    parser.add_argument("--link-program", action="store_true", help="cleave-link instead of network namespaces")
+    parser.add_argument("--link", action="append", help="only links whose name contains this text: loopback, 1000, 100 Mbit")
+    parser.add_argument("--link-program", action="store_true", help="uses cleave-link instead of network namespaces")
     parser.add_argument("--short", action="store_true", help="3 rounds of 25 steps")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as the client's")
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="like the option of cleave-client")
+    parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
     if options.short:
         options.rounds, options.steps = min(options.rounds, 3), min(options.steps, 25)
 
     others = Others()
     results = []
-    print(f"MobileNetV2 in 96 x 96, batch {options.batch}, {options.micro_batches} micro-batches, one thread a side; {options.rounds} runs of "
+    print(f"MobileNetV2 at 96 x 96, batch {options.batch}, {options.micro_batches} micro-batches, one thread per side; {options.rounds} runs of "
           f"{options.steps} steps each; medians of a run's median step, in ms")
     print(f"{'link':<24}" + "".join(f"{codec:>14}" for codec in CODECS) + f"{'auto / best':>13}{'paired':>8}{'at most':>9}{'reached':>9}  chose (trial, s)")
     with contextlib.ExitStack() as stack:

@@ -46,7 +46,7 @@ class ShapedLink:
             while holder.poll() is None and os.readlink(f"/proc/{holder.pid}/ns/net") == own:
                 time.sleep(0.01)
             if holder.poll() is not None:
-                raise OSError("no network namespace can be made here")
+                raise OSError("cannot create network namespaces")
         ends = [("cleave0", self.server, self.address), ("cleave1", self.client, "10.0.0.2")]
         run(self.server + ["ip", "link", "add", "name", "cleave0", "type", "veth",
                            "peer", "name", "cleave1", "netns", str(holders[1].pid)])

@@ -1,8 +1,8 @@
 // Benchmarks every codec: encoding and decoding on one thread (processor time) and on two (wall
 // time), compared with upper bounds: reading and copying the tensor. Two tensors: a micro-batch of
-// MobileNetV2's first cut, which fits into the last-level cache and of which half is zero after
-// ReLU6; and a gradient that only fits into memory. Rates are in fp32 bytes; `ratio` is encoded
-// bytes divided by the tensor's.
+// MobileNetV2's first cut, which fits into the last-level cache and is half zeros after ReLU6; and
+// a gradient that fits only into main memory. Rates are in fp32 bytes; `ratio` is encoded bytes
+// divided by the tensor's.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-"""Measures an honest client while other clients occupy the server within its rules: with a codec
-that takes half a minute per tensor, or with actions of many seconds. Prints its steps per second
-with each of them, with one ordinary client, and alone, and how quickly the server answers a
-newcomer's Hello meanwhile."""
+"""Measures an honest client while another client occupies the server without breaking its rules: with a
+codec that takes half a minute per tensor, or with actions of many seconds. Prints the honest client's
+steps per second beside each of them, beside an ordinary client, and alone, and how quickly the server
+answers a newcomer's Hello in the meantime."""
 import argparse
 import json
 import pathlib
@@ -18,9 +18,9 @@ import wire as w  # noqa: E402
 from load import HONEST, PROGRAMS, SYNTHETIC, Server, steps_between, wait_for_steps  # noqa: E402
 from machine import machine_text  # noqa: E402
 
-KEPT = 0.4  # share of the steps per second with an ordinary client
+KEPT = 0.4  # minimum share of the steps per second beside an ordinary client
 HELLO_SECONDS = 1
-MOST_STARTS = 5  # a client starts again after an action or tensor over the limit
+MAX_STARTS = 5  # a client starts again after an action or tensor over the limit
 FOR_EVER = ["eval.every=0", "train.epochs=10000", "data.test.size=32", "train.micro_batches=1", "model.width=2048"]
 
 
@@ -104,22 +104,22 @@ def measure(options, folder, settings):
             other.stop()
         # A client that is refused or ends immediately occupies nothing.
         worked = any(len(path.read_text().splitlines()) > 1 for path in folder.glob("other-*/transfers.csv"))
-        if other and (not worked or starts > MOST_STARTS):
-            sys.exit(f"fairness.py: the client beside was not at work, in {starts} starts: {(folder / 'other-1.log').read_text()[-500:]}")
+        if other and (not worked or starts > MAX_STARTS):
+            sys.exit(f"fairness.py: the other client did no work in {starts} starts: {(folder / 'other-1.log').read_text()[-500:]}")
         honest.stop()
     if crashed:
-        sys.exit(f"fairness.py: the honest client has ended: {(folder / 'honest-1.log').read_text()[-500:]}")
+        sys.exit(f"fairness.py: the honest client exited: {(folder / 'honest-1.log').read_text()[-500:]}")
     return {"steps/s": round(rate, 2), "hello s": round(hello, 3), "starts": starts, "processors": round(busy / (end - begin), 2)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, epilog="Example: ./scripts/bench.sh fairness --short")
-    parser.add_argument("--seconds", type=float, help="of each measurement (120)")
-    parser.add_argument("--action", type=float, help="seconds of the long action that waits (15)")
-    parser.add_argument("--batch", type=int, help="of the heavy model, which sets how long its actions take (4096)")
+    parser.add_argument("--seconds", type=float, help="seconds per measurement (120)")
+    parser.add_argument("--action", type=float, help="duration of the actions that wait, in seconds (15)")
+    parser.add_argument("--batch", type=int, help="batch of the heavy model, which determines how long its actions take (4096)")
     parser.add_argument("--short", action="store_true", help="30 s each, actions of 4 s, a batch of 1024")
-    parser.add_argument("--only", choices=["codec", "wait", "model"], help="one attacker alone")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="writes the figures")
+    parser.add_argument("--only", choices=["codec", "wait", "model"], help="only this attacker")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="writes the figures to this file")
     options = parser.parse_args()
     options.seconds = options.seconds or (30 if options.short else 120)
     options.action = options.action or (4 if options.short else 15)
@@ -142,7 +142,7 @@ def main():
             print(f"{case:<10}{result['steps/s']:>9.2f}{kept:>8}{result['hello s']:>9.3f}{result['starts']:>8}{result['processors']:>12.2f}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
-    print(f"kept: of the steps per second beside an ordinary client, {100 * KEPT:.0f} % at least; hello: {HELLO_SECONDS} s at most: "
+    print(f"limits: at least {100 * KEPT:.0f} % of the steps per second beside an ordinary client, a Hello within {HELLO_SECONDS} s: "
           f"{'FAILED' if failed else 'ok'}")  # fmt: skip
     return 1 if failed else 0
 

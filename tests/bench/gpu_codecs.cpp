@@ -197,11 +197,10 @@ int main(int argc, char** argv) {
   app.add_option("--device", name, "cuda or cuda:N")->capture_default_str();
   app.add_option("--json", json, "Writes the figures to this file");
   app.footer(
-      "encode, decode: the kernels and the wait for them, without the copy of the payload; of "
-      "copy:\n"
-      "bytes of tensor and payload per second, divided by the rate of a copy; out: the payload to\n"
-      "pinned memory; send, recv: all of it; host way: the tensor copied to the host and encoded\n"
-      "there.");
+      "encode, decode: the kernels and the wait for them, without copying the payload; of copy:\n"
+      "bytes of tensor and payload per second, divided by the rate of a copy; out: copying the\n"
+      "payload to pinned memory; send, recv: all of these; host way: copying the tensor to the\n"
+      "host and encoding it there.");
   CLI11_PARSE(app, argc, argv);
   try {
     Bench bench{openDevice(name)};

@@ -37,8 +37,8 @@ class Head {
   virtual void runStep() = 0;
 };
 
-// The model's own blocks, used like ClientStage does: images are converted to the cut's memory
-// order, and the output and its gradient have that order too.
+// The model's own blocks, used as ClientStage does: images are converted to the cut's memory order,
+// and the output and its gradient have that order too.
 class OurHead : public Head {
  public:
   explicit OurHead(std::int64_t batch)

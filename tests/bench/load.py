@@ -1,4 +1,4 @@
-"""Many connections to one server: silent strangers, clients that say Hello within TLS, clients that
+"""Many connections to one server: silent peers, clients that send a Hello within TLS, clients that
 train, and clients that do not read. Prints the server's memory use, and the effect on an honest
 client."""
 import argparse
@@ -93,12 +93,12 @@ def wait_for_steps(run):
         time.sleep(0.05)
 
 
-# ---- Strangers ----
+# ---- Silent peers ----
 
 
 def idle(options, folder):
-    """Connections that never say Hello: how quickly they are closed, and how fast an honest client
-    is meanwhile."""
+    """Connections that never send a Hello: how quickly they are closed, and how fast an honest client is
+    in the meantime."""
     with Server(folder, {}) as server:
         run = folder / "honest"
         honest = client(server, run, HONEST)
@@ -118,8 +118,8 @@ def idle(options, folder):
         honest.send_signal(signal.SIGINT)
         honest.wait(30)
     alone, beside = steps_between(run, begin, alone_until), steps_between(run, alone_until, end)
-    return {"connections": options.idle + options.slow, "connected": told["connected"], "gone after s": round(told["last_gone"], 1),
-            "server grew MiB": round(most - before, 1), "KiB a connection": round((most - before) * 1024 / max(1, told["connected"]), 1),
+    return {"connections": options.idle + options.slow, "connected": told["connected"], "closed after s": round(told["last_gone"], 1),
+            "server grew MiB": round(most - before, 1), "KiB per connection": round((most - before) * 1024 / max(1, told["connected"]), 1),
             "server's processor s": round(busy, 2), "honest steps/s alone": round(alone, 1), "honest steps/s beside": round(beside, 1), "kept": round(beside / alone, 3)}  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def strangers(port, idle_count, slow_count):
     print(json.dumps({"connected": connected, "left": len(sockets), "last_gone": last_gone if not sockets else float("inf")}))
 
 
-# ---- Clients that say Hello ----
+# ---- Clients that send a Hello ----
 
 
 def certificates(folder):
@@ -180,7 +180,7 @@ def certificates(folder):
 
 
 def hellos(options, folder):
-    """Clients that connect, shake hands within TLS, say Hello and receive an answer. Each keeps its
+    """Clients that connect, shake hands within TLS, send a Hello and receive an answer. Each keeps its
     session until all have one."""
     certs, context = certificates(folder)
     failures, peers, lock = [], [], threading.Lock()
@@ -206,8 +206,8 @@ def hellos(options, folder):
         for peer in peers:
             peer.close()
     return {"clients": options.hellos, "failures": len(failures), "first": (failures or [""])[0],
-            "seconds": round(seconds, 1), "a second": round(options.hellos / seconds),
-            "KiB a session": round((held - before) * 1024 / options.hellos, 1)}  # fmt: skip
+            "seconds": round(seconds, 1), "per second": round(options.hellos / seconds),
+            "KiB per session": round((held - before) * 1024 / options.hellos, 1)}  # fmt: skip
 
 
 # ---- Clients that train ----
@@ -225,7 +225,7 @@ def training(options, folder):
         failed = [i for i, run in enumerate(runs) if run.returncode != 0]
     first = (folder / f"run-{failed[0]}.log").read_text() if failed else ""
     return {"clients": options.clients, "failures": len(failed), "first": first[-300:], "seconds": round(time.monotonic() - start, 1),
-            "server before MiB": round(before), "server at most MiB": round(most), "its bound MiB": server.bound_mib}  # fmt: skip
+            "server before MiB": round(before), "server peak MiB": round(most), "server bound MiB": server.bound_mib}  # fmt: skip
 
 
 # ---- Clients that do not read ----
@@ -234,7 +234,7 @@ def training(options, folder):
 def unread(options, folder):
     """Half of them request a long transfer, half train; none of them reads."""
     with Server(folder, {"sessions": options.unread + 2}) as server:
-        for number in range(4):  # memory that the first sessions allocate for all
+        for number in range(4):  # the first sessions allocate memory that all of them use
             w.Peer(server.port).open(f"warm-{number}").close()
         time.sleep(1)
         before, peers = server.mib(), []
@@ -255,7 +255,7 @@ def unread(options, folder):
         for peer in peers:
             peer.close()
     return {"clients": options.unread, "server before MiB": round(before, 1), "grew by MiB": round(most - before, 1),
-            "KiB a client": round((most - before) * 1024 / options.unread, 1), "gone after s": round(gone, 1)}  # fmt: skip
+            "KiB per client": round((most - before) * 1024 / options.unread, 1), "closed after s": round(gone, 1)}  # fmt: skip
 
 
 PARTS = {"idle": idle, "hellos": hellos, "training": training, "unread": unread}
@@ -267,9 +267,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, epilog="Example: ./scripts/bench.sh load --only idle")
     parser.add_argument("--only", choices=PARTS, help="only this part")
     parser.add_argument("--idle", type=int, default=5000, help="idle connections (5000)")
-    parser.add_argument("--slow", type=int, default=500, help="connections that send a byte per second (500)")
+    parser.add_argument("--slow", type=int, default=500, help="connections that send one byte per second (500)")
     parser.add_argument("--seconds", type=float, default=15, help="seconds to measure the honest client alone (15)")
-    parser.add_argument("--hellos", type=int, default=1000, help="clients that say Hello within TLS (1000)")
+    parser.add_argument("--hellos", type=int, default=1000, help="clients that send a Hello within TLS (1000)")
     parser.add_argument("--clients", type=int, default=64, help="clients that train (64)")
     parser.add_argument("--unread", type=int, default=50, help="clients that do not read (50)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="writes the figures to this file")

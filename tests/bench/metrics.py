@@ -5,8 +5,8 @@ step, to files and as Prometheus counters, plus one Prometheus scrape per second
 duration of a step in real training. This is compared with the limit of 1 %. It is pessimistic: it
 assumes that nothing runs in parallel.
 
-Side by side: the same training without metrics, and with both daemons being scraped every second,
-in turns. The ratio of the medians has the noise of two training runs. Files are written in both.
+Side by side: the same training without metrics, and with both daemons scraped every second, in
+turns. The ratio of the medians has the noise of two training runs. Files are written in both.
 Called by scripts/bench.sh metrics."""
 
 import argparse
@@ -83,7 +83,7 @@ def train(options, name, with_metrics):
             asked.append(Asked(client))
             if client.wait() != 0:
                 asked[1].stop()
-                raise SystemExit("bench.sh: the training failed: " + "".join(asked[1].last_lines))
+                raise SystemExit("bench.sh: the training run failed: " + "".join(asked[1].last_lines))
         finally:
             server.terminate()
             server.wait()

@@ -168,9 +168,9 @@ def main():
     parser.add_argument("--latency", type=float, action="append", help="only this latency, ms one way; repeatable")
     parser.add_argument("--codec", action="append", help="only this codec; repeatable")
     parser.add_argument("--queue", help="queue of the link, such as 128KiB; default: 2 ms of the rate")
-    parser.add_argument("--rounds", type=int, default=9, help="maximum turns of a step each, after one that is not counted")
+    parser.add_argument("--rounds", type=int, default=9, help="maximum turns of one step each, after one that is not counted")
     parser.add_argument("--seconds", type=float, default=20, help="approximate time per link and codec, but at least 2 rounds")
-    parser.add_argument("--short", action="store_true", help="only the table, without one micro-batch and the 5.9 times slower link")
+    parser.add_argument("--short", action="store_true", help="only the table: skips the single micro-batch and the 5.9 times slower link")
     parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
 

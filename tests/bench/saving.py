@@ -1,7 +1,7 @@
-"""What saving the model at each epoch's end costs a step: trains once with a server that hands out the body's weights, and once with
-one that does not, in alternating order. Both sides wait instead of computing: 5 ms per action. The emulated link has the same rate each
-way; between two saved models lie as many steps as fetching one takes, so that the body crosses the link nearly all the time. Called by
-scripts/bench.sh saving."""
+"""Measures what saving the model after each epoch costs per step: trains once with a server that allows clients to fetch the body's
+weights, and once with one that does not, in alternating order. Both sides wait instead of computing: 5 ms per action. The emulated
+link has the same rate in both directions; a model is saved as often as it can be fetched, so that the body crosses the link nearly
+all the time. Called by scripts/bench.sh saving."""
 
 import argparse
 import contextlib
@@ -58,9 +58,9 @@ def main():
     parser.add_argument("--programs", default="build/release/bin")
     parser.add_argument("--config", default="configs/synthetic.yaml")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=60, help="of a run")
+    parser.add_argument("--steps", type=int, default=60, help="steps per run")
     parser.add_argument("--rate", type=float, action="append", metavar="MBITS", help="only these links (1, 10 and 100 Mbit/s)")
-    parser.add_argument("--json", help="where the figures go")
+    parser.add_argument("--json", help="writes the figures to this file")
     options = parser.parse_args()
     others = Others()
     results = []

@@ -1,4 +1,4 @@
-// In a separate file, so that Gloo's headers and Asio's do not meet.
+// In a separate file, so that no source includes both Gloo's and Asio's headers.
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
 #include <gloo/transport/tcp/device.h>

@@ -1,4 +1,4 @@
-// bench_whole: trains the model of a client configuration unsplit in one process, and prints its
+// bench_whole: trains the unsplit model of a client configuration in one process, and prints its
 // images/s as JSON. The baseline of scripts/bench.sh split.
 
 #include <CLI/CLI.hpp>
@@ -55,7 +55,7 @@ int run(const CommonOptions& options, int threads) {
 
 int main(int argc, char** argv) {
   cleave::prepareProcess(argv);
-  CLI::App app{"Trains a model in one piece, and prints its images/s", "bench_whole"};
+  CLI::App app{"Trains an unsplit model, and prints its images/s", "bench_whole"};
   cleave::CommonOptions options;
   int threads = cleave::usableCores();
   cleave::addCommonOptions(app, options, true);

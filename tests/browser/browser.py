@@ -20,7 +20,7 @@ def required():
         missing = ", ".join(name for name, path in (("chromium", "/usr/bin/chromium"), ("chromium-driver", "/usr/bin/chromedriver"))
                             if not os.path.exists(path))  # fmt: skip
     if missing:
-        sys.exit(f"there is no browser to test with: ./scripts/setup.sh installs {missing}; {SKIP}=1 leaves these tests out")
+        sys.exit(f"there is no browser to test with: ./scripts/setup.sh installs {missing}; {SKIP}=1 skips these tests")
 
 
 class Browser:

@@ -1,5 +1,5 @@
-"""Makes a browser's PNG smaller: replaces three bytes per pixel by a palette of the 256 most
-frequent colours."""
+"""Makes a browser's PNG smaller: replaces three bytes per pixel with an index into a palette of the 256
+most frequent colours."""
 import collections
 import struct
 import zlib

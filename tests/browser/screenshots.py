@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Screenshots of the dashboard and of a report: PROGRAMS IMAGES. Trains on Fashion-MNIST over an
-emulated link meanwhile."""
+"""Takes screenshots of the dashboard and of a report while training on Fashion-MNIST over an emulated
+link. Arguments: PROGRAMS IMAGES."""
 import pathlib
 import re
 import subprocess
@@ -53,11 +53,11 @@ def main(programs, images, folder, processes):
         steps = "return cleaveReport.page() ? cleaveReport.page().runs[0].headline.steps || 0 : 0"
         chrome.until(lambda: client.poll() is not None or chrome.run(steps) >= 0.6 * STEPS, "most of the training", PATIENCE)
         if client.poll() is not None:
-            sys.exit("the training has ended: " + client.stderr.read())
+            sys.exit("the training run has ended: " + client.stderr.read())
         take(chrome, images / "dashboard.png", 1280, 1100)
         client.stderr.read()
         if client.wait(PATIENCE) != 0:
-            sys.exit("the training failed")
+            sys.exit("the training run failed")
         page = folder / "report.html"
         subprocess.run([programs / "cleave-client", "report", run, "--output", page], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         chrome.dark(False)

@@ -37,7 +37,7 @@ std::string waitForTensor(const TestServer& server, const std::vector<std::strin
     }
     std::this_thread::sleep_for(milliseconds(20));
   }
-  FAIL("no tensor has come");
+  FAIL("no tensor arrived");
   return "";
 }
 

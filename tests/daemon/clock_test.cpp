@@ -39,7 +39,7 @@ class WallClock {
 
 TEST_CASE("jumps of the wall clock neither end a connection nor change a result") {
   if (!std::filesystem::exists(kFakeTime)) {
-    WARN("skipped: libfaketime is not here (scripts/setup.sh installs it)");
+    WARN("skipped: libfaketime is missing (scripts/setup.sh installs it)");
     return;
   }
   const TemporaryFolder folder;

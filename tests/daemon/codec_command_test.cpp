@@ -162,7 +162,7 @@ TEST_CASE("codec compare prints one aligned row per codec") {
   CHECK(codecs.at(2).at("wire_bytes") < codecs.at(1).at("wire_bytes"));
 }
 
-TEST_CASE("a tensor that a codec cannot carry is named") {
+TEST_CASE("the error names a tensor that the codec cannot encode") {
   const TemporaryFolder folder;
   const std::string input = writeTensors(folder, std::numeric_limits<float>::infinity());
   const std::string output = folder.path("out.safetensors");

@@ -18,7 +18,7 @@ using Arguments = std::vector<std::string>;
 
 inline constexpr std::chrono::seconds kPatience{120};  // for operations that usually take a second
 
-// A temporary folder, removed with the object.
+// A temporary folder, which the destructor removes.
 class TemporaryFolder {
  public:
   TemporaryFolder();

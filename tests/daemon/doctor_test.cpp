@@ -45,7 +45,7 @@ Report report(Arguments more) {
 // Either result, because the test machine's own figures must not matter.
 bool isWell(const std::string& finding) { return finding == "ok" || finding == "warn"; }
 
-TEST_CASE("doctor reports no problems with a good server, and its measurements") {
+TEST_CASE("doctor finds no problems with a good server, and reports its measurements") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;

@@ -69,7 +69,7 @@ TEST_CASE("with limits.park_seconds=0, a broken connection ends the run on both 
 }
 
 TEST_CASE("a stopped peer is detected within 35 s on both sides") {
-  // Both cases in parallel, to wait only once.
+  // Both cases run in parallel, to wait only once.
   const TemporaryFolder folder;
   const Arguments parksNone = {"--set", "limits.park_seconds=0"};
   TestServer stopped(folder, parksNone, "stopped");
@@ -115,7 +115,7 @@ Arguments withSmallDisk(const std::string& folder) {
     trial.emplace_back("/bin/true");
     if (finish(Process::start(trial)).code == 0) return within;
   }
-  WARN("skipped: this user may mount nothing in a namespace of its own");
+  WARN("skipped: this user may not mount a disk in its own namespace");
   return {};
 }
 
@@ -189,7 +189,7 @@ TEST_CASE("the client connects to a server that starts late") {
   CHECK(finish(client).code == 0);
 }
 
-TEST_CASE("a server that does not hand out its weights still trains") {
+TEST_CASE("a server that does not allow clients to fetch its weights still trains") {
   const TemporaryFolder folder;
   const TestServer server(folder, {"--set", "weights.fetch=false"});
   const Ended ended = runClient("train", folder.path("client"), {"--server", server.address()});

@@ -1,5 +1,5 @@
-// Connections that break while both daemons live: the run continues, and its result is the same to
-// the bit.
+// Connections that break while both daemons run: the run continues, and its result is
+// bit-identical.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -28,7 +28,7 @@ Arguments with(Arguments arguments, const Arguments& more) {
   return arguments;
 }
 
-// The final weights of a run whose connection is cut again and again.
+// The final weights of a run whose connection is cut repeatedly.
 std::string modelThrough(Relay& relay, const std::string& folder, const Arguments& more,
                          Relay::Way way, std::uint64_t everyBytes) {
   const Process client =

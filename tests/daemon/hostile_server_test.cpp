@@ -40,7 +40,7 @@ class HostileServer {
         thread_([this] { serve(); }) {}
   ~HostileServer() {
     error_code ignored;
-    tcp::socket(context_).connect(acceptor_.local_endpoint(), ignored);  // if none came
+    tcp::socket(context_).connect(acceptor_.local_endpoint(), ignored);  // if no client connected
     thread_.join();
   }
   std::string address() const {
@@ -181,7 +181,7 @@ TEST_CASE("a HelloOk with numbers out of range is refused") {
       {"no session", [](auto& ok) { ok.set_session(0); }, "session 0"},
       {"nothing in flight", [](auto& ok) { ok.set_in_flight(0); }, "0 micro-batches"},
       {"one more", [](auto& ok) { ok.set_in_flight(ok.in_flight() + 1); }, "micro-batches"},
-      {"most in flight", [](auto& ok) { ok.set_in_flight(0xFFFFFFFF); }, "4294967295"},
+      {"too many in flight", [](auto& ok) { ok.set_in_flight(0xFFFFFFFF); }, "4294967295"},
       {"no threads", [](auto& ok) { ok.set_threads(0); }, "0 threads"},
       {"most threads", [](auto& ok) { ok.set_threads(0xFFFFFFFF); }, "4294967295"},
       {"no body", [](auto& ok) { ok.set_body_bytes(0); }, "0 bytes"},

@@ -69,7 +69,7 @@ TEST_CASE("the example of each model is a configuration that trains") {
   }
 }
 
-TEST_CASE("every command's help has an example and ends its last line") {
+TEST_CASE("every command's help has an example and ends with a line break") {
   for (const char* command : {"train", "verify", "models", "schedules", "codecs", "optimizers",
                               "learning-rates", "doctor"}) {
     INFO(command);

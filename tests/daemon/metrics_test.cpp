@@ -157,7 +157,7 @@ TEST_CASE("the metrics of both daemons follow a training run and match the sums 
   checkSums(after, "cleave_server_", runs[0]);
 }
 
-TEST_CASE("refusals, probes and certificates are counted at the server; nothing names a client") {
+TEST_CASE("refusals, probes and certificates are counted at the server; no metric names a client") {
   const TemporaryFolder folder;
   const CertificateFolder certificates;
   const TestAuthority authority;
@@ -217,7 +217,7 @@ TEST_CASE("Prometheus scrapes both daemons") {
       return std::nullopt;  // Prometheus is not ready yet
     }
   };
-  waitUntil("Prometheus sees both", [&] { return query("sum(up)") == 2; });
+  waitUntil("Prometheus scrapes both", [&] { return query("sum(up)") == 2; });
   for (const char* expression :
        {"sum(cleave_server_steps_total)", "sum(cleave_client_steps_total)",
         "sum(cleave_server_transfer_wire_bytes_total)",

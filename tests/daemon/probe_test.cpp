@@ -54,7 +54,7 @@ TEST_CASE("probe measures sizes up, down and both at once, and fits a line per d
   CHECK(server.runFolders().empty());
 }
 
-TEST_CASE("probe starts a server of its own, and shows a table that fits 100 columns") {
+TEST_CASE("probe starts its own server, and shows a table that fits 100 columns") {
   const Ended shown = ask({"probe", "--most", "100kB", "--repeat", "1"});
   REQUIRE(shown.code == 0);
   CHECK_THAT(shown.output, Contains("round trip ") && Contains("both at once") &&

@@ -49,7 +49,7 @@ struct Pipe {
 
 Pipe makePipe() {
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throwSystem(errno, "a pipe cannot be made");
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throwSystem(errno, "a pipe cannot be created");
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 

@@ -1,5 +1,5 @@
-// Killed clients, killed servers, and damaged or foreign checkpoints: the run continues from the
-// newest checkpoint that both sides have, and its result is the same to the bit, or it is refused.
+// Killed clients, killed servers, and damaged or foreign checkpoints: the run resumes from the
+// newest checkpoint that both sides have, with a bit-identical result, or is refused.
 #include <sys/wait.h>
 
 #include <catch2/catch.hpp>
@@ -110,7 +110,7 @@ std::string newestCheckpoint(const std::string& run) {
   return newest;
 }
 
-// By epoch; of several rows the last one counts.
+// Losses by epoch; of several rows the last one counts.
 std::map<std::string, std::string> lossesByEpoch(const std::string& run) {
   std::map<std::string, std::string> losses;
   for (const CsvRow& row : readCsv(run + "/epochs.csv")) {
@@ -129,7 +129,7 @@ std::map<std::string, std::string> lossesByStep(const std::string& run) {
   return losses;
 }
 
-TEST_CASE("a client that was killed anywhere continues to the same weights") {
+TEST_CASE("a client killed at any point resumes and ends with the same weights") {
   const TemporaryFolder folder;
   const RestartableServer server(folder);
   const std::string expected = expectedModel(folder, server.address());
@@ -147,7 +147,7 @@ TEST_CASE("a client that was killed anywhere continues to the same weights") {
     const Ended ended = resume(run);
     INFO(ended.errors);
     if (ended.code == 2) {
-      CHECK(std::string(place) == "summary:1:kill");  // the run is done
+      CHECK(std::string(place) == "summary:1:kill");  // the run is complete
       CHECK_THAT(ended.errors, Contains("[run-done]"));
     } else {
       REQUIRE(ended.code == 0);
@@ -208,7 +208,7 @@ TEST_CASE("a damaged or missing checkpoint on one side is replaced by the one be
   }
 }
 
-TEST_CASE("a store without the checkpoints is refused, and --from-start begins again") {
+TEST_CASE("a store without the checkpoints is refused, and --from-start starts over") {
   const TemporaryFolder folder;
   RestartableServer server(folder);
   const std::string expected = expectedModel(folder, server.address());
@@ -227,7 +227,7 @@ TEST_CASE("a store without the checkpoints is refused, and --from-start begins a
   CHECK((modelOf(run) == expected));
 }
 
-TEST_CASE("only one client continues a run") {
+TEST_CASE("only one client can resume a run") {
   const TemporaryFolder folder;
   const RestartableServer server(folder);
   const std::string run = folder.path("run");
@@ -235,7 +235,7 @@ TEST_CASE("only one client continues a run") {
   const std::string copy = folder.path("copy");
   fs::copy(run, copy, fs::copy_options::recursive);
 
-  // While one uses the folder, no other does.
+  // While one client uses the folder, no other may.
   const Process first =
       Process::start({clientProgram(), "train", "--resume", run, "--set", "wait={F1: 20, B1: 20}"});
   REQUIRE(first.waitForOutput("step", kPatience));
@@ -244,13 +244,13 @@ TEST_CASE("only one client continues a run") {
   CHECK_THAT(second.errors, Contains("[run-in-use]"));
   REQUIRE(first.wait(kPatience));
 
-  // The copy is older than what the server knows.
+  // The copy's generation is older than the server's.
   const Ended copied = resume(copy);
   CHECK(copied.code == 1);
   CHECK_THAT(copied.errors, Contains("[stale-generation]") && Contains("--take-over"));
 }
 
-TEST_CASE("what is no run to continue is refused") {
+TEST_CASE("a folder or a configuration that cannot be resumed is refused") {
   const TemporaryFolder folder;
   const RestartableServer server(folder);
   const Ended none = resume(folder.path("none"));
@@ -270,7 +270,7 @@ TEST_CASE("what is no run to continue is refused") {
   CHECK_THAT(done.errors, Contains("[run-done]"));
 }
 
-TEST_CASE("an interrupted client continues without redoing a step") {
+TEST_CASE("an interrupted client resumes without repeating a step") {
   const TemporaryFolder folder;
   const RestartableServer server(folder);
   const std::string run = folder.path("run");
@@ -293,12 +293,12 @@ TEST_CASE("an interrupted client continues without redoing a step") {
   CHECK(trained == 800);
 }
 
-TEST_CASE("a server that is restarted loses no step") {
+TEST_CASE("a restarted server loses no step") {
   const TemporaryFolder folder;
   RestartableServer server(folder);
   const std::string expected = expectedModel(folder, server.address());
   const std::string run = folder.path("run");
-  // Without checkpoints of its own accord.
+  // Without periodic checkpoints.
   const Process client =
       startClient("train", run,
                   with(kRun, {"--server", server.address(), "--set",
@@ -314,14 +314,14 @@ TEST_CASE("a server that is restarted loses no step") {
   CHECK(summary.at("steps_redone") == 0);
 }
 
-TEST_CASE("a disk that fails at any write ends no run, or one that can be continued") {
+TEST_CASE("if a disk fails at any write, the run completes or can be resumed") {
   const TemporaryFolder folder;
   RestartableServer server(folder);
   const std::string expected = expectedModel(folder, server.address());
   int number = 0;
   for (const char* const call : {"write", "sync", "rename"}) {
     for (const char* const error : {"enospc", "eio"}) {
-      // The first few are those of the run's folder.
+      // The first few writes are those of the run's folder.
       for (const int nth : {1, 4, 6, 9, 12}) {
         const std::string place = std::string(call) + ":" + std::to_string(nth) + ":" + error;
         INFO(place);

@@ -15,8 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::steady_clock;
 
-// A computing model without `wait`, whose steps are bit-identical for the same seed. 64 steps per
-// epoch.
+// A model that computes instead of waiting, whose steps are bit-identical for the same seed. 64
+// steps per epoch.
 const Arguments kRun = {"--set", "model.width=256",
                         "--set", "data.train.size=2048",
                         "--set", "train.learning_rate={schedule: constant, peak: 0.05}",

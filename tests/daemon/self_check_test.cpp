@@ -1,4 +1,4 @@
-// Both daemons report their computing capabilities at start, and runs record them.
+// Both daemons report their computing capabilities at startup, and runs record them.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 

@@ -86,7 +86,7 @@ TEST_CASE("a service that is not a Cleave server") {
        "",
        Then::waits,
        {"did not complete its part of the handshake within 5 s", checkHost}},
-      {"closes at once",
+      {"closes immediately",
        "",
        Then::ends,
        {"closed the connection before the handshake", "check that it is a Cleave daemon"}},
@@ -99,7 +99,7 @@ TEST_CASE("a service that is not a Cleave server") {
        frame(1, 3, refused),
        Then::ends,
        {"refuses: the client speaks versions 1 to 1", sameRelease}},
-      {"a reply that is none", frame(1, 2, "\xff\xff\xff"), Then::waits, {"HelloOk", "try again"}},
+      {"an invalid reply", frame(1, 2, "\xff\xff\xff"), Then::waits, {"HelloOk", "try again"}},
   };
   const TemporaryFolder folder;
   for (const Row& row : rows) {

@@ -181,7 +181,7 @@ TEST_CASE("of two servers with one store, the second warns, and the first keeps 
   CHECK(askStatus(folder).at("address") == first.address());
 }
 
-TEST_CASE("status clients that do not read or that connect all at once block nobody") {
+TEST_CASE("status clients that do not read, or that connect all at once, do not block others") {
   const TemporaryFolder folder;
   TestServer server(folder);
   const std::string socket = folder.path("store/.status/socket");

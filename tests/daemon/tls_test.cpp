@@ -97,7 +97,7 @@ TEST_CASE("a refused client and the server both log the reason") {
         "connect by a name or address that is in the server's certificate",
         "cleave-server certs init --renew --name 127.0.0.2"},
        "the client refuses the certificate of this server"},
-      {"a CA that the client does not know",
+      {"a CA that the client does not trust",
        stranger,
        here,
        {"the server's certificate is not from a CA that is trusted here", "need the same CA"},
@@ -193,14 +193,16 @@ TEST_CASE("mistakes with TLS files") {
   checkMistakes(
       {serverProgram(), "serve", "--set", "listen.port=0"},
       {mistake("no folder", "/nowhere", {"cannot read /nowhere/ca.crt", "--tls DIR"}),
-       mistake("a key that others read", own,
+       mistake("a key that others can read", own,
                {own + "/server.key: users other than its owner can read or write it", "chmod 600"}),
        mistake("another's key", mixed,
                {mixed + "/server.key does not belong to the certificate"})});
-  checkMistakes(
-      {clientProgram(), "probe", "--server", "127.0.0.1:9"},
-      {{"a key that others read", {"--tls", own}, kWrongUse, {own + "/client.key", "chmod 600"}},
-       {"no folder", {"--tls", "/nowhere"}, kWrongUse, {"cannot read /nowhere/ca.crt"}}});
+  checkMistakes({clientProgram(), "probe", "--server", "127.0.0.1:9"},
+                {{"a key that others can read",
+                  {"--tls", own},
+                  kWrongUse,
+                  {own + "/client.key", "chmod 600"}},
+                 {"no folder", {"--tls", "/nowhere"}, kWrongUse, {"cannot read /nowhere/ca.crt"}}});
 }
 
 }  // namespace

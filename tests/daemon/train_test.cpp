@@ -63,7 +63,7 @@ TEST_CASE("a run writes its files on both sides, and a summary that agrees with 
   }
 }
 
-TEST_CASE("a run id never begins with a dash, for any run.name") {
+TEST_CASE("a run id never begins with a dash, whatever run.name is") {
   const TemporaryFolder folder;
   const std::pair<std::string, std::string> rows[] = {
       {"-rf", "rf-"}, {"--Help me", "help-me-"}, {"日本", "run-"}};

@@ -56,7 +56,7 @@ class Room {
   fuzz::find(codec.spec() + ", " + toString(spec) + ": " + what);
 }
 
-// A tensor's spec, and the codec and context that carry it.
+// A tensor's spec, and the codec and context that encode it.
 struct Trip {
   const Codec& codec;
   CodecContext context;
@@ -72,7 +72,7 @@ std::optional<Bytes> decodeOver(std::byte fill, const Trip& trip, CutContext& cu
   try {
     trip.codec.decode(trip.context, nullptr, cut, in.span(), {out.data(), trip.spec});
   } catch (const ProtocolError& error) {
-    if (error.code() != "bad-payload") find(trip.codec, trip.spec, "refuses by another error");
+    if (error.code() != "bad-payload") find(trip.codec, trip.spec, "refuses with another error");
     return std::nullopt;
   }
   return Bytes(out.span().begin(), out.span().end());
@@ -108,7 +108,7 @@ void fillFinite(std::span<const std::byte> bytes, const TensorSpec& spec, std::b
       return finite(std::uint16_t{0x7c00});
     case DType::bf16:
       return finite(std::uint16_t{0x7f80});
-    case DType::i64:  // only the codec none carries it
+    case DType::i64:  // only the codec none accepts it
       return;
   }
 }
@@ -130,11 +130,11 @@ void encodeAndDecode(const Trip& trip, CutContext& sender, CutContext& receiver,
       encoded =
           trip.codec.encode(trip.context, state, sender, {tensor.data(), trip.spec}, out.span());
     } catch (const NonFiniteError&) {
-      find(trip.codec, trip.spec, "finds finite elements not finite");
+      find(trip.codec, trip.spec, "reports finite elements as not finite");
     }
     if (encoded.bytes > out.span().size()) find(trip.codec, trip.spec, "exceeds its bound");
     if (!decodes(trip, receiver, out.span().first(encoded.bytes)))
-      find(trip.codec, trip.spec, "refuses what it encoded");
+      find(trip.codec, trip.spec, "refuses its own payload");
     state = encoded.state;
   }
 }

@@ -22,7 +22,7 @@ std::span<const std::byte> viewOf(const std::string& text) {
 template <typename Read>
 void checkStable(std::span<const std::byte> metadata, Read read) {
   const std::string once = toWire(read(metadata));
-  if (toWire(read(viewOf(once))) != once) find("metadata change when read and written again");
+  if (toWire(read(viewOf(once))) != once) find("metadata changes when read and written again");
 }
 
 void readTensor(std::span<const std::byte> metadata) {

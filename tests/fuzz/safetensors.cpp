@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const SafetensorsEntry& entry : entries) {
     if (!entry.bytes.empty() && (entry.bytes.data() < file.data() ||
                                  entry.bytes.data() + entry.bytes.size() > file.data() + size))
-      find("an entry lies outside of the file");
+      find("an entry is outside the file");
   }
   const Bytes written = writeSafetensors(entries);
   if (!std::ranges::equal(readSafetensors(written, "again"), entries, isSame))

@@ -1,6 +1,6 @@
-// Fuzz target: the frames that a peer may send after the handshake (session_input.h), and when, to
-// a tensor link and an engine as in either daemon, in one thread. An Error may end the session; any
-// other exception is a finding.
+// Fuzz target: frames that a peer may send after the handshake, and their times (session_input.h),
+// processed by a tensor link and an engine as in either daemon, on one thread. An Error may end the
+// session; any other exception is a finding.
 #include <boost/asio/io_context.hpp>
 #include <deque>
 #include <memory>

@@ -123,7 +123,7 @@ hellos("a probe and a run", "bad-run-spec", f3="probe")
 for run_id in ("", "../../etc/x", "a/b", "x" * 65, "A", "a\nb", "a\0b", ".", "-", "-rf", "--help"):
     hellos(f"run id {run_id!r}", "bad-run-id", run_id=run_id)
 hellos("no run spec", spec=b"")
-hellos("bytes that are no message", "bad-metadata", spec=b"\x0a\xff\xff\xff\xff\x0f")
+hellos("bytes that are not a message", "bad-metadata", spec=b"\x0a\xff\xff\xff\xff\x0f")
 hellos("a text that is not UTF-8", "bad-metadata", run_id=b"\xff\xfe")
 for name, number, values in (
     ("cut0", 3, (0, 5, 6, *HUGE32)), ("cut1", 4, (0, 2, 7, *HUGE32)), ("classes", 6, (0, *HUGE)), ("batch", 7, (0, *HUGE)),
@@ -150,7 +150,7 @@ hellos("messages nested 900 deep", "bad-metadata", spec=b"\xa3\x06" * 900 + b"\x
 hellos("messages nested 900 deep, not ended", "bad-metadata", spec=b"\xa3\x06" * 900)
 
 
-@case("twice the same run", "run-in-use", connections=2)
+@case("the same run twice", "run-in-use", connections=2)
 def _(world):
     first = world.run()
     second = world.connect()
@@ -193,7 +193,7 @@ sends("metadata nested 20,000 deep", "bad-metadata", w.frame(w.STEP, b"\xa3\x06"
 sends("a key repeated 30,000 times", "bad-key", w.frame(w.RECEIVED, b"\x0a\x00" * 30000))
 sends("8,000 learning rates", "bad-metadata", w.step(rates=[0.1] * 7000))
 sends("a Failure with control characters", "", w.frame(w.FAILURE, w.message((1, "x\n"), (2, "\x1b[2J" * 1000))), uncounted=True)
-sends("a Failure that is no message", "", w.frame(w.FAILURE, b"\xff" * 100), uncounted=True)
+sends("a Failure that is not a message", "", w.frame(w.FAILURE, b"\xff" * 100), uncounted=True)
 
 
 # Escape sequences, line breaks, C1 control characters, a direction override.
@@ -232,7 +232,7 @@ def _(world):
     return peer
 
 
-sends("a Bye that is no message", "bad-metadata", w.frame(w.BYE, b"\xff"))
+sends("a Bye that is not a message", "bad-metadata", w.frame(w.BYE, b"\xff"))
 
 # ---- Tensors ----
 
@@ -276,7 +276,7 @@ for name, code, data in (
     ("while its stream opens again", "bad-segment", w.tensor(micro_batch=1)),
 ):  # fmt: skip
     sends(f"a segment {name}", code, OPEN + data)
-sends("no stream after the greatest", "bad-segment", w.tensor(stream=2**64 - 1) + w.tensor(stream=1, micro_batch=1))
+sends("a stream after the one with the maximum number", "bad-segment", w.tensor(stream=2**64 - 1) + w.tensor(stream=1, micro_batch=1))
 
 # ---- Trials, which leave no records ----
 
@@ -405,7 +405,7 @@ def finish_step(peer, number=1):
     peer.wait_for(w.STEP_OK)
 
 
-@case("three steps, done right", "", uncounted=True)
+@case("three correct steps", "", uncounted=True)
 def _(world):
     peer = world.run()
     for number in (1, 2, 3):
@@ -420,7 +420,7 @@ for name, code, data in (
     ("activation/0 of an applied step", "bad-key", w.tensor(stream=5000)),
     ("gradient/1 of an applied step", "bad-key", w.tensor(stream=5000, flow="gradient/1")),
     ("Received again", "bad-key", w.received(flow="activation/1")), ("Step again", "step-gap", w.step(1)),
-    ("Step again, with another decision", "step-gap", w.step(1, rates=(0.2,))), ("Step that leaves one out", "step-gap", w.step(3)),
+    ("Step again, with another decision", "step-gap", w.step(1, rates=(0.2,))), ("Step that skips a step", "step-gap", w.step(3)),
     ("a tensor two steps ahead", "step-gap", w.tensor(stream=5000, step=3, weight_version=1)),
     ("a tensor for older weights", "bad-key", w.tensor(stream=5000, step=2, weight_version=0)),
     ("the first stream number again", "bad-segment", w.tensor(stream=1, step=2, weight_version=1)),
@@ -446,21 +446,21 @@ def _(world):
     return peer
 
 
-@case("a flood of Receiveds for what was not sent", "bad-key")
+@case("a flood of Receiveds for tensors that were not sent", "bad-key")
 def _(world):
     peer = world.run()
     peer.send(w.received() * 20000)
     return peer
 
 
-@case("a flood of segments of a byte each", "flood")
+@case("a flood of segments of one byte each", "flood")
 def _(world):
     peer = world.run()
     peer.send(w.tensor(first=0) + b"".join(w.segment(i, b"x") for i in range(w.RAW_BYTES - 1)))
     return peer
 
 
-@case("a flood of Steps that came already", {"flood", "step-gap", "too-many-in-flight"})
+@case("a flood of repeated Steps", {"flood", "step-gap", "too-many-in-flight"})
 def _(world):
     peer = world.run()
     train_step(peer)
@@ -469,7 +469,7 @@ def _(world):
     return peer
 
 
-@case("a flood of tensors that came already", "bad-key", deadline=5)
+@case("a flood of repeated tensors", "bad-key", deadline=5)
 def _(world):
     peer = world.run()
     train_step(peer)
@@ -480,7 +480,7 @@ def _(world):
     return peer
 
 
-@case("200 Hellos, each of a connection", {"too-many-sessions", "too-many-from-address"}, connections=200, deadline=10)
+@case("200 Hellos, each on its own connection", {"too-many-sessions", "too-many-from-address"}, connections=200, deadline=10)
 def _(world):
     peers = [world.connect() for _ in range(200)]
     for peer in peers:
@@ -491,7 +491,7 @@ def _(world):
         (served if got and got[0] == w.HELLO_OK else world.refused).append(peer)
     for peer in served:
         world.leave(peer)
-    assert len(served) < 100, "limits.sessions does not hold"
+    assert len(served) < 100, "limits.sessions is not enforced"
     return world.refused.pop()
 
 
@@ -502,7 +502,7 @@ def _(world):
         world.expected["connection-closed"] += 1
 
 
-@case("a frame in a run, a byte now and then", "too-slow", deadline=4)
+@case("a frame in a run, one byte at a time", "too-slow", deadline=4)
 def _(world):
     peer = world.run()
     for byte in w.frame(w.STEP, bytes(60000)):
@@ -517,7 +517,7 @@ def _(world):
     return world.run()
 
 
-@case("a reader that does not read, and goes on answering", "", untold="not-reading", deadline=9)
+@case("a peer that reads nothing but keeps sending Pongs", "", untold="not-reading", deadline=9)
 def _(world):
     peer = world.connect(receive_buffer=4096)
     peer.open("", b"", f3="probe", f4=None, f5=None)
@@ -528,7 +528,7 @@ def _(world):
     return peer
 
 
-@case("sessions that only answer Pings, as many as there may be", "session-idle", connections=40, deadline=2)
+@case("as many sessions as allowed, which only send Pongs", "session-idle", connections=40, deadline=2)
 def _(world):
     peers = []
     while True:
@@ -541,7 +541,7 @@ def _(world):
         if not got or got[0] != w.HELLO_OK:
             break
         peers.append(peer)
-        assert len(peers) < 100, "limits.sessions does not hold"
+        assert len(peers) < 100, "limits.sessions is not enforced"
     assert peer.code == "too-many-sessions", peer.code
     world.refused.append(peer)
     start, open_peers = time.monotonic(), list(peers)
@@ -551,7 +551,7 @@ def _(world):
             if peer.has_ended():
                 open_peers.remove(peer)
         time.sleep(0.5)
-    assert not open_peers, f"{len(open_peers)} of {len(peers)} idle sessions are open after 30 s"
+    assert not open_peers, f"{len(open_peers)} of {len(peers)} idle sessions are still open after 30 s"
     for peer in peers[:-1]:
         assert peer.code == "session-idle", peer.code
         world.refused.append(peer)

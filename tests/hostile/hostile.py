@@ -29,13 +29,13 @@ LIMITS = {
     "handshakes_per_address": 100000, "hello_seconds": 1, "frame_seconds": 1, "frame_kib_per_second": 1024, "ping_seconds": 1,
     "ping_timeout_seconds": 2, "idle_seconds": 8, "runs_per_hour": 1000000,
 }  # fmt: skip
-# So small that an attack that exceeds a session's share also exceeds the total bound.
-MOST_OF_A_SESSION_KIB = 160 << 10  # granted to the largest run of memory_cases.py
+# So small that an attack that exceeds a session's share exceeds the total bound too.
+MAX_SESSION_KIB = 160 << 10  # granted to the largest run of memory_cases.py
 MEMORY_LIMITS = {**LIMITS, "memory_mib": 512, "sessions": 4, "connections": 64, "connections_per_address": 64}
 HONEST = ["threads={client: 1, server: 1}", "data.train.size=512", "data.test.size=64", "train.epochs=4", "codec=block:bits=8"]
-KIB_A_CONNECTION = 1024
+KIB_PER_CONNECTION = 1024
 NOISE_KIB = 1024  # of the honest client, per case
-MOST_GROWTH_KIB = 16 << 10  # over all cases
+MAX_GROWTH_KIB = 16 << 10  # over all cases
 
 
 class Tls:
@@ -76,12 +76,12 @@ class Server:
         pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def bound_kib(self):
-        """The memory bound that the server prints at its start."""
+        """The memory bound that the server prints at startup."""
         for _ in range(100):  # the log is read by a separate thread
             if found := re.search(r"(\d+) MiB of memory at most", "".join(self.log)):
                 return int(found[1]) << 10
             time.sleep(0.1)
-        raise AssertionError("the server printed no bound of its memory")
+        raise AssertionError("the server printed no memory bound")
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -150,8 +150,8 @@ def train(programs, folder, server, transport, name):
 
 
 def attack(case, world, server, bound_kib):
-    """What is wrong, or an empty string. `bound_kib`: bound of the server's memory; None: the
-    allowance for the case's connections."""
+    """The faults found (empty if none), seconds, and the code. `bound_kib`: bound of the server's memory;
+    None: the allowance for the case's connections."""
     server.forget_peak()
     before = server.memory_kib("VmRSS")
     try:
@@ -170,7 +170,7 @@ def attack(case, world, server, bound_kib):
         world.expected[code or case.untold] += 1
     peak = server.memory_kib("VmHWM")
     growth = peak - before
-    most = KIB_A_CONNECTION * case.connections + NOISE_KIB
+    most = KIB_PER_CONNECTION * case.connections + NOISE_KIB
     faults = []
     if peer and code not in case.codes:
         faults.append(f"ended with '{code}' ({peer.sentence}) instead of {' or '.join(sorted(case.codes))}")
@@ -178,17 +178,17 @@ def attack(case, world, server, bound_kib):
         faults.append(f"closed after {seconds:.1f} s")
     if bound_kib is not None:
         print(f"        peak {peak >> 10} MiB of {bound_kib >> 10} MiB, {growth >> 10} MiB of it new")
-        if peak > bound_kib or growth > MOST_OF_A_SESSION_KIB:
-            faults.append(f"the server took {peak} KiB, {growth} KiB of it new, and said {bound_kib} KiB at most")
+        if peak > bound_kib or growth > MAX_SESSION_KIB:
+            faults.append(f"the server used {peak} KiB, {growth} KiB of it new, but printed a bound of {bound_kib} KiB")
     elif growth > most:
         faults.append(f"the server grew by {growth} KiB")
     if server.process.poll() is not None:
-        faults.append(f"the server has ended with {server.process.returncode}")
+        faults.append(f"the server exited with {server.process.returncode}")
     return "; ".join(faults), seconds, code
 
 
 def counted(server):
-    """The refusals that the server reports at its end."""
+    """The refusals that the server reports when it exits."""
     for line in server.log:
         if "refused or ended because of a client error: " in line:
             pairs = line.rsplit(": ", 1)[1].strip().split(", ")
@@ -202,8 +202,8 @@ def unprintable(text):
 
 
 def raw_texts(server, store):
-    """Where the server's log or its runs' files have characters that a peer must not be able to
-    write."""
+    """The places in the server's log and its runs' files that have characters which a peer must not be
+    able to write."""
     texts = {"the log": "".join(server.log)}
     texts.update({str(path): path.read_text(errors="replace") for path in store.rglob("*") if path.is_file()})
     return [f"{name} has {unprintable(text)!r}" for name, text in texts.items() if unprintable(text)]
@@ -212,9 +212,9 @@ def raw_texts(server, store):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, epilog="Example: tests/hostile/hostile.py --only segment")
     parser.add_argument("--programs", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the daemons")
-    parser.add_argument("--only", default="", help="cases with this in their name")
-    parser.add_argument("--memory", action="store_true", help="attacks on the server's memory, at a server that has little")
-    parser.add_argument("--tls", action="store_true", help="all within TLS: hostile peers have a certificate")
+    parser.add_argument("--only", default="", help="only cases whose name contains this text")
+    parser.add_argument("--memory", action="store_true", help="attacks on the memory of a server with a low limit")
+    parser.add_argument("--tls", action="store_true", help="uses TLS for all connections; hostile peers have a certificate")
     options = parser.parse_args()
     chosen = [case for case in (memory_cases if options.memory else cases).CASES if options.only in case.name]
     with tempfile.TemporaryDirectory(prefix="cleave-hostile-") as name:
@@ -232,12 +232,12 @@ def run_all(chosen, programs, folder, server, transport, memory):
     bound_kib = server.bound_kib() if memory else None
     alone, errors = train(programs, folder, server, transport, "alone")
     if alone is None:
-        print(f"the honest client fails alone: {errors}")
+        print(f"the honest client failed without attacks: {errors}")
         return 1
     honest = Honest(programs, folder, server, transport, alone)
     honest.start()
     world = World(server.port, transport.hostile)
-    probe = world.connect().open("", b"", f3="probe", f4=None, f5=None)  # the first one allocates for all
+    probe = world.connect().open("", b"", f3="probe", f4=None, f5=None)  # the first session allocates memory for all
     world.leave(probe)
     start, fresh = time.monotonic(), server.memory_kib("VmRSS")
     for case in chosen:
@@ -250,22 +250,22 @@ def run_all(chosen, programs, folder, server, transport, memory):
     code = server.stop()
     faults = [*honest.wrong, *raw_texts(server, folder / "store")]
     if code != 0:
-        faults.append(f"the server ended with {code}: " + "".join(server.log[-20:]))
-    if not memory and growth > MOST_GROWTH_KIB:
+        faults.append(f"the server exited with {code}: " + "".join(server.log[-20:]))
+    if not memory and growth > MAX_GROWTH_KIB:
         faults.append(f"the server grew by {growth} KiB over all cases")
-    # Not counted for a peer's fault, or caused by a peer's own end; which of the two is a matter of
-    # timing.
+    # Not caused by a fault of a peer, or caused by a peer that closes; which of these are counted
+    # depends on timing.
     closed = {"non-finite", "connection-closed", "connection-lost"}
     found = counted(server)
     for reason in sorted({*found, *world.expected} - closed):
         # An honest client retries if the server is full.
         full = reason == "too-many-sessions" and found[reason] > world.expected[reason]
         if found[reason] != world.expected[reason] and not full:
-            faults.append(f"the server counted {found[reason]} {reason}; there were {world.expected[reason]}")
+            faults.append(f"the server counted {found[reason]} {reason}, but there were {world.expected[reason]}")
     for fault in faults:
         print(f"FAILED  {fault}")
     print(f"{len(chosen)} cases, {failed + len(faults)} failed, in {time.monotonic() - start:.0f} s; the server grew by {growth} KiB; "
-          f"{honest.rounds} honest trainings beside them, each with the weights it has alone: {not honest.wrong}")  # fmt: skip
+          f"{honest.rounds} honest training runs at the same time, all with the weights of an undisturbed run: {not honest.wrong}")  # fmt: skip
     return 1 if failed or faults else 0
 
 

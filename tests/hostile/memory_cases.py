@@ -1,5 +1,5 @@
 """Attacks on a server's memory by admitted clients, each aimed at one part of a session's memory. A
-table of cases, as in cases.py. The server's limit at any time is what it printed at its start."""
+table of cases, as in cases.py. The server must stay within the memory bound that it prints at startup."""
 import time
 
 import wire as w
@@ -83,7 +83,7 @@ def _(world):
     return peer
 
 
-@case("few bytes that decode to much, again and again", "bad-key", deadline=5)
+@case("small payloads that decode to large tensors, repeatedly", "bad-key", deadline=5)
 def _(world):
     codec = "zstd:level=1(none)"
     peer = world.run(spec(codec))
@@ -98,7 +98,7 @@ for micro_batches, in_flight in ((2**20, 2**20), (2**20, 2**16), (2**17, 2**17))
         peer.send(w.hello(world.run_id(), spec(micro_batches=micro_batches, in_flight=in_flight, samples=1, width=1)))
         return peer
 
-    CASES.append(Case(f"{micro_batches} micro-batches, {in_flight} in flight, of a number each", act, {"not-enough-memory"}))
+    CASES.append(Case(f"{micro_batches} micro-batches, {in_flight} in flight, of one value each", act, {"not-enough-memory"}))
 
 
 @case("replies that are not read, one micro-batch in flight", "too-many-in-flight", deadline=20)
@@ -114,7 +114,7 @@ def _(world):
     return peer
 
 
-@case("evaluation's replies that are acknowledged and not read", {"bad-key", "too-many-in-flight"}, deadline=20)
+@case("evaluation's replies that are acknowledged but not read", {"bad-key", "too-many-in-flight"}, deadline=20)
 def _(world):
     peer = world.connect(receive_buffer=4096)
     peer.open(world.run_id(), spec(in_flight=1))
@@ -127,7 +127,7 @@ def _(world):
     return peer
 
 
-@case("weights that are fetched, acknowledged and not read, again and again", {"", "too-many-in-flight"}, deadline=20,
+@case("weights that are fetched repeatedly, and acknowledged but not read", {"", "too-many-in-flight"}, deadline=20,
       untold="too-many-in-flight")  # fmt: skip
 def _(world):
     peer = world.connect(receive_buffer=4096)
@@ -156,7 +156,7 @@ def _(world):
     return peer
 
 
-@case("all that credits allow, of which nothing is read", {"", "peer-silent"}, deadline=20, untold="peer-silent")
+@case("everything that credits allow, none of it read", {"", "peer-silent"}, deadline=20, untold="peer-silent")
 def _(world):
     peer = world.connect(receive_buffer=4096)
     peer.open(world.run_id(), spec())

@@ -172,7 +172,7 @@ class Peer:
         self.sentence = ""
 
     def send(self, data):
-        """False if the other side has closed already."""
+        """False if the other side has already closed."""
         try:
             self.socket.sendall(data)
             return True
@@ -224,7 +224,7 @@ class Peer:
         while True:
             got = self.read_frame()
             if got is None:
-                raise AssertionError(f"closed ({self.code}: {self.sentence}) before a frame of kind {kinds} came")
+                raise AssertionError(f"closed ({self.code}: {self.sentence}) before a frame of kind {kinds} arrived")
             if got[0] in kinds:
                 return got
 

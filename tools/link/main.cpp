@@ -84,9 +84,9 @@ int run(int argc, char** argv) {
       "--event '30s reset'\n\n"
       "Events: TIME blackhole [up|down] for TIME, TIME half-open up|down, TIME reset,\n"
       "  TIME rate [up|down] RATE, TIME latency [up|down] TIME.\n"
-      "It prints 'listening on ADDRESS:PORT' and serves until SIGINT or SIGTERM. More: "
+      "It prints 'listening on ADDRESS:PORT' and serves until SIGINT or SIGTERM. Details: "
       "docs/link.md.\n\n"
-      "Exit codes: 0 ended by a signal, 1 failed, 2 wrong use.");
+      "Exit codes: 0 ended by a signal, 1 failed, 2 usage error.");
   return runProgram(app, argc, argv, [&] { return serve(options, flags); });
 }
 

@@ -26,7 +26,7 @@ constexpr std::size_t kUnsentBytes = std::size_t{64} << 10;
 constexpr int kMaxRounds = 8;
 
 // The kernel would otherwise accept megabytes from a sender without the shaper seeing them. A
-// socket may buffer as much as its queue may hold, at most a segment.
+// socket may buffer as much as its queue, but at most a segment.
 int kernelBytes(const Profile& profile) {
   const std::size_t queue = profile.queue == 0 ? segmentBytes(profile.rate) : profile.queue;
   return static_cast<int>(

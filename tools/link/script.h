@@ -33,14 +33,14 @@ struct Event {
   std::string text;  // the line, for the log; empty for the end of a blackhole
 };
 
-// The event or, for a blackhole, its begin and its end. Throws UsageError.
+// The event; for a blackhole, its start and its end. Throws UsageError.
 std::vector<Event> parseEvent(const Placed& line);
 
 // Events in the order of their times.
 class Script {
  public:
   explicit Script(std::vector<Event> events);  // in any order; stable for equal times
-  // Time of the next event; nothing if none is left.
+  // Time of the next event; empty if none is left.
   std::optional<Time> next() const;
   // The next event, if it is due by `now`.
   std::optional<Event> take(Time now);

@@ -28,7 +28,7 @@ constexpr std::array<Shape, 6> kShapes = {{
     {"loss", "SHARE",
      "share of lost packets, such as 0.1%; each costs the time of a retransmission"},
     {"queue", "SIZE", "per connection, such as 256KiB; default: 2 ms of the rate"},
-    {"burst", "SIZE", "what may pass at once after an idle time; default: 0"},
+    {"burst", "SIZE", "bytes that may pass at once after an idle period; default: 0"},
 }};
 
 // Limits on the settings.
@@ -39,7 +39,7 @@ std::vector<Flag> makeFlagTable() {
   std::vector<Flag> table = {
       {"--listen", "listen", "ADDRESS:PORT",
        "Where to accept connections; port 0, as in the default 127.0.0.1:0, picks a free one"},
-      {"--target", "target", "HOST:PORT", "Where to forward them to"}};
+      {"--target", "target", "HOST:PORT", "Where to forward connections"}};
   for (const auto& [way, whose] : {std::pair{"", "In each direction"},
                                    {"up", "towards the target"},
                                    {"down", "from the target"}}) {
@@ -107,8 +107,8 @@ boost::asio::ip::tcp::endpoint readListen(Reader& reader, bool insecureBind) {
 Endpoint readTarget(Reader& reader) {
   const auto value = reader.find({"target"});
   if (!value) {
-    throw UsageError("no-target", "--target is missing: where to forward connections to",
-                     "give it as HOST:PORT: --target 127.0.0.1:4800");
+    throw UsageError("no-target", "--target is missing",
+                     "give the address to forward connections to, such as --target 127.0.0.1:4800");
   }
   return parseEndpoint(*value, 1);
 }
@@ -186,7 +186,7 @@ void checkWindow(const Settings& settings) {
   const Time roundTrip = up + down + std::max(settings.up.jitter, settings.down.jitter);
   if (rate == 0 || windowBytes(rate, roundTrip) <= kMaxWindow) return;
   throw UsageError("bad-value",
-                   fmt::format("{} and a round trip of {} together mean {} in flight, and a "
+                   fmt::format("{} and a round trip of {} together mean {} in flight, but a "
                                "connection may have at most 268 MB",
                                rateText(rate), durationText(roundTrip),
                                bytesText(rate * std::chrono::duration<double>(roundTrip).count())),

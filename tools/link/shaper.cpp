@@ -24,7 +24,7 @@ constexpr std::size_t kMaxUnlimitedWindow = std::size_t{64} << 20;
 // Maximum lateness of the caller that a sender with more data can make up for.
 constexpr Time kMaxCatchUp = milliseconds(100);
 // The number of later packets after which TCP detects a loss (duplicate acknowledgements).
-constexpr std::size_t kTellingPackets = 3;
+constexpr std::size_t kRevealingPackets = 3;
 
 double seconds(Time time) { return std::chrono::duration<double>(time).count(); }
 
@@ -218,8 +218,8 @@ std::optional<Time> Shaper::nextWake() const {
     if (down_ || stream.dead) continue;
     if (!stream.flight.empty() && !stream.blocked) atLatest(stream.flight.front().due);
     if (!wantsTurn(stream) || (stream.queued > 0 && isFull(stream))) continue;
-    // Not necessarily as soon as the line is free, but before the next chunk is due and before the
-    // queue is half empty.
+    // This may be after the line is free, but is before the next chunk is due and before the queue
+    // is half empty.
     const Time sending = timeOf(std::min(stream.queued, chunkBytes_));
     atLatest(free_ + std::min(sending + profile_.latency, timeOf(stream.queued) / 2));
   }
@@ -279,7 +279,7 @@ Time Shaper::drawJitter(const Stream& stream) const {
 // One round trip until later packets have revealed the loss and the packet was sent again. If too
 // few packets follow, also the retransmission timeout (RFC 6298, with Linux's minimum).
 Time Shaper::lossDelay(const Stream& stream) const {
-  if (stream.more || stream.queued >= kTellingPackets * kPacketBytes) return roundTrip_;
+  if (stream.more || stream.queued >= kRevealingPackets * kPacketBytes) return roundTrip_;
   return roundTrip_ + std::max(kMinTimeout, profile_.jitter);
 }
 

@@ -84,8 +84,8 @@ class Shaper {
 
   // Sends everything that can depart by `now`.
   void advance(Time now);
-  // When advance() and arrived() must be called next, so that nothing is late. Nothing: not before
-  // some other method is called.
+  // When advance() and arrived() must be called next, so that nothing is late. Empty: only after
+  // another method has been called.
   std::optional<Time> nextWake() const;
 
   const Profile& profile() const { return profile_; }
@@ -93,10 +93,10 @@ class Shaper {
   void setLatency(Time latency, Time now);
   // The sum of both directions' latencies, which determines the window and the delay of a loss.
   void setRoundTrip(Time roundTrip) { roundTrip_ = roundTrip; }
-  // While the link is down, nothing departs or arrives. Whatever was in flight is then sent again.
+  // While the link is down, nothing departs or arrives. Data in flight is sent again afterwards.
   void setDown(bool down, Time now);
   bool isDown() const { return down_; }
-  // Silently stops this direction of the connection: nothing departs or arrives any more.
+  // Silently stops this direction of the connection: nothing departs or arrives from now on.
   void kill(std::uint64_t connection);
 
   // ---- Statistics ----
