@@ -13,7 +13,7 @@ namespace cleave {
 namespace {
 
 constexpr const char* kExitCodes =
-    "Exit codes: 0 done, 1 failed run, 2 wrong use or unsafe configuration.";
+    "Exit codes: 0 done, 1 failed run, 2 usage error or unsafe configuration.";
 
 int run(int argc, char** argv) {
   CLI::App app{"Trains a model whose middle layers are on a server; data and labels stay here.",
@@ -53,23 +53,23 @@ int run(int argc, char** argv) {
                      ->excludes(trainApp->get_option("--run-dir"));
   trainApp
       ->add_flag("--from-start", train.run.fromStart,
-                 "With --resume: begins again from step 0 instead")
+                 "With --resume: starts over from step 0 instead")
       ->needs(resume);
   trainApp
       ->add_flag("--allow-inexact", train.run.allowInexact,
                  "With --resume: continues on another processor or device, or with another number "
-                 "of threads, although the results may then have other bits")
+                 "of threads; the results may then not be bit-identical")
       ->needs(resume);
   trainApp
       ->add_flag("--take-over", train.run.takeOver,
-                 "With --resume: continues a folder that was restored from a backup, although the "
-                 "server knows a newer client of the run; that one is ended")
+                 "With --resume: continues a folder that was restored from a backup; a newer "
+                 "client of the run is ended")
       ->needs(resume);
   bool dryRun = false;
   trainApp
-      ->add_flag(
-          "--dry-run", dryRun,
-          "Prints the model, the bytes to transfer and the memory needed, and starts nothing")
+      ->add_flag("--dry-run", dryRun,
+                 "Prints the model, the bytes to transfer and the memory needed, without starting "
+                 "anything")
       ->excludes(jsonLines)
       ->excludes(resume);
   trainApp->add_flag("--probe", train.probe,
@@ -89,7 +89,7 @@ int run(int argc, char** argv) {
   auto* dashboard = trainApp
                         ->add_option("--dashboard", train.dashboard,
                                      "Serves the report at this address during the run, such as "
-                                     "127.0.0.1:8900; the command report writes it afterwards")
+                                     "127.0.0.1:8900; 'cleave-client report' writes it afterwards")
                         ->type_name("ADDRESS:PORT");
   addAnywhereOption(*trainApp, train.anywhere, *dashboard);
   trainApp->callback(

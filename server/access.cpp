@@ -22,7 +22,7 @@ void checkIdentity(const Config& config, const std::string& name) {
   if (isClientName(name) || name == kLocalIdentity || name == kDefaultIdentity) return;
   throw UsageError("bad-config", config.where(name) + ": this is not the name of an identity",
                    "use the client's name in its certificate, [a-z0-9-]; 'local' for clients "
-                   "without TLS; 'default' for all that are not listed");
+                   "without TLS; 'default' for all clients that are not listed");
 }
 
 std::vector<std::string> readModels(Config& config, const std::string& path,
@@ -117,7 +117,7 @@ const Allowance* Access::find(const std::string& identity) const {
 const Allowance& Access::of(const std::string& identity) const {
   if (const Allowance* allowance = find(identity)) return *allowance;
   throw UsageError("unknown-identity", "the identity " + identity + " is not in the access file",
-                   "ask the server's owner to add it, or a default for all");
+                   "ask the server's operator to add it, or to add a 'default' entry");
 }
 
 void Access::checkRun(const std::string& identity, const std::string& runId) const {
@@ -129,7 +129,7 @@ void Access::checkRun(const std::string& identity, const std::string& runId) con
       patterns += (patterns.empty() ? "" : ", ") + pattern;
     }
     throw UsageError("others-run", "the run " + runId + " is not allowed for " + identity,
-                     "set run.name at the client so that its run id fits " + patterns);
+                     "set run.name on the client so that its run id matches " + patterns);
   }
   for (const auto& [name, allowance] : allowances_) {
     if (name == identity || !owns(allowance, runId)) continue;

@@ -22,7 +22,7 @@
 
 namespace cleave {
 
-// Maxima of keys that the server's configuration also has.
+// Maximum values of keys that the server's configuration also has.
 inline constexpr std::int64_t kMaxDiskMiB = std::int64_t{1} << 30;
 inline constexpr std::int64_t kMaxRunsPerHour = 1'000'000;
 inline constexpr double kMaxIdleSeconds = 7 * 24 * 3600;

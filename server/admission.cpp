@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kSmallerRun =
     "use a smaller batch, more micro-batches with fewer in flight, or a smaller body";
-// An estimate of when a session may have ended.
+// Estimated time until a session ends.
 constexpr double kRetrySeconds = 5;
 
 std::string listOf(const std::vector<std::string>& names) {
@@ -84,13 +84,13 @@ void Admission::refuseOthersRun(const std::string& identity, const std::string& 
 void Admission::checkSessions(const std::string& identity) const {
   const auto refuse = [](const std::string& sentence, const char* limit) {
     throw RunError("too-many-sessions", sentence + " (" + limit + ")",
-                   "try again when one has ended", kRetrySeconds);
+                   "retry when a session has ended", kRetrySeconds);
   };
   const auto& own = access_.of(identity).sessions;
   const std::uint32_t max = own.value_or(settings_.share.sessions);
   const bool isFull = usedBy(identity).sessions >= max;
   const std::string sentence =
-      identity + " already has its maximum of " + std::to_string(max) + " sessions at this server";
+      identity + " already has its maximum of " + std::to_string(max) + " sessions on this server";
   if (own && isFull) refuse(sentence, "sessions in its access file");
   if (sessions_ >= settings_.maxSessions) {
     refuse("this server already has its maximum of " + std::to_string(settings_.maxSessions) +
@@ -118,7 +118,7 @@ void Admission::checkRuns(const std::string& identity, SteadyTime time) {
   throw RunError(
       "too-many-runs",
       identity + " has already started its maximum of " + std::to_string(max) +
-          " runs in the last hour at this server (" +
+          " runs in the last hour on this server (" +
           (own ? "runs_per_hour in its access file" : "limits.runs_per_hour in its configuration") +
           ")",
       "start fewer runs, or try again later", retry);
@@ -128,7 +128,7 @@ void Admission::checkMemory(const std::string& identity, std::size_t needed) con
   const std::size_t left = leftOf(settings_.memoryBytes, bytes_);
   if (needed > left) {
     throw RunError("not-enough-memory",
-                   "the run needs " + mebibytesText(needed) + " at the server, which has " +
+                   "the run needs " + mebibytesText(needed) + " on the server, which has " +
                        mebibytesText(left) + " left of " + mebibytesText(settings_.memoryBytes) +
                        " (limits.memory_mib in its configuration)",
                    kSmallerRun, needed <= settings_.memoryBytes ? kRetrySeconds : 0);
@@ -137,7 +137,7 @@ void Admission::checkMemory(const std::string& identity, std::size_t needed) con
   const std::size_t ownLeft = own ? leftOf(*own, usedBy(identity).bytes) : needed;
   if (needed <= ownLeft) return;
   throw RunError("not-enough-memory",
-                 "the run needs " + mebibytesText(needed) + " at the server, where " + identity +
+                 "the run needs " + mebibytesText(needed) + " on the server, where " + identity +
                      " has " + mebibytesText(ownLeft) + " left of " + mebibytesText(*own) +
                      " (memory_mib in its access file)",
                  kSmallerRun, needed <= *own ? kRetrySeconds : 0);

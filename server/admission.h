@@ -16,7 +16,7 @@
 
 namespace cleave {
 
-// For a run of another identity than the one that asks for it.
+// The refusal of a run that belongs to another identity.
 UsageError othersRun(const std::string& runId);
 
 class Admission {
@@ -25,8 +25,8 @@ class Admission {
   Admission(const ServerSettings& settings, const Access& access)
       : settings_(settings), access_(access) {}
 
-  // Reserved until this is destroyed: a session and memory, both of the server and of an identity.
-  // Must not outlive the Admission.
+  // Reserves a session and memory, of the server and of an identity, until it is destroyed. Must
+  // not outlive the Admission.
   class Ticket {
    public:
     Ticket(Admission& admission, std::string identity, std::size_t bytes);
@@ -41,18 +41,18 @@ class Admission {
     const std::size_t bytes_;
   };
 
-  // All of these throw UsageError or RunError with the code and sentence of the refusal, and
+  // All of these throw UsageError or RunError with the code and sentence of the refusal, or
   // "unknown-identity".
 
-  // Whether the identity may have this run, however much is in use: "model-not-allowed",
+  // Whether the identity may have this run, regardless of current usage: "model-not-allowed",
   // "others-run". A run belongs to the identity whose folder in the store contains it.
   void checkRun(const std::string& identity, const std::string& runId, const RunPlan& plan) const;
   // Whether there is room for one more run: "too-many-sessions", "not-enough-memory",
   // "too-many-runs". Call checkRun() before.
   std::unique_ptr<Ticket> admit(const std::string& identity, const RunPlan& plan,
                                 SteadyTime time = now());
-  // For a run that leaves no records: it belongs to nobody and does not count towards the runs per
-  // hour. "model-not-allowed", "too-many-sessions", "not-enough-memory".
+  // For a run that leaves no records: it belongs to no identity and does not count towards the runs
+  // per hour. "model-not-allowed", "too-many-sessions", "not-enough-memory".
   std::unique_ptr<Ticket> admitTrial(const std::string& identity, const RunPlan& plan);
   // For a session that measures the link, which uses no memory: "too-many-sessions".
   std::unique_ptr<Ticket> admitProbe(const std::string& identity);

@@ -45,18 +45,18 @@ Certificate readCertificate(const std::string& path) {
 }
 
 void renameTo(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) throwCannotWrite(to, "cannot be made", errno);
+  if (::rename(from.c_str(), to.c_str()) != 0) throwCannotWrite(to, "cannot be created", errno);
 }
 
 void makeFolder(const std::string& folder) {
-  if (::mkdir(folder.c_str(), 0700) != 0) throwCannotWrite(folder, "cannot be made", errno);
+  if (::mkdir(folder.c_str(), 0700) != 0) throwCannotWrite(folder, "cannot be created", errno);
 }
 
 // A folder with mode 0700 next to `place`, removed by the destructor with any files still in it.
 class NewFolder {
  public:
   explicit NewFolder(const std::string& place) : path_(place + ".new-XXXXXX") {
-    if (::mkdtemp(path_.data()) == nullptr) throwCannotWrite(place, "cannot be made", errno);
+    if (::mkdtemp(path_.data()) == nullptr) throwCannotWrite(place, "cannot be created", errno);
   }
   ~NewFolder() {
     std::error_code ignored;
@@ -74,7 +74,7 @@ class NewFolder {
       return true;
     }
     if (errno == ENOTEMPTY || errno == EEXIST) return false;
-    throwCannotWrite(place, "cannot be made", errno);
+    throwCannotWrite(place, "cannot be created", errno);
   }
   // Moves its files to `folder`, replacing those with the same names.
   void replaceIn(const std::string& folder) const {
@@ -161,7 +161,7 @@ void CertificateFolder::init(const std::vector<std::string>& names) {
   const std::vector<std::string> all = serverNamesFrom(names);
   std::error_code error;
   const auto refuse = [&] {
-    throw UsageError("certs-exist", folder_ + " exists already, and is not empty",
+    throw UsageError("certs-exist", folder_ + " already exists and is not empty",
                      "use its certificates ('cleave-server certs list --folder " + folder_ +
                          "' lists them, 'certs init --renew --folder " + folder_ +
                          "' renews the server's), or give another --folder");
@@ -169,7 +169,7 @@ void CertificateFolder::init(const std::vector<std::string>& names) {
   if (fs::exists(folder_, error) && !fs::is_empty(folder_, error)) refuse();
   const std::string parent = fs::path(folder_).parent_path().string();
   if (!parent.empty()) fs::create_directories(parent, error);
-  if (error) throwCannotWrite(parent, "cannot be made", error.value());
+  if (error) throwCannotWrite(parent, "cannot be created", error.value());
 
   const NewFolder made(folder_);
   const CertificateFolder inside(made.path(), time_);
@@ -241,7 +241,7 @@ void CertificateFolder::makeClient(const std::string& name) {
   const std::string place = path("clients/" + name);
   const auto refuse = [&] {
     throw UsageError(
-        "certs-exist", "the client " + name + " has a certificate already",
+        "certs-exist", "the client " + name + " already has a certificate",
         "copy " + place + " to the client; to make a new one, run 'cleave-server certs client " +
             name + " --renew" + (folder_ == "certs" ? "" : " --folder " + folder_) + "'");
   };

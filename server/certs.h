@@ -9,7 +9,7 @@
 //
 // Files are PEM. Keys have mode 0600, other files 0644, folders 0700, regardless of the umask.
 // Every change is durable and atomic, with one exception: a renewal replaces its files one after
-// another, so if it was interrupted, it must be repeated. Commands that run at the same time wait
+// another, so if it is interrupted, it must be repeated. Commands that run at the same time wait
 // for each other.
 #pragma once
 
@@ -62,18 +62,19 @@ class CertificateFolder {
   // Replaces the server's key and certificate. `names` as above; empty: the current ones.
   void renewServer(const std::vector<std::string>& names);
 
-  // Creates clients/NAME. Throws if the name already has a certificate, in whatever state.
+  // Creates clients/NAME. Throws if the name already has a certificate, even an expired or revoked
+  // one.
   void makeClient(const std::string& name);
-  // Replaces the key and certificate in clients/NAME, which need not exist any more. The previous
-  // certificate stays valid until it expires, unless it is revoked.
+  // Replaces the key and certificate in clients/NAME, even if that folder no longer exists. The
+  // previous certificate stays valid until it expires, unless it is revoked.
   void renewClient(const std::string& name);
   // Revokes all certificates of the client, including expired ones, since clocks may be wrong.
   // Returns how many had not been revoked before; rewrites the list if there are any.
   std::size_t revoke(const std::string& name);
 
-  // By kind, name and age: the authority's, the server's, the clients'.
+  // All certificates, sorted by kind (authority, server, clients), name and age.
   std::vector<IssuedCertificate> list() const;
-  // Those of the server's newest certificate.
+  // The names in the server's newest certificate.
   std::vector<std::string> serverNames() const;
 
   const std::string& folder() const { return folder_; }

@@ -113,7 +113,7 @@ const char* kindName(CertificateKind kind) {
   return "";
 }
 
-// A started day counts as a whole one.
+// Rounds a partial day up.
 std::int64_t daysLeft(const IssuedCertificate& issued, std::time_t time) {
   return std::max<std::int64_t>(0, (issued.until - time + kDay - 1) / kDay);
 }
@@ -177,9 +177,9 @@ std::pair<std::string, std::vector<std::string>> afterList(
     hasClient = hasClient || issued.kind == CertificateKind::client;
     if (std::string renew = renewal(certs, issued); !renew.empty()) renewals.push_back(renew);
   }
-  if (!renewals.empty()) return {"renew what expires", renewals};
+  if (!renewals.empty()) return {"renew the certificates that expire soon", renewals};
   if (!hasClient) return {"for each client", {certsCommand(certs, "client NAME")}};
-  return {"serve with them",
+  return {"start the server with them",
           {"cleave-server serve --config configs/server.yaml --set listen.address=0.0.0.0 --set "
            "tls.enabled=true --set tls.folder=" +
            shellWord(certs.folder())}};
@@ -260,7 +260,7 @@ void addCertsCommands(CLI::App& app, CertsOptions& options, std::function<int()>
   CLI::App* list = addCommand(*certs, options, "list",
                               "Lists all certificates, and marks those that expire within 14 days",
                               "list --json");
-  list->add_flag("--json", options.json, "As JSON, for programs");
+  list->add_flag("--json", options.json, "Prints JSON, for programs");
   list->callback([&] { command = [&] { return listCommand(options); }; });
 }
 

@@ -16,7 +16,7 @@ namespace ip = boost::asio::ip;
 constexpr double kConnectionRetrySeconds = 5;
 constexpr std::size_t kMaxIdleAddresses = 4096;
 
-// Clients are counted per IPv4 address or per IPv6 /64, which is what one subscriber has.
+// Clients are counted per IPv4 address or per IPv6 /64, the usual range of one subscriber.
 ip::address placeOf(const ip::address& peer) {
   if (!peer.is_v6()) return peer;
   const ip::address_v6 v6 = peer.to_v6();

@@ -11,7 +11,7 @@
 
 namespace cleave {
 
-// Ends `connection` with `error` after `time`, unless the returned timer is destroyed before. io
+// Ends `connection` with `error` after `time`, unless the returned timer is destroyed first. io
 // thread.
 [[nodiscard]] boost::asio::steady_timer failAfter(std::chrono::milliseconds time,
                                                   std::shared_ptr<Connection> connection,

@@ -70,15 +70,15 @@ RunError DiskShare::error() const {
   }
   return RunError(
       "disk-share-full",
-      "the records of " + identity_ + " at the server take " + textOf(used_) + " of the allowed " +
+      "the records of " + identity_ + " on the server take " + textOf(used_) + " of the allowed " +
           textOf(max_) + " (limits.disk_mib in its configuration, or disk_mib in its access file)",
       "ask the server's operator to remove old runs of " + identity_ + " or to raise its share");
 }
 
 void DiskShare::measured(std::size_t bytes, std::int64_t before) {
   used_ += static_cast<std::int64_t>(bytes) - before;
-  // Lowered after removals. Otherwise the identity could write as many bytes again in addition to
-  // the space that is free now.
+  // Lowered after removals. Otherwise the identity could write the removed bytes again, in addition
+  // to the space that is free now.
   atStart_ = std::min<std::int64_t>(atStart_, used_);
   wasFull_ = false;
 }

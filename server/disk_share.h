@@ -35,9 +35,9 @@ class DiskShare : public RowBudget {
 
   DiskShare(std::string identity, std::size_t usedBytes, std::shared_ptr<const DiskRoom> room);
 
-  // An identity may use no more than its share. What it has written since the server's start may
-  // also not exceed what is still free beyond the reserve, so that no identity takes more than half
-  // of what was free, and runs do not end because another identity has filled the disk.
+  // An identity may use no more than its share. What it has written since the server started must
+  // also not exceed the space still free beyond the reserve, so that no identity takes more than
+  // half of what was free, and runs do not end because another identity has filled the disk.
   bool take(std::size_t bytes) override;
   void giveBack(std::size_t bytes) { used_ -= static_cast<std::int64_t>(bytes); }
   // Why take() found no room: RunError "disk-share-full" or "disk-reserve".
@@ -72,8 +72,8 @@ class DiskShares {
   // and will take kRunBytes. Throws RunError "disk-share-full" or "disk-reserve" if there is no
   // room for these.
   std::shared_ptr<DiskShare> open(const std::string& identity, std::size_t maxBytes);
-  // Updates the free space, and measures shares that were full again, on the separate thread. Call
-  // it about once per second; does not wait.
+  // Updates the free space, and remeasures shares that were full, on the separate thread. Call it
+  // about once per second; does not wait.
   void look(SteadyTime time);
   std::int64_t roomBytes() const { return *room_; }
 

@@ -14,7 +14,7 @@ class IdleClock {
 
   explicit IdleClock(SteadyTime start) : last_(start) {}
 
-  // Call it about once per second. `activity`: when the client last sent or was sent something
+  // Call it about once per second. `activity`: when the client last sent or received something
   // (Connection::lastActivity()). `waitsForServer`: the server has work for this session, in
   // progress or queued behind that of other clients, which the client may be waiting for. Returns
   // the seconds for which the client has been idle.

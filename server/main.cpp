@@ -89,7 +89,7 @@ int run(int argc, char** argv) {
       "SIGHUP reloads the access file and the certificates, and ends the sessions of removed "
       "identities and revoked certificates. If its terminal is closed, the server shuts down, "
       "unless it was started with nohup or setsid.\n\n"
-      "Exit codes: 0 ended by a signal, 1 failed, 2 wrong use or unsafe configuration.");
+      "Exit codes: 0 ended by a signal, 1 failed, 2 usage error or unsafe configuration.");
   serveApp->callback([&] { command = [&] { return serve(serving); }; });
 
   KeysOptions keys;

@@ -44,7 +44,7 @@ std::vector<std::string> withLoopback(std::vector<std::string> names) {
   return once;
 }
 
-// Empty for addresses that other machines cannot use as they are.
+// Empty for addresses that other machines cannot use, such as IPv6 link-local ones.
 std::string addressText(const sockaddr& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (address.sa_family == AF_INET) {
@@ -93,8 +93,8 @@ std::vector<std::string> serverNamesFrom(const std::vector<std::string>& names) 
   for (const std::string& name : names) {
     if (isIpAddress(name) || isHostName(name)) continue;
     throw UsageError("bad-name", quotedForError(name) + " is neither a host name nor an IP address",
-                     "give what clients will connect to, such as --name train.example.org or "
-                     "--name 192.0.2.7");
+                     "give the name or address that clients connect to, such as --name "
+                     "train.example.org or --name 192.0.2.7");
   }
   return names.empty() ? namesOfThisMachine() : withLoopback(names);
 }

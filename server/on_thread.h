@@ -12,7 +12,7 @@
 namespace cleave {
 
 // Passes `function` to `post`, which runs it on another thread. The coroutine resumes on `io` when
-// it is done, or throws what it threw.
+// the function returns, and rethrows its exceptions.
 template <typename Executor, typename Post, typename Function>
 boost::asio::awaitable<void> runThrough(Executor io, Post post, Function function) {
   // Named, since GCC 12 destroys temporaries of a co_await expression twice.

@@ -15,7 +15,7 @@
 namespace cleave {
 namespace {
 
-// Nothing unless the text is a number and no more.
+// Empty unless the whole text is a number.
 std::optional<std::uint64_t> sessionNumber(std::string_view text) {
   const char* const end = text.data() + text.size();
   std::uint64_t number = 0;
@@ -60,7 +60,7 @@ std::string OperatorRequests::status() const {
 // Returns whether there was such a session to end.
 bool OperatorRequests::endSession(std::uint64_t number) const {
   const RunError error("ended-by-operator", "the server's operator has ended this session",
-                       "ask the operator before you run again");
+                       "ask the operator before you rerun it");
   bool ended = false;
   const auto log = [&] {
     processLog()->info("the operator ends session {}", number);

@@ -17,7 +17,7 @@ class OperatorRequests {
   OperatorRequests(const SessionContext& context, const SessionTable& sessions,
                    std::string address);
 
-  // Returns a JSON document for a request line. A line that is not a request is answered like
+  // Returns a JSON document for a request line. An unknown request is answered like
   // `kStatusRequest`.
   std::string answer(const std::string& request) const;
 

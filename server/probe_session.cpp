@@ -23,8 +23,8 @@ std::unique_ptr<Admission::Ticket> admit(const SessionContext& context, const st
                      "set probe.allowed to true in its configuration, or train without a probe");
   }
   if (hello.has_run_spec() || !hello.run_id().empty()) {
-    throw UsageError("bad-run-spec", "a Hello asks for a probe session and names a run too",
-                     "ask for one of them");
+    throw UsageError("bad-run-spec", "a Hello requests a probe session and also names a run",
+                     "request only one of them");
   }
   return context.admission.admitProbe(identity);
 }

@@ -42,7 +42,7 @@ void claimDescriptors(const ServerSettings& settings) {
   throw UsageError("too-few-descriptors",
                    "limits.connections is " + std::to_string(settings.connections.connections) +
                        " and limits.sessions " + std::to_string(settings.maxSessions) +
-                       ", which takes " + std::to_string(needed) +
+                       ", which requires " + std::to_string(needed) +
                        " open files; this process may have " + std::to_string(limit.rlim_max),
                    "raise the limit (ulimit -n, or LimitNOFILE= in a systemd unit), or lower "
                    "limits.connections");

@@ -1,4 +1,4 @@
-// Maximum use of the machine's descriptors and memory by the server.
+// The server's maximum use of the machine's descriptors and memory.
 #pragma once
 
 #include <cstddef>

@@ -14,10 +14,10 @@ void RunCheckpoints::save(std::shared_ptr<Snapshot> snapshot, std::function<void
   boost::asio::post(thread_, [self = shared_from_this(), snapshot = std::move(snapshot),
                               done = std::move(done)]() mutable {
     try {
-      // First, since there may be no room for one more.
+      // Removes old ones first, since there may be no room for one more.
       self->disk_->giveBack(self->store_.removeExcept(snapshot->keep));
     } catch (const Error&) {
-      // They are removed with a later one.
+      // A later save() removes them.
     }
     const Saved saved = self->write(*snapshot);
     snapshot.reset();
@@ -52,7 +52,7 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
   return saved;
 }
 
-// The recorder's error may be that of another run, which does not concern this one.
+// Ignores errors of the recorder that come from another run's records.
 void RunCheckpoints::syncRecords() {
   try {
     recorder_.sync();

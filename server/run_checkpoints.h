@@ -38,13 +38,14 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   struct Snapshot {
     PartState state;
     std::vector<std::byte> stage;
-    double seconds = 0;               // that copying it took
+    double seconds = 0;               // time to copy it
     std::vector<std::uint64_t> keep;  // checkpoints of all other steps may be removed
   };
-  // Any thread. Writes the checkpoint after the step `snapshot.state.engine.applied`, and makes the
-  // records so far durable. The snapshot is destroyed, then `done` is called on the store's thread.
+  // Any thread. Writes the checkpoint after the step `snapshot.state.engine.applied`, and makes all
+  // records written so far durable. The snapshot is destroyed, then `done` is called on the store's
+  // thread.
   void save(std::shared_ptr<Snapshot> snapshot, std::function<void(Saved)> done);
-  // Any thread. The run is done: nobody will continue it.
+  // Any thread. Call when the run is done and will not be continued.
   void removeAll();
   // The file of a checkpoint, which has been checked. Throws RunError "bad-checkpoint". Call it
   // before the first save().

@@ -70,7 +70,7 @@ void RunRecord::refuseUnwritten() const {
                  std::string(isFull ? "the server's disk is full" : "the server's disk failed") +
                      ": " + std::filesystem::path(failure->path).filename().string() +
                      " of this run could not be written: " + std::strerror(failure->error),
-                 "free disk space in the server's store, then run again");
+                 "free disk space in the server's store, then rerun the command");
 }
 
 void RunRecord::writeEpoch() {

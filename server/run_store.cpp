@@ -17,7 +17,7 @@
 namespace cleave {
 namespace {
 
-// Otherwise every client would get the error, and the operator none.
+// Checked at startup; otherwise every client would see the error, but not the operator.
 void checkStore(const std::string& store) {
   std::error_code error;
   std::filesystem::create_directories(store, error);
@@ -73,7 +73,7 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
       throw staleGeneration(hello.run_id(), hello.generation(), known);
     }
     run.lock = lockRunFolder(folder);
-    // First of all files: with it, the folder is one to continue.
+    // The first file of the folder: it marks a run that can be continued.
     store.setGeneration(hello.generation());
     if (known == 0) {
       run.disk->take(DiskShare::kRunBytes);

@@ -33,10 +33,10 @@ struct StoredRun {
   std::shared_ptr<spdlog::logger> log;
   std::shared_ptr<DiskShare> disk;
   std::shared_ptr<RunCheckpoints> checkpoints;  // also null if the server makes none
-  // The first step of Hello.committed whose checkpoint is there, and undamaged; empty: none is.
+  // The first step of Hello.committed whose checkpoint is present and undamaged; empty: none.
   std::vector<std::uint64_t> available;
   OpenFile lock;        // of its folder
-  bool isExact = true;  // they were computed on a machine like this one
+  bool isExact = true;  // whether the fingerprint of `available` is this server's
 };
 
 // io thread, except the constructor.
@@ -47,11 +47,10 @@ class RunStore {
   RunStore(const ServerSettings& settings, const Access& access, const ComputeDevice& compute,
            std::shared_ptr<Metrics> metrics, boost::asio::any_io_executor io);
 
-  // Makes the folder of the run that is asked for, with its description, its log and its CSV files,
-  // or continues those of an earlier generation. `spec`: digestOf() its run spec. The disk is used
-  // on the store's thread. Throws UsageError "run-exists", RunError "stale-generation", and
-  // RunError if there is no room or nothing can be written. The arguments must exist until it is
-  // done.
+  // Creates the folder of the requested run, with its description, its log and its CSV files, or
+  // continues those of an earlier generation. `spec`: digestOf() its run spec. The disk is used on
+  // the store's thread. Throws UsageError "run-exists", RunError "stale-generation", and RunError
+  // if there is no room or nothing can be written. The arguments must outlive the call.
   boost::asio::awaitable<StoredRun> open(const std::string& identity, const wire::Hello& hello,
                                          const std::string& spec, std::uint64_t session,
                                          int threads);

@@ -13,7 +13,7 @@
 namespace cleave {
 namespace {
 
-// Until a fenced connection is gone, or a parked run: estimates.
+// Estimated time until a fenced connection or a parked run has ended.
 constexpr double kFenceSeconds = 1;
 constexpr double kParkedFenceSeconds = 0.1;
 
@@ -22,7 +22,7 @@ constexpr double kParkedFenceSeconds = 0.1;
       "wait-not-allowed",
       "this server does not allow wait.F2 and wait.B2, which occupy its device without "
       "computing",
-      "remove them from the configuration, or set wait.allowed=true at the server");
+      "remove them from the configuration, or set wait.allowed=true on the server");
 }
 
 // The run id; several trials may have the same one. Run ids never contain '/'.
@@ -64,11 +64,11 @@ std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity
     const bool mayFit = error.retrySeconds() > 0;
     if (!isFull || !mayFit || !endOldestParked(identity)) throw;
     throw RunError(error.code(), error.what(),
-                   "try again: a run that waits for its client is being ended", kFenceSeconds);
+                   "try again: a run without a connected client is being ended", kFenceSeconds);
   }
 }
 
-// One of this identity's, else any. Returns whether there was one.
+// Prefers a run of this identity. Returns false if no run is parked.
 bool RunTable::endOldestParked(const std::string& identity) {
   const Entry* oldest = nullptr;
   const auto isBefore = [&](const Entry& entry) {
@@ -81,8 +81,8 @@ bool RunTable::endOldestParked(const std::string& identity) {
     if (entry.parked && isBefore(entry)) oldest = &entry;
   }
   if (oldest == nullptr) return false;
-  oldest->run->end(std::make_exception_ptr(
-      RunError("park-ended", "another run needs the memory of this one, whose client is away")));
+  oldest->run->end(std::make_exception_ptr(RunError(
+      "park-ended", "another run needs the memory of this one, whose client is disconnected")));
   return true;
 }
 
@@ -91,7 +91,7 @@ void RunTable::refuseServed(const RunRequest& request) {
   const auto found = runs_.find(runId);
   if (found == runs_.end()) return;
   ServedRun& served = *found->second.run;
-  // Before anything is done to a served run, so that another identity cannot end it.
+  // Checked first, so that another identity cannot end a served run.
   if (served.request().identity != request.identity) throw othersRun(runId);
   const std::uint64_t generation = request.hello.generation();
   if (generation < served.generation()) {
@@ -100,11 +100,11 @@ void RunTable::refuseServed(const RunRequest& request) {
   const bool isNewer = generation > served.generation();
   const double fence = served.isParked() ? kParkedFenceSeconds : kFenceSeconds;
   if (isNewer) {
-    served.end(std::make_exception_ptr(
-        RunError("stale-generation", "the run has connected again; this older connection ends")));
+    served.end(std::make_exception_ptr(RunError(
+        "stale-generation", "the run has reconnected, so this older connection is closed")));
   }
-  throw RunError("run-in-use", fmt::format("the run {} is connected to this server already", runId),
-                 isNewer ? "try again: the older connection is being ended"
+  throw RunError("run-in-use", fmt::format("the run {} is already connected to this server", runId),
+                 isNewer ? "try again: the older connection is being closed"
                          : "stop the other client first, or start a separate run",
                  isNewer ? fence : 0);
 }
@@ -119,8 +119,8 @@ std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {
     throw RunError("run-not-here",
                    fmt::format("this server no longer has the run {} in its memory",
                                printable(request.runId())),
-                   "the server was restarted, or the connection was broken for longer than its "
-                   "limits.park_seconds; run again");
+                   "rerun the command; the server was restarted, or the connection was broken for "
+                   "longer than its limits.park_seconds");
   }
   const ServedRun& run = *found->second.run;
   if (request.hello.generation() <= run.generation()) {
@@ -128,8 +128,8 @@ std::shared_ptr<ServedRun> RunTable::find(const RunRequest& request) const {
   }
   if (request.spec != run.request().spec) {
     throw UsageError("other-run-spec",
-                     fmt::format("the run {} began with another run spec", request.runId()),
-                     "continue it with the configuration that it began with");
+                     fmt::format("the run {} began with a different run spec", request.runId()),
+                     "continue it with its original configuration");
   }
   return found->second.run;
 }
@@ -149,7 +149,7 @@ void RunTable::park(const std::shared_ptr<ServedRun>& run) {
     if (found == runs_.end() || !found->second.run->isParked()) return;
     const auto seconds = std::chrono::duration<double>(resources_.settings.park).count();
     found->second.run->end(std::make_exception_ptr(
-        RunError("park-timeout", fmt::format("its client has not come back within {} s "
+        RunError("park-timeout", fmt::format("its client has not reconnected within {} s "
                                              "(limits.park_seconds in the server's configuration)",
                                              seconds))));
   });

@@ -27,9 +27,9 @@ class RunTable {
   RunTable(const RunResources& resources, Admission& admission, std::function<void()> closed)
       : resources_(resources), admission_(admission), closed_(std::move(closed)) {}
 
-  // Decides whether the run may start, and adds it. Whoever gets it must close() or park() it.
-  // Throws UsageError or RunError with the code and sentence of the refusal: those of planRun() and
-  // of Admission, "bad-run-id", "wait-not-allowed", "run-in-use", "stale-generation". If the run is
+  // Decides whether the run may start, and adds it. The caller must close() or park() it. Throws
+  // UsageError or RunError with the code and sentence of the refusal: those of planRun() and of
+  // Admission, "bad-run-id", "wait-not-allowed", "run-in-use", "stale-generation". If the run is
   // served with a lower generation, that run ends; until it has ended, the new one is refused as
   // "run-in-use".
   std::shared_ptr<ServedRun> admit(RunRequest request);
@@ -42,8 +42,8 @@ class RunTable {
   // Keeps a run whose connection broke for limits.park_seconds; then closes it, unless a new
   // connection continues it.
   void park(const std::shared_ptr<ServedRun>& run);
-  // A new connection continues the run that find() returned for the request. Throws what
-  // ServedRun::attach() throws.
+  // A new connection continues the run that find() returned for the request. Throws the errors of
+  // ServedRun::attach().
   void attach(const RunRequest& request, std::shared_ptr<Connection> connection);
   // Ends the parked runs that `isMeant`.
   void endParked(const Error& error, const std::function<bool(const ServedRun&)>& isMeant);

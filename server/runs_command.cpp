@@ -32,7 +32,7 @@ struct StoredRunInfo {
   std::size_t bytes = 0;
   std::uint64_t generation = 0;
   std::uint64_t checkpoint = 0;  // step of the newest; 0: none
-  double days = 0;               // since a file of it has changed
+  double days = 0;               // since one of its files has changed
   bool isInUse = false;
 };
 
@@ -81,7 +81,7 @@ StoredRunInfo infoOf(const std::string& identity, const fs::path& folder) {
   return info;
 }
 
-// The oldest first.
+// Sorted from the oldest to the newest.
 std::vector<StoredRunInfo> runsIn(const std::string& store, const std::string& identity) {
   std::vector<StoredRunInfo> runs;
   std::error_code error;
@@ -134,7 +134,7 @@ double parseAge(const std::string& text) {
     if (unit == "d") return number;
     if (unit == "h") return number / 24;
   }
-  throw UsageError("wrong-use", "--older '" + text + "' is no time",
+  throw UsageError("wrong-use", "--older '" + text + "' is not a duration",
                    "give days or hours: 30d, 12h");
 }
 
@@ -150,7 +150,7 @@ int removeCommand(const RunsOptions& options) {
     if (!isMeant) continue;
     if (info.isInUse) {
       if (options.run.empty()) continue;
-      throw UsageError("run-in-use", "the server has the run " + info.run + " in use",
+      throw UsageError("run-in-use", "the server is using the run " + info.run,
                        "end its session first: cleave-server sessions list");
     }
     std::error_code error;
@@ -179,8 +179,8 @@ CLI::App* addCommand(CLI::App& runs, RunsOptions& options, const std::string& na
   command->add_flag("--json", options.json, "Prints JSON, for programs");
   command->footer("Example:\n  cleave-server runs " + example +
                   " --config configs/server.yaml\n\nGive the configuration that the server was "
-                  "started with, which names its store. The server may be running.\n\n"
-                  "Exit codes: 0 done, 1 failed, 2 wrong use.");
+                  "started with, because it names the store. The server may be running.\n\n"
+                  "Exit codes: 0 done, 1 failed, 2 usage error.");
   return command;
 }
 

@@ -1,4 +1,4 @@
-// cleave-server runs: what is in the store, for the operator.
+// cleave-server runs: lists and removes the runs in the store.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -13,7 +13,7 @@ struct RunsOptions {
   CommonOptions common;
   std::string identity;  // empty: all
   std::string run;       // to remove
-  std::string older;     // "30d": removes all runs that have not changed for so long
+  std::string older;     // "30d": removes all runs that have not changed for this long
   bool json = false;
 };
 // Adds `runs list` and `runs remove`. If one is used, sets `command`, which reads `options`.

@@ -26,7 +26,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::chrono::milliseconds kBetweenLooks{10};  // whether a snapshot is saved
+constexpr std::chrono::milliseconds kBetweenLooks{10};  // checks for a saved snapshot
 
 // The coroutine resumes on the io thread once no task of the cancelled queue is running.
 asio::awaitable<void> codecWorkEnded(CodecQueue& queue, asio::any_io_executor io) {
@@ -50,7 +50,7 @@ std::uint64_t randomToken() {
 // For a trial that uses more than any client needs: trials leave no records, so they are limited.
 ProtocolError trialTooLong(const std::string& limit) {
   return ProtocolError("trial-too-long", "the trial takes more than " + limit,
-                       "name a codec instead of auto");
+                       "set a codec instead of auto");
 }
 
 }  // namespace
@@ -79,8 +79,8 @@ asio::awaitable<void> ServedRun::open() {
   const auto mailbox = std::make_shared<Mailbox>(resources_.device, plan_.inFlight);
   link_ = makeLink(mailbox);
   worker_ = makeWorker(mailbox);
-  // As the worker's first action, so that the Hello is answered without waiting for the device and
-  // the build time is charged to the session.
+  // Builds the model as the worker's first action, so that the Hello is answered without waiting
+  // for the device, and the build time is charged to the session.
   worker_->buildFirst([this] { return build(); });
 }
 
@@ -138,7 +138,7 @@ ActionTable ServedRun::build() {
 // ---- Checkpoints ----
 
 void ServedRun::snapshot(const StepDecision& decision) {
-  // Each holds copies of the state, for which admission has counted once.
+  // Each snapshot holds a copy of the state, and admission has counted only one copy.
   if (isSaving()) {
     throw ProtocolError(
         "too-many-in-flight",
@@ -155,7 +155,7 @@ void ServedRun::snapshot(const StepDecision& decision) {
   snapshot_->seconds = secondsSince(begin);
 }
 
-// After the step has been recorded, and before anything of the next one is computed.
+// Called after the step has been recorded, and before any computation of the next step.
 void ServedRun::saveSnapshot() {
   std::shared_ptr<RunCheckpoints::Snapshot> snapshot = std::exchange(snapshot_, nullptr);
   snapshot->state.engine = worker_->engine().state();
@@ -172,7 +172,7 @@ void ServedRun::saveSnapshot() {
     refused.sentence = "this server makes no checkpoints";
     return reply(refused);
   }
-  // Behind this step's commit.
+  // Queued after this step's commit.
   link_->saveCodecs([checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),
                      reply](std::vector<TensorCodecs::SavedState> states) mutable {
     snapshot->state.codecs = std::move(states);
@@ -209,7 +209,8 @@ asio::awaitable<void> ServedRun::storeGeneration(std::uint64_t generation) {
 
 void ServedRun::attach(const RunRequest& request, std::shared_ptr<Connection> connection) {
   if (const auto before = link_->connection()) {
-    // Closed at once: its socket must not write into a tensor that the new connection continues.
+    // Closed immediately: its socket must not write into a tensor that the new connection
+    // continues.
     before->abandon();
     link_->detach();
   }
@@ -322,7 +323,7 @@ asio::awaitable<void> ServedRun::close() {
   isServing_ = false;
   if (codecQueue_) codecQueue_->cancel();
   if (worker_) co_await closeWorker();
-  // It holds memory of this run, and uses its folder.
+  // A snapshot holds memory of this run and uses its folder.
   asio::steady_timer pause(resources_.io);
   while (isSaving()) {
     pause.expires_after(kBetweenLooks);

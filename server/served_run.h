@@ -1,6 +1,6 @@
-// A run, or a trial, at the server: everything that it has from its admission to its end. A session
-// is a connection that it is served over. A run whose connection broke is parked: it keeps
-// everything but the connection, until a new one continues it.
+// A run or a trial on the server, from its admission to its end. A session is one connection to its
+// client. A run whose connection broke is parked: it keeps everything but the connection, until a
+// new one continues it.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -81,35 +81,35 @@ class ServedRun {
   // Opens its records, and makes its link and its worker. The model is built as the worker's first
   // action. Throws Error.
   boost::asio::awaitable<void> open();
-  // Uses this connection from now on, and closes the one before. `request` asked for it: the one
-  // that was admitted, or one that continues the run. After open(). Throws ProtocolError
-  // "bad-arrived".
+  // Uses this connection from now on, and closes the previous one. `request`: the request that came
+  // over it, either the admitted one or one that continues the run. Call after open(). Throws
+  // ProtocolError "bad-arrived".
   void attach(const RunRequest& request, std::shared_ptr<Connection> connection);
   // Stores the generation of a connection that continues the run, before it is attached.
   boost::asio::awaitable<void> storeGeneration(std::uint64_t generation);
   // The answer to the Hello of the connection that was attached last.
   wire::HelloOk helloOk() const;
-  // What it runs, for the log. After open().
+  // Describes the run for the log. Call after open().
   std::string summary() const;
-  // Begins to run what the client sends. After the first attach().
+  // Starts processing the client's messages. Call after the first attach().
   void start();
-  // Serves the connection until it ends. Returns the reason of the client's Bye, or throws what
-  // ended the connection.
+  // Serves the connection until it ends. Returns the reason of the client's Bye, or throws the
+  // error that ended the connection.
   boost::asio::awaitable<std::string> serve();
   // The connection has broken; the run waits for another one.
   void park();
   bool isParked() const { return link_ && !link_->connection(); }
   // Whether it may be parked, instead of closed, when its connection breaks.
   bool mayPark() const { return isServing_ && !isTrial_ && !isDraining_; }
-  // Waits until nothing of the run is computed any more, and completes its records. Its memory is
-  // in use until then. The connection must have ended.
+  // Waits until all computation of the run has stopped, and completes its records. Its memory is in
+  // use until then. The connection must have ended.
   boost::asio::awaitable<void> close();
-  // The client has said "done": its checkpoints are no longer needed.
+  // Call when the client has sent "done": the checkpoints are no longer needed.
   void removeCheckpoints();
 
   // Ends the run with this error, which is sent to the client if it is connected.
   void end(std::exception_ptr error);
-  // Asks the client for a checkpoint, after which it leaves.
+  // Asks the client to make a checkpoint and then disconnect.
   void drain();
   // Records how the run ended. Only the first call has an effect.
   void completeRecords();
@@ -117,7 +117,7 @@ class ServedRun {
   void log(spdlog::level::level_enum level, const std::string& line);
 
   const RunRequest& request() const { return request_; }
-  // Of the connection that was attached last, or is to be attached first.
+  // Of the connection that was attached last, or that will be attached first.
   std::uint64_t generation() const { return generation_; }
   std::uint64_t session() const { return session_; }
   // Random; never 0. A Hello with it continues the run.
@@ -126,7 +126,7 @@ class ServedRun {
   // waiting.
   bool hasWork() const;
   std::size_t mailboxEntries() const { return isServing_ ? worker_->waiting() : 0; }
-  // Fills in what concerns the run.
+  // Fills in the run's values.
   void describe(SessionStatus& status) const;
 
  private:
@@ -168,7 +168,7 @@ class ServedRun {
   std::uint64_t applied_ = 0;                           // updates, once the worker is closed
   bool isServing_ = false;                              // the worker runs
   bool isDraining_ = false;
-  std::exception_ptr endError_;  // end() was called before the link was there
+  std::exception_ptr endError_;  // end() was called before the link existed
 };
 
 }  // namespace cleave

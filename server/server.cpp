@@ -36,8 +36,8 @@ using asio::ip::tcp;
 constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kBetweenLooks{1};
 constexpr std::chrono::milliseconds kHangup{100};
-// From the Failure that ends a session, which may take a second to reach its client, to the end of
-// the process.
+// Time from the Failure that ends a session to the end of the process; the Failure may take a
+// second to reach its client.
 constexpr std::chrono::milliseconds kUntilLeave{1500};
 
 // Whether the program was started with SIGHUP ignored, as by nohup. Call before a signal_set

@@ -1,4 +1,4 @@
-// The values that a server's metrics show when they are read.
+// Collects the values of a server's metrics.
 #pragma once
 
 #include "common/run/metrics.h"

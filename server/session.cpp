@@ -39,7 +39,7 @@ void checkFeatures(const wire::Hello& hello) {
                        std::string(kProbeFeature) + "', '" + std::string(kTraceFeature) +
                        "' and '" + std::string(kTrialFeature) + "' beyond version " +
                        std::to_string(kWireVersion) + " of the wire format",
-                   "install the client's version of Cleave at the server");
+                   "install the client's version of Cleave on the server");
   }
 }
 
@@ -81,7 +81,7 @@ asio::awaitable<void> Session::serve() {
   } catch (const std::exception& error) {
     processLog()->error("{}: failed: {}", name(), error.what());
     refused = failureMetadata(
-        RunError("internal-error", "the server failed to open the session; its log says why"));
+        RunError("internal-error", "the server failed to open the session; see its log"));
   }
   if (refused) {
     // Without a Hello, the connection has already sent its reply, if any.
@@ -201,8 +201,9 @@ asio::awaitable<void> Session::leaveRun(bool mayPark) {
 
 void Session::shutDown() {
   if (!helloCame_) return connection_->abandon();
-  connection_->fail(std::make_exception_ptr(RunError("shutting-down", "the server is shutting down",
-                                                     "restart the server, then run again")));
+  connection_->fail(
+      std::make_exception_ptr(RunError("shutting-down", "the server is shutting down",
+                                       "restart the server, then rerun the command")));
 }
 
 void Session::drain() {
@@ -220,13 +221,13 @@ void Session::end(const Error& error) {
 void Session::endIfIdle(SteadyTime time) {
   const double idle = idle_.look(time, connection_->lastActivity(), waitsForServer());
   if (!wasAdmitted() || idle < maxIdleSeconds_) return;
-  connection_->fail(std::make_exception_ptr(ProtocolError(
-      "session-idle",
-      fmt::format("the client has done nothing for {} s (limits.idle_seconds in the server's "
-                  "configuration, or idle_seconds in its access file)",
-                  std::lround(maxIdleSeconds_)),
-      "run again; if the client computes for that long between two messages, ask the server's "
-      "operator for a higher limit")));
+  connection_->fail(std::make_exception_ptr(
+      ProtocolError("session-idle",
+                    fmt::format("the client has been idle for {} s (limits.idle_seconds in the "
+                                "server's configuration, or idle_seconds in its access file)",
+                                std::lround(maxIdleSeconds_)),
+                    "rerun the command; if the client computes for that long between two messages, "
+                    "ask the server's operator for a higher limit")));
 }
 
 bool Session::waitsForServer() const {

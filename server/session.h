@@ -49,7 +49,7 @@ class Session {
   // Serves the client until the session ends. Does not throw: errors end only this session, and are
   // logged.
   boost::asio::awaitable<void> serve();
-  // Ends the session and tells the client why, unless the client has not sent its Hello.
+  // Ends the session and sends the client the reason, unless the client has not sent its Hello.
   void shutDown();
   // Ends it when the current step is done.
   void drain();

@@ -22,7 +22,7 @@ class SessionTable {
 
   std::size_t size() const { return sessions_.size(); }
   bool empty() const { return sessions_.empty(); }
-  // Ends each session when its current step is done. Open no more of them.
+  // Ends each session when its current step is done. Do not call open() afterwards.
   void drain();
   bool isDraining() const { return isDraining_; }
   // `function` may end sessions.

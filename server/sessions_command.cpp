@@ -50,7 +50,7 @@ CLI::App* addCommand(CLI::App& sessions, SessionsOptions& options, const std::st
                   " --config configs/server.yaml\n\n"
                   "Give the configuration that the server was started with. Only the user "
                   "that runs the server can use this command.\n\n"
-                  "Exit codes: 0 done, 1 no such server or session, 2 wrong use.");
+                  "Exit codes: 0 done, 1 no such server or session, 2 usage error.");
   return command;
 }
 

@@ -20,7 +20,7 @@ std::vector<std::string> allModels() {
   return names;
 }
 
-// In its own folder, so that access to the folder can be restricted to its owner.
+// The socket has its own folder, so that access to that folder can be restricted to its owner.
 std::string readStatusSocket(Config& config, const std::string& store) {
   const std::string path = config.text("status.socket", "");
   if (path == "off") return "";
@@ -59,13 +59,13 @@ ConfigTable<ServerSettings> makeTable() {
       "folder with `ca.crt`, `server.crt`, `server.key`, `revoked.crl`; SIGHUP reloads them");
   table
       .text("device", "`cpu`, `cuda`, `cuda:N`", &Settings::device,
-            "where bodies compute, see [GPUs](#gpus)")
+            "device for the bodies; see [GPUs](#gpus)")
       .then([](Config& config, Settings& s) {
         checkAt(config, "device", [&] { checkDeviceName(s.device); });
       });
   table.integer("threads", "", 0, 1024, &Settings::threads,
-                "maximum threads that a run computes with, and maximum sessions whose codecs work "
-                "at once; 0: all usable cores");
+                "maximum compute threads per run, and maximum sessions whose codecs run at the "
+                "same time; 0: all usable cores");
   table.add("models.allow", "list of strings", "", "all models",
             "names of the models that runs may use", [](Config& config, Settings& s) {
               s.allowedModels = config.texts("models.allow", allModels());
@@ -73,14 +73,15 @@ ConfigTable<ServerSettings> makeTable() {
                 for (const std::string& name : s.allowedModels) findModel(name);
               });
             });
-  table.integer("limits.sessions", "", 1, kMaxSessions, &Settings::maxSessions, "clients at once");
+  table.integer("limits.sessions", "", 1, kMaxSessions, &Settings::maxSessions,
+                "maximum sessions at the same time");
   table.mebibytes("limits.memory_mib", 1, 1 << 24, &Settings::memoryBytes,
-                  "for all sessions together, estimated before a run begins; on a GPU at most the "
-                  "GPU's memory");
+                  "maximum memory of all sessions together, estimated before a run begins; on a "
+                  "GPU at most the GPU's memory");
   table.add("limits.sessions_per_identity", integerType(0, kMaxSessions), "", "`0`",
-            "sessions of one identity at once, probes and trials included; 0: half of "
-            "`limits.sessions` with TLS; all of them without TLS, because then all clients are one "
-            "identity",
+            "maximum sessions of one identity at the same time, including probes and trials; 0: "
+            "half of `limits.sessions` with TLS; all of them without TLS, because then all clients "
+            "share one identity",
             [](Config& config, Settings& s) {
               const auto sessions = static_cast<std::uint32_t>(
                   config.integer("limits.sessions_per_identity", 0, kMaxSessions, 0));
@@ -90,21 +91,21 @@ ConfigTable<ServerSettings> makeTable() {
   table.number(
       "limits.idle_seconds", "s", 1, kMaxIdleSeconds,
       [](Settings & s) -> auto& { return s.share.idleSeconds; },
-      "ends a session whose client does nothing for this long, apart from answering Pings; time in "
-      "which it waits for the server does not count");
+      "ends a session whose client is idle for this long, apart from answering Pings; time spent "
+      "waiting for the server does not count");
   table.integer(
       "limits.runs_per_hour", "", 1, kMaxRunsPerHour,
       [](Settings & s) -> auto& { return s.share.runsPerHour; },
-      "runs that one identity may begin per hour");
+      "maximum runs that one identity may start per hour");
   table.mebibytes(
       "limits.disk_mib", 1, kMaxDiskMiB, [](Settings & s) -> auto& { return s.share.diskBytes; },
-      "records of one identity in the store");
+      "maximum size of one identity's records in the store");
   table.mebibytes("limits.disk_reserve_mib", 0, kMaxDiskMiB, &Settings::diskReserveBytes,
-                  "stays free on the store's disk; one identity gets at most half of what is free "
-                  "beyond it");
+                  "space that stays free on the store's disk; one identity gets at most half of "
+                  "the free space beyond it");
   table.add("limits.connections", fmt::format("integer, `limits.sessions` … {}", kMaxConnections),
             "", fmt::format("`{}`", ConnectionLimitSettings{}.connections),
-            "open connections, with or without a session", [](Config& config, Settings& s) {
+            "maximum open connections, with or without a session", [](Config& config, Settings& s) {
               std::uint32_t& connections = s.connections.connections;
               connections = static_cast<std::uint32_t>(
                   config.integer("limits.connections", s.maxSessions, kMaxConnections,
@@ -113,18 +114,19 @@ ConfigTable<ServerSettings> makeTable() {
   table.integer(
       "limits.connections_per_address", "", 1, kMaxConnections,
       [](Settings & s) -> auto& { return s.connections.connectionsPerAddress; },
-      "of these from one address (IPv6: from one /64)");
+      "maximum open connections from one address (IPv6: from one /64)");
   table.number(
       "limits.handshakes", "1/s", 1, 1e6,
-      [](Settings & s) -> auto& { return s.connections.perSecond; }, "new connections per second");
+      [](Settings & s) -> auto& { return s.connections.perSecond; },
+      "maximum new connections per second");
   table.number(
       "limits.handshakes_burst", "", 1, 1e6,
       [](Settings & s) -> auto& { return s.connections.burst; },
-      "new connections at once, after a quiet time");
+      "maximum burst of new connections after a quiet period");
   table.number(
       "limits.handshakes_per_address", "1/s", 0.1, 1e6,
       [](Settings & s) -> auto& { return s.connections.perSecondPerAddress; },
-      "new connections per second from one address");
+      "maximum new connections per second from one address");
   table.seconds(
       "limits.tls_seconds", 0.1, 60, [](Settings & s) -> auto& { return s.connection.tlsDeadline; },
       "deadline of the TLS handshake");
@@ -135,11 +137,12 @@ ConfigTable<ServerSettings> makeTable() {
   table.seconds(
       "limits.frame_seconds", 0.1, 600,
       [](Settings & s) -> auto& { return s.connection.frame.grace; },
-      "a frame that takes longer to arrive must come at the rate of the next key");
+      "a frame that takes longer than this must arrive at `limits.frame_kib_per_second` or faster");
   constexpr double kKiB = 1024;
   const double frameRate = ConnectionOptions{}.frame.bytesASecond / kKiB;
   table.add("limits.frame_kib_per_second", numberType(0.1, 1 << 20), "KiB/s",
-            defaultText(frameRate), "minimum rate of such a frame",
+            defaultText(frameRate),
+            "minimum rate of a frame that takes longer than `limits.frame_seconds`",
             [=](Config& config, Settings& s) {
               s.connection.frame.bytesASecond =
                   kKiB * config.number("limits.frame_kib_per_second", 0.1, 1 << 20, frameRate);
@@ -152,13 +155,13 @@ ConfigTable<ServerSettings> makeTable() {
       [](Settings & s) -> auto& { return s.connection.pingTimeout; },
       "a client that sends no byte for this long after a Ping is disconnected");
   table.seconds("limits.drain_seconds", 0, 3600, &Settings::drain,
-                "for steps under way when the server shuts down");
+                "time for steps in progress to finish when the server shuts down");
   table.seconds("limits.park_seconds", 0, 86400, &Settings::park,
                 "how long a run whose connection broke is kept, so that its client can continue it "
-                "over a new one; 0: the run ends at once");
+                "over a new one; 0: the run ends immediately");
   table.number("limits.action_seconds", "s", 0.01, 86400, &Settings::actionSeconds,
-               "maximum time of one action on the device; a session with a longer one ends after "
-               "it");
+               "maximum time of one action on the device; a session whose action takes longer ends "
+               "after that action");
   table.number("limits.codec_seconds", "s", 0.01, 86400, &Settings::codecSeconds,
                "maximum time for encoding or decoding one tensor; a session that takes longer "
                "ends");
@@ -171,7 +174,7 @@ ConfigTable<ServerSettings> makeTable() {
                 "`limits.disk_mib`");
   table.boolean("probe.allowed", &Settings::allowProbe, "whether clients may measure the link");
   table.boolean("wait.allowed", &Settings::allowWait,
-                "whether runs may have `wait.F2` and `wait.B2`, which occupy the device");
+                "whether runs may use `wait.F2` and `wait.B2`, which occupy the device");
   table.text("store", "path", &Settings::store,
              "records of runs, in `<store>/<identity>/<run id>/`; without TLS the identity is "
              "`local`");
@@ -179,10 +182,11 @@ ConfigTable<ServerSettings> makeTable() {
       "status.socket", "path, `off`", "", "`<store>/.status/socket`",
       "Unix socket for `cleave-server status` and `cleave-server sessions`; `off`: none",
       [](Config& config, Settings& s) { s.statusSocket = readStatusSocket(config, s.store); });
-  table.integer("metrics.error_every", "tensors", 0, 1 << 30, &Settings::errorEvery,
-                "as at the client, for the flows that the server sends");
+  table.integer(
+      "metrics.error_every", "tensors", 0, 1 << 30, &Settings::errorEvery,
+      "measures the codec's error on one in N of the tensors that the server sends; 0: never");
   table.add("metrics.rotate", "`off`, or 64kB … 1GB", "", "`off`",
-            "as at the client, for the server's files",
+            "size at which a CSV file is continued in a new one",
             [](Config& config, Settings& s) { s.rotateBytes = readRotateBytes(config); });
   table.add("metrics.listen", "`ADDRESS:PORT`", "", "none",
             "serves metrics to Prometheus at `/metrics`, such as `127.0.0.1:9464`: "

@@ -38,10 +38,10 @@ struct ServerSettings {
   ConnectionLimitSettings connections;
   ConnectionOptions connection;             // its deadlines
   std::chrono::milliseconds drain{7000};    // to finish current steps at shutdown
-  std::chrono::milliseconds park{300'000};  // a run whose connection broke is kept for so long
+  std::chrono::milliseconds park{300'000};  // how long a run whose connection broke is kept
   double actionSeconds = 60;                // a longer action ends its session
-  double codecSeconds = 60;                 // likewise, encoding or decoding one tensor
-  bool allowWait = false;                   // whether runs may sleep instead of computing
+  double codecSeconds = 60;  // a longer encoding or decoding of one tensor ends its session
+  bool allowWait = false;    // whether runs may sleep instead of computing
   std::string store = "store";
   std::string accessFile;    // empty: none
   std::string statusSocket;  // a path; empty: none
@@ -50,7 +50,7 @@ struct ServerSettings {
   bool allowProbe = true;
   std::uint32_t errorEvery = 100;
   std::size_t rotateBytes = 0;          // rotation size of runs' CSV files; 0: never
-  std::optional<HttpSettings> metrics;  // where to serve them; nothing: do not
+  std::optional<HttpSettings> metrics;  // address of the metrics endpoint; empty: none
   std::string resolved;                 // the resolved configuration as YAML
 };
 

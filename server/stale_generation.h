@@ -1,4 +1,4 @@
-// The refusal of a connection that is older than one that the server knows.
+// The refusal of a connection that is older than another one of the same run.
 #pragma once
 
 #include <spdlog/fmt/fmt.h>

@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMaxSessionsShown = 256;
 
 // Adds the values of the latest batches to a session's JSON.
-void addPace(Json& json, const SessionStatus& session) {
+void addThroughput(Json& json, const SessionStatus& session) {
   if (!session.pace) return;
   const Throughput& pace = *session.pace;
   json["phase"] = phaseName(pace.phase);
@@ -43,7 +43,7 @@ Json sessionJson(const SessionStatus& session) {
   json["run"] = session.run;
   json["model"] = session.model;
   json["memory_bytes"] = session.memoryBytes;
-  addPace(json, session);
+  addThroughput(json, session);
   return json;
 }
 

@@ -49,7 +49,7 @@ void makeOwnersFolder(const std::string& path) {
   if (::mkdir(folder.c_str(), kOwnersFolder) == 0) return;
   struct stat found {};
   if (errno != EEXIST || ::stat(folder.c_str(), &found) != 0) {
-    throw noStatus(folder.string() + " cannot be made: " + std::strerror(errno));
+    throw noStatus(folder.string() + " cannot be created: " + std::strerror(errno));
   }
   constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
   if (found.st_uid == ::geteuid() && (found.st_mode & kOthers) == 0) return;
@@ -85,9 +85,9 @@ std::string SocketPlace::address() const {
 SocketLock::SocketLock(const SocketPlace& place)
     : file_(::openat(place.folder(), (place.name() + ".lock").c_str(),
                      O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kOwnersFile)) {
-  if (!file_) throw noStatus(std::string("its lock cannot be made: ") + std::strerror(errno));
+  if (!file_) throw noStatus(std::string("its lock cannot be created: ") + std::strerror(errno));
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) return;
-  throw noStatus("another server uses it; choose another: --set status.socket=PATH");
+  throw noStatus("another server uses it; give another path: --set status.socket=PATH");
 }
 
 std::unique_ptr<StatusSocket> StatusSocket::open(asio::any_io_executor io, const std::string& path,

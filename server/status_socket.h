@@ -19,8 +19,8 @@ inline constexpr std::size_t kMaxStatusBytes = std::size_t{1} << 20;
 // Maximum length of the request line.
 inline constexpr std::size_t kMaxRequestBytes = 64;
 
-// The address of a socket's file, by way of its open folder: paths of Unix sockets are limited to
-// 107 bytes, but with the folder's descriptor a path of any length works.
+// The address of a socket's file, through its open folder: paths of Unix sockets are limited to 107
+// bytes, but with the folder's descriptor a path of any length works.
 class SocketPlace {
  public:
   // Throws RunError "no-status" if there is no such folder.

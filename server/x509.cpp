@@ -34,7 +34,7 @@ void need(bool succeeded, const char* what) {
 
 Owned<ASN1_INTEGER> integerOf(const BIGNUM* number) {
   Owned<ASN1_INTEGER> integer(BN_to_ASN1_INTEGER(number, nullptr));
-  need(integer != nullptr, "make a number");
+  need(integer != nullptr, "create a number");
   return integer;
 }
 
@@ -64,7 +64,7 @@ Owned<ASN1_INTEGER> integerOfHex(const std::string& hex) {
 
 Owned<ASN1_TIME> asn1Time(std::time_t time) {
   Owned<ASN1_TIME> made(ASN1_TIME_set(nullptr, time));
-  need(made != nullptr, "make a date");
+  need(made != nullptr, "create a date");
   return made;
 }
 
@@ -78,7 +78,7 @@ std::time_t needTime(const ASN1_TIME* time) {
 
 Owned<X509_EXTENSION> extension(X509V3_CTX& context, int kind, const std::string& value) {
   Owned<X509_EXTENSION> made(X509V3_EXT_conf_nid(nullptr, &context, kind, value.c_str()));
-  need(made != nullptr, "make an extension of a certificate");
+  need(made != nullptr, "create an extension of a certificate");
   return made;
 }
 
@@ -151,14 +151,14 @@ bool isIpAddress(const std::string& name) {
 
 Key makeKey() {
   Key key(EVP_EC_gen("P-256"));
-  need(key != nullptr, "make a key");
+  need(key != nullptr, "create a key");
   return key;
 }
 
 Certificate makeCertificate(const CertificateRequest& request, EVP_PKEY* key,
                             const Issuer* issuer) {
   Certificate made(X509_new());
-  need(made != nullptr, "make a certificate");
+  need(made != nullptr, "create a certificate");
   X509* const certificate = made.get();
   X509* const signer = issuer ? issuer->certificate : certificate;
   X509_NAME* const name = X509_get_subject_name(certificate);
@@ -179,7 +179,7 @@ Certificate makeCertificate(const CertificateRequest& request, EVP_PKEY* key,
 
 RevocationList makeRevocationList(const RevocationRequest& request, const Issuer& issuer) {
   RevocationList made(X509_CRL_new());
-  need(made != nullptr, "make a revocation list");
+  need(made != nullptr, "create a revocation list");
   X509_CRL* const list = made.get();
   need(X509_CRL_set_version(list, kListVersion2) == 1 &&
            X509_CRL_set_issuer_name(list, X509_get_subject_name(issuer.certificate)) == 1 &&

@@ -341,7 +341,7 @@ TEST_CASE("anchors, tags, unusual keys, excessive depth and excessive size are r
   CHECK_THAT(parseError("a: !!str 5\n"), Contains("tags such as"));
   CHECK_THAT(parseError("? [a, b]\n: 1\n"), Contains("a key must be plain text"));
   CHECK_THAT(parseError("~: 1\n"), Contains("a key must be plain text"));
-  CHECK_THAT(parseError("'': 1\n"), Contains("is empty or holds a dot"));
+  CHECK_THAT(parseError("'': 1\n"), Contains("is empty or contains a dot"));
   CHECK_THAT(parseError("a: " + std::string(100, '[') + std::string(100, ']')),
              Contains("nested deeper than 16"));
   CHECK_THROWS_AS(config("a: " + std::string(100000, '[')), UsageError);

@@ -196,8 +196,8 @@ TEST_CASE("missing Fashion-MNIST gives a hint what to install") {
 }
 
 TEST_CASE("an empty file") {
-  checkImagesRefused({}, "data-empty", "holds 0 bytes");
-  checkLabelsRefused({}, "data-empty", "holds 0 bytes");
+  checkImagesRefused({}, "data-empty", "is empty");
+  checkLabelsRefused({}, "data-empty", "is empty");
   checkImagesRefused(gzip({}), "data-damaged", "is not an IDX file");
 }
 
@@ -225,7 +225,8 @@ TEST_CASE("a wrong rank") {
 TEST_CASE("a truncated header") {
   Bytes bytes = Files::goodImages();
   bytes.resize(15);
-  checkImagesRefused(bytes, "data-damaged", "its IDX header has 16 bytes, but it holds 15 bytes");
+  checkImagesRefused(bytes, "data-damaged",
+                     "its IDX header needs 16 bytes, but the file has only 15");
 }
 
 TEST_CASE("a header that declares more than the file holds") {
@@ -233,9 +234,9 @@ TEST_CASE("a header that declares more than the file holds") {
   bytes.pop_back();
   checkImagesRefused(
       bytes, "data-damaged",
-      "is truncated: its header declares 3 images of 2x4 (40 bytes), but it holds 39 bytes");
+      "is truncated: its header declares 3 images of 2x4 (40 bytes), but the file has 39 bytes");
   checkLabelsRefused(idx({60000}, {1}), "data-damaged",
-                     "its header declares 60000 labels (60008 bytes), but it holds 9 bytes");
+                     "its header declares 60000 labels (60008 bytes), but the file has 9 bytes");
 }
 
 TEST_CASE("a header whose size overflows") {
@@ -290,7 +291,7 @@ TEST_CASE("counts of images and labels that differ") {
   const Files files;
   files.writeLabels(idx({2}, {2, 0}));
   checkRefused([&] { openIdx(files.options()); }, files.path("images"), "data-damaged",
-               "holds 3 images, but ");
+               "contains 3 images, but ");
 }
 
 TEST_CASE("Fashion-MNIST has 60000 and 10000 samples, the same number of each class") {

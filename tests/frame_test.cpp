@@ -150,10 +150,10 @@ TEST_CASE("other protocols on a port are recognised and named") {
     return errorText([&] { checkMagic(bytesOf(text)); });
   };
   CHECK(sentence("HTTP/1.1 400 Bad Request") ==
-        "the peer does not speak Cleave: that is an HTTP server");
-  CHECK(sentence("GET / HTTP/1.1\r\n") == "the peer does not speak Cleave: that is an HTTP client");
+        "the peer does not speak Cleave: it is an HTTP server");
+  CHECK(sentence("GET / HTTP/1.1\r\n") == "the peer does not speak Cleave: it is an HTTP client");
   CHECK(sentence("SSH-2.0-OpenSSH_9.2p1\r\n") ==
-        "the peer does not speak Cleave: that is an SSH server or client");
+        "the peer does not speak Cleave: it is an SSH server or client");
   CHECK(sentence("\x16\x03\x01\x02") == "the peer uses TLS, but this side does not");
   CHECK(sentence("220 mail ESMTP\r\n") ==
         "the peer does not speak Cleave: it sent \"220 mail ESMTP\"");

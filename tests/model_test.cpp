@@ -483,12 +483,11 @@ TEST_CASE("cuts that leave a part empty are refused with the list of blocks") {
   for (const Cuts& cuts : {Cuts{0, 2}, Cuts{2, 2}, Cuts{3, 2}, Cuts{1, 4}, Cuts{-1, 9}}) {
     CHECK(usageError([&] { checkCuts(blocks, cuts); }).code() == "bad-cuts");
   }
-  CHECK(
-      usageError([&] {
-        checkCuts(blocks, {2, 2});
-      }).what() ==
-      std::string("cuts 2 and 2 do not leave a block each to head, body and tail of the 4 blocks: "
-                  "0 flatten, 1 fc1, 2 relu1, 3 fc_out"));
+  CHECK(usageError([&] {
+          checkCuts(blocks, {2, 2});
+        }).what() == std::string("cuts 2 and 2 do not leave at least one block each for head, body "
+                                 "and tail; the 4 blocks: "
+                                 "0 flatten, 1 fc1, 2 relu1, 3 fc_out"));
   CHECK_NOTHROW(checkCuts(blocks, {1, 2}));
   CHECK_NOTHROW(checkCuts(blocks, {2, 3}));
 }
@@ -500,7 +499,7 @@ TEST_CASE("a batch norm of one value per channel is refused") {
   const UsageError error = usageError([&] { checkBatchNorm(blocks, 1); });
   CHECK(error.code() == "batch-norm-too-few");
   CHECK(error.what() == std::string("batch norm bn3 would see 1 value per channel in the smallest "
-                                    "micro-batch, of 1 sample, and needs 2"));
+                                    "micro-batch, of 1 sample, but needs 2"));
   CHECK_NOTHROW(checkBatchNorm(blocksOf(spec("small_cnn")), 1));
 }
 

@@ -69,11 +69,11 @@ TEST_CASE("a growing table is read, each line when it is complete") {
   const Folder folder;
   Follower follower(folder);
   CHECK(follower.more().empty());
-  CHECK(follower.problems() == "t.csv is not there\n");
+  CHECK(follower.problems() == "t.csv is missing\n");
   folder.write("t.csv", "x,text\n1,a\n2,b\n3");
   CHECK(follower.more() == Values{1, 2});
   CHECK(follower.problems(true).empty());
-  CHECK_THAT(follower.problems(false), Contains("t.csv ends within a line"));
+  CHECK_THAT(follower.problems(false), Contains("t.csv ends with an incomplete line"));
   folder.append("t.csv", "4,c\n5,d\n");
   CHECK(follower.more() == Values{34, 5});
   CHECK(follower.problems().empty());
@@ -170,7 +170,7 @@ TEST_CASE("a file with another header is not read") {
   folder.write("t.csv", "a,b\n1,2\n");
   Follower follower(folder);
   CHECK(follower.more().empty());
-  CHECK_THAT(follower.problems(), Contains("not the header of this table"));
+  CHECK_THAT(follower.problems(), Contains("not this table's header"));
   folder.write("e.csv", "");
   CsvReader empty(folder.path, "e", {"x"});
   empty.read([](const CsvRow&) { FAIL("no row"); });

@@ -178,7 +178,7 @@ TEST_CASE("a header that is not JSON") {
 }
 
 TEST_CASE("hidden bytes after a NUL in the header") {
-  CHECK_THAT(faultOf(fileOf("{}" + std::string(1, '\0'), 0)), Contains("holds a NUL byte"));
+  CHECK_THAT(faultOf(fileOf("{}" + std::string(1, '\0'), 0)), Contains("contains a NUL byte"));
   CHECK_THAT(faultOf(fileOf(kGoodHeader + std::string(1, '\0') + "x")), Contains("NUL"));
 }
 

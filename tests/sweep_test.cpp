@@ -252,15 +252,15 @@ TEST_CASE("a point that is done is found again, and another plan for it is refus
   PlannedPoint changed = planned;
   changed.config = "train:\n  epochs: 2\n";
   CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed); }),
-             Contains("another configuration: 'epochs: 1' there, 'epochs: 2' now"));
+             Contains("a different configuration: 'epochs: 1' stored, 'epochs: 2' now"));
   changed = planned;
   changed.link = {"rate=1Gbit/s"};
   CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed); }),
-             Contains("another link: none there, rate=1Gbit/s now"));
+             Contains("a different link: none stored, rate=1Gbit/s now"));
   changed = planned;
   changed.server = "10.0.0.5:4800";
   CHECK_THAT(refusal([&] { loadPoint(folder.path(), changed); }),
-             Contains("another server: none there, 10.0.0.5:4800 now"));
+             Contains("a different server: none stored, 10.0.0.5:4800 now"));
   std::ofstream(run + "/result.json") << "{";
   CHECK_THAT(refusal([&] { loadPoint(folder.path(), planned); }),
              Contains("was not written by a sweep"));
@@ -341,7 +341,7 @@ TEST_CASE("published figures are compared with points that match all their keys"
 TEST_CASE("an invalid file of figures is refused") {
   const Folder folder;
   CHECK_THAT(refusal([&] { readPublished(folder.path() + "/none.csv"); }),
-             Contains("none.csv is not there"));
+             Contains("none.csv is missing"));
   folder.write("short.csv", "id,source\na,b\n");
   CHECK_THAT(refusal([&] { readPublished(folder.path() + "/short.csv"); }),
              Contains("lacks columns: "));

@@ -47,12 +47,12 @@ int listCheckpoints(const CheckpointsOptions& options) {
 void addCheckpointsCommand(CLI::App& app, CheckpointsOptions& options,
                            std::function<int()>& command) {
   CLI::App* checkpoints = app.add_subcommand(
-      "checkpoints", "Lists the checkpoints of a run, and whether its files are undamaged");
+      "checkpoints", "Lists the checkpoints of a run and checks their files for damage");
   checkpoints->add_option("RUN", options.run, "The run's folder")->required();
   checkpoints->add_flag("--json", options.json, "Prints JSON, for programs");
   checkpoints->footer(
       "Example:\n  cleave-client checkpoints runs/RUN\n\nExit codes: 0 done, 1 the list is "
-      "damaged, 2 wrong use.");
+      "damaged, 2 usage error.");
   checkpoints->callback([&] { command = [&] { return listCheckpoints(options); }; });
 }
 

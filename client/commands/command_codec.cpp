@@ -169,7 +169,7 @@ void checkOutput(const CodecOptions& options) {
     throw UsageError("output-exists", options.output + " is a folder", "give --output a file name");
   }
   if (std::filesystem::exists(path, ignored) && !options.overwrite) {
-    throw UsageError("output-exists", "the output " + options.output + " exists already",
+    throw UsageError("output-exists", "the output " + options.output + " already exists",
                      "give another --output, or add --overwrite to replace it");
   }
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
@@ -252,7 +252,7 @@ int compareCodecs(const CodecOptions& options) {
     } catch (const RunError& error) {
       if (!failure) failure = std::current_exception();
       json["error"] = error.what();
-      rows.push_back({codec->spec(), "cannot carry a tensor, see the error below"});
+      rows.push_back({codec->spec(), "cannot encode a tensor; see the error below"});
     }
     list.push_back(std::move(json));
   }
@@ -294,11 +294,11 @@ std::vector<ListedItem> codecsWithRatio() {
 
 constexpr ListingRow kCodecsWithRatio = {
     "codecs", "Lists the codecs with their parameters and ratios",
-    "Codecs. The ratio is encoded bytes / raw bytes of the example, for f32[8, 32, 56, 56].",
+    "Codecs. The ratio is encoded bytes / raw bytes of f32[8, 32, 56, 56], for each example.",
     codecsWithRatio};
 
 constexpr const char* kExitCodes =
-    "Exit codes: 0 done, 1 a codec cannot carry a tensor, or the disk is full, 2 wrong use.";
+    "Exit codes: 0 done, 1 a codec cannot encode a tensor or the disk is full, 2 usage error.";
 
 constexpr const char* kHow =
     "Each floating-point tensor (F32, F16, BF16) is encoded and decoded separately, on one\n"

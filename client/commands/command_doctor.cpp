@@ -66,14 +66,14 @@ void addDoctorCommand(CLI::App& app, DoctorOptions& options, std::function<int()
   addRunOptions(*doctor, options.run);
   doctor->get_option("--config")->required(false);
   doctor->get_option("--server")->description("The server to check; also measures the link to it");
-  doctor->add_option("--seconds", options.seconds, "Approximate time to measure the link for")
+  doctor->add_option("--seconds", options.seconds, "Approximate duration of the link measurement")
       ->default_str("3")
       ->check(CLI::Range(0.1, 300.0));
   doctor->footer(
       "Example:\n  cleave-client doctor --server 10.0.0.5:4800 --tls certs --config "
       "configs/fashion_mnist.yaml\n\n"
       "Each line is ok, warn, FAIL with a hint, or - if it could not be checked.\n\n"
-      "Exit codes: 0 no failures, 1 failures, 2 wrong use.");
+      "Exit codes: 0 no failures, 1 failures, 2 usage error.");
   doctor->callback([&] { command = [&] { return doctorCommand(options); }; });
 }
 

@@ -150,7 +150,7 @@ void printParts(const Json& out) {
   std::string cut;
   for (const Json& part : out.at("parts")) {
     if (!cut.empty()) std::cout << "  ---- " << cut << " ----\n";
-    std::cout << fmt::format("  {}, at the {}: {} parameters, {}\n",
+    std::cout << fmt::format("  {}, on the {}: {} parameters, {}\n",
                              part.at("part").get<std::string>(), part.at("side").get<std::string>(),
                              part.at("parameters").get<std::int64_t>(),
                              bytesOf(part.at("parameter_bytes")));
@@ -218,7 +218,7 @@ void print(const Json& out) {
                    number(out.at("batch")), number(out.at("micro_batches")),
                    number(out.at("in_flight")), out.at("schedule").get<std::string>())
             << fmt::format("  threads   {} in the client\n", number(out.at("client_threads")))
-            << "\n# Model, with shapes that omit the batch dimension\n";
+            << "\n# Model (shapes omit the batch dimension)\n";
   printParts(out);
   std::cout << "\n# Bytes per step\n";
   printFlows(out);
@@ -228,7 +228,7 @@ void print(const Json& out) {
                              bytesOf(out.at(all).at("down_bytes")));
   }
   std::cout << "  Not included: " << out.at("left_out").get<std::string>() << ".\n"
-            << "\n# Memory, estimated from shapes, without programs and data\n"
+            << "\n# Memory, estimated from shapes; excludes the programs and the data\n"
             << fmt::format("  client  {}\n  server  {}\n", bytesOf(out.at("client_memory_bytes")),
                            bytesOf(out.at("server_memory_bytes")))
             << "\nNothing was started or written (--dry-run)." << std::endl;

@@ -1,5 +1,5 @@
 // cleave-client simulate: predicts the duration of a step on a given link with each schedule, from
-// times measured here and at the server, or read from a file.
+// times measured here and on the server, or read from a file.
 
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
@@ -320,8 +320,8 @@ int simulateCommand(const SimulateOptions& options) {
 
 void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<int()>& command) {
   CLI::App* simulate = app.add_subcommand("simulate",
-                                          "Predicts the time of a step on a given link for each "
-                                          "schedule, from times measured at client and server");
+                                          "Predicts the step time of each schedule on a given "
+                                          "link, from times measured on client and server");
   addRunOptions(*simulate, options.run);
   simulate->remove_option(simulate->get_option("--run-dir"));
   simulate->get_option("--config")->required(false);  // not required with --times
@@ -347,7 +347,7 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
   simulate
       ->add_option(
           "--micro-batches", options.microBatches,
-          "Number of micro-batches to predict for; repeatable; default: the configuration's")
+          "Number of micro-batches to predict for; repeatable; default: the configured number")
       ->type_name("N")
       ->allow_extra_args(false)
       ->check(CLI::Range(1u, 65536u));

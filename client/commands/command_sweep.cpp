@@ -270,7 +270,7 @@ void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>&
   sweep
       ->add_option(
           "--reference", options.reference,
-          "The baseline of the speed-up column, a value of the grid; repeatable, once per key")
+          "Grid value that is the baseline of the speed-up column; repeatable, once per key")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   sweep
@@ -282,14 +282,14 @@ void addSweepCommand(CLI::App& app, SweepOptions& options, std::function<int()>&
                    "CSV file of published figures to compare with matching points; default: "
                    "reference.csv in the configuration's folder")
       ->type_name("FILE");
-  sweep->add_flag("--dry-run", options.dryRun, "Lists the points, and starts nothing");
+  sweep->add_flag("--dry-run", options.dryRun, "Lists the points without starting anything");
   sweep->footer(
       "Example:\n  cleave-client sweep --config configs/fashion_mnist.yaml --set train.epochs=1 "
       "\\\n"
       "    --grid codec=none --grid codec=block:bits=4 --grid link.rate=100Mbit/s --grid "
       "link.rate=1Gbit/s \\\n    --reference codec=none\n\n"
       "If interrupted, rerun the same command to resume. More: docs/sweep.md.\n\n"
-      "Exit codes: 0 done, 1 interrupted or a point failed, 2 wrong use.");
+      "Exit codes: 0 done, 1 interrupted or a point failed, 2 usage error.");
   sweep->callback([&] { command = [&] { return sweepCommand(options); }; });
 }
 

@@ -54,7 +54,8 @@ void announce(const PreparedRun& run, const wire::HelloOk& ok, std::uint64_t ste
   log.info("threads: {}; the server computes with {}", run.threadsText, ok.threads());
   if (run.settings.wait.any()) {
     log.warn(
-        "wait: parts of the model sleep instead of computing: loss and accuracy are meaningless");
+        "wait: parts of the model sleep instead of computing, so loss and accuracy are "
+        "meaningless");
   }
   if (events == nullptr) return;
   events->write("begin", {{"run", run.hello.run_id()},
@@ -75,7 +76,7 @@ void printResult(const nlohmann::json& summary, const TrainOptions& options, Jso
   }
 }
 
-// Empty if it is not an Error, but one of LibTorch's, for example.
+// Empty for exceptions that are not an Error, such as LibTorch's.
 std::string codeOf(const std::exception& error) {
   const auto* known = dynamic_cast<const Error*>(&error);
   return known == nullptr ? "" : known->code();
@@ -150,7 +151,8 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
            run.checkpointer()->lastCommit(), run.prepared().folder);
 }
 
-// Whether another server process can continue the run: this one has lost it, or will end.
+// Whether the run can be restarted from a checkpoint: the server process has lost it, or is about
+// to shut down.
 bool mayRestart(const std::exception& error, TrainRun& run) {
   if (run.checkpointer() == nullptr || run.prepared().localServer) return false;
   if (run.settings().reconnectSeconds == 0 || run.session().isInterrupted()) return false;
@@ -158,7 +160,7 @@ bool mayRestart(const std::exception& error, TrainRun& run) {
   return code == "run-not-here" || code == "shutting-down";
 }
 
-// What belongs to a training run as a whole, while its parts may be restarted from a checkpoint.
+// State that lives as long as the training run, across restarts from a checkpoint.
 struct TrainCommand {
   const TrainOptions& options;
   JsonLines* events;  // null without --json-lines
@@ -181,7 +183,7 @@ nlohmann::json writeSummary(const TrainCommand& command, TrainRun& run, const Tr
 }
 
 // Trains until the run is done, and writes its summary. Returns nothing if it must be restarted
-// from a checkpoint. Throws what ended it.
+// from a checkpoint. Throws the error that ended it.
 std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   PreparedRun& prepared = command.prepared;
   spdlog::logger& log = command.log;
@@ -213,10 +215,11 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
     result = trainer.run();
     hasModel = saver.finish();
     if (!hasModel) {
-      log.warn("the server's policy does not hand out the body: there is no model.safetensors");
+      log.warn(
+          "this server does not allow clients to fetch the body, so there is no model.safetensors");
       saver.saveParts(log);
     }
-    // The server removes its checkpoints after "done", so the result must be safe before.
+    // The server removes its checkpoints after "done", so the result must be stored first.
     writeSummary(command, run, result, secondsSince(start), hasModel);
     failpoint("summary");
     run.close("done");
@@ -241,7 +244,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   return summary;
 }
 
-// The run is done.
+// Call only after the run has completed.
 void removeCheckpoints(const std::string& folder, spdlog::logger& log) {
   try {
     CheckpointStore(diskFiles(), folder).removeAll();
@@ -255,7 +258,7 @@ void removeCheckpoints(const std::string& folder, spdlog::logger& log) {
 void announceResume(TrainCommand& command) {
   ++command.resumes;
   if (command.prepared.commits.empty()) {
-    command.log.warn("the run begins again, without a checkpoint");
+    command.log.warn("no checkpoint is available, so the run starts over from step 0");
   } else {
     command.log.info("the run continues from step {}", command.prepared.commits.front().step);
   }

@@ -75,7 +75,7 @@ struct Comparison {
 
 using Comparisons = std::map<std::string, Comparison>;
 
-// Copied, because the update clears the gradients.
+// Returns copies, because the update clears the gradients.
 std::vector<NamedTensor> copyGradients(const ParameterSet& set) {
   std::vector<NamedTensor> gradients = gradientsOf(set);
   for (NamedTensor& gradient : gradients) gradient.tensor = gradient.tensor.detach().clone();
@@ -156,8 +156,9 @@ Comparisons Verification::perform() {
                    fmt::format("--set threads.client={}", ok.threads()));
   }
   if (!ok.weights_allowed()) {
-    throw RunError("fetch-not-allowed", "the server's policy does not hand out the body's weights",
-                   "set weights.fetch: true at the server, or omit --server");
+    throw RunError("fetch-not-allowed",
+                   "this server does not allow clients to fetch the body's weights",
+                   "set weights.fetch: true on the server, or omit --server");
   }
   TrainRun::Options options;
   options.fetchGradients = true;

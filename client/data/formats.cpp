@@ -34,7 +34,7 @@ void addImageKeys(Table& table) {
       "data.mean", -1e6, &ImageOptions::mean,
       "mean of the pixels scaled to 0 … 1; one value, or one per channel: `[0.49, 0.48, 0.45]`");
   numbers("data.deviation", 1e-6, &ImageOptions::deviation,
-          "their std; the model receives (pixel / 255 - mean) / std");
+          "std of the same pixels; the model receives (pixel / 255 - mean) / std");
   table.integer(
       "data.resize", "pixels", 0, kMaxPixels, [](Keys & k) -> auto& { return k.image.resize; },
       "height and width for the model, bilinear; 0: as in the file");
@@ -92,7 +92,8 @@ Table makeCifar10Keys() {
 Table makeCifar100Keys() {
   Table table;
   addFolder(table);
-  table.choice("data.labels", {"fine", "coarse"}, &Keys::labels, "100 classes, or 20");
+  table.choice("data.labels", {"fine", "coarse"}, &Keys::labels,
+               "fine: 100 classes; coarse: 20 classes");
   addImageKeys(table);
   return table;
 }
@@ -148,7 +149,7 @@ std::unique_ptr<Dataset> openSynthetic(const Keys& keys, DataSplit split) {
   return makeSynthetic(options);
 }
 
-// A table that is made once.
+// Builds the table on first use.
 template <Table (*make)()>
 const Table& made() {
   static const Table kTable = make();
@@ -156,10 +157,10 @@ const Table& made() {
 }
 
 constexpr DataFormatRow kFormats[] = {
-    {"idx", "IDX images and labels, as of MNIST and Fashion-MNIST, plain or gzip",
+    {"idx", "IDX images and labels, such as MNIST and Fashion-MNIST, plain or gzip",
      made<makeIdxKeys>, openIdxSplit},
     {"cifar10", "the binary files of CIFAR-10", made<makeCifar10Keys>, openCifar10},
-    {"cifar100", "the binary files of CIFAR-100, with its 100 classes or its 20",
+    {"cifar100", "the binary files of CIFAR-100, with its 100 fine or 20 coarse classes",
      made<makeCifar100Keys>, openCifar100},
     {"synthetic", "learnable data generated from a seed", made<makeSyntheticKeys>, openSynthetic},
 };

@@ -39,7 +39,7 @@ struct DataFormatRow {
 std::span<const DataFormatRow> dataFormatTable();
 // Throws UsageError with the nearest known name.
 const DataFormatRow& findDataFormat(std::string_view name);
-// The keys of all formats; the meaning of each begins with the formats that have it.
+// The keys of all formats; each description begins with the formats that have the key.
 std::vector<KeyText> dataFormatKeys();
 
 }  // namespace cleave

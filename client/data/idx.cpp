@@ -49,10 +49,9 @@ std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::s
 const char* rankFix(int rank, const std::string& what) {
   const bool isOtherFile = what == "images" ? rank == 1 : rank >= 3;
   if (isOtherFile) return "check that the paths of images and labels are not swapped";
-  return what == "images"
-             ? "write the images as count x height x width, or count x channels x height x width: "
-               "784 values in a row are 28 x 28"
-             : "write one class number per sample, not one value per class";
+  return what == "images" ? "write the images as count x height x width, or count x channels x "
+                            "height x width, for example 28 x 28 instead of a row of 784 values"
+                          : "write one class number per sample, not one value per class";
 }
 
 void checkHeader(const std::vector<std::uint8_t>& bytes, const std::string& path,
@@ -63,7 +62,7 @@ void checkHeader(const std::vector<std::uint8_t>& bytes, const std::string& path
   }
   if (bytes[2] != kUnsignedByte) {
     throwDamaged(path,
-                 "holds IDX elements of type " + std::to_string(bytes[2]) +
+                 "contains IDX elements of type " + std::to_string(bytes[2]) +
                      ", but only unsigned bytes (type 8) are supported",
                  "convert the file to unsigned bytes");
   }
@@ -77,8 +76,8 @@ void checkHeader(const std::vector<std::uint8_t>& bytes, const std::string& path
   }
   const std::size_t start = 4 + 4 * static_cast<std::size_t>(rank);
   if (bytes.size() < start) {
-    throwDamaged(path, "is truncated: its IDX header has " + std::to_string(start) +
-                           " bytes, but it holds " + std::to_string(bytes.size()) + " bytes");
+    throwDamaged(path, "is truncated: its IDX header needs " + std::to_string(start) +
+                           " bytes, but the file has only " + std::to_string(bytes.size()));
   }
 }
 
@@ -103,7 +102,7 @@ IdxFile readIdx(const std::string& path, const std::string& what, const std::vec
   if (held != promised) {
     const std::string fault = held < promised ? "is truncated" : "has trailing bytes";
     throwDamaged(path, fault + ": its header declares " + describe(file.dimensions, what) + " (" +
-                           std::to_string(promised) + " bytes), but it holds " +
+                           std::to_string(promised) + " bytes), but the file has " +
                            std::to_string(held) + " bytes");
   }
   return file;
@@ -116,7 +115,7 @@ void refuseChannelsLast(const IdxFile& images, const std::string& path) {
   };
   if (images.dimensions.size() != 4) return;
   if (isChannels(images.dimensions[1]) || !isChannels(images.dimensions[3])) return;
-  throwDamaged(path, "holds " + describe(images.dimensions, "images") + ": channels come last",
+  throwDamaged(path, "contains " + describe(images.dimensions, "images") + ": channels come last",
                "write the channels first; in NumPy: images.transpose(0, 3, 1, 2)");
 }
 
@@ -126,8 +125,8 @@ void checkLabels(const IdxFile& labels, const std::string& path, int classes) {
     if (label < classes) continue;
     throwDamaged(path,
                  "gives sample " + std::to_string(j - labels.start) + " the label " +
-                     std::to_string(label) + ", but labels of " + std::to_string(classes) +
-                     " classes end at " + std::to_string(classes - 1),
+                     std::to_string(label) + ", but with " + std::to_string(classes) +
+                     " classes the maximum is " + std::to_string(classes - 1),
                  "check the number of classes in the configuration");
   }
 }
@@ -140,8 +139,9 @@ std::unique_ptr<Dataset> openIdx(const IdxOptions& options) {
   IdxFile labels = readIdx(options.labels, "labels", {1});
   if (images.dimensions[0] != labels.dimensions[0]) {
     throwDamaged(options.images,
-                 "holds " + std::to_string(images.dimensions[0]) + " images, but " +
-                     options.labels + " holds " + std::to_string(labels.dimensions[0]) + " labels",
+                 "contains " + std::to_string(images.dimensions[0]) + " images, but " +
+                     options.labels + " contains " + std::to_string(labels.dimensions[0]) +
+                     " labels",
                  "give images and labels of the same samples");
   }
   checkLabels(labels, options.labels, options.classes);

@@ -23,7 +23,7 @@ constexpr std::size_t kChunk = std::size_t{1} << 20;
 }
 
 [[noreturn]] void throwTooLarge(const std::string& path, std::size_t limit) {
-  throwDamaged(path, "holds more than " + std::to_string(limit) + " bytes, the maximum",
+  throwDamaged(path, "has more than the maximum of " + std::to_string(limit) + " bytes",
                "split the data into smaller files, or download the file again");
 }
 
@@ -116,7 +116,7 @@ std::vector<std::uint8_t> unpack(const std::string& path, std::vector<std::uint8
 std::vector<std::uint8_t> readUnpacked(const std::string& path, std::size_t limit) {
   std::vector<std::uint8_t> bytes = readWhole(path, limit);
   if (bytes.empty()) {
-    throw UsageError("data-empty", path + " is empty: it holds 0 bytes", "download the file again");
+    throw UsageError("data-empty", path + " is empty", "download the file again");
   }
   if (!isGzip(bytes.data(), bytes.size())) return bytes;
   return unpack(path, std::move(bytes), limit);

@@ -64,9 +64,9 @@ void compareValues(std::span<const std::byte> in, std::span<const std::byte> out
 }
 
 // For a tensor that the codec cannot encode. `where` names file and tensor.
-RunError cannotCarry(const Codec& codec, const std::string& where) {
+RunError cannotEncode(const Codec& codec, const std::string& where) {
   return {"non-finite",
-          where + " holds NaN or infinity, which the codec " + codec.spec() + " cannot carry",
+          where + " contains NaN or infinity, which the codec " + codec.spec() + " cannot encode",
           "use none, fp16 or bf16, or check the program that wrote the file: a training run that "
           "diverged produces such values"};
 }
@@ -132,7 +132,7 @@ CodecFigures tryCodec(const Codec& codec, BufferPool& pool, const SafetensorsEnt
           codec.encode(context, nullptr, cut, TensorView{in.data(), spec}, wire.span()).bytes;
     });
   } catch (const NonFiniteError&) {
-    throw cannotCarry(codec, file + ": tensor \"" + inAscii(entry.name) + '"');
+    throw cannotEncode(codec, file + ": tensor \"" + inAscii(entry.name) + '"');
   }
   wire.shrink(figures.wireBytes);
   figures.decodeSeconds = timed([&] {

@@ -12,7 +12,7 @@
 
 namespace cleave {
 
-// Of one tensor, or the sum over several.
+// The figures of one tensor, or their sum over several tensors.
 struct CodecFigures {
   std::size_t tensors = 0;
   std::size_t rawBytes = 0;
@@ -35,8 +35,8 @@ struct CodecFigures {
 std::optional<DType> floatOf(const SafetensorsEntry& entry);
 
 // Passes a tensor of floats through the codec, as the activation of micro-batch `index` in the
-// first training step, and writes the decoded values to `out`, which may be null. `file` is named
-// in errors. Throws RunError "non-finite" if the codec cannot encode a value.
+// first training step, and writes the decoded values to `out`, which may be null. Errors name
+// `file`. Throws RunError "non-finite" if the codec cannot encode a value.
 CodecFigures tryCodec(const Codec& codec, BufferPool& pool, const SafetensorsEntry& entry,
                       std::uint32_t index, const std::string& file, std::byte* out);
 

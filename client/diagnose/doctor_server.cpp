@@ -53,8 +53,8 @@ Check checkCertificates(const TlsSettings& settings, std::shared_ptr<const TlsCo
   const double days = std::difftime(end, std::time(nullptr)) / kDay;
   Check check{"certificates",
               Finding::ok,
-              fmt::format("{}/client.crt is {}'s, and expires on {}, in {:.0f} days; no other user "
-                          "can read its key",
+              fmt::format("{}/client.crt belongs to {} and expires on {}, in {:.0f} days; no other "
+                          "user can read its key",
                           settings.folder, nameIn(own), timeText(end), days),
               "",
               {{"days_left", days}}};
@@ -103,7 +103,7 @@ Check checkOfTls(const ServerAddress& address) {
 Check checkOfServer(const ProbeResult& result) {
   Check check{"server",
               Finding::ok,
-              fmt::format("{}; version {} of the wire format", result.serverSoftware, kWireVersion),
+              fmt::format("{}; wire format version {}", result.serverSoftware, kWireVersion),
               "",
               {{"software", result.serverSoftware}, {"wire_version", kWireVersion}}};
   if (result.serverSoftware != softwareVersion()) {
@@ -132,7 +132,7 @@ void explain(const ServerAddress& address, const Error& error, const Findings& f
   if (stage == Stage::server) return found(failed("server", error));
   found({"server",
          Finding::ok,
-         fmt::format("a Cleave server; version {} of the wire format", kWireVersion),
+         fmt::format("a Cleave server; wire format version {}", kWireVersion),
          "",
          {{"wire_version", kWireVersion}}});
   Check link = failed("link", error);

@@ -26,7 +26,7 @@ using boost::system::error_code;
 constexpr int kRoundTrips = 10;
 constexpr std::uint64_t kFirstWarmUp = 64'000;
 constexpr std::uint64_t kLastWarmUp = 64'000'000;
-constexpr double kWarmUpSeconds = 0.2;  // a transfer that takes this long opens TCP's window
+constexpr double kWarmUpSeconds = 0.2;  // a transfer of this duration opens TCP's window
 // After this idle time a direction starts with a small window again (RFC 2861).
 constexpr double kIdleSeconds = 0.15;
 
@@ -159,7 +159,7 @@ class Prober {
 
   // ---- One exchange ----
 
-  // up and down: seconds measured at the client, including the round trip. `up` ends when the
+  // up and down: seconds measured on the client, including the round trip. `up` ends when the
   // server's confirmation arrives; `down` begins when the request is sent. …AtReceiver: seconds
   // measured by the receiver.
   struct Elapsed {
@@ -191,7 +191,7 @@ class Prober {
     if (interrupted_) throw interruptedError();
     if (endError_) std::rethrow_exception(endError_);
     throw RunError("server-left", "the server ended the probe early",
-                   "check its log, then probe again");
+                   "check the server's log, then probe again");
   }
 
   // Subtracts the half of the round trip that carried the request or the confirmation. The result

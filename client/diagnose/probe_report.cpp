@@ -68,7 +68,7 @@ std::string probeTable(const ProbeResult& result) {
     for (const std::uint64_t bytes : result.skipped) {
       sizes += (sizes.empty() ? "" : ", ") + bytesText(static_cast<double>(bytes));
     }
-    text += fmt::format("skipped         {}: would take longer than --seconds leaves\n", sizes);
+    text += fmt::format("skipped         {}: would exceed the time limit (--seconds)\n", sizes);
   }
   return text + "\n" + sentenceOf(result) + "\n";
 }

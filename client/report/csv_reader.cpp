@@ -206,7 +206,7 @@ void CsvReader::takeHeader() {
                           : std::optional(static_cast<std::size_t>(found - cells_.begin()));
     any = any || source_[column];
   }
-  if (!any) failure_ = "its first line is not the header of this table, so it was not read";
+  if (!any) failure_ = "its first line is not this table's header, so the file was not read";
 }
 
 // Fills cells_, which point into the line or into unquoted_.
@@ -251,7 +251,7 @@ std::vector<std::string> CsvReader::problems(bool following) const {
   const std::string file = name_ + ".csv";
   std::vector<std::string> problems;
   if (!found_ && failure_.empty()) {
-    if (!following) problems.push_back(file + " is not there");
+    if (!following) problems.push_back(file + " is missing");
     return problems;
   }
   if (partsMissing_) problems.push_back(fmt::format("the first parts of {} are missing", file));
@@ -269,7 +269,7 @@ std::vector<std::string> CsvReader::problems(bool following) const {
                                    garbledRows_, rows_ + garbledRows_, firstGarbled_));
   }
   if (!following && !rest_.empty()) {
-    problems.push_back(file + " ends within a line, which is left out");
+    problems.push_back(file + " ends with an incomplete line, which is left out");
   }
   return problems;
 }

@@ -55,17 +55,17 @@ class Series {
   std::vector<Bucket> buckets_;
 };
 
-// A histogram with 20 classes per decade: quantiles are accurate within 6 %.
+// A histogram with 20 bins (Class) per decade: quantiles are accurate within 6 %.
 class Histogram {
  public:
   static constexpr int kPerDecade = 20;
 
-  void add(double value);  // values <= 0 are counted but belong to no class
+  void add(double value);  // values <= 0 are counted but are in no bin
   struct Class {
     double min = 0, max = 0;
     std::uint64_t values = 0;
   };
-  // From the first to the last non-empty class, in order, merged in groups of `together`.
+  // From the first to the last non-empty bin, in order, merged in groups of `together`.
   std::vector<Class> classes(int together) const;
   // 0 < share < 1. Requires values() > 0.
   double quantile(double share) const;

@@ -73,7 +73,7 @@ Json bytesJson(const BytesBySecond& bytes, std::size_t width) {
 }
 
 Json histogramJson(const Histogram& histogram) {
-  constexpr int kTogether = 2;  // merged to ten classes per decade
+  constexpr int kTogether = 2;  // merged into ten bins per decade
   Json from = Json::array(), count = Json::array();
   const auto classes = histogram.classes(kTogether);
   for (const auto& one : classes) {
@@ -117,7 +117,7 @@ void putSide(const std::string& side, SideFigures& figures, Json& series, Json& 
 }
 
 // The side whose record of transfers is used: the client, or the server if the client has none.
-SideFigures& witness(RunReader& run) {
+SideFigures& recordingSide(RunReader& run) {
   const auto& flows = run.client().flows;
   const bool any = std::any_of(flows.begin(), flows.end(),
                                [](const auto& flow) { return flow.second.transfers > 0; });
@@ -126,7 +126,7 @@ SideFigures& witness(RunReader& run) {
 
 Json flowsJson(RunReader& run) {
   Json flows = Json::array();
-  SideFigures& seen = witness(run);
+  SideFigures& seen = recordingSide(run);
   for (const auto& [flow, figures] : seen.flows) {
     if (figures.transfers == 0) continue;
     Json json = {{"flow", flowName(flow)},
@@ -240,14 +240,14 @@ Json ReportData::page(bool live) {
   Json page = summary();
   std::size_t secondWidth = 1;
   for (const auto& run : runs_) {
-    for (const BytesBySecond& bytes : witness(*run).bytes) {
+    for (const BytesBySecond& bytes : recordingSide(*run).bytes) {
       while (bytes.seconds().size() > secondWidth * pointsFor(runs_.size())) secondWidth *= 2;
     }
   }
   for (std::size_t i = 0; i < runs_.size(); ++i) {
     RunReader& run = *runs_[i];
     TrainingFigures& training = run.training();
-    SideFigures& seen = witness(run);
+    SideFigures& seen = recordingSide(run);
     Json series = Json::object(), histograms = Json::object();
     const std::array<std::string, kDirections> directions = {"up", "down"};
     for (std::size_t d = 0; d < kDirections; ++d) {

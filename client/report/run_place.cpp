@@ -75,7 +75,7 @@ RunPlace findRun(const std::string& run, const std::vector<std::string>& servers
           "no-run", named + " is a sweep's folder",
           "its report is " + run + "/report.html; give the folder of a point to see its run");
     }
-    throw UsageError("no-run", named + " has none of a run's files, such as steps.csv",
+    throw UsageError("no-run", named + " contains no run files such as steps.csv",
                      "give the folder that `train` printed, such as runs/<run id>");
   }
   if (isServers(place.folder)) {
@@ -86,7 +86,7 @@ RunPlace findRun(const std::string& run, const std::vector<std::string>& servers
   for (const std::string& server : servers) {
     if (!fs::is_directory(server) || !hasRun(server)) {
       throw UsageError("no-run",
-                       "--server-run " + quotedForError(server) + " has none of a run's files",
+                       "--server-run " + quotedForError(server) + " contains no run files",
                        "give the folder <store>/<identity>/<run id> of the server");
     }
     if (servers.size() == 1 || runIdOf(server) == id) place.server = server;

@@ -126,7 +126,7 @@ double sumOf(const CsvRow& row, std::initializer_list<int> columns) {
   return sum;
 }
 
-// Returns x if it is in [0, most), a valid position on a grid. Otherwise marks the row as garbled.
+// Returns x if it is in [0, max), a valid position on a grid. Otherwise marks the row as garbled.
 double place(const CsvRow& row, std::size_t column, std::optional<double> x, double max) {
   if (x && *x >= 0 && *x < max) return *x;
   row.garble(column);
@@ -352,7 +352,7 @@ void RunReader::readEpochs() {
     if (!samples) row.garble(c::samples);
     if (!seconds) row.garble(c::trainSeconds);
     if (row.isGarbled()) return;
-    // A run that continued from a checkpoint may have recorded the epoch before, with the same
+    // A run that continued from a checkpoint may already have recorded this epoch, with the same
     // result.
     if (*epoch <= static_cast<double>(training_.epochs)) return;
     ++training_.epochs;

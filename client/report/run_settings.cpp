@@ -21,7 +21,7 @@ std::string fileName(const std::string& path) { return std::filesystem::path(pat
 std::optional<std::string> readText(const std::string& path, std::vector<std::string>& problems) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    problems.push_back(fileName(path) + " is not there");
+    problems.push_back(fileName(path) + " is missing");
     return std::nullopt;
   }
   std::string text(kMaxBytes, '\0');

@@ -1,4 +1,4 @@
-// Reads a run's other files, except tables, for the report.
+// Reads a run's files other than its tables, for the report.
 #pragma once
 
 #include <string>

@@ -100,7 +100,7 @@ TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
     address = "127.0.0.1:" + link->port();
   }
   const OpenFile output(::memfd_create("cleave-sweep", MFD_CLOEXEC));
-  if (!output) throwCannotWrite("the memory", "cannot create a file in it", errno);
+  if (!output) throwCannotWrite("a file in memory", "cannot be created", errno);
   Child training(trainCommandLine(options, planned, runFolder, address), {output.get(), log});
   TrainingEnd end = waitFor(training, interrupts);
   end.output = textOf(output);

@@ -31,9 +31,9 @@ Json planJson(const PlannedPoint& planned) {
   return {{"config", planned.config}, {"link", planned.link}, {"server", planned.server}};
 }
 
-// The first line in which two texts differ: "'epochs: 1' there, 'epochs: 2' now".
-std::string firstDifference(const std::string& there, const std::string& now) {
-  std::istringstream theirs(there), ours(now);
+// The first line in which two texts differ: "'epochs: 1' stored, 'epochs: 2' now".
+std::string firstDifference(const std::string& stored, const std::string& now) {
+  std::istringstream theirs(stored), ours(now);
   for (;;) {
     std::string a, b;
     const bool more = static_cast<bool>(std::getline(theirs, a));
@@ -42,7 +42,7 @@ std::string firstDifference(const std::string& there, const std::string& now) {
       const auto trimmed = [](const std::string& text) {
         return quotedForError(text.substr(std::min(text.find_first_not_of(' '), text.size())));
       };
-      return trimmed(a) + " there, " + trimmed(b) + " now";
+      return trimmed(a) + " stored, " + trimmed(b) + " now";
     }
   }
 }
@@ -61,17 +61,17 @@ void checkPlan(const std::string& folder, const Json& there, const PlannedPoint&
   if (there.at("config") != now.at("config")) {
     difference = "configuration: " + firstDifference(there.at("config"), planned.config);
   } else if (there.at("link") != now.at("link")) {
-    difference =
-        fmt::format("link: {} there, {} now", linkText(there.at("link")), linkText(now.at("link")));
+    difference = fmt::format("link: {} stored, {} now", linkText(there.at("link")),
+                             linkText(now.at("link")));
   } else {
     const auto name = [](const std::string& server) {
       return server.empty() ? std::string("none") : server;
     };
     difference =
-        fmt::format("server: {} there, {} now", name(there.at("server")), name(planned.server));
+        fmt::format("server: {} stored, {} now", name(there.at("server")), name(planned.server));
   }
   throw UsageError("sweep-changed",
-                   folder + "/" + planned.point.name() + " was run with another " + difference,
+                   folder + "/" + planned.point.name() + " was run with a different " + difference,
                    "give the changed sweep its own folder with --folder, or remove this one");
 }
 

@@ -147,8 +147,7 @@ std::string comparisonText(const SweepReport& report) {
                     withSpread(&one.ours, 1, kDigits), withSpread(&theirs, 1, kDigits)});
   }
   std::string text = "\n" + aligned(rows, 3);
-  if (anyContradiction)
-    text += "[!] the source contradicts itself there; comparison.csv says how\n";
+  if (anyContradiction) text += "[!] the source contradicts itself here; see comparison.csv\n";
   return text;
 }
 

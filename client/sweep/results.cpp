@@ -126,7 +126,7 @@ void measureSteps(const std::string& runFolder, MetricValues& metrics) {
 
 constexpr double kClassesPerOctave = 4;
 
-// Of the tensors in training steps only.
+// Measures only the tensors of training steps.
 void measureTransfers(const std::string& runFolder, Measured& measured) {
   struct Sum {
     std::uint64_t transfers = 0;
@@ -175,8 +175,8 @@ std::vector<std::pair<std::string, std::string>> parseReference(
     if (!known) {
       throw UsageError("bad-reference", "--reference " + option + ": the grid has no such value",
                        axis == axes.end()
-                           ? std::string("name a key and value that --grid has")
-                           : fmt::format("name one that --grid has: {}={}", key,
+                           ? std::string("give a key and value from --grid")
+                           : fmt::format("give a value from --grid: {}={}", key,
                                          fmt::join(axis->values, fmt::format(", {}=", key))));
     }
     values.emplace_back(key, value);

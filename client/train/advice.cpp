@@ -101,7 +101,7 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
   // Built from the spec, because the run's own codecs may run on a GPU.
   Codecs codecs = plan.codecs;
   for (auto& [flow, codec] : codecs) codec = makeCodec(codec->spec());
-  const CodecTrials today = tryCodecs(options, samples, codecs);
+  const CodecTrials current = tryCodecs(options, samples, codecs);
   for (const std::string spec : {"none", "block:bits=8", "block:bits=4"}) {
     for (auto& [flow, codec] : codecs) codec = makeCodec(spec);
     const CodecTrials then = tryCodecs(options, samples, codecs);
@@ -111,7 +111,7 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
       if (plan.codecs.at(flow)->spec() == codec->spec()) continue;  // as measured
       const CodecTrial& tried = then.at(flow);
       changed.flows[flow] = {tried.bytes, tried.encodeSeconds, tried.decodeSeconds};
-      if (tried.noise > 1.01 * today.at(flow).noise) caveat = kCostsAccuracy;
+      if (tried.noise > 1.01 * current.at(flow).noise) caveat = kCostsAccuracy;
     }
     changes.push_back(
         {{"codec=" + spec}, simulated(changed, *plan.schedule, plan.inFlight), caveat});
@@ -235,15 +235,16 @@ Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSet
     none.sentence = fmt::format("advice requires at least {} whole steps", kMinSteps);
     return none;
   }
-  const double today = simulated(steps.costs, *plan.schedule, plan.inFlight);
+  const double current = simulated(steps.costs, *plan.schedule, plan.inFlight);
   // As a share of the measured step: no setting saves time that the simulation leaves out.
-  const double step = std::max(today, steps.seconds);
-  const auto saving = [&](const auto& change) { return (today - change.seconds) / step; };
+  const double step = std::max(current, steps.seconds);
+  const auto saving = [&](const auto& change) { return (current - change.seconds) / step; };
   std::vector<Change> changes;
   addSchedule(steps.costs, plan, settings, changes);
   addMicroBatches(steps, plan, settings, changes);
   addCodecs(steps.costs, plan, settings.batch, changes);
-  // Changes without a caveat first: of those that differ by less than the spread, the first wins.
+  // Moves changes without a caveat to the front: of changes that differ by less than the spread,
+  // the first wins.
   std::stable_partition(changes.begin(), changes.end(),
                         [](const Change& change) { return change.caveat.empty(); });
   double max = 0;
@@ -263,11 +264,11 @@ Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSet
   }
   advice.sentence =
       fmt::format("no setting would save more than {:.0f} % of a step", 100 * threshold);
-  const Resource bought = resource(steps.bottleneck, steps.costs, plan);
-  if (saving(bought) > threshold) {
-    advice.saving = saving(bought);
+  const Resource upgrade = resource(steps.bottleneck, steps.costs, plan);
+  if (saving(upgrade) > threshold) {
+    advice.saving = saving(upgrade);
     advice.sentence +=
-        fmt::format("; {} would save about {:.0f} %", bought.what, 100 * advice.saving);
+        fmt::format("; {} would save about {:.0f} %", upgrade.what, 100 * advice.saving);
   }
   return advice;
 }

@@ -87,7 +87,7 @@ RunPlan trialPlan(const PreparedRun& run, const FlowCodecs& codecs) {
   RunSpec spec = run.plan.spec;
   for (const auto& [flow, codec] : codecs) spec.codecs[flow] = codec;
   spec.trace = {};
-  spec.initialWeights = false;  // any weights serve, and sending them takes time
+  spec.initialWeights = false;  // any weights will do, and sending them takes time
   return planRun(spec);
 }
 
@@ -334,7 +334,7 @@ class AutoCodecs {
     return std::nullopt;
   }
 
-  // Empty if the trial fails; for example, its codecs may need more memory at the server.
+  // Empty if the trial fails; for example, its codecs may need more memory on the server.
   std::optional<TrialResult> performNext(const FlowCodecs& codecs, unsigned number, double budget) {
     try {
       Trial trial(run_, batch_, codecs, number);

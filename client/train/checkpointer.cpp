@@ -59,7 +59,7 @@ void Checkpointer::saved(const Saved& saved) {
     const std::lock_guard lock(mutex_);
     if (!open_ || open_->step != saved.step || open_->server) {
       throw ProtocolError("unexpected-message", "Saved of step " + std::to_string(saved.step) +
-                                                    " arrived, which was not requested");
+                                                    " arrived, but was not requested");
     }
     open_->server = saved.sha256;
   }
@@ -128,7 +128,7 @@ void Checkpointer::commit(const RunCommit& commit) {
   processLog()->debug("checkpoint of step {}", commit.step);
 }
 
-// Also the one that has just failed.
+// Also removes a checkpoint that has just failed.
 void Checkpointer::removeOthers() {
   try {
     CheckpointStore(files_, runFolder_).removeExcept(keep());
@@ -143,7 +143,7 @@ void Checkpointer::failed(std::uint64_t step, const Error& error) {
       error.what(), lastCommit());
   const std::lock_guard lock(mutex_);
   failure_ = std::make_exception_ptr(
-      RunError(error.code(), error.what(), "make room, or set checkpoint.on_failure=warn"));
+      RunError(error.code(), error.what(), "free disk space, or set checkpoint.on_failure=warn"));
 }
 
 }  // namespace cleave

@@ -1,10 +1,10 @@
 // Makes the client's checkpoints, and commits those that every part of the run has saved. Files are
 // written on a thread of its own.
 //
-//   decide(n)                 begin(n)       the Step asks the server for its part
+//   decide(n)                 begin(n)       the Step requests the server's part
 //   after step n              add()          copies head and tail; a thread writes them
 //   the server's Saved        saved()
-//   both are durable          the commit is written: from now on the run can continue from n
+//   both are durable          the commit is written: from then on the run can continue from n
 #pragma once
 
 #include <atomic>
@@ -31,12 +31,12 @@ namespace cleave {
 
 class Checkpointer {
  public:
-  // `commits`: those so far, newest first. `syncRecords` makes the rows so far durable; it is
-  // called before a commit. `files` is borrowed.
+  // `commits`: the existing ones, newest first. `syncRecords` makes all rows written so far
+  // durable; it is called before each commit. `files` is borrowed.
   Checkpointer(Files& files, const std::string& runFolder, const CheckpointSettings& settings,
                std::string fingerprint, std::vector<RunCommit> commits,
                std::function<void()> syncRecords);
-  // Waits for what is being written; a checkpoint that is not committed by then never is.
+  // Waits for files that are being written; a checkpoint that is not committed by then is lost.
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
@@ -46,7 +46,7 @@ class Checkpointer {
   // Whether `step` should make a checkpoint. Throws RunError if one failed and
   // checkpoint.on_failure is `stop`.
   bool isDue(std::uint64_t step);
-  // The next step makes one, as soon as none is under way.
+  // The next step makes a checkpoint, unless one is in progress; then a later step does.
   void request() { isRequested_ = true; }
   void begin(std::uint64_t step);
   // The steps whose checkpoints are still needed.
@@ -56,9 +56,9 @@ class Checkpointer {
     PartState state;
     std::vector<std::byte> stage;  // a safetensors file
   };
-  // Any thread: the client's own part of the checkpoint after the step that was begun.
+  // Any thread. Adds the client's part of the checkpoint that begin() started.
   void add(std::shared_ptr<Part> part);
-  // Waits until no checkpoint is under way, at most for `seconds`.
+  // Waits until no checkpoint is in progress, for at most `seconds`.
   void settle(double seconds);
   std::uint64_t lastCommit() const;  // its step; 0: none
 
@@ -68,7 +68,7 @@ class Checkpointer {
   void saved(const Saved& saved);
 
  private:
-  // The checkpoint under way.
+  // The checkpoint in progress.
   struct Open {
     std::uint64_t step = 0;
     std::optional<std::string> client, server;  // digests of the files; empty: it failed

@@ -123,18 +123,18 @@ void CodecChooser::predict() {
   const double start = simulated(start_, rateUp, rateDown);
   const double scale = find(start_).measured->seconds / start;
   // Whether one direction alone makes the step longer while the other is as fast as possible.
-  const double unheld = simulated(start_, kFastRate, kFastRate);
-  const auto holdsBack = [&](double up, double down) {
-    return simulated(start_, up, down) > (1 + kTolerance) * unheld;
+  const double unlimited = simulated(start_, kFastRate, kFastRate);
+  const auto limitsStep = [&](double up, double down) {
+    return simulated(start_, up, down) > (1 + kTolerance) * unlimited;
   };
-  const bool upHolds = holdsBack(rateUp, kFastRate);
-  const bool downHolds = holdsBack(kFastRate, rateDown);
+  const bool upLimits = limitsStep(rateUp, kFastRate);
+  const bool downLimits = limitsStep(kFastRate, rateDown);
   for (Option& option : options_) {
     option.predicted = scale * simulated(option.choice, rateUp, rateDown);
     option.isNeeded = true;
     for (const auto& [flow, rung] : option.choice) {
-      const bool holds = isUp(flow) ? upHolds : downHolds;
-      if (rung > start_.at(flow) && !holds) option.isNeeded = false;
+      const bool limits = isUp(flow) ? upLimits : downLimits;
+      if (rung > start_.at(flow) && !limits) option.isNeeded = false;
     }
   }
 }

@@ -106,8 +106,8 @@ asio::awaitable<tcp::socket> connectOnce(ServerAddress address) {
       co_await resolver.async_resolve(address.host, address.port, asio::use_awaitable);
   tcp::socket socket(executor);
   asio::steady_timer deadline(executor, kConnectDeadline);
-  // As a tuple, since || waits for a success: without it, a refused connection would wait for the
-  // deadline.
+  // As a tuple, because || waits for a success: an error thrown for a refused connection would make
+  // it wait for the deadline.
   const auto first =
       co_await (asio::async_connect(socket, endpoints, asio::as_tuple(asio::use_awaitable)) ||
                 deadline.async_wait(asio::use_awaitable));
@@ -181,7 +181,7 @@ asio::awaitable<wire::HelloOk> shakeHandsWith(const ServerAddress& address, Conn
     silent = std::current_exception();
   }
   if (!co_await speaksHttp(address)) std::rethrow_exception(silent);
-  throw RunError("not-cleave", address.text() + " does not speak Cleave: that is an HTTP server",
+  throw RunError("not-cleave", address.text() + " does not speak Cleave: it is an HTTP server",
                  "give --server the port on which cleave-server listens, 4800 by default");
 }
 
@@ -193,13 +193,13 @@ struct Attempt {
   double retrySeconds = 0;  // from the server's refusal; 0: not given
 };
 
-// Whether the run has no connection yet, or has lost it.
+// Whether this is the run's first connection, or it has lost one.
 enum class Stage : std::uint8_t { first, again };
 
 // Whether a retry may fix the error.
 bool mayPass(const RunError& error, const Connection& connection, Stage stage) {
   if (error.retrySeconds() > 0 || error.code() == "hello-timeout") return true;
-  // A certificate that is not accepted any more stays so.
+  // A certificate that is no longer accepted will not be accepted later.
   if (stage == Stage::again) return isLinkFault(error.code()) && error.code() != "tls-failed";
   // Within TLS a server with too many connections closes without a message.
   const bool isClosed = error.code() == "connection-lost" || error.code() == "connection-closed";
@@ -253,7 +253,7 @@ asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire:
     std::optional<wire::Hello> next;
     try {
       next = hello();
-    } catch (const RunError& error) {  // the generation cannot be stored: perhaps the disk is full
+    } catch (const RunError& error) {  // the generation cannot be stored; the disk may be full
       attempt.error = std::current_exception();
       attempt.what = error.what();
     }
@@ -267,7 +267,7 @@ asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire:
       backOff = std::min(2 * backOff, kLongestPause);
     }
     if (left <= 0 || pause > left) std::rethrow_exception(attempt.error);
-    processLog()->warn("{}; trying again in {:.2f} s, for {:.0f} s more", attempt.what, pause,
+    processLog()->warn("{}; retrying in {:.2f} s, for {:.0f} s more", attempt.what, pause,
                        std::ceil(left));
     asio::steady_timer timer(co_await asio::this_coro::executor, duration(pause));
     co_await timer.async_wait(asio::use_awaitable);

@@ -33,8 +33,8 @@ boost::asio::awaitable<OpenConnection> connectToServer(ServerAddress address,
                                                        std::function<wire::Hello()> hello,
                                                        double retrySeconds);
 
-// Likewise, for a run whose connection broke. Retries after all errors that concern only the
-// connection (see isLinkFault()).
+// Like connectToServer(), for a run whose connection broke. Retries after all errors that concern
+// only the connection (see isLinkFault()).
 boost::asio::awaitable<OpenConnection> reconnectToServer(ServerAddress address,
                                                          std::function<wire::Hello()> hello,
                                                          double retrySeconds);

@@ -9,7 +9,7 @@ void JsonLines::write(const char* event, const nlohmann::ordered_json& values) {
   nlohmann::ordered_json line = {{"event", event}, {"time", utcNow()}};
   line.update(values);
   if (const int error = writeAll(descriptor_, line.dump() + "\n")) {
-    throwCannotWrite("stdout", "cannot take lines of --json-lines", error);
+    throwCannotWrite("stdout", "the events of --json-lines cannot be written", error);
   }
 }
 

@@ -27,7 +27,7 @@ double polynomial(const LearningRateOptions& options, double progress) {
 }
 
 constexpr std::array<LearningRateRow, 4> kTable = {{
-    {"constant", "the peak to the last step", "", constant},
+    {"constant", "stays at the peak until the last step", "", constant},
     {"cosine", "half a cosine from the peak to the end value", ", end=0..1e6 (0)", cosine},
     {"linear", "a straight line from the peak to the end value", ", end=0..1e6 (0)", linear},
     {"polynomial", "(1 - progress)^power between the peak and the end value",

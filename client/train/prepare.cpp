@@ -106,7 +106,7 @@ std::vector<NamedTensor> readWeightsFile(const ClientSettings& settings,
 }
 
 // Skips the first step, which warms up, if there are others.
-void askForTrace(RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
+void requestTrace(RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
   const std::uint64_t first = totalSteps > 1 ? 2 : 1;
   spec.trace = {first, std::min(steps, totalSteps - first + 1)};
 }
@@ -178,7 +178,7 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
     warnOfLargeBatch(run.settings, *run.data.train);
     RunSpec spec = makeRunSpec(run.settings, *run.data.train);
     if (options.traceSteps > 0) {
-      askForTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
+      requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
     }
     run.plan = planRun(spec);
     checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
@@ -224,7 +224,7 @@ void makeFolder(PreparedRun& run, const RunOptions& options) {
   run.lock = lockRunFolder(run.folder);
 }
 
-// The options with what the run's folder says.
+// Completes the options from the run's folder.
 RunOptions ofEarlierRun(RunOptions options) {
   const RunRecordFile record = readRunRecord(options.resume);
   if (diskFiles().read(options.resume + "/summary.json")) {
@@ -236,13 +236,14 @@ RunOptions ofEarlierRun(RunOptions options) {
   return options;
 }
 
-// Throws UsageError "other-run-spec" if the overrides change what the server must know.
+// Throws UsageError "other-run-spec" if the overrides change the run spec.
 void checkSameSpec(const PreparedRun& run, RunOptions options) {
   if (options.common.overrides.empty() && options.tls.empty()) return;
   options.common.overrides.clear();
   options.tls.clear();
   if (digestOf(resolveRun(options, Purpose::training).plan.spec) == digestOf(run.plan.spec)) return;
-  throw UsageError("other-run-spec", "--set changes what " + options.resume + " trains",
+  throw UsageError("other-run-spec",
+                   "--set changes settings that are fixed for the run in " + options.resume,
                    "leave out --set, or start a separate run");
 }
 
@@ -276,8 +277,8 @@ PreparedRun prepareRun(const RunOptions& given, Purpose purpose) {
   // nothing behind.
   if (!options.server.empty()) run.server.tls = openTls(run.settings.tls, TlsRole::client);
   options.resume.empty() ? makeFolder(run, options) : openEarlierRun(run, options);
-  // Before a local server starts: it measures the machine too, and the two would disturb each
-  // other.
+  // Must precede the start of a local server, which measures the machine too: the two would disturb
+  // each other.
   checkMachine(run.threads);
   if (!run.isResumed) {
     writeRunDescription(run.folder, run.settings.resolved, run.threads, run.device->description());

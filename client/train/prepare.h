@@ -31,8 +31,8 @@ struct PreparedRun {
   ComputeDevice* device = nullptr;
   std::string folder;
   OpenFile lock;           // of the folder
-  bool isResumed = false;  // its folder had files of this run already
-  bool isRestart = false;  // this process has begun it already
+  bool isResumed = false;  // its folder already had files of this run
+  bool isRestart = false;  // this process has already begun it
   bool allowInexact = false;
   std::vector<RunCommit> commits;            // to continue from, newest first
   std::unique_ptr<LocalServer> localServer;  // if --server was not given
@@ -47,7 +47,7 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose);
 // starts a local server if none was given.
 PreparedRun prepareRun(const RunOptions& options, Purpose purpose);
 
-// The initial weights that the configuration names. Throws UsageError.
+// The initial weights from the configured file. Throws UsageError.
 std::vector<NamedTensor> initialWeights(const PreparedRun& run);
 
 // Throws ProtocolError for values that no correct server sends: both sides derive the plan from the
@@ -61,7 +61,7 @@ void removeUnbegun(const PreparedRun& run);
 // `asked`: threads.client.
 ThreadCount clientThreads(const RunOptions& options, int asked);
 
-// Memory that the run needs at the client, estimated from shapes: bytes, without the program and
+// Memory that the run needs on the client, estimated from shapes: bytes, without the program and
 // the data.
 std::size_t clientBytes(const PreparedRun& run);
 

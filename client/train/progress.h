@@ -34,7 +34,7 @@ class Progress {
     std::uint64_t step = 0;     // training step
     std::uint64_t samples = 0;  // trained so far
     Phase phase = Phase::train;
-    // Of this batch.
+    // The following are of this batch.
     std::uint64_t batchSamples = 0;
     double seconds = 0;
     std::vector<std::optional<double>> metrics;

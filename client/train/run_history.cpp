@@ -20,7 +20,7 @@ void writeRunRecord(const std::string& folder, const RunRecordFile& record) {
 RunRecordFile readRunRecord(const std::string& folder) {
   const auto refuse = [&](const std::string& why) {
     return UsageError("no-run", folder + " is not the folder of a run: " + why,
-                      "give the folder that the run was started in, such as runs/RUN");
+                      "give the run's folder, such as runs/RUN");
   };
   const auto text = diskFiles().read(recordPath(folder));
   if (!text) throw refuse("it has no run.json");

@@ -1,5 +1,5 @@
-// What the folder of a run at the client says about its past: which run it is, and the checkpoints
-// from which it can continue.
+// Reads a run's history from its folder on the client: its identity, and the checkpoints from which
+// it can continue.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ void writeRunRecord(const std::string& folder, const RunRecordFile& record);
 // Throws UsageError "no-run" if the folder is not that of a run.
 RunRecordFile readRunRecord(const std::string& folder);
 
-// The commits whose checkpoint is here, and undamaged, newest first. Those that are not are named
-// in the log. Throws RunError "bad-checkpoint" if the list itself is damaged.
+// The commits whose checkpoint is present and undamaged, newest first. The others are logged as
+// warnings. Throws RunError "bad-checkpoint" if the list itself is damaged.
 std::vector<RunCommit> intactCommits(Files& files, const std::string& folder);
 
-// The next generation of the run, durable on return; it exceeds the last one by `step`.
+// Raises the run's generation by `step` and returns it, durably stored.
 std::uint64_t raiseGeneration(Files& files, const std::string& folder, std::uint64_t step = 1);
 
 }  // namespace cleave

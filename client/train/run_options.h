@@ -1,4 +1,4 @@
-// The options that all commands with a run have.
+// The options shared by all commands with a run.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ struct RunOptions {
   bool json = false;
   // Only for `train`.
   std::string resume;            // folder of a run to continue; empty: a new run
-  bool fromStart = false;        // from step 0, not from a checkpoint
-  bool allowInexact = false;     // even if the results may have other bits
-  bool takeOver = false;         // even if the server knows a newer client of the run
+  bool fromStart = false;        // start from step 0, not from a checkpoint
+  bool allowInexact = false;     // even if the results may not be bit-identical
+  bool takeOver = false;         // even if the server has a newer client of the run
   std::uint64_t traceSteps = 0;  // steps that both sides trace; 0: none. Set only by `train`
 };
 void addRunOptions(CLI::App& command, RunOptions& options);

@@ -19,7 +19,7 @@ namespace {
 namespace asio = boost::asio;
 
 RunError endedByServer(const std::string& reason) {
-  const char* hint = "restart the server, then run again";
+  const char* hint = "restart the server, then rerun the command";
   if (reason != "shutting-down") {
     return RunError("server-left", "the server ended the run (" + reason + ")", hint);
   }
@@ -75,7 +75,7 @@ wire::HelloOk ClientSession::connect(const ServerAddress& address, const wire::H
                  });
   device_.runUntil([&] { return done || interrupted_; });
   if (!done) {
-    io_.stop();  // abandons the pending connection; this session cannot be used any more
+    io_.stop();  // abandons the pending connection; this session can no longer be used
     throw interruptedError();
   }
   if (error) std::rethrow_exception(error);
@@ -131,7 +131,8 @@ void ClientSession::start(const RunPlan& plan, std::uint32_t errorEvery, ActionT
   });
 }
 
-// Serves the run's connections, one after the other, until the run ends. Throws what ended it.
+// Serves the run's connections, one after the other, until the run ends. Throws the error that
+// ended it.
 asio::awaitable<void> ClientSession::serve(std::shared_ptr<Connection> connection) {
   Arrived atServer;
   for (;;) {
@@ -159,11 +160,11 @@ bool ClientSession::mayReconnect(const Error& error) const {
 }
 
 asio::awaitable<OpenConnection> ClientSession::reconnect(const Error& broken) {
-  processLog()->warn("{}; connecting again, for {:.0f} s", broken.what(), reconnectSeconds_);
+  processLog()->warn("{}; reconnecting for up to {:.0f} s", broken.what(), reconnectSeconds_);
   const SteadyTime start = now();
   OpenConnection open = co_await reconnectToServer(
       address_, [this] { return nextHello(); }, reconnectSeconds_);
-  processLog()->info("connected again after {:.1f} s; the run continues", secondsSince(start));
+  processLog()->info("reconnected after {:.1f} s; the run continues", secondsSince(start));
   co_return open;
 }
 
@@ -180,7 +181,7 @@ void ClientSession::received(Message message, Mailbox& mailbox,
   }
 }
 
-// The generation rises with each attempt, so that the server can tell the newest connection.
+// The generation rises with each attempt, so that the server can identify the newest connection.
 wire::Hello ClientSession::nextHello() {
   hello_.set_generation(nextGeneration_());
   toWire(link_->arrived(), *hello_.mutable_arrived());
@@ -225,7 +226,7 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
     throw RunError("server-left", "the server ended the run early",
-                   "check its log, then run again");
+                   "check the server's log, then rerun the command");
   }
   throw interruptedError();
 }
@@ -283,7 +284,7 @@ Blob ClientSession::fetch(Flow flow) {
 
 void ClientSession::close(const std::string& reason) {
   if (!worker_) return;
-  worker_->stop();  // the memory that a batch borrowed may be freed already
+  worker_->stop();  // the memory borrowed from a batch may already be freed
   if (ended_) return;
   asio::post(io_.context(), [this, reason] {
     isClosing_ = true;
@@ -295,7 +296,7 @@ void ClientSession::close(const std::string& reason) {
 
 LinkSpeed ClientSession::linkSpeed() const {
   const auto& done = engine_->bodyDone();
-  // Each side's estimate may be too high by what buffers hold.
+  // Each side's estimate may be too high, because buffers absorb some of the bytes.
   const auto lesser = [](double here, double there) {
     return here == 0 || there == 0 ? std::max(here, there) : std::min(here, there);
   };

@@ -44,9 +44,9 @@ class ClientSession {
 
   struct ConnectOptions {
     double retrySeconds = 0;      // how long to try, with back-off
-    double reconnectSeconds = 0;  // likewise, if the connection breaks later; 0: the run ends then
+    double reconnectSeconds = 0;  // how long to try if the connection breaks later; 0: the run ends
     bool isRestart = false;       // retries after all faults of the connection
-    // Called on the io thread before each attempt; returns a greater generation each time. Empty:
+    // Called on the io thread before each attempt; returns a higher generation each time. Empty:
     // the generation rises in memory.
     std::function<std::uint64_t()> nextGeneration = nullptr;
   };
@@ -62,39 +62,39 @@ class ClientSession {
   void start(const RunPlan& plan, std::uint32_t errorEvery, ActionTable table, bool fetchGradients,
              std::shared_ptr<RunFiles> files, std::function<void(const Saved&)> saved = nullptr);
 
-  // Continues from a checkpoint, of which the stage has been restored, and waits until the server
-  // has restored its part. Requires that the Hello had `committed`. Throws RunError.
+  // Continues from a checkpoint after the stage has been restored from it, and waits until the
+  // server has restored its part. Requires that the Hello had `committed`. Throws RunError.
   void resume(const EngineState& state, std::vector<TensorCodecs::SavedState> codecs);
   // Passes the codecs' states, as they are after the last step, to `saved`, in the codec queue.
   // Call between batches.
   void saveCodecs(std::function<void(std::vector<TensorCodecs::SavedState>)> saved) {
     link_->saveCodecs(std::move(saved));
   }
-  // Whether Ctrl-C came; the next batch is then the last one, if it is in time.
+  // Whether Ctrl-C was pressed; the next batch is then the last one, if it finishes in time.
   bool isInterrupted() const { return interrupted_; }
-  // Whether the server has said that it will end soon.
+  // Whether the server has announced that it is about to shut down.
   bool isServerDraining() const { return isServerDraining_; }
 
   // Sends the body's initial weights and waits until the server has loaded them. Throws RunError.
   void sendWeights(SharedBytes weights);
   // Runs one batch to its end. Throws RunError with the cause if the run ended, such as a lost
   // connection or Ctrl-C ("interrupted"), after which the current batch has kLastWork to finish.
-  // If the run makes no checkpoints, a server that will end soon ends it before the batch:
+  // If the run makes no checkpoints, a server that is about to shut down ends it before the batch:
   // "shutting-down". `isLast`: runs it even after Ctrl-C.
   void runBatch(const MicroBatch& at, bool isLast = false);
   // Waits until the server has applied all steps, then fetches weights/body or trace/body.
   Blob fetch(Flow flow);
   // Call between batches. Requests weights/body as they are after the last step, and returns
   // immediately. `arrived` is called from a later call of this session that waits. Only one request
-  // at a time. Throws RunError "interrupted" if Ctrl-C came during a batch that did not finish in
-  // time.
+  // at a time. Throws RunError "interrupted" if Ctrl-C was pressed during a batch that did not
+  // finish in time.
   void fetchWeights(std::function<void(Blob body)> arrived);
   bool isFetchingWeights() const { return weightsArrived_ != nullptr; }
   // Waits until the weights requested by fetchWeights() have arrived; at most kLastWork after
   // Ctrl-C.
   void waitForWeights();
   // Sends Bye and waits until the connection has ended; afterwards totals() are final. Does nothing
-  // if it has ended already.
+  // if it has already ended.
   void close(const std::string& reason);
 
   const Coordinator& engine() const { return *engine_; }

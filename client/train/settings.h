@@ -27,8 +27,8 @@ struct DataSettings {
 };
 
 struct CheckpointSettings {
-  double everySeconds = 60;      // 0: not by time
-  std::uint64_t everySteps = 0;  // 0: not by steps
+  double everySeconds = 60;      // 0: no time-based checkpoints
+  std::uint64_t everySteps = 0;  // 0: no step-based checkpoints
   std::uint32_t keep = 2;        // checkpoints that are kept
   bool mustSucceed = false;      // a checkpoint that cannot be made ends the run
 
@@ -42,7 +42,7 @@ struct ClientSettings {
   std::map<std::string, std::string> modelParameters;
   std::optional<Cuts> cuts;
   std::string weightsFile;  // safetensors file with initial weights; empty: random from the seed
-  std::vector<std::string> weightsExcept;  // blocks that are initialised from the seed nevertheless
+  std::vector<std::string> weightsExcept;  // blocks that are initialised from the seed instead
   DataSettings data;
   std::uint32_t batch = 64;
   std::uint32_t microBatches = 4;
@@ -69,7 +69,7 @@ struct ClientSettings {
   std::optional<HttpSettings> metrics;  // address of the metrics endpoint; empty: none
   double retrySeconds = 30;
   CheckpointSettings checkpoint;
-  double reconnectSeconds = 600;  // after the connection broke; 0: the run ends
+  double reconnectSeconds = 600;  // time to try if the connection breaks; 0: the run ends
   TlsSettings tls;                // only for a given --server; a local server is on loopback
   bool probeFirst = false;        // measure the link before training
   double probeSeconds = 5;        // approximate time limit for the probe

@@ -140,19 +140,21 @@ void readWeights(Config& config, Settings& settings) {
 void addRunAndModel(Table& table) {
   table.section("Run and model");
   table.text("run.name", "text", &Settings::name,
-             "the run ID is `NAME-YYYYMMDD-hhmmss-xxxx`, in UTC; of the name, the first 40 "
-             "characters in lower case, with `-` for all but letters and digits");
+             "the run ID is `NAME-YYYYMMDD-hhmmss-xxxx`, in UTC; NAME is the first 40 characters "
+             "of this name in lower case, with `-` for everything except letters and digits");
   table.integer("run.seed", "", 0, kMany, &Settings::seed,
                 "seed of initial weights, order of samples, augmentation, dropout");
   table.add("model.name", namesOf(modelTable()), "", "required",
-            "the model; `cleave-client models` lists all", readModel);
+            "the model; `cleave-client models` lists all models", readModel);
   addModelParameters(table);
   table.add("model.cuts", "two integers", "block positions", "the model's own",
-            "`[4, 13]`: the body is blocks 4 to 12. `--dry-run` lists the blocks", readCuts);
+            "`[4, 13]`: the body is blocks 4 to 12; `--dry-run` lists the blocks", readCuts);
   table.add("weights.file", "path", "", "none",
             "safetensors file to start from; `weights: FILE` is short for it", readWeights);
-  table.add("weights.except", "list of strings", "", "`[]`",
-            "blocks of that file that are initialised instead, such as `[classifier.1]`", nullptr);
+  table.add(
+      "weights.except", "list of strings", "", "`[]`",
+      "blocks that are initialised from the seed instead of that file, such as `[classifier.1]`",
+      nullptr);
 }
 
 // ---- Data ----
@@ -180,10 +182,9 @@ void addData(Table& table) {
 void checkMicroBatches(Config& config, Settings& settings) {
   if (settings.microBatches <= settings.batch) return;
   throw UsageError("bad-config",
-                   config.where("train.micro_batches") + ": " +
-                       std::to_string(settings.microBatches) +
-                       " micro-batches cannot be made of a batch of " +
-                       std::to_string(settings.batch) + " samples",
+                   config.where("train.micro_batches") + ": " + "a batch of " +
+                       std::to_string(settings.batch) + " samples cannot be split into " +
+                       std::to_string(settings.microBatches) + " micro-batches",
                    "set train.micro_batches in 1…" + std::to_string(settings.batch));
 }
 
@@ -246,7 +247,7 @@ void addLearningRate(Table& table) {
   };
   const auto isDecaying = [](const Settings& s) { return s.learningRate.schedule != "constant"; };
   table.add("train.learning_rate.schedule", "`constant`, `cosine`, `linear`, `polynomial`", "",
-            "`constant`", "course after the warm-up", [](Config& config, Settings& s) {
+            "`constant`", "shape of the rate after the warm-up", [](Config& config, Settings& s) {
               config.expand("train.learning_rate", "peak");
               std::string& schedule = s.learningRate.schedule;
               schedule = config.text("train.learning_rate.schedule", schedule);
@@ -276,7 +277,7 @@ void addTraining(Table& table) {
       .then(checkMicroBatches);
   table
       .text("train.schedule", namesOf(scheduleTable()), &Settings::schedule,
-            "order of the work, see [schedules](#schedules)")
+            "order of computation and transfers; see [schedules](#schedules)")
       .then([](Config& config, Settings& s) {
         checkAt(config, "train.schedule", [&] { findSchedule(s.schedule); });
       });
@@ -324,7 +325,7 @@ void readCodecs(Config& config, Settings& settings) {
 
 void addCodecs(Table& table) {
   table.add("codec", "text", "", "`auto`",
-            "codec of all four flows, or a map with one per flow, see [codecs](#codecs)",
+            "codec of all four flows, or a map with one codec per flow; see [codecs](#codecs)",
             readCodecs);
   const std::pair<Flow, const char*> flows[] = {{activationAt(0), "head to body"},
                                                 {activationAt(1), "body to tail"},
@@ -359,7 +360,7 @@ void addWaits(Table& table) {
        "[waiting](#calibrated-waiting) instead of HeadForward, per micro-batch"},
       {"wait.T3", &StageWait::t3, "instead of TailStep"},
       {"wait.B1", &StageWait::b1, "instead of HeadBackward; required with `wait.F1`"},
-      {"wait.F2", &StageWait::f2, "instead of BodyForward; needs `wait.allowed` at the server"},
+      {"wait.F2", &StageWait::f2, "instead of BodyForward; needs `wait.allowed` on the server"},
       {"wait.B2", &StageWait::b2,
        "instead of BodyBackward; required with `wait.F2`; needs `wait.allowed`"},
   };
@@ -378,45 +379,50 @@ void addCodecDeviceLink(Table& table) {
   table.section("Codec, device, link");
   addCodecs(table);
   table.add("non_finite", "`fail`, `raw`", "", "`fail`",
-            "a codec cannot carry NaN or infinity: end the run, or send that tensor uncompressed",
+            "if a codec cannot encode NaN or infinity: `fail` ends the run, `raw` sends that "
+            "tensor uncompressed",
             [](Config& config, Settings& s) {
               s.rawNonFinite = config.text("non_finite", "fail", {"fail", "raw"}) == "raw";
             });
   table
       .text("device", "`cpu`, `cuda`, `cuda:N`", &Settings::device,
-            "where head and tail compute, see [GPUs](#gpus)")
+            "device for head and tail; see [GPUs](#gpus)")
       .then([](Config& config, Settings& s) {
         checkAt(config, "device", [&] { checkDeviceName(s.device); });
       });
   table.integer("threads.client", "", 0, 1024, &Settings::clientThreads,
-                "threads for computing; 0: all usable cores, or half of them if both daemons share "
-                "the machine");
+                "number of compute threads; 0: all usable cores, or half of them if client and "
+                "server share the machine");
   table.integer("threads.server", "", 0, 1024, &Settings::serverThreads,
-                "threads that the run asks the server for; 0: likewise");
+                "number of threads requested from the server; 0: the server chooses");
   table.boolean(
       "tls.enabled", [](Settings & s) -> auto& { return s.tls.enabled; },
-      "TLS 1.3 to `--server`; `--tls DIR` sets both keys");
+      "TLS 1.3 to `--server`; `--tls DIR` sets both `tls` keys");
   table.text(
       "tls.folder", "path", [](Settings & s) -> auto& { return s.tls.folder; },
       "folder with `ca.crt`, `client.crt`, `client.key`");
-  table.number("connect.retry_seconds", "s", 0, 1e6, &Settings::retrySeconds,
-               "how long to retry if no server answers, or if a full server says when to retry");
+  table.number(
+      "connect.retry_seconds", "s", 0, 1e6, &Settings::retrySeconds,
+      "how long to retry if no server answers, or if a full server asks the client to retry later");
   table.number("connect.reconnect_seconds", "s", 0, 1e6, &Settings::reconnectSeconds,
-               "how long to reconnect after a connection broke; the run then continues; 0: the run "
-               "ends");
+               "how long to try to reconnect after the connection broke, so that the run can "
+               "continue; 0: the run ends");
   table.number(
       "checkpoint.every_seconds", "s", 0, 1e6,
       [](Settings & s) -> auto& { return s.checkpoint.everySeconds; },
-      "time between two checkpoints, from which a run continues after a crash; 0: not by time");
+      "time between two checkpoints, from which a run continues after a crash; 0: no time-based "
+      "checkpoints");
   table.integer(
       "checkpoint.every_steps", "", 0, kMany,
       [](Settings & s) -> auto& { return s.checkpoint.everySteps; },
-      "makes a checkpoint after every N steps, too; 0: not by steps");
+      "also makes a checkpoint every N steps; 0: no step-based checkpoints");
   table.integer(
       "checkpoint.keep", "", 1, 8, [](Settings & s) -> auto& { return s.checkpoint.keep; },
-      "checkpoints that each side keeps; a damaged one is replaced by the one before it");
+      "number of checkpoints that each side keeps; if one is damaged, the run continues from an "
+      "older one");
   table.add("checkpoint.on_failure", "`warn`, `stop`", "", "`warn`",
-            "whether a checkpoint that cannot be made, such as on a full disk, ends the run",
+            "if a checkpoint cannot be made, for example on a full disk: `warn` continues the run, "
+            "`stop` ends it",
             [](Config& config, Settings& s) {
               s.checkpoint.mustSucceed =
                   config.text("checkpoint.on_failure", "warn", {"warn", "stop"}) == "stop";
@@ -424,11 +430,11 @@ void addCodecDeviceLink(Table& table) {
   table.boolean("probe.first", &Settings::probeFirst,
                 "measures the link before training, as `--probe` does");
   table.number("probe.seconds", "s", 0.1, 300, &Settings::probeSeconds,
-               "about how long that takes at most");
+               "approximate time limit of that measurement");
   table.integer("metrics.error_every", "tensors", 0, kMany, &Settings::errorEvery,
                 "measures the codec's error on one tensor in N; 0: never");
   table.add("metrics.rotate", "`off`, or 64kB … 1GB", "", "`off`",
-            "size from which a CSV file is continued in a new one",
+            "size at which a CSV file is continued in a new one",
             [](Config& config, Settings& s) { s.rotateBytes = readRotateBytes(config); });
   table.add("metrics.listen", "`ADDRESS:PORT`", "", "none",
             "serves metrics to [Prometheus](metrics.md#prometheus), such as `127.0.0.1:9465`",

@@ -44,9 +44,9 @@ const wire::HelloOk& TrainRun::connect() {
   }
   ClientSession::ConnectOptions options;
   options.retrySeconds = prepared_.settings.retrySeconds;
-  // A server that was started for this run is gone if its connection breaks.
+  // A server that was started for this run has exited if its connection breaks.
   if (!prepared_.localServer) options.reconnectSeconds = prepared_.settings.reconnectSeconds;
-  if (prepared_.isResumed) {  // the server may be starting again
+  if (prepared_.isResumed) {  // the server may be restarting
     options.retrySeconds = std::max(options.retrySeconds, options.reconnectSeconds);
   }
   options.isRestart = prepared_.isRestart;
@@ -71,8 +71,8 @@ void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const 
   files_->observe(options.metrics);
   if (options.checkpoints && prepared_.settings.checkpoint.enabled() && !answer_.checkpoints()) {
     processLog()->warn(
-        "the server makes no checkpoints (its checkpoints.allowed): after a crash, the run begins "
-        "again");
+        "the server does not allow checkpoints (checkpoints.allowed), so the run starts over after "
+        "a crash");
   }
   std::function<void(const Saved&)> saved;
   if (options.checkpoints && prepared_.settings.checkpoint.enabled() && answer_.checkpoints()) {
@@ -103,7 +103,7 @@ void TrainRun::loadWeights() {
       toSafetensors(selectWeights(weights, prepared_.plan.blocks, cut0, cut1))));
 }
 
-// The newest that the server has, too.
+// The newest commit that the server also has.
 const RunCommit& TrainRun::chooseCommit() const {
   std::string steps;
   for (const RunCommit& commit : prepared_.commits) {
@@ -113,11 +113,11 @@ const RunCommit& TrainRun::chooseCommit() const {
     }
     steps += (steps.empty() ? "" : ", ") + std::to_string(commit.step);
   }
-  throw RunError("no-checkpoint",
-                 fmt::format("the server has no undamaged checkpoint of the run's steps {}", steps),
-                 fmt::format("to begin again from step 0: cleave-client train --resume {} "
-                             "--from-start",
-                             prepared_.folder));
+  throw RunError(
+      "no-checkpoint",
+      fmt::format("the server has no undamaged checkpoint of the run's steps {}", steps),
+      fmt::format("to start over from step 0: cleave-client train --resume {} --from-start",
+                  prepared_.folder));
 }
 
 void TrainRun::checkExact(const CheckpointInfo& own) const {
@@ -125,11 +125,11 @@ void TrainRun::checkExact(const CheckpointInfo& own) const {
   if (prepared_.allowInexact || (own.fingerprint == here && answer_.exact())) return;
   const std::string difference =
       own.fingerprint == here
-          ? "the server computes with " + answer_.fingerprint() + ", not as before"
-          : "the client computes with " + here + ", before with " + own.fingerprint;
+          ? "the server now computes with " + answer_.fingerprint() + ", unlike before"
+          : "the client now computes with " + here + ", but before with " + own.fingerprint;
   throw UsageError("inexact",
-                   "the results would not be those of an uninterrupted run: " + difference,
-                   "continue where the run began, or add --allow-inexact");
+                   "the results would differ from those of an uninterrupted run: " + difference,
+                   "use the same machines, devices and threads as before, or add --allow-inexact");
 }
 
 nlohmann::json TrainRun::resume() {
@@ -141,7 +141,7 @@ nlohmann::json TrainRun::resume() {
     throw RunError("bad-checkpoint",
                    fmt::format("the checkpoint of step {} in {} is missing or damaged", commit.step,
                                prepared_.folder),
-                   "run the command again: it continues from an older one");
+                   "rerun the command to continue from an older checkpoint");
   }
   checkExact(*own);
   CheckpointContent content =

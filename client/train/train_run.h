@@ -1,5 +1,5 @@
-// A training run at the client, from its stage to Bye. All commands that train through a server use
-// it: train, simulate, verify.
+// A training run on the client, from building its stage to sending Bye. All commands that train
+// through a server use it: train, simulate, verify.
 //
 //   TrainRun run(prepared);     builds head and tail
 //   run.connect();
@@ -38,9 +38,9 @@ class TrainRun {
   struct Options {
     bool fetchGradients = false;   // fetches grads/body before each decision
     std::uint32_t errorEvery = 0;  // micro-batches between measurements of a codec's error; 0: none
-    std::size_t rotateBytes = 0;   // as Recorder::table()
+    std::size_t rotateBytes = 0;   // see Recorder::table()
     std::shared_ptr<Metrics> metrics;  // observes the run; null: none
-    bool checkpoints = false;          // makes them, as configured, if the server allows it
+    bool checkpoints = false;          // makes checkpoints as configured, if the server allows them
   };
   // Creates the record files and starts the session. `decide` is called on this thread, within
   // runBatch().
@@ -51,7 +51,7 @@ class TrainRun {
   // Whether the run continues from a checkpoint.
   bool resumes() const { return !prepared_.commits.empty(); }
   // Instead of loadWeights(): puts both sides into the state of the newest checkpoint that both
-  // have. Returns the notes that saveCheckpoint() got. Throws RunError "no-checkpoint",
+  // have. Returns the notes that were passed to saveCheckpoint(). Throws RunError "no-checkpoint",
   // "bad-checkpoint", "other-run-spec", UsageError "inexact".
   nlohmann::json resume();
   // Null: the run makes no checkpoints.
@@ -60,12 +60,12 @@ class TrainRun {
   // Returns the seconds that it took on this thread.
   double saveCheckpoint(const nlohmann::json& notes);
 
-  // Runs one batch to its end; returns what it was cut into. Throws RunError with the cause if the
-  // run ended. The batch is borrowed until then.
-  // `isLast`: see ClientSession::runBatch().
+  // Runs one batch to its end; returns its division into micro-batches. Throws RunError with the
+  // cause if the run ended. The batch is borrowed until then. `isLast`: see
+  // ClientSession::runBatch().
   MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast = false);
 
-  // Sends Bye: "done", "interrupted" or "failed". Nothing may follow.
+  // Sends Bye with the reason "done", "interrupted" or "failed". Nothing can be sent afterwards.
   void close(const std::string& reason) { session_.close(reason); }
   // Records the bytes since the last row, and waits until all rows are written.
   void finishRecords();
@@ -96,8 +96,8 @@ class TrainRun {
 // memory.
 TensorView viewOf(const Batch& batch, const Dataset& data);
 
-// The seconds of each action of the training step that has just ended, on both sides: those of the
-// body were measured by the server and came in BodyDone.
+// The seconds of each action of the training step that has just ended, on both sides: the server
+// measures those of the body and sends them in BodyDone.
 ActionSeconds actionsOfBothSides(const Coordinator& engine);
 
 }  // namespace cleave

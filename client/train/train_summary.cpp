@@ -87,7 +87,7 @@ void printSummary(const nlohmann::json& summary) {
                       number("images_per_second"));
   text << "codec       "
        << codecMapText(summary.at("codec").get<std::map<std::string, std::string>>()) << "\n";
-  text << fmt::format("bytes       {} up, {} down; {:.4f} of the raw tensors' size\n",
+  text << fmt::format("bytes       {} up, {} down; {:.4f} times the raw tensor size\n",
                       bytesText(number("bytes_up")), bytesText(number("bytes_down")),
                       number("ratio"));
   text << fmt::format("bandwidth   mean {}/s up, {}/s down; peak {}/s up, {}/s down\n",

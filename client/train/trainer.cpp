@@ -87,7 +87,7 @@ TrainResult Trainer::run() {
   const std::uint64_t perEpoch = stepsPerWholeEpoch();
   shown_.epochs = (totalSteps_ + perEpoch - 1) / perEpoch;
 
-  // A checkpoint may be of an epoch's last step, before its evaluation.
+  // A checkpoint may have been made after an epoch's last step, but before its evaluation.
   bool isMidway = result_.steps > 0;
   std::uint64_t epoch = isMidway ? (result_.steps - 1) / perEpoch + 1 : 1;
   for (; stepsLeft() || isMidway; ++epoch) {
@@ -164,8 +164,8 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
 
 // ---- Checkpoints ----
 
-// Call before a step. After Ctrl-C, or if the server will end soon, ends the run if the last step
-// has a checkpoint. Otherwise lets one more step run, which makes one.
+// Call before a step. After Ctrl-C, or if the server is about to shut down, ends the run if the
+// last step has a checkpoint. Otherwise lets one more step run, which makes one.
 void Trainer::leaveIfAsked() {
   constexpr double kWriteSeconds = 5;
   Checkpointer* const checkpointer = run_.checkpointer();
@@ -250,7 +250,7 @@ BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t ep
     throw RunError(
         "cannot-write",
         failure->path + ": rows could not be written: " + std::strerror(failure->error),
-        "free disk space, or give a folder on another disk with --run-dir, then run again");
+        "free disk space, or give a folder on another disk with --run-dir, then rerun the command");
   }
   return metrics;
 }

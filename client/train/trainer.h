@@ -56,7 +56,7 @@ class Trainer {
   void afterEachEpoch(std::function<void()> function) { afterEpoch_ = std::move(function); }
   // Trains from the initial weights, or from a checkpoint, to the last step. Throws RunError with
   // the cause if the run ended early, such as "non-finite"; "shutting-down": the server has a
-  // checkpoint of the last step, and will end.
+  // checkpoint of the last step and is about to shut down.
   TrainResult run();
 
   std::uint64_t steps() const { return result_.steps; }  // trained so far
@@ -93,8 +93,8 @@ class Trainer {
   std::optional<BatchMetrics> evalMetrics_;
   double epochSeconds_ = 0;
   std::uint64_t epochSteps_ = 0;
-  std::uint64_t checkpointStep_ = 0;  // the last one whose decision asked for a checkpoint
-  bool isLastStep_ = false;           // it runs although Ctrl-C came, to make a checkpoint
+  std::uint64_t checkpointStep_ = 0;  // the last step whose decision requested a checkpoint
+  bool isLastStep_ = false;           // it runs despite Ctrl-C or a shutdown, to make a checkpoint
   double gradientNorm_ = 0;           // of the current step
   StepMeter meter_;
   Progress::State shown_;

@@ -88,7 +88,7 @@ CheckpointInfo CheckpointStore::write(std::uint64_t step, std::string_view file,
     try {
       removeStep(step);
     } catch (const Error&) {
-      // The first error says more.
+      // The first error is more informative.
     }
     throw;
   }
@@ -108,7 +108,7 @@ std::vector<CheckpointInfo> CheckpointStore::list() const {
                           record.at("fingerprint")};
       if (info.step == *step) all.push_back(std::move(info));
     } catch (const nlohmann::json::exception&) {
-      continue;  // damaged: as if it were missing
+      continue;  // damaged: treated as missing
     } catch (const RunError&) {
       continue;
     }
@@ -122,7 +122,9 @@ std::string CheckpointStore::read(const CheckpointInfo& info) const {
   std::optional<std::string> file = files_.read(path);
   if (!file) throw damaged(path, "the file is missing");
   if (file->size() != info.bytes || sha256Of(*file) != info.sha256) {
-    throw damaged(path, "the file is damaged: its SHA-256 is not the one that was written");
+    throw damaged(
+        path,
+        "the file is damaged: its SHA-256 does not match the one recorded when it was written");
   }
   return std::move(*file);
 }
@@ -140,7 +142,7 @@ std::optional<Checkpoint> CheckpointStore::find(std::uint64_t step,
   return std::nullopt;
 }
 
-// The record first: without it, the rest is incomplete.
+// Removes the record first: without it, the rest counts as incomplete.
 std::uint64_t CheckpointStore::removeStep(std::uint64_t step) {
   std::uint64_t bytes = 0;
   for (const char* extension : {kRecord, kState}) {
@@ -184,7 +186,7 @@ std::uint64_t CheckpointStore::generation() const {
   std::uint64_t generation = 0;
   const auto parsed = std::from_chars(text->data(), text->data() + text->size(), generation);
   if (parsed.ec != std::errc() || std::string_view(parsed.ptr) != "\n") {
-    throw damaged(path, "the file does not have a number");
+    throw damaged(path, "the file does not contain a number");
   }
   return generation;
 }

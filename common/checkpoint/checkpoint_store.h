@@ -1,8 +1,8 @@
-// The checkpoints of one run at one side, and the run's generation:
+// The checkpoints of one run on one side, and the run's generation:
 //
-//   RUN/generation                    the newest one that this side knows
+//   RUN/generation                    the newest one that this side has seen
 //   RUN/checkpoints/N.safetensors     this side's state after step N
-//   RUN/checkpoints/N.json            its size and SHA-256; written last, so it says: complete
+//   RUN/checkpoints/N.json            its size and SHA-256; written last, completes a checkpoint
 //
 // One thread at a time. All functions may throw RunError "cannot-read" or "cannot-write".
 #pragma once
@@ -21,7 +21,7 @@ struct CheckpointInfo {
   std::uint64_t step = 0;
   std::uint64_t bytes = 0;
   std::string sha256;  // of the file, 32 bytes
-  // Of the machine that computed it: on another one, the next steps may have other bits.
+  // Of the machine that computed it: on another one, the next steps may not be bit-identical.
   std::string fingerprint;
 };
 
@@ -34,17 +34,18 @@ class CheckpointStore {
   // `runFolder` exists. `files` is borrowed.
   CheckpointStore(Files& files, std::string runFolder);
 
-  // Durable on return. Replaces a checkpoint of the same step. If it fails, nothing is left of it.
+  // Durable on return. Replaces a checkpoint of the same step. If it fails, it leaves no files
+  // behind.
   CheckpointInfo write(std::uint64_t step, std::string_view file, const std::string& fingerprint);
   // All that are complete, newest first. Their files are not read.
   std::vector<CheckpointInfo> list() const;
-  // The file of a checkpoint, of which every byte has been checked. Throws RunError
-  // "bad-checkpoint" if it is missing or damaged.
+  // The file of a checkpoint, after checking its SHA-256. Throws RunError "bad-checkpoint" if it is
+  // missing or damaged.
   std::string read(const CheckpointInfo& info) const;
-  // The checkpoint with this digest, if it is there, and undamaged.
+  // The checkpoint with this digest, if it is present and undamaged.
   std::optional<Checkpoint> find(std::uint64_t step, const std::string& sha256) const;
 
-  // Remove checkpoints, and what interrupted writes have left. They return the bytes of the removed
+  // Remove checkpoints and the remains of interrupted writes. They return the bytes of the removed
   // files.
   std::uint64_t removeExcept(const std::vector<std::uint64_t>& steps);
   std::uint64_t removeAll() { return removeExcept({}); }

@@ -10,7 +10,7 @@
 namespace cleave {
 namespace {
 
-// Written one after the other, so that one of them is whole.
+// Written one after the other, so that at least one of them is intact.
 constexpr const char* kNames[] = {"commits.json", "commits.copy.json"};
 
 std::string pathIn(const std::string& runFolder, const char* name) {
@@ -36,7 +36,7 @@ std::vector<RunCommit> parsed(const std::string& text, const std::string& path) 
     }
   } catch (const nlohmann::json::exception& error) {
     throw RunError("bad-checkpoint", path + ": the list of commits is damaged: " + error.what(),
-                   "begin again from step 0 with --from-start");
+                   "start over from step 0 with --from-start");
   }
   std::sort(commits.begin(), commits.end(),
             [](const auto& a, const auto& b) { return a.step > b.step; });

@@ -1,6 +1,6 @@
 // The client's list of commits, RUN/checkpoints/commits.json, with a copy beside it: the steps
-// after which every part of the run has a durable checkpoint. It is the only place where a
-// checkpoint becomes one to continue from.
+// after which every part of the run has a durable checkpoint. A run can continue only from the
+// checkpoints in this list.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace cleave {
 struct RunCommit {
   std::uint64_t step = 0;
   std::string client;                // SHA-256 of the client's file
-  std::vector<std::string> servers;  // likewise, in the order of the bodies
+  std::vector<std::string> servers;  // SHA-256 of each server's file, in the order of the bodies
 };
 
 // Newest first; none if there is no list. Throws RunError "bad-checkpoint" if it is damaged,

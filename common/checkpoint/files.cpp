@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void throwCannotRead(const std::string& path, int error) {
   throw RunError("cannot-read", path + ": cannot be read: " + std::strerror(error),
-                 "check that you may read it, and that the disk works");
+                 "check that you have permission to read it, and that the disk works");
 }
 
 class DiskFiles : public Files {

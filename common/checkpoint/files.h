@@ -1,5 +1,5 @@
-// The file calls of a checkpoint store. Tests put a disk in their place that fails, or that forgets
-// what was not yet durable. Any thread.
+// The file calls of a checkpoint store. Tests replace them with a disk that fails, or that loses
+// data that is not yet durable. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class Files {
   virtual ~Files() = default;
   // The whole file; nothing if there is none. Throws RunError "cannot-read".
   virtual std::optional<std::string> read(const std::string& path) = 0;
-  // Atomic, and durable on return: after a crash the file is what it was, or this. Throws RunError
-  // "cannot-write".
+  // Atomic, and durable on return: after a crash the file has either its old or its new content.
+  // Throws RunError "cannot-write".
   virtual void write(const std::string& path, std::string_view bytes) = 0;
   // Does nothing if there is no such file. Throws RunError "cannot-write".
   virtual void remove(const std::string& path) = 0;
@@ -26,11 +26,11 @@ class Files {
   virtual std::uint64_t size(const std::string& path) = 0;
   // The names of the files in a folder, sorted; none if there is no such folder.
   virtual std::vector<std::string> list(const std::string& folder) = 0;
-  // With its parents. Throws RunError "cannot-write".
+  // Also makes the parents. Throws RunError "cannot-write".
   virtual void makeFolder(const std::string& folder) = 0;
 };
 
-// Those of this machine.
+// The files of this machine.
 Files& diskFiles();
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-// The error of every saved state that does not fit what it is restored into.
+// The error for a saved state that does not match the object it is restored into.
 #pragma once
 
 #include <string>

@@ -5,7 +5,8 @@
 namespace cleave {
 
 NonFiniteError::NonFiniteError(const Key& key)
-    : RunError("non-finite", toString(key) + " holds NaN or infinity, which its codec cannot carry",
+    : RunError("non-finite",
+               toString(key) + " contains NaN or infinity, which its codec cannot encode",
                "lower the learning rate or clip gradients; to inspect the values, send the flow "
                "with codec none") {}
 
@@ -21,7 +22,7 @@ CodecState Codec::restoreState(std::span<const std::byte>) const {
 void checkAccepts(const Codec& codec, const TensorSpec& spec, const std::string& name) {
   if (isFloat(spec.dtype) || codec.isIdentity()) return;
   throw UsageError("bad-codec-spec",
-                   "the codec " + codec.spec() + " cannot carry " + name +
+                   "the codec " + codec.spec() + " cannot encode " + name +
                        ", which has elements of " + std::string(dtypeName(spec.dtype)),
                    "use the codec none for it");
 }

@@ -88,8 +88,8 @@ class Codec {
   virtual CodecState restoreState(std::span<const std::byte> bytes) const;
 };
 
-// Throws UsageError "bad-codec-spec" if the codec cannot carry tensors of this spec: all codecs but
-// `none` need floats. `name` is what the error calls the tensor.
+// Throws UsageError "bad-codec-spec" if the codec cannot encode tensors of this spec: all codecs
+// except `none` require floats. `name`: the tensor's name in the error.
 void checkAccepts(const Codec& codec, const TensorSpec& spec, const std::string& name);
 
 }  // namespace cleave

@@ -130,7 +130,7 @@ void BufferPool::clear() {
     blocks.swap(state_->free);
     state_->retained = 0;
   }
-  state_->releaseAll(blocks);  // without the lock, because it can take long
+  state_->releaseAll(blocks);  // without the lock, because it can take a long time
 }
 
 std::size_t BufferPool::retainedBytes() const {

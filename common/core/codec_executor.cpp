@@ -197,7 +197,7 @@ void CodecQueue::checkpoint() {
   resumed_.wait(lock,
                 [this] { return stage_ == Stage::atWork || isCancelled_ || state_->stopping; });
   isPaused_ = false;
-  if (stage_ != Stage::atWork) {  // it is about to throw, and needs no turn for that
+  if (stage_ != Stage::atWork) {  // it is about to throw, which needs no turn
     std::erase(state_->waiting, shared_from_this());
     state_->beginTurn(*this);
   }
@@ -217,7 +217,7 @@ void CodecQueue::throwIfOver() const {
   if (limit == 0 || taskSeconds_ <= limit) return;
   throw RunError("codec-too-long",
                  "encoding or decoding one tensor took longer than " + durationText(limit) +
-                     " at the server (limits.codec_seconds in its configuration)",
+                     " on the server (limits.codec_seconds in its configuration)",
                  "use a faster codec, or smaller micro-batches");
 }
 

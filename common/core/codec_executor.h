@@ -46,8 +46,8 @@ class CodecQueue : public std::enable_shared_from_this<CodecQueue> {
   // Any thread. The task must not throw.
   void post(std::function<void()> task);
   // Any thread. Drops waiting tasks; the running one throws at its next checkpoint. `ended`, unless
-  // empty, is called exactly once when no task runs any more, on this or another thread, and must
-  // not block. It is called after stop() too.
+  // empty, is called exactly once, when no task is running, on this or another thread, and must not
+  // block. It is called after stop() too.
   void cancel(std::function<void()> ended = {});
   // Called by a task, on its thread, about every 20 ms. Throws RunError "codec-too-long", or
   // "cancelled" after cancel() or stop().

@@ -172,7 +172,7 @@ class ConfigTable {
     config.refuseUnknown();
     return settings;
   }
-  // Likewise, if other tables read other keys of the file.
+  // Like read(), but other tables may read other keys of the file.
   void readInto(Config& config, Settings& settings) const {
     for (const Row& row : rows_) {
       if (row.isNeeded && !row.isNeeded(settings)) continue;

@@ -82,7 +82,7 @@ bool toBoolean(const YamlNode& node, const std::string& path) {
 std::string toText(const YamlNode& node, const std::string& path, const std::string& expected) {
   if (node.kind != Kind::scalar) {
     refuse(node, path, expected,
-           "write one value after " + path + ":, in quotes if it holds ': ' or ' #'");
+           "write one value after " + path + ":, in quotes if it contains ': ' or ' #'");
   }
   return node.text;
 }

@@ -39,9 +39,8 @@ std::string octal(mode_t mode) {
 }  // namespace
 
 void throwCannotWrite(const std::string& path, const std::string& what, int error) {
-  throw RunError(
-      "cannot-write", path + ": " + what + ": " + std::strerror(error),
-      "check that the folder exists, that it may be written to, and that the disk has room");
+  throw RunError("cannot-write", path + ": " + what + ": " + std::strerror(error),
+                 "check that the folder exists and is writable, and that the disk has free space");
 }
 
 int writeAll(int file, std::string_view text) {

@@ -23,7 +23,7 @@ struct ThreadCount {
   std::string text;  // "1 of 2 cores: half, since both daemons share this machine"
 };
 // `asked` threads; if that is 0, all of `cores`, or half of them if both daemons share the machine.
-// Never more than `most` (0: no limit) or than `cores`.
+// Never more than `max` (0: no limit) or than `cores`.
 ThreadCount chooseThreads(int cores, int asked, int max, bool sharesMachine);
 
 // Call first in main. Makes malloc keep large blocks instead of returning them to the kernel each

@@ -27,7 +27,7 @@ class Error : public std::runtime_error {
   const std::string& key() const { return key_; }
   // Where that key is: "configs/a.yaml:12", "--set train.batch=0"; empty: unknown.
   const std::string& location() const { return location_; }
-  // 1: a run failed. 2: invalid use or unsafe configuration.
+  // 1: a run failed. 2: usage error or unsafe configuration.
   int exitCode() const { return exitCode_; }
   // The delay after which a retry may succeed; 0: unknown, or never.
   double retrySeconds() const { return retrySeconds_; }

@@ -17,7 +17,7 @@ namespace {
 
 struct Armed {
   std::string name, action;
-  std::atomic<long> left;  // times that it is reached until it acts
+  std::atomic<long> left;  // times that it must still be reached before it acts
   Armed(std::string at, long times, std::string what)
       : name(std::move(at)), action(std::move(what)), left(times) {}
 };
@@ -51,7 +51,7 @@ int failingCall(const char* name) {
 }
 
 void failpoint(const char* name) {
-  if (const int error = failingCall(name)) throwCannotWrite(name, "a test lets it fail", error);
+  if (const int error = failingCall(name)) throwCannotWrite(name, "a test made it fail", error);
 }
 
 }  // namespace cleave

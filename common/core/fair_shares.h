@@ -6,8 +6,8 @@
 // uses take 15 s and others 15 ms, a short use then waits for a long one in every pause caused by a
 // network round trip. So a user more than `kLeadSeconds` ahead of an active user is held back, even
 // while the resource is idle. Idle time is charged to all users that are behind as if they had used
-// it: a user that used the resource for t seconds waits at most t seconds, and a user that asks for
-// nothing costs the others no more than one that uses its share.
+// it: a user that used the resource for t seconds waits at most t seconds, and an idle user costs
+// the others no more than one that uses its share.
 //
 // Has no clock and no thread: the caller reports the seconds, and locks.
 #pragma once

@@ -145,7 +145,7 @@ std::shared_ptr<spdlog::logger> loggerToFile(const std::string& path, Sinks... o
     file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
   } catch (const spdlog::spdlog_ex& error) {
     throw RunError("cannot-write", path + ": the log cannot be opened: " + error.what(),
-                   "check that the folder exists and may be written to");
+                   "check that the folder exists and is writable");
   }
   file->set_formatter(utcFormatter(std::string(kTimeAndLevel) + "%v"));
   const Log& log = instance();

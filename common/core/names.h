@@ -13,12 +13,12 @@ namespace cleave {
 // distance).
 std::size_t editDistance(std::string_view a, std::string_view b);
 
-// The candidate with the smallest edit distance to `word`, if that is small enough for a typing
-// error; otherwise empty.
+// The candidate with the smallest edit distance to `word`, if that is small enough for a typo;
+// otherwise empty.
 std::string nearestName(std::string_view word, const std::vector<std::string>& candidates);
 
-// A hint for an unknown name: "did you mean small_cnn? known are small_cnn, mlp". `shown`: what is
-// listed instead of `known`, if not empty.
+// A hint for an unknown name: "did you mean small_cnn? use one of small_cnn, mlp". `shown`: if not
+// empty, listed instead of `known`.
 std::string knownNames(std::string_view word, const std::vector<std::string>& known,
                        const std::vector<std::string>& shown = {});
 

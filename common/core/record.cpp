@@ -59,7 +59,7 @@ std::string formatLine(const std::vector<Cell>& cells) {
   return line;
 }
 
-// Length in bytes of the leading rows that fit into `most` bytes; at least one row.
+// Length in bytes of the leading rows that fit into `max` bytes; at least one row.
 std::size_t rowsThatFit(std::string_view rows, std::size_t max) {
   std::size_t fit = 0;
   bool isQuoted = false;
@@ -113,7 +113,7 @@ struct Recorder::Table::File {
     start.resize(static_cast<std::size_t>(got));
     if (start != header && !header.starts_with(start)) {
       throw RunError("other-columns",
-                     path + ": the file has other columns than this version writes",
+                     path + ": the columns of the file differ from those that this version writes",
                      "continue the run with the version of Cleave that began it");
     }
     if (start != header) return 0;
@@ -318,7 +318,7 @@ void Recorder::flush() {
   state_->wake.notify_one();
   state_->flushed.wait(lock, [&] { return state_->flushesDone >= ticket; });
   if (!state_->failure.empty()) {
-    throw RunError("cannot-write", state_->failure, "make room on the disk, then run again");
+    throw RunError("cannot-write", state_->failure, "free disk space, then rerun the command");
   }
   if (state_->droppedRows > 0) {
     throw RunError(

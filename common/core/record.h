@@ -85,7 +85,7 @@ class Recorder {
   // Waits until all rows so far are in their files. Throws RunError for the first failed write of
   // any table (disk full), or if rows were dropped.
   void flush();
-  // Likewise, and makes them durable.
+  // Like flush(), and makes the rows durable.
   void sync();
   // Rows not yet in their files. Any thread.
   std::size_t waitingRows() const;

@@ -88,7 +88,7 @@ class TreeBuilder final : public YAML::EventHandler {
     if (key.empty() || key.find('.') != std::string::npos) {
       throw UsageError(
           "config-syntax",
-          place(mark) + ": the key " + quotedForError(key) + " is empty or holds a dot",
+          place(mark) + ": the key " + quotedForError(key) + " is empty or contains a dot",
           "nest maps instead: 'train.batch: 64' is written 'train: {batch: 64}'");
     }
     if (!map.keys.insert(key).second) {
@@ -168,7 +168,7 @@ class TreeBuilder final : public YAML::EventHandler {
 [[noreturn]] void throwSyntax(const std::string& place, const std::string& problem) {
   throw UsageError(
       "config-syntax", place + ": not valid YAML: " + problem,
-      "indent with spaces, close quotes and brackets, and quote text that holds ': ' or ' #'");
+      "indent with spaces, close quotes and brackets, and quote text that contains ': ' or ' #'");
 }
 
 YamlNode parse(std::string_view text, const std::string& name, bool lines) {

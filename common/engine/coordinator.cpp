@@ -163,7 +163,7 @@ void Coordinator::receiveBlob(Peer& peer, Blob&& blob) {
 
 // ---- Actions ----
 
-// To the body that takes the flow.
+// Sends to the body that receives the flow.
 void Coordinator::sendTensor(TensorMessage&& message) {
   const Flow flow = message.flow;
   const auto taker = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) {

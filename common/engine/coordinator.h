@@ -7,12 +7,13 @@
 //   running    deciding   train: every action is complete, every body   Decide
 //                         has reported (and sent its gradients)
 //   deciding   decided    Decide is complete                            Step to every body
-//   decided    updating   at once                                       Update
+//   decided    updating   immediately                                   Update
 //   updating   idle       Update is complete                            link: commit
 // clang-format on
 //
 // The order matters in one place: Step is sent before our own Update, so that the bodies update at
-// the same time. What one body sends to the next is passed on here: bodies know only the client.
+// the same time. What one body sends to the next is passed on here: bodies communicate only with
+// the client.
 #pragma once
 
 #include <memory>
@@ -42,7 +43,7 @@ class Coordinator : public Engine {
   // Sends a body's initial weights, a safetensors file. Requires EngineOptions::initialWeights; no
   // batch can begin before weightsInPlace().
   void sendWeights(SharedBytes weights, std::size_t body = 0);
-  // Continues from a checkpoint, of which this side has restored its own part. Requires
+  // Continues from a checkpoint after this side has restored its own part. Requires
   // EngineOptions::resumes; no batch can begin before weightsInPlace().
   void resume(const EngineState& state);
   // Whether every body has its weights: received, from a checkpoint, or its own.
@@ -92,7 +93,7 @@ class Coordinator : public Engine {
   std::optional<StepDecision> decision_;  // the last one
   // Micro-batches of the current batch sent per flow: an answer cannot come earlier.
   FlowMap<std::uint32_t> sent_;
-  FlowMap<std::uint32_t> passedOn_;  // likewise, of those that a body sent to another
+  FlowMap<std::uint32_t> passedOn_;  // the same for tensors that one body sent to another
 };
 
 }  // namespace cleave

@@ -40,7 +40,7 @@ struct EngineState {
   std::uint64_t evaluated = 0;  // batches of evaluation
 };
 
-// What an action takes, by kind: the tensors that arrived for it (tailStep, headBackward,
+// The input of an action, by kind: the tensors that arrived for it (tailStep, headBackward,
 // bodyForward, bodyBackward), the reports of all bodies in their order (decide), the decision
 // (update, snapshot), what to export (exportBlob), what to import (importBlob), the step to resume
 // from (restore), or nothing.
@@ -72,9 +72,9 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Between batches: an engine that restores the state goes on as this one would.
+  // Call between batches. An engine that restores the state continues exactly as this one would.
   EngineState state() const { return {applied_, evaluated_}; }
-  // Before the first batch.
+  // Call before the first batch.
   virtual void restore(const EngineState& state) {
     applied_ = state.applied;
     evaluated_ = state.evaluated;

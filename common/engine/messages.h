@@ -18,7 +18,8 @@ namespace cleave {
 struct TensorMessage {
   Flow flow;
   MicroBatch at;
-  std::uint64_t weightVersion = 0;  // updates applied to the weights that made it and must use it
+  // Updates applied to the weights that produced it and must process it.
+  std::uint64_t weightVersion = 0;
   Payload payload;
 
   Key key() const { return {at.phase, at.step, at.i, flow}; }
@@ -50,18 +51,18 @@ struct Resume {
   std::uint64_t step = 0;
 };
 
-// A server's checkpoint is durable, or could not be made: then there is a code.
+// A server's checkpoint is durable, or could not be made; `code` is then set.
 struct Saved {
   std::uint64_t step = 0;
   std::string sha256;  // of the file, 32 bytes
   std::uint64_t bytes = 0;
-  double seconds = 0;  // that the snapshot delayed the next step
+  double seconds = 0;  // time by which the snapshot delayed the next step
   std::string code, sentence;
 };
 
-// The server will end soon: the client should make a checkpoint, so that nothing is lost.
+// The server is about to shut down: the client should make a checkpoint, so that nothing is lost.
 struct Drain {
-  double seconds = 0;  // until the server ends
+  double seconds = 0;  // until the server exits
 };
 
 // The answer to a Fetch (a safetensors file or a trace's bytes), or the initial weights.

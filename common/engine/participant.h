@@ -8,10 +8,10 @@
 //   running     reporting   train: every action is complete          Report
 //   reporting   reported    Report is complete                       BodyDone
 //   reported    decided     Step
-//   decided     updating    at once                                  Update
+//   decided     updating    immediately                              Update
 //   updating    idle        Update is complete                       link: commit; StepOk
-//   updating    updated     likewise, if a checkpoint was requested   link: commit; StepOk
-//   updated     copying     at once                                  Snapshot
+//   updating    updated     the same, if a checkpoint was requested  link: commit; StepOk
+//   updated     copying     immediately                              Snapshot
 //   copying     idle        Snapshot is complete
 // clang-format on
 //
@@ -19,9 +19,9 @@
 // follows a Step is meant for the updated weights. Messages that arrive later queue behind those
 // that waited.
 //
-// Besides, and in this order before actions of the batch: initial weights are imported, or a
-// checkpoint is restored, once, before anything else; a Fetch is answered, of weights/body between
-// batches, of grads/body in `reported`.
+// In addition, in this order and before the actions of the batch: initial weights are imported, or
+// a checkpoint is restored, once, before anything else; a Fetch is answered, of weights/body
+// between batches, of grads/body in `reported`.
 #pragma once
 
 #include <deque>
@@ -80,9 +80,9 @@ class Participant : public Engine {
   std::deque<Deferred> deferred_;
 
   Weights weights_;
-  Input source_;  // of the weights, a Blob or Resume: arrived, not yet imported
+  Input source_;  // source of the weights, a Blob or Resume: arrived, not yet imported
   Export export_ = Export::none;
-  Fetch fetch_;  // the one that is being answered, and who asked
+  Fetch fetch_;  // the one being answered, and the index of its sender
   std::size_t fetcher_ = 0;
 };
 

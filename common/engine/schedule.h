@@ -78,8 +78,8 @@ const Schedule& findSchedule(std::string_view name);
 // Throws UsageError "bad-in-flight" unless minimum <= W <= M.
 std::uint32_t resolveInFlight(const Schedule& schedule, std::uint32_t configured,
                               std::uint32_t microBatches);
-// Maximum messages that may wait at a side, and tensors that the peer may leave without a Received:
-// more than a correct peer ever causes. Part of the protocol.
+// Maximum messages that may wait on a side, and tensors that the peer may leave unacknowledged
+// (Received): more than a correct peer ever causes. Part of the protocol.
 constexpr std::size_t maxWaiting(std::uint32_t inFlight) { return std::size_t{8} * inFlight + 64; }
 
 }  // namespace cleave

@@ -1,6 +1,6 @@
 // The order of one stage's actions within a batch: which are ready, and which one the schedule runs
-// next. It knows neither peers nor roles: a stage is described by rows, and the same class runs in
-// the client, in each server, and in the simulator. One thread at a time.
+// next. It has no notion of peers or roles: a stage is described by rows, and the same class runs
+// in the client, in each server, and in the simulator. One thread at a time.
 //
 // clang-format off
 //   client   HeadForward(i)                     -> activation/0
@@ -30,7 +30,7 @@ using TensorBundle = std::vector<Payload>;
 struct StageRow {
   ActionKind kind = ActionKind::headForward;
   std::vector<Flow> inputs;   // all of them must have arrived; none: ready from the start
-  std::vector<Flow> outputs;  // what its result is sent as
+  std::vector<Flow> outputs;  // the flows that carry its result
 };
 
 struct StageRows {
@@ -69,7 +69,7 @@ class StageEngine {
   // An action of this kind is done. Actions of one kind complete in order.
   void completed(ActionKind kind) { ++completed_[indexOf(kind)]; }
 
-  // What the kind's result is sent as in this phase.
+  // The flows that carry the kind's result in this phase.
   std::vector<Flow> outputsOf(ActionKind kind) const;
   std::uint32_t completedOf(ActionKind kind) const { return completed_[indexOf(kind)]; }
   // Whether every action of the batch is done; true before the first batch.

@@ -110,7 +110,7 @@ Trace traceFromServer(std::span<const std::byte> bytes, const TraceWindow& windo
   if (bytes.size() < sizeof trace.dropped || bytes.size() > kMaxTraceBytes ||
       (bytes.size() - sizeof trace.dropped) % sizeof(TraceSpan) != 0) {
     throw ProtocolError("bad-trace", "trace/body has " + std::to_string(bytes.size()) +
-                                         " bytes, which is no valid size of a trace");
+                                         " bytes, which is not a valid trace size");
   }
   std::memcpy(&trace.dropped, bytes.data(), sizeof trace.dropped);
   const auto records = bytes.subspan(sizeof trace.dropped);

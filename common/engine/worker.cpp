@@ -107,7 +107,8 @@ void EngineWorker::checkSeconds(const std::string& what, double seconds) const {
   if (seconds <= maxSeconds_) return;
   throw RunError("action-too-long",
                  what + " took " + durationText(seconds) + "; the limit is " +
-                     durationText(maxSeconds_) + " (limits.action_seconds at the server)",
+                     durationText(maxSeconds_) +
+                     " (limits.action_seconds in the server's configuration)",
                  "use a smaller batch, more micro-batches, or fewer layers in the body");
 }
 
@@ -144,8 +145,8 @@ bool EngineWorker::runOne() noexcept {
       build();
       return true;
     }
-    // A message or a completion alone counts as progress: whoever waits on the engine's state must
-    // check it again.
+    // A message or a completion alone counts as progress: code that waits on the engine's state
+    // must check it again.
     const bool completed = completeAll();
     const bool progressed = receiveAll() || completed;
     auto work = engine_->next();

@@ -275,7 +275,7 @@ asio::awaitable<void> HttpServer::accept() {
 }
 
 void HttpServer::start(tcp::socket socket) {
-  if (open_ >= settings_.connections) {  // answered with as much as the kernel accepts at once
+  if (open_ >= settings_.connections) {  // answered with as much as the kernel accepts immediately
     static constexpr char kFull[] =
         "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: "
         "close\r\n\r\n";

@@ -45,7 +45,7 @@ class HttpServer {
   // Listens, and starts serving. Throws UsageError as endpointOf() does, and "port-in-use",
   // "cannot-bind".
   HttpServer(HttpSettings settings, HttpHandlers handlers);
-  // Stops at once, except that a running handler finishes.
+  // Stops immediately, except that a running handler finishes.
   ~HttpServer();
 
   std::uint16_t port() const { return endpoint_.port(); }

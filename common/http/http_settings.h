@@ -22,8 +22,8 @@ struct HttpSettings {
   std::string anywhereOption;  // the option that sets it: "--set metrics.anywhere=true"
 
   // Limits.
-  std::size_t connections = 32;                      // open at once; others are told to retry
-  std::size_t headBytes = std::size_t{8} << 10;      // of a request
+  std::size_t connections = 32;                  // open at the same time; others get a Retry-After
+  std::size_t headBytes = std::size_t{8} << 10;  // of a request
   std::size_t waitingBytes = std::size_t{64} << 20;  // of answers being sent; no new ones above it
   std::chrono::milliseconds idle{30000};             // between a connection's requests
   std::chrono::milliseconds request{5000};           // from a request's first byte to its last

@@ -1,6 +1,5 @@
-// The connection that a tensor link uses at the moment, if there is one. The link's parts reach it
-// only through this class, and run their work on its io thread here. Any thread unless stated
-// otherwise.
+// The connection that a tensor link currently uses, if there is one. The link's parts reach it only
+// through this class, and run their work on its io thread here. Any thread unless stated otherwise.
 //
 // Control frames are kept until the peer confirms them, and sent again over the next connection if
 // this one breaks.
@@ -56,9 +55,9 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
   void sendControl(FrameKind kind, std::string metadata);
 
   // io thread. Uses `connection` from now on. The peer has received `confirmed` control frames; the
-  // others are sent again. Throws ProtocolError "bad-arrived" if that cannot be.
+  // others are sent again. Throws ProtocolError "bad-arrived" if that number is impossible.
   void attach(std::shared_ptr<Connection> connection, std::uint64_t confirmed);
-  // io thread. There is no connection from now on.
+  // io thread. Stops using the connection.
   void detach();
   // io thread. Without a connection, does nothing: TensorSender sends the tensor again.
   void sendTensor(OutgoingTensor tensor);
@@ -80,7 +79,7 @@ class ConnectionSlot : public std::enable_shared_from_this<ConnectionSlot> {
   // Connections that replaced a broken one, and the seconds between them.
   std::uint64_t reconnects() const;
   double offlineSeconds() const;
-  // Of the connection at the moment, see Connection; without one, nothing is known.
+  // Of the current connection, see Connection; unknown without one.
   std::optional<LinkInfo> linkInfo() const;
   double sendRate() const;
   double receiveRate() const;

@@ -51,7 +51,7 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
     throw ProtocolError("bad-segment", "the first segment of " + toString(key) +
                                            " is longer than the tensor's encoding");
   }
-  // Each may come once. Only these checks keep a peer from causing more allocations.
+  // Each tensor may arrive once. Only these checks keep a peer from causing more allocations.
   if (isBlob(key.flow)) {
     expectedBlob_.reset();
   } else {
@@ -77,7 +77,7 @@ void IncomingTensors::continueTensor(const FrameHeader& header, const Key& key,
       header.payloadBytes > size - tensor.received) {
     throw ProtocolError("bad-segment", toString(tensor.message.key()) + " must continue at byte " +
                                            std::to_string(tensor.received) + ", but " +
-                                           toString(key) + " came from byte " +
+                                           toString(key) + " arrived from byte " +
                                            std::to_string(offset));
   }
   tensor.segmentBegan = now();
@@ -125,7 +125,8 @@ void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t en
   const std::size_t max = options_.maxEncodedBytes(flow, agreed);
   if (encodedBytes > max || (codec.isIdentity() && encodedBytes != max)) {
     throw ProtocolError("bad-tensor", name + " claims " + std::to_string(encodedBytes) +
-                                          " bytes; its codec makes at most " + std::to_string(max));
+                                          " bytes; its codec produces at most " +
+                                          std::to_string(max));
   }
 }
 
@@ -209,7 +210,7 @@ std::optional<IncomingTensor> IncomingTensors::received(const FrameHeader& heade
 
 void IncomingTensors::detach() {
   for (auto& [stream, tensor] : streams_) {
-    tensor.sha256.clear();  // of a last segment that did not arrive; it comes again
+    tensor.sha256.clear();  // of a last segment that did not arrive; it will be sent again
     interrupted_.emplace(tensor.message.flow, std::move(tensor));
   }
   streams_.clear();

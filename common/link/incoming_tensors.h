@@ -45,7 +45,7 @@ class IncomingTensors {
   // Handles the metadata of a Tensor frame. Throws ProtocolError if it does not match what was
   // negotiated, and "memory-exceeded".
   void open(const FrameHeader& header, std::span<const std::byte> metadata);
-  // Likewise for a Segment frame.
+  // The same for a Segment frame.
   void continueStream(const FrameHeader& header, std::span<const std::byte> metadata);
   // The memory for the payload of the frame that was just passed to open() or continueStream().
   std::span<std::byte> place(const FrameHeader& header);
@@ -54,9 +54,9 @@ class IncomingTensors {
   // The payload of this frame has arrived. If the tensor is complete, removes and returns it.
   std::optional<IncomingTensor> received(const FrameHeader& header);
 
-  // The connection is gone. The next one continues what has not arrived whole.
+  // The connection is gone. The next one continues tensors that have not arrived completely.
   void detach();
-  // Of all connections so far. After detach().
+  // Of all connections so far. Call after detach().
   FlowMap<Arrived::OfFlow> arrived() const;
 
  private:

@@ -50,7 +50,7 @@ void checkSize(std::uint64_t bytes) {
 ProbeLink::ProbeLink(Role role, Connection& connection,
                      std::function<void(const Finished&)> finished)
     : role_(role), connection_(connection), finished_(std::move(finished)) {
-  block();  // made here, so that making it does not affect a measurement
+  block();  // created here, so that creating it does not affect a measurement
 }
 
 // ---- Sending ----
@@ -183,11 +183,10 @@ void ProbeLink::receivedFetch(std::span<const std::byte> metadata) {
   const auto fetch = parseMetadata<wire::Fetch>(FrameKind::fetch, metadata);
   if (fetch.flow() != kName) {
     throw ProtocolError("unexpected-message",
-                        "a Fetch in a probe session asks for another flow than 'probe'");
+                        "a Fetch in a probe session requests a flow other than 'probe'");
   }
   checkSize(fetch.bytes());
-  // A client that acknowledges data before it has been sent is also asking for more than one
-  // answer.
+  // A client that acknowledges data before it has been sent also requests more than one answer.
   if (out_.busy || unwritten_ > 1) {
     throw ProtocolError("too-many-in-flight", "a Fetch arrived before the last one was answered");
   }

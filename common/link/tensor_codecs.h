@@ -24,7 +24,7 @@ struct TensorCodecOptions {
   // GPU implementations of the codecs. They decode tensors into a device's memory and encode
   // tensors that are there; null if a flow's tensors are in host memory.
   FlowMap<std::shared_ptr<const DeviceCodec>> deviceCodecs;
-  // If a codec cannot carry a tensor because it contains NaN or infinity: true sends it raw, false
+  // If a codec cannot encode a tensor because it contains NaN or infinity: true sends it raw, false
   // fails the run.
   bool rawNonFinite = false;
   ForkJoinPair* helper = nullptr;  // must outlive its user
@@ -72,8 +72,8 @@ class TensorCodecs {
   };
   // Call after commit(), before anything of the next step is encoded or decoded.
   std::vector<SavedState> save() const;
-  // Replaces all states: the next steps give the same bytes as they would have where save() was
-  // called. Throws RunError "bad-checkpoint"; then nothing has changed.
+  // Replaces all states: the next steps give the same bytes as they would have given after save().
+  // Throws RunError "bad-checkpoint"; then nothing has changed.
   void restore(const std::vector<SavedState>& saved);
 
  private:

@@ -41,19 +41,19 @@ class TensorLink : public EngineLink, public FrameSink {
     std::function<void(const TransferRecord&)> record;  // on the io thread; must not block
     std::function<void(std::exception_ptr)> failed;     // on the io thread: see fail()
   };
-  // Without a connection: what is sent waits for attach().
+  // Starts without a connection: everything sent waits for attach().
   TensorLink(TensorLinkOptions options, std::shared_ptr<BufferPool> pool,
              boost::asio::any_io_executor io, Callbacks callbacks);
 
   // io thread. Uses this connection from now on; requires that there is none. `peer`: what has
-  // arrived at the other end; the rest is sent. Throws ProtocolError "bad-arrived" if that cannot
-  // be.
+  // arrived at the other end; the rest is sent. Throws ProtocolError "bad-arrived" if that is
+  // impossible.
   void attach(std::shared_ptr<Connection> connection, const Arrived& peer);
   // io thread. Serves the connection until it ends; see Connection::run(). The link must exist
   // until then.
   boost::asio::awaitable<std::string> serve();
-  // io thread. Ends the use of the connection, if there is one: nothing more of it is delivered. It
-  // must be closed, or be closed now.
+  // io thread. Stops using the connection, if there is one: nothing more of it is delivered. The
+  // caller must have closed it, or close it now.
   void detach();
   // io thread, after detach().
   Arrived arrived() const;

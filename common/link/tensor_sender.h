@@ -1,6 +1,6 @@
 // The sending half of a tensor link: encodes tensors, queues them at the connection, and keeps them
-// until they are settled: written, and acknowledged by the peer. If the connection breaks before,
-// they are sent again over the next one.
+// until they are settled: written, and acknowledged by the peer. If the connection breaks before
+// that, they are sent again over the next one.
 //
 // Tensors of the codec `none` bypass the codec queue and are never copied: the socket reads from
 // the stage's own memory.

@@ -33,7 +33,7 @@ class TransferLog {
   void begun(const Key& key, double queueSeconds);
   // These return whether the tensor has now been both written and acknowledged; then call settle().
   bool written(const Key& key, std::uint64_t wireBytes);
-  // It will be sent again, over another connection.
+  // The tensor will be sent again, over another connection.
   void sentAgain(const Key& key) { pending_.at(key).written = false; }
   // Throws ProtocolError "bad-key" if the tensor was not sent, or was acknowledged before.
   bool acknowledged(const ReceivedReport& report);

@@ -113,7 +113,7 @@ StepDecision decisionFromWire(std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::Step>(FrameKind::step, metadata);
   StepDecision decision;
   decision.step = proto.step();
-  if (decision.step == 0) refuse("a Step has the number 0; steps count from 1");
+  if (decision.step == 0) refuse("a Step has number 0, but steps count from 1");
   decision.apply = proto.apply();
   if (proto.learning_rates_size() != 1) {
     refuse("a Step has " + std::to_string(proto.learning_rates_size()) +
@@ -150,7 +150,7 @@ Fetch fetchFromWire(std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::Fetch>(FrameKind::fetch, metadata);
   const auto flow = flowFromName(proto.flow());
   if (!flow || !isBlob(*flow)) {
-    refuse("a Fetch asks for neither weights/body nor grads/body nor trace/body");
+    refuse("a Fetch requests none of weights/body, grads/body and trace/body");
   }
   return {*flow};
 }
@@ -163,7 +163,7 @@ std::string toWire(const Resume& resume) {
 
 Resume resumeFromWire(std::span<const std::byte> metadata) {
   const std::uint64_t step = parseMetadata<wire::Resume>(FrameKind::resume, metadata).step();
-  if (step == 0) refuse("a Resume has the step 0; there are no checkpoints before step 1");
+  if (step == 0) refuse("a Resume has step 0, but there are no checkpoints before step 1");
   return {step};
 }
 
@@ -237,9 +237,9 @@ Arrived arrivedFromWire(const wire::Arrived& proto) {
   for (const wire::ArrivedOfFlow& each : proto.flows()) {
     const auto flow = flowFromName(each.flow());
     if (!flow || arrived.flows.find(*flow) != nullptr) {
-      throw ProtocolError("bad-metadata", "what has arrived is given for the flow '" +
+      throw ProtocolError("bad-metadata", "the received counts name the flow '" +
                                               printable(each.flow()) +
-                                              "', which is unknown or given twice");
+                                              "', which is unknown or repeated");
     }
     arrived.flows[*flow] = {each.complete(), each.bytes()};
   }

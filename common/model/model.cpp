@@ -148,7 +148,7 @@ void checkCuts(const std::vector<BlockSpec>& blocks, const Cuts& cuts) {
   }
   throw UsageError("bad-cuts",
                    "cuts " + std::to_string(cuts.cut0) + " and " + std::to_string(cuts.cut1) +
-                       " do not leave a block each to head, body and tail of the " +
+                       " do not leave at least one block each for head, body and tail; the " +
                        std::to_string(count) + " blocks: " + list,
                    "choose 1 <= first < second < " + std::to_string(count) +
                        "; a cut is the position of the block after it");
@@ -161,7 +161,7 @@ void checkBatchNorm(const std::vector<BlockSpec>& blocks, std::uint32_t minSampl
                      "batch norm " + block.name + " would see " +
                          std::to_string(block.normValuesPerSample * minSamples) +
                          " value per channel in the smallest micro-batch, of " +
-                         std::to_string(minSamples) + " sample, and needs 2",
+                         std::to_string(minSamples) + " sample, but needs 2",
                      "use a larger batch or fewer micro-batches");
   }
 }

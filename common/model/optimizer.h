@@ -37,11 +37,11 @@ class Optimizer {
   // false.
   virtual void update(const StepDecision& decision) = 0;
 
-  // What it carries from step to step, sharing its memory, as "PARAMETER:WHAT", such as
+  // The state that it keeps between steps, sharing its memory, as "PARAMETER:WHAT", such as
   // "conv.weight:momentum". Parameters that never had a gradient have none.
   virtual std::vector<NamedTensor> state() const = 0;
-  // Replaces its state by one that state() returned for equal parameters and an equal spec: the
-  // next updates give the same bits. Copies the tensors. Throws RunError "bad-checkpoint" if
+  // Replaces its state with one that state() returned for equal parameters and an equal spec: the
+  // next updates are bit-identical. Copies the tensors. Throws RunError "bad-checkpoint" if
   // something is missing, unknown or has another shape; then the state is unchanged.
   virtual void restore(const std::vector<NamedTensor>& state) = 0;
 };

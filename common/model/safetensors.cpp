@@ -169,7 +169,7 @@ Json parseHeader(std::span<const std::byte> header, const std::string& name) {
   const auto* const text = reinterpret_cast<const char*>(header.data());
   if (header.empty() || *text != '{') fail(name, "its header is not a JSON object");
   // The parser treats NUL as the end of the text, so bytes after it would go unchecked.
-  if (std::memchr(text, 0, header.size()) != nullptr) fail(name, "its header holds a NUL byte");
+  if (std::memchr(text, 0, header.size()) != nullptr) fail(name, "its header contains a NUL byte");
   HeaderGuard guard(name);
   Json::sax_parse(text, text + header.size(), &guard);
   return Json::parse(text, text + header.size());

@@ -80,12 +80,12 @@ class BodyStage {
   // Loads weights as loadWeights() does.
   void importWeights(std::span<const std::byte> file);
 
-  // All that the stage carries from step to step: parameters and buffers under their names, and the
+  // All state that the stage keeps between steps: parameters and buffers under their names, and the
   // optimizer's state (Optimizer::state()). Shares their memory. Call between steps.
   std::vector<NamedTensor> save() const;
-  // Makes the stage what it was when save() returned this: the next steps give the same bits.
-  // Throws RunError "bad-checkpoint" if something is missing, unknown, or has another shape or
-  // type.
+  // Restores the state that save() returned: the next steps are bit-identical to those that
+  // followed save(). Throws RunError "bad-checkpoint" if something is missing, unknown, or has
+  // another shape or type.
   void restore(const std::vector<NamedTensor>& saved);
 
  private:
@@ -122,7 +122,7 @@ class ClientStage {
   // Loads the tensors that belong to head or tail and ignores the rest.
   void importWeights(const std::vector<NamedTensor>& model);
 
-  // As BodyStage's, for head and tail together.
+  // Like BodyStage's, for head and tail together.
   std::vector<NamedTensor> save() const;
   void restore(const std::vector<NamedTensor>& saved);
 
@@ -191,8 +191,8 @@ std::size_t partBytes(const StageOptions& options, int first, int last, std::uin
 TensorSpec flowSpec(const std::vector<BlockSpec>& blocks, const Cuts& cuts, Flow flow,
                     std::uint32_t samples);
 
-// Sets how many threads LibTorch uses for computations started on this thread. 1 and 2 threads give
-// different bits, so a run must not change the number.
+// Sets how many threads LibTorch uses for computations started on this thread. Results with 1 and 2
+// threads are not bit-identical, so a run must not change the number.
 void setComputeThreads(int threads);
 
 }  // namespace cleave

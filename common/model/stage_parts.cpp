@@ -209,7 +209,7 @@ void TrainedPart::restore(std::vector<NamedTensor>& saved) {
   std::set<std::string> names;
   for (const NamedTensor& each : weights) names.insert(each.name);
   if (names.size() != own.size() || weights.size() != own.size()) {
-    throw badCheckpoint("the saved state does not have each weight once");
+    throw badCheckpoint("the saved state does not contain each weight exactly once");
   }
   optimizer_->restore(state);
   loadWeights(set_, weights);

@@ -30,7 +30,7 @@ Payload leavingPayload(const at::Tensor& tensor, ComputeDevice& device, bool sta
 at::Tensor enteringTensor(Payload payload, const TensorSpec& expected, ComputeDevice& device);
 
 // Consecutive blocks in training: their parameters, their optimizer, and the batch norms'
-// statistics of the step under way.
+// statistics of the current step.
 class TrainedPart {
  public:
   // Blocks [first, last); `cutsInside` as in ModelPart.
@@ -98,10 +98,10 @@ class LabeledBatch {
   std::vector<float> losses_;
 };
 
-// Outputs of actions that wait instead of computing. Each micro-batch has its own tensor, made
-// once, so that the tensors are apart in memory as computed ones are. The values are meaningless
-// but distributed as codecs and optimizers expect: activations as after ReLU6, half of them zeros;
-// gradients small.
+// Outputs of actions that wait instead of computing. Each micro-batch has its own tensor, allocated
+// once, so that the tensors are in separate memory, as computed ones are. The values are
+// meaningless but distributed as codecs and optimizers expect: activations as after ReLU6, half of
+// them zeros; gradients small.
 class Placeholders {
  public:
   // Returns `milliseconds` after the call; the first call for a micro-batch also makes its tensor

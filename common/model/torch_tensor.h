@@ -8,8 +8,8 @@
 namespace cleave {
 
 // The only form a tensor has at a cut, in the split model and in the whole one: dense in `order`
-// and aligned to 64 bytes. Returns the tensor itself if it already has that form. Any other form
-// would give different bits.
+// and aligned to 64 bytes. Returns the tensor itself if it already has that form. Results with any
+// other form would not be bit-identical.
 at::Tensor canonical(const at::Tensor& tensor, MemoryOrder order);
 
 // The memory order at a cut for a tensor of this rank: channels-last for [B, C, H, W], contiguous

@@ -208,7 +208,7 @@ void Connection::failUnsent(std::exception_ptr error) {
   endChanged();
 }
 
-// Lets all coroutines of run() read the state again.
+// Makes all coroutines of run() check the state again.
 void Connection::endChanged() {
   watchTimer_.cancel();
   if (end_.hasFailed()) {
@@ -339,7 +339,7 @@ void Connection::streamEnded(const error_code& error) {
 RunError Connection::lost(const error_code& error, const std::string& when) const {
   if (error == asio::error::eof) {
     return RunError("connection-closed", peerName() + " closed the connection " + when,
-                    "read its log; check that it is a Cleave daemon and still running");
+                    "check its log, and that it is a Cleave daemon and still running");
   }
   return RunError("connection-lost",
                   "the connection to " + peerName() + " was lost: " + error.message(),
@@ -465,7 +465,7 @@ awaitable<void> Connection::watch() {
   SteadyTime pingAt = start + options_.pingEvery;
   while (true) {
     const SteadyTime time = now();
-    // A peer that sends, but answers no Ping, keeps background tensors waiting for ever.
+    // A peer that sends, but answers no Ping, keeps background tensors waiting forever.
     SteadyTime silentAt = std::max(start, stream_.lastArrival()) + longestSilence();
     if (unanswered_) silentAt = std::min(silentAt, *unanswered_ + longestSilence());
     if (end_.deadline()) {

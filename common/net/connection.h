@@ -86,7 +86,8 @@ class Connection {
   void sayBye(std::string reason);
   // Ends run() with `error`, which is sent to the peer as a Failure. The first cause wins.
   void fail(std::exception_ptr error);
-  // Closes at once without a message; whatever waits for the peer fails with "connection-lost".
+  // Closes immediately without a message; everything that waits for the peer fails with
+  // "connection-lost".
   void abandon() { stream_.close(); }
 
   // From now on `throttle` limits run(), together with the other connections that share it.
@@ -103,7 +104,7 @@ class Connection {
   double receiveRate() const { return receiveMeter_.rate(); }
   double peakSent() const { return peakSent_.peak(); }  // see PeakMeter
   double peakReceived() const { return peakReceived_.peak(); }
-  // The one of the last 16 Pongs with the shortest round trip; all 0 before the first.
+  // Of the last 16 Pongs, the one with the shortest round trip; all 0 before the first.
   ClockSample clock() const;
   // The client's name, from its certificate. Only on a server with TLS, after the first handshake
   // frame; otherwise empty.
@@ -165,7 +166,7 @@ class Connection {
   ControlAllowance allowance_{now()};
   BackgroundWindow background_;
   SteadyTime lastActivity_ = now();
-  // When the oldest Ping was sent of those that have no Pong yet, as far as is known.
+  // When the oldest unanswered Ping was sent, as far as known.
   std::optional<SteadyTime> unanswered_;
   // While a frame is being written: the deadline for the peer to accept it.
   std::optional<SteadyTime> writtenBy_;

@@ -61,7 +61,7 @@ std::string describeForeign(std::span<const std::byte> start) {
                                         {"PRI * ", "an HTTP client"},
                                         {"SSH-", "an SSH server or client"}}) {
     if (text.starts_with(prefix)) {
-      return std::string("the peer does not speak Cleave: that is ") + program;
+      return std::string("the peer does not speak Cleave: it is ") + program;
     }
   }
   if (!text.empty()) return "the peer does not speak Cleave: it sent \"" + text + "\"";

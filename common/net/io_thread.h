@@ -19,7 +19,7 @@ class IoThread {
  public:
   IoThread() : guard_(context_.get_executor()), thread_([this] { context_.run(); }) {}
   ~IoThread() { stop(); }
-  // Stops at once; pending work never resumes. Call before destroying anything that runs here.
+  // Stops immediately; pending work never resumes. Call before destroying anything that runs here.
   void stop() {
     context_.stop();
     if (thread_.joinable()) thread_.join();

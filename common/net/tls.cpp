@@ -32,7 +32,7 @@ FilePtr openFile(const std::string& path) {
   FilePtr file(std::fopen(path.c_str(), "re"));
   if (file) return file;
   throw UsageError("no-certificates",
-                   "cannot read " + path + ", which TLS needs: " + std::strerror(errno),
+                   "cannot read " + path + ", which TLS requires: " + std::strerror(errno),
                    "pass the folder with the certificates as --tls DIR or tls.folder; to make "
                    "them, see 'cleave-server certs --help'");
 }
@@ -157,7 +157,7 @@ std::string TlsContext::warning() const {
   const std::time_t time = std::time(nullptr);
   if (end > time + kWarnSeconds) return {};
   return "the certificate " + file + (end <= time ? " expired on " : " expires on ") +
-         timeText(end) + ", and peers refuse an expired one: renew it";
+         timeText(end) + "; peers refuse expired certificates, so renew it";
 }
 
 }  // namespace cleave

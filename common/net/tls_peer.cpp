@@ -33,13 +33,13 @@ struct Reason {
 constexpr Reason kUnknownCa = {"certificate-unknown-ca", SSL_AD_UNKNOWN_CA,
                                "is not from a CA that is trusted here",
                                "give the client the folder that 'cleave-server certs client NAME' "
-                               "made at this server: both sides need the same CA",
+                               "made on this server: both sides need the same CA",
                                "give the client the folder that 'cleave-server certs client NAME' "
-                               "made at this server: both sides need the same CA"};
+                               "made on this server: both sides need the same CA"};
 constexpr Reason kExpired = {
     "certificate-expired", SSL_AD_CERTIFICATE_EXPIRED, "has expired",
-    "make a new one at the server: cleave-server certs client NAME --renew",
-    "run 'cleave-server certs init --renew' at the server, or correct a wrong clock"};
+    "make a new one on the server: cleave-server certs client NAME --renew",
+    "run 'cleave-server certs init --renew' on the server, or correct a wrong clock"};
 constexpr Reason kNotYetValid = {"certificate-not-yet-valid", SSL_AD_CERTIFICATE_UNKNOWN,
                                  "is not valid yet", "compare the clocks of both machines",
                                  "compare the clocks of both machines"};
@@ -176,7 +176,7 @@ RunError refusedHere(const PeerCheck& check, TlsRole ours) {
   }
   std::string hint = ofClient ? reason->hintForClient : reason->hintForServer;
   if (!check.renewal.empty()) {
-    hint += ", or add this name at the server and send it SIGHUP: " + check.renewal;
+    hint += ", or add this name on the server and send it SIGHUP: " + check.renewal;
   }
   return RunError(reason->code, whose + " " + reason->says + check.details, hint);
 }

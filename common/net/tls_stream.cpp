@@ -37,7 +37,7 @@ void checkTlsStart(std::span<const std::byte> start, TlsRole ours) {
   checkMagic(start);
   if (ours == TlsRole::server) {
     throw ProtocolError("not-tls", "the client connected without TLS, but this server requires TLS",
-                        "set tls.enabled and tls.folder at the client, or give it --tls DIR");
+                        "set tls.enabled and tls.folder on the client, or give it --tls DIR");
   }
   throw ProtocolError("not-tls",
                       "the server speaks Cleave without TLS, but this client requires TLS",

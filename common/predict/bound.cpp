@@ -27,7 +27,7 @@ struct Visit {
 using Path = std::vector<Visit>;
 
 // From the sender's memory to the receiver's. Between two bodies a tensor crosses both links; the
-// client passes it on as it is.
+// client passes it on unchanged.
 class PathMaker {
  public:
   explicit PathMaker(const StepCosts& costs) : costs_(costs) {}
@@ -76,10 +76,11 @@ class PathMaker {
   Path path_;
 };
 
-// The least time in which the resource serves all M micro-batches: from the start of the step until
-// it is reached, its work, what it idles, and the rest of the path. Before the first micro-batch
-// comes to its second visit, the resource can only serve first visits; after the last micro-batch
-// has left the last but one, only last ones. Codecs are busy in between with visits of any kind.
+// The minimum time in which the resource serves all M micro-batches: the time until the first one
+// reaches it, its work, its idle time, and the rest of the path. Before the first micro-batch
+// arrives for its second visit, the resource can serve only first visits; after the last
+// micro-batch has left its last but one visit, only last visits. In between, codecs are busy with
+// visits of any kind.
 double secondsOf(const Resource& resource, const Path& path, double m) {
   double before = 0, work = 0, since = 0;
   std::vector<double> visits, gaps;
@@ -171,7 +172,7 @@ StepBound stepBound(const StepCosts& costs) {
     Resource resource;
   };
   double pathSeconds = 0;
-  std::vector<Term> terms;   // per resource; a tie is won by the first
+  std::vector<Term> terms;   // per resource; the first wins a tie
   std::vector<Term> shares;  // seconds of the path; codecs of all sides together
   for (const Visit& visit : path) {
     pathSeconds += visit.seconds;

@@ -83,7 +83,7 @@ class Simulation {
     startWork(client_);
     while (clock_.runNext()) {
     }
-    if (!client_.stage.isDone()) throw std::logic_error("the simulated step stands still");
+    if (!client_.stage.isDone()) throw std::logic_error("the simulated step has stalled");
     step_.seconds = clock_.now() + costs_.updateSeconds;
     return std::move(step_);
   }
@@ -150,7 +150,7 @@ class Simulation {
 
   // ---- Links ----
 
-  // To the body that takes the flow.
+  // Sends to the body that receives the flow.
   void sendUp(Flow flow, std::uint32_t i) {
     for (std::size_t b = 0; b < servers_.size(); ++b) {
       if (servers_[b]->stage.isInput(flow)) return queue(directionOf(b, true), flow, i);

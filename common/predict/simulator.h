@@ -41,7 +41,7 @@ struct SimulatedStep {
 // one codec thread, which serves tensors in order of arrival; flows whose encoding and decoding
 // take no time bypass it. Each direction of a link carries segments of clamp(rate * 2 ms, 64 KiB, 1
 // MiB). As in the connection, the next segment is chosen when half a segment plus the link's own
-// queue remain to be sent. What one body sends to the next passes through the client as it is.
+// queue remain to be sent. What one body sends to the next passes through the client unchanged.
 // Control messages take no time. Throws std::logic_error if the policy deadlocks.
 SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool withTimeline = false);
 

@@ -25,7 +25,7 @@ class StepMeter {
   // Call after an evaluation batch.
   void pass(const LinkTotals& totals) { before_ = totals; }
 
-  // The mean over the measured steps that have the most micro-batches, without the first step,
+  // The mean over the measured steps that have the most micro-batches, excluding the first step,
   // which is a warm-up. Rates and latency are the latest. Nothing before the second step.
   std::optional<StepCosts> mean() const;
 

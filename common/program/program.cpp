@@ -95,9 +95,9 @@ void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequ
   command.add_option("--config", options.config, "The configuration, a YAML file")
       ->required(configRequired);
   command
-      .add_option("--set", options.overrides,
-                  "Replaces one value of the configuration; may be repeated; the command keys "
-                  "lists all keys")
+      .add_option(
+          "--set", options.overrides,
+          "Replaces one value of the configuration; repeatable; the command 'keys' lists all keys")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   command.add_option("--log-level", options.logLevel, "trace, debug, info, warn or error")

@@ -36,10 +36,10 @@ void addKeysCommand(CLI::App& app, KeysOptions& options, std::vector<KeyText> (*
                     std::function<int()>& command);
 
 // Parses the arguments and runs `command`, which the callback of the chosen command has set. Turns
-// every error into a sentence on stderr and an exit code: 0 success, 1 failed run, 2 wrong usage.
+// every error into a sentence on stderr and an exit code: 0 success, 1 failed run, 2 usage error.
 int runProgram(CLI::App& app, int argc, char** argv, const std::function<int()>& command);
 
-// Prints "PROGRAM: sentence" and the hint. Returns the exit code.
+// Prints "PROGRAM: error [CODE]: SENTENCE" and the hint. Returns the exit code.
 int reportError(const std::string& program, std::exception_ptr error);
 
 }  // namespace cleave

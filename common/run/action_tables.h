@@ -8,9 +8,9 @@
 
 namespace cleave {
 
-// What a body's run does with checkpoints. Empty functions: it makes none.
+// How a body's run makes and restores checkpoints. Empty functions: it makes none.
 struct CheckpointActions {
-  // Copies the stage's state, which is that after this step.
+  // Copies the stage's state after this step.
   std::function<void(const StepDecision& decision)> snapshot;
   // Puts the state of the checkpoint in place.
   std::function<EngineState(const Resume& resume)> restore;

@@ -85,8 +85,8 @@ CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
   }
   if (!hasState) throw badCheckpoint(name + " has no " + kStateName);
   if (content.spec != spec) {
-    throw RunError("other-run-spec", name + " is a checkpoint of a run with another run spec",
-                   "continue with the configuration that the run began with");
+    throw RunError("other-run-spec", name + " is a checkpoint of a run with a different run spec",
+                   "continue with the run's original configuration");
   }
   return content;
 }

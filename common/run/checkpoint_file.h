@@ -20,7 +20,7 @@ namespace cleave {
 struct PartState {
   EngineState engine;
   std::string spec;   // digestOf() the run spec
-  std::string notes;  // JSON of the part's own
+  std::string notes;  // the part's own JSON
   std::vector<TensorCodecs::SavedState> codecs;
 };
 
@@ -35,8 +35,8 @@ struct CheckpointContent : PartState {
 CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
                                  const std::string& name);
 
-// What the bits of this process' results depend on besides the run spec: "LibTorch 2.11.0, AVX512,
-// 2 threads, cpu".
+// What determines the bits of this process's results besides the run spec: "LibTorch 2.11.0,
+// AVX512, 2 threads, cpu".
 std::string fingerprintOf(int threads, const std::string& device);
 
 }  // namespace cleave

@@ -68,7 +68,7 @@ void checkTrace(const TraceWindow& trace) {
   if (trace.steps <= kMaxTraceSteps && trace.first >= 1 && trace.first <= kMaxFirst) return;
   refuse("a trace of " + std::to_string(trace.steps) + " steps from step " +
              std::to_string(trace.first) + " is out of range",
-         "ask for 1 to " + std::to_string(kMaxTraceSteps) + " steps");
+         "request 1 to " + std::to_string(kMaxTraceSteps) + " steps");
 }
 
 void checkBatch(const RunSpec& spec) {
@@ -77,9 +77,9 @@ void checkBatch(const RunSpec& spec) {
            std::to_string(kMaxBatch));
   }
   if (spec.microBatches == 0 || spec.microBatches > spec.maxBatch) {
-    refuse(std::to_string(spec.microBatches) + " micro-batches do not divide a batch of " +
-               std::to_string(spec.maxBatch) + " samples",
-           "train.micro_batches must be in 1…train.batch");
+    refuse("a batch of " + std::to_string(spec.maxBatch) + " samples cannot be split into " +
+               std::to_string(spec.microBatches) + " micro-batches",
+           "set train.micro_batches in 1…train.batch");
   }
 }
 

@@ -60,8 +60,8 @@ std::size_t transitBytes(const RunPlan& plan);
 // and codec memory, both working memory and state kept between steps.
 std::size_t serverBytes(const RunPlan& plan);
 
-// Memory that the server needs besides, while it makes a checkpoint: a copy of the body's state,
-// and the file made of it.
+// Additional memory that the server needs while it makes a checkpoint: a copy of the body's state,
+// and the file made from it.
 std::size_t snapshotBytes(const RunPlan& plan);
 
 // Maximum size in bytes of the body's weights as safetensors.

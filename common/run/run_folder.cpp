@@ -48,7 +48,7 @@ void makeRunFolder(const std::string& folder, const std::string& hint) {
   std::error_code error;
   if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
     throw UsageError("run-exists",
-                     "the run directory " + folder + " exists already, and is not empty", hint);
+                     "the run directory " + folder + " already exists and is not empty", hint);
   }
   std::filesystem::create_directories(folder, error);
   if (error) {

@@ -1,4 +1,4 @@
-// Measures the computing speed of this process once at its start. Records of speed mean little
+// Measures the computing speed of this process once at its start. Recorded speeds mean little
 // without it, and it reveals a slow LibTorch before a long training run.
 #pragma once
 

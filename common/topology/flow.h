@@ -52,7 +52,7 @@ constexpr bool isBlob(Flow flow) { return !isActivation(flow) && !isGradient(flo
 std::string flowName(Flow flow);
 std::optional<Flow> flowFromName(std::string_view name);
 
-// A number of its own for each tensor flow, for keyed random numbers and trace files.
+// A unique number for each tensor flow, for keyed random numbers and trace files.
 constexpr std::uint64_t flowNumber(Flow flow) {
   return std::uint64_t{flow.tensor} << 16 | std::uint64_t{flow.cut} << 1 |
          (isGradient(flow) ? 1U : 0U);

@@ -266,7 +266,7 @@ class DamagedFiles(Case):
         run = self.run_folder().whole(60)
         for file in ("transfers.csv", "config.yaml"):
             (run.folder / file).unlink()
-        panels = self.damaged("transfers.csv is not there", "config.yaml is not there")
+        panels = self.damaged("transfers.csv is missing", "config.yaml is missing")
         self.assertEqual(len(column(panels["loss"], "training")), 60)
         self.assertGreater(len(column(panels["bandwidth"], "up")), 2)  # from the server's file
 
@@ -274,7 +274,7 @@ class DamagedFiles(Case):
         run = self.run_folder().whole(60)
         text = (run.folder / "steps.csv").read_text()
         (run.folder / "steps.csv").write_text(text[: len(text) - 200])
-        panels = self.damaged("steps.csv ends within a line")
+        panels = self.damaged("steps.csv ends with an incomplete line")
         self.assertGreaterEqual(len(column(panels["loss"], "training")), 58)
 
     def test_garbled_rows_are_counted(self):
@@ -293,12 +293,12 @@ class DamagedFiles(Case):
     def test_a_file_with_another_header_is_reported(self):
         run = self.run_folder().whole(60)
         (run.folder / "transfers.csv").write_text("a,b\n1,2\n")
-        panels = self.damaged("transfers.csv: its first line is not the header of this table")
+        panels = self.damaged("transfers.csv: its first line is not this table's header")
         self.assertEqual(len(column(panels["loss"], "training")), 60)
 
     def test_a_folder_without_a_run_is_refused(self):
         ended = report(self.folder, code=2)
-        self.assertIn("none of a run's files", ended.stderr)
+        self.assertIn("contains no run files", ended.stderr)
 
 
 class ManyRows(Case):
@@ -331,7 +331,7 @@ class ManyRows(Case):
         self.assertLess(len(panels["transfers"]["rows"]), 2500)
         peak = max(row[1 + j][2] for row in panels["transfers"]["rows"] for j in (0, 1) if row[1 + j])
         self.close(10**peak, (runs.RAW // 4 + runs.HEAD) / 1e-6, 1e-3)
-        self.assertIn("a point stands for", CHROME.text("#sampling"))
+        self.assertIn("each point represents", CHROME.text("#sampling"))
 
 
 class Live(Case):

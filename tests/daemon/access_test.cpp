@@ -49,7 +49,7 @@ TEST_CASE("the access file controls models, sessions, memory and runs, and SIGHU
   reload("local: {memory_mib: 0}\nb: {}\n", "access.yaml: 2 entries");
   checkError(guarded.client("memory"), kFailedRun, {"local has 0 MiB left of 0 MiB"});
   reload("local: {runs: [mine-*]}\nb: {}\nc: {}\n", "access.yaml: 3 entries");
-  checkError(guarded.client("runs"), kWrongUse, {"is not allowed for local", "fits mine-*"});
+  checkError(guarded.client("runs"), kWrongUse, {"is not allowed for local", "matches mine-*"});
   reload("local: {sessions: 0}\nb: {}\nc: {}\nd: {}\n", "access.yaml: 4 entries");
   checkError(guarded.client("sessions"), kFailedRun,
              {"local already has its maximum of 0 sessions"});

@@ -148,7 +148,7 @@ TEST_CASE("a server that does not answer a Hello in time is tried again") {
   Process client =
       startClient("train", folder.path("client"),
                   {"--server", "127.0.0.1:" + std::to_string(silent.local_endpoint().port())});
-  REQUIRE(client.waitForOutput("trying again", kPatience));
+  REQUIRE(client.waitForOutput("retrying", kPatience));
   CHECK_THAT(client.errors(), Contains("within 5 s"));
   client.signal(SIGINT);
   checkError(finish(client), kFailedRun, {"interrupted"});

@@ -93,11 +93,11 @@ TEST_CASE("certs: mistakes") {
           {"init again",
            {"init", "--folder", certificates},
            kWrongUse,
-           {certificates + " exists already", "certs init --renew"}},
+           {certificates + " already exists", "certs init --renew"}},
           {"a client again",
            {"client", "clinic-a", "--folder", certificates},
            kWrongUse,
-           {"clinic-a has a certificate already", "certs client clinic-a --renew"}},
+           {"clinic-a already has a certificate", "certs client clinic-a --renew"}},
           {"an invalid name",
            {"client", "../x", "--folder", certificates},
            kWrongUse,
@@ -125,7 +125,7 @@ TEST_CASE("certs: mistakes") {
           {"a folder that cannot be created",
            {"init", "--folder", "/proc/certs"},
            kFailedRun,
-           {"/proc/certs: cannot be made"}},
+           {"/proc/certs: cannot be created"}},
       });
   CHECK_FALSE(std::filesystem::exists(none));
 }

@@ -168,8 +168,9 @@ TEST_CASE("the error names a tensor that the codec cannot encode") {
   const std::string output = folder.path("out.safetensors");
   const Ended run = askCodec({"run", "block:bits=8", "--input", input, "--output", output});
   CHECK(run.code == kFailed);
-  CHECK_THAT(run.errors, Contains("in.safetensors: tensor \"conv.weight\" holds NaN or infinity") &&
-                             Contains("hint: use none, fp16 or bf16"));
+  CHECK_THAT(run.errors,
+             Contains("in.safetensors: tensor \"conv.weight\" contains NaN or infinity") &&
+                 Contains("hint: use none, fp16 or bf16"));
   CHECK_FALSE(std::filesystem::exists(output));
 
   const Ended compared = askCodec({"compare", "--input", input, "block:bits=8", "bf16", "--json"});
@@ -216,7 +217,7 @@ TEST_CASE("an existing output is replaced only with --overwrite") {
   const std::string output = folder.path("out.safetensors");
   std::ofstream(output) << "precious";
   const Arguments run = {"run", "none", "--input", input, "--output", output};
-  checkMistake(run, {"out.safetensors exists already", "--overwrite"});
+  checkMistake(run, {"out.safetensors already exists", "--overwrite"});
   CHECK(readFile(output) == "precious");
   Arguments overwrite = run;
   overwrite.emplace_back("--overwrite");

@@ -46,7 +46,7 @@ TEST_CASE("without checkpoints, a killed server ends the run") {
   const Process client = startSlowClient(folder.path("client"), killed.address(), kNoCheckpoints);
   waitForSteps(folder.path("client"));
   killed.process().signal(SIGKILL);
-  REQUIRE(client.waitForOutput("trying again", kPatience));
+  REQUIRE(client.waitForOutput("retrying", kPatience));
   const TestServer server(folder, {"--set", "listen.port=" + std::to_string(killed.port())},
                           "second");
   checkError(finish(client), kFailedRun, {"run-not-here"});
@@ -184,7 +184,7 @@ TEST_CASE("the client connects to a server that starts late") {
   }
   const Process client = startClient("train", folder.path("client"),
                                      {"--server", "127.0.0.1:" + std::to_string(port)});
-  REQUIRE(client.waitForOutput("trying again", kPatience));
+  REQUIRE(client.waitForOutput("retrying", kPatience));
   const TestServer server(folder, {"--set", "listen.port=" + std::to_string(port)}, "second");
   CHECK(finish(client).code == 0);
 }
@@ -194,7 +194,7 @@ TEST_CASE("a server that does not allow clients to fetch its weights still train
   const TestServer server(folder, {"--set", "weights.fetch=false"});
   const Ended ended = runClient("train", folder.path("client"), {"--server", server.address()});
   CHECK(ended.code == 0);
-  CHECK_THAT(ended.errors, Contains("does not hand out the body"));
+  CHECK_THAT(ended.errors, Contains("does not allow clients to fetch the body"));
   CHECK_FALSE(std::filesystem::exists(folder.path("client") + "/model.safetensors"));
 }
 

@@ -52,7 +52,7 @@ std::string modelThrough(Relay& relay, const std::string& folder, const Argument
   cutter.join();
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
-  CHECK_THAT(ended.errors, Contains("connected again"));
+  CHECK_THAT(ended.errors, Contains("reconnected after"));
   return readFile(folder + "/model.safetensors");
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("a link that goes silent does not end the run") {
   relay.stall(true);
   CHECK(server.process().waitForOutput("is kept for", kPatience));
   relay.stall(false);
-  CHECK(client.waitForOutput("connected again", kPatience));
+  CHECK(client.waitForOutput("reconnected after", kPatience));
 }
 
 }  // namespace

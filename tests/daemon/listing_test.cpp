@@ -101,8 +101,8 @@ TEST_CASE("a dry run shows layers, cuts, bytes and memory, and starts nothing") 
   CHECK(shown.errors.empty());
   checkFitsTerminal(shown.output);
   for (const char* text :
-       {"warmup_epochs: 0.0\n", "head, at the client: 2080 parameters", "cut 0: [batch, 32]",
-        "body, at the server: 1056 parameters", "cut 1: [batch, 32]", "tail, at the client",
+       {"warmup_epochs: 0.0\n", "head, on the client: 2080 parameters", "cut 0: [batch, 32]",
+        "body, on the server: 1056 parameters", "cut 1: [batch, 32]", "tail, on the client",
         "activation/0", "Not included: frame headers, control messages", "\n  client  ",
         "\n  server  ", "Nothing was started"}) {
     CHECK_THAT(shown.output, Contains(text));

@@ -91,7 +91,7 @@ TEST_CASE("sizes that would take too long are skipped and listed") {
   INFO(shown.errors);
   REQUIRE(shown.code == 0);
   CHECK_THAT(shown.output, Contains("1.00 kB |") && Contains("skipped") &&
-                               Contains("1.00 GB: would take longer than --seconds leaves"));
+                               Contains("1.00 GB: would exceed the time limit (--seconds)"));
 }
 
 TEST_CASE("a server's policy may refuse probes with a clear error") {
@@ -126,7 +126,7 @@ TEST_CASE("a probe counts as a session, and either side may end it") {
                                   "--most", "1kB", "--seconds", "300"});
   REQUIRE(server.process().waitForOutput("a probe of the link", kPatience));
   checkError(ask({"probe", "--server", server.address()}), kFailedRun,
-             {"already has its maximum of 1 sessions", "try again when one has ended"});
+             {"already has its maximum of 1 sessions", "retry when a session has ended"});
   SECTION("Ctrl-C at the client") {
     probe.signal(SIGINT);
     checkError(finish(probe), kFailedRun, {"cleave-client: error [interrupted]: ", "run it again"});

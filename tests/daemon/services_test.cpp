@@ -79,8 +79,8 @@ TEST_CASE("a service that is not a Cleave server") {
       {"HTTP",
        "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
        Then::ends,
-       {"that is an HTTP server", checkHost}},
-      {"SSH", "SSH-2.0-OpenSSH_9.2p1\r\n", Then::waits, {"that is an SSH server", checkHost}},
+       {"it is an HTTP server", checkHost}},
+      {"SSH", "SSH-2.0-OpenSSH_9.2p1\r\n", Then::waits, {"it is an SSH server", checkHost}},
       {"SMTP", "220 mail.example.org ESMTP\r\n", Then::waits, {"it sent \"220 mail", checkHost}},
       {"silent",
        "",
@@ -149,7 +149,7 @@ TEST_CASE("no server at the address") {
   checkError(runClient("train", folder.path("refused"),
                        {"--server", address, "--set", "connect.retry_seconds=0.6"}),
              kFailedRun,
-             {"cannot connect to " + address + ": Connection refused; trying again in 0.25 s",
+             {"cannot connect to " + address + ": Connection refused; retrying in 0.25 s",
               "start it there: cleave-server serve"});
   CHECK_FALSE(std::filesystem::exists(folder.path("refused")));
   // An invalid name is not retried.
@@ -158,7 +158,7 @@ TEST_CASE("no server at the address") {
                 {"--server", "no such host:4800", "--set", "connect.retry_seconds=100000"});
   checkError(noHost, kWrongUse,
              {"--server no such host:4800: there is no host 'no such host'", "check the name"});
-  CHECK_THAT(noHost.errors, !Catch::Matchers::Contains("trying again"));
+  CHECK_THAT(noHost.errors, !Catch::Matchers::Contains("retrying"));
 }
 
 TEST_CASE("requests that the server's policy forbids") {
@@ -179,7 +179,7 @@ TEST_CASE("requests that the server's policy forbids") {
        {"--set", "limits.memory_mib=3"},
        {"--set", "model.width=4096"},
        kFailedRun,
-       {"the run needs ", " MiB at the server, which has 3 MiB left of 3 MiB (limits.memory_mib",
+       {"the run needs ", " MiB on the server, which has 3 MiB left of 3 MiB (limits.memory_mib",
         "use a smaller batch"}},
   };
   for (const Row& row : rows) {
@@ -207,10 +207,10 @@ TEST_CASE("more clients than the server allows") {
   // The server asks for a later retry than this client may wait for.
   checkError(runClient("train", folder.path("second"),
                        {"--server", server.address(), "--set", "connect.retry_seconds=2"}),
-             kFailedRun, {says.at(0), says.at(1), "try again when one has ended"});
+             kFailedRun, {says.at(0), says.at(1), "retry when a session has ended"});
   // A client that waits is served as soon as there is room.
   const Process third = startClient("train", folder.path("third"), {"--server", server.address()});
-  REQUIRE(third.waitForOutput("trying again in 5.00 s", kPatience));
+  REQUIRE(third.waitForOutput("retrying in 5.00 s", kPatience));
   CHECK_THAT(third.errors(), Catch::Matchers::Contains(says.at(0)));
   first.signal(SIGINT);
   CHECK(finish(third).code == 0);
@@ -227,7 +227,7 @@ TEST_CASE("bytes that are corrupted in transit") {
     relay.damage(way);
     // A damaged payload is found by its checksum and sent again over a new connection. A damaged
     // header may look like a peer that breaks the protocol.
-    const bool isHealed = client.waitForOutput("connected again", kPatience);
+    const bool isHealed = client.waitForOutput("reconnected after", kPatience);
     client.signal(SIGINT);
     if (isHealed) {
       checkError(finish(client), kFailedRun, {"[interrupted]"});

@@ -44,7 +44,7 @@ TEST_CASE("a client that only answers pings loses its session, and a slow one do
                 {"--server", server.address(), "--set", "connect.retry_seconds=100"});
   INFO(honest.errors);
   CHECK(honest.code == 0);
-  CHECK(server.process().waitForOutput("the client has done nothing for 2 s", kPatience));
+  CHECK(server.process().waitForOutput("the client has been idle for 2 s", kPatience));
   CHECK_FALSE(slow.wait(std::chrono::milliseconds(0)));
   CHECK(listSessions(folder).size() == 1);
   idle.signal(SIGKILL);
@@ -93,7 +93,7 @@ TEST_CASE("an identity that fills its share of the disk loses only its own run")
   waitForSteps(folder.path("hog"));
   const Process beside =
       startClient("train", folder.path("beside"), as(bob, {"--set", "run.name=beside"}));
-  checkError(finish(full), kFailedRun, {"the records of hog at the server take", "disk_mib"});
+  checkError(finish(full), kFailedRun, {"the records of hog on the server take", "disk_mib"});
   CHECK(finish(beside).code == 0);
   CHECK(readFile(folder.path("beside/model.safetensors")) ==
         readFile(folder.path("alone/model.safetensors")));
@@ -104,7 +104,7 @@ TEST_CASE("an identity that fills its share of the disk loses only its own run")
   CHECK(bytes < (1 << 20));
   CHECK(bytes > (1 << 19));
   checkError(runClient("train", folder.path("again"), as(hog)), kFailedRun,
-             {"the records of hog at the server take"});
+             {"the records of hog on the server take"});
 
   // The operator removes the runs.
   fs::remove_all(folder.path("store/hog"));
@@ -150,7 +150,7 @@ TEST_CASE("the operator lists sessions and ends one, and the others continue") {
   CHECK(sessions(folder, {"end", std::to_string(number)}).code == 0);
   const Ended ended = finish(first);
   checkError(ended, kFailedRun, {"operator has ended this session"});
-  CHECK_THAT(ended.errors, !Contains("trying again"));
+  CHECK_THAT(ended.errors, !Contains("retrying"));
   while (listSessions(folder).size() > 1) std::this_thread::yield();
   CHECK_THAT(listSessions(folder)[0].at("run").get<std::string>(), Catch::StartsWith("second-"));
   CHECK(server.process().waitForOutput("the operator ends session", kPatience));

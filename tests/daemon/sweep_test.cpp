@@ -110,7 +110,7 @@ TEST_CASE("a killed sweep over the link resumes, and a finished one runs nothing
 
   checkError(
       ask(sweep(folder, with(kGrid, {"--set", "train.batch=64"}))), kWrongUse,
-      {"was run with another configuration: 'batch: 32' there, 'batch: 64' now", "--folder"});
+      {"was run with a different configuration: 'batch: 32' stored, 'batch: 64' now", "--folder"});
 }
 
 TEST_CASE("seeds are averaged, and a failed point is reported without ending the sweep") {
@@ -209,7 +209,7 @@ TEST_CASE("errors of sweep have a hint") {
        {"figures",
         {"--grid", "codec=none", "--figures", "nowhere.csv"},
         kWrongUse,
-        {"nowhere.csv is not there"}},
+        {"nowhere.csv is missing"}},
        {"no server",
         {"--grid", "codec=none", "--server", "127.0.0.1:1", "--set", "connect.retry_seconds=0"},
         kFailedRun,

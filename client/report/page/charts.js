@@ -23,14 +23,14 @@ const charts = [
   { id: 'transfers', section: 'link', title: 'Bandwidth of single transfers', unit: 'rate', log: true,
     note: 'A tensor’s bytes divided by its seconds on the wire. Small tensors fit into buffers and can appear faster than the link.',
     lines: [{ label: 'up', series: 'transfer_up' }, { label: 'down', series: 'transfer_down' }] },
-  { id: 'rate-distribution', section: 'link', title: 'Distribution of transfers’ bandwidth', unit: 'share', histogram: 'rate',
-    zero: true, note: 'Share of the transfers in each class.',
+  { id: 'rate-distribution', section: 'link', title: 'Distribution of transfer bandwidth', unit: 'share', histogram: 'rate',
+    zero: true, note: 'Share of the transfers in each bin.',
     lines: [{ label: 'up', histogram: 'transfer_rates_up' }, { label: 'down', histogram: 'transfer_rates_down' }] },
-  { id: 'transfer-time', section: 'link', title: 'Distribution of transfers’ time', unit: 'share', histogram: 'seconds',
+  { id: 'transfer-time', section: 'link', title: 'Distribution of transfer time', unit: 'share', histogram: 'seconds',
     zero: true, note: 'From sending a tensor to receiving it: encoding, queue, wire and decoding.',
     lines: [{ label: 'up', histogram: 'transfer_seconds_up' }, { label: 'down', histogram: 'transfer_seconds_down' }] },
   { id: 'latency-distribution', section: 'link', title: 'Distribution of latency', unit: 'share', histogram: 'seconds', zero: true,
-    note: 'One way on the idle link, per step; and the round trip that the kernels measure, including load.',
+    note: 'One way on the idle link, per step; and the round trip measured by the kernels, including load.',
     lines: [{ label: 'one way', histogram: 'latencies' }, { label: 'round trip, client', histogram: 'client_round_trips' },
             { label: 'round trip, server', histogram: 'server_round_trips' }] },
   { id: 'round-trip', section: 'link', title: 'Round trip', unit: 'seconds', log: true,
@@ -52,7 +52,7 @@ const charts = [
 function split(side, title) {
   return {
     id: side + '-split', section: 'steps', title, unit: 'seconds', zero: true, stacked: true,
-    note: 'Codec time counts only while this side does not compute, wire time only while neither happens; the rest is waiting. Means.',
+    note: 'Means. Codec time counts only while this side does not compute, wire time only while it neither computes nor runs a codec; the rest is waiting.',
     none: side === 'server' ? 'The server’s folder was not found: give it with --server-run DIR.' : undefined,
     // The last line is at the bottom of the stack.
     lines: [['waiting', 6], ['wire', 2], ['codec', 1], ['compute', 0]].map(([part, tone]) =>
@@ -68,7 +68,7 @@ function pointsOfLine(run, line, axis, grids) {
   return series ? seriesPoints(run, series, axis, grids) : [];
 }
 
-// The share of each class, at the logarithm of its lower bound; ends with a share of 0.
+// The share of each bin, at the logarithm of its lower bound; ends with a share of 0.
 function histogramPoints(histogram) {
   if (!histogram || histogram.from.length === 0) return [];
   const place = (value) => Math.round(10 * Math.log10(value)) / 10;

@@ -46,9 +46,9 @@ function heightsOf({ panel, lines }) {
 // ends below them.
 function scaleOf(heights) {
   const sorted = [...heights].sort((one, other) => one - other);
-  const most = sorted[sorted.length - 1] || 0;
+  const max = sorted[sorted.length - 1] || 0;
   const usual = sorted[Math.floor(0.98 * (sorted.length - 1))] || 0;
-  return usual > 0 && most > 4 * usual ? { top: 1.3 * usual, isCut: true } : { top: 1.05 * most, isCut: false };
+  return usual > 0 && max > 4 * usual ? { top: 1.3 * usual, isCut: true } : { top: 1.05 * max, isCut: false };
 }
 
 // Sets the vertical axes of the charts of steps. Stacked charts of several runs share one scale, so
@@ -111,7 +111,7 @@ function drawTables() {
   byId('settings-tables').replaceChildren(...runs.flatMap((run, i) =>
     settingTables(run, one ? '' : ': ' + run.short, '-' + (i + 1))));
   const seconds = page.grids.time;
-  byId('sampling').textContent = 'Each line has at most about 1,200 points: a point stands for ' +
+  byId('sampling').textContent = 'Each line has at most about 1,200 points: each point represents ' +
     units.seconds.text(seconds) + ' or ' + page.grids.step + (page.grids.step === 1 ? ' step' : ' steps') +
     '; the line is the mean, and the band spans the minimum to the maximum, so no peak is lost.';
   byId('written').textContent = (page.live ? 'Last change: ' : 'Written: ') + page.written.replace('T', ' ').replace(/\.\d+Z/, ' UTC') +

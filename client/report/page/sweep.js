@@ -59,7 +59,7 @@ function comparisonTable(sweep) {
             spreadText(one.ours, number), spreadText(one.theirs, number),
             [one.note, one.contradiction && 'the source contradicts itself: ' + one.contradiction, one.source].filter(Boolean).join('; ')];
   });
-  return table('Published figures beside ours', ['', 'Published', 'Quantity', 'Ours', 'Theirs', 'Source and notes'], rows, 'comparison');
+  return table('Published figures compared with ours', ['', 'Published', 'Quantity', 'Ours', 'Theirs', 'Source and notes'], rows, 'comparison');
 }
 
 // A line for each combination of the keys other than the axis's.

@@ -52,12 +52,12 @@ function headlineOfOne(run) {
       : tile('Accuracy, training', known(h.train_top1, units.share.text), 'top-1 of the last step; no evaluation yet', 'accuracy'),
     tile('Time', known(h.seconds, durationText), known(h.steps, (steps) => steps + ' steps, ') +
          known(h.images_per_second, (v) => significant(v, 4) + ' images/s'), 'time'),
-    tile('Bytes', known(h.ratio, (v) => significant(v, 3) + ' ×'), 'of the raw tensors’ size; ' +
+    tile('Bytes', known(h.ratio, (v) => significant(v, 3) + ' ×'), 'the raw tensor size; ' +
          known(h.bytes_up, units.bytes.text) + ' up, ' + known(h.bytes_down, units.bytes.text) + ' down', 'ratio'),
     tile('Bandwidth, mean', known(h.mean_up_bytes_per_second, units.rate.text),
          'up; ' + known(h.mean_down_bytes_per_second, units.rate.text) + ' down', 'bandwidth'),
     tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'unknown' :
-         'a step took ' + units.seconds.text(h.bounded_seconds_a_step) + ', at best ' + units.seconds.text(h.bound_seconds_a_step), 'bound'));
+         'a step took ' + units.seconds.text(h.bounded_seconds_a_step) + '; the bound is ' + units.seconds.text(h.bound_seconds_a_step), 'bound'));
   if (!h.bottleneck) return [tiles];
   return [tiles, element('div', { class: 'card words', id: 'bottleneck' },
     element('h3', {}, 'Bottleneck: ' + h.bottleneck), element('p', {}, h.words),
