@@ -2,7 +2,7 @@
 # Entrypoint of the image: entrypoint.sh server [ARGUMENT…], client [ARGUMENT…],
 # certs COMMAND [ARGUMENT…], link TARGET [ARGUMENT…], dashboard; runs any other command unchanged.
 # The server makes missing certificates. If /client-certs is a volume, as with Compose, it also makes a client's certificate and
-# copies it there, but not the authority's key.
+# copies it there, without the authority's key.
 set -euo pipefail
 
 clientCertificate() {
@@ -34,7 +34,7 @@ server() {
 }
 
 client() {
-  # Compose starts this as root, only with the capabilities to switch to the owner of ./runs on the host, so that the results
+  # Compose starts this as root, with only the capabilities to switch to the owner of ./runs on the host, so that the results
   # belong to that user. If the owner is root because Docker has just created the folder, the image's user becomes its owner.
   if [ "$(id -u)" = 0 ]; then
     owner=$(stat -c %u /work/runs)
@@ -48,7 +48,7 @@ client() {
     echo "entrypoint.sh: user $(id -u) may not write to /work/runs: chown the folder on the host (docs/docker.md)" >&2
     exit 2
   fi
-  # The client refuses keys that others may read, so it gets a private copy in memory.
+  # The client refuses keys that others may read, so it gets a private copy on a tmpfs.
   install -d -m 700 /tmp/certs
   install -m 600 /client-certs/* /tmp/certs/
   exec cleave-client "${@:1:1}" ${CODEC:+--set "codec=$CODEC"} "${@:2}"

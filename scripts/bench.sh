@@ -14,16 +14,16 @@ usage: scripts/bench.sh split|head|codecs|codec-step|codec-auto|pipeline|between
            --rounds N (9), --repetitions N (10), --batch N (64), --json FILE
   codecs   every codec's encode and decode, on one thread and on two, compared with a read-only pass and memcpy; then sort and
            uniform compared with plain LibTorch operations
-           [SPEC…] (in addition to the table's examples), --seconds S per figure (0.5), --rounds N (3) and --plain-only
-           for the second part, --json FILE
+           [SPEC…] (in addition to the table's examples), --seconds S per figure (0.5), --json FILE; for the second part
+           --rounds N (3) and --plain-only
   codec-step
            a step of MobileNetV2 with a codec, compared with the codec none; the server waits instead of computing: over
            loopback, and at 1 Gbit/s between network namespaces with TLS, which requires root
            --pairs N (20), --steps N per turn (3), --threads N of the client (half of the cores), --link loopback|shaped,
            --set KEY=VALUE, --json FILE
   codec-auto
-           training MobileNetV2 with codec: auto beside none, block:bits=8 and block:bits=4, both sides computing: over loopback, at
-           1 Gbit/s and at 100 Mbit/s between network namespaces with TLS, which requires root, or else over cleave-link
+           training MobileNetV2 with codec: auto, compared with none, block:bits=8 and block:bits=4; both sides compute: over
+           loopback, and at 1 Gbit/s and 100 Mbit/s between network namespaces with TLS, or over cleave-link without root
            --rounds N (7), --steps N of a run (60), --short, --link TEXT (one of them), --link-program (cleave-link), --batch N (32),
            --micro-batches N (8), --set KEY=VALUE, --json FILE
   pipeline schedules on emulated links, compared with prediction, best order and bound; both daemons wait instead of computing
@@ -45,12 +45,12 @@ usage: scripts/bench.sh split|head|codecs|codec-step|codec-auto|pipeline|between
            train at once; 50 that do not read: the server's memory, and the effect on other clients
            --only idle|hellos|training|unread, --tls DIR (the server's certs/), --idle N, --slow N, --hellos N, --clients N,
            --unread N, --json FILE
-  fairness an honest client beside one with zstd:level=19 on tensors of 64 MiB, one with actions of 15 s that wait, and one with a
-           heavy model: its steps per second, against those beside an ordinary client
+  fairness an honest client's steps per second next to a client with zstd:level=19 on tensors of 64 MiB, with waiting actions of
+           15 s, or with a heavy model, compared with those next to an ordinary client
            --short, --seconds S (120), --action S (15), --batch N of the heavy model (4096), --only codec|wait|model, --json FILE
-  saving   steps of a run that saves its model at each epoch's end beside one that does not, over an emulated link
+  saving   steps of a run that saves its model at each epoch's end, compared with one that does not, over an emulated link
            --rounds N (3), --steps N (60), --rate MBITS (1, 10 and 100), --json FILE
-  checkpoints a run with checkpoints beside one without; the time until a run continues after its server was killed
+  checkpoints a run with checkpoints, compared with one without; the time until a run continues after its server was killed
            --rounds N (3), --steps N (400), --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
            --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE

@@ -43,8 +43,8 @@ def main():
     accuracy = [100 * float(row["eval_top1"]) for row in rows(options.run / "epochs.csv") if row["eval_top1"]][-1]
     good = [check("test accuracy", accuracy, options.min_accuracy, 100, "%")]
 
-    # The minimum of ten round trips and the largest transfer in each direction alone show the link
-    # itself. With few cores, daemons and link wait for a processor.
+    # The minimum of ten round trips and the largest one-way transfer show the link itself, because
+    # daemons and link otherwise wait for a processor if there are few cores.
     probe = rows(options.run / "probe.csv")
     latency = 1e3 * quantity(options.latency, TIMES)
     good.append(check("round trip", 1e3 * float(probe[0]["round_trip_seconds"]), 2 * latency, 2 * latency + 10, "ms"))

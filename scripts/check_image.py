@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tests an image of `scripts/package.sh --image` without Docker: its digests and configuration, and then, as Docker would start it,
-the server in the image's root file system: read-only, as the image's user, without capabilities, with a client that trains within
-TLS. Requires root; exit code 3 without it."""
+"""Tests an image made by `scripts/package.sh --image` without Docker: checks its digests and configuration, starts the server in the
+image's root file system as Docker would (read-only, as the image's user, without capabilities), and trains with a client over TLS.
+Requires root; exit code 3 without it."""
 import argparse
 import hashlib
 import json
@@ -15,7 +15,7 @@ import time
 
 EXPECTED = {"User": "cleave", "WorkingDir": "/work", "Entrypoint": ["entrypoint.sh"], "Cmd": ["server"], "ExposedPorts": {"4800/tcp": {}},
             "Volumes": {"/certs": {}, "/store": {}}}  # fmt: skip
-# Prepares the namespaces in $1 that Docker would, and becomes the command after it; volumes are empty file systems of the user.
+# Prepares the root file system $1 as Docker would, and then runs the command after it; volumes are empty file systems of the user.
 CONTAINER = """
   ip link set lo up
   mount --bind "$1" "$1"
@@ -90,7 +90,7 @@ def main():
         assert config["Labels"]["org.opencontainers.image.version"] in path.name, config["Labels"]
         server = [*config["Entrypoint"], *config["Cmd"], "--set", "limits.memory_mib=1024"]
         environment = dict(variable.split("=", 1) for variable in config["Env"])
-        # CONTAINER's own programs are this machine's, which both paths contain.
+        # CONTAINER itself runs this machine's programs, in folders that the image's PATH also has.
         ended = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--net", "--kill-child", "bash", "-euc", CONTAINER, "bash", root,
                                 "bash", "-euc", TRIAL, "bash", config["WorkingDir"], *server], env=environment, check=False)  # fmt: skip
     if ended.returncode != 0:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests an archive of scripts/package.sh in its target environment: a Debian without a compiler, our
-# sources or our libraries, without a network, from a different path, as a user without any
-# permissions there. Runs both daemons within TLS.
+# sources, our libraries or a network, from a different path, as a user without any permissions
+# there. Runs both daemons over TLS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,7 +9,7 @@ usage() {
   cat <<'TXT'
 usage: scripts/check_package.sh ARCHIVE
 
-Requires root, and debootstrap the first time; exit code 3 without them.
+Requires root and, the first time, debootstrap; exit code 3 without them.
 
 Example: sudo ./scripts/check_package.sh dist/cleave-0.1.0-linux-x86_64.tar.gz
 TXT
@@ -29,7 +29,7 @@ trap 'rm -rf "$root"' EXIT
 tar -C "$root" -xf .deps/debian-bookworm.tar
 mkdir "$root/opt/other place"
 tar -C "$root/opt/other place" --strip-components=1 -xzf "$archive"
-# In separate mount, process and network namespaces, which end with the command.
+# Runs in separate mount, process and network namespaces, which end with the command.
 unshare --mount --pid --fork --net --kill-child bash -euc '
   ip link set lo up
   mount -t proc proc "$1/proc"

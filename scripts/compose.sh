@@ -11,10 +11,10 @@ usage: scripts/compose.sh [--short] [--min-accuracy PERCENT] [--image FILE] [--d
 
   --short                    one epoch over 12,800 images instead of four over 60,000
   --min-accuracy PERCENT     fails if the test accuracy is lower (80; with --short 60)
-  --image FILE               loads an image of `scripts/package.sh --image` instead of compiling the programs in one
+  --image FILE               loads an image made by `scripts/package.sh --image` instead of building one
   --dashboards               also starts the live page and Prometheus, and checks that they show the run
   --keep                     keeps containers, networks and volumes, with the certificates
-  -- OPTION…                 further options of cleave-client train, such as --set codec=bf16
+  -- OPTION…                 more options for cleave-client train, such as --set codec=bf16
   --help                     this text
 
 Reads LINK_RATE, LINK_LATENCY, CLIENT_CPUS and the other variables in docs/docker.md from the environment.
@@ -85,7 +85,7 @@ trains() { [ "$(docker exec "$(container client)" cat /proc/1/comm 2>/dev/null)"
 confined() {
   local service status line
   for service in "$@"; do
-    status=$(docker exec "$(container "$service")" cat /proc/1/status) || fail "$service has ended"
+    status=$(docker exec "$(container "$service")" cat /proc/1/status) || fail "$service has exited"
     for line in CapPrm:$'\t'0000000000000000 CapEff:$'\t'0000000000000000 NoNewPrivs:$'\t'1; do
       grep -q "^$line" <<<"$status" || fail "$service is not confined: not '$line'"
     done
@@ -166,8 +166,8 @@ while kill -0 "$upProcess" 2>/dev/null; do
 done
 code=0
 wait "$upProcess" || code=$?
-[ "$code" = 0 ] || { tail -n 60 "$work/up.log" >&2; fail "the client ended with $code (above)"; }
-[ "$seen" = 1 ] || fail "the client ended before the containers could be checked"
+[ "$code" = 0 ] || { tail -n 60 "$work/up.log" >&2; fail "the client exited with code $code (above)"; }
+[ "$seen" = 1 ] || fail "the client exited before the containers could be checked"
 [ "$shown" = "$dashboards" ] || { tail -n 60 "$work/up.log" >&2; fail "the live page or Prometheus did not show the run (above)"; }
 
 run=$(find "${RUNS:-runs}" -mindepth 1 -maxdepth 1 -name 'compose-*' -newer "$work/begin" | tail -n 1)

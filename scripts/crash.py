@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-# Everything that has a state: dropout, batch statistics, Adam, a codec with a power iteration.
+# Uses everything that has state: dropout, batch statistics, Adam, a codec with power iteration.
 CONFIG = """
 run: {name: crash}
 model: {name: mlp, width: 64, depth: 3, dropout: 0.1}
@@ -27,7 +27,7 @@ codec: {activation/0: "power:rank=4", activation/1: "block:bits=8", gradient/1: 
 checkpoint: {every_steps: 15}
 connect: {reconnect_seconds: 60}
 """
-PATIENCE = 120  # s for a run that is left alone
+PATIENCE = 120  # s that an undisturbed run may take
 
 
 class Daemons:
@@ -83,7 +83,7 @@ def crash_run(daemons, run, kill, seconds, rng):
             if side != "server":
                 client = daemons.start_client(run)
             continue
-        # Killed after the run was done.
+        # A client that is killed after the run is complete also counts as done.
         return kills if code == 0 or (run / "summary.json").exists() else None
 
 
@@ -92,7 +92,7 @@ def main():
     parser.add_argument("--programs", type=pathlib.Path, required=True, help="folder with cleave-client and cleave-server")
     parser.add_argument("--runs", type=int, default=10, help="runs to disturb (10)")
     parser.add_argument("--kill", choices=["client", "server", "both"], default="both", help="what is killed (both)")
-    parser.add_argument("--seed", type=int, default=1, help="of the random times (1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random times (1)")
     arguments = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-crash-"))
     (folder / "crash.yaml").write_text(CONFIG)
@@ -108,7 +108,7 @@ def main():
         run = folder / f"run{number}"
         kills = crash_run(daemons, run, arguments.kill, seconds, random.Random(f"{arguments.seed} {number}"))
         if kills is None or digest(run) != expected:
-            why = "failed" if kills is None else "has other weights"
+            why = "failed" if kills is None else "has different weights"
             print(f"crash: run {number} (seed {arguments.seed}) {why}; its files: {run}, {folder}/log.txt", file=sys.stderr)
             daemons.kill_server()
             raise SystemExit(1)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .deps/debian-bookworm.tar, a bare Debian 12, for machines without access to a container
-# registry. Used by scripts/package.sh --image and --check, and by scripts/compose.sh. Needs root and
-# debootstrap (exit code 3 without them); takes about 40 s, once.
+# registry. Used by scripts/package.sh --image and --check, and by scripts/compose.sh. Requires root and
+# debootstrap (exit code 3 without them). Takes about 40 s, but only the first time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ esac
 tar=$PWD/.deps/debian-bookworm.tar
 [ ! -f "$tar" ] || exit 0
 [ "$(id -u)" = 0 ] || { echo "debian_base.sh: debootstrap requires root: run this with sudo" >&2; exit 3; }
-command -v debootstrap >/dev/null || { echo "debian_base.sh: there is no debootstrap: install it with scripts/setup.sh --containers" >&2; exit 3; }
+command -v debootstrap >/dev/null || { echo "debian_base.sh: debootstrap is missing: install it with scripts/setup.sh --containers" >&2; exit 3; }
 started=$SECONDS
 echo "base: running debootstrap for Debian 12 into $tar"
 mkdir -p .deps

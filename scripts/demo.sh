@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The complete workflow: sets up, builds, makes certificates, starts cleave-server on loopback,
-# trains a small CNN on Fashion-MNIST with cleave-client within TLS, evaluates it over the split,
-# prints the result and writes the report.
+# trains a small CNN on Fashion-MNIST with cleave-client over TLS, evaluates the split model, prints
+# the result and writes the report.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,7 +11,7 @@ usage: scripts/demo.sh [--short] [--min-accuracy PERCENT] [-- OPTION…]
 
   --short                    one epoch over 12,800 images instead of four over 60,000
   --min-accuracy PERCENT     fails if the test accuracy is lower
-  -- OPTION…                 further options for cleave-client train, such as --set codec=bf16
+  -- OPTION…                 more options for cleave-client train, such as --set codec=bf16
   --help                     this text
 
 Example: ./scripts/demo.sh -- --set codec=uniform:bits=8
@@ -47,12 +47,12 @@ server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true' EXIT
 for _ in $(seq 300); do
   grep -q ' listens on ' "$runs/server.out" && break
-  kill -0 "$server" 2>/dev/null || { echo "demo.sh: cleave-server ended; see its error above" >&2; exit 1; }
+  kill -0 "$server" 2>/dev/null || { echo "demo.sh: cleave-server exited; see its error above" >&2; exit 1; }
   sleep 0.1
 done
 address=$(sed -n 's/.* listens on //p' "$runs/server.out")
 [ -n "$address" ] || { echo "demo.sh: cleave-server did not listen within 30 s" >&2; exit 1; }
-echo "demo: cleave-server listens on $address; training through it, within TLS"
+echo "demo: cleave-server listens on $address; training with it, over TLS"
 
 build/release/bin/cleave-client train --config configs/fashion_mnist.yaml --server "$address" \
   --tls "$runs/certs/clients/demo" --run-dir "$runs/client" --log-level warn "${extra[@]}"

@@ -18,7 +18,7 @@ usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--preset NAME] [--repla
                    config       configuration files and overrides
                    csv          texts written as cells
   --seconds N    time per target (60)
-  --preset NAME  the build to use: fuzz, or asan, which the tests use, at a third of the speed (fuzz)
+  --preset NAME  the build to use: fuzz, or asan, which the tests use and which has a third of the speed (fuzz)
   --replay       only builds, then replays the seeds and tests/fuzz/corpus
   --help         this text
 
@@ -71,7 +71,7 @@ for target in "${chosen[@]}"; do
   log=$findings/$target-replay.log
   if ! "$bin/fuzz_corpus_$target" "${kept[@]}" >"$log" 2>&1; then
     grep -v '^[a-z]* [0-9]* ' "$log" | tail -n 60 >&2
-    echo "fuzz.sh: a finding in the replay of $target: the input is named above the error in $log" >&2
+    echo "fuzz.sh: a finding in the replay of $target: $log names the input above the error" >&2
     exit 1
   fi
   echo "fuzz: $target: replayed $(tail -n 1 "$log")"
@@ -88,7 +88,7 @@ for target in "${chosen[@]}"; do
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   if [ "$status" != 0 ]; then
     tail -n 60 "$log" >&2
-    echo "fuzz.sh: 1 finding in $target after ${executions:-some} executions: the input lies in $findings, the whole output in $log" >&2
+    echo "fuzz.sh: 1 finding in $target after ${executions:-some} executions: the input is in $findings, the whole output in $log" >&2
     exit 1
   fi
   echo "fuzz: $target: $executions executions in $seconds s, no findings"

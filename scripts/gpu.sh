@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the GPU tests: the unit tests labelled cuda, its codecs compared with a copy within GPU
+# Runs the GPU tests: the unit tests labelled cuda, the GPU codecs compared with a copy within GPU
 # memory, `verify` with the server on the GPU, and a benchmark with the client on the CPU and the
 # server on the GPU. Runs inside an archive of scripts/package.sh --gpu, or in the sources after a
 # build.

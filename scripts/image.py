@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the image without Docker: runs the last stage of docker/Dockerfile in a bare Debian, with the
-programs of an archive of scripts/package.sh, and writes an archive for `docker load`. Requires root,
-and debootstrap the first time; exit code 3 without them."""
+programs of an archive of scripts/package.sh, and writes an archive for `docker load`. Requires root
+and, the first time, debootstrap; exit code 3 without them."""
 import argparse
 import datetime
 import hashlib
@@ -48,7 +48,7 @@ class Image:
         origin = ROOT
         if sources[0] == "--from=build":
             del sources[0]
-            # The data are a package of Debian, on this machine as in that stage.
+            # The data set is a Debian package, installed on this machine as in that stage.
             origin = self.built if sources[0].startswith("/opt/") else pathlib.Path("/")
         target = self.root / target.lstrip("/")
         target.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def write(image, output, scratch):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, epilog="Example: sudo ./scripts/image.py dist/cleave-0.1.0-linux-x86_64.tar.gz")
-    parser.add_argument("archive", type=pathlib.Path, help="of scripts/package.sh; the image is written next to it, as …-image.tar.gz")
+    parser.add_argument("archive", type=pathlib.Path, help="made by scripts/package.sh; the image is written next to it, as …-image.tar.gz")
     archive = parser.parse_args().archive
     if os.getuid() != 0:
         print("image.py: skipped: chroot requires root: run this with sudo", file=sys.stderr)
@@ -134,7 +134,7 @@ def main():
         image = Image(root, built)
         for word, text in last_stage(ROOT / "docker/Dockerfile"):
             if not hasattr(Image, word):
-                sys.exit(f"image.py: docker/Dockerfile has the instruction {word}, which this script does not know")
+                sys.exit(f"image.py: docker/Dockerfile has the instruction {word}, which this script does not support")
             getattr(image, word)(text)
         write(image, output, scratch)
     print(f"image: {output}, {output.stat().st_size} bytes")

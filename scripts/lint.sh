@@ -26,7 +26,7 @@ for argument in "$@"; do
   esac
 done
 
-# scripts/words.txt has the words that this project does not use, each with its replacement. Tests contain misspelt names on purpose.
+# scripts/words.txt lists words that this project avoids, with their replacements. Tests contain misspelt names on purpose.
 misspelt=inflight,atleast,nd,priorty,sesions,taget,trian,unifrom,widht
 git ls-files -z --cached --others --exclude-standard -- ':!tests/fuzz/corpus' ':!tests/data' ':!*.png' ':!THIRD_PARTY.md' ':!LICENSE' \
   ':!scripts/words.txt' ':!scripts/lint.sh' |

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a .tar.gz that runs from any path, without a build and without additional Debian packages:
 # programs, their libraries, configurations, documentation and a systemd unit (docs/install.md).
-# packaging/Install.cmake defines the content. With --image also an image of them (docs/docker.md).
+# packaging/Install.cmake defines the contents. With --image, also builds an image (docs/docker.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,26 +13,27 @@ Writes dist/cleave-VERSION-linux-x86_64.tar.gz, with LibTorch for the CPU, and u
 
   --gpu     writes dist/cleave-VERSION-linux-x86_64-gpu.tar.gz instead: without LibTorch, for a machine with PyTorch 2.11,
             and with gpu.sh and the tests that it runs. GPU support needs a CUDA toolkit on this machine.
-  --image   also writes dist/cleave-VERSION-linux-x86_64-image.tar.gz for `docker load` (docs/docker.md); needs no Docker,
-            but root, and debootstrap for its Debian
-  --check   also tests the archive, and the image if there is one, in a Debian without compiler and sources; requires the same
+  --image   also writes dist/cleave-VERSION-linux-x86_64-image.tar.gz for `docker load` (docs/docker.md); requires root and
+            debootstrap, but no Docker
+  --check   also tests the archive, and the image if there is one, in a Debian without compiler and sources; requires
+            root and debootstrap
   --help    this text
 
 Example: ./scripts/package.sh && sudo tar xzf dist/cleave-*-x86_64.tar.gz -C /opt
 TXT
 }
 
-kind="" target=programs components="programs;torch;libraries" most=320000000 image=0 check=0  # most: bytes
+kind="" target=programs components="programs;torch;libraries" maxBytes=320000000 image=0 check=0
 for argument in "$@"; do
   case "$argument" in
-    --gpu) kind=-gpu target=gpu_tests components="programs;libraries;gpu_tests" most=40000000 ;;
+    --gpu) kind=-gpu target=gpu_tests components="programs;libraries;gpu_tests" maxBytes=40000000 ;;
     --image) image=1 ;;
     --check) check=1 ;;
     -h|--help) usage; exit 0 ;;
     *) echo "package.sh: unknown option '$argument'" >&2; usage >&2; exit 2 ;;
   esac
 done
-[ -z "$kind" ] || [ "$image$check" = 00 ] || { echo "package.sh: --image and --check are for the archive without --gpu" >&2; exit 2; }
+[ -z "$kind" ] || [ "$image$check" = 00 ] || { echo "package.sh: --image and --check cannot be combined with --gpu" >&2; exit 2; }
 
 ./scripts/setup.sh
 cmake --preset release -DBUILD_TESTING=ON >/dev/null
@@ -48,8 +49,8 @@ tar -C dist -xzf "dist/$name.tar.gz"
 
 size=$(stat -c %s "dist/$name.tar.gz")
 echo "package: dist/$name.tar.gz, $size bytes; $(du -sb "dist/$name" | cut -f1) unpacked"
-if [ "$size" -gt "$most" ]; then
-  echo "package.sh: the archive is larger than the limit of $most bytes" >&2
+if [ "$size" -gt "$maxBytes" ]; then
+  echo "package.sh: the archive is larger than the limit of $maxBytes bytes" >&2
   exit 1
 fi
 [ "$image" = 0 ] || ./scripts/image.py "dist/$name.tar.gz"

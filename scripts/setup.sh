@@ -8,8 +8,8 @@ usage() {
   cat <<'TXT'
 usage: scripts/setup.sh [--run-only | --containers] [--help]
 
-  --run-only   only the packages to build and run the daemons, without test tools
-  --containers only the packages for scripts/compose.sh, including Docker, and for `scripts/package.sh --image --check`
+  --run-only   installs only the packages to build and run the daemons, without test tools
+  --containers installs only the packages for scripts/compose.sh, including Docker, and for `scripts/package.sh --image --check`
   --help       this text
 
 Example: ./scripts/setup.sh && cmake --preset release && cmake --build --preset release
@@ -62,7 +62,7 @@ if [ "${#missing[@]}" -gt 0 ]; then
          "${asRoot[@]}" env DEBIAN_FRONTEND=noninteractive \
            apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     tail -n 30 "$log" >&2
-    echo "setup.sh: apt-get failed (the end of its output is above, all of it in $log)" >&2
+    echo "setup.sh: apt-get failed (the end of its output is above, the whole output in $log)" >&2
     exit 1
   fi
   rm -f "$log"

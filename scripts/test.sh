@@ -8,7 +8,7 @@ usage() {
   cat <<'TXT'
 usage: scripts/test.sh [--quick|--crash] [--help]
 
-  --quick   only the release build, without the sanitizers, the benchmarks' build, and the tests with the label long
+  --quick   only the release build, without the sanitizers, the benchmarks' build and the tests labelled long
   --crash   instead of the tests: kills clients and servers at random times, 100 runs each, and compares the results
             bit for bit (about an hour)
   --help    this text
@@ -44,5 +44,5 @@ for preset in "${presets[@]}"; do
   cmake --build --preset "$preset" "${targets[@]}"
   echo "test: built preset $preset in $((SECONDS - started)) s"
   ctest --preset "$preset" --no-tests=error "${tests[@]}"
-  targets=()  # of the sanitizers: the preset's
+  targets=()  # for the sanitizers: the preset's targets
 done
