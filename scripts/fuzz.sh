@@ -3,7 +3,7 @@
 # corpus, then searches for new inputs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-targets=(decode frame session trace safetensors config csv)
+targets=(decode frame session trace safetensors checkpoint config csv)
 
 usage() {
   cat <<'TXT'
@@ -15,6 +15,7 @@ usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--preset NAME] [--repla
                    session      the frames of a peer after the handshake, and their order
                    trace        a server's part of a trace
                    safetensors  files of weights
+                   checkpoint   lists of commits, records of checkpoints, generations
                    config       configuration files and overrides
                    csv          texts written as cells
   --seconds N    time per target (60)

@@ -9,8 +9,9 @@ usage() {
 usage: scripts/test.sh [--quick|--crash] [--help]
 
   --quick   only the release build, without the sanitizers, the benchmarks' build and the tests labelled long
-  --crash   instead of the tests: kills clients and servers at random times, 100 runs each, and compares the results
-            bit for bit (about an hour)
+  --crash   instead of the tests: runs with faults, whose results are compared bit for bit: 300 runs of real daemons that
+            are killed, the simulation at each place at which a fault can happen and in 10,000 runs with random faults, and
+            the simulation with mistakes that it must find (about three hours)
   --help    this text
 
 With CLEAVE_WERROR=ON in the environment, warnings are errors.
@@ -26,7 +27,10 @@ case "${1:-}" in
   --crash)
     ./scripts/setup.sh
     cmake --preset release -DBUILD_TESTING=ON >/dev/null
-    cmake --build --preset release --target cleave-client cleave-server
+    cmake --build --preset release --target cleave-client cleave-server crash_sim
+    build/release/bin/crash_sim --matrix --jobs "$(nproc)"
+    build/release/bin/crash_sim --runs 10000 --seed "$RANDOM" --jobs "$(nproc)"
+    ./scripts/mutants.py
     for side in client server both; do
       ./scripts/crash.py --programs build/release/bin --runs 100 --kill "$side" --seed "$RANDOM"
     done

@@ -247,6 +247,29 @@ def check_generated(programs, write):
         complain(page, "the tables of keys differ from what the programs print; pass --write to regenerate them")
 
 
+def check_server_file(keys):
+    """configs/server.yaml is the server's documentation, so it has every key."""
+    file = ROOT / "configs/server.yaml"
+    for key in sorted(keys ^ set(flat(file.read_text()))):
+        complain(file, f"{key} is {'missing' if key in keys else 'not a key'}")
+
+
+def check_wrong_use():
+    """The refusals for which the client exits with code 2 are those that the protocol names."""
+    page = ROOT / "proto/PROTOCOL.md"
+    text = page.read_text()
+    refused = re.findall(r"^\| `([^`]+)` *\| server +\| (?:Refused|both)", text, re.M)
+    sentence = re.search(r"refused for its run spec \((.*?)\) or for a probe \((.*?)\)", text, re.S)
+    named = re.findall(r"`([^`]+)`", sentence[1].replace("except", "") + sentence[2])
+    exceptions = re.findall(r"except `([^`]+)`", sentence[1])
+    patterns = [re.escape(name).replace("…", ".*") for name in named if name not in exceptions]
+    expected = {code for code in refused if code not in exceptions and any(re.fullmatch(each, code) for each in patterns)}
+    source = (ROOT / "client/train/connect.cpp").read_text()
+    actual = set(re.findall(r'"([^"]+)"', re.search(r"kWrongUse\[\] = \{(.*?)\};", source, re.S)[1]))
+    for code in sorted(expected ^ actual):
+        complain(page, f"{code}: the protocol and kWrongUse in client/train/connect.cpp disagree on its exit code")
+
+
 def check_example(programs):
     page = ROOT / "docs/configuration.md"
     (programs.scratch / "example.yaml").write_text(re.search(r"^```yaml\n(.*?)^```", page.read_text(), re.M | re.S)[1])
@@ -287,6 +310,7 @@ def main():
         check_cli(programs)
         check_configuration(programs, client, programs.client_defaults(), "The client's keys")
         check_configuration(programs, server, flat((ROOT / "configs/server.yaml").read_text()), "The server's keys")
+        check_server_file(server)
         check_example(programs)
     own_scripts = "\n".join(file.read_text() for pattern in ("scripts/*", "tests/**/*.py") for file in ROOT.glob(pattern)
                             if file.is_file() and file.name != "docs_test.py")  # fmt: skip
@@ -294,6 +318,7 @@ def main():
         check_page(page, programs, client | server, own_scripts)
         check_links(page, anchors_of)
     check_troubleshooting()
+    check_wrong_use()
     lines = len(PAGES[0].read_text().splitlines())
     if lines > MOST_README_LINES:
         complain(PAGES[0], f"has {lines} lines, more than {MOST_README_LINES}")

@@ -219,7 +219,9 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
           "this server does not allow clients to fetch the body, so there is no model.safetensors");
       saver.saveParts(log);
     }
-    // The server removes its checkpoints after "done", so the result must be stored first.
+    // With a summary, the run is done and cannot be continued; after "done" the server removes its
+    // checkpoints. So rows and result must be safe first.
+    run.recorder().sync();
     writeSummary(command, run, result, secondsSince(start), hasModel);
     failpoint("summary");
     run.close("done");

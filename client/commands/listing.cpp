@@ -94,7 +94,9 @@ std::vector<ListedItem> learningRates() {
   for (const LearningRateRow& row : learningRateTable()) {
     items.push_back(
         {std::string(row.name), std::string(row.description),
-         "peak=0..1e6 (0.1), warmup_epochs=0..1e6 (0)" + std::string(row.parameters),
+         fmt::format("peak=0..1e6 (0.1), warmup_epochs=0..1e6 (0){}{}",
+                     row.decays ? ", end=0..1e6 (0)" : "",
+                     row.hasPower ? ", power=0.01..100 (1)" : ""),
          fmt::format("train: {{learning_rate: {{schedule: {}, peak: 0.1}}}}", row.name)});
   }
   return items;

@@ -145,7 +145,7 @@ Json flowsJson(RunReader& run) {
       const FlowFigures sender = side->flows.get(flow);
       if (sender.snrs == 0) continue;
       json["snr_mean"] = rounded(sender.snrSum / static_cast<double>(sender.snrs));
-      json["snr_least"] = rounded(sender.snrMin);
+      json["snr_min"] = rounded(sender.snrMin);
       json["snr_tensors"] = sender.snrs;
     }
     flows.push_back(json);

@@ -19,6 +19,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/log.h"
+#include "common/core/random.h"
 #include "common/link/link_faults.h"
 #include "common/link/wire_messages.h"
 #include "common/net/connection_messages.h"
@@ -198,7 +199,8 @@ enum class Stage : std::uint8_t { first, again };
 
 // Whether a retry may fix the error.
 bool mayPass(const RunError& error, const Connection& connection, Stage stage) {
-  if (error.retrySeconds() > 0 || error.code() == "hello-timeout") return true;
+  const bool isLate = error.code() == "hello-timeout" || error.code() == "tls-timeout";
+  if (error.retrySeconds() > 0 || isLate) return true;
   // A certificate that is no longer accepted will not be accepted later.
   if (stage == Stage::again) return isLinkFault(error.code()) && error.code() != "tls-failed";
   // Within TLS a server with too many connections closes without a message.
@@ -244,6 +246,14 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::
   co_return attempt;
 }
 
+// Between 0.8 and 1.2, different for each run and attempt: the clients of a restarted server must
+// not all come back at the same moments.
+double jitter(const wire::Hello& hello) {
+  constexpr double kRange = 0x1p64;
+  const RandomKey key = randomKey(0, "reconnection/" + hello.run_id());
+  return 0.8 + 0.4 * (static_cast<double>(randomBits(key, hello.generation())) / kRange);
+}
+
 asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire::Hello()> hello,
                                       double retrySeconds, Stage stage) {
   const SteadyTime start = now();
@@ -260,7 +270,7 @@ asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire:
     if (next) attempt = co_await tryToConnect(address, *next, stage);
     if (attempt.open) co_return std::move(*attempt.open);
     const double left = retrySeconds - secondsSince(start);
-    double pause = std::min(backOff, left);
+    double pause = std::min(next ? backOff * jitter(*next) : backOff, left);
     if (attempt.retrySeconds > 0) {
       pause = attempt.retrySeconds;  // the server would refuse an earlier attempt
     } else {

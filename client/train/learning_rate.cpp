@@ -27,24 +27,24 @@ double polynomial(const LearningRateOptions& options, double progress) {
 }
 
 constexpr std::array<LearningRateRow, 4> kTable = {{
-    {"constant", "stays at the peak until the last step", "", constant},
-    {"cosine", "half a cosine from the peak to the end value", ", end=0..1e6 (0)", cosine},
-    {"linear", "a straight line from the peak to the end value", ", end=0..1e6 (0)", linear},
-    {"polynomial", "(1 - progress)^power between the peak and the end value",
-     ", end=0..1e6 (0), power=0.01..100 (1)", polynomial},
+    {"constant", "stays at the peak until the last step", false, false, constant},
+    {"cosine", "half a cosine from the peak to the end value", true, false, cosine},
+    {"linear", "a straight line from the peak to the end value", true, false, linear},
+    {"polynomial", "(1 - progress)^power between the peak and the end value", true, true,
+     polynomial},
 }};
-
-const LearningRateRow& findRow(const std::string& name) {
-  return findByName(kTable, name, "unknown-learning-rate", "a learning rate schedule");
-}
 
 }  // namespace
 
 std::span<const LearningRateRow> learningRateTable() { return kTable; }
 
+const LearningRateRow& findLearningRate(const std::string& name) {
+  return findByName(kTable, name, "unknown-learning-rate", "a learning rate schedule");
+}
+
 double learningRate(const LearningRateOptions& options, std::uint64_t step) {
   assert(step >= 1);
-  const LearningRateRow& row = findRow(options.schedule);
+  const LearningRateRow& row = findLearningRate(options.schedule);
   const std::uint64_t warmup = options.warmupSteps;
   if (step <= warmup) {
     return options.peak * static_cast<double>(step) / static_cast<double>(warmup);

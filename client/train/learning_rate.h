@@ -23,11 +23,14 @@ struct LearningRateOptions {
 struct LearningRateRow {
   std::string_view name;         // "cosine"
   std::string_view description;  // one line
-  std::string_view parameters;   // in addition to the common ones: ", end=0..1e6 (0)"
+  bool decays;                   // to `end`
+  bool hasPower;
   // The rate between `end` (0) and the peak (1) at `progress` in [0, 1] after the warm-up.
   double (*factor)(const LearningRateOptions& options, double progress);
 };
 std::span<const LearningRateRow> learningRateTable();
+// Throws UsageError for an unknown schedule and suggests the most similar name.
+const LearningRateRow& findLearningRate(const std::string& name);
 
 // `step` counts from 1. Progress is (step - warmupSteps - 1) / max(1, totalSteps - warmupSteps).
 // Throws UsageError for an unknown schedule and suggests the most similar name.

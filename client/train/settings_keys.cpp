@@ -245,9 +245,20 @@ void addLearningRate(Table& table) {
   const auto field = [](auto member) {
     return [member](Settings & s) -> auto& { return s.learningRate.*member; };
   };
-  const auto isDecaying = [](const Settings& s) { return s.learningRate.schedule != "constant"; };
-  table.add("train.learning_rate.schedule", "`constant`, `cosine`, `linear`, `polynomial`", "",
-            "`constant`", "shape of the rate after the warm-up", [](Config& config, Settings& s) {
+  const auto names = [](bool LearningRateRow::*has) {
+    std::string text;
+    for (const LearningRateRow& row : learningRateTable()) {
+      if (has != nullptr && !(row.*has)) continue;
+      text += fmt::format("{}`{}`", text.empty() ? "" : ", ", row.name);
+    }
+    return text;
+  };
+  const auto onlyFor = [](bool LearningRateRow::*has) {
+    return [has](const Settings& s) { return findLearningRate(s.learningRate.schedule).*has; };
+  };
+  table.add("train.learning_rate.schedule", names(nullptr), "",
+            fmt::format("`{}`", LearningRateOptions{}.schedule),
+            "shape of the rate after the warm-up", [](Config& config, Settings& s) {
               config.expand("train.learning_rate", "peak");
               std::string& schedule = s.learningRate.schedule;
               schedule = config.text("train.learning_rate.schedule", schedule);
@@ -260,12 +271,12 @@ void addLearningRate(Table& table) {
                "linear warm-up");
   table
       .number("train.learning_rate.end", "", 0, 1e6, field(&LearningRateOptions::end),
-              "`cosine`, `linear`, `polynomial`: rate of the last step")
-      .onlyIf(isDecaying);
+              names(&LearningRateRow::decays) + ": rate of the last step")
+      .onlyIf(onlyFor(&LearningRateRow::decays));
   table
       .number("train.learning_rate.power", "", 0.01, 100, field(&LearningRateOptions::power),
-              "`polynomial`: exponent")
-      .onlyIf([](const Settings& s) { return s.learningRate.schedule == "polynomial"; });
+              names(&LearningRateRow::hasPower) + ": exponent")
+      .onlyIf(onlyFor(&LearningRateRow::hasPower));
 }
 
 void addTraining(Table& table) {

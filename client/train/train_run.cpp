@@ -155,20 +155,22 @@ nlohmann::json TrainRun::resume() {
   return nlohmann::json::parse(content.notes);
 }
 
-double TrainRun::saveCheckpoint(const nlohmann::json& notes) {
-  const SteadyTime begin = now();
+std::shared_ptr<Checkpointer::Part> TrainRun::copyState(const nlohmann::json& notes) const {
   failpoint("snapshot");
   auto part = std::make_shared<Checkpointer::Part>();
   part->stage = toSafetensors(stage_.save());
   part->state.engine = session_.engine().state();
   part->state.spec = digestOf(prepared_.plan.spec);
   part->state.notes = notes.dump();
-  session_.saveCodecs(
-      [checkpointer = checkpointer_.get(), part](std::vector<TensorCodecs::SavedState> codecs) {
-        part->state.codecs = std::move(codecs);
-        checkpointer->add(part);
-      });
-  return secondsSince(begin);
+  return part;
+}
+
+void TrainRun::saveCheckpoint(std::shared_ptr<Checkpointer::Part> part) {
+  session_.saveCodecs([checkpointer = checkpointer_.get(),
+                       part = std::move(part)](std::vector<TensorCodecs::SavedState> codecs) {
+    part->state.codecs = std::move(codecs);
+    checkpointer->add(part);
+  });
 }
 
 // ---- Batches ----

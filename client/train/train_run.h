@@ -51,14 +51,15 @@ class TrainRun {
   // Whether the run continues from a checkpoint.
   bool resumes() const { return !prepared_.commits.empty(); }
   // Instead of loadWeights(): puts both sides into the state of the newest checkpoint that both
-  // have. Returns the notes that were passed to saveCheckpoint(). Throws RunError "no-checkpoint",
+  // have. Returns the notes that were passed to copyState(). Throws RunError "no-checkpoint",
   // "bad-checkpoint", "other-run-spec", UsageError "inexact".
   nlohmann::json resume();
   // Null: the run makes no checkpoints.
   Checkpointer* checkpointer() { return checkpointer_.get(); }
-  // Call after a step whose decision had `checkpoint`. Saves the client's part, with `notes`.
-  // Returns the seconds that it took on this thread.
-  double saveCheckpoint(const nlohmann::json& notes);
+  // After a step whose decision had `checkpoint`: copies the client's part, with `notes`.
+  std::shared_ptr<Checkpointer::Part> copyState(const nlohmann::json& notes) const;
+  // Saves the copy, on other threads. Call it once the step has been recorded, and before the next.
+  void saveCheckpoint(std::shared_ptr<Checkpointer::Part> part);
 
   // Runs one batch to its end; returns its division into micro-batches. Throws RunError with the
   // cause if the run ended. The batch is borrowed until then. `isLast`: see

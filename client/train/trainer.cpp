@@ -146,15 +146,23 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
     const bool isLast = epochSteps_ + 1 == stepsPerWholeEpoch();
     if (isLast && result_.steps + 1 < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
     leaveIfAsked();
-    const BatchMetrics metrics = runBatch(Phase::train, result_.steps + 1, epoch, *batch);
+    const MicroBatch at = runBatch(Phase::train, result_.steps + 1, *batch);
     ++result_.steps;
     ++epochSteps_;
     result_.samples += batch->samples();
-    epochMetrics_.add(metrics);
+    epochMetrics_.add(run_.stage().metrics());
     const double seconds = secondsSince(start);
     epochSeconds_ += seconds;
     result_.trainSeconds += seconds;
-    if (checkpointStep_ == result_.steps) run_.saveCheckpoint(notes());
+    std::shared_ptr<Checkpointer::Part> state;
+    double copySeconds = 0;
+    if (checkpointStep_ == result_.steps) {
+      const SteadyTime copyStart = now();
+      state = run_.copyState(notes());
+      copySeconds = secondsSince(copyStart);
+    }
+    recordStep(at, epoch, copySeconds);
+    if (state) run_.saveCheckpoint(std::move(state));
     shown_.step = result_.steps;
     shown_.samples = result_.samples;
     progress_.batch(shown_, session_.totals());
@@ -227,7 +235,8 @@ void Trainer::evaluate(std::uint64_t epoch) {
   Loader loader(data_.test, session_.pool(), options);
   BatchMetrics sum;
   while (const auto batch = loader.next()) {
-    sum.add(runBatch(Phase::eval, ++evalBatches_, epoch, *batch));
+    recordStep(runBatch(Phase::eval, ++evalBatches_, *batch), epoch);
+    sum.add(run_.stage().metrics());
     progress_.batch(shown_, session_.totals());
   }
   evalMetrics_ = sum;
@@ -236,27 +245,18 @@ void Trainer::evaluate(std::uint64_t epoch) {
   result_.bestTop1 = std::max(result_.bestTop1.value_or(top1), top1);
 }
 
-BatchMetrics Trainer::runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch,
-                               const Batch& batch) {
+MicroBatch Trainer::runBatch(Phase phase, std::uint64_t step, const Batch& batch) {
   const SteadyTime start = now();
   const MicroBatch at = run_.runBatch(phase, step, batch, isLastStep_);
-  const BatchMetrics metrics = run_.stage().metrics();
   shown_.phase = phase;
   shown_.batchSamples = batch.samples();
   shown_.seconds = secondsSince(start);
-  shown_.metrics = means(metrics);
-  recordStep(at, epoch, metrics, shown_.seconds);
-  if (const auto failure = run_.files().writeFailure()) {
-    throw RunError(
-        "cannot-write",
-        failure->path + ": rows could not be written: " + std::strerror(failure->error),
-        "free disk space, or give a folder on another disk with --run-dir, then rerun the command");
-  }
-  return metrics;
+  shown_.metrics = means(run_.stage().metrics());
+  return at;
 }
 
-void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics,
-                         double seconds) {
+// Of the batch that runBatch() has just run.
+void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copySeconds) {
   const Coordinator& engine = session_.engine();
   const LinkTotals totals = session_.totals();
   StepRow row;
@@ -264,9 +264,9 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
   row.step = at.step;
   row.epoch = epoch;
   row.at = at;
-  row.seconds = seconds;
+  row.seconds = shown_.seconds;
   row.between = session_.betweenSteps();
-  row.metrics = means(metrics);
+  row.metrics = shown_.metrics;
   row.actions = engine.seconds();
   if (at.phase == Phase::train) {
     row.learningRate = learningRate(learningRate_, at.step);
@@ -278,16 +278,23 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchM
       row.bound = stepBound(*row.costs);
       BoundedSteps& bounded = result_.bounded;
       ++bounded.steps;
-      bounded.seconds += seconds;
+      bounded.seconds += shown_.seconds;
       bounded.bounds += row.bound->seconds;
-      bounded.heldBack[static_cast<std::size_t>(row.bound->bottleneck)] += seconds;
+      bounded.heldBack[static_cast<std::size_t>(row.bound->bottleneck)] += shown_.seconds;
       if (at.samples == settings_.batch)
-        bounded.wholeBatches.push_back(static_cast<float>(seconds));
+        bounded.wholeBatches.push_back(static_cast<float>(shown_.seconds));
     }
   } else {
     meter_.pass(totals);
   }
+  row.actions[indexOf(ActionKind::snapshot)] = copySeconds;
   run_.files().step(row, totals);
+  if (const auto failure = run_.files().writeFailure()) {
+    throw RunError(
+        "cannot-write",
+        failure->path + ": rows could not be written: " + std::strerror(failure->error),
+        "free disk space, or give a folder on another disk with --run-dir, then rerun the command");
+  }
 }
 
 }  // namespace cleave

@@ -71,9 +71,8 @@ class Trainer {
   void restore(const nlohmann::json& notes);
   std::uint64_t stepsPerWholeEpoch() const { return stepsPerEpoch(settings_, *data_.train); }
   void evaluate(std::uint64_t epoch);
-  BatchMetrics runBatch(Phase phase, std::uint64_t step, std::uint64_t epoch, const Batch& batch);
-  void recordStep(const MicroBatch& at, std::uint64_t epoch, const BatchMetrics& metrics,
-                  double seconds);
+  MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch);
+  void recordStep(const MicroBatch& at, std::uint64_t epoch, double copySeconds = 0);
   bool stepsLeft() const { return result_.steps < totalSteps_; }
 
   TrainRun& run_;

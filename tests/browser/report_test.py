@@ -187,7 +187,7 @@ class OneRun(Case):
         CHROME.until(path.exists, "the chart's file")
         rows = rows_of(path)
         self.assertEqual(len(rows), 60)
-        self.close(float(rows[0]["step, greatest"]), 0.05)
+        self.close(float(rows[0]["step, max"]), 0.05)
 
 
 class Looks(Case):

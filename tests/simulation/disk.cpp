@@ -46,9 +46,10 @@ void Disk::fail(Node node, std::uint64_t first, std::uint64_t count, int error) 
 
 int Disk::beforeChange(const std::string& path) {
   const int node = ownerOf(path);
-  if (node < 0) return 0;
+  if (node != currentNode()) return 0;
   const Failing& failing = failing_[node];
   const std::uint64_t number = ++calls_[node];
+  if (number == killing_[node].call) killNow(static_cast<Node>(node), killing_[node].power);
   return number >= failing.first && number - failing.first < failing.count ? failing.error : 0;
 }
 
@@ -59,7 +60,7 @@ int Disk::beforeWrite(int file) {
 
 void Disk::opened(int file, const std::string& path, bool isNew) {
   const int node = ownerOf(path);
-  if (node < 0) return;
+  if (node != currentNode()) return;
   open_[file] = path;
   if (!isNew) return;
   dirty_[path] = 0;
@@ -98,7 +99,7 @@ std::string Disk::keepCopy(const std::string& path) {
 
 void Disk::renames(const std::string& from, const std::string& to) {
   const int node = ownerOf(to);
-  if (node < 0) return;
+  if (node != currentNode()) return;
   changes_[node].push_back({folderOf(to), from, to, keepCopy(to)});
   dirty_.erase(to);
   if (auto moved = dirty_.extract(from)) {
@@ -112,7 +113,7 @@ void Disk::renames(const std::string& from, const std::string& to) {
 
 void Disk::removes(const std::string& path) {
   const int node = ownerOf(path);
-  if (node < 0) return;
+  if (node != currentNode()) return;
   changes_[node].push_back({folderOf(path), "", path, keepCopy(path)});
   dirty_.erase(path);
 }
@@ -154,6 +155,8 @@ void Disk::losePower(Node node) {
 }
 
 // ---- world.h ----
+
+void killAtFileCall(Node node, std::uint64_t call, bool power) { disk().killAt(node, call, power); }
 
 int beforeChange(const char* path) { return disk().beforeChange(path); }
 int beforeWrite(int file) { return disk().beforeWrite(file); }

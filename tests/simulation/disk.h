@@ -1,6 +1,7 @@
 // The disks of a simulation. Files are real, in a folder per node; this knows what of them would be
 // lost without power: what was written to a file since its last fsync, and what was changed in a
-// folder since the folder's last fsync, from some change on.
+// folder since the folder's last fsync, from some change on. What the director does to files is not
+// simulated: it is safe at once.
 #pragma once
 
 #include <array>
@@ -20,6 +21,7 @@ class Disk {
   int ownerOf(const std::string& path) const;
   std::uint64_t calls(Node node) const { return calls_[node]; }
   void fail(Node node, std::uint64_t first, std::uint64_t count, int error);
+  void killAt(Node node, std::uint64_t call, bool power) { killing_[node] = {call, power}; }
   void losePower(Node node);
 
   // See world.h.
@@ -37,6 +39,10 @@ class Disk {
     std::uint64_t first = 0, count = 0;
     int error = 0;
   };
+  struct Killing {
+    std::uint64_t call = 0;  // 0: none
+    bool power = false;
+  };
   // A change in a folder, not synchronised yet.
   struct Change {
     std::string folder;
@@ -50,6 +56,7 @@ class Disk {
   std::array<std::string, kNodes> folders_;
   std::array<std::uint64_t, kNodes> calls_{};
   std::array<Failing, kNodes> failing_;
+  std::array<Killing, kNodes> killing_;
   std::map<int, std::string> open_;             // by descriptor
   std::map<std::string, std::uint64_t> dirty_;  // bytes that are safe, of files with others
   std::array<std::vector<Change>, kNodes> changes_;

@@ -83,7 +83,7 @@ int pthread_create(pthread_t* handle, const pthread_attr_t* attributes, void* (*
     sim::Thread* const thread = sim::createThread(function, argument);
     *handle = reinterpret_cast<pthread_t>(thread);
     threads()[*handle] = thread;
-    sim::maySwitch();
+    sim::maySwitch(__builtin_return_address(0));
     return 0;
   }
   REAL(pthread_create);
@@ -114,7 +114,7 @@ pthread_t pthread_self() noexcept {
 int pthread_setname_np(pthread_t, const char*) noexcept { return 0; }
 
 int sched_yield() noexcept {
-  if (sim::isInside()) sim::maySwitch();
+  if (sim::isInside()) sim::maySwitch(__builtin_return_address(0));
   REAL(sched_yield);
   return sim::isInside() ? 0 : real_sched_yield();
 }
@@ -145,7 +145,7 @@ int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept {
   if (sim::isInside()) {
     sim::countLocks(-1);
     sim::wakeAll(mutex);
-    sim::maySwitch();
+    sim::maySwitch(__builtin_return_address(0));
   }
   return error;
 }
@@ -253,7 +253,7 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, cl
 int pthread_cond_signal(pthread_cond_t* condition) noexcept {
   if (sim::isInside()) {
     sim::wakeOne(condition);
-    sim::maySwitch();
+    sim::maySwitch(__builtin_return_address(0));
     return 0;
   }
   REAL_VERSION(pthread_cond_signal, "GLIBC_2.3.2");
@@ -263,7 +263,7 @@ int pthread_cond_signal(pthread_cond_t* condition) noexcept {
 int pthread_cond_broadcast(pthread_cond_t* condition) noexcept {
   if (sim::isInside()) {
     sim::wakeAll(condition);
-    sim::maySwitch();
+    sim::maySwitch(__builtin_return_address(0));
     return 0;
   }
   REAL_VERSION(pthread_cond_broadcast, "GLIBC_2.3.2");
@@ -281,7 +281,7 @@ static long futexInWorld(std::uint32_t* word, int operation, std::uint32_t value
   const int command = operation & FUTEX_CMD_MASK;
   if (command == FUTEX_WAKE || command == FUTEX_WAKE_BITSET) {
     sim::wakeAll(word);
-    sim::maySwitch();
+    sim::maySwitch(__builtin_return_address(0));
     return 1;
   }
   if (command != FUTEX_WAIT && command != FUTEX_WAIT_BITSET) {
@@ -316,6 +316,18 @@ long syscall(long number, ...) noexcept {
                         static_cast<std::uint32_t>(a[2]), reinterpret_cast<const timespec*>(a[3]));
   }
   return sim::real::call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+// ---- Randomness ----
+
+// std::random_device: the processor's random numbers would make each run another one.
+unsigned _ZNSt13random_device9_M_getvalEv(void* device) {
+  using Function = unsigned (*)(void*);
+  static Function get = nullptr;
+  if (get == nullptr) {
+    get = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "_ZNSt13random_device9_M_getvalEv"));
+  }
+  return sim::isInside() ? static_cast<unsigned>(sim::draw(std::uint64_t{1} << 32)) : get(device);
 }
 
 // ---- Time ----
@@ -496,7 +508,7 @@ static int synchronise(int file) {
     return -1;
   }
   sim::synced(file);
-  sim::maySwitch();
+  sim::maySwitch(__builtin_return_address(0));
   return 0;
 }
 

@@ -42,7 +42,6 @@ struct Network {
   std::vector<std::unique_ptr<Link>> links;
   std::uint64_t bytes = 0;
   std::uint64_t cutAt = UINT64_MAX;
-  std::uint64_t damageAt = UINT64_MAX;
   Nanoseconds silentUntil = 0;
 };
 
@@ -115,10 +114,6 @@ bool deliver(Direction& way) {
     }
     std::size_t size = packet.bytes.size() - packet.done;
     if (net.cutAt - net.bytes < size) size = net.cutAt - net.bytes;
-    if (net.damageAt - net.bytes < size) {
-      packet.bytes[packet.done + net.damageAt - net.bytes] ^= 0x10;
-      net.damageAt = UINT64_MAX;
-    }
     const ssize_t sent =
         size == 0 ? 0 : ::send(way.to, packet.bytes.data() + packet.done, size, MSG_NOSIGNAL);
     if (sent < 0 && errno == EAGAIN) return true;
@@ -199,7 +194,6 @@ void startNetwork() { start(kDirector, serve); }
 void cutNetworkAfter(std::uint64_t bytes) {
   network().cutAt = network().bytes + std::max<std::uint64_t>(bytes, 1);
 }
-void damageNetworkAfter(std::uint64_t bytes) { network().damageAt = network().bytes + bytes; }
 void silenceNetwork(Nanoseconds until) { network().silentUntil = until; }
 std::uint64_t networkBytes() { return network().bytes; }
 

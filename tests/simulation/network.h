@@ -1,5 +1,5 @@
 // The network between the client and the server of a simulation: a relay with delays, which can cut
-// all connections, go silent, or damage a byte.
+// all connections, or go silent.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,8 @@ inline constexpr std::uint16_t kPortOfServer = 4801;
 
 // Runs the network on a thread of the director, for ever. Call once.
 void startNetwork();
-// The next call of these counts once its time has come. Bytes are those that arrive.
+// Once this many more bytes have arrived, in both directions. The next call replaces this one.
 void cutNetworkAfter(std::uint64_t bytes);
-void damageNetworkAfter(std::uint64_t bytes);
 void silenceNetwork(Nanoseconds until);
 std::uint64_t networkBytes();
 

@@ -23,6 +23,8 @@
 #include "tests/simulation/disk.h"
 #include "tests/simulation/real.h"
 
+extern "C" const char __executable_start, etext;  // of this program, without libraries
+
 namespace cleave::sim {
 
 struct Thread {
@@ -48,7 +50,6 @@ namespace {
 
 constexpr std::uint64_t kMaxSwitches = 30'000'000;  // a run has some 100,000
 constexpr Nanoseconds kMaxTime = 20 * 3600 * kSecond;
-constexpr Nanoseconds kEpoch = 1'767'225'600 * kSecond;  // 2026-01-01
 
 struct Kill {
   Node node;
@@ -59,7 +60,8 @@ struct Kill {
 struct World {
   std::uint64_t random = 0;
   Nanoseconds time = kSecond;
-  Nanoseconds wallShift = kEpoch;
+  Nanoseconds wallStart = 0;
+  Nanoseconds wallShift = 0;
   std::uint64_t switches = 0;
   int looks = 0;  // at the clock, since the last switch
   std::vector<std::unique_ptr<Thread>> threads;
@@ -219,9 +221,10 @@ bool wait(const void* address, Nanoseconds deadline, const char* what) {
 
 // ---- The director ----
 
-void begin(std::uint64_t seed) {
+void begin(std::uint64_t seed, Nanoseconds wallClock) {
   world = new World;  // never destroyed: threads of killed nodes remain
   world->random = seed;
+  world->wallStart = wallClock;
   self = &addThread(kDirector);
 }
 
@@ -247,8 +250,8 @@ void lookAtClock() {
   world->time += 1000 << std::min(world->looks++, kDoublings);
 }
 
-Nanoseconds wallClock() { return world->time + world->wallShift; }
-void shiftWallClock(Nanoseconds by) { world->wallShift += by; }
+Nanoseconds wallClock() { return world->wallStart + world->time + world->wallShift; }
+void shiftWallClock(Nanoseconds by) { world->wallShift = by; }
 std::uint64_t draw(std::uint64_t bound) { return next() % bound; }
 std::uint64_t switches() { return world->switches; }
 std::uint64_t fileCalls(Node node) { return disk().calls(node); }
@@ -300,12 +303,18 @@ void wakeOne(const void* address) {
   if (!waiting.empty()) waiting[next() % waiting.size()]->wasWoken = true;
 }
 
-void maySwitch() {
-  if (self->holds == 0 && next() % 4 == 0) switchThreads();
+void maySwitch(const void* caller) {
+  const bool isOurs = caller >= &__executable_start && caller < &etext;
+  if (isOurs && self->holds == 0 && next() % 4 == 0) switchThreads();
 }
 
 void holdSwitches(int change) { self->holds += change; }
 void countLocks(int change) { self->locks += change; }
+
+void killNow(Node node, bool power) {
+  kill({node, world->switches, power});
+  if (self->isDead) switchThreads();
+}
 
 void opened(int file) { world->descriptors[self->node].insert(file); }
 void closed(int file) {

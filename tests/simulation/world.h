@@ -29,12 +29,13 @@ enum Node : int { kDirector = 0, kClient = 1, kServer = 2, kNodes = 3 };
 // ---- For the director of a simulation ----
 
 // Makes the calling thread the first of the world, of the node kDirector. Once per process.
-void begin(std::uint64_t seed);
+// `wallClock`: CLOCK_REALTIME at first.
+void begin(std::uint64_t seed, Nanoseconds wallClock);
 // Starts a thread of this node.
 void start(Node node, std::function<void()> program);
 void sleep(Nanoseconds time);
 Nanoseconds now();
-// Of CLOCK_REALTIME on all nodes, from now on.
+// From now on CLOCK_REALTIME, on all nodes, differs by this from what it would have been.
 void shiftWallClock(Nanoseconds by);
 // A random number below `bound`, from the seed.
 std::uint64_t draw(std::uint64_t bound);
@@ -46,6 +47,8 @@ std::uint64_t fileCalls(Node node);
 // loses what has not been synchronised. Takes effect at the first switch from number `at` on at
 // which the node's threads hold no mutex, which another node may need.
 void killAt(Node node, std::uint64_t at, bool power);
+// The same just before a change of the node's files, by its number, whatever its threads hold.
+void killAtFileCall(Node node, std::uint64_t call, bool power);
 bool isAlive(Node node);
 
 // The changes of the node's files with these numbers fail with this error.
@@ -67,8 +70,10 @@ bool waitFor(const void* address, Nanoseconds deadline, const char* what);
 bool waitForFiles(const pollfd* files, std::size_t count, Nanoseconds deadline);
 void wakeOne(const void* address);
 void wakeAll(const void* address);
-// Perhaps lets other threads run.
-void maySwitch();
+// Perhaps lets other threads run. `caller`: the code that called the function of the C library. A
+// node may be killed at a switch, so there is none within libraries: they have state that both
+// nodes share, such as a cache of kernels, which a killed thread would leave half-made.
+void maySwitch(const void* caller);
 // Between these, the thread does not switch unless it has to wait.
 void holdSwitches(int change);
 void countLocks(int change);
@@ -77,6 +82,8 @@ Nanoseconds wallClock();
 // time: otherwise its time would not pass.
 void lookAtClock();
 Node currentNode();
+// Returns only if the calling thread belongs to another node.
+void killNow(Node node, bool power);
 void opened(int file);
 void closed(int file);
 

@@ -273,7 +273,7 @@ class Panel {
   csv() {
     const head = [this.spec.histogram ? 'from' : this.axis.title];
     for (const line of this.lines) {
-      head.push(...(line.band ? [line.label + ', mean', line.label + ', least', line.label + ', greatest'] : [line.label]));
+      head.push(...(line.band ? [line.label + ', mean', line.label + ', min', line.label + ', max'] : [line.label]));
     }
     const rows = joinPoints(this.lines.map((line) => line.points), (point) => point);
     return [head, ...rows.map((row) => {

@@ -135,7 +135,7 @@ function flowTable(run, title, id) {
     flow.ratio === undefined ? '–' : element('span', { class: 'ratio' }, significant(flow.ratio, 4), bar(flow.ratio)),
     units.seconds.text(flow.encode_seconds),
     units.seconds.text(flow.decode_seconds),
-    flow.snr_mean === undefined ? '–' : units.decibel.text(flow.snr_mean) + ' (' + units.decibel.text(flow.snr_least) + ')',
+    flow.snr_mean === undefined ? '–' : units.decibel.text(flow.snr_mean) + ' (' + units.decibel.text(flow.snr_min) + ')',
   ]);
   return table(title, head, rows, id);
 }

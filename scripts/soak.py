@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Trains for hours while faults happen, and checks that nothing grows: resident memory, descriptors, threads, the time of a
+step. One server serves two clients behind a relay: `steady` is never killed; `killed` has one fault per minute, four cuts of
+its connection to one kill -9, after which it is resumed. Parts of the models sleep instead of computing, so that a fault's
+cost does not depend on the processors.
+
+Example: scripts/soak.py --programs build/release/bin --minutes 60
+"""
+import argparse
+import csv
+import json
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+CONFIG = """
+model: {name: mlp, width: 256, depth: 3, dropout: 0.1}
+data: {format: synthetic, shape: [1, 16, 16], classes: 10, train: {size: 4096}, test: {size: 64}}
+train: {batch: 64, micro_batches: 4, epochs: 100000, optimizer: {name: adam}}
+eval: {batch: 64, every: 10}
+codec: "block:bits=8"
+checkpoint: {every_seconds: 5}
+connect: {reconnect_seconds: 60}
+metrics: {rotate: 64MB}
+threads: {client: 1, server: 1}
+"""
+WAITS = {"F1": 10, "T3": 15, "B1": 10}  # ms: about 0.15 s per step
+MAX_GROWTH = 0.01  # per hour
+MAX_SLOWDOWN = 1.1
+WARM_UP = 600  # s until pools have reached their size
+CALIBRATION = 60  # s without faults
+
+
+class Relay:
+    """Forwards connections to the server, until cut() resets them."""
+
+    def __init__(self, port):
+        self.target = port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.open, self.lock = [], threading.Lock()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            client, _ = self.listener.accept()
+            try:
+                server = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                client.close()
+                continue
+            with self.lock:
+                self.open = [each for each in self.open if each.fileno() >= 0] + [client, server]
+            for source, target in ((client, server), (server, client)):
+                threading.Thread(target=self.forward, args=(source, target), daemon=True).start()
+
+    @staticmethod
+    def forward(source, target):
+        try:
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            for each in (source, target):
+                each.close()
+
+    def cut(self):
+        with self.lock:
+            for each in self.open:
+                try:
+                    each.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+                each.close()
+            self.open = []
+
+
+class Client:
+    def __init__(self, name, programs, folder, relay):
+        self.run, self.programs, self.relay = folder / name, programs, relay
+        self.log = open(folder / f"{name}.txt", "a")  # noqa: SIM115
+        self.config = folder / "soak.yaml"
+        self.start()
+
+    def start(self):
+        command = [self.programs / "cleave-client", "train", "--quiet", "--server", f"127.0.0.1:{self.relay.port}"]
+        if (self.run / "run.json").exists():
+            command += ["--resume", self.run]
+        else:
+            command += ["--config", self.config, "--run-dir", self.run]
+            command += [argument for key, ms in WAITS.items() for argument in ("--set", f"wait.{key}={ms}")]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.log)
+
+    def restart(self):
+        self.process.kill()
+        self.process.wait()
+        self.start()
+
+    def rows(self):
+        """{step: (seconds, when it ended)} of the training steps; of a step that was done again, the last time."""
+        steps = {}
+        for file in sorted(self.run.glob("steps*.csv"), key=lambda path: path.stat().st_mtime):
+            with open(file) as text:
+                for row in csv.DictReader(text):
+                    if row["phase"] == "train" and row["seconds"]:
+                        steps[int(row["step"])] = (float(row["seconds"]), row["time"])
+        return steps
+
+
+def resources(process):
+    """Resident KiB, descriptors and threads, or None once it has ended."""
+    folder = pathlib.Path(f"/proc/{process.pid}")
+    try:
+        status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+        return int(status["VmRSS"].split()[0]), len(list((folder / "fd").iterdir())), int(status["Threads"])
+    except (OSError, KeyError):
+        return None
+
+
+def growth(samples):
+    """Of [(hours, value)], by the least-squares line: per hour, relative to the mean."""
+    if len(samples) < 2:
+        return 0.0
+    x, y = zip(*samples)
+    return statistics.linear_regression(x, y).slope / statistics.mean(y)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=pathlib.Path, required=True, help="folder with cleave-client and cleave-server")
+    parser.add_argument("--minutes", type=float, default=60, help="how long (60)")
+    parser.add_argument("--seed", type=int, default=1, help="of the times of the faults (1)")
+    parser.add_argument("--json", action="store_true", help="prints JSON")
+    arguments = parser.parse_args()
+    rng = random.Random(arguments.seed)
+    programs = arguments.programs.resolve()
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-soak-"))
+    (folder / "soak.yaml").write_text(CONFIG)
+    server_log = open(folder / "server.txt", "a")  # noqa: SIM115
+    command = [programs / "cleave-server", "serve", "--set", "listen.port=0", "--set", f"store={folder}/store", "--set", "threads=1"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=server_log, text=True)
+    port = next(int(line.rsplit(":", 1)[1]) for line in server.stdout if " listens on " in line)
+    steady = Client("steady", programs, folder, Relay(port))
+    killed = Client("killed", programs, folder, Relay(port))
+    time.sleep(CALIBRATION)
+    done_before = max(killed.rows(), default=0)
+    undisturbed = statistics.median(seconds for seconds, _ in killed.rows().values())
+    start = time.monotonic()
+    samples = {"server": [], "steady client": []}
+    cuts = kills = 0
+    next_fault = start + 60 * rng.random()
+    while time.monotonic() - start < arguments.minutes * 60:
+        time.sleep(5)
+        hours = (time.monotonic() - start) / 3600
+        for name, process in (("server", server), ("steady client", steady.process)):
+            if (found := resources(process)) is None:
+                sys.exit(f"soak: the {name} has ended; see {folder}")
+            samples[name].append((hours, found))
+        if killed.process.poll() is not None:
+            sys.exit(f"soak: the killed client ended by itself with exit code {killed.process.returncode}; see {folder}")
+        if time.monotonic() >= next_fault:
+            next_fault += 60
+            steady.relay.cut()
+            if (cuts + kills) % 5 == 4:
+                kills += 1
+                killed.restart()
+            else:
+                cuts += 1
+                killed.relay.cut()
+    seconds = time.monotonic() - start
+    done = max(killed.rows(), default=0) - done_before
+    slowdown = seconds / (done * undisturbed) if done else float("inf")
+    figures = {"minutes": seconds / 60, "cuts": cuts, "kills": kills, "steps": done, "undisturbed_step_seconds": undisturbed,
+               "time_relative_to_undisturbed": slowdown, "growth_per_hour": {}}  # fmt: skip
+    late = min(WARM_UP, seconds / 2) / 3600
+    for name, all_of in samples.items():
+        for i, what in enumerate(("resident", "descriptors", "threads")):
+            figures["growth_per_hour"][f"{name}, {what}"] = growth([(h, values[i]) for h, values in all_of if h >= late])
+    steps = steady.rows()
+    later = [(number * undisturbed / 3600, value[0]) for number, value in steps.items()][int(len(steps) * late * 3600 / seconds):]
+    blocks = [later[i:i + 100] for i in range(0, len(later) - 99, 100)]  # medians, since a step with a cut takes longer
+    figures["growth_per_hour"]["steady client, step"] = growth([(block[0][0], statistics.median(value for _, value in block)) for block in blocks])
+    for client in (steady, killed):
+        client.process.send_signal(signal.SIGKILL)
+        client.process.wait()
+    server.send_signal(signal.SIGTERM)
+    server.wait()
+    good = slowdown <= MAX_SLOWDOWN and all(each < MAX_GROWTH for each in figures["growth_per_hour"].values())
+    if arguments.json:
+        print(json.dumps(figures, indent=2))
+    else:
+        print(f"soak: {seconds / 60:.0f} minutes, {cuts} cuts, {kills} kills; {done} steps took {slowdown:.3f} of the time without faults")
+        for name, each in figures["growth_per_hour"].items():
+            print(f"soak: {name}: {each:+.3%} per hour")
+    if good:
+        shutil.rmtree(folder)
+    else:
+        print(f"soak: more than {MAX_SLOWDOWN} times the time, or growth of more than {MAX_GROWTH:.0%} per hour; see {folder}", file=sys.stderr)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+// Fuzz target: the files beside a checkpoint: a list of commits (first byte c), the record of a
+// checkpoint (r), or a generation (g). Only RunError is allowed, and a list of commits is the same
+// after writing and reading it again.
+#include <algorithm>
+#include <map>
+
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/checkpoint/commits.h"
+#include "tests/fuzz/seeds.h"
+
+using namespace cleave;
+using namespace cleave::fuzz;
+
+namespace {
+
+class MemoryFiles : public Files {
+ public:
+  std::optional<std::string> read(const std::string& path) override {
+    const auto found = files_.find(path);
+    return found == files_.end() ? std::nullopt : std::optional(found->second);
+  }
+  void write(const std::string& path, std::string_view bytes) override { files_[path] = bytes; }
+  void remove(const std::string& path) override { files_.erase(path); }
+  std::uint64_t size(const std::string& path) override {
+    const auto found = files_.find(path);
+    return found == files_.end() ? 0 : found->second.size();
+  }
+  std::vector<std::string> list(const std::string& folder) override {
+    std::vector<std::string> names;
+    for (const auto& [path, bytes] : files_) {
+      if (path.starts_with(folder + "/")) names.push_back(path.substr(folder.size() + 1));
+    }
+    return names;
+  }
+  void makeFolder(const std::string&) override {}
+
+ private:
+  std::map<std::string, std::string> files_;
+};
+
+bool isSame(const RunCommit& a, const RunCommit& b) {
+  return a.step == b.step && a.client == b.client && a.servers == b.servers;
+}
+
+void readListOfCommits(const std::string& text) {
+  MemoryFiles files;
+  files.write("run/checkpoints/commits.json", text);
+  const std::vector<RunCommit> commits = readCommits(files, "run");
+  writeCommits(files, "run", commits);
+  if (!std::ranges::equal(readCommits(files, "run"), commits, isSame)) {
+    find("commits change when written and read again");
+  }
+}
+
+void readRecord(const std::string& text) {
+  MemoryFiles files;
+  files.write("run/checkpoints/000000000007.safetensors", "the state");
+  files.write("run/checkpoints/000000000007.json", text);
+  CheckpointStore store(files, "run");
+  for (const CheckpointInfo& info : store.list()) {
+    const auto found = store.find(info.step, info.sha256);
+    if (found && sha256Of(found->file) != info.sha256) find("a damaged file was accepted");
+  }
+  store.removeIncomplete();
+  store.removeAll();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  try {
+    if (data[0] == 'c') readListOfCommits(text);
+    if (data[0] == 'r') readRecord(text);
+    if (data[0] == 'g') {
+      MemoryFiles files;
+      files.write("run/generation", text);
+      const CheckpointStore store(files, "run");
+      store.generation();
+    }
+  } catch (const RunError&) {
+  }
+  return 0;
+}
+
+std::vector<Seed> cleave::fuzz::seeds() {
+  const std::string digest = hexOf(sha256Of("the state"));
+  const std::string commit =
+      R"([{"step": 7, "client": ")" + digest + R"(", "servers": [")" + digest + R"("]}])";
+  return {{"commits", bytesOf("c" + commit)},
+          {"no commits", bytesOf("c[]")},
+          {"no list", bytesOf("c{\"step\": 7}")},
+          {"record", bytesOf("r"
+                             R"({"step": 7, "bytes": 9, "sha256": ")" +
+                             digest + R"(", "fingerprint": "cpu"})")},
+          {"other step", bytesOf("r"
+                                 R"({"step": 8, "bytes": 9, "sha256": ")" +
+                                 digest + R"(", "fingerprint": ""})")},
+          {"generation", bytesOf("g12\n")},
+          {"negative", bytesOf("g-1\n")}};
+}

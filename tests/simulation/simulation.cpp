@@ -1,0 +1,375 @@
+#include "tests/simulation/simulation.h"
+
+#include <openssl/sha.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+#include <utility>
+
+#include "client/commands/commands.h"
+#include "common/core/config.h"
+#include "common/core/error.h"
+#include "common/core/log.h"
+#include "common/program/program.h"
+#include "common/run/device.h"
+#include "server/server.h"
+#include "server/settings.h"
+#include "tests/simulation/network.h"
+
+namespace cleave::sim {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDamaged = "checkpoint damaged";
+constexpr int kMaxStarts = 60;   // of the client
+constexpr int kMaxFailures = 4;  // of the client, after the last fault
+
+std::string readAll(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::string> fieldsOf(const std::string& line) {
+  std::vector<std::string> fields;
+  std::istringstream text(line);
+  for (std::string field; std::getline(text, field, ',');) fields.push_back(field);
+  return fields;
+}
+
+}  // namespace
+
+// Together they have everything that has a state: dropout, batch statistics, Adam, momentum, a
+// codec with a power iteration. A run takes 24 steps.
+const std::vector<Scenario>& scenarios() {
+  static const std::vector<Scenario> all = {{"mlp, adam, dropout, power iteration", R"(
+run: {name: crash}
+model: {name: mlp, width: 8, depth: 2, dropout: 0.1}
+data: {format: synthetic, shape: [1, 4, 4], classes: 4, train: {size: 64}, test: {size: 16}}
+train: {batch: 8, micro_batches: 2, epochs: 3, optimizer: {name: adam}, learning_rate: {schedule: cosine, peak: 0.01}}
+eval: {batch: 8}
+codec: {activation/0: "power:rank=2", activation/1: "block:bits=8", gradient/1: "power:rank=2", gradient/0: "block:bits=8"}
+checkpoint: {every_steps: 4}
+threads: {client: 1, server: 1}
+connect: {retry_seconds: 30, reconnect_seconds: 120}
+)",
+                                             false},
+                                            {"small_cnn, momentum, batch norm", R"(
+run: {name: crash}
+model: {name: small_cnn, width: 4}
+data: {format: synthetic, shape: [1, 8, 8], classes: 4, train: {size: 48}, test: {size: 8}}
+train: {batch: 6, micro_batches: 3, epochs: 3, optimizer: {name: sgd, momentum: 0.9}, learning_rate: {schedule: constant, peak: 0.05}}
+eval: {batch: 8}
+codec: "block:bits=4"
+checkpoint: {every_steps: 3, keep: 3}
+threads: {client: 1, server: 1}
+connect: {retry_seconds: 30, reconnect_seconds: 120}
+)",
+                                             false},
+                                            {"small_cnn with TLS, adam, checkpoints by time", R"(
+run: {name: crash}
+model: {name: small_cnn, width: 4, dropout: 0.2}
+data: {format: synthetic, shape: [1, 8, 8], classes: 4, train: {size: 48}, test: {size: 8}}
+train: {batch: 6, micro_batches: 2, epochs: 3, optimizer: {name: adam}, learning_rate: {schedule: constant, peak: 0.01}}
+eval: {batch: 8, every: 2}
+codec: {activation/0: "power:rank=2", activation/1: "uniform:bits=8", gradient/1: "block:bits=8", gradient/0: "block:bits=8"}
+checkpoint: {every_seconds: 1}
+threads: {client: 1, server: 1}
+connect: {retry_seconds: 30, reconnect_seconds: 120}
+)",
+                                             true}};
+  return all;
+}
+
+std::string Fault::text() const {
+  constexpr std::array kNames = {"killed at", "loses power at", "disk full at", "disk fails at"};
+  if (kind == Kind::cut) return fmt::format("cut after {} bytes", at);
+  return fmt::format("{} {} change {} of its files", node == kClient ? "client" : "server",
+                     kNames[static_cast<std::size_t>(kind)], at);
+}
+
+std::string resultOf(const fs::path& folder) {
+  const fs::path run = folder / "client" / "run";
+  const std::string model = readAll(run / "model.safetensors");
+  if (model.empty()) return "";
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};
+  ::SHA256(reinterpret_cast<const unsigned char*>(model.data()), model.size(), digest.data());
+  std::string result;
+  for (const unsigned char byte : digest) result += fmt::format("{:02x}", byte);
+
+  // Of several rows of an epoch, the last one counts (docs/metrics.md).
+  std::ifstream rows(run / "epochs.csv");
+  std::string line;
+  std::getline(rows, line);
+  const std::vector<std::string> header = fieldsOf(line);
+  std::map<std::string, std::string> byEpoch;
+  while (std::getline(rows, line)) {
+    std::vector<std::string> fields = fieldsOf(line);
+    fields.resize(header.size());
+    std::string epoch, metrics;
+    for (std::size_t i = 0; i < header.size(); ++i) {
+      if (header[i] == "epoch") epoch = fields[i];
+      const bool isMetric = header[i].starts_with("train_") || header[i].starts_with("eval_");
+      if (isMetric && !header[i].ends_with("_seconds")) metrics += " " + fields[i];
+    }
+    byEpoch[epoch] = metrics;
+  }
+  for (const auto& [epoch, metrics] : byEpoch) result += "\n" + epoch + ":" + metrics;
+  return result;
+}
+
+// ---- Daemons ----
+
+void Simulation::startServer() {
+  serverEnded_ = false;
+  start(kServer, [this] {
+    try {
+      std::vector<std::string> keys = {"listen.port=" + std::to_string(kPortOfServer),
+                                       "store=" + (folder_ / "server" / "store").string(),
+                                       "threads=1"};
+      if (scenario_.tls) {
+        keys.emplace_back("tls.enabled=true");
+        keys.push_back("tls.folder=" + (certificates_ / "server").string());
+      }
+      Config config = Config::parse("", "simulation", keys);
+      const ServerSettings settings = readServerSettings(config);
+      Server server(settings, openDevice("cpu"), nullptr);
+      server.run();
+    } catch (const std::exception& error) {
+      std::cerr << "server: " << error.what() << "\n";
+    }
+    serverEnded_ = true;
+  });
+}
+
+void Simulation::startClient() {
+  exitCode_.reset();
+  errorCode_.clear();
+  start(kClient, [this, fromStart = std::exchange(fromStart_, false),
+                  takeOver = std::exchange(takeOver_, false)] {
+    TrainOptions options;
+    options.quiet = true;
+    options.run.common.logLevel = logLevel_;
+    options.run.server = "127.0.0.1:" + std::to_string(kPortOfNetwork);
+    if (scenario_.tls) options.run.tls = (certificates_ / "client").string();
+    if (fs::exists(runFolder() / "run.json")) {
+      options.run.resume = runFolder().string();
+      options.run.fromStart = fromStart;
+      options.run.takeOver = takeOver;
+    } else {
+      fs::remove_all(runFolder());
+      options.run.common.config = (folder_ / "run.yaml").string();
+      options.run.runDir = runFolder().string();
+    }
+    int code = 0;
+    try {
+      code = trainCommand(options);
+    } catch (...) {
+      code = reportError("cleave-client", std::current_exception());
+      try {
+        throw;
+      } catch (const Error& error) {
+        errorCode_ = error.code();
+      } catch (...) {
+        errorCode_ = "internal-error";
+      }
+    }
+    exitCode_ = code;
+  });
+}
+
+bool Simulation::isDone() const {
+  return fs::exists(runFolder() / "summary.json") && fs::exists(runFolder() / "model.safetensors");
+}
+
+// ---- Faults ----
+
+void Simulation::count(const std::string& name) {
+  ++counts_[name];
+  std::cerr << fmt::format("simulation: {:.3f} s: {}\n",
+                           static_cast<double>(now()) / static_cast<double>(kSecond), name);
+}
+
+std::string Simulation::summary() const {
+  std::string text;
+  for (const auto& [name, count] : counts_) text += fmt::format(", {} x {}", count, name);
+  return text;
+}
+
+void Simulation::arm(const Fault& fault) {
+  count(fault.text());
+  switch (fault.kind) {
+    case Fault::Kind::kill:
+    case Fault::Kind::losePower:
+      return killAtFileCall(fault.node, fault.at, fault.kind == Fault::Kind::losePower);
+    case Fault::Kind::fullDisk:
+      return failFiles(fault.node, fault.at, 1, ENOSPC);
+    case Fault::Kind::badDisk:
+      return failFiles(fault.node, fault.at, 1, EIO);
+    case Fault::Kind::cut:
+      return cutNetworkAfter(fault.at);
+  }
+}
+
+void Simulation::armRandom() {
+  const std::uint64_t soon = switches() + draw(6000);
+  const Node node = draw(2) == 0 ? kClient : kServer;
+  const std::string name = node == kClient ? "client" : "server";
+  switch (draw(10)) {
+    case 0:
+    case 1:
+      count(name + " killed");
+      return killAt(node, soon, false);
+    case 2:
+      count("both killed");
+      killAt(kClient, soon, false);
+      return killAt(kServer, soon + draw(50), false);
+    case 3:
+    case 4:
+      count(name + " loses power");
+      return killAt(node, soon, true);
+    case 5:
+    case 6:
+      count("link cut");
+      return cutNetworkAfter(draw(20'000));
+    case 7:
+      count("link silent");
+      return silenceNetwork(now() + static_cast<Nanoseconds>(draw(60)) * kSecond);
+    case 8: {
+      count(name + "'s disk fails");
+      const std::uint64_t length = draw(2) == 0 ? 1 : 1 + draw(30);
+      return failFiles(node, fileCalls(node) + draw(60), length, draw(2) == 0 ? ENOSPC : EIO);
+    }
+    default:
+      count("clock shifted");
+      // Up to 17 hours; not back with TLS, whose certificates would not be valid yet.
+      return shiftWallClock((static_cast<Nanoseconds>(draw(200)) - (scenario_.tls ? 0 : 100)) *
+                            600 * kSecond);
+  }
+}
+
+// Of a side that does not run: its newest checkpoint is damaged, or all of its files are lost, or
+// replaced by older ones.
+void Simulation::loseFiles() {
+  const fs::path backup = folder_ / "backup";
+  switch (draw(12)) {
+    case 0:
+    case 1:
+      return damageCheckpoint();
+    case 2:
+      if (isAlive(kServer)) return;
+      count("store lost");
+      filesAreLost_ = true;
+      fs::remove_all(folder_ / "server" / "store");
+      return;
+    case 3:
+      if (!hasBackup_) return;
+      count("client's folder restored");
+      filesAreLost_ = true;
+      fs::remove_all(runFolder());
+      fs::copy(backup, runFolder(), fs::copy_options::recursive);
+      return;
+    case 4:
+    case 5:
+      if (!fs::exists(runFolder() / "run.json")) return;
+      fs::remove_all(backup);
+      fs::copy(runFolder(), backup, fs::copy_options::recursive);
+      hasBackup_ = true;
+      return;
+    default:
+      return;
+  }
+}
+
+// The newest one of one side.
+void Simulation::damageCheckpoint() {
+  std::vector<fs::path> files;
+  const fs::path side = folder_ / (draw(2) == 0 ? "client" : "server");
+  for (const auto& each : fs::recursive_directory_iterator(side)) {
+    const bool isCheckpoint = each.path().parent_path().filename() == "checkpoints";
+    if (isCheckpoint && each.path().extension() == ".safetensors") files.push_back(each.path());
+  }
+  if (files.empty()) return;
+  const fs::path newest = *std::max_element(files.begin(), files.end());
+  std::string bytes = readAll(newest);
+  if (bytes.empty()) return;
+  count(kDamaged);
+  // Perhaps one step's of one side, and another step's of the other.
+  filesAreLost_ = filesAreLost_ || files.size() < 2 || counts_[kDamaged] > 1;
+  switch (draw(3)) {
+    case 0:
+      fs::remove(newest);
+      return;
+    case 1:
+      bytes.resize(draw(bytes.size()));
+      break;
+    default:
+      bytes[draw(bytes.size())] ^= static_cast<char>(1 << draw(8));
+  }
+  std::ofstream(newest, std::ios::binary) << bytes;
+}
+
+// ---- The run ----
+
+// What a user would do, who reads the hint.
+void Simulation::clientFailed() {
+  if (!filesAreLost_) return;
+  fromStart_ = errorCode_ == "no-checkpoint" || errorCode_ == "bad-checkpoint";
+  takeOver_ = fromStart_ || errorCode_ == "stale-generation";
+}
+
+bool Simulation::run() {
+  fs::create_directories(folder_ / "client");
+  fs::create_directories(folder_ / "server");
+  std::ofstream(folder_ / "run.yaml") << scenario_.config;
+  setFolder(kClient, (folder_ / "client").string());
+  setFolder(kServer, (folder_ / "server").string());
+  processLog();  // its thread belongs to no node
+  startNetwork();
+  if (fault_) arm(*fault_);
+  startServer();
+  startClient();
+  std::uint64_t left = faults_;
+  int failures = 0;
+  for (int starts = 1; starts < kMaxStarts;) {
+    if (left > 0) {
+      --left;
+      armRandom();
+    }
+    const Nanoseconds until = now() + static_cast<Nanoseconds>(1 + draw(40)) * kSecond / 4;
+    while (now() < until && isAlive(kClient) && isAlive(kServer) && !exitCode_ && !serverEnded_) {
+      sleep(kSecond / 50);
+    }
+    // Killed after the run was done, it is done.
+    if (exitCode_ == 0 || (!isAlive(kClient) && isDone())) return true;
+    if (exitCode_) {
+      if (left == 0 && ++failures > kMaxFailures) return false;
+      clientFailed();
+    }
+    if (left == 0) {
+      failFiles(kClient, 0, 0, 0);
+      failFiles(kServer, 0, 0, 0);
+      silenceNetwork(0);
+    }
+    const bool clientIsAway = !isAlive(kClient) || exitCode_;
+    const bool serverIsAway = !isAlive(kServer) || serverEnded_;
+    if (faults_ > 0 && clientIsAway) loseFiles();
+    if (serverIsAway) {
+      sleep(static_cast<Nanoseconds>(draw(20)) * kSecond / 10);
+      startServer();
+    }
+    if (clientIsAway) {
+      ++starts;
+      startClient();
+    }
+  }
+  return false;
+}
+
+}  // namespace cleave::sim

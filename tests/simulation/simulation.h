@@ -1,0 +1,81 @@
+// One simulated run: the real client trains with the real server until it is done, while faults
+// happen. See world.h.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/world.h"
+
+namespace cleave::sim {
+
+struct Scenario {
+  const char* name;
+  const char* config;
+  bool tls;
+};
+const std::vector<Scenario>& scenarios();
+
+// A fault at a given place.
+struct Fault {
+  enum class Kind { kill, losePower, fullDisk, badDisk, cut };
+  Kind kind = Kind::kill;
+  Node node = kClient;   // not for `cut`
+  std::uint64_t at = 0;  // a change of the node's files; cut: bytes that have crossed the network
+  std::string text() const;
+};
+
+class Simulation {
+ public:
+  // `faults`: number of random ones. `certificates`: the folder that has server/ and client/.
+  Simulation(std::filesystem::path folder, const Scenario& scenario,
+             std::filesystem::path certificates, std::uint64_t faults, std::optional<Fault> fault,
+             std::string logLevel)
+      : folder_(std::move(folder)),
+        scenario_(scenario),
+        certificates_(std::move(certificates)),
+        faults_(faults),
+        fault_(std::move(fault)),
+        logLevel_(std::move(logLevel)) {}
+
+  // Call after begin(). Returns whether the run was completed.
+  bool run();
+  // What happened, such as ", 2 x link cut".
+  std::string summary() const;
+
+ private:
+  std::filesystem::path runFolder() const { return folder_ / "client" / "run"; }
+  bool isDone() const;
+  void startServer();
+  void startClient();
+  void clientFailed();
+  void armRandom();
+  void arm(const Fault& fault);
+  void loseFiles();
+  void damageCheckpoint();
+  void count(const std::string& name);
+
+  const std::filesystem::path folder_;
+  const Scenario& scenario_;
+  const std::filesystem::path certificates_;
+  const std::uint64_t faults_;
+  const std::optional<Fault> fault_;
+  const std::string logLevel_;
+  std::optional<int> exitCode_;  // of the client; nothing while it runs
+  std::string errorCode_;
+  bool serverEnded_ = false;
+  bool hasBackup_ = false;     // of the client's folder
+  bool filesAreLost_ = false;  // on either side, so that the run may have to start over
+  bool fromStart_ = false, takeOver_ = false;  // for the next client
+  std::map<std::string, int> counts_;
+};
+
+// The results that must not depend on faults: the model's digest, and losses and metrics per epoch.
+// Empty if there is no model.
+std::string resultOf(const std::filesystem::path& folder);
+
+}  // namespace cleave::sim
