@@ -18,7 +18,7 @@ namespace cleave::sim {
 namespace {
 
 constexpr std::size_t kMaxHeld = 64 << 10;  // bytes on the way, per direction
-constexpr Nanoseconds kLongestDelay = 3'000'000;
+constexpr Nanoseconds kBetweenCuts = 2 * kSecond;
 
 struct Packet {
   Nanoseconds arrival = 0;
@@ -43,6 +43,8 @@ struct Network {
   std::uint64_t bytes = 0;
   std::uint64_t cutAt = UINT64_MAX;
   Nanoseconds silentUntil = 0;
+  Nanoseconds nextCut = kNever, lastCut = 0;  // of cuts again and again
+  Nanoseconds maxDelay = 3'000'000;
 };
 
 Network& network() {
@@ -91,7 +93,8 @@ void readFrom(Direction& way) {
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   const Nanoseconds last = way.packets.empty() ? 0 : way.packets.back().arrival;
   Packet packet;
-  packet.arrival = std::max(last, now() + static_cast<Nanoseconds>(draw(kLongestDelay)));
+  packet.arrival = std::max(
+      last, now() + static_cast<Nanoseconds>(draw(static_cast<std::uint64_t>(network().maxDelay))));
   if (got > 0) {
     packet.bytes.assign(buffer.data(), buffer.data() + got);
     way.held += packet.bytes.size();
@@ -158,9 +161,13 @@ void serve() {
     ::_exit(3);
   }
   for (;;) {
+    if (network().nextCut <= now()) {
+      cut();
+      network().nextCut = now() < network().lastCut ? now() + kBetweenCuts : kNever;
+    }
     const bool isSilent = network().silentUntil > now();
     if (!isSilent && !deliverAll()) continue;
-    Nanoseconds next = isSilent ? network().silentUntil : kNever;
+    Nanoseconds next = std::min(isSilent ? network().silentUntil : kNever, network().nextCut);
     std::vector<pollfd> files{{isSilent ? -1 : listener, POLLIN, 0}};
     std::vector<Direction*> reading{nullptr};
     for (const auto& link : network().links) {
@@ -195,6 +202,11 @@ void cutNetworkAfter(std::uint64_t bytes) {
   network().cutAt = network().bytes + std::max<std::uint64_t>(bytes, 1);
 }
 void silenceNetwork(Nanoseconds until) { network().silentUntil = until; }
+void cutNetworkAgainAndAgain(Nanoseconds until) {
+  network().nextCut = now();
+  network().lastCut = until;
+}
+void setNetworkDelay(Nanoseconds delay) { network().maxDelay = delay; }
 std::uint64_t networkBytes() { return network().bytes; }
 
 }  // namespace cleave::sim

@@ -16,6 +16,10 @@ void startNetwork();
 // Once this many more bytes have arrived, in both directions. The next call replaces this one.
 void cutNetworkAfter(std::uint64_t bytes);
 void silenceNetwork(Nanoseconds until);
+// All connections, every two seconds.
+void cutNetworkAgainAndAgain(Nanoseconds until);
+// The longest time that bytes take; 3 ms at first.
+void setNetworkDelay(Nanoseconds delay);
 std::uint64_t networkBytes();
 
 }  // namespace cleave::sim

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kDamaged = "checkpoint damaged";
 constexpr int kMaxStarts = 60;   // of the client
-constexpr int kMaxFailures = 4;  // of the client, after the last fault
+constexpr int kMaxFailures = 8;  // of the client, after the last fault
 
 std::string readAll(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -221,7 +221,7 @@ void Simulation::armRandom() {
   const std::uint64_t soon = switches() + draw(6000);
   const Node node = draw(2) == 0 ? kClient : kServer;
   const std::string name = node == kClient ? "client" : "server";
-  switch (draw(10)) {
+  switch (draw(11)) {
     case 0:
     case 1:
       count(name + " killed");
@@ -241,7 +241,10 @@ void Simulation::armRandom() {
     case 7:
       count("link silent");
       return silenceNetwork(now() + static_cast<Nanoseconds>(draw(60)) * kSecond);
-    case 8: {
+    case 8:
+      count("link cut every 2 s");
+      return cutNetworkAgainAndAgain(now() + 60 * kSecond);
+    case 9: {
       count(name + "'s disk fails");
       const std::uint64_t length = draw(2) == 0 ? 1 : 1 + draw(30);
       return failFiles(node, fileCalls(node) + draw(60), length, draw(2) == 0 ? ENOSPC : EIO);
@@ -332,6 +335,8 @@ bool Simulation::run() {
   setFolder(kServer, (folder_ / "server").string());
   processLog();  // its thread belongs to no node
   startNetwork();
+  // A step then takes several seconds.
+  if (faults_ > 0 && draw(4) == 0) setNetworkDelay(kSecond);
   if (fault_) arm(*fault_);
   startServer();
   startClient();
@@ -356,6 +361,7 @@ bool Simulation::run() {
       failFiles(kClient, 0, 0, 0);
       failFiles(kServer, 0, 0, 0);
       silenceNetwork(0);
+      cutNetworkAgainAndAgain(0);
     }
     const bool clientIsAway = !isAlive(kClient) || exitCode_;
     const bool serverIsAway = !isAlive(kServer) || serverEnded_;
