@@ -167,18 +167,13 @@ struct TrainCommand {
   PreparedRun& prepared;
   spdlog::logger& log;
   nlohmann::json extras = nlohmann::json::object();  // keys of the summary
-  std::uint64_t resumes = 0;
-  std::uint64_t stepsRedone = 0;
 };
 
-nlohmann::json writeSummary(const TrainCommand& command, TrainRun& run, const TrainResult& result,
-                            double seconds, bool hasModel) {
-  nlohmann::json summary =
-      summariseTraining(run.prepared(), result, run.session().totals(), seconds, hasModel);
-  summary["resumes"] = command.resumes;
-  summary["steps_redone"] = command.stepsRedone;
+nlohmann::json writeSummary(const TrainCommand& command, const TrainResult& result,
+                            const RunSpent& spent, bool hasModel) {
+  nlohmann::json summary = summariseTraining(command.prepared, result, spent, hasModel);
   summary.update(command.extras);
-  writeFileDurably(run.prepared().folder + "/summary.json", summary.dump(2) + "\n");
+  writeFileDurably(command.prepared.folder + "/summary.json", summary.dump(2) + "\n");
   return summary;
 }
 
@@ -210,7 +205,6 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
 
   TrainResult result;
   bool hasModel = false;
-  const SteadyTime start = now();
   try {
     result = trainer.run();
     hasModel = saver.finish();
@@ -222,7 +216,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
     // With a summary, the run is done and cannot be continued; after "done" the server removes its
     // checkpoints. So rows and result must be safe first.
     run.recorder().sync();
-    writeSummary(command, run, result, secondsSince(start), hasModel);
+    writeSummary(command, result, trainer.spent(), hasModel);
     failpoint("summary");
     run.close("done");
     failpoint("done");
@@ -234,14 +228,12 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
     log.warn("{}", error.what());
     run.close("restarting");
     run.finishRecords();
-    const std::uint64_t kept = run.checkpointer()->lastCommit();
-    command.stepsRedone += trainer.steps() > kept ? trainer.steps() - kept : 0;
     return std::nullopt;
   }
   run.finishRecords();
-  const double seconds = secondsSince(start);
-  const nlohmann::json summary = writeSummary(command, run, result, seconds, hasModel);
-  log.info("done: {} steps in {}", result.steps, durationText(seconds));
+  const RunSpent spent = trainer.spent();
+  const nlohmann::json summary = writeSummary(command, result, spent, hasModel);
+  log.info("done: {} steps in {}", result.steps, durationText(spent.seconds));
   progress.end();
   return summary;
 }
@@ -257,8 +249,7 @@ void removeCheckpoints(const std::string& folder, spdlog::logger& log) {
 }
 
 // The next attempt continues from the newest checkpoint, or begins again if there is none.
-void announceResume(TrainCommand& command) {
-  ++command.resumes;
+void announceResume(const TrainCommand& command) {
   if (command.prepared.commits.empty()) {
     command.log.warn("no checkpoint is available, so the run starts over from step 0");
   } else {

@@ -148,6 +148,8 @@ nlohmann::json TrainRun::resume() {
       readCheckpoint(own->file, digestOf(prepared_.plan.spec), fmt::format("step {}", commit.step));
   stage_.restore(tensorsOf(content.stage, "the checkpoint"));
   session_.resume(content.engine, std::move(content.codecs));
+  const std::uint64_t last = lastRecordedStep(prepared_.folder);
+  stepsLost_ = last > commit.step ? last - commit.step : 0;
   StepRow row;
   row.phase = "resume";
   row.step = commit.step;

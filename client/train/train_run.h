@@ -54,6 +54,8 @@ class TrainRun {
   // have. Returns the notes that were passed to copyState(). Throws RunError "no-checkpoint",
   // "bad-checkpoint", "other-run-spec", UsageError "inexact".
   nlohmann::json resume();
+  // Steps after that checkpoint that had been done, and are done again.
+  std::uint64_t stepsLost() const { return stepsLost_; }
   // Null: the run makes no checkpoints.
   Checkpointer* checkpointer() { return checkpointer_.get(); }
   // After a step whose decision had `checkpoint`: copies the client's part, with `notes`.
@@ -86,6 +88,7 @@ class TrainRun {
 
   PreparedRun& prepared_;
   ClientStage stage_;
+  std::uint64_t stepsLost_ = 0;
   Recorder recorder_;
   std::unique_ptr<Checkpointer> checkpointer_;  // used by the session's callbacks
   ClientSession session_;

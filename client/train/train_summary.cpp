@@ -23,7 +23,9 @@ constexpr const char* kTooFewBytes =
 }  // namespace
 
 nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& result,
-                                 const LinkTotals& totals, double seconds, bool hasModel) {
+                                 const RunSpent& spent, bool hasModel) {
+  const LinkTotals& totals = spent.totals;
+  const double seconds = spent.seconds;
   nlohmann::json summary;
   summary["run"] = run.hello.run_id();
   summary["folder"] = run.folder;
@@ -49,6 +51,8 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["peak_down_bytes_per_second"] = totals.peakDown;
   summary["reconnects"] = totals.reconnects;
   summary["offline_seconds"] = totals.offlineSeconds;
+  summary["resumes"] = spent.resumes;
+  summary["steps_redone"] = spent.stepsRedone;
   const BoundedSteps& bounded = result.bounded;
   if (bounded.bounds > 0 && result.costs && result.costs->hasRates()) {
     const Bottleneck bottleneck = bounded.bottleneck();
@@ -98,6 +102,10 @@ void printSummary(const nlohmann::json& summary) {
   if (const auto reconnects = summary.at("reconnects").get<std::uint64_t>(); reconnects > 0) {
     text << fmt::format("reconnects  {}; {:.1f} s without a connection\n", reconnects,
                         number("offline_seconds"));
+  }
+  if (const auto resumes = summary.at("resumes").get<std::uint64_t>(); resumes > 0) {
+    text << fmt::format("resumes     {}; {} steps were done again\n", resumes,
+                        summary.at("steps_redone").get<std::uint64_t>());
   }
   if (summary.contains("probe")) {
     text << "link        " << summary.at("probe").at("sentence").get<std::string>() << "\n";

@@ -8,11 +8,11 @@
 
 namespace cleave {
 
-// `seconds`: duration of the whole run. `hasModel`: model.safetensors exists in the run's folder.
+// `hasModel`: model.safetensors exists in the run's folder.
 // Figures that could not be measured are omitted. Times in seconds, sizes in bytes, rates in bytes
 // per second.
 nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& result,
-                                 const LinkTotals& totals, double seconds, bool hasModel);
+                                 const RunSpent& spent, bool hasModel);
 
 // Prints to stdout. The command adds the keys `probe` and `trace`.
 void printSummary(const nlohmann::json& summary);

@@ -190,6 +190,12 @@ void Trainer::leaveIfAsked() {
                  "restart it; then: cleave-client train --resume " + run_.prepared().folder);
 }
 
+RunSpent Trainer::spent() const {
+  RunSpent spent = spentBefore_;
+  spent.add(secondsSince(start_), session_.totals());
+  return spent;
+}
+
 nlohmann::json Trainer::notes() const {
   const auto metricsJson = [](const BatchMetrics& metrics) {
     return nlohmann::json{{"samples", metrics.samples}, {"sums", metrics.sums}};
@@ -200,7 +206,8 @@ nlohmann::json Trainer::notes() const {
                           {"eval_batches", evalBatches_},
                           {"epoch_steps", epochSteps_},
                           {"epoch_seconds", epochSeconds_},
-                          {"epoch_metrics", metricsJson(epochMetrics_)}};
+                          {"epoch_metrics", metricsJson(epochMetrics_)},
+                          {"spent", toJson(spent())}};
   if (result_.lastEval) notes["last_eval"] = metricsJson(*result_.lastEval);
   if (result_.bestTop1) notes["best_top1"] = *result_.bestTop1;
   return notes;
@@ -218,11 +225,14 @@ void Trainer::restore(const nlohmann::json& notes) {
     epochSteps_ = notes.at("epoch_steps");
     epochSeconds_ = notes.at("epoch_seconds");
     epochMetrics_ = metricsOf(notes.at("epoch_metrics"));
+    spentBefore_ = spentFromJson(notes.at("spent"));
     if (notes.contains("last_eval")) result_.lastEval = metricsOf(notes.at("last_eval"));
     if (notes.contains("best_top1")) result_.bestTop1 = notes.at("best_top1").get<double>();
   } catch (const nlohmann::json::exception& error) {
     throw badCheckpoint(std::string("its notes are not those of a trainer: ") + error.what());
   }
+  ++spentBefore_.resumes;
+  spentBefore_.stepsRedone += run_.stepsLost();
   shown_.step = result_.steps;
   shown_.samples = result_.samples;
 }

@@ -11,6 +11,7 @@
 
 #include "client/data/loader.h"
 #include "client/train/progress.h"
+#include "client/train/run_spent.h"
 #include "client/train/train_run.h"
 #include "common/predict/step_meter.h"
 
@@ -60,6 +61,7 @@ class Trainer {
   TrainResult run();
 
   std::uint64_t steps() const { return result_.steps; }  // trained so far
+  RunSpent spent() const;                                // so far
 
  private:
   StepDecision decide(const BodyDone& done);
@@ -86,6 +88,8 @@ class Trainer {
   std::unique_ptr<Loader> nextLoader_;  // made when this epoch's last batch is taken
   std::function<void(std::uint64_t step)> afterStep_ = [](std::uint64_t) {};
   std::function<void()> afterEpoch_ = [] {};
+  const SteadyTime start_ = now();
+  RunSpent spentBefore_;  // in earlier processes
   TrainResult result_;
   std::uint64_t evalBatches_ = 0;
   BatchMetrics epochMetrics_;

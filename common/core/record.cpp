@@ -156,8 +156,10 @@ struct Recorder::Table::File {
 
   // Between rename and reopen a reader finds only the numbered files, which hold all rows so far.
   void rotate() {
+    sync();  // nothing else does later
     file.close();
-    error = ::rename(path.c_str(), numbered(++rotated).c_str()) != 0 ? errno : open();
+    if (error == 0)
+      error = ::rename(path.c_str(), numbered(++rotated).c_str()) != 0 ? errno : open();
     write(header);
   }
 
@@ -201,7 +203,7 @@ struct Recorder::State {
   // Holds the lock only to take the lines and to report, never while writing.
   void writeWaiting(std::unique_lock<std::mutex>& lock) {
     const std::uint64_t asked = flushesAsked;
-    const bool sync = isSyncAsked;
+    const bool sync = std::exchange(isSyncAsked, false);
     std::vector<std::pair<std::shared_ptr<Table::File>, std::string>> batch;
     for (const auto& file : files) batch.emplace_back(file, std::exchange(file->lines, {}));
     std::erase_if(files, [](const auto& file) { return file->closing; });
@@ -226,7 +228,6 @@ struct Recorder::State {
     lock.lock();
 
     if (failure.empty()) failure = firstFailure;
-    isSyncAsked = false;
     waitingRows -= taken;
     unwrittenBytes -= takenBytes;
     flushesDone = asked;

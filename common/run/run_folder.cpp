@@ -44,9 +44,23 @@ void checkRunId(const std::string& id) {
   }
 }
 
+namespace {
+
+// Whether it has at most what remains of a process that was killed before it began the run.
+bool isUnused(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(folder, error);
+  return std::all_of(begin(entries), end(entries), [](const auto& entry) {
+    const std::string name = entry.path().filename();
+    return name == "lock" || name.starts_with("generation.tmp-");
+  });
+}
+
+}  // namespace
+
 void makeRunFolder(const std::string& folder, const std::string& hint) {
   std::error_code error;
-  if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
+  if (std::filesystem::exists(folder, error) && !isUnused(folder)) {
     throw UsageError("run-exists",
                      "the run directory " + folder + " already exists and is not empty", hint);
   }

@@ -18,7 +18,8 @@ std::string libtorchVersion();  // such as "2.11.0"
 // Throws UsageError "bad-run-id" unless the id is [a-z0-9][a-z0-9-]{0,63}.
 void checkRunId(const std::string& id);
 
-// Creates the folder and its parents. Throws UsageError "run-exists" if it exists and is not empty,
+// Creates the folder and its parents. Throws UsageError "run-exists" if it exists and has more than
+// what remains of a process that was killed before it began the run,
 // RunError if it cannot be created or written to; `hint` tells the user what to do about it.
 void makeRunFolder(const std::string& folder, const std::string& hint);
 

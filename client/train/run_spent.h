@@ -1,0 +1,25 @@
+// What a run has spent: in this process, and in earlier ones up to the checkpoints from which it
+// was continued. What was spent on lost steps is only in the CSV files.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "common/link/transfers.h"
+
+namespace cleave {
+
+struct RunSpent {
+  double seconds = 0;
+  LinkTotals totals;              // without `flows` and `transfers`
+  std::uint64_t resumes = 0;      // from a checkpoint
+  std::uint64_t stepsRedone = 0;  // done again after a resume
+
+  void add(double moreSeconds, const LinkTotals& more);
+};
+
+nlohmann::json toJson(const RunSpent& spent);
+// Throws nlohmann's exceptions if the JSON was not written by toJson().
+RunSpent spentFromJson(const nlohmann::json& json);
+
+}  // namespace cleave
