@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include "client/report/report.h"
 #include "client/train/child.h"
 #include "client/train/local_server.h"
+#include "common/checkpoint/commits.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"
 #include "common/core/open_file.h"
@@ -45,27 +47,26 @@ std::vector<std::string> linkCommand(const PlannedPoint& planned, const std::str
   return argv;
 }
 
-// `server`: empty if `train` starts a local one.
+// `server`: empty if `train` starts a local one. `resumes`: continues the run in the folder.
 std::vector<std::string> trainCommandLine(const RunOptions& options, const PlannedPoint& planned,
-                                          const std::string& runFolder, const std::string& server) {
-  std::vector<std::string> argv = {programBeside("cleave-client"),
-                                   "train",
-                                   "--config",
-                                   options.common.config,
-                                   "--run-dir",
-                                   runFolder,
-                                   "--json-lines",
-                                   "--log-level",
-                                   options.common.logLevel};
+                                          const std::string& runFolder, const std::string& server,
+                                          bool resumes) {
+  std::vector<std::string> argv = {programBeside("cleave-client"), "train", "--json-lines",
+                                   "--log-level", options.common.logLevel};
+  if (!server.empty()) argv.insert(argv.end(), {"--server", server});
+  if (!options.server.empty() && !options.tls.empty()) {
+    argv.insert(argv.end(), {"--tls", options.tls});
+  }
+  if (resumes) {
+    argv.insert(argv.end(), {"--resume", runFolder});
+    return argv;
+  }
+  argv.insert(argv.end(), {"--config", options.common.config, "--run-dir", runFolder});
   const auto set = [&](const std::string& override) {
     argv.insert(argv.end(), {"--set", override});
   };
   for (const std::string& override : options.common.overrides) set(override);
   for (const std::string& override : planned.point.configOverrides()) set(override);
-  if (!server.empty()) argv.insert(argv.end(), {"--server", server});
-  if (!options.server.empty() && !options.tls.empty()) {
-    argv.insert(argv.end(), {"--tls", options.tls});
-  }
   if (options.server.empty()) set("tls.enabled=false");  // the local server listens on loopback
   return argv;
 }
@@ -87,7 +88,8 @@ TrainingEnd waitFor(Child& training, const Interrupts& interrupts) {
 
 // Starts all processes of one point and waits for the training run.
 TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
-                  const std::string& runFolder, int log, const Interrupts& interrupts) {
+                  const std::string& runFolder, bool resumes, int log,
+                  const Interrupts& interrupts) {
   std::optional<LocalServer> server;
   std::optional<ListeningChild> link;
   std::string address = options.server;
@@ -101,7 +103,8 @@ TrainingEnd train(const RunOptions& options, const PlannedPoint& planned,
   }
   const OpenFile output(::memfd_create("cleave-sweep", MFD_CLOEXEC));
   if (!output) throwCannotWrite("a file in memory", "cannot be created", errno);
-  Child training(trainCommandLine(options, planned, runFolder, address), {output.get(), log});
+  Child training(trainCommandLine(options, planned, runFolder, address, resumes),
+                 {output.get(), log});
   TrainingEnd end = waitFor(training, interrupts);
   end.output = textOf(output);
   return end;
@@ -128,6 +131,18 @@ Json lastEvent(const std::string& lines) {
   const std::size_t begin = before == std::string::npos ? 0 : before + 1;
   Json event = Json::parse(lines.substr(begin, end + 1 - begin), nullptr, false);
   return event.is_object() ? event : Json::object();
+}
+
+// Whether the run in the folder has a checkpoint from which it can be continued.
+bool hasCheckpoint(const std::string& runFolder) {
+  namespace fs = std::filesystem;
+  std::error_code missing;
+  if (!fs::exists(runFolder + "/run.json", missing)) return false;
+  try {
+    return !readCommits(diskFiles(), runFolder).empty();
+  } catch (const Error&) {  // damaged
+    return false;
+  }
 }
 
 void removeOld(const std::string& runFolder) {
@@ -158,10 +173,13 @@ int Interrupts::count() const { return interruptCount; }
 PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const std::string& folder,
                   const Interrupts& interrupts) {
   const std::string runFolder = folder + "/" + planned.point.name();
-  removeOld(runFolder);
+  const bool resumes = isBegun(folder, planned) && hasCheckpoint(runFolder);
+  if (!resumes) {
+    removeOld(runFolder);
+    storePlan(folder, planned);
+  }
   const std::string logPath = runFolder + ".log";
-  const OpenFile log(
-      ::open(logPath.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
+  const OpenFile log(::open(logPath.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (!log) throwCannotWrite(logPath, "cannot be created", errno);
 
   PointEnd end;
@@ -176,15 +194,21 @@ PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const 
   };
   TrainingEnd training;
   try {
-    training = train(options, planned, runFolder, log.get(), interrupts);
+    training = train(options, planned, runFolder, resumes, log.get(), interrupts);
   } catch (const Error& error) {
     return fail(error.what() + std::string("; its log: ") + logPath);
   }
-  end.stored.seconds = secondsSince(start);
   end.interrupted = training.interrupted;
   const Json summary = lastEvent(training.output);
+  if (training.code != 0 && resumes && !training.interrupted) {
+    // Such as a lost store: the point starts over.
+    removePlan(folder, planned);
+    return runPoint(options, planned, folder, interrupts);
+  }
   if (training.code != 0) return fail(failureText(training, summary, logPath));
   if (summary.value("event", "") != "done") return fail("the training run reported no result");
+  // Of all processes that the run has had.
+  end.stored.seconds = std::max(secondsSince(start), summary.value("seconds", 0.0));
   std::error_code none;  // the folder does not exist if train started its own server
   std::filesystem::rename(runFolder + ".server", runFolder + "/server", none);
   result.measured = measureRun(summary, runFolder);
@@ -192,6 +216,7 @@ PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const 
   writeReport({findRun(runFolder, {})}, runFolder + "/report.html");
   storePoint(folder, planned, end.stored);
   std::filesystem::remove(logPath, none);
+  removePlan(folder, planned);
   return end;
 }
 

@@ -27,6 +27,10 @@ std::string resultPath(const std::string& folder, const PlannedPoint& planned) {
   return folder + "/" + planned.point.name() + "/" + kResultFile;
 }
 
+std::string planPath(const std::string& folder, const PlannedPoint& planned) {
+  return folder + "/" + planned.point.name() + ".plan.json";
+}
+
 Json planJson(const PlannedPoint& planned) {
   return {{"config", planned.config}, {"link", planned.link}, {"server", planned.server}};
 }
@@ -96,6 +100,22 @@ std::optional<StoredPoint> loadPoint(const std::string& folder, const PlannedPoi
     throw UsageError("bad-sweep", path + " was not written by a sweep: " + error.what(),
                      "remove it to run the point again");
   }
+}
+
+bool isBegun(const std::string& folder, const PlannedPoint& planned) {
+  std::ifstream file(planPath(folder, planned), std::ios::binary);
+  return file && Json::parse(file, nullptr, false) == planJson(planned);
+}
+
+void storePlan(const std::string& folder, const PlannedPoint& planned) {
+  writeFileDurably(planPath(folder, planned), planJson(planned).dump(2) + "\n");
+}
+
+void removePlan(const std::string& folder, const PlannedPoint& planned) {
+  const std::string path = planPath(folder, planned);
+  std::error_code error;
+  std::filesystem::remove(path, error);
+  if (error) throwCannotWrite(path, "cannot be removed", error.value());
 }
 
 std::size_t countOtherPoints(const std::string& folder, const std::vector<PlannedPoint>& planned) {

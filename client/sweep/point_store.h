@@ -32,6 +32,13 @@ struct StoredPoint {
 // configuration, link or server than planned now, or if the file cannot be read.
 std::optional<StoredPoint> loadPoint(const std::string& folder, const PlannedPoint& planned);
 
+// A point that was begun, but is not done: FOLDER/POINT.plan.json has its plan. Whether that is the
+// same as now, so that the point can be continued.
+bool isBegun(const std::string& folder, const PlannedPoint& planned);
+// Durable on return. Throw RunError.
+void storePlan(const std::string& folder, const PlannedPoint& planned);
+void removePlan(const std::string& folder, const PlannedPoint& planned);
+
 // The number of finished points in the folder that are not in this grid.
 std::size_t countOtherPoints(const std::string& folder, const std::vector<PlannedPoint>& planned);
 

@@ -85,8 +85,9 @@ std::string expectedModel(const TemporaryFolder& folder, const std::string& addr
 }
 
 // A run whose client was killed after some checkpoints.
+// By default once it has committed two checkpoints; a commit writes two files.
 void trainUntilKilled(const std::string& run, const std::string& address,
-                      const std::string& place = "batch:20:kill") {
+                      const std::string& place = "committed:4:kill") {
   const Process client =
       startClient("train", run, with(kRun, {"--server", address}), failingAt(place));
   REQUIRE(client.wait(kPatience));

@@ -113,6 +113,39 @@ TEST_CASE("a killed sweep over the link resumes, and a finished one runs nothing
       {"was run with a different configuration: 'batch: 32' stored, 'batch: 64' now", "--folder"});
 }
 
+TEST_CASE("a killed sweep continues a point from its checkpoint") {
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path("sweep");
+  const Arguments grid = {"--grid", "codec=none",        "--grid", "link.rate=1Gbit/s",
+                          "--grid", "link.latency=10ms", "--set",  "checkpoint.every_steps=2",
+                          "--set",  "train.epochs=4"};
+  std::string point;
+  {
+    Process first = startSweep(folder, grid);
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (point.empty() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::error_code none;  // no folder yet
+      for (const auto& each : std::filesystem::directory_iterator(folder, none)) {
+        const auto commits = each.path() / "checkpoints" / "commits.json";
+        if (std::filesystem::exists(commits)) point = each.path().string();
+      }
+    }
+    REQUIRE_FALSE(point.empty());
+    first.signal(SIGKILL);
+    first.wait(kPatience);
+  }
+  CHECK(std::filesystem::exists(point + ".plan.json"));
+  const Ended ended = ask(sweep(folder, grid));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const auto summary = nlohmann::json::parse(readFile(point + "/summary.json"));
+  CHECK(summary.at("resumes") == 1);
+  CHECK(summary.at("steps") == 32);
+  CHECK_FALSE(std::filesystem::exists(point + ".plan.json"));
+  checkFilesComplete(point);
+}
+
 TEST_CASE("seeds are averaged, and a failed point is reported without ending the sweep") {
   const TemporaryFolder temporary;
   const std::string folder = temporary.path("sweep");
