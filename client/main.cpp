@@ -62,8 +62,8 @@ int run(int argc, char** argv) {
       ->needs(resume);
   trainApp
       ->add_flag("--take-over", train.run.takeOver,
-                 "With --resume: continues a folder that was restored from a backup; a newer "
-                 "client of the run is ended")
+                 "With --resume: continues from a folder restored from a backup, and disconnects any "
+                 "client that has continued the run since")
       ->needs(resume);
   bool dryRun = false;
   trainApp

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that the simulation finds mistakes in what makes runs continue exactly: builds it with one mistake at a time, in a
-copy of the sources, and expects a run to fail.
+"""Checks that the simulation detects bugs in the code that lets interrupted runs continue bit-identically: builds it with one
+injected bug at a time, in a copy of the sources, and expects a run to fail.
 
 Example: scripts/mutants.py --only commit-alone
 """
@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 COPY = ROOT / "build/mutants/source"
 # name: [(file, text, what it is replaced by)]. Each text must occur once.
 MUTANTS = {
-    # After a reconnection, everything unsettled is sent again, whatever has arrived.
+    # After a reconnection, every unsettled tensor is sent again in full, even if it has already arrived.
     "resend-all": [("common/link/tensor_sender.cpp", "    if (count.complete > 0) {\n      --count.complete;",
                     "    if (false) {\n      --count.complete;")],
     # After a reconnection, nothing is sent again.
@@ -33,11 +33,11 @@ MUTANTS = {
     "commit-alone": [("client/train/checkpointer.h", "return client && server; }", "return client.has_value(); }"),
                      ("client/train/checkpointer.cpp", "if (!open_->client->empty() && !open_->server->empty()) {", "if (!open_->client->empty()) {"),
                      ("client/train/checkpointer.cpp", "{*open_->server}", '{open_->server.value_or("")}')],
-    # Files are not synchronised, so that a machine without power loses them.
+    # Files are not synchronised, so a loss of power destroys them.
     "no-fsync": [("common/core/durable.cpp", "if (error == 0 && ::fsync(file.get()) != 0) error = errno;", "")],
-    # Codecs start over after a checkpoint.
+    # After a resume, the server's codecs start without their state.
     "no-codec-state": [("server/served_run.cpp", "  link_->restoreCodecs(std::move(content.codecs));\n", "")],
-    # The order of dropout's and the data's draws starts over.
+    # After a resume, the server's count of evaluation batches restarts at 0.
     "no-engine-state": [("server/served_run.cpp", "  return content.engine;", "  EngineState state = content.engine;\n  state.evaluated = 0;\n  return state;")],
 }  # fmt: skip
 
@@ -69,7 +69,7 @@ def simulate(arguments, log):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=300, help="runs within which a mistake must show (300)")
+    parser.add_argument("--runs", type=int, default=300, help="maximum runs until a bug must show (300)")
     parser.add_argument("--only", choices=[*MUTANTS], action="append", help="only this one; repeatable")
     arguments = parser.parse_args()
     copy_sources()
@@ -80,7 +80,7 @@ def main():
         subprocess.run(configure, cwd=COPY, stdout=log, stderr=subprocess.STDOUT, check=True)
         build(log)
         if simulate(arguments, log) != 0:
-            sys.exit(f"mutants: the simulation fails without a mistake; see {log.name}")
+            sys.exit(f"mutants: the simulation fails with the unmodified sources; see {log.name}")
         for name in chosen:
             start = time.monotonic()
             for file, text, replacement in MUTANTS[name]:
@@ -93,7 +93,7 @@ def main():
             found += code == 1
             print(f"mutants: {name}: {'found' if code == 1 else 'NOT FOUND'} ({time.monotonic() - start:.0f} s)", flush=True)
             copy_sources()
-    print(f"mutants: {found} of {len(chosen)} mistakes found")
+    print(f"mutants: {found} of {len(chosen)} bugs found")
     return 0 if found == len(chosen) else 1
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains for hours while faults happen, and checks that nothing grows: resident memory, descriptors, threads, the time of a
-step. One server serves two clients behind a relay: `steady` is never killed; `killed` has one fault per minute, four cuts of
-its connection to one kill -9, after which it is resumed. Parts of the models sleep instead of computing, so that a fault's
+step. One server serves two clients, each behind its own relay. Once per minute, the connection of
+`steady` is cut, and `killed` gets a fault: four cuts of its connection, then one kill -9 followed by a resume. Parts of the models sleep instead of computing, so that a fault's
 cost does not depend on the processors.
 
 Example: scripts/soak.py --programs build/release/bin --minutes 60
@@ -35,7 +35,7 @@ threads: {client: 1, server: 1}
 WAITS = {"F1": 10, "T3": 15, "B1": 10}  # ms: about 0.15 s per step
 MAX_GROWTH = 0.01  # per hour
 MAX_SLOWDOWN = 1.1
-WARM_UP = 600  # s until pools have reached their size
+WARM_UP = 600  # s until pools reach their final size
 CALIBRATION = 60  # s without faults
 
 
@@ -105,7 +105,7 @@ class Client:
         self.start()
 
     def rows(self):
-        """{step: (seconds, when it ended)} of the training steps; of a step that was done again, the last time."""
+        """{step: (seconds, when it ended)} of the training steps; if a step was computed again, the last time counts."""
         steps = {}
         for file in sorted(self.run.glob("steps*.csv"), key=lambda path: path.stat().st_mtime):
             with open(file) as text:
@@ -126,7 +126,7 @@ def resources(process):
 
 
 def growth(samples):
-    """Of [(hours, value)], by the least-squares line: per hour, relative to the mean."""
+    """Slope per hour of the least-squares line through [(hours, value)], as a fraction of the mean value."""
     if len(samples) < 2:
         return 0.0
     x, y = zip(*samples)
@@ -136,8 +136,8 @@ def growth(samples):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=pathlib.Path, required=True, help="folder with cleave-client and cleave-server")
-    parser.add_argument("--minutes", type=float, default=60, help="how long (60)")
-    parser.add_argument("--seed", type=int, default=1, help="of the times of the faults (1)")
+    parser.add_argument("--minutes", type=float, default=60, help="duration (60)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the fault times (1)")
     parser.add_argument("--json", action="store_true", help="prints JSON")
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
@@ -165,7 +165,7 @@ def main():
                 sys.exit(f"soak: the {name} has ended; see {folder}")
             samples[name].append((hours, found))
         if killed.process.poll() is not None:
-            sys.exit(f"soak: the killed client ended by itself with exit code {killed.process.returncode}; see {folder}")
+            sys.exit(f"soak: the client `killed` exited unexpectedly with exit code {killed.process.returncode}; see {folder}")
         if time.monotonic() >= next_fault:
             next_fault += 60
             steady.relay.cut()
@@ -197,7 +197,7 @@ def main():
     if arguments.json:
         print(json.dumps(figures, indent=2))
     else:
-        print(f"soak: {seconds / 60:.0f} minutes, {cuts} cuts, {kills} kills; {done} steps took {slowdown:.3f} of the time without faults")
+        print(f"soak: {seconds / 60:.0f} minutes, {cuts} cuts, {kills} kills; {done} steps took {slowdown:.3f} times the time without faults")
         for name, each in figures["growth_per_hour"].items():
             print(f"soak: {name}: {each:+.3%} per hour")
     if good:

@@ -168,7 +168,7 @@ TEST_CASE("more bytes than the limit are refused, plain or unpacked") {
     files.writeImages(content);
     CHECK((readUnpacked(files.path("images"), bytes.size()) == bytes));  // too long to print
     CHECK_THROWS_WITH(readUnpacked(files.path("images"), bytes.size() - 1),
-                      Catch::Contains("more than 2999999 bytes"));
+                      Catch::Contains("more than the maximum of 2999999 bytes"));
   }
 }
 

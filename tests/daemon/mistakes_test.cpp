@@ -158,7 +158,7 @@ TEST_CASE("mistakes in the configuration of a run") {
           set("model's parameter out of range", "model.width=0",
               {"width=0 is not an integer from 1 to 65536", "[bad-model-parameter]", "width=0"}),
           set("a cut beyond the model", "model.cuts=[3, 90]",
-              {"cuts 3 and 90", "of the 6 blocks: 0 flatten, 1 fc1", "first < second < 6"}),
+              {"cuts 3 and 90", "the 6 blocks: 0 flatten, 1 fc1", "first < second < 6"}),
           set("cuts in the wrong order", "model.cuts=[5, 3]",
               {"cuts 5 and 3", "1 <= first < second < 6"}),
           set("one cut", "model.cuts=[3]", {"model.cuts has 1 values", "two block positions"}),

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 const Arguments kRun = {"--set", "model={name: mlp, width: 32, depth: 2, dropout: 0.1}",
                         "--set", "train.optimizer={name: adam}",
                         "--set", "codec=power:rank=2",
-                        "--set", "train.epochs=4",
+                        "--set", "train.epochs=10",  // enough for two commits on a busy machine
                         "--set", "checkpoint.every_steps=3"};
 
 Arguments with(Arguments arguments, const Arguments& more) {
@@ -84,8 +84,8 @@ std::string expectedModel(const TemporaryFolder& folder, const std::string& addr
   return modelOf(run);
 }
 
-// A run whose client was killed after some checkpoints.
-// By default once it has committed two checkpoints; a commit writes two files.
+// A run whose client was killed: by default once it has committed two checkpoints. A commit writes
+// two files.
 void trainUntilKilled(const std::string& run, const std::string& address,
                       const std::string& place = "committed:4:kill") {
   const Process client =

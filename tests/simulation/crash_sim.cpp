@@ -57,7 +57,7 @@ struct Job {
   }
 };
 
-// How much an undisturbed run does, and what comes out.
+// Counts and result of an undisturbed run.
 struct Whole {
   std::string result;
   std::uint64_t clientCalls = 0, serverCalls = 0, bytes = 0;
@@ -118,7 +118,7 @@ class Runs {
     return jobs;
   }
 
-  // One fault per run: at each change of a file, and at places of the network.
+  // One fault per run: at each change of a file, and at evenly spaced byte counts on the network.
   std::vector<Job> matrix() const {
     constexpr std::uint64_t kCuts = 400;
     std::vector<Job> jobs;
@@ -150,7 +150,7 @@ class Runs {
   // Never returns.
   [[noreturn]] void runChild(const fs::path& folder, const Job& job) const {
     fs::create_directories(folder);
-    // One thread runs at a time; switches within a core take least.
+    // One thread runs at a time; switches on the same core are cheapest.
     cpu_set_t cores;
     CPU_ZERO(&cores);
     CPU_SET(job.seed % std::max(1u, std::thread::hardware_concurrency()), &cores);
@@ -192,7 +192,7 @@ class Runs {
     return std::nullopt;
   }
 
-  // The same run twice, up to its last switch between threads.
+  // Runs one seed twice, and compares file calls, bytes, switches and time.
   bool isRepeatable() {
     std::vector<std::string> figures;
     for (int i = 0; i < 2; ++i) {
@@ -205,7 +205,7 @@ class Runs {
       figures.push_back(readAll(folder / "figures.txt"));
     }
     if (figures[0] == figures[1]) return true;
-    std::cerr << fmt::format("crash_sim: a seed must determine a run, but two differ: {} and {}\n",
+    std::cerr << fmt::format("crash_sim: two runs with the same seed differ: {} and {}\n",
                              figures[0], figures[1]);
     return false;
   }
@@ -234,7 +234,7 @@ class Runs {
     }
     ++failed_;
     std::cerr << fmt::format("crash_sim: {}: {}{}; its files: {}\n", child.job.text(),
-                             !ended ? fmt::format("failed ({})", status) : "has other results",
+                             !ended ? fmt::format("failed ({})", status) : "gave different results",
                              what, child.folder.string());
   }
 
@@ -253,18 +253,19 @@ int main(int argc, char** argv) {
   cleave::sim::Options options;
   CLI::App app{"Simulates runs of client and server with faults, and compares their results.",
                "crash_sim"};
-  app.add_option("--seed", options.seed, "Seed of the first run; the others have the next ones")
+  app.add_option("--seed", options.seed,
+                 "Seed of the first run; further runs use consecutive seeds")
       ->default_str("1");
   app.add_option("--runs", options.runs, "Number of runs with random faults")->default_str("100");
   app.add_flag("--matrix", options.matrix,
-               "Instead, one run per place at which a fault can happen");
-  app.add_option("--every", options.every, "Of these, only every N-th")
+               "Instead of random faults: one run per place at which a fault can happen");
+  app.add_option("--every", options.every, "With --matrix: only every N-th run")
       ->default_str("1")
       ->check(CLI::PositiveNumber);
   app.add_option("--jobs", options.jobs, "Runs at the same time")
       ->default_str("2")
       ->check(CLI::PositiveNumber);
-  app.add_option("--folder", options.folder, "Where to make files")->default_str("/dev/shm");
+  app.add_option("--folder", options.folder, "Folder for temporary files")->default_str("/dev/shm");
   app.add_flag("--keep", options.keep, "Keeps the files of all runs");
   app.add_flag("--stop", options.stop, "Starts no more runs after one has failed");
   app.add_flag("--verbose", options.verbose, "Shows the logs of client and server");

@@ -69,7 +69,7 @@ void Disk::opened(int file, const std::string& path, bool isNew) {
 
 void Disk::wrote(int file) {
   const auto found = open_.find(file);
-  // Called before the write, so that its size is what was safe until now.
+  // This runs before the write, so the file's current size is what has been synchronised.
   if (found != open_.end()) dirty_.emplace(found->second, sizeOf(found->second));
 }
 
@@ -90,7 +90,7 @@ void Disk::synced(int file) {
 
 std::string Disk::keepCopy(const std::string& path) {
   if (!exists(path)) return "";
-  // Beside the nodes' folders.
+  // Stored next to the nodes' folders.
   const int node = ownerOf(path);
   const std::string copy =
       folders_[node].substr(0, folders_[node].size() - 1) + ".copy" + std::to_string(copies_++);
@@ -142,7 +142,7 @@ void Disk::losePower(Node node) {
     each = dirty_.erase(each);
   }
   auto& changes = changes_[node];
-  // What a disk has written is a beginning of what happened.
+  // The disk persists changes in order, so a prefix of them survives.
   std::size_t kept = changes.empty() ? 0 : draw(changes.size() + 1);
   while (changes.size() > kept) {
     undo(changes.back());

@@ -1,7 +1,7 @@
-// The disks of a simulation. Files are real, in a folder per node; this knows what of them would be
-// lost without power: what was written to a file since its last fsync, and what was changed in a
-// folder since the folder's last fsync, from some change on. What the director does to files is not
-// simulated: it is safe at once.
+// The disks of a simulation. Files are real, in a folder per node; this class
+// tracks what a loss of power destroys: a random part of what was written to a file since its last
+// fsync, and the changes of a folder since its last fsync, from a random one on. The director's
+// changes are not simulated: they are durable immediately.
 #pragma once
 
 #include <array>
@@ -57,8 +57,9 @@ class Disk {
   std::array<std::uint64_t, kNodes> calls_{};
   std::array<Failing, kNodes> failing_;
   std::array<Killing, kNodes> killing_;
-  std::map<int, std::string> open_;             // by descriptor
-  std::map<std::string, std::uint64_t> dirty_;  // bytes that are safe, of files with others
+  std::map<int, std::string> open_;  // by descriptor
+  std::map<std::string, std::uint64_t>
+      dirty_;  // per file with unsynchronised data: the leading bytes that survive
   std::array<std::vector<Change>, kNodes> changes_;
   std::uint64_t copies_ = 0;
 };

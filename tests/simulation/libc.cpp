@@ -1,6 +1,6 @@
 // The functions of the C library that wait, tell the time, or use files and sockets. They replace
 // the C library's in this process; see world.h. TCP over loopback becomes a Unix socket of the
-// kernel, whose bytes arrive at once; network.cpp adds the delays and faults of a real link.
+// kernel, which delivers immediately; network.cpp adds the delays and faults of a real link.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -33,8 +33,8 @@
 
 namespace sim = cleave::sim;
 
-// The C library's function. No initialisation guard: that is one of the functions that are
-// replaced.
+// The C library's own function. Not an initialised static: that would call __cxa_guard_acquire,
+// which this file also replaces.
 #define REAL_VERSION(name, version)               \
   static decltype(&::name) real_##name = nullptr; \
   if (real_##name == nullptr)                     \
@@ -70,7 +70,7 @@ extern "C" {
 
 // ---- Threads ----
 
-// From pthread_t, which real threads and the world's threads share.
+// The world's threads by pthread_t. Real threads have handles of the same type.
 static std::map<pthread_t, sim::Thread*>& threads() {
   static auto* const all = new std::map<pthread_t, sim::Thread*>;
   return *all;
@@ -180,7 +180,8 @@ int pthread_rwlock_unlock(pthread_rwlock_t* lock) noexcept {
   return error;
 }
 
-// No switch within an initialisation: other threads would wait for it outside of the world.
+// No switch during an initialisation: other threads would block in the real pthread_once, which the
+// world cannot see.
 int pthread_once(pthread_once_t* once, void (*function)()) {
   REAL(pthread_once);
   const bool inside = sim::isInside();
@@ -271,7 +272,7 @@ int pthread_cond_broadcast(pthread_cond_t* condition) noexcept {
 }
 
 int pthread_cond_destroy(pthread_cond_t* condition) noexcept {
-  if (sim::isInside()) return 0;  // nobody waits in it
+  if (sim::isInside()) return 0;  // it has no waiters
   REAL_VERSION(pthread_cond_destroy, "GLIBC_2.3.2");
   return real_pthread_cond_destroy(condition);
 }
@@ -320,7 +321,7 @@ long syscall(long number, ...) noexcept {
 
 // ---- Randomness ----
 
-// std::random_device: the processor's random numbers would make each run another one.
+// std::random_device: the processor's random numbers would make each run different.
 unsigned _ZNSt13random_device9_M_getvalEv(void* device) {
   using Function = unsigned (*)(void*);
   static Function get = nullptr;
@@ -401,7 +402,7 @@ int poll(pollfd* files, nfds_t count, int milliseconds) {
   }
 }
 
-// Asio then uses the time-out of epoll_wait().
+// Fails, so that Asio uses the timeout of epoll_wait() instead.
 int timerfd_create(int clock, int flags) noexcept {
   REAL(timerfd_create);
   if (!sim::isInside()) return real_timerfd_create(clock, flags);

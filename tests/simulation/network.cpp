@@ -17,7 +17,7 @@
 namespace cleave::sim {
 namespace {
 
-constexpr std::size_t kMaxHeld = 64 << 10;  // bytes on the way, per direction
+constexpr std::size_t kMaxHeld = 64 << 10;  // bytes in transit, per direction
 constexpr Nanoseconds kBetweenCuts = 2 * kSecond;
 
 struct Packet {
@@ -43,7 +43,7 @@ struct Network {
   std::uint64_t bytes = 0;
   std::uint64_t cutAt = UINT64_MAX;
   Nanoseconds silentUntil = 0;
-  Nanoseconds nextCut = kNever, lastCut = 0;  // of cuts again and again
+  Nanoseconds nextCut = kNever, lastCut = 0;  // of repeated cuts
   Nanoseconds maxDelay = 3'000'000;
 };
 
@@ -120,7 +120,7 @@ bool deliver(Direction& way) {
     const ssize_t sent =
         size == 0 ? 0 : ::send(way.to, packet.bytes.data() + packet.done, size, MSG_NOSIGNAL);
     if (sent < 0 && errno == EAGAIN) return true;
-    if (sent < 0) {  // the receiver is gone: so is what comes
+    if (sent < 0) {  // the receiver is gone, so its packets are dropped
       way.held -= packet.bytes.size() - packet.done;
       way.packets.pop_front();
       continue;

@@ -11,14 +11,15 @@ namespace cleave::sim {
 inline constexpr std::uint16_t kPortOfNetwork = 4800;  // the client connects to it
 inline constexpr std::uint16_t kPortOfServer = 4801;
 
-// Runs the network on a thread of the director, for ever. Call once.
+// Runs the network on a thread of the director, forever. Call once.
 void startNetwork();
-// Once this many more bytes have arrived, in both directions. The next call replaces this one.
+// Cuts all connections after this many more bytes have been delivered, both directions counted
+// together. The next call replaces this one.
 void cutNetworkAfter(std::uint64_t bytes);
 void silenceNetwork(Nanoseconds until);
-// All connections, every two seconds.
+// Cuts all connections every two seconds.
 void cutNetworkAgainAndAgain(Nanoseconds until);
-// The longest time that bytes take; 3 ms at first.
+// Maximum delay; initially 3 ms.
 void setNetworkDelay(Nanoseconds delay);
 std::uint64_t networkBytes();
 

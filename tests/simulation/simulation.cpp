@@ -45,7 +45,7 @@ std::vector<std::string> fieldsOf(const std::string& line) {
 
 }  // namespace
 
-// Together they have everything that has a state: dropout, batch statistics, Adam, momentum, a
+// Together they cover everything that has a state: dropout, batch statistics, Adam, momentum, a
 // codec with a power iteration. A run takes 24 steps.
 const std::vector<Scenario>& scenarios() {
   static const std::vector<Scenario> all = {{"mlp, adam, dropout, power iteration", R"(
@@ -103,7 +103,7 @@ std::string resultOf(const fs::path& folder) {
   std::string result;
   for (const unsigned char byte : digest) result += fmt::format("{:02x}", byte);
 
-  // Of several rows of an epoch, the last one counts (docs/metrics.md).
+  // If an epoch has several rows, the last one counts (docs/metrics.md).
   std::ifstream rows(run / "epochs.csv");
   std::string line;
   std::getline(rows, line);
@@ -251,14 +251,15 @@ void Simulation::armRandom() {
     }
     default:
       count("clock shifted");
-      // Up to 17 hours; not back with TLS, whose certificates would not be valid yet.
+      // Up to 17 hours in either direction; with TLS up to 33 hours and only forward, because its
+      // certificates would not be valid yet.
       return shiftWallClock((static_cast<Nanoseconds>(draw(200)) - (scenario_.tls ? 0 : 100)) *
                             600 * kSecond);
   }
 }
 
-// Of a side that does not run: its newest checkpoint is damaged, or all of its files are lost, or
-// replaced by older ones.
+// At random: damages a newest checkpoint, deletes the store of a stopped server, restores the
+// client's folder from a backup, makes that backup, or does nothing.
 void Simulation::loseFiles() {
   const fs::path backup = folder_ / "backup";
   switch (draw(12)) {
@@ -290,7 +291,7 @@ void Simulation::loseFiles() {
   }
 }
 
-// The newest one of one side.
+// Damages the newest checkpoint of a random side.
 void Simulation::damageCheckpoint() {
   std::vector<fs::path> files;
   const fs::path side = folder_ / (draw(2) == 0 ? "client" : "server");
@@ -303,7 +304,7 @@ void Simulation::damageCheckpoint() {
   std::string bytes = readAll(newest);
   if (bytes.empty()) return;
   count(kDamaged);
-  // Perhaps one step's of one side, and another step's of the other.
+  // Two damaged checkpoints may be of different steps on the two sides.
   filesAreLost_ = filesAreLost_ || files.size() < 2 || counts_[kDamaged] > 1;
   switch (draw(3)) {
     case 0:
@@ -320,7 +321,7 @@ void Simulation::damageCheckpoint() {
 
 // ---- The run ----
 
-// What a user would do, who reads the hint.
+// Does what a user who follows the hint would do.
 void Simulation::clientFailed() {
   if (!filesAreLost_) return;
   fromStart_ = errorCode_ == "no-checkpoint" || errorCode_ == "bad-checkpoint";
@@ -351,7 +352,7 @@ bool Simulation::run() {
     while (now() < until && isAlive(kClient) && isAlive(kServer) && !exitCode_ && !serverEnded_) {
       sleep(kSecond / 50);
     }
-    // Killed after the run was done, it is done.
+    // If the client was killed after it had completed the run, the run is done.
     if (exitCode_ == 0 || (!isAlive(kClient) && isDone())) return true;
     if (exitCode_) {
       if (left == 0 && ++failures > kMaxFailures) return false;

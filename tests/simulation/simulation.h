@@ -25,13 +25,14 @@ struct Fault {
   enum class Kind { kill, losePower, fullDisk, badDisk, cut };
   Kind kind = Kind::kill;
   Node node = kClient;   // not for `cut`
-  std::uint64_t at = 0;  // a change of the node's files; cut: bytes that have crossed the network
+  std::uint64_t at = 0;  // number of the change of the node's files; cut: bytes delivered before it
   std::string text() const;
 };
 
 class Simulation {
  public:
-  // `faults`: number of random ones. `certificates`: the folder that has server/ and client/.
+  // `faults`: number of random faults. `certificates`: the folder that contains server/ and
+  // client/.
   Simulation(std::filesystem::path folder, const Scenario& scenario,
              std::filesystem::path certificates, std::uint64_t faults, std::optional<Fault> fault,
              std::string logLevel)

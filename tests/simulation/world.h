@@ -1,6 +1,7 @@
-// A world of its own for the threads of several programs in one process: one thread runs at a time,
-// a seed chooses which one, and time passes only while all of them wait. So a run of the real
-// client and the real server is repeatable from its seed, and hours of time-outs take no time.
+// A simulated world in which the threads of several programs run in one process: one thread runs at
+// a time, and a seed chooses which one. Time jumps ahead when all threads wait, and advances a
+// little at each switch and clock read. So a run of the real client and the real server is
+// reproducible from its seed, and hours of timeouts cost nothing.
 //
 // libc.cpp defines the functions of the C library that wait, tell the time, or use files and
 // sockets; they replace the C library's in the whole process. On a thread of this world they are
@@ -28,30 +29,32 @@ enum Node : int { kDirector = 0, kClient = 1, kServer = 2, kNodes = 3 };
 
 // ---- For the director of a simulation ----
 
-// Makes the calling thread the first of the world, of the node kDirector. Once per process.
-// `wallClock`: CLOCK_REALTIME at first.
+// Makes the calling thread the world's first one, on the node kDirector. Once per process.
+// `wallClock`: the initial CLOCK_REALTIME.
 void begin(std::uint64_t seed, Nanoseconds wallClock);
 // Starts a thread of this node.
 void start(Node node, std::function<void()> program);
 void sleep(Nanoseconds time);
 Nanoseconds now();
-// From now on CLOCK_REALTIME, on all nodes, differs by this from what it would have been.
+// Sets the offset of CLOCK_REALTIME on all nodes; replaces the previous offset.
 void shiftWallClock(Nanoseconds by);
 // A random number below `bound`, from the seed.
 std::uint64_t draw(std::uint64_t bound);
-// Switches between threads since begin(), and writes and other changes of a node's files.
+// Thread switches since begin().
 std::uint64_t switches();
+// Writes and other changes that the node has made to its files.
 std::uint64_t fileCalls(Node node);
 
 // The node's threads never run again, and its descriptors are closed. With `power`, the disk also
-// loses what has not been synchronised. Takes effect at the first switch from number `at` on at
-// which the node's threads hold no mutex, which another node may need.
+// loses what has not been synchronised. Takes effect at the first switch with a number of at
+// least `at` at which no thread of the node holds a mutex, since another node may need that mutex.
 void killAt(Node node, std::uint64_t at, bool power);
-// The same just before a change of the node's files, by its number, whatever its threads hold.
+// Like killAt(), but just before the change with this number that the node makes to its files, even
+// if its threads hold mutexes.
 void killAtFileCall(Node node, std::uint64_t call, bool power);
 bool isAlive(Node node);
 
-// The changes of the node's files with these numbers fail with this error.
+// `count` changes that the node makes to its files, from number `first` on, fail with this error.
 void failFiles(Node node, std::uint64_t first, std::uint64_t count, int error);
 
 // Files under this folder belong to the node.
@@ -64,22 +67,23 @@ bool isInside();  // whether the calling thread belongs to the world
 Thread* createThread(void* (*function)(void*), void* argument);
 void* joinThread(Thread* thread);
 Thread* currentThread();
-// Waits until wake() for this address, one of the descriptors is ready, or the deadline. Returns
-// false at the deadline.
+// Wait until wakeOne() or wakeAll() is called for this address, or one of the descriptors is ready.
+// Return false if the deadline passes first.
 bool waitFor(const void* address, Nanoseconds deadline, const char* what);
 bool waitForFiles(const pollfd* files, std::size_t count, Nanoseconds deadline);
 void wakeOne(const void* address);
 void wakeAll(const void* address);
-// Perhaps lets other threads run. `caller`: the code that called the function of the C library. A
-// node may be killed at a switch, so there is none within libraries: they have state that both
-// nodes share, such as a cache of kernels, which a killed thread would leave half-made.
+// May let another thread run. `caller`: the code that called the function of the C library. Never
+// switches in a library's code: a node can be killed at a switch, and the killed thread would leave
+// library state that both nodes share, such as a cache of kernels, half-built.
 void maySwitch(const void* caller);
-// Between these, the thread does not switch unless it has to wait.
+// holdSwitches(1) disables switches of the calling thread until holdSwitches(-1), except where it
+// must wait.
 void holdSwitches(int change);
 void countLocks(int change);
 Nanoseconds wallClock();
-// A program reads the clock. If it does so again and again without waiting, it computes for some
-// time: otherwise its time would not pass.
+// Called when a program reads the clock. Each read advances time, by more with each repeat, so that
+// a loop that polls the clock ends.
 void lookAtClock();
 Node currentNode();
 // Returns only if the calling thread belongs to another node.
@@ -87,7 +91,7 @@ void killNow(Node node, bool power);
 void opened(int file);
 void closed(int file);
 
-// Files. Each returns an error number to fail with, or 0.
+// Files. The first two return the errno to fail with, or 0.
 int beforeChange(const char* path);
 int beforeWrite(int file);
 void openedFile(int file, const char* path, bool isNew);
