@@ -233,7 +233,7 @@ def training(options, folder):
 
 def unread(options, folder):
     """Half of them request a long transfer, half train; none of them reads."""
-    with Server(folder, {"sessions": options.unread + 2}) as server:
+    with Server(folder, {"sessions": options.unread + 2, "park_seconds": 0}) as server:
         for number in range(4):  # the first sessions allocate memory that all of them use
             w.Peer(server.port).open(f"warm-{number}").close()
         time.sleep(1)
