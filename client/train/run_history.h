@@ -24,7 +24,7 @@ RunRecordFile readRunRecord(const std::string& folder);
 // warnings. Throws RunError "bad-checkpoint" if the list itself is damaged.
 std::vector<RunCommit> intactCommits(Files& files, const std::string& folder);
 
-// The last training step that the run's records have; 0 if there is none.
+// The last training step in the last rows of steps.csv; 0 if there is none.
 std::uint64_t lastRecordedStep(const std::string& folder);
 
 // Raises the run's generation by `step` and returns it, durably stored.

@@ -12,7 +12,7 @@ namespace cleave {
 struct RunSpent {
   double seconds = 0;
   LinkTotals totals;              // without `flows` and `transfers`
-  std::uint64_t resumes = 0;      // from a checkpoint
+  std::uint64_t resumes = 0;      // from a checkpoint or, without one, from the start
   std::uint64_t stepsRedone = 0;  // done again after a resume
 
   void add(double moreSeconds, const LinkTotals& more);

@@ -95,6 +95,7 @@ void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const 
 // ---- Where it begins ----
 
 void TrainRun::loadWeights() {
+  if (prepared_.isResumed) stepsLost_ = lastRecordedStep(prepared_.folder);
   const std::vector<NamedTensor> weights = initialWeights(prepared_);
   if (weights.empty()) return;
   stage_.importWeights(weights);

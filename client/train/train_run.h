@@ -54,7 +54,7 @@ class TrainRun {
   // have. Returns the notes that were passed to copyState(). Throws RunError "no-checkpoint",
   // "bad-checkpoint", "other-run-spec", UsageError "inexact".
   nlohmann::json resume();
-  // Steps after that checkpoint that had been done, and are done again.
+  // After resume() or loadWeights(): steps that had been done, and are done again.
   std::uint64_t stepsLost() const { return stepsLost_; }
   // Null: the run makes no checkpoints.
   Checkpointer* checkpointer() { return checkpointer_.get(); }

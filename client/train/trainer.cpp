@@ -83,6 +83,8 @@ TrainResult Trainer::run() {
     restore(run_.resume());
   } else {
     run_.loadWeights();
+    if (run_.prepared().isResumed) spentBefore_.resumes = 1;
+    spentBefore_.stepsRedone = run_.stepsLost();
   }
   const std::uint64_t perEpoch = stepsPerWholeEpoch();
   shown_.epochs = (totalSteps_ + perEpoch - 1) / perEpoch;
@@ -225,7 +227,7 @@ void Trainer::restore(const nlohmann::json& notes) {
     epochSteps_ = notes.at("epoch_steps");
     epochSeconds_ = notes.at("epoch_seconds");
     epochMetrics_ = metricsOf(notes.at("epoch_metrics"));
-    spentBefore_ = spentFromJson(notes.at("spent"));
+    if (notes.contains("spent")) spentBefore_ = spentFromJson(notes.at("spent"));
     if (notes.contains("last_eval")) result_.lastEval = metricsOf(notes.at("last_eval"));
     if (notes.contains("best_top1")) result_.bestTop1 = notes.at("best_top1").get<double>();
   } catch (const nlohmann::json::exception& error) {

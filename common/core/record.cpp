@@ -214,15 +214,13 @@ struct Recorder::State {
     lock.unlock();
     std::string firstFailure;
     for (const auto& [file, lines] : batch) {
-      if (lines.empty() || file->error != 0) continue;
-      file->append(lines);
+      if (file->error != 0) continue;
+      if (!lines.empty()) file->append(lines);
+      if (sync) file->sync();
       if (file->error != 0 && firstFailure.empty()) {
         firstFailure = file->path + ": rows could not be written: " + std::strerror(file->error) +
                        (file->cutShort ? " (the last row is cut short)" : "");
       }
-    }
-    if (sync) {
-      for (const auto& [file, lines] : batch) file->sync();
     }
     batch.clear();  // closes files whose tables were destroyed
     lock.lock();

@@ -49,11 +49,12 @@ namespace {
 // Whether it has at most what remains of a process that was killed before it began the run.
 bool isUnused(const std::string& folder) {
   std::error_code error;
-  const std::filesystem::directory_iterator entries(folder, error);
-  return std::all_of(begin(entries), end(entries), [](const auto& entry) {
-    const std::string name = entry.path().filename();
-    return name == "lock" || name.starts_with("generation.tmp-");
-  });
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (name != "lock" && !name.starts_with("generation.tmp-")) return false;
+  }
+  return !error;
 }
 
 }  // namespace

@@ -33,6 +33,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kNoSimulation = 2;  // exit code: the simulation itself does not work
+
 struct Options {
   std::uint64_t seed = 1;
   std::uint64_t runs = 100;
@@ -86,10 +88,10 @@ class Runs {
     const auto begun = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < scenarios().size(); ++i) {
       const auto whole = runWhole(i);
-      if (!whole) return 1;
+      if (!whole) return kNoSimulation;
       wholes_.push_back(*whole);
     }
-    if (!isRepeatable()) return 1;
+    if (!isRepeatable()) return kNoSimulation;
     for (const Job& job : options_.matrix ? matrix() : randomJobs()) {
       if (running_.size() >= options_.jobs) waitForOne();
       if (failed_ > 0 && options_.stop) break;
@@ -202,9 +204,9 @@ class Runs {
       if (child == 0) runChild(folder, {options_.seed, 0, 5, {}});
       int status = 0;
       ::waitpid(child, &status, 0);
-      figures.push_back(readAll(folder / "figures.txt"));
+      figures.push_back(status == 0 ? readAll(folder / "figures.txt") : "");
     }
-    if (figures[0] == figures[1]) return true;
+    if (figures[0] == figures[1] && !figures[0].empty()) return true;
     std::cerr << fmt::format("crash_sim: two runs with the same seed differ: {} and {}\n",
                              figures[0], figures[1]);
     return false;

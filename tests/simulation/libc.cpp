@@ -278,11 +278,11 @@ int pthread_cond_destroy(pthread_cond_t* condition) noexcept {
 }
 
 static long futexInWorld(std::uint32_t* word, int operation, std::uint32_t value,
-                         const timespec* time) {
+                         const timespec* time, const void* caller) {
   const int command = operation & FUTEX_CMD_MASK;
   if (command == FUTEX_WAKE || command == FUTEX_WAKE_BITSET) {
     sim::wakeAll(word);
-    sim::maySwitch(__builtin_return_address(0));
+    sim::maySwitch(caller);
     return 1;
   }
   if (command != FUTEX_WAIT && command != FUTEX_WAIT_BITSET) {
@@ -314,7 +314,8 @@ long syscall(long number, ...) noexcept {
   va_end(list);
   if (number == SYS_futex && sim::isInside()) {
     return futexInWorld(reinterpret_cast<std::uint32_t*>(a[0]), static_cast<int>(a[1]),
-                        static_cast<std::uint32_t>(a[2]), reinterpret_cast<const timespec*>(a[3]));
+                        static_cast<std::uint32_t>(a[2]), reinterpret_cast<const timespec*>(a[3]),
+                        __builtin_return_address(0));
   }
   return sim::real::call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
@@ -503,24 +504,24 @@ ssize_t writev(int file, const iovec* data, int count) {
   return real_writev(file, data, count);
 }
 
-static int synchronise(int file) {
+static int synchronise(int file, const void* caller) {
   if (const int error = sim::beforeWrite(file)) {
     errno = error;
     return -1;
   }
   sim::synced(file);
-  sim::maySwitch(__builtin_return_address(0));
+  sim::maySwitch(caller);
   return 0;
 }
 
 int fsync(int file) {
   REAL(fsync);
-  return sim::isInside() ? synchronise(file) : real_fsync(file);
+  return sim::isInside() ? synchronise(file, __builtin_return_address(0)) : real_fsync(file);
 }
 
 int fdatasync(int file) {
   REAL(fdatasync);
-  return sim::isInside() ? synchronise(file) : real_fdatasync(file);
+  return sim::isInside() ? synchronise(file, __builtin_return_address(0)) : real_fdatasync(file);
 }
 
 int rename(const char* from, const char* to) noexcept {
