@@ -22,6 +22,7 @@
 #include "common/core/durable.h"
 #include "common/core/log.h"
 #include "common/core/open_file.h"
+#include "common/run/run_folder.h"
 
 namespace cleave {
 namespace {
@@ -147,6 +148,22 @@ bool hasCheckpoint(const std::string& runFolder) {
   }
 }
 
+// The client of a killed sweep may still be making its last checkpoint.
+void waitForEarlierClient(const std::string& runFolder) {
+  constexpr double kPatience = 10;  // s: longer than a client takes after SIGTERM
+  constexpr std::chrono::milliseconds kPause{50};
+  std::error_code missing;
+  if (!std::filesystem::exists(runFolder + "/lock", missing)) return;
+  for (const SteadyTime start = now(); secondsSince(start) < kPatience;) {
+    try {
+      lockRunFolder(runFolder);
+      return;
+    } catch (const UsageError&) {
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+}
+
 // Whether the last event says that the run in the folder can never be continued. After all other
 // failures, such as a server that is away, it can.
 bool cannotResume(const Json& event) {
@@ -186,6 +203,7 @@ int Interrupts::count() const { return interruptCount; }
 PointEnd runPoint(const RunOptions& options, const PlannedPoint& planned, const std::string& folder,
                   const Interrupts& interrupts) {
   const std::string runFolder = folder + "/" + planned.point.name();
+  waitForEarlierClient(runFolder);
   const bool resumes = isBegun(folder, planned) && hasCheckpoint(runFolder);
   if (!resumes) {
     removeOld(runFolder);
