@@ -61,9 +61,10 @@ int run(int argc, char** argv) {
                  "of threads; the results may then not be bit-identical")
       ->needs(resume);
   trainApp
-      ->add_flag("--take-over", train.run.takeOver,
-                 "With --resume: continues from a folder restored from a backup, and disconnects any "
-                 "client that has continued the run since")
+      ->add_flag(
+          "--take-over", train.run.takeOver,
+          "With --resume: continues from a folder restored from a backup, and disconnects any "
+          "client that has continued the run since")
       ->needs(resume);
   bool dryRun = false;
   trainApp
