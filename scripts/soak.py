@@ -12,7 +12,6 @@ import json
 import pathlib
 import random
 import shutil
-import signal
 import socket
 import statistics
 import subprocess
@@ -191,7 +190,8 @@ def soak():
     seconds = time.monotonic() - start
     done = max(killed.rows(), default=0) - done_before
     # Of the other client in the same time, since the machine may have other work; the median has no step with a fault.
-    undisturbed = statistics.median(each for each, _ in steady.rows().values())
+    steps = steady.rows()
+    undisturbed = statistics.median(each for each, _ in steps.values())
     slowdown = seconds / (done * undisturbed) if done else float("inf")
     figures = {"minutes": seconds / 60, "cuts": cuts, "kills": kills, "steps": done, "undisturbed_step_seconds": undisturbed,
                "time_relative_to_undisturbed": slowdown, "growth_per_hour": {}}  # fmt: skip
@@ -199,15 +199,9 @@ def soak():
     for name, all_of in samples.items():
         for i, what in enumerate(("resident", "descriptors", "threads")):
             figures["growth_per_hour"][f"{name}, {what}"] = growth([(h, values[i]) for h, values in all_of if h >= late])
-    steps = steady.rows()
     later = [(number * undisturbed / 3600, value[0]) for number, value in steps.items()][int(len(steps) * late * 3600 / seconds):]
     blocks = [later[i:i + 100] for i in range(0, len(later) - 99, 100)]  # medians, since a step with a cut takes longer
     figures["growth_per_hour"]["steady client, step"] = growth([(block[0][0], statistics.median(value for _, value in block)) for block in blocks])
-    for client in (steady, killed):
-        client.process.send_signal(signal.SIGKILL)
-        client.process.wait()
-    server.send_signal(signal.SIGTERM)
-    server.wait()
     good = slowdown <= MAX_SLOWDOWN and all(each < MAX_GROWTH for each in figures["growth_per_hour"].values())
     if arguments.json:
         print(json.dumps(figures, indent=2))

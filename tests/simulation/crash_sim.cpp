@@ -17,7 +17,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <string>
 #include <thread>
@@ -64,11 +63,6 @@ struct Whole {
   std::string result;
   std::uint64_t clientCalls = 0, serverCalls = 0, bytes = 0;
 };
-
-std::string readAll(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 class Runs {
  public:
@@ -178,19 +172,29 @@ class Runs {
     ::_exit(good ? 0 : 1);
   }
 
+  pid_t forkChild(const fs::path& folder, const Job& job) const {
+    const pid_t child = ::fork();
+    if (child == 0) runChild(folder, job);
+    return child;
+  }
+
+  // Returns the status of the child's end.
+  int runToEnd(const fs::path& folder, const Job& job) const {
+    int status = 0;
+    ::waitpid(forkChild(folder, job), &status, 0);
+    return status;
+  }
+
   std::optional<Whole> runWhole(std::size_t scenario) {
     const fs::path folder = root_ / fmt::format("whole{}", scenario);
-    const pid_t child = ::fork();
-    if (child == 0) runChild(folder, {0, scenario, 0, {}});
-    int status = 0;
-    ::waitpid(child, &status, 0);
+    const int status = runToEnd(folder, {0, scenario, 0, {}});
     Whole whole;
     whole.result = resultOf(folder);
     std::ifstream(folder / "figures.txt") >> whole.clientCalls >> whole.serverCalls >> whole.bytes;
     if (status == 0 && !whole.result.empty()) return whole;
     std::cerr << fmt::format(
-        "crash_sim: the undisturbed run of scenario {} failed ({}); its files: {}\n", scenario,
-        status, folder.string());
+        "crash_sim: the undisturbed run of scenario {} failed ({}); its files: {}\n",
+        scenarios()[scenario].name, status, folder.string());
     return std::nullopt;
   }
 
@@ -200,10 +204,7 @@ class Runs {
     for (int i = 0; i < 2; ++i) {
       const fs::path folder = root_ / "twice";
       fs::remove_all(folder);
-      const pid_t child = ::fork();
-      if (child == 0) runChild(folder, {options_.seed, 0, 5, {}});
-      int status = 0;
-      ::waitpid(child, &status, 0);
+      const int status = runToEnd(folder, {options_.seed, 0, 5, {}});
       figures.push_back(status == 0 ? readAll(folder / "figures.txt") : "");
     }
     if (figures[0] == figures[1] && !figures[0].empty()) return true;
@@ -214,9 +215,7 @@ class Runs {
 
   void start(const Job& job) {
     const fs::path folder = root_ / std::to_string(job.seed);
-    const pid_t pid = ::fork();
-    if (pid == 0) runChild(folder, job);
-    running_[pid] = {job, folder};
+    running_[forkChild(folder, job)] = {job, folder};
     ++started_;
   }
 
@@ -272,8 +271,9 @@ int main(int argc, char** argv) {
   app.add_flag("--stop", options.stop, "Starts no more runs after one has failed");
   app.add_flag("--verbose", options.verbose, "Shows the logs of client and server");
   app.footer(
-      "Example:\n  crash_sim --seed 17 --runs 1 --verbose\n\nExit code 1 if a run did not end, or "
-      "had other results.");
+      "Example:\n  crash_sim --seed 17 --runs 1 --verbose\n\nExit code 1 if a run did not finish "
+      "or "
+      "gave different results; 2 if the simulation itself does not work.");
   CLI11_PARSE(app, argc, argv);
   return cleave::sim::Runs(options).run();
 }

@@ -413,6 +413,12 @@ int timerfd_create(int clock, int flags) noexcept {
 
 // ---- Descriptors ----
 
+// Whether the call must fail; then errno says why.
+static bool fails(int error) {
+  if (error != 0) errno = error;
+  return error != 0;
+}
+
 static int own(int file) {
   if (file >= 0 && sim::isInside()) sim::opened(file);
   return file;
@@ -441,12 +447,7 @@ static int openFile(int folder, const char* path, int flags, mode_t mode) {
   REAL(openat);
   if (!sim::isInside()) return real_openat(folder, path, flags, mode);
   const bool changes = (flags & (O_CREAT | O_TRUNC)) != 0;
-  if (changes) {
-    if (const int error = sim::beforeChange(path)) {
-      errno = error;
-      return -1;
-    }
-  }
+  if (changes && fails(sim::beforeChange(path))) return -1;
   const bool isNew = changes && ::access(path, F_OK) != 0;
   const int file = own(real_openat(folder, path, flags, mode));
   if (file >= 0) sim::openedFile(file, path, isNew);
@@ -480,35 +481,26 @@ int close(int file) {
 
 // ---- Files ----
 
+static bool mayWrite(int file) {
+  if (fails(sim::beforeWrite(file))) return false;
+  sim::wrote(file);
+  return true;
+}
+
 ssize_t write(int file, const void* data, std::size_t count) {
   REAL(write);
-  if (sim::isInside()) {
-    if (const int error = sim::beforeWrite(file)) {
-      errno = error;
-      return -1;
-    }
-    sim::wrote(file);
-  }
+  if (sim::isInside() && !mayWrite(file)) return -1;
   return real_write(file, data, count);
 }
 
 ssize_t writev(int file, const iovec* data, int count) {
   REAL(writev);
-  if (sim::isInside()) {
-    if (const int error = sim::beforeWrite(file)) {
-      errno = error;
-      return -1;
-    }
-    sim::wrote(file);
-  }
+  if (sim::isInside() && !mayWrite(file)) return -1;
   return real_writev(file, data, count);
 }
 
 static int synchronise(int file, const void* caller) {
-  if (const int error = sim::beforeWrite(file)) {
-    errno = error;
-    return -1;
-  }
+  if (fails(sim::beforeWrite(file))) return -1;
   sim::synced(file);
   sim::maySwitch(caller);
   return 0;
@@ -526,10 +518,7 @@ int fdatasync(int file) {
 
 int rename(const char* from, const char* to) noexcept {
   if (sim::isInside()) {
-    if (const int error = sim::beforeChange(to)) {
-      errno = error;
-      return -1;
-    }
+    if (fails(sim::beforeChange(to))) return -1;
     sim::renames(from, to);
   }
   return sim::real::rename(from, to);

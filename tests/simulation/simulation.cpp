@@ -1,6 +1,5 @@
 #include "tests/simulation/simulation.h"
 
-#include <openssl/sha.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "client/commands/commands.h"
+#include "common/checkpoint/checkpoint_store.h"
 #include "common/core/config.h"
 #include "common/core/error.h"
 #include "common/core/log.h"
@@ -27,14 +27,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Of all scenarios.
+constexpr const char* kConfig = R"(
+run: {name: crash}
+threads: {client: 1, server: 1}
+connect: {retry_seconds: 30, reconnect_seconds: 120}
+)";
 constexpr const char* kDamaged = "checkpoint damaged";
 constexpr int kMaxStarts = 60;   // of the client
 constexpr int kMaxFailures = 8;  // of the client, after the last fault
-
-std::string readAll(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::vector<std::string> fieldsOf(const std::string& line) {
   std::vector<std::string> fields;
@@ -49,39 +50,30 @@ std::vector<std::string> fieldsOf(const std::string& line) {
 // codec with a power iteration. A run takes 24 steps.
 const std::vector<Scenario>& scenarios() {
   static const std::vector<Scenario> all = {{"mlp, adam, dropout, power iteration", R"(
-run: {name: crash}
 model: {name: mlp, width: 8, depth: 2, dropout: 0.1}
 data: {format: synthetic, shape: [1, 4, 4], classes: 4, train: {size: 64}, test: {size: 16}}
 train: {batch: 8, micro_batches: 2, epochs: 3, optimizer: {name: adam}, learning_rate: {schedule: cosine, peak: 0.01}}
 eval: {batch: 8}
 codec: {activation/0: "power:rank=2", activation/1: "block:bits=8", gradient/1: "power:rank=2", gradient/0: "block:bits=8"}
 checkpoint: {every_steps: 4}
-threads: {client: 1, server: 1}
-connect: {retry_seconds: 30, reconnect_seconds: 120}
 )",
                                              false},
                                             {"small_cnn, momentum, batch norm", R"(
-run: {name: crash}
 model: {name: small_cnn, width: 4}
 data: {format: synthetic, shape: [1, 8, 8], classes: 4, train: {size: 48}, test: {size: 8}}
 train: {batch: 6, micro_batches: 3, epochs: 3, optimizer: {name: sgd, momentum: 0.9}, learning_rate: {schedule: constant, peak: 0.05}}
 eval: {batch: 8}
 codec: "block:bits=4"
 checkpoint: {every_steps: 3, keep: 3}
-threads: {client: 1, server: 1}
-connect: {retry_seconds: 30, reconnect_seconds: 120}
 )",
                                              false},
                                             {"small_cnn with TLS, adam, checkpoints by time", R"(
-run: {name: crash}
 model: {name: small_cnn, width: 4, dropout: 0.2}
 data: {format: synthetic, shape: [1, 8, 8], classes: 4, train: {size: 48}, test: {size: 8}}
 train: {batch: 6, micro_batches: 2, epochs: 3, optimizer: {name: adam}, learning_rate: {schedule: constant, peak: 0.01}}
 eval: {batch: 8, every: 2}
 codec: {activation/0: "power:rank=2", activation/1: "uniform:bits=8", gradient/1: "block:bits=8", gradient/0: "block:bits=8"}
 checkpoint: {every_seconds: 1}
-threads: {client: 1, server: 1}
-connect: {retry_seconds: 30, reconnect_seconds: 120}
 )",
                                              true}};
   return all;
@@ -94,14 +86,16 @@ std::string Fault::text() const {
                      kNames[static_cast<std::size_t>(kind)], at);
 }
 
+std::string readAll(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 std::string resultOf(const fs::path& folder) {
   const fs::path run = folder / "client" / "run";
   const std::string model = readAll(run / "model.safetensors");
   if (model.empty()) return "";
-  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};
-  ::SHA256(reinterpret_cast<const unsigned char*>(model.data()), model.size(), digest.data());
-  std::string result;
-  for (const unsigned char byte : digest) result += fmt::format("{:02x}", byte);
+  std::string result = hexOf(sha256Of(model));
 
   // If an epoch has several rows, the last one counts (docs/metrics.md).
   std::ifstream rows(run / "epochs.csv");
@@ -331,7 +325,7 @@ void Simulation::clientFailed() {
 bool Simulation::run() {
   fs::create_directories(folder_ / "client");
   fs::create_directories(folder_ / "server");
-  std::ofstream(folder_ / "run.yaml") << scenario_.config;
+  std::ofstream(folder_ / "run.yaml") << kConfig << scenario_.config;
   setFolder(kClient, (folder_ / "client").string());
   setFolder(kServer, (folder_ / "server").string());
   processLog();  // its thread belongs to no node

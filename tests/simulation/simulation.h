@@ -75,6 +75,8 @@ class Simulation {
   std::map<std::string, int> counts_;
 };
 
+// The whole file; empty if there is none.
+std::string readAll(const std::filesystem::path& path);
 // The results that must not depend on faults: the model's digest, and losses and metrics per epoch.
 // Empty if there is no model.
 std::string resultOf(const std::filesystem::path& folder);

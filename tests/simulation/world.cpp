@@ -1,22 +1,15 @@
 #include "tests/simulation/world.h"
 
-#include <dlfcn.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <vector>
 
@@ -202,21 +195,6 @@ Thread* launch(Node node, void* (*function)(void*), void* argument) {
   return &thread;
 }
 
-// Until someone makes the thread ready, or the deadline.
-bool wait(const void* address, Nanoseconds deadline, const char* what) {
-  Thread& me = *self;
-  me.isWaiting = true;
-  me.wasWoken = false;
-  me.address = address;
-  me.deadline = deadline;
-  me.what = what;
-  switchThreads();
-  me.isWaiting = false;
-  me.address = nullptr;
-  me.files.clear();
-  return me.wasWoken;
-}
-
 }  // namespace
 
 // ---- The director ----
@@ -242,7 +220,7 @@ void start(Node node, std::function<void()> program) {
       owned);
 }
 
-void sleep(Nanoseconds time) { wait(nullptr, world->time + time, "sleep"); }
+void sleep(Nanoseconds time) { waitFor(nullptr, world->time + time, "sleep"); }
 Nanoseconds now() { return world->time; }
 
 void lookAtClock() {
@@ -273,17 +251,27 @@ Thread* createThread(void* (*function)(void*), void* argument) {
 }
 
 void* joinThread(Thread* thread) {
-  while (!thread->hasEnded) wait(thread, kNever, "join");
+  while (!thread->hasEnded) waitFor(thread, kNever, "join");
   return thread->result;
 }
 
 bool waitFor(const void* address, Nanoseconds deadline, const char* what) {
-  return wait(address, deadline, what);
+  Thread& me = *self;
+  me.isWaiting = true;
+  me.wasWoken = false;
+  me.address = address;
+  me.deadline = deadline;
+  me.what = what;
+  switchThreads();
+  me.isWaiting = false;
+  me.address = nullptr;
+  me.files.clear();
+  return me.wasWoken;
 }
 
 bool waitForFiles(const pollfd* files, std::size_t count, Nanoseconds deadline) {
   self->files.assign(files, files + count);
-  wait(nullptr, deadline, "files");
+  waitFor(nullptr, deadline, "files");
   return world->time < deadline;
 }
 
