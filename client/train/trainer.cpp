@@ -64,7 +64,7 @@ StepDecision Trainer::decide(const BodyDone& done) {
   StepDecision decision = decideStep(done.step, learningRate(learningRate_, done.step),
                                      gradientNorm_, settings_.clipNorm);
   if (Checkpointer* const checkpointer = run_.checkpointer()) {
-    if (session_.isInterrupted() || session_.isServerDraining()) checkpointer->request();
+    if (isAskedToLeave() || precedesLongEvaluation(done.step)) checkpointer->request();
     decision.checkpoint = checkpointer->isDue(done.step);
     if (decision.checkpoint) {
       checkpointer->begin(done.step);
@@ -98,8 +98,7 @@ TrainResult Trainer::run() {
     afterEpoch_();
     evalMetrics_.reset();
     const SteadyTime evalStart = now();
-    const bool due = settings_.evalEvery > 0 && (epoch % settings_.evalEvery == 0 || !stepsLeft());
-    if (due) evaluate(epoch);
+    if (evaluationIsDue(epoch)) evaluate(epoch);
 
     EpochRow row;
     row.epoch = epoch;
@@ -109,6 +108,7 @@ TrainResult Trainer::run() {
     row.trainMetrics = means(epochMetrics_);
     if (evalMetrics_) {
       row.evalSeconds = secondsSince(evalStart);
+      lastEvalSeconds_ = row.evalSeconds;
       row.evalMetrics = means(*evalMetrics_);
     }
     run_.files().epoch(row, session_.totals());
@@ -116,6 +116,11 @@ TrainResult Trainer::run() {
   }
   result_.costs = meter_.mean();
   return result_;
+}
+
+bool Trainer::evaluationIsDue(std::uint64_t epoch) const {
+  const bool isLastEpoch = epoch * stepsPerWholeEpoch() >= totalSteps_;
+  return settings_.evalEvery > 0 && (epoch % settings_.evalEvery == 0 || isLastEpoch);
 }
 
 std::unique_ptr<Loader> Trainer::trainingLoader(std::uint64_t epoch,
@@ -147,7 +152,7 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
     // The next epoch's first batch is prepared during this epoch's last step and its evaluation.
     const bool isLast = epochSteps_ + 1 == stepsPerWholeEpoch();
     if (isLast && result_.steps + 1 < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
-    leaveIfAsked();
+    leaveIfAsked(Phase::train);
     const MicroBatch at = runBatch(Phase::train, result_.steps + 1, *batch);
     ++result_.steps;
     ++epochSteps_;
@@ -174,20 +179,33 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
 
 // ---- Checkpoints ----
 
-// Call before a step. After Ctrl-C, or if the server is about to shut down, ends the run if the
-// last step has a checkpoint. Otherwise lets one more step run, which makes one.
-void Trainer::leaveIfAsked() {
+// After Ctrl-C, or if the server is about to shut down.
+bool Trainer::isAskedToLeave() const {
+  return session_.isInterrupted() || session_.isServerDraining();
+}
+
+// Only steps make checkpoints. So one is made before an evaluation that may be long: a run that
+// must leave during it can then continue from there.
+bool Trainer::precedesLongEvaluation(std::uint64_t step) const {
+  constexpr double kLongSeconds = 2;
+  const std::uint64_t perEpoch = stepsPerWholeEpoch();
+  const bool endsEpoch = step % perEpoch == 0 || step == totalSteps_;
+  return endsEpoch && evaluationIsDue((step + perEpoch - 1) / perEpoch) &&
+         lastEvalSeconds_.value_or(kLongSeconds) >= kLongSeconds;
+}
+
+// Called before each batch. Ends the run if it is asked to leave and the last step has a
+// checkpoint. Otherwise one more step runs, and makes one.
+void Trainer::leaveIfAsked(Phase next) {
   constexpr double kWriteSeconds = 5;
   Checkpointer* const checkpointer = run_.checkpointer();
-  const bool isInterrupted = session_.isInterrupted();
-  if (checkpointer == nullptr || !(isInterrupted || session_.isServerDraining())) return;
+  if (checkpointer == nullptr || !isAskedToLeave()) return;
   checkpointer->settle(kWriteSeconds);
-  const bool isCommitted = checkpointer->lastCommit() == result_.steps;
-  if (!isCommitted && !isLastStep_) {
-    isLastStep_ = true;
-    return;
+  if (checkpointer->lastCommit() != result_.steps) {
+    if (next == Phase::eval) return;
+    if (!std::exchange(isLastStep_, true)) return;
   }
-  if (isInterrupted) throw interruptedError();
+  if (session_.isInterrupted()) throw interruptedError();
   throw RunError("shutting-down", "the server is shutting down",
                  "restart it; then: cleave-client train --resume " + run_.prepared().folder);
 }
@@ -247,6 +265,7 @@ void Trainer::evaluate(std::uint64_t epoch) {
   Loader loader(data_.test, session_.pool(), options);
   BatchMetrics sum;
   while (const auto batch = loader.next()) {
+    leaveIfAsked(Phase::eval);
     recordStep(runBatch(Phase::eval, ++evalBatches_, *batch), epoch);
     sum.add(run_.stage().metrics());
     progress_.batch(shown_, session_.totals());

@@ -68,7 +68,10 @@ class Trainer {
   std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch, std::uint64_t firstBatch = 0) const;
   void beginEpoch();
   void trainEpoch(std::uint64_t epoch);
-  void leaveIfAsked();
+  bool evaluationIsDue(std::uint64_t epoch) const;
+  bool isAskedToLeave() const;
+  bool precedesLongEvaluation(std::uint64_t step) const;
+  void leaveIfAsked(Phase next);
   nlohmann::json notes() const;
   void restore(const nlohmann::json& notes);
   std::uint64_t stepsPerWholeEpoch() const { return stepsPerEpoch(settings_, *data_.train); }
@@ -94,6 +97,7 @@ class Trainer {
   std::uint64_t evalBatches_ = 0;
   BatchMetrics epochMetrics_;
   std::optional<BatchMetrics> evalMetrics_;
+  std::optional<double> lastEvalSeconds_;
   double epochSeconds_ = 0;
   std::uint64_t epochSteps_ = 0;
   std::uint64_t checkpointStep_ = 0;  // the last step whose decision requested a checkpoint

@@ -94,6 +94,12 @@ void trainUntilKilled(const std::string& run, const std::string& address,
   REQUIRE_FALSE(fs::exists(run + "/summary.json"));
 }
 
+std::size_t rowsOf(const std::string& run, const std::string& phase) {
+  std::size_t rows = 0;
+  for (const CsvRow& row : readCsv(run + "/steps.csv")) rows += row.at("phase") == phase ? 1 : 0;
+  return rows;
+}
+
 void flipByteIn(const std::string& path) {
   std::string content = readFile(path);
   REQUIRE_FALSE(content.empty());
@@ -288,10 +294,7 @@ TEST_CASE("an interrupted client resumes without repeating a step") {
   const Ended ended = resume(run);
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
-  const auto steps = readCsv(run + "/steps.csv");
-  std::size_t trained = 0;
-  for (const CsvRow& row : steps) trained += row.at("phase") == "train" ? 1 : 0;
-  CHECK(trained == 800);
+  CHECK(rowsOf(run, "train") == 800);
 }
 
 TEST_CASE("a restarted server loses no step") {
@@ -310,6 +313,56 @@ TEST_CASE("a restarted server loses no step") {
   const Ended ended = finish(client);
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
+  const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
+  CHECK(summary.at("resumes") == 1);
+  CHECK(summary.at("steps_redone") == 0);
+}
+
+// One epoch of 8 steps, and an evaluation of several seconds.
+Process startLongEvaluation(const std::string& run, const std::string& address) {
+  return startClient(
+      "train", run,
+      with(kRun, {"--server", address, "--set", "checkpoint.every_steps=100000", "--set",
+                  "train.epochs=1", "--set", "eval.batch=1", "--set", "wait={F1: 60, B1: 1}"}));
+}
+
+void waitForEvaluation(const std::string& run) {
+  waitForSteps(run);
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (rowsOf(run, "eval") == 0 && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  REQUIRE(rowsOf(run, "eval") > 0);
+}
+
+TEST_CASE("a client that is interrupted during a long evaluation repeats no step") {
+  const TemporaryFolder folder;
+  const RestartableServer server(folder);
+  const std::string run = folder.path("run");
+  Process client = startLongEvaluation(run, server.address());
+  waitForEvaluation(run);
+  client.signal(SIGTERM);
+  CHECK(finish(client).code == 1);
+  CHECK(rowsOf(run, "eval") < 64);
+  const Ended ended = resume(run);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(rowsOf(run, "train") == 8);
+  CHECK(readCsv(run + "/epochs.csv").size() == 1);
+}
+
+TEST_CASE("a server that is restarted during a long evaluation loses no step") {
+  const TemporaryFolder folder;
+  RestartableServer server(folder);
+  const std::string run = folder.path("run");
+  const Process client = startLongEvaluation(run, server.address());
+  waitForEvaluation(run);
+  server.server().stop();
+  server.start();
+  const Ended ended = finish(client);
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  CHECK(rowsOf(run, "train") == 8);
   const auto summary = nlohmann::json::parse(readFile(run + "/summary.json"));
   CHECK(summary.at("resumes") == 1);
   CHECK(summary.at("steps_redone") == 0);

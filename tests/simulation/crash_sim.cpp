@@ -39,6 +39,7 @@ struct Options {
   std::uint64_t runs = 100;
   bool matrix = false;
   std::uint64_t every = 1;
+  std::string only;  // part of the texts of the matrix's jobs to run
   unsigned jobs = 2;
   bool verbose = false;
   bool keep = false;
@@ -86,7 +87,12 @@ class Runs {
       wholes_.push_back(*whole);
     }
     if (!isRepeatable()) return kNoSimulation;
-    for (const Job& job : options_.matrix ? matrix() : randomJobs()) {
+    const std::vector<Job> jobs = options_.matrix ? matrix() : randomJobs();
+    if (jobs.empty()) {
+      std::cerr << "crash_sim: no run has the text of --only\n";
+      return kNoSimulation;
+    }
+    for (const Job& job : jobs) {
       if (running_.size() >= options_.jobs) waitForOne();
       if (failed_ > 0 && options_.stop) break;
       start(job);
@@ -138,7 +144,7 @@ class Runs {
     }
     std::vector<Job> sample;
     for (std::size_t i = options_.seed % options_.every; i < jobs.size(); i += options_.every) {
-      sample.push_back(jobs[i]);
+      if (jobs[i].text().find(options_.only) != std::string::npos) sample.push_back(jobs[i]);
     }
     return sample;
   }
@@ -263,6 +269,9 @@ int main(int argc, char** argv) {
   app.add_option("--every", options.every, "With --matrix: only every N-th run")
       ->default_str("1")
       ->check(CLI::PositiveNumber);
+  app.add_option("--only", options.only,
+                 "With --matrix: only the runs whose description, as printed for failures, has "
+                 "this text");
   app.add_option("--jobs", options.jobs, "Runs at the same time")
       ->default_str("2")
       ->check(CLI::PositiveNumber);
@@ -271,9 +280,10 @@ int main(int argc, char** argv) {
   app.add_flag("--stop", options.stop, "Starts no more runs after one has failed");
   app.add_flag("--verbose", options.verbose, "Shows the logs of client and server");
   app.footer(
-      "Example:\n  crash_sim --seed 17 --runs 1 --verbose\n\nExit code 1 if a run did not finish "
-      "or "
-      "gave different results; 2 if the simulation itself does not work.");
+      "Examples:\n  crash_sim --seed 17 --runs 1 --verbose\n  crash_sim --matrix --only 'scenario "
+      "0, "
+      "killed'\n\nExit code 1 if a run did not finish or gave different results; 2 if no run was "
+      "chosen or the simulation itself does not work.");
   CLI11_PARSE(app, argc, argv);
   return cleave::sim::Runs(options).run();
 }
