@@ -280,10 +280,10 @@ int main(int argc, char** argv) {
   app.add_flag("--stop", options.stop, "Starts no more runs after one has failed");
   app.add_flag("--verbose", options.verbose, "Shows the logs of client and server");
   app.footer(
-      "Examples:\n  crash_sim --seed 17 --runs 1 --verbose\n  crash_sim --matrix --only 'scenario "
-      "0, "
-      "killed'\n\nExit code 1 if a run did not finish or gave different results; 2 if no run was "
-      "chosen or the simulation itself does not work.");
+      "Examples:\n  crash_sim --seed 17 --runs 1 --verbose\n"
+      "  crash_sim --matrix --only 'scenario 0, client killed'\n\nExit code 1 if a run did not "
+      "finish or gave different results; 2 if no run was chosen or the simulation itself does not "
+      "work.");
   CLI11_PARSE(app, argc, argv);
   return cleave::sim::Runs(options).run();
 }
