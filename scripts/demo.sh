@@ -34,7 +34,7 @@ done
 started=$SECONDS
 echo "demo: building (takes a few minutes the first time)"
 cmake --preset release >/dev/null
-cmake --build --preset release --target programs
+cmake --build --preset release --target cleave-client cleave-server
 echo "demo: built in $((SECONDS - started)) s"
 
 runs=runs/demo-$(date -u +%Y%m%d-%H%M%S)

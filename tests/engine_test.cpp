@@ -311,10 +311,10 @@ class SharedBody {
     Result result;
     if (work->kind == ActionKind::bodyForward) {
       inputs_[i] = valueOf(work->tensors().front());
-      result = tensorResult(smallPayload(body_.forward(inputs_[i])));
+      result = bundleOf(smallPayload(body_.forward(inputs_[i])));
     } else if (work->kind == ActionKind::bodyBackward) {
-      result = tensorResult(
-          smallPayload(body_.backward(inputs_.at(i), valueOf(work->tensors().front()))));
+      result =
+          bundleOf(smallPayload(body_.backward(inputs_.at(i), valueOf(work->tensors().front()))));
     } else if (work->kind == ActionKind::report) {
       result = GradientReport{squareOf(body_.gradient), true};
     } else {
@@ -398,7 +398,7 @@ struct Server {
       } else if (work->kind == ActionKind::exportBlob) {
         result = std::make_shared<const std::vector<std::byte>>(4);
       } else if (work->kind != ActionKind::update) {
-        result = tensorResult(smallPayload(1));
+        result = bundleOf(smallPayload(1));
       }
       engine.complete(work->token, std::move(result), 0.5);
       ++actions;
@@ -751,7 +751,7 @@ struct Client {
       if (work->kind == ActionKind::decide) {
         result = decisionOf(work->at.step);
       } else if (work->kind != ActionKind::update) {
-        result = tensorResult(smallPayload(1));
+        result = bundleOf(smallPayload(1));
       }
       engine.complete(work->token, std::move(result), 0.5);
       ++actions;

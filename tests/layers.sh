@@ -19,15 +19,16 @@ common/predict     | common/core common/net common/engine common/link common/top
 common/record      | common/core common/net common/engine common/link common/predict  |
 common/device      | common/core                                                      | torch
 common/device/cuda | common/core common/device compression/device                     | torch cuda
-common/model       | common/core common/codec common/device common/topology | torch
+common/graph       | common/core proto                                                | zstd
+common/model       | common/core common/codec common/device common/graph common/topology | torch
 common/program     | common/core                                                      | CLI
-common/run         | common/checkpoint common/core common/codec common/net common/http common/engine common/link common/record common/device common/device/cuda common/model compression compression/device proto | torch google prometheus
+common/run         | common/checkpoint common/core common/codec common/net common/http common/engine common/graph common/link common/record common/device common/device/cuda common/model compression compression/device proto | torch google prometheus
 compression        | common/core common/codec compression/kernels                     | zstd
 compression/kernels |                                                                 | hwy
 compression/device | common/core common/codec compression                             |
 client/data        | common/core                                                      |
 client/report      | common/core common/http common/topology |
-client/train       | client/data common/checkpoint common/core common/codec common/net common/engine common/link common/predict common/record common/device common/model common/program common/run compression proto | boost CLI
+client/train       | client/data common/checkpoint common/core common/codec common/net common/engine common/graph common/link common/predict common/record common/device common/model common/program common/run compression proto | boost CLI
 client/sweep       | client/report client/train common/checkpoint common/core common/run common/topology |
 client/diagnose    | client/train common/core common/codec common/net common/link common/model common/run compression | boost openssl
 client/commands    | client/data client/train client/report client/sweep client/diagnose common/core common/http common/engine common/link common/predict common/record common/model common/run compression | torch CLI
@@ -40,7 +41,7 @@ find client common compression server tools \( -name '*.h' -o -name '*.cpp' -o -
   function folderOf(path) { sub("/[^/]*$", "", path); return path }
   # The restricted library that a header belongs to; "" if none.
   function libraryOf(header) {
-    if (header ~ "^(torch|ATen|c10)/") return "torch"
+    if (header ~ "^(torch|ATen|c10|caffe2)/") return "torch"
     if (header ~ "^boost/") return "boost"
     if (header ~ "^CLI/") return "CLI"
     if (header ~ "^cuda") return "cuda"

@@ -99,8 +99,8 @@ TEST_CASE("block specs match the blocks' outputs and tensors") {
       std::vector<NormStatistics> statistics;
       BlockContext context = kTraining;
       context.statistics = &statistics;
-      x = row.forward(x, set.tensors(), context);
-      Shape expected = row.outputShape;
+      x = row.forward({x}, set.tensors(), context).front();
+      Shape expected = row.outputShape();
       expected.insert(expected.begin(), 3);
       CHECK(x.sizes().vec() == expected);
       CHECK(3 * statistics.size() == set.buffers().size());
@@ -112,9 +112,9 @@ TEST_CASE("block specs match the blocks' outputs and tensors") {
         CHECK(set.tensors()[t].scalar_type() == tensor.type);
         CHECK(set.tensors()[t].requires_grad() == !tensor.isBuffer);
       }
-      CHECK((row.normValuesPerSample > 0) == (bufferCount({row}, 0, 1) > 0));
+      CHECK((!row.norms.empty()) == (bufferCount({row}, 0, 1) > 0));
     }
-    CHECK(blocks.back().outputShape == Shape{model.classes});
+    CHECK(blocks.back().outputShape() == Shape{model.classes});
   }
 }
 
@@ -175,12 +175,12 @@ TEST_CASE("mobilenet_v2's cuts have the experiments' shapes") {
   const std::vector<BlockSpec> blocks = blocksOf(spec("mobilenet_v2", {3, 224, 224}));
   const auto [cut0, cut1] = findModel("mobilenet_v2").defaultCuts(spec("mobilenet_v2"));
   CHECK(blocks.at(static_cast<std::size_t>(cut0 - 1)).name == "features.0.1");
-  CHECK(blocks.at(static_cast<std::size_t>(cut0 - 1)).outputShape == Shape{32, 112, 112});
+  CHECK(blocks.at(static_cast<std::size_t>(cut0 - 1)).outputShape() == Shape{32, 112, 112});
   CHECK(blocks.at(static_cast<std::size_t>(cut1 - 1)).name == "features.18");
-  CHECK(blocks.at(static_cast<std::size_t>(cut1 - 1)).outputShape == Shape{1280, 7, 7});
+  CHECK(blocks.at(static_cast<std::size_t>(cut1 - 1)).outputShape() == Shape{1280, 7, 7});
   const auto prototype =
       blocksOf(spec("mobilenet_v2", {3, 224, 224}, {{"tail", "prototype"}, {"width", "1.4"}}));
-  CHECK(prototype.at(prototype.size() - 3).outputShape == Shape{1792, 1, 1});
+  CHECK(prototype.at(prototype.size() - 3).outputShape() == Shape{1792, 1, 1});
   // 4 x 4 values are too many for a 2 x 2 pooling.
   CHECK_THROWS_AS(blocksOf(spec("mobilenet_v2", {3, 56, 56}, {{"tail", "prototype"}})), UsageError);
 }
@@ -217,8 +217,9 @@ TEST_CASE("mobilenet_v2 computes the same as torchvision's") {
   }
   const at::Tensor input = pattern("input", {2, 3, 72, 56}).sub(0.5).mul(4);
   const ModelPart part(blocks, 0, static_cast<int>(blocks.size()));
-  const at::Tensor logits = part.forward(canonical(input, MemoryOrder::channelsLast), set,
-                                         {1, {Phase::eval, 1, 0, 1, 2}});
+  const at::Tensor logits = part.forward({}, {canonical(input, MemoryOrder::channelsLast)}, set,
+                                         {1, {Phase::eval, 1, 0, 1, 2}})
+                                .front();
   const auto published = dataLines("mobilenet_v2_logits.txt");
   REQUIRE(published.size() == 2);
   for (std::size_t sample = 0; sample < 2; ++sample) {
@@ -274,21 +275,23 @@ TEST_CASE("weights of convolutions are stored channels-last with unchanged logic
 TEST_CASE("dropout repeats its draws for a micro-batch, and is off outside training") {
   BlockChain chain(spec("mlp", {1000}));
   chain.dropout("drop", 0.25);
-  const BlockSpec::Forward forward = chain.take()[0].forward;
+  const auto forward = [block = chain.take()[0]](const at::Tensor& x, const BlockContext& context) {
+    return block.forward({x}, {}, context).front();
+  };
   const at::Tensor x = at::ones({4, 1000});
-  const at::Tensor first = forward(x, {}, kTraining);
-  CHECK(sameBits(first, forward(x, {}, kTraining)));
+  const at::Tensor first = forward(x, kTraining);
+  CHECK(sameBits(first, forward(x, kTraining)));
   CHECK(first.eq(0).sum().item<double>() == Approx(1000).margin(150));
   CHECK(first.max().item<float>() == 1 / 0.75f);
   BlockContext other = kTraining;
   other.at.i += 1;
-  CHECK_FALSE(sameBits(first, forward(x, {}, other)));
+  CHECK_FALSE(sameBits(first, forward(x, other)));
   other = kTraining;
   other.at.step += 1;
-  CHECK_FALSE(sameBits(first, forward(x, {}, other)));
+  CHECK_FALSE(sameBits(first, forward(x, other)));
   other = kTraining;
   other.at.phase = Phase::eval;
-  CHECK(sameBits(x, forward(x, {}, other)));
+  CHECK(sameBits(x, forward(x, other)));
 }
 
 TEST_CASE("batch norm keeps PyTorch's running statistics, and only in training") {
@@ -302,7 +305,7 @@ TEST_CASE("batch norm keeps PyTorch's running statistics, and only in training")
   // Channel 0: eight values, mean 3.5, unbiased variance 6; channel 1: constant 2.
   at::Tensor x = at::full({2, 2, 2, 2}, 2.0);
   for (int j = 0; j < 8; ++j) x[j / 4][0][(j / 2) % 2][j % 2] = j;
-  const at::Tensor y = blocks[0].forward(x, set.tensors(), training);
+  const at::Tensor y = blocks[0].forward({x}, set.tensors(), training).front();
   CHECK(y[0][0][0][0].item<double>() == Approx(-3.5 / std::sqrt(5.25 + 1e-5)));
   const std::vector<NamedTensor>& buffers = set.buffers();
   CHECK(buffers[0].tensor[0].item<double>() == 0);  // not before the statistics are added
@@ -318,7 +321,7 @@ TEST_CASE("batch norm keeps PyTorch's running statistics, and only in training")
 
   BlockContext eval = kTraining;
   eval.at.phase = Phase::eval;
-  const at::Tensor z = blocks[0].forward(x, set.tensors(), eval);
+  const at::Tensor z = blocks[0].forward({x}, set.tensors(), eval).front();
   CHECK(z[0][0][0][0].item<double>() == Approx(-0.35 / std::sqrt(1.5 + 1e-5)));
   CHECK(buffers[2].tensor.item<std::int64_t>() == 1);
 }
@@ -329,9 +332,9 @@ TEST_CASE("blocks compute with the given parameter set") {
   const ModelPart part(blocks, 0, count);
   const ParameterSet one = setOf(blocks, 1), same = setOf(blocks, 1), two = setOf(blocks, 2);
   const at::Tensor x = canonical(randomTensor({4, 1, 8, 8}), MemoryOrder::channelsLast);
-  const at::Tensor y = part.forward(x, one, kTraining);
-  CHECK(sameBits(y, part.forward(x, same, kTraining)));
-  CHECK_FALSE(sameBits(y, part.forward(x, two, kTraining)));
+  const at::Tensor y = part.forward({}, {x}, one, kTraining).front();
+  CHECK(sameBits(y, part.forward({}, {x}, same, kTraining).front()));
+  CHECK_FALSE(sameBits(y, part.forward({}, {x}, two, kTraining).front()));
   y.sum().backward();
   CHECK(one.parameters()[0].tensor.grad().defined());
   CHECK_FALSE(same.parameters()[0].tensor.grad().defined());
@@ -377,17 +380,19 @@ TEST_CASE("a cut inside a part converts tensor and gradient to their wire format
     std::array<std::vector<std::int64_t>, 2> inputs, gradients;
     std::vector<BlockSpec> blocks(2);
     for (std::size_t b = 0; b < 2; ++b) {
-      blocks[b].forward = [&, b](const at::Tensor& x, std::span<const at::Tensor>,
-                                 const BlockContext&) {
-        inputs[b] = x.strides().vec();
-        const at::Tensor y = x.clone(at::MemoryFormat::Contiguous);
+      blocks[b].forward = [&, b](const TensorList& x, std::span<const at::Tensor>,
+                                 const BlockContext&) -> TensorList {
+        inputs[b] = x.front().strides().vec();
+        const at::Tensor y = x.front().clone(at::MemoryFormat::Contiguous);
         y.register_hook([&, b](const at::Tensor& given) { gradients[b] = given.strides().vec(); });
-        return y;
+        return {y};
       };
     }
     const ModelPart part(blocks, 0, 2, cut ? std::vector<int>{1} : std::vector<int>{});
     const at::Tensor x = randomTensor({2, 3, 4, 5}).set_requires_grad(true);
-    part.forward(x, ParameterSet(blocks, 0, 2, 1), kTraining).backward(at::ones({2, 3, 4, 5}));
+    part.forward({x}, {}, ParameterSet(blocks, 0, 2, 1), kTraining)
+        .front()
+        .backward(at::ones({2, 3, 4, 5}));
     CHECK(inputs[0] == contiguous);
     CHECK(inputs[1] == (cut ? channelsLast : contiguous));
     CHECK(gradients[0] == (cut ? channelsLast : contiguous));
@@ -455,7 +460,7 @@ TEST_CASE("an unknown model is refused with the nearest known one") {
   const UsageError error = usageError([] { findModel("small_cnm"); });
   CHECK(error.code() == "unknown-model");
   CHECK(error.what() == std::string("'small_cnm' is not a model"));
-  CHECK(error.hint() == "did you mean small_cnn? use one of small_cnn, mlp, mobilenet_v2");
+  CHECK(error.hint() == "did you mean small_cnn? use one of small_cnn, mlp, mobilenet_v2, graph");
 }
 
 TEST_CASE("model parameters are refused with their range") {

@@ -79,6 +79,12 @@ Payload copied(const Payload& payload) {
   return Payload({data, view.spec}, std::move(buffer));
 }
 
+TensorBundle copied(const TensorBundle& bundle) {
+  TensorBundle copies;
+  for (const Payload& payload : bundle) copies.push_back(copied(payload));
+  return copies;
+}
+
 // The order of a step's actions: action k of micro-batch i is at turn(k, i).
 enum class Order { oneByOne, allForwardsFirst, alternating };
 constexpr Order kOrders[] = {Order::oneByOne, Order::allForwardsFirst, Order::alternating};
@@ -94,9 +100,9 @@ struct Split {
     const std::uint32_t count = microBatchCount(samples, microBatches);
     const auto forward = [&](std::uint32_t i) {
       const MicroBatch at{phase, step, i, count, samples};
-      Payload activation1 = body.forward(at, copied(client.headForward(at)));
-      Payload gradient1 = client.tailStep(at, copied(activation1));
-      if (phase == Phase::train) gradients[i] = std::move(gradient1);
+      const TensorBundle activations1 = body.forward(at, copied(client.headForward(at)));
+      TensorBundle gradients1 = client.tailStep(at, copied(activations1));
+      if (phase == Phase::train) gradients[i] = std::move(gradients1);
     };
     const auto backward = [&](std::uint32_t i) {
       if (phase != Phase::train) return;
@@ -140,7 +146,7 @@ struct Split {
 
   ClientStage client;
   BodyStage body;
-  std::map<std::uint32_t, Payload> gradients;
+  std::map<std::uint32_t, TensorBundle> gradients;
 };
 
 std::map<std::string, at::Tensor> byName(const std::vector<NamedTensor>& tensors) {
@@ -551,7 +557,7 @@ TEST_CASE("running statistics change at Update, in the order of the micro-batche
   std::vector<std::vector<NormStatistics>> statistics(kMicroBatches);
   for (const std::uint32_t i : {2u, 0u, 1u}) {
     const MicroBatch at{Phase::train, 1, i, kMicroBatches, 10};
-    part.forward(labeled.inputs(at), set, {kSeed, at, &statistics[i]});
+    part.forward({}, labeled.inputs(at), set, {kSeed, at, &statistics[i]});
   }
   for (const auto& each : statistics) set.addStatistics(each);
   CHECK(difference(buffersOf(whole), set.buffers()) == "");
@@ -629,9 +635,10 @@ TEST_CASE("waiting replaces computing") {
 
   split.client.beginBatch(batch.view(), batch.labels);
   const MicroBatch at{Phase::train, 2, 1, 2, 9};
-  const Payload activation = split.client.headForward(at);
-  CHECK(activation.view().spec == flowSpec(blocksOf(options), options.cuts, activationAt(0), 4));
-  CHECK(split.client.headForward(at).view().data == activation.view().data);
+  const TensorBundle activation = split.client.headForward(at);
+  CHECK(activation.front().view().spec ==
+        flowSpec(blocksOf(options), options.cuts, activationAt(0), 4));
+  CHECK(split.client.headForward(at).front().view().data == activation.front().view().data);
   CHECK(split.client.tailStep({Phase::eval, 1, 1, 2, 9}, {}).empty());
 }
 
@@ -708,11 +715,11 @@ TEST_CASE("actions out of order are internal errors") {
   const MicroBatch at{Phase::train, 1, 0, 2, 4};
   const auto gradient = [&](Flow flow) {
     const TensorSpec spec = flowSpec(blocksOf(options), options.cuts, flow, 2);
-    return toPayload(at::empty(spec.shape).zero_(), spec.order);
+    return bundleOf(toPayload(at::empty(spec.shape).zero_(), spec.order));
   };
   CHECK_THROWS_AS(split.body.backward(at, gradient(gradientAt(1))), std::logic_error);
   CHECK_THROWS_AS(split.client.headBackward(at, gradient(gradientAt(0))), std::logic_error);
-  Payload activation0 = split.client.headForward(at);
+  const TensorBundle activation0 = split.client.headForward(at);
   CHECK_THROWS_AS(split.client.headForward(at), std::logic_error);
   split.body.forward(at, copied(activation0));
   CHECK_THROWS_AS(split.body.forward(at, copied(activation0)), std::logic_error);

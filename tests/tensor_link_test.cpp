@@ -209,7 +209,7 @@ struct Side {
         break;
     }
     Payload output = ramp(samples, static_cast<float>(work.at.i + 1));
-    return tensorResult(staysOnDevice ? onTurnedDevice(output) : std::move(output));
+    return bundleOf(staysOnDevice ? onTurnedDevice(output) : std::move(output));
   }
 
   const Role role;

@@ -37,7 +37,7 @@ struct SlowServer {
     ActionTable table;
     for (const ActionKind kind : {ActionKind::bodyForward, ActionKind::bodyBackward}) {
       table[static_cast<std::size_t>(kind)] = [](Work) -> Result {
-        return tensorResult(smallPayload(1));
+        return bundleOf(smallPayload(1));
       };
     }
     table[static_cast<std::size_t>(ActionKind::report)] = [](Work) -> Result {
@@ -200,7 +200,7 @@ TEST_CASE("a worker's build finishes before the first message is processed") {
     ++built;
     ActionTable table;
     table[static_cast<std::size_t>(ActionKind::bodyForward)] = [](Work) -> Result {
-      return tensorResult(smallPayload(7));
+      return bundleOf(smallPayload(7));
     };
     return table;
   });

@@ -39,7 +39,7 @@ Json describePart(const RunPlan& plan, const Part& part) {
     const std::int64_t parameters = parameterCount(plan.blocks, position, position + 1);
     blocks.push_back({{"position", position},
                       {"name", block.name},
-                      {"output_shape", block.outputShape},
+                      {"output_shape", block.outputShape()},
                       {"parameters", parameters},
                       {"parameter_bytes", parameters * sizeof(float)}});
   }

@@ -169,12 +169,24 @@ struct TrainCommand {
   nlohmann::json extras = nlohmann::json::object();  // keys of the summary
 };
 
-nlohmann::json writeSummary(const TrainCommand& command, const TrainResult& result,
-                            const RunSpent& spent, bool hasModel) {
+nlohmann::json summaryOf(const TrainCommand& command, const TrainResult& result,
+                         const RunSpent& spent, bool hasModel) {
   nlohmann::json summary = summariseTraining(command.prepared, result, spent, hasModel);
   summary.update(command.extras);
-  writeFileDurably(command.prepared.folder + "/summary.json", summary.dump(2) + "\n");
   return summary;
+}
+
+void writeSummary(const TrainCommand& command, const nlohmann::json& summary) {
+  writeFileDurably(command.prepared.folder + "/summary.json", summary.dump(2) + "\n");
+}
+
+// Adds the last bytes and seconds to the file. The run is complete without them.
+void updateSummary(const TrainCommand& command, const nlohmann::json& summary) {
+  try {
+    writeSummary(command, summary);
+  } catch (const Error& error) {
+    command.log.warn("summary.json lacks the last bytes and seconds: {}", error.what());
+  }
 }
 
 // Dropped rows are reported at the end; the result is complete without them.
@@ -225,7 +237,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
     // With a summary, the run is done and cannot be continued; after "done" the server removes its
     // checkpoints. So rows and result must be safe first.
     makeRecordsSafe(run);
-    writeSummary(command, result, trainer.spent(), hasModel);
+    writeSummary(command, summaryOf(command, result, trainer.spent(), hasModel));
     failpoint("summary");
     run.close("done");
     failpoint("done");
@@ -241,7 +253,8 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   }
   run.finishRecords();
   const RunSpent spent = trainer.spent();
-  const nlohmann::json summary = writeSummary(command, result, spent, hasModel);
+  const nlohmann::json summary = summaryOf(command, result, spent, hasModel);
+  updateSummary(command, summary);
   log.info("done: {} steps in {}", result.steps, durationText(spent.seconds));
   progress.end();
   return summary;

@@ -96,7 +96,8 @@ void addCodecs(const StepCosts& costs, const RunPlan& plan, std::uint32_t batch,
   const TensorLinkOptions options = linkOptions(plan, Role::client);
   const std::uint32_t samples = microBatchSize(batch, costs.microBatches, 0);
   for (const Flow flow : plan.flows()) {
-    if (options.spec(flow, samples).dtype != DType::f32) return;
+    // Costs are known per cut, not per tensor.
+    if (flow.tensor > 0 || options.spec(flow, samples).dtype != DType::f32) return;
   }
   // Built from the spec, because the run's own codecs may run on a GPU.
   Codecs codecs = plan.codecs;
@@ -158,7 +159,7 @@ void addMicroBatches(const MeasuredSteps& steps, const RunPlan& plan,
   change.seconds = simulated(steps.costs.inMicroBatches(2 * steps.costs.microBatches),
                              *plan.schedule, resolveInFlight(*plan.schedule, 0, twice));
   const bool hasNorm = std::any_of(plan.blocks.begin(), plan.blocks.end(),
-                                   [](const BlockSpec& b) { return b.normValuesPerSample > 0; });
+                                   [](const BlockSpec& b) { return !b.norms.empty(); });
   if (hasNorm) change.caveat = "leaves batch norm fewer samples, which may cost accuracy";
   changes.push_back(std::move(change));
 }

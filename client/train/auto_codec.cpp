@@ -88,7 +88,7 @@ RunPlan trialPlan(const PreparedRun& run, const FlowCodecs& codecs) {
   for (const auto& [flow, codec] : codecs) spec.codecs[flow] = codec;
   spec.trace = {};
   spec.initialWeights = false;  // any weights will do, and sending them takes time
-  return planRun(spec);
+  return clientPlan(spec, run.userModel.get());
 }
 
 // The run's Hello, for that session.
@@ -202,7 +202,7 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
                              const StepCosts& costs) {
   CodecCandidates candidates;
   const TensorLinkOptions options = linkOptions(run.plan, Role::client);
-  for (const Flow flow : run.plan.flows()) {
+  for (const Flow flow : costs.body().place.flows()) {
     const std::string name = flowName(flow);
     const FlowCosts& measured = costs.flows.at(flow);
     const CodecCandidate given{run.settings.codecs.at(name), measured.bytes, measured.encodeSeconds,
@@ -214,7 +214,16 @@ CodecCandidates candidatesOf(const PreparedRun& run, std::uint32_t samples,
     }
     const TensorSpec tensor = options.spec(flow, samples);
     const auto bytesOf = [&](const std::string& spec) {
-      return static_cast<double>(makeCodec(spec)->maxEncodedBytes(tensor));
+      const std::unique_ptr<Codec> codec = makeCodec(spec);
+      double bytes = 0;
+      for (const Flow each : run.plan.flows()) {  // all tensors of the cut have this codec
+        const TensorSpec other = options.spec(each, samples);
+        const bool isHere = each.kind == flow.kind && each.cut == flow.cut;
+        if (isHere && isFloat(other.dtype)) {
+          bytes += static_cast<double>(codec->maxEncodedBytes(other));
+        }
+      }
+      return bytes;
     };
     const double headers = std::max(0.0, given.bytes - bytesOf(given.spec));
     const auto [encode, decode] = codecSeconds(*makeCodec(given.spec), tensor, flow);
@@ -362,7 +371,7 @@ void useCodecs(PreparedRun& run, const FlowCodecs& codecs) {
   run.settings.autoCodecs.clear();
   RunSpec spec = run.plan.spec;
   for (const auto& [flow, codec] : codecs) spec.codecs[flow] = codec;
-  run.plan = planRun(spec);
+  run.plan = clientPlan(spec, run.userModel.get());
   toWire(run.plan.spec, *run.hello.mutable_run_spec());
   useDeviceCodecs(run.plan, *run.device);
   writeFileDurably(run.folder + "/config.yaml", run.settings.resolved);

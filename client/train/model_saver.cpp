@@ -15,10 +15,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Joins several files into one, in order.
+// Joins several files into one, in order. A buffer that several parts use is written once.
 std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry>> parts) {
   std::vector<SafetensorsEntry> entries;
-  for (const auto& part : parts) entries.insert(entries.end(), part.begin(), part.end());
+  std::set<std::string> names;
+  for (const auto& part : parts) {
+    for (const SafetensorsEntry& entry : part) {
+      if (names.insert(entry.name).second) entries.push_back(entry);
+    }
+  }
   return writeSafetensors(entries);
 }
 
@@ -28,7 +33,7 @@ void checkBody(const std::vector<SafetensorsEntry>& entries, const RunPlan& plan
   std::map<std::string, Shape> wanted;
   for (int b = plan.stage.cuts.cut0; b < plan.stage.cuts.cut1; ++b) {
     for (const ParameterSpec& row : plan.blocks[static_cast<std::size_t>(b)].tensors) {
-      wanted[row.name] = row.shape;
+      if (row.isSaved) wanted[row.name] = row.shape;
     }
   }
   const bool fits = entries.size() == wanted.size() &&

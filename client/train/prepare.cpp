@@ -23,6 +23,7 @@
 #include "common/run/device.h"
 #include "common/run/run_folder.h"
 #include "common/run/self_check.h"
+#include "common/run/torch_errors.h"
 
 namespace cleave {
 namespace {
@@ -141,6 +142,10 @@ const std::map<std::string, std::string> kKeysOfErrors = {
     {"bad-config", "data.holdout"},
     {"bad-cuts", "model.cuts"},
     {"bad-model-parameter", "model"},
+    {"bad-graph", "model.file"},
+    {"bad-model-file", "model.file"},
+    {"no-model-file", "model.file"},
+    {"graph-too-large", "model.cuts"},
     {"bad-sample-shape", "model.name"},
     {"bad-weights", "weights"},
     {"bad-safetensors", "weights.file"},
@@ -176,11 +181,15 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
   checkAt(config, kKeysOfErrors, [&] {
     run.data = openDatasets(run.settings.data);
     warnOfLargeBatch(run.settings, *run.data.train);
-    RunSpec spec = makeRunSpec(run.settings, *run.data.train);
+    if (!run.settings.modelFile.empty()) {
+      run.userModel = withTorchErrors(
+          [&] { return std::make_shared<const UserModel>(run.settings, *run.data.train); });
+    }
+    RunSpec spec = makeRunSpec(run.settings, *run.data.train, run.userModel.get());
     if (options.traceSteps > 0) {
       requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
     }
-    run.plan = planRun(spec);
+    run.plan = clientPlan(spec, run.userModel.get());
     checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
     initialWeights(run);  // only to check them now
   });
@@ -197,9 +206,24 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
   return run;
 }
 
+RunPlan clientPlan(const RunSpec& spec, const UserModel* model) {
+  RunPlan plan = planRun(spec);
+  if (model != nullptr) {
+    plan.stage.model.graphBlocks = model->blocks();
+    plan.blocks = *model->blocks();
+  }
+  return plan;
+}
+
 std::vector<NamedTensor> initialWeights(const PreparedRun& run) {
-  if (!run.plan.spec.initialWeights) return {};
-  return readWeightsFile(run.settings, run.plan.blocks);
+  std::vector<NamedTensor> weights;
+  if (run.userModel) weights = run.userModel->readWeights();
+  if (run.settings.weightsFile.empty()) return weights;
+  for (NamedTensor& tensor : readWeightsFile(run.settings, run.plan.blocks)) {
+    std::erase_if(weights, [&](const NamedTensor& other) { return other.name == tensor.name; });
+    weights.push_back(std::move(tensor));
+  }
+  return weights;
 }
 
 namespace {

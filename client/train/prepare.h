@@ -10,6 +10,7 @@
 #include "client/train/run_options.h"
 #include "client/train/session.h"
 #include "client/train/settings.h"
+#include "client/train/user_model.h"
 #include "common/core/environment.h"
 #include "common/core/open_file.h"
 #include "common/run/plan.h"
@@ -24,6 +25,7 @@ enum class Purpose : std::uint8_t { training, measurement, verification };
 struct PreparedRun {
   ClientSettings settings;
   Datasets data;
+  std::shared_ptr<const UserModel> userModel;  // for the model "graph"; else null
   wire::Hello hello;
   RunPlan plan;
   int threads = 1;
@@ -47,7 +49,11 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose);
 // starts a local server if none was given.
 PreparedRun prepareRun(const RunOptions& options, Purpose purpose);
 
-// The initial weights from the configured file. Throws UsageError.
+// Like planRun(), with head and tail of a user's model: the run spec has its body only. `model`:
+// null for other models.
+RunPlan clientPlan(const RunSpec& spec, const UserModel* model);
+
+// The initial weights from the configured file, and from that of a user's model. Throws UsageError.
 std::vector<NamedTensor> initialWeights(const PreparedRun& run);
 
 // Throws ProtocolError for values that no correct server sends: both sides derive the plan from the

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/data/loader.h"
+#include "client/train/user_model.h"
 
 namespace cleave {
 
@@ -50,9 +51,10 @@ std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train) {
   return settings.maxSteps == 0 ? all : std::min(all, settings.maxSteps);
 }
 
-RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train) {
-  const ModelSpec model{settings.model, settings.modelParameters, train.sampleShape(),
-                        train.classes()};
+RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
+                    const UserModel* userModel) {
+  ModelSpec model{settings.model, settings.modelParameters, train.sampleShape(), train.classes()};
+  if (userModel != nullptr) model.graphBlocks = userModel->blocks();
   const ModelRow& row = findModel(settings.model);
   const Cuts cuts = settings.cuts.value_or([&] {
     const auto [cut0, cut1] = row.defaultCuts(model);
@@ -79,7 +81,8 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train) {
   spec.threads = static_cast<std::uint32_t>(settings.serverThreads);
   spec.stepsPerEpoch = stepsPerEpoch(settings, train);
   spec.rawNonFinite = settings.rawNonFinite;
-  spec.initialWeights = !settings.weightsFile.empty();
+  spec.initialWeights = userModel != nullptr || !settings.weightsFile.empty();
+  if (userModel != nullptr) spec.graph = userModel->packedBody();
   return spec;
 }
 

@@ -40,6 +40,8 @@ struct ClientSettings {
   std::uint64_t seed = 1;
   std::string model;
   std::map<std::string, std::string> modelParameters;
+  std::string modelFile;              // for "graph"; else empty
+  std::vector<std::string> cutNames;  // for "graph": modules
   std::optional<Cuts> cuts;
   std::string weightsFile;  // safetensors file with initial weights; empty: random from the seed
   std::vector<std::string> weightsExcept;  // blocks that are initialised from the seed instead
@@ -89,7 +91,10 @@ struct Datasets {
 Datasets openDatasets(const DataSettings& settings);
 
 // The run spec for these settings on this data.
-RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train);
+class UserModel;
+// `userModel`: for the model "graph"; else null.
+RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
+                    const UserModel* userModel = nullptr);
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train);
 // The learning rate's options with the run's number of steps.

@@ -47,13 +47,27 @@ void readModel(Config& config, Settings& settings) {
   settings.model = config.text("model.name");
   checkAt(config, "model.name", [&] { findModel(settings.model); });
   for (const std::string& key : config.keys("model")) {
-    if (key == "name" || key == "cuts") continue;
+    if (key == "name" || key == "cuts" || key == "file") continue;
     settings.modelParameters[key] = config.text("model." + key);
   }
 }
 
+void readModelFile(Config& config, Settings& settings) {
+  const bool isGraph = settings.model == "graph";
+  if (!isGraph && !config.has("model.file")) return;
+  settings.modelFile = config.text("model.file");
+  if (isGraph) return;
+  throw UsageError("bad-model-parameter",
+                   config.where("model.file") + ": the model " + settings.model + " has no file",
+                   "set model.name to graph, or remove model.file");
+}
+
 void readCuts(Config& config, Settings& settings) {
   if (!config.has("model.cuts")) return;
+  if (settings.model == "graph") {
+    settings.cutNames = config.texts("model.cuts", {});
+    return;
+  }
   const auto cuts = config.integers("model.cuts", 0, 1 << 16);
   if (cuts.size() != 2) {
     throw UsageError(
@@ -147,8 +161,13 @@ void addRunAndModel(Table& table) {
   table.add("model.name", namesOf(modelTable()), "", "required",
             "the model; `cleave-client models` lists all models", readModel);
   addModelParameters(table);
-  table.add("model.cuts", "two integers", "block positions", "the model's own",
-            "`[4, 13]`: the body is blocks 4 to 12; `--dry-run` lists the blocks", readCuts);
+  table.add("model.file", "path", "", "required for `graph`",
+            "the model that you exported from PyTorch: [models.md](models.md)", readModelFile);
+  table.add("model.cuts", "two integers, or two texts", "", "the model's own; required for `graph`",
+            "`[4, 13]`: the body is blocks 4 to 12; `--dry-run` lists the blocks. `graph`: the "
+            "modules after which it is cut, such as `[features.3, features.18]`; `cleave-client "
+            "models show FILE` lists them",
+            readCuts);
   table.add("weights.file", "path", "", "none",
             "safetensors file to start from; `weights: FILE` is short for it", readWeights);
   table.add(

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace cleave {
@@ -73,5 +74,14 @@ class Payload {
   TensorView view_;
   std::shared_ptr<const void> owner_;
 };
+
+// The tensors of one cut for one micro-batch, in the cut's order.
+using TensorBundle = std::vector<Payload>;
+// A cut with one tensor.
+inline TensorBundle bundleOf(Payload payload) {
+  TensorBundle bundle;
+  bundle.push_back(std::move(payload));
+  return bundle;
+}
 
 }  // namespace cleave

@@ -14,12 +14,6 @@ std::string Engine::stepText(Phase phase, std::uint64_t step) {
   return std::string(phaseName(phase)) + " step " + std::to_string(step);
 }
 
-Result tensorResult(Payload payload) {
-  TensorBundle bundle;
-  bundle.push_back(std::move(payload));
-  return bundle;
-}
-
 Engine::Engine(const EngineOptions& options, StageRows rows)
     : options_(options), stage_(std::move(rows), options.schedule->pick, options.inFlight) {}
 

@@ -62,8 +62,6 @@ struct Work {
 // bytes (exportBlob), the engine's state (restore), or nothing (update, importBlob, snapshot).
 using Result = std::variant<std::monostate, TensorBundle, GradientReport, StepDecision, SharedBytes,
                             EngineState>;
-// A result of one tensor.
-Result tensorResult(Payload payload);
 
 // Seconds that one batch took, by kind of action.
 using ActionSeconds = std::array<double, kActionKinds>;

@@ -24,9 +24,6 @@
 
 namespace cleave {
 
-// The tensors of one cut for one micro-batch, in the cut's order.
-using TensorBundle = std::vector<Payload>;
-
 struct StageRow {
   ActionKind kind = ActionKind::headForward;
   std::vector<Flow> inputs;   // all of them must have arrived; none: ready from the start

@@ -80,11 +80,20 @@ at::Tensor dropoutForward(const std::string& name, float p, const at::Tensor& in
   return x.mul(mask.to(x.device()));
 }
 
-// A block that needs only its input.
+// A block of one layer, with one input and one output.
+template <typename Function>
+BlockSpec::Forward ofLayer(Function function) {
+  return [function = std::move(function)](const TensorList& x, std::span<const at::Tensor> tensors,
+                                          const BlockContext& context) -> TensorList {
+    return {function(x.front(), tensors, context)};
+  };
+}
+
+// A layer that needs only its input.
 template <typename Function>
 BlockSpec::Forward ofInput(Function function) {
-  return [function = std::move(function)](const at::Tensor& x, std::span<const at::Tensor>,
-                                          const BlockContext&) { return function(x); };
+  return ofLayer([function = std::move(function)](const at::Tensor& x, std::span<const at::Tensor>,
+                                                  const BlockContext&) { return function(x); });
 }
 
 UsageError badShape(const std::string& sentence) {
@@ -128,7 +137,7 @@ BlockChain::BlockChain(const ModelSpec& spec) : shape_(spec.sampleShape) {
 BlockSpec& BlockChain::append(const std::string& name) {
   BlockSpec& row = rows_.emplace_back();
   row.name = name;
-  row.outputShape = shape_;
+  row.outputs = {{shape_}};
   row.savedPerSample = elementCount(shape_);
   return row;
 }
@@ -146,9 +155,8 @@ void BlockChain::linear(const std::string& name, std::int64_t outputs, InitialWe
   BlockSpec& row = append(name);
   row.tensors = weightRows(name, {outputs, inputs}, initialBound(initial, inputs, outputs), initial,
                            /*hasBias=*/true);
-  row.forward = [](const at::Tensor& x, std::span<const at::Tensor> tensors, const BlockContext&) {
-    return at::linear(x, tensors[0], tensors[1]);
-  };
+  row.forward = ofLayer([](const at::Tensor& x, std::span<const at::Tensor> tensors,
+                           const BlockContext&) { return at::linear(x, tensors[0], tensors[1]); });
 }
 
 void BlockChain::conv2d(const std::string& name, const Conv2dOptions& options) {
@@ -170,11 +178,11 @@ void BlockChain::conv2d(const std::string& name, const Conv2dOptions& options) {
   BlockSpec& row = append(name);
   row.tensors = weightRows(name, {options.channels, inputs, kernel, kernel}, bound, options.initial,
                            options.bias);
-  row.forward = [options](const at::Tensor& x, std::span<const at::Tensor> tensors,
-                          const BlockContext&) {
-    const at::Tensor bias = options.bias ? tensors[1] : at::Tensor();
-    return at::conv2d(x, tensors[0], bias, options.stride, options.padding, 1, options.groups);
-  };
+  row.forward = ofLayer(
+      [options](const at::Tensor& x, std::span<const at::Tensor> tensors, const BlockContext&) {
+        const at::Tensor bias = options.bias ? tensors[1] : at::Tensor();
+        return at::conv2d(x, tensors[0], bias, options.stride, options.padding, 1, options.groups);
+      });
 }
 
 void BlockChain::batchNorm(const std::string& name) {
@@ -186,8 +194,12 @@ void BlockChain::batchNorm(const std::string& name) {
       {.name = name + ".running_mean", .shape = {channels}, .isBuffer = true},
       {.name = name + ".running_var", .shape = {channels}, .isBuffer = true, .initial = 1},
       {.name = name + ".num_batches_tracked", .shape = {}, .isBuffer = true, .type = at::kLong}};
-  row.normValuesPerSample = elementCount(shape_) / channels;
-  row.forward = batchNormForward;
+  row.norms = {{.mean = 2,
+                .variance = 3,
+                .count = 4,
+                .momentum = kNormMomentum,
+                .valuesPerSample = elementCount(shape_) / channels}};
+  row.forward = ofLayer(batchNormForward);
 }
 
 void BlockChain::relu(const std::string& name) {
@@ -237,11 +249,16 @@ void BlockChain::flatten(const std::string& name) {
 }
 
 void BlockChain::dropout(const std::string& name, double p) {
-  append(name).forward = [name, p = static_cast<float>(p)](const at::Tensor& x,
-                                                           std::span<const at::Tensor>,
-                                                           const BlockContext& context) {
-    return dropoutForward(name, p, x, context);
-  };
+  append(name).forward =
+      ofLayer([name, p = static_cast<float>(p)](const at::Tensor& x, std::span<const at::Tensor>,
+                                                const BlockContext& context) {
+        return dropoutForward(name, p, x, context);
+      });
+}
+
+std::vector<BlockSpec> BlockChain::take() {
+  if (!rows_.empty()) rows_.front().batchInputs = {0};
+  return std::move(rows_);
 }
 
 void BlockChain::group(const std::string& name, const std::function<void()>& append) {
@@ -264,7 +281,7 @@ void BlockChain::join(const std::string& name, const std::function<void()>& appe
 
   BlockSpec joined;
   joined.name = name;
-  joined.outputShape = shape_;
+  joined.outputs = {{shape_}};
   struct Layer {
     BlockSpec::Forward forward;
     std::size_t tensors;  // how many it takes
@@ -272,24 +289,26 @@ void BlockChain::join(const std::string& name, const std::function<void()>& appe
   std::vector<Layer> layers;
   for (std::size_t r = first; r < rows_.size(); ++r) {
     BlockSpec& row = rows_[r];
+    for (NormRow norm : row.norms) {
+      norm.mean += joined.tensors.size();
+      norm.variance += joined.tensors.size();
+      *norm.count += joined.tensors.size();
+      joined.norms.push_back(norm);
+    }
     joined.tensors.insert(joined.tensors.end(), row.tensors.begin(), row.tensors.end());
     joined.savedPerSample += row.savedPerSample;
-    if (row.normValuesPerSample > 0) {
-      std::int64_t& fewest = joined.normValuesPerSample;
-      fewest = fewest == 0 ? row.normValuesPerSample : std::min(fewest, row.normValuesPerSample);
-    }
     layers.push_back({std::move(row.forward), row.tensors.size()});
   }
   if (addInput) joined.savedPerSample += elementCount(shape_);
-  joined.forward = [layers = std::move(layers), addInput](const at::Tensor& input,
+  joined.forward = [layers = std::move(layers), addInput](const TensorList& input,
                                                           std::span<const at::Tensor> tensors,
                                                           const BlockContext& context) {
-    at::Tensor x = input;
+    TensorList x = input;
     for (const Layer& layer : layers) {
       x = layer.forward(x, tensors.first(layer.tensors), context);
       tensors = tensors.subspan(layer.tensors);
     }
-    return addInput ? at::add(input, x) : x;
+    return addInput ? TensorList{at::add(input.front(), x.front())} : x;
   };
   rows_.resize(first);
   rows_.push_back(std::move(joined));

@@ -72,7 +72,7 @@ class BlockChain {
   // shape.
   void residual(const std::string& name, const std::function<void()>& append);
 
-  std::vector<BlockSpec> take() { return std::move(rows_); }
+  std::vector<BlockSpec> take();
 
  private:
   BlockSpec& append(const std::string& name);

@@ -12,8 +12,8 @@ namespace {
 
 // Kept from a micro-batch's forward until its backward.
 struct Saved {
-  at::Tensor input;   // a leaf of autograd's graph
-  at::Tensor output;  // with the graph that starts at the leaf
+  TensorList inputs;   // leaves of autograd's graph
+  TensorList outputs;  // with the graph that starts at the leaves
 };
 
 }  // namespace
@@ -24,19 +24,10 @@ struct BodyStage::State {
         wait(stageWait),
         device(on),
         blocks(checkedBlocks(options)),
-        part(options, blocks, options.cuts.cut0, options.cuts.cut1, device.device()) {
+        part(options, blocks, options.cuts.cut0, options.cuts.cut1, device.device()),
+        first(options, blocks, 0, device),
+        last(options, blocks, 1, device) {
     checkBodyWait(wait);
-  }
-
-  TensorSpec spec(Flow flow, const MicroBatch& at) const {
-    return flowSpec(blocks, options.cuts, flow, sizeOf(at));
-  }
-  Payload waitInstead(double milliseconds, Flow flow, const MicroBatch& at) {
-    return placeholders.wait(milliseconds, flow, at, spec(flow, at));
-  }
-
-  Payload leaving(Flow flow, const at::Tensor& tensor) const {
-    return leavingPayload(tensor, device, options.staysOnDevice.get(flow));
   }
 
   StageOptions options;
@@ -44,8 +35,8 @@ struct BodyStage::State {
   ComputeDevice& device;
   std::vector<BlockSpec> blocks;
   TrainedPart part;
+  StageCut first, last;
   std::map<std::uint32_t, Saved> saved;  // by micro-batch
-  Placeholders placeholders;
 };
 
 void checkBodyWait(const StageWait& wait) {
@@ -60,37 +51,31 @@ BodyStage::BodyStage(const StageOptions& options, const StageWait& wait, Compute
     : state_(std::make_unique<State>(options, wait, device)) {}
 BodyStage::~BodyStage() = default;
 
-Payload BodyStage::forward(const MicroBatch& at, Payload activation0) {
-  if (state_->wait.f2) {
-    return state_->waitInstead(*state_->wait.f2, activationAt(1), at);
-  }
-  const at::Tensor input =
-      enteringTensor(std::move(activation0), state_->spec(activationAt(0), at), state_->device);
-  if (at.phase != Phase::train) {
-    const at::NoGradGuard noGrad;
-    return state_->leaving(activationAt(1), state_->part.forward(input, at));
-  }
-  input.set_requires_grad(true);
-  const at::Tensor output = state_->part.forward(input, at);
-  if (!state_->saved.emplace(at.i, Saved{input, output}).second) {
+TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0) {
+  if (state_->wait.f2) return state_->last.waitForActivations(*state_->wait.f2, at);
+  const bool training = at.phase == Phase::train;
+  const at::AutoGradMode recordGraph(training);
+  TensorList inputs = state_->first.enter(at, std::move(activations0), training);
+  TensorList outputs = state_->part.forward(inputs, {}, at);
+  TensorBundle leaving = state_->last.leave(outputs);
+  if (!training) return leaving;
+  if (!state_->saved.emplace(at.i, Saved{std::move(inputs), std::move(outputs)}).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
-  return state_->leaving(activationAt(1), output);
+  return leaving;
 }
 
-Payload BodyStage::backward(const MicroBatch& at, Payload gradient1) {
+TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) {
   if (state_->wait.b2) {
     state_->saved.erase(at.i);
-    return state_->waitInstead(*state_->wait.b2, gradientAt(0), at);
+    return state_->first.waitForGradients(*state_->wait.b2, at);
   }
   const auto node = state_->saved.extract(at.i);
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
   }
-  const Saved& saved = node.mapped();
-  saved.output.backward(
-      enteringTensor(std::move(gradient1), state_->spec(gradientAt(1), at), state_->device));
-  return state_->leaving(gradientAt(0), saved.input.grad());
+  state_->last.backward(at, node.mapped().outputs, std::move(gradients1));
+  return state_->first.leaveGradients(node.mapped().inputs);
 }
 
 GradientReport BodyStage::report() const { return state_->part.gradientReport(); }

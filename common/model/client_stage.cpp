@@ -1,5 +1,6 @@
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -18,6 +19,11 @@ struct ClientStage::State {
         blocks(checkedBlocks(options)),
         head(options, blocks, 0, options.cuts.cut0, device.device()),
         tail(options, blocks, options.cuts.cut1, static_cast<int>(blocks.size()), device.device()),
+        tailTakesInputs(
+            std::any_of(blocks.begin() + options.cuts.cut1, blocks.end(),
+                        [](const BlockSpec& block) { return !block.batchInputs.empty(); })),
+        first(options, blocks, 0, device),
+        last(options, blocks, 1, device),
         batch(options.model, device) {
     if (wait.f1 && !wait.b1) {
       throw UsageError("bad-wait",
@@ -27,25 +33,16 @@ struct ClientStage::State {
     }
   }
 
-  TensorSpec spec(Flow flow, const MicroBatch& at) const {
-    return flowSpec(blocks, options.cuts, flow, sizeOf(at));
-  }
-  Payload waitInstead(double milliseconds, Flow flow, const MicroBatch& at) {
-    return placeholders.wait(milliseconds, flow, at, spec(flow, at));
-  }
-  Payload leaving(Flow flow, const at::Tensor& tensor) const {
-    return leavingPayload(tensor, device, options.staysOnDevice.get(flow));
-  }
-
   StageOptions options;
   StageWait wait;
   ComputeDevice& device;
   std::vector<BlockSpec> blocks;
   TrainedPart head;
   TrainedPart tail;
+  const bool tailTakesInputs;
+  StageCut first, last;
   LabeledBatch batch;
-  std::map<std::uint32_t, at::Tensor> headOutputs;  // by micro-batch, with their autograd graphs
-  Placeholders placeholders;
+  std::map<std::uint32_t, TensorList> headOutputs;  // by micro-batch, with their autograd graphs
 };
 
 ClientStage::ClientStage(const StageOptions& options, const StageWait& wait, ComputeDevice& device)
@@ -56,48 +53,40 @@ void ClientStage::beginBatch(TensorView inputs, std::span<const std::int64_t> la
   state_->batch.begin(std::move(inputs), labels);
 }
 
-Payload ClientStage::headForward(const MicroBatch& at) {
-  if (state_->wait.f1) {
-    return state_->waitInstead(*state_->wait.f1, activationAt(0), at);
-  }
-  const at::Tensor input = state_->batch.inputs(at);
+TensorBundle ClientStage::headForward(const MicroBatch& at) {
+  if (state_->wait.f1) return state_->first.waitForActivations(*state_->wait.f1, at);
+  const TensorList inputs = state_->batch.inputs(at);
   if (at.phase != Phase::train) {
     const at::NoGradGuard noGrad;
-    return state_->leaving(activationAt(0), state_->head.forward(input, at));
+    return state_->first.leave(state_->head.forward({}, inputs, at));
   }
-  const at::Tensor output = state_->head.forward(input, at);
-  if (!state_->headOutputs.emplace(at.i, output).second) {
+  const TensorList outputs = state_->head.forward({}, inputs, at);
+  if (!state_->headOutputs.emplace(at.i, outputs).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
-  return state_->leaving(activationAt(0), output);
+  return state_->first.leave(outputs);
 }
 
-Payload ClientStage::tailStep(const MicroBatch& at, Payload activation1) {
+TensorBundle ClientStage::tailStep(const MicroBatch& at, TensorBundle activations1) {
   const bool training = at.phase == Phase::train;
   if (state_->wait.t3) {
     state_->batch.countOnly(at);
-    if (training) {
-      return state_->waitInstead(*state_->wait.t3, gradientAt(1), at);
-    }
+    if (training) return state_->last.waitForGradients(*state_->wait.t3, at);
     waitFor(*state_->wait.t3);
     return {};
   }
-  const at::Tensor input =
-      enteringTensor(std::move(activation1), state_->spec(activationAt(1), at), state_->device);
-  if (!training) {
-    const at::NoGradGuard noGrad;
-    state_->batch.loss(state_->tail.forward(input, at), at);
-    state_->batch.checkLoss(at, input);
-    return {};
-  }
-  input.set_requires_grad(true);
-  const at::Tensor loss = state_->batch.loss(state_->tail.forward(input, at), at);
-  state_->batch.checkLoss(at, input);
+  const at::AutoGradMode recordGraph(training);
+  const TensorList leaves = state_->last.enter(at, std::move(activations1), training);
+  const TensorList inputs = state_->tailTakesInputs ? state_->batch.inputs(at) : TensorList();
+  const TensorList outputs = state_->tail.forward(leaves, inputs, at);
+  const at::Tensor loss = state_->batch.loss(outputs.front(), at);
+  state_->batch.checkLoss(at, leaves.front());
+  if (!training) return {};
   loss.backward();
-  return state_->leaving(gradientAt(1), input.grad());
+  return state_->last.leaveGradients(leaves);
 }
 
-void ClientStage::headBackward(const MicroBatch& at, Payload gradient0) {
+void ClientStage::headBackward(const MicroBatch& at, TensorBundle gradients0) {
   const auto node = state_->headOutputs.extract(at.i);
   if (state_->wait.b1) {
     waitFor(*state_->wait.b1);
@@ -106,10 +95,7 @@ void ClientStage::headBackward(const MicroBatch& at, Payload gradient0) {
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
   }
-  const at::Tensor received =
-      enteringTensor(std::move(gradient0), state_->spec(gradientAt(0), at), state_->device);
-  // A head without parameters, such as a flatten, has no gradients.
-  if (node.mapped().requires_grad()) node.mapped().backward(received);
+  state_->first.backward(at, node.mapped(), std::move(gradients0));
 }
 
 GradientReport ClientStage::headReport() const { return state_->head.gradientReport(); }

@@ -28,6 +28,7 @@ namespace cleave {
 ModelRow smallCnnModel();
 ModelRow mlpModel();
 ModelRow mobilenetV2Model();
+ModelRow graphModel();
 
 namespace {
 
@@ -130,7 +131,7 @@ std::int64_t bufferCount(const std::vector<BlockSpec>& blocks, int first, int la
 }
 
 std::span<const ModelRow> modelTable() {
-  static const std::array rows = {smallCnnModel(), mlpModel(), mobilenetV2Model()};
+  static const std::array rows = {smallCnnModel(), mlpModel(), mobilenetV2Model(), graphModel()};
   return rows;
 }
 
@@ -156,13 +157,16 @@ void checkCuts(const std::vector<BlockSpec>& blocks, const Cuts& cuts) {
 
 void checkBatchNorm(const std::vector<BlockSpec>& blocks, std::uint32_t minSamples) {
   for (const BlockSpec& block : blocks) {
-    if (block.normValuesPerSample == 0 || block.normValuesPerSample * minSamples >= 2) continue;
-    throw UsageError("batch-norm-too-few",
-                     "batch norm " + block.name + " would see " +
-                         std::to_string(block.normValuesPerSample * minSamples) +
-                         " value per channel in the smallest micro-batch, of " +
-                         std::to_string(minSamples) + " sample, but needs 2",
-                     "use a larger batch or fewer micro-batches");
+    for (const NormRow& norm : block.norms) {
+      if (norm.valuesPerSample * minSamples >= 2) continue;
+      const std::string& buffer = block.tensors.at(norm.mean).name;
+      throw UsageError("batch-norm-too-few",
+                       "batch norm " + buffer.substr(0, buffer.rfind('.')) + " would see " +
+                           std::to_string(norm.valuesPerSample * minSamples) +
+                           " value per channel in the smallest micro-batch, of " +
+                           std::to_string(minSamples) + " sample, but needs 2",
+                       "use a larger batch or fewer micro-batches");
+    }
   }
 }
 
@@ -218,10 +222,20 @@ void ModelParameters::finish() const {
 ParameterSet::ParameterSet(const std::vector<BlockSpec>& blocks, int first, int last,
                            std::uint64_t seed, at::Device device) {
   for (int b = first; b < last; ++b) {
-    for (const ParameterSpec& row : blocks.at(static_cast<std::size_t>(b)).tensors) {
+    const BlockSpec& block = blocks.at(static_cast<std::size_t>(b));
+    for (NormRow norm : block.norms) {
+      norm.mean += tensors_.size();
+      norm.variance += tensors_.size();
+      if (norm.count) *norm.count += tensors_.size();
+      norms_.push_back(norm);
+    }
+    for (const ParameterSpec& row : block.tensors) {
       const at::Tensor tensor = initialTensor(row, seed).to(device);
-      if (!row.isBuffer) tensor.set_requires_grad(true);
-      (row.isBuffer ? buffers_ : parameters_).push_back({row.name, tensor});
+      if (!row.isBuffer && row.isTrainable) tensor.set_requires_grad(true);
+      (!row.isSaved   ? constants_
+       : row.isBuffer ? buffers_
+                      : parameters_)
+          .push_back({row.name, tensor});
       tensors_.push_back(tensor);
     }
   }
@@ -232,22 +246,27 @@ void ParameterSet::clearGradients() {
 }
 
 void ParameterSet::addStatistics(const std::vector<NormStatistics>& statistics) {
-  constexpr std::size_t kBuffersOfNorm = 3;  // see BlockChain::batchNorm
-  if (statistics.size() * kBuffersOfNorm != buffers_.size()) {
+  if (statistics.size() != norms_.size()) {
     throw std::logic_error("the statistics belong to other blocks");
   }
-  if (statistics.empty()) return;
-  std::vector<at::Tensor> running, counts, added;
-  for (std::size_t n = 0; n < statistics.size(); ++n) {
-    const NamedTensor* norm = &buffers_[n * kBuffersOfNorm];
-    running.insert(running.end(), {norm[0].tensor, norm[1].tensor});
-    counts.push_back(norm[2].tensor);
-    added.insert(added.end(), {statistics[n].mean, statistics[n].variance});
+  // For all batch norms of one momentum together: on a GPU, one kernel instead of one for each.
+  struct Group {
+    std::vector<at::Tensor> running, added;
+  };
+  std::map<double, Group> groups;  // by momentum
+  std::vector<at::Tensor> counts;
+  for (std::size_t n = 0; n < norms_.size(); ++n) {
+    const NormRow& norm = norms_[n];
+    Group& group = groups[norm.momentum];
+    group.running.insert(group.running.end(), {tensors_[norm.mean], tensors_[norm.variance]});
+    group.added.insert(group.added.end(), {statistics[n].mean, statistics[n].variance});
+    if (norm.count) counts.push_back(tensors_[*norm.count]);
   }
-  // For all batch norms together: on a GPU, one kernel instead of one for each.
   const at::NoGradGuard noGrad;
-  at::_foreach_lerp_(running, added, kNormMomentum);
-  at::_foreach_add_(counts, 1);
+  for (const auto& [momentum, group] : groups) {
+    at::_foreach_lerp_(group.running, group.added, momentum);
+  }
+  if (!counts.empty()) at::_foreach_add_(counts, 1);
 }
 
 ModelPart::ModelPart(const std::vector<BlockSpec>& blocks, int first, int last,
@@ -266,12 +285,13 @@ bool ModelPart::isCutInside(int position) const {
          std::find(cutsInside_.begin(), cutsInside_.end(), position) != cutsInside_.end();
 }
 
-at::Tensor ModelPart::forward(at::Tensor x, const ParameterSet& set,
+TensorList ModelPart::forward(TensorList x, const TensorList& batch, const ParameterSet& set,
                               const BlockContext& context) const {
   std::span<const at::Tensor> rest = set.tensors();
   int position = first_;
   for (const BlockSpec& block : blocks_) {
-    if (isCutInside(position)) x = crossCut(x);
+    if (isCutInside(position)) std::transform(x.begin(), x.end(), x.begin(), crossCut);
+    for (const std::size_t input : block.batchInputs) x.push_back(batch.at(input));
     x = block.forward(x, rest.first(block.tensors.size()), context);
     rest = rest.subspan(block.tensors.size());
     ++position;

@@ -8,18 +8,24 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/codec/tensor.h"
 #include "common/core/error.h"
+#include "common/topology/flow.h"
 #include "common/topology/step.h"
 
 namespace cleave {
 
 using Shape = std::vector<std::int64_t>;
+using TensorList = std::vector<at::Tensor>;
+
+struct BlockSpec;
 
 struct ModelSpec {
   std::string name;  // such as "small_cnn"
@@ -27,6 +33,8 @@ struct ModelSpec {
       parameters;     // the model's own, such as {"width": "32"}; absent ones have defaults
   Shape sampleShape;  // of one input, without the batch: {1, 28, 28}
   int classes = 0;
+  // For "graph": head, body and tail (graph_blocks.h). Null for other models.
+  std::shared_ptr<const std::vector<BlockSpec>> graphBlocks = nullptr;
 };
 
 struct NamedTensor {
@@ -53,29 +61,49 @@ struct BlockContext {
 struct ParameterSpec {
   std::string name;  // complete, such as "conv1.weight"
   Shape shape;
-  bool isBuffer = false;  // parameters require gradients; buffers (running statistics) do not
+  bool isBuffer = false;    // buffers, such as running statistics, have no gradients
+  bool isTrainable = true;  // parameters only: whether it has a gradient
+  bool isSaved = true;      // whether it is part of the model's saved weights
   at::ScalarType type = at::kFloat;
   // The initial values: `initial`, or uniform in ±bound if there is one.
   double initial = 0;
   std::optional<double> bound = std::nullopt;
 };
 
+// A batch norm's buffers, as positions in its block's tensors.
+struct NormRow {
+  std::size_t mean = 0;
+  std::size_t variance = 0;
+  std::optional<std::size_t> count;  // of micro-batches
+  double momentum = 0.1;             // weight of a micro-batch in the running statistics
+  std::int64_t valuesPerSample = 0;  // per channel
+};
+
+// One of the tensors that a block passes to the next: a tensor of the cut behind it.
+struct BlockOutput {
+  Shape shape;  // without the batch
+  CutTensor tensor = {};
+  DType dtype = DType::f32;
+};
+
 // A block is a function: it has no tensors of its own, so that it can run with any set of them.
 struct BlockSpec {
-  // The output for the input `x` [samples, …]. `tensors` has one tensor for each row of the block,
-  // in that order. In training, buffers are neither read nor written.
-  using Forward = std::function<at::Tensor(const at::Tensor& x, std::span<const at::Tensor> tensors,
+  // The outputs for the inputs `x`, each [samples, …]: the outputs of the block before, then those
+  // of the batch's inputs that `batchInputs` lists. `tensors` has one tensor for each row of the
+  // block, in that order. In training, buffers of batch norms are neither read nor written.
+  using Forward = std::function<TensorList(const TensorList& x, std::span<const at::Tensor> tensors,
                                            const BlockContext& context)>;
 
   std::string name;
-  Shape outputShape;  // without the batch
+  std::vector<BlockOutput> outputs;
+  std::vector<std::size_t> batchInputs;  // by number; the first block of a model has all it needs
   std::vector<ParameterSpec> tensors;
+  std::vector<NormRow> norms;  // in the order in which forward records their statistics
   // Values per sample that forward keeps in memory for backward: the outputs of all layers.
   std::int64_t savedPerSample = 0;
-  // Minimum number of values per channel and sample over the batch norms of this block; 0: it has
-  // none. Multiplied by the samples of a micro-batch, it must be at least 2.
-  std::int64_t normValuesPerSample = 0;
   Forward forward;
+
+  const Shape& outputShape() const { return outputs.front().shape; }
 };
 
 // Number of elements in the parameters, or in the buffers, of blocks [first, last).
@@ -133,17 +161,21 @@ class ParameterSet {
 
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   const std::vector<NamedTensor>& buffers() const { return buffers_; }
+  // Buffers that are not part of the model's saved weights.
+  const std::vector<NamedTensor>& constants() const { return constants_; }
   // All of them, in the order of the blocks' rows; they share the memory of the above.
   std::span<const at::Tensor> tensors() const { return tensors_; }
   void clearGradients();
   // Moves the running statistics of all batch norms by one micro-batch, whose statistics a forward
-  // recorded: running = 0.9 x running + 0.1 x micro-batch, as PyTorch does.
+  // recorded: running = (1 - momentum) x running + momentum x micro-batch, as PyTorch does.
   void addStatistics(const std::vector<NormStatistics>& statistics);
 
  private:
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> buffers_;
+  std::vector<NamedTensor> constants_;
   std::vector<at::Tensor> tensors_;
+  std::vector<NormRow> norms_;  // positions are in tensors_
 };
 
 // Consecutive blocks of a model. They own no tensors: each call gets a set that was made for the
@@ -155,8 +187,11 @@ class ModelPart {
   ModelPart(const std::vector<BlockSpec>& blocks, int first, int last,
             std::vector<int> cutsInside = {});
 
-  // Records autograd's graph unless the caller has disabled it.
-  at::Tensor forward(at::Tensor x, const ParameterSet& set, const BlockContext& context) const;
+  // The outputs of the last block. `x`: the inputs of the first block that come from the block
+  // before it. `batch`: all inputs of the batch, of which blocks may take some. Records autograd's
+  // graph unless the caller has disabled it.
+  TensorList forward(TensorList x, const TensorList& batch, const ParameterSet& set,
+                     const BlockContext& context) const;
   // Sums the squares of each segment between inner cuts, then adds those sums, in the order in
   // which the reports of head, body and tail are added: the result is bit-identical to theirs.
   GradientReport gradientReport(const ParameterSet& set) const;

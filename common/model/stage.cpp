@@ -54,13 +54,30 @@ std::size_t partBytes(const StageOptions& options, int first, int last, std::uin
   return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;
 }
 
+const std::vector<BlockOutput>& outputsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts,
+                                          int cut) {
+  return blocks.at(static_cast<std::size_t>((cut == 0 ? cuts.cut0 : cuts.cut1) - 1)).outputs;
+}
+
+Place placeOfBody(const std::vector<BlockSpec>& blocks, const Cuts& cuts) {
+  const auto tensorsAt = [&](int cut) {
+    CutTensors tensors;
+    for (const BlockOutput& output : outputsAt(blocks, cuts, cut)) tensors.push_back(output.tensor);
+    return tensors;
+  };
+  return {0, 1, tensorsAt(0), tensorsAt(1)};
+}
+
 TensorSpec flowSpec(const std::vector<BlockSpec>& blocks, const Cuts& cuts, Flow flow,
                     std::uint32_t samples) {
-  const int cut = flow.cut == 0 ? cuts.cut0 : cuts.cut1;
-  const Shape& output = blocks.at(static_cast<std::size_t>(cut - 1)).outputShape;
+  return specOfOutput(outputsAt(blocks, cuts, flow.cut).at(flow.tensor), samples);
+}
+
+TensorSpec specOfOutput(const BlockOutput& output, std::uint32_t samples) {
   TensorSpec spec;
+  spec.dtype = output.dtype;
   spec.shape = {samples};
-  spec.shape.insert(spec.shape.end(), output.begin(), output.end());
+  spec.shape.insert(spec.shape.end(), output.shape.begin(), output.shape.end());
   spec.order = cutOrder(spec.shape.size());
   return spec;
 }

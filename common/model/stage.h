@@ -67,11 +67,12 @@ class BodyStage {
             ComputeDevice& device = cpuDevice());
   ~BodyStage();
 
-  Payload forward(const MicroBatch& at,
-                  Payload activation0);  // activation/1; in eval nothing is kept
-  Payload backward(const MicroBatch& at, Payload gradient1);  // gradient/0
-  GradientReport report() const;                              // after the last backward
-  void update(const StepDecision& decision);                  // clears the gradients
+  // The tensors of cut 1 for those of cut 0; in eval nothing is kept.
+  TensorBundle forward(const MicroBatch& at, TensorBundle activations0);
+  // The gradients at cut 0 for those at cut 1.
+  TensorBundle backward(const MicroBatch& at, TensorBundle gradients1);
+  GradientReport report() const;              // after the last backward
+  void update(const StepDecision& decision);  // clears the gradients
 
   // The body's parameters and buffers, or the gradients of those parameters that have one, as a
   // safetensors file.
@@ -106,9 +107,10 @@ class ClientStage {
   // [samples, sample shape…]. Both arguments are borrowed until the next call. Throws UsageError if
   // a label is not a class of the model.
   void beginBatch(TensorView inputs, std::span<const std::int64_t> labels);
-  Payload headForward(const MicroBatch& at);                    // activation/0
-  Payload tailStep(const MicroBatch& at, Payload activation1);  // gradient/1; empty in eval
-  void headBackward(const MicroBatch& at, Payload gradient0);
+  TensorBundle headForward(const MicroBatch& at);  // the tensors of cut 0
+  // The gradients at cut 1 for its tensors; none in eval.
+  TensorBundle tailStep(const MicroBatch& at, TensorBundle activations1);
+  void headBackward(const MicroBatch& at, TensorBundle gradients0);
   GradientReport headReport() const;
   GradientReport tailReport() const;
   void update(const StepDecision& decision);
@@ -156,6 +158,8 @@ class WholeStage {
 
 // A set's parameters, then its buffers, each in model order. Shares their memory.
 std::vector<NamedTensor> weightsOf(const ParameterSet& set);
+// The same, and the constants.
+std::vector<NamedTensor> stateOf(const ParameterSet& set);
 // The gradients of those parameters that have one, under the parameters' names.
 std::vector<NamedTensor> gradientsOf(const ParameterSet& set);
 // Converts tensors to a safetensors file and back. The file's tensors are contiguous (convolution
@@ -187,9 +191,16 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
 std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t microBatches,
                       std::uint32_t inFlight, std::uint32_t maxSamples);
 
+// The tensors that cross a cut: 0 or 1.
+const std::vector<BlockOutput>& outputsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts,
+                                          int cut);
+// The body's place between its two cuts.
+Place placeOfBody(const std::vector<BlockSpec>& blocks, const Cuts& cuts);
+
 // The spec of a flow's tensor for a micro-batch of `samples`. Tensor flows only.
 TensorSpec flowSpec(const std::vector<BlockSpec>& blocks, const Cuts& cuts, Flow flow,
                     std::uint32_t samples);
+TensorSpec specOfOutput(const BlockOutput& output, std::uint32_t samples);
 
 // Sets how many threads LibTorch uses for computations started on this thread. Results with 1 and 2
 // threads are not bit-identical, so a run must not change the number.

@@ -3,6 +3,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -39,21 +42,97 @@ std::vector<BlockSpec> checkedBlocks(const StageOptions& options) {
   return blocks;
 }
 
-Payload leavingPayload(const at::Tensor& tensor, ComputeDevice& device, bool stays) {
-  const MemoryOrder order = cutOrder(static_cast<std::size_t>(tensor.dim()));
-  const at::Tensor leaving = canonical(tensor.detach(), order);
-  return toPayload(stays ? leaving : device.toHost(leaving), order);
+// ---- Cuts ----
+
+StageCut::StageCut(const StageOptions& options, const std::vector<BlockSpec>& blocks, int cut,
+                   ComputeDevice& device)
+    : staysOnDevice_(options.staysOnDevice),
+      tensors_(outputsAt(blocks, options.cuts, cut)),
+      device_(device) {
+  CutTensors tensors;
+  for (const BlockOutput& output : tensors_) tensors.push_back(output.tensor);
+  activations_ = activationsOf(cut, tensors);
+  gradients_ = gradientsOf(cut, tensors);
 }
 
-at::Tensor enteringTensor(Payload payload, const TensorSpec& expected, ComputeDevice& device) {
+TensorSpec StageCut::specOf(Flow flow, const MicroBatch& at) const {
+  return specOfOutput(tensors_.at(flow.tensor), sizeOf(at));
+}
+
+Payload StageCut::leaving(const at::Tensor& tensor, Flow flow) const {
+  const MemoryOrder order = cutOrder(static_cast<std::size_t>(tensor.dim()));
+  const at::Tensor leaving = canonical(tensor.detach(), order);
+  return toPayload(staysOnDevice_.get(flow) ? leaving : device_.toHost(leaving), order);
+}
+
+at::Tensor StageCut::entering(const MicroBatch& at, Payload payload, Flow flow) const {
+  const TensorSpec expected = specOf(flow, at);
   if (payload.view().spec != expected) {
     throw std::logic_error("a stage got " + toString(payload.view().spec) + " instead of " +
                            toString(expected));
   }
   const bool isThere = payload.view().place == MemoryPlace::device;
-  const at::Tensor tensor = toTensor(std::move(payload), device.device());
-  return isThere ? tensor : device.toDevice(tensor);
+  const at::Tensor tensor = toTensor(std::move(payload), device_.device());
+  return isThere ? tensor : device_.toDevice(tensor);
 }
+
+TensorBundle StageCut::leave(const TensorList& outputs) const {
+  TensorBundle bundle;
+  for (const Flow flow : activations_) bundle.push_back(leaving(outputs.at(flow.tensor), flow));
+  return bundle;
+}
+
+TensorList StageCut::enter(const MicroBatch& at, TensorBundle activations, bool training) const {
+  TensorList tensors;
+  for (const Flow flow : activations_) {
+    tensors.push_back(entering(at, std::move(activations.at(flow.tensor)), flow));
+    const bool hasGradient = tensors_[flow.tensor].tensor.hasGradient;
+    if (training && hasGradient) tensors.back().set_requires_grad(true);
+  }
+  return tensors;
+}
+
+TensorBundle StageCut::leaveGradients(const TensorList& leaves) const {
+  TensorBundle bundle;
+  for (const Flow flow : gradients_) {
+    const at::Tensor& leaf = leaves.at(flow.tensor);
+    bundle.push_back(leaving(leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf), flow));
+  }
+  return bundle;
+}
+
+void StageCut::backward(const MicroBatch& at, const TensorList& outputs,
+                        TensorBundle gradients) const {
+  TensorList roots, received;
+  for (std::size_t g = 0; g < gradients_.size(); ++g) {
+    const at::Tensor& output = outputs.at(gradients_[g].tensor);
+    // A part without parameters in front of it, such as a flatten, needs no gradient.
+    if (!output.requires_grad()) continue;
+    roots.push_back(output);
+    received.push_back(entering(at, std::move(gradients.at(g)), gradients_[g]));
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, received);
+}
+
+TensorBundle StageCut::waitForActivations(double milliseconds, const MicroBatch& at) {
+  return wait(milliseconds, activations_, at);
+}
+
+TensorBundle StageCut::waitForGradients(double milliseconds, const MicroBatch& at) {
+  return wait(milliseconds, gradients_, at);
+}
+
+TensorBundle StageCut::wait(double milliseconds, const std::vector<Flow>& flows,
+                            const MicroBatch& at) {
+  TensorBundle bundle;
+  for (const Flow flow : flows) {
+    bundle.push_back(placeholders_.wait(milliseconds, flow, at, specOf(flow, at)));
+    milliseconds = 0;
+  }
+  return bundle;
+}
+
+// ---- A batch ----
 
 void LabeledBatch::begin(TensorView inputs, std::span<const std::int64_t> labels) {
   TensorSpec expected;
@@ -80,7 +159,7 @@ void LabeledBatch::begin(TensorView inputs, std::span<const std::int64_t> labels
   losses_.clear();
 }
 
-at::Tensor LabeledBatch::inputs(const MicroBatch& at) const {
+TensorList LabeledBatch::inputs(const MicroBatch& at) const {
   std::vector<std::int64_t> shape = inputs_.spec.shape;
   shape[0] = sizeOf(at);
   const std::size_t offset = microBatchOffset(at.samples, at.microBatches, at.i) *
@@ -90,7 +169,7 @@ at::Tensor LabeledBatch::inputs(const MicroBatch& at) const {
   // caller has released the batch.
   const at::Tensor borrowed = at::from_blob(data, shape);
   const at::Tensor input = canonical(device_.toDevice(borrowed), cutOrder(shape.size()));
-  return input.is_same(borrowed) ? input.clone() : input;
+  return {input.is_same(borrowed) ? input.clone() : input};
 }
 
 std::span<const std::int64_t> LabeledBatch::labels(const MicroBatch& at) const {
@@ -136,7 +215,9 @@ Payload Placeholders::wait(double milliseconds, Flow flow, const MicroBatch& at,
                            const TensorSpec& spec) {
   const Clock::time_point end = deadline(milliseconds);
   at::Tensor& tensor = tensors_[{flow, at.i, spec.shape}];
-  if (!tensor.defined()) {
+  if (!tensor.defined() && !isFloat(spec.dtype)) {
+    tensor = canonical(at::zeros(spec.shape, at::kLong), spec.order);
+  } else if (!tensor.defined()) {
     tensor = canonical(at::empty(spec.shape), spec.order);
     fillNormal(randomKey(0, flowName(flow), {at.i}),
                {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())});
@@ -162,13 +243,13 @@ TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpe
       set_(blocks, first, last, options.seed, device),
       optimizer_(makeOptimizer(options.optimizer, set_.parameters())) {}
 
-at::Tensor TrainedPart::forward(const at::Tensor& x, const MicroBatch& at) {
+TensorList TrainedPart::forward(TensorList x, const TensorList& batch, const MicroBatch& at) {
   BlockContext context{seed_, at};
   if (at.phase == Phase::train) {
     context.statistics = &statistics_[at.i];
     context.statistics->clear();
   }
-  return part_.forward(x, set_, context);
+  return part_.forward(std::move(x), batch, set_, context);
 }
 
 void TrainedPart::update(const StepDecision& decision) {
@@ -181,14 +262,14 @@ void TrainedPart::update(const StepDecision& decision) {
 }
 
 std::vector<NamedTensor> TrainedPart::save() const {
-  std::vector<NamedTensor> saved = weightsOf(set_);
+  std::vector<NamedTensor> saved = stateOf(set_);
   for (NamedTensor& each : optimizer_->state()) saved.push_back(std::move(each));
   return saved;
 }
 
 void TrainedPart::restore(std::vector<NamedTensor>& saved) {
   std::map<std::string, at::Tensor> own;
-  for (NamedTensor& each : weightsOf(set_)) own[each.name] = std::move(each.tensor);
+  for (NamedTensor& each : stateOf(set_)) own[each.name] = std::move(each.tensor);
   std::vector<NamedTensor> weights, state, rest;
   for (NamedTensor& each : saved) {
     const std::string parameter = each.name.substr(0, each.name.rfind(':'));

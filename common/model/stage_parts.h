@@ -22,12 +22,54 @@ inline std::uint32_t sizeOf(const MicroBatch& at) {
   return microBatchSize(at.samples, at.microBatches, at.i);
 }
 
-// Prepares a tensor to leave a stage: detached from autograd, canonical, and in host memory, or on
-// the device if `stays`.
-Payload leavingPayload(const at::Tensor& tensor, ComputeDevice& device, bool stays);
-// Brings a payload to the stage's device, unless it is already there. The engine has checked it: a
-// different spec is a bug in Cleave and throws std::logic_error.
-at::Tensor enteringTensor(Payload payload, const TensorSpec& expected, ComputeDevice& device);
+// Outputs of actions that wait instead of computing. Each micro-batch has its own tensor, allocated
+// once, so that the tensors are in separate memory, as computed ones are. The values are
+// meaningless but distributed as codecs and optimizers expect: activations as after ReLU6, half of
+// them zeros; gradients small.
+class Placeholders {
+ public:
+  // Returns `milliseconds` after the call; the first call for a micro-batch also makes its tensor
+  // and may take longer.
+  Payload wait(double milliseconds, Flow flow, const MicroBatch& at, const TensorSpec& spec);
+
+ private:
+  std::map<std::tuple<Flow, std::uint32_t, std::vector<std::int64_t>>, at::Tensor> tensors_;
+};
+// One cut, as the stage on either side of it sees it. Tensors that enter are checked: the engine
+// has done that before, so a different spec is a bug in Cleave and throws std::logic_error.
+class StageCut {
+ public:
+  // Cut 0 or 1. The device is borrowed.
+  StageCut(const StageOptions& options, const std::vector<BlockSpec>& blocks, int cut,
+           ComputeDevice& device);
+
+  // Detached from autograd, canonical, and in host memory, or on the device if their codec is
+  // there.
+  TensorBundle leave(const TensorList& outputs) const;
+  // On the stage's device. With `training`, those that have gradients are leaves that require one.
+  TensorList enter(const MicroBatch& at, TensorBundle activations, bool training) const;
+  // The gradients of such leaves.
+  TensorBundle leaveGradients(const TensorList& leaves) const;
+  // Backpropagates the gradients into the outputs that left.
+  void backward(const MicroBatch& at, const TensorList& outputs, TensorBundle gradients) const;
+
+  // For actions that wait instead of computing.
+  TensorBundle waitForActivations(double milliseconds, const MicroBatch& at);
+  TensorBundle waitForGradients(double milliseconds, const MicroBatch& at);
+
+ private:
+  TensorBundle wait(double milliseconds, const std::vector<Flow>& flows, const MicroBatch& at);
+  Payload leaving(const at::Tensor& tensor, Flow flow) const;
+  at::Tensor entering(const MicroBatch& at, Payload payload, Flow flow) const;
+
+  TensorSpec specOf(Flow flow, const MicroBatch& at) const;
+
+  FlowMap<bool> staysOnDevice_;
+  std::vector<BlockOutput> tensors_;
+  std::vector<Flow> activations_, gradients_;
+  ComputeDevice& device_;
+  Placeholders placeholders_;
+};
 
 // Consecutive blocks in training: their parameters, their optimizer, and the batch norms'
 // statistics of the current step.
@@ -37,9 +79,9 @@ class TrainedPart {
   TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
               int last, at::Device device, std::vector<int> cutsInside = {});
 
-  // Records autograd's graph unless the caller has disabled it. In training, also keeps the
-  // statistics of micro-batch at.i until update().
-  at::Tensor forward(const at::Tensor& x, const MicroBatch& at);
+  // As ModelPart::forward(). In training, also keeps the statistics of micro-batch at.i until
+  // update().
+  TensorList forward(TensorList x, const TensorList& batch, const MicroBatch& at);
   GradientReport gradientReport() const { return part_.gradientReport(set_); }
   // Updates the parameters, adds the step's statistics to the running ones in the order of the
   // micro-batches, whatever the order of their forwards, and clears the gradients. A skipped step
@@ -74,7 +116,7 @@ class LabeledBatch {
   void begin(TensorView inputs, std::span<const std::int64_t> labels);
   std::uint32_t samples() const { return static_cast<std::uint32_t>(labels_.size()); }
 
-  at::Tensor inputs(const MicroBatch& at) const;  // on the device
+  TensorList inputs(const MicroBatch& at) const;  // on the device
   // loss_i, which the caller may backpropagate. Adds the micro-batch to metrics and losses.
   at::Tensor loss(const at::Tensor& logits, const MicroBatch& at);
   // Throws RunError "non-finite" if the loss of `at` is not finite. The message says whether
@@ -98,19 +140,6 @@ class LabeledBatch {
   std::vector<float> losses_;
 };
 
-// Outputs of actions that wait instead of computing. Each micro-batch has its own tensor, allocated
-// once, so that the tensors are in separate memory, as computed ones are. The values are
-// meaningless but distributed as codecs and optimizers expect: activations as after ReLU6, half of
-// them zeros; gradients small.
-class Placeholders {
- public:
-  // Returns `milliseconds` after the call; the first call for a micro-batch also makes its tensor
-  // and may take longer.
-  Payload wait(double milliseconds, Flow flow, const MicroBatch& at, const TensorSpec& spec);
-
- private:
-  std::map<std::tuple<Flow, std::uint32_t, std::vector<std::int64_t>>, at::Tensor> tensors_;
-};
 // Waits without a tensor.
 void waitFor(double milliseconds);
 

@@ -17,11 +17,17 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<std::pair<at::ScalarType, std::string_view>, 4> kDtypes = {{
+constexpr std::array<std::pair<at::ScalarType, std::string_view>, 10> kDtypes = {{
     {at::kFloat, "F32"},
     {at::kHalf, "F16"},
     {at::kBFloat16, "BF16"},
     {at::kLong, "I64"},
+    {at::kDouble, "F64"},
+    {at::kInt, "I32"},
+    {at::kShort, "I16"},
+    {at::kChar, "I8"},
+    {at::kByte, "U8"},
+    {at::kBool, "BOOL"},
 }};
 
 std::string dtypeName(at::ScalarType type) {
@@ -37,7 +43,7 @@ at::ScalarType scalarTypeOf(const SafetensorsEntry& entry, const std::string& fi
   }
   throw UsageError("bad-weights",
                    file + ": tensor " + inAscii(entry.name) + " has dtype " + entry.dtype,
-                   "convert it to F32, F16, BF16 or I64, or leave it out");
+                   "convert it to F32, or leave it out");
 }
 
 }  // namespace
@@ -49,6 +55,12 @@ std::vector<NamedTensor> weightsOf(const ParameterSet& set) {
   }
   weights.insert(weights.end(), set.buffers().begin(), set.buffers().end());
   return weights;
+}
+
+std::vector<NamedTensor> stateOf(const ParameterSet& set) {
+  std::vector<NamedTensor> state = weightsOf(set);
+  state.insert(state.end(), set.constants().begin(), set.constants().end());
+  return state;
 }
 
 std::vector<NamedTensor> gradientsOf(const ParameterSet& set) {
@@ -92,7 +104,7 @@ std::vector<NamedTensor> tensorsOf(const std::vector<SafetensorsEntry>& entries,
 
 void loadWeights(const ParameterSet& set, const std::vector<NamedTensor>& tensors) {
   std::map<std::string, at::Tensor> targets;
-  for (NamedTensor& target : weightsOf(set)) targets[target.name] = std::move(target.tensor);
+  for (NamedTensor& target : stateOf(set)) targets[target.name] = std::move(target.tensor);
   const at::NoGradGuard noGrad;
   for (const NamedTensor& given : tensors) {
     const auto target = targets.find(given.name);
@@ -139,6 +151,7 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
   for (const BlockSpec& block : blocks) {
     const bool isExcepted = std::find(except.begin(), except.end(), block.name) != except.end();
     for (const ParameterSpec& tensor : block.tensors) {
+      if (!tensor.isSaved) continue;
       const auto found = given.find(tensor.name);
       const bool fits = found != given.end() && found->second == tensor.shape;
       if (!fits && !isExcepted) {

@@ -33,8 +33,8 @@ void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBa
   const at::AutoGradMode recordGraph(training);
   MicroBatch at{phase, step, 0, microBatchCount(batch.samples(), microBatches), batch.samples()};
   for (; at.i < at.microBatches; ++at.i) {
-    const at::Tensor logits = state_->part.forward(batch.inputs(at), at);
-    const at::Tensor loss = batch.loss(logits, at);
+    const TensorList outputs = state_->part.forward({}, batch.inputs(at), at);
+    const at::Tensor loss = batch.loss(outputs.front(), at);
     if (training) loss.backward();
   }
 }

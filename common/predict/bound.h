@@ -26,7 +26,8 @@ struct BodyCosts {
   bool hasRates() const { return rateUp > 0 && rateDown > 0; }
 };
 
-// A tensor, wherever it crosses: bytes on the wire, and seconds at its sender and its receiver.
+// The tensors of one kind at one cut, together: bytes on the wire, and seconds at their sender and
+// their receiver.
 struct FlowCosts {
   double bytes = 0;
   double encodeSeconds = 0, decodeSeconds = 0;

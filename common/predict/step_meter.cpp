@@ -23,14 +23,20 @@ std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSe
   bool known = true;
   for (const Flow flow : costs.body().place.flows()) {
     // Transfers are recorded with a delay: a step may see those of the previous step, or none.
-    const LinkTotals::FlowTotals before = before_.flows.get(flow);
-    const LinkTotals::FlowTotals after = totals.flows.get(flow);
+    FlowCosts sum;
+    double microBatches = 0;
+    for (const auto& [each, after] : totals.flows) {
+      if (each.kind != flow.kind || each.cut != flow.cut) continue;
+      const LinkTotals::FlowTotals before = before_.flows.get(each);
+      sum.bytes += static_cast<double>(after.wireBytes - before.wireBytes);
+      sum.encodeSeconds += after.encodeSeconds - before.encodeSeconds;
+      sum.decodeSeconds += after.decodeSeconds - before.decodeSeconds;
+      if (each == flow) microBatches = static_cast<double>(after.tensors - before.tensors);
+    }
     FlowCosts& tensor = costs.flows[flow];
-    const auto tensors = static_cast<double>(after.tensors - before.tensors);
-    if (tensors > 0) {
-      tensor = {static_cast<double>(after.wireBytes - before.wireBytes) / tensors,
-                (after.encodeSeconds - before.encodeSeconds) / tensors,
-                (after.decodeSeconds - before.decodeSeconds) / tensors};
+    if (microBatches > 0) {
+      tensor = {sum.bytes / microBatches, sum.encodeSeconds / microBatches,
+                sum.decodeSeconds / microBatches};
     }
     known = known && tensor.bytes > 0;
   }

@@ -31,10 +31,10 @@ ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
                         const CheckpointActions& checkpoints) {
   ActionTable table;
   at(table, ActionKind::bodyForward) = [&stage](Work work) -> Result {
-    return tensorResult(stage.forward(work.at, std::move(work.tensors().front())));
+    return stage.forward(work.at, std::move(work.tensors()));
   };
   at(table, ActionKind::bodyBackward) = [&stage](Work work) -> Result {
-    return tensorResult(stage.backward(work.at, std::move(work.tensors().front())));
+    return stage.backward(work.at, std::move(work.tensors()));
   };
   at(table, ActionKind::report) = [&stage](Work) -> Result { return stage.report(); };
   at(table, ActionKind::update) = [&stage](Work work) -> Result {
@@ -71,13 +71,13 @@ ActionTable clientActions(ClientStage& stage, int threads,
                           std::function<StepDecision(const BodyDone& done)> decide) {
   ActionTable table;
   at(table, ActionKind::headForward) = [&stage](Work work) -> Result {
-    return tensorResult(stage.headForward(work.at));
+    return stage.headForward(work.at);
   };
   at(table, ActionKind::tailStep) = [&stage](Work work) -> Result {
-    return tensorResult(stage.tailStep(work.at, std::move(work.tensors().front())));
+    return stage.tailStep(work.at, std::move(work.tensors()));
   };
   at(table, ActionKind::headBackward) = [&stage](Work work) -> Result {
-    stage.headBackward(work.at, std::move(work.tensors().front()));
+    stage.headBackward(work.at, std::move(work.tensors()));
     return std::monostate{};
   };
   at(table, ActionKind::decide) = [decide = std::move(decide)](Work work) -> Result {

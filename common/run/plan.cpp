@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/graph/packed_graph.h"
 #include "common/link/tensor_link.h"
+#include "common/model/graph_blocks.h"
 #include "compression/device/device_codecs.h"
 #include "compression/registry.h"
 
@@ -43,10 +45,16 @@ ModelSpec modelSpec(const RunSpec& spec) {
     refuse(std::to_string(spec.classes) + " classes are not in 2…" + std::to_string(kMaxClasses));
   }
   model.classes = static_cast<int>(spec.classes);
+  const bool isGraph = spec.model == "graph";
+  if (isGraph == spec.graph.empty())
+    refuse("the model graph has no graph, or another model has one");
+  if (isGraph) model.graphBlocks = blocksOfBody(unpackGraph(spec.graph));
   return model;
 }
 
-FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place& place) {
+FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place& place,
+                                               const std::vector<BlockSpec>& blocks,
+                                               const Cuts& cuts) {
   FlowMap<std::shared_ptr<const Codec>> codecs(place.flows());
   for (const auto& [name, text] : spec.codecs) {
     const auto flow = flowFromName(name);
@@ -57,7 +65,11 @@ FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place&
     codecs[*flow] = makeCodec(text);
   }
   for (auto& [flow, codec] : codecs) {
-    if (!codec) codec = makeCodec("none");
+    if (codec) continue;
+    // Further tensors of a cut are encoded as its first one, and integers not at all.
+    const Flow first{flow.kind, flow.cut, 0};
+    const bool hasFloats = flowSpec(blocks, cuts, flow, 1).dtype == DType::f32;
+    codec = flow.tensor > 0 && hasFloats ? codecs.at(first) : makeCodec("none");
   }
   return codecs;
 }
@@ -94,6 +106,7 @@ RunPlan planRun(const RunSpec& spec) {
   plan.stage.cuts = {static_cast<int>(std::min(spec.cut0, kMaxBlocks)),
                      static_cast<int>(std::min(spec.cut1, kMaxBlocks))};
   checkCuts(plan.blocks, plan.stage.cuts);
+  plan.place = placeOfBody(plan.blocks, plan.stage.cuts);
   plan.stage.optimizer = spec.optimizer;
   checkOptimizer(plan.stage.optimizer);
   plan.stage.seed = spec.seed;
@@ -110,7 +123,7 @@ RunPlan planRun(const RunSpec& spec) {
     }
   }
   plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, spec.microBatches);
-  plan.codecs = codecsOf(spec, plan.place);
+  plan.codecs = codecsOf(spec, plan.place, plan.blocks, plan.stage.cuts);
   for (const auto& [flow, codec] : plan.codecs) {
     const TensorSpec tensor = flowSpec(plan.blocks, plan.stage.cuts, flow, spec.maxBatch);
     checkAccepts(*codec, tensor, flowName(flow));
@@ -238,11 +251,16 @@ std::uint64_t maxWeightsBytes(const RunPlan& plan) {
   const auto [first, last] = plan.stage.cuts;
   const auto elements =
       parameterCount(plan.blocks, first, last) + bufferCount(plan.blocks, first, last);
-  // 8 bytes per element is the maximum over all dtypes. A block has a few tensors, each with a line
-  // in the header.
-  constexpr std::uint64_t kHeaderBytesABlock = 4096;
-  return static_cast<std::uint64_t>(elements) * 8 +
-         kHeaderBytesABlock * static_cast<std::uint64_t>(last - first + 1);
+  // 8 bytes per element is the maximum over all dtypes. Each tensor has a line in the header.
+  constexpr std::uint64_t kFileHeaderBytes = 4096;
+  constexpr std::uint64_t kHeaderBytesPerTensor = 512;
+  std::uint64_t header = kFileHeaderBytes;
+  for (int b = first; b < last; ++b) {
+    for (const ParameterSpec& tensor : plan.blocks[static_cast<std::size_t>(b)].tensors) {
+      header += kHeaderBytesPerTensor + tensor.name.size();
+    }
+  }
+  return static_cast<std::uint64_t>(elements) * 8 + header;
 }
 
 }  // namespace cleave

@@ -35,6 +35,7 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   proto.set_raw_non_finite(spec.rawNonFinite);
   proto.set_trace_first(spec.trace.first);
   proto.set_trace_steps(spec.trace.steps);
+  proto.set_graph(spec.graph);
 }
 
 RunSpec runSpecFromWire(const wire::RunSpec& proto) {
@@ -61,6 +62,7 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   spec.initialWeights = proto.initial_weights();
   spec.rawNonFinite = proto.raw_non_finite();
   spec.trace = {proto.trace_first(), proto.trace_steps()};
+  spec.graph = proto.graph();
   return spec;
 }
 

@@ -39,6 +39,7 @@ struct RunSpec {
   bool initialWeights = false;           // the client sends the body's initial weights
   bool rawNonFinite = false;             // as in TensorLinkOptions
   TraceWindow trace;                     // no steps: no trace
+  std::string graph;                     // the body of the model "graph": packGraph(); else empty
 
   bool operator==(const RunSpec&) const = default;
 };

@@ -50,7 +50,7 @@ class OurHead : public Head {
 
   void runStep() override {
     const at::Tensor output =
-        part_.forward(canonical(images_, MemoryOrder::channelsLast), set_, {1, at_});
+        part_.forward({}, {canonical(images_, MemoryOrder::channelsLast)}, set_, {1, at_}).front();
     const at::Tensor leaving = canonical(output.detach(), MemoryOrder::channelsLast);
     output.backward(gradient_);
     set_.clearGradients();

@@ -226,7 +226,7 @@ class Session {
             microBatchSize(work.at.samples, work.at.microBatches, work.at.i);
         const TensorSpec spec = specOf(activationAt(0), samples);
         const auto values = std::make_shared<Bytes>(spec.bytes());
-        return tensorResult(Payload({values->data(), spec}, values));
+        return bundleOf(Payload({values->data(), spec}, values));
       }
       default:
         return std::monostate{};

@@ -346,8 +346,9 @@ bool Simulation::run() {
     while (now() < until && isAlive(kClient) && isAlive(kServer) && !exitCode_ && !serverEnded_) {
       sleep(kSecond / 50);
     }
-    // If the client was killed after it had completed the run, the run is done.
-    if (exitCode_ == 0 || (!isAlive(kClient) && isDone())) return true;
+    // A client may be killed, or fail, after it has completed the run.
+    const bool wasDone = exitCode_ && errorCode_ == "run-done";
+    if (exitCode_ == 0 || ((wasDone || !isAlive(kClient)) && isDone())) return true;
     if (exitCode_) {
       if (left == 0 && ++failures > kMaxFailures) return false;
       clientFailed();

@@ -1,0 +1,262 @@
+#include "common/graph/cuts.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "common/core/names.h"
+#include "common/core/printable.h"
+#include "common/graph/operators.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::size_t kNoPosition = static_cast<std::size_t>(-1);
+
+bool changesInPlace(const wire::Node& node) {
+  const OperatorRow* const row = findOperator(node.op());
+  return row != nullptr && row->memory == ResultMemory::inPlace;
+}
+
+// "a.b.c": "a", "a.b", "a.b.c".
+std::vector<std::string> withParents(const std::string& module) {
+  std::vector<std::string> names;
+  for (std::size_t dot = module.find('.'); dot != std::string::npos;
+       dot = module.find('.', dot + 1)) {
+    names.push_back(module.substr(0, dot));
+  }
+  if (!module.empty()) names.push_back(module);
+  return names;
+}
+
+}  // namespace
+
+GraphCuts::GraphCuts(const wire::Graph& graph) : graph_(graph), owners_(memoryOwners(graph)) {
+  findDependencies();
+  findModuleEnds();
+}
+
+void GraphCuts::findDependencies() {
+  const auto values = static_cast<std::size_t>(graph_.values_size());
+  crosses_.assign(values, false);
+  made_.assign(values, 0);
+  lastUse_.assign(values, 0);
+  for (std::size_t id = 0; id < values; ++id) {
+    crosses_[id] = graph_.values(static_cast<int>(id)).kind() == wire::Value::PARAMETER;
+  }
+  for (const std::uint32_t input : graph_.inputs()) {
+    crosses_[input] = isFloatDtype(graph_.values(static_cast<int>(input)).dtype());
+  }
+  for (int n = 0; n < graph_.nodes_size(); ++n) {
+    const wire::Node& node = graph_.nodes(n);
+    const auto after = static_cast<std::size_t>(n) + 1;
+    bool depends = false;
+    for (const std::uint32_t id : valuesReadBy(node)) {
+      lastUse_[id] = after;
+      depends = depends || (crosses_[id] && node.op() != "size.of");
+    }
+    for (const std::uint32_t id : node.outputs()) {
+      crosses_[id] = depends;
+      made_[id] = after;
+    }
+    // What is written into a tensor makes its other names depend on it as well.
+    if (depends && changesInPlace(node)) crosses_[owners_[node.outputs(0)]] = true;
+  }
+  for (const std::uint32_t id : graph_.outputs()) lastUse_[id] = kNoPosition;
+}
+
+void GraphCuts::findModuleEnds() {
+  std::map<std::string, std::size_t> ends;  // by module
+  for (int n = 0; n < graph_.nodes_size(); ++n) {
+    const wire::Node& node = graph_.nodes(n);
+    const bool depends = std::any_of(node.outputs().begin(), node.outputs().end(),
+                                     [&](std::uint32_t id) { return crosses_[id]; });
+    if (!depends) continue;
+    for (const std::string& module : withParents(node.module())) {
+      ends[module] = static_cast<std::size_t>(n) + 1;
+    }
+  }
+  std::map<std::size_t, std::vector<std::string>> names;                // by position
+  for (const auto& [module, end] : ends) names[end].push_back(module);  // parents come first
+  for (auto& [position, modules] : names) {
+    GraphCut cut;
+    cut.names = std::move(modules);
+    cut.position = position;
+    cut.tensors = crossing(position);
+    if (cut.tensors.empty() || position == static_cast<std::size_t>(graph_.nodes_size())) continue;
+    cut.obstacle = obstacleAt(position, cut.tensors);
+    cuts_.push_back(std::move(cut));
+  }
+}
+
+GraphIds GraphCuts::crossing(std::size_t position) const {
+  std::vector<std::pair<std::size_t, std::uint32_t>> found;
+  for (std::uint32_t id = 0; id < made_.size(); ++id) {
+    const wire::Value& value = graph_.values(static_cast<int>(id));
+    const bool isTensor = value.kind() == wire::Value::RESULT;
+    if (isTensor && crosses_[id] && made_[id] <= position && lastUse_[id] > position) {
+      found.emplace_back(made_[id], id);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  GraphIds ids;
+  for (const auto& [made, id] : found) ids.push_back(id);
+  return ids;
+}
+
+GraphIds GraphCuts::weightsUsedBetween(std::size_t begin, std::size_t end) const {
+  std::set<std::uint32_t> weights;
+  for (std::size_t n = begin; n < end; ++n) {
+    for (const std::uint32_t id : valuesReadBy(graph_.nodes(static_cast<int>(n)))) {
+      if (isWeight(graph_.values(static_cast<int>(id)))) weights.insert(id);
+    }
+  }
+  return {weights.begin(), weights.end()};
+}
+
+std::string GraphCuts::obstacleAt(std::size_t position, const GraphIds& tensors) const {
+  for (const std::uint32_t id : tensors) {
+    const wire::Value& value = graph_.values(static_cast<int>(id));
+    const bool isBatch =
+        value.shape_size() > 0 && value.shape(0) == -1 &&
+        std::all_of(value.shape().begin() + 1, value.shape().end(), [](auto d) { return d > 0; });
+    if (!isBatch) return shapeText(value) + " crosses, whose first dimension is not the samples";
+    if (value.dtype() != "f32") return "a tensor of " + value.dtype() + " crosses, not of f32";
+  }
+  const auto nodes = static_cast<std::size_t>(graph_.nodes_size());
+  const GraphIds before = weightsUsedBetween(0, position);
+  for (const std::uint32_t id : weightsUsedBetween(position, nodes)) {
+    const wire::Value& value = graph_.values(static_cast<int>(id));
+    if (value.kind() != wire::Value::PARAMETER) continue;
+    if (std::binary_search(before.begin(), before.end(), id)) {
+      return printable(value.name()) + " is used on both sides";
+    }
+  }
+  // Two names of one memory would become two tensors.
+  for (std::size_t n = position; n < nodes; ++n) {
+    const wire::Node& node = graph_.nodes(static_cast<int>(n));
+    if (!changesInPlace(node)) continue;
+    const std::uint32_t owner = owners_[node.outputs(0)];
+    const auto sharing = std::count_if(tensors.begin(), tensors.end(),
+                                       [&](std::uint32_t id) { return owners_[id] == owner; });
+    if (sharing > 1) return printable(node.name()) + " changes a tensor that crosses twice";
+  }
+  return "";
+}
+
+const GraphCut& GraphCuts::find(const std::string& name) const {
+  std::vector<std::string> known, possible;
+  for (const GraphCut& cut : cuts_) {
+    for (const std::string& each : cut.names) {
+      if (each == name) return cut;
+      known.push_back(each);
+    }
+    if (cut.obstacle.empty() && cut.tensors.size() == 1) possible.push_back(cut.names.front());
+  }
+  throw UsageError("bad-cuts", "the model has no module '" + printable(name) + "' to cut after",
+                   knownNames(name, known, possible));
+}
+
+void GraphCuts::checkObstacle(const GraphCut& cut) const {
+  if (cut.obstacle.empty()) return;
+  std::string before, after;
+  for (const GraphCut& other : cuts_) {
+    if (!other.obstacle.empty() || other.tensors.size() != 1) continue;
+    if (other.position < cut.position) before = other.names.front();
+    if (other.position > cut.position && after.empty()) after = other.names.front();
+  }
+  std::string hint = "cut after " + before;
+  if (!after.empty()) hint += before.empty() ? after : " or " + after;
+  throw UsageError(
+      "bad-cuts",
+      fmt::format("the model cannot be cut after {}: {}", cut.names.front(), cut.obstacle),
+      hint + "; all cuts: cleave-client models show FILE");
+}
+
+double GraphCuts::bytesPerSample(const GraphCut& cut) const {
+  double bytes = 0;
+  for (const std::uint32_t id : cut.tensors) {
+    const wire::Value& value = graph_.values(static_cast<int>(id));
+    bytes += elementsPerSample(value) * static_cast<double>(graphDtypeBytes(value.dtype()));
+  }
+  return bytes;
+}
+
+// The nodes between two positions that depend on weights or floats, and all others that they need.
+GraphCuts::Part GraphCuts::partBetween(std::size_t begin, std::size_t end,
+                                       const GraphIds& outputs) const {
+  Part part;
+  std::set<std::uint32_t> needed(outputs.begin(), outputs.end());
+  for (std::size_t n = end; n-- > 0;) {
+    const wire::Node& node = graph_.nodes(static_cast<int>(n));
+    const bool depends = std::any_of(node.outputs().begin(), node.outputs().end(),
+                                     [&](std::uint32_t id) { return crosses_[id]; });
+    const bool isNeeded =
+        std::any_of(node.outputs().begin(), node.outputs().end(), [&](std::uint32_t id) {
+          return needed.contains(id) || (changesInPlace(node) && needed.contains(owners_[id]));
+        });
+    const bool isOwn = depends && n >= begin;
+    if (!isOwn && (depends || !isNeeded)) continue;
+    part.nodes.push_back(static_cast<int>(n));
+    for (const std::uint32_t id : valuesReadBy(node)) needed.insert(id);
+  }
+  std::reverse(part.nodes.begin(), part.nodes.end());
+  const std::set<std::uint32_t> batch(graph_.inputs().begin(), graph_.inputs().end());
+  for (const std::uint32_t id : needed) {
+    if (batch.contains(id) && (!crosses_[id] || begin == 0)) part.batchInputs.push_back(id);
+  }
+  if (begin > 0) part.inputs = crossing(begin);
+  return part;
+}
+
+wire::Graph GraphCuts::extract(const Part& part, const GraphIds& outputs) const {
+  wire::Graph extracted;
+  std::map<std::uint32_t, std::uint32_t> numbers;
+  const auto take = [&](std::uint32_t id) {
+    const auto [entry, isNew] = numbers.try_emplace(id, extracted.values_size());
+    if (isNew) *extracted.add_values() = graph_.values(static_cast<int>(id));
+    return entry->second;
+  };
+  for (const std::uint32_t id : part.inputs) extracted.add_inputs(take(id));
+  for (const std::uint32_t id : part.batchInputs) extracted.add_inputs(take(id));
+  for (const int n : part.nodes) {
+    wire::Node& node = *extracted.add_nodes();
+    node = graph_.nodes(n);
+    renumber(node, take);
+  }
+  for (const std::uint32_t id : outputs) extracted.add_outputs(take(id));
+  return extracted;
+}
+
+GraphParts GraphCuts::split(const GraphCut& first, const GraphCut& second) const {
+  if (second.position <= first.position) {
+    throw UsageError("bad-cuts",
+                     fmt::format("the second cut, {}, is not behind the first, {}",
+                                 second.names.front(), first.names.front()),
+                     "exchange them, or cut after a later module");
+  }
+  checkObstacle(first);
+  checkObstacle(second);
+  const auto nodes = static_cast<std::size_t>(graph_.nodes_size());
+  const GraphIds outputs(graph_.outputs().begin(), graph_.outputs().end());
+  Part body = partBetween(first.position, second.position, second.tensors);
+  Part tail = partBetween(second.position, nodes, outputs);
+  GraphIds headOutputs = first.tensors;
+  headOutputs.insert(headOutputs.end(), body.batchInputs.begin(), body.batchInputs.end());
+  Part head = partBetween(0, first.position, headOutputs);
+  const auto positions = [&](const Part& part) {
+    std::vector<std::size_t> found;
+    for (const std::uint32_t id : part.batchInputs) {
+      const auto at = std::find(graph_.inputs().begin(), graph_.inputs().end(), id);
+      found.push_back(static_cast<std::size_t>(at - graph_.inputs().begin()));
+    }
+    return found;
+  };
+  return {{extract(head, headOutputs), positions(head)},
+          {extract(body, second.tensors), {}},
+          {extract(tail, outputs), positions(tail)}};
+}
+
+}  // namespace cleave

@@ -1,0 +1,79 @@
+// Where a graph can be cut, and the parts that result. A cut is a position between two nodes.
+//
+// Only values that depend on a weight or on an input of floats cross it. Everything else, such as
+// an attention mask made from token ids, is computed again in each part that needs it, from the
+// model's integer inputs. Such an input crosses to the body once per micro-batch; the tail takes
+// it from the batch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/graph/graph.h"
+
+namespace cleave {
+
+// A position where a module ends.
+struct GraphCut {
+  std::vector<std::string> names;  // of the modules that end here, outermost first
+  std::size_t position = 0;        // nodes before it
+  GraphIds tensors;                // that cross, in the order in which they are computed
+  std::string obstacle;            // why the graph cannot be cut here; empty: it can
+};
+
+// A part of a graph between two cuts, or before the first, or after the last.
+struct GraphPart {
+  wire::Graph graph;
+  // The last inputs of the graph are these inputs of the whole graph; the others are the tensors
+  // that cross the cut before the part.
+  std::vector<std::size_t> batchInputs;
+};
+
+struct GraphParts {
+  GraphPart head, body, tail;
+};
+
+class GraphCuts {
+ public:
+  // The graph is valid, and outlives the object.
+  explicit GraphCuts(const wire::Graph& graph);
+
+  // All positions where a module ends, in their order, with at least one weight on either side.
+  const std::vector<GraphCut>& cuts() const { return cuts_; }
+  // Throws UsageError "bad-cuts" with the names that are near or possible.
+  const GraphCut& find(const std::string& name) const;
+
+  // Cuts the graph into three. The body's inputs are the tensors that cross the first cut, then the
+  // integer inputs that it needs; the head's outputs are the same. Throws UsageError "bad-cuts" if
+  // the second cut is not behind the first, or there is an obstacle.
+  GraphParts split(const GraphCut& first, const GraphCut& second) const;
+
+  // Bytes per sample that cross a cut.
+  double bytesPerSample(const GraphCut& cut) const;
+
+ private:
+  struct Part {
+    std::vector<int> nodes;
+    GraphIds inputs;       // that cross the cut before it
+    GraphIds batchInputs;  // inputs of the whole graph
+  };
+  void findDependencies();
+  void findModuleEnds();
+  GraphIds crossing(std::size_t position) const;
+  std::string obstacleAt(std::size_t position, const GraphIds& tensors) const;
+  Part partBetween(std::size_t begin, std::size_t end, const GraphIds& outputs) const;
+  wire::Graph extract(const Part& part, const GraphIds& outputs) const;
+  GraphIds weightsUsedBetween(std::size_t begin, std::size_t end) const;
+  void checkObstacle(const GraphCut& cut) const;
+
+  const wire::Graph& graph_;
+  std::vector<bool> crosses_;         // by value: it depends on a weight or on an input of floats
+  std::vector<std::size_t> made_;     // by value: the position after the node that makes it
+  std::vector<std::size_t> lastUse_;  // by value: the position after the last node that reads it
+  GraphIds owners_;
+  std::vector<GraphCut> cuts_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,322 @@
+#include "common/graph/graph.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+
+#include "common/core/printable.h"
+#include "common/graph/operators.h"
+
+namespace cleave {
+namespace {
+
+constexpr int kMaxNodes = 1 << 17;
+constexpr int kMaxValues = 1 << 18;
+constexpr int kMaxRankOfValue = 12;
+constexpr std::size_t kMaxNameBytes = 512;
+constexpr std::int64_t kMaxDimension = std::int64_t{1} << 40;
+
+struct DtypeRow {
+  std::string_view name;
+  std::size_t bytes;
+  bool isFloat;
+};
+constexpr std::array kDtypes = std::to_array<DtypeRow>({{"bf16", 2, true},
+                                                        {"bool", 1, false},
+                                                        {"f16", 2, true},
+                                                        {"f32", 4, true},
+                                                        {"f64", 8, true},
+                                                        {"i16", 2, false},
+                                                        {"i32", 4, false},
+                                                        {"i64", 8, false},
+                                                        {"i8", 1, false},
+                                                        {"u8", 1, false}});
+
+const DtypeRow* findDtype(std::string_view name) {
+  const auto* const row = std::ranges::find(kDtypes, name, &DtypeRow::name);
+  return row == kDtypes.end() ? nullptr : row;
+}
+
+// Checks one graph from front to back.
+class Check {
+ public:
+  Check(const wire::Graph& graph, const std::string& source) : graph_(graph), source_(source) {}
+
+  void run() {
+    if (graph_.nodes_size() > kMaxNodes || graph_.values_size() > kMaxValues) {
+      refuse(
+          fmt::format("it has {} nodes and {} values", graph_.nodes_size(), graph_.values_size()));
+    }
+    isDefined_.assign(static_cast<std::size_t>(graph_.values_size()), false);
+    for (std::uint32_t id = 0; id < isDefined_.size(); ++id) checkValue(id);
+    for (const std::uint32_t input : graph_.inputs()) {
+      define(input, "an input");
+      checkCrosses(input, "an input");
+      isInput_.insert(input);
+    }
+    owners_ = memoryOwners(graph_);
+    for (const wire::Node& node : graph_.nodes()) checkNode(node);
+    if (graph_.outputs_size() == 0) refuse("it has no output");
+    for (const std::uint32_t output : graph_.outputs()) {
+      requireDefined(output, "an output");
+      checkCrosses(output, "an output");
+    }
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& sentence, const std::string& hint = "") const {
+    throw UsageError("bad-graph", source_ + ": " + sentence, hint);
+  }
+
+  const wire::Value& value(std::uint32_t id) const { return graph_.values(static_cast<int>(id)); }
+
+  void checkValue(std::uint32_t id) {
+    const wire::Value& value = this->value(id);
+    if (!wire::Value::Kind_IsValid(value.kind())) refuse("a value is of an unknown kind");
+    if (value.kind() == wire::Value::SIZE) return;
+    if (value.name().size() > kMaxNameBytes) refuse("a name is longer than 512 bytes");
+    if (findDtype(value.dtype()) == nullptr) {
+      refuse(printable(value.name()) + " has the unknown dtype " + printable(value.dtype()));
+    }
+    if (value.shape_size() > kMaxRankOfValue) {
+      refuse(fmt::format("{} has {} dimensions", printable(value.name()), value.shape_size()));
+    }
+    for (const std::int64_t size : value.shape()) {
+      const bool isKnown = !isWeight(value) || size >= 0;
+      if (!isKnown || size < -kMaxDimension || size > kMaxDimension) {
+        refuse(fmt::format("{} has a dimension of {}", printable(value.name()), size));
+      }
+    }
+    if (!isWeight(value)) return;
+    if (!names_.insert(value.name()).second) {
+      refuse("it has " + printable(value.name()) + " twice");
+    }
+    isDefined_[id] = true;
+  }
+
+  void checkCrosses(std::uint32_t id, const char* what) const {
+    const wire::Value& value = this->value(id);
+    const bool isTensor =
+        value.kind() == wire::Value::RESULT && value.shape_size() > 0 && value.shape(0) == -1;
+    const bool isFixed = std::all_of(value.shape().begin() + (isTensor ? 1 : 0),
+                                     value.shape().end(), [](std::int64_t d) { return d > 0; });
+    if (isTensor && isFixed) return;
+    refuse(fmt::format("{} is {}, not a tensor whose first dimension is the samples", what,
+                       shapeText(value)));
+  }
+
+  void requireDefined(std::uint32_t id, const std::string& where) const {
+    if (id < isDefined_.size() && isDefined_[id]) return;
+    refuse(where + " uses a value that does not exist there");
+  }
+
+  void define(std::uint32_t id, const std::string& where) {
+    const bool isNew = id < isDefined_.size() && !isDefined_[id] && !isWeight(value(id));
+    if (!isNew) refuse(where + " makes a value that exists already, or none");
+    isDefined_[id] = true;
+  }
+
+  static bool isSizeOperator(const std::string& op) {
+    static const std::set<std::string> kNames = {"size.samples", "size.of",  "size.add",
+                                                 "size.sub",     "size.mul", "size.div",
+                                                 "size.mod",     "size.neg"};
+    return kNames.contains(op);
+  }
+
+  void checkNode(const wire::Node& node) {
+    const std::string where = fmt::format("{} ({}, in module '{}')", printable(node.op()),
+                                          printable(node.name()), printable(node.module()));
+    if (node.name().size() > kMaxNameBytes || node.op().size() > kMaxNameBytes ||
+        node.module().size() > kMaxNameBytes) {
+      refuse("a name is longer than 512 bytes");
+    }
+    if (!nodeNames_.insert(node.name()).second) refuse("two nodes have the name " + where);
+    const OperatorRow* const row = findOperator(node.op());
+    if (row == nullptr && !isSizeOperator(node.op())) {
+      refuse("the operator " + where + " is not allowed",
+             "replace it in the model by operators of the list in docs/models.md");
+    }
+    for (const wire::Argument& argument : node.arguments()) checkArgument(argument, where);
+    if (row != nullptr && row->memory == ResultMemory::inPlace) checkInPlace(node, where);
+    const bool makesSize = row == nullptr;
+    for (const std::uint32_t id : node.outputs()) {
+      define(id, where);
+      if ((value(id).kind() == wire::Value::SIZE) != makesSize) {
+        refuse(where + " makes a value of another kind");
+      }
+    }
+    if (node.outputs().empty()) refuse(where + " has no result");
+  }
+
+  void checkArgument(const wire::Argument& argument, const std::string& where) const {
+    if (argument.name().size() > kMaxNameBytes) refuse("a name is longer than 512 bytes");
+    const auto requireKind = [&](std::uint32_t id, bool isSize) {
+      requireDefined(id, where);
+      if ((value(id).kind() == wire::Value::SIZE) == isSize) return;
+      refuse(where + " uses a size as a tensor, or a tensor as a size");
+    };
+    switch (argument.value_case()) {
+      case wire::Argument::kTensor:
+        requireKind(argument.tensor(), false);
+        break;
+      case wire::Argument::kSize:
+        requireKind(argument.size(), true);
+        break;
+      case wire::Argument::kTensors:
+        for (const std::uint32_t item : argument.tensors().items()) {
+          if (item > 0) requireKind(item - 1, false);
+        }
+        break;
+      case wire::Argument::kSizes:
+        for (const wire::Size& item : argument.sizes().items()) {
+          if (item.value_case() == wire::Size::kSize) requireKind(item.size(), true);
+        }
+        break;
+      case wire::Argument::kDtype:
+        if (findDtype(argument.dtype()) == nullptr) refuse(where + " has an unknown dtype");
+        break;
+      case wire::Argument::VALUE_NOT_SET:
+        refuse(where + " has an argument without a value");
+      default:
+        break;
+    }
+  }
+
+  // Weights change in an update only, and inputs still belong to the other side or to the batch.
+  void checkInPlace(const wire::Node& node, const std::string& where) const {
+    const wire::Argument* const self = node.arguments().empty() ? nullptr : &node.arguments(0);
+    if (self == nullptr || self->value_case() != wire::Argument::kTensor) {
+      refuse(where + " has no tensor to change");
+    }
+    const wire::Value& owner = value(owners_[self->tensor()]);
+    if (!isWeight(owner)) return;
+    refuse(
+        fmt::format("{} changes {} in the forward pass", where, printable(owner.name())),
+        "only batch norms may change a buffer: change the model so that this is computed anew in "
+        "each forward pass");
+  }
+
+  const wire::Graph& graph_;
+  const std::string& source_;
+  std::vector<bool> isDefined_;
+  std::set<std::uint32_t> isInput_;
+  std::set<std::string> names_;  // of weights
+  std::set<std::string> nodeNames_;
+  GraphIds owners_;
+};
+
+}  // namespace
+
+void checkGraph(const wire::Graph& graph, const std::string& source) { Check(graph, source).run(); }
+
+GraphIds valuesReadBy(const wire::Node& node) {
+  GraphIds ids;
+  for (const wire::Argument& argument : node.arguments()) {
+    switch (argument.value_case()) {
+      case wire::Argument::kTensor:
+        ids.push_back(argument.tensor());
+        break;
+      case wire::Argument::kSize:
+        ids.push_back(argument.size());
+        break;
+      case wire::Argument::kTensors:
+        for (const std::uint32_t item : argument.tensors().items()) {
+          if (item > 0) ids.push_back(item - 1);
+        }
+        break;
+      case wire::Argument::kSizes:
+        for (const wire::Size& item : argument.sizes().items()) {
+          if (item.value_case() == wire::Size::kSize) ids.push_back(item.size());
+        }
+        break;
+      default:
+        break;
+    }
+  }
+  return ids;
+}
+
+void renumber(wire::Node& node, const std::function<std::uint32_t(std::uint32_t)>& newNumber) {
+  for (wire::Argument& argument : *node.mutable_arguments()) {
+    switch (argument.value_case()) {
+      case wire::Argument::kTensor:
+        argument.set_tensor(newNumber(argument.tensor()));
+        break;
+      case wire::Argument::kSize:
+        argument.set_size(newNumber(argument.size()));
+        break;
+      case wire::Argument::kTensors:
+        for (std::uint32_t& item : *argument.mutable_tensors()->mutable_items()) {
+          if (item > 0) item = newNumber(item - 1) + 1;
+        }
+        break;
+      case wire::Argument::kSizes:
+        for (wire::Size& item : *argument.mutable_sizes()->mutable_items()) {
+          if (item.value_case() == wire::Size::kSize) item.set_size(newNumber(item.size()));
+        }
+        break;
+      default:
+        break;
+    }
+  }
+  for (std::uint32_t& output : *node.mutable_outputs()) output = newNumber(output);
+}
+
+const wire::Argument* findArgument(const wire::Node& node, std::string_view name) {
+  for (const wire::Argument& argument : node.arguments()) {
+    if (argument.name() == name) return &argument;
+  }
+  return nullptr;
+}
+
+bool isWeight(const wire::Value& value) {
+  return value.kind() == wire::Value::PARAMETER || value.kind() == wire::Value::BUFFER ||
+         value.kind() == wire::Value::CONSTANT;
+}
+
+bool isFloatDtype(std::string_view dtype) {
+  const DtypeRow* const row = findDtype(dtype);
+  return row != nullptr && row->isFloat;
+}
+
+std::size_t graphDtypeBytes(std::string_view dtype) {
+  const DtypeRow* const row = findDtype(dtype);
+  return row == nullptr ? 0 : row->bytes;
+}
+
+double elementsPerSample(const wire::Value& value) {
+  double elements = 1;
+  for (const std::int64_t size : value.shape()) elements *= std::abs(static_cast<double>(size));
+  return elements;
+}
+
+GraphIds memoryOwners(const wire::Graph& graph) {
+  GraphIds owners(static_cast<std::size_t>(graph.values_size()));
+  for (std::uint32_t id = 0; id < owners.size(); ++id) owners[id] = id;
+  for (const wire::Node& node : graph.nodes()) {
+    const OperatorRow* const row = findOperator(node.op());
+    if (row == nullptr || row->memory == ResultMemory::own || node.arguments().empty()) continue;
+    const wire::Argument& self = node.arguments(0);
+    if (self.value_case() != wire::Argument::kTensor || self.tensor() >= owners.size()) continue;
+    for (const std::uint32_t output : node.outputs()) {
+      if (output < owners.size()) owners[output] = owners[self.tensor()];
+    }
+  }
+  return owners;
+}
+
+std::string shapeText(const wire::Value& value) {
+  std::string text;
+  for (const std::int64_t size : value.shape()) {
+    text += text.empty() ? "[" : ", ";
+    text += size == -1 ? "samples"
+            : size < 0 ? fmt::format("{} x samples", -size)
+                       : std::to_string(size);
+  }
+  return text.empty() ? "a number" : text + "]";
+}
+
+}  // namespace cleave

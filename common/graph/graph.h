@@ -1,0 +1,48 @@
+// Graphs: models and parts of models that users bring, as lists of operators (proto/graph.proto).
+// They are data: reading, checking and cutting them needs no Torch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/core/error.h"
+#include "proto/graph.pb.h"
+
+namespace cleave {
+
+using GraphIds = std::vector<std::uint32_t>;  // numbers of values
+
+// Throws UsageError "bad-graph" unless the graph is valid: every operator is in the table of
+// operators.h; every value has one origin and is not used before it; only results of nodes are
+// changed in place; dtypes, shapes, names and counts are within limits; there is at least one
+// output, and every input and output is a tensor whose first dimension is the samples of the
+// micro-batch. `source` names the graph in messages.
+void checkGraph(const wire::Graph& graph, const std::string& source);
+
+// The values that a node reads, in the order of its arguments; with repetitions.
+GraphIds valuesReadBy(const wire::Node& node);
+// Replaces each value that a node reads or makes.
+void renumber(wire::Node& node, const std::function<std::uint32_t(std::uint32_t)>& newNumber);
+
+// The argument with that name, or null.
+const wire::Argument* findArgument(const wire::Node& node, std::string_view name);
+
+bool isWeight(const wire::Value& value);  // parameter, buffer or constant
+bool isFloatDtype(std::string_view dtype);
+// Bytes per element; 0: not a dtype that graphs may have.
+std::size_t graphDtypeBytes(std::string_view dtype);
+
+// Elements per sample of a value whose first dimension is the samples, and of a part of a batch
+// that has no such dimension; in fp64, since a peer's numbers may overflow an integer.
+double elementsPerSample(const wire::Value& value);
+
+// The value that occupies a value's memory first: for the result of an operator that may return a
+// view or changes its tensor in place, that of the tensor. By number.
+GraphIds memoryOwners(const wire::Graph& graph);
+
+// The text of a dimension list: "[samples, 64, 7, 7]".
+std::string shapeText(const wire::Value& value);
+
+}  // namespace cleave

@@ -1,0 +1,29 @@
+// The operators that a graph may use. A graph is a program that a client sends to a server, so only
+// operators whose effects are limited to their arguments and results are allowed: none that reads
+// files, memory outside of its tensors, or uninitialised memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace cleave {
+
+// How an operator's result relates to its first tensor.
+enum class ResultMemory : std::uint8_t {
+  own,       // the result has memory of its own
+  mayShare,  // it may be a view of the tensor
+  inPlace,   // the tensor itself is changed, and is the result
+};
+
+struct OperatorRow {
+  std::string_view name;  // without "aten.": "conv2d.default"
+  ResultMemory memory = ResultMemory::own;
+};
+
+// Null if it is not allowed. `op`: as in Node.op, "aten.conv2d.default".
+const OperatorRow* findOperator(std::string_view op);
+// All of them, sorted by name.
+std::span<const OperatorRow> operatorTable();
+
+}  // namespace cleave

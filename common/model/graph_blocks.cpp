@@ -1,0 +1,107 @@
+#include "common/model/graph_blocks.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "common/graph/operators.h"
+#include "common/model/graph_program.h"
+
+namespace cleave {
+namespace {
+
+BlockOutput outputOf(const wire::Value& value, std::size_t number) {
+  BlockOutput output;
+  output.shape.assign(value.shape().begin() + 1, value.shape().end());
+  if (value.dtype() == "i64") {
+    output.dtype = DType::i64;
+  } else if (value.dtype() != "f32") {
+    throw UsageError("bad-graph",
+                     "a tensor of " + value.dtype() + " would cross a cut; only f32 and i64 can",
+                     "export the model in fp32, with int64 for token ids and masks");
+  }
+  output.tensor.hasGradient = isFloat(output.dtype);
+  if (number > 0) output.tensor.name = "tensor" + std::to_string(number);
+  return output;
+}
+
+template <typename Ids>
+std::vector<BlockOutput> outputsOf(const wire::Graph& graph, const Ids& ids) {
+  std::vector<BlockOutput> outputs;
+  for (const std::uint32_t id : ids) {
+    outputs.push_back(outputOf(graph.values(static_cast<int>(id)), outputs.size()));
+  }
+  return outputs;
+}
+
+// An estimate: the results of all operators that make new tensors.
+std::int64_t savedPerSample(const wire::Graph& graph) {
+  double bytes = 0;
+  for (const wire::Node& node : graph.nodes()) {
+    const OperatorRow* const row = findOperator(node.op());
+    if (row == nullptr || row->memory != ResultMemory::own) continue;
+    for (const std::uint32_t id : node.outputs()) {
+      const wire::Value& value = graph.values(static_cast<int>(id));
+      bytes += elementsPerSample(value) * static_cast<double>(graphDtypeBytes(value.dtype()));
+    }
+  }
+  return static_cast<std::int64_t>(std::min(bytes / sizeof(float), 0x1p50));
+}
+
+BlockSpec blockOf(std::string name, const wire::Graph& graph) {
+  const auto program = std::make_shared<const GraphProgram>(graph);
+  BlockSpec block;
+  block.name = std::move(name);
+  block.outputs = outputsOf(graph, graph.outputs());
+  block.tensors = program->weights();
+  block.norms = program->norms();
+  block.savedPerSample = savedPerSample(graph);
+  block.forward = [program](const TensorList& x, std::span<const at::Tensor> tensors,
+                            const BlockContext& context) {
+    return program->run(x, tensors, context);
+  };
+  return block;
+}
+
+BlockSpec elsewhere(std::string name, std::vector<BlockOutput> outputs) {
+  BlockSpec block;
+  block.name = std::move(name);
+  block.outputs = std::move(outputs);
+  block.forward = [](const TensorList&, std::span<const at::Tensor>,
+                     const BlockContext&) -> TensorList {
+    throw std::logic_error("this part of the model is on the client");
+  };
+  return block;
+}
+
+std::vector<BlockSpec> blocksOf(const ModelSpec& spec) {
+  if (spec.graphBlocks) return *spec.graphBlocks;
+  throw UsageError("bad-model-parameter", "model graph has no file",
+                   "set model.file to what cleave.export wrote");
+}
+
+std::pair<int, int> cutsOf(const ModelSpec&) { return {1, 2}; }
+
+}  // namespace
+
+GraphBlocks blocksOfParts(const GraphParts& parts) {
+  std::vector<BlockSpec> blocks = {blockOf("head", parts.head.graph),
+                                   blockOf("body", parts.body.graph),
+                                   blockOf("tail", parts.tail.graph)};
+  blocks.front().batchInputs = parts.head.batchInputs;
+  blocks.back().batchInputs = parts.tail.batchInputs;
+  return std::make_shared<const std::vector<BlockSpec>>(std::move(blocks));
+}
+
+GraphBlocks blocksOfBody(const wire::Graph& body) {
+  return std::make_shared<const std::vector<BlockSpec>>(
+      std::vector<BlockSpec>{elsewhere("head", outputsOf(body, body.inputs())),
+                             blockOf("body", body), elsewhere("tail", {})});
+}
+
+// Each is defined in the model's own file.
+ModelRow graphModel() {
+  return {"graph", "a model of your own, exported from PyTorch: docs/models.md", "", blocksOf,
+          cutsOf};
+}
+
+}  // namespace cleave

@@ -1,0 +1,111 @@
+#include "common/model/graph_file.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <caffe2/serialize/inline_container.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "common/core/printable.h"
+#include "common/graph/graph.h"
+#include "common/model/blocks.h"
+#include "common/model/graph_program.h"
+
+namespace cleave {
+namespace {
+
+UsageError badFile(const std::string& path, const std::string& sentence) {
+  return UsageError("bad-model-file", path + ": " + sentence,
+                    "export the model again with cleave.export, and copy the whole file");
+}
+
+}  // namespace
+
+struct GraphFile::Archive {
+  explicit Archive(const std::string& path) : path_(path), reader_(path) {}
+
+  bool has(const std::string& record) { return reader_.hasRecord(record); }
+
+  std::string text(const std::string& record) {
+    const auto [data, size] = bytes(record);
+    return {static_cast<const char*>(data.get()), size};
+  }
+
+  std::pair<at::DataPtr, std::size_t> bytes(const std::string& record) {
+    try {
+      auto [data, size] = reader_.getRecord(record);
+      return {std::move(data), size};
+    } catch (const c10::Error&) {
+      throw badFile(path_, "its record " + printable(record) + " is missing or damaged");
+    }
+  }
+
+ private:
+  const std::string path_;
+  caffe2::serialize::PyTorchStreamReader reader_;
+};
+
+GraphFile::GraphFile(const std::string& path) : path_(path) {
+  if (!std::filesystem::is_regular_file(path)) {
+    throw UsageError("no-model-file", "there is no file " + path,
+                     "export a model with cleave.export, and set model.file to the file");
+  }
+  try {
+    archive_ = std::make_unique<Archive>(path);
+  } catch (const std::exception&) {  // c10::Error, or what the file system throws
+    throw badFile(path, "it is not a .pt2 archive, or it is damaged");
+  }
+  exported_ = readExportedGraph(archive_->text("models/model.json"), path);
+  for (const std::string kind : {"weights", "constants"}) {
+    const std::string folder = "data/" + kind;
+    const std::string config = folder + "/model_" + kind + "_config.json";
+    if (archive_->has(config)) {
+      weights_.merge(readExportedWeights(archive_->text(config), folder, path));
+    }
+  }
+}
+
+GraphFile::~GraphFile() = default;
+
+std::vector<NamedTensor> GraphFile::readWeights() const {
+  std::vector<NamedTensor> tensors;
+  for (const wire::Value& value : graph().values()) {
+    if (!isWeight(value)) continue;
+    const auto found = weights_.find(value.name());
+    if (found == weights_.end()) throw badFile(path_, "it has no " + printable(value.name()));
+    const ExportedWeight& weight = found->second;
+    const Shape shape(value.shape().begin(), value.shape().end());
+    if (weight.shape != shape || weight.dtype != value.dtype() ||
+        weight.strides.size() != shape.size()) {
+      throw badFile(path_,
+                    printable(value.name()) + " does not have the shape and type of the graph");
+    }
+    const at::ScalarType type = scalarTypeOf(value);
+    const auto [data, size] = archive_->bytes(weight.record);
+    // In fp64, since the file's numbers may overflow an integer.
+    double last = static_cast<double>(weight.offset);
+    bool isEmpty = false, isNegative = weight.offset < 0;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      isEmpty = isEmpty || shape[d] == 0;
+      isNegative = isNegative || weight.strides[d] < 0;
+      last += static_cast<double>(shape[d] - 1) * static_cast<double>(weight.strides[d]);
+    }
+    const std::size_t elementBytes = graphDtypeBytes(value.dtype());
+    if (isNegative ||
+        (!isEmpty && (last + 1) * static_cast<double>(elementBytes) > static_cast<double>(size))) {
+      throw badFile(path_, "the data of " + printable(value.name()) + " is too short");
+    }
+    auto* const begin = static_cast<std::byte*>(data.get()) +
+                        static_cast<std::size_t>(isEmpty ? 0 : weight.offset) * elementBytes;
+    tensors.push_back(
+        {value.name(), at::from_blob(begin, shape, weight.strides, at::TensorOptions().dtype(type))
+                           .clone(at::MemoryFormat::Contiguous)});
+  }
+  return tensors;
+}
+
+}  // namespace cleave

@@ -1,0 +1,41 @@
+// A model that cleave.export, or torch.export.save, wrote: a .pt2 archive.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/graph/export_reader.h"
+#include "common/model/model.h"
+
+namespace cleave {
+
+class GraphFile {
+ public:
+  // Reads and checks the graph; not the weights. Throws UsageError "no-model-file" or
+  // "bad-model-file".
+  explicit GraphFile(const std::string& path);
+  ~GraphFile();
+  GraphFile(const GraphFile&) = delete;
+  GraphFile& operator=(const GraphFile&) = delete;
+
+  const wire::Graph& graph() const { return exported_.graph; }
+  // The names of the model's inputs, in their order.
+  const std::vector<std::string>& inputNames() const { return exported_.inputNames; }
+  const std::string& torchVersion() const { return exported_.torchVersion; }
+  const std::string& path() const { return path_; }
+
+  // The parameters, buffers and constants that the graph uses, each once. Throws UsageError
+  // "bad-model-file" if one is missing, has another shape than in the graph, or is too short.
+  std::vector<NamedTensor> readWeights() const;
+
+ private:
+  struct Archive;
+  std::string path_;
+  std::unique_ptr<Archive> archive_;
+  ExportedGraph exported_;
+  std::map<std::string, ExportedWeight> weights_;
+};
+
+}  // namespace cleave

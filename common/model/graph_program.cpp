@@ -1,0 +1,524 @@
+#include "common/model/graph_program.h"
+
+#include <ATen/Context.h>
+#include <ATen/ScalarOps.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
+#include <c10/core/WrapDimMinimal.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "common/core/printable.h"
+#include "common/core/random.h"
+#include "common/graph/operators.h"
+
+namespace cleave {
+namespace {
+
+using c10::IValue;
+using c10::TypeKind;
+
+constexpr std::array<std::pair<std::string_view, at::ScalarType>, 10> kScalarTypes = {
+    {{"bf16", at::kBFloat16},
+     {"bool", at::kBool},
+     {"f16", at::kHalf},
+     {"f32", at::kFloat},
+     {"f64", at::kDouble},
+     {"i16", at::kShort},
+     {"i32", at::kInt},
+     {"i64", at::kLong},
+     {"i8", at::kChar},
+     {"u8", at::kByte}}};
+
+at::ScalarType scalarTypeNamed(std::string_view name) {
+  for (const auto& [known, type] : kScalarTypes) {
+    if (known == name) return type;
+  }
+  throw UsageError("bad-graph", "the graph has the unknown dtype " + printable(name));
+}
+
+at::MemoryFormat memoryFormatNamed(const std::string& name) {
+  if (name == "channels_last") return at::MemoryFormat::ChannelsLast;
+  if (name == "channels_last_3d") return at::MemoryFormat::ChannelsLast3d;
+  if (name == "preserve") return at::MemoryFormat::Preserve;
+  return at::MemoryFormat::Contiguous;
+}
+
+// What a node does.
+enum class NodeKind : std::uint8_t {
+  operation,
+  batchNorm,
+  maskOfMean,
+  samples,
+  sizeOf,
+  arithmetic
+};
+
+// An argument of an operator, as far as it is known before the graph runs.
+struct Operand {
+  enum class Kind : std::uint8_t { constant, value, sizes, tensors, optionalTensors, device };
+  Kind kind = Kind::constant;
+  IValue constant;      // also for `device`: whether it may be absent
+  IValue inEvaluation;  // constants that differ in evaluation; else the same
+  GraphIds ids;         // numbers of values plus 1; 0: `integers` has the size, or no tensor
+  std::vector<std::int64_t> integers;
+};
+
+struct Step {
+  NodeKind kind = NodeKind::operation;
+  const wire::Node* node = nullptr;
+  std::optional<c10::OperatorHandle> op;
+  std::vector<Operand> operands;
+  bool isRandom = false;
+  GraphIds last;  // values that no later node needs
+};
+
+struct Batch {
+  std::int64_t samples = 0;
+  bool isTraining = false;
+  at::Device device = at::kCPU;
+};
+
+}  // namespace
+
+at::ScalarType scalarTypeOf(const wire::Value& value) { return scalarTypeNamed(value.dtype()); }
+
+struct GraphProgram::State {
+  explicit State(const wire::Graph& given) : graph(given) {
+    for (int id = 0; id < graph.values_size(); ++id) {
+      const wire::Value& value = graph.values(id);
+      if (isWeight(value)) addWeight(static_cast<std::uint32_t>(id), value);
+    }
+    for (const wire::Node& node : graph.nodes()) steps.push_back(prepare(node));
+    findLastUses();
+    findChangedInputs();
+  }
+
+  [[noreturn]] static void refuse(const wire::Node& node, const std::string& sentence) {
+    throw UsageError("bad-graph",
+                     fmt::format("the operator {} ({}, in module '{}') {}", printable(node.op()),
+                                 printable(node.name()), printable(node.module()), sentence),
+                     "export the model again with cleave.export, with the PyTorch of this version "
+                     "of Cleave");
+  }
+
+  void addWeight(std::uint32_t id, const wire::Value& value) {
+    weightIds.push_back(id);
+    ParameterSpec row;
+    row.name = value.name();
+    row.shape.assign(value.shape().begin(), value.shape().end());
+    row.isBuffer = value.kind() != wire::Value::PARAMETER;
+    row.isSaved = value.kind() != wire::Value::CONSTANT;
+    row.isTrainable = value.trainable();
+    row.type = scalarTypeOf(value);
+    weights.push_back(std::move(row));
+  }
+
+  // ---- Preparation ----
+
+  Step prepare(const wire::Node& node) {
+    Step step;
+    step.node = &node;
+    if (node.op() == "size.samples") {
+      step.kind = NodeKind::samples;
+    } else if (node.op() == "size.of") {
+      step.kind = NodeKind::sizeOf;
+      if (node.arguments_size() != 2) refuse(node, "does not have two arguments");
+    } else if (node.op().starts_with("size.")) {
+      step.kind = NodeKind::arithmetic;
+      const int expected = node.op() == "size.neg" ? 1 : 2;
+      if (node.arguments_size() != expected) refuse(node, "has the wrong number of arguments");
+    } else {
+      prepareOperation(node, step);
+      return step;
+    }
+    for (const wire::Argument& argument : node.arguments()) {
+      step.operands.push_back(operandOf(node, argument, nullptr));
+    }
+    return step;
+  }
+
+  void prepareOperation(const wire::Node& node, Step& step) {
+    // A view has the strides of the exporter's machine built in.
+    const bool isView = node.op() == "aten.view.default";
+    const std::string op = isView ? "aten.reshape.default" : node.op();
+    const auto dot = op.rfind('.');
+    const std::string overload = op.substr(dot + 1);
+    step.op = c10::Dispatcher::singleton().findSchema(
+        {"aten::" + op.substr(5, dot - 5), overload == "default" ? "" : overload});
+    if (!step.op) refuse(node, "is not in this version of LibTorch");
+    step.isRandom = step.op->hasTag(at::Tag::nondeterministic_seeded);
+    for (const c10::Argument& expected : step.op->schema().arguments()) {
+      const bool isShape = isView && expected.name() == "shape";
+      const wire::Argument* const given = findArgument(node, isShape ? "size" : expected.name());
+      step.operands.push_back(operandFor(node, expected, given));
+    }
+    if (node.op() == "aten.bernoulli_.float") step.kind = NodeKind::maskOfMean;
+    if (node.op() == "aten.batch_norm.default") prepareNorm(node, step);
+  }
+
+  // Batch norms that train: their statistics are recorded instead of being written to the buffers.
+  void prepareNorm(const wire::Node& node, Step& step) {
+    constexpr std::size_t kMean = 3, kVariance = 4, kTraining = 5, kMomentum = 6;
+    const auto isBuffer = [&](std::size_t operand) {
+      return step.operands[operand].kind == Operand::Kind::value;
+    };
+    const IValue& training = step.operands[kTraining].constant;
+    if (!training.isBool()) refuse(node, "does not say whether it trains");
+    if (!training.toBool() || !isBuffer(kMean) || !isBuffer(kVariance)) return;
+    const IValue& momentum = step.operands[kMomentum].constant;
+    if (!momentum.isDouble()) refuse(node, "has no momentum");
+    step.kind = NodeKind::batchNorm;
+    NormRow row;
+    row.mean = weightOf(node, step.operands[kMean].ids.at(0));
+    row.variance = weightOf(node, step.operands[kVariance].ids.at(0));
+    row.momentum = momentum.toDouble();
+    if (const wire::Argument* const count = findArgument(node, "num_batches_tracked")) {
+      if (count->value_case() != wire::Argument::kTensor) refuse(node, "has no counter of batches");
+      row.count = weightOf(node, count->tensor() + 1);
+    }
+    const wire::Value& input = graph.values(static_cast<int>(step.operands[0].ids.at(0) - 1));
+    const double channels = input.shape_size() > 1 ? static_cast<double>(input.shape(1)) : 1;
+    row.valuesPerSample = static_cast<std::int64_t>(elementsPerSample(input) / channels);
+    norms.push_back(row);
+  }
+
+  std::size_t weightOf(const wire::Node& node, std::uint32_t idPlus1) const {
+    const auto found = std::find(weightIds.begin(), weightIds.end(), idPlus1 - 1);
+    if (found == weightIds.end()) refuse(node, "has statistics that are not buffers");
+    return static_cast<std::size_t>(found - weightIds.begin());
+  }
+
+  // `given`: null if the graph has the default.
+  Operand operandFor(const wire::Node& node, const c10::Argument& expected,
+                     const wire::Argument* given) const {
+    c10::TypePtr type = expected.real_type();
+    const bool isOptional = type->kind() == TypeKind::OptionalType;
+    if (isOptional) type = type->castRaw<c10::OptionalType>()->getElementType();
+    if (type->kind() == TypeKind::DeviceObjType) {
+      Operand operand;
+      operand.kind = Operand::Kind::device;
+      return operand;
+    }
+    Operand operand;
+    if (given == nullptr) {
+      if (expected.default_value()) {
+        operand.constant = *expected.default_value();
+      } else if (expected.name() == "cudnn_enabled") {
+        operand.constant = true;
+      } else {
+        refuse(node, "has no argument '" + expected.name() + "'");
+      }
+    } else {
+      operand = operandOf(node, *given, type.get());
+    }
+    operand.inEvaluation = operand.constant;
+    const bool isTrainFlag = expected.name() == "train" || expected.name() == "training";
+    if (isTrainFlag && operand.constant.isBool()) operand.inEvaluation = false;
+    if (expected.name() == "dropout_p") operand.inEvaluation = 0.0;
+    return operand;
+  }
+
+  // `type`: what the operator expects; null for the operators on sizes.
+  Operand operandOf(const wire::Node& node, const wire::Argument& argument,
+                    const c10::Type* type) const {
+    Operand operand;
+    const bool wantsDouble = type != nullptr && type->kind() == TypeKind::FloatType;
+    const bool wantsTensor = type != nullptr && type->kind() == TypeKind::TensorType;
+    switch (argument.value_case()) {
+      case wire::Argument::kNone:
+        break;
+      case wire::Argument::kInteger:
+        operand.constant = wantsDouble ? IValue(static_cast<double>(argument.integer()))
+                                       : IValue(std::int64_t{argument.integer()});
+        break;
+      case wire::Argument::kNumber:
+        operand.constant = argument.number();
+        break;
+      case wire::Argument::kFlag:
+        operand.constant = argument.flag();
+        break;
+      case wire::Argument::kText:
+        operand.constant = argument.text();
+        break;
+      case wire::Argument::kNumbers:
+        operand.constant = c10::List<double>(std::vector<double>(argument.numbers().items().begin(),
+                                                                 argument.numbers().items().end()));
+        break;
+      case wire::Argument::kFlags: {
+        c10::List<bool> flags;
+        for (const bool flag : argument.flags().items()) flags.push_back(flag);
+        operand.constant = flags;
+        break;
+      }
+      case wire::Argument::kDtype:
+        operand.constant = static_cast<std::int64_t>(scalarTypeNamed(argument.dtype()));
+        break;
+      case wire::Argument::kMemoryFormat:
+        operand.constant = static_cast<std::int64_t>(memoryFormatNamed(argument.memory_format()));
+        break;
+      case wire::Argument::kTensor:
+        operand.kind = Operand::Kind::value;
+        operand.ids = {argument.tensor() + 1};
+        break;
+      case wire::Argument::kSize:
+        operand.kind = Operand::Kind::value;
+        operand.ids = {argument.size() + 1};
+        break;
+      case wire::Argument::kSizes:
+        return sizesOperand(argument.sizes(), type);
+      case wire::Argument::kTensors:
+        return tensorsOperand(argument.tensors(), type);
+      case wire::Argument::VALUE_NOT_SET:
+        refuse(node, "has an argument without a value");
+    }
+    // As Python does for x + 1: a number takes part in the choice of the result's dtype as a
+    // number.
+    if (wantsTensor && operand.constant.isScalar()) {
+      at::Tensor wrapped = c10::scalar_to_tensor(operand.constant.toScalar());
+      wrapped.unsafeGetTensorImpl()->set_wrapped_number(true);
+      operand.constant = wrapped;
+    }
+    return operand;
+  }
+
+  static Operand sizesOperand(const wire::Sizes& sizes, const c10::Type* type) {
+    Operand operand;
+    bool isConstant = true;
+    for (const wire::Size& size : sizes.items()) {
+      const bool isValue = size.value_case() == wire::Size::kSize;
+      isConstant = isConstant && !isValue;
+      operand.ids.push_back(isValue ? size.size() + 1 : 0);
+      operand.integers.push_back(isValue ? 0 : size.integer());
+    }
+    const bool wantsDoubles =
+        type != nullptr && type->kind() == TypeKind::ListType &&
+        type->castRaw<c10::ListType>()->getElementType()->kind() == TypeKind::FloatType;
+    if (wantsDoubles) {
+      operand.constant =
+          c10::List<double>(std::vector<double>(operand.integers.begin(), operand.integers.end()));
+    } else if (isConstant) {
+      operand.constant = c10::List<std::int64_t>(operand.integers);
+    } else {
+      operand.kind = Operand::Kind::sizes;
+    }
+    return operand;
+  }
+
+  static Operand tensorsOperand(const wire::Tensors& tensors, const c10::Type* type) {
+    const bool isOptional =
+        tensors.optional() ||
+        (type != nullptr && type->kind() == TypeKind::ListType &&
+         type->castRaw<c10::ListType>()->getElementType()->kind() == TypeKind::OptionalType);
+    Operand operand;
+    operand.kind = isOptional ? Operand::Kind::optionalTensors : Operand::Kind::tensors;
+    operand.ids.assign(tensors.items().begin(), tensors.items().end());
+    return operand;
+  }
+
+  void findLastUses() {
+    std::map<std::uint32_t, std::size_t> last;
+    for (std::size_t s = 0; s < steps.size(); ++s) {
+      for (const std::uint32_t id : valuesReadBy(*steps[s].node)) last[id] = s;
+      for (const std::uint32_t id : steps[s].node->outputs()) last[id] = s;
+    }
+    for (const std::uint32_t id : graph.outputs()) last.erase(id);
+    for (const auto& [id, step] : last) steps[step].last.push_back(id);
+  }
+
+  // Inputs are leaves of autograd's graph, or still belong to the batch: they are copied if an
+  // operator would change their memory.
+  void findChangedInputs() {
+    const GraphIds owners = memoryOwners(graph);
+    for (const wire::Node& node : graph.nodes()) {
+      const OperatorRow* const row = findOperator(node.op());
+      if (row == nullptr || row->memory != ResultMemory::inPlace) continue;
+      const std::uint32_t owner = owners[node.outputs(0)];
+      const auto input = std::find(graph.inputs().begin(), graph.inputs().end(), owner);
+      if (input == graph.inputs().end()) continue;
+      changedInputs.push_back(static_cast<std::size_t>(input - graph.inputs().begin()));
+    }
+  }
+
+  // ---- Running ----
+
+  static std::int64_t integerOf(const std::vector<IValue>& values, const Operand& operand) {
+    return operand.kind == Operand::Kind::value ? values[operand.ids[0] - 1].toInt()
+                                                : operand.constant.toInt();
+  }
+
+  static std::int64_t calculate(const Step& step, const std::vector<IValue>& values) {
+    const std::string& op = step.node->op();
+    const std::int64_t a = integerOf(values, step.operands[0]);
+    if (op == "size.neg") return -a;
+    const std::int64_t b = integerOf(values, step.operands[1]);
+    std::int64_t result = 0;
+    bool overflows = false;
+    if (op == "size.add") overflows = __builtin_add_overflow(a, b, &result);
+    if (op == "size.sub") overflows = __builtin_sub_overflow(a, b, &result);
+    if (op == "size.mul") overflows = __builtin_mul_overflow(a, b, &result);
+    if (op == "size.div" || op == "size.mod") {
+      if (b <= 0 || a < 0) refuse(*step.node, "divides by zero or by a negative number");
+      result = op == "size.div" ? a / b : a % b;
+    }
+    if (overflows) refuse(*step.node, "computes a size that is too large");
+    return result;
+  }
+
+  static IValue valueOf(const Operand& operand, const std::vector<IValue>& values,
+                        const Batch& batch) {
+    const auto sizes = [&] {
+      c10::List<std::int64_t> list;
+      for (std::size_t n = 0; n < operand.ids.size(); ++n) {
+        list.push_back(operand.ids[n] == 0 ? operand.integers[n]
+                                           : values[operand.ids[n] - 1].toInt());
+      }
+      return list;
+    };
+    switch (operand.kind) {
+      case Operand::Kind::constant:
+        return batch.isTraining ? operand.constant : operand.inEvaluation;
+      case Operand::Kind::value:
+        return values[operand.ids[0] - 1];
+      case Operand::Kind::device:
+        return batch.device;
+      case Operand::Kind::sizes:
+        return sizes();
+      case Operand::Kind::tensors: {
+        c10::List<at::Tensor> list;
+        for (const std::uint32_t id : operand.ids) list.push_back(values[id - 1].toTensor());
+        return list;
+      }
+      case Operand::Kind::optionalTensors: {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const std::uint32_t id : operand.ids) {
+          list.push_back(id == 0 ? std::optional<at::Tensor>() : values[id - 1].toTensor());
+        }
+        return list;
+      }
+    }
+    return {};
+  }
+
+  static void seedGenerators(const Step& step, const BlockContext& context, const Batch& batch) {
+    at::Generator generator = at::globalContext().defaultGenerator(batch.device);
+    const std::lock_guard lock(generator.mutex());
+    const RandomKey key =
+        randomKey(context.seed, step.node->name(), {context.at.step, context.at.i});
+    generator.set_current_seed(std::uint64_t{key.high} << 32 | key.low);
+  }
+
+  void perform(const Step& step, std::vector<IValue>& values, const BlockContext& context,
+               const Batch& batch) const {
+    torch::jit::Stack stack;
+    stack.reserve(step.operands.size());
+    for (const Operand& operand : step.operands) stack.push_back(valueOf(operand, values, batch));
+    NormStatistics statistics;
+    if (step.kind == NodeKind::batchNorm && batch.isTraining) {
+      // With a momentum of 1, the statistics that LibTorch updates become those of this
+      // micro-batch.
+      statistics = {at::zeros_like(stack[3].toTensor()), at::zeros_like(stack[4].toTensor())};
+      stack[3] = statistics.mean;
+      stack[4] = statistics.variance;
+      stack[6] = 1.0;
+    }
+    if (step.kind == NodeKind::maskOfMean && !batch.isTraining) {
+      values[step.node->outputs(0)] = stack[0].toTensor().fill_(stack[1].toDouble());
+      return;
+    }
+    if (step.isRandom && batch.isTraining) seedGenerators(step, context, batch);
+    step.op->callBoxed(stack);
+    if (step.kind == NodeKind::batchNorm && batch.isTraining && context.statistics != nullptr) {
+      context.statistics->push_back(std::move(statistics));
+    }
+    keepResults(step, stack, values);
+  }
+
+  static void keepResults(const Step& step, torch::jit::Stack& stack, std::vector<IValue>& values) {
+    const auto& outputs = step.node->outputs();
+    if (step.node->is_list()) {
+      const std::vector<at::Tensor> list = stack.at(0).toTensorVector();
+      if (list.size() != static_cast<std::size_t>(outputs.size())) {
+        refuse(*step.node, fmt::format("returned {} tensors, not {}", list.size(), outputs.size()));
+      }
+      for (int o = 0; o < outputs.size(); ++o)
+        values[outputs[o]] = list[static_cast<std::size_t>(o)];
+      return;
+    }
+    if (stack.size() < static_cast<std::size_t>(outputs.size())) {
+      refuse(*step.node, fmt::format("returned {} values, not {}", stack.size(), outputs.size()));
+    }
+    for (int o = 0; o < outputs.size(); ++o) {
+      values[outputs[o]] = std::move(stack[static_cast<std::size_t>(o)]);
+    }
+  }
+
+  void run(const Step& step, std::vector<IValue>& values, const BlockContext& context,
+           const Batch& batch) const {
+    switch (step.kind) {
+      case NodeKind::samples:
+        values[step.node->outputs(0)] = batch.samples;
+        break;
+      case NodeKind::arithmetic:
+        values[step.node->outputs(0)] = calculate(step, values);
+        break;
+      case NodeKind::sizeOf:
+        values[step.node->outputs(0)] = values[step.operands[0].ids.at(0) - 1].toTensor().size(
+            step.operands[1].constant.toInt());
+        break;
+      case NodeKind::operation:
+      case NodeKind::batchNorm:
+      case NodeKind::maskOfMean:
+        if (step.node->no_grad()) {
+          const at::NoGradGuard noGrad;
+          perform(step, values, context, batch);
+        } else {
+          perform(step, values, context, batch);
+        }
+    }
+    for (const std::uint32_t id : step.last) values[id] = IValue();
+  }
+
+  const wire::Graph graph;
+  GraphIds weightIds;
+  std::vector<ParameterSpec> weights;
+  std::vector<NormRow> norms;
+  std::vector<Step> steps;
+  std::vector<std::size_t> changedInputs;
+};
+
+GraphProgram::GraphProgram(const wire::Graph& graph) : state_(std::make_unique<State>(graph)) {}
+GraphProgram::~GraphProgram() = default;
+
+const std::vector<ParameterSpec>& GraphProgram::weights() const { return state_->weights; }
+const std::vector<NormRow>& GraphProgram::norms() const { return state_->norms; }
+
+TensorList GraphProgram::run(const TensorList& inputs, std::span<const at::Tensor> weights,
+                             const BlockContext& context) const {
+  const wire::Graph& graph = state_->graph;
+  std::vector<IValue> values(static_cast<std::size_t>(graph.values_size()));
+  for (std::size_t w = 0; w < weights.size(); ++w) values[state_->weightIds.at(w)] = weights[w];
+  for (std::size_t n = 0; n < inputs.size(); ++n) {
+    values[graph.inputs(static_cast<int>(n))] = inputs[n];
+  }
+  for (const std::size_t n : state_->changedInputs) {
+    values[graph.inputs(static_cast<int>(n))] = inputs[n].clone();
+  }
+  const Batch batch{inputs.at(0).size(0), context.at.phase == Phase::train, inputs.at(0).device()};
+  for (const Step& step : state_->steps) state_->run(step, values, context, batch);
+  TensorList outputs;
+  for (const std::uint32_t id : graph.outputs()) outputs.push_back(values[id].toTensor());
+  return outputs;
+}
+
+}  // namespace cleave

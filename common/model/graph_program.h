@@ -1,0 +1,46 @@
+// Runs a graph (common/graph/graph.h) with LibTorch's operators.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/graph/graph.h"
+#include "common/model/model.h"
+
+namespace cleave {
+
+class GraphProgram {
+ public:
+  // Finds the operators and prepares their arguments. The graph is valid. Throws UsageError
+  // "bad-graph" if an argument does not fit its operator.
+  explicit GraphProgram(const wire::Graph& graph);
+  ~GraphProgram();
+  GraphProgram(const GraphProgram&) = delete;
+  GraphProgram& operator=(const GraphProgram&) = delete;
+
+  // The parameters, buffers and constants, in the order in which run() takes them.
+  const std::vector<ParameterSpec>& weights() const;
+  // The batch norms that train, in the order in which run() records their statistics.
+  const std::vector<NormRow>& norms() const;
+
+  // The graph's outputs for its inputs. The samples of the micro-batch are the first dimension of
+  // the first input. Each random operator draws from (seed, node, step, i). In evaluation, dropout
+  // does nothing, batch norms use the running statistics, and a Bernoulli mask has its mean.
+  //
+  // Device thread. Throws c10::Error if tensors do not fit an operator.
+  TensorList run(const TensorList& inputs, std::span<const at::Tensor> weights,
+                 const BlockContext& context) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The dtype of a graph's value.
+at::ScalarType scalarTypeOf(const wire::Value& value);
+
+}  // namespace cleave
