@@ -116,11 +116,16 @@ int run(int argc, char** argv) {
   verifyApp->callback([&] { command = [&] { return verifyCommand(verify); }; });
 
   bool listAsJson = false;
+  ModelsShowOptions modelsShow;
   for (const ListingRow& row : listingTable()) {
     CLI::App* list = app.add_subcommand(std::string(row.command), std::string(row.summary));
     list->add_flag("--json", listAsJson, "Prints JSON");
     list->footer(fmt::format("Example:\n  cleave-client {} --json", row.command));
-    list->callback([&, row] { command = [&, row] { return listCommand(row, listAsJson); }; });
+    if (row.command == "models") addModelsShowCommand(*list, modelsShow, command);
+    list->callback([&, row, list] {
+      if (list->get_subcommands().empty())
+        command = [&, row] { return listCommand(row, listAsJson); };
+    });
   }
 
   KeysOptions keys;

@@ -31,6 +31,15 @@ int trainCommand(const TrainOptions& options);
 int dryRunCommand(const RunOptions& options);
 int verifyCommand(const VerifyOptions& options);
 
+struct ModelsShowOptions {
+  std::string file;
+  bool all = false;
+  bool json = false;
+};
+// Adds `show` to the command `models`.
+void addModelsShowCommand(CLI::App& models, ModelsShowOptions& options,
+                          std::function<int()>& command);
+
 struct SimulateOptions {
   RunOptions run;
   std::string rate, upRate, downRate;  // with units

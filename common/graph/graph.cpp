@@ -195,7 +195,7 @@ class Check {
     if (!isWeight(owner)) return;
     refuse(
         fmt::format("{} changes {} in the forward pass", where, printable(owner.name())),
-        "only batch norms may change a buffer: change the model so that this is computed anew in "
+        "only batch norms may change a buffer: change the model so that this is computed again in "
         "each forward pass");
   }
 

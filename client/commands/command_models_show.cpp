@@ -1,0 +1,163 @@
+// cleave-client models show: where an exported model can be cut.
+
+#include <spdlog/fmt/fmt.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "client/commands/commands.h"
+#include "common/core/printable.h"
+#include "common/core/units.h"
+#include "common/graph/costs.h"
+#include "common/graph/cuts.h"
+#include "common/model/graph_file.h"
+#include "common/run/torch_errors.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string shapeOf(const wire::Graph& graph, std::uint32_t id) {
+  return cleave::shapeText(graph.values(static_cast<int>(id)));
+}
+
+std::string tensorsText(const wire::Graph& graph, const GraphIds& ids) {
+  std::string text;
+  for (const std::uint32_t id : ids) text += (text.empty() ? "" : " ") + shapeOf(graph, id);
+  return text;
+}
+
+std::string countText(double count, const char* unit) {
+  constexpr std::pair<double, const char*> kPrefixes[] = {
+      {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
+  for (const auto& [factor, prefix] : kPrefixes) {
+    if (count >= factor) return fmt::format("{:.3g} {}{}", count / factor, prefix, unit);
+  }
+  return fmt::format("{:.3g} {}", count, unit);
+}
+
+Json describeInputs(const GraphFile& file) {
+  Json inputs = Json::array();
+  const wire::Graph& graph = file.graph();
+  for (std::size_t n = 0; n < file.inputNames().size(); ++n) {
+    const wire::Value& value = graph.values(static_cast<int>(graph.inputs(static_cast<int>(n))));
+    inputs.push_back({{"name", printable(file.inputNames()[n])},
+                      {"dtype", value.dtype()},
+                      {"shape", cleave::shapeText(value)}});
+  }
+  return inputs;
+}
+
+Json describeCut(const wire::Graph& graph, const GraphCuts& cuts, const GraphCut& cut,
+                 const GraphCosts& whole) {
+  const GraphCosts before = costsOf(graph, 0, cut.position);
+  Json json = {{"names", cut.names},
+               {"possible", cut.obstacle.empty()},
+               {"tensors", cut.tensors.size()},
+               {"shapes", tensorsText(graph, cut.tensors)},
+               {"bytes_per_sample", cuts.bytesPerSample(cut)},
+               {"parameters_before", before.parameters},
+               {"parameters_after", whole.parameters - before.parameters},
+               {"gflop_before", before.flopsPerSample / 1e9},
+               {"gflop_after", (whole.flopsPerSample - before.flopsPerSample) / 1e9}};
+  if (!cut.obstacle.empty()) json["obstacle"] = cut.obstacle;
+  return json;
+}
+
+bool isSimple(const Json& cut) { return cut["possible"] && cut["tensors"] == 1; }
+
+// "14.3 | 85.7 %"
+std::string sharesText(double before, double whole) {
+  const double percent = whole > 0 ? 100 * before / whole : 0;
+  return fmt::format("{:.1f} | {:.1f} %", percent, 100 - percent);
+}
+
+void printCuts(const Json& model, bool all) {
+  std::size_t width = 9, hidden = 0;
+  for (const Json& cut : model["cuts"]) {
+    if (all || isSimple(cut))
+      width = std::max(width, cut["names"].front().get<std::string>().size());
+  }
+  std::cout << fmt::format("{:<{}}  {:>10}  {:>16}  {:>16}\n", "", width, "bytes per", "parameters",
+                           "compute");
+  std::cout << fmt::format("{:<{}}  {:>10}  {:>16}  {:>16}  {}\n", "cut after", width, "sample",
+                           "before | after", "before | after", "tensors that cross");
+  for (const Json& cut : model["cuts"]) {
+    if (!all && !isSimple(cut)) {
+      ++hidden;
+      continue;
+    }
+    const std::string obstacle =
+        cut.contains("obstacle") ? "; not possible: " + cut["obstacle"].get<std::string>() : "";
+    std::cout << fmt::format("{:<{}}  {:>10}  {:>16}  {:>16}  {}{}\n",
+                             cut["names"].front().get<std::string>(), width,
+                             bytesText(cut["bytes_per_sample"]),
+                             sharesText(cut["parameters_before"], model["parameters"]),
+                             sharesText(cut["gflop_before"], model["gflop"]),
+                             cut["shapes"].get<std::string>(), obstacle);
+  }
+  if (hidden > 0) {
+    std::cout << fmt::format(
+        "\n{} more positions, where several tensors cross or no cut is possible: --all\n", hidden);
+  }
+}
+
+void print(const Json& model, bool all) {
+  const std::string file = model["file"];
+  std::cout << fmt::format(
+      "{}: {} operators, {}; a forward pass takes {} per sample; exported with PyTorch {}\n", file,
+      model["operators"].get<int>(), countText(model["parameters"], " parameters"),
+      countText(model["gflop"].get<double>() * 1e9, "FLOP"), model["torch"].get<std::string>());
+  for (const Json& input : model["inputs"]) {
+    std::cout << fmt::format("  input   {}: {} {}\n", input["name"].get<std::string>(),
+                             input["dtype"].get<std::string>(), input["shape"].get<std::string>());
+  }
+  std::cout << fmt::format("  output  {}\n\n", model["output"].get<std::string>());
+  printCuts(model, all);
+  std::cout << "\nIn a configuration, with two of these names:\n  model: {name: graph, file: "
+            << file << ", cuts: [FIRST, SECOND]}\n";
+}
+
+int modelsShowCommand(const ModelsShowOptions& options) {
+  const auto file = withTorchErrors([&] { return std::make_unique<GraphFile>(options.file); });
+  const wire::Graph& graph = file->graph();
+  const GraphCuts cuts(graph);
+  const GraphCosts whole = costsOf(graph, 0, static_cast<std::size_t>(graph.nodes_size()));
+  Json model = {{"file", file->path()},
+                {"torch", printable(file->torchVersion())},
+                {"operators", graph.nodes_size()},
+                {"parameters", whole.parameters},
+                {"weight_bytes", whole.weightBytes},
+                {"gflop", whole.flopsPerSample / 1e9},
+                {"inputs", describeInputs(*file)},
+                {"output", shapeOf(graph, graph.outputs(0))},
+                {"cuts", Json::array()}};
+  for (const GraphCut& cut : cuts.cuts()) {
+    model["cuts"].push_back(describeCut(graph, cuts, cut, whole));
+  }
+  if (options.json) {
+    std::cout << model.dump(2) << std::endl;
+  } else {
+    print(model, options.all);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void addModelsShowCommand(CLI::App& models, ModelsShowOptions& options,
+                          std::function<int()>& command) {
+  CLI::App* show = models.add_subcommand(
+      "show", "Shows an exported model, and after which modules it can be cut");
+  show->add_option("FILE", options.file, "What cleave.export wrote, such as model.pt2")->required();
+  show->add_flag("--all", options.all,
+                 "Also lists cuts that several tensors cross, and those that are not possible");
+  show->add_flag("--json", options.json, "Prints JSON");
+  show->footer("Example:\n  cleave-client models show resnet18.pt2");
+  show->callback([&] { command = [&] { return modelsShowCommand(options); }; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,67 @@
+#include "common/graph/costs.h"
+
+#include <cmath>
+#include <set>
+#include <string_view>
+
+namespace cleave {
+namespace {
+
+// The value of the n-th argument, or null if it is not a tensor.
+const wire::Value* tensorAt(const wire::Graph& graph, const wire::Node& node, int n) {
+  if (n >= node.arguments_size()) return nullptr;
+  const wire::Argument& argument = node.arguments(n);
+  if (argument.value_case() != wire::Argument::kTensor) return nullptr;
+  return &graph.values(static_cast<int>(argument.tensor()));
+}
+
+double lastDimension(const wire::Value& value) {
+  const int rank = value.shape_size();
+  return rank == 0 ? 1 : std::abs(static_cast<double>(value.shape(rank - 1)));
+}
+
+// Multiplications per value of the result.
+double multiplicationsPerResult(const wire::Graph& graph, const wire::Node& node) {
+  const std::string_view op = node.op();
+  const wire::Value* const first = tensorAt(graph, node, 0);
+  const wire::Value* const second = tensorAt(graph, node, 1);
+  if (first == nullptr || second == nullptr) return 0;
+  if (op.starts_with("aten.conv") && second->shape_size() > 0) {
+    return elementsPerSample(*second) / static_cast<double>(second->shape(0));
+  }
+  if (op == "aten.linear.default" || op == "aten.matmul.default" || op == "aten.bmm.default" ||
+      op == "aten.mm.default") {
+    return lastDimension(*first);
+  }
+  if (op == "aten.addmm.default" || op == "aten.baddbmm.default") return lastDimension(*second);
+  // The products of queries and keys, and of their weights and the values.
+  if (op == "aten.scaled_dot_product_attention.default" && second->shape_size() > 1) {
+    return 2 * std::abs(static_cast<double>(second->shape(second->shape_size() - 2)));
+  }
+  return 0;
+}
+
+}  // namespace
+
+GraphCosts costsOf(const wire::Graph& graph, std::size_t first, std::size_t last) {
+  GraphCosts costs;
+  std::set<std::uint32_t> weights;
+  for (std::size_t n = first; n < last; ++n) {
+    const wire::Node& node = graph.nodes(static_cast<int>(n));
+    for (const std::uint32_t id : valuesReadBy(node)) {
+      if (isWeight(graph.values(static_cast<int>(id)))) weights.insert(id);
+    }
+    if (node.outputs_size() != 1) continue;
+    const wire::Value& result = graph.values(static_cast<int>(node.outputs(0)));
+    costs.flopsPerSample += 2 * multiplicationsPerResult(graph, node) * elementsPerSample(result);
+  }
+  for (const std::uint32_t id : weights) {
+    const wire::Value& value = graph.values(static_cast<int>(id));
+    const double elements = elementsPerSample(value);
+    if (value.kind() == wire::Value::PARAMETER) costs.parameters += elements;
+    costs.weightBytes += elements * static_cast<double>(graphDtypeBytes(value.dtype()));
+  }
+  return costs;
+}
+
+}  // namespace cleave
