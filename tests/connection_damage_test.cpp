@@ -48,7 +48,7 @@ TEST_CASE("damage before the handshake ends it with its own code, and the peer i
       {"unknown kind", damaged(hello, 5, 99), "unknown-frame"},
       {"unknown flags", damaged(hello, 7, 1), "bad-frame"},
       {"a stream number", damaged(hello, 16, 1), "bad-frame"},
-      {"too much metadata", claim(FrameKind::hello, 4065, 0), "frame-too-large"},
+      {"too much metadata", claim(FrameKind::hello, kMaxHandshakeBytes - kHeaderBytes + 1, 0), "frame-too-large"},
       {"4 GiB of metadata", claim(FrameKind::hello, 0xFFFFFFFF, 0), "frame-too-large"},
       {"a payload", claim(FrameKind::hello, 0, 1), "frame-too-large"},
       {"bad checksum", damaged(hello, hello.size() - 1, '!'), "bad-checksum"},

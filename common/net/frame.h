@@ -42,7 +42,7 @@ inline constexpr std::array<std::uint8_t, 4> kMagic = {'C', 'L', 'V', 'E'};
 inline constexpr std::uint8_t kWireVersion = 1;
 inline constexpr std::size_t kHeaderBytes = 32;
 // Maximum size of a frame, header, metadata and payload together, before the handshake is complete.
-inline constexpr std::size_t kMaxHandshakeBytes = 4096;
+inline constexpr std::size_t kMaxHandshakeBytes = 64 << 10;
 inline constexpr std::size_t kMaxMetadataBytes = 64 << 10;
 inline constexpr std::size_t kMaxTensorMetadataBytes = 4 << 10;  // of Tensor and Segment
 inline constexpr std::size_t kMaxSegmentBytes = 1 << 20;
