@@ -230,6 +230,17 @@ wire::Graph GraphCuts::extract(const Part& part, const GraphIds& outputs) const 
   return extracted;
 }
 
+// Weights that no operator uses stay with the head, so that the saved model is complete.
+void GraphCuts::addUnusedWeights(GraphParts& parts) const {
+  std::set<std::string> used;
+  for (const GraphPart* part : {&parts.head, &parts.body, &parts.tail}) {
+    for (const wire::Value& value : part->graph.values()) used.insert(value.name());
+  }
+  for (const wire::Value& value : graph_.values()) {
+    if (isWeight(value) && !used.contains(value.name())) *parts.head.graph.add_values() = value;
+  }
+}
+
 GraphParts GraphCuts::split(const GraphCut& first, const GraphCut& second) const {
   if (second.position <= first.position) {
     throw UsageError("bad-cuts",
@@ -254,9 +265,11 @@ GraphParts GraphCuts::split(const GraphCut& first, const GraphCut& second) const
     }
     return found;
   };
-  return {{extract(head, headOutputs), positions(head)},
-          {extract(body, second.tensors), {}},
-          {extract(tail, outputs), positions(tail)}};
+  GraphParts parts = {{extract(head, headOutputs), positions(head)},
+                      {extract(body, second.tensors), {}},
+                      {extract(tail, outputs), positions(tail)}};
+  addUnusedWeights(parts);
+  return parts;
 }
 
 }  // namespace cleave

@@ -65,6 +65,7 @@ class GraphCuts {
   std::string obstacleAt(std::size_t position, const GraphIds& tensors) const;
   Part partBetween(std::size_t begin, std::size_t end, const GraphIds& outputs) const;
   wire::Graph extract(const Part& part, const GraphIds& outputs) const;
+  void addUnusedWeights(GraphParts& parts) const;
   GraphIds weightsUsedBetween(std::size_t begin, std::size_t end) const;
   void checkObstacle(const GraphCut& cut) const;
 

@@ -103,20 +103,25 @@ std::vector<NamedTensor> tensorsOf(const std::vector<SafetensorsEntry>& entries,
 }
 
 void loadWeights(const ParameterSet& set, const std::vector<NamedTensor>& tensors) {
-  std::map<std::string, at::Tensor> targets;
-  for (NamedTensor& target : stateOf(set)) targets[target.name] = std::move(target.tensor);
+  // A buffer that several blocks use is there once for each.
+  std::multimap<std::string, at::Tensor> targets;
+  for (NamedTensor& target : stateOf(set)) {
+    targets.emplace(target.name, std::move(target.tensor));
+  }
   const at::NoGradGuard noGrad;
   for (const NamedTensor& given : tensors) {
-    const auto target = targets.find(given.name);
-    if (target == targets.end()) {
+    const auto [first, last] = targets.equal_range(given.name);
+    if (first == last) {
       throw UsageError("bad-weights", "this part of the model has no " + inAscii(given.name));
     }
-    if (target->second.sizes() != given.tensor.sizes()) {
-      throw UsageError("bad-weights", given.name + " is " + toString(given.tensor.sizes().vec()) +
-                                          ", but " + toString(target->second.sizes().vec()) +
-                                          " in the model");
+    for (auto target = first; target != last; ++target) {
+      if (target->second.sizes() != given.tensor.sizes()) {
+        throw UsageError("bad-weights", given.name + " is " + toString(given.tensor.sizes().vec()) +
+                                            ", but " + toString(target->second.sizes().vec()) +
+                                            " in the model");
+      }
+      target->second.copy_(given.tensor);
     }
-    target->second.copy_(given.tensor);
   }
 }
 

@@ -1,0 +1,102 @@
+// Runs one training step's forward and backward of an exported model, and writes what it computed,
+// so that tests in Python can compare it with PyTorch itself:
+//
+//   graph_runner MODEL.pt2 INPUTS.safetensors OUTPUTS.safetensors [FIRST SECOND]
+//
+// INPUTS has the model's inputs by name, and `labels`. OUTPUTS gets `logits`, `loss`, `grad.NAME`
+// of each parameter that has a gradient, and `buffer.NAME` after the step. With two modules to cut
+// after, the model runs as head, body and tail.
+#include <ATen/Parallel.h>
+#include <ATen/ops/cross_entropy_loss.h>
+
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+
+#include "common/model/graph_blocks.h"
+#include "common/model/graph_file.h"
+#include "common/model/graph_program.h"
+#include "common/model/stage.h"
+
+namespace cleave {
+namespace {
+
+std::vector<NamedTensor> readTensors(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  return fromSafetensors(std::as_bytes(std::span(bytes.data(), bytes.size())), path);
+}
+
+// The model as one block, or as three.
+std::vector<BlockSpec> blocksOf(const GraphFile& file, const std::vector<std::string>& names) {
+  const GraphCuts cuts(file.graph());
+  if (!names.empty()) {
+    return *blocksOfParts(cuts.split(cuts.find(names.at(0)), cuts.find(names.at(1))));
+  }
+  const auto program = std::make_shared<const GraphProgram>(file.graph());
+  BlockSpec block;
+  block.tensors = program->weights();
+  block.norms = program->norms();
+  for (int n = 0; n < file.graph().inputs_size(); ++n) {
+    block.batchInputs.push_back(static_cast<std::size_t>(n));
+  }
+  block.forward = [program](const TensorList& x, std::span<const at::Tensor> tensors,
+                            const BlockContext& context) {
+    return program->run(x, tensors, context);
+  };
+  return {block};
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const GraphFile file(arguments.at(0));
+  const std::vector<BlockSpec> blocks = blocksOf(file, {arguments.begin() + 3, arguments.end()});
+  const int count = static_cast<int>(blocks.size());
+  ParameterSet set(blocks, 0, count, 1);
+  loadWeights(set, selectWeights(file.readWeights(), blocks, 0, count));
+
+  std::map<std::string, at::Tensor> given;
+  for (const NamedTensor& tensor : readTensors(arguments.at(1))) given[tensor.name] = tensor.tensor;
+  TensorList inputs;
+  for (const std::string& name : file.inputNames()) inputs.push_back(given.at(name));
+
+  std::vector<NormStatistics> statistics;
+  const auto samples = static_cast<std::uint32_t>(inputs.at(0).size(0));
+  const ModelPart part(blocks, 0, count, count == 3 ? std::vector<int>{1, 2} : std::vector<int>{});
+  const at::Tensor logits =
+      part.forward({}, inputs, set, {1, {Phase::train, 1, 0, 1, samples}, &statistics}).front();
+  const at::Tensor loss =
+      at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), given.at("labels"));
+  loss.backward();
+  set.addStatistics(statistics);
+
+  std::vector<NamedTensor> results = {{"logits", logits.detach()}, {"loss", loss.detach()}};
+  for (NamedTensor& each : gradientsOf(set)) results.push_back({"grad." + each.name, each.tensor});
+  for (const NamedTensor& each : set.buffers()) {
+    results.push_back({"buffer." + each.name, each.tensor});
+  }
+  const std::vector<std::byte> bytes = toSafetensors(results);
+  std::ofstream(arguments.at(2), std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  return 0;
+}
+
+}  // namespace
+}  // namespace cleave
+
+int main(int argc, char** argv) {
+  if (argc != 4 && argc != 6) {
+    std::fprintf(stderr, "usage: graph_runner MODEL INPUTS OUTPUTS [FIRST SECOND]\n");
+    return 2;
+  }
+  try {
+    at::set_num_threads(1);
+    return cleave::run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "graph_runner: %s\n", error.what());
+    return 1;
+  }
+}
