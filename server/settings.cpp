@@ -66,9 +66,13 @@ ConfigTable<ServerSettings> makeTable() {
   table.integer("threads", "", 0, 1024, &Settings::threads,
                 "maximum compute threads per run, and maximum sessions whose codecs run at the "
                 "same time; 0: all usable cores");
-  table.add("models.allow", "list of strings", "", "all models",
-            "names of the models that runs may use", [](Config& config, Settings& s) {
-              s.allowedModels = config.texts("models.allow", allModels());
+  table.add("models.allow", "list of strings", "", "all models; `graph` on loopback only",
+            "names of the models that runs may use; `graph` lets clients run any operators of the "
+            "list in [models.md](models.md)",
+            [](Config& config, Settings& s) {
+              std::vector<std::string> models = allModels();
+              if (!isLoopback(s.address)) std::erase(models, "graph");
+              s.allowedModels = config.texts("models.allow", models);
               checkAt(config, "models.allow", [&] {
                 for (const std::string& name : s.allowedModels) findModel(name);
               });

@@ -1,0 +1,245 @@
+#include "common/graph/graph.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "common/graph/costs.h"
+#include "common/graph/cuts.h"
+#include "common/graph/export_reader.h"
+#include "common/graph/operators.h"
+#include "common/graph/packed_graph.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Json = nlohmann::json;
+
+// What torch.export wrote: see python/tests/make_fixtures.py.
+std::string tinyJson() {
+  std::ifstream file(CLEAVE_SOURCE_DIR "/tests/data/tiny_model.json", std::ios::binary);
+  REQUIRE(file);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+wire::Graph tiny() { return readExportedGraph(tinyJson(), "tiny.pt2").graph; }
+
+std::string errorOf(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const UsageError& error) {
+    return error.code() + ": " + error.what() + "; " + error.hint();
+  }
+  return "";
+}
+
+// The error of reading the file after `edit`.
+std::string errorAfter(const std::function<void(Json& file)>& edit) {
+  Json file = Json::parse(tinyJson());
+  edit(file);
+  return errorOf([&] { readExportedGraph(file.dump(), "tiny.pt2"); });
+}
+
+// The error of checking the graph after `edit`.
+std::string errorAfterChange(const std::function<void(wire::Graph& graph)>& edit) {
+  wire::Graph graph = tiny();
+  edit(graph);
+  return errorOf([&] { checkGraph(graph, "a graph"); });
+}
+
+wire::Node& nodeOf(wire::Graph& graph, const std::string& op) {
+  for (wire::Node& node : *graph.mutable_nodes()) {
+    if (node.op() == op) return node;
+  }
+  throw std::runtime_error("no node " + op);
+}
+
+TEST_CASE("an exported model is read") {
+  const ExportedGraph exported = readExportedGraph(tinyJson(), "tiny.pt2");
+  const wire::Graph& graph = exported.graph;
+  CHECK(exported.inputNames == std::vector<std::string>{"x"});
+  CHECK_THAT(exported.torchVersion, Contains("2."));
+  REQUIRE(graph.inputs_size() == 1);
+  CHECK(shapeText(graph.values(static_cast<int>(graph.inputs(0)))) == "[samples, 1, 8, 8]");
+  CHECK(shapeText(graph.values(static_cast<int>(graph.outputs(0)))) == "[samples, 10]");
+  std::vector<std::string> ops;
+  for (const wire::Node& node : graph.nodes()) ops.push_back(node.op());
+  // Without the node that counts batches.
+  CHECK(ops == std::vector<std::string>{"aten.conv2d.default", "aten.batch_norm.default",
+                                        "aten.relu.default", "aten.conv2d.default",
+                                        "aten.relu_.default", "aten.add.Tensor",
+                                        "aten.max_pool2d.default", "aten.flatten.using_ints",
+                                        "aten.dropout.default", "aten.linear.default"});
+  const GraphCosts costs = costsOf(graph, 0, static_cast<std::size_t>(graph.nodes_size()));
+  CHECK(costs.parameters == 40 + 8 + 148 + 170);
+  CHECK(costs.flopsPerSample == 2 * (64 * 4 * 9 + 64 * 4 * 36 + 160));
+}
+
+TEST_CASE("cuts are where modules end, and say what crosses") {
+  const wire::Graph graph = tiny();
+  const GraphCuts cuts(graph);
+  std::vector<std::string> names;
+  for (const GraphCut& cut : cuts.cuts()) names.push_back(cut.names.front());
+  CHECK(names == std::vector<std::string>{"conv", "norm", "block.0", "block", "pool", "dropout"});
+  CHECK(cuts.find("conv").tensors.size() == 1);
+  CHECK(cuts.bytesPerSample(cuts.find("conv")) == 4 * 4 * 64);
+  CHECK(cuts.find("block.1").position == cuts.find("block").position);
+  // Within the residual block, its input crosses too.
+  CHECK(cuts.find("block.0").tensors.size() == 2);
+  CHECK_THAT(errorOf([&] { cuts.find("pol"); }), Contains("bad-cuts") && Contains("mean pool"));
+  CHECK_THAT(errorOf([&] { cuts.split(cuts.find("pool"), cuts.find("conv")); }),
+             Contains("not behind"));
+}
+
+TEST_CASE("the parts of a graph are valid, and have all its weights once") {
+  const wire::Graph graph = tiny();
+  const GraphCuts cuts(graph);
+  for (const auto& [first, second] :
+       {std::pair{"conv", "pool"}, std::pair{"norm", "block.0"}, std::pair{"block.0", "dropout"}}) {
+    INFO(first << " " << second);
+    const GraphParts parts = cuts.split(cuts.find(first), cuts.find(second));
+    std::multiset<std::string> names;
+    int nodes = 0;
+    for (const GraphPart* part : {&parts.head, &parts.body, &parts.tail}) {
+      checkGraph(part->graph, "a part");
+      nodes += part->graph.nodes_size();
+      for (const wire::Value& value : part->graph.values()) {
+        if (isWeight(value)) names.insert(value.name());
+      }
+    }
+    CHECK(nodes == graph.nodes_size());
+    CHECK(names.size() == 11);
+    CHECK(std::set<std::string>(names.begin(), names.end()).size() == 11);
+    CHECK(parts.head.batchInputs == std::vector<std::size_t>{0});
+    CHECK(parts.body.graph.inputs_size() == parts.head.graph.outputs_size());
+    CHECK(parts.tail.graph.inputs_size() == parts.body.graph.outputs_size());
+  }
+}
+
+TEST_CASE("a parameter on both sides of a cut is an obstacle") {
+  wire::Graph graph = tiny();
+  // The second convolution gets the first one's bias.
+  wire::Node& second = *graph.mutable_nodes(3);
+  REQUIRE(second.op() == "aten.conv2d.default");
+  const std::uint32_t bias = findArgument(graph.nodes(0), "bias")->tensor();
+  for (wire::Argument& argument : *second.mutable_arguments()) {
+    if (argument.name() == "bias") argument.set_tensor(bias);
+  }
+  const GraphCuts cuts(graph);
+  CHECK_THAT(cuts.find("norm").obstacle, Contains("conv.bias is used on both sides"));
+  CHECK(cuts.find("block").obstacle.empty());
+  const std::string error = errorOf([&] { cuts.split(cuts.find("norm"), cuts.find("pool")); });
+  CHECK_THAT(error, Contains("bad-cuts") && Contains("cut after pool"));
+}
+
+TEST_CASE("packing keeps a graph, and refuses what is not one") {
+  const wire::Graph graph = tiny();
+  const std::string packed = packGraph(graph);
+  CHECK(packed.size() < 2048);
+  CHECK(unpackGraph(packed).SerializeAsString() == graph.SerializeAsString());
+  for (std::size_t size = 0; size < packed.size(); ++size) {
+    CHECK_THAT(errorOf([&] { unpackGraph(packed.substr(0, size)); }), Contains("bad-graph"));
+  }
+  // A few bytes that claim gigabytes.
+  std::string bomb = packed;
+  bomb[4] = static_cast<char>(0xE0);
+  CHECK_THAT(errorOf([&] { unpackGraph(bomb); }), Contains("bad-graph"));
+}
+
+TEST_CASE("files that are not exported models are refused") {
+  const std::string whole = tinyJson();
+  for (std::size_t size = 0; size < whole.size(); size += 37) {
+    CHECK_THAT(errorOf([&] { readExportedGraph(whole.substr(0, size), "x"); }),
+               Contains("bad-model-file"));
+  }
+  for (const char* text : {"[]", "{}", "null", "7", "{\"schema_version\": {\"major\": 8}}"}) {
+    CHECK_THAT(errorOf([&] { readExportedGraph(text, "x"); }), Contains("bad-model-file"));
+  }
+  CHECK_THAT(errorAfter([](Json& file) { file["schema_version"]["major"] = 7; }),
+             Contains("schema version is 7") && Contains("PyTorch 2.9"));
+}
+
+TEST_CASE("what cannot be trained is refused with the place in the model") {
+  const auto nodes = [](Json& file) -> Json& { return file["graph_module"]["graph"]["nodes"]; };
+  CHECK_THAT(
+      errorAfter(
+          [&](Json& file) { nodes(file)[0]["target"] = "torch.ops.aten.from_file.default"; }),
+      Contains("aten.from_file.default") && Contains("module 'conv'") && Contains("not allowed"));
+  CHECK_THAT(errorAfter([&](Json& file) { nodes(file)[0]["target"] = "my_package.my_function"; }),
+             Contains("my_package.my_function"));
+  CHECK_THAT(
+      errorAfter([&](Json& file) { nodes(file)[0]["target"] = "torch.ops.higher_order.cond"; }),
+      Contains("cond"));
+  CHECK_THAT(errorAfter([&](Json& file) {
+               Json& sizes = file["graph_module"]["graph"]["tensor_values"]["x"]["sizes"];
+               sizes[0] = {{"as_int", 2}};
+             }),
+             Contains("fixed size") && Contains("cleave.export"));
+  CHECK_THAT(errorAfter([&](Json& file) {
+               Json& specs = file["graph_module"]["signature"]["output_specs"];
+               specs.push_back(specs[0]);
+               Json& outputs = file["graph_module"]["graph"]["outputs"];
+               outputs.push_back(outputs[0]);
+             }),
+             Contains("returns 2 values") && Contains("output="));
+}
+
+TEST_CASE("hostile graphs are refused") {
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) { graph.set_outputs(0, 1'000'000); }),
+             Contains("does not exist"));
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) { graph.clear_outputs(); }),
+             Contains("no output"));
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) {
+               nodeOf(graph, "aten.linear.default").mutable_arguments(0)->set_tensor(4'000'000'000);
+             }),
+             Contains("does not exist"));
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) {
+               graph.mutable_nodes()->SwapElements(0, 9);  // uses values before they are made
+             }),
+             Contains("does not exist"));
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) {
+               nodeOf(graph, "aten.linear.default").set_outputs(0, graph.inputs(0));
+             }),
+             Contains("exists already"));
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) {
+               const std::uint32_t weight =
+                   nodeOf(graph, "aten.linear.default").arguments(1).tensor();
+               nodeOf(graph, "aten.relu_.default").mutable_arguments(0)->set_tensor(weight);
+             }),
+             Contains("changes classifier.weight"));
+  CHECK_THAT(
+      errorAfterChange([](wire::Graph& graph) {
+        nodeOf(graph, "aten.flatten.using_ints").mutable_arguments(1)->set_size(graph.inputs(0));
+      }),
+      Contains("a tensor as a size"));
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) { graph.mutable_values(0)->set_dtype("f8"); }),
+             Contains("unknown dtype"));
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) {
+               graph.mutable_values(0)->mutable_shape()->Add(std::int64_t{1} << 50);
+             }),
+             Contains("dimension"));
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) {
+               graph.mutable_values(1)->set_name(graph.values(0).name());
+             }),
+             Contains("twice"));
+}
+
+TEST_CASE("no allowed operator reads files, raw memory or uninitialised values of others") {
+  for (const char* op :
+       {"aten.from_file.default", "aten.as_strided.default", "aten.set_.source_Storage",
+        "aten.resize_.default", "prims.iota.default", "aten.conv2d", "conv2d.default", ""}) {
+    CHECK(findOperator(op) == nullptr);
+  }
+  for (const OperatorRow& row : operatorTable()) {
+    INFO(row.name);
+    const std::string base(row.name.substr(0, row.name.find('.')));
+    CHECK((base.back() == '_' && !base.ends_with("__")) == (row.memory == ResultMemory::inPlace));
+  }
+}
+
+}  // namespace
+}  // namespace cleave::test

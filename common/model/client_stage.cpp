@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -118,18 +119,24 @@ void ClientStage::importWeights(const std::vector<NamedTensor>& model) {
   loadWeights(tail(), selectWeights(model, blocks, cut1, static_cast<int>(blocks.size())));
 }
 
+// A buffer that both parts use is saved once.
 std::vector<NamedTensor> ClientStage::save() const {
   std::vector<NamedTensor> saved = state_->head.save();
+  std::set<std::string> names;
+  for (const NamedTensor& each : saved) names.insert(each.name);
   for (NamedTensor& each : state_->tail.save()) {
-    saved.push_back(std::move(each));
+    if (!names.contains(each.name)) saved.push_back(std::move(each));
   }
   return saved;
 }
 
 void ClientStage::restore(const std::vector<NamedTensor>& saved) {
-  std::vector<NamedTensor> rest = saved;
-  state_->head.restore(rest);
+  std::vector<NamedTensor> notOfHead = saved, rest = saved;
+  state_->head.restore(notOfHead);
   state_->tail.restore(rest);
+  std::set<std::string> names;
+  for (const NamedTensor& each : notOfHead) names.insert(each.name);
+  std::erase_if(rest, [&](const NamedTensor& each) { return !names.contains(each.name); });
   checkAllTaken(rest);
 }
 

@@ -1,0 +1,45 @@
+"""Writes tests/data/tiny.pt2 and tests/data/tiny_model.json, for the tests in C++.
+
+    PYTHONPATH=python python3 python/tests/make_fixtures.py
+"""
+
+import os
+import zipfile
+
+import torch
+from torch import nn
+
+import cleave
+
+
+class Tiny(nn.Module):
+    """A convolutional network for images of 1 x 8 x 8, with a residual block."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(inplace=True))
+        self.pool = nn.MaxPool2d(4)
+        self.dropout = nn.Dropout(0.1)
+        self.classifier = nn.Linear(16, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.conv(x)))
+        x = self.pool(x + self.block(x))
+        return self.classifier(self.dropout(x.flatten(1)))
+
+
+def main():
+    folder = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "data")
+    path = os.path.join(folder, "tiny.pt2")
+    torch.manual_seed(1)
+    cleave.export(Tiny(), torch.randn(2, 1, 8, 8), path)
+    with zipfile.ZipFile(path) as archive:
+        name = [each for each in archive.namelist() if each.endswith("models/model.json")][0]
+        with open(os.path.join(folder, "tiny_model.json"), "wb") as file:
+            file.write(archive.read(name) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+// Models that users bring: exported graphs, trained, verified, resumed and refused by real daemons.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/daemon/daemons.h"
+#include "tests/daemon/mistakes.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+// With batch norm, dropout and a residual block: python/tests/make_fixtures.py.
+const std::string kModel = CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2";
+
+Arguments graph(const std::string& cuts, const std::string& file = kModel) {
+  return {"--set", "model={name: graph, file: " + file + ", cuts: " + cuts + "}"};
+}
+
+const Arguments kAllowed = {"--set", "models.allow=[graph]"};
+
+Arguments with(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST_CASE("an exported model, split, is bit-identical to the whole") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, kAllowed);
+  int number = 0;
+  // In the last two, two tensors cross.
+  for (const std::string cuts :
+       {"[conv, pool]", "[norm, dropout]", "[conv, block.0]", "[block, pool]"}) {
+    for (const std::string schedule : {"priority", "gpipe", "1f1b"}) {
+      CAPTURE(cuts, schedule);
+      const Ended ended =
+          runClient("verify", folder.path("run" + std::to_string(++number)),
+                    with(graph(cuts), {"--server", server.address(), "--json", "--set",
+                                       "train.batch=30", "--set", "train.micro_batches=4", "--set",
+                                       "train.schedule=" + schedule}));
+      INFO(ended.errors);
+      REQUIRE(ended.code == 0);
+      CHECK(nlohmann::json::parse(ended.output).at("equal") == true);
+    }
+  }
+}
+
+TEST_CASE("an exported model trains, and its weights keep their names") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, kAllowed);
+  const std::string run = folder.path("run");
+  const Ended ended = runClient(
+      "train", run,
+      with(graph("[conv, block.0]"), {"--server", server.address(), "--set", "codec=auto"}));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const std::string model = readFile(run + "/model.safetensors");
+  for (const char* name : {"conv.weight", "norm.running_mean", "norm.num_batches_tracked",
+                           "block.0.bias", "classifier.bias"}) {
+    CHECK_THAT(model, Contains('"' + std::string(name) + '"'));
+  }
+  // Both tensors that cross the second cut are recorded.
+  const std::string transfers = readFile(run + "/transfers.csv");
+  CHECK_THAT(transfers, Contains("activation/1.1") && Contains("gradient/1.1"));
+
+  // The weights are a starting point for the next run.
+  const Ended next = runClient(
+      "train", folder.path("next"),
+      with(graph("[norm, pool]"),
+           {"--server", server.address(), "--set", "weights.file=" + run + "/model.safetensors"}));
+  INFO(next.errors);
+  CHECK(next.code == 0);
+}
+
+TEST_CASE("a run of an exported model resumes with the same bits") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, kAllowed);
+  const Arguments arguments =
+      with(graph("[norm, block.0]"),
+           {"--server", server.address(), "--set", "checkpoint.every_steps=3", "--set",
+            "train.optimizer={name: adam}", "--set", "train.epochs=4"});
+  const Ended whole = runClient("train", folder.path("whole"), arguments);
+  INFO(whole.errors);
+  REQUIRE(whole.code == 0);
+  const std::string run = folder.path("run");
+  const Process client =
+      startClient("train", run, arguments, {"/usr/bin/env", "CLEAVE_FAIL=committed:4:kill"});
+  REQUIRE(client.wait(kPatience));
+  REQUIRE_FALSE(fs::exists(run + "/summary.json"));
+  const Ended resumed = ask({"train", "--resume", run});
+  INFO(resumed.errors);
+  REQUIRE(resumed.code == 0);
+  CHECK(readFile(run + "/model.safetensors") ==
+        readFile(folder.path("whole") + "/model.safetensors"));
+}
+
+TEST_CASE("models show lists the cuts") {
+  const nlohmann::json model = askJson({"models", "show", kModel});
+  CHECK(model.at("parameters") == 366);
+  CHECK(model.at("inputs").at(0).at("shape") == "[samples, 1, 8, 8]");
+  CHECK(model.at("cuts").size() == 6);
+  CHECK(model.at("cuts").at(2).at("names").at(0) == "block.0");
+  CHECK(model.at("cuts").at(2).at("tensors") == 2);
+  const Ended text = ask({"models", "show", kModel});
+  CHECK_THAT(text.output, Contains("cut after") && Contains("pool") && !Contains("block.0") &&
+                              Contains("--all"));
+  CHECK_THAT(ask({"models", "show", kModel, "--all"}).output, Contains("block.0"));
+}
+
+TEST_CASE("a model file or cut that cannot be used is refused") {
+  const TemporaryFolder folder;
+  const std::string damaged = folder.path("damaged.pt2");
+  const std::string whole = readFile(kModel);
+  std::ofstream(damaged, std::ios::binary) << whole.substr(0, whole.size() / 2);
+  const std::string foreign = folder.path("foreign.pt2");
+  std::ofstream(foreign) << "not an archive";
+  const auto train = [&](const Arguments& arguments) {
+    return runClient("train", folder.path("run"), arguments);
+  };
+  checkError(train(graph("[conv, pool]", folder.path("none.pt2"))), 2,
+             {"[no-model-file]", "model.file", "cleave.export"});
+  checkError(train(graph("[conv, pool]", damaged)), 2, {"[bad-model-file]", "damaged"});
+  checkError(train(graph("[conv, pool]", foreign)), 2, {"[bad-model-file]", "not a .pt2 archive"});
+  checkError(train(graph("[conv, pol]")), 2, {"[bad-cuts]", "model.cuts", "did you mean pool"});
+  checkError(train(graph("[pool, conv]")), 2, {"[bad-cuts]", "not behind"});
+  checkError(train(graph("[conv]")), 2, {"[bad-cuts]", "cleave-client models show"});
+  checkError(train(with(graph("[conv, pool]"), {"--set", "data.classes=4"})), 2,
+             {"[bad-classes]", "[samples, 4]"});
+  checkError(train(with(graph("[conv, pool]"), {"--set", "data.shape=[3, 8, 8]"})), 2,
+             {"[bad-sample-shape]", "[1, 8, 8]"});
+  checkError(train({"--set", "model.file=" + kModel}), 2, {"model.file"});
+  checkError(ask({"models", "show", damaged}), 2, {"[bad-model-file]"});
+}
+
+TEST_CASE("a server that does not allow graphs refuses them") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, {"--set", "models.allow=[mlp]"});
+  checkError(runClient("train", folder.path("run"),
+                       with(graph("[conv, pool]"), {"--server", server.address()})),
+             2, {"[model-not-allowed]", "models.allow"});
+}
+
+}  // namespace
+}  // namespace cleave::test
