@@ -228,6 +228,15 @@ TEST_CASE("hostile graphs are refused") {
              Contains("twice"));
 }
 
+TEST_CASE("the documentation lists the allowed operators") {
+  std::ifstream file(CLEAVE_SOURCE_DIR "/docs/models.md");
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  for (const OperatorRow& row : operatorTable()) {
+    INFO(row.name);
+    CHECK(page.find('`' + std::string(row.name) + '`') != std::string::npos);
+  }
+}
+
 TEST_CASE("no allowed operator reads files, raw memory or uninitialised values of others") {
   for (const char* op :
        {"aten.from_file.default", "aten.as_strided.default", "aten.set_.source_Storage",

@@ -76,7 +76,7 @@ std::string sharesText(double before, double whole) {
 }
 
 void printCuts(const Json& model, bool all) {
-  std::size_t width = 9, hidden = 0;
+  std::size_t width = 9, more = 0;
   for (const Json& cut : model["cuts"]) {
     if (all || isSimple(cut))
       width = std::max(width, cut["names"].front().get<std::string>().size());
@@ -87,7 +87,7 @@ void printCuts(const Json& model, bool all) {
                            "before | after", "before | after", "tensors that cross");
   for (const Json& cut : model["cuts"]) {
     if (!all && !isSimple(cut)) {
-      ++hidden;
+      ++more;
       continue;
     }
     const std::string obstacle =
@@ -99,9 +99,9 @@ void printCuts(const Json& model, bool all) {
                              sharesText(cut["gflop_before"], model["gflop"]),
                              cut["shapes"].get<std::string>(), obstacle);
   }
-  if (hidden > 0) {
+  if (more > 0) {
     std::cout << fmt::format(
-        "\n{} more positions, where several tensors cross or no cut is possible: --all\n", hidden);
+        "\n{} more positions, where several tensors cross or no cut is possible: --all\n", more);
   }
 }
 

@@ -38,6 +38,7 @@ constexpr std::chrono::seconds kHttpDeadline{2};
 constexpr std::string_view kWrongUse[] = {"bad-run-spec",
                                           "unknown-model",
                                           "model-not-allowed",
+                                          "bad-graph",
                                           "bad-model-parameter",
                                           "bad-sample-shape",
                                           "bad-classes",

@@ -137,7 +137,7 @@ class Check {
     const OperatorRow* const row = findOperator(node.op());
     if (row == nullptr && !isSizeOperator(node.op())) {
       refuse("the operator " + where + " is not allowed",
-             "replace it in the model by operators of the list in docs/models.md");
+             "replace it in the model; docs/models.md lists the operators that are allowed");
     }
     for (const wire::Argument& argument : node.arguments()) checkArgument(argument, where);
     if (row != nullptr && row->memory == ResultMemory::inPlace) checkInPlace(node, where);

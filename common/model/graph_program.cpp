@@ -194,8 +194,11 @@ struct GraphProgram::State {
   }
 
   std::size_t weightOf(const wire::Node& node, std::uint32_t idPlus1) const {
-    const auto found = std::find(weightIds.begin(), weightIds.end(), idPlus1 - 1);
-    if (found == weightIds.end()) refuse(node, "has statistics that are not buffers");
+    // Weights are numbered in the order of their values.
+    const auto found = std::lower_bound(weightIds.begin(), weightIds.end(), idPlus1 - 1);
+    if (found == weightIds.end() || *found != idPlus1 - 1) {
+      refuse(node, "has statistics that are not buffers");
+    }
     return static_cast<std::size_t>(found - weightIds.begin());
   }
 

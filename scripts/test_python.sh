@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Tests the Python package: exports models of torchvision and transformers, runs them with Cleave, and compares the results with
+# PyTorch's own. Installs PyTorch and the two libraries from PyPI into .deps/python (about 6 GB).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  cat <<'TXT'
+usage: scripts/test_python.sh [--help]
+
+Example: ./scripts/test_python.sh
+TXT
+}
+case "${1:-}" in
+  "") ;;
+  -h|--help) usage; exit 0 ;;
+  *) echo "test_python.sh: unknown option '$1'" >&2; usage >&2; exit 2 ;;
+esac
+
+./scripts/setup.sh
+cmake --preset release -DBUILD_TESTING=ON >/dev/null
+cmake --build --preset release --target graph_runner
+environment=.deps/python
+if [ ! -f "$environment/.complete" ]; then
+  started=$SECONDS
+  echo "test_python: installing PyTorch, torchvision and transformers into $environment"
+  rm -rf "$environment"
+  /usr/bin/python3 -m venv "$environment"
+  "$environment/bin/pip" install --quiet --disable-pip-version-check torch==2.11.0 torchvision==0.26.0 transformers==5.23.0
+  touch "$environment/.complete"
+  echo "test_python: installed in $((SECONDS - started)) s"
+fi
+# As a user would, but without downloading PyTorch again.
+"$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall ./python
+rm -rf python/build python/*.egg-info
+HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore GRAPH_RUNNER=$PWD/build/release/bin/graph_runner \
+  "$environment/bin/python" -m unittest discover --verbose -s python/tests
