@@ -25,10 +25,18 @@ void computeWith(ActionTable& table, int threads) {
   }
 }
 
+void limitMemory(ActionFunction& function, std::shared_ptr<const MemoryLimit> memory) {
+  function = [memory = std::move(memory), inner = std::move(function)](Work work) {
+    const MemoryLimit::Scope scope(*memory);
+    return inner(std::move(work));
+  };
+}
+
 }  // namespace
 
 ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
-                        const CheckpointActions& checkpoints) {
+                        const CheckpointActions& checkpoints,
+                        std::shared_ptr<const MemoryLimit> memory) {
   ActionTable table;
   at(table, ActionKind::bodyForward) = [&stage](Work work) -> Result {
     return stage.forward(work.at, std::move(work.tensors()));
@@ -36,6 +44,10 @@ ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
   at(table, ActionKind::bodyBackward) = [&stage](Work work) -> Result {
     return stage.backward(work.at, std::move(work.tensors()));
   };
+  if (memory) {
+    limitMemory(at(table, ActionKind::bodyForward), memory);
+    limitMemory(at(table, ActionKind::bodyBackward), memory);
+  }
   at(table, ActionKind::report) = [&stage](Work) -> Result { return stage.report(); };
   at(table, ActionKind::update) = [&stage](Work work) -> Result {
     stage.update(std::get<StepDecision>(work.input));

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
+#include "common/device/memory_limit.h"
 #include "common/engine/worker.h"
 #include "common/model/stage.h"
 
@@ -17,9 +19,11 @@ struct CheckpointActions {
 };
 
 // The stage is borrowed. `threads`: the number the run computes with. If `weightsMayBeFetched` is
-// false, a Fetch of the weights throws ProtocolError "fetch-not-allowed".
+// false, a Fetch of the weights throws ProtocolError "fetch-not-allowed". `memory`: what forwards
+// and backwards allocate counts against it; null: no limit.
 ActionTable bodyActions(BodyStage& stage, int threads, bool weightsMayBeFetched,
-                        const CheckpointActions& checkpoints = {});
+                        const CheckpointActions& checkpoints = {},
+                        std::shared_ptr<const MemoryLimit> memory = nullptr);
 
 // `decide` makes a step's decision from BodyDone and the stage's own reports.
 ActionTable clientActions(ClientStage& stage, int threads,

@@ -191,6 +191,12 @@ double codecBytes(const RunPlan& plan) {
   return kTables + working + plan.spec.microBatches * states;
 }
 
+double bodyBytes(const RunPlan& plan) {
+  return static_cast<double>(partBytes(plan.stage, plan.stage.cuts.cut0, plan.stage.cuts.cut1,
+                                       plan.spec.microBatches, plan.inFlight,
+                                       plan.maxMicroBatchSamples()));
+}
+
 }  // namespace
 
 double flowBytes(const RunPlan& plan) {
@@ -220,6 +226,11 @@ std::size_t transitBytes(const RunPlan& plan) {
                 blob);
 }
 
+std::size_t graphMemoryLimit(const RunPlan& plan) {
+  constexpr double kLeast = 64 << 20;
+  return asSize(2 * bodyBytes(plan) + kLeast);
+}
+
 std::size_t serverBytes(const RunPlan& plan) {
   const auto [first, last] = plan.stage.cuts;
   // Objects that autograd and the stage keep per micro-batch, without the tensors themselves.
@@ -228,10 +239,8 @@ std::size_t serverBytes(const RunPlan& plan) {
   // Initial weights are unpacked while the buffer they arrived in still exists.
   const double unpacked = plan.spec.initialWeights ? static_cast<double>(maxWeightsBytes(plan)) : 0;
   const double recorded = plan.spec.trace.steps > 0 ? double{kMaxTraceBytes} : 0;
-  const auto body = static_cast<double>(partBytes(plan.stage, first, last, plan.spec.microBatches,
-                                                  plan.inFlight, plan.maxMicroBatchSamples()));
-  return asSize(static_cast<double>(transitBytes(plan)) + body + objects + unpacked + recorded +
-                codecBytes(plan));
+  return asSize(static_cast<double>(transitBytes(plan)) + bodyBytes(plan) + objects + unpacked +
+                recorded + codecBytes(plan));
 }
 
 std::size_t snapshotBytes(const RunPlan& plan) {

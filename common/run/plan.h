@@ -60,6 +60,10 @@ std::size_t transitBytes(const RunPlan& plan);
 // and codec memory, both working memory and state kept between steps.
 std::size_t serverBytes(const RunPlan& plan);
 
+// Most memory that the operators of a graph may allocate: twice what serverBytes() estimates for
+// the body, since operators have scratch memory of their own, and 64 MiB.
+std::size_t graphMemoryLimit(const RunPlan& plan);
+
 // Additional memory that the server needs while it makes a checkpoint: a copy of the body's state,
 // and the file made from it.
 std::size_t snapshotBytes(const RunPlan& plan);

@@ -1,0 +1,33 @@
+// Limits the host memory of the tensors that LibTorch makes for one run.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace cleave {
+
+class MemoryLimit {
+ public:
+  // Call on the device thread: the first object changes LibTorch's allocator for the process.
+  explicit MemoryLimit(std::size_t bytes);
+
+  // While a scope exists, what LibTorch allocates on this thread counts against the limit, until it
+  // is freed on any thread. An allocation that would exceed the limit throws RunError
+  // "memory-exceeded" instead. Scopes of one thread do not overlap.
+  class Scope {
+   public:
+    explicit Scope(const MemoryLimit& limit);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+  };
+
+  std::size_t used() const;
+
+ private:
+  friend class LimitedAllocator;
+  struct Account;
+  std::shared_ptr<Account> account_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,201 @@
+#include "common/model/graph_program.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <string>
+
+#include "common/device/memory_limit.h"
+#include "common/model/graph_blocks.h"
+#include "common/model/graph_file.h"
+#include "common/model/stage.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// See python/tests/make_fixtures.py.
+const std::string kTiny = CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2";
+
+BlockContext contextOf(Phase phase, std::uint64_t step = 1, std::uint32_t i = 0,
+                       std::vector<NormStatistics>* statistics = nullptr) {
+  return {7, {phase, step, i, 4, 16}, statistics};
+}
+
+struct Program {
+  explicit Program(const wire::Graph& graph, const std::vector<NamedTensor>& weights = {})
+      : program(graph) {
+    for (const ParameterSpec& row : program.weights()) {
+      for (const NamedTensor& weight : weights) {
+        if (weight.name == row.name) tensors.push_back(weight.tensor);
+      }
+    }
+  }
+  at::Tensor run(const at::Tensor& x, const BlockContext& context) const {
+    return program.run({x}, tensors, context).front();
+  }
+  GraphProgram program;
+  std::vector<at::Tensor> tensors;
+};
+
+// A graph of one operator on a value of [samples, 4], whose first argument is that value.
+wire::Graph graphOf(const std::string& op, const std::vector<wire::Argument>& more = {}) {
+  wire::Graph graph;
+  for (int v = 0; v < 2; ++v) {
+    wire::Value& value = *graph.add_values();
+    value.set_dtype("f32");
+    value.add_shape(-1);
+    value.add_shape(4);
+  }
+  graph.add_inputs(0);
+  graph.add_outputs(1);
+  wire::Node& node = *graph.add_nodes();
+  node.set_op(op);
+  node.set_name("node");
+  wire::Argument& self = *node.add_arguments();
+  self.set_name(op == "aten.dropout.default" ? "input" : "self");
+  self.set_tensor(0);
+  for (const wire::Argument& argument : more) *node.add_arguments() = argument;
+  node.add_outputs(1);
+  checkGraph(graph, "graph");
+  return graph;
+}
+
+wire::Argument number(const std::string& name, double value) {
+  wire::Argument argument;
+  argument.set_name(name);
+  argument.set_number(value);
+  return argument;
+}
+
+wire::Argument flag(const std::string& name, bool value) {
+  wire::Argument argument;
+  argument.set_name(name);
+  argument.set_flag(value);
+  return argument;
+}
+
+wire::Argument sizes(const std::string& name, const std::vector<std::int64_t>& values) {
+  wire::Argument argument;
+  argument.set_name(name);
+  for (const std::int64_t value : values) {
+    argument.mutable_sizes()->add_items()->set_integer(value);
+  }
+  return argument;
+}
+
+template <typename Error>
+std::string errorOf(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.code() + ": " + error.what();
+  }
+  return "";
+}
+
+TEST_CASE("batch norms record their statistics, and change no buffer") {
+  const GraphFile file(kTiny);
+  const Program tiny(file.graph(), file.readWeights());
+  REQUIRE(tiny.program.norms().size() == 1);
+  const NormRow norm = tiny.program.norms().front();
+  CHECK(norm.momentum == 0.1);
+  CHECK(norm.valuesPerSample == 64);
+  CHECK(tiny.program.weights()[norm.mean].name == "norm.running_mean");
+  CHECK(tiny.program.weights()[norm.variance].name == "norm.running_var");
+  REQUIRE(norm.count);
+  CHECK(tiny.program.weights()[*norm.count].name == "norm.num_batches_tracked");
+  const at::Tensor before = tiny.tensors[norm.mean].clone();
+  std::vector<NormStatistics> statistics;
+  tiny.run(at::randn({4, 1, 8, 8}), contextOf(Phase::train, 1, 0, &statistics));
+  REQUIRE(statistics.size() == 1);
+  CHECK(statistics[0].mean.sizes() == at::IntArrayRef{4});
+  CHECK(at::equal(tiny.tensors[norm.mean], before));
+  statistics.clear();
+  tiny.run(at::randn({4, 1, 8, 8}), contextOf(Phase::eval, 1, 0, &statistics));
+  CHECK(statistics.empty());
+}
+
+TEST_CASE("random operators depend on seed, step and micro-batch, and on nothing else") {
+  const auto input = [] { return at::ones({8, 4}); };
+  const Program dropout(graphOf("aten.dropout.default", {number("p", 0.5), flag("train", true)}));
+  const at::Tensor first = dropout.run(input(), contextOf(Phase::train, 3, 1));
+  at::randn({100});
+  CHECK(at::equal(first, dropout.run(input(), contextOf(Phase::train, 3, 1))));
+  CHECK_FALSE(at::equal(first, dropout.run(input(), contextOf(Phase::train, 3, 2))));
+  CHECK_FALSE(at::equal(first, dropout.run(input(), contextOf(Phase::train, 4, 1))));
+  CHECK(at::equal(input(), dropout.run(input(), contextOf(Phase::eval))));
+
+  // A mask of torchvision's stochastic depth, which divides it by p afterwards.
+  const Program mask(graphOf("aten.bernoulli_.float", {number("p", 0.75)}));
+  CHECK(at::equal(mask.run(input(), contextOf(Phase::eval)), at::ones({8, 4}).mul(0.75)));
+  CHECK(mask.run(input(), contextOf(Phase::train)).sum().item<double>() < 32);
+}
+
+TEST_CASE("inputs are not changed") {
+  const Program relu(graphOf("aten.relu_.default"));
+  const at::Tensor x = at::ones({2, 4}).neg().set_requires_grad(true);
+  const at::Tensor y = relu.run(x, contextOf(Phase::train));
+  y.sum().backward();
+  CHECK(at::equal(x.detach(), at::ones({2, 4}).neg()));
+  CHECK(x.grad().sum().item<double>() == 0);
+}
+
+TEST_CASE("arguments that do not fit their operator are refused") {
+  CHECK_THAT(errorOf<UsageError>([] { Program(graphOf("aten.dropout.default")); }),
+             Contains("bad-graph") && Contains("has no argument"));
+  CHECK_THAT(errorOf<UsageError>([] { Program(graphOf("aten.linear.default")); }),
+             Contains("has no argument"));
+}
+
+TEST_CASE("operators cannot allocate more than the limit") {
+  const Program bomb(graphOf("aten.new_zeros.default", {sizes("size", {1 << 20, 1 << 20})}));
+  const Program repeated(graphOf("aten.repeat.default", {sizes("repeats", {1 << 12, 1 << 12})}));
+  const Program fitting(graphOf("aten.repeat.default", {sizes("repeats", {1 << 4, 1})}));
+  const MemoryLimit limit(1 << 20);
+  const at::Tensor x = at::ones({2, 4});
+  {
+    const MemoryLimit::Scope scope(limit);
+    for (const Program* program : {&bomb, &repeated}) {
+      CHECK_THAT(errorOf<RunError>([&] { program->run(x, contextOf(Phase::train)); }),
+                 Contains("memory-exceeded") && Contains("1 MiB"));
+    }
+    CHECK(limit.used() == 0);
+    {
+      const at::Tensor y = fitting.run(x, contextOf(Phase::train));
+      CHECK(limit.used() >= 16 * 32);
+    }
+    CHECK(limit.used() == 0);
+  }
+  // Elsewhere there is no limit.
+  CHECK(at::ones({1 << 20}).numel() == 1 << 20);
+  CHECK(limit.used() == 0);
+}
+
+TEST_CASE("the body of a hostile graph that claims small shapes is stopped") {
+  // The graph says [samples, 4].
+  const GraphBlocks blocks =
+      blocksOfBody(graphOf("aten.repeat.default", {sizes("repeats", {1 << 14, 1 << 14})}));
+  const BlockSpec& body = blocks->at(1);
+  CHECK(body.savedPerSample == 4);
+  const MemoryLimit limit(1 << 24);
+  const MemoryLimit::Scope scope(limit);
+  CHECK_THAT(errorOf<RunError>([&] {
+               body.forward({at::ones({2, 4})}, {}, contextOf(Phase::train));
+             }),
+             Contains("memory-exceeded"));
+}
+
+TEST_CASE("a model file without one of its weights is refused") {
+  CHECK_THAT(errorOf<UsageError>([] { GraphFile("/nowhere/model.pt2"); }),
+             Contains("no-model-file"));
+  CHECK_THAT(errorOf<UsageError>([] { GraphFile(CLEAVE_SOURCE_DIR "/README.md"); }),
+             Contains("bad-model-file"));
+}
+
+}  // namespace
+}  // namespace cleave::test
