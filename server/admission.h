@@ -57,6 +57,9 @@ class Admission {
   // For a session that measures the link, which uses no memory: "too-many-sessions".
   std::unique_ptr<Ticket> admitProbe(const std::string& identity);
 
+  // "model-not-allowed"
+  void checkModel(const std::string& identity, const std::string& model) const;
+
   // For all open sessions together.
   std::size_t admittedBytes() const { return bytes_; }
 
@@ -65,7 +68,6 @@ class Admission {
     std::uint32_t sessions = 0;
     std::size_t bytes = 0;
   };
-  void checkModel(const std::string& identity, const std::string& model) const;
   void refuseOthersRun(const std::string& identity, const std::string& runId) const;
   void checkSessions(const std::string& identity) const;
   void checkMemory(const std::string& identity, std::size_t needed) const;

@@ -34,6 +34,8 @@ std::string keyOf(const RunRequest& request) {
 
 std::shared_ptr<ServedRun> RunTable::admit(RunRequest request) {
   checkRunId(request.runId());
+  // Before anything of the graph is read.
+  if (!request.spec.graph.empty()) admission_.checkModel(request.identity, "graph");
   RunPlan plan = planRun(request.spec);
   if (plan.wait.any() && !resources_.settings.allowWait) refuseWait();
   useDeviceCodecs(plan, resources_.compute);

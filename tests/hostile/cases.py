@@ -56,9 +56,9 @@ def sends(name, codes, data, run=True, spec=None, **more):
 for kind in (0, *w.KINDS, 18, 128, 255):
     code = "version-mismatch" if kind == w.HELLO else "unexpected-frame" if kind in w.KINDS else "unknown-frame"
     sends(f"kind {kind} instead of a Hello", code, w.frame(kind), run=False)
-for size in (4065, 65536, *HUGE32):
+for size in (65505, 65536, *HUGE32):
     sends(f"Hello with {size} bytes of metadata", "frame-too-large", w.header(w.HELLO, size), run=False)
-sends("Hello of 4064 zeros", "bad-metadata", w.frame(w.HELLO, bytes(4064)), run=False)
+sends("Hello of 65504 zeros", "bad-metadata", w.frame(w.HELLO, bytes(65504)), run=False)
 for size in (1, 1 << 20, *HUGE32):
     sends(f"Hello with {size} bytes of payload", "frame-too-large", w.header(w.HELLO, 0, size), run=False)
 for stream in (1, 2**31, 2**63, 2**64 - 1):
@@ -139,6 +139,53 @@ hellos("an unknown parameter", spec=w.run_spec(f2=[w.message((1, "x" * 200), (2,
 for value in (NAN, INF, -INF, -1.0, 1e308):
     hellos(f"momentum {value}", spec=w.run_spec(f12=w.message((1, "sgd"), (2, w.message((1, "momentum"), (2, value))))))
     hellos(f"a wait of {value}", spec=w.run_spec(f15=w.message((1, value), (2, value))))
+
+# ---- Graphs ----
+
+
+def zstd(data, size=None):
+    """One zstd frame whose blocks are not compressed. `size`: the size that it claims."""
+    blocks = b"".join(
+        ((len(data[at : at + 65536]) << 3) | (at + 65536 >= len(data))).to_bytes(3, "little") + data[at : at + 65536]
+        for at in range(0, max(1, len(data)), 65536)
+    )
+    return bytes.fromhex("28b52ffda0") + (len(data) if size is None else size).to_bytes(4, "little") + blocks
+
+
+SAMPLES_OF_4 = w.message((3, "f32"), (4, 2**64 - 1), (4, 4))  # a value of [samples, 4]
+
+
+def graph_node(op, *arguments, name="n", outputs=(1,)):
+    return w.message((1, op), (2, name), *((4, argument) for argument in arguments), *((5, value) for value in outputs))
+
+
+def tensor_argument(name, value):
+    return w.message((1, name), (10, value))
+
+
+def graph_of(*nodes, values=(SAMPLES_OF_4, SAMPLES_OF_4), inputs=(0,), outputs=(1,)):
+    return w.message(*((1, value) for value in values), *((2, node) for node in nodes), *((3, i) for i in inputs),
+                     *((4, o) for o in outputs))  # fmt: skip
+
+
+RELU = graph_node("aten.relu.default", tensor_argument("self", 0))
+for what, packed in {
+    "no bytes": b"", "bytes that are not zstd": bytes(100), "a truncated frame": zstd(graph_of(RELU))[:-3],
+    "a frame that claims 4 GiB": zstd(graph_of(RELU), 2**32 - 1), "a frame that claims too little": zstd(graph_of(RELU), 7),
+    "more than 48 KiB": zstd(bytes(50_000)), "bytes that are not a message": zstd(b"\x0a\xff\xff\xff\xff\x0f"),
+    "no nodes and no outputs": zstd(b"\x0a\x00"),
+    "an operator that reads a file": zstd(graph_of(graph_node("aten.from_file.default", w.message((1, "filename"), (6, "/etc/passwd"))))),
+    "an operator with raw memory": zstd(graph_of(graph_node("aten.as_strided.default", tensor_argument("self", 0)))),
+    "an operator of another library": zstd(graph_of(graph_node("evil.run.default", tensor_argument("self", 0)))),
+    "an operator without its arguments": zstd(graph_of(graph_node("aten.linear.default", tensor_argument("input", 0)))),
+    "a value that is not there": zstd(graph_of(graph_node("aten.relu.default", tensor_argument("self", 2**32 - 1)))),
+    "a value that uses itself": zstd(graph_of(graph_node("aten.relu.default", tensor_argument("self", 1)))),
+    "a huge dimension": zstd(graph_of(RELU, values=(SAMPLES_OF_4, w.message((3, "f32"), (4, 2**64 - 1), (4, 2**39), (4, 2**39))))),
+    "an input without samples": zstd(graph_of(RELU, values=(w.message((3, "f32"), (4, 4)), SAMPLES_OF_4))),
+}.items():  # fmt: skip
+    hellos(f"a graph: {what}", REFUSALS | {"bad-graph"}, spec=w.run_spec(f1="graph", f2=[], f3=1, f4=2, f22=packed, f18=True))
+hellos("a graph for another model", spec=w.run_spec(f22=zstd(graph_of(RELU))))
+
 hellos("a wait of a minute", "wait-not-allowed", spec=w.run_spec(f15=w.message((1, 60000.0), (2, 60000.0))))
 for codec in ("", "x", "none:", "block:bits=0", "block:bits=99999999999", "zstd(" * 100 + "none" + ")" * 100, "topk:ratio=nan",
               "topk:ratio=-1", "kmeans:bits=64", "svd:rank=4294967295", "power:rank=0"):  # fmt: skip
