@@ -64,7 +64,7 @@ int run(int argc, char** argv) {
       ->add_flag(
           "--take-over", train.run.takeOver,
           "With --resume: continues from a folder restored from a backup, and disconnects any "
-          "client that has continued the run since")
+          "client that has continued the run since that backup")
       ->needs(resume);
   bool dryRun = false;
   trainApp
@@ -89,7 +89,7 @@ int run(int argc, char** argv) {
       ->needs(trace);
   auto* dashboard = trainApp
                         ->add_option("--dashboard", train.dashboard,
-                                     "Serves the report at this address during the run, such as "
+                                     "During the run, serves the report at this address, such as "
                                      "127.0.0.1:8900; 'cleave-client report' writes it afterwards")
                         ->type_name("ADDRESS:PORT");
   addAnywhereOption(*trainApp, train.anywhere, *dashboard);
@@ -111,7 +111,8 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(0.0, 1.0));
   verifyApp->footer(
       std::string("Example:\n  cleave-client verify --config configs/fashion_mnist.yaml "
-                  "--set train.micro_batches=7\n\nExit code 1 if they differ. ") +
+                  "--set train.micro_batches=7\n\nIf split and whole model differ by more than "
+                  "--tolerance, the run has failed. ") +
       kExitCodes);
   verifyApp->callback([&] { command = [&] { return verifyCommand(verify); }; });
 

@@ -6,12 +6,15 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|saving|checkpoints|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|saving|checkpoints|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
   head     forward and backward of MobileNetV2's head with Cleave's settings, compared with stock LibTorch
            --rounds N (9), --repetitions N (10), --batch N (64), --json FILE
+  graph    forward and backward of a MobileNetV2 that was exported from PyTorch, compared with Cleave's own, and with PyTorch in
+           Python; run scripts/test_python.sh first
+           --rounds N (20), --batch N (32), --size N of the images (96), --threads N (1), --json FILE
   codecs   every codec's encode and decode, on one thread and on two, compared with a read-only pass and memcpy; then sort and
            uniform compared with plain LibTorch operations
            [SPEC…] (in addition to the table's examples), --seconds S per figure (0.5), --json FILE; for the second part
@@ -63,6 +66,7 @@ TXT
 case "${1:-}" in
   split) targets=(cleave-client cleave-server bench_whole) ;;
   head) targets=(bench_head) ;;
+  graph) targets=(bench_graph) ;;
   codecs) targets=(bench_codecs bench_codecs_torch) ;;
   codec-step) targets=(cleave-server bench_step) ;;
   codec-auto) targets=(cleave-client cleave-server cleave-link) ;;

@@ -9,6 +9,7 @@
 
 #include "common/core/environment.h"
 #include "common/core/log.h"
+#include "common/device/memory_limit.h"
 #include "common/http/http_server.h"
 #include "common/program/program.h"
 #include "common/run/device.h"
@@ -50,6 +51,8 @@ int serve(const CommonOptions& options) {
   Config config = loadConfig(options);
   ServerSettings settings = readServerSettings(config);
   refuseUnsafeBind(settings, options);
+  const auto& models = settings.allowedModels;
+  if (std::find(models.begin(), models.end(), "graph") != models.end()) MemoryLimit::install();
   ComputeDevice& device = openDevice(settings.device);
   processLog()->info("computing on {}", device.description());
   if (device.memoryBytes() > 0 && settings.memoryBytes > device.memoryBytes()) {

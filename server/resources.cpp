@@ -65,7 +65,8 @@ MemoryBound memoryBound(const ServerSettings& settings) {
 std::string MemoryBound::text() const {
   return mebibytesText(total()) + " of memory at most: " + mebibytesText(sessions) +
          " for sessions, " + mebibytesText(connections) + " for connections, " +
-         mebibytesText(pool) + " of pooled buffers, " + mebibytesText(own) + " the program itself";
+         mebibytesText(pool) + " for pooled buffers, " + mebibytesText(own) +
+         " for the program itself";
 }
 
 }  // namespace cleave

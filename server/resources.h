@@ -17,8 +17,8 @@ std::size_t pooledBytes(const ServerSettings& settings);
 
 // In bytes. The total is never exceeded, whatever clients do.
 struct MemoryBound {
-  std::size_t own = 0;          // the program and its libraries
-  std::size_t sessions = 0;     // runs, by limits.memory_mib, and each session's overhead
+  std::size_t own = 0;       // the program and its libraries
+  std::size_t sessions = 0;  // for runs, limited by limits.memory_mib, and each session's overhead
   std::size_t connections = 0;  // with their buffers
   std::size_t pool = 0;         // buffers kept for reuse
 

@@ -12,7 +12,7 @@ namespace cleave {
 
 class SessionLines {
  public:
-  // Maximum lines per second per identity. A session has three.
+  // Maximum lines per second per identity. A session logs three lines.
   static constexpr std::uint64_t kPerSecond = 9;
 
   // Whether a line about a session of `identity` may be logged now.

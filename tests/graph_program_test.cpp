@@ -153,6 +153,7 @@ TEST_CASE("arguments that do not fit their operator are refused") {
 }
 
 TEST_CASE("operators cannot allocate more than the limit") {
+  MemoryLimit::install();
   const Program bomb(graphOf("aten.new_zeros.default", {sizes("size", {1 << 20, 1 << 20})}));
   const Program repeated(graphOf("aten.repeat.default", {sizes("repeats", {1 << 12, 1 << 12})}));
   const Program fitting(graphOf("aten.repeat.default", {sizes("repeats", {1 << 4, 1})}));
@@ -177,6 +178,7 @@ TEST_CASE("operators cannot allocate more than the limit") {
 }
 
 TEST_CASE("the body of a hostile graph that claims small shapes is stopped") {
+  MemoryLimit::install();
   // The graph says [samples, 4].
   const GraphBlocks blocks =
       blocksOfBody(graphOf("aten.repeat.default", {sizes("repeats", {1 << 14, 1 << 14})}));

@@ -65,7 +65,7 @@ TEST_CASE("1f1b keeps its order for any timing, because it waits for the next ac
   }
 }
 
-TEST_CASE("priority first runs the action that unlocks the most") {
+TEST_CASE("priority prefers the action that unlocks the most") {
   // The server takes half a second per action. At time 2 the client could continue with F2, but T0
   // is ready; at 4 H0 is ready too, but F2 gives work to the server.
   const Orders orders = ordersOf("priority", 4, 0, Phase::train, 0.5);

@@ -39,7 +39,7 @@ TEST_CASE("a recorder records the training steps of its window") {
     recorder.moved(TraceActivity::decode, {Phase::train, step, 0, activationAt(0)}, at(0), at(1));
     recorder.moved(TraceActivity::decode, {Phase::eval, step, 0, activationAt(0)}, at(0), at(1));
   }
-  // Keys of blobs such as weights, and actions outside steps.
+  // Not recorded: transfers of blobs such as weights, and actions outside steps.
   recorder.moved(TraceActivity::receive, {Phase::train, 3, 0, kWeightsBody}, at(0), at(1));
   recorder.ran(ActionKind::exportBlob, batchAt(3, 0), {}, at(90), 1e-3);
   std::vector<std::uint64_t> steps;
@@ -47,13 +47,13 @@ TEST_CASE("a recorder records the training steps of its window") {
   CHECK(steps == std::vector<std::uint64_t>{2, 2, 3, 3, 4, 4});
 }
 
-TEST_CASE("a wait of the device lies between two actions, and ends at the second") {
+TEST_CASE("a device's waiting time lies between two actions, and ends when the second begins") {
   TraceRecorder recorder(kWindow);
   recorder.ran(ActionKind::headForward, batchAt(2, 0), at(0), at(5), 5e-3);  // a batch begins
   recorder.ran(ActionKind::headForward, batchAt(2, 1), {}, at(10), 5e-3);
   recorder.ran(ActionKind::tailStep, batchAt(2, 0), at(11), at(20), 4e-3);
-  // On a GPU: issued when nothing else was waiting, while the previous action was still running;
-  // its own seconds reach back to before the end of that action.
+  // On a GPU, an action can be issued while the previous one is still running. The start computed
+  // from its measured seconds is then before the end of the previous action.
   recorder.ran(ActionKind::tailStep, batchAt(2, 1), at(17), at(23), 4e-3);
   const std::vector<TraceSpan> spans = recorder.trace().spans;
   REQUIRE(spans.size() == 5);

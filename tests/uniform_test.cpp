@@ -162,7 +162,7 @@ TEST_CASE("a tensor that packing would not shorten is sent unchanged") {
   CHECK(encode(*uniform(16), tensorOf(normal(500), DType::f16))[0] == std::byte{0});
 }
 
-TEST_CASE("values whose range overflows fp32 stay finite and keep half a step") {
+TEST_CASE("values whose range overflows fp32 stay finite, with an error of at most half a step") {
   for (const int bits : {2, 3, 8, 12, 16}) {
     std::vector<float> values = normal(300);
     for (float& value : values) value *= 8e37f;
@@ -179,7 +179,7 @@ TEST_CASE("values whose range overflows fp32 stay finite and keep half a step") 
   }
 }
 
-TEST_CASE("one bit over a range wider than any fp32 step stays finite") {
+TEST_CASE("1-bit values stay finite if their range is wider than any fp32 step") {
   std::vector<float> values(100, kLargest);
   values[3] = -kLargest;
   const std::vector<float> decoded = roundTrip(1, values);

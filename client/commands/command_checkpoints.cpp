@@ -51,8 +51,8 @@ void addCheckpointsCommand(CLI::App& app, CheckpointsOptions& options,
   checkpoints->add_option("RUN", options.run, "The run's folder")->required();
   checkpoints->add_flag("--json", options.json, "Prints JSON, for programs");
   checkpoints->footer(
-      "Example:\n  cleave-client checkpoints runs/RUN\n\nExit codes: 0 done, 1 the list is "
-      "damaged, 2 usage error.");
+      "Example:\n  cleave-client checkpoints runs/RUN\n\nExit codes: 0 done, even if a "
+      "checkpoint is damaged; 1 the run's list of checkpoints is damaged; 2 usage error.");
   checkpoints->callback([&] { command = [&] { return listCheckpoints(options); }; });
 }
 

@@ -98,7 +98,7 @@ void addReportCommand(CLI::App& app, ReportCommandOptions& options, std::functio
       ->allow_extra_args(false);
   auto* serve = report
                     ->add_option("--serve", options.serve,
-                                 "Serves the page at this address until Ctrl-C, such as "
+                                 "Until Ctrl-C, serves the page at this address, such as "
                                  "127.0.0.1:8900, and follows runs in progress")
                     ->type_name("ADDRESS:PORT")
                     ->excludes("--output");

@@ -370,7 +370,8 @@ void addSimulateCommand(CLI::App& app, SimulateOptions& options, std::function<i
   simulate->footer(
       "Example:\n  cleave-client simulate --config configs/fashion_mnist.yaml --rate 100Mbit/s "
       "--latency 10ms \\\n    --micro-batches 4 --micro-batches 8 --timeline\n\n"
-      "Without --server, client and server share this machine, and both are slower than on two.");
+      "Without --server, client and server share this machine, and both are slower than on two "
+      "machines.");
   simulate->callback([&] { command = [&] { return simulateCommand(options); }; });
 }
 

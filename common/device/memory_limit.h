@@ -8,7 +8,9 @@ namespace cleave {
 
 class MemoryLimit {
  public:
-  // Call on the device thread: the first object changes LibTorch's allocator for the process.
+  // Call before the process uses LibTorch: replaces its allocator of host memory.
+  static void install();
+
   explicit MemoryLimit(std::size_t bytes);
 
   // While a scope exists, what LibTorch allocates on this thread counts against the limit, until it

@@ -21,7 +21,7 @@ constexpr std::size_t kMaxChunkPackets = 45;  // 64 KiB
 // Rate assumed for the window of a link without a rate limit: faster than loopback.
 constexpr double kUnlimitedRate = 2.5e9;
 constexpr std::size_t kMaxUnlimitedWindow = std::size_t{64} << 20;
-// Maximum lateness of the caller that a sender with more data can make up for.
+// If the caller is late, a sender that had more data recovers at most this much of the lost time.
 constexpr Time kMaxCatchUp = milliseconds(100);
 // The number of later packets after which TCP detects a loss (duplicate acknowledgements).
 constexpr std::size_t kRevealingPackets = 3;
@@ -78,7 +78,7 @@ std::size_t Shaper::room(std::uint64_t connection) const {
 }
 
 void Shaper::push(std::uint64_t connection, std::size_t bytes, Time now, bool more) {
-  advance(now);  // so that data which could already have departed departs first
+  advance(now);  // first sends the data that was already due
   Stream& stream = at(connection);
   assert(bytes <= profile_.queue - stream.queued && stream.mark == Mark::none);
   if (stream.queued == 0) {
@@ -158,8 +158,8 @@ bool Shaper::isFull(const Stream& stream) const {
          windowBytes(profile_.rate, roundTrip_ + profile_.jitter);
 }
 
-// Evaluated at the time when its next chunk could depart, which is in the past if the caller is
-// late.
+// Whether the stream's window has room when its next chunk could depart. That time is in the past
+// if the caller is late.
 bool Shaper::hasWindow(Stream& stream, Time now) {
   land(stream, std::max(free_, stream.readyAt));
   while (isFull(stream) && !stream.blocked && !stream.flight.empty() &&
@@ -218,8 +218,8 @@ std::optional<Time> Shaper::nextWake() const {
     if (down_ || stream.dead) continue;
     if (!stream.flight.empty() && !stream.blocked) atLatest(stream.flight.front().due);
     if (!wantsTurn(stream) || (stream.queued > 0 && isFull(stream))) continue;
-    // This may be after the line is free, but is before the next chunk is due and before the queue
-    // is half empty.
+    // The wake-up may come after the line is free, but it comes before the next chunk is due and
+    // before the queue is half empty.
     const Time sending = timeOf(std::min(stream.queued, chunkBytes_));
     atLatest(free_ + std::min(sending + profile_.latency, timeOf(stream.queued) / 2));
   }
@@ -276,8 +276,8 @@ Time Shaper::drawJitter(const Stream& stream) const {
                            uniform(randomBits(key, stream.packets))));
 }
 
-// One round trip until later packets have revealed the loss and the packet was sent again. If too
-// few packets follow, also the retransmission timeout (RFC 6298, with Linux's minimum).
+// It takes one round trip until later packets reveal the loss and the packet is sent again. If too
+// few packets follow, the retransmission timeout (RFC 6298, with Linux's minimum) is added.
 Time Shaper::lossDelay(const Stream& stream) const {
   if (stream.more || stream.queued >= kRevealingPackets * kPacketBytes) return roundTrip_;
   return roundTrip_ + std::max(kMinTimeout, profile_.jitter);
