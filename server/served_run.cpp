@@ -128,13 +128,16 @@ std::shared_ptr<EngineWorker> ServedRun::makeWorker(const std::shared_ptr<Mailbo
 
 ActionTable ServedRun::build() {
   setComputeThreads(threads_.threads);
-  stage_ = withTorchErrors(
-      [&] { return std::make_unique<BodyStage>(plan_.stage, plan_.wait, resources_.compute); });
   // The operators of our own models are known. Those of a graph come from the client, and so do the
   // shapes that its memory was estimated from.
-  const auto memory = plan_.stage.model.graphBlocks
-                          ? std::make_shared<const MemoryLimit>(graphMemoryLimit(plan_))
-                          : nullptr;
+  std::shared_ptr<const MemoryLimit> memory;
+  std::optional<MemoryLimit::Scope> limited;
+  if (plan_.stage.model.graphBlocks) {
+    memory = std::make_shared<const MemoryLimit>(graphMemoryLimit(plan_));
+    limited.emplace(*memory);
+  }
+  stage_ = withTorchErrors(
+      [&] { return std::make_unique<BodyStage>(plan_.stage, plan_.wait, resources_.compute); });
   return bodyActions(*stage_, threads_.threads, mayFetchWeights(),
                      {[this](const StepDecision& decision) { snapshot(decision); },
                       [this](const Resume& resume) { return restore(resume); }},

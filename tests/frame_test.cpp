@@ -357,6 +357,8 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
                           "too-few-descriptors",
                           "batch-norm-too-few",
                           "bad-label",
+                          "bad-model-file",
+                          "no-model-file",
                           "cannot-bind",
                           "port-in-use",
                           "unsafe-bind",

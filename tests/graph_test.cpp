@@ -92,7 +92,7 @@ TEST_CASE("cuts are where modules end, and say what crosses") {
   CHECK(cuts.find("block.0").tensors.size() == 2);
   CHECK_THAT(errorOf([&] { cuts.find("pol"); }), Contains("bad-cuts") && Contains("mean pool"));
   CHECK_THAT(errorOf([&] { cuts.split(cuts.find("pool"), cuts.find("conv")); }),
-             Contains("not behind"));
+             Contains("not after"));
 }
 
 TEST_CASE("the parts of a graph are valid, and have all its weights once") {
@@ -192,7 +192,26 @@ TEST_CASE("hostile graphs are refused") {
   CHECK_THAT(errorAfterChange([](wire::Graph& graph) { graph.set_outputs(0, 1'000'000); }),
              Contains("does not exist"));
   CHECK_THAT(errorAfterChange([](wire::Graph& graph) { graph.clear_outputs(); }),
-             Contains("no output"));
+             Contains("0 outputs"));
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) { graph.clear_inputs(); }),
+             Contains("0 inputs"));
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) { graph.add_outputs(graph.outputs(0)); }),
+             Contains("twice"));
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) {
+               for (wire::Value& value : *graph.mutable_values()) {
+                 if (!isWeight(value)) continue;
+                 value.clear_shape();
+                 value.add_shape(std::int64_t{1} << 39);
+                 value.add_shape(std::int64_t{1} << 24);  // the product overflows 64 bits
+               }
+             }),
+             Contains("too large"));
+  CHECK_THAT(errorAfterChange([](wire::Graph& graph) {
+               wire::Argument& argument = *nodeOf(graph, "aten.relu.default").add_arguments();
+               argument.set_name("memory_format");
+               argument.set_memory_format("sparse");
+             }),
+             Contains("memory format"));
   CHECK_THAT(errorAfterChange([](wire::Graph& graph) {
                nodeOf(graph, "aten.linear.default").mutable_arguments(0)->set_tensor(4'000'000'000);
              }),
@@ -204,7 +223,7 @@ TEST_CASE("hostile graphs are refused") {
   CHECK_THAT(errorAfterChange([](wire::Graph& graph) {
                nodeOf(graph, "aten.linear.default").set_outputs(0, graph.inputs(0));
              }),
-             Contains("exists already"));
+             Contains("redefines a value"));
   CHECK_THAT(errorAfterChange([](wire::Graph& graph) {
                const std::uint32_t weight =
                    nodeOf(graph, "aten.linear.default").arguments(1).tensor();

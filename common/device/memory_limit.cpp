@@ -13,7 +13,7 @@
 namespace cleave {
 
 struct MemoryLimit::Account {
-  explicit Account(std::size_t most) : limit(most) {}
+  explicit Account(std::size_t limitBytes) : limit(limitBytes) {}
   const std::size_t limit;
   std::atomic<std::size_t> used = 0;
 };

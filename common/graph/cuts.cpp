@@ -35,6 +35,7 @@ std::vector<std::string> withParents(const std::string& module) {
 
 GraphCuts::GraphCuts(const wire::Graph& graph) : graph_(graph), owners_(memoryOwners(graph)) {
   findDependencies();
+  findStatistics();
   findModuleEnds();
 }
 
@@ -50,21 +51,48 @@ void GraphCuts::findDependencies() {
     crosses_[input] = isFloatDtype(graph_.values(static_cast<int>(input)).dtype());
   }
   for (int n = 0; n < graph_.nodes_size(); ++n) {
-    const wire::Node& node = graph_.nodes(n);
     const auto after = static_cast<std::size_t>(n) + 1;
-    bool depends = false;
-    for (const std::uint32_t id : valuesReadBy(node)) {
-      lastUse_[id] = after;
-      depends = depends || (crosses_[id] && node.op() != "size.of");
-    }
-    for (const std::uint32_t id : node.outputs()) {
-      crosses_[id] = depends;
-      made_[id] = after;
-    }
-    // What is written into a tensor makes its other names depend on it as well.
-    if (depends && changesInPlace(node)) crosses_[owners_[node.outputs(0)]] = true;
+    for (const std::uint32_t id : valuesReadBy(graph_.nodes(n))) lastUse_[id] = after;
+    for (const std::uint32_t id : graph_.nodes(n).outputs()) made_[id] = after;
   }
   for (const std::uint32_t id : graph_.outputs()) lastUse_[id] = kNoPosition;
+  // A name of a tensor that is written to later may have been read before.
+  while (spreadDependencies()) continue;
+}
+
+// One pass from front to back; returns whether it found a write that makes earlier values depend.
+bool GraphCuts::spreadDependencies() {
+  bool foundWrite = false;
+  for (const wire::Node& node : graph_.nodes()) {
+    bool depends = false;
+    for (const std::uint32_t id : valuesReadBy(node)) {
+      depends = depends || (crosses_[id] && node.op() != "size.of");
+    }
+    if (!depends) continue;
+    for (const std::uint32_t id : node.outputs()) crosses_[id] = true;
+    if (!changesInPlace(node)) continue;
+    const std::uint32_t owner = owners_[node.outputs(0)];
+    for (std::uint32_t id = 0; id < owners_.size(); ++id) {
+      if (owners_[id] != owner || crosses_[id] || isWeight(graph_.values(static_cast<int>(id)))) {
+        continue;
+      }
+      crosses_[id] = true;
+      foundWrite = true;
+    }
+  }
+  return foundWrite;
+}
+
+void GraphCuts::findStatistics() {
+  for (const wire::Node& node : graph_.nodes()) {
+    if (node.op() != "aten.batch_norm.default") continue;
+    for (const char* name : {"running_mean", "running_var", "num_batches_tracked"}) {
+      const wire::Argument* const argument = findArgument(node, name);
+      if (argument != nullptr && argument->value_case() == wire::Argument::kTensor) {
+        statistics_.insert(argument->tensor());
+      }
+    }
+  }
 }
 
 void GraphCuts::findModuleEnds() {
@@ -117,6 +145,8 @@ GraphIds GraphCuts::weightsUsedBetween(std::size_t begin, std::size_t end) const
 }
 
 std::string GraphCuts::obstacleAt(std::size_t position, const GraphIds& tensors) const {
+  constexpr std::size_t kMaxTensors = 60;  // leaves room for inputs beside them
+  if (tensors.size() > kMaxTensors) return fmt::format("{} tensors cross", tensors.size());
   for (const std::uint32_t id : tensors) {
     const wire::Value& value = graph_.values(static_cast<int>(id));
     const bool isBatch =
@@ -129,7 +159,7 @@ std::string GraphCuts::obstacleAt(std::size_t position, const GraphIds& tensors)
   const GraphIds before = weightsUsedBetween(0, position);
   for (const std::uint32_t id : weightsUsedBetween(position, nodes)) {
     const wire::Value& value = graph_.values(static_cast<int>(id));
-    if (value.kind() != wire::Value::PARAMETER) continue;
+    if (value.kind() != wire::Value::PARAMETER && !statistics_.contains(id)) continue;
     if (std::binary_search(before.begin(), before.end(), id)) {
       return printable(value.name()) + " is used on both sides";
     }
@@ -167,8 +197,8 @@ void GraphCuts::checkObstacle(const GraphCut& cut) const {
     if (other.position < cut.position) before = other.names.front();
     if (other.position > cut.position && after.empty()) after = other.names.front();
   }
-  std::string hint = "cut after " + before;
-  if (!after.empty()) hint += before.empty() ? after : " or " + after;
+  std::string hint = before.empty() && after.empty() ? "cut after another module" : "cut after ";
+  hint += before + (before.empty() || after.empty() ? "" : " or ") + after;
   throw UsageError(
       "bad-cuts",
       fmt::format("the model cannot be cut after {}: {}", cut.names.front(), cut.obstacle),
@@ -188,19 +218,25 @@ double GraphCuts::bytesPerSample(const GraphCut& cut) const {
 GraphCuts::Part GraphCuts::partBetween(std::size_t begin, std::size_t end,
                                        const GraphIds& outputs) const {
   Part part;
-  std::set<std::uint32_t> needed(outputs.begin(), outputs.end());
+  std::set<std::uint32_t> needed, neededOwners;
+  const auto need = [&](std::uint32_t id) {
+    needed.insert(id);
+    neededOwners.insert(owners_[id]);
+  };
+  for (const std::uint32_t id : outputs) need(id);
   for (std::size_t n = end; n-- > 0;) {
     const wire::Node& node = graph_.nodes(static_cast<int>(n));
     const bool depends = std::any_of(node.outputs().begin(), node.outputs().end(),
                                      [&](std::uint32_t id) { return crosses_[id]; });
     const bool isNeeded =
         std::any_of(node.outputs().begin(), node.outputs().end(), [&](std::uint32_t id) {
-          return needed.contains(id) || (changesInPlace(node) && needed.contains(owners_[id]));
+          return needed.contains(id) ||
+                 (changesInPlace(node) && neededOwners.contains(owners_[id]));
         });
     const bool isOwn = depends && n >= begin;
     if (!isOwn && (depends || !isNeeded)) continue;
     part.nodes.push_back(static_cast<int>(n));
-    for (const std::uint32_t id : valuesReadBy(node)) needed.insert(id);
+    for (const std::uint32_t id : valuesReadBy(node)) need(id);
   }
   std::reverse(part.nodes.begin(), part.nodes.end());
   const std::set<std::uint32_t> batch(graph_.inputs().begin(), graph_.inputs().end());
@@ -241,12 +277,26 @@ void GraphCuts::addUnusedWeights(GraphParts& parts) const {
   }
 }
 
+// A part may need the size of a tensor that does not cross.
+void GraphCuts::checkParts(const GraphParts& parts, const GraphCut& first, const GraphCut& second) {
+  try {
+    for (const GraphPart* part : {&parts.head, &parts.body, &parts.tail}) {
+      checkGraph(part->graph, "a part");
+    }
+  } catch (const UsageError& error) {
+    throw UsageError("bad-cuts",
+                     fmt::format("the model cannot be cut after {} and {}: {}", first.names.front(),
+                                 second.names.front(), error.what()),
+                     "cut after other modules; all cuts: cleave-client models show FILE");
+  }
+}
+
 GraphParts GraphCuts::split(const GraphCut& first, const GraphCut& second) const {
   if (second.position <= first.position) {
     throw UsageError("bad-cuts",
-                     fmt::format("the second cut, {}, is not behind the first, {}",
+                     fmt::format("the second cut, {}, is not after the first, {}",
                                  second.names.front(), first.names.front()),
-                     "exchange them, or cut after a later module");
+                     "swap them, or choose a later module");
   }
   checkObstacle(first);
   checkObstacle(second);
@@ -269,6 +319,7 @@ GraphParts GraphCuts::split(const GraphCut& first, const GraphCut& second) const
                       {extract(body, second.tensors), {}},
                       {extract(tail, outputs), positions(tail)}};
   addUnusedWeights(parts);
+  checkParts(parts, first, second);
   return parts;
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,7 @@ class GraphCuts {
   // The graph is valid, and outlives the object.
   explicit GraphCuts(const wire::Graph& graph);
 
-  // All positions where a module ends, in their order, with at least one weight on either side.
+  // All positions where a module ends and a tensor crosses, in their order.
   const std::vector<GraphCut>& cuts() const { return cuts_; }
   // Throws UsageError "bad-cuts" with the names that are near or possible.
   const GraphCut& find(const std::string& name) const;
@@ -60,12 +61,15 @@ class GraphCuts {
     GraphIds batchInputs;  // inputs of the whole graph
   };
   void findDependencies();
+  bool spreadDependencies();
+  void findStatistics();
   void findModuleEnds();
   GraphIds crossing(std::size_t position) const;
   std::string obstacleAt(std::size_t position, const GraphIds& tensors) const;
   Part partBetween(std::size_t begin, std::size_t end, const GraphIds& outputs) const;
   wire::Graph extract(const Part& part, const GraphIds& outputs) const;
   void addUnusedWeights(GraphParts& parts) const;
+  static void checkParts(const GraphParts& parts, const GraphCut& first, const GraphCut& second);
   GraphIds weightsUsedBetween(std::size_t begin, std::size_t end) const;
   void checkObstacle(const GraphCut& cut) const;
 
@@ -74,6 +78,7 @@ class GraphCuts {
   std::vector<std::size_t> made_;     // by value: the position after the node that makes it
   std::vector<std::size_t> lastUse_;  // by value: the position after the last node that reads it
   GraphIds owners_;
+  std::set<std::uint32_t> statistics_;  // of batch norms
   std::vector<GraphCut> cuts_;
 };
 

@@ -315,6 +315,9 @@ class Reader {
   // Batch norms count their batches in a buffer. The update does that (addBatchCount()).
   bool countsBatches(const wire::Node& node) {
     if (node.op() != "aten.add_.Tensor") return false;
+    if (node.arguments().empty() || node.arguments(0).value_case() != wire::Argument::kTensor) {
+      return false;
+    }
     const wire::Value& value = graph().values(static_cast<int>(node.arguments(0).tensor()));
     return isWeight(value) && value.name().ends_with("num_batches_tracked");
   }

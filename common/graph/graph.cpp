@@ -16,6 +16,9 @@ namespace {
 constexpr int kMaxNodes = 1 << 17;
 constexpr int kMaxValues = 1 << 18;
 constexpr int kMaxRankOfValue = 12;
+constexpr int kMaxRankAtCut = 8;
+constexpr int kMaxAtCut = 64;                  // tensors
+constexpr double kMaxWeightElements = 0x1p36;  // of all weights together
 constexpr std::size_t kMaxNameBytes = 512;
 constexpr std::int64_t kMaxDimension = std::int64_t{1} << 40;
 
@@ -35,6 +38,9 @@ constexpr std::array kDtypes = std::to_array<DtypeRow>({{"bf16", 2, true},
                                                         {"i8", 1, false},
                                                         {"u8", 1, false}});
 
+constexpr std::array<std::string_view, 4> kMemoryFormats = {"contiguous", "channels_last",
+                                                            "channels_last_3d", "preserve"};
+
 const DtypeRow* findDtype(std::string_view name) {
   const auto* const row = std::ranges::find(kDtypes, name, &DtypeRow::name);
   return row == kDtypes.end() ? nullptr : row;
@@ -52,16 +58,22 @@ class Check {
     }
     isDefined_.assign(static_cast<std::size_t>(graph_.values_size()), false);
     for (std::uint32_t id = 0; id < isDefined_.size(); ++id) checkValue(id);
+    if (graph_.inputs_size() == 0 || graph_.inputs_size() > kMaxAtCut) {
+      refuse(fmt::format("it has {} inputs", graph_.inputs_size()));
+    }
     for (const std::uint32_t input : graph_.inputs()) {
       define(input, "an input");
       checkCrosses(input, "an input");
-      isInput_.insert(input);
     }
     owners_ = memoryOwners(graph_);
     for (const wire::Node& node : graph_.nodes()) checkNode(node);
-    if (graph_.outputs_size() == 0) refuse("it has no output");
+    if (graph_.outputs_size() == 0 || graph_.outputs_size() > kMaxAtCut) {
+      refuse(fmt::format("it has {} outputs", graph_.outputs_size()));
+    }
+    std::set<std::uint32_t> outputs;
     for (const std::uint32_t output : graph_.outputs()) {
       requireDefined(output, "an output");
+      if (!outputs.insert(output).second) refuse("it has the same output twice");
       checkCrosses(output, "an output");
     }
   }
@@ -94,17 +106,19 @@ class Check {
     if (!names_.insert(value.name()).second) {
       refuse("it has " + printable(value.name()) + " twice");
     }
+    weightElements_ += elementsPerSample(value);
+    if (weightElements_ > kMaxWeightElements) refuse("its weights are too large");
     isDefined_[id] = true;
   }
 
   void checkCrosses(std::uint32_t id, const char* what) const {
     const wire::Value& value = this->value(id);
-    const bool isTensor =
-        value.kind() == wire::Value::RESULT && value.shape_size() > 0 && value.shape(0) == -1;
+    const bool isTensor = value.kind() == wire::Value::RESULT && value.shape_size() > 0 &&
+                          value.shape_size() <= kMaxRankAtCut && value.shape(0) == -1;
     const bool isFixed = std::all_of(value.shape().begin() + (isTensor ? 1 : 0),
                                      value.shape().end(), [](std::int64_t d) { return d > 0; });
     if (isTensor && isFixed) return;
-    refuse(fmt::format("{} is {}, not a tensor whose first dimension is the samples", what,
+    refuse(fmt::format("{} is {}, not a tensor whose first dimension is the batch", what,
                        shapeText(value)));
   }
 
@@ -115,7 +129,7 @@ class Check {
 
   void define(std::uint32_t id, const std::string& where) {
     const bool isNew = id < isDefined_.size() && !isDefined_[id] && !isWeight(value(id));
-    if (!isNew) refuse(where + " makes a value that exists already, or none");
+    if (!isNew) refuse(where + " redefines a value, or one that does not exist");
     isDefined_[id] = true;
   }
 
@@ -178,6 +192,11 @@ class Check {
       case wire::Argument::kDtype:
         if (findDtype(argument.dtype()) == nullptr) refuse(where + " has an unknown dtype");
         break;
+      case wire::Argument::kMemoryFormat:
+        if (std::ranges::find(kMemoryFormats, argument.memory_format()) == kMemoryFormats.end()) {
+          refuse(where + " has an unknown memory format");
+        }
+        break;
       case wire::Argument::VALUE_NOT_SET:
         refuse(where + " has an argument without a value");
       default:
@@ -202,7 +221,7 @@ class Check {
   const wire::Graph& graph_;
   const std::string& source_;
   std::vector<bool> isDefined_;
-  std::set<std::uint32_t> isInput_;
+  double weightElements_ = 0;
   std::set<std::string> names_;  // of weights
   std::set<std::string> nodeNames_;
   GraphIds owners_;

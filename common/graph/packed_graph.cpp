@@ -6,7 +6,8 @@
 namespace cleave {
 namespace {
 
-constexpr std::size_t kMaxGraphBytes = 16 << 20;
+// A message of empty values takes up to 60 times its size in memory.
+constexpr std::size_t kMaxGraphBytes = 1 << 20;
 constexpr int kLevel = 19;  // the strongest that needs no special memory
 
 }  // namespace

@@ -81,7 +81,7 @@ TensorBundle ClientStage::tailStep(const MicroBatch& at, TensorBundle activation
   const TensorList inputs = state_->tailTakesInputs ? state_->batch.inputs(at) : TensorList();
   const TensorList outputs = state_->tail.forward(leaves, inputs, at);
   const at::Tensor loss = state_->batch.loss(outputs.front(), at);
-  state_->batch.checkLoss(at, leaves.front());
+  state_->batch.checkLoss(at, leaves);
   if (!training) return {};
   loss.backward();
   return state_->last.leaveGradients(leaves);

@@ -93,6 +93,12 @@ GraphBlocks blocksOfParts(const GraphParts& parts) {
 }
 
 GraphBlocks blocksOfBody(const wire::Graph& body) {
+  const auto isFloats = [&](std::uint32_t id) {
+    return body.values(static_cast<int>(id)).dtype() == "f32";
+  };
+  if (!isFloats(body.inputs(0)) || !isFloats(body.outputs(0))) {
+    throw UsageError("bad-graph", "the first tensor at a cut of the graph is not one of floats");
+  }
   return std::make_shared<const std::vector<BlockSpec>>(
       std::vector<BlockSpec>{elsewhere("head", outputsOf(body, body.inputs())),
                              blockOf("body", body), elsewhere("tail", {})});

@@ -66,7 +66,15 @@ enum class NodeKind : std::uint8_t {
 
 // An argument of an operator, as far as it is known before the graph runs.
 struct Operand {
-  enum class Kind : std::uint8_t { constant, value, sizes, tensors, optionalTensors, device };
+  enum class Kind : std::uint8_t {
+    constant,
+    value,
+    wrappedSize,  // a size where the operator takes a tensor
+    sizes,
+    tensors,
+    optionalTensors,
+    device
+  };
   Kind kind = Kind::constant;
   IValue constant;      // also for `device`: whether it may be absent
   IValue inEvaluation;  // constants that differ in evaluation; else the same
@@ -121,6 +129,11 @@ struct GraphProgram::State {
     row.isSaved = value.kind() != wire::Value::CONSTANT;
     row.isTrainable = value.trainable();
     row.type = scalarTypeOf(value);
+    if (row.isTrainable && row.type != at::kFloat) {
+      throw UsageError("bad-graph",
+                       printable(value.name()) + " is a trained parameter in " + value.dtype(),
+                       "export the model in fp32: cleave.export(model.float(), …)");
+    }
     weights.push_back(std::move(row));
   }
 
@@ -131,13 +144,14 @@ struct GraphProgram::State {
     step.node = &node;
     if (node.op() == "size.samples") {
       step.kind = NodeKind::samples;
+      checkCases(node, {});
     } else if (node.op() == "size.of") {
       step.kind = NodeKind::sizeOf;
-      if (node.arguments_size() != 2) refuse(node, "does not have two arguments");
+      checkCases(node, {{wire::Argument::kTensor}, {wire::Argument::kInteger}});
     } else if (node.op().starts_with("size.")) {
       step.kind = NodeKind::arithmetic;
-      const int expected = node.op() == "size.neg" ? 1 : 2;
-      if (node.arguments_size() != expected) refuse(node, "has the wrong number of arguments");
+      const Cases size = {wire::Argument::kInteger, wire::Argument::kSize};
+      checkCases(node, std::vector<Cases>(node.op() == "size.neg" ? 1 : 2, size));
     } else {
       prepareOperation(node, step);
       return step;
@@ -148,15 +162,62 @@ struct GraphProgram::State {
     return step;
   }
 
+  using Cases = std::vector<wire::Argument::ValueCase>;
+
+  // Requires one argument of one of the given forms at each position.
+  static void checkCases(const wire::Node& node, const std::vector<Cases>& expected) {
+    if (static_cast<std::size_t>(node.arguments_size()) != expected.size()) {
+      refuse(node, "has the wrong number of arguments");
+    }
+    for (std::size_t n = 0; n < expected.size(); ++n) {
+      const auto given = node.arguments(static_cast<int>(n)).value_case();
+      if (std::find(expected[n].begin(), expected[n].end(), given) == expected[n].end()) {
+        refuse(node, "has an argument of the wrong type");
+      }
+    }
+  }
+
+  // The operator that runs instead: a view has the strides of the exporter's machine built in, and
+  // uninitialised memory could contain another run's data.
+  static std::string replacementOf(const std::string& op) {
+    static const std::map<std::string, std::string> kReplacements = {
+        {"aten.view.default", "aten.reshape.default"},
+        {"aten.empty.memory_format", "aten.zeros.default"},
+        {"aten.empty_like.default", "aten.zeros_like.default"},
+        {"aten.new_empty.default", "aten.new_zeros.default"}};
+    const auto found = kReplacements.find(op);
+    return found == kReplacements.end() ? op : found->second;
+  }
+
+  // An argument that the operator does not have would be ignored, and the in-place check goes by
+  // position.
+  static void checkNames(const wire::Node& node, const c10::FunctionSchema& schema) {
+    const auto& expected = schema.arguments();
+    for (const wire::Argument& argument : node.arguments()) {
+      const bool isKnown =
+          std::any_of(expected.begin(), expected.end(),
+                      [&](const c10::Argument& each) { return each.name() == argument.name(); }) ||
+          (node.op() == "aten.view.default" && argument.name() == "size") ||
+          (node.op() == "aten.empty.memory_format" && argument.name() == "memory_format") ||
+          (node.op() == "aten.batch_norm.default" && argument.name() == "num_batches_tracked");
+      if (!isKnown) refuse(node, "has no argument '" + printable(argument.name()) + "'");
+    }
+    const OperatorRow* const row = findOperator(node.op());
+    if (row == nullptr || row->memory == ResultMemory::own) return;
+    if (node.arguments().empty() || node.arguments(0).name() != expected.at(0).name()) {
+      refuse(node, "does not have its tensor as its first argument");
+    }
+  }
+
   void prepareOperation(const wire::Node& node, Step& step) {
-    // A view has the strides of the exporter's machine built in.
     const bool isView = node.op() == "aten.view.default";
-    const std::string op = isView ? "aten.reshape.default" : node.op();
+    const std::string op = replacementOf(node.op());
     const auto dot = op.rfind('.');
     const std::string overload = op.substr(dot + 1);
     step.op = c10::Dispatcher::singleton().findSchema(
         {"aten::" + op.substr(5, dot - 5), overload == "default" ? "" : overload});
     if (!step.op) refuse(node, "is not in this version of LibTorch");
+    checkNames(node, step.op->schema());
     step.isRandom = step.op->hasTag(at::Tag::nondeterministic_seeded);
     for (const c10::Argument& expected : step.op->schema().arguments()) {
       const bool isShape = isView && expected.name() == "shape";
@@ -165,6 +226,11 @@ struct GraphProgram::State {
     }
     if (node.op() == "aten.bernoulli_.float") step.kind = NodeKind::maskOfMean;
     if (node.op() == "aten.batch_norm.default") prepareNorm(node, step);
+    const wire::Argument* const mean = findArgument(node, "running_mean");
+    if (node.op() == "aten.instance_norm.default" && mean != nullptr &&
+        mean->value_case() != wire::Argument::kNone) {
+      refuse(node, "has running statistics, which only batch norms may have");
+    }
   }
 
   // Batch norms that train: their statistics are recorded instead of being written to the buffers.
@@ -174,8 +240,12 @@ struct GraphProgram::State {
       return step.operands[operand].kind == Operand::Kind::value;
     };
     const IValue& training = step.operands[kTraining].constant;
-    if (!training.isBool()) refuse(node, "does not say whether it trains");
-    if (!training.toBool() || !isBuffer(kMean) || !isBuffer(kVariance)) return;
+    if (!training.isBool()) refuse(node, "has no constant argument 'training'");
+    if (isBuffer(kMean) != isBuffer(kVariance)) refuse(node, "has only one of its statistics");
+    // Without running statistics, those of the batch are used in evaluation too.
+    if (!isBuffer(kMean)) step.operands[kTraining].inEvaluation = training;
+    if (!training.toBool() || !isBuffer(kMean)) return;
+    if (step.operands[0].kind != Operand::Kind::value) refuse(node, "has no input");
     const IValue& momentum = step.operands[kMomentum].constant;
     if (!momentum.isDouble()) refuse(node, "has no momentum");
     step.kind = NodeKind::batchNorm;
@@ -188,8 +258,10 @@ struct GraphProgram::State {
       row.count = weightOf(node, count->tensor() + 1);
     }
     const wire::Value& input = graph.values(static_cast<int>(step.operands[0].ids.at(0) - 1));
-    const double channels = input.shape_size() > 1 ? static_cast<double>(input.shape(1)) : 1;
-    row.valuesPerSample = static_cast<std::int64_t>(elementsPerSample(input) / channels);
+    const double channels =
+        input.shape_size() > 1 ? std::max(1.0, static_cast<double>(input.shape(1))) : 1;
+    row.valuesPerSample =
+        static_cast<std::int64_t>(std::min(0x1p40, elementsPerSample(input) / channels));
     norms.push_back(row);
   }
 
@@ -214,6 +286,10 @@ struct GraphProgram::State {
       return operand;
     }
     Operand operand;
+    if (expected.name() == "pin_memory") return operand;
+    if (given != nullptr && !fits(*given, *type, isOptional)) {
+      refuse(node, "cannot take '" + printable(given->name()) + "' in this form");
+    }
     if (given == nullptr) {
       if (expected.default_value()) {
         operand.constant = *expected.default_value();
@@ -232,18 +308,75 @@ struct GraphProgram::State {
     return operand;
   }
 
+  // Whether an argument has a form that the operator's schema allows. The dispatcher does not check
+  // all of this.
+  static bool fits(const wire::Argument& given, const c10::Type& type, bool isOptional) {
+    const auto form = given.value_case();
+    const auto isOneOf = [&](std::initializer_list<wire::Argument::ValueCase> forms) {
+      return std::find(forms.begin(), forms.end(), form) != forms.end();
+    };
+    if (form == wire::Argument::kNone) return isOptional;
+    switch (type.kind()) {
+      case TypeKind::TensorType:
+        return isOneOf({wire::Argument::kTensor, wire::Argument::kInteger, wire::Argument::kNumber,
+                        wire::Argument::kSize});
+      case TypeKind::IntType:
+      case TypeKind::SymIntType:
+        return isOneOf({wire::Argument::kInteger, wire::Argument::kSize});
+      case TypeKind::FloatType:
+        return isOneOf({wire::Argument::kNumber, wire::Argument::kInteger});
+      case TypeKind::NumberType:
+        return isOneOf({wire::Argument::kInteger, wire::Argument::kNumber, wire::Argument::kFlag,
+                        wire::Argument::kSize});
+      case TypeKind::BoolType:
+        return form == wire::Argument::kFlag;
+      case TypeKind::StringType:
+        return form == wire::Argument::kText;
+      case TypeKind::ScalarTypeType:
+        return form == wire::Argument::kDtype;
+      case TypeKind::MemoryFormatType:
+        return form == wire::Argument::kMemoryFormat;
+      case TypeKind::ListType:
+        return fitsList(given, *type.castRaw<c10::ListType>()->getElementType());
+      default:
+        return false;
+    }
+  }
+
+  static bool fitsList(const wire::Argument& given, const c10::Type& element) {
+    switch (element.kind()) {
+      case TypeKind::IntType:
+      case TypeKind::SymIntType:
+        return given.value_case() == wire::Argument::kSizes;
+      case TypeKind::FloatType:
+        return given.value_case() == wire::Argument::kNumbers ||
+               given.value_case() == wire::Argument::kSizes;
+      case TypeKind::BoolType:
+        return given.value_case() == wire::Argument::kFlags;
+      case TypeKind::OptionalType:
+        return given.value_case() == wire::Argument::kTensors;
+      case TypeKind::TensorType: {
+        const auto& items = given.tensors().items();
+        return given.value_case() == wire::Argument::kTensors &&
+               std::find(items.begin(), items.end(), 0U) == items.end();
+      }
+      default:
+        return false;
+    }
+  }
+
   // `type`: what the operator expects; null for the operators on sizes.
   Operand operandOf(const wire::Node& node, const wire::Argument& argument,
                     const c10::Type* type) const {
     Operand operand;
-    const bool wantsDouble = type != nullptr && type->kind() == TypeKind::FloatType;
-    const bool wantsTensor = type != nullptr && type->kind() == TypeKind::TensorType;
+    const bool expectsDouble = type != nullptr && type->kind() == TypeKind::FloatType;
+    const bool expectsTensor = type != nullptr && type->kind() == TypeKind::TensorType;
     switch (argument.value_case()) {
       case wire::Argument::kNone:
         break;
       case wire::Argument::kInteger:
-        operand.constant = wantsDouble ? IValue(static_cast<double>(argument.integer()))
-                                       : IValue(std::int64_t{argument.integer()});
+        operand.constant = expectsDouble ? IValue(static_cast<double>(argument.integer()))
+                                         : IValue(std::int64_t{argument.integer()});
         break;
       case wire::Argument::kNumber:
         operand.constant = argument.number();
@@ -275,7 +408,7 @@ struct GraphProgram::State {
         operand.ids = {argument.tensor() + 1};
         break;
       case wire::Argument::kSize:
-        operand.kind = Operand::Kind::value;
+        operand.kind = expectsTensor ? Operand::Kind::wrappedSize : Operand::Kind::value;
         operand.ids = {argument.size() + 1};
         break;
       case wire::Argument::kSizes:
@@ -285,14 +418,17 @@ struct GraphProgram::State {
       case wire::Argument::VALUE_NOT_SET:
         refuse(node, "has an argument without a value");
     }
-    // As Python does for x + 1: a number takes part in the choice of the result's dtype as a
-    // number.
-    if (wantsTensor && operand.constant.isScalar()) {
-      at::Tensor wrapped = c10::scalar_to_tensor(operand.constant.toScalar());
-      wrapped.unsafeGetTensorImpl()->set_wrapped_number(true);
-      operand.constant = wrapped;
+    if (expectsTensor && operand.constant.isScalar()) {
+      operand.constant = wrapped(operand.constant.toScalar());
     }
     return operand;
+  }
+
+  // As Python does for x + 1: a number takes part in the choice of the result's dtype as a number.
+  static at::Tensor wrapped(const at::Scalar& number) {
+    at::Tensor tensor = c10::scalar_to_tensor(number);
+    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return tensor;
   }
 
   static Operand sizesOperand(const wire::Sizes& sizes, const c10::Type* type) {
@@ -304,10 +440,10 @@ struct GraphProgram::State {
       operand.ids.push_back(isValue ? size.size() + 1 : 0);
       operand.integers.push_back(isValue ? 0 : size.integer());
     }
-    const bool wantsDoubles =
+    const bool expectsDoubles =
         type != nullptr && type->kind() == TypeKind::ListType &&
         type->castRaw<c10::ListType>()->getElementType()->kind() == TypeKind::FloatType;
-    if (wantsDoubles) {
+    if (expectsDoubles) {
       operand.constant =
           c10::List<double>(std::vector<double>(operand.integers.begin(), operand.integers.end()));
     } else if (isConstant) {
@@ -363,15 +499,16 @@ struct GraphProgram::State {
   static std::int64_t calculate(const Step& step, const std::vector<IValue>& values) {
     const std::string& op = step.node->op();
     const std::int64_t a = integerOf(values, step.operands[0]);
-    if (op == "size.neg") return -a;
-    const std::int64_t b = integerOf(values, step.operands[1]);
+    const std::int64_t b = op == "size.neg" ? 0 : integerOf(values, step.operands[1]);
     std::int64_t result = 0;
     bool overflows = false;
+    if (op == "size.neg") overflows = __builtin_sub_overflow(b, a, &result);
     if (op == "size.add") overflows = __builtin_add_overflow(a, b, &result);
     if (op == "size.sub") overflows = __builtin_sub_overflow(a, b, &result);
     if (op == "size.mul") overflows = __builtin_mul_overflow(a, b, &result);
     if (op == "size.div" || op == "size.mod") {
-      if (b <= 0 || a < 0) refuse(*step.node, "divides by zero or by a negative number");
+      if (b <= 0 || a < 0)
+        refuse(*step.node, "has a negative dividend, or a divisor that is not positive");
       result = op == "size.div" ? a / b : a % b;
     }
     if (overflows) refuse(*step.node, "computes a size that is too large");
@@ -393,6 +530,8 @@ struct GraphProgram::State {
         return batch.isTraining ? operand.constant : operand.inEvaluation;
       case Operand::Kind::value:
         return values[operand.ids[0] - 1];
+      case Operand::Kind::wrappedSize:
+        return wrapped(values[operand.ids[0] - 1].toInt());
       case Operand::Kind::device:
         return batch.device;
       case Operand::Kind::sizes:
@@ -417,7 +556,8 @@ struct GraphProgram::State {
     at::Generator generator = at::globalContext().defaultGenerator(batch.device);
     const std::lock_guard lock(generator.mutex());
     const RandomKey key =
-        randomKey(context.seed, step.node->name(), {context.at.step, context.at.i});
+        randomKey(context.seed, step.node->name(),
+                  {context.at.step, context.at.i, context.at.phase == Phase::train ? 0U : 1U});
     generator.set_current_seed(std::uint64_t{key.high} << 32 | key.low);
   }
 
@@ -439,12 +579,39 @@ struct GraphProgram::State {
       values[step.node->outputs(0)] = stack[0].toTensor().fill_(stack[1].toDouble());
       return;
     }
-    if (step.isRandom && batch.isTraining) seedGenerators(step, context, batch);
+    if (step.isRandom) seedGenerators(step, context, batch);
+    if (step.node->is_list()) checkLength(step, stack);
     step.op->callBoxed(stack);
     if (step.kind == NodeKind::batchNorm && batch.isTraining && context.statistics != nullptr) {
       context.statistics->push_back(std::move(statistics));
     }
     keepResults(step, stack, values);
+  }
+
+  // Before the operator makes a list: each tensor takes memory of its own, which no limit counts.
+  static void checkLength(const Step& step, const torch::jit::Stack& stack) {
+    const std::string& op = step.node->op();
+    const auto sizeAlong = [&](std::size_t dimension) {
+      return stack.at(0).toTensor().size(stack.at(dimension).toInt());
+    };
+    std::int64_t length = step.node->outputs_size();
+    if (op == "aten.unbind.int") length = sizeAlong(1);
+    if (op == "aten.split.Tensor" && stack.at(1).toInt() > 0) {
+      const std::int64_t each = stack.at(1).toInt();
+      length = std::max<std::int64_t>(1, sizeAlong(2) / each + (sizeAlong(2) % each != 0 ? 1 : 0));
+    }
+    if (op == "aten.tensor_split.sections") length = stack.at(1).toInt();
+    if (op == "aten.split_with_sizes.default") length = std::ssize(stack.at(1).toIntVector());
+    if (op == "aten.chunk.default" && stack.at(1).toInt() > 2 * length) length = -1;
+    if (length == step.node->outputs_size()) return;
+    refuse(*step.node, "does not return as many tensors as the graph says");
+  }
+
+  // Views can have more elements than memory, and operators on them would take hours.
+  static const at::Tensor& checkedSize(const Step& step, const at::Tensor& tensor) {
+    constexpr std::int64_t kMaxElements = std::int64_t{1} << 32;
+    if (!tensor.defined() || tensor.numel() <= kMaxElements) return tensor;
+    refuse(*step.node, fmt::format("returns {} values", tensor.numel()));
   }
 
   static void keepResults(const Step& step, torch::jit::Stack& stack, std::vector<IValue>& values) {
@@ -462,7 +629,9 @@ struct GraphProgram::State {
       refuse(*step.node, fmt::format("returned {} values, not {}", stack.size(), outputs.size()));
     }
     for (int o = 0; o < outputs.size(); ++o) {
-      values[outputs[o]] = std::move(stack[static_cast<std::size_t>(o)]);
+      IValue& result = stack[static_cast<std::size_t>(o)];
+      if (result.isTensor()) checkedSize(step, result.toTensor());
+      values[outputs[o]] = std::move(result);
     }
   }
 

@@ -28,8 +28,9 @@ class GraphProgram {
   const std::vector<NormRow>& norms() const;
 
   // The graph's outputs for its inputs. The samples of the micro-batch are the first dimension of
-  // the first input. Each random operator draws from (seed, node, step, i). In evaluation, dropout
-  // does nothing, batch norms use the running statistics, and a Bernoulli mask has its mean.
+  // the first input. Each random operator draws from (seed, node, step, i, phase). In evaluation,
+  // dropout does nothing, batch norms use the running statistics, and a Bernoulli mask has its
+  // mean.
   //
   // Device thread. Throws c10::Error if tensors do not fit an operator.
   TensorList run(const TensorList& inputs, std::span<const at::Tensor> weights,

@@ -185,10 +185,12 @@ at::Tensor LabeledBatch::loss(const at::Tensor& logits, const MicroBatch& at) {
   return loss;
 }
 
-void LabeledBatch::checkLoss(const MicroBatch& at, const at::Tensor& activation1) const {
+void LabeledBatch::checkLoss(const MicroBatch& at, const TensorList& activations1) const {
   const float loss = losses_[at.i];
   if (std::isfinite(loss)) return;
-  const bool arrived = !at::isfinite(activation1.detach()).all().item<bool>();
+  const bool arrived = std::any_of(
+      activations1.begin(), activations1.end(),
+      [](const at::Tensor& each) { return !at::isfinite(each.detach()).all().item<bool>(); });
   throw RunError(
       "non-finite",
       "the loss is " + std::string(std::isnan(loss) ? "not a number" : "infinite") + " in " +

@@ -120,8 +120,8 @@ class LabeledBatch {
   // loss_i, which the caller may backpropagate. Adds the micro-batch to metrics and losses.
   at::Tensor loss(const at::Tensor& logits, const MicroBatch& at);
   // Throws RunError "non-finite" if the loss of `at` is not finite. The message says whether
-  // `activation1`, from which the loss was computed, was finite.
-  void checkLoss(const MicroBatch& at, const at::Tensor& activation1) const;
+  // `activations1`, from which the loss was computed, were finite.
+  void checkLoss(const MicroBatch& at, const TensorList& activations1) const;
   // Counts a micro-batch whose loss was not computed; its loss is recorded as 0.
   void countOnly(const MicroBatch& at);
 

@@ -227,8 +227,8 @@ std::size_t transitBytes(const RunPlan& plan) {
 }
 
 std::size_t graphMemoryLimit(const RunPlan& plan) {
-  constexpr double kLeast = 64 << 20;
-  return asSize(2 * bodyBytes(plan) + kLeast);
+  constexpr double kMinBytes = 64 << 20;
+  return asSize(2 * bodyBytes(plan) + kMinBytes);
 }
 
 std::size_t serverBytes(const RunPlan& plan) {

@@ -60,7 +60,7 @@ std::size_t transitBytes(const RunPlan& plan);
 // and codec memory, both working memory and state kept between steps.
 std::size_t serverBytes(const RunPlan& plan);
 
-// Most memory that the operators of a graph may allocate: twice what serverBytes() estimates for
+// Maximum memory that the operators of a graph may allocate: twice what serverBytes() estimates for
 // the body, since operators have scratch memory of their own, and 64 MiB.
 std::size_t graphMemoryLimit(const RunPlan& plan);
 

@@ -125,7 +125,7 @@ TEST_CASE("a model file or cut that cannot be used is refused") {
   checkError(train(graph("[conv, pool]", damaged)), 2, {"[bad-model-file]", "damaged"});
   checkError(train(graph("[conv, pool]", foreign)), 2, {"[bad-model-file]", "not a .pt2 archive"});
   checkError(train(graph("[conv, pol]")), 2, {"[bad-cuts]", "model.cuts", "did you mean pool"});
-  checkError(train(graph("[pool, conv]")), 2, {"[bad-cuts]", "not behind"});
+  checkError(train(graph("[pool, conv]")), 2, {"[bad-cuts]", "not after"});
   checkError(train(graph("[conv]")), 2, {"[bad-cuts]", "cleave-client models show"});
   checkError(train(with(graph("[conv, pool]"), {"--set", "data.classes=4"})), 2,
              {"[bad-classes]", "[samples, 4]"});
