@@ -152,6 +152,73 @@ TEST_CASE("arguments that do not fit their operator are refused") {
              Contains("has no argument"));
 }
 
+wire::Argument argumentOf(const std::string& name,
+                          const std::function<void(wire::Argument&)>& set) {
+  wire::Argument argument;
+  argument.set_name(name);
+  set(argument);
+  return argument;
+}
+
+TEST_CASE("hostile arguments are refused before anything runs") {
+  const auto integer = [](std::int64_t value) {
+    return [value](wire::Argument& argument) { argument.set_integer(value); };
+  };
+  const auto refused = [](const wire::Graph& graph, const std::string& words) {
+    CHECK_THAT(errorOf<UsageError>([&] { Program{graph}; }),
+               Contains("bad-graph") && Contains(words));
+  };
+  // A number that is no dtype, memory layout or flag.
+  refused(graphOf("aten.to.dtype", {argumentOf("dtype", integer(-1))}), "'dtype' in this form");
+  refused(graphOf("aten.zeros_like.default", {argumentOf("layout", integer(1))}),
+          "'layout' in this form");
+  refused(graphOf("aten.dropout.default", {number("p", 0.5), argumentOf("train", integer(1))}),
+          "'train' in this form");
+  // An argument that the operator does not have.
+  refused(graphOf("aten.relu.default", {number("bogus", 1)}), "has no argument 'bogus'");
+  // A list with a tensor that is not there.
+  wire::Graph list = graphOf("aten.relu.default");
+  wire::Node& cat = *list.mutable_nodes(0);
+  cat.set_op("aten.cat.default");
+  cat.mutable_arguments(0)->set_name("tensors");
+  cat.mutable_arguments(0)->mutable_tensors()->add_items(0);
+  refused(list, "'tensors' in this form");
+  // A size of what is not a tensor.
+  wire::Graph size = graphOf("aten.relu.default");
+  wire::Node& of = *size.add_nodes();
+  of.set_op("size.of");
+  of.set_name("of");
+  of.mutable_arguments()->Add(sizes("self", {3}));
+  of.mutable_arguments()->Add(argumentOf("dim", integer(0)));
+  size.add_values()->set_kind(wire::Value::SIZE);
+  of.add_outputs(2);
+  checkGraph(size, "graph");
+  refused(size, "wrong type");
+  // The in-place check goes by position, so the tensor must come first.
+  wire::Graph inPlace = graphOf("aten.relu_.default");
+  inPlace.mutable_nodes(0)->mutable_arguments(0)->set_name("other");
+  refused(inPlace, "has no argument 'other'");
+}
+
+TEST_CASE("views cannot take hours, nor lists all memory") {
+  const auto refusedAtRun = [](const wire::Graph& graph) {
+    const Program program(graph);
+    CHECK_THAT(errorOf<UsageError>([&] {
+                 program.run(at::ones({2, 4}), contextOf(Phase::train));
+               }),
+               Contains("bad-graph"));
+  };
+  refusedAtRun(graphOf("aten.expand.default", {sizes("size", {1 << 20, 1 << 20, 2, 4})}));
+  wire::Graph unbind = graphOf("aten.unbind.int");
+  unbind.mutable_nodes(0)->set_is_list(true);
+  refusedAtRun(unbind);  // two tensors instead of one
+}
+
+TEST_CASE("memory that the graph leaves uninitialised is zero") {
+  const Program empty(graphOf("aten.new_empty.default", {sizes("size", {2, 4})}));
+  CHECK(empty.run(at::ones({2, 4}), contextOf(Phase::train)).abs().sum().item<double>() == 0);
+}
+
 TEST_CASE("operators cannot allocate more than the limit") {
   MemoryLimit::install();
   const Program bomb(graphOf("aten.new_zeros.default", {sizes("size", {1 << 20, 1 << 20})}));

@@ -136,6 +136,68 @@ TEST_CASE("a parameter on both sides of a cut is an obstacle") {
   CHECK_THAT(error, Contains("bad-cuts") && Contains("cut after pool"));
 }
 
+// A graph whose tensor `ones` has two names; it is written to under one, and read under the other.
+wire::Graph withAlias(const std::string& writes, bool writesInput) {
+  wire::Graph graph;
+  const auto value = [&] {
+    wire::Value& each = *graph.add_values();
+    each.set_dtype("f32");
+    each.add_shape(-1);
+    each.add_shape(4);
+    return static_cast<std::uint32_t>(graph.values_size() - 1);
+  };
+  const auto node = [&](const std::string& op, const std::string& module,
+                        const std::vector<std::uint32_t>& tensors) {
+    wire::Node& each = *graph.add_nodes();
+    each.set_op(op);
+    each.set_name("node" + std::to_string(graph.nodes_size()));
+    each.set_module(module);
+    for (const std::uint32_t tensor : tensors) {
+      wire::Argument& argument = *each.add_arguments();
+      argument.set_name(each.arguments_size() == 1 ? "self" : "other");
+      argument.set_tensor(tensor);
+    }
+    each.add_outputs(value());
+    return each.outputs(0);
+  };
+  const std::uint32_t input = value();
+  graph.add_inputs(input);
+  const std::uint32_t ids = value();
+  graph.mutable_values(static_cast<int>(ids))->set_dtype("i64");
+  graph.add_inputs(ids);
+  const std::uint32_t ones = node("aten.ones_like.default", "first", {ids});
+  const std::uint32_t alias = node("aten.view.default", "first", {ones});
+  node(writes, "first", writesInput ? std::vector{ones, input} : std::vector{ones});
+  const std::uint32_t first = node("aten.relu.default", "first", {input});
+  const std::uint32_t second = node("aten.add.Tensor", "second", {first, alias});
+  graph.add_outputs(node("aten.relu.default", "third", {second}));
+  checkGraph(graph, "graph");
+  return graph;
+}
+
+std::vector<std::string> operatorsOf(const wire::Graph& graph) {
+  std::vector<std::string> ops;
+  for (const wire::Node& node : graph.nodes()) ops.push_back(node.op());
+  return ops;
+}
+
+TEST_CASE("a write to a tensor that is computed again is repeated, whatever its name") {
+  const wire::Graph graph = withAlias("aten.zero_.default", false);
+  const GraphCuts cuts(graph);
+  const GraphParts parts = cuts.split(cuts.find("first"), cuts.find("second"));
+  CHECK(operatorsOf(parts.body.graph) ==
+        std::vector<std::string>{"aten.ones_like.default", "aten.view.default",
+                                 "aten.zero_.default", "aten.add.Tensor"});
+}
+
+TEST_CASE("a tensor that floats are written to crosses under each of its names") {
+  const wire::Graph graph = withAlias("aten.copy_.default", true);
+  const GraphCuts cuts(graph);
+  CHECK(cuts.find("first").tensors.size() == 2);
+  const GraphParts parts = cuts.split(cuts.find("first"), cuts.find("second"));
+  CHECK(operatorsOf(parts.body.graph) == std::vector<std::string>{"aten.add.Tensor"});
+}
+
 TEST_CASE("packing keeps a graph, and refuses what is not one") {
   const wire::Graph graph = tiny();
   const std::string packed = packGraph(graph);

@@ -82,7 +82,10 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   spec.stepsPerEpoch = stepsPerEpoch(settings, train);
   spec.rawNonFinite = settings.rawNonFinite;
   spec.initialWeights = userModel != nullptr || !settings.weightsFile.empty();
-  if (userModel != nullptr) spec.graph = userModel->packedBody();
+  if (userModel != nullptr) {
+    spec.graph = userModel->packedBody();
+    spec.graphDigest = userModel->digest();
+  }
   return spec;
 }
 

@@ -2,6 +2,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "common/checkpoint/checkpoint_store.h"
 #include "common/graph/packed_graph.h"
 #include "common/model/blocks.h"
 
@@ -54,5 +55,7 @@ UserModel::UserModel(const ClientSettings& settings, const Dataset& train)
   blocks_ = blocksOfParts(parts);
   packedBody_ = packGraph(parts.body.graph);
 }
+
+std::string UserModel::digest() const { return sha256Of(file_.graph().SerializeAsString()); }
 
 }  // namespace cleave

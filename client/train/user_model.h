@@ -22,6 +22,8 @@ class UserModel {
   const GraphBlocks& blocks() const { return blocks_; }
   // RunSpec::graph
   const std::string& packedBody() const { return packedBody_; }
+  // RunSpec::graphDigest
+  std::string digest() const;
   std::vector<NamedTensor> readWeights() const { return file_.readWeights(); }
 
  private:

@@ -239,8 +239,10 @@ std::size_t serverBytes(const RunPlan& plan) {
   // Initial weights are unpacked while the buffer they arrived in still exists.
   const double unpacked = plan.spec.initialWeights ? static_cast<double>(maxWeightsBytes(plan)) : 0;
   const double recorded = plan.spec.trace.steps > 0 ? double{kMaxTraceBytes} : 0;
-  return asSize(static_cast<double>(transitBytes(plan)) + bodyBytes(plan) + objects + unpacked +
-                recorded + codecBytes(plan));
+  const double body =
+      plan.stage.model.graphBlocks ? static_cast<double>(graphMemoryLimit(plan)) : bodyBytes(plan);
+  return asSize(static_cast<double>(transitBytes(plan)) + body + objects + unpacked + recorded +
+                codecBytes(plan));
 }
 
 std::size_t snapshotBytes(const RunPlan& plan) {

@@ -36,6 +36,7 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   proto.set_trace_first(spec.trace.first);
   proto.set_trace_steps(spec.trace.steps);
   proto.set_graph(spec.graph);
+  proto.set_graph_digest(spec.graphDigest);
 }
 
 RunSpec runSpecFromWire(const wire::RunSpec& proto) {
@@ -63,6 +64,7 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   spec.rawNonFinite = proto.raw_non_finite();
   spec.trace = {proto.trace_first(), proto.trace_steps()};
   spec.graph = proto.graph();
+  spec.graphDigest = proto.graph_digest();
   return spec;
 }
 

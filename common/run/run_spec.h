@@ -40,6 +40,8 @@ struct RunSpec {
   bool rawNonFinite = false;             // as in TensorLinkOptions
   TraceWindow trace;                     // no steps: no trace
   std::string graph;                     // the body of the model "graph": packGraph(); else empty
+  // SHA-256 of the whole graph, so that a run cannot continue with another head or tail; or empty.
+  std::string graphDigest;
 
   bool operator==(const RunSpec&) const = default;
 };
