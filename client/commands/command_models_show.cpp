@@ -117,8 +117,9 @@ void print(const Json& model, bool all) {
   }
   std::cout << fmt::format("  output  {}\n\n", model["output"].get<std::string>());
   printCuts(model, all);
-  std::cout << "\nIn a configuration, with two of these names:\n  model: {name: graph, file: "
-            << file << ", cuts: [FIRST, SECOND]}\n";
+  std::cout << std::endl
+            << "In a configuration, with two of these names:\n  model: {name: graph, file: " << file
+            << ", cuts: [FIRST, SECOND]}\n";
 }
 
 int modelsShowCommand(const ModelsShowOptions& options) {
