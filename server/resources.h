@@ -15,8 +15,8 @@ void claimDescriptors(const ServerSettings& settings);
 // Maximum bytes of freed buffers that the server's pool keeps for reuse.
 std::size_t pooledBytes(const ServerSettings& settings);
 
-// In bytes. The total is never exceeded, whatever clients do, unless a GPU computes a
-// graph of a client (docs/models.md).
+// In bytes. The total is never exceeded, whatever clients do, unless a client's graph runs on
+// a GPU (docs/models.md).
 struct MemoryBound {
   std::size_t own = 0;       // the program and its libraries
   std::size_t sessions = 0;  // for runs, limited by limits.memory_mib, and each session's overhead

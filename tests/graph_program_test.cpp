@@ -168,7 +168,7 @@ TEST_CASE("hostile arguments are refused before anything runs") {
     CHECK_THAT(errorOf<UsageError>([&] { Program{graph}; }),
                Contains("bad-graph") && Contains(words));
   };
-  // A number that is no dtype, memory layout or flag.
+  // A number instead of a dtype, a layout or a flag.
   refused(graphOf("aten.to.dtype", {argumentOf("dtype", integer(-1))}), "'dtype' in this form");
   refused(graphOf("aten.zeros_like.default", {argumentOf("layout", integer(1))}),
           "'layout' in this form");

@@ -18,7 +18,6 @@
 
 #include "common/model/graph_blocks.h"
 #include "common/model/graph_file.h"
-#include "common/model/graph_program.h"
 #include "common/model/stage.h"
 
 namespace cleave {
@@ -36,17 +35,10 @@ std::vector<BlockSpec> blocksOf(const GraphFile& file, const std::vector<std::st
   if (!names.empty()) {
     return *blocksOfParts(cuts.split(cuts.find(names.at(0)), cuts.find(names.at(1))));
   }
-  const auto program = std::make_shared<const GraphProgram>(file.graph());
-  BlockSpec block;
-  block.tensors = program->weights();
-  block.norms = program->norms();
+  BlockSpec block = blockOfGraph("whole", file.graph());
   for (int n = 0; n < file.graph().inputs_size(); ++n) {
     block.batchInputs.push_back(static_cast<std::size_t>(n));
   }
-  block.forward = [program](const TensorList& x, std::span<const at::Tensor> tensors,
-                            const BlockContext& context) {
-    return program->run(x, tensors, context);
-  };
   return {block};
 }
 

@@ -1,7 +1,6 @@
 #include "common/graph/costs.h"
 
 #include <cmath>
-#include <set>
 #include <string_view>
 
 namespace cleave {
@@ -45,21 +44,16 @@ double multiplicationsPerResult(const wire::Graph& graph, const wire::Node& node
 
 GraphCosts costsOf(const wire::Graph& graph, std::size_t first, std::size_t last) {
   GraphCosts costs;
-  std::set<std::uint32_t> weights;
   for (std::size_t n = first; n < last; ++n) {
     const wire::Node& node = graph.nodes(static_cast<int>(n));
-    for (const std::uint32_t id : valuesReadBy(node)) {
-      if (isWeight(graph.values(static_cast<int>(id)))) weights.insert(id);
-    }
     if (node.outputs_size() != 1) continue;
     const wire::Value& result = graph.values(static_cast<int>(node.outputs(0)));
     costs.flopsPerSample += 2 * multiplicationsPerResult(graph, node) * elementsPerSample(result);
   }
-  for (const std::uint32_t id : weights) {
+  for (const std::uint32_t id : weightsReadBetween(graph, first, last)) {
     const wire::Value& value = graph.values(static_cast<int>(id));
-    const double elements = elementsPerSample(value);
-    if (value.kind() == wire::Value::PARAMETER) costs.parameters += elements;
-    costs.weightBytes += elements * static_cast<double>(graphDtypeBytes(value.dtype()));
+    if (value.kind() == wire::Value::PARAMETER) costs.parameters += elementsPerSample(value);
+    costs.weightBytes += bytesPerSample(value);
   }
   return costs;
 }

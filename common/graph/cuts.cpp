@@ -8,17 +8,11 @@
 
 #include "common/core/names.h"
 #include "common/core/printable.h"
-#include "common/graph/operators.h"
 
 namespace cleave {
 namespace {
 
 constexpr std::size_t kNoPosition = static_cast<std::size_t>(-1);
-
-bool changesInPlace(const wire::Node& node) {
-  const OperatorRow* const row = findOperator(node.op());
-  return row != nullptr && row->memory == ResultMemory::inPlace;
-}
 
 // "a.b.c": "a", "a.b", "a.b.c".
 std::vector<std::string> withParents(const std::string& module) {
@@ -83,6 +77,11 @@ bool GraphCuts::spreadDependencies() {
   return foundWrite;
 }
 
+bool GraphCuts::depends(const wire::Node& node) const {
+  return std::any_of(node.outputs().begin(), node.outputs().end(),
+                     [&](std::uint32_t id) { return crosses_[id]; });
+}
+
 void GraphCuts::findStatistics() {
   for (const wire::Node& node : graph_.nodes()) {
     if (node.op() != "aten.batch_norm.default") continue;
@@ -99,9 +98,7 @@ void GraphCuts::findModuleEnds() {
   std::map<std::string, std::size_t> ends;  // by module
   for (int n = 0; n < graph_.nodes_size(); ++n) {
     const wire::Node& node = graph_.nodes(n);
-    const bool depends = std::any_of(node.outputs().begin(), node.outputs().end(),
-                                     [&](std::uint32_t id) { return crosses_[id]; });
-    if (!depends) continue;
+    if (!depends(node)) continue;
     for (const std::string& module : withParents(node.module())) {
       ends[module] = static_cast<std::size_t>(n) + 1;
     }
@@ -134,30 +131,18 @@ GraphIds GraphCuts::crossing(std::size_t position) const {
   return ids;
 }
 
-GraphIds GraphCuts::weightsUsedBetween(std::size_t begin, std::size_t end) const {
-  std::set<std::uint32_t> weights;
-  for (std::size_t n = begin; n < end; ++n) {
-    for (const std::uint32_t id : valuesReadBy(graph_.nodes(static_cast<int>(n)))) {
-      if (isWeight(graph_.values(static_cast<int>(id)))) weights.insert(id);
-    }
-  }
-  return {weights.begin(), weights.end()};
-}
-
 std::string GraphCuts::obstacleAt(std::size_t position, const GraphIds& tensors) const {
   constexpr std::size_t kMaxTensors = 60;  // leaves room for inputs beside them
   if (tensors.size() > kMaxTensors) return fmt::format("{} tensors cross", tensors.size());
   for (const std::uint32_t id : tensors) {
     const wire::Value& value = graph_.values(static_cast<int>(id));
-    const bool isBatch =
-        value.shape_size() > 0 && value.shape(0) == -1 &&
-        std::all_of(value.shape().begin() + 1, value.shape().end(), [](auto d) { return d > 0; });
-    if (!isBatch) return shapeText(value) + " crosses, whose first dimension is not the samples";
+    if (!isBatch(value))
+      return shapeText(value) + " crosses, whose first dimension is not the samples";
     if (value.dtype() != "f32") return "a tensor of " + value.dtype() + " crosses, not of f32";
   }
   const auto nodes = static_cast<std::size_t>(graph_.nodes_size());
-  const GraphIds before = weightsUsedBetween(0, position);
-  for (const std::uint32_t id : weightsUsedBetween(position, nodes)) {
+  const GraphIds before = weightsReadBetween(graph_, 0, position);
+  for (const std::uint32_t id : weightsReadBetween(graph_, position, nodes)) {
     const wire::Value& value = graph_.values(static_cast<int>(id));
     if (value.kind() != wire::Value::PARAMETER && !statistics_.contains(id)) continue;
     if (std::binary_search(before.begin(), before.end(), id)) {
@@ -208,8 +193,7 @@ void GraphCuts::checkObstacle(const GraphCut& cut) const {
 double GraphCuts::bytesPerSample(const GraphCut& cut) const {
   double bytes = 0;
   for (const std::uint32_t id : cut.tensors) {
-    const wire::Value& value = graph_.values(static_cast<int>(id));
-    bytes += elementsPerSample(value) * static_cast<double>(graphDtypeBytes(value.dtype()));
+    bytes += cleave::bytesPerSample(graph_.values(static_cast<int>(id)));
   }
   return bytes;
 }
@@ -226,15 +210,14 @@ GraphCuts::Part GraphCuts::partBetween(std::size_t begin, std::size_t end,
   for (const std::uint32_t id : outputs) need(id);
   for (std::size_t n = end; n-- > 0;) {
     const wire::Node& node = graph_.nodes(static_cast<int>(n));
-    const bool depends = std::any_of(node.outputs().begin(), node.outputs().end(),
-                                     [&](std::uint32_t id) { return crosses_[id]; });
+    const bool isDependent = depends(node);
     const bool isNeeded =
         std::any_of(node.outputs().begin(), node.outputs().end(), [&](std::uint32_t id) {
           return needed.contains(id) ||
                  (changesInPlace(node) && neededOwners.contains(owners_[id]));
         });
-    const bool isOwn = depends && n >= begin;
-    if (!isOwn && (depends || !isNeeded)) continue;
+    const bool isOwn = isDependent && n >= begin;
+    if (!isOwn && (isDependent || !isNeeded)) continue;
     part.nodes.push_back(static_cast<int>(n));
     for (const std::uint32_t id : valuesReadBy(node)) need(id);
   }

@@ -63,6 +63,8 @@ class GraphCuts {
   void findDependencies();
   bool spreadDependencies();
   void findStatistics();
+  // Whether its results depend on a weight or on an input of floats.
+  bool depends(const wire::Node& node) const;
   void findModuleEnds();
   GraphIds crossing(std::size_t position) const;
   std::string obstacleAt(std::size_t position, const GraphIds& tensors) const;
@@ -70,7 +72,6 @@ class GraphCuts {
   wire::Graph extract(const Part& part, const GraphIds& outputs) const;
   void addUnusedWeights(GraphParts& parts) const;
   static void checkParts(const GraphParts& parts, const GraphCut& first, const GraphCut& second);
-  GraphIds weightsUsedBetween(std::size_t begin, std::size_t end) const;
   void checkObstacle(const GraphCut& cut) const;
 
   const wire::Graph& graph_;

@@ -322,7 +322,7 @@ class Reader {
     return isWeight(value) && value.name().ends_with("num_batches_tracked");
   }
 
-  // Lets a batch norm's node name its counter too.
+  // Adds the counter of batches to a batch norm's arguments.
   void addBatchCount(wire::Node& node) {
     const wire::Argument* const mean = findArgument(node, "running_mean");
     if (mean == nullptr || mean->value_case() != wire::Argument::kTensor) return;

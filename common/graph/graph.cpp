@@ -113,11 +113,9 @@ class Check {
 
   void checkCrosses(std::uint32_t id, const char* what) const {
     const wire::Value& value = this->value(id);
-    const bool isTensor = value.kind() == wire::Value::RESULT && value.shape_size() > 0 &&
-                          value.shape_size() <= kMaxRankAtCut && value.shape(0) == -1;
-    const bool isFixed = std::all_of(value.shape().begin() + (isTensor ? 1 : 0),
-                                     value.shape().end(), [](std::int64_t d) { return d > 0; });
-    if (isTensor && isFixed) return;
+    const bool isTensor =
+        value.kind() == wire::Value::RESULT && value.shape_size() <= kMaxRankAtCut;
+    if (isTensor && isBatch(value)) return;
     refuse(fmt::format("{} is {}, not a tensor whose first dimension is the batch", what,
                        shapeText(value)));
   }
@@ -141,8 +139,7 @@ class Check {
   }
 
   void checkNode(const wire::Node& node) {
-    const std::string where = fmt::format("{} ({}, in module '{}')", printable(node.op()),
-                                          printable(node.name()), printable(node.module()));
+    const std::string where = nodeText(node);
     if (node.name().size() > kMaxNameBytes || node.op().size() > kMaxNameBytes ||
         node.module().size() > kMaxNameBytes) {
       refuse("a name is longer than 512 bytes");
@@ -154,7 +151,7 @@ class Check {
              "replace it in the model; docs/models.md lists the operators that are allowed");
     }
     for (const wire::Argument& argument : node.arguments()) checkArgument(argument, where);
-    if (row != nullptr && row->memory == ResultMemory::inPlace) checkInPlace(node, where);
+    if (changesInPlace(node)) checkInPlace(node, where);
     const bool makesSize = row == nullptr;
     for (const std::uint32_t id : node.outputs()) {
       define(id, where);
@@ -284,6 +281,26 @@ void renumber(wire::Node& node, const std::function<std::uint32_t(std::uint32_t)
   for (std::uint32_t& output : *node.mutable_outputs()) output = newNumber(output);
 }
 
+GraphIds weightsReadBetween(const wire::Graph& graph, std::size_t first, std::size_t last) {
+  std::set<std::uint32_t> weights;
+  for (std::size_t n = first; n < last; ++n) {
+    for (const std::uint32_t id : valuesReadBy(graph.nodes(static_cast<int>(n)))) {
+      if (isWeight(graph.values(static_cast<int>(id)))) weights.insert(id);
+    }
+  }
+  return {weights.begin(), weights.end()};
+}
+
+bool changesInPlace(const wire::Node& node) {
+  const OperatorRow* const row = findOperator(node.op());
+  return row != nullptr && row->memory == ResultMemory::inPlace;
+}
+
+std::string nodeText(const wire::Node& node) {
+  return fmt::format("{} ({}, in module '{}')", printable(node.op()), printable(node.name()),
+                     printable(node.module()));
+}
+
 const wire::Argument* findArgument(const wire::Node& node, std::string_view name) {
   for (const wire::Argument& argument : node.arguments()) {
     if (argument.name() == name) return &argument;
@@ -310,6 +327,16 @@ double elementsPerSample(const wire::Value& value) {
   double elements = 1;
   for (const std::int64_t size : value.shape()) elements *= std::abs(static_cast<double>(size));
   return elements;
+}
+
+double bytesPerSample(const wire::Value& value) {
+  return elementsPerSample(value) * static_cast<double>(graphDtypeBytes(value.dtype()));
+}
+
+bool isBatch(const wire::Value& value) {
+  return value.shape_size() > 0 && value.shape(0) == -1 &&
+         std::all_of(value.shape().begin() + 1, value.shape().end(),
+                     [](std::int64_t size) { return size > 0; });
 }
 
 GraphIds memoryOwners(const wire::Graph& graph) {

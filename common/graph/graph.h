@@ -26,6 +26,13 @@ GraphIds valuesReadBy(const wire::Node& node);
 // Replaces each value that a node reads or makes.
 void renumber(wire::Node& node, const std::function<std::uint32_t(std::uint32_t)>& newNumber);
 
+// Weights that nodes [first, last) read, in the order of their numbers.
+GraphIds weightsReadBetween(const wire::Graph& graph, std::size_t first, std::size_t last);
+// Whether the node's operator changes its first tensor.
+bool changesInPlace(const wire::Node& node);
+// "aten.relu.default (relu, in module 'features.0')", safe to print.
+std::string nodeText(const wire::Node& node);
+
 // The argument with that name, or null.
 const wire::Argument* findArgument(const wire::Node& node, std::string_view name);
 
@@ -34,9 +41,12 @@ bool isFloatDtype(std::string_view dtype);
 // Bytes per element; 0: not a dtype that graphs may have.
 std::size_t graphDtypeBytes(std::string_view dtype);
 
-// Elements per sample of a value whose first dimension is the samples, and of a part of a batch
-// that has no such dimension; in fp64, since a peer's numbers may overflow an integer.
+// The product of the other dimensions; in fp64, since a peer's numbers may overflow an integer. A
+// value without the samples as a dimension, such as a weight, counts whole.
 double elementsPerSample(const wire::Value& value);
+double bytesPerSample(const wire::Value& value);
+// Whether the first dimension is the samples, and all others are known.
+bool isBatch(const wire::Value& value);
 
 // The value that occupies a value's memory first: for the result of an operator that may return a
 // view or changes its tensor in place, that of the tensor. By number.

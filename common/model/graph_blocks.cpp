@@ -40,26 +40,10 @@ std::int64_t savedPerSample(const wire::Graph& graph) {
     const OperatorRow* const row = findOperator(node.op());
     if (row == nullptr || row->memory != ResultMemory::own) continue;
     for (const std::uint32_t id : node.outputs()) {
-      const wire::Value& value = graph.values(static_cast<int>(id));
-      bytes += elementsPerSample(value) * static_cast<double>(graphDtypeBytes(value.dtype()));
+      bytes += bytesPerSample(graph.values(static_cast<int>(id)));
     }
   }
   return static_cast<std::int64_t>(std::min(bytes / sizeof(float), 0x1p50));
-}
-
-BlockSpec blockOf(std::string name, const wire::Graph& graph) {
-  const auto program = std::make_shared<const GraphProgram>(graph);
-  BlockSpec block;
-  block.name = std::move(name);
-  block.outputs = outputsOf(graph, graph.outputs());
-  block.tensors = program->weights();
-  block.norms = program->norms();
-  block.savedPerSample = savedPerSample(graph);
-  block.forward = [program](const TensorList& x, std::span<const at::Tensor> tensors,
-                            const BlockContext& context) {
-    return program->run(x, tensors, context);
-  };
-  return block;
 }
 
 BlockSpec elsewhere(std::string name, std::vector<BlockOutput> outputs) {
@@ -83,10 +67,25 @@ std::pair<int, int> cutsOf(const ModelSpec&) { return {1, 2}; }
 
 }  // namespace
 
+BlockSpec blockOfGraph(std::string name, const wire::Graph& graph) {
+  const auto program = std::make_shared<const GraphProgram>(graph);
+  BlockSpec block;
+  block.name = std::move(name);
+  block.outputs = outputsOf(graph, graph.outputs());
+  block.tensors = program->weights();
+  block.norms = program->norms();
+  block.savedPerSample = savedPerSample(graph);
+  block.forward = [program](const TensorList& x, std::span<const at::Tensor> tensors,
+                            const BlockContext& context) {
+    return program->run(x, tensors, context);
+  };
+  return block;
+}
+
 GraphBlocks blocksOfParts(const GraphParts& parts) {
-  std::vector<BlockSpec> blocks = {blockOf("head", parts.head.graph),
-                                   blockOf("body", parts.body.graph),
-                                   blockOf("tail", parts.tail.graph)};
+  std::vector<BlockSpec> blocks = {blockOfGraph("head", parts.head.graph),
+                                   blockOfGraph("body", parts.body.graph),
+                                   blockOfGraph("tail", parts.tail.graph)};
   blocks.front().batchInputs = parts.head.batchInputs;
   blocks.back().batchInputs = parts.tail.batchInputs;
   return std::make_shared<const std::vector<BlockSpec>>(std::move(blocks));
@@ -101,7 +100,7 @@ GraphBlocks blocksOfBody(const wire::Graph& body) {
   }
   return std::make_shared<const std::vector<BlockSpec>>(
       std::vector<BlockSpec>{elsewhere("head", outputsOf(body, body.inputs())),
-                             blockOf("body", body), elsewhere("tail", {})});
+                             blockOfGraph("body", body), elsewhere("tail", {})});
 }
 
 // Each is defined in the model's own file.

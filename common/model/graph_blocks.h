@@ -13,6 +13,9 @@ namespace cleave {
 
 using GraphBlocks = std::shared_ptr<const std::vector<BlockSpec>>;
 
+// One block that runs the graph. Its inputs are the graph's. Throws as the functions below.
+BlockSpec blockOfGraph(std::string name, const wire::Graph& graph);
+
 // Throw UsageError "bad-graph" if an operator's arguments do not fit it, or a tensor that crosses a
 // cut has a dtype that cannot. The graphs are valid.
 GraphBlocks blocksOfParts(const GraphParts& parts);

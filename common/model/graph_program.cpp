@@ -5,10 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/core/ScalarTypeToTypeMeta.h>
-#include <c10/core/WrapDimMinimal.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -76,7 +73,7 @@ struct Operand {
     device
   };
   Kind kind = Kind::constant;
-  IValue constant;      // also for `device`: whether it may be absent
+  IValue constant;
   IValue inEvaluation;  // constants that differ in evaluation; else the same
   GraphIds ids;         // numbers of values plus 1; 0: `integers` has the size, or no tensor
   std::vector<std::int64_t> integers;
@@ -113,9 +110,7 @@ struct GraphProgram::State {
   }
 
   [[noreturn]] static void refuse(const wire::Node& node, const std::string& sentence) {
-    throw UsageError("bad-graph",
-                     fmt::format("the operator {} ({}, in module '{}') {}", printable(node.op()),
-                                 printable(node.name()), printable(node.module()), sentence),
+    throw UsageError("bad-graph", fmt::format("the operator {} {}", nodeText(node), sentence),
                      "export the model again with cleave.export, with the PyTorch of this version "
                      "of Cleave");
   }
@@ -480,8 +475,7 @@ struct GraphProgram::State {
   void findChangedInputs() {
     const GraphIds owners = memoryOwners(graph);
     for (const wire::Node& node : graph.nodes()) {
-      const OperatorRow* const row = findOperator(node.op());
-      if (row == nullptr || row->memory != ResultMemory::inPlace) continue;
+      if (!changesInPlace(node)) continue;
       const std::uint32_t owner = owners[node.outputs(0)];
       const auto input = std::find(graph.inputs().begin(), graph.inputs().end(), owner);
       if (input == graph.inputs().end()) continue;
@@ -608,9 +602,9 @@ struct GraphProgram::State {
   }
 
   // Views can have more elements than memory, and operators on them would take hours.
-  static const at::Tensor& checkedSize(const Step& step, const at::Tensor& tensor) {
+  static void checkSize(const Step& step, const at::Tensor& tensor) {
     constexpr std::int64_t kMaxElements = std::int64_t{1} << 32;
-    if (!tensor.defined() || tensor.numel() <= kMaxElements) return tensor;
+    if (!tensor.defined() || tensor.numel() <= kMaxElements) return;
     refuse(*step.node, fmt::format("returns {} values", tensor.numel()));
   }
 
@@ -630,7 +624,7 @@ struct GraphProgram::State {
     }
     for (int o = 0; o < outputs.size(); ++o) {
       IValue& result = stack[static_cast<std::size_t>(o)];
-      if (result.isTensor()) checkedSize(step, result.toTensor());
+      if (result.isTensor()) checkSize(step, result.toTensor());
       values[outputs[o]] = std::move(result);
     }
   }

@@ -59,13 +59,14 @@ const std::vector<BlockOutput>& outputsAt(const std::vector<BlockSpec>& blocks, 
   return blocks.at(static_cast<std::size_t>((cut == 0 ? cuts.cut0 : cuts.cut1) - 1)).outputs;
 }
 
+CutTensors cutTensorsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts, int cut) {
+  CutTensors tensors;
+  for (const BlockOutput& output : outputsAt(blocks, cuts, cut)) tensors.push_back(output.tensor);
+  return tensors;
+}
+
 Place placeOfBody(const std::vector<BlockSpec>& blocks, const Cuts& cuts) {
-  const auto tensorsAt = [&](int cut) {
-    CutTensors tensors;
-    for (const BlockOutput& output : outputsAt(blocks, cuts, cut)) tensors.push_back(output.tensor);
-    return tensors;
-  };
-  return {0, 1, tensorsAt(0), tensorsAt(1)};
+  return {0, 1, cutTensorsAt(blocks, cuts, 0), cutTensorsAt(blocks, cuts, 1)};
 }
 
 TensorSpec flowSpec(const std::vector<BlockSpec>& blocks, const Cuts& cuts, Flow flow,

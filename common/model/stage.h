@@ -194,6 +194,7 @@ std::size_t partBytes(const StageOptions& options, int first, int last, std::uin
 // The tensors that cross a cut: 0 or 1.
 const std::vector<BlockOutput>& outputsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts,
                                           int cut);
+CutTensors cutTensorsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts, int cut);
 // The body's place between its two cuts.
 Place placeOfBody(const std::vector<BlockSpec>& blocks, const Cuts& cuts);
 

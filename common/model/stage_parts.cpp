@@ -49,8 +49,7 @@ StageCut::StageCut(const StageOptions& options, const std::vector<BlockSpec>& bl
     : staysOnDevice_(options.staysOnDevice),
       tensors_(outputsAt(blocks, options.cuts, cut)),
       device_(device) {
-  CutTensors tensors;
-  for (const BlockOutput& output : tensors_) tensors.push_back(output.tensor);
+  const CutTensors tensors = cutTensorsAt(blocks, options.cuts, cut);
   activations_ = activationsOf(cut, tensors);
   gradients_ = gradientsOf(cut, tensors);
 }

@@ -6,15 +6,14 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "common/core/clock.h"
 #include "common/core/environment.h"
+#include "common/model/graph_blocks.h"
 #include "common/model/graph_file.h"
-#include "common/model/graph_program.h"
 #include "common/model/stage.h"
 #include "common/model/torch_tensor.h"
 
@@ -25,15 +24,8 @@ constexpr int kClasses = 10;
 
 std::vector<BlockSpec> exported(const std::string& path) {
   const GraphFile file(path);
-  const auto program = std::make_shared<const GraphProgram>(file.graph());
-  BlockSpec block;
+  BlockSpec block = blockOfGraph("whole", file.graph());
   block.batchInputs = {0};
-  block.tensors = program->weights();
-  block.norms = program->norms();
-  block.forward = [program](const TensorList& x, std::span<const at::Tensor> tensors,
-                            const BlockContext& context) {
-    return program->run(x, tensors, context);
-  };
   return {block};
 }
 
@@ -44,7 +36,7 @@ class Trained {
       : part_(blocks, 0, static_cast<int>(blocks.size())),
         set_(blocks, 0, static_cast<int>(blocks.size()), 1) {}
 
-  // Milliseconds of a step.
+  // Runs a step and returns its milliseconds.
   double step(const at::Tensor& images, const at::Tensor& labels) {
     const SteadyTime start = now();
     std::vector<NormStatistics> statistics;

@@ -30,12 +30,12 @@ std::vector<std::string> splitCsvLine(const std::string& line) {
   return cells;
 }
 
-Arguments joined(Arguments first, const Arguments& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
-}
-
 }  // namespace
+
+Arguments with(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
 
 TemporaryFolder::TemporaryFolder() {
   std::random_device random;
@@ -59,9 +59,9 @@ TestServer::TestServer(const TemporaryFolder& folder, const Arguments& more,
                        const std::string& store, const Arguments& within)
     : store_(folder.path(store)),
       process_(Process::start(
-          joined(joined(within, {serverProgram(), "serve", "--config", configFile("server.yaml"),
-                                 "--set", "listen.port=0", "--set", "store=" + store_}),
-                 more))) {
+          with(with(within, {serverProgram(), "serve", "--config", configFile("server.yaml"),
+                             "--set", "listen.port=0", "--set", "store=" + store_}),
+               more))) {
   REQUIRE(process_.waitForOutput(" listens on ", kPatience));
   REQUIRE(process_.waitForOutput("\n", kPatience));
   const std::string output = process_.output();
@@ -91,12 +91,12 @@ std::vector<std::string> TestServer::runFolders() const {
 Process startClient(const std::string& command, const std::string& runFolder, const Arguments& more,
                     const Arguments& within) {
   return Process::start(
-      joined(joined(within, {clientProgram(), command, "--config", configFile("synthetic.yaml"),
-                             "--run-dir", runFolder, "--set", "data.train.size=256", "--set",
-                             "data.test.size=64", "--set", "train.epochs=1",
-                             // `auto` would depend on measured times.
-                             "--set", "codec=block:bits=8"}),
-             more));
+      with(with(within, {clientProgram(), command, "--config", configFile("synthetic.yaml"),
+                         "--run-dir", runFolder, "--set", "data.train.size=256", "--set",
+                         "data.test.size=64", "--set", "train.epochs=1",
+                         // `auto` would depend on measured times.
+                         "--set", "codec=block:bits=8"}),
+           more));
 }
 
 Ended finish(const Process& process) {
@@ -127,9 +127,9 @@ nlohmann::json askJson(Arguments arguments) {
 Process startSlowClient(const std::string& runFolder, const std::string& server,
                         const Arguments& more, const Arguments& within) {
   return startClient("train", runFolder,
-                     joined({"--set", "wait={F1: 1, B1: 1}", "--set", "train.epochs=1000", "--set",
-                             "eval.every=0", "--server", server},
-                            more),
+                     with({"--set", "wait={F1: 1, B1: 1}", "--set", "train.epochs=1000", "--set",
+                           "eval.every=0", "--server", server},
+                          more),
                      within);
 }
 

@@ -15,6 +15,8 @@
 namespace cleave::test {
 
 using Arguments = std::vector<std::string>;
+// `arguments`, then `more`.
+Arguments with(Arguments arguments, const Arguments& more);
 
 inline constexpr std::chrono::seconds kPatience{120};  // for operations that usually take a second
 

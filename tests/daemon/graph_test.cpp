@@ -22,11 +22,6 @@ Arguments graph(const std::string& cuts, const std::string& file = kModel) {
 
 const Arguments kAllowed = {"--set", "models.allow=[graph]"};
 
-Arguments with(Arguments arguments, const Arguments& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 TEST_CASE("an exported model, split, is bit-identical to the whole") {
   const TemporaryFolder folder;
   const TestServer server(folder, kAllowed);

@@ -23,11 +23,6 @@ const Arguments kShortRun = {"--set", "train.epochs=30", "--set", "eval.every=3"
 
 std::string addressOf(const Relay& relay) { return "127.0.0.1:" + std::to_string(relay.port()); }
 
-Arguments with(Arguments arguments, const Arguments& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 // The final weights of a run whose connection is cut repeatedly.
 std::string modelThrough(Relay& relay, const std::string& folder, const Arguments& more,
                          Relay::Way way, std::uint64_t everyBytes) {

@@ -22,11 +22,6 @@ using Catch::Matchers::Contains;
 
 const Arguments kListen = {"--set", "metrics.listen=127.0.0.1:0"};
 
-Arguments joined(Arguments first, const Arguments& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
-}
-
 // Repeats `attempt` until it returns true.
 template <typename Attempt>
 void waitUntil(const std::string& what, Attempt attempt) {
@@ -164,16 +159,16 @@ TEST_CASE("refusals, probes and certificates are counted at the server; no metri
   const std::string own = certificates.path("server"), alice = certificates.path("alice");
   authority.writeServer(own);
   authority.write(alice, "client", clientRequest());
-  TestServer server(folder, joined(kListen, {"--set", "tls.enabled=true", "--set",
-                                             "tls.folder=" + own, "--set", "models.allow=[mlp]"}));
+  TestServer server(folder, with(kListen, {"--set", "tls.enabled=true", "--set",
+                                           "tls.folder=" + own, "--set", "models.allow=[mlp]"}));
   const std::uint16_t port = metricsPort(server.process());
   const Arguments to = {"--server", server.address(), "--tls", alice};
   const Ended probed =
-      ask(joined({"probe", "--most", "1kB", "--repeat", "1", "--seconds", "0.2"}, to));
+      ask(with({"probe", "--most", "1kB", "--repeat", "1", "--seconds", "0.2"}, to));
   INFO(probed.errors);
   CHECK(probed.code == 0);
   const Ended refused =
-      runClient("train", folder.path("client"), joined({"--set", "model={name: small_cnn}"}, to));
+      runClient("train", folder.path("client"), with({"--set", "model={name: small_cnn}"}, to));
   CHECK(refused.code == kWrongUse);
   waitUntil("both connections are closed",
             [&] { return Metrics(port)["cleave_server_connections"] == 0; });

@@ -30,11 +30,6 @@ const Arguments kRun = {"--set", "model={name: mlp, width: 32, depth: 2, dropout
                         "--set", "train.epochs=10",  // enough for two commits on a busy machine
                         "--set", "checkpoint.every_steps=3"};
 
-Arguments with(Arguments arguments, const Arguments& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 std::string addressAt(std::uint16_t port) { return "127.0.0.1:" + std::to_string(port); }
 
 // Runs a program with an armed failpoint.

@@ -39,11 +39,6 @@ const Arguments kGrid = {"--grid", "codec=none",        "--grid", "codec=block:b
                          "--grid", "link.latency=10ms", "--grid", "link.latency=40ms",
                          "--grid", "link.rate=1Gbit/s"};
 
-Arguments with(Arguments arguments, const Arguments& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 // Start times by point folder.
 std::map<std::string, std::string> startTimes(const std::string& folder) {
   std::map<std::string, std::string> times;

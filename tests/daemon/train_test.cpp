@@ -15,11 +15,6 @@ const std::vector<std::string> kTables = {"transfers.csv", "steps.csv", "epochs.
 const std::vector<std::string> kFiles = {"transfers.csv", "steps.csv",        "epochs.csv",
                                          "config.yaml",   "environment.json", "log.txt"};
 
-Arguments with(Arguments arguments, const Arguments& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 TEST_CASE("a run writes its files on both sides, and a summary that agrees with them") {
   const TemporaryFolder folder;
   TestServer server(folder);
