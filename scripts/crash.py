@@ -2,7 +2,7 @@
 """Kills clients and servers at random times while they train, continues the runs, and compares the
 final weights with those of an undisturbed run, bit for bit.
 
-Example: scripts/crash.py --programs build/release/bin --runs 100 --kill both --seed 7
+Example: scripts/crash.py --programs build/release/bin --runs 100 --kill both --seed 7 --model graph
 """
 import argparse
 import hashlib
@@ -18,7 +18,7 @@ import time
 # Uses everything that has state: dropout, batch statistics, Adam, a codec with power iteration.
 CONFIG = """
 run: {name: crash}
-model: {name: mlp, width: 64, depth: 3, dropout: 0.1}
+model: MODEL
 data: {format: synthetic, shape: [1, 8, 8], classes: 10, train: {size: 1024}, test: {size: 256}}
 train: {batch: 32, micro_batches: 4, epochs: 12, optimizer: {name: adam}, learning_rate: {schedule: cosine, peak: 0.01}}
 eval: {batch: 128}
@@ -26,6 +26,12 @@ codec: {activation/0: "power:rank=4", activation/1: "block:bits=8", gradient/1: 
 checkpoint: {every_steps: 15}
 connect: {reconnect_seconds: 60}
 """
+# An exported model with a residual block: adapters, batch norms, a loss scale, parameter groups and frozen parameters are resumed too.
+GRAPH = """{name: graph, file: "ROOT/tests/data/tiny.pt2", cuts: [norm, dropout], lora: {rank: 2, dropout: 0.1, targets: [classifier]}}
+precision: {client: fp16, server: fp16}
+keep: {best: top1}"""
+MODELS = {"mlp": "{name: mlp, width: 64, depth: 3, dropout: 0.1}", "graph": GRAPH}
+FREEZE = "freeze: ['*', '!block.*', '!norm.*'], groups: ['*.bias:learning_rate=2,weight_decay=0'], "
 PATIENCE = 120  # s that an undisturbed run may take
 
 
@@ -91,10 +97,15 @@ def main():
     parser.add_argument("--programs", type=pathlib.Path, required=True, help="folder with cleave-client and cleave-server")
     parser.add_argument("--runs", type=int, default=10, help="runs to disturb (10)")
     parser.add_argument("--kill", choices=["client", "server", "both"], default="both", help="what is killed (both)")
+    parser.add_argument("--model", choices=list(MODELS), default="mlp", help="mlp, or an exported model that is fine-tuned (mlp)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random times (1)")
     arguments = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-crash-"))
-    (folder / "crash.yaml").write_text(CONFIG)
+    root = pathlib.Path(__file__).resolve().parent.parent
+    config = CONFIG.replace("MODEL", MODELS[arguments.model]).replace("ROOT", str(root))
+    if arguments.model == "graph":
+        config = config.replace("train: {batch", "train: {" + FREEZE + "batch")
+    (folder / "crash.yaml").write_text(config)
     daemons = Daemons(arguments.programs.resolve(), folder)
     daemons.start_server()
     start = time.monotonic()

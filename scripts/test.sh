@@ -33,6 +33,7 @@ case "${1:-}" in
     ./scripts/mutants.py
     for side in client server both; do
       ./scripts/crash.py --programs build/release/bin --runs 100 --kill "$side" --seed "$RANDOM"
+      ./scripts/crash.py --programs build/release/bin --runs 20 --kill "$side" --seed "$RANDOM" --model graph
     done
     exit 0
     ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the Python package: exports models of torchvision and transformers, runs them with Cleave, and compares the results with
-# PyTorch's own. Installs PyTorch and the two libraries from PyPI into .deps/python (about 6 GB).
+# Tests the Python package: exports models of torchvision and transformers, runs them with Cleave, compares the results with those of
+# PyTorch and PEFT, and trains on text. Installs PyTorch and the three libraries from PyPI into .deps/python (about 6 GB).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,19 +19,22 @@ esac
 
 ./scripts/setup.sh
 cmake --preset release -DBUILD_TESTING=ON >/dev/null
-cmake --build --preset release --target graph_runner
+cmake --build --preset release --target graph_runner cleave-client cleave-server
 environment=.deps/python
-if [ ! -f "$environment/.complete" ]; then
+packages="torch==2.11.0 torchvision==0.26.0 transformers==5.23.0 peft==0.21.2"
+if [ "$(cat "$environment/.complete" 2>/dev/null)" != "$packages" ]; then
   started=$SECONDS
-  echo "test_python: installing PyTorch, torchvision and transformers into $environment"
+  echo "test_python: installing PyTorch, torchvision, transformers and peft into $environment"
   rm -rf "$environment"
   /usr/bin/python3 -m venv "$environment"
-  "$environment/bin/pip" install --quiet --disable-pip-version-check torch==2.11.0 torchvision==0.26.0 transformers==5.23.0
-  touch "$environment/.complete"
+  # shellcheck disable=SC2086
+  "$environment/bin/pip" install --quiet --disable-pip-version-check $packages
+  echo "$packages" > "$environment/.complete"
   echo "test_python: installed in $((SECONDS - started)) s"
 fi
 # As a user would, but without downloading PyTorch again.
 "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall ./python
 rm -rf python/build python/*.egg-info
-HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore GRAPH_RUNNER=$PWD/build/release/bin/graph_runner \
+HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore \
+  GRAPH_RUNNER=$PWD/build/release/bin/graph_runner PROGRAMS=$PWD/build/release/bin \
   "$environment/bin/python" -m unittest discover --verbose -s python/tests

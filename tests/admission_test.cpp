@@ -30,7 +30,7 @@ RunPlan smallPlan() {
   spec.set_micro_batches(2);
   spec.set_schedule("priority");
   spec.mutable_optimizer()->set_name("sgd");
-  spec.set_precision("f32");
+  spec.set_precision("fp32");
   return planRun(runSpecFromWire(spec));
 }
 

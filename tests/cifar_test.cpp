@@ -6,6 +6,7 @@
 #include "client/data/dataset.h"
 #include "tests/cifar_files.h"
 #include "tests/refused.h"
+#include "tests/samples.h"
 
 namespace cleave::test {
 namespace {
@@ -25,11 +26,6 @@ Bytes joined(const std::vector<Bytes>& parts) {
   Bytes all;
   for (const Bytes& part : parts) all.insert(all.end(), part.begin(), part.end());
   return all;
-}
-
-std::int64_t labelOf(const Dataset& data, std::uint32_t index) {
-  std::vector<float> sample(kCifarPixels);
-  return data.read(index, sample);
 }
 
 TEST_CASE("CIFAR-10 is five files of training images, one after another, and one of test images") {

@@ -175,13 +175,15 @@ TEST_CASE("a client's stage trains on the GPU") {
   ClientStage here(options, {});
   const at::Tensor inputs = randomTensor({8, 1, 28, 28}, 1).contiguous();
   const std::vector<std::int64_t> labels = {0, 1, 2, 3, 4, 5, 6, 7};
-  const TensorView view{static_cast<const std::byte*>(inputs.const_data_ptr()),
-                        {DType::f32, {8, 1, 28, 28}, MemoryOrder::contiguous}};
+  const BatchView view{{{static_cast<const std::byte*>(inputs.const_data_ptr()),
+                         {DType::f32, {8, 1, 28, 28}, MemoryOrder::contiguous}},
+                        {reinterpret_cast<const std::byte*>(labels.data()),
+                         {DType::i64, {8}, MemoryOrder::contiguous}}}};
   const MicroBatch at{Phase::train, 1, 0, 1, 8};
   const std::vector<BlockSpec> blocks = findModel("small_cnn").blocks(options.model);
   const TensorSpec spec = flowSpec(blocks, options.cuts, activationAt(1), 8);
-  there.beginBatch(view, labels);
-  here.beginBatch(view, labels);
+  there.beginBatch(view);
+  here.beginBatch(view);
   const at::Tensor head = toTensor(onGpu([&] { return onlyOf(there.headForward(at)); }));
   CHECK(relativeDifference(head, toTensor(onlyOf(here.headForward(at)))) < kTolerance);
   const auto activation1 = [&] {

@@ -12,6 +12,7 @@
 #include "client/data/formats.h"
 #include "client/data/unpack.h"
 #include "tests/refused.h"
+#include "tests/samples.h"
 
 namespace cleave::test {
 namespace {
@@ -93,20 +94,6 @@ void checkLabelsRefused(const Bytes& bytes, const std::string& code, const std::
   const Files files;
   files.writeLabels(bytes);
   checkRefused([&] { openIdx(files.options()); }, files.path("labels"), code, fault);
-}
-
-std::vector<float> readSample(const Dataset& data, std::uint32_t index) {
-  std::size_t elements = 1;
-  for (const std::int64_t dimension : data.sampleShape())
-    elements *= static_cast<std::size_t>(dimension);
-  std::vector<float> sample(elements);
-  data.read(index, sample);
-  return sample;
-}
-
-std::int64_t labelOf(const Dataset& data, std::uint32_t index) {
-  std::vector<float> sample(readSample(data, 0).size());
-  return data.read(index, sample);
 }
 
 TEST_CASE("IDX pixels become (x / 255 - mean) / std, and each image has its label") {
@@ -428,7 +415,7 @@ TEST_CASE("a slice has the samples of its range") {
   const auto slice = sliceDataset(data, 100, 20);
   CHECK(slice->size() == 20);
   CHECK(slice->classes() == 7);
-  CHECK(slice->sampleShape() == data->sampleShape());
+  CHECK(slice->arrays() == data->arrays());
   for (const std::uint32_t index : {0u, 19u}) {
     CHECK(readSample(*slice, index) == readSample(*data, 100 + index));
     CHECK(labelOf(*slice, index) == labelOf(*data, 100 + index));
@@ -458,7 +445,7 @@ TEST_CASE("every data format has a row that reads its keys and opens both splits
   const auto train = synthetic(DataSplit::train), test = synthetic(DataSplit::test);
   CHECK(train->size() == 20);
   CHECK(test->size() == 7);
-  CHECK(train->sampleShape() == std::vector<std::int64_t>{2, 3});
+  CHECK(train->arrays().front().shape == std::vector<std::int64_t>{2, 3});
   CHECK(train->classes() == 4);
   // Other samples of the same classes, drawn from the run's seed.
   CHECK(readSample(*train, 0) != readSample(*test, 0));
@@ -482,7 +469,7 @@ TEST_CASE("every data format has a row that reads its keys and opens both splits
                       Catch::Contains(isTen ? "data_batch_1" : "train.bin"));
     CHECK_THROWS_WITH(cifar(DataSplit::test), Catch::Contains(isTen ? "test_batch" : "test.bin"));
   }
-  CHECK(dataFormatTable().size() == 4);
+  CHECK(dataFormatTable().size() == 5);
   CHECK_THROWS_AS(findDataFormat("idz"), UsageError);
 }
 

@@ -75,12 +75,15 @@ class Programs:
 
     def client_keys(self):
         keys = set()
-        files = {"synthetic": SYNTHETIC, "idx": IDX, "cifar100": "model: {name: mlp}\ndata: {format: cifar100, folder: none}\n"}
+        files = {"synthetic": SYNTHETIC, "idx": IDX, "cifar100": "model: {name: mlp}\ndata: {format: cifar100, folder: none}\n",
+                 "tensors": "model: {name: mlp}\ndata: {format: tensors, train: {file: none}, test: {file: none}}\n"}
         for name, text in files.items():
             (self.scratch / f"{name}.yaml").write_text(text)
             keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", f"{name}.yaml")
         keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "weights.file=none",
                                 "--set", "train.learning_rate.schedule=polynomial", "--set", "codec={activation/0: none}")  # fmt: skip
+        keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "keep.best=top1",
+                                "--set", "model={name: graph, file: none, cuts: [a, b], lora: {rank: 1, targets: [a]}}")  # fmt: skip
         for model in self.ask_json("models")["models"]:
             keys |= {f"model.{name}" for name in re.findall(r"(\w+)=", model["parameters"])}
         for optimizer in self.ask_json("optimizers")["optimizers"]:

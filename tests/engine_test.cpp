@@ -138,6 +138,23 @@ TEST_CASE("a mask beside the activation crosses each cut, and has no gradient") 
   }
 }
 
+TEST_CASE("a frozen head gets no gradients, and the result is the same in every order") {
+  for (const std::size_t bodies : {1, 3}) {
+    VirtualOptions options = optionsFor("priority");
+    options.bodies = bodies;
+    options.headIsFrozen = true;
+    const std::vector<float> expected = trained(options);
+    CHECK(expected.front() == tinyParts(bodies).front().weight);
+    CHECK(expected.at(1) != tinyParts(bodies).at(1).weight);
+    for (const Schedule& schedule : scheduleTable()) {
+      CAPTURE(schedule.name);
+      options.schedule = &schedule;
+      options.jitterSeed = 7;
+      CHECK((trained(options) == expected));
+    }
+  }
+}
+
 TEST_CASE("engines restored between two batches continue like the saved ones") {
   VirtualOptions options = optionsFor("priority");
   options.bodies = 2;

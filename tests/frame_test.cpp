@@ -374,6 +374,8 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
                           "cannot-read",
                           "openssl-failed",
                           "no-status",
+                          "bad-metric",
+                          "bad-target",
                           "status-exposed",
                           "no-such-session",
                           "connection-replaced",

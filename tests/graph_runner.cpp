@@ -2,10 +2,11 @@
 // so that tests in Python can compare it with PyTorch itself:
 //
 //   graph_runner MODEL.pt2 INPUTS.safetensors OUTPUTS.safetensors [FIRST SECOND]
+//   [lora=RANK:ALPHA:TARGET]
 //
-// INPUTS has the model's inputs by name, and `labels`. OUTPUTS gets `logits`, `loss`, `grad.NAME`
-// of each parameter that has a gradient, and `buffer.NAME` after the step. With two modules to cut
-// after, the model runs as head, body and tail.
+// INPUTS has the model's inputs by name, `labels`, and values for adapters. OUTPUTS gets `logits`,
+// `loss`, `grad.NAME` of each parameter that has a gradient, and `buffer.NAME` after the step. With
+// two modules to cut after, the model runs as head, body and tail.
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
@@ -16,6 +17,7 @@
 #include <map>
 #include <string>
 
+#include "common/graph/adapters.h"
 #include "common/model/graph_blocks.h"
 #include "common/model/graph_file.h"
 #include "common/model/stage.h"
@@ -30,27 +32,49 @@ std::vector<NamedTensor> readTensors(const std::string& path) {
 }
 
 // The model as one block, or as three.
-std::vector<BlockSpec> blocksOf(const GraphFile& file, const std::vector<std::string>& names) {
-  const GraphCuts cuts(file.graph());
+std::vector<BlockSpec> blocksOf(const wire::Graph& graph, const std::vector<std::string>& names) {
+  const GraphCuts cuts(graph);
   if (!names.empty()) {
     return *blocksOfParts(cuts.split(cuts.find(names.at(0)), cuts.find(names.at(1))));
   }
-  BlockSpec block = blockOfGraph("whole", file.graph());
-  for (int n = 0; n < file.graph().inputs_size(); ++n) {
+  BlockSpec block = blockOfGraph("whole", graph);
+  for (int n = 0; n < graph.inputs_size(); ++n) {
     block.batchInputs.push_back(static_cast<std::size_t>(n));
   }
   return {block};
 }
 
-int run(const std::vector<std::string>& arguments) {
+// "lora=8:16:query"
+LoraSpec loraOf(const std::string& text) {
+  const std::size_t rank = text.find('=') + 1, alpha = text.find(':') + 1;
+  const std::size_t target = text.find(':', alpha) + 1;
+  LoraSpec lora;
+  lora.rank = std::stoll(text.substr(rank));
+  lora.alpha = std::stod(text.substr(alpha));
+  lora.targets = {text.substr(target)};
+  return lora;
+}
+
+int run(std::vector<std::string> arguments) {
   const GraphFile file(arguments.at(0));
-  const std::vector<BlockSpec> blocks = blocksOf(file, {arguments.begin() + 3, arguments.end()});
+  wire::Graph graph = file.graph();
+  if (arguments.back().starts_with("lora=")) {
+    if (addAdapters(graph, loraOf(arguments.back())).empty())
+      throw UsageError("bad-lora", "no target");
+    arguments.pop_back();
+  }
+  const std::vector<BlockSpec> blocks = blocksOf(graph, {arguments.begin() + 3, arguments.end()});
   const int count = static_cast<int>(blocks.size());
   ParameterSet set(blocks, 0, count, 1);
   loadWeights(set, selectWeights(file.readWeights(), blocks, 0, count));
 
   std::map<std::string, at::Tensor> given;
-  for (const NamedTensor& tensor : readTensors(arguments.at(1))) given[tensor.name] = tensor.tensor;
+  std::vector<NamedTensor> adapters;
+  for (const NamedTensor& tensor : readTensors(arguments.at(1))) {
+    given[tensor.name] = tensor.tensor;
+    if (isAdapter(tensor.name)) adapters.push_back(tensor);
+  }
+  loadWeights(set, adapters);
   TensorList inputs;
   for (const std::string& name : file.inputNames()) inputs.push_back(given.at(name));
 
@@ -62,6 +86,7 @@ int run(const std::vector<std::string>& arguments) {
   const at::Tensor loss =
       at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), given.at("labels"));
   loss.backward();
+  set.joinGradients();
   set.addStatistics(statistics);
 
   std::vector<NamedTensor> results = {{"logits", logits.detach()}, {"loss", loss.detach()}};
@@ -80,8 +105,10 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace cleave
 
 int main(int argc, char** argv) {
-  if (argc != 4 && argc != 6) {
-    std::fprintf(stderr, "usage: graph_runner MODEL INPUTS OUTPUTS [FIRST SECOND]\n");
+  if (argc < 4 || argc > 7) {
+    std::fprintf(
+        stderr,
+        "usage: graph_runner MODEL INPUTS OUTPUTS [FIRST SECOND] [lora=RANK:ALPHA:TARGET]\n");
     return 2;
   }
   try {

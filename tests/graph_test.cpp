@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "common/graph/adapters.h"
 #include "common/graph/costs.h"
 #include "common/graph/cuts.h"
 #include "common/graph/export_reader.h"
@@ -120,7 +121,7 @@ TEST_CASE("the parts of a graph are valid, and have all its weights once") {
   }
 }
 
-TEST_CASE("a parameter on both sides of a cut is an obstacle") {
+TEST_CASE("a parameter cannot be in the body and at the client") {
   wire::Graph graph = tiny();
   // The second convolution gets the first one's bias.
   wire::Node& second = *graph.mutable_nodes(3);
@@ -130,10 +131,47 @@ TEST_CASE("a parameter on both sides of a cut is an obstacle") {
     if (argument.name() == "bias") argument.set_tensor(bias);
   }
   const GraphCuts cuts(graph);
-  CHECK_THAT(cuts.find("norm").obstacle, Contains("conv.bias is used on both sides"));
-  CHECK(cuts.find("block").obstacle.empty());
   const std::string error = errorOf([&] { cuts.split(cuts.find("norm"), cuts.find("pool")); });
-  CHECK_THAT(error, Contains("bad-cuts") && Contains("cut after pool"));
+  CHECK_THAT(error, Contains("bad-cuts") && Contains("conv.bias is used on both sides of a cut"));
+  CHECK(errorOf([&] { cuts.split(cuts.find("block"), cuts.find("pool")); }).empty());
+}
+
+TEST_CASE("adapters are added to the linear layers that are targets") {
+  wire::Graph graph = tiny();
+  CHECK(linearModules(graph) == std::vector<std::string>{"classifier"});
+  const int nodes = graph.nodes_size(), values = graph.values_size();
+  LoraSpec lora;
+  lora.rank = 3;
+  lora.dropout = 0.1;
+  lora.targets = {"conv", "fc"};
+  CHECK(addAdapters(graph, lora).empty());
+  CHECK(graph.nodes_size() == nodes);
+  lora.targets = {"class*"};
+  CHECK(addAdapters(graph, lora) == std::vector<std::string>{"classifier"});
+  checkGraph(graph, "adapted");
+  CHECK(graph.nodes_size() == nodes + 5);
+  CHECK(graph.values_size() == values + 7);  // two parameters, five results
+  const wire::Node& sum = graph.nodes(graph.nodes_size() - 1);
+  CHECK(sum.op() == "aten.add.Tensor");
+  CHECK(graph.outputs(0) == sum.outputs(0));
+  std::map<std::string, std::string> shapes;
+  for (const wire::Value& value : graph.values()) {
+    if (isAdapter(value.name())) shapes[value.name()] = shapeText(value);
+  }
+  CHECK(shapes == std::map<std::string, std::string>{{"classifier.lora_A.weight", "[3, 16]"},
+                                                     {"classifier.lora_B.weight", "[10, 3]"}});
+}
+
+TEST_CASE("a target is a name, the end of a name, or a pattern") {
+  LoraSpec lora;
+  lora.targets = {"query", "encoder.*.value"};
+  CHECK(isTarget(lora, "query"));
+  CHECK(isTarget(lora, "encoder.0.query"));
+  CHECK(isTarget(lora, "encoder.0.value"));
+  CHECK(isTarget(lora, "bert.encoder.0.value"));
+  CHECK_FALSE(isTarget(lora, "encoder.0.bigquery"));
+  CHECK_FALSE(isTarget(lora, "encoder.0.query.dense"));
+  CHECK_FALSE(isTarget(lora, "decoder.0.value"));
 }
 
 // A graph whose tensor `ones` has two names; it is written to under one, and read under the other.

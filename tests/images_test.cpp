@@ -8,6 +8,7 @@
 
 #include "client/data/loader.h"
 #include "common/core/random.h"
+#include "tests/samples.h"
 
 namespace cleave::test {
 namespace {
@@ -45,9 +46,9 @@ ImageOptions augmenting(bool flip, int padding, std::uint64_t seed = 3) {
 }
 
 std::vector<float> sample(const Dataset& data, std::uint32_t index, std::uint64_t epoch) {
-  std::vector<float> out(kPixels);
-  CHECK(data.readForTraining(index, epoch, out) == index % 4);
-  return out;
+  const Sample sample = sampleOf(data, index, epoch);
+  CHECK(sample.label == index % 4);
+  return sample.values;
 }
 
 // Pads the image and takes the crop from it, following the definition.
@@ -141,16 +142,15 @@ TEST_CASE("a loader augments in training passes only, for any batch size") {
     Loader loader(data, std::make_shared<BufferPool>(),
                   {.batch = size, .training = true, .epoch = 5});
     Loader plain(data, std::make_shared<BufferPool>(), {.batch = size, .epoch = 5});
-    std::vector<float> unchanged(kPixels);
     std::uint32_t index = 0;
     while (const auto batch = loader.next()) {
       const auto plainBatch = plain.next();
-      const auto* values = reinterpret_cast<const float*>(batch->inputs.data());
-      const auto* plainValues = reinterpret_cast<const float*>(plainBatch->inputs.data());
+      const float* values = valuesOf(*batch).data();
+      const float* plainValues = valuesOf(*plainBatch).data();
       for (std::uint32_t j = 0; j < batch->samples(); ++j, ++index) {
         const auto expected = sample(*data, index, 5);
         CHECK(std::equal(expected.begin(), expected.end(), values + j * kPixels));
-        data->read(index, unchanged);
+        const std::vector<float> unchanged = readSample(*data, index);
         CHECK(std::equal(unchanged.begin(), unchanged.end(), plainValues + j * kPixels));
       }
     }

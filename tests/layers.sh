@@ -26,9 +26,9 @@ common/run         | common/checkpoint common/core common/codec common/net commo
 compression        | common/core common/codec compression/kernels                     | zstd
 compression/kernels |                                                                 | hwy
 compression/device | common/core common/codec compression                             |
-client/data        | common/core                                                      |
+client/data        | common/core common/codec common/model                            |
 client/report      | common/core common/http common/topology |
-client/train       | client/data common/checkpoint common/core common/codec common/net common/engine common/graph common/link common/predict common/record common/device common/model common/program common/run compression proto | boost CLI
+client/train       | client/data common/checkpoint common/core common/codec common/net common/engine common/graph common/link common/predict common/record common/device common/model common/program common/run common/topology compression proto | boost CLI
 client/sweep       | client/report client/train common/checkpoint common/core common/run common/topology |
 client/diagnose    | client/train common/core common/codec common/net common/link common/model common/run compression | boost openssl
 client/commands    | client/data client/train client/report client/sweep client/diagnose common/core common/http common/engine common/graph common/link common/predict common/record common/model common/run compression | torch CLI

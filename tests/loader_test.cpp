@@ -10,13 +10,14 @@
 #include <thread>
 
 #include "common/core/random.h"
+#include "tests/samples.h"
 
 namespace cleave::test {
 namespace {
 
 // Sample j is {j, -j} with the label j. Counts the samples that were read, and can be set to fail
 // or to block.
-class Counting final : public Dataset {
+class Counting final : public LabeledDataset {
  public:
   explicit Counting(std::uint32_t size) : size_(size) {}
 
@@ -49,25 +50,26 @@ class Counting final : public Dataset {
 std::shared_ptr<BufferPool> newPool() { return std::make_shared<BufferPool>(); }
 
 // All labels of a pass in order; checks each batch against its labels.
-std::vector<std::int64_t> labelsOf(Loader& loader, std::uint32_t batch, std::uint32_t size) {
+std::vector<std::int64_t> passLabels(Loader& loader, std::uint32_t batch, std::uint32_t size) {
   std::vector<std::int64_t> labels;
   while (auto got = loader.next()) {
     REQUIRE(got->samples() == std::min<std::size_t>(batch, size - labels.size()));
-    REQUIRE(got->inputs.size() == got->samples() * 2 * sizeof(float));
-    REQUIRE(reinterpret_cast<std::uintptr_t>(got->inputs.data()) % kAlignment == 0);
-    const auto* values = reinterpret_cast<const float*>(got->inputs.data());
-    for (std::size_t j = 0; j < got->labels.size(); ++j) {
-      REQUIRE(values[2 * j] == static_cast<float>(got->labels[j]));
-      REQUIRE(values[2 * j + 1] == -static_cast<float>(got->labels[j]));
+    const std::span<const float> values = valuesOf(*got);
+    const std::span<const std::int64_t> those = labelsOf(*got);
+    REQUIRE(got->arrays.front().spec == TensorSpec{DType::f32, {got->samples(), 2, 1}});
+    REQUIRE(reinterpret_cast<std::uintptr_t>(values.data()) % kAlignment == 0);
+    for (std::size_t j = 0; j < those.size(); ++j) {
+      REQUIRE(values[2 * j] == static_cast<float>(those[j]));
+      REQUIRE(values[2 * j + 1] == -static_cast<float>(those[j]));
     }
-    labels.insert(labels.end(), got->labels.begin(), got->labels.end());
+    labels.insert(labels.end(), those.begin(), those.end());
   }
   return labels;
 }
 
 std::vector<std::int64_t> passOf(std::uint32_t size, const Loader::Options& options) {
   Loader loader(std::make_shared<Counting>(size), newPool(), options);
-  return labelsOf(loader, options.batch, size);
+  return passLabels(loader, options.batch, size);
 }
 
 TEST_CASE("a pass has every sample once, in order, and a smaller last batch") {
@@ -138,8 +140,8 @@ TEST_CASE("an exception from reading a sample is rethrown by next(), after the e
   auto data = std::make_shared<Counting>(100);
   data->failAt = 25;
   Loader loader(data, newPool(), {.batch = 10});
-  CHECK(loader.next()->labels.front() == 0);
-  CHECK(loader.next()->labels.front() == 10);
+  CHECK(labelsOf(*loader.next()).front() == 0);
+  CHECK(labelsOf(*loader.next()).front() == 10);
   CHECK_THROWS_WITH(loader.next(), "sample 25 is broken");
   CHECK_THROWS_AS(loader.next(), RunError);
 }
@@ -174,8 +176,8 @@ TEST_CASE("buffers are from the pool and outlive the loader") {
     Loader loader(std::make_shared<Counting>(40), pool, {.batch = 10});
     kept = loader.next();
   }
-  CHECK(kept->labels.size() == 10);
-  CHECK(reinterpret_cast<const float*>(kept->inputs.data())[2 * 9] == 9);
+  CHECK(labelsOf(*kept).size() == 10);
+  CHECK(valuesOf(*kept)[2 * 9] == 9);
   const std::size_t before = pool->retainedBytes();
   kept.reset();
   CHECK(pool->retainedBytes() > before);

@@ -39,6 +39,25 @@ struct Trained {
   std::unique_ptr<Optimizer> optimizer;
 };
 
+TEST_CASE("groups have learning rates and weight decays of their own; the first match counts") {
+  OptimizerSpec spec{"sgd", {{"weight_decay", 0.5}}, {{"*.bias", 0.0}, {"head.*", std::nullopt}}};
+  std::vector<NamedTensor> parameters;
+  for (const char* name : {"body.weight", "head.weight", "head.bias"}) {
+    parameters.push_back({name, at::full({1}, 1.0).set_requires_grad(true)});
+    parameters.back().tensor.mutable_grad() = at::full({1}, 1.0);
+  }
+  const auto optimizer = makeOptimizer(spec, parameters);
+  StepDecision step = decision(0.5);
+  CHECK(errorCode([&] { optimizer->update(step); }) == "bad-metadata");
+  step.learningRates = {0.5, 0.25, 0};
+  optimizer->update(step);
+  CHECK(parameters[0].tensor.item<double>() == 0.25);  // 1 - 0.5 x (1 + 0.5)
+  CHECK(parameters[1].tensor.item<double>() == 1);     // rate 0
+  CHECK(parameters[2].tensor.item<double>() == 0.75);  // 1 - 0.25 x 1
+  spec.groups = {{"*", 11.0}};
+  CHECK(errorCode([&] { checkOptimizer(spec); }) == "bad-optimizer-parameter");
+}
+
 TEST_CASE("plain SGD follows the gradient") {
   Trained trained({});
   trained.step(0.5f, decision(0.25));

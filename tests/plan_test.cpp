@@ -31,7 +31,7 @@ wire::RunSpec honest(const std::string& model) {
   (*spec.mutable_codecs())["activation/0"] = "block:bits=8";
   spec.mutable_optimizer()->set_name("sgd");
   (*spec.mutable_optimizer()->mutable_parameters())["momentum"] = 0.9;
-  spec.set_precision("f32");
+  spec.set_precision("fp32");
   spec.mutable_wait()->set_f2(1);
   spec.mutable_wait()->set_b2(1);
   return spec;

@@ -377,7 +377,7 @@ TEST_CASE("a report's figures match the files") {
   CHECK(headline.at("steps") == 2);
   CHECK(headline.at("seconds") == 4);
   CHECK(headline.at("images_per_second") == 5);
-  CHECK(headline.at("top1") == 0.8);
+  CHECK(headline.at("metric") == 0.8);
   CHECK(headline.at("ratio") == 0.5);
   CHECK(headline.at("bytes_up") == 1400);
   CHECK(headline.at("over_bound") == 2);

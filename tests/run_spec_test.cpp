@@ -30,6 +30,9 @@ void fill(Message& message, std::uint64_t& next) {
         case FieldDescriptor::CPPTYPE_UINT64:
           reflection.AddUInt64(&message, &field, next);
           break;
+        case FieldDescriptor::CPPTYPE_STRING:
+          reflection.AddString(&message, &field, text);
+          break;
         default:
           FAIL("a list of another type: " << field.name());
       }

@@ -60,7 +60,7 @@ class Host : public Loopback {
     spec.set_micro_batches(2);
     spec.set_schedule("priority");
     spec.mutable_optimizer()->set_name("sgd");
-    spec.set_precision("f32");
+    spec.set_precision("fp32");
     request.spec = runSpecFromWire(spec);
     return request;
   }

@@ -780,9 +780,8 @@ TEST_CASE(
   step.set_clip_factor(std::numeric_limits<double>::quiet_NaN());
   CHECK(control(FrameKind::step, step.SerializeAsString()) == "bad-metadata");
   step.set_clip_factor(1);
-  for (const double scale :
-       {0.0, 0.5, 2.0, 1024.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
-    step.set_loss_scale(scale);  // would be ignored
+  for (const double scale : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    step.set_loss_scale(scale);
     CHECK(control(FrameKind::step, step.SerializeAsString()) == "bad-metadata");
   }
   step.set_loss_scale(1);

@@ -91,6 +91,7 @@ class VirtualRun::Link : public EngineLink {
 
 VirtualRun::VirtualRun(const VirtualOptions& options)
     : options_(options), places_(placesInRow(options.bodies, options.cut)) {
+  if (options.headIsFrozen) places_.front().first.front().hasGradient = false;
   EngineOptions engine;
   engine.schedule = options.schedule;
   engine.microBatches = options.microBatches;
@@ -220,7 +221,8 @@ Result VirtualRun::perform(Side& side, Work& work) {
       return bundleOf(last.backward(received(), tinyLossGradient(output)), 1);
     }
     case ActionKind::bodyBackward:
-      return bundleOf(first.backward(side.forwardInputs.at(work.at.i), received()), 1);
+      return bundleOf(first.backward(side.forwardInputs.at(work.at.i), received()),
+                      options_.headIsFrozen && &side == &sides_[1] ? 0 : 1);
     case ActionKind::headBackward:
       first.backward(side.forwardInputs.at(work.at.i), received());
       return std::monostate{};

@@ -35,7 +35,8 @@ struct VirtualOptions {
   std::uint32_t microBatches = 4;
   std::uint32_t inFlight = 0;  // 0: the schedule's default
   std::size_t bodies = 1;
-  CutTensors cut = {{}};  // the tensors of every cut; only the first is computed with
+  CutTensors cut = {{}};      // the tensors of every cut; only the first is computed with
+  bool headIsFrozen = false;  // no gradient crosses the first cut
   ActionSeconds seconds = scheduledSeconds({1, 1, 1, 1, 1});
   double tensorSeconds = 0;  // seconds that a tensor occupies its direction
   double latency = 0;

@@ -104,6 +104,13 @@ Json describeFlow(const PreparedRun& run, Flow flow) {
           {"encoded_bytes_are", sizeIsFixed(codec) ? "exact" : "at most"}};
 }
 
+std::vector<std::string> textsOf(const std::vector<SampleArray>& arrays) {
+  std::vector<std::string> texts;
+  for (const SampleArray& array : arrays) texts.push_back(toString(array));
+  texts.back() += " (target)";
+  return texts;
+}
+
 Json describe(const PreparedRun& run) {
   const RunPlan& plan = run.plan;
   const ClientSettings& settings = run.settings;
@@ -111,7 +118,7 @@ Json describe(const PreparedRun& run) {
   out["config"] = settings.resolved;
   out["data"] = {{"train_samples", run.data.train->size()},
                  {"test_samples", run.data.test->size()},
-                 {"sample_shape", run.data.train->sampleShape()},
+                 {"arrays", textsOf(run.data.train->arrays())},
                  {"classes", run.data.train->classes()}};
   out["steps"] = totalSteps(settings, *run.data.train);
   out["steps_per_epoch"] = plan.spec.stepsPerEpoch;
@@ -208,9 +215,9 @@ void print(const Json& out) {
   const Json& data = out.at("data");
   std::cout << "# Configuration with all defaults\n"
             << out.at("config").get<std::string>() << "\n# Run\n"
-            << fmt::format("  data      {} training and {} test samples {}, {} classes\n",
+            << fmt::format("  data      {} training and {} test samples: {}\n",
                            number(data.at("train_samples")), number(data.at("test_samples")),
-                           shapeText(data.at("sample_shape")), number(data.at("classes")))
+                           fmt::join(data.at("arrays").get<std::vector<std::string>>(), ", "))
             << fmt::format("  steps     {}, {} per epoch\n", number(out.at("steps")),
                            number(out.at("steps_per_epoch")))
             << fmt::format(

@@ -212,10 +212,13 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   const std::uint64_t steps = totalSteps(run.settings(), *run.data().train);
   announce(prepared, run.answer(), steps, log, command.events);
 
-  Progress progress({progressFd(command.options), command.events, steps, metricNames()});
+  Progress progress({progressFd(command.options), command.events, steps,
+                     run.settings().scores.names(), run.settings().scores.shares()});
   Trainer trainer(run, progress);
-  ModelSaver saver(run.session(), run.stage(), prepared.plan, prepared.folder,
-                   run.answer().weights_allowed());
+  ModelSaver saver(
+      run.session(), run.stage(), prepared.plan, prepared.folder, run.answer().weights_allowed(),
+      run.settings().lora,
+      prepared.userModel ? prepared.userModel->aliases() : std::map<std::string, std::string>());
   trainer.start({false, run.settings().errorEvery, run.settings().rotateBytes, metrics, true});
   if (metrics) {
     metrics->sampleWith(
@@ -223,6 +226,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   }
   writeTraceWhenDone(command.options.trace, run, trainer, log, command.extras);
   trainer.afterEachEpoch([&] { saver.save(); });
+  trainer.afterEachBest([&] { saver.keepAsBest(); });
 
   TrainResult result;
   bool hasModel = false;

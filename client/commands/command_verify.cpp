@@ -112,7 +112,9 @@ class Verification {
         steps_(steps),
         tolerance_(tolerance),
         run_(prepared),
-        whole_(prepared.plan.stage) {}
+        whole_(prepared.plan.stage),
+        decider_(prepared.settings, *prepared.data.train),
+        wholeDecider_(prepared.settings, *prepared.data.train) {}
 
   Comparisons perform();
   // Sends Bye to the server after a failure.
@@ -120,21 +122,19 @@ class Verification {
 
  private:
   StepDecision decide(const BodyDone& done);
-  StepDecision decisionOf(std::uint64_t step, double norm) const;
   void trainSteps();
   void trainStep(std::uint64_t step, const Batch& batch);
   void evaluate();
   void compareGradients(std::uint64_t step);
   void compareLosses(const std::string& when);
-  TensorView view(const Batch& batch) const;
 
   const PreparedRun& prepared_;
   const std::uint64_t steps_;
   const double tolerance_;
   TrainRun run_;
   WholeStage whole_;
+  StepDecider decider_, wholeDecider_;
   Comparisons results_;
-  double norm_ = 0;  // of the split model's gradients in the current step
   std::vector<NamedTensor> headGradients_, tailGradients_;
 };
 
@@ -197,31 +197,24 @@ void Verification::trainSteps() {
 }
 
 StepDecision Verification::decide(const BodyDone& done) {
+  const GradientReport head = run_.stage().headReport();
   headGradients_ = copyGradients(run_.stage().head());
   tailGradients_ = copyGradients(run_.stage().tail());
-  norm_ =
-      gradientNorm(done.step, run_.stage().headReport(), done.report, run_.stage().tailReport());
-  return decisionOf(done.step, norm_);
-}
-
-StepDecision Verification::decisionOf(std::uint64_t step, double norm) const {
-  const LearningRateOptions rates = learningRateOptions(prepared_.settings, *prepared_.data.train);
-  return decideStep(step, learningRate(rates, step), norm, prepared_.settings.clipNorm);
-}
-
-TensorView Verification::view(const Batch& batch) const {
-  return viewOf(batch, *prepared_.data.train);
+  return decider_.decide(done.step, head, done.report, run_.stage().tailReport());
 }
 
 void Verification::trainStep(std::uint64_t step, const Batch& batch) {
+  run_.stage().setLossScale(decider_.lossScale());
+  whole_.setLossScale(wholeDecider_.lossScale());
   run_.runBatch(Phase::train, step, batch);
-  whole_.runBatch(Phase::train, step, prepared_.settings.microBatches, view(batch), batch.labels);
+  whole_.runBatch(Phase::train, step, prepared_.settings.microBatches, viewOf(batch));
   compareLosses(fmt::format(" in step {}", step));
-  compareGradients(step);
   // Each model computes its own norm, and the two must agree.
-  const double norm = std::sqrt(whole_.report().squareSum);
-  results_["gradient norm"].add(norm_, norm, fmt::format("step {}", step));
-  whole_.update(decisionOf(step, norm));
+  const StepDecision decision = wholeDecider_.decide(step, whole_.report(), {}, {});
+  compareGradients(step);
+  results_["gradient norm"].add(decider_.norm(), wholeDecider_.norm(),
+                                fmt::format("step {}", step));
+  whole_.update(decision);
 }
 
 void Verification::evaluate() {
@@ -231,7 +224,7 @@ void Verification::evaluate() {
   const auto batch = loader.next();
   if (!batch) return;
   run_.runBatch(Phase::eval, 1, *batch);
-  whole_.runBatch(Phase::eval, 1, prepared_.settings.microBatches, view(*batch), batch->labels);
+  whole_.runBatch(Phase::eval, 1, prepared_.settings.microBatches, viewOf(*batch));
   compareLosses(" in evaluation");
 }
 
@@ -257,7 +250,7 @@ void Verification::compareGradients(std::uint64_t step) {
 }
 
 // A comparison without values proves nothing, unless the part has none: "gradients/body" of a body
-// without parameters.
+// without parameters, or whose parameters are frozen.
 bool hasItsValues(const std::string& name, const Comparison& result, const RunPlan& plan) {
   if (result.values > 0) return true;
   const auto [cut0, cut1] = plan.stage.cuts;
@@ -266,8 +259,10 @@ bool hasItsValues(const std::string& name, const Comparison& result, const RunPl
       {"body", {cut0, cut1}},
       {"tail", {cut1, static_cast<int>(plan.blocks.size())}}};
   const auto part = parts.find(name.substr(name.find('/') + 1));
-  return part != parts.end() &&
-         parameterCount(plan.blocks, part->second.first, part->second.second) == 0;
+  if (part == parts.end()) return false;
+  const auto [first, last] = part->second;
+  return (name.starts_with("gradients/") ? trainedCount(plan.blocks, first, last)
+                                         : parameterCount(plan.blocks, first, last)) == 0;
 }
 
 void print(const Comparisons& results, const PreparedRun& run) {

@@ -87,7 +87,7 @@ void checkRecords(const std::vector<std::uint8_t>& bytes, const std::string& pat
 
 }  // namespace
 
-std::unique_ptr<Dataset> openCifar(const CifarOptions& options) {
+std::unique_ptr<LabeledDataset> openCifar(const CifarOptions& options) {
   const Layout layout = layoutOf(options.kind);
   ImageStore store;
   store.first = layout.labels;

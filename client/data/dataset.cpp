@@ -1,6 +1,7 @@
 #include "client/data/dataset.h"
 
 #include <cassert>
+#include <cstring>
 #include <utility>
 
 namespace cleave {
@@ -12,18 +13,13 @@ class Slice final : public Dataset {
       : whole_(std::move(whole)), first_(first), count_(count) {}
 
   std::uint32_t size() const override { return count_; }
-  std::vector<std::int64_t> sampleShape() const override { return whole_->sampleShape(); }
+  std::vector<SampleArray> arrays() const override { return whole_->arrays(); }
   int classes() const override { return whole_->classes(); }
 
-  std::int64_t read(std::uint32_t index, std::span<float> out) const override {
+  void write(std::uint32_t index, std::optional<std::uint64_t> epoch,
+             SampleMemory out) const override {
     assert(index < count_);
-    return whole_->read(first_ + index, out);
-  }
-
-  std::int64_t readForTraining(std::uint32_t index, std::uint64_t epoch,
-                               std::span<float> out) const override {
-    assert(index < count_);
-    return whole_->readForTraining(first_ + index, epoch, out);
+    whole_->write(first_ + index, epoch, out);
   }
 
  private:
@@ -33,6 +29,29 @@ class Slice final : public Dataset {
 };
 
 }  // namespace
+
+TensorSpec specOf(const SampleArray& array, std::uint32_t samples) {
+  TensorSpec spec{array.dtype, {samples}, MemoryOrder::contiguous};
+  spec.shape.insert(spec.shape.end(), array.shape.begin(), array.shape.end());
+  return spec;
+}
+
+std::string toString(const SampleArray& array) {
+  const std::string spec = toString(TensorSpec{array.dtype, array.shape, MemoryOrder::contiguous});
+  return array.name.empty() ? spec : array.name + " " + spec;
+}
+
+std::vector<SampleArray> LabeledDataset::arrays() const {
+  return {{"", DType::f32, sampleShape()}, {"", DType::i64}};
+}
+
+void LabeledDataset::write(std::uint32_t index, std::optional<std::uint64_t> epoch,
+                           SampleMemory out) const {
+  const std::span<float> values(reinterpret_cast<float*>(out[0].data()),
+                                out[0].size() / sizeof(float));
+  const std::int64_t label = epoch ? readForTraining(index, *epoch, values) : read(index, values);
+  std::memcpy(out[1].data(), &label, sizeof label);
+}
 
 std::unique_ptr<Dataset> sliceDataset(std::shared_ptr<const Dataset> whole, std::uint32_t first,
                                       std::uint32_t count) {

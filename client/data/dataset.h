@@ -1,31 +1,62 @@
-// The interface of all datasets: samples of one shape with one label each. No Torch.
+// The interface of all datasets. A sample consists of arrays: one or more inputs of the model, and
+// the target, such as a class. No Torch.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/codec/tensor.h"
 #include "common/core/error.h"
 
 namespace cleave {
+
+struct SampleArray {
+  std::string name;  // "input_ids"; empty if the format has no names
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape = {};  // {} for a number
+
+  bool operator==(const SampleArray&) const = default;
+};
+// The array in a batch: [samples, …], contiguous.
+TensorSpec specOf(const SampleArray& array, std::uint32_t samples);
+std::string toString(const SampleArray& array);  // "input_ids i64[128]"
+
+// Memory of one sample: for each array as many bytes as it has.
+using SampleMemory = std::span<const std::span<std::byte>>;
 
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual std::uint32_t size() const = 0;
-  virtual std::vector<std::int64_t> sampleShape() const = 0;  // such as {1, 28, 28}
+  // The same for all samples: the model's inputs, then the target.
+  virtual std::vector<SampleArray> arrays() const = 0;
+  // If the target is a class: how many there are; else 0.
   virtual int classes() const = 0;
-  // Writes sample `index`, ready for the model (scaled and normalised), and returns its label in
-  // [0, classes). Any thread.
+  // Writes sample `index`, ready for the model (scaled and normalised). With an epoch, as training
+  // uses it in that epoch: augmented if the options say so. Any thread.
+  virtual void write(std::uint32_t index, std::optional<std::uint64_t> epoch,
+                     SampleMemory out) const = 0;
+};
+
+// Samples that consist of one array of floats and a class.
+class LabeledDataset : public Dataset {
+ public:
+  virtual std::vector<std::int64_t> sampleShape() const = 0;  // such as {1, 28, 28}
+  // Like write(), but returns the class, in [0, classes()).
   virtual std::int64_t read(std::uint32_t index, std::span<float> out) const = 0;
-  // The sample as training uses it in `epoch`: augmented if the options say so.
   virtual std::int64_t readForTraining(std::uint32_t index, std::uint64_t epoch,
                                        std::span<float> out) const {
     static_cast<void>(epoch);
     return read(index, out);
   }
+
+  std::vector<SampleArray> arrays() const final;
+  void write(std::uint32_t index, std::optional<std::uint64_t> epoch, SampleMemory out) const final;
 };
 
 // How an image file's pixels are processed, in this order.
@@ -53,7 +84,7 @@ struct IdxOptions {
   int classes = 10;
   ImageOptions image;
 };
-std::unique_ptr<Dataset> openIdx(const IdxOptions& options);
+std::unique_ptr<LabeledDataset> openIdx(const IdxOptions& options);
 
 // The binary versions of CIFAR-10 and CIFAR-100 (Krizhevsky, 2009): the archive's files in one
 // folder, or NAME.gz if NAME is missing. A file may have any number of records. Throws UsageError
@@ -65,7 +96,7 @@ struct CifarOptions {
   bool train = true;  // true: data_batch_1…5.bin or train.bin; false: test_batch.bin or test.bin
   ImageOptions image;
 };
-std::unique_ptr<Dataset> openCifar(const CifarOptions& options);
+std::unique_ptr<LabeledDataset> openCifar(const CifarOptions& options);
 
 // Learnable data generated from a seed: each class is a random pattern, and each sample is its
 // class's pattern plus noise.
@@ -77,7 +108,20 @@ struct SyntheticOptions {
   std::uint64_t split = 0;  // splits have different samples but the same class patterns
   double noise = 1;
 };
-std::unique_ptr<Dataset> makeSynthetic(const SyntheticOptions& options);
+std::unique_ptr<LabeledDataset> makeSynthetic(const SyntheticOptions& options);
+
+// Samples with named arrays, from safetensors files with arrays of [samples, …]: integers and
+// booleans are read as i64, numbers as f32. Throws UsageError with the file and the fault.
+struct TensorsOptions {
+  std::string file;  // or a folder, whose *.safetensors files are joined in the order of their
+                     // names
+  std::string target = "labels";  // the other arrays are inputs
+};
+std::unique_ptr<Dataset> openTensors(const TensorsOptions& options);
+// The same samples with the arrays of these names as inputs, in this order. The target may be one
+// of them. Throws UsageError "bad-sample-shape" if one is missing.
+std::shared_ptr<const Dataset> selectInputs(std::shared_ptr<const Dataset> data,
+                                            const std::vector<std::string>& names);
 
 // Samples [first, first + count) of another dataset.
 std::unique_ptr<Dataset> sliceDataset(std::shared_ptr<const Dataset> whole, std::uint32_t first,

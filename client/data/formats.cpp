@@ -149,6 +149,25 @@ std::unique_ptr<Dataset> openSynthetic(const Keys& keys, DataSplit split) {
   return makeSynthetic(options);
 }
 
+// ---- tensors ----
+
+Table makeTensorsKeys() {
+  Table table;
+  table.requiredText("data.train.file", "path", &Keys::trainFile,
+                     "a safetensors file, or a folder of them, as `cleave.save_dataset` writes it");
+  table.requiredText("data.test.file", "path", &Keys::testFile, "the same for the test set");
+  table.text("data.target", "text", &Keys::target,
+             "array that the loss compares the output with; may be an input too");
+  return table;
+}
+
+std::unique_ptr<Dataset> openTensorsSplit(const Keys& keys, DataSplit split) {
+  TensorsOptions options;
+  options.file = split == DataSplit::train ? keys.trainFile : keys.testFile;
+  options.target = keys.target;
+  return openTensors(options);
+}
+
 // Builds the table on first use.
 template <Table (*make)()>
 const Table& made() {
@@ -163,6 +182,8 @@ constexpr DataFormatRow kFormats[] = {
     {"cifar100", "the binary files of CIFAR-100, with its 100 fine or 20 coarse classes",
      made<makeCifar100Keys>, openCifar100},
     {"synthetic", "learnable data generated from a seed", made<makeSyntheticKeys>, openSynthetic},
+    {"tensors", "named arrays in safetensors files, such as tokenized text", made<makeTensorsKeys>,
+     openTensorsSplit},
 };
 
 }  // namespace

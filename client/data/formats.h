@@ -27,6 +27,8 @@ struct DataFormatKeys {
   double noise = 1;
   std::uint64_t dataSeed = 1;
   std::uint32_t trainSize = 1024, testSize = 256;
+  std::string trainFile, testFile;
+  std::string target = "labels";
 };
 
 struct DataFormatRow {

@@ -133,7 +133,7 @@ void checkLabels(const IdxFile& labels, const std::string& path, int classes) {
 
 }  // namespace
 
-std::unique_ptr<Dataset> openIdx(const IdxOptions& options) {
+std::unique_ptr<LabeledDataset> openIdx(const IdxOptions& options) {
   IdxFile images = readIdx(options.images, "images", {3, 4});
   refuseChannelsLast(images, options.images);
   IdxFile labels = readIdx(options.labels, "labels", {1});

@@ -57,7 +57,7 @@ std::vector<Neighbours> neighboursOf(std::int64_t from, std::int64_t to) {
   return all;
 }
 
-class Images final : public Dataset {
+class Images final : public LabeledDataset {
  public:
   Images(ImageStore store, const ImageOptions& options)
       : store_(std::move(store)), options_(options) {
@@ -82,15 +82,15 @@ class Images final : public Dataset {
   int classes() const override { return store_.classes; }
 
   std::int64_t read(std::uint32_t index, std::span<float> out) const override {
-    return write(index, Placement(), out);
+    return draw(index, Placement(), out);
   }
   std::int64_t readForTraining(std::uint32_t index, std::uint64_t epoch,
                                std::span<float> out) const override {
-    return write(index, drawPlacement(options_, epoch, index), out);
+    return draw(index, drawPlacement(options_, epoch, index), out);
   }
 
  private:
-  std::int64_t write(std::uint32_t index, const Placement& placement, std::span<float> out) const {
+  std::int64_t draw(std::uint32_t index, const Placement& placement, std::span<float> out) const {
     assert(index < size());
     if (shape_ == store_.shape) {
       place(index, placement, out);
@@ -135,7 +135,7 @@ class Images final : public Dataset {
 
 }  // namespace
 
-std::unique_ptr<Dataset> makeImages(ImageStore store, const ImageOptions& options) {
+std::unique_ptr<LabeledDataset> makeImages(ImageStore store, const ImageOptions& options) {
   return std::make_unique<Images>(std::move(store), options);
 }
 

@@ -24,7 +24,7 @@ struct ImageStore {
 
 // Throws UsageError if the number of means or stds does not fit the channels, or the padding is too
 // large for the image.
-std::unique_ptr<Dataset> makeImages(ImageStore store, const ImageOptions& options);
+std::unique_ptr<LabeledDataset> makeImages(ImageStore store, const ImageOptions& options);
 
 // How an image is augmented in one epoch: flipped or not, and moved.
 struct Placement {

@@ -17,10 +17,8 @@ namespace cleave {
 struct Loader::State {
   State(std::shared_ptr<const Dataset> from, std::shared_ptr<BufferPool> buffers,
         const Options& how)
-      : data(std::move(from)), pool(std::move(buffers)), options(how) {
-    for (const std::int64_t dimension : data->sampleShape()) {
-      sampleElements *= static_cast<std::size_t>(dimension);
-    }
+      : data(std::move(from)), pool(std::move(buffers)), options(how), arrays(data->arrays()) {
+    for (const SampleArray& array : arrays) sampleBytes.push_back(specOf(array, 1).bytes());
     thread = std::jthread([this](const std::stop_token& stop) { prepareAll(stop); });
   }
 
@@ -33,7 +31,8 @@ struct Loader::State {
   const std::shared_ptr<const Dataset> data;
   const std::shared_ptr<BufferPool> pool;
   const Options options;
-  std::size_t sampleElements = 1;
+  const std::vector<SampleArray> arrays;
+  std::vector<std::size_t> sampleBytes;  // of each array
 
   std::mutex mutex;  // guards the members below, except the thread
   std::condition_variable_any changed;
@@ -83,15 +82,17 @@ void Loader::State::prepareAll(const std::stop_token& stop) {
 std::optional<Batch> Loader::State::prepare(std::span<const std::uint32_t> indices,
                                             const std::stop_token& stop) {
   Batch batch;
-  batch.inputs = pool->acquire(indices.size() * sampleElements * sizeof(float));
-  batch.labels.reserve(indices.size());
-  auto* out = reinterpret_cast<float*>(batch.inputs.data());
-  for (const std::uint32_t index : indices) {
+  for (const SampleArray& array : arrays) {
+    const TensorSpec spec = specOf(array, static_cast<std::uint32_t>(indices.size()));
+    batch.arrays.push_back({pool->acquire(spec.bytes()), spec});
+  }
+  std::vector<std::span<std::byte>> sample(arrays.size());
+  for (std::size_t n = 0; n < indices.size(); ++n) {
     if (stop.stop_requested()) return std::nullopt;
-    const std::span<float> sample(out, sampleElements);
-    batch.labels.push_back(options.training ? data->readForTraining(index, options.epoch, sample)
-                                            : data->read(index, sample));
-    out += sampleElements;
+    for (std::size_t a = 0; a < arrays.size(); ++a) {
+      sample[a] = {batch.arrays[a].memory.data() + n * sampleBytes[a], sampleBytes[a]};
+    }
+    data->write(indices[n], options.training ? std::optional(options.epoch) : std::nullopt, sample);
   }
   return batch;
 }

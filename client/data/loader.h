@@ -11,10 +11,17 @@
 
 namespace cleave {
 
+struct BatchArray {
+  Buffer memory;    // 64-byte aligned
+  TensorSpec spec;  // [samples, …], contiguous
+  TensorView view() const { return {memory.data(), spec}; }
+};
+
 struct Batch {
-  Buffer inputs;                     // contiguous f32 [samples, sample shape…], 64-byte aligned
-  std::vector<std::int64_t> labels;  // one per sample
-  std::uint32_t samples() const { return static_cast<std::uint32_t>(labels.size()); }
+  std::vector<BatchArray> arrays;  // those of the dataset: the model's inputs, then the target
+  std::uint32_t samples() const {
+    return static_cast<std::uint32_t>(arrays.back().spec.shape.front());
+  }
 };
 
 // One pass over a dataset in batches of `batch`; the last may be smaller. If shuffled, the order is
@@ -25,7 +32,7 @@ class Loader {
   struct Options {
     std::uint32_t batch = 0;
     bool shuffle = false;
-    bool training = false;  // reads samples with Dataset::readForTraining, augmented if configured
+    bool training = false;  // reads samples as training uses them in the epoch
     std::uint64_t seed = 0;
     std::uint64_t epoch = 0;
     std::uint32_t ahead = 1;

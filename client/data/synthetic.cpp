@@ -15,7 +15,7 @@ std::size_t elementsOf(const std::vector<std::int64_t>& shape) {
 
 // Every value depends only on (seed, split, index), so the order of reads and their threads do not
 // matter.
-class Synthetic final : public Dataset {
+class Synthetic final : public LabeledDataset {
  public:
   explicit Synthetic(const SyntheticOptions& options)
       : options_(options), elements_(elementsOf(options.shape)) {
@@ -55,7 +55,7 @@ class Synthetic final : public Dataset {
 
 }  // namespace
 
-std::unique_ptr<Dataset> makeSynthetic(const SyntheticOptions& options) {
+std::unique_ptr<LabeledDataset> makeSynthetic(const SyntheticOptions& options) {
   const bool positive = std::all_of(options.shape.begin(), options.shape.end(),
                                     [](std::int64_t dimension) { return dimension > 0; });
   if (options.shape.empty() || !positive || options.classes < 1) {

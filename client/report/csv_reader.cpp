@@ -15,6 +15,8 @@
 namespace cleave {
 namespace {
 
+constexpr std::string_view kNext = "+1";  // suffix of a column behind the named one
+
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 constexpr std::size_t kLongestLine = std::size_t{1} << 16;  // our lines have about 300 bytes
 
@@ -90,6 +92,7 @@ CsvReader::CsvReader(std::string folder, std::string name, std::vector<std::stri
       name_(std::move(name)),
       columns_(std::move(columns)),
       source_(columns_.size()),
+      names_(columns_.size()),
       wanted_(columns_.size()) {
   // Users may have removed old parts.
   constexpr std::uint64_t kMaxParts = 100000;
@@ -200,10 +203,15 @@ void CsvReader::takeHeader() {
   headerCells_ = cells_.size();
   bool any = false;
   for (std::size_t column = 0; column < columns_.size(); ++column) {
-    const auto found = std::find(cells_.begin(), cells_.end(), columns_[column]);
+    const std::string_view wanted = columns_[column];
+    const bool isNext = wanted.ends_with(kNext);
+    auto found = std::find(cells_.begin(), cells_.end(),
+                           isNext ? wanted.substr(0, wanted.size() - kNext.size()) : wanted);
+    if (isNext && found != cells_.end()) ++found;
     source_[column] = found == cells_.end()
                           ? std::nullopt
                           : std::optional(static_cast<std::size_t>(found - cells_.begin()));
+    if (found != cells_.end()) names_[column] = *found;
     any = any || source_[column];
   }
   if (!any) failure_ = "its first line is not this table's header, so the file was not read";
@@ -260,7 +268,9 @@ std::vector<std::string> CsvReader::problems(bool following) const {
   if (headerCells_ > 0 && failure_.empty()) {
     std::string missing;
     for (std::size_t column = 0; column < columns_.size(); ++column) {
-      if (!source_[column]) missing += (missing.empty() ? "" : ", ") + columns_[column];
+      const bool isOptional = columns_[column].ends_with(kNext);
+      if (!source_[column] && !isOptional)
+        missing += (missing.empty() ? "" : ", ") + columns_[column];
     }
     if (!missing.empty()) problems.push_back(fmt::format("{} lacks columns: {}", file, missing));
   }

@@ -38,8 +38,9 @@ class CsvRow {
 
 class CsvReader {
  public:
-  // `columns`: the columns to read; the file may have others, in any order. Each line is a row,
-  // because cells cannot contain line breaks, so a damaged row does not affect the others.
+  // `columns`: the columns to read; the file may have others, in any order. "loss+1" is the column
+  // behind "loss", if there is one. Each line is a row, because cells cannot contain line breaks,
+  // so a damaged row does not affect the others.
   CsvReader(std::string folder, std::string name, std::vector<std::string> columns);
 
   // Passes each complete new line to `take`, which must check isGarbled() after reading the cells
@@ -48,6 +49,8 @@ class CsvReader {
 
   bool found() const { return found_; }
   std::uint64_t rows() const { return rows_; }  // rows passed to `take` that were not garbled
+  // The column's name in the file; empty if it is not there.
+  const std::string& nameOf(std::size_t column) const { return names_[column]; }
   bool hasColumn(std::size_t column) const { return source_[column].has_value(); }
   // One sentence per problem. `following`: the run continues, so a missing file or an incomplete
   // last line is not a problem.
@@ -67,6 +70,7 @@ class CsvReader {
   const std::string name_;
   const std::vector<std::string> columns_;
   std::vector<std::optional<std::size_t>> source_;  // index of the column in the file
+  std::vector<std::string> names_;                  // of the columns, in the file
   std::vector<std::string_view> cells_, wanted_;
   std::vector<std::string> unquoted_;
   std::string rest_;  // the incomplete last line

@@ -56,14 +56,21 @@ void describeLink(RunReader& run, nlohmann::json& headline) {
 nlohmann::json headline(RunReader& run) {
   const TrainingFigures& training = run.training();
   nlohmann::json headline = nlohmann::json::object();
+  const ShownMetric shown = shownMetric(run.metricName());
+  headline["metric_name"] = shown.name;  // empty: the run has no metric
+  headline["metric_title"] = shown.title;
+  headline["metric_unit"] = shown.isShare ? "share" : "number";
+  headline["metric_better"] = shown.isBetterIfGreater ? "more" : "less";
   for (const auto& evaluation : training.evaluations) {
     if (evaluation.loss) headline["eval_loss"] = *evaluation.loss;
-    if (!evaluation.top1) continue;
-    headline["top1"] = *evaluation.top1;
-    headline["best_top1"] = std::max(headline.value("best_top1", 0.0), *evaluation.top1);
+    if (!evaluation.metric) continue;
+    headline["metric"] = *evaluation.metric;
+    const double best = headline.value("best_metric", *evaluation.metric);
+    headline["best_metric"] = shown.isBetterIfGreater ? std::max(best, *evaluation.metric)
+                                                      : std::min(best, *evaluation.metric);
   }
   if (training.lastTrainLoss) headline["train_loss"] = *training.lastTrainLoss;
-  if (training.lastTrainTop1) headline["train_top1"] = *training.lastTrainTop1;
+  if (training.lastTrainMetric) headline["train_metric"] = *training.lastTrainMetric;
   if (training.lastTime > 0) headline["seconds"] = training.lastTime;
   if (training.steps > 0) {
     headline["steps"] = training.steps;

@@ -158,7 +158,7 @@ Json evaluationsJson(const TrainingFigures& training) {
   for (const auto& evaluation : training.evaluations) {
     Json one = {{"time", rounded(evaluation.time)}, {"step", evaluation.step}};
     if (evaluation.loss) one["loss"] = *evaluation.loss;
-    if (evaluation.top1) one["top1"] = *evaluation.top1;
+    if (evaluation.metric) one["metric"] = *evaluation.metric;
     json.push_back(one);
   }
   return json;
@@ -262,7 +262,7 @@ Json ReportData::page(bool live) {
     put(series, "bound_seconds", training.boundSeconds, "step");
     put(series, "latency", training.latency, "step");
     put(series, "loss", training.loss, "step");
-    put(series, "top1", training.top1, "step");
+    put(series, "metric", training.metric, "step");
     put(series, "clock", training.clock, "step");
     put(histograms, "latencies", training.latencies);
     putSide("client", run.client(), series, histograms);

@@ -30,7 +30,22 @@ TrainingFigures::TrainingFigures(BucketAxes& axes)
       overBound(axes.step),
       latency(axes.step),
       loss(axes.step),
-      top1(axes.step),
+      metric(axes.step),
       clock(axes.step) {}
+
+ShownMetric shownMetric(const std::string& name) {
+  const ShownMetric kKnown[] = {{"top1", "Accuracy"},
+                                {"top5", "Accuracy, top-5"},
+                                {"accuracy", "Accuracy"},
+                                {"f1", "F1"},
+                                {"auroc", "AUROC"},
+                                {"matthews", "Matthews correlation", false},
+                                {"perplexity", "Perplexity", false, false},
+                                {"rmse", "Root mean squared error", false, false}};
+  for (const ShownMetric& known : kKnown) {
+    if (known.name == name) return known;
+  }
+  return {name, name, false, true};
+}
 
 }  // namespace cleave

@@ -59,22 +59,32 @@ struct SideFigures {
   Series deliveryRate, roundTrip, retransmits;  // the kernel's measurements of this side's sending
 };
 
+// How people read a metric of training.
+struct ShownMetric {
+  std::string name;   // a column: "top1"
+  std::string title;  // "Accuracy"
+  bool isShare = true;
+  bool isBetterIfGreater = true;
+};
+// A metric that is not known is shown under its name.
+ShownMetric shownMetric(const std::string& name);
+
 // Figures from the client's steps.csv and epochs.csv.
 struct TrainingFigures {
   explicit TrainingFigures(BucketAxes& axes);
 
   struct Evaluation {
     double time = 0, step = 0;
-    std::optional<double> loss, top1;
+    std::optional<double> loss, metric;
   };
 
-  Series seconds, boundSeconds, overBound, latency, loss, top1;  // by step
+  Series seconds, boundSeconds, overBound, latency, loss, metric;  // by step
   Series clock;         // seconds since the start of the run, by step
   Histogram latencies;  // s
   std::vector<Evaluation> evaluations;
   std::vector<float> wireSeconds;             // by step: transfer seconds of the busier direction
   std::map<std::string, double> bottlenecks;  // total seconds of the steps it limited
-  std::optional<double> lastTrainLoss, lastTrainTop1;
+  std::optional<double> lastTrainLoss, lastTrainMetric;
   std::uint64_t steps = 0, epochs = 0, lastEpoch = 0;
   double samples = 0;
   double stepSeconds = 0;                                     // of training steps

@@ -39,7 +39,7 @@ enum {
   bound,
   bottleneck,
   loss,
-  top1
+  metric
 };
 }
 const std::vector<std::string> kStepColumns = {"time",
@@ -69,7 +69,7 @@ const std::vector<std::string> kStepColumns = {"time",
                                                "bound_seconds",
                                                "bottleneck",
                                                "loss",
-                                               "top1"};
+                                               "loss+1"};
 
 namespace transfer_column {
 enum {
@@ -103,10 +103,10 @@ const std::vector<std::string> kTransferColumns = {"time",           "run",
                                                    "retransmits"};
 
 namespace epoch_column {
-enum { time, epoch, steps, samples, trainSeconds, evalLoss, evalTop1 };
+enum { time, epoch, steps, samples, trainSeconds, evalLoss, evalMetric };
 }
-const std::vector<std::string> kEpochColumns = {"time",          "epoch",     "steps",    "samples",
-                                                "train_seconds", "eval_loss", "eval_top1"};
+const std::vector<std::string> kEpochColumns = {
+    "time", "epoch", "steps", "samples", "train_seconds", "eval_loss", "eval_loss+1"};
 
 constexpr double kMaxSteps = 1e9;
 constexpr std::size_t kMaxWires = std::size_t{1} << 22;  // steps whose wire seconds are kept
@@ -235,7 +235,7 @@ void RunReader::readSteps(Side& side, bool isClient) {
     }
     const auto rateUp = row.number(c::rateUp), rateDown = row.number(c::rateDown);
     const auto latency = row.number(c::latency), bound = row.number(c::bound);
-    const auto loss = row.number(c::loss), top1 = row.number(c::top1);
+    const auto loss = row.number(c::loss), metric = row.number(c::metric);
     const auto samples = row.number(c::samples), epoch = row.number(c::epoch);
     if (row.isGarbled()) return;
 
@@ -279,9 +279,9 @@ void RunReader::readSteps(Side& side, bool isClient) {
       training.latencies.add(*latency);
     }
     if (loss) training.loss.add(step, *loss);
-    if (top1) training.top1.add(step, *top1);
+    if (metric) training.metric.add(step, *metric);
     training.lastTrainLoss = loss;
-    training.lastTrainTop1 = top1;
+    training.lastTrainMetric = metric;
   });
 }
 
@@ -339,6 +339,12 @@ void RunReader::readTransfers(Side& side, bool isClient) {
   });
 }
 
+std::string RunReader::metricName() const {
+  const std::string name = client_->steps.nameOf(step_column::metric);
+  if (!name.empty() || epochs_->nameOf(epoch_column::evalMetric).empty()) return name;
+  return epochs_->nameOf(epoch_column::evalMetric).substr(std::string_view("eval_").size());
+}
+
 void RunReader::readEpochs() {
   namespace c = epoch_column;
   epochs_->read([&](const CsvRow& row) {
@@ -346,7 +352,7 @@ void RunReader::readEpochs() {
     const auto epoch = row.number(c::epoch);
     const auto steps = row.number(c::steps), samples = row.number(c::samples);
     const auto seconds = row.number(c::trainSeconds);
-    const auto loss = row.number(c::evalLoss), top1 = row.number(c::evalTop1);
+    const auto loss = row.number(c::evalLoss), metric = row.number(c::evalMetric);
     if (!epoch) row.garble(c::epoch);
     if (!steps) row.garble(c::steps);
     if (!samples) row.garble(c::samples);
@@ -359,7 +365,7 @@ void RunReader::readEpochs() {
     training_.epochSamples += *samples;
     training_.epochSeconds += *seconds;
     training_.epochSteps += *steps;
-    if (loss || top1) training_.evaluations.push_back({at, training_.epochSteps, loss, top1});
+    if (loss || metric) training_.evaluations.push_back({at, training_.epochSteps, loss, metric});
   });
 }
 

@@ -32,6 +32,8 @@ class RunReader {
   SideFigures& client();
   SideFigures& server();  // requires hasServer()
   TrainingFigures& training() { return training_; }
+  // The run's main metric: the column behind the loss. Empty if it has none.
+  std::string metricName() const;
   const Settings& config() const { return config_; }
   const Settings& environment() const { return environment_; }
   const Settings& serverEnvironment() const { return serverEnvironment_; }

@@ -102,6 +102,8 @@ struct TableColumn {
 };
 constexpr TableColumn kTableColumns[] = {
     {"top-1 %", "top1", 100, 2},
+    {"metric", "metric", 1, 4},
+    {"best", "best_metric", 1, 4},
     {"images/s", "images_per_second", 1, 0},
     {"step ms", "step_seconds", 1e3, 1},
     {"x bound", "over_bound", 1, 2},
@@ -117,15 +119,24 @@ std::string groupTable(const SweepReport& report) {
   const bool hasSeeds = keys.size() < report.axes.size();
   const bool hasSpeedUp = std::any_of(report.groups.begin(), report.groups.end(),
                                       [](const SeedGroup& group) { return group.speedUp; });
+  std::vector<TableColumn> columns;
+  for (const TableColumn& column : kTableColumns) {
+    const bool isMetric = std::string_view(column.metric).find("metric") != std::string::npos;
+    const bool isTop1 = std::string_view(column.metric) == "top1";
+    const bool isThere =
+        std::any_of(report.groups.begin(), report.groups.end(),
+                    [&](const SeedGroup& group) { return find(group, column.metric) != nullptr; });
+    if (isThere || (!isMetric && !isTop1)) columns.push_back(column);
+  }
   std::vector<Row> rows(1, keys);
   if (hasSeeds) rows[0].emplace_back("seeds");
-  for (const TableColumn& column : kTableColumns) rows[0].emplace_back(column.title);
+  for (const TableColumn& column : columns) rows[0].emplace_back(column.title);
   if (hasSpeedUp) rows[0].emplace_back("speed-up");
   for (const SeedGroup& group : report.groups) {
     Row row;
     for (const auto& [key, value] : group.point.values) row.push_back(value);
     if (hasSeeds) row.push_back(std::to_string(group.members.size()));
-    for (const TableColumn& column : kTableColumns) {
+    for (const TableColumn& column : columns) {
       row.push_back(withSpread(find(group, column.metric), column.scale, column.digits));
     }
     if (hasSpeedUp) row.push_back(withSpread(group.speedUp ? &*group.speedUp : nullptr, 1, 2));

@@ -19,6 +19,8 @@ using Json = nlohmann::ordered_json;
 constexpr SweepMetric kMetrics[] = {
     {"top1", "0 … 1"},
     {"best_top1", "0 … 1"},
+    {"metric", ""},  // the main one, if it is not top1
+    {"best_metric", ""},
     {"loss", "nats"},
     {"images_per_second", "1/s"},
     {"run_seconds", "s"},
@@ -194,6 +196,14 @@ Measured measureRun(const Json& summary, const std::string& runFolder) {
     const Json::json_pointer pointer(row.pointer);
     if (summary.contains(pointer) && summary.at(pointer).is_number()) {
       measured.metrics[row.metric] = summary.at(pointer).get<double>();
+    }
+  }
+  const std::string main = summary.value("main_metric", "top1");
+  if (main != "top1" && summary.contains("eval")) {
+    const Json& eval = summary.at("eval");
+    if (eval.contains(main)) measured.metrics["metric"] = eval.at(main).get<double>();
+    if (eval.contains("best_" + main)) {
+      measured.metrics["best_metric"] = eval.at("best_" + main).get<double>();
     }
   }
   const Json::json_pointer bottleneck("/bound/bottleneck");

@@ -88,7 +88,7 @@ RunPlan trialPlan(const PreparedRun& run, const FlowCodecs& codecs) {
   for (const auto& [flow, codec] : codecs) spec.codecs[flow] = codec;
   spec.trace = {};
   spec.initialWeights = false;  // any weights will do, and sending them takes time
-  return clientPlan(spec, run.userModel.get());
+  return clientPlan(spec, run.settings, run.userModel.get());
 }
 
 // The run's Hello, for that session.
@@ -123,9 +123,13 @@ class Trial {
     session_.connect(run_.server, hello_, {.retrySeconds = retrySeconds});
     session_.start(plan_, 0,
                    clientActions(*stage_, run_.threads,
-                                 [](const BodyDone& done) {
+                                 [this](const BodyDone& done) {
                                    // An update that changes nothing takes as long as a real one.
-                                   return decideStep(done.step, 0, 0, 0);
+                                   StepDecision decision;
+                                   decision.step = done.step;
+                                   decision.learningRates.assign(
+                                       run_.settings.groupRates.size() + 1, 0);
+                                   return decision;
                                  }),
                    false, std::make_shared<RunFiles>());
   }
@@ -151,7 +155,7 @@ class Trial {
  private:
   double runStep() {
     const SteadyTime start = now();
-    stage_->beginBatch(viewOf(batch_, *run_.data.train), batch_.labels);
+    stage_->beginBatch(viewOf(batch_));
     session_.runBatch({Phase::train, ++steps_, 0,
                        microBatchCount(batch_.samples(), plan_.spec.microBatches),
                        batch_.samples()});
@@ -371,7 +375,7 @@ void useCodecs(PreparedRun& run, const FlowCodecs& codecs) {
   run.settings.autoCodecs.clear();
   RunSpec spec = run.plan.spec;
   for (const auto& [flow, codec] : codecs) spec.codecs[flow] = codec;
-  run.plan = clientPlan(spec, run.userModel.get());
+  run.plan = clientPlan(spec, run.settings, run.userModel.get());
   toWire(run.plan.spec, *run.hello.mutable_run_spec());
   useDeviceCodecs(run.plan, *run.device);
   writeFileDurably(run.folder + "/config.yaml", run.settings.resolved);

@@ -40,7 +40,8 @@ constexpr std::string_view kWrongUse[] = {
     "bad-model-parameter", "bad-sample-shape",        "bad-classes",       "bad-cuts",
     "unknown-codec",       "bad-codec-spec",          "unknown-schedule",  "bad-in-flight",
     "unknown-optimizer",   "bad-optimizer-parameter", "bad-wait",          "wait-not-allowed",
-    "bad-run-id",          "probe-not-allowed",       "unknown-identity",  "others-run"};
+    "bad-run-id",          "probe-not-allowed",       "unknown-identity",  "others-run",
+    "bad-precision"};
 
 asio::steady_timer::duration duration(double seconds) {
   return std::chrono::duration_cast<asio::steady_timer::duration>(
@@ -185,14 +186,14 @@ struct Attempt {
 enum class Stage : std::uint8_t { first, again };
 
 // Whether a retry may fix the error.
-bool mayPass(const RunError& error, const Connection& connection, Stage stage) {
+bool mayPass(const RunError& error, Stage stage) {
   const bool isLate = error.code() == "hello-timeout" || error.code() == "tls-timeout";
   if (error.retrySeconds() > 0 || isLate) return true;
   // A certificate that is no longer accepted will not be accepted later.
   if (stage == Stage::again) return isLinkFault(error.code()) && error.code() != "tls-failed";
-  // Within TLS a server with too many connections closes without a message.
-  const bool isClosed = error.code() == "connection-lost" || error.code() == "connection-closed";
-  return isClosed && connection.isWithinTls();
+  // The server may be restarting. Within TLS, one with too many connections closes without a
+  // message.
+  return error.code() == "connection-lost" || error.code() == "connection-closed";
 }
 
 // Throws errors that a retry cannot fix.
@@ -225,7 +226,7 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address, const wire::
     wire::HelloOk ok = co_await shakeHandsWith(address, *connection, hello);
     attempt.open = OpenConnection{std::move(connection), std::move(ok)};
   } catch (const RunError& error) {
-    if (!mayPass(error, *connection, stage)) throw;
+    if (!mayPass(error, stage)) throw;
     attempt.error = std::current_exception();
     attempt.what = error.what();
     attempt.retrySeconds = error.retrySeconds();

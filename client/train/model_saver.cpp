@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "client/train/adapter_file.h"
 #include "common/core/bytes.h"
 #include "common/core/durable.h"
 #include "common/model/safetensors.h"
@@ -15,14 +17,25 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Joins several files into one, in order. A buffer that several parts use is written once.
-std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry>> parts) {
+// Joins several files into one, in order. A buffer that several parts use is written once, a weight
+// with several names under each.
+std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry>> parts,
+                              const std::map<std::string, std::string>& aliases) {
   std::vector<SafetensorsEntry> entries;
   std::set<std::string> names;
   for (const auto& part : parts) {
     for (const SafetensorsEntry& entry : part) {
       if (names.insert(entry.name).second) entries.push_back(entry);
     }
+  }
+  for (const auto& [alias, name] : aliases) {
+    const auto found =
+        std::find_if(entries.begin(), entries.end(),
+                     [&, wanted = name](const auto& each) { return each.name == wanted; });
+    if (found == entries.end()) continue;
+    SafetensorsEntry entry = *found;
+    entry.name = alias;
+    entries.push_back(std::move(entry));
   }
   return writeSafetensors(entries);
 }
@@ -49,12 +62,15 @@ void checkBody(const std::vector<SafetensorsEntry>& entries, const RunPlan& plan
 }  // namespace
 
 ModelSaver::ModelSaver(ClientSession& session, const ClientStage& stage, const RunPlan& plan,
-                       std::string folder, bool mayFetch)
+                       std::string folder, bool mayFetch, LoraSpec lora,
+                       std::map<std::string, std::string> aliases)
     : session_(session),
       stage_(stage),
       plan_(plan),
       folder_(std::move(folder)),
-      mayFetch_(mayFetch) {}
+      mayFetch_(mayFetch),
+      lora_(std::move(lora)),
+      aliases_(std::move(aliases)) {}
 
 ModelSaver::~ModelSaver() {
   if (writing_.valid()) writing_.wait();
@@ -74,15 +90,20 @@ void ModelSaver::save() {
 
 void ModelSaver::write(Parts parts, Blob body) {
   // No Torch here: only the device thread may use it.
-  writing_ = std::async(std::launch::async, [this, parts = std::move(parts),
-                                             body = std::move(body)] {
-    const std::vector<SafetensorsEntry> bodyEntries = readSafetensors(body.bytes, "weights/body");
-    checkBody(bodyEntries, plan_);
-    const std::vector<std::byte> file = joined(
-        {readSafetensors(parts.head, "head"), bodyEntries, readSafetensors(parts.tail, "tail")});
-    writeFileDurably(wholePath(), textOf(file));
-    return parts.steps;
-  });
+  writing_ =
+      std::async(std::launch::async, [this, parts = std::move(parts), body = std::move(body)] {
+        const std::vector<SafetensorsEntry> bodyEntries =
+            readSafetensors(body.bytes, "weights/body");
+        checkBody(bodyEntries, plan_);
+        const std::vector<std::byte> file = joined(
+            {readSafetensors(parts.head, "head"), bodyEntries, readSafetensors(parts.tail, "tail")},
+            aliases_);
+        writeFileDurably(wholePath(), textOf(file));
+        if (lora_.rank > 0) {
+          writeAdapters(folder_ + "/adapter", lora_, plan_.blocks, readSafetensors(file, "model"));
+        }
+        return parts.steps;
+      });
 }
 
 bool ModelSaver::isWriting() const {
@@ -108,13 +129,43 @@ void ModelSaver::finishEarlier() {
 
 bool ModelSaver::finish() {
   if (!mayFetch_ || stepsNow() == 0) return false;
+  saveNow();
+  return true;
+}
+
+void ModelSaver::saveNow() {
   session_.waitForWeights();
   finishEarlier();
-  if (saved_ == stepsNow()) return true;
+  if (saved_ == stepsNow()) return;
   save();
   session_.waitForWeights();
   finishWriting();
-  return true;
+}
+
+// Files are replaced and never changed, so a link keeps the content.
+void ModelSaver::keepFile(const std::string& name, const std::string& asName) const {
+  const std::string kept = folder_ + "/" + asName, link = kept + ".new";
+  std::filesystem::remove(link);
+  std::filesystem::create_hard_link(folder_ + "/" + name, link);
+  std::filesystem::rename(link, kept);
+}
+
+void ModelSaver::keepAsBest() {
+  if (!mayFetch_) return;
+  try {
+    saveNow();
+    keepFile("model.safetensors", "model.best.safetensors");
+    if (lora_.rank == 0) return;
+    std::filesystem::create_directories(folder_ + "/adapter.best");
+    for (const std::string name : {"/adapter_model.safetensors", "/adapter_config.json"}) {
+      keepFile("adapter" + name, "adapter.best" + name);
+    }
+  } catch (const std::filesystem::filesystem_error& error) {
+    processLog()->warn("the best model was not kept: {}", error.what());
+  } catch (const RunError& error) {
+    if (error.code() != "cannot-write") throw;
+    processLog()->warn("the best model was not kept: {}; {}", error.what(), error.hint());
+  }
 }
 
 void ModelSaver::saveParts(spdlog::logger& log) {
@@ -124,7 +175,8 @@ void ModelSaver::saveParts(spdlog::logger& log) {
   const Parts parts = copyParts();
   writeFileDurably(
       partsPath(),
-      textOf(joined({readSafetensors(parts.head, "head"), readSafetensors(parts.tail, "tail")})));
+      textOf(joined({readSafetensors(parts.head, "head"), readSafetensors(parts.tail, "tail")},
+                    aliases_)));
   log.warn("{} has head and tail after {} steps; the body is missing: only the server had it",
            partsPath(), steps);
   if (saved_) {

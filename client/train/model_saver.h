@@ -1,17 +1,20 @@
 // Saves the model during training. model.safetensors has the whole model after the last epoch or at
 // the end of the run. If the body cannot be fetched, model.partial.safetensors has head and tail;
-// it never replaces a whole model.
+// it never replaces a whole model. Adapters are also written to a folder of their own, in the
+// format of PEFT.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <future>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "client/train/session.h"
 #include "common/core/log.h"
+#include "common/graph/adapters.h"
 #include "common/model/stage.h"
 
 namespace cleave {
@@ -20,8 +23,10 @@ namespace cleave {
 class ModelSaver {
  public:
   // References are borrowed. `mayFetch`: whether the server allows the body to be fetched.
+  // `aliases`: further names under which weights are saved, by alias.
   ModelSaver(ClientSession& session, const ClientStage& stage, const RunPlan& plan,
-             std::string folder, bool mayFetch);
+             std::string folder, bool mayFetch, LoraSpec lora,
+             std::map<std::string, std::string> aliases);
   ~ModelSaver();  // waits until the current file is written
   ModelSaver(const ModelSaver&) = delete;
   ModelSaver& operator=(const ModelSaver&) = delete;
@@ -31,6 +36,10 @@ class ModelSaver {
   // or written, or if the server does not allow the body to be fetched. A write error is logged as
   // a warning.
   void save();
+  // Call between batches. Keeps the model as it is now as model.best.safetensors, and adapters in
+  // adapter.best, in place of earlier ones; waits until they are written. A failure is logged as a
+  // warning.
+  void keepAsBest();
   // Call after the last batch. Saves the model as it is now, and waits until the file is written.
   // Returns false if the server does not allow the body to be fetched, or nothing was trained.
   // Throws RunError: the error that ended the session; "interrupted" if the time after Ctrl-C is
@@ -52,6 +61,8 @@ class ModelSaver {
   bool isWriting() const;
   void finishWriting();
   void finishEarlier();
+  void saveNow();
+  void keepFile(const std::string& name, const std::string& asName) const;
   std::uint64_t stepsNow() const { return session_.engine().applied(); }
   std::string wholePath() const { return folder_ + "/model.safetensors"; }
   std::string partsPath() const { return folder_ + "/model.partial.safetensors"; }
@@ -61,6 +72,8 @@ class ModelSaver {
   const RunPlan& plan_;
   const std::string folder_;
   const bool mayFetch_;
+  const LoraSpec lora_;
+  const std::map<std::string, std::string> aliases_;
   std::future<std::uint64_t> writing_;  // returns the step count of the written model
   std::optional<std::uint64_t> saved_;  // step count of model.safetensors
 };

@@ -81,8 +81,9 @@ void refusePickle(const std::string& bytes, const std::string& path) {
 
 // The initial weights that the run takes from the file. Throws UsageError if the file is unreadable
 // or from another model.
-std::vector<NamedTensor> readWeightsFile(const ClientSettings& settings,
-                                         const std::vector<BlockSpec>& blocks) {
+std::vector<NamedTensor> readWeightsFile(const PreparedRun& run) {
+  const ClientSettings& settings = run.settings;
+  const std::vector<BlockSpec>& blocks = run.plan.blocks;
   const std::string& path = settings.weightsFile;
   std::ifstream file(path, std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(file), {});
@@ -94,6 +95,11 @@ std::vector<NamedTensor> readWeightsFile(const ClientSettings& settings,
   refusePickle(bytes, path);
   std::vector<NamedTensor> weights =
       fromSafetensors(std::as_bytes(std::span(bytes.data(), bytes.size())), path);
+  if (run.userModel) {
+    std::erase_if(weights, [&](const NamedTensor& tensor) {
+      return run.userModel->aliases().contains(tensor.name);
+    });
+  }
   checkWeights(weights, blocks, settings.weightsExcept, path);
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     const auto& except = settings.weightsExcept;
@@ -130,6 +136,28 @@ void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
       settings.batch, train.size(), train.size());
 }
 
+// A cut without gradients has no codec for them.
+void dropUnusedFlows(PreparedRun& run) {
+  const auto isUnused = [&](const auto& each) {
+    return !run.plan.place.contains(*flowFromName(each.first));
+  };
+  std::erase_if(run.settings.codecs, isUnused);
+  std::erase_if(run.settings.autoCodecs, isUnused);
+}
+
+// Throws UsageError if the loss cannot compare the model's output with the data's target.
+void checkTarget(const PreparedRun& run) {
+  const SampleArray target = run.data.train->arrays().back();
+  const Shape& output = run.plan.blocks.back().outputShape();
+  const int classes = run.data.train->classes();
+  checkLoss(run.settings.scores.loss, output, target.dtype, target.shape);
+  if (classes == 0 || output.back() == classes) return;
+  throw UsageError("bad-classes",
+                   fmt::format("the model returns {} per sample, but the data has {} classes",
+                               toString(output), classes),
+                   fmt::format("export a model that returns [samples, {}]", classes));
+}
+
 // As a single-quoted YAML scalar.
 std::string quoted(const std::string& text) {
   std::string quoted = "'";
@@ -139,19 +167,14 @@ std::string quoted(const std::string& text) {
 
 // Configuration keys of errors that appear only once model and data are combined.
 const std::map<std::string, std::string> kKeysOfErrors = {
-    {"bad-config", "data.holdout"},
-    {"bad-cuts", "model.cuts"},
-    {"bad-model-parameter", "model"},
-    {"bad-graph", "model.file"},
-    {"bad-model-file", "model.file"},
-    {"no-model-file", "model.file"},
-    {"graph-too-large", "model.cuts"},
-    {"bad-sample-shape", "model.name"},
-    {"bad-weights", "weights"},
-    {"bad-safetensors", "weights.file"},
-    {"no-weights", "weights.file"},
-    {"bad-classes", "data.classes"},
-    {"batch-norm-too-few", "train.micro_batches"},
+    {"bad-config", "data.holdout"},       {"bad-cuts", "model.cuts"},
+    {"bad-model-parameter", "model"},     {"bad-graph", "model.file"},
+    {"bad-model-file", "model.file"},     {"no-model-file", "model.file"},
+    {"graph-too-large", "model.cuts"},    {"bad-sample-shape", "model.name"},
+    {"bad-weights", "weights"},           {"bad-safetensors", "weights.file"},
+    {"no-weights", "weights.file"},       {"bad-classes", "data.classes"},
+    {"bad-target", "train.loss"},         {"bad-lora", "model.lora"},
+    {"nothing-to-train", "train.freeze"}, {"batch-norm-too-few", "train.micro_batches"},
 };
 
 }  // namespace
@@ -182,14 +205,17 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
     run.data = openDatasets(run.settings.data);
     warnOfLargeBatch(run.settings, *run.data.train);
     if (!run.settings.modelFile.empty()) {
-      run.userModel = withTorchErrors(
-          [&] { return std::make_shared<const UserModel>(run.settings, *run.data.train); });
+      run.userModel =
+          withTorchErrors([&] { return std::make_shared<const UserModel>(run.settings); });
+      run.data = run.userModel->inputsFrom(run.data);
     }
     RunSpec spec = makeRunSpec(run.settings, *run.data.train, run.userModel.get());
     if (options.traceSteps > 0) {
       requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
     }
-    run.plan = clientPlan(spec, run.userModel.get());
+    run.plan = clientPlan(spec, run.settings, run.userModel.get());
+    dropUnusedFlows(run);
+    checkTarget(run);
     checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
     initialWeights(run);  // only to check them now
   });
@@ -206,12 +232,12 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
   return run;
 }
 
-RunPlan clientPlan(const RunSpec& spec, const UserModel* model) {
+RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model) {
   RunPlan plan = planRun(spec);
-  if (model != nullptr) {
-    plan.stage.model.graphBlocks = model->blocks();
-    plan.blocks = *model->blocks();
-  }
+  plan.stage.scores = settings.scores;
+  plan.stage.clientPrecision = settings.clientPrecision;
+  if (model != nullptr) plan.stage.model.graphBlocks = model->blocks();
+  plan.blocks = blocksFor(plan.stage);
   return plan;
 }
 
@@ -219,7 +245,7 @@ std::vector<NamedTensor> initialWeights(const PreparedRun& run) {
   std::vector<NamedTensor> weights;
   if (run.userModel) weights = run.userModel->readWeights();
   if (run.settings.weightsFile.empty()) return weights;
-  for (NamedTensor& tensor : readWeightsFile(run.settings, run.plan.blocks)) {
+  for (NamedTensor& tensor : readWeightsFile(run)) {
     std::erase_if(weights, [&](const NamedTensor& other) { return other.name == tensor.name; });
     weights.push_back(std::move(tensor));
   }
@@ -360,8 +386,9 @@ std::size_t clientBytes(const PreparedRun& run) {
                  bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan);
   // One in use, those prepared ahead, and during an evaluation the first of the next epoch.
   const double batches = Loader::Options().ahead + 2;
-  bytes += batches * plan.spec.maxBatch * sizeof(float) *
-           static_cast<double>(elementCount(run.data.train->sampleShape()));
+  for (const SampleArray& array : run.data.train->arrays()) {
+    bytes += batches * plan.spec.maxBatch * static_cast<double>(specOf(array, 1).bytes());
+  }
   return static_cast<std::size_t>(std::min(bytes, 0x1p62));
 }
 

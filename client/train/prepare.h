@@ -49,9 +49,9 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose);
 // starts a local server if none was given.
 PreparedRun prepareRun(const RunOptions& options, Purpose purpose);
 
-// Like planRun(), with head and tail of a user's model: the run spec has its body only. `model`:
-// null for other models.
-RunPlan clientPlan(const RunSpec& spec, const UserModel* model);
+// Like planRun(), with what only the client knows: loss, metrics, its precision, and head and tail
+// of a user's model, of which the run spec has the body. `model`: null for other models.
+RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model);
 
 // The initial weights from the configured file, and from that of a user's model. Throws UsageError.
 std::vector<NamedTensor> initialWeights(const PreparedRun& run);

@@ -27,14 +27,16 @@ void addMetrics(Json& json, const std::string& prefix, const std::vector<std::st
   }
 }
 
-std::string metricsText(const std::vector<std::string>& names,
+std::string metricsText(const ProgressOptions& options,
                         const std::vector<std::optional<double>>& values) {
+  const std::vector<std::string>& names = options.metricNames;
   std::string text;
   for (std::size_t j = 0; j < values.size() && j < names.size(); ++j) {
     if (!values[j]) continue;
     text += text.empty() ? " " : ", ";
-    text += j == 0 ? fmt::format("{} {:.4f}", names[j], *values[j])
-                   : fmt::format("{} {:.2f} %", names[j], 100 * *values[j]);
+    text += options.shares.contains(names[j])
+                ? fmt::format("{} {:.2f} %", names[j], 100 * *values[j])
+                : fmt::format("{} {:.4f}", names[j], *values[j]);
   }
   return text;
 }
@@ -124,9 +126,9 @@ void Progress::epoch(const EpochRow& row, std::uint64_t epochs) {
   }
   if (options_.people < 0) return;
   std::string text = fmt::format("epoch {}/{} done: train{}", row.epoch, epochs,
-                                 metricsText(options_.metricNames, row.trainMetrics));
+                                 metricsText(options_, row.trainMetrics));
   if (row.evalSeconds) {
-    text += "; eval" + metricsText(options_.metricNames, row.evalMetrics);
+    text += "; eval" + metricsText(options_, row.evalMetrics);
   }
   text += fmt::format("; {:.0f} images/s; {:.1f} s\n", imagesPerSecond, row.trainSeconds);
   StatusLine::instance().writeAbove(options_.people, text);

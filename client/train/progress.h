@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct ProgressOptions {
   JsonLines* events = nullptr;           // borrowed; null: no events
   std::uint64_t totalSteps = 0;          // training steps
   std::vector<std::string> metricNames;  // the first is the loss
+  std::set<std::string> shares = {};     // of these: shown in percent
 };
 
 class Progress {

@@ -27,11 +27,16 @@ Datasets openDatasets(const DataSettings& settings) {
     data.train = sliceDataset(whole, 0, size - settings.holdout);
     data.test = sliceDataset(whole, size - settings.holdout, settings.holdout);
   }
-  if (data.train->sampleShape() != data.test->sampleShape()) {
+  if (data.train->arrays() != data.test->arrays()) {
     throw UsageError("data-damaged", "training and test samples have different shapes",
                      "give files of the same data set");
   }
   return data;
+}
+
+std::string ClientSettings::mainMetric() const {
+  if (!bestMetric.empty()) return bestMetric;
+  return scores.metrics.empty() ? "loss" : scores.metrics.front();
 }
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train) {
@@ -51,18 +56,52 @@ std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train) {
   return settings.maxSteps == 0 ? all : std::min(all, settings.maxSteps);
 }
 
+namespace {
+
+ModelSpec modelFor(const ClientSettings& settings, const Dataset& train,
+                   const UserModel* userModel) {
+  ModelSpec model{settings.model, settings.modelParameters, {}, 0};
+  if (userModel != nullptr) {
+    model.graphBlocks = userModel->blocks();
+    return model;
+  }
+  const std::vector<SampleArray> arrays = train.arrays();
+  if (arrays.size() != 2 || arrays[0].dtype != DType::f32 || train.classes() == 0) {
+    throw UsageError(
+        "bad-sample-shape",
+        "the model " + settings.model + " takes one array of floats, and classes as its target",
+        "use model.name: graph with your own model, or another data.format");
+  }
+  model.sampleShape = arrays[0].shape;
+  model.classes = train.classes();
+  return model;
+}
+
+}  // namespace
+
 RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
                     const UserModel* userModel) {
-  ModelSpec model{settings.model, settings.modelParameters, train.sampleShape(), train.classes()};
-  if (userModel != nullptr) model.graphBlocks = userModel->blocks();
+  const ModelSpec model = modelFor(settings, train, userModel);
   const ModelRow& row = findModel(settings.model);
   const Cuts cuts = settings.cuts.value_or([&] {
     const auto [cut0, cut1] = row.defaultCuts(model);
     return Cuts{cut0, cut1};
   }());
-  checkCuts(row.blocks(model), cuts);
+  StageOptions stage;
+  stage.model = model;
+  stage.cuts = cuts;
+  stage.freeze = settings.freeze;
+  const std::vector<BlockSpec> blocks = blocksFor(stage);
+  if (trainedCount(blocks, 0, static_cast<int>(blocks.size())) == 0) {
+    throw UsageError("nothing-to-train", "no parameter of the model is trained",
+                     "remove a pattern from train.freeze, or except parameters with !PATTERN");
+  }
 
   RunSpec spec;
+  spec.freeze = settings.freeze;
+  spec.headIsFrozen = trainedCount(blocks, 0, cuts.cut0) == 0;
+  spec.recompute = settings.recompute;
+  spec.precision = precisionName(settings.serverPrecision);
   spec.model = settings.model;
   spec.modelParameters = settings.modelParameters;
   spec.cut0 = static_cast<std::uint32_t>(cuts.cut0);
@@ -73,14 +112,19 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   spec.microBatches = settings.microBatches;
   spec.inFlight = settings.inFlight;
   spec.schedule = settings.schedule;
-  spec.codecs = settings.codecs;
+  stage.headIsFrozen = spec.headIsFrozen;
+  const Place place = placeOfBody(blocksFor(stage), cuts);
+  for (const auto& [name, codec] : settings.codecs) {
+    if (place.contains(*flowFromName(name))) spec.codecs[name] = codec;
+  }
   spec.optimizer = settings.optimizer;
   spec.seed = settings.seed;
   spec.waitF2 = settings.wait.f2;
   spec.waitB2 = settings.wait.b2;
   spec.threads = static_cast<std::uint32_t>(settings.serverThreads);
   spec.stepsPerEpoch = stepsPerEpoch(settings, train);
-  spec.rawNonFinite = settings.rawNonFinite;
+  // With loss scaling, gradients that are not finite are part of training: their step is skipped.
+  spec.rawNonFinite = settings.rawNonFinite || settings.scalesLoss();
   spec.initialWeights = userModel != nullptr || !settings.weightsFile.empty();
   if (userModel != nullptr) {
     spec.graph = userModel->packedBody();

@@ -12,6 +12,7 @@
 #include "client/data/formats.h"
 #include "client/train/learning_rate.h"
 #include "common/core/config.h"
+#include "common/graph/adapters.h"
 #include "common/model/stage.h"
 #include "common/run/metrics.h"
 #include "common/run/run_spec.h"
@@ -42,6 +43,7 @@ struct ClientSettings {
   std::map<std::string, std::string> modelParameters;
   std::string modelFile;              // for "graph"; else empty
   std::vector<std::string> cutNames;  // for "graph": modules
+  LoraSpec lora;                      // for "graph"
   std::optional<Cuts> cuts;
   std::string weightsFile;  // safetensors file with initial weights; empty: random from the seed
   std::vector<std::string> weightsExcept;  // blocks that are initialised from the seed instead
@@ -55,7 +57,15 @@ struct ClientSettings {
   OptimizerSpec optimizer{"sgd", {}};
   LearningRateOptions learningRate;  // without totalSteps, which depends on the data
   double warmupEpochs = 0;
+  // Of each group in `optimizer.groups`: the factor of its learning rate.
+  std::vector<double> groupRates;
   double clipNorm = 0;  // maximum global gradient norm; 0: no limit
+  ScoreSpec scores;
+  std::vector<std::string> freeze;  // StageOptions::freeze
+  bool recompute = false;
+  Precision clientPrecision = Precision::fp32, serverPrecision = Precision::fp32;
+  std::string bestMetric;  // whose best model is kept; empty: none
+  bool bestIsGreatest = true;
   std::uint32_t evalBatch = 256;
   std::uint32_t evalEvery = 1;                // epochs
   std::map<std::string, std::string> codecs;  // flow -> spec; kAutoStart for `auto`
@@ -76,6 +86,12 @@ struct ClientSettings {
   bool probeFirst = false;        // measure the link before training
   double probeSeconds = 5;        // approximate time limit for the probe
   std::string resolved;           // as YAML
+
+  bool scalesLoss() const {
+    return clientPrecision == Precision::fp16 || serverPrecision == Precision::fp16;
+  }
+  // The metric whose best value is reported: that of keep.best, or else the first one.
+  std::string mainMetric() const;
 };
 
 // All keys of the client's configuration.

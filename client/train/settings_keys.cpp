@@ -1,7 +1,9 @@
 // The table of the client's configuration keys.
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <functional>
 #include <optional>
 #include <string>
@@ -47,7 +49,7 @@ void readModel(Config& config, Settings& settings) {
   settings.model = config.text("model.name");
   checkAt(config, "model.name", [&] { findModel(settings.model); });
   for (const std::string& key : config.keys("model")) {
-    if (key == "name" || key == "cuts" || key == "file") continue;
+    if (key == "name" || key == "cuts" || key == "file" || key == "lora") continue;
     settings.modelParameters[key] = config.text("model." + key);
   }
 }
@@ -151,6 +153,185 @@ void readWeights(Config& config, Settings& settings) {
   settings.weightsExcept = config.texts("weights.except", std::vector<std::string>{});
 }
 
+// ---- Adapters, frozen parameters ----
+
+void readLora(Config& config, Settings& settings) {
+  LoraSpec& lora = settings.lora;
+  lora.rank = config.integer("model.lora.rank", 0, 4096, 0);
+  if (lora.rank == 0) return;
+  if (settings.model != "graph") {
+    throw UsageError(
+        "bad-lora",
+        config.where("model.lora.rank") + ": the model " + settings.model + " cannot have adapters",
+        "set model.name to graph, or remove model.lora");
+  }
+  lora.alpha = config.number("model.lora.alpha", 0, 1e6, 0);
+  lora.dropout = config.number("model.lora.dropout", 0, 0.99, 0);
+  lora.targets = config.texts("model.lora.targets");
+  lora.parts = config.texts("model.lora.parts", lora.parts);
+  for (const std::string& part : lora.parts) {
+    if (part == "head" || part == "body" || part == "tail") continue;
+    throw UsageError("bad-lora", config.where("model.lora.parts") + ": there is no part " + part,
+                     "choose from head, body, tail");
+  }
+  settings.freeze = {"*"};
+}
+
+void addLora(Table& table) {
+  table.add("model.lora.rank", integerType(0, 4096), "", "`0`",
+            "`graph`: rank of the adapters (LoRA) that are trained instead of the linear layers; "
+            "0: none. See [fine-tuning](models.md#fine-tuning)",
+            readLora);
+  table.add("model.lora.alpha", numberType(0, 1e6), "", "`0`",
+            "the adapters' output is scaled by alpha / rank; 0: twice the rank", nullptr);
+  table.add("model.lora.dropout", numberType(0, 0.99), "", "`0`",
+            "probability of dropout on the adapters' input", nullptr);
+  table.add("model.lora.targets", "list of strings", "", "required with a rank",
+            "modules that get adapters: names, ends of names, or patterns with `*`, such as "
+            "`[query, value]`",
+            nullptr);
+  table.add("model.lora.parts", "list of strings", "", "`[head, body, tail]`",
+            "parts whose modules get adapters", nullptr);
+}
+
+// "classifier.*:learning_rate=10,weight_decay=0"
+void readGroup(const std::string& text, Settings& settings) {
+  const std::size_t colon = text.find(':');
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError("bad-optimizer-parameter", "the parameter group '" + text + "' " + why,
+                     "write PATTERN:learning_rate=FACTOR,weight_decay=NUMBER");
+  };
+  if (colon == std::string::npos || colon == 0) refuse("has no pattern, or no values");
+  ParameterGroup group{text.substr(0, colon), std::nullopt};
+  double factor = 1;
+  std::size_t begin = colon + 1;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    const std::size_t equals = item.find('=');
+    const std::string key = item.substr(0, equals);
+    const std::string value = equals == std::string::npos ? "" : item.substr(equals + 1);
+    double number = 0;
+    const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (error != std::errc() || stop != value.data() + value.size() ||
+        !(number >= 0 && number <= 1e6)) {
+      refuse("has a value that is not a number from 0 to 1000000: '" + item + "'");
+    }
+    if (key == "learning_rate") {
+      factor = number;
+    } else if (key == "weight_decay") {
+      group.weightDecay = number;
+    } else {
+      refuse("has the unknown value '" + key + "'");
+    }
+    begin = end + 1;
+  }
+  settings.optimizer.groups.push_back(group);
+  settings.groupRates.push_back(factor);
+}
+
+void addFineTuning(Table& table) {
+  table.add("train.freeze", "list of strings", "", "`[]`; with `model.lora`: `['*']`",
+            "patterns of parameters that are not trained, such as `[encoder.*]`; a later pattern "
+            "with `!` in front excepts what it matches: `['*', '!classifier.*']`",
+            [](Config& config, Settings& s) { s.freeze = config.texts("train.freeze", s.freeze); });
+  table.add(
+      "train.groups", "list of strings", "", "`[]`",
+      "parameters with a learning rate or weight decay of their own, by pattern; the rate is "
+      "a factor: `['classifier.*:learning_rate=10', '*.bias:weight_decay=0']`. The first "
+      "pattern that matches counts",
+      [](Config& config, Settings& s) {
+        checkAt(config, "train.groups", [&] {
+          for (const std::string& text : config.texts("train.groups", std::vector<std::string>{})) {
+            readGroup(text, s);
+          }
+          checkOptimizer(s.optimizer);
+        });
+      });
+  const auto precision = [&](const char* name, Precision Settings::*field, const char* meaning) {
+    table.add(name, "`fp32`, `bf16`, `fp16`", "", "`fp32`", meaning,
+              [=](Config& config, Settings& s) {
+                s.*field = precisionFromName(config.text(name, "fp32", {"fp32", "bf16", "fp16"}));
+              });
+  };
+  precision("precision.client", &Settings::clientPrecision,
+            "arithmetic of head and tail; see [precision](models.md#precision)");
+  precision("precision.server", &Settings::serverPrecision, "arithmetic of the body");
+  table.boolean("train.recompute", &Settings::recompute,
+                "saves memory: head and body keep only their inputs for the backward pass, and "
+                "compute the forward pass again");
+}
+
+// ---- Loss and metrics ----
+
+void readLoss(Config& config, Settings& settings) {
+  LossSpec& loss = settings.scores.loss;
+  config.expand("train.loss", "name");
+  loss.name = config.text("train.loss.name", loss.name);
+  checkAt(config, "train.loss.name", [&] { findLoss(loss.name); });
+  if (findLoss(loss.name).target != TargetKind::classes) return;
+  constexpr double kMaxWeight = 1e6;
+  loss.labelSmoothing = config.number("train.loss.label_smoothing", 0, 1, loss.labelSmoothing);
+  loss.classWeights = config.numbers("train.loss.class_weights", 0, kMaxWeight, loss.classWeights);
+  loss.ignoreIndex = config.integer("train.loss.ignore_index", -kMany, kMany, loss.ignoreIndex);
+}
+
+// "top1, top5" as a list.
+std::vector<std::string> splitNames(std::string_view text) {
+  std::vector<std::string> names;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(", "), text.size());
+    names.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 2, text.size()));
+  }
+  return names;
+}
+
+void readMetrics(Config& config, Settings& settings) {
+  ScoreSpec& scores = settings.scores;
+  scores.metrics = config.texts("train.metrics", splitNames(findLoss(scores.loss.name).metrics));
+  checkAt(config, "train.metrics", [&] { checkScores(scores); });
+}
+
+void readKeepBest(Config& config, Settings& settings) {
+  config.expand("keep.best", "metric");
+  if (config.keys("keep.best").empty()) return;
+  settings.bestMetric = config.text("keep.best.metric", std::nullopt, settings.scores.names());
+}
+
+void addScores(Table& table) {
+  std::string defaults;
+  for (const LossRow& row : lossTable()) {
+    if (row.metrics.empty()) continue;
+    defaults += fmt::format("{}`{}`: {}", defaults.empty() ? "" : "; ", row.name, row.metrics);
+  }
+  table.add("train.loss.name", namesOf(lossTable()), "", "`cross_entropy`",
+            "`train.loss: mse` is short for it; see [losses](models.md#losses-and-metrics)",
+            readLoss);
+  table.add("train.loss.label_smoothing", numberType(0, 1), "", "`0`",
+            "`cross_entropy`, `next_token`: probability that is spread over all classes", nullptr);
+  table.add("train.loss.class_weights", "list of numbers", "", "`[]`",
+            "`cross_entropy`, `next_token`: a weight per class", nullptr);
+  table.add("train.loss.ignore_index", "integer", "", "`-100`",
+            "`cross_entropy`, `next_token`: targets with this value do not count", nullptr);
+  table.add("train.metrics", "list of strings", "", defaults,
+            "columns of the run's files after the loss: " + namesOf(batchMetricTable()),
+            readMetrics);
+  table.add("keep.best.metric", "a metric, or `loss`", "", "none",
+            "also keeps the model with the best value in an evaluation, as "
+            "`model.best.safetensors`; `keep: {best: matthews}` is short for it",
+            readKeepBest);
+  table.add("keep.best.mode", "`max`, `min`", "", "by the metric", "which value is the best",
+            [](Config& config, Settings& s) {
+              const std::string metric = s.mainMetric();
+              const bool isGreatest = metric != "loss" && findBatchMetric(metric).isBetterIfGreater;
+              s.bestIsGreatest = isGreatest;
+              if (s.bestMetric.empty()) return;
+              s.bestIsGreatest = config.text("keep.best.mode", isGreatest ? "max" : "min",
+                                             {"max", "min"}) == "max";
+            });
+}
+
 void addRunAndModel(Table& table) {
   table.section("Run and model");
   table.text("run.name", "text", &Settings::name,
@@ -168,6 +349,7 @@ void addRunAndModel(Table& table) {
             "modules after which it is cut, such as `[features.3, features.18]`; `cleave-client "
             "models show FILE` lists them",
             readCuts);
+  addLora(table);
   table.add("weights.file", "path", "", "none",
             "safetensors file to start from; `weights: FILE` is short for it", readWeights);
   table.add(
@@ -325,6 +507,8 @@ void addTraining(Table& table) {
             "optimizer of head, body and tail; `optimizer: adam` is short for it", readOptimizer);
   addOptimizerParameters(table);
   addLearningRate(table);
+  addFineTuning(table);
+  addScores(table);
   table.number("train.clip_norm", "", 0, 1e12, &Settings::clipNorm,
                "maximum global gradient norm; 0: no limit");
   table.integer("eval.batch", "samples", 1, 1 << 20, &Settings::evalBatch,

@@ -13,11 +13,10 @@
 
 namespace cleave {
 
-TensorView viewOf(const Batch& batch, const Dataset& data) {
-  TensorSpec spec{
-      DType::f32, {static_cast<std::int64_t>(batch.samples())}, MemoryOrder::contiguous};
-  for (const std::int64_t dim : data.sampleShape()) spec.shape.push_back(dim);
-  return {batch.inputs.data(), spec};
+BatchView viewOf(const Batch& batch) {
+  BatchView view;
+  for (const BatchArray& array : batch.arrays) view.arrays.push_back(array.view());
+  return view;
 }
 
 ActionSeconds actionsOfBothSides(const Coordinator& engine) {
@@ -66,8 +65,9 @@ const wire::HelloOk& TrainRun::connect() {
 void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const Options& options) {
   const RunIdentity identity{prepared_.hello.run_id(), answer_.session(),
                              CheckpointStore(diskFiles(), prepared_.folder).generation()};
-  files_ = std::make_shared<RunFiles>(recorder_, prepared_.folder, identity, metricNames(),
-                                      options.rotateBytes, nullptr, prepared_.isResumed);
+  files_ =
+      std::make_shared<RunFiles>(recorder_, prepared_.folder, identity, settings().scores.names(),
+                                 options.rotateBytes, nullptr, prepared_.isResumed);
   files_->observe(options.metrics);
   if (options.checkpoints && prepared_.settings.checkpoint.enabled() && !answer_.checkpoints()) {
     processLog()->warn(
@@ -179,7 +179,7 @@ void TrainRun::saveCheckpoint(std::shared_ptr<Checkpointer::Part> part) {
 // ---- Batches ----
 
 MicroBatch TrainRun::runBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast) {
-  stage_.beginBatch(viewOf(batch, *prepared_.data.train), batch.labels);
+  stage_.beginBatch(viewOf(batch));
   const MicroBatch at{phase, step, 0,
                       microBatchCount(batch.samples(), prepared_.settings.microBatches),
                       batch.samples()};

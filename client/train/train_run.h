@@ -96,9 +96,8 @@ class TrainRun {
   std::shared_ptr<RunFiles> files_;
 };
 
-// A loaded batch in the form that stages take: f32 [samples, sample shape…]. Borrows the batch's
-// memory.
-TensorView viewOf(const Batch& batch, const Dataset& data);
+// A loaded batch in the form that stages take. Borrows the batch's memory.
+BatchView viewOf(const Batch& batch);
 
 // The seconds of each action of the training step that has just ended, on both sides: the server
 // measures those of the body and sends them in BodyDone.

@@ -20,6 +20,21 @@ constexpr const char* kTooFewSteps = "at least 3 training steps are needed";
 constexpr const char* kTooFewBytes =
     "at least 1 MB must cross the link each way to measure its rate";
 
+std::string evaluationText(const std::string& main, const nlohmann::json& eval) {
+  const auto value = [&](const std::string& name) {
+    return eval.contains(name) ? std::optional(eval.at(name).get<double>()) : std::nullopt;
+  };
+  const auto last = value(main), best = value("best_" + main);
+  const double loss = value("loss").value_or(0);
+  if (!last || !best) return fmt::format("evaluation  loss {:.4f}\n", loss);
+  if (main == "top1") {
+    return fmt::format("accuracy    {:.2f} % top-1 (best epoch {:.2f} %), loss {:.4f}\n",
+                       100 * *last, 100 * *best, loss);
+  }
+  return fmt::format("evaluation  {} {:.4f} (best epoch {:.4f}), loss {:.4f}\n", main, *last, *best,
+                     loss);
+}
+
 }  // namespace
 
 nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& result,
@@ -34,12 +49,14 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["seconds"] = seconds;
   summary["images_per_second"] = static_cast<double>(result.samples) / result.trainSeconds;
   if (result.lastEval) {
-    const auto values = means(*result.lastEval);
-    const auto names = metricNames();
+    const auto values = metricValues(run.settings.scores, *result.lastEval);
+    const auto names = run.settings.scores.names();
     for (std::size_t index = 0; index < names.size(); ++index) {
       if (values[index]) summary["eval"][names[index]] = *values[index];
     }
-    summary["eval"]["best_top1"] = *result.bestTop1;
+    const std::string main = run.settings.mainMetric();
+    summary["main_metric"] = main;
+    if (result.best) summary["eval"]["best_" + main] = *result.best;
   }
   const double wire = static_cast<double>(totals.wireUp + totals.wireDown);
   summary["bytes_up"] = totals.up();
@@ -53,6 +70,7 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["offline_seconds"] = totals.offlineSeconds;
   summary["resumes"] = spent.resumes;
   summary["steps_redone"] = spent.stepsRedone;
+  summary["steps_skipped"] = result.stepsSkipped;
   const BoundedSteps& bounded = result.bounded;
   if (bounded.bounds > 0 && result.costs && result.costs->hasRates()) {
     const Bottleneck bottleneck = bounded.bottleneck();
@@ -71,6 +89,7 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   } else {
     summary["bound_unknown"] = result.costs ? kTooFewBytes : kTooFewSteps;
   }
+  if (hasModel && run.settings.lora.rank > 0) summary["adapter"] = run.folder + "/adapter";
   summary["model"] =
       hasModel ? nlohmann::json(run.folder + "/model.safetensors") : nlohmann::json();
   return summary;
@@ -82,9 +101,7 @@ void printSummary(const nlohmann::json& summary) {
   text << "\n";
   if (summary.contains("eval")) {
     const auto& eval = summary.at("eval");
-    text << fmt::format("accuracy    {:.2f} % top-1 (best epoch {:.2f} %), loss {:.4f}\n",
-                        100 * eval.at("top1").get<double>(),
-                        100 * eval.at("best_top1").get<double>(), eval.at("loss").get<double>());
+    text << evaluationText(summary.at("main_metric"), eval);
   }
   text << fmt::format("time        {} for {} steps, {:.0f} images/s\n",
                       durationText(number("seconds")), summary.at("steps").get<std::uint64_t>(),
@@ -107,6 +124,9 @@ void printSummary(const nlohmann::json& summary) {
     text << fmt::format("resumes     {}; {} steps were done again\n", resumes,
                         summary.at("steps_redone").get<std::uint64_t>());
   }
+  if (const auto skipped = summary.at("steps_skipped").get<std::uint64_t>(); skipped > 0) {
+    text << fmt::format("skipped     {} steps, whose gradients overflowed fp16\n", skipped);
+  }
   if (summary.contains("probe")) {
     text << "link        " << summary.at("probe").at("sentence").get<std::string>() << "\n";
   }
@@ -128,7 +148,8 @@ void printSummary(const nlohmann::json& summary) {
        << ": transfers.csv, steps.csv, epochs.csv, summary.json, config.yaml, "
           "environment.json, log.txt"
        << (summary.contains("probe") ? ", probe.csv" : "")
-       << (summary.at("model").is_null() ? "" : ", model.safetensors") << "\n"
+       << (summary.at("model").is_null() ? "" : ", model.safetensors")
+       << (summary.contains("adapter") ? ", adapter" : "") << "\n"
        << "charts      cleave-client report " << summary.at("folder").get<std::string>() << "\n";
   constexpr std::size_t kIndent = 12;  // width of the label column
   std::cout << wrappedFor(STDOUT_FILENO, text.str(), kIndent) << std::flush;

@@ -10,41 +10,6 @@
 
 namespace cleave {
 
-std::vector<std::optional<double>> means(const BatchMetrics& metrics) {
-  std::vector<std::optional<double>> values;
-  for (const std::string& name : metricNames()) {
-    const auto found = metrics.sums.find(name);
-    const bool known = found != metrics.sums.end() && metrics.samples > 0;
-    values.push_back(known ? std::optional(found->second / static_cast<double>(metrics.samples))
-                           : std::nullopt);
-  }
-  return values;
-}
-
-double gradientNorm(std::uint64_t step, const GradientReport& head, const GradientReport& body,
-                    const GradientReport& tail) {
-  const char* part = !head.finite   ? "head"
-                     : !body.finite ? "body"
-                     : !tail.finite ? "tail"
-                                    : nullptr;
-  if (part != nullptr) {
-    throw RunError(
-        "non-finite", fmt::format("the gradients of the {} are not finite in step {}", part, step),
-        "lower train.learning_rate.peak, lengthen its warm-up, set train.clip_norm, or use a codec "
-        "with more bits");
-  }
-  return std::sqrt(head.squareSum + body.squareSum + tail.squareSum);
-}
-
-StepDecision decideStep(std::uint64_t step, double learningRate, double norm, double clipNorm) {
-  constexpr double kEpsilon = 1e-6;
-  StepDecision decision;
-  decision.step = step;
-  decision.learningRates = {learningRate};
-  if (clipNorm > 0) decision.clipFactor = std::min(1.0, clipNorm / (norm + kEpsilon));
-  return decision;
-}
-
 Trainer::Trainer(TrainRun& run, Progress& progress)
     : run_(run),
       settings_(run.settings()),
@@ -52,17 +17,15 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       session_(run.session()),
       progress_(progress),
       totalSteps_(totalSteps(settings_, *data_.train)),
-      learningRate_(learningRateOptions(settings_, *data_.train)) {}
+      decider_(settings_, *data_.train) {}
 
 void Trainer::start(const TrainRun::Options& options) {
   run_.start([this](const BodyDone& done) { return decide(done); }, options);
 }
 
 StepDecision Trainer::decide(const BodyDone& done) {
-  gradientNorm_ =
-      gradientNorm(done.step, run_.stage().headReport(), done.report, run_.stage().tailReport());
-  StepDecision decision = decideStep(done.step, learningRate(learningRate_, done.step),
-                                     gradientNorm_, settings_.clipNorm);
+  const GradientReport head = run_.stage().headReport();
+  StepDecision decision = decider_.decide(done.step, head, done.report, run_.stage().tailReport());
   if (Checkpointer* const checkpointer = run_.checkpointer()) {
     if (isAskedToLeave() || precedesLongEvaluation(done.step)) checkpointer->request();
     decision.checkpoint = checkpointer->isDue(done.step);
@@ -105,16 +68,17 @@ TrainResult Trainer::run() {
     row.steps = epochSteps_;
     row.samples = epochMetrics_.samples;
     row.trainSeconds = epochSeconds_;
-    row.trainMetrics = means(epochMetrics_);
+    row.trainMetrics = metricValues(settings_.scores, epochMetrics_);
     if (evalMetrics_) {
       row.evalSeconds = secondsSince(evalStart);
       lastEvalSeconds_ = row.evalSeconds;
-      row.evalMetrics = means(*evalMetrics_);
+      row.evalMetrics = metricValues(settings_.scores, *evalMetrics_);
     }
     run_.files().epoch(row, session_.totals());
     progress_.epoch(row, shown_.epochs);
   }
   result_.costs = meter_.mean();
+  result_.stepsSkipped = decider_.skipped();
   return result_;
 }
 
@@ -153,6 +117,7 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
     const bool isLast = epochSteps_ + 1 == stepsPerWholeEpoch();
     if (isLast && result_.steps + 1 < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
     leaveIfAsked(Phase::train);
+    run_.stage().setLossScale(decider_.lossScale());
     const MicroBatch at = runBatch(Phase::train, result_.steps + 1, *batch);
     ++result_.steps;
     ++epochSteps_;
@@ -227,9 +192,10 @@ nlohmann::json Trainer::notes() const {
                           {"epoch_steps", epochSteps_},
                           {"epoch_seconds", epochSeconds_},
                           {"epoch_metrics", metricsJson(epochMetrics_)},
+                          {"decider", decider_.save()},
                           {"spent", toJson(spent())}};
   if (result_.lastEval) notes["last_eval"] = metricsJson(*result_.lastEval);
-  if (result_.bestTop1) notes["best_top1"] = *result_.bestTop1;
+  if (result_.best) notes["best"] = *result_.best;
   return notes;
 }
 
@@ -247,7 +213,8 @@ void Trainer::restore(const nlohmann::json& notes) {
     epochMetrics_ = metricsOf(notes.at("epoch_metrics"));
     if (notes.contains("spent")) spentBefore_ = spentFromJson(notes.at("spent"));
     if (notes.contains("last_eval")) result_.lastEval = metricsOf(notes.at("last_eval"));
-    if (notes.contains("best_top1")) result_.bestTop1 = notes.at("best_top1").get<double>();
+    if (notes.contains("best")) result_.best = notes.at("best").get<double>();
+    decider_.restore(notes.at("decider"));
   } catch (const nlohmann::json::exception& error) {
     throw badCheckpoint(std::string("its notes are not those of a trainer: ") + error.what());
   }
@@ -272,8 +239,21 @@ void Trainer::evaluate(std::uint64_t epoch) {
   }
   evalMetrics_ = sum;
   result_.lastEval = sum;
-  const double top1 = sum.sums.at("top1") / static_cast<double>(sum.samples);
-  result_.bestTop1 = std::max(result_.bestTop1.value_or(top1), top1);
+  noteBest();
+}
+
+// If the last evaluation has the best value so far, remembers it.
+void Trainer::noteBest() {
+  const std::vector<std::string> names = settings_.scores.names();
+  const auto main = std::find(names.begin(), names.end(), settings_.mainMetric());
+  const auto values = metricValues(settings_.scores, *evalMetrics_);
+  const std::optional<double> value = values.at(static_cast<std::size_t>(main - names.begin()));
+  if (!value) return;
+  const bool isBetter =
+      !result_.best || (settings_.bestIsGreatest ? *value > *result_.best : *value < *result_.best);
+  if (!isBetter) return;
+  result_.best = value;
+  if (!settings_.bestMetric.empty()) afterBest_();
 }
 
 MicroBatch Trainer::runBatch(Phase phase, std::uint64_t step, const Batch& batch) {
@@ -282,7 +262,7 @@ MicroBatch Trainer::runBatch(Phase phase, std::uint64_t step, const Batch& batch
   shown_.phase = phase;
   shown_.batchSamples = batch.samples();
   shown_.seconds = secondsSince(start);
-  shown_.metrics = means(run_.stage().metrics());
+  shown_.metrics = metricValues(settings_.scores, run_.stage().metrics());
   return at;
 }
 
@@ -300,8 +280,8 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
   row.metrics = shown_.metrics;
   row.actions = engine.seconds();
   if (at.phase == Phase::train) {
-    row.learningRate = learningRate(learningRate_, at.step);
-    row.gradientNorm = gradientNorm_;
+    row.learningRate = decider_.learningRateOf(at.step);
+    row.gradientNorm = decider_.norm();
     row.actions = actionsOfBothSides(engine);
     row.costs = meter_.measure(at, row.actions, totals, session_.linkSpeed());
     if (row.costs && !row.costs->hasRates()) row.costs.reset();

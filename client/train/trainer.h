@@ -12,6 +12,7 @@
 #include "client/data/loader.h"
 #include "client/train/progress.h"
 #include "client/train/run_spent.h"
+#include "client/train/step_decider.h"
 #include "client/train/train_run.h"
 #include "common/predict/step_meter.h"
 
@@ -36,7 +37,8 @@ struct TrainResult {
   std::uint64_t samples = 0;  // trained on
   double trainSeconds = 0;
   std::optional<BatchMetrics> lastEval;
-  std::optional<double> bestTop1;
+  std::optional<double> best;      // value of ClientSettings::mainMetric() in an evaluation
+  std::uint64_t stepsSkipped = 0;  // because of the loss scale
   std::optional<StepCosts> costs;  // mean per step
   BoundedSteps bounded;
 };
@@ -55,6 +57,8 @@ class Trainer {
   }
   // `function` is called after the last step of each epoch, before its evaluation.
   void afterEachEpoch(std::function<void()> function) { afterEpoch_ = std::move(function); }
+  // `function` is called after each evaluation that is the best so far, by keep.best.
+  void afterEachBest(std::function<void()> function) { afterBest_ = std::move(function); }
   // Trains from the initial weights, or from a checkpoint, to the last step. Throws RunError with
   // the cause if the run ended early, such as "non-finite"; "shutting-down": the server has a
   // checkpoint of the last step and is about to shut down.
@@ -76,6 +80,7 @@ class Trainer {
   void restore(const nlohmann::json& notes);
   std::uint64_t stepsPerWholeEpoch() const { return stepsPerEpoch(settings_, *data_.train); }
   void evaluate(std::uint64_t epoch);
+  void noteBest();
   MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch);
   void recordStep(const MicroBatch& at, std::uint64_t epoch, double copySeconds = 0);
   bool stepsLeft() const { return result_.steps < totalSteps_; }
@@ -86,11 +91,12 @@ class Trainer {
   ClientSession& session_;
   Progress& progress_;
   const std::uint64_t totalSteps_;
-  const LearningRateOptions learningRate_;
+  StepDecider decider_;
 
   std::unique_ptr<Loader> nextLoader_;  // made when this epoch's last batch is taken
   std::function<void(std::uint64_t step)> afterStep_ = [](std::uint64_t) {};
   std::function<void()> afterEpoch_ = [] {};
+  std::function<void()> afterBest_ = [] {};
   const SteadyTime start_ = now();
   RunSpent spentBefore_;  // in earlier processes
   TrainResult result_;
@@ -102,19 +108,8 @@ class Trainer {
   std::uint64_t epochSteps_ = 0;
   std::uint64_t checkpointStep_ = 0;  // the last step whose decision requested a checkpoint
   bool isLastStep_ = false;           // it runs despite Ctrl-C or a shutdown, to make a checkpoint
-  double gradientNorm_ = 0;           // of the current step
   StepMeter meter_;
   Progress::State shown_;
 };
-
-// The norm of all gradients together, from the three reports. Throws RunError "non-finite".
-double gradientNorm(std::uint64_t step, const GradientReport& head, const GradientReport& body,
-                    const GradientReport& tail);
-// The decision on `step`. If `norm` exceeds `clipNorm` (0: no limit), gradients are scaled by
-// clipNorm / (norm + 1e-6), like PyTorch's clip_grad_norm_.
-StepDecision decideStep(std::uint64_t step, double learningRate, double norm, double clipNorm);
-
-// The mean of each metric, in the order of metricNames().
-std::vector<std::optional<double>> means(const BatchMetrics& metrics);
 
 }  // namespace cleave

@@ -2,38 +2,69 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
+
 #include "common/checkpoint/checkpoint_store.h"
+#include "common/core/printable.h"
+#include "common/graph/adapters.h"
 #include "common/graph/packed_graph.h"
 #include "common/model/blocks.h"
 
 namespace cleave {
 namespace {
 
-void checkInputs(const GraphFile& file, const Dataset& train) {
+void checkInputs(const GraphFile& file, const std::vector<SampleArray>& arrays) {
   const auto& inputs = file.graph().inputs();
-  if (inputs.size() != 1) {
-    throw UsageError("bad-sample-shape",
-                     fmt::format("{} takes {} inputs, but a sample of the data is one array",
-                                 file.path(), inputs.size()),
-                     "export a model with one input");
+  for (int n = 0; n < inputs.size(); ++n) {
+    const wire::Value& input = file.graph().values(static_cast<int>(inputs[n]));
+    const Shape shape(input.shape().begin() + 1, input.shape().end());
+    const SampleArray& array = arrays[static_cast<std::size_t>(n)];
+    if (input.dtype() == dtypeName(array.dtype) && shape == array.shape) continue;
+    throw UsageError(
+        "bad-sample-shape",
+        fmt::format("{} takes {} of {} in {} per sample, but the data has {}", file.path(),
+                    printable(file.inputNames()[static_cast<std::size_t>(n)]), toString(shape),
+                    input.dtype(), toString(array)),
+        "export the model with an example of the data's shape and type");
   }
-  const wire::Value& input = file.graph().values(static_cast<int>(inputs[0]));
-  const Shape shape(input.shape().begin() + 1, input.shape().end());
-  if (input.dtype() == "f32" && shape == train.sampleShape()) return;
-  throw UsageError(
-      "bad-sample-shape",
-      fmt::format("{} takes samples of {} in {}, but those of the data are {} in f32", file.path(),
-                  toString(shape), input.dtype(), toString(train.sampleShape())),
-      "export the model with an example of the data's shape");
 }
 
-void checkOutput(const GraphFile& file, const Dataset& train) {
-  const wire::Value& output = file.graph().values(static_cast<int>(file.graph().outputs(0)));
-  if (output.shape_size() == 2 && output.shape(1) == train.classes()) return;
-  throw UsageError("bad-classes",
-                   fmt::format("{} returns {}, but the data has {} classes", file.path(),
-                               shapeText(output), train.classes()),
-                   fmt::format("export a model that returns [samples, {}]", train.classes()));
+std::shared_ptr<const Dataset> withInputsOf(const GraphFile& file,
+                                            std::shared_ptr<const Dataset> data) {
+  const std::vector<SampleArray> arrays = data->arrays();
+  if (!arrays.front().name.empty()) data = selectInputs(data, file.inputNames());
+  const std::size_t inputs = data->arrays().size() - 1;
+  if (inputs != file.inputNames().size()) {
+    throw UsageError("bad-sample-shape",
+                     fmt::format("{} takes {} inputs, but a sample of the data has {}", file.path(),
+                                 file.inputNames().size(), inputs),
+                     "export a model with one input, or use data.format: tensors");
+  }
+  checkInputs(file, data->arrays());
+  return data;
+}
+
+void adapt(GraphParts& parts, const LoraSpec& lora) {
+  std::vector<std::string> adapted, layers;
+  for (auto [name, part] : {std::pair{"head", &parts.head}, std::pair{"body", &parts.body},
+                            std::pair{"tail", &parts.tail}}) {
+    for (std::string& layer : linearModules(part->graph)) layers.push_back(std::move(layer));
+    if (std::find(lora.parts.begin(), lora.parts.end(), name) == lora.parts.end()) continue;
+    for (std::string& layer : addAdapters(part->graph, lora)) adapted.push_back(std::move(layer));
+  }
+  if (!adapted.empty()) return;
+  constexpr std::size_t kShown = 8;
+  std::string shown;
+  for (std::size_t n = 0; n < std::min(layers.size(), kShown); ++n) {
+    shown += (n == 0 ? "" : ", ") + printable(layers[n]);
+  }
+  throw UsageError(
+      "bad-lora", "model.lora.targets matches no linear layer of model.lora.parts",
+      layers.empty()
+          ? "this model has no linear layers"
+          : fmt::format(
+                "its linear layers are {}{}", shown,
+                layers.size() > kShown ? fmt::format(" and {} more", layers.size() - kShown) : ""));
 }
 
 GraphParts cutInThree(const GraphFile& file, const std::vector<std::string>& names) {
@@ -47,15 +78,17 @@ GraphParts cutInThree(const GraphFile& file, const std::vector<std::string>& nam
 
 }  // namespace
 
-UserModel::UserModel(const ClientSettings& settings, const Dataset& train)
-    : file_(settings.modelFile) {
-  checkInputs(file_, train);
-  checkOutput(file_, train);
-  const GraphParts parts = cutInThree(file_, settings.cutNames);
+UserModel::UserModel(const ClientSettings& settings) : file_(settings.modelFile) {
+  GraphParts parts = cutInThree(file_, settings.cutNames);
+  if (settings.lora.rank > 0) adapt(parts, settings.lora);
   blocks_ = blocksOfParts(parts);
   packedBody_ = packGraph(parts.body.graph);
+  digest_ = sha256Of(parts.head.graph.SerializeAsString() + parts.body.graph.SerializeAsString() +
+                     parts.tail.graph.SerializeAsString());
 }
 
-std::string UserModel::digest() const { return sha256Of(file_.graph().SerializeAsString()); }
+Datasets UserModel::inputsFrom(const Datasets& data) const {
+  return {withInputsOf(file_, data.train), withInputsOf(file_, data.test)};
+}
 
 }  // namespace cleave

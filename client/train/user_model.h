@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,21 +16,28 @@ namespace cleave {
 
 class UserModel {
  public:
-  // Throws UsageError if the file cannot be used, a cut is not possible, or the model does not fit
-  // the data.
-  UserModel(const ClientSettings& settings, const Dataset& train);
+  // Throws UsageError if the file cannot be used, a cut is not possible, or adapters have no layer
+  // to adapt.
+  explicit UserModel(const ClientSettings& settings);
+
+  // The data with the model's inputs, found by name if they have names. Throws UsageError
+  // "bad-sample-shape" if they do not fit the model.
+  Datasets inputsFrom(const Datasets& data) const;
 
   const GraphBlocks& blocks() const { return blocks_; }
   // RunSpec::graph
   const std::string& packedBody() const { return packedBody_; }
   // RunSpec::graphDigest
-  std::string digest() const;
+  const std::string& digest() const { return digest_; }
   std::vector<NamedTensor> readWeights() const { return file_.readWeights(); }
+  // GraphFile::aliases()
+  const std::map<std::string, std::string>& aliases() const { return file_.aliases(); }
 
  private:
   GraphFile file_;
   GraphBlocks blocks_;
   std::string packedBody_;
+  std::string digest_;
 };
 
 }  // namespace cleave

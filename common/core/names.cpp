@@ -41,6 +41,26 @@ std::string nearestName(std::string_view word, const std::vector<std::string>& c
   return nearest;
 }
 
+bool matchesPattern(std::string_view name, std::string_view pattern) {
+  std::size_t n = 0, p = 0;
+  std::size_t star = std::string_view::npos, resume = 0;  // the last *, and where its text ends
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++n;
+      ++p;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++resume;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
 std::string knownNames(std::string_view word, const std::vector<std::string>& known,
                        const std::vector<std::string>& shown) {
   const std::string nearest = nearestName(word, known);

@@ -22,6 +22,9 @@ std::string nearestName(std::string_view word, const std::vector<std::string>& c
 std::string knownNames(std::string_view word, const std::vector<std::string>& known,
                        const std::vector<std::string>& shown = {});
 
+// Whether the whole name fits a pattern, in which * is any text and ? any character.
+bool matchesPattern(std::string_view name, std::string_view pattern);
+
 // The row of `table` with that `name`. Throws UsageError(`code`, "'word' is not `what`") with the
 // names as its hint; `show` gives the text that is listed for a row.
 template <typename Table, typename Show>

@@ -125,9 +125,12 @@ void Coordinator::receiveBodyDone(Peer& peer, const BodyDone& done) {
     refuse("bad-key", "BodyDone of step " + std::to_string(done.step) + " arrived " +
                           (running ? "twice" : "in another step"));
   }
-  if (sent_.get(gradientAt(peer.place.lastCut)) != batch()->microBatches) {
+  // What the body needs for its last action.
+  const Flow gradient = gradientAt(peer.place.lastCut);
+  const Flow last = peer.place.contains(gradient) ? gradient : activationAt(peer.place.firstCut);
+  if (sent_.get(last) != batch()->microBatches) {
     refuse("unexpected-message", "BodyDone of step " + std::to_string(done.step) +
-                                     " arrived before all gradients were sent");
+                                     " arrived before all of " + flowName(last) + " was sent");
   }
   peer.done = done;
   if (fetchGradients_) {

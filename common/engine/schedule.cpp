@@ -89,18 +89,13 @@ Turn turnOf(ActionKind kind, std::uint32_t i, const StageState& state) {
 }
 
 Picked pickOneForwardOneBackward(const ReadyKinds& ready, const StageState& state) {
-  std::vector<ActionKind> kinds;
-  if (state.hop == 0) {
-    kinds = {ActionKind::headForward, ActionKind::tailStep};
-    if (state.phase == Phase::train) kinds.push_back(ActionKind::headBackward);
-  } else {
-    kinds = {ActionKind::bodyForward};
-    if (state.phase == Phase::train) kinds.push_back(ActionKind::bodyBackward);
-  }
+  constexpr ActionKind kKinds[] = {ActionKind::headForward, ActionKind::tailStep,
+                                   ActionKind::headBackward, ActionKind::bodyForward,
+                                   ActionKind::bodyBackward};
   Picked first;
   Turn firstTurn;
-  for (const ActionKind kind : kinds) {
-    if (state.next(kind) == state.microBatches) continue;
+  for (const ActionKind kind : kKinds) {
+    if (!state.runs[indexOf(kind)] || state.next(kind) == state.microBatches) continue;
     const Turn turn = turnOf(kind, state.next(kind), state);
     if (!first || turn < firstTurn) {
       first = kind;

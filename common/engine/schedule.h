@@ -48,10 +48,10 @@ struct ReadyKinds {
 };
 
 struct StageState {
-  int hop = 0;  // 0: the client; k: body k - 1
-  Phase phase = Phase::train;
-  std::uint32_t microBatches = 0;  // M of this batch
-  std::uint32_t inFlight = 0;      // maximum at a time, W
+  int hop = 0;                               // 0: the client; k: body k - 1
+  std::array<bool, kScheduledKinds> runs{};  // the kinds that this stage runs in this batch
+  std::uint32_t microBatches = 0;            // M of this batch
+  std::uint32_t inFlight = 0;                // maximum at a time, W
   // Actions started in this batch, by scheduled kind; equals the i of the kind's next action.
   std::array<std::uint32_t, kScheduledKinds> started{};
 

@@ -89,8 +89,8 @@ std::optional<StageEngine::Action> StageEngine::next() {
   ReadyKinds ready;
   for (const StageRow& row : stage_.rows) ready.ready[indexOf(row.kind)] = isReady(row);
   if (!ready.any()) return std::nullopt;
-  const StageState state{stage_.hop, phase_, microBatches_, std::min(inFlight_, microBatches_),
-                         started_};
+  StageState state{stage_.hop, {}, microBatches_, std::min(inFlight_, microBatches_), started_};
+  for (const StageRow& row : stage_.rows) state.runs[indexOf(row.kind)] = runs(row);
   const auto kind = pick_(ready, state);
   if (!kind) return std::nullopt;
   if (!ready[*kind]) throw std::logic_error("the schedule picked an action that is not ready");

@@ -144,7 +144,7 @@ std::string GraphCuts::obstacleAt(std::size_t position, const GraphIds& tensors)
   const GraphIds before = weightsReadBetween(graph_, 0, position);
   for (const std::uint32_t id : weightsReadBetween(graph_, position, nodes)) {
     const wire::Value& value = graph_.values(static_cast<int>(id));
-    if (value.kind() != wire::Value::PARAMETER && !statistics_.contains(id)) continue;
+    if (!statistics_.contains(id)) continue;
     if (std::binary_search(before.begin(), before.end(), id)) {
       return printable(value.name()) + " is used on both sides";
     }
@@ -260,6 +260,30 @@ void GraphCuts::addUnusedWeights(GraphParts& parts) const {
   }
 }
 
+// Head and tail are at the client, so they may share a parameter, such as an embedding that is also
+// the output layer.
+void GraphCuts::checkShared(const GraphParts& parts, const GraphCut& first,
+                            const GraphCut& second) {
+  const auto parametersOf = [](const GraphPart& part) {
+    std::set<std::string> names;
+    for (const wire::Value& value : part.graph.values()) {
+      if (value.kind() == wire::Value::PARAMETER) names.insert(value.name());
+    }
+    return names;
+  };
+  const std::set<std::string> body = parametersOf(parts.body);
+  for (const GraphPart* part : {&parts.head, &parts.tail}) {
+    for (const std::string& name : parametersOf(*part)) {
+      if (!body.contains(name)) continue;
+      throw UsageError(
+          "bad-cuts",
+          fmt::format("the model cannot be cut after {} and {}: {} is used on both sides of a cut",
+                      first.names.front(), second.names.front(), printable(name)),
+          "cut so that all uses of the parameter are in the same part, or in head and tail");
+    }
+  }
+}
+
 // A part may need the size of a tensor that does not cross.
 void GraphCuts::checkParts(const GraphParts& parts, const GraphCut& first, const GraphCut& second) {
   try {
@@ -302,6 +326,7 @@ GraphParts GraphCuts::split(const GraphCut& first, const GraphCut& second) const
                       {extract(body, second.tensors), {}},
                       {extract(tail, outputs), positions(tail)}};
   addUnusedWeights(parts);
+  checkShared(parts, first, second);
   checkParts(parts, first, second);
   return parts;
 }

@@ -71,6 +71,7 @@ class GraphCuts {
   Part partBetween(std::size_t begin, std::size_t end, const GraphIds& outputs) const;
   wire::Graph extract(const Part& part, const GraphIds& outputs) const;
   void addUnusedWeights(GraphParts& parts) const;
+  static void checkShared(const GraphParts& parts, const GraphCut& first, const GraphCut& second);
   static void checkParts(const GraphParts& parts, const GraphCut& first, const GraphCut& second);
   void checkObstacle(const GraphCut& cut) const;
 

@@ -281,6 +281,20 @@ void renumber(wire::Node& node, const std::function<std::uint32_t(std::uint32_t)
   for (std::uint32_t& output : *node.mutable_outputs()) output = newNumber(output);
 }
 
+void removeValues(wire::Graph& graph, const std::set<std::uint32_t>& ids) {
+  GraphIds numbers;
+  google::protobuf::RepeatedPtrField<wire::Value> kept;
+  for (int id = 0; id < graph.values_size(); ++id) {
+    numbers.push_back(static_cast<std::uint32_t>(kept.size()));
+    if (!ids.contains(static_cast<std::uint32_t>(id))) *kept.Add() = graph.values(id);
+  }
+  graph.mutable_values()->Swap(&kept);
+  const auto newNumber = [&](std::uint32_t id) { return numbers.at(id); };
+  for (wire::Node& node : *graph.mutable_nodes()) renumber(node, newNumber);
+  for (std::uint32_t& id : *graph.mutable_inputs()) id = newNumber(id);
+  for (std::uint32_t& id : *graph.mutable_outputs()) id = newNumber(id);
+}
+
 GraphIds weightsReadBetween(const wire::Graph& graph, std::size_t first, std::size_t last) {
   std::set<std::uint32_t> weights;
   for (std::size_t n = first; n < last; ++n) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ void checkGraph(const wire::Graph& graph, const std::string& source);
 GraphIds valuesReadBy(const wire::Node& node);
 // Replaces each value that a node reads or makes.
 void renumber(wire::Node& node, const std::function<std::uint32_t(std::uint32_t)>& newNumber);
+
+// Removes values that nothing reads or makes, and renumbers the others.
+void removeValues(wire::Graph& graph, const std::set<std::uint32_t>& ids);
 
 // Weights that nodes [first, last) read, in the order of their numbers.
 GraphIds weightsReadBetween(const wire::Graph& graph, std::size_t first, std::size_t last);

@@ -12,7 +12,9 @@ namespace cleave {
 
 std::size_t TensorCodecOptions::maxEncodedBytes(Flow flow, const TensorSpec& tensor) const {
   const std::size_t max = codec(flow).maxEncodedBytes(tensor);
-  return rawNonFinite ? std::max(max, rawPayloadBytes(tensor)) : max;
+  // The codec `none` can encode every value.
+  const bool maySendRaw = rawNonFinite && !codec(flow).isIdentity();
+  return maySendRaw ? std::max(max, rawPayloadBytes(tensor)) : max;
 }
 
 TensorCodecs::TensorCodecs(TensorCodecOptions options, std::shared_ptr<BufferPool> pool)

@@ -51,8 +51,9 @@ void TransferOrder::takeCredit(const Key& key) {
 }
 
 void TransferOrder::settled(const Key& key) {
-  const Flow last =
-      key.phase == Phase::train ? gradientAt(body_.firstCut) : activationAt(body_.lastCut);
+  const bool hasGradient = body_.contains(gradientAt(body_.firstCut));
+  const Flow last = key.phase == Phase::train && hasGradient ? gradientAt(body_.firstCut)
+                                                             : activationAt(body_.lastCut);
   if (key.flow == last) taken_.erase({key.phase, key.step, key.i});
 }
 

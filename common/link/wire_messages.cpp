@@ -115,14 +115,17 @@ StepDecision decisionFromWire(std::span<const std::byte> metadata) {
   decision.step = proto.step();
   if (decision.step == 0) refuse("a Step has number 0, but steps count from 1");
   decision.apply = proto.apply();
-  if (proto.learning_rates_size() != 1) {
+  constexpr int kMaxRates = 65;
+  if (proto.learning_rates().empty() || proto.learning_rates_size() > kMaxRates) {
     refuse("a Step has " + std::to_string(proto.learning_rates_size()) +
-           " learning rates; there is 1 parameter group");
+           " learning rates, which is not in 1…65");
   }
-  decision.learningRates = {checkedFinite(proto.learning_rates(0), "a learning rate")};
+  for (const double rate : proto.learning_rates()) {
+    decision.learningRates.push_back(checkedFinite(rate, "a learning rate"));
+  }
   decision.clipFactor = checkedFinite(proto.clip_factor(), "a clip factor");
-  decision.lossScale = proto.loss_scale();
-  if (decision.lossScale != 1) refuse("a loss scale is not 1; loss scaling is not supported");
+  decision.lossScale = checkedFinite(proto.loss_scale(), "a loss scale");
+  if (decision.lossScale <= 0) refuse("a loss scale is not positive");
   decision.checkpoint = proto.checkpoint();
   constexpr int kMaxKept = 8;
   if (proto.keep_size() > kMaxKept) refuse("a Step keeps more than 8 checkpoints");

@@ -23,7 +23,7 @@ struct BodyStage::State {
       : options(stageOptions),
         wait(stageWait),
         device(on),
-        blocks(checkedBlocks(options)),
+        blocks(blocksFor(options)),
         part(options, blocks, options.cuts.cut0, options.cuts.cut1, device.device()),
         first(options, blocks, 0, device),
         last(options, blocks, 1, device) {
@@ -53,12 +53,13 @@ BodyStage::~BodyStage() = default;
 
 TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0) {
   if (state_->wait.f2) return state_->last.waitForActivations(*state_->wait.f2, at);
-  const bool training = at.phase == Phase::train;
-  const at::AutoGradMode recordGraph(training);
+  const bool training = at.phase == Phase::train && state_->last.hasGradients();
+  const at::AutoGradMode recordGraph(training && !state_->options.recompute);
   TensorList inputs = state_->first.enter(at, std::move(activations0), training);
   TensorList outputs = state_->part.forward(inputs, {}, at);
   TensorBundle leaving = state_->last.leave(outputs);
   if (!training) return leaving;
+  if (state_->options.recompute) outputs.clear();
   if (!state_->saved.emplace(at.i, Saved{std::move(inputs), std::move(outputs)}).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
@@ -74,7 +75,10 @@ TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) 
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
   }
-  state_->last.backward(at, node.mapped().outputs, std::move(gradients1));
+  const TensorList outputs = state_->options.recompute
+                                 ? state_->part.recompute(node.mapped().inputs, {}, at)
+                                 : node.mapped().outputs;
+  state_->last.backward(at, outputs, std::move(gradients1));
   return state_->first.leaveGradients(node.mapped().inputs);
 }
 

@@ -17,15 +17,16 @@ struct ClientStage::State {
       : options(stageOptions),
         wait(stageWait),
         device(on),
-        blocks(checkedBlocks(options)),
+        blocks(blocksFor(options)),
         head(options, blocks, 0, options.cuts.cut0, device.device()),
-        tail(options, blocks, options.cuts.cut1, static_cast<int>(blocks.size()), device.device()),
+        tail(options, blocks, options.cuts.cut1, static_cast<int>(blocks.size()), device.device(),
+             {}, &head.set()),
         tailTakesInputs(
             std::any_of(blocks.begin() + options.cuts.cut1, blocks.end(),
                         [](const BlockSpec& block) { return !block.batchInputs.empty(); })),
         first(options, blocks, 0, device),
         last(options, blocks, 1, device),
-        batch(options.model, device) {
+        batch(options.scores, blocks.back().outputShape(), device) {
     if (wait.f1 && !wait.b1) {
       throw UsageError("bad-wait",
                        "wait.F1 is set without wait.B1: a forward pass that only waits leaves "
@@ -43,29 +44,32 @@ struct ClientStage::State {
   const bool tailTakesInputs;
   StageCut first, last;
   LabeledBatch batch;
-  std::map<std::uint32_t, TensorList> headOutputs;  // by micro-batch, with their autograd graphs
+  // By micro-batch, with their autograd graphs; without tensors if they are computed again.
+  std::map<std::uint32_t, TensorList> headOutputs;
+  double lossScale = 1;
 };
 
 ClientStage::ClientStage(const StageOptions& options, const StageWait& wait, ComputeDevice& device)
     : state_(std::make_unique<State>(options, wait, device)) {}
 ClientStage::~ClientStage() = default;
 
-void ClientStage::beginBatch(TensorView inputs, std::span<const std::int64_t> labels) {
-  state_->batch.begin(std::move(inputs), labels);
-}
+void ClientStage::beginBatch(const BatchView& batch) { state_->batch.begin(batch); }
 
 TensorBundle ClientStage::headForward(const MicroBatch& at) {
   if (state_->wait.f1) return state_->first.waitForActivations(*state_->wait.f1, at);
   const TensorList inputs = state_->batch.inputs(at);
-  if (at.phase != Phase::train) {
+  if (at.phase != Phase::train || !state_->first.hasGradients()) {
     const at::NoGradGuard noGrad;
     return state_->first.leave(state_->head.forward({}, inputs, at));
   }
-  const TensorList outputs = state_->head.forward({}, inputs, at);
-  if (!state_->headOutputs.emplace(at.i, outputs).second) {
+  const at::AutoGradMode recordGraph(!state_->options.recompute);
+  TensorList outputs = state_->head.forward({}, inputs, at);
+  TensorBundle leaving = state_->first.leave(outputs);
+  if (state_->options.recompute) outputs.clear();
+  if (!state_->headOutputs.emplace(at.i, std::move(outputs)).second) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " went forward twice");
   }
-  return state_->first.leave(outputs);
+  return leaving;
 }
 
 TensorBundle ClientStage::tailStep(const MicroBatch& at, TensorBundle activations1) {
@@ -83,12 +87,12 @@ TensorBundle ClientStage::tailStep(const MicroBatch& at, TensorBundle activation
   const at::Tensor loss = state_->batch.loss(outputs.front(), at);
   state_->batch.checkLoss(at, leaves);
   if (!training) return {};
-  loss.backward();
+  (state_->lossScale == 1 ? loss : loss.mul(state_->lossScale)).backward();
   return state_->last.leaveGradients(leaves);
 }
 
 void ClientStage::headBackward(const MicroBatch& at, TensorBundle gradients0) {
-  const auto node = state_->headOutputs.extract(at.i);
+  auto node = state_->headOutputs.extract(at.i);
   if (state_->wait.b1) {
     waitFor(*state_->wait.b1);
     return;
@@ -96,13 +100,22 @@ void ClientStage::headBackward(const MicroBatch& at, TensorBundle gradients0) {
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " goes backward, not forward");
   }
-  state_->first.backward(at, node.mapped(), std::move(gradients0));
+  const TensorList outputs = state_->options.recompute
+                                 ? state_->head.recompute({}, state_->batch.inputs(at), at)
+                                 : std::move(node.mapped());
+  state_->first.backward(at, outputs, std::move(gradients0));
 }
 
-GradientReport ClientStage::headReport() const { return state_->head.gradientReport(); }
+void ClientStage::setLossScale(double scale) { state_->lossScale = scale; }
+
+GradientReport ClientStage::headReport() const {
+  state_->tail.set().joinGradients();  // of parameters that are tied to those of the head
+  return state_->head.gradientReport();
+}
 GradientReport ClientStage::tailReport() const { return state_->tail.gradientReport(); }
 
 void ClientStage::update(const StepDecision& decision) {
+  state_->tail.set().joinGradients();
   state_->head.update(decision);
   state_->tail.update(decision);
 }
@@ -116,7 +129,10 @@ void ClientStage::importWeights(const std::vector<NamedTensor>& model) {
   const auto& blocks = state_->blocks;
   const auto [cut0, cut1] = state_->options.cuts;
   loadWeights(head(), selectWeights(model, blocks, 0, cut0));
-  loadWeights(tail(), selectWeights(model, blocks, cut1, static_cast<int>(blocks.size())));
+  std::vector<NamedTensor> ofTail =
+      selectWeights(model, blocks, cut1, static_cast<int>(blocks.size()));
+  std::erase_if(ofTail, [&](const NamedTensor& each) { return head().has(each.name); });
+  loadWeights(tail(), ofTail);
 }
 
 // A buffer that both parts use is saved once.

@@ -5,9 +5,12 @@
 #include <caffe2/serialize/inline_container.h>
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "common/core/printable.h"
@@ -67,6 +70,38 @@ GraphFile::GraphFile(const std::string& path) : path_(path) {
       weights_.merge(readExportedWeights(archive_->text(config), folder, path));
     }
   }
+  findAliases();
+}
+
+// A weight that no operator reads, and whose data are those of one that is read.
+void GraphFile::findAliases() {
+  wire::Graph& graph = exported_.graph;
+  const auto nodes = static_cast<std::size_t>(graph.nodes_size());
+  using Storage = std::tuple<std::string, std::int64_t, std::vector<std::int64_t>, Shape>;
+  const auto placeOf = [&](const wire::Value& value) -> std::optional<Storage> {
+    const auto found = weights_.find(value.name());
+    if (found == weights_.end()) return std::nullopt;
+    const ExportedWeight& weight = found->second;
+    return Storage{weight.record, weight.offset, weight.strides, weight.shape};
+  };
+  const GraphIds read = weightsReadBetween(graph, 0, nodes);
+  std::map<Storage, std::string> names;
+  for (const std::uint32_t id : read) {
+    const wire::Value& value = graph.values(static_cast<int>(id));
+    if (const auto place = placeOf(value)) names.emplace(*place, value.name());
+  }
+  std::set<std::uint32_t> unused;
+  for (int id = 0; id < graph.values_size(); ++id) {
+    const wire::Value& value = graph.values(id);
+    const auto number = static_cast<std::uint32_t>(id);
+    if (!isWeight(value) || std::binary_search(read.begin(), read.end(), number)) continue;
+    const auto place = placeOf(value);
+    const auto found = place ? names.find(*place) : names.end();
+    if (found == names.end()) continue;
+    aliases_[value.name()] = found->second;
+    unused.insert(number);
+  }
+  removeValues(graph, unused);
 }
 
 GraphFile::~GraphFile() = default;

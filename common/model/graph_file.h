@@ -23,6 +23,9 @@ class GraphFile {
   const wire::Graph& graph() const { return exported_.graph; }
   // The names of the model's inputs, in their order.
   const std::vector<std::string>& inputNames() const { return exported_.inputNames; }
+  // Further names of the model's weights, such as that of an output layer that is also the
+  // embedding: alias by the name that the graph uses.
+  const std::map<std::string, std::string>& aliases() const { return aliases_; }
   const std::string& torchVersion() const { return exported_.torchVersion; }
   const std::string& path() const { return path_; }
 
@@ -31,11 +34,14 @@ class GraphFile {
   std::vector<NamedTensor> readWeights() const;
 
  private:
+  void findAliases();
+
   struct Archive;
   std::string path_;
   std::unique_ptr<Archive> archive_;
   ExportedGraph exported_;
   std::map<std::string, ExportedWeight> weights_;
+  std::map<std::string, std::string> aliases_;
 };
 
 }  // namespace cleave

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ScalarOps.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/grad_mode.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -17,6 +19,7 @@
 
 #include "common/core/printable.h"
 #include "common/core/random.h"
+#include "common/graph/adapters.h"
 #include "common/graph/operators.h"
 
 namespace cleave {
@@ -123,6 +126,9 @@ struct GraphProgram::State {
     row.isBuffer = value.kind() != wire::Value::PARAMETER;
     row.isSaved = value.kind() != wire::Value::CONSTANT;
     row.isTrainable = value.trainable();
+    if (isAdapterA(row.name) && row.shape.size() == 2) {
+      row.bound = 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, row.shape[1])));
+    }
     row.type = scalarTypeOf(value);
     if (row.isTrainable && row.type != at::kFloat) {
       throw UsageError("bad-graph",
@@ -629,6 +635,16 @@ struct GraphProgram::State {
     }
   }
 
+  void runOperation(const Step& step, std::vector<IValue>& values, const BlockContext& context,
+                    const Batch& batch) const {
+    const at::AutoGradMode recordGraph(at::GradMode::is_enabled() && !step.node->no_grad());
+    const at::DeviceType device = batch.device.type();
+    const bool suspends = step.node->no_autocast() && at::autocast::is_autocast_enabled(device);
+    if (suspends) at::autocast::set_autocast_enabled(device, false);
+    perform(step, values, context, batch);
+    if (suspends) at::autocast::set_autocast_enabled(device, true);
+  }
+
   void run(const Step& step, std::vector<IValue>& values, const BlockContext& context,
            const Batch& batch) const {
     switch (step.kind) {
@@ -645,12 +661,7 @@ struct GraphProgram::State {
       case NodeKind::operation:
       case NodeKind::batchNorm:
       case NodeKind::maskOfMean:
-        if (step.node->no_grad()) {
-          const at::NoGradGuard noGrad;
-          perform(step, values, context, batch);
-        } else {
-          perform(step, values, context, batch);
-        }
+        runOperation(step, values, context, batch);
     }
     for (const std::uint32_t id : step.last) values[id] = IValue();
   }

@@ -1,5 +1,6 @@
 #include "common/model/model.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_lerp.h>
@@ -109,12 +110,13 @@ at::Tensor initialTensor(const ParameterSpec& row, std::uint64_t seed) {
   return canonical(values, cutOrder(row.shape.size()));
 }
 
+template <typename Counts>
 std::int64_t elementCountOf(const std::vector<BlockSpec>& blocks, int first, int last,
-                            bool areBuffers) {
+                            Counts counts) {
   std::int64_t count = 0;
   for (int b = first; b < last; ++b) {
     for (const ParameterSpec& tensor : blocks[static_cast<std::size_t>(b)].tensors) {
-      if (tensor.isBuffer == areBuffers) count += elementCount(tensor.shape);
+      if (counts(tensor)) count += elementCount(tensor.shape);
     }
   }
   return count;
@@ -123,11 +125,38 @@ std::int64_t elementCountOf(const std::vector<BlockSpec>& blocks, int first, int
 }  // namespace
 
 std::int64_t parameterCount(const std::vector<BlockSpec>& blocks, int first, int last) {
-  return elementCountOf(blocks, first, last, false);
+  return elementCountOf(blocks, first, last,
+                        [](const ParameterSpec& tensor) { return !tensor.isBuffer; });
 }
 
 std::int64_t bufferCount(const std::vector<BlockSpec>& blocks, int first, int last) {
-  return elementCountOf(blocks, first, last, true);
+  return elementCountOf(blocks, first, last,
+                        [](const ParameterSpec& tensor) { return tensor.isBuffer; });
+}
+
+std::int64_t trainedCount(const std::vector<BlockSpec>& blocks, int first, int last) {
+  return elementCountOf(blocks, first, last, [](const ParameterSpec& tensor) {
+    return !tensor.isBuffer && tensor.isTrainable;
+  });
+}
+
+namespace {
+
+struct PrecisionRow {
+  Precision precision;
+  std::string_view name;
+};
+constexpr PrecisionRow kPrecisions[] = {
+    {Precision::fp32, "fp32"}, {Precision::bf16, "bf16"}, {Precision::fp16, "fp16"}};
+
+}  // namespace
+
+std::string_view precisionName(Precision precision) {
+  return kPrecisions[static_cast<std::size_t>(precision)].name;
+}
+
+Precision precisionFromName(std::string_view name) {
+  return findByName(kPrecisions, name, "bad-precision", "a precision").precision;
 }
 
 std::span<const ModelRow> modelTable() {
@@ -220,7 +249,12 @@ void ModelParameters::finish() const {
 }
 
 ParameterSet::ParameterSet(const std::vector<BlockSpec>& blocks, int first, int last,
-                           std::uint64_t seed, at::Device device) {
+                           std::uint64_t seed, at::Device device, const ParameterSet* tied) {
+  std::map<std::string, at::Tensor> known;
+  if (tied != nullptr) {
+    for (const NamedTensor& parameter : tied->parameters())
+      known.insert({parameter.name, parameter.tensor});
+  }
   for (int b = first; b < last; ++b) {
     const BlockSpec& block = blocks.at(static_cast<std::size_t>(b));
     for (NormRow norm : block.norms) {
@@ -230,6 +264,13 @@ ParameterSet::ParameterSet(const std::vector<BlockSpec>& blocks, int first, int 
       norms_.push_back(norm);
     }
     for (const ParameterSpec& row : block.tensors) {
+      const auto earlier = row.isBuffer ? known.end() : known.find(row.name);
+      if (earlier != known.end()) {
+        const at::Tensor& shared = earlier->second;
+        tensors_.push_back(shared.detach().set_requires_grad(shared.requires_grad()));
+        tied_.push_back({shared, tensors_.back()});
+        continue;
+      }
       const at::Tensor tensor = initialTensor(row, seed).to(device);
       if (!row.isBuffer && row.isTrainable) tensor.set_requires_grad(true);
       (!row.isSaved   ? constants_
@@ -237,12 +278,29 @@ ParameterSet::ParameterSet(const std::vector<BlockSpec>& blocks, int first, int 
                       : parameters_)
           .push_back({row.name, tensor});
       tensors_.push_back(tensor);
+      if (!row.isBuffer) known.insert({row.name, tensor});
     }
   }
 }
 
 void ParameterSet::clearGradients() {
   for (const NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+  for (const Tied& each : tied_) each.second.mutable_grad().reset();
+}
+
+bool ParameterSet::has(const std::string& parameter) const {
+  return std::any_of(parameters_.begin(), parameters_.end(),
+                     [&](const NamedTensor& each) { return each.name == parameter; });
+}
+
+void ParameterSet::joinGradients() const {
+  for (const auto& [first, second] : tied_) {
+    at::Tensor& added = second.mutable_grad();
+    if (!added.defined()) continue;
+    at::Tensor& sum = first.mutable_grad();
+    sum = sum.defined() ? sum.add(added) : added;
+    added.reset();
+  }
 }
 
 void ParameterSet::addStatistics(const std::vector<NormStatistics>& statistics) {
@@ -285,16 +343,57 @@ bool ModelPart::isCutInside(int position) const {
          std::find(cutsInside_.begin(), cutsInside_.end(), position) != cutsInside_.end();
 }
 
+namespace {
+
+// Runs operators in a precision until it is destroyed.
+class AutocastScope {
+ public:
+  AutocastScope(Precision precision, at::DeviceType device)
+      : device_(device), isOn_(precision != Precision::fp32) {
+    if (!isOn_) return;
+    at::autocast::set_autocast_dtype(device_,
+                                     precision == Precision::bf16 ? at::kBFloat16 : at::kHalf);
+    at::autocast::set_autocast_enabled(device_, true);
+    // The cache keeps casts of leaves, and the input of a part is a leaf only if the model is
+    // split.
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~AutocastScope() {
+    if (!isOn_) return;
+    at::autocast::set_autocast_enabled(device_, false);
+    at::autocast::set_autocast_cache_enabled(true);
+  }
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  const at::DeviceType device_;
+  const bool isOn_;
+};
+
+at::Tensor inFullPrecision(const at::Tensor& x) {
+  return x.is_floating_point() ? x.to(at::kFloat) : x;
+}
+
+}  // namespace
+
 TensorList ModelPart::forward(TensorList x, const TensorList& batch, const ParameterSet& set,
                               const BlockContext& context) const {
   std::span<const at::Tensor> rest = set.tensors();
   int position = first_;
+  const int last = first_ + static_cast<int>(blocks_.size());
   for (const BlockSpec& block : blocks_) {
     if (isCutInside(position)) std::transform(x.begin(), x.end(), x.begin(), crossCut);
     for (const std::size_t input : block.batchInputs) x.push_back(batch.at(input));
-    x = block.forward(x, rest.first(block.tensors.size()), context);
+    {
+      const AutocastScope scope(block.precision, x.at(0).device().type());
+      x = block.forward(x, rest.first(block.tensors.size()), context);
+    }
     rest = rest.subspan(block.tensors.size());
     ++position;
+    if (position == last || isCutInside(position)) {
+      std::transform(x.begin(), x.end(), x.begin(), inFullPrecision);
+    }
   }
   return x;
 }

@@ -57,6 +57,13 @@ struct BlockContext {
   std::vector<NormStatistics>* statistics = nullptr;
 };
 
+// The arithmetic of a part's computation. The parameters are in fp32 in any case; for bf16 and
+// fp16, PyTorch's autocast casts them and chooses the operators that compute in that type.
+enum class Precision : std::uint8_t { fp32, bf16, fp16 };
+std::string_view precisionName(Precision precision);
+// Throws UsageError "bad-precision".
+Precision precisionFromName(std::string_view name);
+
 // A parameter or buffer of a block.
 struct ParameterSpec {
   std::string name;  // complete, such as "conv1.weight"
@@ -102,6 +109,7 @@ struct BlockSpec {
   // Values per sample that forward keeps in memory for backward: the outputs of all layers.
   std::int64_t savedPerSample = 0;
   Forward forward;
+  Precision precision = Precision::fp32;
 
   const Shape& outputShape() const { return outputs.front().shape; }
 };
@@ -109,6 +117,8 @@ struct BlockSpec {
 // Number of elements in the parameters, or in the buffers, of blocks [first, last).
 std::int64_t parameterCount(const std::vector<BlockSpec>& blocks, int first, int last);
 std::int64_t bufferCount(const std::vector<BlockSpec>& blocks, int first, int last);
+// Only of those parameters that are trained.
+std::int64_t trainedCount(const std::vector<BlockSpec>& blocks, int first, int last);
 
 struct ModelRow {
   std::string_view name;
@@ -155,17 +165,22 @@ class ModelParameters {
 class ParameterSet {
  public:
   // For blocks [first, last), with initial values keyed by (seed, name). They are drawn on the CPU,
-  // so that they are the same for every device.
+  // so that they are the same for every device. A parameter whose name an earlier block or `tied`
+  // also has is tied to that one: it has the same memory, and only its gradient is its own.
   ParameterSet(const std::vector<BlockSpec>& blocks, int first, int last, std::uint64_t seed,
-               at::Device device = at::kCPU);
+               at::Device device = at::kCPU, const ParameterSet* tied = nullptr);
 
-  const std::vector<NamedTensor>& parameters() const { return parameters_; }
+  const std::vector<NamedTensor>& parameters() const { return parameters_; }  // tied ones once
   const std::vector<NamedTensor>& buffers() const { return buffers_; }
   // Buffers that are not part of the model's saved weights.
   const std::vector<NamedTensor>& constants() const { return constants_; }
+  bool has(const std::string& parameter) const;
   // All of them, in the order of the blocks' rows; they share the memory of the above.
   std::span<const at::Tensor> tensors() const { return tensors_; }
   void clearGradients();
+  // Adds the gradients of tied parameters to those of the parameters that they are tied to. Call
+  // when all gradients of a step have been computed; further calls do nothing.
+  void joinGradients() const;
   // Moves the running statistics of all batch norms by one micro-batch, whose statistics a forward
   // recorded: running = (1 - momentum) x running + momentum x micro-batch, as PyTorch does.
   void addStatistics(const std::vector<NormStatistics>& statistics);
@@ -175,6 +190,10 @@ class ParameterSet {
   std::vector<NamedTensor> buffers_;
   std::vector<NamedTensor> constants_;
   std::vector<at::Tensor> tensors_;
+  struct Tied {
+    at::Tensor first, second;
+  };
+  std::vector<Tied> tied_;
   std::vector<NormRow> norms_;  // positions are in tensors_
 };
 

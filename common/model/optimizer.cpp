@@ -10,6 +10,7 @@
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -53,18 +54,36 @@ at::Tensor copyOf(const StateTensors& tensors, const std::string& what,
 template <typename State>
 class EachParameter : public Optimizer {
  public:
-  explicit EachParameter(const std::vector<NamedTensor>& parameters)
-      : parameters_(parameters), states_(parameters.size()) {}
+  EachParameter(const OptimizerSpec& spec, const std::vector<NamedTensor>& parameters)
+      : parameters_(parameters), groupCount_(spec.groups.size()), states_(parameters.size()) {
+    const double weightDecay = valueOf(spec, "weight_decay");
+    for (const NamedTensor& parameter : parameters) {
+      const auto group = std::find_if(
+          spec.groups.begin(), spec.groups.end(),
+          [&](const ParameterGroup& each) { return matchesPattern(parameter.name, each.match); });
+      const bool hasGroup = group != spec.groups.end();
+      groups_.push_back({hasGroup ? static_cast<std::size_t>(group - spec.groups.begin()) + 1 : 0,
+                         hasGroup ? group->weightDecay.value_or(weightDecay) : weightDecay});
+    }
+  }
 
   void update(const StepDecision& decision) final {
+    if (decision.learningRates.size() != groupCount_ + 1) {
+      throw ProtocolError("bad-metadata",
+                          "a Step has " + std::to_string(decision.learningRates.size()) +
+                              " learning rates, but there are " + std::to_string(groupCount_) +
+                              " parameter groups and the other parameters");
+    }
     if (!decision.apply) return;
     const at::NoGradGuard noGrad;
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       const at::Tensor& parameter = parameters_[p].tensor;
       at::Tensor gradient = parameter.grad();
       if (!gradient.defined()) continue;
-      if (decision.clipFactor != 1) gradient = gradient.mul(decision.clipFactor);
-      updateOne(parameter, std::move(gradient), states_[p], decision.learningRates.at(0));
+      const double factor = decision.clipFactor / decision.lossScale;
+      if (factor != 1) gradient = gradient.mul(factor);
+      const Rates rates{decision.learningRates.at(groups_[p].number), groups_[p].weightDecay};
+      updateOne(parameter, std::move(gradient), states_[p], rates);
     }
   }
 
@@ -100,14 +119,26 @@ class EachParameter : public Optimizer {
   }
 
  protected:
+  // Of a parameter's group.
+  struct Rates {
+    double learning, weightDecay;
+  };
+
   virtual StateTensors tensorsOf(const State& state) const = 0;
   // Throws as restore().
   virtual State stateFrom(const StateTensors& tensors, const at::Tensor& parameter) const = 0;
   virtual void updateOne(const at::Tensor& parameter, at::Tensor gradient, State& state,
-                         double learningRate) const = 0;
+                         const Rates& rates) const = 0;
 
  private:
+  struct Group {
+    std::size_t number;  // in StepDecision::learningRates
+    double weightDecay;
+  };
+
   std::vector<NamedTensor> parameters_;
+  const std::size_t groupCount_;
+  std::vector<Group> groups_;  // by parameter
   std::vector<State> states_;  // by parameter
 };
 
@@ -119,16 +150,16 @@ class EachParameter : public Optimizer {
 class Sgd : public EachParameter<at::Tensor> {
  public:
   Sgd(const OptimizerSpec& spec, const std::vector<NamedTensor>& parameters)
-      : EachParameter(parameters),
+      : EachParameter(spec, parameters),
         momentum_(valueOf(spec, "momentum")),
         dampening_(valueOf(spec, "dampening")),
-        weightDecay_(valueOf(spec, "weight_decay")),
         nesterov_(valueOf(spec, "nesterov") != 0) {}
 
  private:
   void updateOne(const at::Tensor& parameter, at::Tensor gradient, at::Tensor& buffer,
-                 double learningRate) const override {
-    parameter.add_(direction(parameter, std::move(gradient), buffer), -learningRate);
+                 const Rates& rates) const override {
+    if (rates.weightDecay != 0) gradient = gradient.add(parameter, rates.weightDecay);
+    parameter.add_(direction(std::move(gradient), buffer), -rates.learning);
   }
 
   StateTensors tensorsOf(const at::Tensor& buffer) const override {
@@ -141,8 +172,7 @@ class Sgd : public EachParameter<at::Tensor> {
     return copyOf(tensors, "momentum", parameter);
   }
 
-  at::Tensor direction(const at::Tensor& parameter, at::Tensor gradient, at::Tensor& buffer) const {
-    if (weightDecay_ != 0) gradient = gradient.add(parameter, weightDecay_);
+  at::Tensor direction(at::Tensor gradient, at::Tensor& buffer) const {
     if (momentum_ == 0) return gradient;
     if (buffer.defined()) {
       buffer.mul_(momentum_).add_(gradient, 1 - dampening_);
@@ -154,7 +184,6 @@ class Sgd : public EachParameter<at::Tensor> {
 
   double momentum_;
   double dampening_;
-  double weightDecay_;
   bool nesterov_;
 };
 
@@ -191,11 +220,10 @@ struct Moments {
 class Adam : public EachParameter<Moments> {
  public:
   Adam(const OptimizerSpec& spec, const std::vector<NamedTensor>& parameters, bool decoupledDecay)
-      : EachParameter(parameters),
+      : EachParameter(spec, parameters),
         beta1_(valueOf(spec, "beta1")),
         beta2_(valueOf(spec, "beta2")),
         epsilon_(valueOf(spec, "eps")),
-        weightDecay_(valueOf(spec, "weight_decay")),
         decoupledDecay_(decoupledDecay) {}
 
  private:
@@ -218,16 +246,16 @@ class Adam : public EachParameter<Moments> {
   }
 
   void updateOne(const at::Tensor& parameter, at::Tensor gradient, Moments& moments,
-                 double learningRate) const override {
+                 const Rates& rates) const override {
     if (moments.updates++ == 0) {
       moments.first = at::zeros_like(parameter);
       moments.second = at::zeros_like(parameter);
     }
-    if (weightDecay_ != 0) {
+    if (rates.weightDecay != 0) {
       if (decoupledDecay_) {
-        parameter.mul_(1 - learningRate * weightDecay_);
+        parameter.mul_(1 - rates.learning * rates.weightDecay);
       } else {
-        gradient = gradient.add(parameter, weightDecay_);
+        gradient = gradient.add(parameter, rates.weightDecay);
       }
     }
     moments.first.lerp_(gradient, 1 - beta1_);
@@ -236,13 +264,12 @@ class Adam : public EachParameter<Moments> {
     const double correction1 = 1 - std::pow(beta1_, updates);
     const double correction2 = 1 - std::pow(beta2_, updates);
     const at::Tensor scale = moments.second.sqrt().div_(std::sqrt(correction2)).add_(epsilon_);
-    parameter.addcdiv_(moments.first, scale, -learningRate / correction1);
+    parameter.addcdiv_(moments.first, scale, -rates.learning / correction1);
   }
 
   double beta1_;
   double beta2_;
   double epsilon_;
-  double weightDecay_;
   bool decoupledDecay_;
 };
 
@@ -292,7 +319,7 @@ struct Checked {
 Checked checked(const OptimizerSpec& spec) {
   const OptimizerRow& row = find(optimizerTable(), spec.name, "unknown-optimizer",
                                  "there is no optimizer '" + spec.name + "'");
-  Checked result{row, {spec.name, {}}};
+  Checked result{row, {spec.name, {}, spec.groups}};
   for (const OptimizerParameterRow& parameter : row.parameters) {
     result.spec.parameters[std::string(parameter.name)] = parameter.defaultValue;
   }
@@ -309,6 +336,13 @@ Checked checked(const OptimizerSpec& spec) {
                        "set " + key + " to a number " + range);
     }
     result.spec.parameters[key] = value;
+  }
+  for (const ParameterGroup& group : spec.groups) {
+    if (!group.match.empty() && (!group.weightDecay || isDecay(*group.weightDecay))) continue;
+    throw UsageError(
+        "bad-optimizer-parameter",
+        prefix + ": a group has no pattern, or a weight_decay that is not from 0 to 10",
+        "write PATTERN:weight_decay=NUMBER");
   }
   row.check(result.spec);
   return result;

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,10 +16,20 @@
 
 namespace cleave {
 
+// Parameters with a learning rate or a weight decay of their own.
+struct ParameterGroup {
+  std::string match;                  // pattern of names, as matchesPattern() takes it
+  std::optional<double> weightDecay;  // none: the optimizer's
+  bool operator==(const ParameterGroup&) const = default;
+};
+
 struct OptimizerSpec {
   std::string name = "sgd";
   // Parameters that are absent take the table's defaults. Switches such as nesterov are 0 or 1.
   std::map<std::string, double> parameters;
+  // A parameter belongs to the first group that matches it. StepDecision::learningRates has the
+  // rate of the parameters without a group, then one for each group.
+  std::vector<ParameterGroup> groups = {};
   bool operator==(const OptimizerSpec&) const = default;
 };
 
@@ -33,8 +44,8 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   // Applies the decision to the parameters given at construction, after multiplying their gradients
-  // by clipFactor. Parameters without a gradient do not change. Does nothing if decision.apply is
-  // false.
+  // by clipFactor / lossScale. Parameters without a gradient do not change. Does nothing if
+  // decision.apply is false.
   virtual void update(const StepDecision& decision) = 0;
 
   // The state that it keeps between steps, sharing its memory, as "PARAMETER:WHAT", such as

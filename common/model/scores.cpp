@@ -1,41 +1,254 @@
 #include "common/model/scores.h"
 
-#include <ATen/core/Reduction.h>
-#include <ATen/ops/cross_entropy_loss.h>
-
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstddef>
+#include <cstdlib>
+#include <utility>
+
+#include "common/core/error.h"
+#include "common/core/names.h"
 
 namespace cleave {
 namespace {
 
-// -log(softmax(logits)[label]), summed.
-at::Tensor crossEntropy(const at::Tensor& logits, const at::Tensor& labels) {
-  return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
+bool isClasses(TargetKind kind) { return kind == TargetKind::classes; }
+bool isLabels(TargetKind kind) { return kind == TargetKind::labels; }
+bool isDecision(TargetKind kind) { return isClasses(kind) || isLabels(kind); }
+bool isNumbers(TargetKind kind) { return kind == TargetKind::numbers; }
+
+double sumOf(const MetricSums& sums, const std::string& name) {
+  const auto found = sums.find(name);
+  return found == sums.end() ? 0 : found->second;
 }
 
-constexpr LossRow kLosses[] = {
-    {"cross_entropy", "cross entropy of the classes' softmax, for one label per sample",
-     crossEntropy},
+// sums[part] / sums[whole]
+std::optional<double> share(const MetricSums& sums, const char* part, const char* whole) {
+  const double all = sumOf(sums, whole);
+  return all > 0 ? std::optional(sumOf(sums, part) / all) : std::nullopt;
+}
+
+std::span<const float> floatsOf(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+// ---- Top-k ----
+
+void countTop(const LossRows& rows, std::int64_t k, const char* name, MetricSums& sums) {
+  const std::vector<std::int64_t> ranks = ranksOf(rows);
+  sums[name] += static_cast<double>(
+      std::count_if(ranks.begin(), ranks.end(), [&](std::int64_t rank) { return rank < k; }));
+  sums[std::string(name) + "_of"] += static_cast<double>(ranks.size());
+}
+
+// ---- Decisions: Matthews, F1, accuracy ----
+
+struct Decision {
+  std::int64_t predicted, actual;
 };
 
-template <std::int64_t k>
-double amongFirst(const MicroBatchScores& scores) {
-  return static_cast<double>(std::count_if(scores.ranks.begin(), scores.ranks.end(),
-                                           [](std::int64_t rank) { return rank < k; }));
+// One per row of classes, or one per output of labels.
+std::vector<Decision> decisionsOf(const LossRows& rows, TargetKind kind) {
+  std::vector<Decision> decisions;
+  if (isLabels(kind)) {
+    const auto outputs = floatsOf(rows.output), targets = floatsOf(rows.target);
+    for (std::size_t n = 0; n < outputs.size(); ++n) {
+      decisions.push_back({outputs[n] > 0 ? 1 : 0, targets[n] > 0.5F ? 1 : 0});
+    }
+    return decisions;
+  }
+  const at::Tensor predicted = rows.output.argmax(1);
+  for (std::int64_t n = 0; n < rows.target.numel(); ++n) {
+    decisions.push_back({predicted.const_data_ptr<std::int64_t>()[n],
+                         rows.target.const_data_ptr<std::int64_t>()[n]});
+  }
+  return decisions;
+}
+
+// Per class: how often it was right, predicted, and actual.
+void countDecisions(const LossRows& rows, TargetKind kind, const std::string& metric,
+                    MetricSums& sums) {
+  for (const auto [predicted, actual] : decisionsOf(rows, kind)) {
+    if (predicted == actual) ++sums[metric + "_right/" + std::to_string(actual)];
+    ++sums[metric + "_predicted/" + std::to_string(predicted)];
+    ++sums[metric + "_actual/" + std::to_string(actual)];
+  }
+}
+
+struct ClassCounts {
+  double right = 0, predicted = 0, actual = 0;
+};
+
+std::map<std::int64_t, ClassCounts> classCounts(const MetricSums& sums, const std::string& metric) {
+  std::map<std::int64_t, ClassCounts> counts;
+  const std::pair<std::string, double ClassCounts::*> fields[] = {
+      {metric + "_right/", &ClassCounts::right},
+      {metric + "_predicted/", &ClassCounts::predicted},
+      {metric + "_actual/", &ClassCounts::actual}};
+  for (const auto& [prefix, field] : fields) {
+    for (auto each = sums.lower_bound(prefix);
+         each != sums.end() && each->first.starts_with(prefix); ++each) {
+      const std::int64_t number = std::strtoll(each->first.c_str() + prefix.size(), nullptr, 10);
+      counts[number].*field = each->second;
+    }
+  }
+  return counts;
+}
+
+// The coefficient for any number of classes: Gorodkin, "Comparing two K-category assignments by a
+// K-category correlation coefficient", 2004. 0 if all samples have one class or one prediction, as
+// scikit-learn has it.
+std::optional<double> matthews(const MetricSums& sums) {
+  double right = 0, samples = 0, products = 0, predictedSquares = 0, actualSquares = 0;
+  for (const auto& [number, count] : classCounts(sums, "matthews")) {
+    right += count.right;
+    samples += count.actual;
+    products += count.predicted * count.actual;
+    predictedSquares += count.predicted * count.predicted;
+    actualSquares += count.actual * count.actual;
+  }
+  if (samples == 0) return std::nullopt;
+  const double all = samples * samples;
+  const double scale = std::sqrt(all - predictedSquares) * std::sqrt(all - actualSquares);
+  return scale > 0 ? (right * samples - products) / scale : 0;
+}
+
+// Two classes: that of class 1. More: the mean over all classes that occur.
+std::optional<double> f1(const MetricSums& sums) {
+  const auto counts = classCounts(sums, "f1");
+  if (counts.empty()) return std::nullopt;
+  const auto ofClass = [](const ClassCounts& count) {
+    return 2 * count.right / (count.predicted + count.actual);
+  };
+  if (counts.rbegin()->first < 2) {
+    const auto positive = counts.find(1);
+    return positive == counts.end() ? 0 : ofClass(positive->second);
+  }
+  double sum = 0;
+  for (const auto& [number, count] : counts) sum += ofClass(count);
+  return sum / static_cast<double>(counts.size());
+}
+
+void countRight(const LossRows& rows, TargetKind kind, MetricSums& sums) {
+  const std::vector<Decision> decisions = decisionsOf(rows, kind);
+  sums["accuracy"] += static_cast<double>(
+      std::count_if(decisions.begin(), decisions.end(),
+                    [](const Decision& each) { return each.predicted == each.actual; }));
+  sums["accuracy_of"] += static_cast<double>(decisions.size());
+}
+
+// ---- AUROC ----
+
+// Floats in their order: of two, the smaller one has the smaller key.
+std::string keyOf(float score) {
+  constexpr std::uint32_t kSign = 0x8000'0000;
+  const auto bits = std::bit_cast<std::uint32_t>(score == 0 ? 0.0F : score);
+  const std::uint32_t ordered = (bits & kSign) != 0 ? ~bits : bits | kSign;
+  std::string key = std::to_string(ordered);
+  constexpr std::size_t kDigits = 10;
+  return std::string(kDigits - key.size(), '0') + key;
+}
+
+// How often each score occurred, for either class: exact, and independent of the order.
+void countScores(const LossRows& rows, TargetKind kind, MetricSums& sums) {
+  const auto count = [&](float score, bool isPositive) {
+    if (std::isnan(score)) return;
+    ++sums[(isPositive ? "auroc+/" : "auroc-/") + keyOf(score)];
+  };
+  const auto outputs = floatsOf(rows.output);
+  if (isLabels(kind)) {
+    const auto targets = floatsOf(rows.target);
+    for (std::size_t n = 0; n < outputs.size(); ++n) count(outputs[n], targets[n] > 0.5F);
+    return;
+  }
+  if (rows.output.size(1) != 2) {
+    throw UsageError("bad-metric",
+                     "the metric auroc is for two classes, but the model has " +
+                         std::to_string(rows.output.size(1)),
+                     "remove auroc from train.metrics");
+  }
+  for (std::int64_t n = 0; n < rows.target.numel(); ++n) {
+    const auto row = static_cast<std::size_t>(2 * n);
+    count(outputs[row + 1] - outputs[row], rows.target.const_data_ptr<std::int64_t>()[n] == 1);
+  }
+}
+
+// The probability that a positive sample has a higher score than a negative one; equal scores count
+// half.
+std::optional<double> auroc(const MetricSums& sums) {
+  std::map<std::string, std::pair<double, double>> scores;  // positives, negatives
+  double positives = 0, negatives = 0;
+  for (auto each = sums.lower_bound("auroc+/"); each != sums.end(); ++each) {
+    if (!each->first.starts_with("auroc+/")) break;
+    scores[each->first.substr(7)].first = each->second;
+    positives += each->second;
+  }
+  for (auto each = sums.lower_bound("auroc-/"); each != sums.end(); ++each) {
+    if (!each->first.starts_with("auroc-/")) break;
+    scores[each->first.substr(7)].second = each->second;
+    negatives += each->second;
+  }
+  if (positives == 0 || negatives == 0) return std::nullopt;
+  double pairs = 0, lower = 0;
+  for (const auto& [key, count] : scores) {
+    pairs += count.first * (lower + count.second / 2);
+    lower += count.second;
+  }
+  return pairs / positives / negatives;
+}
+
+// ---- Numbers, language models ----
+
+void addSquares(const LossRows& rows, TargetKind, MetricSums& sums) {
+  const auto outputs = floatsOf(rows.output), targets = floatsOf(rows.target);
+  for (std::size_t n = 0; n < outputs.size(); ++n) {
+    const double error = double{outputs[n]} - double{targets[n]};
+    sums["rmse"] += error * error;
+  }
+  sums["rmse_of"] += static_cast<double>(outputs.size());
 }
 
 constexpr BatchMetricRow kMetrics[] = {
-    {"loss", "mean loss", [](const MicroBatchScores& scores) { return scores.lossSum; }},
-    {"top1", "share of samples whose class had the highest score", amongFirst<1>},
-    {"top5", "share of samples whose class was among the five highest", amongFirst<5>},
+    {"top1", "share of targets whose class had the highest output", true, true, isClasses, false,
+     [](const LossRows& rows, TargetKind, MetricSums& sums) { countTop(rows, 1, "top1", sums); },
+     [](const MetricSums& sums) { return share(sums, "top1", "top1_of"); }},
+    {"top5", "share of targets whose class was among the five highest outputs", true, true,
+     isClasses, false,
+     [](const LossRows& rows, TargetKind, MetricSums& sums) { countTop(rows, 5, "top5", sums); },
+     [](const MetricSums& sums) { return share(sums, "top5", "top5_of"); }},
+    {"accuracy", "share of outputs on the right side of 0", true, true, isLabels, false, countRight,
+     [](const MetricSums& sums) { return share(sums, "accuracy", "accuracy_of"); }},
+    {"matthews", "Matthews correlation coefficient, -1 to 1", true, false, isDecision, false,
+     [](const LossRows& rows, TargetKind kind, MetricSums& sums) {
+       countDecisions(rows, kind, "matthews", sums);
+     },
+     matthews},
+    {"f1", "F1 of class 1 if there are two classes, else the mean over the classes", true, true,
+     isDecision, false,
+     [](const LossRows& rows, TargetKind kind, MetricSums& sums) {
+       countDecisions(rows, kind, "f1", sums);
+     },
+     f1},
+    {"auroc", "area under the ROC curve, for two classes; evaluation only", true, true, isDecision,
+     true, countScores, auroc},
+    {"perplexity", "exponential of the mean loss", false, false, isClasses, false, nullptr,
+     [](const MetricSums& sums) -> std::optional<double> {
+       const auto loss = share(sums, kLossSum, kLossWeight);
+       return loss ? std::optional(std::exp(*loss)) : std::nullopt;
+     }},
+    {"rmse", "root of the mean squared error", false, false, isNumbers, false, addSquares,
+     [](const MetricSums& sums) -> std::optional<double> {
+       const auto mean = share(sums, "rmse", "rmse_of");
+       return mean ? std::optional(std::sqrt(*mean)) : std::nullopt;
+     }},
 };
 
-std::int64_t rankOf(std::span<const float> logits, std::int64_t label) {
-  const auto right = static_cast<std::size_t>(label);
+std::int64_t rankOf(std::span<const float> outputs, std::int64_t target) {
+  const auto right = static_cast<std::size_t>(target);
   std::int64_t rank = 0;
-  for (std::size_t c = 0; c < logits.size(); ++c) {
-    const bool isBehind = c < right ? logits[c] < logits[right] : logits[c] <= logits[right];
+  for (std::size_t c = 0; c < outputs.size(); ++c) {
+    const bool isBehind = c < right ? outputs[c] < outputs[right] : outputs[c] <= outputs[right];
     if (c != right && !isBehind) ++rank;
   }
   return rank;
@@ -43,20 +256,64 @@ std::int64_t rankOf(std::span<const float> logits, std::int64_t label) {
 
 }  // namespace
 
-std::span<const LossRow> lossTable() { return kLosses; }
+std::span<const BatchMetricRow> batchMetricTable() { return kMetrics; }
 
-std::vector<std::int64_t> ranksOf(const at::Tensor& logits, std::span<const std::int64_t> labels) {
-  const at::Tensor rows = logits.detach().cpu().contiguous();
-  const auto classes = static_cast<std::size_t>(rows.size(1));
+const BatchMetricRow& findBatchMetric(std::string_view name) {
+  return findByName(batchMetricTable(), name, "unknown-metric", "a metric");
+}
+
+std::vector<std::string> ScoreSpec::names() const {
+  std::vector<std::string> names = {"loss"};
+  names.insert(names.end(), metrics.begin(), metrics.end());
+  return names;
+}
+
+std::set<std::string> ScoreSpec::shares() const {
+  std::set<std::string> shares;
+  for (const std::string& name : metrics) {
+    if (findBatchMetric(name).isShare) shares.insert(name);
+  }
+  return shares;
+}
+
+void checkScores(const ScoreSpec& spec) {
+  const LossRow& loss = findLoss(spec.loss.name);
+  for (auto name = spec.metrics.begin(); name != spec.metrics.end(); ++name) {
+    if (!findBatchMetric(*name).fits(loss.target)) {
+      std::string fitting;
+      for (const BatchMetricRow& row : batchMetricTable()) {
+        if (row.fits(loss.target)) fitting += (fitting.empty() ? "" : ", ") + std::string(row.name);
+      }
+      throw UsageError(
+          "bad-metric", "the metric " + *name + " does not fit the loss " + spec.loss.name,
+          fitting.empty() ? "remove it: this loss has no metrics" : "choose from " + fitting);
+    }
+    if (std::find(spec.metrics.begin(), name, *name) != name) {
+      throw UsageError("bad-metric", "the metric " + *name + " is listed twice",
+                       "list each metric once");
+    }
+  }
+}
+
+LossRows countedRows(const LossRows& rows, TargetKind kind, const LossSpec& spec) {
+  LossRows counted{rows.output.detach().cpu().to(at::kFloat).contiguous(),
+                   rows.target.cpu().contiguous()};
+  if (!isClasses(kind)) return counted;
+  const at::Tensor kept = counted.target.ne(spec.ignoreIndex);
+  if (kept.all().item<bool>()) return counted;
+  const at::Tensor positions = kept.nonzero().flatten();
+  return {counted.output.index_select(0, positions), counted.target.index_select(0, positions)};
+}
+
+std::vector<std::int64_t> ranksOf(const LossRows& rows) {
+  const std::span<const float> outputs = floatsOf(rows.output);
+  const auto classes = static_cast<std::size_t>(rows.output.size(1));
   std::vector<std::int64_t> ranks;
-  ranks.reserve(labels.size());
-  for (std::size_t sample = 0; sample < labels.size(); ++sample) {
-    ranks.push_back(
-        rankOf({rows.const_data_ptr<float>() + sample * classes, classes}, labels[sample]));
+  for (std::int64_t n = 0; n < rows.target.numel(); ++n) {
+    ranks.push_back(rankOf(outputs.subspan(static_cast<std::size_t>(n) * classes, classes),
+                           rows.target.const_data_ptr<std::int64_t>()[n]));
   }
   return ranks;
 }
-
-std::span<const BatchMetricRow> batchMetricTable() { return kMetrics; }
 
 }  // namespace cleave

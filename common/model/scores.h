@@ -1,46 +1,61 @@
-// The tables of losses and metrics: what the tail computes from logits and labels. To add one, add
-// a row to scores.cpp.
+// The table of metrics (`train.metrics`), which show how well a model does. A metric is a function
+// of sums over samples, so that batches can be added. To add one, add a row to scores.cpp.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/model/losses.h"
+
 namespace cleave {
 
-struct LossRow {
-  std::string_view name;         // "cross_entropy"
-  std::string_view description;  // one line
-  // The sum of the samples' losses, a scalar that autograd can differentiate. `logits` is
-  // [samples, classes] and `labels` [samples] of int64, both on one device. Every sample's loss
-  // must depend on that sample only, so that a batch's loss is the sum over its micro-batches.
-  at::Tensor (*sum)(const at::Tensor& logits, const at::Tensor& labels);
-};
-// The first row is the loss of all runs.
-std::span<const LossRow> lossTable();
+// By name. Sums of counts are exact, and so do not depend on the order of micro-batches.
+using MetricSums = std::map<std::string, double>;
 
-// A micro-batch as metrics see it.
-struct MicroBatchScores {
-  double lossSum = 0;  // of all samples
-  // Per sample, the number of classes whose logit ranks above the label's; empty if no logits were
-  // computed.
-  std::vector<std::int64_t> ranks;
-};
-// Among equal logits the lower class ranks first. A label whose logit is NaN ranks last. `logits`
-// is [samples, classes], in any memory.
-std::vector<std::int64_t> ranksOf(const at::Tensor& logits, std::span<const std::int64_t> labels);
+// The sums of all runs: of the loss, and of what it is divided by.
+inline constexpr const char* kLossSum = "loss";
+inline constexpr const char* kLossWeight = "loss_weight";
 
 struct BatchMetricRow {
   std::string_view name;         // a column of the run's files: docs/metrics.md
-  std::string_view description;  // of its mean over samples; one line
-  // The sum over the micro-batch's samples. Exact sums of counts do not depend on the order of
-  // micro-batches.
-  double (*sum)(const MicroBatchScores& scores);
+  std::string_view description;  // one line
+  bool isBetterIfGreater;
+  bool isShare;  // people read it in percent
+  // Whether it can be computed for targets of this kind.
+  bool (*fits)(TargetKind kind);
+  bool evaluationOnly;  // its sums have a size that grows with the number of samples
+  // Adds a micro-batch, whose rows are on the CPU and outside of autograd. Null: the value follows
+  // from the loss.
+  void (*add)(const LossRows& rows, TargetKind kind, MetricSums& sums);
+  // Nothing if no samples were counted.
+  std::optional<double> (*value)(const MetricSums& sums);
 };
-// In column order; the first is the loss.
 std::span<const BatchMetricRow> batchMetricTable();
+// Throws UsageError with the nearest known name.
+const BatchMetricRow& findBatchMetric(std::string_view name);
+
+struct ScoreSpec {
+  LossSpec loss;
+  std::vector<std::string> metrics = {"top1", "top5"};
+
+  // The loss, then the metrics: the columns of the run's files.
+  std::vector<std::string> names() const;
+  std::set<std::string> shares() const;  // those of BatchMetricRow::isShare
+};
+// Throws UsageError "bad-metric" if a metric is unknown or does not fit the loss.
+void checkScores(const ScoreSpec& spec);
+
+// A micro-batch's rows without those that do not count.
+LossRows countedRows(const LossRows& rows, TargetKind kind, const LossSpec& spec);
+
+// Per row, the number of classes whose output ranks above the target's. Among equal ones the lower
+// class ranks first. A target whose output is NaN ranks last. `rows` are of classes.
+std::vector<std::int64_t> ranksOf(const LossRows& rows);
 
 }  // namespace cleave

@@ -6,6 +6,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "common/core/names.h"
+#include "common/graph/adapters.h"
 #include "common/model/blocks.h"
 #include "common/model/scores.h"
 #include "common/model/stage_parts.h"
@@ -18,17 +20,61 @@ void BatchMetrics::add(const BatchMetrics& other) {
   for (const auto& [name, sum] : other.sums) sums[name] += sum;
 }
 
-std::vector<std::string> metricNames() {
-  std::vector<std::string> names;
-  for (const BatchMetricRow& metric : batchMetricTable()) names.emplace_back(metric.name);
-  return names;
+std::vector<std::optional<double>> metricValues(const ScoreSpec& spec,
+                                                const BatchMetrics& metrics) {
+  std::vector<std::optional<double>> values;
+  const auto weight = metrics.sums.find(kLossWeight);
+  const bool isKnown = weight != metrics.sums.end() && weight->second > 0;
+  values.push_back(isKnown ? std::optional(metrics.sums.at(kLossSum) / weight->second)
+                           : std::nullopt);
+  for (const std::string& name : spec.metrics) {
+    values.push_back(findBatchMetric(name).value(metrics.sums));
+  }
+  return values;
+}
+
+namespace {
+
+bool isFrozen(const std::string& name, const std::vector<std::string>& patterns) {
+  if (isAdapter(name)) return false;
+  bool frozen = false;
+  for (const std::string& pattern : patterns) {
+    const bool excepts = pattern.starts_with('!');
+    if (matchesPattern(name, excepts ? pattern.substr(1) : pattern)) frozen = !excepts;
+  }
+  return frozen;
+}
+
+void setGradients(std::vector<BlockOutput>& outputs, bool needed) {
+  for (BlockOutput& output : outputs) output.tensor.hasGradient = needed && isFloat(output.dtype);
+}
+
+}  // namespace
+
+std::vector<BlockSpec> blocksFor(const StageOptions& options) {
+  std::vector<BlockSpec> blocks = findModel(options.model.name).blocks(options.model);
+  const auto [cut0, cut1] = options.cuts;
+  checkCuts(blocks, options.cuts);
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    const bool isBody = static_cast<int>(b) >= cut0 && static_cast<int>(b) < cut1;
+    blocks[b].precision = isBody ? options.bodyPrecision : options.clientPrecision;
+    for (ParameterSpec& tensor : blocks[b].tensors) {
+      if (isFrozen(tensor.name, options.freeze)) tensor.isTrainable = false;
+    }
+  }
+  const bool bodyTrains = trainedCount(blocks, cut0, cut1) > 0;
+  setGradients(blocks[static_cast<std::size_t>(cut0 - 1)].outputs, !options.headIsFrozen);
+  setGradients(blocks[static_cast<std::size_t>(cut1 - 1)].outputs,
+               !options.headIsFrozen || bodyTrains);
+  return blocks;
 }
 
 std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t microBatches,
                       std::uint32_t inFlight, std::uint32_t maxSamples) {
-  const std::vector<BlockSpec> blocks = checkedBlocks(options);
+  const std::vector<BlockSpec> blocks = blocksFor(options);
   // In fp64, since sizes from a peer's numbers may overflow an integer.
   const auto parameters = static_cast<double>(parameterCount(blocks, first, last));
+  const auto trained = static_cast<double>(trainedCount(blocks, first, last));
   const auto buffers = static_cast<double>(bufferCount(blocks, first, last));
   double saved = 0;
   double largest = 0;  // values saved by the largest block
@@ -45,11 +91,12 @@ std::size_t partBytes(const StageOptions& options, int first, int last, std::uin
     saved += values;
     largest = std::max(largest, values);
   }
-  const double parameterBytes =
-      2.0 * sizeof(float) + static_cast<double>(optimizerStateBytes(options.optimizer));
-  const double bytes = parameters * parameterBytes + buffers * sizeof(float) +
-                       statistics * microBatches +
-                       sizeof(float) * (saved * inFlight + 2 * largest) * maxSamples;
+  const double trainedBytes =
+      sizeof(float) + static_cast<double>(optimizerStateBytes(options.optimizer));
+  const double kept = options.recompute ? 1 : inFlight;
+  const double bytes = parameters * sizeof(float) + trained * trainedBytes +
+                       buffers * sizeof(float) + statistics * microBatches +
+                       sizeof(float) * (saved * kept + 2 * largest) * maxSamples;
   constexpr auto kMax = std::numeric_limits<std::size_t>::max();
   return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;
 }

@@ -24,6 +24,7 @@
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
 #include "common/model/safetensors.h"
+#include "common/model/scores.h"
 #include "common/topology/step.h"
 
 namespace cleave {
@@ -33,6 +34,16 @@ struct StageOptions {
   Cuts cuts;
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
+  ScoreSpec scores = {};  // of the client
+  // Patterns (matchesPattern()) of the names of parameters that are not trained. A later pattern
+  // that begins with "!" excepts those that it matches. Adapters are always trained.
+  std::vector<std::string> freeze = {};
+  // Nothing in front of cut 0 is trained: no gradients cross it.
+  bool headIsFrozen = false;
+  Precision clientPrecision = Precision::fp32;  // of head and tail
+  Precision bodyPrecision = Precision::fp32;
+  // Head and body keep nothing from forward to backward but the inputs, and compute forward again.
+  bool recompute = false;
   // Whether a flow's tensors leave the stage in the device's memory, because their codec runs
   // there.
   FlowMap<bool> staysOnDevice;
@@ -49,15 +60,23 @@ struct StageWait {
 // Throws UsageError "bad-wait" if the body's forward waits and its backward does not.
 void checkBodyWait(const StageWait& wait);
 
-// Metrics of a batch, as sums over its samples, so that batches can be added.
+// A batch in host memory, contiguous.
+struct BatchView {
+  std::vector<TensorView> arrays;  // the model's inputs, then the target, each [samples, …]
+
+  const TensorView& target() const { return arrays.back(); }
+  std::uint32_t samples() const { return static_cast<std::uint32_t>(target().spec.shape.front()); }
+};
+
+// Loss and metrics of a batch, as sums over its samples, so that batches can be added.
 struct BatchMetrics {
   std::uint64_t samples = 0;
-  std::map<std::string, double> sums;  // by name in batchMetricTable(); divide by samples
+  MetricSums sums;
 
   void add(const BatchMetrics& other);
 };
-// The names in BatchMetrics::sums, in column order: those of batchMetricTable() (scores.h).
-std::vector<std::string> metricNames();
+// The values of ScoreSpec::names(); nothing for those that no sample counts for.
+std::vector<std::optional<double>> metricValues(const ScoreSpec& spec, const BatchMetrics& metrics);
 
 // The body: blocks [cut0, cut1), on the server.
 class BodyStage {
@@ -95,7 +114,7 @@ class BodyStage {
 };
 
 // Head, tail and loss, on the client: loss_i = (sum of the losses of the micro-batch's samples) /
-// (samples of the batch), with the loss in lossTable() (scores.h).
+// (the batch's LossRow::weight(), which is usually its number of samples).
 class ClientStage {
  public:
   // The device is borrowed.
@@ -103,10 +122,11 @@ class ClientStage {
               ComputeDevice& device = cpuDevice());
   ~ClientStage();
 
-  // Sets the batch that the actions work on and resets the metrics. `inputs` is contiguous f32
-  // [samples, sample shape…]. Both arguments are borrowed until the next call. Throws UsageError if
-  // a label is not a class of the model.
-  void beginBatch(TensorView inputs, std::span<const std::int64_t> labels);
+  // Sets the batch that the actions work on and resets the metrics. The batch is borrowed until the
+  // next call. Throws UsageError if a target is not a class of the model.
+  void beginBatch(const BatchView& batch);
+  // Gradients are of the loss times this; 1 at first. Between batches.
+  void setLossScale(double scale);
   TensorBundle headForward(const MicroBatch& at);  // the tensors of cut 0
   // The gradients at cut 1 for its tensors; none in eval.
   TensorBundle tailStep(const MicroBatch& at, TensorBundle activations1);
@@ -142,8 +162,9 @@ class WholeStage {
 
   // Runs forward and, in training, backward of all micro-batches in order. Gradients accumulate
   // until update(); of the batch norms' statistics, only the last batch's count.
-  void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches, TensorView inputs,
-                std::span<const std::int64_t> labels);
+  void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
+                const BatchView& batch);
+  void setLossScale(double scale);  // as ClientStage's
   GradientReport report() const;
   void update(const StepDecision& decision);
   const BatchMetrics& metrics() const;
@@ -202,6 +223,10 @@ Place placeOfBody(const std::vector<BlockSpec>& blocks, const Cuts& cuts);
 TensorSpec flowSpec(const std::vector<BlockSpec>& blocks, const Cuts& cuts, Flow flow,
                     std::uint32_t samples);
 TensorSpec specOfOutput(const BlockOutput& output, std::uint32_t samples);
+
+// The model's blocks with these options: which parameters are trained, which tensors at the cuts
+// have gradients, the precision. Throws UsageError if the cuts do not fit the model.
+std::vector<BlockSpec> blocksFor(const StageOptions& options);
 
 // Sets how many threads LibTorch uses for computations started on this thread. Results with 1 and 2
 // threads are not bit-identical, so a run must not change the number.

@@ -21,7 +21,6 @@
 #include "common/core/random.h"
 #include "common/model/blocks.h"
 #include "common/model/safetensors.h"
-#include "common/model/scores.h"
 #include "common/model/torch_tensor.h"
 
 namespace cleave {
@@ -35,12 +34,6 @@ Clock::time_point deadline(double milliseconds) {
 }
 
 }  // namespace
-
-std::vector<BlockSpec> checkedBlocks(const StageOptions& options) {
-  std::vector<BlockSpec> blocks = findModel(options.model.name).blocks(options.model);
-  checkCuts(blocks, options.cuts);
-  return blocks;
-}
 
 // ---- Cuts ----
 
@@ -133,54 +126,67 @@ TensorBundle StageCut::wait(double milliseconds, const std::vector<Flow>& flows,
 
 // ---- A batch ----
 
-void LabeledBatch::begin(TensorView inputs, std::span<const std::int64_t> labels) {
-  TensorSpec expected;
-  expected.shape = {static_cast<std::int64_t>(labels.size())};
-  expected.shape.insert(expected.shape.end(), model_.sampleShape.begin(), model_.sampleShape.end());
-  if (inputs.spec != expected) {
-    throw std::logic_error("a batch of " + toString(inputs.spec) + " instead of " +
-                           toString(expected));
-  }
-  const auto wrong = std::find_if(labels.begin(), labels.end(), [&](std::int64_t label) {
-    return label < 0 || label >= model_.classes;
-  });
-  if (wrong != labels.end()) {
-    throw UsageError("bad-label", "label " + std::to_string(*wrong) + " of sample " +
-                                      std::to_string(wrong - labels.begin()) +
-                                      " of the batch is not one of the model's " +
-                                      std::to_string(model_.classes) + " classes, 0 to " +
-                                      std::to_string(model_.classes - 1));
-  }
-  inputs_ = std::move(inputs);
-  labels_ = labels;
+namespace {
+
+at::Tensor tensorOf(const TensorView& view) {
+  const at::ScalarType type = view.spec.dtype == DType::i64 ? at::kLong : at::kFloat;
+  return at::from_blob(const_cast<std::byte*>(view.data), view.spec.shape, type);
+}
+
+}  // namespace
+
+void LabeledBatch::begin(const BatchView& batch) {
+  batch_ = batch;
+  const auto& shape = batch_.target().spec.shape;
+  cleave::checkLoss(scores_.loss, output_, batch_.target().spec.dtype,
+                    {shape.begin() + 1, shape.end()});
+  checkClasses();
+  const double weight = loss_.weight(loss_.rows({}, tensorOf(batch_.target())), scores_.loss);
+  weight_ = weight > 0 ? weight : 1;  // if no target counts, all losses are 0
   metrics_ = {};
-  for (const std::string& name : metricNames()) metrics_.sums[name] = 0;
   losses_.clear();
 }
 
+void LabeledBatch::checkClasses() const {
+  if (loss_.target != TargetKind::classes) return;
+  const TensorView& target = batch_.target();
+  const std::span<const std::int64_t> values(reinterpret_cast<const std::int64_t*>(target.data),
+                                             target.spec.elements());
+  const auto wrong = std::find_if(values.begin(), values.end(), [&](std::int64_t value) {
+    return value != scores_.loss.ignoreIndex && (value < 0 || value >= output_.back());
+  });
+  if (wrong == values.end()) return;
+  const std::int64_t perSample = std::ssize(values) / batch_.samples();
+  throw UsageError("bad-label", "label " + std::to_string(*wrong) + " of sample " +
+                                    std::to_string((wrong - values.begin()) / perSample) +
+                                    " of the batch is not one of the model's " +
+                                    std::to_string(output_.back()) + " classes, 0 to " +
+                                    std::to_string(output_.back() - 1));
+}
+
+at::Tensor LabeledBatch::slice(const TensorView& array, const MicroBatch& at) const {
+  return tensorOf(array).narrow(0, microBatchOffset(at.samples, at.microBatches, at.i), sizeOf(at));
+}
+
 TensorList LabeledBatch::inputs(const MicroBatch& at) const {
-  std::vector<std::int64_t> shape = inputs_.spec.shape;
-  shape[0] = sizeOf(at);
-  const std::size_t offset = microBatchOffset(at.samples, at.microBatches, at.i) *
-                             static_cast<std::size_t>(elementCount(model_.sampleShape));
-  auto* data = const_cast<std::byte*>(inputs_.data) + offset * sizeof(float);
-  // Always copies: a head may pass its input on unchanged, and that is still being sent after the
-  // caller has released the batch.
-  const at::Tensor borrowed = at::from_blob(data, shape);
-  const at::Tensor input = canonical(device_.toDevice(borrowed), cutOrder(shape.size()));
-  return {input.is_same(borrowed) ? input.clone() : input};
+  TensorList inputs;
+  for (std::size_t n = 0; n + 1 < batch_.arrays.size(); ++n) {
+    // Always copies: a head may pass its input on unchanged, and that is still being sent after the
+    // caller has released the batch.
+    const at::Tensor borrowed = slice(batch_.arrays[n], at);
+    const MemoryOrder order = cutOrder(static_cast<std::size_t>(borrowed.dim()));
+    const at::Tensor input = canonical(device_.toDevice(borrowed), order);
+    inputs.push_back(input.is_same(borrowed) ? input.clone() : input);
+  }
+  return inputs;
 }
 
-std::span<const std::int64_t> LabeledBatch::labels(const MicroBatch& at) const {
-  return labels_.subspan(microBatchOffset(at.samples, at.microBatches, at.i), sizeOf(at));
-}
-
-at::Tensor LabeledBatch::loss(const at::Tensor& logits, const MicroBatch& at) {
-  const std::span<const std::int64_t> labels = this->labels(at);
-  const at::Tensor targets = device_.toDevice(
-      at::from_blob(const_cast<std::int64_t*>(labels.data()), {sizeOf(at)}, at::kLong));
-  const at::Tensor loss = lossTable().front().sum(logits, targets).div(at.samples);
-  count(at, loss.item<float>(), ranksOf(logits, labels));
+at::Tensor LabeledBatch::loss(const at::Tensor& output, const MicroBatch& at) {
+  const at::Tensor target = device_.toDevice(slice(batch_.target(), at));
+  const LossRows rows = loss_.rows(output.to(at::kFloat), target);
+  const at::Tensor loss = loss_.sum(rows, scores_.loss).div(weight_);
+  const LossRows counted = countedRows(rows, loss_.target, scores_.loss);
+  count(at, loss.item<float>(), &counted);
   return loss;
 }
 
@@ -200,15 +206,22 @@ void LabeledBatch::checkLoss(const MicroBatch& at, const TensorList& activations
       "lower train.learning_rate.peak, lengthen its warm-up, or use a codec with more bits");
 }
 
-void LabeledBatch::countOnly(const MicroBatch& at) { count(at, 0, {}); }
+void LabeledBatch::countOnly(const MicroBatch& at) { count(at, 0, nullptr); }
 
-void LabeledBatch::count(const MicroBatch& at, float loss, std::vector<std::int64_t> ranks) {
+// `rows`: null if no output was computed.
+void LabeledBatch::count(const MicroBatch& at, float loss, const LossRows* rows) {
   losses_.resize(at.microBatches);
   losses_[at.i] = loss;
   metrics_.samples += sizeOf(at);
-  const MicroBatchScores scores{double{loss} * at.samples, std::move(ranks)};
-  for (const BatchMetricRow& metric : batchMetricTable()) {
-    metrics_.sums[std::string(metric.name)] += metric.sum(scores);
+  metrics_.sums[kLossSum] += double{loss} * weight_;
+  // Each micro-batch adds its share, so that the batch's sum is exactly its weight.
+  const LossRows targets = loss_.rows({}, slice(batch_.target(), at));
+  metrics_.sums[kLossWeight] += loss_.weight(targets, scores_.loss);
+  for (const std::string& name : scores_.metrics) {
+    const BatchMetricRow& metric = findBatchMetric(name);
+    const bool isCounted = rows != nullptr && metric.add != nullptr &&
+                           (at.phase == Phase::eval || !metric.evaluationOnly);
+    if (isCounted) metric.add(*rows, loss_.target, metrics_.sums);
   }
 }
 
@@ -238,10 +251,11 @@ void waitFor(double milliseconds) { std::this_thread::sleep_until(deadline(milli
 // ---- A part in training ----
 
 TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks,
-                         int first, int last, at::Device device, std::vector<int> cutsInside)
+                         int first, int last, at::Device device, std::vector<int> cutsInside,
+                         const ParameterSet* tied)
     : seed_(options.seed),
       part_(blocks, first, last, std::move(cutsInside)),
-      set_(blocks, first, last, options.seed, device),
+      set_(blocks, first, last, options.seed, device, tied),
       optimizer_(makeOptimizer(options.optimizer, set_.parameters())) {}
 
 TensorList TrainedPart::forward(TensorList x, const TensorList& batch, const MicroBatch& at) {
@@ -253,7 +267,19 @@ TensorList TrainedPart::forward(TensorList x, const TensorList& batch, const Mic
   return part_.forward(std::move(x), batch, set_, context);
 }
 
+TensorList TrainedPart::recompute(TensorList x, const TensorList& batch,
+                                  const MicroBatch& at) const {
+  const at::AutoGradMode recordGraph(true);
+  return part_.forward(std::move(x), batch, set_, {seed_, at});
+}
+
+GradientReport TrainedPart::gradientReport() const {
+  set_.joinGradients();
+  return part_.gradientReport(set_);
+}
+
 void TrainedPart::update(const StepDecision& decision) {
+  set_.joinGradients();
   optimizer_->update(decision);
   if (decision.apply) {
     for (const auto& [i, statistics] : statistics_) set_.addStatistics(statistics);

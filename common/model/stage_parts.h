@@ -15,9 +15,6 @@
 
 namespace cleave {
 
-// The model's blocks, after checking that the cuts fit them.
-std::vector<BlockSpec> checkedBlocks(const StageOptions& options);
-
 inline std::uint32_t sizeOf(const MicroBatch& at) {
   return microBatchSize(at.samples, at.microBatches, at.i);
 }
@@ -43,6 +40,7 @@ class StageCut {
   StageCut(const StageOptions& options, const std::vector<BlockSpec>& blocks, int cut,
            ComputeDevice& device);
 
+  bool hasGradients() const { return !gradients_.empty(); }
   // Detached from autograd, canonical, and in host memory, or on the device if their codec is
   // there.
   TensorBundle leave(const TensorList& outputs) const;
@@ -76,13 +74,17 @@ class StageCut {
 class TrainedPart {
  public:
   // Blocks [first, last); `cutsInside` as in ModelPart.
+  // `tied`: see ParameterSet; borrowed during the call.
   TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
-              int last, at::Device device, std::vector<int> cutsInside = {});
+              int last, at::Device device, std::vector<int> cutsInside = {},
+              const ParameterSet* tied = nullptr);
 
   // As ModelPart::forward(). In training, also keeps the statistics of micro-batch at.i until
   // update().
   TensorList forward(TensorList x, const TensorList& batch, const MicroBatch& at);
-  GradientReport gradientReport() const { return part_.gradientReport(set_); }
+  // The same again for its backward, with autograd; keeps no statistics.
+  TensorList recompute(TensorList x, const TensorList& batch, const MicroBatch& at) const;
+  GradientReport gradientReport() const;
   // Updates the parameters, adds the step's statistics to the running ones in the order of the
   // micro-batches, whatever the order of their forwards, and clears the gradients. A skipped step
   // changes neither: its gradients are usually not finite, and then its statistics may not be
@@ -106,19 +108,24 @@ class TrainedPart {
 // Throws RunError "bad-checkpoint" unless all tensors have been taken.
 void checkAllTaken(const std::vector<NamedTensor>& saved);
 
-// A batch with its labels, and its loss and metrics.
+// A batch with its target, and its loss and metrics.
 class LabeledBatch {
  public:
-  LabeledBatch(const ModelSpec& model, ComputeDevice& device) : model_(model), device_(device) {}
+  // `output`: the shape of the model's output, without the batch.
+  LabeledBatch(const ScoreSpec& scores, Shape output, ComputeDevice& device)
+      : scores_(scores),
+        loss_(findLoss(scores.loss.name)),
+        output_(std::move(output)),
+        device_(device) {}
 
-  // Both are borrowed. Resets metrics and losses. Throws UsageError if a label is not a class of
-  // the model.
-  void begin(TensorView inputs, std::span<const std::int64_t> labels);
-  std::uint32_t samples() const { return static_cast<std::uint32_t>(labels_.size()); }
+  // The batch is borrowed. Resets metrics and losses. Throws UsageError if a target is not a class
+  // of the model, or does not fit the loss.
+  void begin(const BatchView& batch);
+  std::uint32_t samples() const { return batch_.samples(); }
 
   TensorList inputs(const MicroBatch& at) const;  // on the device
   // loss_i, which the caller may backpropagate. Adds the micro-batch to metrics and losses.
-  at::Tensor loss(const at::Tensor& logits, const MicroBatch& at);
+  at::Tensor loss(const at::Tensor& output, const MicroBatch& at);
   // Throws RunError "non-finite" if the loss of `at` is not finite. The message says whether
   // `activations1`, from which the loss was computed, were finite.
   void checkLoss(const MicroBatch& at, const TensorList& activations1) const;
@@ -129,13 +136,16 @@ class LabeledBatch {
   const std::vector<float>& losses() const { return losses_; }
 
  private:
-  std::span<const std::int64_t> labels(const MicroBatch& at) const;
-  void count(const MicroBatch& at, float loss, std::vector<std::int64_t> ranks);
+  void checkClasses() const;
+  at::Tensor slice(const TensorView& array, const MicroBatch& at) const;  // borrowed
+  void count(const MicroBatch& at, float loss, const LossRows* rows);
 
-  ModelSpec model_;
+  ScoreSpec scores_;
+  const LossRow& loss_;
+  Shape output_;
   ComputeDevice& device_;
-  TensorView inputs_;
-  std::span<const std::int64_t> labels_;
+  BatchView batch_;
+  double weight_ = 1;  // of the batch
   BatchMetrics metrics_;
   std::vector<float> losses_;
 };

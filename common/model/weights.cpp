@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/core/names.h"
+#include "common/graph/adapters.h"
 #include "common/model/blocks.h"
 #include "common/model/safetensors.h"
 #include "common/model/stage.h"
@@ -153,13 +154,15 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
   for (const NamedTensor& tensor : tensors) given[tensor.name] = tensor.tensor.sizes().vec();
   std::vector<std::string> faults;
   std::string blockAtFault;
+  std::set<std::string> seen;  // tied parameters are there twice
   for (const BlockSpec& block : blocks) {
     const bool isExcepted = std::find(except.begin(), except.end(), block.name) != except.end();
     for (const ParameterSpec& tensor : block.tensors) {
-      if (!tensor.isSaved) continue;
+      if (!tensor.isSaved || !seen.insert(tensor.name).second) continue;
       const auto found = given.find(tensor.name);
       const bool fits = found != given.end() && found->second == tensor.shape;
-      if (!fits && !isExcepted) {
+      const bool isNew = found == given.end() && isAdapter(tensor.name);
+      if (!fits && !isExcepted && !isNew) {
         faults.push_back(found == given.end()
                              ? "it has no " + tensor.name
                              : tensor.name + " is " + toString(found->second) + " there, but " +

@@ -9,35 +9,37 @@
 namespace cleave {
 
 struct WholeStage::State {
-  explicit State(const StageOptions& stageOptions)
-      : State(stageOptions, checkedBlocks(stageOptions)) {}
+  explicit State(const StageOptions& stageOptions) : State(stageOptions, blocksFor(stageOptions)) {}
   State(const StageOptions& stageOptions, const std::vector<BlockSpec>& blocks)
       : options(stageOptions),
         part(options, blocks, 0, static_cast<int>(blocks.size()), at::kCPU,
              {options.cuts.cut0, options.cuts.cut1}),
-        batch(options.model, cpuDevice()) {}
+        batch(options.scores, blocks.back().outputShape(), cpuDevice()) {}
 
   StageOptions options;
   TrainedPart part;
   LabeledBatch batch;
+  double lossScale = 1;
 };
 
 WholeStage::WholeStage(const StageOptions& options) : state_(std::make_unique<State>(options)) {}
 WholeStage::~WholeStage() = default;
 
 void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
-                          TensorView inputs, std::span<const std::int64_t> labels) {
+                          const BatchView& given) {
   LabeledBatch& batch = state_->batch;
-  batch.begin(std::move(inputs), labels);
+  batch.begin(given);
   const bool training = phase == Phase::train;
   const at::AutoGradMode recordGraph(training);
   MicroBatch at{phase, step, 0, microBatchCount(batch.samples(), microBatches), batch.samples()};
   for (; at.i < at.microBatches; ++at.i) {
     const TensorList outputs = state_->part.forward({}, batch.inputs(at), at);
     const at::Tensor loss = batch.loss(outputs.front(), at);
-    if (training) loss.backward();
+    if (training) (state_->lossScale == 1 ? loss : loss.mul(state_->lossScale)).backward();
   }
 }
+
+void WholeStage::setLossScale(double scale) { state_->lossScale = scale; }
 
 GradientReport WholeStage::report() const { return state_->part.gradientReport(); }
 void WholeStage::update(const StepDecision& decision) { state_->part.update(decision); }

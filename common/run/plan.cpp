@@ -28,12 +28,19 @@ double checkedWait(double milliseconds) {
 }
 
 ModelSpec modelSpec(const RunSpec& spec) {
-  if (spec.sampleShape.empty() || spec.sampleShape.size() >= kMaxRank) {
-    refuse("a sample has " + std::to_string(spec.sampleShape.size()) + " dimensions");
-  }
+  const bool isGraph = spec.model == "graph";
+  if (isGraph == spec.graph.empty())
+    refuse("the model graph has no graph, or another model has one");
   ModelSpec model;
   model.name = spec.model;
   model.parameters = spec.modelParameters;
+  if (isGraph) {
+    model.graphBlocks = blocksOfBody(unpackGraph(spec.graph));
+    return model;
+  }
+  if (spec.sampleShape.empty() || spec.sampleShape.size() >= kMaxRank) {
+    refuse("a sample has " + std::to_string(spec.sampleShape.size()) + " dimensions");
+  }
   std::uint64_t elements = 1;
   for (const std::uint64_t dim : spec.sampleShape) {
     if (dim == 0 || dim > kMaxSampleElements || (elements *= dim) > kMaxSampleElements) {
@@ -45,11 +52,20 @@ ModelSpec modelSpec(const RunSpec& spec) {
     refuse(std::to_string(spec.classes) + " classes are not in 2…" + std::to_string(kMaxClasses));
   }
   model.classes = static_cast<int>(spec.classes);
-  const bool isGraph = spec.model == "graph";
-  if (isGraph == spec.graph.empty())
-    refuse("the model graph has no graph, or another model has one");
-  if (isGraph) model.graphBlocks = blocksOfBody(unpackGraph(spec.graph));
   return model;
+}
+
+void checkFreeze(const RunSpec& spec) {
+  constexpr std::size_t kMaxPatterns = 64, kMaxLength = 256;
+  bool isLong = spec.freeze.size() > kMaxPatterns || spec.optimizer.groups.size() > kMaxPatterns;
+  for (const std::string& pattern : spec.freeze) isLong = isLong || pattern.size() > kMaxLength;
+  for (const ParameterGroup& group : spec.optimizer.groups) {
+    isLong = isLong || group.match.size() > kMaxLength;
+  }
+  if (isLong) {
+    refuse("there are more than 64 patterns of parameters, or one has more than 256 characters",
+           "use * in train.freeze and train.groups");
+  }
 }
 
 FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place& place,
@@ -101,16 +117,19 @@ RunPlan planRun(const RunSpec& spec) {
   RunPlan plan;
   plan.spec = spec;
   plan.stage.model = modelSpec(spec);
-  plan.blocks = findModel(spec.model).blocks(plan.stage.model);
   constexpr std::uint32_t kMaxBlocks = 1 << 16;
   plan.stage.cuts = {static_cast<int>(std::min(spec.cut0, kMaxBlocks)),
                      static_cast<int>(std::min(spec.cut1, kMaxBlocks))};
-  checkCuts(plan.blocks, plan.stage.cuts);
+  checkFreeze(spec);
+  plan.stage.freeze = spec.freeze;
+  plan.stage.headIsFrozen = spec.headIsFrozen;
+  plan.stage.bodyPrecision = precisionFromName(spec.precision);
+  plan.stage.recompute = spec.recompute;
+  plan.blocks = blocksFor(plan.stage);
   plan.place = placeOfBody(plan.blocks, plan.stage.cuts);
   plan.stage.optimizer = spec.optimizer;
   checkOptimizer(plan.stage.optimizer);
   plan.stage.seed = spec.seed;
-  if (spec.precision != "f32") refuse("the precision '" + spec.precision + "' is not f32");
   if (spec.waitF2) plan.wait.f2 = checkedWait(*spec.waitF2);
   if (spec.waitB2) plan.wait.b2 = checkedWait(*spec.waitB2);
   checkBodyWait(plan.wait);
@@ -123,6 +142,9 @@ RunPlan planRun(const RunSpec& spec) {
     }
   }
   plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, spec.microBatches);
+  // The body keeps what autograd saves until the gradient at cut 1. If no gradient follows at cut
+  // 0, the client does not learn when that is, and nothing bounds the micro-batches in flight.
+  if (spec.headIsFrozen) plan.inFlight = spec.microBatches;
   plan.codecs = codecsOf(spec, plan.place, plan.blocks, plan.stage.cuts);
   for (const auto& [flow, codec] : plan.codecs) {
     const TensorSpec tensor = flowSpec(plan.blocks, plan.stage.cuts, flow, spec.maxBatch);

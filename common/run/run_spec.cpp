@@ -25,6 +25,11 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   proto.mutable_optimizer()->set_name(spec.optimizer.name);
   proto.mutable_optimizer()->mutable_parameters()->insert(spec.optimizer.parameters.begin(),
                                                           spec.optimizer.parameters.end());
+  for (const ParameterGroup& group : spec.optimizer.groups) {
+    wire::ParameterGroup& each = *proto.mutable_optimizer()->add_groups();
+    each.set_match(group.match);
+    if (group.weightDecay) each.set_weight_decay(*group.weightDecay);
+  }
   proto.set_seed(spec.seed);
   proto.set_precision(spec.precision);
   if (spec.waitF2) proto.mutable_wait()->set_f2(*spec.waitF2);
@@ -37,6 +42,9 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   proto.set_trace_steps(spec.trace.steps);
   proto.set_graph(spec.graph);
   proto.set_graph_digest(spec.graphDigest);
+  proto.mutable_freeze()->Add(spec.freeze.begin(), spec.freeze.end());
+  proto.set_head_is_frozen(spec.headIsFrozen);
+  proto.set_recompute(spec.recompute);
 }
 
 RunSpec runSpecFromWire(const wire::RunSpec& proto) {
@@ -53,7 +61,13 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   spec.schedule = proto.schedule();
   spec.codecs = {proto.codecs().begin(), proto.codecs().end()};
   spec.optimizer = {proto.optimizer().name(),
-                    {proto.optimizer().parameters().begin(), proto.optimizer().parameters().end()}};
+                    {proto.optimizer().parameters().begin(), proto.optimizer().parameters().end()},
+                    {}};
+  for (const wire::ParameterGroup& each : proto.optimizer().groups()) {
+    ParameterGroup group{each.match(), std::nullopt};
+    if (each.has_weight_decay()) group.weightDecay = each.weight_decay();
+    spec.optimizer.groups.push_back(group);
+  }
   spec.seed = proto.seed();
   spec.precision = proto.precision();
   if (proto.wait().has_f2()) spec.waitF2 = proto.wait().f2();
@@ -65,6 +79,9 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   spec.trace = {proto.trace_first(), proto.trace_steps()};
   spec.graph = proto.graph();
   spec.graphDigest = proto.graph_digest();
+  spec.freeze = {proto.freeze().begin(), proto.freeze().end()};
+  spec.headIsFrozen = proto.head_is_frozen();
+  spec.recompute = proto.recompute();
   return spec;
 }
 

@@ -32,7 +32,7 @@ struct RunSpec {
   std::map<std::string, std::string> codecs;  // flow -> spec
   OptimizerSpec optimizer;
   std::uint64_t seed = 0;
-  std::string precision = "f32";
+  std::string precision = "fp32";
   std::optional<double> waitF2, waitB2;  // milliseconds instead of computing
   std::uint32_t threads = 0;             // for the body; 0: the server chooses
   std::uint64_t stepsPerEpoch = 0;       // 0: unknown
@@ -42,6 +42,9 @@ struct RunSpec {
   std::string graph;                     // the body of the model "graph": packGraph(); else empty
   // SHA-256 of the whole graph, so that a run cannot continue with another head or tail; or empty.
   std::string graphDigest;
+  std::vector<std::string> freeze;  // as StageOptions::freeze
+  bool headIsFrozen = false;        // as StageOptions::headIsFrozen
+  bool recompute = false;           // as StageOptions::recompute
 
   bool operator==(const RunSpec&) const = default;
 };

@@ -35,9 +35,9 @@ struct StepDecision {
   bool apply = true;                  // false: the step counts, but changes nothing
   std::vector<double> learningRates;  // by parameter group
   double clipFactor = 1;              // multiplies the gradients
-  double lossScale = 1;
-  bool checkpoint = false;          // each part saves its state as it is after this step
-  std::vector<std::uint64_t> keep;  // the steps whose checkpoints are still needed
+  double lossScale = 1;               // the gradients are of the loss times this
+  bool checkpoint = false;            // each part saves its state as it is after this step
+  std::vector<std::uint64_t> keep;    // the steps whose checkpoints are still needed
 
   bool operator==(const StepDecision&) const = default;
 };

@@ -1,5 +1,6 @@
-"""Prepares PyTorch models for Cleave: docs/models.md."""
+"""Prepares PyTorch models and data sets for Cleave: docs/models.md."""
 
+from cleave.datasets import DatasetError, save_dataset
 from cleave.exporting import ExportError, export
 
-__all__ = ["ExportError", "export"]
+__all__ = ["DatasetError", "ExportError", "export", "save_dataset"]

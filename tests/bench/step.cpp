@@ -66,7 +66,8 @@ class Variant {
       : name_(options.variants[number]),
         prepared_(resolveVariant(options, number)),
         batch_(firstBatch(prepared_)),
-        run_(prepared_) {
+        run_(prepared_),
+        decider_(prepared_.settings, *prepared_.data.train) {
     run_.connect();
     TrainRun::Options started;
     started.errorEvery = prepared_.settings.errorEvery;
@@ -131,16 +132,15 @@ class Variant {
 
  private:
   StepDecision decide(const BodyDone& done) {
-    const double norm =
-        gradientNorm(done.step, run_.stage().headReport(), done.report, run_.stage().tailReport());
-    return decideStep(done.step, prepared_.settings.learningRate.peak, norm,
-                      prepared_.settings.clipNorm);
+    return decider_.decide(done.step, run_.stage().headReport(), done.report,
+                           run_.stage().tailReport());
   }
 
   const std::string name_;
   PreparedRun prepared_;
   const Batch batch_;
   TrainRun run_;
+  StepDecider decider_;
   std::uint64_t steps_ = 0;
   StepMeter meter_;
 };

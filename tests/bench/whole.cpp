@@ -37,8 +37,7 @@ int run(const CommonOptions& options, int threads) {
   while (steps < total) {
     const auto batch = loader.next();
     if (!batch) break;
-    whole.runBatch(Phase::train, ++steps, settings.microBatches, viewOf(*batch, *data.train),
-                   batch->labels);
+    whole.runBatch(Phase::train, ++steps, settings.microBatches, viewOf(*batch));
     whole.update({steps, true, {settings.learningRate.peak}, 1, 1, false, {}});
     samples += batch->samples();
   }

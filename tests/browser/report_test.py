@@ -18,7 +18,7 @@ import runs
 
 PROGRAM = None  # cleave-client
 CHROME = None
-KNOWN_IDS = ("loss", "accuracy", "step-time", "client-split", "server-split", "bandwidth", "transfers", "rate-distribution",
+KNOWN_IDS = ("loss", "metric", "step-time", "client-split", "server-split", "bandwidth", "transfers", "rate-distribution",
              "transfer-time", "latency-distribution", "round-trip", "delivery", "retransmits", "snr")  # fmt: skip
 
 
@@ -82,7 +82,7 @@ class OneRun(Case):
             self.close(shown, float(row["loss"]))
         for _, shown in column(panels["step-time"], "bound"):
             self.close(shown, 0.04)
-        self.assertEqual(column(panels["accuracy"], "evaluation"), [(200, 0.9)])
+        self.assertEqual(column(panels["metric"], "evaluation"), [(200, 0.9)])
         # The four parts add up to the step.
         split = {part: column(panels["client-split"], part) for part in ("compute", "codec", "wire", "waiting")}
         for at in range(len(steps)):
@@ -124,7 +124,7 @@ class OneRun(Case):
     def test_headline_and_tables(self):
         run = self.run_folder().whole(200)
         self.show(run.folder)
-        self.assertIn("90.0 %", CHROME.text("#tile-accuracy"))
+        self.assertIn("90.0 %", CHROME.text("#tile-metric"))
         self.assertIn("200 steps", CHROME.text("#tile-time"))
         self.assertIn("1.25 ×", CHROME.text("#tile-bound"))
         self.assertIn("uplink", CHROME.text("#bottleneck"))
@@ -369,7 +369,7 @@ class Live(Case):
         run.evaluate(0.3, 0.95)
         run.end()
         CHROME.until(lambda: CHROME.text("#state") == "finished", "the end")
-        self.assertIn("95.0 %", CHROME.text("#tile-accuracy"))
+        self.assertIn("95.0 %", CHROME.text("#tile-metric"))
         self.assertEqual(CHROME.complaints(), [])
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(10), 0)

@@ -105,7 +105,7 @@ TEST_CASE("a service that is not a Cleave server") {
     std::vector<std::string> says = row.says;
     says.push_back(service.address());  // the location
     checkError(runClient("train", folder.path(row.name),
-                         {"--server", service.address(), "--set", "connect.retry_seconds=1"}),
+                         {"--server", service.address(), "--set", "connect.retry_seconds=0"}),
                kFailedRun, says);
   }
 }

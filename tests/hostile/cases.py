@@ -103,7 +103,7 @@ def _(world):
 REFUSALS = {
     "bad-run-spec", "unknown-model", "model-not-allowed", "unknown-codec", "bad-codec-spec", "unknown-schedule",
     "unknown-optimizer", "not-enough-memory", "bad-run-id", "bad-model-parameter", "bad-sample-shape", "bad-classes",
-    "bad-cuts", "bad-optimizer-parameter", "bad-in-flight", "bad-wait", "bad-metadata", "missing-feature",
+    "bad-cuts", "bad-optimizer-parameter", "bad-in-flight", "bad-wait", "bad-metadata", "missing-feature", "bad-precision",
 }  # fmt: skip
 
 
@@ -192,6 +192,14 @@ for codec in ("", "x", "none:", "block:bits=0", "block:bits=99999999999", "zstd(
     hellos(f"codec '{codec[:24]}'", spec=w.run_spec(codec))
 for field_number, name in ((1, "model"), (10, "schedule"), (14, "precision")):
     hellos(f"{name} with control characters", spec=w.run_spec(**{f"f{field_number}": "x\n\x1b[2J"}))
+hellos("a precision that does not exist", "bad-precision", spec=w.run_spec(f14="f32"))
+hellos("65 patterns of frozen parameters", "bad-run-spec", spec=w.run_spec(f24=["*"] * 65))
+hellos("a pattern of 257 characters", "bad-run-spec", spec=w.run_spec(f24=["*" * 257]))
+group = w.message((1, "*"))
+hellos("65 parameter groups", "bad-run-spec", spec=w.run_spec(f12=w.message((1, "sgd"), *[(3, group)] * 65)))
+hellos("a group without a pattern", "bad-optimizer-parameter", spec=w.run_spec(f12=w.message((1, "sgd"), (3, w.message((2, 0.5))))))
+hellos("a group's weight decay is not a number", "bad-optimizer-parameter",
+       spec=w.run_spec(f12=w.message((1, "sgd"), (3, w.message((1, "*"), (2, float("nan")))))))
 hellos("fields repeated as often as fit", spec=w.run_spec(f11=[w.message((1, "f%d" % i)) for i in range(400)]))
 hellos("messages nested 900 deep", "bad-metadata", spec=b"\xa3\x06" * 900 + b"\xa4\x06" * 900)
 hellos("messages nested 900 deep, not ended", "bad-metadata", spec=b"\xa3\x06" * 900)
@@ -238,6 +246,8 @@ for kind in range(w.FAILURE, w.FETCH + 1):
         sends(f"kind {kind} of stream {number}", "bad-frame", w.header(kind, stream=number))
 sends("metadata nested 20,000 deep", "bad-metadata", w.frame(w.STEP, b"\xa3\x06" * 20000 + b"\xa4\x06" * 10000))
 sends("a key repeated 30,000 times", "bad-key", w.frame(w.RECEIVED, b"\x0a\x00" * 30000))
+for scale in (0.0, -1.0, float("nan"), float("inf")):
+    sends(f"a loss scale of {scale}", "bad-metadata", w.step(scale=scale))
 sends("8,000 learning rates", "bad-metadata", w.step(rates=[0.1] * 7000))
 sends("a Failure with control characters", "", w.frame(w.FAILURE, w.message((1, "x\n"), (2, "\x1b[2J" * 1000))), uncounted=True)
 sends("a Failure that is not a message", "", w.frame(w.FAILURE, b"\xff" * 100), uncounted=True)
@@ -412,7 +422,7 @@ payload_case("zstd:level=1(none)", "a frame of 2^62 bytes",
 for number, code in ((0, "bad-metadata"), (1, "unexpected-message"), (2, "step-gap"), (2**63, "step-gap"), (2**64 - 1, "step-gap")):
     sends(f"Step {number} before anything", code, w.step(number))
 for what, data in (("no rate", w.step(rates=())), ("a rate of NaN", w.step(rates=(NAN,))), ("a clip factor of infinity", w.step(clip=INF)),
-                   ("a loss scale of 0", w.step(scale=0.0)), ("a loss scale of 2", w.step(scale=2.0)), ("a loss scale of NaN", w.step(scale=NAN))):  # fmt: skip
+                   ("a loss scale of 0", w.step(scale=0.0)), ("a loss scale of NaN", w.step(scale=NAN))):  # fmt: skip
     sends(f"Step with {what}", "bad-metadata", data)
 sends("two Fetches at once", "too-many-in-flight", w.fetch("weights/body") * 2)
 sends("Fetch of grads/body between batches", "unexpected-message", w.fetch("grads/body"))

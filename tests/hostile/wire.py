@@ -97,7 +97,7 @@ def run_spec(codec="none", **more):
         "f1": "mlp", "f2": [message((1, "width"), (2, str(WIDTH))), message((1, "depth"), (2, "2"))], "f3": 2, "f4": 5,
         "f5": [1, 8, 8], "f6": 10, "f7": SAMPLES, "f8": MICRO_BATCHES, "f9": MICRO_BATCHES, "f10": "priority",
         "f11": [message((1, flow), (2, codec)) for flow in CODECS],
-        "f12": message((1, "sgd"), (2, message((1, "momentum"), (2, 0.5)))), "f13": 1, "f14": "f32", "f16": 1,
+        "f12": message((1, "sgd"), (2, message((1, "momentum"), (2, 0.5)))), "f13": 1, "f14": "fp32", "f16": 1,
     }  # fmt: skip
     fields.update(more)
     pairs = []

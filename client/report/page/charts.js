@@ -5,11 +5,11 @@ const flows = ['activation/0', 'gradient/1', 'activation/1', 'gradient/0'];
 
 const charts = [
   { id: 'loss', section: 'training', title: 'Loss', unit: 'nats',
-    note: 'Cross entropy: each training step, and each evaluation.',
+    note: 'Each training step, and each evaluation.',
     lines: [{ label: 'training', series: 'loss' }, { label: 'evaluation', evaluation: 'loss' }] },
-  { id: 'accuracy', section: 'training', title: 'Accuracy, top-1', unit: 'share',
-    note: 'Share of samples whose class had the highest score.',
-    lines: [{ label: 'training', series: 'top1' }, { label: 'evaluation', evaluation: 'top1' }] },
+  // Its title and unit are those of the runs' metric.
+  { id: 'metric', section: 'training', ofMetric: true, note: 'The main metric: each training step, and each evaluation.',
+    lines: [{ label: 'training', series: 'metric' }, { label: 'evaluation', evaluation: 'metric' }] },
 
   { id: 'step-time', section: 'steps', title: 'Time of a step', unit: 'seconds', zero: true, wide: true,
     note: 'Compared with the minimum time that the step could take with these computers and this link, in the best order.',
@@ -120,9 +120,16 @@ function panelsOf(chart, runs) {
   }));
 }
 
+// The chart of the metric that all runs have; none if they have different ones.
+function metricPanels(chart, runs) {
+  const { metric_name: name, metric_title: title, metric_unit: unit } = runs[0].headline;
+  if (!name || runs.some((run) => run.headline.metric_name !== name)) return [];
+  return panelsOf({ ...chart, title, unit }, runs);
+}
+
 // All panels of all charts. Panels of a single run are last in their section, ordered by run.
 function allPanels(runs) {
-  const all = charts.flatMap((chart) => panelsOf(chart, runs));
+  const all = charts.flatMap((chart) => (chart.ofMetric ? metricPanels(chart, runs) : panelsOf(chart, runs)));
   return sections.flatMap((section) => all.filter((one) => one.spec.section === section)
     .sort((one, other) => (one.order || 0) - (other.order || 0)));
 }

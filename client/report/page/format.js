@@ -52,6 +52,7 @@ const units = {
   },
   share: { text: (v) => significant(100 * v) + ' %', tick: (v) => plain(100 * v) + ' %' },
   decibel: { text: (v) => v.toFixed(1) + ' dB', tick: (v) => plain(v) + ' dB' },
+  number: { text: (v) => significant(v, 4), tick: plain },
   nats: { text: (v) => significant(v, 4), tick: plain },
   count: { text: (v) => String(Math.round(v)), tick: (v) => (Number.isInteger(v) ? String(v) : '') },
 };

@@ -18,8 +18,6 @@ function table(caption, head, rows, name) {
 // The figures of the headline: key, name, text, whether more or less is better (if either is), and
 // how to format a difference (default: relativeTo).
 const figures = [
-  ['top1', 'Accuracy, last evaluation', (v) => units.share.text(v), 'more', pointsApart],
-  ['best_top1', 'Accuracy, best evaluation', (v) => units.share.text(v), 'more', pointsApart],
   ['eval_loss', 'Loss, last evaluation', (v) => units.nats.text(v), 'less'],
   ['seconds', 'Time', (v) => (v < 59.95 ? durationText(v) : clockText(v) + ' (' + significant(v, 4) + ' s)'), 'less'],
   ['steps', 'Training steps', (v) => String(v)],
@@ -42,14 +40,27 @@ function tile(name, value, detail, id) {
     element('p', { class: 'muted' }, name), element('p', { class: 'value' }, value), element('p', { class: 'muted' }, detail));
 }
 
+function metricTile(h, known) {
+  if (!h.metric_name) return tile('Loss', known(h.eval_loss, units.nats.text), 'of the last evaluation', 'metric');
+  const { text } = units[h.metric_unit];
+  return h.metric !== undefined
+    ? tile(h.metric_title, text(h.metric), 'last evaluation; best ' + text(h.best_metric), 'metric')
+    : tile(h.metric_title + ', training', known(h.train_metric, text), 'last step; no evaluation yet', 'metric');
+}
+
+// The figures of the main metric, if all runs have the same.
+function metricFigures(runs) {
+  const { metric_name: name, metric_title: title, metric_unit: unit, metric_better: better } = runs[0].headline;
+  if (!name || runs.some((run) => run.headline.metric_name !== name)) return [];
+  const { text } = units[unit];
+  const apart = unit === 'share' ? pointsApart : relativeTo;
+  return [['metric', title + ', last evaluation', text, better, apart], ['best_metric', title + ', best evaluation', text, better, apart]];
+}
+
 function headlineOfOne(run) {
   const h = run.headline;
   const known = (value, text) => (value === undefined ? '–' : text(value));
-  const evaluated = h.top1 !== undefined;
-  const tiles = element('div', { class: 'tiles' },
-    evaluated
-      ? tile('Accuracy', units.share.text(h.top1), 'top-1 of the last evaluation; best ' + units.share.text(h.best_top1), 'accuracy')
-      : tile('Accuracy, training', known(h.train_top1, units.share.text), 'top-1 of the last step; no evaluation yet', 'accuracy'),
+  const tiles = element('div', { class: 'tiles' }, metricTile(h, known),
     tile('Time', known(h.seconds, durationText), known(h.steps, (steps) => steps + ' steps, ') +
          known(h.images_per_second, (v) => significant(v, 4) + ' images/s'), 'time'),
     tile('Bytes', known(h.ratio, (v) => significant(v, 3) + ' ×'), 'the raw tensor size; ' +
@@ -85,7 +96,7 @@ function change(value, reference, better, apart) {
 
 function headlineOfMany(runs, reference) {
   const rows = [];
-  for (const [key, name, text, better, apart = relativeTo] of figures) {
+  for (const [key, name, text, better, apart = relativeTo] of [...metricFigures(runs), ...figures]) {
     if (runs.every((run) => run.headline[key] === undefined)) continue;
     const base = runs[reference].headline[key];
     rows.push([name, ...runs.map((run, i) => {

@@ -1,0 +1,20 @@
+// Writes trained adapters (LoRA) in the format of Hugging Face PEFT: a folder with
+// adapter_model.safetensors and adapter_config.json, which PeftModel.from_pretrained() loads.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/graph/adapters.h"
+#include "common/model/model.h"
+#include "common/model/safetensors.h"
+
+namespace cleave {
+
+// `weights`: of the whole model. Besides the adapters, the folder gets the other parameters that
+// `blocks` train. The folder's files are replaced one by one. Throws RunError "cannot-write".
+void writeAdapters(const std::string& folder, const LoraSpec& lora,
+                   const std::vector<BlockSpec>& blocks,
+                   const std::vector<SafetensorsEntry>& weights);
+
+}  // namespace cleave

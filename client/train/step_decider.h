@@ -1,0 +1,66 @@
+// Decides on each step from the gradients' reports: learning rates, clipping, and the scale of the
+// loss.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "client/data/dataset.h"
+#include "client/train/settings.h"
+#include "common/topology/step.h"
+
+namespace cleave {
+
+// Small gradients would become 0 in fp16. So the loss is multiplied by a scale, and the gradients
+// are divided by it at Update. A step whose gradients overflow is skipped, and the scale is halved;
+// after 2000 steps without that it is doubled. The numbers are those of PyTorch's GradScaler.
+class LossScaler {
+ public:
+  explicit LossScaler(bool isOn) : isOn_(isOn), scale_(isOn ? kFirst : 1) {}
+
+  bool isOn() const { return isOn_; }
+  double scale() const { return scale_; }
+  std::uint64_t skipped() const { return skipped_; }
+  // Call once per step. Returns whether the step is applied: whether its gradients are finite.
+  // Throws RunError "non-finite" if they are not although the scale is already tiny.
+  bool accepts(bool finite);
+
+  nlohmann::json save() const;
+  void restore(const nlohmann::json& saved);  // throws nlohmann::json::exception
+
+ private:
+  static constexpr double kFirst = 65536;
+  bool isOn_;
+  double scale_;
+  std::uint64_t stepsSince_ = 0;  // the last change
+  std::uint64_t skipped_ = 0;
+};
+
+class StepDecider {
+ public:
+  // The settings are borrowed.
+  StepDecider(const ClientSettings& settings, const Dataset& train);
+
+  // Of the next step.
+  double lossScale() const { return scaler_.scale(); }
+  // If `clipNorm` is set and the norm exceeds it, gradients are scaled by clipNorm / (norm + 1e-6),
+  // like PyTorch's clip_grad_norm_. Throws RunError "non-finite" if gradients are not finite and
+  // there is no loss scaling.
+  StepDecision decide(std::uint64_t step, const GradientReport& head, const GradientReport& body,
+                      const GradientReport& tail);
+  double learningRateOf(std::uint64_t step) const;
+  // Of all gradients together, in the step decided last; not finite if it is skipped.
+  double norm() const { return norm_; }
+  std::uint64_t skipped() const { return scaler_.skipped(); }
+
+  nlohmann::json save() const { return scaler_.save(); }
+  void restore(const nlohmann::json& saved) { scaler_.restore(saved); }
+
+ private:
+  const ClientSettings& settings_;
+  const LearningRateOptions learningRate_;
+  LossScaler scaler_;
+  double norm_ = 0;
+};
+
+}  // namespace cleave

@@ -1,0 +1,43 @@
+// Low-rank adapters (LoRA): Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021.
+// A linear layer y = W x + b becomes y = W x + b + (alpha / rank) B A dropout(x), with the formula,
+// names and shapes of Hugging Face PEFT: A is [rank, inputs], B is [outputs, rank]. Only A and B
+// are trained.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/graph/graph.h"
+
+namespace cleave {
+
+struct LoraSpec {
+  std::int64_t rank = 0;  // 0: no adapters
+  double alpha = 0;       // 0: twice the rank
+  double dropout = 0;
+  // Patterns of module names; a pattern may also match the end of a name, after a dot, as in PEFT.
+  std::vector<std::string> targets;
+  std::vector<std::string> parts = {"head", "body", "tail"};
+
+  double scale() const { return alpha > 0 ? alpha / static_cast<double>(rank) : 2; }
+};
+
+// "X.lora_A.weight" and "X.lora_B.weight" for the module X.
+bool isAdapter(std::string_view parameter);
+// For A: the limit of the uniform distribution of its initial values, 1 / sqrt(inputs), as in PEFT.
+// B begins with zeros.
+bool isAdapterA(std::string_view parameter);
+
+// Whether the module is one of the targets.
+bool isTarget(const LoraSpec& spec, std::string_view module);
+// The modules whose weight a linear operator of the graph (aten.linear, aten.addmm) multiplies
+// with.
+std::vector<std::string> linearModules(const wire::Graph& graph);
+
+// Adds adapters to the linear operators of the targets. Returns the modules that got one. The graph
+// is valid, before and after.
+std::vector<std::string> addAdapters(wire::Graph& graph, const LoraSpec& spec);
+
+}  // namespace cleave

@@ -1,0 +1,98 @@
+"""Writes data sets in the format `tensors`, which Cleave reads."""
+
+import os
+
+import torch
+
+from cleave.convert import write_safetensors
+
+
+class DatasetError(ValueError):
+    """The data cannot be written; the message says what to change."""
+
+
+def save_dataset(dataset, folder, *, columns=None, max_shard_bytes=1 << 30):
+    """Writes a data set to `folder` and returns the paths to set in data.train.file and data.test.file, by split.
+
+    dataset          a Hugging Face Dataset or DatasetDict, or a dict of arrays or tensors, or a dict of such dicts by
+                     split. Every column has one array of numbers per sample, all of the same length: tokenize with
+                     padding="max_length".
+    columns          the names of the columns to write; by default all that are numbers
+    max_shard_bytes  a larger split is written as a folder of several files
+
+        encoded = dataset.map(lambda row: tokenizer(row["text"], padding="max_length", truncation=True, max_length=128))
+        cleave.save_dataset(encoded, "data/reviews", columns=["input_ids", "attention_mask", "label"])
+    """
+    splits = dict(dataset.items()) if _has_splits(dataset) else {"data": dataset}
+    os.makedirs(folder, exist_ok=True)
+    return {name: _save_split(split, os.path.join(folder, name), columns, max_shard_bytes) for name, split in splits.items()}
+
+
+def _has_splits(dataset):
+    """Whether it is a dict of data sets by split."""
+    if not isinstance(dataset, dict) or not dataset:
+        return False
+    first = next(iter(dataset.values()))
+    return isinstance(first, dict) or hasattr(first, "column_names")
+
+
+def _columns_of(dataset, wanted):
+    names = list(getattr(dataset, "column_names", None) or dataset.keys())
+    for name in wanted or []:
+        if name not in names:
+            raise DatasetError(f"there is no column {name}, only {', '.join(names)}")
+    columns, skipped = {}, []
+    for name in wanted or names:
+        values = dataset[name]
+        tensor = _as_tensor(name, values if isinstance(values, torch.Tensor) else values[:])
+        if tensor is not None:
+            columns[name] = tensor
+        elif wanted:
+            raise DatasetError(f"the column {name} does not consist of numbers: tokenize it first, or leave it out of columns=")
+        else:
+            skipped.append(name)
+    if not columns:
+        raise DatasetError(f"none of the columns consists of numbers: {', '.join(skipped)}; tokenize them first")
+    return columns
+
+
+def _as_tensor(name, values):
+    """The column as a tensor that Cleave can read; None if its values are not numbers."""
+    if not isinstance(values, torch.Tensor):
+        if len(values) and _contains_text(values[0]):
+            return None
+        try:
+            values = torch.as_tensor(values)
+        except (ValueError, TypeError) as error:
+            raise DatasetError(
+                f"the samples of the column {name} have different lengths: tokenize with padding='max_length', truncation=True"
+            ) from error
+    if values.is_complex():
+        raise DatasetError(f"the column {name} has complex numbers, which Cleave does not read")
+    return values.float() if values.is_floating_point() and values.dtype != torch.float64 else values
+
+
+def _contains_text(value):
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return isinstance(value, (str, bytes)) or value is None
+
+
+def _save_split(dataset, path, wanted, max_shard_bytes):
+    columns = _columns_of(dataset, wanted)
+    samples = {name: len(values) for name, values in columns.items()}
+    if len(set(samples.values())) != 1:
+        raise DatasetError(f"the columns have different numbers of samples: {samples}")
+    count = next(iter(samples.values()))
+    if count == 0:
+        raise DatasetError(f"there are no samples in {os.path.basename(path)}")
+    bytes_each = sum(values[0].numel() * values.element_size() for values in columns.values())
+    per_shard = max(1, max_shard_bytes // max(1, bytes_each))
+    if count <= per_shard:
+        write_safetensors(columns, path + ".safetensors")
+        return path + ".safetensors"
+    os.makedirs(path, exist_ok=True)
+    for shard, first in enumerate(range(0, count, per_shard)):
+        part = {name: values[first : first + per_shard] for name, values in columns.items()}
+        write_safetensors(part, os.path.join(path, f"{shard:05}.safetensors"))
+    return path

@@ -1,0 +1,351 @@
+"""Models and text of a user, from export to training, fine-tuning with LoRA, and back to PyTorch.
+
+PROGRAMS is the folder of cleave-client and cleave-server.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import warnings
+
+import peft
+import torch
+import transformers
+
+import cleave
+from cleave.convert import write_safetensors
+from models import NO_DROPOUT, SMALL
+from test_export import RUNNER, read_safetensors
+
+PROGRAMS = os.environ.get("PROGRAMS", "build/release/bin")
+LENGTH = 16
+CLASSIFIER = dict(NO_DROPOUT, num_labels=2)
+
+
+def roberta(**options):
+    return transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**SMALL, **dict(CLASSIFIER, **options)))
+
+
+def gpt2():
+    config = transformers.GPT2Config(vocab_size=100, n_embd=32, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def sentences(count):
+    """Token ids with padding, and a class that the first token tells."""
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(3, 100, (count, LENGTH), generator=generator)
+    mask = torch.ones_like(ids)
+    for sample in range(count):
+        length = LENGTH // 2 + sample % (LENGTH // 2)
+        mask[sample, length:], ids[sample, length:] = 0, 1
+    return {"input_ids": ids, "attention_mask": mask, "labels": (ids[:, 0] > 50).long()}
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+
+class Training(Folder):
+    def setUp(self):
+        super().setUp()
+        data = sentences(96)
+        paths = cleave.save_dataset({"train": data, "test": {name: value[:32] for name, value in data.items()}}, self.path("data"))
+        self.data = data
+        self.settings = {
+            "data": {"format": "tensors", "train": {"file": paths["train"]}, "test": {"file": paths["test"]}},
+            "train": {"batch": 16, "micro_batches": 4, "learning_rate": 0.001, "optimizer": "adamw"},
+            "eval": {"batch": 16},
+            "codec": "none",
+        }
+
+    def client(self, command, model, **overrides):
+        """Runs a command of cleave-client; returns its JSON."""
+        settings = json.loads(json.dumps(self.settings))
+        settings["model"] = {"name": "graph", **model}
+        for key, value in overrides.items():
+            path = key.split("__")
+            target = settings
+            for part in path[:-1]:
+                target = target.setdefault(part, {})
+            target[path[-1]] = value
+        with open(self.path("run.yaml"), "w") as file:
+            json.dump(settings, file)  # JSON is YAML
+        run = tempfile.mkdtemp(dir=self.folder)
+        ended = subprocess.run([os.path.join(PROGRAMS, "cleave-client"), command, "--config", self.path("run.yaml"), "--run-dir", os.path.join(run, "run"),
+                                "--json"], capture_output=True, text=True)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.run_folder = os.path.join(run, "run")
+        return json.loads(ended.stdout)
+
+    def roberta(self, **options):
+        model = roberta(**options)
+        example = {name: self.data[name][:4] for name in ("input_ids", "attention_mask")}
+        cleave.export(model, example, self.path("roberta.pt2"), output="logits")
+        return model, {"file": self.path("roberta.pt2"), "cuts": ["roberta.embeddings", "roberta.encoder.layer.1"]}
+
+    def gpt2(self):
+        model = gpt2()
+        cleave.export(model, {"input_ids": self.data["input_ids"][:4]}, self.path("gpt2.pt2"), output="logits")
+        return model, {"file": self.path("gpt2.pt2"), "cuts": ["transformer.drop", "transformer.h.1"]}
+
+    def test_text_is_bit_identical_to_the_whole_model(self):
+        _, model = self.roberta(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+        lora = {"rank": 4, "dropout": 0.1, "targets": ["query", "value"]}
+        head, all_but_last = ["roberta.embeddings.*"], ["*", "!classifier*"]
+        for overrides in (
+            {},
+            {"train__freeze": head},
+            {"train__freeze": all_but_last},
+            {"model__lora": lora},
+            {"model__lora": lora, "train__freeze": all_but_last, "train__recompute": True, "train__schedule": "1f1b",
+             "train__groups": ["*lora_B*:learning_rate=16,weight_decay=0"]},
+            {"precision": {"server": "bf16", "client": "bf16"}, "train__recompute": True},
+            {"precision": {"server": "fp16", "client": "fp16"}},
+            {"train__loss": {"label_smoothing": 0.1, "class_weights": [1, 3]}},
+        ):
+            with self.subTest(overrides=overrides):
+                self.assertTrue(self.client("verify", model, **overrides)["equal"])
+
+    def test_a_tied_embedding_and_next_tokens(self):
+        model, exported = self.gpt2()
+        text = {"data__target": "input_ids", "train__loss": "next_token"}
+        for overrides in ({}, {"model__lora": {"rank": 4, "targets": ["c_attn", "c_proj"]}}, {"precision": {"server": "bf16"}}):
+            with self.subTest(overrides=overrides):
+                self.assertTrue(self.client("verify", exported, **text, **overrides)["equal"])
+        summary = self.client("train", exported, **text)
+        self.assertEqual(summary["main_metric"], "perplexity")
+        weights = read_safetensors(os.path.join(self.run_folder, "model.safetensors"))
+        self.assertTrue(torch.equal(weights["transformer.wte.weight"], weights["lm_head.weight"]))
+        self.assertEqual(model.load_state_dict(weights, strict=False).missing_keys, [])
+        # The file with both names is a starting point for the next run.
+        self.client("train", exported, **text, weights=os.path.join(self.run_folder, "model.safetensors"))
+
+    def test_the_head_without_training_costs_no_gradients(self):
+        _, model = self.roberta()
+        whole = self.client("train", model)
+        frozen = self.client("train", model, train__freeze=["roberta.embeddings.*"])
+        self.assertIn("gradient/0", whole["codec"])
+        self.assertNotIn("gradient/0", frozen["codec"])
+        self.assertLess(frozen["bytes_down"], 0.7 * whole["bytes_down"])
+
+    def test_the_evaluation_and_the_best_model(self):
+        model, exported = self.roberta()
+        summary = self.client("train", exported, train__epochs=4, train__metrics=["matthews", "f1", "auroc", "top1"], keep__best="matthews")
+        self.assertEqual(summary["main_metric"], "matthews")
+        self.assertGreater(summary["eval"]["best_matthews"], 0.5)
+        # The best model, in PyTorch, has the recorded value.
+        model.load_state_dict(read_safetensors(os.path.join(self.run_folder, "model.best.safetensors")), strict=False)
+        model.eval()
+        test = {name: value[:32] for name, value in self.data.items()}
+        with torch.no_grad():
+            predicted = model(test["input_ids"], test["attention_mask"]).logits.argmax(1)
+        self.assertAlmostEqual(matthews(predicted, test["labels"]), summary["eval"]["best_matthews"], places=6)
+
+    def test_adapters_load_in_peft(self):
+        for make, targets, overrides in (
+            (self.roberta, ["query", "value"], {"train__freeze": ["*", "!classifier.*"]}),
+            (self.gpt2, ["c_attn"], {"data__target": "input_ids", "train__loss": "next_token"}),
+        ):
+            model, exported = make()
+            with self.subTest(type(model).__name__):
+                self.client("train", exported, model__lora={"rank": 4, "alpha": 8, "targets": targets}, **overrides)
+                adapter = os.path.join(self.run_folder, "adapter")
+                tuned = peft.PeftModel.from_pretrained(model, adapter).eval()
+                whole = read_safetensors(os.path.join(self.run_folder, "model.safetensors"))
+                state = tuned.state_dict()
+                compared = 0
+                for name, value in whole.items():
+                    for form in (name.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default."),
+                                 name.replace("classifier.dense.", "classifier.dense.modules_to_save.default.")
+                                     .replace("classifier.out_proj.", "classifier.out_proj.modules_to_save.default.")):
+                        if ("lora_" in name) == ("default" in form) or "classifier" in name:
+                            found = state.get("base_model.model." + form)
+                            if found is not None and ("default" in form):
+                                compared += 1
+                                self.assertTrue(torch.equal(found, value), name)
+                self.assertGreaterEqual(compared, 6)
+
+
+class Experiments(Folder):
+    """The configurations of the experiments with text, for a few steps, with a small random RoBERTa and files as GLUE distributes them."""
+
+    SENTENCES = ["The cat sat on the mat.", "A storm closed the harbour.", "Prices fell in March.", "Nobody saw him leave."]
+
+    def write_glue(self):
+        for name, rows in (("train.tsv", 40), ("dev.tsv", 8)):
+            texts = [self.SENTENCES[row % 4] for row in range(rows)]
+            os.makedirs(self.path("RTE"), exist_ok=True)
+            os.makedirs(self.path("CoLA"), exist_ok=True)
+            with open(os.path.join(self.path("RTE"), name), "w") as file:
+                file.write("index\tsentence1\tsentence2\tlabel\n")
+                for row, text in enumerate(texts):
+                    file.write(f"{row}\t{text}\tSomething \"happened.\t{['entailment', 'not_entailment'][row % 2]}\n")
+            with open(os.path.join(self.path("CoLA"), name), "w") as file:
+                for row, text in enumerate(texts):
+                    file.write(f"gj04\t{row % 2}\t{'*' if row % 2 else ''}\t{text}\n")
+
+    def write_roberta(self):
+        """A folder as Hugging Face has it: weights, configuration, tokenizer."""
+        from tokenizers import ByteLevelBPETokenizer
+
+        tokenizer = ByteLevelBPETokenizer()
+        tokenizer.train_from_iterator(self.SENTENCES, vocab_size=300, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+        os.makedirs(self.path("model"), exist_ok=True)
+        tokenizer.save_model(self.path("model"))
+        config = transformers.RobertaConfig(**dict(SMALL, vocab_size=tokenizer.get_vocab_size(), num_hidden_layers=12, max_position_embeddings=140))
+        transformers.RobertaForSequenceClassification(config).save_pretrained(self.path("model"))
+        transformers.RobertaTokenizerFast.from_pretrained(self.path("model")).save_pretrained(self.path("model"))
+
+    def test_every_configuration_trains(self):
+        self.write_glue()
+        self.write_roberta()
+        root = os.path.join(os.path.dirname(__file__), "..", "..")
+        folder = os.path.join(root, "configs", "experiments")
+        sys.path.insert(0, folder)
+        self.addCleanup(sys.path.remove, folder)
+        import glue
+
+        for task, name in (("rte", "RTE"), ("cola", "CoLA")):
+            glue.main(["--task", task, "--glue", self.path(name), "--model", self.path("model"), "--output", self.path("experiments/" + task), "--length", "24"])
+        partitions = ["[roberta.encoder.layer.0, roberta.encoder.layer.10]", "[roberta.encoder.layer.0.attention, roberta.encoder.layer.10]",
+                      "[roberta.encoder.layer.0.attention, roberta.encoder.layer.11]", "[roberta.encoder.layer.0, roberta.encoder.layer.11]"]
+        codecs = ["none", "sort:q=6,s=2,select=exact", "uniform:bits=8", "power:rank=4", "svd:rank=4", "kmeans:bits=6", "topk:ratio=0.5", "block:bits=4"]
+        runs = [("rte", ["codec=" + codec]) for codec in codecs]
+        runs += [("rte", ["model.cuts=" + cuts]) for cuts in partitions]
+        runs += [(name, []) for name in ("cola", "cola_fairseq", "cola_lora")]
+        for number, (name, overrides) in enumerate(runs):
+            with self.subTest(name=name, overrides=overrides):
+                sets = [f"--set={each}" for each in ["train.max_steps=2", "train.micro_batches=2", *overrides]]
+                command = [os.path.abspath(os.path.join(PROGRAMS, "cleave-client")), "train", "--config", os.path.abspath(os.path.join(folder, name + ".yaml")),
+                           "--run-dir", self.path(f"run{number}"), "--json", *sets]
+                ended = subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+                self.assertEqual(json.loads(ended.stdout)["steps"], 2)
+
+    def test_a_row_of_another_task_is_refused(self):
+        self.write_glue()
+        folder = os.path.join(os.path.dirname(__file__), "..", "..", "configs", "experiments")
+        sys.path.insert(0, folder)
+        self.addCleanup(sys.path.remove, folder)
+        import glue
+
+        with self.assertRaises(SystemExit) as refused:
+            glue.read_rows(os.path.join(self.path("CoLA"), "dev.tsv"), glue.TASKS["rte"])
+        self.assertIn("dev.tsv, row 1: not a row of this task", str(refused.exception))
+
+
+def matthews(predicted, actual):
+    table = [[int(((predicted == p) & (actual == a)).sum()) for a in (0, 1)] for p in (0, 1)]
+    (tn, fn), (fp, tp) = table
+    return (tp * tn - fp * fn) / ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
+
+
+class Lora(Folder):
+    """Adapters compute what those of Hugging Face PEFT compute, to the bit."""
+
+    def compare(self, make, example, labels, target):
+        torch.manual_seed(0)
+        model = make()
+        cleave.export(model, example, self.path("model.pt2"), output="logits")
+        torch.manual_seed(0)
+        adapted = peft.get_peft_model(make(), peft.LoraConfig(r=4, lora_alpha=12, lora_dropout=0.0, target_modules=[target]))
+        given = {}
+        generator = torch.Generator().manual_seed(5)
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
+                given[name.removeprefix("base_model.model.").replace(".default", "")] = parameter.data
+        adapted.train()
+        logits = adapted(**example).logits
+        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels)
+        loss.backward()
+        write_safetensors({**example, "labels": labels, **given}, self.path("inputs.safetensors"))
+        ended = subprocess.run([RUNNER, self.path("model.pt2"), self.path("inputs.safetensors"), self.path("out.safetensors"), f"lora=4:12:{target}"],
+                               capture_output=True, text=True)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        results = read_safetensors(self.path("out.safetensors"))
+        self.assertTrue(torch.equal(results["logits"], logits.detach()))
+        self.assertTrue(torch.equal(results["loss"], loss.detach()))
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                own = "grad." + name.removeprefix("base_model.model.").replace(".default", "")
+                self.assertTrue(torch.equal(results[own], parameter.grad), own)
+        self.assertGreaterEqual(len(given), 6)
+
+    def test_linear_layers(self):
+        data = sentences(4)
+        self.compare(roberta, {name: data[name] for name in ("input_ids", "attention_mask")}, data["labels"], "query")
+
+    def test_the_layers_of_gpt2(self):
+        def make():
+            model = gpt2()
+            for module in model.modules():
+                if isinstance(module, torch.nn.Dropout):
+                    module.p = 0.0
+            for block in model.transformer.h:
+                block.attn.attn_dropout.p = 0.0
+            model.config.attn_pdrop = 0.0
+            return model
+
+        data = sentences(4)
+        self.compare(make, {"input_ids": data["input_ids"]}, torch.arange(4 * LENGTH) % 100, "c_attn")
+
+
+class FakeDataset:
+    """What save_dataset uses of a Hugging Face Dataset."""
+
+    def __init__(self, columns):
+        self.columns = columns
+        self.column_names = list(columns)
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+
+class SavedDatasets(Folder):
+    def test_columns_of_numbers_are_written(self):
+        rows = FakeDataset({"text": ["a", "b"], "input_ids": [[1, 2], [3, 4]], "score": [0.5, 1.5], "flag": [True, False]})
+        paths = cleave.save_dataset({"train": rows}, self.path("data"))
+        written = read_safetensors(paths["train"])
+        self.assertEqual(sorted(written), ["flag", "input_ids", "score"])
+        self.assertEqual(written["input_ids"].tolist(), [[1, 2], [3, 4]])
+        self.assertEqual(written["input_ids"].dtype, torch.int64)
+        self.assertEqual(written["score"].dtype, torch.float32)
+
+    def test_a_large_split_becomes_a_folder(self):
+        values = torch.arange(10)
+        paths = cleave.save_dataset({"x": values}, self.path("data"), max_shard_bytes=32)
+        files = sorted(os.listdir(paths["data"]))
+        self.assertEqual(len(files), 3)
+        parts = [read_safetensors(os.path.join(paths["data"], name))["x"] for name in files]
+        self.assertTrue(torch.equal(torch.cat(parts), values))
+
+    def test_mistakes(self):
+        def refused(expected, dataset, **options):
+            with self.assertRaises(cleave.DatasetError) as error:
+                cleave.save_dataset(dataset, self.path("data"), **options)
+            self.assertIn(expected, str(error.exception))
+
+        refused("padding='max_length'", {"train": FakeDataset({"ids": [[1], [1, 2]]})})
+        refused("there is no column b", {"a": [1]}, columns=["b"])
+        refused("does not consist of numbers", {"a": ["x"]}, columns=["a"])
+        refused("none of the columns", {"a": ["x"]})
+        refused("different numbers of samples", {"a": [1, 2], "b": [1]})
+        refused("no samples", {"a": torch.zeros(0)})
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
