@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|saving|checkpoints|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|between|metrics|memory|transport|load|fairness|saving|checkpoints|tuning|accuracy [OPTION…]
 
   split    the demo's split (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -55,6 +55,8 @@ usage: scripts/bench.sh split|head|graph|codecs|codec-step|codec-auto|pipeline|b
            --rounds N (3), --steps N (60), --rate MBITS (1, 10 and 100), --json FILE
   checkpoints a run with checkpoints, compared with one without; the time until a run continues after its server was killed
            --rounds N (3), --steps N (400), --json FILE
+  tuning   a step's time, memory and bytes by precision, recomputation and frozen parts: MobileNetV2
+           --rounds N (3), --steps N (12), --json FILE
   accuracy small_cnn trained on Fashion-MNIST with each codec on all four flows, evaluated on held-out images
            --seeds N (3), --epochs N (2), --steps N (all), --only CODEC…, --holdout N (10000), --jobs N, --json FILE
   --help   this text
@@ -71,7 +73,7 @@ case "${1:-}" in
   codec-step) targets=(cleave-server bench_step) ;;
   codec-auto) targets=(cleave-client cleave-server cleave-link) ;;
   pipeline) targets=(cleave-client cleave-server cleave-link bench_step) ;;
-  between|memory|checkpoints) targets=(cleave-client cleave-server) ;;
+  between|memory|checkpoints|tuning) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   transport) targets=(bench_transport cleave-link) ;;
   saving) targets=(cleave-client cleave-server cleave-link) ;;

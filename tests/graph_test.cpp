@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "common/core/names.h"
 #include "common/graph/adapters.h"
 #include "common/graph/costs.h"
 #include "common/graph/cuts.h"
@@ -160,6 +161,18 @@ TEST_CASE("adapters are added to the linear layers that are targets") {
   }
   CHECK(shapes == std::map<std::string, std::string>{{"classifier.lora_A.weight", "[3, 16]"},
                                                      {"classifier.lora_B.weight", "[10, 3]"}});
+}
+
+TEST_CASE("patterns match whole names") {
+  CHECK(matchesPattern("", ""));
+  CHECK(matchesPattern("", "**"));
+  CHECK(matchesPattern("conv1.weight", "conv?.*"));
+  CHECK(matchesPattern("a.b.a.b.c", "*a.b.c"));
+  CHECK(matchesPattern("abc", "a*b*c*"));
+  CHECK_FALSE(matchesPattern("conv1.weight", "conv1"));
+  CHECK_FALSE(matchesPattern("conv1", "conv1?"));
+  CHECK_FALSE(matchesPattern("abc", "a*d"));
+  CHECK_FALSE(matchesPattern("", "?"));
 }
 
 TEST_CASE("a target is a name, the end of a name, or a pattern") {

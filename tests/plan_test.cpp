@@ -222,6 +222,44 @@ TEST_CASE("a run's admitted memory includes its session's limit for data in tran
   CHECK(serverBytes(plan) > transitBytes(plan));
 }
 
+TEST_CASE("without gradients at cut 0, all micro-batches may be in flight, and are admitted") {
+  wire::RunSpec spec = honest("small_cnn");
+  spec.mutable_codecs()->clear();
+  spec.set_in_flight(1);
+  const RunPlan usual = planRun(runSpecFromWire(spec));
+  spec.set_head_is_frozen(true);
+  const RunPlan frozen = planRun(runSpecFromWire(spec));
+  CHECK(usual.inFlight == 1);
+  CHECK(frozen.inFlight == 4);
+  CHECK(frozen.flows() == std::vector<Flow>{activationAt(0), activationAt(1), gradientAt(1)});
+  CHECK(serverBytes(frozen) > serverBytes(usual));
+
+  // A body that does not train keeps nothing for a backward.
+  spec.add_freeze("*");
+  const RunPlan forwardOnly = planRun(runSpecFromWire(spec));
+  CHECK(forwardOnly.inFlight == 1);
+  CHECK(forwardOnly.flows() == std::vector<Flow>{activationAt(0), activationAt(1)});
+  CHECK(serverBytes(forwardOnly) < serverBytes(usual));
+}
+
+TEST_CASE("a lower precision needs memory for the cast weights") {
+  wire::RunSpec spec = honest("mobilenet_v2");
+  const std::size_t full = serverBytes(planRun(runSpecFromWire(spec)));
+  spec.set_precision("bf16");
+  CHECK(serverBytes(planRun(runSpecFromWire(spec))) > full);
+  spec.set_precision("f32");
+  CHECK(errorCode([&] { planRun(runSpecFromWire(spec)); }) == "bad-precision");
+}
+
+TEST_CASE("patterns that would take long to compare are refused") {
+  wire::RunSpec spec = honest("mobilenet_v2");
+  for (int n = 0; n < 64; ++n) spec.add_freeze("*" + std::string(255, 'a'));
+  CHECK(errorCode([&] { planRun(runSpecFromWire(spec)); }) == "bad-run-spec");
+  spec.clear_freeze();
+  spec.add_freeze("*" + std::string(256, 'a'));
+  CHECK(errorCode([&] { planRun(runSpecFromWire(spec)); }) == "bad-run-spec");
+}
+
 TEST_CASE("a run id is a valid folder name and cannot be mistaken for an option") {
   for (const std::string& id :
        std::vector<std::string>{"a", "7", "run-1", "run-", std::string(64, 'x')}) {

@@ -226,6 +226,9 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   }
   writeTraceWhenDone(command.options.trace, run, trainer, log, command.extras);
   trainer.afterEachEpoch([&] { saver.save(); });
+  if (!prepared.settings.bestMetric.empty() && !run.answer().weights_allowed()) {
+    log.warn("keep.best has no effect: this server does not allow clients to fetch the body");
+  }
   trainer.afterEachBest([&] { saver.keepAsBest(); });
 
   TrainResult result;

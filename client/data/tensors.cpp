@@ -136,11 +136,14 @@ std::vector<std::string> filesOf(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) return {path};
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     if (entry.path().extension() == ".safetensors") files.push_back(entry.path().string());
   }
   if (files.empty()) {
-    throw UsageError("data-missing", path + " has no safetensors files",
+    throw UsageError("data-missing",
+                     path + (error ? " cannot be read: " + error.message()
+                                   : std::string(" has no safetensors files")),
                      "write them with cleave.save_dataset");
   }
   std::sort(files.begin(), files.end());
@@ -204,7 +207,7 @@ class Tensors final : public Dataset {
       }
     }
     if (!target) {
-      throw UsageError("bad-target",
+      throw UsageError("no-target",
                        options.file + " has no array " + inAscii(options.target) +
                            " to compare the output with, only " + names,
                        "set data.target to one of them");

@@ -146,7 +146,9 @@ void ModelSaver::saveNow() {
 void ModelSaver::keepFile(const std::string& name, const std::string& asName) const {
   const std::string kept = folder_ + "/" + asName, link = kept + ".new";
   std::filesystem::remove(link);
-  std::filesystem::create_hard_link(folder_ + "/" + name, link);
+  std::error_code error;
+  std::filesystem::create_hard_link(folder_ + "/" + name, link, error);
+  if (error) std::filesystem::copy_file(folder_ + "/" + name, link);  // no links there
   std::filesystem::rename(link, kept);
 }
 

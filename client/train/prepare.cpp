@@ -150,7 +150,16 @@ void checkTarget(const PreparedRun& run) {
   const SampleArray target = run.data.train->arrays().back();
   const Shape& output = run.plan.blocks.back().outputShape();
   const int classes = run.data.train->classes();
-  checkLoss(run.settings.scores.loss, output, target.dtype, target.shape);
+  const ScoreSpec& scores = run.settings.scores;
+  checkLoss(scores.loss, output, target.dtype, target.shape);
+  if (findLoss(scores.loss.name).target != TargetKind::classes) return;
+  const auto& metrics = scores.metrics;
+  if (output.back() != 2 && std::find(metrics.begin(), metrics.end(), "auroc") != metrics.end()) {
+    throw UsageError(
+        "bad-metric",
+        fmt::format("the metric auroc is for two classes, but the model has {}", output.back()),
+        "remove auroc from train.metrics");
+  }
   if (classes == 0 || output.back() == classes) return;
   throw UsageError("bad-classes",
                    fmt::format("the model returns {} per sample, but the data has {} classes",
@@ -167,14 +176,25 @@ std::string quoted(const std::string& text) {
 
 // Configuration keys of errors that appear only once model and data are combined.
 const std::map<std::string, std::string> kKeysOfErrors = {
-    {"bad-config", "data.holdout"},       {"bad-cuts", "model.cuts"},
-    {"bad-model-parameter", "model"},     {"bad-graph", "model.file"},
-    {"bad-model-file", "model.file"},     {"no-model-file", "model.file"},
-    {"graph-too-large", "model.cuts"},    {"bad-sample-shape", "model.name"},
-    {"bad-weights", "weights"},           {"bad-safetensors", "weights.file"},
-    {"no-weights", "weights.file"},       {"bad-classes", "data.classes"},
-    {"bad-target", "train.loss"},         {"bad-lora", "model.lora"},
-    {"nothing-to-train", "train.freeze"}, {"batch-norm-too-few", "train.micro_batches"},
+    {"bad-config", "data.holdout"},
+    {"bad-cuts", "model.cuts"},
+    {"bad-model-parameter", "model"},
+    {"bad-graph", "model.file"},
+    {"bad-model-file", "model.file"},
+    {"no-model-file", "model.file"},
+    {"graph-too-large", "model.cuts"},
+    {"bad-sample-shape", "model.name"},
+    {"bad-weights", "weights"},
+    {"bad-safetensors", "weights.file"},
+    {"no-weights", "weights.file"},
+    {"bad-classes", "data.classes"},
+    {"bad-target", "train.loss"},
+    {"bad-lora", "model.lora"},
+    {"no-target", "data.target"},
+    {"bad-metric", "train.metrics"},
+    {"unknown-parameter", "train"},
+    {"nothing-to-train", "train.freeze"},
+    {"batch-norm-too-few", "train.micro_batches"},
 };
 
 }  // namespace
@@ -291,7 +311,11 @@ void checkSameSpec(const PreparedRun& run, RunOptions options) {
   if (options.common.overrides.empty() && options.tls.empty()) return;
   options.common.overrides.clear();
   options.tls.clear();
-  if (digestOf(resolveRun(options, Purpose::training).plan.spec) == digestOf(run.plan.spec)) return;
+  const PreparedRun earlier = resolveRun(options, Purpose::training);
+  if (digestOf(earlier.plan.spec) == digestOf(run.plan.spec) &&
+      earlier.settings.hasSameResults(run.settings)) {
+    return;
+  }
   throw UsageError("other-run-spec",
                    "--set changes settings that are fixed for the run in " + options.resume,
                    "leave out --set, or start a separate run");
@@ -379,7 +403,8 @@ std::size_t clientBytes(const PreparedRun& run) {
   const RunPlan& plan = run.plan;
   const auto [cut0, cut1] = plan.stage.cuts;
   const auto bytesOf = [&](int first, int last, std::uint32_t inFlight) {
-    return static_cast<double>(partBytes(plan.stage, first, last, plan.spec.microBatches, inFlight,
+    return static_cast<double>(partBytes(plan.stage, plan.blocks, first, last,
+                                         plan.spec.microBatches, inFlight,
                                          plan.maxMicroBatchSamples()));
   };
   double bytes = bytesOf(0, cut0, plan.inFlight) +

@@ -5,6 +5,7 @@
 
 #include "client/data/loader.h"
 #include "client/train/user_model.h"
+#include "common/core/names.h"
 
 namespace cleave {
 
@@ -35,8 +36,13 @@ Datasets openDatasets(const DataSettings& settings) {
 }
 
 std::string ClientSettings::mainMetric() const {
-  if (!bestMetric.empty()) return bestMetric;
   return scores.metrics.empty() ? "loss" : scores.metrics.front();
+}
+
+bool ClientSettings::hasSameResults(const ClientSettings& other) const {
+  return scores == other.scores && clientPrecision == other.clientPrecision &&
+         groupRates == other.groupRates && bestMetric == other.bestMetric &&
+         bestIsGreatest == other.bestIsGreatest;
 }
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train) {
@@ -57,6 +63,33 @@ std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train) {
 }
 
 namespace {
+
+// Throws UsageError "unknown-parameter" if a pattern of train.freeze or train.groups matches no
+// parameter.
+void checkPatternsMatch(const ClientSettings& settings, const std::vector<BlockSpec>& blocks) {
+  std::vector<std::string> names;
+  for (const BlockSpec& block : blocks) {
+    for (const ParameterSpec& tensor : block.tensors) {
+      if (!tensor.isBuffer) names.push_back(tensor.name);
+    }
+  }
+  const auto check = [&](const std::string& key, const std::string& pattern) {
+    const bool isMatched = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return matchesPattern(name, pattern);
+    });
+    if (isMatched) return;
+    const std::string nearest = nearestName(pattern, names);
+    const std::string example = nearest.empty() ? names.empty() ? "" : names.front() : nearest;
+    throw UsageError("unknown-parameter",
+                     key + ": no parameter of the model matches '" + pattern + "'",
+                     "a pattern is compared with the whole name, such as " + example +
+                         "; * is any text: '" + pattern + ".*'");
+  };
+  for (const std::string& pattern : settings.freeze) {
+    check("train.freeze", pattern.starts_with('!') ? pattern.substr(1) : pattern);
+  }
+  for (const ParameterGroup& group : settings.optimizer.groups) check("train.groups", group.match);
+}
 
 ModelSpec modelFor(const ClientSettings& settings, const Dataset& train,
                    const UserModel* userModel) {
@@ -88,10 +121,12 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
     return Cuts{cut0, cut1};
   }());
   StageOptions stage;
+  stage.optimizer = settings.optimizer;
   stage.model = model;
   stage.cuts = cuts;
   stage.freeze = settings.freeze;
   const std::vector<BlockSpec> blocks = blocksFor(stage);
+  checkPatternsMatch(settings, blocks);
   if (trainedCount(blocks, 0, static_cast<int>(blocks.size())) == 0) {
     throw UsageError("nothing-to-train", "no parameter of the model is trained",
                      "remove a pattern from train.freeze, or except parameters with !PATTERN");

@@ -90,8 +90,11 @@ struct ClientSettings {
   bool scalesLoss() const {
     return clientPrecision == Precision::fp16 || serverPrecision == Precision::fp16;
   }
-  // The metric whose best value is reported: that of keep.best, or else the first one.
+  // The first metric; "loss" if there is none.
   std::string mainMetric() const;
+  // Whether a run with these settings may continue with `other`, of those that only the client
+  // knows. Learning rate, clipping and number of epochs may change.
+  bool hasSameResults(const ClientSettings& other) const;
 };
 
 // All keys of the client's configuration.

@@ -156,10 +156,10 @@ void readWeights(Config& config, Settings& settings) {
 // ---- Adapters, frozen parameters ----
 
 void readLora(Config& config, Settings& settings) {
+  if (config.keys("model.lora").empty()) return;
   LoraSpec& lora = settings.lora;
   lora.rank = config.integer("model.lora.rank", 0, 4096, 0);
-  if (lora.rank == 0) return;
-  if (settings.model != "graph") {
+  if (lora.rank > 0 && settings.model != "graph") {
     throw UsageError(
         "bad-lora",
         config.where("model.lora.rank") + ": the model " + settings.model + " cannot have adapters",
@@ -167,14 +167,15 @@ void readLora(Config& config, Settings& settings) {
   }
   lora.alpha = config.number("model.lora.alpha", 0, 1e6, 0);
   lora.dropout = config.number("model.lora.dropout", 0, 0.99, 0);
-  lora.targets = config.texts("model.lora.targets");
+  lora.targets = lora.rank > 0 ? config.texts("model.lora.targets")
+                               : config.texts("model.lora.targets", std::vector<std::string>{});
   lora.parts = config.texts("model.lora.parts", lora.parts);
   for (const std::string& part : lora.parts) {
     if (part == "head" || part == "body" || part == "tail") continue;
     throw UsageError("bad-lora", config.where("model.lora.parts") + ": there is no part " + part,
                      "choose from head, body, tail");
   }
-  settings.freeze = {"*"};
+  if (lora.rank > 0) settings.freeze = {"*"};
 }
 
 void addLora(Table& table) {
@@ -323,10 +324,8 @@ void addScores(Table& table) {
             readKeepBest);
   table.add("keep.best.mode", "`max`, `min`", "", "by the metric", "which value is the best",
             [](Config& config, Settings& s) {
-              const std::string metric = s.mainMetric();
-              const bool isGreatest = metric != "loss" && findBatchMetric(metric).isBetterIfGreater;
-              s.bestIsGreatest = isGreatest;
               if (s.bestMetric.empty()) return;
+              const bool isGreatest = isBetterIfGreater(s.bestMetric);
               s.bestIsGreatest = config.text("keep.best.mode", isGreatest ? "max" : "min",
                                              {"max", "min"}) == "max";
             });
@@ -513,8 +512,16 @@ void addTraining(Table& table) {
                "maximum global gradient norm; 0: no limit");
   table.integer("eval.batch", "samples", 1, 1 << 20, &Settings::evalBatch,
                 "batch size of the evaluation");
-  table.integer("eval.every", "epochs", 0, 1 << 20, &Settings::evalEvery,
-                "evaluates every N epochs, and after the last one; 0: never");
+  table
+      .integer("eval.every", "epochs", 0, 1 << 20, &Settings::evalEvery,
+               "evaluates every N epochs, and after the last one; 0: never")
+      .then([](Config& config, Settings& s) {
+        if (s.evalEvery > 0 || s.bestMetric.empty()) return;
+        throw UsageError(
+            "bad-config",
+            config.where("eval.every") + ": without evaluations there is no best model to keep",
+            "set eval.every to 1, or remove keep.best");
+      });
 }
 
 // ---- Codec, device, link ----

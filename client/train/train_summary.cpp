@@ -48,8 +48,8 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["codec"] = run.settings.codecs;
   summary["seconds"] = seconds;
   summary["images_per_second"] = static_cast<double>(result.samples) / result.trainSeconds;
-  if (result.lastEval) {
-    const auto values = metricValues(run.settings.scores, *result.lastEval);
+  if (!result.lastEval.empty()) {
+    const auto& values = result.lastEval;
     const auto names = run.settings.scores.names();
     for (std::size_t index = 0; index < names.size(); ++index) {
       if (values[index]) summary["eval"][names[index]] = *values[index];
@@ -57,6 +57,7 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
     const std::string main = run.settings.mainMetric();
     summary["main_metric"] = main;
     if (result.best) summary["eval"]["best_" + main] = *result.best;
+    if (result.kept) summary["eval"]["best_" + run.settings.bestMetric] = *result.kept;
   }
   const double wire = static_cast<double>(totals.wireUp + totals.wireDown);
   summary["bytes_up"] = totals.up();

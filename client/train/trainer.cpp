@@ -72,14 +72,22 @@ TrainResult Trainer::run() {
     if (evalMetrics_) {
       row.evalSeconds = secondsSince(evalStart);
       lastEvalSeconds_ = row.evalSeconds;
-      row.evalMetrics = metricValues(settings_.scores, *evalMetrics_);
+      row.evalMetrics = result_.lastEval;
     }
     run_.files().epoch(row, session_.totals());
     progress_.epoch(row, shown_.epochs);
+    if (evalMetrics_ && !settings_.bestMetric.empty()) keepIfBest();
   }
   result_.costs = meter_.mean();
   result_.stepsSkipped = decider_.skipped();
   return result_;
+}
+
+void Trainer::keepIfBest() {
+  const auto better = betterValue(settings_.bestMetric, settings_.bestIsGreatest, result_.kept);
+  if (!better) return;
+  result_.kept = better;
+  afterBest_();
 }
 
 bool Trainer::evaluationIsDue(std::uint64_t epoch) const {
@@ -194,8 +202,11 @@ nlohmann::json Trainer::notes() const {
                           {"epoch_metrics", metricsJson(epochMetrics_)},
                           {"decider", decider_.save()},
                           {"spent", toJson(spent())}};
-  if (result_.lastEval) notes["last_eval"] = metricsJson(*result_.lastEval);
+  for (const std::optional<double>& value : result_.lastEval) {
+    notes["last_eval"].push_back(value ? nlohmann::json(*value) : nlohmann::json());
+  }
   if (result_.best) notes["best"] = *result_.best;
+  if (result_.kept) notes["kept"] = *result_.kept;
   return notes;
 }
 
@@ -212,8 +223,14 @@ void Trainer::restore(const nlohmann::json& notes) {
     epochSeconds_ = notes.at("epoch_seconds");
     epochMetrics_ = metricsOf(notes.at("epoch_metrics"));
     if (notes.contains("spent")) spentBefore_ = spentFromJson(notes.at("spent"));
-    if (notes.contains("last_eval")) result_.lastEval = metricsOf(notes.at("last_eval"));
+    if (notes.contains("last_eval")) {
+      for (const nlohmann::json& value : notes.at("last_eval")) {
+        result_.lastEval.push_back(value.is_null() ? std::nullopt
+                                                   : std::optional(value.get<double>()));
+      }
+    }
     if (notes.contains("best")) result_.best = notes.at("best").get<double>();
+    if (notes.contains("kept")) result_.kept = notes.at("kept").get<double>();
     decider_.restore(notes.at("decider"));
   } catch (const nlohmann::json::exception& error) {
     throw badCheckpoint(std::string("its notes are not those of a trainer: ") + error.what());
@@ -238,22 +255,21 @@ void Trainer::evaluate(std::uint64_t epoch) {
     progress_.batch(shown_, session_.totals());
   }
   evalMetrics_ = sum;
-  result_.lastEval = sum;
-  noteBest();
+  result_.lastEval = metricValues(settings_.scores, sum);
+  const std::string main = settings_.mainMetric();
+  if (const auto better = betterValue(main, isBetterIfGreater(main), result_.best)) {
+    result_.best = better;
+  }
 }
 
-// If the last evaluation has the best value so far, remembers it.
-void Trainer::noteBest() {
+std::optional<double> Trainer::betterValue(const std::string& metric, bool isGreatest,
+                                           std::optional<double> best) const {
   const std::vector<std::string> names = settings_.scores.names();
-  const auto main = std::find(names.begin(), names.end(), settings_.mainMetric());
-  const auto values = metricValues(settings_.scores, *evalMetrics_);
-  const std::optional<double> value = values.at(static_cast<std::size_t>(main - names.begin()));
-  if (!value) return;
-  const bool isBetter =
-      !result_.best || (settings_.bestIsGreatest ? *value > *result_.best : *value < *result_.best);
-  if (!isBetter) return;
-  result_.best = value;
-  if (!settings_.bestMetric.empty()) afterBest_();
+  const auto found = std::find(names.begin(), names.end(), metric);
+  const std::optional<double> value =
+      result_.lastEval.at(static_cast<std::size_t>(found - names.begin()));
+  if (!value || !best) return value;
+  return (isGreatest ? *value > *best : *value < *best) ? value : std::nullopt;
 }
 
 MicroBatch Trainer::runBatch(Phase phase, std::uint64_t step, const Batch& batch) {

@@ -36,10 +36,11 @@ struct TrainResult {
   std::uint64_t steps = 0;
   std::uint64_t samples = 0;  // trained on
   double trainSeconds = 0;
-  std::optional<BatchMetrics> lastEval;
-  std::optional<double> best;      // value of ClientSettings::mainMetric() in an evaluation
-  std::uint64_t stepsSkipped = 0;  // because of the loss scale
-  std::optional<StepCosts> costs;  // mean per step
+  std::vector<std::optional<double>> lastEval;  // as ScoreSpec::names(); empty: none
+  std::optional<double> best;                   // of ClientSettings::mainMetric() in an evaluation
+  std::optional<double> kept;                   // of ClientSettings::bestMetric
+  std::uint64_t stepsSkipped = 0;               // because of the loss scale
+  std::optional<StepCosts> costs;               // mean per step
   BoundedSteps bounded;
 };
 
@@ -72,6 +73,7 @@ class Trainer {
   std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch, std::uint64_t firstBatch = 0) const;
   void beginEpoch();
   void trainEpoch(std::uint64_t epoch);
+  void keepIfBest();
   bool evaluationIsDue(std::uint64_t epoch) const;
   bool isAskedToLeave() const;
   bool precedesLongEvaluation(std::uint64_t step) const;
@@ -80,7 +82,9 @@ class Trainer {
   void restore(const nlohmann::json& notes);
   std::uint64_t stepsPerWholeEpoch() const { return stepsPerEpoch(settings_, *data_.train); }
   void evaluate(std::uint64_t epoch);
-  void noteBest();
+  // The metric's value in the last evaluation, if it is better than `best`.
+  std::optional<double> betterValue(const std::string& metric, bool isGreatest,
+                                    std::optional<double> best) const;
   MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch);
   void recordStep(const MicroBatch& at, std::uint64_t epoch, double copySeconds = 0);
   bool stepsLeft() const { return result_.steps < totalSteps_; }

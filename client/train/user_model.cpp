@@ -52,14 +52,24 @@ void adapt(GraphParts& parts, const LoraSpec& lora) {
     if (std::find(lora.parts.begin(), lora.parts.end(), name) == lora.parts.end()) continue;
     for (std::string& layer : addAdapters(part->graph, lora)) adapted.push_back(std::move(layer));
   }
-  if (!adapted.empty()) return;
+  const auto isUsed = [&](const std::string& target) {
+    LoraSpec one = lora;
+    one.targets = {target};
+    return std::any_of(adapted.begin(), adapted.end(),
+                       [&](const std::string& module) { return isTarget(one, module); });
+  };
+  const auto unused = std::find_if_not(lora.targets.begin(), lora.targets.end(), isUsed);
+  if (unused == lora.targets.end() && !adapted.empty()) return;
   constexpr std::size_t kShown = 8;
   std::string shown;
   for (std::size_t n = 0; n < std::min(layers.size(), kShown); ++n) {
     shown += (n == 0 ? "" : ", ") + printable(layers[n]);
   }
   throw UsageError(
-      "bad-lora", "model.lora.targets matches no linear layer of model.lora.parts",
+      "bad-lora",
+      lora.targets.empty() ? std::string("model.lora.targets is empty")
+                           : "'" + *unused + "' in model.lora.targets matches no linear layer of " +
+                                 "model.lora.parts",
       layers.empty()
           ? "this model has no linear layers"
           : fmt::format(

@@ -51,7 +51,9 @@ class Builder {
     const wire::Value result = graph_.values(static_cast<int>(base.outputs(0)));
     wire::Value narrow = result;
     narrow.set_shape(narrow.shape_size() - 1, spec_.rank);
-    const wire::Value input = graph_.values(static_cast<int>(linear.input));
+    wire::Value input = graph_.values(static_cast<int>(linear.input));
+    input.set_kind(wire::Value::RESULT);  // that of the dropout
+    input.clear_name();
     std::uint32_t x = linear.input;
     if (spec_.dropout > 0) {
       wire::Node& node = add("aten.dropout.default", "dropout", base);

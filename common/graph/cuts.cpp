@@ -256,7 +256,10 @@ void GraphCuts::addUnusedWeights(GraphParts& parts) const {
     for (const wire::Value& value : part->graph.values()) used.insert(value.name());
   }
   for (const wire::Value& value : graph_.values()) {
-    if (isWeight(value) && !used.contains(value.name())) *parts.head.graph.add_values() = value;
+    if (!isWeight(value) || used.contains(value.name())) continue;
+    wire::Value& unused = *parts.head.graph.add_values();
+    unused = value;
+    unused.set_trainable(false);  // it never has a gradient
   }
 }
 

@@ -253,7 +253,7 @@ class Reader {
     const bool isEnabled = inputs.at(isGrad ? 0 : 2).at("arg").at("as_bool");
     if (isEnabled && !isGrad) {
       throw badFile(source_, "its forward function uses torch.autocast",
-                    "remove it from the model, and set train.precision instead");
+                    "remove it from the model, and set precision.client instead");
     }
     const std::size_t graphAt = isGrad ? 1 : 4;
     const Json& inner = inputs.at(graphAt).at("arg").at("as_graph").at("graph");

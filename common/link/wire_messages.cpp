@@ -115,10 +115,11 @@ StepDecision decisionFromWire(std::span<const std::byte> metadata) {
   decision.step = proto.step();
   if (decision.step == 0) refuse("a Step has number 0, but steps count from 1");
   decision.apply = proto.apply();
-  constexpr int kMaxRates = 65;
-  if (proto.learning_rates().empty() || proto.learning_rates_size() > kMaxRates) {
-    refuse("a Step has " + std::to_string(proto.learning_rates_size()) +
-           " learning rates, which is not in 1…65");
+  constexpr std::size_t kMaxRates = kMaxParameterGroups + 1;
+  const auto rates = static_cast<std::size_t>(proto.learning_rates_size());
+  if (rates == 0 || rates > kMaxRates) {
+    refuse("a Step has " + std::to_string(rates) + " learning rates, which is not in 1…" +
+           std::to_string(kMaxRates));
   }
   for (const double rate : proto.learning_rates()) {
     decision.learningRates.push_back(checkedFinite(rate, "a learning rate"));

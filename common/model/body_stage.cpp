@@ -54,7 +54,8 @@ BodyStage::~BodyStage() = default;
 TensorBundle BodyStage::forward(const MicroBatch& at, TensorBundle activations0) {
   if (state_->wait.f2) return state_->last.waitForActivations(*state_->wait.f2, at);
   const bool training = at.phase == Phase::train && state_->last.hasGradients();
-  const at::AutoGradMode recordGraph(training && !state_->options.recompute);
+  // With `recompute` too, since some operators compute otherwise without autograd.
+  const at::AutoGradMode recordGraph(training);
   TensorList inputs = state_->first.enter(at, std::move(activations0), training);
   TensorList outputs = state_->part.forward(inputs, {}, at);
   TensorBundle leaving = state_->last.leave(outputs);

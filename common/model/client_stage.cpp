@@ -62,7 +62,6 @@ TensorBundle ClientStage::headForward(const MicroBatch& at) {
     const at::NoGradGuard noGrad;
     return state_->first.leave(state_->head.forward({}, inputs, at));
   }
-  const at::AutoGradMode recordGraph(!state_->options.recompute);
   TensorList outputs = state_->head.forward({}, inputs, at);
   TensorBundle leaving = state_->first.leave(outputs);
   if (state_->options.recompute) outputs.clear();
@@ -85,7 +84,8 @@ TensorBundle ClientStage::tailStep(const MicroBatch& at, TensorBundle activation
   const TensorList inputs = state_->tailTakesInputs ? state_->batch.inputs(at) : TensorList();
   const TensorList outputs = state_->tail.forward(leaves, inputs, at);
   const at::Tensor loss = state_->batch.loss(outputs.front(), at);
-  state_->batch.checkLoss(at, leaves);
+  // If the loss is scaled, a step that overflows is skipped.
+  if (!training || state_->lossScale == 1) state_->batch.checkLoss(at, leaves);
   if (!training) return {};
   (state_->lossScale == 1 ? loss : loss.mul(state_->lossScale)).backward();
   return state_->last.leaveGradients(leaves);

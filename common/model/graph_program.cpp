@@ -126,7 +126,7 @@ struct GraphProgram::State {
     row.isBuffer = value.kind() != wire::Value::PARAMETER;
     row.isSaved = value.kind() != wire::Value::CONSTANT;
     row.isTrainable = value.trainable();
-    if (isAdapterA(row.name) && row.shape.size() == 2) {
+    if (isAdapterA(row.name) && row.isTrainable && row.shape.size() == 2) {
       row.bound = 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, row.shape[1])));
     }
     row.type = scalarTypeOf(value);

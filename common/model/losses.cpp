@@ -43,7 +43,8 @@ double weightOfClasses(const LossRows& rows, const LossSpec& spec) {
 void checkOneClass(const Shape& output, const Shape& target) {
   if (output.size() == 1 && target.empty()) return;
   refuse("the model returns " + toString(output) + " per sample and the target is " +
-             toString(target) + "; cross_entropy needs one value per class and one class",
+             toString(target) +
+             "; cross_entropy needs one output per class, and one class per sample as the target",
          "export a model that returns [samples, classes], or set train.loss: next_token for token "
          "ids");
 }
@@ -142,7 +143,7 @@ void checkLoss(const LossSpec& spec, const Shape& output, DType targetType, cons
   row.check(output, target);
   const std::size_t weights = spec.classWeights.size();
   if (weights == 0 || static_cast<std::int64_t>(weights) == output.back()) return;
-  throw UsageError("bad-classes",
+  throw UsageError("bad-target",
                    "there are " + std::to_string(weights) + " class weights, but the model has " +
                        std::to_string(output.back()) + " classes",
                    "give train.loss.class_weights one value per class");

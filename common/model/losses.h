@@ -59,8 +59,8 @@ std::span<const LossRow> lossTable();
 // Throws UsageError with the nearest known name.
 const LossRow& findLoss(std::string_view name);
 
-// Throws UsageError "bad-target" if the loss cannot compare this output with this target, or
-// "bad-classes" if there is not one weight per class. Shapes are without the batch.
+// Throws UsageError "bad-target" if the loss cannot compare this output with this target, or there
+// is not one weight per class. Shapes are without the batch.
 void checkLoss(const LossSpec& spec, const std::vector<std::int64_t>& output, DType targetType,
                const std::vector<std::int64_t>& target);
 

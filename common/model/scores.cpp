@@ -69,6 +69,8 @@ std::vector<Decision> decisionsOf(const LossRows& rows, TargetKind kind) {
 // Per class: how often it was right, predicted, and actual.
 void countDecisions(const LossRows& rows, TargetKind kind, const std::string& metric,
                     MetricSums& sums) {
+  const std::int64_t classes = isLabels(kind) ? 2 : rows.output.size(1);
+  ++sums[metric + "_classes/" + std::to_string(classes)];
   for (const auto [predicted, actual] : decisionsOf(rows, kind)) {
     if (predicted == actual) ++sums[metric + "_right/" + std::to_string(actual)];
     ++sums[metric + "_predicted/" + std::to_string(predicted)];
@@ -121,7 +123,7 @@ std::optional<double> f1(const MetricSums& sums) {
   const auto ofClass = [](const ClassCounts& count) {
     return 2 * count.right / (count.predicted + count.actual);
   };
-  if (counts.rbegin()->first < 2) {
+  if (sums.contains("f1_classes/2")) {
     const auto positive = counts.find(1);
     return positive == counts.end() ? 0 : ofClass(positive->second);
   }
@@ -260,6 +262,10 @@ std::span<const BatchMetricRow> batchMetricTable() { return kMetrics; }
 
 const BatchMetricRow& findBatchMetric(std::string_view name) {
   return findByName(batchMetricTable(), name, "unknown-metric", "a metric");
+}
+
+bool isBetterIfGreater(const std::string& metric) {
+  return metric != "loss" && findBatchMetric(metric).isBetterIfGreater;
 }
 
 std::vector<std::string> ScoreSpec::names() const {

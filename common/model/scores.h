@@ -40,10 +40,14 @@ std::span<const BatchMetricRow> batchMetricTable();
 // Throws UsageError with the nearest known name.
 const BatchMetricRow& findBatchMetric(std::string_view name);
 
+// Also for "loss".
+bool isBetterIfGreater(const std::string& metric);
+
 struct ScoreSpec {
   LossSpec loss;
   std::vector<std::string> metrics = {"top1", "top5"};
 
+  bool operator==(const ScoreSpec&) const = default;
   // The loss, then the metrics: the columns of the run's files.
   std::vector<std::string> names() const;
   std::set<std::string> shares() const;  // those of BatchMetricRow::isShare

@@ -49,12 +49,31 @@ void setGradients(std::vector<BlockOutput>& outputs, bool needed) {
   for (BlockOutput& output : outputs) output.tensor.hasGradient = needed && isFloat(output.dtype);
 }
 
+// Comparing a name with a pattern takes up to the product of their lengths.
+void checkPatterns(const std::vector<BlockSpec>& blocks, const StageOptions& options) {
+  constexpr double kMaxSteps = 5e7;
+  double names = 0, patterns = 0;
+  for (const BlockSpec& block : blocks) {
+    for (const ParameterSpec& tensor : block.tensors)
+      names += static_cast<double>(tensor.name.size());
+  }
+  for (const std::string& pattern : options.freeze) patterns += static_cast<double>(pattern.size());
+  for (const ParameterGroup& group : options.optimizer.groups) {
+    patterns += static_cast<double>(group.match.size());
+  }
+  if (names * patterns <= kMaxSteps) return;
+  throw UsageError("bad-run-spec",
+                   "the patterns of parameters are too long for the number of parameters",
+                   "use fewer or shorter patterns in train.freeze and train.groups");
+}
+
 }  // namespace
 
 std::vector<BlockSpec> blocksFor(const StageOptions& options) {
   std::vector<BlockSpec> blocks = findModel(options.model.name).blocks(options.model);
   const auto [cut0, cut1] = options.cuts;
   checkCuts(blocks, options.cuts);
+  checkPatterns(blocks, options);
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     const bool isBody = static_cast<int>(b) >= cut0 && static_cast<int>(b) < cut1;
     blocks[b].precision = isBody ? options.bodyPrecision : options.clientPrecision;
@@ -69,9 +88,9 @@ std::vector<BlockSpec> blocksFor(const StageOptions& options) {
   return blocks;
 }
 
-std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t microBatches,
-                      std::uint32_t inFlight, std::uint32_t maxSamples) {
-  const std::vector<BlockSpec> blocks = blocksFor(options);
+std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
+                      int last, std::uint32_t microBatches, std::uint32_t inFlight,
+                      std::uint32_t maxSamples) {
   // In fp64, since sizes from a peer's numbers may overflow an integer.
   const auto parameters = static_cast<double>(parameterCount(blocks, first, last));
   const auto trained = static_cast<double>(trainedCount(blocks, first, last));
@@ -94,8 +113,15 @@ std::size_t partBytes(const StageOptions& options, int first, int last, std::uin
   const double trainedBytes =
       sizeof(float) + static_cast<double>(optimizerStateBytes(options.optimizer));
   const double kept = options.recompute ? 1 : inFlight;
+  // Autocast saves a cast copy of each weight with each micro-batch.
+  constexpr double kCastBytes = 2;
+  double casts = 0;
+  for (int b = first; b < last; ++b) {
+    if (blocks[static_cast<std::size_t>(b)].precision == Precision::fp32) continue;
+    casts += kCastBytes * static_cast<double>(parameterCount(blocks, b, b + 1));
+  }
   const double bytes = parameters * sizeof(float) + trained * trainedBytes +
-                       buffers * sizeof(float) + statistics * microBatches +
+                       buffers * sizeof(float) + statistics * microBatches + casts * (kept + 1) +
                        sizeof(float) * (saved * kept + 2 * largest) * maxSamples;
   constexpr auto kMax = std::numeric_limits<std::size_t>::max();
   return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;

@@ -42,7 +42,7 @@ struct StageOptions {
   bool headIsFrozen = false;
   Precision clientPrecision = Precision::fp32;  // of head and tail
   Precision bodyPrecision = Precision::fp32;
-  // Head and body keep nothing from forward to backward but the inputs, and compute forward again.
+  // Between forward and backward, head and body keep only the inputs, and compute forward again.
   bool recompute = false;
   // Whether a flow's tensors leave the stage in the device's memory, because their codec runs
   // there.
@@ -209,8 +209,10 @@ void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<Blo
 // parameters x (1 + gradient + optimizer state) + buffers + micro-batches x statistics of all batch
 // norms + in flight x outputs of all layers, which autograd saves + 2 x outputs of the largest
 // block, for the gradients that exist while one micro-batch runs backward.
-std::size_t partBytes(const StageOptions& options, int first, int last, std::uint32_t microBatches,
-                      std::uint32_t inFlight, std::uint32_t maxSamples);
+// `blocks`: those of blocksFor(options).
+std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
+                      int last, std::uint32_t microBatches, std::uint32_t inFlight,
+                      std::uint32_t maxSamples);
 
 // The tensors that cross a cut: 0 or 1.
 const std::vector<BlockOutput>& outputsAt(const std::vector<BlockSpec>& blocks, const Cuts& cuts,

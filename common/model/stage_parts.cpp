@@ -117,6 +117,7 @@ TensorBundle StageCut::waitForGradients(double milliseconds, const MicroBatch& a
 TensorBundle StageCut::wait(double milliseconds, const std::vector<Flow>& flows,
                             const MicroBatch& at) {
   TensorBundle bundle;
+  if (flows.empty()) waitFor(milliseconds);
   for (const Flow flow : flows) {
     bundle.push_back(placeholders_.wait(milliseconds, flow, at, specOf(flow, at)));
     milliseconds = 0;

@@ -44,11 +44,17 @@ class PathMaker {
     visit({Bottleneck::clientCompute}, costs_.tailStep);
     for (std::size_t b = bodies; b-- > 0;) {
       const Place& place = costs_.bodies[b].place;
+      if (!place.contains(gradientAt(place.lastCut))) break;
       up(b, gradientAt(place.lastCut), b + 1 == bodies);
       visit({Bottleneck::serverCompute, b}, costs_.bodies[b].backward);
       down(b, gradientAt(place.firstCut), b == 0);
     }
-    visit({Bottleneck::clientCompute}, costs_.headBackward);
+    const Place& first = costs_.bodies.front().place;
+    if (first.contains(gradientAt(first.firstCut))) {
+      visit({Bottleneck::clientCompute}, costs_.headBackward);
+    } else {
+      visit({Bottleneck::latency}, costs_.bodies.front().latency);  // of BodyDone
+    }
     return std::move(path_);
   }
 
@@ -56,16 +62,18 @@ class PathMaker {
   void visit(const Resource& resource, double seconds) { path_.push_back({resource, seconds}); }
 
   void up(std::size_t b, Flow flow, bool isClients) {
-    const FlowCosts tensor = costs_.flows.get(flow);
     const BodyCosts& body = costs_.bodies[b];
+    if (!body.place.contains(flow)) return;
+    const FlowCosts tensor = costs_.flows.get(flow);
     if (isClients) visit({Bottleneck::codec, 0, false}, tensor.encodeSeconds);
     visit({Bottleneck::uplink, b}, tensor.bytes / body.rateUp);
     visit({Bottleneck::latency}, body.latency);
     visit({Bottleneck::codec, b, true}, tensor.decodeSeconds);
   }
   void down(std::size_t b, Flow flow, bool isClients) {
-    const FlowCosts tensor = costs_.flows.get(flow);
     const BodyCosts& body = costs_.bodies[b];
+    if (!body.place.contains(flow)) return;
+    const FlowCosts tensor = costs_.flows.get(flow);
     visit({Bottleneck::codec, b, true}, tensor.encodeSeconds);
     visit({Bottleneck::downlink, b}, tensor.bytes / body.rateDown);
     visit({Bottleneck::latency}, body.latency);

@@ -85,6 +85,9 @@ class Simulation {
     }
     if (!client_.stage.isDone()) throw std::logic_error("the simulated step has stalled");
     step_.seconds = clock_.now() + costs_.updateSeconds;
+    // If the last action is not the client's, it waits for BodyDone.
+    const BodyCosts& first = costs_.bodies.front();
+    if (!first.place.contains(gradientAt(first.place.firstCut))) step_.seconds += first.latency;
     return std::move(step_);
   }
 

@@ -57,7 +57,8 @@ ModelSpec modelSpec(const RunSpec& spec) {
 
 void checkFreeze(const RunSpec& spec) {
   constexpr std::size_t kMaxPatterns = 64, kMaxLength = 256;
-  bool isLong = spec.freeze.size() > kMaxPatterns || spec.optimizer.groups.size() > kMaxPatterns;
+  bool isLong =
+      spec.freeze.size() > kMaxPatterns || spec.optimizer.groups.size() > kMaxParameterGroups;
   for (const std::string& pattern : spec.freeze) isLong = isLong || pattern.size() > kMaxLength;
   for (const ParameterGroup& group : spec.optimizer.groups) {
     isLong = isLong || group.match.size() > kMaxLength;
@@ -125,10 +126,10 @@ RunPlan planRun(const RunSpec& spec) {
   plan.stage.headIsFrozen = spec.headIsFrozen;
   plan.stage.bodyPrecision = precisionFromName(spec.precision);
   plan.stage.recompute = spec.recompute;
-  plan.blocks = blocksFor(plan.stage);
-  plan.place = placeOfBody(plan.blocks, plan.stage.cuts);
   plan.stage.optimizer = spec.optimizer;
   checkOptimizer(plan.stage.optimizer);
+  plan.blocks = blocksFor(plan.stage);
+  plan.place = placeOfBody(plan.blocks, plan.stage.cuts);
   plan.stage.seed = spec.seed;
   if (spec.waitF2) plan.wait.f2 = checkedWait(*spec.waitF2);
   if (spec.waitB2) plan.wait.b2 = checkedWait(*spec.waitB2);
@@ -144,7 +145,9 @@ RunPlan planRun(const RunSpec& spec) {
   plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, spec.microBatches);
   // The body keeps what autograd saves until the gradient at cut 1. If no gradient follows at cut
   // 0, the client does not learn when that is, and nothing bounds the micro-batches in flight.
-  if (spec.headIsFrozen) plan.inFlight = spec.microBatches;
+  if (spec.headIsFrozen && plan.place.contains(gradientAt(plan.place.lastCut))) {
+    plan.inFlight = spec.microBatches;
+  }
   plan.codecs = codecsOf(spec, plan.place, plan.blocks, plan.stage.cuts);
   for (const auto& [flow, codec] : plan.codecs) {
     const TensorSpec tensor = flowSpec(plan.blocks, plan.stage.cuts, flow, spec.maxBatch);
@@ -214,9 +217,11 @@ double codecBytes(const RunPlan& plan) {
 }
 
 double bodyBytes(const RunPlan& plan) {
-  return static_cast<double>(partBytes(plan.stage, plan.stage.cuts.cut0, plan.stage.cuts.cut1,
-                                       plan.spec.microBatches, plan.inFlight,
-                                       plan.maxMicroBatchSamples()));
+  // Without gradients at cut 1 there is no backward, and nothing is kept for it.
+  const bool hasBackward = plan.place.contains(gradientAt(plan.place.lastCut));
+  return static_cast<double>(partBytes(
+      plan.stage, plan.blocks, plan.stage.cuts.cut0, plan.stage.cuts.cut1, plan.spec.microBatches,
+      hasBackward ? plan.inFlight : 0, plan.maxMicroBatchSamples()));
 }
 
 }  // namespace

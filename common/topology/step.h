@@ -1,6 +1,7 @@
 // Values about a step that stages, engine and link exchange.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct GradientReport {
   double squareSum = 0;  // fp64, in parameter order
   bool finite = true;
 };
+
+inline constexpr std::size_t kMaxParameterGroups = 64;
 
 // Decided by the client once per step; applied by head, body and tail alike.
 struct StepDecision {

@@ -1,10 +1,14 @@
 """Writes data sets in the format `tensors`, which Cleave reads."""
 
 import os
+import shutil
 
 import torch
 
 from cleave.convert import write_safetensors
+
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
 class DatasetError(ValueError):
@@ -16,7 +20,7 @@ def save_dataset(dataset, folder, *, columns=None, max_shard_bytes=1 << 30):
 
     dataset          a Hugging Face Dataset or DatasetDict, or a dict of arrays or tensors, or a dict of such dicts by
                      split. Every column has one array of numbers per sample, all of the same length: tokenize with
-                     padding="max_length".
+                     padding="max_length". An earlier version of a split is replaced.
     columns          the names of the columns to write; by default all that are numbers
     max_shard_bytes  a larger split is written as a folder of several files
 
@@ -69,7 +73,9 @@ def _as_tensor(name, values):
             ) from error
     if values.is_complex():
         raise DatasetError(f"the column {name} has complex numbers, which Cleave does not read")
-    return values.float() if values.is_floating_point() and values.dtype != torch.float64 else values
+    if values.is_floating_point():
+        return values if values.dtype == torch.float64 else values.float()
+    return values if values.dtype in _INTEGERS else values.long()
 
 
 def _contains_text(value):
@@ -88,11 +94,18 @@ def _save_split(dataset, path, wanted, max_shard_bytes):
         raise DatasetError(f"there are no samples in {os.path.basename(path)}")
     bytes_each = sum(values[0].numel() * values.element_size() for values in columns.values())
     per_shard = max(1, max_shard_bytes // max(1, bytes_each))
+    file = path + ".safetensors"
     if count <= per_shard:
-        write_safetensors(columns, path + ".safetensors")
-        return path + ".safetensors"
-    os.makedirs(path, exist_ok=True)
+        write_safetensors(columns, file)
+        shutil.rmtree(path, ignore_errors=True)  # an earlier version of this split
+        return file
+    shutil.rmtree(path + ".part", ignore_errors=True)
+    os.makedirs(path + ".part")
     for shard, first in enumerate(range(0, count, per_shard)):
         part = {name: values[first : first + per_shard] for name, values in columns.items()}
-        write_safetensors(part, os.path.join(path, f"{shard:05}.safetensors"))
+        write_safetensors(part, os.path.join(path + ".part", f"{shard:05}.safetensors"))
+    shutil.rmtree(path, ignore_errors=True)
+    os.replace(path + ".part", path)
+    if os.path.exists(file):
+        os.remove(file)
     return path

@@ -332,6 +332,12 @@ class SavedDatasets(Folder):
         self.assertEqual(len(files), 3)
         parts = [read_safetensors(os.path.join(paths["data"], name))["x"] for name in files]
         self.assertTrue(torch.equal(torch.cat(parts), values))
+        # A smaller version replaces all of it.
+        paths = cleave.save_dataset({"x": values[:8]}, self.path("data"), max_shard_bytes=32)
+        self.assertEqual(len(os.listdir(paths["data"])), 2)
+        paths = cleave.save_dataset({"x": values[:2].to(torch.uint16)}, self.path("data"))
+        self.assertEqual(os.listdir(self.path("data")), ["data.safetensors"])
+        self.assertEqual(read_safetensors(paths["data"])["x"].tolist(), [0, 1])
 
     def test_mistakes(self):
         def refused(expected, dataset, **options):

@@ -95,6 +95,7 @@ class Variant {
     const LinkTotals before = run_.session().totals();
     const double processorBefore = processorSeconds();
     const SteadyTime start = now();
+    run_.stage().setLossScale(decider_.lossScale());
     run_.runBatch(Phase::train, ++steps_, batch_);
     Json row = {{"variant", name_}, {"step", steps_}, {"seconds", secondsSince(start)}};
     row["processor_seconds"] = processorSeconds() - processorBefore;

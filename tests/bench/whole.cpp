@@ -33,12 +33,13 @@ int run(const CommonOptions& options, int threads) {
   std::uint64_t samples = 0;
   std::uint64_t steps = 0;
   const std::uint64_t total = totalSteps(settings, *data.train);
+  const std::vector<double> rates(settings.groupRates.size() + 1, settings.learningRate.peak);
   const SteadyTime start = now();
   while (steps < total) {
     const auto batch = loader.next();
     if (!batch) break;
     whole.runBatch(Phase::train, ++steps, settings.microBatches, viewOf(*batch));
-    whole.update({steps, true, {settings.learningRate.peak}, 1, 1, false, {}});
+    whole.update({steps, true, rates, 1, 1, false, {}});
     samples += batch->samples();
   }
   const double seconds = secondsSince(start);

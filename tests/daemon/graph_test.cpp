@@ -92,6 +92,65 @@ TEST_CASE("a run of an exported model resumes with the same bits") {
         readFile(folder.path("whole") + "/model.safetensors"));
 }
 
+TEST_CASE("fine-tuning: adapters, frozen parameters, precision, the best model") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, kAllowed);
+  const Arguments tuned =
+      with({"--set",
+            "model={name: graph, file: " + kModel +
+                ", cuts: [norm, dropout], lora: {rank: 2, dropout: 0.1, targets: [classifier]}}"},
+           {"--server", server.address(), "--set", "train.freeze=['*', '!block.*']", "--set",
+            "train.groups=['*.bias:learning_rate=2,weight_decay=0']", "--set",
+            "train.recompute=true", "--set", "precision={client: fp16, server: bf16}"});
+  const Ended verified = runClient("verify", folder.path("verified"), with(tuned, {"--json"}));
+  INFO(verified.errors);
+  REQUIRE(verified.code == 0);
+  CHECK(nlohmann::json::parse(verified.output).at("equal") == true);
+
+  const std::string run = folder.path("run");
+  const Ended ended = runClient(
+      "train", run, with(tuned, {"--json", "--set", "keep.best=loss", "--set", "codec=none"}));
+  INFO(ended.errors);
+  REQUIRE(ended.code == 0);
+  const nlohmann::json summary = nlohmann::json::parse(ended.output);
+  CHECK_FALSE(summary.at("codec").contains("gradient/0"));  // the head is frozen
+  CHECK(summary.at("codec").contains("gradient/1"));
+  CHECK(summary.at("eval").contains("best_loss"));
+  CHECK_THAT(readFile(run + "/model.safetensors"), Contains("classifier.lora_A.weight"));
+  for (const char* name : {"/adapter", "/adapter.best"}) {
+    const std::string adapter = readFile(run + name + "/adapter_model.safetensors");
+    CHECK_THAT(adapter, Contains("base_model.model.classifier.lora_B.weight") &&
+                            Contains("base_model.model.block.0.weight"));
+    CHECK(nlohmann::json::parse(readFile(run + name + "/adapter_config.json")).at("r") == 2);
+  }
+  CHECK(fs::exists(run + "/model.best.safetensors"));
+}
+
+TEST_CASE("settings that do not fit the model or each other are refused") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const Arguments& settings, const char* code, const char* text) {
+    const Ended ended =
+        runClient("train", folder.path("run"), with(graph("[conv, pool]"), settings));
+    INFO(ended.errors);
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.errors, Contains(code) && Contains(text));
+  };
+  refused({"--set", "train.freeze=[conv]"}, "[unknown-parameter]", "'conv.*'");
+  refused({"--set", "train.groups=['clasifier.*:learning_rate=2']"}, "[unknown-parameter]",
+          "train.groups");
+  refused({"--set", "train.groups=['*:learning_rate=fast']"}, "[bad-optimizer-parameter]",
+          "learning_rate=fast");
+  refused({"--set", "train.freeze=['*']"}, "[nothing-to-train]", "!PATTERN");
+  refused({"--set", "model.lora={rank: 2, targets: [conv]}"}, "[bad-lora]", "classifier");
+  refused({"--set", "train.loss=mse"}, "[bad-target]", "train.loss");
+  refused({"--set", "train.loss=cross_entropi"}, "[unknown-loss]", "cross_entropy");
+  refused({"--set", "train.metrics=[rmse]"}, "[bad-metric]", "choose from");
+  refused({"--set", "train.metrics=[auroc]"}, "[bad-metric]", "two classes");
+  refused({"--set", "train.loss={class_weights: [1, 2]}"}, "[bad-target]", "2 class weights");
+  refused({"--set", "precision.server=int8"}, "config-value", "bf16");
+  refused({"--set", "keep.best=top1", "--set", "eval.every=0"}, "bad-config", "keep.best");
+}
+
 TEST_CASE("models show lists the cuts") {
   const nlohmann::json model = askJson({"models", "show", kModel});
   CHECK(model.at("parameters") == 366);

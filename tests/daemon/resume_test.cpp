@@ -261,9 +261,12 @@ TEST_CASE("a folder or a configuration that cannot be resumed is refused") {
 
   const std::string run = folder.path("run");
   trainUntilKilled(run, server.address());
-  const Ended other = resume(run, {"--set", "run.seed=2"});
-  CHECK(other.code == 2);
-  CHECK_THAT(other.errors, Contains("[other-run-spec]"));
+  // The second is known to the client only.
+  for (const char* setting : {"run.seed=2", "train.loss={label_smoothing: 0.1}"}) {
+    const Ended other = resume(run, {"--set", setting});
+    CHECK(other.code == 2);
+    CHECK_THAT(other.errors, Contains("[other-run-spec]"));
+  }
   const Ended threads = resume(run, {"--set", "threads.client=2"});
   if (threads.code != 0) CHECK_THAT(threads.errors, Contains("[inexact]"));
   if (threads.code != 0) CHECK(resume(run).code == 0);
