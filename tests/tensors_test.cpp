@@ -82,7 +82,7 @@ TEST_CASE("inputs are selected by name, and the target may be one of them") {
   REQUIRE(batch);
   CHECK(valuesOf<std::int64_t>(batch->arrays[0]) == Integers{4, 5, 6});
   CHECK(valuesOf<std::int64_t>(batch->arrays[1]) == Integers{4, 5, 6});
-  CHECK(errorCode([&] { selectInputs(data, {"token_type_ids"}); }) == "bad-sample-shape");
+  CHECK(errorCode([&] { selectInputs(data, {"token_type_ids"}); }) == "no-input");
   CHECK(errorText([&] { selectInputs(data, {"token_type_ids"}); }).find("attention_mask") !=
         std::string::npos);
 }
@@ -123,7 +123,7 @@ TEST_CASE("files that do not fit are refused, with the file and the fault") {
   std::filesystem::create_directory(folder.path() + "/empty");
   CHECK(errorCode([&] { openTensors({folder.path() + "/empty"}); }) == "data-missing");
   std::ofstream(path) << "no safetensors file";
-  CHECK(errorCode([&] { openTensors({path}); }) == "bad-safetensors");
+  CHECK(errorCode([&] { openTensors({path}); }) == "data-damaged");
   write(folder.path() + "/empty/a.safetensors", {entry("labels", "I64", {2}, kLabels)});
   write(folder.path() + "/empty/b.safetensors", {entry("labels", "F32", {2}, two)});
   CHECK_THAT(errorText([&] { openTensors({folder.path() + "/empty"}); }),

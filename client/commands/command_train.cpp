@@ -11,6 +11,7 @@
 #include "client/diagnose/probe.h"
 #include "client/diagnose/probe_report.h"
 #include "client/report/live_report.h"
+#include "client/train/adapter_file.h"
 #include "client/train/auto_codec.h"
 #include "client/train/model_saver.h"
 #include "client/train/prepare.h"
@@ -226,6 +227,11 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   }
   writeTraceWhenDone(command.options.trace, run, trainer, log, command.extras);
   trainer.afterEachEpoch([&] { saver.save(); });
+  if (prepared.settings.lora.rank > 0 && !fitsPeft(prepared.plan.blocks)) {
+    log.warn(
+        "there will be no folder 'adapter': PEFT has no format for adapters of layers that are "
+        "trained themselves; model.safetensors has both");
+  }
   if (!prepared.settings.bestMetric.empty() && !run.answer().weights_allowed()) {
     log.warn("keep.best has no effect: this server does not allow clients to fetch the body");
   }

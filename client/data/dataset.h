@@ -119,7 +119,7 @@ struct TensorsOptions {
 };
 std::unique_ptr<Dataset> openTensors(const TensorsOptions& options);
 // The same samples with the arrays of these names as inputs, in this order. The target may be one
-// of them. Throws UsageError "bad-sample-shape" if one is missing.
+// of them. Throws UsageError "no-input" if one is missing.
 std::shared_ptr<const Dataset> selectInputs(std::shared_ptr<const Dataset> data,
                                             const std::vector<std::string>& names);
 

@@ -2,6 +2,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <filesystem>
 #include <functional>
 #include <map>
 
@@ -162,6 +163,15 @@ Table makeTensorsKeys() {
 }
 
 std::unique_ptr<Dataset> openTensorsSplit(const Keys& keys, DataSplit split) {
+  const std::filesystem::path train(keys.trainFile), test(keys.testFile);
+  std::error_code ignored;
+  if (std::filesystem::is_directory(train, ignored) &&
+      (train == test || std::filesystem::equivalent(train, test.parent_path(), ignored))) {
+    throw UsageError("data-overlap",
+                     "the test set " + keys.testFile + " is in the folder of the training set, " +
+                         keys.trainFile + ", all of whose files are used for training",
+                     "set data.train.file to the file of the training set");
+  }
   TensorsOptions options;
   options.file = split == DataSplit::train ? keys.trainFile : keys.testFile;
   options.target = keys.target;

@@ -63,7 +63,8 @@ void convert(const std::byte* from, std::size_t count, std::byte* to) {
   for (std::size_t n = 0; n < count; ++n) {
     From value;
     std::memcpy(&value, from + n * sizeof value, sizeof value);
-    const To converted = static_cast<To>(value);
+    // Numbers of one byte keep their sign.
+    const To converted = static_cast<To>(value);  // NOLINT(bugprone-signed-char-misuse)
     std::memcpy(to + n * sizeof converted, &converted, sizeof converted);
   }
 }
@@ -116,7 +117,15 @@ Shard openShard(const std::string& path) {
   Shard shard{MappedFile(path), 0, {}};
   constexpr std::int64_t kMaxSamples = std::int64_t{1} << 31;
   std::int64_t samples = -1;
-  for (const SafetensorsEntry& entry : readSafetensors(shard.file.bytes(), path)) {
+  const auto entries = [&] {
+    try {
+      return readSafetensors(shard.file.bytes(), path);
+    } catch (const UsageError& error) {
+      throw UsageError("data-damaged", error.what(),
+                       "give a safetensors file, as cleave.save_dataset writes it");
+    }
+  }();
+  for (const SafetensorsEntry& entry : entries) {
     shard.arrays.push_back(storedArray(entry, path));
     if (samples >= 0 && entry.shape[0] != samples) {
       damaged(path, "its arrays have " + std::to_string(samples) + " and " +
@@ -265,12 +274,16 @@ std::shared_ptr<const Dataset> selectInputs(std::shared_ptr<const Dataset> data,
   const std::vector<SampleArray> arrays = data->arrays();
   std::vector<std::size_t> chosen;
   std::string known;
-  for (const SampleArray& array : arrays) known += (known.empty() ? "" : ", ") + array.name;
+  for (auto array = arrays.begin(); array != arrays.end(); ++array) {
+    const bool isNew = std::none_of(
+        arrays.begin(), array, [&](const SampleArray& each) { return each.name == array->name; });
+    if (isNew) known += (known.empty() ? "" : ", ") + array->name;
+  }
   for (const std::string& name : names) {
     const auto found = std::find_if(arrays.begin(), arrays.end(),
                                     [&](const SampleArray& each) { return each.name == name; });
     if (found == arrays.end()) {
-      throw UsageError("bad-sample-shape",
+      throw UsageError("no-input",
                        "the data has no array " + inAscii(name) +
                            ", which is an input of the model, only " + known,
                        "write the data with that name, or export the model with inputs of these");

@@ -1,5 +1,6 @@
 #include "client/train/adapter_file.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -27,6 +28,15 @@ std::set<std::string> trainedNames(const std::vector<BlockSpec>& blocks) {
 }
 
 }  // namespace
+
+bool fitsPeft(const std::vector<BlockSpec>& blocks) {
+  std::set<std::string> adapted, others;
+  for (const std::string& name : trainedNames(blocks)) {
+    (isAdapter(name) ? adapted : others).insert(moduleOf(name));
+  }
+  return std::none_of(adapted.begin(), adapted.end(),
+                      [&](const std::string& module) { return others.contains(module); });
+}
 
 void writeAdapters(const std::string& folder, const LoraSpec& lora,
                    const std::vector<BlockSpec>& blocks,

@@ -11,8 +11,12 @@
 
 namespace cleave {
 
-// `weights`: of the whole model. Besides the adapters, the folder gets the other parameters that
-// `blocks` train. The folder's files are replaced one by one. Throws RunError "cannot-write".
+// PEFT can save other parameters only for modules without adapters. Whether `blocks` train others.
+bool fitsPeft(const std::vector<BlockSpec>& blocks);
+
+// Requires fitsPeft(). `weights`: of the whole model. Besides the adapters, the folder gets the
+// other parameters that `blocks` train. The folder's files are replaced one by one. Throws RunError
+// "cannot-write".
 void writeAdapters(const std::string& folder, const LoraSpec& lora,
                    const std::vector<BlockSpec>& blocks,
                    const std::vector<SafetensorsEntry>& weights);

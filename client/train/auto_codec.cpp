@@ -112,7 +112,8 @@ class Trial {
         batch_(batch),
         plan_(trialPlan(run, codecs)),
         hello_(trialHello(run, plan_, number)),
-        session_(*run.device) {
+        session_(*run.device),
+        meter_(plan_.place) {
     useDeviceCodecs(plan_, *run.device);
     withTorchErrors([&] {
       stage_ = std::make_unique<ClientStage>(plan_.stage, run.settings.wait, *run.device);

@@ -70,6 +70,7 @@ ModelSaver::ModelSaver(ClientSession& session, const ClientStage& stage, const R
       folder_(std::move(folder)),
       mayFetch_(mayFetch),
       lora_(std::move(lora)),
+      hasAdapter_(lora_.rank > 0 && fitsPeft(plan.blocks)),
       aliases_(std::move(aliases)) {}
 
 ModelSaver::~ModelSaver() {
@@ -99,7 +100,7 @@ void ModelSaver::write(Parts parts, Blob body) {
             {readSafetensors(parts.head, "head"), bodyEntries, readSafetensors(parts.tail, "tail")},
             aliases_);
         writeFileDurably(wholePath(), textOf(file));
-        if (lora_.rank > 0) {
+        if (hasAdapter_) {
           writeAdapters(folder_ + "/adapter", lora_, plan_.blocks, readSafetensors(file, "model"));
         }
         return parts.steps;
@@ -157,7 +158,7 @@ void ModelSaver::keepAsBest() {
   try {
     saveNow();
     keepFile("model.safetensors", "model.best.safetensors");
-    if (lora_.rank == 0) return;
+    if (!hasAdapter_) return;
     std::filesystem::create_directories(folder_ + "/adapter.best");
     for (const std::string name : {"/adapter_model.safetensors", "/adapter_config.json"}) {
       keepFile("adapter" + name, "adapter.best" + name);

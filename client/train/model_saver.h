@@ -73,6 +73,7 @@ class ModelSaver {
   const std::string folder_;
   const bool mayFetch_;
   const LoraSpec lora_;
+  const bool hasAdapter_;
   const std::map<std::string, std::string> aliases_;
   std::future<std::uint64_t> writing_;  // returns the step count of the written model
   std::optional<std::uint64_t> saved_;  // step count of model.safetensors

@@ -29,7 +29,16 @@ Datasets openDatasets(const DataSettings& settings) {
     data.test = sliceDataset(whole, size - settings.holdout, settings.holdout);
   }
   if (data.train->arrays() != data.test->arrays()) {
-    throw UsageError("data-damaged", "training and test samples have different shapes",
+    const auto textOf = [](const Dataset& each) {
+      std::string text;
+      for (const SampleArray& array : each.arrays()) {
+        text += (text.empty() ? "" : ", ") + toString(array);
+      }
+      return text;
+    };
+    throw UsageError("data-damaged",
+                     "a training sample has " + textOf(*data.train) + ", but a test sample has " +
+                         textOf(*data.test),
                      "give files of the same data set");
   }
   return data;
@@ -83,7 +92,7 @@ void checkPatternsMatch(const ClientSettings& settings, const std::vector<BlockS
     throw UsageError("unknown-parameter",
                      key + ": no parameter of the model matches '" + pattern + "'",
                      "a pattern is compared with the whole name, such as " + example +
-                         "; * is any text: '" + pattern + ".*'");
+                         "; * is any text, as in '*" + pattern + "*'");
   };
   for (const std::string& pattern : settings.freeze) {
     check("train.freeze", pattern.starts_with('!') ? pattern.substr(1) : pattern);

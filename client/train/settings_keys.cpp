@@ -175,7 +175,7 @@ void readLora(Config& config, Settings& settings) {
     throw UsageError("bad-lora", config.where("model.lora.parts") + ": there is no part " + part,
                      "choose from head, body, tail");
   }
-  if (lora.rank > 0) settings.freeze = {"*"};
+  if (lora.rank > 0) settings.freeze = {"*"};  // train.freeze is added
 }
 
 void addLora(Table& table) {
@@ -232,10 +232,17 @@ void readGroup(const std::string& text, Settings& settings) {
 }
 
 void addFineTuning(Table& table) {
-  table.add("train.freeze", "list of strings", "", "`[]`; with `model.lora`: `['*']`",
+  table.add("train.freeze", "list of strings", "", "`[]`",
             "patterns of parameters that are not trained, such as `[encoder.*]`; a later pattern "
-            "with `!` in front excepts what it matches: `['*', '!classifier.*']`",
-            [](Config& config, Settings& s) { s.freeze = config.texts("train.freeze", s.freeze); });
+            "that begins with `!` makes exceptions: `['*', '!classifier.*']`. With `model.lora`, "
+            "all but the "
+            "adapters is frozen, so only exceptions are needed",
+            [](Config& config, Settings& s) {
+              for (const std::string& pattern :
+                   config.texts("train.freeze", std::vector<std::string>{})) {
+                s.freeze.push_back(pattern);
+              }
+            });
   table.add(
       "train.groups", "list of strings", "", "`[]`",
       "parameters with a learning rate or weight decay of their own, by pattern; the rate is "

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "client/train/adapter_file.h"
 #include "client/train/advice.h"
 #include "client/train/auto_codec.h"
 #include "client/train/run_trace.h"
@@ -26,7 +27,11 @@ std::string evaluationText(const std::string& main, const nlohmann::json& eval) 
   };
   const auto last = value(main), best = value("best_" + main);
   const double loss = value("loss").value_or(0);
-  if (!last || !best) return fmt::format("evaluation  loss {:.4f}\n", loss);
+  if (!last || !best || main == "loss") return fmt::format("evaluation  loss {:.4f}\n", loss);
+  if (main != "top1" && findBatchMetric(main).isShare) {
+    return fmt::format("evaluation  {} {:.2f} % (best epoch {:.2f} %), loss {:.4f}\n", main,
+                       100 * *last, 100 * *best, loss);
+  }
   if (main == "top1") {
     return fmt::format("accuracy    {:.2f} % top-1 (best epoch {:.2f} %), loss {:.4f}\n",
                        100 * *last, 100 * *best, loss);
@@ -90,7 +95,9 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   } else {
     summary["bound_unknown"] = result.costs ? kTooFewBytes : kTooFewSteps;
   }
-  if (hasModel && run.settings.lora.rank > 0) summary["adapter"] = run.folder + "/adapter";
+  if (hasModel && run.settings.lora.rank > 0 && fitsPeft(run.plan.blocks)) {
+    summary["adapter"] = run.folder + "/adapter";
+  }
   summary["model"] =
       hasModel ? nlohmann::json(run.folder + "/model.safetensors") : nlohmann::json();
   return summary;

@@ -17,7 +17,8 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       session_(run.session()),
       progress_(progress),
       totalSteps_(totalSteps(settings_, *data_.train)),
-      decider_(settings_, *data_.train) {}
+      decider_(settings_, *data_.train),
+      meter_(run.prepared().plan.place) {}
 
 void Trainer::start(const TrainRun::Options& options) {
   run_.start([this](const BodyDone& done) { return decide(done); }, options);
@@ -58,6 +59,7 @@ TrainResult Trainer::run() {
   for (; stepsLeft() || isMidway; ++epoch) {
     if (!std::exchange(isMidway, false)) beginEpoch();
     trainEpoch(epoch);
+    refuseUncounted();
     afterEpoch_();
     evalMetrics_.reset();
     const SteadyTime evalStart = now();
@@ -81,6 +83,14 @@ TrainResult Trainer::run() {
   result_.costs = meter_.mean();
   result_.stepsSkipped = decider_.skipped();
   return result_;
+}
+
+// Otherwise a run would train nothing, and seem to succeed.
+void Trainer::refuseUncounted() const {
+  const auto weight = epochMetrics_.sums.find(kLossWeight);
+  if (weight == epochMetrics_.sums.end() || weight->second > 0) return;
+  throw UsageError("bad-label", "no target of this epoch counts, so nothing was trained",
+                   "correct the data, data.target, train.loss.ignore_index or class_weights");
 }
 
 void Trainer::keepIfBest() {

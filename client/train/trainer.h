@@ -74,6 +74,7 @@ class Trainer {
   void beginEpoch();
   void trainEpoch(std::uint64_t epoch);
   void keepIfBest();
+  void refuseUncounted() const;
   bool evaluationIsDue(std::uint64_t epoch) const;
   bool isAskedToLeave() const;
   bool precedesLongEvaluation(std::uint64_t step) const;

@@ -149,8 +149,19 @@ void LabeledBatch::begin(const BatchView& batch) {
 }
 
 void LabeledBatch::checkClasses() const {
-  if (loss_.target != TargetKind::classes) return;
   const TensorView& target = batch_.target();
+  if (loss_.target == TargetKind::labels) {
+    const std::span<const float> values(reinterpret_cast<const float*>(target.data),
+                                        target.spec.elements());
+    const auto outside = std::find_if(values.begin(), values.end(),
+                                      [](float value) { return !(value >= 0 && value <= 1); });
+    if (outside == values.end()) return;
+    throw UsageError("bad-label",
+                     "the target has the value " + std::to_string(*outside) +
+                         ", but bce_with_logits needs values from 0 to 1",
+                     "correct the data, or set train.loss: mse");
+  }
+  if (loss_.target != TargetKind::classes) return;
   const std::span<const std::int64_t> values(reinterpret_cast<const std::int64_t*>(target.data),
                                              target.spec.elements());
   const auto wrong = std::find_if(values.begin(), values.end(), [&](std::int64_t value) {
@@ -158,11 +169,12 @@ void LabeledBatch::checkClasses() const {
   });
   if (wrong == values.end()) return;
   const std::int64_t perSample = std::ssize(values) / batch_.samples();
-  throw UsageError("bad-label", "label " + std::to_string(*wrong) + " of sample " +
-                                    std::to_string((wrong - values.begin()) / perSample) +
-                                    " of the batch is not one of the model's " +
-                                    std::to_string(output_.back()) + " classes, 0 to " +
-                                    std::to_string(output_.back() - 1));
+  throw UsageError("bad-label",
+                   "label " + std::to_string(*wrong) + " of sample " +
+                       std::to_string((wrong - values.begin()) / perSample) +
+                       " of the batch is not one of the model's " + std::to_string(output_.back()) +
+                       " classes, 0 to " + std::to_string(output_.back() - 1),
+                   "correct the data or data.target, or export a model with more classes");
 }
 
 at::Tensor LabeledBatch::slice(const TensorView& array, const MicroBatch& at) const {

@@ -11,6 +11,13 @@ constexpr ActionKind kKinds[] = {ActionKind::headForward, ActionKind::tailStep,
 
 }  // namespace
 
+// The tensors of a cut count as one.
+StepMeter::StepMeter(const Place& place) {
+  last_.body().place = place;
+  last_.body().place.first.resize(1);
+  last_.body().place.last.resize(1);
+}
+
 std::optional<StepCosts> StepMeter::measure(const MicroBatch& at, const ActionSeconds& actions,
                                             const LinkTotals& totals, const LinkSpeed& link) {
   StepCosts costs = last_;

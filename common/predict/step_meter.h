@@ -18,6 +18,8 @@ struct LinkSpeed {
 
 class StepMeter {
  public:
+  // `place`: of the body, for a run with other flows than one activation and gradient per cut.
+  explicit StepMeter(const Place& place = {});
   // Call after a training step; `actions` includes the body's. Returns nothing until the bytes of
   // every flow are known. An unknown rate is 0.
   std::optional<StepCosts> measure(const MicroBatch& at, const ActionSeconds& actions,

@@ -43,6 +43,8 @@ def export(model, example_inputs, path, *, output=None, train_mode=True):
     with _mode(model, train_mode), _returning(model, output):
         try:
             program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
+        except ExportError:
+            raise
         except Exception as error:  # torch.export raises errors of many kinds
             raise ExportError(_explain(error)) from error
     for name, value in model.state_dict().items():
@@ -102,6 +104,9 @@ def _returning(model, output):
     @functools.wraps(forward)
     def chosen(*args, **kwargs):
         returned = forward(*args, **kwargs)
+        names = list(returned.keys()) if hasattr(returned, "keys") else None
+        if isinstance(output, str) and (output not in names if names is not None else not hasattr(returned, output)):
+            raise ExportError(f"forward returns no {output}" + (f", only {', '.join(names)}" if names else ""))
         if isinstance(output, int) or isinstance(returned, dict) or hasattr(returned, "keys"):
             return returned[output]
         return getattr(returned, output)

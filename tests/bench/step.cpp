@@ -67,7 +67,8 @@ class Variant {
         prepared_(resolveVariant(options, number)),
         batch_(firstBatch(prepared_)),
         run_(prepared_),
-        decider_(prepared_.settings, *prepared_.data.train) {
+        decider_(prepared_.settings, *prepared_.data.train),
+        meter_(prepared_.plan.place) {
     run_.connect();
     TrainRun::Options started;
     started.errorEvery = prepared_.settings.errorEvery;
