@@ -32,6 +32,7 @@ packages=(
   libboost1.81-dev libssl-dev libprotobuf-dev protobuf-compiler
   libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libxxhash-dev zlib1g-dev libhwy-dev libzstd-dev libjs-dygraphs
   prometheus-cpp-dev
+  libjpeg62-turbo-dev libpng-dev libwebp-dev libarchive-dev libpcre2-dev
   dataset-fashion-mnist
 )
 if [ "$withTests" = 1 ]; then

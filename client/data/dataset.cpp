@@ -15,6 +15,11 @@ class Slice final : public Dataset {
   std::uint32_t size() const override { return count_; }
   std::vector<SampleArray> arrays() const override { return whole_->arrays(); }
   int classes() const override { return whole_->classes(); }
+  std::vector<std::string> classNames() const override { return whole_->classNames(); }
+  std::string sampleName(std::uint32_t index) const override {
+    return whole_->sampleName(first_ + index);
+  }
+  nlohmann::json learned() const override { return whole_->learned(); }
 
   void write(std::uint32_t index, std::optional<std::uint64_t> epoch,
              SampleMemory out) const override {
@@ -39,6 +44,10 @@ TensorSpec specOf(const SampleArray& array, std::uint32_t samples) {
 std::string toString(const SampleArray& array) {
   const std::string spec = toString(TensorSpec{array.dtype, array.shape, MemoryOrder::contiguous});
   return array.name.empty() ? spec : array.name + " " + spec;
+}
+
+std::string Dataset::sampleName(std::uint32_t index) const {
+  return "sample " + std::to_string(index);
 }
 
 std::vector<SampleArray> LabeledDataset::arrays() const {

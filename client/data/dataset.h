@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,6 +38,13 @@ class Dataset {
   virtual std::vector<SampleArray> arrays() const = 0;
   // If the target is a class: how many there are; else 0.
   virtual int classes() const = 0;
+  // By class; empty if the classes have no names.
+  virtual std::vector<std::string> classNames() const { return {}; }
+  // Such as the file it is in, or "sample 17".
+  virtual std::string sampleName(std::uint32_t index) const;
+  // What was derived from the training set and is needed to read other data in the same way, such
+  // as names of classes and statistics of columns; null: nothing.
+  virtual nlohmann::json learned() const { return nullptr; }
   // Writes sample `index`, ready for the model (scaled and normalised). With an epoch, as training
   // uses it in that epoch: augmented if the options say so. Any thread.
   virtual void write(std::uint32_t index, std::optional<std::uint64_t> epoch,

@@ -6,27 +6,22 @@
 #include <functional>
 #include <map>
 
+#include "client/data/format_keys.h"
 #include "common/core/names.h"
 
 namespace cleave {
-namespace {
 
-constexpr std::int64_t kMany = std::int64_t{1} << 31;
-
-using Keys = DataFormatKeys;
-using Table = ConfigTable<Keys>;
-
-void addClasses(Table& table) {
-  table.integer("data.classes", "", 2, 1 << 20, &Keys::classes, "number of classes");
+void addClasses(DataFormatTable& table) {
+  table.integer("data.classes", "", 2, 1 << 20, &DataFormatKeys::classes, "number of classes");
 }
 
-void addImageKeys(Table& table) {
+void addImageKeys(DataFormatTable& table) {
   constexpr int kMaxPixels = 4096;
   const auto numbers = [&](const std::string& name, double min, auto field,
                            const std::string& meaning) {
     table.add(name, "number or list, " + numberType(min, 1e6).substr(8), "",
               defaultText(std::invoke(field, ImageOptions{}).at(0)), meaning,
-              [=](Config& config, Keys& keys) {
+              [=](Config& config, DataFormatKeys& keys) {
                 std::vector<double>& values = std::invoke(field, keys.image);
                 values = config.numbers(name, min, 1e6, values);
               });
@@ -37,22 +32,30 @@ void addImageKeys(Table& table) {
   numbers("data.deviation", 1e-6, &ImageOptions::deviation,
           "std of the same pixels; the model receives (pixel / 255 - mean) / std");
   table.integer(
-      "data.resize", "pixels", 0, kMaxPixels, [](Keys & k) -> auto& { return k.image.resize; },
+      "data.resize", "pixels", 0, kMaxPixels,
+      [](DataFormatKeys & k) -> auto& { return k.image.resize; },
       "height and width for the model, bilinear; 0: as in the file");
   table.boolean(
-      "data.augment.flip", [](Keys & k) -> auto& { return k.image.flip; },
+      "data.augment.flip", [](DataFormatKeys & k) -> auto& { return k.image.flip; },
       "training only: random horizontal flip");
   table.integer(
       "data.augment.crop_padding", "pixels", 0, kMaxPixels,
-      [](Keys & k) -> auto& { return k.image.cropPadding; },
+      [](DataFormatKeys & k) -> auto& { return k.image.cropPadding; },
       "training only: random crop of the image padded by this many pixels");
 }
 
-ImageOptions imageOf(const Keys& keys) {
+ImageOptions imageOf(const DataFormatKeys& keys) {
   ImageOptions image = keys.image;
   image.seed = keys.seed;
   return image;
 }
+
+namespace {
+
+constexpr std::int64_t kMany = std::int64_t{1} << 31;
+
+using Keys = DataFormatKeys;
+using Table = DataFormatTable;
 
 // ---- idx ----
 
@@ -176,13 +179,6 @@ std::unique_ptr<Dataset> openTensorsSplit(const Keys& keys, DataSplit split) {
   options.file = split == DataSplit::train ? keys.trainFile : keys.testFile;
   options.target = keys.target;
   return openTensors(options);
-}
-
-// Builds the table on first use.
-template <Table (*make)()>
-const Table& made() {
-  static const Table kTable = make();
-  return kTable;
 }
 
 constexpr DataFormatRow kFormats[] = {

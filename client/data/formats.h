@@ -13,10 +13,18 @@
 
 namespace cleave {
 
-enum class DataSplit : std::uint8_t { train, test };
+enum class DataSplit : std::uint8_t {
+  train,
+  test,
+  input,  // samples without a target, for predictions; the target is 0
+};
 
 // The values of the formats' keys, all below `data`. A format reads only its own.
 struct DataFormatKeys {
+  // Not keys. For the splits test and input: what the training set returned.
+  nlohmann::json learned;
+  std::vector<std::string> inputs;  // for the split input: files and folders
+
   std::uint64_t seed = 1;  // of the run
   int classes = 10;
   ImageOptions image;
@@ -35,7 +43,8 @@ struct DataFormatRow {
   std::string_view name;         // "idx"
   std::string_view description;  // one line
   const ConfigTable<DataFormatKeys>& (*keys)();
-  // Opens a split. Throws UsageError if it is missing or damaged.
+  // Opens a split. Throws UsageError if it is missing or damaged; "no-predict" if the format has no
+  // split `input`.
   std::unique_ptr<Dataset> (*open)(const DataFormatKeys& keys, DataSplit split);
 };
 std::span<const DataFormatRow> dataFormatTable();

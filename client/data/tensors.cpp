@@ -238,6 +238,9 @@ class Selection final : public Dataset {
 
   std::uint32_t size() const override { return data_->size(); }
   int classes() const override { return data_->classes(); }
+  std::vector<std::string> classNames() const override { return data_->classNames(); }
+  std::string sampleName(std::uint32_t index) const override { return data_->sampleName(index); }
+  nlohmann::json learned() const override { return data_->learned(); }
 
   std::vector<SampleArray> arrays() const override {
     std::vector<SampleArray> arrays;

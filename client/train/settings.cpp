@@ -11,10 +11,12 @@ namespace cleave {
 
 Datasets openDatasets(const DataSettings& settings) {
   Datasets data;
+  DataFormatKeys keys = settings.keys;
   const auto open = [&](DataSplit split) {
-    return findDataFormat(settings.format).open(settings.keys, split);
+    return findDataFormat(settings.format).open(keys, split);
   };
   data.train = open(DataSplit::train);
+  keys.learned = data.train->learned();
   if (settings.holdout == 0) data.test = open(DataSplit::test);
   if (settings.holdout > 0) {
     const std::uint32_t size = data.train->size();
