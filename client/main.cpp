@@ -144,6 +144,15 @@ int run(int argc, char** argv) {
   CheckpointsOptions checkpoints;
   addCheckpointsCommand(app, checkpoints, command);
 
+  EvalOptions eval;
+  addEvalCommand(app, eval, command);
+
+  PredictOptions predict;
+  addPredictCommand(app, predict, command);
+
+  ExportOptions exportOptions;
+  addExportCommand(app, exportOptions, command);
+
   ReportCommandOptions report;
   addReportCommand(app, report, command);
 

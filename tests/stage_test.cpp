@@ -138,8 +138,9 @@ struct Split {
                   gradientsOf(client.tail()));
   }
   std::vector<NamedTensor> weights() const {
-    return joined(weightsOf(client.head()), fromSafetensors(body.exportWeights(), "weights"),
-                  weightsOf(client.tail()));
+    return joined(weightsOf(client.evaluatedHead()),
+                  fromSafetensors(body.exportWeights(), "weights"),
+                  weightsOf(client.evaluatedTail()));
   }
 
   static std::vector<NamedTensor> joined(std::vector<NamedTensor> head,
@@ -223,7 +224,7 @@ std::string splitAgainstWhole(const StageOptions& options, std::uint32_t samples
       if (auto d = difference(split.client.losses(), whole.losses()); !d.empty())
         return d + " in eval";
     }
-    if (auto d = difference(split.weights(), weightsOf(whole.set())); !d.empty()) {
+    if (auto d = difference(split.weights(), weightsOf(whole.evaluatedSet())); !d.empty()) {
       return "weight " + d + where;
     }
   }
@@ -591,6 +592,68 @@ TEST_CASE("frozen parameters do not change, and need no memory for training") {
     CAPTURE(each.name);
     CHECK(each.tensor.equal(after.at(each.name)) == isFrozen);
   }
+}
+
+TEST_CASE("split equals whole with averaged weights, also when restored") {
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    options.averageDecay = 0.9;
+    CHECK(splitAgainstWhole(options, 13, 4, Order::alternating) == "");
+    const auto train = [&](Split& split, std::uint64_t first, std::uint64_t last) {
+      for (std::uint64_t step = first; step <= last; ++step) {
+        split.runBatch(Phase::train, step, 4, makeBatch(options.model, 10, step), Order::oneByOne);
+        split.update(decisionOf(step));
+      }
+    };
+    Split whole(options), resumed(options);
+    train(whole, 1, 4);
+    resumed.client.restore(copyOf(whole.client.save()));
+    resumed.body.restore(copyOf(whole.body.save()));
+    CHECK(difference(resumed.weights(), whole.weights()) == "");
+    train(whole, 5, 6);
+    train(resumed, 5, 6);
+    CHECK(difference(resumed.weights(), whole.weights()) == "");
+
+    StageOptions without = options;
+    without.averageDecay = 0;
+    Split other(without);
+    CHECK(errorCode([&] { other.body.restore(copyOf(whole.body.save())); }) == "bad-checkpoint");
+    CHECK(errorCode([&] { whole.body.restore(copyOf(other.body.save())); }) == "bad-checkpoint");
+  }
+}
+
+TEST_CASE("averaged weights follow the trained ones, and begin as they do") {
+  StageOptions options = cnnOptions();
+  options.averageDecay = 0.2;  // reached at step 2: (1 + 2) / (10 + 2) = 0.25
+  StageOptions plain = options;
+  plain.averageDecay = 0;
+  WholeStage averaged(options), trained(plain);
+  const auto start = byName(copyOf(weightsOf(trained.set())));
+  averaged.importWeights(weightsOf(trained.set()));
+  std::map<std::string, at::Tensor> expected = start;
+  for (std::uint64_t step = 1; step <= 3; ++step) {  // the third is skipped
+    const Batch batch = makeBatch(options.model, 10, step);
+    for (WholeStage* each : {&averaged, &trained}) {
+      each->runBatch(Phase::train, step, 2, batch.view());
+      each->update(decisionOf(step));
+    }
+    CHECK(difference(weightsOf(averaged.set()), weightsOf(trained.set())) == "");
+    if (!decisionOf(step).apply) continue;
+    const double decay = step == 1 ? 2.0 / 11 : 0.2;
+    for (const NamedTensor& each : weightsOf(trained.set())) {
+      at::Tensor& average = expected.at(each.name);
+      average = average.is_floating_point()
+                    ? average.mul(decay).add(each.tensor.detach(), 1 - decay)
+                    : each.tensor.detach().clone();
+    }
+  }
+  for (const NamedTensor& each : weightsOf(averaged.evaluatedSet())) {
+    INFO(each.name);
+    const at::Tensor wanted = expected.at(each.name).to(at::kDouble);
+    CHECK(each.tensor.to(at::kDouble).sub(wanted).abs().max().item<double>() < 1e-6);
+  }
+  trained.runBatch(Phase::eval, 1, 2, makeBatch(options.model, 10, 9).view());
+  averaged.runBatch(Phase::eval, 1, 2, makeBatch(options.model, 10, 9).view());
+  CHECK(difference(averaged.losses(), trained.losses()) != "");
 }
 
 TEST_CASE("split equals whole in every precision, and when forward is computed again") {

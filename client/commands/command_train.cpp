@@ -219,7 +219,8 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   ModelSaver saver(
       run.session(), run.stage(), prepared.plan, prepared.folder, run.answer().weights_allowed(),
       run.settings().lora,
-      prepared.userModel ? prepared.userModel->aliases() : std::map<std::string, std::string>());
+      prepared.userModel ? prepared.userModel->aliases() : std::map<std::string, std::string>(),
+      describeModel(prepared));
   trainer.start({false, run.settings().errorEvery, run.settings().rotateBytes, metrics, true});
   if (metrics) {
     metrics->sampleWith(

@@ -16,6 +16,7 @@
 #include "client/train/prepare.h"
 #include "client/train/trainer.h"
 #include "common/core/log.h"
+#include "common/run/torch_errors.h"
 
 namespace cleave {
 namespace {
@@ -169,10 +170,10 @@ Comparisons Verification::perform() {
   evaluate();
 
   const Blob body = run_.session().fetch(kWeightsBody);
-  const std::vector<NamedTensor> whole = weightsOf(whole_.set());
-  const std::vector<NamedTensor> head = weightsOf(run_.stage().head());
+  const std::vector<NamedTensor> whole = weightsOf(whole_.evaluatedSet());
+  const std::vector<NamedTensor> head = weightsOf(run_.stage().evaluatedHead());
   const std::vector<NamedTensor> middle = fromSafetensors(body.bytes, "weights/body");
-  const std::vector<NamedTensor> tail = weightsOf(run_.stage().tail());
+  const std::vector<NamedTensor> tail = weightsOf(run_.stage().evaluatedTail());
   checkComplete(results_["weights/body"], {head.size(), middle.size(), tail.size()}, whole.size(),
                 "weights");
   compare(results_["weights/head"], head, whole, "");
@@ -207,7 +208,9 @@ void Verification::trainStep(std::uint64_t step, const Batch& batch) {
   run_.stage().setLossScale(decider_.lossScale());
   whole_.setLossScale(wholeDecider_.lossScale());
   run_.runBatch(Phase::train, step, batch);
-  whole_.runBatch(Phase::train, step, prepared_.settings.microBatches, viewOf(batch));
+  withTorchErrors([&] {
+    whole_.runBatch(Phase::train, step, prepared_.settings.microBatches, viewOf(batch));
+  });
   compareLosses(fmt::format(" in step {}", step));
   // Each model computes its own norm, and the two must agree.
   const StepDecision decision = wholeDecider_.decide(step, whole_.report(), {}, {});

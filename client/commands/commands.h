@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "client/evaluate/inference_options.h"
 #include "client/train/run_options.h"
 
 namespace cleave {
@@ -74,6 +75,34 @@ struct CheckpointsOptions {
 // Adds `checkpoints`. If it is used, sets `command`, which reads `options`.
 void addCheckpointsCommand(CLI::App& app, CheckpointsOptions& options,
                            std::function<int()>& command);
+
+struct EvalOptions {
+  InferenceOptions inference;
+};
+// Adds `eval`. If it is used, sets `command`, which reads `options`.
+void addEvalCommand(CLI::App& app, EvalOptions& options, std::function<int()>& command);
+
+struct PredictOptions {
+  InferenceOptions inference;
+  std::vector<std::string> inputs;
+  std::string output;  // file; empty: stdout
+  bool raw = false;    // the model's outputs instead of classes and probabilities
+};
+// Adds `predict`. If it is used, sets `command`, which reads `options`.
+void addPredictCommand(CLI::App& app, PredictOptions& options, std::function<int()>& command);
+
+struct ExportOptions {
+  std::string source;  // the folder of a run, or a model file
+  bool best = false;
+  std::string output;
+  bool overwrite = false;
+  bool json = false;
+};
+// Adds `export`. If it is used, sets `command`, which reads `options`.
+void addExportCommand(CLI::App& app, ExportOptions& options, std::function<int()>& command);
+
+// The options of commands that use a trained model.
+void addInferenceOptions(CLI::App& command, InferenceOptions& options);
 
 struct ReportCommandOptions {
   std::vector<std::string> runs, serverRuns;

@@ -20,7 +20,8 @@ using namespace std::chrono_literals;
 // Joins several files into one, in order. A buffer that several parts use is written once, a weight
 // with several names under each.
 std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry>> parts,
-                              const std::map<std::string, std::string>& aliases) {
+                              const std::map<std::string, std::string>& aliases,
+                              const std::map<std::string, std::string>& metadata) {
   std::vector<SafetensorsEntry> entries;
   std::set<std::string> names;
   for (const auto& part : parts) {
@@ -37,7 +38,7 @@ std::vector<std::byte> joined(std::initializer_list<std::vector<SafetensorsEntry
     entry.name = alias;
     entries.push_back(std::move(entry));
   }
-  return writeSafetensors(entries);
+  return writeSafetensors(entries, metadata);
 }
 
 // Throws RunError unless the entries are exactly the body's tensors: they come from a peer, and the
@@ -63,7 +64,7 @@ void checkBody(const std::vector<SafetensorsEntry>& entries, const RunPlan& plan
 
 ModelSaver::ModelSaver(ClientSession& session, const ClientStage& stage, const RunPlan& plan,
                        std::string folder, bool mayFetch, LoraSpec lora,
-                       std::map<std::string, std::string> aliases)
+                       std::map<std::string, std::string> aliases, ModelDescription description)
     : session_(session),
       stage_(stage),
       plan_(plan),
@@ -71,15 +72,22 @@ ModelSaver::ModelSaver(ClientSession& session, const ClientStage& stage, const R
       mayFetch_(mayFetch),
       lora_(std::move(lora)),
       hasAdapter_(lora_.rank > 0 && fitsPeft(plan.blocks)),
-      aliases_(std::move(aliases)) {}
+      aliases_(std::move(aliases)),
+      description_(std::move(description)) {}
 
 ModelSaver::~ModelSaver() {
   if (writing_.valid()) writing_.wait();
 }
 
 ModelSaver::Parts ModelSaver::copyParts() const {
-  return {stepsNow(), toSafetensors(weightsOf(stage_.head())),
-          toSafetensors(weightsOf(stage_.tail()))};
+  return {stepsNow(), toSafetensors(weightsOf(stage_.evaluatedHead())),
+          toSafetensors(weightsOf(stage_.evaluatedTail()))};
+}
+
+std::map<std::string, std::string> ModelSaver::metadataAt(std::uint64_t steps) const {
+  ModelDescription description = description_;
+  description.steps = steps;
+  return description.toMetadata();
 }
 
 void ModelSaver::save() {
@@ -98,7 +106,7 @@ void ModelSaver::write(Parts parts, Blob body) {
         checkBody(bodyEntries, plan_);
         const std::vector<std::byte> file = joined(
             {readSafetensors(parts.head, "head"), bodyEntries, readSafetensors(parts.tail, "tail")},
-            aliases_);
+            aliases_, metadataAt(parts.steps));
         writeFileDurably(wholePath(), textOf(file));
         if (hasAdapter_) {
           writeAdapters(folder_ + "/adapter", lora_, plan_.blocks, readSafetensors(file, "model"));
@@ -179,7 +187,7 @@ void ModelSaver::saveParts(spdlog::logger& log) {
   writeFileDurably(
       partsPath(),
       textOf(joined({readSafetensors(parts.head, "head"), readSafetensors(parts.tail, "tail")},
-                    aliases_)));
+                    aliases_, metadataAt(steps))));
   log.warn("{} has head and tail after {} steps; the body is missing: only the server had it",
            partsPath(), steps);
   if (saved_) {

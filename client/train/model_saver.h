@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "client/train/saved_model.h"
 #include "client/train/session.h"
 #include "common/core/log.h"
 #include "common/graph/adapters.h"
@@ -23,10 +24,11 @@ namespace cleave {
 class ModelSaver {
  public:
   // References are borrowed. `mayFetch`: whether the server allows the body to be fetched.
-  // `aliases`: further names under which weights are saved, by alias.
+  // `aliases`: further names under which weights are saved, by alias. The files get the description
+  // as their metadata.
   ModelSaver(ClientSession& session, const ClientStage& stage, const RunPlan& plan,
              std::string folder, bool mayFetch, LoraSpec lora,
-             std::map<std::string, std::string> aliases);
+             std::map<std::string, std::string> aliases, ModelDescription description);
   ~ModelSaver();  // waits until the current file is written
   ModelSaver(const ModelSaver&) = delete;
   ModelSaver& operator=(const ModelSaver&) = delete;
@@ -57,6 +59,7 @@ class ModelSaver {
     std::vector<std::byte> head, tail;
   };
   Parts copyParts() const;
+  std::map<std::string, std::string> metadataAt(std::uint64_t steps) const;
   void write(Parts parts, Blob body);
   bool isWriting() const;
   void finishWriting();
@@ -75,6 +78,7 @@ class ModelSaver {
   const LoraSpec lora_;
   const bool hasAdapter_;
   const std::map<std::string, std::string> aliases_;
+  const ModelDescription description_;
   std::future<std::uint64_t> writing_;  // returns the step count of the written model
   std::optional<std::uint64_t> saved_;  // step count of model.safetensors
 };

@@ -29,7 +29,7 @@ namespace cleave {
 namespace {
 
 // Prefixes of run names, by Purpose.
-constexpr const char* kPrefixes[] = {"", "measure-", "verify-"};
+constexpr const char* kPrefixes[] = {"", "measure-", "verify-", "infer-"};
 
 // NAME-YYYYMMDD-hhmmss-xxxx: sorts by time, and the random suffix separates runs that start in the
 // same second. The id is also a folder name; with a leading dash, commands would read it as an
@@ -160,6 +160,13 @@ void checkTarget(const PreparedRun& run) {
         fmt::format("the metric auroc is for two classes, but the model has {}", output.back()),
         "remove auroc from train.metrics");
   }
+  const std::size_t names = run.settings.data.classNames.size();
+  if (names > 0 && names != static_cast<std::size_t>(output.back())) {
+    throw UsageError("bad-class-names",
+                     fmt::format("data.class_names has {} names, but the model has {} classes",
+                                 names, output.back()),
+                     "give one name per class, in the order of their numbers");
+  }
   if (classes == 0 || output.back() == classes) return;
   throw UsageError("bad-classes",
                    fmt::format("the model returns {} per sample, but the data has {} classes",
@@ -167,25 +174,29 @@ void checkTarget(const PreparedRun& run) {
                    fmt::format("export a model that returns [samples, {}]", classes));
 }
 
-// As a single-quoted YAML scalar.
-std::string quoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? "''" : std::string(1, c);
-  return quoted + "'";
-}
-
 // Configuration keys of errors that appear only once model and data are combined.
 const std::map<std::string, std::string> kKeysOfErrors = {
-    {"bad-config", "data.holdout"},       {"bad-cuts", "model.cuts"},
-    {"bad-model-parameter", "model"},     {"bad-graph", "model.file"},
-    {"bad-model-file", "model.file"},     {"no-model-file", "model.file"},
-    {"graph-too-large", "model.cuts"},    {"bad-sample-shape", "model.name"},
-    {"bad-weights", "weights"},           {"bad-safetensors", "weights.file"},
-    {"no-weights", "weights.file"},       {"bad-classes", "data.classes"},
-    {"bad-target", "train.loss"},         {"bad-lora", "model.lora"},
-    {"no-input", "data.train.file"},      {"no-target", "data.target"},
-    {"bad-metric", "train.metrics"},      {"unknown-parameter", "train"},
-    {"nothing-to-train", "train.freeze"}, {"batch-norm-too-few", "train.micro_batches"},
+    {"bad-config", "data.holdout"},
+    {"bad-cuts", "model.cuts"},
+    {"bad-model-parameter", "model"},
+    {"bad-graph", "model.file"},
+    {"bad-model-file", "model.file"},
+    {"no-model-file", "model.file"},
+    {"graph-too-large", "model.cuts"},
+    {"bad-sample-shape", "model.name"},
+    {"bad-weights", "weights"},
+    {"bad-safetensors", "weights.file"},
+    {"no-weights", "weights.file"},
+    {"bad-classes", "data.classes"},
+    {"bad-target", "train.loss"},
+    {"bad-lora", "model.lora"},
+    {"no-input", "data.train.file"},
+    {"no-target", "data.target"},
+    {"bad-metric", "train.metrics"},
+    {"unknown-parameter", "train"},
+    {"bad-class-names", "data.class_names"},
+    {"nothing-to-train", "train.freeze"},
+    {"batch-norm-too-few", "train.micro_batches"},
 };
 
 }  // namespace
@@ -196,25 +207,33 @@ ThreadCount clientThreads(const RunOptions& options, int asked) {
   return chooseThreads(usableCores(), asked, 0, serverIsHere);
 }
 
-PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
+PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpener& open) {
   PreparedRun run;
   if (!options.server.empty()) run.server = parseAddress(options.server);
   CommonOptions common = options.common;
   if (purpose == Purpose::verification) common.overrides.emplace_back("codec=none");
+  if (purpose == Purpose::inference) {
+    common.overrides.insert(common.overrides.begin(), "codec=none");
+  }
   if (!options.tls.empty()) {
     common.overrides.insert(common.overrides.end(),
-                            {"tls.enabled=true", "tls.folder=" + quoted(options.tls)});
+                            {"tls.enabled=true", "tls.folder=" + quotedYaml(options.tls)});
   }
   Config config = loadConfig(common);
   run.settings = readClientSettings(config);
-  const ThreadCount count = clientThreads(options, run.settings.clientThreads);
+  const bool isAlone = purpose == Purpose::inference && options.server.empty();
+  const ThreadCount count = isAlone
+                                ? chooseThreads(usableCores(), run.settings.clientThreads, 0, false)
+                                : clientThreads(options, run.settings.clientThreads);
   run.threads = count.threads;
   run.threadsText = count.text;
-  if (purpose == Purpose::verification) run.settings.serverThreads = run.threads;
+  if (purpose == Purpose::verification || purpose == Purpose::inference) {
+    run.settings.serverThreads = run.threads;
+  }
 
   checkAt(config, kKeysOfErrors, [&] {
-    run.data = openDatasets(run.settings.data);
-    warnOfLargeBatch(run.settings, *run.data.train);
+    run.data = open(run.settings.data);
+    if (purpose != Purpose::inference) warnOfLargeBatch(run.settings, *run.data.train);
     if (!run.settings.modelFile.empty()) {
       run.userModel =
           withTorchErrors([&] { return std::make_shared<const UserModel>(run.settings); });
@@ -227,7 +246,9 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose) {
     run.plan = clientPlan(spec, run.settings, run.userModel.get());
     dropUnusedFlows(run);
     checkTarget(run);
-    checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
+    if (purpose != Purpose::inference) {
+      checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
+    }
     initialWeights(run);  // only to check them now
   });
 
@@ -331,10 +352,10 @@ void openEarlierRun(PreparedRun& run, const RunOptions& options) {
 
 }  // namespace
 
-PreparedRun prepareRun(const RunOptions& given, Purpose purpose) {
+PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpener& open) {
   refuseWrongUse(given);
   const RunOptions options = given.resume.empty() ? given : ofEarlierRun(given);
-  PreparedRun run = resolveRun(options, purpose);
+  PreparedRun run = resolveRun(options, purpose, open);
   run.allowInexact = options.allowInexact;
   run.device = &openDevice(run.settings.device);
   useDeviceCodecs(run.plan, *run.device);

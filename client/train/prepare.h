@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,9 +19,13 @@
 namespace cleave {
 
 // What a run is for. A `verification` sends every flow losslessly, whatever the configuration says,
-// and requests as many compute threads from the server as the client has. The names of runs other
-// than `training` have a prefix.
-enum class Purpose : std::uint8_t { training, measurement, verification };
+// and requests as many compute threads from the server as the client has. An `inference` trains
+// nothing; it sends losslessly unless --set codec says otherwise. The names of runs other than
+// `training` have a prefix.
+enum class Purpose : std::uint8_t { training, measurement, verification, inference };
+
+// Opens the data of a run. Throws UsageError.
+using DataOpener = std::function<Datasets(const DataSettings&)>;
 
 struct PreparedRun {
   ClientSettings settings;
@@ -43,11 +48,13 @@ struct PreparedRun {
 
 // Reads the configuration, opens the data and plans the run. Creates no files and starts no
 // process: `folder` and `localServer` stay empty. Throws UsageError or RunError.
-PreparedRun resolveRun(const RunOptions& options, Purpose purpose);
+PreparedRun resolveRun(const RunOptions& options, Purpose purpose,
+                       const DataOpener& open = openDatasets);
 
 // Like resolveRun(), but also creates the run's folder, or opens that of the run to continue, and
 // starts a local server if none was given.
-PreparedRun prepareRun(const RunOptions& options, Purpose purpose);
+PreparedRun prepareRun(const RunOptions& options, Purpose purpose,
+                       const DataOpener& open = openDatasets);
 
 // Like planRun(), with what only the client knows: loss, metrics, its precision, and head and tail
 // of a user's model, of which the run spec has the body. `model`: null for other models.

@@ -46,6 +46,22 @@ Datasets openDatasets(const DataSettings& settings) {
   return data;
 }
 
+Datasets openForInference(const DataSettings& settings, const nlohmann::json& learned,
+                          const std::vector<std::string>& inputs) {
+  const auto& format = findDataFormat(settings.format);
+  Datasets data;
+  if (inputs.empty() && settings.holdout > 0) {
+    data.test = openDatasets(settings).test;
+  } else {
+    DataFormatKeys keys = settings.keys;
+    keys.learned = learned;
+    keys.inputs = inputs;
+    data.test = format.open(keys, inputs.empty() ? DataSplit::test : DataSplit::input);
+  }
+  data.train = data.test;
+  return data;
+}
+
 std::string ClientSettings::mainMetric() const {
   return scores.metrics.empty() ? "loss" : scores.metrics.front();
 }
@@ -53,7 +69,7 @@ std::string ClientSettings::mainMetric() const {
 bool ClientSettings::hasSameResults(const ClientSettings& other) const {
   return scores == other.scores && clientPrecision == other.clientPrecision &&
          groupRates == other.groupRates && bestMetric == other.bestMetric &&
-         bestIsGreatest == other.bestIsGreatest;
+         bestIsGreatest == other.bestIsGreatest && stop == other.stop;
 }
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train) {
@@ -147,6 +163,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   spec.freeze = settings.freeze;
   spec.headIsFrozen = trainedCount(blocks, 0, cuts.cut0) == 0;
   spec.recompute = settings.recompute;
+  spec.averageDecay = settings.averageDecay;
   spec.precision = precisionName(settings.serverPrecision);
   spec.model = settings.model;
   spec.modelParameters = settings.modelParameters;

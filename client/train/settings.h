@@ -25,6 +25,7 @@ struct DataSettings {
   DataFormatKeys keys;
   std::uint32_t holdout =
       0;  // number of last training samples that are evaluated instead of the test set
+  std::vector<std::string> classNames;  // instead of those of the data; empty: those
 };
 
 struct CheckpointSettings {
@@ -34,6 +35,16 @@ struct CheckpointSettings {
   bool mustSucceed = false;      // a checkpoint that cannot be made ends the run
 
   bool enabled() const { return everySeconds > 0 || everySteps > 0; }
+};
+
+// The run ends after an epoch if a metric has not become better in `patience` evaluations.
+struct EarlyStop {
+  std::string metric;  // empty: never
+  bool isGreatest = true;
+  std::uint64_t patience = 3;
+  double minChange = 0;  // a smaller one does not count
+
+  bool operator==(const EarlyStop&) const = default;
 };
 
 struct ClientSettings {
@@ -63,6 +74,8 @@ struct ClientSettings {
   ScoreSpec scores;
   std::vector<std::string> freeze;  // StageOptions::freeze
   bool recompute = false;
+  double averageDecay = 0;  // StageOptions::averageDecay
+  EarlyStop stop;
   Precision clientPrecision = Precision::fp32, serverPrecision = Precision::fp32;
   std::string bestMetric;  // whose best model is kept; empty: none
   bool bestIsGreatest = true;
@@ -108,6 +121,10 @@ struct Datasets {
 };
 // Throws UsageError.
 Datasets openDatasets(const DataSettings& settings);
+// For a trained model, without the training set: both members are the test set, or with `inputs`
+// the samples in these files and folders. `learned`: of the training set. Throws UsageError.
+Datasets openForInference(const DataSettings& settings, const nlohmann::json& learned,
+                          const std::vector<std::string>& inputs = {});
 
 // The run spec for these settings on this data.
 class UserModel;

@@ -265,6 +265,10 @@ void addFineTuning(Table& table) {
   precision("precision.client", &Settings::clientPrecision,
             "arithmetic of head and tail; see [precision](models.md#precision)");
   precision("precision.server", &Settings::serverPrecision, "arithmetic of the body");
+  table.number(
+      "train.ema", "", 0, 0.9999999, &Settings::averageDecay,
+      "decay of a moving average of the weights, such as `0.999`, which evaluations use and "
+      "`model.safetensors` has; `0`: none");
   table.boolean("train.recompute", &Settings::recompute,
                 "saves memory: head and body keep only their inputs for the backward pass, and "
                 "compute the forward pass again");
@@ -307,6 +311,31 @@ void readKeepBest(Config& config, Settings& settings) {
   settings.bestMetric = config.text("keep.best.metric", std::nullopt, settings.scores.names());
 }
 
+void readStop(Config& config, Settings& settings) {
+  config.expand("train.stop", "metric");
+  if (config.keys("train.stop").empty()) return;
+  EarlyStop& stop = settings.stop;
+  stop.metric = config.text("train.stop.metric", std::nullopt, settings.scores.names());
+  stop.isGreatest = config.text("train.stop.mode", isBetterIfGreater(stop.metric) ? "max" : "min",
+                                {"max", "min"}) == "max";
+  stop.patience = static_cast<std::uint64_t>(
+      config.integer("train.stop.patience", 1, kMany, static_cast<std::int64_t>(stop.patience)));
+  stop.minChange = config.number("train.stop.min_change", 0, 1e9, stop.minChange);
+}
+
+void addStop(Table& table) {
+  table.add("train.stop.metric", "a metric, or `loss`", "", "none",
+            "ends the run early, after an epoch, if this metric has not become better in "
+            "`train.stop.patience` evaluations; `stop: loss` is short for it",
+            readStop);
+  table.add("train.stop.mode", "`max`, `min`", "", "by the metric", "which value is better",
+            nullptr);
+  table.add("train.stop.patience", integerType(1, kMany), "evaluations", "`3`",
+            "evaluations without a better value before the run ends", nullptr);
+  table.add("train.stop.min_change", numberType(0, 1e9), "", "`0`",
+            "a value counts as better only if it differs by more than this", nullptr);
+}
+
 void addScores(Table& table) {
   std::string defaults;
   for (const LossRow& row : lossTable()) {
@@ -336,6 +365,7 @@ void addScores(Table& table) {
               s.bestIsGreatest = config.text("keep.best.mode", isGreatest ? "max" : "min",
                                              {"max", "min"}) == "max";
             });
+  addStop(table);
 }
 
 void addRunAndModel(Table& table) {
@@ -379,6 +409,12 @@ void addData(Table& table) {
   for (const KeyText& key : dataFormatKeys()) {
     table.add(key.name, key.type, key.unit, key.defaultValue, key.meaning, nullptr);
   }
+  table.add("data.class_names", "list of strings", "", "those of the data",
+            "names of the classes, by number, for `eval`, `predict` and the report",
+            [](Config& config, Settings& settings) {
+              settings.data.classNames =
+                  config.texts("data.class_names", std::vector<std::string>());
+            });
   table.integer(
       "data.holdout", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.holdout; },
       "N > 0: evaluate on the last N training samples instead of the test set");
@@ -523,6 +559,12 @@ void addTraining(Table& table) {
       .integer("eval.every", "epochs", 0, 1 << 20, &Settings::evalEvery,
                "evaluates every N epochs, and after the last one; 0: never")
       .then([](Config& config, Settings& s) {
+        if (s.evalEvery == 0 && !s.stop.metric.empty()) {
+          throw UsageError("bad-config",
+                           config.where("train.stop.metric") +
+                               ": train.stop needs evaluations, but eval.every is 0",
+                           "set eval.every to 1, or remove train.stop");
+        }
         if (s.evalEvery > 0 || s.bestMetric.empty()) return;
         throw UsageError(
             "bad-config",

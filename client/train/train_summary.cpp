@@ -77,6 +77,7 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["resumes"] = spent.resumes;
   summary["steps_redone"] = spent.stepsRedone;
   summary["steps_skipped"] = result.stepsSkipped;
+  if (result.stoppedAfter) summary["stopped_after_epoch"] = *result.stoppedAfter;
   const BoundedSteps& bounded = result.bounded;
   if (bounded.bounds > 0 && result.costs && result.costs->hasRates()) {
     const Bottleneck bottleneck = bounded.bottleneck();

@@ -7,6 +7,7 @@
 
 #include "common/codec/checkpoint_error.h"
 #include "common/core/clock.h"
+#include "common/core/log.h"
 
 namespace cleave {
 
@@ -79,6 +80,12 @@ TrainResult Trainer::run() {
     run_.files().epoch(row, session_.totals());
     progress_.epoch(row, shown_.epochs);
     if (evalMetrics_ && !settings_.bestMetric.empty()) keepIfBest();
+    if (evalMetrics_ && !settings_.stop.metric.empty() && shouldStop()) {
+      result_.stoppedAfter = epoch;
+      processLog()->info("train.stop: {} has not become better in {} evaluations, so the run ends",
+                         settings_.stop.metric, settings_.stop.patience);
+      break;
+    }
   }
   result_.costs = meter_.mean();
   result_.stepsSkipped = decider_.skipped();
@@ -98,6 +105,14 @@ void Trainer::keepIfBest() {
   if (!better) return;
   result_.kept = better;
   afterBest_();
+}
+
+bool Trainer::shouldStop() {
+  const EarlyStop& stop = settings_.stop;
+  const auto better = betterValue(stop.metric, stop.isGreatest, stopBest_, stop.minChange);
+  notBetter_ = better ? 0 : notBetter_ + 1;
+  if (better) stopBest_ = better;
+  return notBetter_ >= stop.patience && stepsLeft();
 }
 
 bool Trainer::evaluationIsDue(std::uint64_t epoch) const {
@@ -217,6 +232,7 @@ nlohmann::json Trainer::notes() const {
   }
   if (result_.best) notes["best"] = *result_.best;
   if (result_.kept) notes["kept"] = *result_.kept;
+  if (stopBest_) notes["stop"] = {{"best", *stopBest_}, {"not_better", notBetter_}};
   return notes;
 }
 
@@ -241,6 +257,10 @@ void Trainer::restore(const nlohmann::json& notes) {
     }
     if (notes.contains("best")) result_.best = notes.at("best").get<double>();
     if (notes.contains("kept")) result_.kept = notes.at("kept").get<double>();
+    if (notes.contains("stop")) {
+      stopBest_ = notes.at("stop").at("best").get<double>();
+      notBetter_ = notes.at("stop").at("not_better");
+    }
     decider_.restore(notes.at("decider"));
   } catch (const nlohmann::json::exception& error) {
     throw badCheckpoint(std::string("its notes are not those of a trainer: ") + error.what());
@@ -273,13 +293,13 @@ void Trainer::evaluate(std::uint64_t epoch) {
 }
 
 std::optional<double> Trainer::betterValue(const std::string& metric, bool isGreatest,
-                                           std::optional<double> best) const {
+                                           std::optional<double> best, double minChange) const {
   const std::vector<std::string> names = settings_.scores.names();
   const auto found = std::find(names.begin(), names.end(), metric);
   const std::optional<double> value =
       result_.lastEval.at(static_cast<std::size_t>(found - names.begin()));
   if (!value || !best) return value;
-  return (isGreatest ? *value > *best : *value < *best) ? value : std::nullopt;
+  return (isGreatest ? *value - *best : *best - *value) > minChange ? value : std::nullopt;
 }
 
 MicroBatch Trainer::runBatch(Phase phase, std::uint64_t step, const Batch& batch) {

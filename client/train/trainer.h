@@ -40,6 +40,7 @@ struct TrainResult {
   std::optional<double> best;                   // of ClientSettings::mainMetric() in an evaluation
   std::optional<double> kept;                   // of ClientSettings::bestMetric
   std::uint64_t stepsSkipped = 0;               // because of the loss scale
+  std::optional<std::uint64_t> stoppedAfter;    // the epoch, by ClientSettings::stop
   std::optional<StepCosts> costs;               // mean per step
   BoundedSteps bounded;
 };
@@ -74,6 +75,7 @@ class Trainer {
   void beginEpoch();
   void trainEpoch(std::uint64_t epoch);
   void keepIfBest();
+  bool shouldStop();
   void refuseUncounted() const;
   bool evaluationIsDue(std::uint64_t epoch) const;
   bool isAskedToLeave() const;
@@ -83,9 +85,10 @@ class Trainer {
   void restore(const nlohmann::json& notes);
   std::uint64_t stepsPerWholeEpoch() const { return stepsPerEpoch(settings_, *data_.train); }
   void evaluate(std::uint64_t epoch);
-  // The metric's value in the last evaluation, if it is better than `best`.
+  // The metric's value in the last evaluation, if it is better than `best` by more than
+  // `minChange`.
   std::optional<double> betterValue(const std::string& metric, bool isGreatest,
-                                    std::optional<double> best) const;
+                                    std::optional<double> best, double minChange = 0) const;
   MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch);
   void recordStep(const MicroBatch& at, std::uint64_t epoch, double copySeconds = 0);
   bool stepsLeft() const { return result_.steps < totalSteps_; }
@@ -111,6 +114,8 @@ class Trainer {
   std::optional<double> lastEvalSeconds_;
   double epochSeconds_ = 0;
   std::uint64_t epochSteps_ = 0;
+  std::optional<double> stopBest_;    // of the metric of train.stop
+  std::uint64_t notBetter_ = 0;       // evaluations since then
   std::uint64_t checkpointStep_ = 0;  // the last step whose decision requested a checkpoint
   bool isLastStep_ = false;           // it runs despite Ctrl-C or a shutdown, to make a checkpoint
   StepMeter meter_;

@@ -32,7 +32,9 @@ void checkInputs(const GraphFile& file, const std::vector<SampleArray>& arrays) 
 std::shared_ptr<const Dataset> withInputsOf(const GraphFile& file,
                                             std::shared_ptr<const Dataset> data) {
   const std::vector<SampleArray> arrays = data->arrays();
-  if (!arrays.front().name.empty()) data = selectInputs(data, file.inputNames());
+  // A single array needs no name.
+  const bool isOnly = arrays.size() == 2 && file.inputNames().size() == 1;
+  if (!arrays.front().name.empty() && !isOnly) data = selectInputs(data, file.inputNames());
   const std::size_t inputs = data->arrays().size() - 1;
   if (inputs != file.inputNames().size()) {
     throw UsageError("bad-sample-shape",
@@ -44,13 +46,20 @@ std::shared_ptr<const Dataset> withInputsOf(const GraphFile& file,
   return data;
 }
 
-void adapt(GraphParts& parts, const LoraSpec& lora) {
-  std::vector<std::string> adapted, layers;
+// Returns those of the adapted layers whose weight is [inputs, outputs].
+std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
+  std::vector<std::string> adapted, layers, inputsFirst;
   for (auto [name, part] : {std::pair{"head", &parts.head}, std::pair{"body", &parts.body},
                             std::pair{"tail", &parts.tail}}) {
-    for (std::string& layer : linearModules(part->graph)) layers.push_back(std::move(layer));
+    const std::vector<LinearModule> modules = linearModules(part->graph);
+    for (const LinearModule& module : modules) layers.push_back(module.name);
     if (std::find(lora.parts.begin(), lora.parts.end(), name) == lora.parts.end()) continue;
-    for (std::string& layer : addAdapters(part->graph, lora)) adapted.push_back(std::move(layer));
+    for (std::string& layer : addAdapters(part->graph, lora)) {
+      const auto module = std::find_if(modules.begin(), modules.end(),
+                                       [&](const auto& each) { return each.name == layer; });
+      if (module->inputsFirst) inputsFirst.push_back(layer);
+      adapted.push_back(std::move(layer));
+    }
   }
   const auto isUsed = [&](const std::string& target) {
     LoraSpec one = lora;
@@ -59,7 +68,7 @@ void adapt(GraphParts& parts, const LoraSpec& lora) {
                        [&](const std::string& module) { return isTarget(one, module); });
   };
   const auto unused = std::find_if_not(lora.targets.begin(), lora.targets.end(), isUsed);
-  if (unused == lora.targets.end() && !adapted.empty()) return;
+  if (unused == lora.targets.end() && !adapted.empty()) return inputsFirst;
   constexpr std::size_t kShown = 8;
   std::string shown;
   for (std::size_t n = 0; n < std::min(layers.size(), kShown); ++n) {
@@ -90,7 +99,7 @@ GraphParts cutInThree(const GraphFile& file, const std::vector<std::string>& nam
 
 UserModel::UserModel(const ClientSettings& settings) : file_(settings.modelFile) {
   GraphParts parts = cutInThree(file_, settings.cutNames);
-  if (settings.lora.rank > 0) adapt(parts, settings.lora);
+  if (settings.lora.rank > 0) inputsFirst_ = adapt(parts, settings.lora);
   blocks_ = blocksOfParts(parts);
   packedBody_ = packGraph(parts.body.graph);
   digest_ = sha256Of(parts.head.graph.SerializeAsString() + parts.body.graph.SerializeAsString() +

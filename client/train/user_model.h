@@ -30,6 +30,8 @@ class UserModel {
   // RunSpec::graphDigest
   const std::string& digest() const { return digest_; }
   std::vector<NamedTensor> readWeights() const { return file_.readWeights(); }
+  // Of the layers with adapters, those whose weight is [inputs, outputs].
+  const std::vector<std::string>& inputsFirst() const { return inputsFirst_; }
   // GraphFile::aliases()
   const std::map<std::string, std::string>& aliases() const { return file_.aliases(); }
 
@@ -38,6 +40,7 @@ class UserModel {
   GraphBlocks blocks_;
   std::string packedBody_;
   std::string digest_;
+  std::vector<std::string> inputsFirst_;
 };
 
 }  // namespace cleave

@@ -419,6 +419,12 @@ void Config::refuseUnknown() const {
   }
 }
 
+std::string quotedYaml(std::string_view text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? "''" : std::string(1, c);
+  return quoted + "'";
+}
+
 std::string Config::resolved() const {
   std::string yaml;
   appendGroup(state_->values, "", "", yaml);

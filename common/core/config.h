@@ -17,6 +17,9 @@
 
 namespace cleave {
 
+// As a single-quoted YAML scalar.
+std::string quotedYaml(std::string_view text);
+
 class Config {
  public:
   // Throws UsageError if the file does not exist, is not YAML (file:line:column) or has a duplicate

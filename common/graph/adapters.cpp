@@ -18,6 +18,7 @@ struct Linear {
   std::string module;
   std::uint32_t input = 0;
   std::int64_t inputs = 0, outputs = 0;  // features
+  bool inputsFirst = false;              // in the weight's shape
 };
 
 const wire::Argument* tensorArgument(const wire::Node& node, std::string_view name) {
@@ -38,7 +39,7 @@ std::optional<Linear> linearOf(const wire::Graph& graph, const wire::Node& node)
   if (value.shape_size() != 2 || value.dtype() != "f32") return std::nullopt;
   // aten.linear multiplies with the transpose.
   return Linear{name.substr(0, name.size() - kWeight.size()), input->tensor(),
-                value.shape(isLinear ? 1 : 0), value.shape(isLinear ? 0 : 1)};
+                value.shape(isLinear ? 1 : 0), value.shape(isLinear ? 0 : 1), !isLinear};
 }
 
 // Appends values and nodes to a graph.
@@ -139,13 +140,14 @@ bool isTarget(const LoraSpec& spec, std::string_view module) {
   });
 }
 
-std::vector<std::string> linearModules(const wire::Graph& graph) {
-  std::vector<std::string> modules;
+std::vector<LinearModule> linearModules(const wire::Graph& graph) {
+  std::vector<LinearModule> modules;
   for (const wire::Node& node : graph.nodes()) {
     const auto linear = linearOf(graph, node);
-    if (linear && std::find(modules.begin(), modules.end(), linear->module) == modules.end()) {
-      modules.push_back(linear->module);
-    }
+    if (!linear) continue;
+    const bool isKnown = std::any_of(modules.begin(), modules.end(),
+                                     [&](const auto& each) { return each.name == linear->module; });
+    if (!isKnown) modules.push_back({linear->module, linear->inputsFirst});
   }
   return modules;
 }

@@ -32,9 +32,12 @@ bool isAdapterA(std::string_view parameter);
 
 // Whether the module is one of the targets.
 bool isTarget(const LoraSpec& spec, std::string_view module);
-// The modules whose weight a linear operator of the graph (aten.linear, aten.addmm) multiplies
-// with.
-std::vector<std::string> linearModules(const wire::Graph& graph);
+// A module whose weight a linear operator of the graph (aten.linear, aten.addmm) multiplies with.
+struct LinearModule {
+  std::string name;
+  bool inputsFirst = false;  // the weight is [inputs, outputs], as that of GPT-2's Conv1D
+};
+std::vector<LinearModule> linearModules(const wire::Graph& graph);
 
 // Adds adapters to the linear operators of the targets. Returns the modules that got one. The graph
 // is valid, before and after.

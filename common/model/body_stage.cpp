@@ -88,7 +88,7 @@ GradientReport BodyStage::report() const { return state_->part.gradientReport();
 void BodyStage::update(const StepDecision& decision) { state_->part.update(decision); }
 
 std::vector<std::byte> BodyStage::exportWeights() const {
-  return toSafetensors(weightsOf(state_->part.set()));
+  return toSafetensors(weightsOf(state_->part.evaluatedSet()));
 }
 
 std::vector<std::byte> BodyStage::exportGradients() const {
@@ -96,7 +96,7 @@ std::vector<std::byte> BodyStage::exportGradients() const {
 }
 
 void BodyStage::importWeights(std::span<const std::byte> file) {
-  loadWeights(state_->part.set(), fromSafetensors(file, "weights/body"));
+  state_->part.load(fromSafetensors(file, "weights/body"));
 }
 
 std::vector<NamedTensor> BodyStage::save() const { return state_->part.save(); }

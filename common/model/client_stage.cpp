@@ -20,7 +20,7 @@ struct ClientStage::State {
         blocks(blocksFor(options)),
         head(options, blocks, 0, options.cuts.cut0, device.device()),
         tail(options, blocks, options.cuts.cut1, static_cast<int>(blocks.size()), device.device(),
-             {}, &head.set()),
+             {}, &head),
         tailTakesInputs(
             std::any_of(blocks.begin() + options.cuts.cut1, blocks.end(),
                         [](const BlockSpec& block) { return !block.batchInputs.empty(); })),
@@ -122,17 +122,21 @@ void ClientStage::update(const StepDecision& decision) {
 
 const BatchMetrics& ClientStage::metrics() const { return state_->batch.metrics(); }
 const std::vector<float>& ClientStage::losses() const { return state_->batch.losses(); }
+void ClientStage::keepOutputs() { state_->batch.keepOutputs(); }
+at::Tensor ClientStage::outputs() const { return state_->batch.outputs(); }
 const ParameterSet& ClientStage::head() const { return state_->head.set(); }
 const ParameterSet& ClientStage::tail() const { return state_->tail.set(); }
+const ParameterSet& ClientStage::evaluatedHead() const { return state_->head.evaluatedSet(); }
+const ParameterSet& ClientStage::evaluatedTail() const { return state_->tail.evaluatedSet(); }
 
 void ClientStage::importWeights(const std::vector<NamedTensor>& model) {
   const auto& blocks = state_->blocks;
   const auto [cut0, cut1] = state_->options.cuts;
-  loadWeights(head(), selectWeights(model, blocks, 0, cut0));
+  state_->head.load(selectWeights(model, blocks, 0, cut0));
   std::vector<NamedTensor> ofTail =
       selectWeights(model, blocks, cut1, static_cast<int>(blocks.size()));
   std::erase_if(ofTail, [&](const NamedTensor& each) { return head().has(each.name); });
-  loadWeights(tail(), ofTail);
+  state_->tail.load(ofTail);
 }
 
 // A buffer that both parts use is saved once.

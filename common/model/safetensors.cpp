@@ -300,4 +300,13 @@ std::vector<SafetensorsEntry> readSafetensors(std::span<const std::byte> file,
   return entries;
 }
 
+std::map<std::string, std::string> readSafetensorsMetadata(std::span<const std::byte> file,
+                                                           const std::string& name) {
+  const Json json = parseHeader(headerOf(file, name), name);
+  const auto metadata = json.find(kMetadata);
+  if (metadata == json.end()) return {};
+  checkMetadata(*metadata, name);
+  return metadata->get<std::map<std::string, std::string>>();
+}
+
 }  // namespace cleave

@@ -35,5 +35,8 @@ std::vector<std::byte> writeSafetensors(const std::vector<SafetensorsEntry>& ent
 // point outside the file. `name` identifies the file in errors.
 std::vector<SafetensorsEntry> readSafetensors(std::span<const std::byte> file,
                                               const std::string& name);
+// The file's __metadata__; empty if it has none. Reads only the header, so `file` may end after it.
+std::map<std::string, std::string> readSafetensorsMetadata(std::span<const std::byte> file,
+                                                           const std::string& name);
 
 }  // namespace cleave

@@ -120,8 +120,10 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
     if (blocks[static_cast<std::size_t>(b)].precision == Precision::fp32) continue;
     casts += kCastBytes * static_cast<double>(parameterCount(blocks, b, b + 1));
   }
-  const double bytes = parameters * sizeof(float) + trained * trainedBytes +
-                       buffers * sizeof(float) + statistics * microBatches + casts * (kept + 1) +
+  const double copies = options.averageDecay > 0 ? 2 : 1;  // of parameters and buffers
+  const double bytes = copies * parameters * sizeof(float) + trained * trainedBytes +
+                       copies * buffers * sizeof(float) + statistics * microBatches +
+                       casts * (kept + 1) +
                        sizeof(float) * (saved * kept + 2 * largest) * maxSamples;
   constexpr auto kMax = std::numeric_limits<std::size_t>::max();
   return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;

@@ -44,6 +44,9 @@ struct StageOptions {
   Precision bodyPrecision = Precision::fp32;
   // Between forward and backward, head and body keep only the inputs, and compute forward again.
   bool recompute = false;
+  // 0: none. Else evaluations and saved weights use a moving average of the weights: after step n,
+  // average = d x average + (1 - d) x weights, with d = min(averageDecay, (1 + n) / (10 + n)).
+  double averageDecay = 0;
   // Whether a flow's tensors leave the stage in the device's memory, because their codec runs
   // there.
   FlowMap<bool> staysOnDevice;
@@ -93,8 +96,8 @@ class BodyStage {
   GradientReport report() const;              // after the last backward
   void update(const StepDecision& decision);  // clears the gradients
 
-  // The body's parameters and buffers, or the gradients of those parameters that have one, as a
-  // safetensors file.
+  // The body's parameters and buffers, or their averages; or the gradients of those parameters that
+  // have one. As a safetensors file.
   std::vector<std::byte> exportWeights() const;
   std::vector<std::byte> exportGradients() const;
   // Loads weights as loadWeights() does.
@@ -138,9 +141,16 @@ class ClientStage {
   const BatchMetrics& metrics() const;
   // loss_i of each micro-batch of this batch, by i. `verify` compares these bit for bit.
   const std::vector<float>& losses() const;
+  // From now on, the model's outputs of each batch are kept until the next.
+  void keepOutputs();
+  // The outputs of the batch, [samples, …], fp32, on the CPU. Call after its last tailStep.
+  at::Tensor outputs() const;
 
   const ParameterSet& head() const;
   const ParameterSet& tail() const;
+  // What evaluations use and what is saved: the averages, if there are any.
+  const ParameterSet& evaluatedHead() const;
+  const ParameterSet& evaluatedTail() const;
   // Loads the tensors that belong to head or tail and ignores the rest.
   void importWeights(const std::vector<NamedTensor>& model);
 
@@ -169,7 +179,10 @@ class WholeStage {
   void update(const StepDecision& decision);
   const BatchMetrics& metrics() const;
   const std::vector<float>& losses() const;
+  void keepOutputs();  // as ClientStage's
+  at::Tensor outputs() const;
   const ParameterSet& set() const;
+  const ParameterSet& evaluatedSet() const;  // as ClientStage's
   void importWeights(const std::vector<NamedTensor>& model);
 
  private:

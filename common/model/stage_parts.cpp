@@ -1,5 +1,7 @@
 #include "common/model/stage_parts.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
@@ -146,6 +148,7 @@ void LabeledBatch::begin(const BatchView& batch) {
   weight_ = weight > 0 ? weight : 1;  // if no target counts, all losses are 0
   metrics_ = {};
   losses_.clear();
+  outputs_.clear();
 }
 
 void LabeledBatch::checkClasses() const {
@@ -200,8 +203,14 @@ at::Tensor LabeledBatch::loss(const at::Tensor& output, const MicroBatch& at) {
   const at::Tensor loss = loss_.sum(rows, scores_.loss).div(weight_);
   const LossRows counted = countedRows(rows, loss_.target, scores_.loss);
   count(at, loss.item<float>(), &counted);
+  if (keepsOutputs_) {
+    outputs_.resize(at.microBatches);
+    outputs_[at.i] = output.detach().to(at::kCPU, at::kFloat);
+  }
   return loss;
 }
+
+at::Tensor LabeledBatch::outputs() const { return at::cat(outputs_).contiguous(); }
 
 void LabeledBatch::checkLoss(const MicroBatch& at, const TensorList& activations1) const {
   const float loss = losses_[at.i];
@@ -263,13 +272,21 @@ void waitFor(double milliseconds) { std::this_thread::sleep_until(deadline(milli
 
 // ---- A part in training ----
 
+// Of a saved average, after the name of its weight.
+static constexpr const char* kAverage = ":average";
+
 TrainedPart::TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks,
                          int first, int last, at::Device device, std::vector<int> cutsInside,
-                         const ParameterSet* tied)
+                         const TrainedPart* tied)
     : seed_(options.seed),
       part_(blocks, first, last, std::move(cutsInside)),
-      set_(blocks, first, last, options.seed, device, tied),
-      optimizer_(makeOptimizer(options.optimizer, set_.parameters())) {}
+      set_(blocks, first, last, options.seed, device, tied == nullptr ? nullptr : &tied->set_),
+      averageDecay_(options.averageDecay),
+      optimizer_(makeOptimizer(options.optimizer, set_.parameters())) {
+  if (averageDecay_ == 0) return;
+  average_ = std::make_unique<ParameterSet>(blocks, first, last, options.seed, device,
+                                            tied == nullptr ? nullptr : tied->average_.get());
+}
 
 TensorList TrainedPart::forward(TensorList x, const TensorList& batch, const MicroBatch& at) {
   BlockContext context{seed_, at};
@@ -277,7 +294,8 @@ TensorList TrainedPart::forward(TensorList x, const TensorList& batch, const Mic
     context.statistics = &statistics_[at.i];
     context.statistics->clear();
   }
-  return part_.forward(std::move(x), batch, set_, context);
+  return part_.forward(std::move(x), batch, at.phase == Phase::train ? set_ : evaluatedSet(),
+                       context);
 }
 
 TensorList TrainedPart::recompute(TensorList x, const TensorList& batch,
@@ -296,13 +314,40 @@ void TrainedPart::update(const StepDecision& decision) {
   optimizer_->update(decision);
   if (decision.apply) {
     for (const auto& [i, statistics] : statistics_) set_.addStatistics(statistics);
+    if (average_) moveAverage(decision.step);
   }
   statistics_.clear();
   set_.clearGradients();
 }
 
+void TrainedPart::moveAverage(std::uint64_t step) {
+  const at::NoGradGuard noGrad;
+  const auto n = static_cast<double>(step);
+  const double decay = std::min(averageDecay_, (1 + n) / (10 + n));
+  const std::vector<NamedTensor> weights = weightsOf(set_), averages = weightsOf(*average_);
+  for (std::size_t w = 0; w < weights.size(); ++w) {
+    at::Tensor average = averages[w].tensor;
+    if (average.is_floating_point()) {
+      average.lerp_(weights[w].tensor, 1 - decay);
+    } else {
+      average.copy_(weights[w].tensor);
+    }
+  }
+}
+
+void TrainedPart::load(const std::vector<NamedTensor>& weights) {
+  loadWeights(set_, weights);
+  if (average_) loadWeights(*average_, weights);
+}
+
 std::vector<NamedTensor> TrainedPart::save() const {
   std::vector<NamedTensor> saved = stateOf(set_);
+  if (average_) {
+    for (NamedTensor& each : weightsOf(*average_)) {
+      each.name += kAverage;
+      saved.push_back(std::move(each));
+    }
+  }
   for (NamedTensor& each : optimizer_->state()) saved.push_back(std::move(each));
   return saved;
 }
@@ -310,9 +355,15 @@ std::vector<NamedTensor> TrainedPart::save() const {
 void TrainedPart::restore(std::vector<NamedTensor>& saved) {
   std::map<std::string, at::Tensor> own;
   for (NamedTensor& each : stateOf(set_)) own[each.name] = std::move(each.tensor);
+  if (average_) {
+    for (NamedTensor& each : weightsOf(*average_)) {
+      own[each.name + kAverage] = std::move(each.tensor);
+    }
+  }
   std::vector<NamedTensor> weights, state, rest;
   for (NamedTensor& each : saved) {
-    const std::string parameter = each.name.substr(0, each.name.rfind(':'));
+    const bool isAverage = each.name.ends_with(kAverage);
+    const std::string parameter = isAverage ? each.name : each.name.substr(0, each.name.rfind(':'));
     auto& group = own.count(parameter) == 0             ? rest
                   : parameter.size() < each.name.size() ? state
                                                         : weights;
@@ -333,7 +384,15 @@ void TrainedPart::restore(std::vector<NamedTensor>& saved) {
     throw badCheckpoint("the saved state does not contain each weight exactly once");
   }
   optimizer_->restore(state);
+  std::vector<NamedTensor> averages;
+  std::erase_if(weights, [&](NamedTensor& each) {
+    if (!each.name.ends_with(kAverage)) return false;
+    each.name.erase(each.name.size() - std::string_view(kAverage).size());
+    averages.push_back(each);
+    return true;
+  });
   loadWeights(set_, weights);
+  if (average_) loadWeights(*average_, averages);
   saved = std::move(rest);
 }
 

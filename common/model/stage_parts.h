@@ -74,13 +74,14 @@ class StageCut {
 class TrainedPart {
  public:
   // Blocks [first, last); `cutsInside` as in ModelPart.
-  // `tied`: see ParameterSet; borrowed during the call.
+  // `tied`: another part whose parameters this one may share, see ParameterSet; borrowed during the
+  // call.
   TrainedPart(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
               int last, at::Device device, std::vector<int> cutsInside = {},
-              const ParameterSet* tied = nullptr);
+              const TrainedPart* tied = nullptr);
 
   // As ModelPart::forward(). In training, also keeps the statistics of micro-batch at.i until
-  // update().
+  // update(); otherwise with evaluatedSet().
   TensorList forward(TensorList x, const TensorList& batch, const MicroBatch& at);
   // The same again for its backward, with autograd; keeps no statistics.
   TensorList recompute(TensorList x, const TensorList& batch, const MicroBatch& at) const;
@@ -91,6 +92,10 @@ class TrainedPart {
   // either, which running statistics would never forget.
   void update(const StepDecision& decision);
   const ParameterSet& set() const { return set_; }
+  // The averages if there are any; else set().
+  const ParameterSet& evaluatedSet() const { return average_ ? *average_ : set_; }
+  // As loadWeights(), also into the averages.
+  void load(const std::vector<NamedTensor>& weights);
 
   // See BodyStage::save().
   std::vector<NamedTensor> save() const;
@@ -99,9 +104,13 @@ class TrainedPart {
   void restore(std::vector<NamedTensor>& saved);
 
  private:
+  void moveAverage(std::uint64_t step);
+
   std::uint64_t seed_;
   ModelPart part_;
   ParameterSet set_;
+  double averageDecay_;
+  std::unique_ptr<ParameterSet> average_;  // null: none
   std::unique_ptr<Optimizer> optimizer_;
   std::map<std::uint32_t, std::vector<NormStatistics>> statistics_;  // by micro-batch
 };
@@ -134,6 +143,10 @@ class LabeledBatch {
 
   const BatchMetrics& metrics() const { return metrics_; }
   const std::vector<float>& losses() const { return losses_; }
+  // From now on, the model's outputs of each batch are kept until the next.
+  void keepOutputs() { keepsOutputs_ = true; }
+  // Those of the whole batch, [samples, …], fp32, on the CPU.
+  at::Tensor outputs() const;
 
  private:
   void checkClasses() const;
@@ -148,6 +161,8 @@ class LabeledBatch {
   double weight_ = 1;  // of the batch
   BatchMetrics metrics_;
   std::vector<float> losses_;
+  bool keepsOutputs_ = false;
+  std::vector<at::Tensor> outputs_;  // by micro-batch
 };
 
 // Waits without a tensor.

@@ -46,8 +46,12 @@ void WholeStage::update(const StepDecision& decision) { state_->part.update(deci
 
 const BatchMetrics& WholeStage::metrics() const { return state_->batch.metrics(); }
 const std::vector<float>& WholeStage::losses() const { return state_->batch.losses(); }
+void WholeStage::keepOutputs() { state_->batch.keepOutputs(); }
+at::Tensor WholeStage::outputs() const { return state_->batch.outputs(); }
 const ParameterSet& WholeStage::set() const { return state_->part.set(); }
 
-void WholeStage::importWeights(const std::vector<NamedTensor>& model) { loadWeights(set(), model); }
+const ParameterSet& WholeStage::evaluatedSet() const { return state_->part.evaluatedSet(); }
+
+void WholeStage::importWeights(const std::vector<NamedTensor>& model) { state_->part.load(model); }
 
 }  // namespace cleave

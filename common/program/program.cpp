@@ -106,6 +106,9 @@ void addCommonOptions(CLI::App& command, CommonOptions& options, bool configRequ
 
 Config loadConfig(const CommonOptions& options) {
   if (options.config.empty()) return Config::parse("", "the defaults", options.overrides);
+  if (!options.configText.empty()) {
+    return Config::parse(options.configText, options.config, options.overrides);
+  }
   return Config::load(options.config, options.overrides);
 }
 

@@ -17,6 +17,7 @@ namespace cleave {
 // Options that every command of both daemons has.
 struct CommonOptions {
   std::string config;
+  std::string configText;              // if not empty: instead of the content of that file
   std::vector<std::string> overrides;  // --set
   std::string logLevel = "info";
 };

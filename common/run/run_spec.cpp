@@ -45,6 +45,7 @@ void toWire(const RunSpec& spec, wire::RunSpec& proto) {
   proto.mutable_freeze()->Add(spec.freeze.begin(), spec.freeze.end());
   proto.set_head_is_frozen(spec.headIsFrozen);
   proto.set_recompute(spec.recompute);
+  proto.set_average_decay(spec.averageDecay);
 }
 
 RunSpec runSpecFromWire(const wire::RunSpec& proto) {
@@ -82,6 +83,7 @@ RunSpec runSpecFromWire(const wire::RunSpec& proto) {
   spec.freeze = {proto.freeze().begin(), proto.freeze().end()};
   spec.headIsFrozen = proto.head_is_frozen();
   spec.recompute = proto.recompute();
+  spec.averageDecay = proto.average_decay();
   return spec;
 }
 

@@ -45,6 +45,7 @@ struct RunSpec {
   std::vector<std::string> freeze;  // as StageOptions::freeze
   bool headIsFrozen = false;        // as StageOptions::headIsFrozen
   bool recompute = false;           // as StageOptions::recompute
+  double averageDecay = 0;          // as StageOptions::averageDecay
 
   bool operator==(const RunSpec&) const = default;
 };

@@ -9,8 +9,8 @@
 
 namespace cleave {
 
-// Returns the result of `function`. Throws RunError "out-of-memory" or "compute-failed" for
-// LibTorch's exceptions.
+// Returns the result of `function`. Throws RunError "out-of-memory", "bad-index" or
+// "compute-failed" for LibTorch's exceptions.
 template <typename Function>
 auto withTorchErrors(const Function& function) {
   try {
@@ -20,6 +20,12 @@ auto withTorchErrors(const Function& function) {
         "out-of-memory", "the GPU's memory is full",
         "use a smaller batch, more micro-batches with fewer in flight, or a smaller model "
         "on that machine");
+  } catch (const c10::IndexError&) {
+    throw RunError("bad-index",
+                   "a value of the data is beyond the end of a table of the model, such as a token "
+                   "id beyond its vocabulary",
+                   "prepare the data with the tokenizer that belongs to the model, with no more "
+                   "tokens per sample than the model has positions");
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     throw RunError("compute-failed", "LibTorch cannot compute: " + text.substr(0, text.find('\n')),

@@ -1,0 +1,123 @@
+// cleave-client export: a trained model as a file for other programs.
+
+#include <spdlog/fmt/fmt.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "client/commands/commands.h"
+#include "client/evaluate/merge.h"
+#include "client/train/saved_model.h"
+#include "common/core/bytes.h"
+#include "common/core/durable.h"
+#include "common/core/log.h"
+#include "common/core/units.h"
+
+namespace cleave {
+namespace {
+
+std::string readAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(file), {});
+  if (file.is_open() && !file.bad()) return bytes;
+  throw UsageError("no-model", "cannot read the model " + path, "check the file's permissions");
+}
+
+void checkOutput(const std::string& path, bool overwrite) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw UsageError("file-exists", path + " is a folder",
+                     "give the name of a file: --output " + path + "/model.safetensors");
+  }
+  if (!std::filesystem::exists(path, ignored)) return;
+  if (overwrite && std::filesystem::is_regular_file(path, ignored)) return;
+  throw UsageError("file-exists", path + " exists",
+                   "give another file with --output, or add --overwrite");
+}
+
+// What PyTorch users run.
+std::string pythonLines(const std::string& path) {
+  return "from safetensors.torch import load_file\nmodel.load_state_dict(load_file(\"" + path +
+         "\"), strict=True)\n";
+}
+
+int exportModel(const ExportOptions& options) {
+  startLog("cleave-client", "warn");
+  const SavedModel saved = openSavedModel(options.source, options.best);
+  const ModelDescription& description = saved.description;
+  const std::string output =
+      options.output.empty() ? description.run + ".safetensors" : options.output;
+  checkOutput(output, options.overwrite);
+  const std::string bytes = readAll(saved.path);
+  const std::vector<SafetensorsEntry> entries =
+      readSafetensors(std::as_bytes(std::span(bytes)), saved.path);
+  std::deque<std::vector<float>> memory;
+  const std::vector<SafetensorsEntry> model = mergeAdapters(entries, description.loraScale, description.inputsFirst, memory);
+  // The configuration describes the model with adapters; a model that they were merged into would
+  // be adapted twice.
+  const bool isMerged = !memory.empty();
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  if (!isMerged) metadata = description.toMetadata();
+  const std::vector<std::byte> file = writeSafetensors(model, metadata);
+  writeFileDurably(output, textOf(file));
+
+  std::int64_t values = 0;
+  for (const SafetensorsEntry& entry : model) {
+    std::int64_t count = 1;
+    for (const std::int64_t extent : entry.shape) count *= extent;
+    values += count;
+  }
+  const std::string adapter =
+      std::filesystem::path(saved.path).parent_path() / (options.best ? "adapter.best" : "adapter");
+  std::error_code ignored;
+  const bool hasAdapter = isMerged && std::filesystem::exists(adapter, ignored);
+  if (options.json) {
+    nlohmann::ordered_json json = {{"output", output},           {"model", saved.path},
+                                   {"steps", description.steps}, {"tensors", model.size()},
+                                   {"values", values},           {"bytes", file.size()},
+                                   {"adapters_merged", isMerged}};
+    if (hasAdapter) json["adapter"] = adapter;
+    std::cout << json.dump(2) << std::endl;
+    return 0;
+  }
+  std::cout << fmt::format("{}: {} tensors, {} values, {}, after {} steps{}\n\n", output,
+                           model.size(), values, bytesText(static_cast<double>(file.size())),
+                           description.steps, isMerged ? "; the adapters are merged into it" : "");
+  std::cout << pythonLines(output);
+  if (hasAdapter) {
+    std::cout << "\nOr the adapters alone, with the original model:\n"
+              << "model = peft.PeftModel.from_pretrained(model, \"" << adapter << "\")\n";
+  }
+  std::cout << std::flush;
+  return 0;
+}
+
+}  // namespace
+
+void addExportCommand(CLI::App& app, ExportOptions& options, std::function<int()>& command) {
+  CLI::App* exported = app.add_subcommand(
+      "export", "Writes a trained model as a safetensors file that PyTorch loads");
+  exported
+      ->add_option("MODEL", options.source,
+                   "The folder of a run, or a model file that a run has written")
+      ->required();
+  exported->add_option("--output", options.output, "The file to write; default: RUN_ID.safetensors")
+      ->type_name("FILE");
+  exported->add_flag("--best", options.best,
+                     "Of a run's folder: the model of keep.best, model.best.safetensors");
+  exported->add_flag("--overwrite", options.overwrite, "Replaces the file if it exists");
+  exported->add_flag("--json", options.json, "Prints the result as JSON");
+  exported->footer(
+      "The tensors have the names of the original PyTorch model. Adapters (LoRA) are merged into "
+      "the weights; the run's folder 'adapter' has them alone, for Hugging Face PEFT.\n\n"
+      "Example:\n  cleave-client export runs/RUN --best --output model.safetensors\n\n"
+      "Exit codes: 0 done, 1 failed, 2 usage error. More: docs/take_home.md.");
+  exported->callback([&] { command = [&] { return exportModel(options); }; });
+}
+
+}  // namespace cleave

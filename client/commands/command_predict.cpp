@@ -1,0 +1,198 @@
+// cleave-client predict: what a trained model says about new samples.
+
+#include <ATen/core/Tensor.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+
+#include "client/commands/commands.h"
+#include "client/evaluate/class_scores.h"
+#include "client/evaluate/inference.h"
+#include "common/core/durable.h"
+#include "common/core/log.h"
+#include "common/model/blocks.h"
+
+namespace cleave {
+namespace {
+
+// A field of a CSV file (RFC 4180).
+std::string csvField(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
+
+// A device or a pipe is written as it is.
+std::string temporaryFor(const std::string& path) {
+  std::error_code ignored;
+  const auto type = std::filesystem::status(path, ignored).type();
+  const bool isNewOrFile =
+      type == std::filesystem::file_type::not_found || type == std::filesystem::file_type::regular;
+  return isNewOrFile ? path + ".new" : path;
+}
+
+// Writes rows to a temporary file beside `path`, which replaces `path` when all are written; or to
+// stdout.
+class RowFile {
+ public:
+  explicit RowFile(const std::string& path) : path_(path), temporary_(temporaryFor(path)) {
+    if (path_.empty()) return;
+    file_ = std::fopen(temporary_.c_str(), "w");
+    if (file_ == nullptr) throwCannotWrite(path_, "the file could not be made", errno);
+  }
+  ~RowFile() {
+    if (file_ == nullptr) return;
+    std::fclose(file_);
+    removeTemporary();
+  }
+  RowFile(const RowFile&) = delete;
+  RowFile& operator=(const RowFile&) = delete;
+
+  void write(const std::string& row) {
+    std::FILE* const file = file_ != nullptr ? file_ : stdout;
+    if (std::fwrite(row.data(), 1, row.size(), file) != row.size()) fail();
+  }
+  void finish() {
+    if (file_ == nullptr) {
+      if (std::fflush(stdout) != 0) fail();
+      return;
+    }
+    const int closed = std::fclose(std::exchange(file_, nullptr));
+    if (closed == 0 && temporary_ == path_) return;
+    if (closed != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+      const int error = errno;
+      removeTemporary();
+      throwCannotWrite(path_, "the predictions could not be written", error);
+    }
+  }
+
+ private:
+  void removeTemporary() const {
+    if (temporary_ != path_) std::remove(temporary_.c_str());
+  }
+  [[noreturn]] void fail() const {
+    throwCannotWrite(path_.empty() ? "stdout" : path_, "the predictions could not be written",
+                     errno);
+  }
+
+  const std::string path_, temporary_;
+  std::FILE* file_ = nullptr;
+};
+
+// How the outputs of a loss's model are written: columns, and one sample's values.
+class PredictionColumns {
+ public:
+  PredictionColumns(const PreparedRun& run, std::vector<std::string> names, bool raw)
+      : kind_(findLoss(run.settings.scores.loss.name).target), names_(std::move(names)), raw_(raw) {
+    constexpr std::size_t kMaxValues = 100'000;
+    const Shape& shape = run.plan.blocks.back().outputShape();
+    values_ = 1;
+    for (const std::int64_t extent : shape) values_ *= static_cast<std::size_t>(extent);
+    const bool isPerSample = kind_ != TargetKind::classes || shape.size() == 1;
+    if (kind_ != TargetKind::none && isPerSample && values_ <= kMaxValues) return;
+    throw UsageError("no-predict",
+                     fmt::format("the model returns {} per sample, and its loss is {}: predict "
+                                 "writes one class, or one row of numbers, per sample",
+                                 toString(shape), run.settings.scores.loss.name),
+                     "load the model in PyTorch: docs/take_home.md");
+  }
+
+  std::string header() const {
+    std::string text = "sample";
+    if (isClass()) text += ",class,probability";
+    if (values_ > kMaxColumns && isClass()) return text + "\n";
+    for (std::size_t v = 0; v < values_; ++v) {
+      const std::string prefix = isClass() ? "p " : raw_ || values_ > 1 ? "output " : "output";
+      const bool isBare = prefix == "output";
+      text += "," + csvField(isBare ? prefix : prefix + classNameOf(names_, v));
+    }
+    return text + "\n";
+  }
+
+  std::string row(const std::string& sample, std::span<const float> outputs) const {
+    std::string text = csvField(sample);
+    if (isClass()) {
+      const std::vector<double> probabilities = softmax(outputs);
+      const auto highest = std::max_element(probabilities.begin(), probabilities.end());
+      text += fmt::format(
+          ",{},{:.6f}",
+          csvField(classNameOf(names_, static_cast<std::size_t>(highest - probabilities.begin()))),
+          *highest);
+      if (values_ > kMaxColumns) return text + "\n";
+      for (const double value : probabilities) text += fmt::format(",{:.6f}", value);
+      return text + "\n";
+    }
+    for (const float output : outputs) {
+      const bool isLabel = kind_ == TargetKind::labels && !raw_;
+      text += isLabel ? fmt::format(",{:.6f}", 1 / (1 + std::exp(-double{output})))
+                      : fmt::format(",{:.9g}", output);  // all digits of a float
+    }
+    return text + "\n";
+  }
+
+  std::size_t values() const { return values_; }
+
+ private:
+  static constexpr std::size_t kMaxColumns = 1000;
+  bool isClass() const { return kind_ == TargetKind::classes && !raw_; }
+
+  TargetKind kind_;
+  std::vector<std::string> names_;
+  bool raw_;
+  std::size_t values_ = 0;  // outputs per sample
+};
+
+int predict(const PredictOptions& options) {
+  startLog("cleave-client", options.inference.run.common.logLevel);
+  Inference inference(options.inference, options.inputs);
+  const PredictionColumns columns(inference.prepared(), inference.classNames(), options.raw);
+  RowFile file(options.output);
+  file.write(columns.header());
+  inference.run([&](const Batch& batch, const at::Tensor& output, std::uint32_t first) {
+    const float* values = output.const_data_ptr<float>();
+    for (std::uint32_t n = 0; n < batch.samples(); ++n) {
+      file.write(columns.row(inference.data().sampleName(first + n),
+                             {values + n * columns.values(), columns.values()}));
+    }
+  });
+  file.finish();
+  if (!options.output.empty()) {
+    std::cout << fmt::format("{}: {} predictions of {}\n", options.output, inference.data().size(),
+                             inference.modelPath());
+  }
+  return 0;
+}
+
+}  // namespace
+
+void addPredictCommand(CLI::App& app, PredictOptions& options, std::function<int()>& command) {
+  CLI::App* predictions =
+      app.add_subcommand("predict", "Writes what a trained model says about new samples, as CSV");
+  addInferenceOptions(*predictions, options.inference);
+  predictions->remove_option(predictions->get_option("--json"));
+  predictions
+      ->add_option("--input", options.inputs,
+                   "Files and folders in the data format of the training, without labels; "
+                   "repeatable; default: the test set")
+      ->type_name("PATH");
+  predictions->add_option("--output", options.output, "CSV file to write; default: stdout")
+      ->type_name("FILE");
+  predictions->add_flag("--raw", options.raw,
+                        "Writes the model's outputs with all digits instead of classes and "
+                        "probabilities");
+  predictions->footer(
+      "Columns: sample; for classes: class, probability, and the probability of each class; for "
+      "labels: each one's probability; for numbers: output.\n\nExample:\n  cleave-client predict "
+      "runs/RUN --best --input photos/ --output predictions.csv\n\n"
+      "Exit codes: 0 done, 1 failed, 2 usage error.");
+  predictions->callback([&] { command = [&] { return predict(options); }; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,74 @@
+// How well a classifier does, per class: confusion, precision and recall, the area under the ROC
+// curve, calibration. No Torch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cleave {
+
+// The softmax of one sample's outputs. Throws RunError "non-finite" if it has none.
+std::vector<double> softmax(std::span<const float> outputs);
+
+class ClassScores {
+ public:
+  explicit ClassScores(std::size_t classes);
+
+  // One sample: the model's outputs, and its class in [0, classes).
+  void add(std::span<const float> outputs, std::int64_t target);
+
+  struct Class {
+    std::uint64_t samples = 0;    // of this class
+    std::uint64_t predicted = 0;  // as this class
+    std::uint64_t correct = 0;
+    // Nothing if there is no sample to divide by.
+    std::optional<double> precision() const;
+    std::optional<double> recall() const;
+    std::optional<double> f1() const;
+  };
+  std::vector<Class> classes() const;
+  // Samples of class `target` that were predicted as `predicted`.
+  std::uint64_t confused(std::size_t target, std::size_t predicted) const;
+  // The probability that a random sample of the class gets a higher probability for it than a
+  // random sample of another class (Hand and Till, 2001: A(i|rest)); ties count as a half. Nothing
+  // without samples of both kinds, or if there were too many scores to keep.
+  std::optional<double> auroc(std::size_t wanted) const;
+
+  // Samples whose highest probability, the confidence, is in one of kBins equal ranges.
+  struct Bin {
+    std::uint64_t samples = 0;
+    double confidence = 0;  // sum
+    std::uint64_t correct = 0;
+  };
+  static constexpr std::size_t kBins = 15;
+  const std::vector<Bin>& calibration() const { return bins_; }
+  // The expected calibration error: the mean of |accuracy - confidence| over the samples, by bin
+  // (Naeini et al., 2015).
+  double calibrationError() const;
+
+  std::uint64_t samples() const { return samples_; }
+  // With the names of the classes; missing ones are their numbers.
+  nlohmann::ordered_json toJson(const std::vector<std::string>& names) const;
+
+ private:
+  std::size_t classes_;
+  std::uint64_t samples_ = 0;
+  // Samples by target and predicted class.
+  std::map<std::pair<std::size_t, std::size_t>, std::uint64_t> confusion_;
+  std::vector<Bin> bins_;
+  // Of all samples, for auroc(); cleared when there are too many.
+  bool keepsScores_ = true;
+  std::vector<float> probabilities_;  // [samples, classes]
+  std::vector<std::int64_t> targets_;
+};
+
+std::string classNameOf(const std::vector<std::string>& names, std::size_t index);
+
+}  // namespace cleave

@@ -1,0 +1,129 @@
+#include "client/evaluate/inference.h"
+
+#include <spdlog/fmt/fmt.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "client/data/loader.h"
+#include "common/core/buffer.h"
+#include "common/core/clock.h"
+#include "common/core/log.h"
+#include "common/run/torch_errors.h"
+
+namespace cleave {
+namespace {
+
+// The options of a run with this model's configuration and weights.
+RunOptions runOptions(const InferenceOptions& options, const std::string& model,
+                      const std::optional<ModelDescription>& description,
+                      const std::string& folder) {
+  RunOptions run = options.run;
+  CommonOptions& common = run.common;
+  if (description) {
+    common.config = model;
+    common.configText = description->config;
+  }
+  common.overrides.insert(common.overrides.begin(),
+                          {"weights={file: " + quotedYaml(model) + ", except: []}"});
+  if (!run.server.empty()) run.runDir = folder + "/run";
+  return run;
+}
+
+// A bar on a terminal, nothing elsewhere.
+class EvaluationBar {
+ public:
+  explicit EvaluationBar(std::uint32_t samples)
+      : samples_(samples), isShown_(::isatty(STDERR_FILENO) != 0) {}
+  ~EvaluationBar() {
+    if (isShown_) write("\r\x1b[K");
+  }
+  void show(std::uint32_t done) {
+    constexpr double kEvery = 0.2;
+    if (!isShown_ || secondsSince(last_) < kEvery) return;
+    last_ = now();
+    write(fmt::format("\r{} of {} samples, {:.0f} samples/s ", done, samples_,
+                      done / std::max(secondsSince(start_), 1e-9)));
+  }
+
+ private:
+  static void write(const std::string& text) {
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+  }
+
+  const std::uint32_t samples_;
+  const bool isShown_;
+  const SteadyTime start_ = now();
+  SteadyTime last_ = start_;
+};
+
+}  // namespace
+
+Inference::Inference(const InferenceOptions& options, const std::vector<std::string>& inputs) {
+  if (options.run.common.config.empty()) {
+    SavedModel saved = openSavedModel(options.source, options.best);
+    modelPath_ = std::move(saved.path);
+    description_ = std::move(saved.description);
+  } else {
+    modelPath_ = modelFileOf(options.source, options.best);
+  }
+  const DataOpener open = [&](const DataSettings& settings) {
+    if (description_) return openForInference(settings, description_->learned, inputs);
+    const nlohmann::json learned = openDatasets(settings).train->learned();
+    return openForInference(settings, learned, inputs);
+  };
+  const RunOptions run = runOptions(options, modelPath_, description_, folder_.path());
+  if (run.server.empty()) {
+    prepared_ = resolveRun(run, Purpose::inference, open);
+    setComputeThreads(prepared_.threads);
+    whole_ = std::make_unique<WholeStage>(prepared_.plan.stage);
+    whole_->importWeights(initialWeights(prepared_));
+    whole_->keepOutputs();
+    return;
+  }
+  prepared_ = prepareRun(run, Purpose::inference, open);
+  run_ = std::make_unique<TrainRun>(prepared_);
+  run_->connect();
+  run_->start([](const BodyDone&) { return StepDecision(); }, {});
+  run_->loadWeights();
+  run_->stage().keepOutputs();
+}
+
+Inference::~Inference() = default;
+
+std::vector<std::string> Inference::classNames() const {
+  const std::vector<std::string>& names = prepared_.settings.data.classNames;
+  if (!names.empty()) return names;
+  return description_ ? description_->classes : data().classNames();
+}
+
+BatchMetrics Inference::run(
+    const std::function<void(const Batch&, const at::Tensor&, std::uint32_t)>& each) {
+  Loader::Options options;
+  options.batch = prepared_.settings.evalBatch;
+  const auto pool =
+      run_ ? run_->session().pool() : std::make_shared<BufferPool>(std::size_t{1} << 30);
+  Loader loader(prepared_.data.test, pool, options);
+  BatchMetrics sum;
+  EvaluationBar bar(data().size());
+  std::uint32_t first = 0;
+  for (std::uint64_t step = 1; const auto batch = loader.next(); ++step) {
+    if (run_) {
+      run_->runBatch(Phase::eval, step, *batch);
+      sum.add(run_->stage().metrics());
+      each(*batch, run_->stage().outputs(), first);
+    } else {
+      withTorchErrors([&] {
+        whole_->runBatch(Phase::eval, step, prepared_.settings.microBatches, viewOf(*batch));
+      });
+      sum.add(whole_->metrics());
+      each(*batch, whole_->outputs(), first);
+    }
+    first += batch->samples();
+    bar.show(first);
+  }
+  if (run_) run_->close("done");
+  return sum;
+}
+
+}  // namespace cleave

@@ -1,0 +1,48 @@
+// Runs a trained model on data: whole in this process, or through a server.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/evaluate/inference_options.h"
+#include "client/train/prepare.h"
+#include "client/train/saved_model.h"
+#include "client/train/temporary_folder.h"
+#include "client/train/train_run.h"
+
+namespace cleave {
+
+// Use it on one thread, which becomes the device thread.
+class Inference {
+ public:
+  // With `inputs`, the data are these files and folders, without targets; else the test set.
+  // Connects to the server, if there is one. Throws UsageError or RunError.
+  Inference(const InferenceOptions& options, const std::vector<std::string>& inputs = {});
+  ~Inference();
+
+  const std::string& modelPath() const { return modelPath_; }
+  const PreparedRun& prepared() const { return prepared_; }
+  const Dataset& data() const { return *prepared_.data.test; }
+  std::vector<std::string> classNames() const;
+
+  // Runs all samples, in order. `each` gets each batch, the model's output for it ([samples, …],
+  // fp32, on the CPU), and the index of its first sample. Returns the sums of loss and metrics.
+  BatchMetrics run(
+      const std::function<void(const Batch&, const at::Tensor& output, std::uint32_t first)>& each);
+
+ private:
+  std::string modelPath_;
+  std::optional<ModelDescription> description_;
+  TemporaryFolder folder_;  // of the run, with a server
+  PreparedRun prepared_;
+  std::unique_ptr<WholeStage> whole_;  // without a server
+  std::unique_ptr<TrainRun> run_;      // with a server
+};
+
+}  // namespace cleave

@@ -1,0 +1,16 @@
+// The options of the commands that use a trained model.
+#pragma once
+
+#include <string>
+
+#include "client/train/run_options.h"
+
+namespace cleave {
+
+struct InferenceOptions {
+  RunOptions run;      // run.server empty: all layers in this process
+  std::string source;  // the folder of a run, or a model file
+  bool best = false;   // the model that keep.best kept
+};
+
+}  // namespace cleave

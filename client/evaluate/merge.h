@@ -1,0 +1,22 @@
+// Adds adapters to the weights that they change. No Torch.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "common/model/safetensors.h"
+
+namespace cleave {
+
+// The model without adapters: each adapted weight W becomes W + scale B A, computed in fp64 and
+// rounded once. `inputsFirst`: the modules whose W is [inputs, outputs]. `memory` gets the new
+// values, which the entries point into. Throws UsageError "bad-weights" if the adapters do not fit
+// their weights.
+std::vector<SafetensorsEntry> mergeAdapters(const std::vector<SafetensorsEntry>& entries,
+                                            double scale,
+                                            const std::vector<std::string>& inputsFirst,
+                                            std::deque<std::vector<float>>& memory);
+
+}  // namespace cleave

