@@ -220,7 +220,8 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
       run.session(), run.stage(), prepared.plan, prepared.folder, run.answer().weights_allowed(),
       run.settings().lora,
       prepared.userModel ? prepared.userModel->aliases() : std::map<std::string, std::string>());
-  trainer.start({false, run.settings().errorEvery, run.settings().rotateBytes, metrics, true});
+  trainer.start({false, run.settings().errorEvery, run.settings().rotateBytes, metrics, true,
+                 run.settings().tensorBoard});
   if (metrics) {
     metrics->sampleWith(
         [&] { return run.session().samples(run.recorder(), prepared.server.tls.get()); });

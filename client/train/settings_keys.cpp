@@ -12,6 +12,7 @@
 
 #include "client/train/codec_choice.h"
 #include "client/train/settings.h"
+#include "common/core/metric_titles.h"
 #include "common/engine/schedule.h"
 #include "common/run/config_errors.h"
 #include "common/run/device.h"
@@ -332,7 +333,7 @@ void addScores(Table& table) {
   table.add("keep.best.mode", "`max`, `min`", "", "by the metric", "which value is the best",
             [](Config& config, Settings& s) {
               if (s.bestMetric.empty()) return;
-              const bool isGreatest = isBetterIfGreater(s.bestMetric);
+              const bool isGreatest = metricTitle(s.bestMetric).isBetterIfGreater;
               s.bestIsGreatest = config.text("keep.best.mode", isGreatest ? "max" : "min",
                                              {"max", "min"}) == "max";
             });
@@ -664,6 +665,9 @@ void addCodecDeviceLink(Table& table) {
   table.add("metrics.rotate", "`off`, or 64kB … 1GB", "", "`off`",
             "size at which a CSV file is continued in a new one",
             [](Config& config, Settings& s) { s.rotateBytes = readRotateBytes(config); });
+  table.boolean("metrics.tensorboard", &Settings::tensorBoard,
+                "also writes the [figures for TensorBoard](tracking.md#tensorboard) into the run's "
+                "folder `tensorboard`");
   table.add("metrics.listen", "`ADDRESS:PORT`", "", "none",
             "serves metrics to [Prometheus](metrics.md#prometheus), such as `127.0.0.1:9465`",
             [](Config& config, Settings& s) { s.metrics = readMetricsSettings(config); });
