@@ -1,5 +1,11 @@
 // Event files for TensorBoard. python/tests/test_tracking.py reads them with TensorBoard itself.
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -28,6 +34,24 @@ struct Folder {
   ~Folder() { fs::remove_all(path); }
 
   fs::path path;
+};
+
+// While it exists, writes beyond `bytes` in a file fail, as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_;
+  sighandler_t handler_;
 };
 
 std::string readFile(const fs::path& path) {
@@ -211,6 +235,22 @@ TEST_CASE("a run writes the figures of its steps and epochs") {
   CHECK(valuesOf("epoch/train_top1", path) == Values{{3, 0.625F}});
   CHECK(valuesOf("epoch/number", path) == Values{{3, 1}});
   CHECK_FALSE(run.files.writeFailure());
+}
+
+TEST_CASE("a full disk is reported as for the CSV files") {
+  const Folder folder;
+  Written run(folder);
+  CHECK_FALSE(run.files.writeFailure());
+  {
+    const FileSizeLimit full(50'000);
+    run.events->configuration(std::string(100'000, 'x'));
+    CHECK(errorCode([&] { run.recorder.flush(); }) == "cannot-write");
+  }
+  const auto failure = run.files.writeFailure();
+  REQUIRE(failure);
+  CHECK(failure->path == run.events->file().path());
+  CHECK(failure->error == EFBIG);
+  CHECK(eventsOf(failure->path).size() == 1);  // no part of a record
 }
 
 TEST_CASE("steps that are done again replace those of the lost process") {

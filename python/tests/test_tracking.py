@@ -111,6 +111,13 @@ class TensorBoard(Runs):
     def test_the_figures_are_those_of_the_files(self):
         self.train()
         scalars = self.agrees_with_the_files()
+        summary = json.loads((self.run_folder / "summary.json").read_text())
+        self.assertEqual(summary["tensorboard"], str(self.run_folder / "tensorboard"))
+        # keep.best: the first of the best evaluations.
+        best = max((float(row["eval_top1"]), -int(row["epoch"])) for row in rows(self.run_folder, "epochs.csv") if row["eval_top1"])
+        self.assertAlmostEqual(summary["kept"]["value"], best[0], places=6)
+        self.assertEqual((summary["kept"]["epoch"], summary["kept"]["metric"]), (-best[1], "top1"))
+        self.assertEqual(summary["eval"]["best_epoch"], -best[1])
         self.assertEqual(len(scalars["train/loss"]), 3 * 16)
         self.assertEqual([step for step, _ in scalars["eval/loss"]], [32, 48])
         # What TensorBoard's own pages use.

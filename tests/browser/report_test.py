@@ -182,6 +182,7 @@ class OneRun(Case):
         ticks = CHROME.run("return [...document.querySelectorAll('#chart-loss .dygraph-axis-label-y')].map((one) => one.textContent)")
         self.assertIn("1", ticks)
         CHROME.run("document.querySelector('#chart-step-time .log').click()")  # constant values
+        CHROME.run("document.querySelector('#chart-retransmits .log').click()")  # zeros
         CHROME.run("document.querySelector('#chart-loss .log').click()")
         self.close(column(CHROME.panels()["loss"], "training")[0][1], run.loss(1))
         self.assertIsNone(CHROME.run("return document.querySelector('#chart-client-split .log')"))
@@ -458,6 +459,35 @@ class ManyRows(Case):
         peak = max(row[1 + j][2] for row in panels["transfers"]["rows"] for j in (0, 1) if row[1 + j])
         self.close(10**peak, (runs.RAW // 4 + runs.HEAD) / 1e-6, 1e-3)
         self.assertIn("each point represents", CHROME.text("#sampling"))
+
+
+    def test_a_hundred_thousand_steps_open_quickly(self):
+        steps = 100_000
+        run = self.run_folder().whole(20)
+        path = run.folder / "steps.csv"
+        head, first, *lines = path.read_text().splitlines(keepends=True)
+        names = head.strip().split(",")
+        cells = lines[0].strip().split(",")
+        with open(path, "w") as file:
+            file.write(head + first)
+            for step in range(1, steps + 1):
+                cells[names.index("time")] = runs.utc(0.05 * step)
+                cells[names.index("step")] = str(step)
+                cells[names.index("loss")] = f"{2.5 / step + 0.001 * (step % 7):.9g}"
+                file.write(",".join(cells) + "\n")
+        page = self.folder / "page.html"
+        report(run.folder, "--output", page)
+        begin = time.time()
+        CHROME.open(page)
+        self.assertEqual(CHROME.panels()["loss"]["id"], "loss")
+        opened = time.time() - begin
+        redrawn = CHROME.run("""const one = document.getElementById('smoothing'), begin = performance.now();
+            one.value = 0.9; one.dispatchEvent(new Event('input')); return performance.now() - begin""") / 1000
+        print(f"{steps} steps: {page.stat().st_size >> 10} KiB, opened in {opened:.2f} s, smoothed in {redrawn:.2f} s")
+        self.assertLess(opened, 3)
+        self.assertLess(redrawn, 1)
+        self.assertLess(page.stat().st_size, 2 << 20)
+        self.assertEqual(CHROME.complaints(), [])
 
 
 class Live(Case):

@@ -159,10 +159,11 @@ class Panel {
     const value = this.banded ? band : (point) => y(point.mean);
     const rows = joinPoints(lines.map((line) => line.points), value);
     const kept = this.selected === null || !this.graph ? null : this.graph.getValue(this.selected, 0);
-    this.card.classList.toggle('empty', rows.length === 0);
-    if (rows.length === 0) {
+    const isEmpty = rows.every((row) => row.slice(1).every((cell) => cell === null));
+    this.card.classList.toggle('empty', isEmpty);
+    if (isEmpty) {
       this.drop();
-      this.legend.textContent = this.spec.none || 'No data was recorded for this chart.';
+      this.legend.textContent = rows.length > 0 ? 'No value is above 0.' : this.spec.none || 'No data was recorded for this chart.';
       return;
     }
     const options = { file: rows, labels, ...this.look() };

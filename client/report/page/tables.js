@@ -40,8 +40,15 @@ function tile(name, value, detail, id) {
     element('p', { class: 'muted' }, name), element('p', { class: 'value' }, value), element('p', { class: 'muted' }, detail));
 }
 
+// Which epoch's model is kept as the best.
+function keptText(h) {
+  if (!h.kept) return '';
+  if (h.kept.epoch === h.best_epoch && h.kept.title === h.metric_title) return ', which is kept';
+  return '; kept: epoch ' + h.kept.epoch + ' with ' + h.kept.title.toLowerCase() + ' ' + units[h.kept.unit].text(h.kept.value);
+}
+
 function metricTile(h, known) {
-  const kept = h.kept ? '; kept: epoch ' + h.kept.epoch + ' with ' + h.kept.title.toLowerCase() + ' ' + units[h.kept.unit].text(h.kept.value) : '';
+  const kept = keptText(h);
   if (!h.metric_name) return tile('Loss', known(h.eval_loss, units.nats.text), 'of the last evaluation' + kept, 'metric');
   const { text } = units[h.metric_unit];
   return h.metric !== undefined
