@@ -22,7 +22,7 @@ void addThroughput(Json& json, const SessionStatus& session) {
   json["phase"] = phaseName(pace.phase);
   json["step"] = pace.step;
   if (session.epoch > 0) json["epoch"] = session.epoch;
-  json["images_per_second"] = pace.imagesPerSecond;
+  json["images_per_second"] = pace.samplesPerSecond;
   json["up_bytes_per_second"] = pace.up;
   json["down_bytes_per_second"] = pace.down;
   json["bottleneck"] = bottleneckOf(pace.shares);

@@ -24,12 +24,12 @@ std::string clockOf(const Json& json, const char* key) {
   return clockText(json.at(key).get<double>());
 }
 
-const Row kHead = {"session",  "identity", "run",  "from",       "step",   "epoch",
-                   "images/s", "up",       "down", "limited by", "memory", "for"};
+const Row kHead = {"session",   "identity", "run",  "from",       "step",   "epoch",
+                   "samples/s", "up",       "down", "limited by", "memory", "for"};
 
 // The columns to leave out, in this order, if the terminal is too narrow. Run, step and bottleneck
 // always stay, and so does the session, which `cleave-server sessions end` takes.
-const Row kLeftOutFirst = {"memory", "for", "epoch", "from", "up", "down", "images/s", "identity"};
+const Row kLeftOutFirst = {"memory", "for", "epoch", "from", "up", "down", "samples/s", "identity"};
 
 // "-" stands for a value that a probe does not have, or a run does not have yet.
 Row rowOf(const Json& session) {

@@ -22,7 +22,7 @@ struct PaceShares {
 struct Throughput {
   Phase phase = Phase::train;
   std::uint64_t step = 0;
-  double imagesPerSecond = 0;
+  double samplesPerSecond = 0;
   double up = 0, down = 0;  // bytes per second
   PaceShares shares;
   double idleSeconds = 0;  // since the last batch ended

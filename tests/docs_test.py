@@ -19,7 +19,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MOST_README_LINES = 180
 LINK_KEYS = r"link\.(up\.|down\.)?(rate|latency|jitter|loss|queue|burst)"  # of `sweep --grid`
 # Options of other programs in the pages: apt, cmake, docker, systemctl, tar, gnuplot and others.
-FOREIGN = {"--build-arg", "--component", "--exit-code-from", "--profile", "--volumes"}
+FOREIGN = {"--build-arg", "--logdir", "--component", "--exit-code-from", "--profile", "--volumes"}
 SYSTEM_MESSAGES = {"No space left on device"}  # from strerror()
 SYNTHETIC = "model: {name: mlp}\ndata: {format: synthetic, shape: [4]}\n"
 IDX = "model: {name: mlp}\ndata: {format: idx, train: {images: images, labels: labels}, test: {images: images, labels: labels}}\n"

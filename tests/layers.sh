@@ -16,7 +16,7 @@ common/http        | common/core common/net                                     
 common/engine      | common/core common/codec common/topology |
 common/link        | common/core common/codec common/net common/engine proto common/topology | boost openssl
 common/predict     | common/core common/net common/engine common/link common/topology |
-common/record      | common/core common/net common/engine common/link common/predict  |
+common/record      | common/core common/net common/engine common/link common/predict proto | boost
 common/device      | common/core                                                      | torch
 common/device/cuda | common/core common/device compression/device                     | torch cuda
 common/graph       | common/core proto                                                | zstd

@@ -27,7 +27,7 @@ BarState halfDone() {
   state.epoch = 2;
   state.epochs = 3;
   state.loss = 0.43117;
-  state.imagesPerSecond = 6485.3;
+  state.samplesPerSecond = 6485.3;
   state.up = 12.3e6;
   state.down = 4.5e6;
   state.secondsLeft = 42;
@@ -36,7 +36,7 @@ BarState halfDone() {
 
 TEST_CASE("a wide terminal shows everything, a narrow one the key figures, always in one row") {
   CHECK(barLine(halfDone(), 160, false) ==
-        "train  50% [====================>                   ] 150/300  epoch 2/3  6485 images/s  "
+        "train  50% [====================>                   ] 150/300  epoch 2/3  6485 samples/s  "
         "loss 0.4312  0:42 left  up 12.3 MB/s  down 4.50 MB/s");
   CHECK(barLine(halfDone(), 80, false) ==
         "train  50% [===========>           ] 150/300  epoch 2/3  loss 0.4312  0:42 left");
@@ -91,9 +91,10 @@ TEST_CASE("colour changes nothing but the colour") {
 }
 
 TEST_CASE("a plain line has all figures") {
-  CHECK(plainLine(halfDone()) ==
-        "train  step 150/300  epoch 2/3  6485 images/s  loss 0.4312  up 12.3 MB/s  down 4.50 MB/s  "
-        "0:42 left");
+  CHECK(
+      plainLine(halfDone()) ==
+      "train  step 150/300  epoch 2/3  6485 samples/s  loss 0.4312  up 12.3 MB/s  down 4.50 MB/s  "
+      "0:42 left");
 }
 
 TEST_CASE("times are formatted as on a clock") {

@@ -316,6 +316,8 @@ void writeRun(const Folder& folder) {
                                       {"bound_seconds", "0.5"},
                                       {"bottleneck", "uplink"},
                                       {"latency_seconds", "0.01"},
+                                      {"learning_rate", "0.1"},
+                                      {"gradient_norm", "3"},
                                       {"loss", "2"},
                                       {"top1", "0.5"}}) +
                                 step("3.000", "train",
@@ -358,6 +360,7 @@ void writeRun(const Folder& folder) {
                                                      {"snr_db", "20"}}));
   folder.write("config.yaml", "train:\n  batch: 10\nmodel:\n  cuts: [4, 13]\n");
   folder.write("environment.json", "{\"cpu\": {\"cores\": 2}}");
+  folder.write("run.json", R"({"run": "tiny", "steps": 8, "epochs": 4})");
 }
 
 }  // namespace
@@ -378,6 +381,11 @@ TEST_CASE("a report's figures match the files") {
   CHECK(headline.at("seconds") == 4);
   CHECK(headline.at("images_per_second") == 5);
   CHECK(headline.at("metric") == 0.8);
+  CHECK(headline.at("best_metric") == 0.8);
+  CHECK(headline.at("best_epoch") == 1);
+  CHECK(headline.at("total_steps") == 8);
+  CHECK(headline.at("total_epochs") == 4);
+  CHECK_FALSE(headline.contains("seconds_left"));  // it has ended
   CHECK(headline.at("ratio") == 0.5);
   CHECK(headline.at("bytes_up") == 1400);
   CHECK(headline.at("over_bound") == 2);
@@ -391,6 +399,8 @@ TEST_CASE("a report's figures match the files") {
   const auto& series = run.at("series");
   CHECK(series.at("loss").at("mean") == nlohmann::json({2, 1}));
   CHECK(series.at("loss").at("k") == nlohmann::json({1, 2}));
+  CHECK(series.at("learning_rate").at("mean") == nlohmann::json({0.1}));
+  CHECK(series.at("gradient_norm").at("mean") == nlohmann::json({3}));
   CHECK(series.at("transfer_up").at("mean") == nlohmann::json({2000}));
   CHECK(series.at("client_wire").at("mean").at(0) == 0.5);
   CHECK(series.at("client_waiting").at("mean").at(0) == 0.25);
@@ -402,6 +412,50 @@ TEST_CASE("a report's figures match the files") {
   // All columns that the reader requires exist; only the server's folder is missing.
   REQUIRE(run.at("problems").size() == 1);
   CHECK_THAT(run.at("problems").at(0).get<std::string>(), Contains("--server-run"));
+}
+
+TEST_CASE("the time that is left follows from the latest steps") {
+  const Folder folder;
+  const auto columns = RunFiles::stepColumns(kMetrics);
+  const auto step = [&](const std::string& second, const std::string& number) {
+    return rowOf(columns, {{"time", "2026-01-31T12:00:" + second + ".000Z"},
+                           {"phase", "train"},
+                           {"step", number},
+                           {"seconds", "1"}});
+  };
+  folder.write("steps.csv", joined(columns) + step("00", "1") + step("02", "2") + step("04", "3"));
+  const auto headline = [&] {
+    ReportData report({findRun(folder.path, {})});
+    report.read();
+    return report.summary().at("runs").at(0).at("headline");
+  };
+  CHECK_FALSE(headline().contains("total_steps"));
+  folder.write("run.json", R"({"run": "tiny", "steps": 10, "epochs": 1})");
+  CHECK(headline().at("seconds_left") == 14);
+  folder.write("run.json", R"({"run": "tiny", "steps": 3, "epochs": 1})");
+  CHECK_FALSE(headline().contains("seconds_left"));
+  for (const char* damaged : {"{", "[]", R"({"steps": "many"})", R"({"steps": -3})"}) {
+    folder.write("run.json", damaged);
+    CHECK_FALSE(headline().contains("total_steps"));
+  }
+}
+
+TEST_CASE("the kept model is that of the run's summary") {
+  const Folder folder;
+  writeRun(folder);
+  const auto headline = [&] {
+    ReportData report({findRun(folder.path, {})});
+    report.read();
+    return report.summary().at("runs").at(0).at("headline");
+  };
+  folder.write("summary.json", R"({"kept": {"metric": "top1", "value": 0.75, "epoch": 3}})");
+  CHECK(headline().at("kept").at("title") == "Accuracy");
+  CHECK(headline().at("kept").at("unit") == "share");
+  CHECK(headline().at("kept").at("epoch") == 3);
+  for (const char* damaged : {"{", R"({"kept": 1})", R"({"kept": {"metric": 3}})"}) {
+    folder.write("summary.json", damaged);
+    CHECK_FALSE(headline().contains("kept"));
+  }
 }
 
 TEST_CASE("each bottleneck is named, with its share of the time") {

@@ -5,7 +5,9 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <set>
 
+#include "common/core/metric_titles.h"
 #include "common/model/scores.h"
 #include "tests/error_code.h"
 
@@ -176,6 +178,20 @@ TEST_CASE("targets that do not count are left out of the metrics") {
       countedRows({predicting({0, 1, 1}, 2), integers({0, 9, 1})}, TargetKind::classes, spec);
   CHECK(counted.target.equal(integers({0, 1})));
   CHECK(counted.output.size(0) == 2);
+}
+
+TEST_CASE("every metric has a title, and every title a metric") {
+  std::set<std::string> titled;
+  for (const MetricTitle& row : metricTitleTable()) titled.insert(row.name);
+  std::set<std::string> metrics = {"loss"};
+  for (const BatchMetricRow& row : batchMetricTable()) metrics.emplace(row.name);
+  CHECK(titled == metrics);
+  CHECK(metricTitle("top1").isShare);
+  CHECK_FALSE(metricTitle("loss").isBetterIfGreater);
+  CHECK(metricTitle("mine").title == "mine");
+  ScoreSpec spec;
+  spec.metrics = {"top1", "matthews"};
+  CHECK(spec.shares() == std::set<std::string>{"top1"});
 }
 
 TEST_CASE("a metric must fit the loss, and be listed once") {

@@ -46,7 +46,7 @@ TEST_CASE("rates and shares of a steady run match its activity") {
   run.batches(20, 0.1, 500'000, 800'000);
   const Throughput state = *run.pace.state(run.time + std::chrono::seconds(2));
   CHECK(state.step == 21);
-  CHECK(state.imagesPerSecond == Approx(640));
+  CHECK(state.samplesPerSecond == Approx(640));
   CHECK(state.up == Approx(5e6));
   CHECK(state.down == Approx(8e6));
   CHECK(state.shares.compute == Approx(0.35));
@@ -63,7 +63,7 @@ TEST_CASE("rates follow a change within seconds, and an evaluation has no traini
   run.batches(20, 1, 500'000, 0);
   CHECK(run.pace.state(run.time)->up == Approx(5e5).epsilon(0.02));
   run.batches(20, 1, 500'000, 0, Phase::eval);
-  CHECK(run.pace.state(run.time)->imagesPerSecond < 1);
+  CHECK(run.pace.state(run.time)->samplesPerSecond < 1);
   CHECK(run.pace.state(run.time)->phase == Phase::eval);
 }
 
@@ -144,7 +144,7 @@ TEST_CASE("sessions are listed in aligned columns") {
   std::getline(lines, line);
   CHECK(cell(line, "identity") == "clinic-a");
   CHECK(cell(line, "step") == "1234 (eval)");
-  CHECK(cell(line, "images/s") == "6485");
+  CHECK(cell(line, "samples/s") == "6485");
   CHECK(cell(line, "up") == "12.3 MB/s");
   CHECK(cell(line, "limited by") == "uplink");
   CHECK(cell(line, "for") == "1:05");

@@ -152,7 +152,7 @@ std::string doneText(const PointResult& result) {
   if (metrics.contains("top1")) text += fmt::format(", top-1 {:.2f} %", 100 * metrics.at("top1"));
   if (metrics.contains("metric")) text += fmt::format(", metric {:.4f}", metrics.at("metric"));
   if (metrics.contains("images_per_second")) {
-    text += fmt::format(", {:.0f} images/s", metrics.at("images_per_second"));
+    text += fmt::format(", {:.0f} samples/s", metrics.at("images_per_second"));
   }
   return text;
 }

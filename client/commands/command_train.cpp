@@ -221,7 +221,8 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
       run.settings().lora,
       prepared.userModel ? prepared.userModel->aliases() : std::map<std::string, std::string>(),
       describeModel(prepared));
-  trainer.start({false, run.settings().errorEvery, run.settings().rotateBytes, metrics, true});
+  trainer.start({false, run.settings().errorEvery, run.settings().rotateBytes, metrics, true,
+                 run.settings().tensorBoard});
   if (metrics) {
     metrics->sampleWith(
         [&] { return run.session().samples(run.recorder(), prepared.server.tls.get()); });

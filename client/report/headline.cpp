@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "common/core/metric_titles.h"
+
 namespace cleave {
 namespace {
 
@@ -51,12 +53,30 @@ void describeLink(RunReader& run, nlohmann::json& headline) {
   }
 }
 
+void describeProgress(const RunReader& run, nlohmann::json& headline) {
+  for (const auto& [key, text] : run.environment()) {
+    if (key == "started") headline["started"] = text;
+  }
+  const TrainingFigures& training = run.training();
+  const PlannedLength& planned = run.planned();
+  if (planned.epochs > 0) headline["total_epochs"] = planned.epochs;
+  if (planned.steps == 0) return;
+  headline["total_steps"] = planned.steps;
+  if (training.ended || training.latest.size() < 2 || planned.steps <= training.lastStep) return;
+  // At the speed of the latest steps, with the evaluations between them.
+  const auto& [firstTime, firstStep] = training.latest.front();
+  const auto& [lastTime, lastStep] = training.latest.back();
+  if (lastStep <= firstStep) return;  // the run has just been continued
+  headline["seconds_left"] = (lastTime - firstTime) / static_cast<double>(lastStep - firstStep) *
+                             static_cast<double>(planned.steps - training.lastStep);
+}
+
 }  // namespace
 
 nlohmann::json headline(RunReader& run) {
   const TrainingFigures& training = run.training();
   nlohmann::json headline = nlohmann::json::object();
-  const ShownMetric shown = shownMetric(run.metricName());
+  const MetricTitle shown = metricTitle(run.metricName());
   headline["metric_name"] = shown.name;  // empty: the run has no metric
   headline["metric_title"] = shown.title;
   headline["metric_unit"] = shown.isShare ? "share" : "number";
@@ -66,8 +86,11 @@ nlohmann::json headline(RunReader& run) {
     if (!evaluation.metric) continue;
     headline["metric"] = *evaluation.metric;
     const double best = headline.value("best_metric", *evaluation.metric);
-    headline["best_metric"] = shown.isBetterIfGreater ? std::max(best, *evaluation.metric)
-                                                      : std::min(best, *evaluation.metric);
+    const bool isBetter =
+        shown.isBetterIfGreater ? *evaluation.metric > best : *evaluation.metric < best;
+    if (headline.contains("best_metric") && !isBetter) continue;
+    headline["best_metric"] = *evaluation.metric;
+    headline["best_epoch"] = evaluation.epoch;
   }
   if (training.lastTrainLoss) headline["train_loss"] = *training.lastTrainLoss;
   if (training.lastTrainMetric) headline["train_metric"] = *training.lastTrainMetric;
@@ -84,9 +107,18 @@ nlohmann::json headline(RunReader& run) {
     const double seconds = byEpoch ? training.epochSeconds : training.stepSeconds;
     if (seconds > 0) headline["images_per_second"] = samples / seconds;
   }
+  describeProgress(run, headline);
   describeLink(run, headline);
   describeBound(training, headline);
-  if (!run.advice().empty()) headline["advice"] = run.advice();
+  const SummaryFile& summary = run.summary();
+  if (!summary.advice.empty()) headline["advice"] = summary.advice;
+  if (summary.kept) {
+    const MetricTitle kept = metricTitle(summary.kept->metric);
+    headline["kept"] = {{"title", kept.title},
+                        {"unit", kept.isShare ? "share" : "number"},
+                        {"value", summary.kept->value},
+                        {"epoch", summary.kept->epoch}};
+  }
   return headline;
 }
 

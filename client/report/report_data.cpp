@@ -156,7 +156,8 @@ Json flowsJson(RunReader& run) {
 Json evaluationsJson(const TrainingFigures& training) {
   Json json = Json::array();
   for (const auto& evaluation : training.evaluations) {
-    Json one = {{"time", rounded(evaluation.time)}, {"step", evaluation.step}};
+    Json one = {
+        {"time", rounded(evaluation.time)}, {"step", evaluation.step}, {"epoch", evaluation.epoch}};
     if (evaluation.loss) one["loss"] = *evaluation.loss;
     if (evaluation.metric) one["metric"] = *evaluation.metric;
     json.push_back(one);
@@ -263,6 +264,8 @@ Json ReportData::page(bool live) {
     put(series, "latency", training.latency, "step");
     put(series, "loss", training.loss, "step");
     put(series, "metric", training.metric, "step");
+    put(series, "learning_rate", training.learningRate, "step");
+    put(series, "gradient_norm", training.gradientNorm, "step");
     put(series, "clock", training.clock, "step");
     put(histograms, "latencies", training.latencies);
     putSide("client", run.client(), series, histograms);

@@ -31,21 +31,8 @@ TrainingFigures::TrainingFigures(BucketAxes& axes)
       latency(axes.step),
       loss(axes.step),
       metric(axes.step),
+      learningRate(axes.step),
+      gradientNorm(axes.step),
       clock(axes.step) {}
-
-ShownMetric shownMetric(const std::string& name) {
-  const ShownMetric kKnown[] = {{"top1", "Accuracy"},
-                                {"top5", "Accuracy, top-5"},
-                                {"accuracy", "Accuracy"},
-                                {"f1", "F1"},
-                                {"auroc", "AUROC"},
-                                {"matthews", "Matthews correlation", false},
-                                {"perplexity", "Perplexity", false, false},
-                                {"rmse", "Root mean squared error", false, false}};
-  for (const ShownMetric& known : kKnown) {
-    if (known.name == name) return known;
-  }
-  return {name, name, false, true};
-}
 
 }  // namespace cleave

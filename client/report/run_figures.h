@@ -3,9 +3,11 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/report/downsample.h"
@@ -59,26 +61,18 @@ struct SideFigures {
   Series deliveryRate, roundTrip, retransmits;  // the kernel's measurements of this side's sending
 };
 
-// How people read a metric of training.
-struct ShownMetric {
-  std::string name;   // a column: "top1"
-  std::string title;  // "Accuracy"
-  bool isShare = true;
-  bool isBetterIfGreater = true;
-};
-// A metric that is not known is shown under its name.
-ShownMetric shownMetric(const std::string& name);
-
 // Figures from the client's steps.csv and epochs.csv.
 struct TrainingFigures {
   explicit TrainingFigures(BucketAxes& axes);
 
   struct Evaluation {
+    std::uint64_t epoch = 0;
     double time = 0, step = 0;
     std::optional<double> loss, metric;
   };
 
-  Series seconds, boundSeconds, overBound, latency, loss, metric;  // by step
+  Series seconds, boundSeconds, overBound, latency, loss, metric, learningRate,
+      gradientNorm;     // by step
   Series clock;         // seconds since the start of the run, by step
   Histogram latencies;  // s
   std::vector<Evaluation> evaluations;
@@ -92,7 +86,9 @@ struct TrainingFigures {
   double boundedSeconds = 0, bounds = 0;  // sums over the steps that have a bound
   double rawBytes = 0, wireBytes = 0;
   std::uint64_t boundedSteps = 0;
-  double lastTime = 0;            // seconds since the start
+  double lastTime = 0;  // seconds since the start
+  // Time and number of the latest steps, for the current speed.
+  std::deque<std::pair<double, std::uint64_t>> latest;
   std::uint64_t resumes = 0;      // from a checkpoint
   std::uint64_t stepsRedone = 0;  // after a checkpoint; not in `steps`
   std::uint64_t lastStep = 0;     // the highest

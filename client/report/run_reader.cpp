@@ -38,6 +38,8 @@ enum {
   latency,
   bound,
   bottleneck,
+  learningRate,
+  gradientNorm,
   loss,
   metric
 };
@@ -68,6 +70,8 @@ const std::vector<std::string> kStepColumns = {"time",
                                                "latency_seconds",
                                                "bound_seconds",
                                                "bottleneck",
+                                               "learning_rate",
+                                               "gradient_norm",
                                                "loss",
                                                "loss+1"};
 
@@ -109,6 +113,7 @@ const std::vector<std::string> kEpochColumns = {
     "time", "epoch", "steps", "samples", "train_seconds", "eval_loss", "eval_loss+1"};
 
 constexpr double kMaxSteps = 1e9;
+constexpr std::size_t kLatestSteps = 200;
 constexpr std::size_t kMaxWires = std::size_t{1} << 22;  // steps whose wire seconds are kept
 
 std::vector<std::string> stepColumns(bool isClient) {
@@ -189,9 +194,9 @@ bool RunReader::read() {
     readLog();
   }
   // The summary is written after the last row.
-  const bool isAdvised = !advice_.empty();
-  if (any || !isAdvised) advice_ = readAdvice(place_.folder + "/summary.json");
-  return any || (!isAdvised && !advice_.empty());
+  const bool hadSummary = !summary_.isEmpty();
+  if (any || !hadSummary) summary_ = readSummary(place_.folder + "/summary.json");
+  return any || (!hadSummary && !summary_.isEmpty());
 }
 
 void RunReader::findServer() {
@@ -237,6 +242,7 @@ void RunReader::readSteps(Side& side, bool isClient) {
     const auto latency = row.number(c::latency), bound = row.number(c::bound);
     const auto loss = row.number(c::loss), metric = row.number(c::metric);
     const auto samples = row.number(c::samples), epoch = row.number(c::epoch);
+    const auto learningRate = row.number(c::learningRate), norm = row.number(c::gradientNorm);
     if (row.isGarbled()) return;
 
     TrainingFigures& training = training_;
@@ -255,6 +261,8 @@ void RunReader::readSteps(Side& side, bool isClient) {
     }
     training.stepSeconds += *seconds;
     training.lastEpoch = static_cast<std::uint64_t>(epoch.value_or(0));
+    training.latest.emplace_back(at, static_cast<std::uint64_t>(step));
+    if (training.latest.size() > kLatestSteps) training.latest.pop_front();
     training.seconds.add(step, *seconds);
     training.clock.add(step, at);
     double wire = 0;
@@ -280,6 +288,8 @@ void RunReader::readSteps(Side& side, bool isClient) {
     }
     if (loss) training.loss.add(step, *loss);
     if (metric) training.metric.add(step, *metric);
+    if (learningRate) training.learningRate.add(step, *learningRate);
+    if (norm) training.gradientNorm.add(step, *norm);
     training.lastTrainLoss = loss;
     training.lastTrainMetric = metric;
   });
@@ -365,7 +375,10 @@ void RunReader::readEpochs() {
     training_.epochSamples += *samples;
     training_.epochSeconds += *seconds;
     training_.epochSteps += *steps;
-    if (loss || metric) training_.evaluations.push_back({at, training_.epochSteps, loss, metric});
+    if (loss || metric) {
+      training_.evaluations.push_back(
+          {static_cast<std::uint64_t>(*epoch), at, training_.epochSteps, loss, metric});
+    }
   });
 }
 
@@ -373,6 +386,7 @@ void RunReader::readSettings() {
   settingsProblems_.clear();
   config_ = readConfig(place_.folder + "/config.yaml", settingsProblems_);
   environment_ = readEnvironment(place_.folder + "/environment.json", settingsProblems_);
+  planned_ = readPlannedLength(place_.folder + "/run.json");
   if (!server_) return;
   std::vector<std::string> problems;
   serverEnvironment_ = readEnvironment(place_.server + "/environment.json", problems);

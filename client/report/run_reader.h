@@ -32,13 +32,15 @@ class RunReader {
   SideFigures& client();
   SideFigures& server();  // requires hasServer()
   TrainingFigures& training() { return training_; }
+  const TrainingFigures& training() const { return training_; }
   // The run's main metric: the column behind the loss. Empty if it has none.
   std::string metricName() const;
   const Settings& config() const { return config_; }
   const Settings& environment() const { return environment_; }
   const Settings& serverEnvironment() const { return serverEnvironment_; }
-  // The advice at the end of the run; empty if there is none or the run has not ended.
-  const std::string& advice() const { return advice_; }
+  // Empty until the run has ended.
+  const SummaryFile& summary() const { return summary_; }
+  const PlannedLength& planned() const { return planned_; }
   // Sentences. `following`: the run may still be in progress.
   std::vector<std::string> problems(bool following) const;
   // The last warnings and errors in log.txt.
@@ -60,7 +62,8 @@ class RunReader {
   std::unique_ptr<CsvReader> epochs_;
   TrainingFigures training_;
   Settings config_, environment_, serverEnvironment_;
-  std::string advice_;
+  SummaryFile summary_;
+  PlannedLength planned_;
   std::vector<std::string> settingsProblems_;
   std::vector<std::string> logged_;
 };

@@ -95,13 +95,41 @@ Settings readEnvironment(const std::string& path, std::vector<std::string>& prob
   return settings;
 }
 
-std::string readAdvice(const std::string& path) {
-  std::vector<std::string> ignored;  // a run that ended early has no summary
-  const auto text = readText(path, ignored);
-  const auto summary = nlohmann::json::parse(text.value_or(""), nullptr, false);
+namespace {
+
+// Null if the file is missing, as summary.json of a run that has not ended, or damaged.
+nlohmann::json readJson(const std::string& path) {
+  std::vector<std::string> ignored;
+  const auto json = nlohmann::json::parse(readText(path, ignored).value_or(""), nullptr, false);
+  return json.is_object() ? json : nlohmann::json();
+}
+
+}  // namespace
+
+SummaryFile readSummary(const std::string& path) {
+  const nlohmann::json json = readJson(path);
+  SummaryFile summary;
   const nlohmann::json::json_pointer sentence("/bound/advice/sentence");
-  if (!summary.contains(sentence) || !summary.at(sentence).is_string()) return "";
-  return summary.at(sentence).get<std::string>();
+  if (json.contains(sentence) && json.at(sentence).is_string()) {
+    summary.advice = json.at(sentence).get<std::string>();
+  }
+  try {
+    if (json.contains("kept")) {
+      const nlohmann::json& kept = json.at("kept");
+      summary.kept = {kept.at("metric"), kept.at("value"), kept.at("epoch")};
+    }
+  } catch (const nlohmann::json::exception&) {  // damaged
+  }
+  return summary;
+}
+
+PlannedLength readPlannedLength(const std::string& path) {
+  const nlohmann::json json = readJson(path);
+  const auto number = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
+  };
+  return {number("steps"), number("epochs")};
 }
 
 std::vector<std::string> readWarnings(const std::string& path) {

@@ -1,6 +1,8 @@
 // Reads a run's files other than its tables, for the report.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,8 +16,25 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 Settings readConfig(const std::string& path, std::vector<std::string>& problems);
 Settings readEnvironment(const std::string& path, std::vector<std::string>& problems);
 
-// The advice in a run's summary; empty if there is none.
-std::string readAdvice(const std::string& path);
+// Of a run's summary.json. A damaged file has nothing.
+struct SummaryFile {
+  std::string advice;
+  struct Kept {
+    std::string metric;
+    double value = 0;
+    std::uint64_t epoch = 0;
+  };
+  std::optional<Kept> kept;  // the model that is kept as the best
+
+  bool isEmpty() const { return advice.empty() && !kept; }
+};
+SummaryFile readSummary(const std::string& path);
+
+// Of a run's run.json: its number of training steps and epochs; 0: unknown.
+struct PlannedLength {
+  std::uint64_t steps = 0, epochs = 0;
+};
+PlannedLength readPlannedLength(const std::string& path);
 
 // The last warnings and errors of a log; empty if it does not exist.
 std::vector<std::string> readWarnings(const std::string& path);

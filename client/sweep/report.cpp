@@ -104,7 +104,7 @@ constexpr TableColumn kTableColumns[] = {
     {"top-1 %", "top1", 100, 2},
     {"metric", "metric", 1, 4},
     {"best", "best_metric", 1, 4},
-    {"images/s", "images_per_second", 1, 0},
+    {"samples/s", "images_per_second", 1, 0},
     {"step ms", "step_seconds", 1e3, 1},
     {"x bound", "over_bound", 1, 2},
     {"ratio", "ratio", 1, 4},

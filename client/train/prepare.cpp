@@ -333,12 +333,21 @@ void checkSameSpec(const PreparedRun& run, RunOptions options) {
                    "leave out --set, or start a separate run");
 }
 
+void writeRecord(const PreparedRun& run, const std::string& server) {
+  const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
+  const std::uint64_t perEpoch = stepsPerEpoch(run.settings, *run.data.train);
+  writeRunRecord(run.folder,
+                 {run.hello.run_id(), server, steps, (steps + perEpoch - 1) / perEpoch});
+}
+
 void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   checkSameSpec(run, options);
-  run.hello.set_run_id(readRunRecord(options.resume).run);
+  const RunRecordFile record = readRunRecord(options.resume);
+  run.hello.set_run_id(record.run);
   run.folder = options.resume;
   run.isResumed = true;
   run.lock = lockRunFolder(run.folder);
+  writeRecord(run, record.server);
   constexpr std::uint64_t kBeyondAnyOther = std::uint64_t{1} << 20;
   if (options.takeOver) raiseGeneration(diskFiles(), run.folder, kBeyondAnyOther);
   CheckpointStore(diskFiles(), run.folder).removeIncomplete();
@@ -368,7 +377,7 @@ PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpene
   checkMachine(run.threads);
   if (!run.isResumed) {
     writeRunDescription(run.folder, run.settings.resolved, run.threads, run.device->description());
-    writeRunRecord(run.folder, {run.hello.run_id(), options.server});
+    writeRecord(run, options.server);
   }
   if (options.server.empty()) {
     run.localServer = std::make_unique<LocalServer>(run.folder + "/server", run.settings.device);

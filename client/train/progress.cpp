@@ -74,7 +74,7 @@ void Progress::measure(const State& state, const LinkTotals& totals, double elap
   const auto follow = [&](double& mean, double value) { mean += weight * (value - mean); };
   // An evaluation trains no samples, so its time does not count towards the training rate.
   if (state.phase == Phase::train || !hasRate_) {
-    follow(bar_.imagesPerSecond, by(state.samples, lastSamples_, elapsed));
+    follow(bar_.samplesPerSecond, by(state.samples, lastSamples_, elapsed));
   }
   follow(bar_.up, by(totals.up(), lastUp_, elapsed));
   follow(bar_.down, by(totals.down(), lastDown_, elapsed));
@@ -103,6 +103,8 @@ void Progress::printEvent(const State& state, const LinkTotals& totals) {
                {"samples", state.batchSamples},
                {"seconds", state.seconds}};
   addMetrics(json, "", options_.metricNames, state.metrics);
+  if (state.learningRate) json["learning_rate"] = *state.learningRate;
+  if (state.gradientNorm) json["gradient_norm"] = *state.gradientNorm;
   json["images_per_second"] = static_cast<double>(state.batchSamples) / state.seconds;
   json["total_up_bytes"] = totals.up();
   json["total_down_bytes"] = totals.down();
@@ -111,14 +113,14 @@ void Progress::printEvent(const State& state, const LinkTotals& totals) {
 }
 
 void Progress::epoch(const EpochRow& row, std::uint64_t epochs) {
-  const double imagesPerSecond = static_cast<double>(row.samples) / row.trainSeconds;
+  const double samplesPerSecond = static_cast<double>(row.samples) / row.trainSeconds;
   if (options_.events != nullptr) {
     Json json = {{"epoch", row.epoch},
                  {"epochs", epochs},
                  {"steps", row.steps},
                  {"samples", row.samples},
                  {"train_seconds", row.trainSeconds},
-                 {"images_per_second", imagesPerSecond}};
+                 {"images_per_second", samplesPerSecond}};
     addMetrics(json, "train_", options_.metricNames, row.trainMetrics);
     if (row.evalSeconds) json["eval_seconds"] = *row.evalSeconds;
     addMetrics(json, "eval_", options_.metricNames, row.evalMetrics);
@@ -130,7 +132,7 @@ void Progress::epoch(const EpochRow& row, std::uint64_t epochs) {
   if (row.evalSeconds) {
     text += "; eval" + metricsText(options_, row.evalMetrics);
   }
-  text += fmt::format("; {:.0f} images/s; {:.1f} s\n", imagesPerSecond, row.trainSeconds);
+  text += fmt::format("; {:.0f} samples/s; {:.1f} s\n", samplesPerSecond, row.trainSeconds);
   StatusLine::instance().writeAbove(options_.people, text);
 }
 

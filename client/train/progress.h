@@ -40,6 +40,7 @@ class Progress {
     std::uint64_t batchSamples = 0;
     double seconds = 0;
     std::vector<std::optional<double>> metrics;
+    std::optional<double> learningRate, gradientNorm;  // training steps only
   };
   // Call after each batch. Updates the terminal at most ten times per second.
   void batch(const State& state, const LinkTotals& totals);

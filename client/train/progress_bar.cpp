@@ -40,7 +40,7 @@ std::array<Field, 7> fieldsOf(const BarState& state) {
   return {
       {{fmt::format(" {:>{}}/{}", state.step, std::to_string(state.steps).size(), state.steps), 3},
        {fmt::format("  epoch {}/{}", state.epoch, state.epochs), 2},
-       {fmt::format("  {:.0f} images/s", state.imagesPerSecond), 5},
+       {fmt::format("  {:.0f} samples/s", state.samplesPerSecond), 5},
        {fmt::format("  loss {:.4f}", state.loss), 4},
        {"  " + leftText(state), 1},
        {fmt::format("  up {}/s", bytesText(state.up)), 6},
@@ -82,8 +82,8 @@ std::string barLine(const BarState& state, std::size_t columns, bool color) {
 
 std::string plainLine(const BarState& state) {
   return fmt::format(
-      "{}  step {}/{}  epoch {}/{}  {:.0f} images/s  loss {:.4f}  up {}/s  down {}/s  {}",
-      state.phase, state.step, state.steps, state.epoch, state.epochs, state.imagesPerSecond,
+      "{}  step {}/{}  epoch {}/{}  {:.0f} samples/s  loss {:.4f}  up {}/s  down {}/s  {}",
+      state.phase, state.step, state.steps, state.epoch, state.epochs, state.samplesPerSecond,
       state.loss, bytesText(state.up), bytesText(state.down), leftText(state));
 }
 

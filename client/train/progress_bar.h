@@ -13,13 +13,13 @@ struct BarState {
   std::uint64_t step = 0, steps = 0;
   std::uint64_t epoch = 0, epochs = 0;
   double loss = 0;
-  double imagesPerSecond = 0;
+  double samplesPerSecond = 0;
   double up = 0, down = 0;  // bytes per second
   std::optional<double> secondsLeft;
 };
 
 // For a terminal, in fewer than `columns` columns: the least important fields are dropped first.
-//   train  42% [========>           ] 120/300  epoch 2/3  6485 images/s  loss 0.4312  0:42 left  …
+//   train  42% [========>           ] 120/300  epoch 2/3  6485 samples/s  loss 0.4312  0:42 left  …
 std::string barLine(const BarState& state, std::size_t columns, bool color);
 // All fields without a bar, for files and pipes.
 std::string plainLine(const BarState& state);

@@ -19,7 +19,10 @@ std::string recordPath(const std::string& folder) { return folder + "/run.json";
 }  // namespace
 
 void writeRunRecord(const std::string& folder, const RunRecordFile& record) {
-  const nlohmann::ordered_json json = {{"run", record.run}, {"server", record.server}};
+  const nlohmann::ordered_json json = {{"run", record.run},
+                                       {"server", record.server},
+                                       {"steps", record.steps},
+                                       {"epochs", record.epochs}};
   writeFileDurably(recordPath(folder), json.dump(2) + "\n");
 }
 
@@ -32,7 +35,8 @@ RunRecordFile readRunRecord(const std::string& folder) {
   if (!text) throw refuse("it has no run.json");
   try {
     const auto json = nlohmann::json::parse(*text);
-    return {json.at("run"), json.at("server")};
+    return {json.at("run"), json.at("server"), json.value("steps", std::uint64_t{0}),
+            json.value("epochs", std::uint64_t{0})};
   } catch (const nlohmann::json::exception& error) {
     throw refuse(std::string("run.json is damaged: ") + error.what());
   }

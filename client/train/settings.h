@@ -91,6 +91,7 @@ struct ClientSettings {
   StageWait wait;
   std::uint32_t errorEvery = 100;
   std::size_t rotateBytes = 0;          // size at which the run's CSV files are rotated; 0: never
+  bool tensorBoard = false;             // writes event files
   std::optional<HttpSettings> metrics;  // address of the metrics endpoint; empty: none
   double retrySeconds = 30;
   CheckpointSettings checkpoint;

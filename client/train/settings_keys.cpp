@@ -12,6 +12,7 @@
 
 #include "client/train/codec_choice.h"
 #include "client/train/settings.h"
+#include "common/core/metric_titles.h"
 #include "common/engine/schedule.h"
 #include "common/run/config_errors.h"
 #include "common/run/device.h"
@@ -316,8 +317,9 @@ void readStop(Config& config, Settings& settings) {
   if (config.keys("train.stop").empty()) return;
   EarlyStop& stop = settings.stop;
   stop.metric = config.text("train.stop.metric", std::nullopt, settings.scores.names());
-  stop.isGreatest = config.text("train.stop.mode", isBetterIfGreater(stop.metric) ? "max" : "min",
-                                {"max", "min"}) == "max";
+  stop.isGreatest =
+      config.text("train.stop.mode", metricTitle(stop.metric).isBetterIfGreater ? "max" : "min",
+                  {"max", "min"}) == "max";
   stop.patience = static_cast<std::uint64_t>(
       config.integer("train.stop.patience", 1, kMany, static_cast<std::int64_t>(stop.patience)));
   stop.minChange = config.number("train.stop.min_change", 0, 1e9, stop.minChange);
@@ -361,7 +363,7 @@ void addScores(Table& table) {
   table.add("keep.best.mode", "`max`, `min`", "", "by the metric", "which value is the best",
             [](Config& config, Settings& s) {
               if (s.bestMetric.empty()) return;
-              const bool isGreatest = isBetterIfGreater(s.bestMetric);
+              const bool isGreatest = metricTitle(s.bestMetric).isBetterIfGreater;
               s.bestIsGreatest = config.text("keep.best.mode", isGreatest ? "max" : "min",
                                              {"max", "min"}) == "max";
             });
@@ -706,6 +708,9 @@ void addCodecDeviceLink(Table& table) {
   table.add("metrics.rotate", "`off`, or 64kB … 1GB", "", "`off`",
             "size at which a CSV file is continued in a new one",
             [](Config& config, Settings& s) { s.rotateBytes = readRotateBytes(config); });
+  table.boolean("metrics.tensorboard", &Settings::tensorBoard,
+                "also writes the [figures for TensorBoard](tracking.md#tensorboard) into the run's "
+                "folder `tensorboard`");
   table.add("metrics.listen", "`ADDRESS:PORT`", "", "none",
             "serves metrics to [Prometheus](metrics.md#prometheus), such as `127.0.0.1:9465`",
             [](Config& config, Settings& s) { s.metrics = readMetricsSettings(config); });

@@ -8,6 +8,7 @@
 #include "common/core/clock.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
+#include "common/record/run_events.h"
 #include "common/run/action_tables.h"
 #include "common/run/torch_errors.h"
 
@@ -69,6 +70,12 @@ void TrainRun::start(std::function<StepDecision(const BodyDone&)> decide, const 
       std::make_shared<RunFiles>(recorder_, prepared_.folder, identity, settings().scores.names(),
                                  options.rotateBytes, nullptr, prepared_.isResumed);
   files_->observe(options.metrics);
+  if (options.tensorBoard) {
+    const auto events = std::make_shared<RunEvents>(recorder_, prepared_.folder + "/tensorboard",
+                                                    settings().scores.names());
+    events->configuration(settings().resolved);
+    files_->writeEvents(events);
+  }
   if (options.checkpoints && prepared_.settings.checkpoint.enabled() && !answer_.checkpoints()) {
     processLog()->warn(
         "the server does not allow checkpoints (checkpoints.allowed), so the run starts over after "

@@ -41,6 +41,7 @@ class TrainRun {
     std::size_t rotateBytes = 0;   // see Recorder::table()
     std::shared_ptr<Metrics> metrics;  // observes the run; null: none
     bool checkpoints = false;          // makes checkpoints as configured, if the server allows them
+    bool tensorBoard = false;          // writes event files into the run's folder `tensorboard`
   };
   // Creates the record files and starts the session. `decide` is called on this thread, within
   // runBatch().

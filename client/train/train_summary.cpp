@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <iostream>
 #include <sstream>
 
@@ -10,6 +11,7 @@
 #include "client/train/advice.h"
 #include "client/train/auto_codec.h"
 #include "client/train/run_trace.h"
+#include "common/core/metric_titles.h"
 #include "common/core/terminal.h"
 #include "common/core/units.h"
 
@@ -21,6 +23,11 @@ constexpr const char* kTooFewSteps = "at least 3 training steps are needed";
 constexpr const char* kTooFewBytes =
     "at least 1 MB must cross the link each way to measure its rate";
 
+std::string valueText(const std::string& metric, double value) {
+  return metricTitle(metric).isShare ? fmt::format("{:.2f} %", 100 * value)
+                                     : fmt::format("{:.4f}", value);
+}
+
 std::string evaluationText(const std::string& main, const nlohmann::json& eval) {
   const auto value = [&](const std::string& name) {
     return eval.contains(name) ? std::optional(eval.at(name).get<double>()) : std::nullopt;
@@ -28,15 +35,13 @@ std::string evaluationText(const std::string& main, const nlohmann::json& eval) 
   const auto last = value(main), best = value("best_" + main);
   const double loss = value("loss").value_or(0);
   if (!last || !best || main == "loss") return fmt::format("evaluation  loss {:.4f}\n", loss);
-  if (main != "top1" && findBatchMetric(main).isShare) {
-    return fmt::format("evaluation  {} {:.2f} % (best epoch {:.2f} %), loss {:.4f}\n", main,
-                       100 * *last, 100 * *best, loss);
-  }
+  const std::string most = fmt::format("best {} in epoch {}", valueText(main, *best),
+                                       eval.at("best_epoch").get<std::uint64_t>());
   if (main == "top1") {
-    return fmt::format("accuracy    {:.2f} % top-1 (best epoch {:.2f} %), loss {:.4f}\n",
-                       100 * *last, 100 * *best, loss);
+    return fmt::format("accuracy    {} top-1 ({}), loss {:.4f}\n", valueText(main, *last), most,
+                       loss);
   }
-  return fmt::format("evaluation  {} {:.4f} (best epoch {:.4f}), loss {:.4f}\n", main, *last, *best,
+  return fmt::format("evaluation  {} {} ({}), loss {:.4f}\n", main, valueText(main, *last), most,
                      loss);
 }
 
@@ -61,8 +66,21 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
     }
     const std::string main = run.settings.mainMetric();
     summary["main_metric"] = main;
-    if (result.best) summary["eval"]["best_" + main] = *result.best;
-    if (result.kept) summary["eval"]["best_" + run.settings.bestMetric] = *result.kept;
+    if (result.best) {
+      summary["eval"]["best_" + main] = result.best->value;
+      summary["eval"]["best_epoch"] = result.best->epoch;
+    }
+    if (result.kept) {
+      const std::string& metric = run.settings.bestMetric;
+      summary["eval"]["best_" + metric] = result.kept->value;
+      const std::string file = run.folder + "/model.best.safetensors";
+      if (std::filesystem::exists(file)) {
+        summary["kept"] = {{"metric", metric},
+                           {"value", result.kept->value},
+                           {"epoch", result.kept->epoch},
+                           {"model", file}};
+      }
+    }
   }
   const double wire = static_cast<double>(totals.wireUp + totals.wireDown);
   summary["bytes_up"] = totals.up();
@@ -99,6 +117,7 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   if (hasModel && run.settings.lora.rank > 0 && fitsPeft(run.plan.blocks)) {
     summary["adapter"] = run.folder + "/adapter";
   }
+  if (run.settings.tensorBoard) summary["tensorboard"] = run.folder + "/tensorboard";
   summary["model"] =
       hasModel ? nlohmann::json(run.folder + "/model.safetensors") : nlohmann::json();
   return summary;
@@ -112,7 +131,14 @@ void printSummary(const nlohmann::json& summary) {
     const auto& eval = summary.at("eval");
     text << evaluationText(summary.at("main_metric"), eval);
   }
-  text << fmt::format("time        {} for {} steps, {:.0f} images/s\n",
+  if (summary.contains("kept")) {
+    const auto& kept = summary.at("kept");
+    const std::string metric = kept.at("metric");
+    text << fmt::format("kept        epoch {} with {} {}: model.best.safetensors\n",
+                        kept.at("epoch").get<std::uint64_t>(), metric,
+                        valueText(metric, kept.at("value").get<double>()));
+  }
+  text << fmt::format("time        {} for {} steps, {:.0f} samples/s\n",
                       durationText(number("seconds")), summary.at("steps").get<std::uint64_t>(),
                       number("images_per_second"));
   text << "codec       "
@@ -158,7 +184,9 @@ void printSummary(const nlohmann::json& summary) {
           "environment.json, log.txt"
        << (summary.contains("probe") ? ", probe.csv" : "")
        << (summary.at("model").is_null() ? "" : ", model.safetensors")
-       << (summary.contains("adapter") ? ", adapter" : "") << "\n"
+       << (summary.contains("kept") ? ", model.best.safetensors" : "")
+       << (summary.contains("adapter") ? ", adapter" : "")
+       << (summary.contains("tensorboard") ? ", tensorboard" : "") << "\n"
        << "charts      cleave-client report " << summary.at("folder").get<std::string>() << "\n";
   constexpr std::size_t kIndent = 12;  // width of the label column
   std::cout << wrappedFor(STDOUT_FILENO, text.str(), kIndent) << std::flush;

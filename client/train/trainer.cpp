@@ -4,12 +4,21 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "common/codec/checkpoint_error.h"
 #include "common/core/clock.h"
 #include "common/core/log.h"
+#include "common/core/metric_titles.h"
 
 namespace cleave {
+namespace {
+
+// Under these names, a checkpoint's notes have the value and the epoch.
+constexpr std::pair<const char*, std::optional<BestValue> TrainResult::*> kBestNotes[] = {
+    {"best", &TrainResult::best}, {"kept", &TrainResult::kept}};
+
+}  // namespace
 
 Trainer::Trainer(TrainRun& run, Progress& progress)
     : run_(run),
@@ -79,8 +88,8 @@ TrainResult Trainer::run() {
     }
     run_.files().epoch(row, session_.totals());
     progress_.epoch(row, shown_.epochs);
-    if (evalMetrics_ && !settings_.bestMetric.empty()) keepIfBest();
-    if (evalMetrics_ && !settings_.stop.metric.empty() && shouldStop()) {
+    if (evalMetrics_ && !settings_.bestMetric.empty()) keepIfBest(epoch);
+    if (evalMetrics_ && !settings_.stop.metric.empty() && shouldStop(epoch)) {
       result_.stoppedAfter = epoch;
       processLog()->info("train.stop: {} has not become better in {} evaluations, so the run ends",
                          settings_.stop.metric, settings_.stop.patience);
@@ -100,18 +109,14 @@ void Trainer::refuseUncounted() const {
                    "correct the data, data.target, train.loss.ignore_index or class_weights");
 }
 
-void Trainer::keepIfBest() {
-  const auto better = betterValue(settings_.bestMetric, settings_.bestIsGreatest, result_.kept);
-  if (!better) return;
-  result_.kept = better;
-  afterBest_();
+void Trainer::keepIfBest(std::uint64_t epoch) {
+  if (updateBest(settings_.bestMetric, settings_.bestIsGreatest, epoch, result_.kept)) afterBest_();
 }
 
-bool Trainer::shouldStop() {
+bool Trainer::shouldStop(std::uint64_t epoch) {
   const EarlyStop& stop = settings_.stop;
-  const auto better = betterValue(stop.metric, stop.isGreatest, stopBest_, stop.minChange);
-  notBetter_ = better ? 0 : notBetter_ + 1;
-  if (better) stopBest_ = better;
+  const bool isBetter = updateBest(stop.metric, stop.isGreatest, epoch, stopBest_, stop.minChange);
+  notBetter_ = isBetter ? 0 : notBetter_ + 1;
   return notBetter_ >= stop.patience && stepsLeft();
 }
 
@@ -230,9 +235,13 @@ nlohmann::json Trainer::notes() const {
   for (const std::optional<double>& value : result_.lastEval) {
     notes["last_eval"].push_back(value ? nlohmann::json(*value) : nlohmann::json());
   }
-  if (result_.best) notes["best"] = *result_.best;
-  if (result_.kept) notes["kept"] = *result_.kept;
-  if (stopBest_) notes["stop"] = {{"best", *stopBest_}, {"not_better", notBetter_}};
+  for (const auto& [name, field] : kBestNotes) {
+    if (const auto& best = result_.*field) notes[name] = {best->value, best->epoch};
+  }
+  if (stopBest_) {
+    notes["stop"] = {
+        {"best", stopBest_->value}, {"epoch", stopBest_->epoch}, {"not_better", notBetter_}};
+  }
   return notes;
 }
 
@@ -255,11 +264,14 @@ void Trainer::restore(const nlohmann::json& notes) {
                                                    : std::optional(value.get<double>()));
       }
     }
-    if (notes.contains("best")) result_.best = notes.at("best").get<double>();
-    if (notes.contains("kept")) result_.kept = notes.at("kept").get<double>();
+    for (const auto& [name, field] : kBestNotes) {
+      if (!notes.contains(name)) continue;
+      result_.*field = BestValue{notes.at(name).at(0), notes.at(name).at(1)};
+    }
     if (notes.contains("stop")) {
-      stopBest_ = notes.at("stop").at("best").get<double>();
-      notBetter_ = notes.at("stop").at("not_better");
+      const nlohmann::json& stop = notes.at("stop");
+      stopBest_ = BestValue{stop.at("best"), stop.at("epoch")};
+      notBetter_ = stop.at("not_better");
     }
     decider_.restore(notes.at("decider"));
   } catch (const nlohmann::json::exception& error) {
@@ -287,19 +299,22 @@ void Trainer::evaluate(std::uint64_t epoch) {
   evalMetrics_ = sum;
   result_.lastEval = metricValues(settings_.scores, sum);
   const std::string main = settings_.mainMetric();
-  if (const auto better = betterValue(main, isBetterIfGreater(main), result_.best)) {
-    result_.best = better;
-  }
+  updateBest(main, metricTitle(main).isBetterIfGreater, epoch, result_.best);
 }
 
-std::optional<double> Trainer::betterValue(const std::string& metric, bool isGreatest,
-                                           std::optional<double> best, double minChange) const {
+bool Trainer::updateBest(const std::string& metric, bool isGreatest, std::uint64_t epoch,
+                         std::optional<BestValue>& best, double minChange) const {
   const std::vector<std::string> names = settings_.scores.names();
   const auto found = std::find(names.begin(), names.end(), metric);
   const std::optional<double> value =
       result_.lastEval.at(static_cast<std::size_t>(found - names.begin()));
-  if (!value || !best) return value;
-  return (isGreatest ? *value - *best : *best - *value) > minChange ? value : std::nullopt;
+  if (!value) return false;
+  if (best) {
+    const double change = isGreatest ? *value - best->value : best->value - *value;
+    if (!(change > minChange)) return false;
+  }
+  best = {*value, epoch};
+  return true;
 }
 
 MicroBatch Trainer::runBatch(Phase phase, std::uint64_t step, const Batch& batch) {
@@ -326,8 +341,8 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
   row.metrics = shown_.metrics;
   row.actions = engine.seconds();
   if (at.phase == Phase::train) {
-    row.learningRate = decider_.learningRateOf(at.step);
-    row.gradientNorm = decider_.norm();
+    row.learningRate = shown_.learningRate = decider_.learningRateOf(at.step);
+    row.gradientNorm = shown_.gradientNorm = decider_.norm();
     row.actions = actionsOfBothSides(engine);
     row.costs = meter_.measure(at, row.actions, totals, session_.linkSpeed());
     if (row.costs && !row.costs->hasRates()) row.costs.reset();

@@ -32,13 +32,19 @@ struct BoundedSteps {
   }
 };
 
+// The best value of a metric in an evaluation.
+struct BestValue {
+  double value = 0;
+  std::uint64_t epoch = 0;
+};
+
 struct TrainResult {
   std::uint64_t steps = 0;
   std::uint64_t samples = 0;  // trained on
   double trainSeconds = 0;
   std::vector<std::optional<double>> lastEval;  // as ScoreSpec::names(); empty: none
-  std::optional<double> best;                   // of ClientSettings::mainMetric() in an evaluation
-  std::optional<double> kept;                   // of ClientSettings::bestMetric
+  std::optional<BestValue> best;                // of ClientSettings::mainMetric()
+  std::optional<BestValue> kept;                // of ClientSettings::bestMetric
   std::uint64_t stepsSkipped = 0;               // because of the loss scale
   std::optional<std::uint64_t> stoppedAfter;    // the epoch, by ClientSettings::stop
   std::optional<StepCosts> costs;               // mean per step
@@ -74,8 +80,8 @@ class Trainer {
   std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch, std::uint64_t firstBatch = 0) const;
   void beginEpoch();
   void trainEpoch(std::uint64_t epoch);
-  void keepIfBest();
-  bool shouldStop();
+  void keepIfBest(std::uint64_t epoch);
+  bool shouldStop(std::uint64_t epoch);
   void refuseUncounted() const;
   bool evaluationIsDue(std::uint64_t epoch) const;
   bool isAskedToLeave() const;
@@ -85,10 +91,10 @@ class Trainer {
   void restore(const nlohmann::json& notes);
   std::uint64_t stepsPerWholeEpoch() const { return stepsPerEpoch(settings_, *data_.train); }
   void evaluate(std::uint64_t epoch);
-  // The metric's value in the last evaluation, if it is better than `best` by more than
-  // `minChange`.
-  std::optional<double> betterValue(const std::string& metric, bool isGreatest,
-                                    std::optional<double> best, double minChange = 0) const;
+  // Replaces `best` by the metric's value in the last evaluation, that of `epoch`, if it is better
+  // by more than `minChange`. Returns whether it was.
+  bool updateBest(const std::string& metric, bool isGreatest, std::uint64_t epoch,
+                  std::optional<BestValue>& best, double minChange = 0) const;
   MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch);
   void recordStep(const MicroBatch& at, std::uint64_t epoch, double copySeconds = 0);
   bool stepsLeft() const { return result_.steps < totalSteps_; }
@@ -114,10 +120,10 @@ class Trainer {
   std::optional<double> lastEvalSeconds_;
   double epochSeconds_ = 0;
   std::uint64_t epochSteps_ = 0;
-  std::optional<double> stopBest_;    // of the metric of train.stop
-  std::uint64_t notBetter_ = 0;       // evaluations since then
-  std::uint64_t checkpointStep_ = 0;  // the last step whose decision requested a checkpoint
-  bool isLastStep_ = false;           // it runs despite Ctrl-C or a shutdown, to make a checkpoint
+  std::optional<BestValue> stopBest_;  // of the metric of train.stop
+  std::uint64_t notBetter_ = 0;        // evaluations since then
+  std::uint64_t checkpointStep_ = 0;   // the last step whose decision requested a checkpoint
+  bool isLastStep_ = false;            // it runs despite Ctrl-C or a shutdown, to make a checkpoint
   StepMeter meter_;
   Progress::State shown_;
 };

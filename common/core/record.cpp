@@ -74,9 +74,9 @@ std::size_t rowsThatFit(std::string_view rows, std::size_t max) {
 
 }  // namespace
 
-// One CSV file. The recorder's mutex protects `lines` and `closing`; the rest belongs to the writer
-// thread.
-struct Recorder::Table::File {
+// One file. The recorder's mutex protects `lines` and `closing`; the rest belongs to the writer
+// thread. Of a stream, a line is a record.
+struct Recorder::File {
   File(std::string filePath, std::string head, std::size_t max, std::shared_ptr<RowBudget> of)
       : path(std::move(filePath)),
         header(std::move(head)),
@@ -177,7 +177,7 @@ struct Recorder::Table::File {
   OpenFile file;
   std::uint64_t rotated = 0;
   std::string lines;     // whole lines waiting to be written
-  bool closing = false;  // its Table was destroyed
+  bool closing = false;  // its Stream was destroyed
 
   std::size_t bytes = 0;  // in the file, whole lines
   bool cutShort = false;
@@ -204,7 +204,7 @@ struct Recorder::State {
   void writeWaiting(std::unique_lock<std::mutex>& lock) {
     const std::uint64_t asked = flushesAsked;
     const bool sync = std::exchange(isSyncAsked, false);
-    std::vector<std::pair<std::shared_ptr<Table::File>, std::string>> batch;
+    std::vector<std::pair<std::shared_ptr<File>, std::string>> batch;
     for (const auto& file : files) batch.emplace_back(file, std::exchange(file->lines, {}));
     std::erase_if(files, [](const auto& file) { return file->closing; });
     const std::size_t taken = waitingRows;
@@ -222,7 +222,7 @@ struct Recorder::State {
                        (file->cutShort ? " (the last row is cut short)" : "");
       }
     }
-    batch.clear();  // closes files whose tables were destroyed
+    batch.clear();  // closes files whose streams were destroyed
     lock.lock();
 
     if (failure.empty()) failure = firstFailure;
@@ -235,7 +235,7 @@ struct Recorder::State {
   std::mutex mutex;
   std::condition_variable wake;
   std::condition_variable flushed;
-  std::vector<std::shared_ptr<Table::File>> files;
+  std::vector<std::shared_ptr<File>> files;
   std::size_t waitingRows = 0;     // not yet written
   std::size_t unwrittenBytes = 0;  // of these rows
   std::size_t waitingBytes = 0;
@@ -293,22 +293,30 @@ std::shared_ptr<Recorder::Table> Recorder::table(const std::string& path,
                                                  std::size_t rotateBytes,
                                                  std::shared_ptr<RowBudget> budget, bool append) {
   assert(!columns.empty());
-  auto file = std::make_shared<Table::File>(path, formatLine({columns.begin(), columns.end()}),
-                                            rotateBytes, std::move(budget));
+  auto file = std::make_shared<File>(path, formatLine({columns.begin(), columns.end()}),
+                                     rotateBytes, std::move(budget));
   const bool exists = append && file->openExisting();
+  return std::shared_ptr<Table>(new Table(begin(std::move(file), exists), columns.size()));
+}
+
+std::shared_ptr<Recorder::Stream> Recorder::stream(const std::string& path, std::string_view head) {
+  return begin(std::make_shared<File>(path, std::string(head), 0, nullptr), false);
+}
+
+std::shared_ptr<Recorder::Stream> Recorder::begin(std::shared_ptr<File> file, bool exists) {
   if (!exists) {
-    if (const int error = file->open()) throwCannotWrite(path, "cannot be created", error);
+    if (const int error = file->open()) throwCannotWrite(file->path, "cannot be created", error);
   }
   if (file->bytes == 0) file->write(file->header);
   if (file->error != 0) {
-    if (!exists) ::unlink(path.c_str());
-    throwCannotWrite(path, "cannot be written", file->error);
+    if (!exists) ::unlink(file->path.c_str());
+    throwCannotWrite(file->path, "cannot be written", file->error);
   }
   {
     const std::lock_guard lock(state_->mutex);
     state_->files.push_back(file);
   }
-  return std::shared_ptr<Table>(new Table(state_, std::move(file), columns.size()));
+  return std::shared_ptr<Stream>(new Stream(state_, std::move(file)));
 }
 
 void Recorder::flush() {
@@ -340,26 +348,23 @@ std::size_t Recorder::waitingRows() const {
   return state_->waitingRows;
 }
 
-Recorder::Table::Table(std::shared_ptr<Recorder::State> recorder, std::shared_ptr<File> file,
-                       std::size_t columns)
-    : recorder_(std::move(recorder)), file_(std::move(file)), columns_(columns) {}
+Recorder::Stream::Stream(std::shared_ptr<Recorder::State> recorder, std::shared_ptr<File> file)
+    : recorder_(std::move(recorder)), file_(std::move(file)) {}
 
-Recorder::Table::~Table() {
+Recorder::Stream::~Stream() {
   const std::lock_guard lock(recorder_->mutex);
   file_->closing = true;
 }
 
-int Recorder::Table::error() const { return file_->error; }
+int Recorder::Stream::error() const { return file_->error; }
 
-bool Recorder::Table::isOverBudget() const { return file_->isOverBudget; }
+bool Recorder::Stream::isOverBudget() const { return file_->isOverBudget; }
 
-const std::string& Recorder::Table::path() const { return file_->path; }
+const std::string& Recorder::Stream::path() const { return file_->path; }
 
-void Recorder::Table::row(std::vector<Cell> cells) {
-  assert(cells.size() == columns_);
+void Recorder::Stream::append(std::string_view record) {
   if (file_->isOverBudget) return;
-  const std::string line = formatLine(cells);
-  if (file_->budget && !file_->budget->take(line.size())) {
+  if (file_->budget && !file_->budget->take(record.size())) {
     file_->isOverBudget = true;
     return;
   }
@@ -368,17 +373,22 @@ void Recorder::Table::row(std::vector<Cell> cells) {
     const std::lock_guard lock(recorder_->mutex);
     if (recorder_->stopping) return;
     if (recorder_->waitingRows == kMaxWaitingRows ||
-        recorder_->unwrittenBytes + line.size() > Recorder::kMaxWaitingBytes) {
+        recorder_->unwrittenBytes + record.size() > Recorder::kMaxWaitingBytes) {
       ++recorder_->droppedRows;
       return;
     }
     ++recorder_->waitingRows;
-    recorder_->waitingBytes += line.size();
-    recorder_->unwrittenBytes += line.size();
-    file_->lines += line;
+    recorder_->waitingBytes += record.size();
+    recorder_->unwrittenBytes += record.size();
+    file_->lines += record;
     isMuch = recorder_->waitingBytes >= kWriteAtBytes;
   }
   if (isMuch) recorder_->wake.notify_one();
+}
+
+void Recorder::Table::row(std::vector<Cell> cells) {
+  assert(cells.size() == columns_);
+  stream_->append(formatLine(cells));
 }
 
 }  // namespace cleave

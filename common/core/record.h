@@ -1,14 +1,16 @@
-// A run's CSV files, written by a dedicated thread so that recording blocks neither the io thread
-// nor the device thread. RFC 4180, one header, UTF-8, written in whole lines; lines end in "\n",
-// which pandas, DuckDB, gnuplot and spreadsheets accept. Every row is in its file within a second,
-// so a killed process loses at most that. The kernel may kill a process in the middle of a write:
-// anything after the last "\n" is a partial row, and readers drop it.
+// A run's CSV files and other files of records, written by a dedicated thread so that recording
+// blocks neither the io thread nor the device thread. CSV: RFC 4180, one header, UTF-8, written in
+// whole lines; lines end in "\n", which pandas, DuckDB, gnuplot and spreadsheets accept. Every row
+// is in its file within a second, so a killed process loses at most that. The kernel may kill a
+// process in the middle of a write: anything after the last "\n" is a partial row, and readers drop
+// it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -37,6 +39,7 @@ class RowBudget {
 // One thread for all files of a process. Any thread may call.
 class Recorder {
   struct State;
+  struct File;
 
  public:
   // Maximum size of the rows waiting to be written.
@@ -47,29 +50,45 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  // Rows added after the recorder is destroyed are dropped.
-  class Table {
+  // A file of records of any form. Records added after the recorder is destroyed are dropped.
+  class Stream {
    public:
-    // Requires one cell per column. Does not wait for the disk: if 2^18 rows or kMaxWaitingBytes
-    // are waiting (the disk hangs), further rows are dropped and counted.
-    void row(std::vector<Cell> cells);
-    // The errno of the failed write (disk full), or 0. After a failure the file takes no more rows.
+    // Does not wait for the disk: if 2^18 records or kMaxWaitingBytes are waiting (the disk hangs),
+    // further records are dropped and counted.
+    void append(std::string_view record);
+    // The errno of the failed write (disk full), or 0. After a failure the file takes no more
+    // records.
     int error() const;
-    // Whether a row exceeded the budget. After that the file takes no more rows.
+    // Whether a record exceeded the budget. After that the file takes no more records.
     bool isOverBudget() const;
     const std::string& path() const;
-    ~Table();  // rows so far are still written
-    Table(const Table&) = delete;
-    Table& operator=(const Table&) = delete;
+    ~Stream();  // records so far are still written
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
 
    private:
     friend class Recorder;
-    struct File;
-    Table(std::shared_ptr<Recorder::State> recorder, std::shared_ptr<File> file,
-          std::size_t columns);
+    Stream(std::shared_ptr<Recorder::State> recorder, std::shared_ptr<File> file);
 
     std::shared_ptr<Recorder::State> recorder_;
     std::shared_ptr<File> file_;
+  };
+
+  // A CSV file, whose records are its rows.
+  class Table {
+   public:
+    // Requires one cell per column. Does not wait for the disk, as Stream::append().
+    void row(std::vector<Cell> cells);
+    int error() const { return stream_->error(); }
+    bool isOverBudget() const { return stream_->isOverBudget(); }
+    const std::string& path() const { return stream_->path(); }
+
+   private:
+    friend class Recorder;
+    Table(std::shared_ptr<Stream> stream, std::size_t columns)
+        : stream_(std::move(stream)), columns_(columns) {}
+
+    std::shared_ptr<Stream> stream_;
     std::size_t columns_;
   };
 
@@ -82,8 +101,10 @@ class Recorder {
   std::shared_ptr<Table> table(const std::string& path, const std::vector<std::string>& columns,
                                std::size_t rotateBytes = 0,
                                std::shared_ptr<RowBudget> budget = nullptr, bool append = false);
+  // Creates the file, which must not exist, with `head` as its first bytes. Throws RunError.
+  std::shared_ptr<Stream> stream(const std::string& path, std::string_view head);
   // Waits until all rows so far are in their files. Throws RunError for the first failed write of
-  // any table (disk full), or if rows were dropped.
+  // any file (disk full), or if rows were dropped.
   void flush();
   // Like flush(), and makes the rows durable.
   void sync();
@@ -91,6 +112,8 @@ class Recorder {
   std::size_t waitingRows() const;
 
  private:
+  std::shared_ptr<Stream> begin(std::shared_ptr<File> file, bool exists);
+
   std::shared_ptr<State> state_;
 };
 

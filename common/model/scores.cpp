@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/core/error.h"
+#include "common/core/metric_titles.h"
 #include "common/core/names.h"
 
 namespace cleave {
@@ -212,34 +213,33 @@ void addSquares(const LossRows& rows, TargetKind, MetricSums& sums) {
 }
 
 constexpr BatchMetricRow kMetrics[] = {
-    {"top1", "share of targets whose class had the highest output", true, true, isClasses, false,
+    {"top1", "share of targets whose class had the highest output", isClasses, false,
      [](const LossRows& rows, TargetKind, MetricSums& sums) { countTop(rows, 1, "top1", sums); },
      [](const MetricSums& sums) { return share(sums, "top1", "top1_of"); }},
-    {"top5", "share of targets whose class was among the five highest outputs", true, true,
-     isClasses, false,
+    {"top5", "share of targets whose class was among the five highest outputs", isClasses, false,
      [](const LossRows& rows, TargetKind, MetricSums& sums) { countTop(rows, 5, "top5", sums); },
      [](const MetricSums& sums) { return share(sums, "top5", "top5_of"); }},
-    {"accuracy", "share of outputs on the right side of 0", true, true, isLabels, false, countRight,
+    {"accuracy", "share of outputs on the right side of 0", isLabels, false, countRight,
      [](const MetricSums& sums) { return share(sums, "accuracy", "accuracy_of"); }},
-    {"matthews", "Matthews correlation coefficient, -1 to 1", true, false, isDecision, false,
+    {"matthews", "Matthews correlation coefficient, -1 to 1", isDecision, false,
      [](const LossRows& rows, TargetKind kind, MetricSums& sums) {
        countDecisions(rows, kind, "matthews", sums);
      },
      matthews},
-    {"f1", "F1 of class 1 if there are two classes, else the mean over the classes", true, true,
-     isDecision, false,
+    {"f1", "F1 of class 1 if there are two classes, else the mean over the classes", isDecision,
+     false,
      [](const LossRows& rows, TargetKind kind, MetricSums& sums) {
        countDecisions(rows, kind, "f1", sums);
      },
      f1},
-    {"auroc", "area under the ROC curve, for two classes; evaluation only", true, true, isDecision,
-     true, countScores, auroc},
-    {"perplexity", "exponential of the mean loss", false, false, isClasses, false, nullptr,
+    {"auroc", "area under the ROC curve, for two classes; evaluation only", isDecision, true,
+     countScores, auroc},
+    {"perplexity", "exponential of the mean loss", isClasses, false, nullptr,
      [](const MetricSums& sums) -> std::optional<double> {
        const auto loss = share(sums, kLossSum, kLossWeight);
        return loss ? std::optional(std::exp(*loss)) : std::nullopt;
      }},
-    {"rmse", "root of the mean squared error", false, false, isNumbers, false, addSquares,
+    {"rmse", "root of the mean squared error", isNumbers, false, addSquares,
      [](const MetricSums& sums) -> std::optional<double> {
        const auto mean = share(sums, "rmse", "rmse_of");
        return mean ? std::optional(std::sqrt(*mean)) : std::nullopt;
@@ -264,10 +264,6 @@ const BatchMetricRow& findBatchMetric(std::string_view name) {
   return findByName(batchMetricTable(), name, "unknown-metric", "a metric");
 }
 
-bool isBetterIfGreater(const std::string& metric) {
-  return metric != "loss" && findBatchMetric(metric).isBetterIfGreater;
-}
-
 std::vector<std::string> ScoreSpec::names() const {
   std::vector<std::string> names = {"loss"};
   names.insert(names.end(), metrics.begin(), metrics.end());
@@ -277,7 +273,7 @@ std::vector<std::string> ScoreSpec::names() const {
 std::set<std::string> ScoreSpec::shares() const {
   std::set<std::string> shares;
   for (const std::string& name : metrics) {
-    if (findBatchMetric(name).isShare) shares.insert(name);
+    if (metricTitle(name).isShare) shares.insert(name);
   }
   return shares;
 }

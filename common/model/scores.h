@@ -1,5 +1,6 @@
 // The table of metrics (`train.metrics`), which show how well a model does. A metric is a function
-// of sums over samples, so that batches can be added. To add one, add a row to scores.cpp.
+// of sums over samples, so that batches can be added. To add one, add a row to scores.cpp, and its
+// title to common/core/metric_titles.cpp.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,6 @@ inline constexpr const char* kLossWeight = "loss_weight";
 struct BatchMetricRow {
   std::string_view name;         // a column of the run's files: docs/metrics.md
   std::string_view description;  // one line
-  bool isBetterIfGreater;
-  bool isShare;  // people read it in percent
   // Whether it can be computed for targets of this kind.
   bool (*fits)(TargetKind kind);
   bool evaluationOnly;  // its sums have a size that grows with the number of samples
@@ -40,9 +39,6 @@ std::span<const BatchMetricRow> batchMetricTable();
 // Throws UsageError with the nearest known name.
 const BatchMetricRow& findBatchMetric(std::string_view name);
 
-// Also for "loss".
-bool isBetterIfGreater(const std::string& metric);
-
 struct ScoreSpec {
   LossSpec loss;
   std::vector<std::string> metrics = {"top1", "top5"};
@@ -50,7 +46,7 @@ struct ScoreSpec {
   bool operator==(const ScoreSpec&) const = default;
   // The loss, then the metrics: the columns of the run's files.
   std::vector<std::string> names() const;
-  std::set<std::string> shares() const;  // those of BatchMetricRow::isShare
+  std::set<std::string> shares() const;  // those of MetricTitle::isShare
 };
 // Throws UsageError "bad-metric" if a metric is unknown or does not fit the loss.
 void checkScores(const ScoreSpec& spec);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/record/run_events.h"
+
 namespace cleave {
 namespace {
 
@@ -175,6 +177,7 @@ void RunFiles::step(const StepRow& row, const LinkTotals& totals) {
   const std::lock_guard lock(mutex_);
   append(cells, lastStep_, totals);
   if (observer_) observer_->step(row, lastStep_, totals);
+  if (events_) events_->step(row, lastStep_, totals);
   lastStep_ = totals;
   if (!steps_) return;
   appendBound(cells, row);
@@ -189,6 +192,7 @@ void RunFiles::epoch(const EpochRow& row, const LinkTotals& totals) {
   const std::lock_guard lock(mutex_);
   append(cells, lastEpoch_, totals);
   lastEpoch_ = totals;
+  if (events_) events_->epoch(row);
   if (!epochs_) return;
   append(cells, row.trainMetrics, metrics_.size());
   append(cells, row.evalMetrics, metrics_.size());
@@ -199,6 +203,9 @@ std::optional<RunFiles::WriteFailure> RunFiles::writeFailure() const {
   for (const auto& table : {transfers_, steps_, epochs_}) {
     if (!table) continue;
     if (const int error = table->error()) return WriteFailure{table->path(), error};
+  }
+  if (events_ && events_->file().error() != 0) {
+    return WriteFailure{events_->file().path(), events_->file().error()};
   }
   return std::nullopt;
 }

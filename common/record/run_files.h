@@ -63,6 +63,8 @@ class RunObserver {
   virtual void step(const StepRow& row, const LinkTotals& before, const LinkTotals& after) = 0;
 };
 
+class RunEvents;
+
 class RunFiles {
  public:
   // Creates the three files in `folder`, which must exist. Throws RunError. `metrics` are the
@@ -76,6 +78,9 @@ class RunFiles {
 
   // Call before the first row. Null: no observer.
   void observe(std::shared_ptr<RunObserver> observer) { observer_ = std::move(observer); }
+
+  // Call before the first row. Also records the rows for TensorBoard.
+  void writeEvents(std::shared_ptr<RunEvents> events) { events_ = std::move(events); }
 
   // Any thread. The rows that follow are of another connection.
   void reconnected(std::uint64_t session, std::uint64_t generation);
@@ -105,6 +110,7 @@ class RunFiles {
   std::atomic<std::uint64_t> session_ = 0, generation_ = 0;
   const std::vector<std::string> metrics_;
   std::shared_ptr<RunObserver> observer_;
+  std::shared_ptr<RunEvents> events_;  // null: none
   std::mutex mutex_;
   LinkTotals lastStep_;
   LinkTotals lastEpoch_;

@@ -18,7 +18,7 @@ import runs
 
 PROGRAM = None  # cleave-client
 CHROME = None
-KNOWN_IDS = ("loss", "metric", "step-time", "client-split", "server-split", "bandwidth", "transfers", "rate-distribution",
+KNOWN_IDS = ("loss", "metric", "learning-rate", "gradient-norm", "step-time", "client-split", "server-split", "bandwidth", "transfers", "rate-distribution",
              "transfer-time", "latency-distribution", "round-trip", "delivery", "retransmits", "snr")  # fmt: skip
 
 
@@ -80,6 +80,8 @@ class OneRun(Case):
         self.assertEqual([x for x, _ in loss], [float(row["step"]) for row in steps])
         for (_, shown), row in zip(loss, steps):
             self.close(shown, float(row["loss"]))
+        self.assertEqual([round(shown, 6) for _, shown in column(panels["gradient-norm"], "gradient norm")][:3], [3, 2.5, 2.333330])
+        self.assertEqual(column(panels["learning-rate"], "learning rate")[9], (10, 0.01))
         for _, shown in column(panels["step-time"], "bound"):
             self.close(shown, 0.04)
         self.assertEqual(column(panels["metric"], "evaluation"), [(200, 0.9)])
@@ -125,7 +127,9 @@ class OneRun(Case):
         run = self.run_folder().whole(200)
         self.show(run.folder)
         self.assertIn("90.0 %", CHROME.text("#tile-metric"))
+        self.assertIn("best 90.0 % in epoch 1", CHROME.text("#tile-metric"))
         self.assertIn("200 steps", CHROME.text("#tile-time"))
+        self.assertIn("samples/s", CHROME.text("#tile-time"))
         self.assertIn("1.25 ×", CHROME.text("#tile-bound"))
         self.assertIn("uplink", CHROME.text("#bottleneck"))
         self.assertEqual(runs.ADVICE, CHROME.text("#advice"))
@@ -137,6 +141,77 @@ class OneRun(Case):
         self.assertIn("2.11.0", CHROME.text("#server_environment-1"))
         self.assertEqual(CHROME.text("#state"), "finished")
         self.assertTrue(CHROME.run("return document.getElementById('problems').hidden"), CHROME.text("#problems"))
+
+    def test_the_kept_model(self):
+        run = self.run_folder().whole(50)
+        (run.folder / "summary.json").write_text(json.dumps({"kept": {"metric": "matthews", "value": 0.61, "epoch": 3, "model": "m"}}))
+        self.show(run.folder)
+        self.assertIn("kept: epoch 3 with matthews correlation 0.6100", CHROME.text("#tile-metric"))
+
+    def test_smoothing_is_that_of_tensorboard(self):
+        run = self.run_folder().whole(100)
+        self.show(run.folder)
+        CHROME.run("document.getElementById('by-step').click()")
+        CHROME.run("const one = document.getElementById('smoothing'); one.value = 0.9; one.dispatchEvent(new Event('input'))")
+        self.assertEqual(CHROME.text("#smoothing-value"), "0.90")
+        panels = CHROME.panels()
+        mean, weight = 0, 0.9
+        for (step, shown), raw in zip(column(panels["loss"], "training"), (run.loss(step) for step in range(1, 101))):
+            mean = weight * mean + (1 - weight) * raw
+            self.close(shown, mean / (1 - weight**step))
+        self.assertEqual(column(panels["metric"], "evaluation"), [(100, 0.9)])  # not smoothed
+        self.assertEqual(column(panels["learning-rate"], "learning rate")[9], (10, 0.01))
+        head, *rows = panels["loss"]["csv"]
+        self.assertEqual(head, ["training step", "training, mean", "training, min", "training, max", "training, smoothed", "evaluation"])
+        self.close(rows[49][1], run.loss(50))
+        self.close(rows[49][4], column(panels["loss"], "training")[49][1])
+        self.assertTrue(CHROME.is_drawn("loss"))
+        self.assertEqual(CHROME.complaints(), [])
+
+    def test_a_logarithmic_scale(self):
+        run = self.run_folder().whole(100)
+        self.show(run.folder)
+        CHROME.run("document.getElementById('by-step').click()")
+        before = CHROME.panels()["loss"]["csv"]
+        CHROME.run("document.querySelector('#chart-loss .log').click()")
+        panels = CHROME.panels()
+        for step, shown in column(panels["loss"], "training"):
+            self.close(10**shown, run.loss(step))
+        self.assertEqual(panels["loss"]["csv"], before)
+        self.assertGreater(panels["learning-rate"]["rows"][0][1][1], 0)  # the other charts keep their scale
+        ticks = CHROME.run("return [...document.querySelectorAll('#chart-loss .dygraph-axis-label-y')].map((one) => one.textContent)")
+        self.assertIn("1", ticks)
+        CHROME.run("document.querySelector('#chart-step-time .log').click()")  # constant values
+        CHROME.run("document.querySelector('#chart-retransmits .log').click()")  # zeros
+        CHROME.run("document.querySelector('#chart-loss .log').click()")
+        self.close(column(CHROME.panels()["loss"], "training")[0][1], run.loss(1))
+        self.assertIsNone(CHROME.run("return document.querySelector('#chart-client-split .log')"))
+        self.assertEqual(CHROME.complaints(), [])
+
+    def test_charts_have_keys(self):
+        from selenium.webdriver.common.action_chains import ActionChains
+        from selenium.webdriver.common.keys import Keys
+
+        self.show(self.run_folder().whole(100).folder)
+        CHROME.run("document.getElementById('by-step').click(); document.querySelector('#chart-loss .chart').focus()")
+
+        def press(*keys):
+            ActionChains(CHROME.driver).send_keys(*keys).perform()
+
+        press(Keys.HOME, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+        self.assertIn("step 3", CHROME.text("#chart-loss .legend"))
+        self.assertIn("step 3", CHROME.text("#chart-gradient-norm .legend"))
+        self.assertIn("step 3", CHROME.text("#spoken"))
+        press(Keys.END, Keys.ARROW_LEFT)
+        self.assertIn("step 99", CHROME.text("#chart-loss .legend"))
+        press("+")
+        low, high = CHROME.panels()["gradient-norm"]["range"]
+        self.assertGreater(low, 50)
+        self.assertGreater(high, 99)
+        press(Keys.ESCAPE)
+        self.assertLess(CHROME.panels()["gradient-norm"]["range"][0], 1)
+        self.assertNotIn("step", CHROME.text("#chart-loss .legend .at") if CHROME.run("return document.querySelector('#chart-loss .at')") else "")
+        self.assertEqual(CHROME.complaints(), [])
 
     def test_json_agrees_with_the_files(self):
         run = self.run_folder().whole(50)
@@ -244,6 +319,58 @@ class SeveralRuns(Case):
         self.assertIn("−10.00 points", CHROME.text("#compared"))
         self.assertEqual(CHROME.complaints(), [])
 
+    def test_the_list_of_runs_can_be_sorted(self):
+        for name, step_seconds, top1 in (("run-a", 0.1, 0.8), ("run-b", 0.05, 0.9), ("run-c", 0.2, 0.7)):
+            self.run_folder(name, name=name, step_seconds=step_seconds, codec="none" if name == "run-c" else "block:bits=8").whole(60, top1=top1)
+        self.show(*(self.folder / name for name in ("run-a", "run-b", "run-c")))
+
+        def names():
+            return CHROME.run("return [...document.querySelectorAll('#runs tbody tr')].map((row) => row.querySelector('b').textContent)")
+
+        def sort(column):
+            CHROME.run("const one = document.getElementById('sort-' + arguments[0]); one.focus(); one.click()", column)
+            self.assertEqual(CHROME.run("return document.activeElement.id"), "sort-" + column)
+            return names()
+
+        self.assertEqual(names(), ["a", "b", "c"])
+        self.assertEqual(sort("metric"), ["c", "a", "b"])
+        self.assertEqual(sort("metric"), ["b", "a", "c"])
+        self.assertEqual(CHROME.run("return document.getElementById('sort-metric').parentNode.getAttribute('aria-sort')"), "descending")
+        self.assertEqual(sort("seconds"), ["b", "a", "c"])
+        self.assertEqual(sort("bytes")[2], "c")
+        self.assertIn("2026-01-31 11:59:58", CHROME.text("#runs"))
+        self.assertIn("Accuracy, best", CHROME.text("#runs"))
+        # The reference is chosen by run, not by position.
+        CHROME.run("document.getElementById('reference-2').click()")
+        self.assertIn("differences from c", CHROME.text("#compared"))
+        self.assertEqual(CHROME.complaints(), [])
+
+    def test_only_comparable_runs_are_compared_in_colour(self):
+        texts = ["model:\n  name: mlp\n  cuts: [1, 2]\n", "model:\n  name: mlp\n  cuts: [1, 3]\n", "model:\n  name: small_cnn\n  cuts: [1, 2]\n"]
+        for i, text in enumerate(texts):
+            self.run_folder(f"run-{i}", name=f"run-{i}", config=text, step_seconds=0.05 * (i + 1)).whole(60, top1=0.5 + i / 10)
+        self.show(*(self.folder / f"run-{i}" for i in range(3)))
+        seconds = CHROME.run("""return [...document.querySelectorAll('#compared tbody tr')]
+            .find((row) => row.textContent.startsWith('Step time, mean')).innerHTML""")
+        self.assertEqual(seconds.count('class="change bad"'), 1, seconds)
+        self.assertIn('title="Not comparable: different model.name"', seconds)
+        self.assertIn("not comparable: different model.name", CHROME.text("#runs"))
+        self.assertEqual(CHROME.text("#runs").count("not comparable"), 1)
+
+    def test_runs_with_different_metrics(self):
+        one = self.run_folder("one", name="run-1").whole(60, top1=0.8)
+        two = self.run_folder("two", name="run-2").whole(60, top1=0.9)
+        for name in ("steps", "epochs"):
+            path = two.folder / f"{name}.csv"
+            path.write_text(path.read_text().replace("top1", "perplexity", 2))
+        panels = self.show(one.folder, two.folder)
+        self.assertNotIn("metric-training", panels)
+        metric = CHROME.run("return document.querySelector('#compared tbody tr').textContent")
+        self.assertIn("80.0 % (Accuracy)", metric)
+        self.assertIn("0.9000 (Perplexity)", metric)
+        self.assertNotIn("points", metric)
+        self.assertIn("different main metric", CHROME.text("#runs"))
+
     def test_nine_runs_are_distinguishable(self):
         folders = [self.run_folder(f"run{i}", name=f"run-{i}").whole(30).folder for i in range(9)]
         panels = self.show(*folders)
@@ -334,6 +461,35 @@ class ManyRows(Case):
         self.assertIn("each point represents", CHROME.text("#sampling"))
 
 
+    def test_a_hundred_thousand_steps_open_quickly(self):
+        steps = 100_000
+        run = self.run_folder().whole(20)
+        path = run.folder / "steps.csv"
+        head, first, *lines = path.read_text().splitlines(keepends=True)
+        names = head.strip().split(",")
+        cells = lines[0].strip().split(",")
+        with open(path, "w") as file:
+            file.write(head + first)
+            for step in range(1, steps + 1):
+                cells[names.index("time")] = runs.utc(0.05 * step)
+                cells[names.index("step")] = str(step)
+                cells[names.index("loss")] = f"{2.5 / step + 0.001 * (step % 7):.9g}"
+                file.write(",".join(cells) + "\n")
+        page = self.folder / "page.html"
+        report(run.folder, "--output", page)
+        begin = time.time()
+        CHROME.open(page)
+        self.assertEqual(CHROME.panels()["loss"]["id"], "loss")
+        opened = time.time() - begin
+        redrawn = CHROME.run("""const one = document.getElementById('smoothing'), begin = performance.now();
+            one.value = 0.9; one.dispatchEvent(new Event('input')); return performance.now() - begin""") / 1000
+        print(f"{steps} steps: {page.stat().st_size >> 10} KiB, opened in {opened:.2f} s, smoothed in {redrawn:.2f} s")
+        self.assertLess(opened, 3)
+        self.assertLess(redrawn, 1)
+        self.assertLess(page.stat().st_size, 2 << 20)
+        self.assertEqual(CHROME.complaints(), [])
+
+
 class Live(Case):
     def serve(self, *arguments):
         process = subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -347,12 +503,13 @@ class Live(Case):
         return CHROME.run("return cleaveReport.page() ? cleaveReport.page().runs[0].headline.steps || 0 : -1")
 
     def test_follows_a_run(self):
-        run = self.run_folder()
+        run = self.run_folder(total=90)
         run.train(30)
         process = self.serve("report", run.folder, "--serve", "127.0.0.1:0")
         CHROME.open(process.stdout.readline().strip() + "/")
         CHROME.until(lambda: self.steps_shown() == 30, "the first steps")
         self.assertEqual(CHROME.text("#state"), "running")
+        self.assertIn("33 %: step 30 of 90, epoch 1 of 2; about 0:03 left", CHROME.text("#progress"))  # 60 steps of 0.05 s
         CHROME.run("document.getElementById('by-step').click()")
         CHROME.run("cleaveReport.panels()[0].graph.updateOptions({dateWindow: [5, 20]})")
         # The file is rotated in between.
@@ -369,6 +526,7 @@ class Live(Case):
         run.evaluate(0.3, 0.95)
         run.end()
         CHROME.until(lambda: CHROME.text("#state") == "finished", "the end")
+        self.assertIsNone(CHROME.run("return document.getElementById('progress')"))
         self.assertIn("95.0 %", CHROME.text("#tile-metric"))
         self.assertEqual(CHROME.complaints(), [])
         process.send_signal(signal.SIGINT)

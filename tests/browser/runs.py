@@ -9,6 +9,7 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BEGIN = datetime.datetime(2026, 1, 31, 12, 0, 0)
 FLOWS = (("activation/0", True), ("gradient/1", True), ("activation/1", False), ("gradient/0", False))
+STARTED = "2026-01-31T11:59:58.125Z"
 RAW, HEAD = 401408, 325
 ADVICE = "--set codec=none would save about 12 % of a step"
 
@@ -48,7 +49,8 @@ class Run:
 
     CLIENT_ONLY = ("loss", "top1", "top5")
 
-    def __init__(self, folder, name="test-20260131-120000-0000", codec="block:bits=8", step_seconds=0.05, rate=50e6):
+    def __init__(self, folder, name="test-20260131-120000-0000", codec="block:bits=8", step_seconds=0.05, rate=50e6,
+                 config="", total=0):  # fmt: skip
         self.folder, self.name, self.codec, self.step_seconds, self.rate = pathlib.Path(folder), name, codec, step_seconds, rate
         self.server = self.folder / "server" / "local" / name
         self.steps = 0
@@ -59,9 +61,11 @@ class Run:
                          if side == "client" or not column.endswith(self.CLIENT_ONLY)]
                 self.tables[side, table] = Table(place, table, names)
             self.tables[side, "steps"].row(**self.common(0), phase="handshake", control_up_bytes=328, control_down_bytes=65)
-        (self.folder / "config.yaml").write_text(f'run:\n  name: "test"\ntrain:\n  batch: 128\n  epochs: 2\ncodec: "{codec}"\n')
+        (self.folder / "config.yaml").write_text(f'run:\n  name: "test"\ntrain:\n  batch: 128\n  epochs: 2\ncodec: "{codec}"\n{config}')
+        if total:
+            (self.folder / "run.json").write_text(json.dumps({"run": name, "server": "", "steps": total, "epochs": 2}))
         for place in (self.folder, self.server):
-            (place / "environment.json").write_text(json.dumps({"libtorch": "2.11.0", "cpu": {"cores": 2}}))
+            (place / "environment.json").write_text(json.dumps({"libtorch": "2.11.0", "cpu": {"cores": 2}, "started": STARTED}))
         self.flush()
 
     def common(self, seconds):
@@ -84,7 +88,8 @@ class Run:
         self.tables["client", "steps"].row(
             **self.common(end), **shared, head_forward_seconds=0.004, tail_step_seconds=0.002, head_backward_seconds=0.003,
             rate_up=self.rate, rate_down=2 * self.rate, latency_seconds=0.005, bound_seconds=self.step_seconds / 1.25,
-            over_bound=1.25, bottleneck="uplink", loss=f"{self.loss(step):.9g}", top1=1 - self.loss(step) / 3, top5=1)  # fmt: skip
+            over_bound=1.25, bottleneck="uplink", learning_rate=0.1 / step, gradient_norm=2 + 1 / step,
+            loss=f"{self.loss(step):.9g}", top1=1 - self.loss(step) / 3, top5=1)  # fmt: skip
         self.tables["server", "steps"].row(**self.common(end), **shared)
         for i, (flow, up) in enumerate(FLOWS):
             seconds = (self.wire() + HEAD) / self.rate / (1 if up else 2)

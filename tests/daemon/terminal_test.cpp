@@ -53,7 +53,7 @@ TEST_CASE("on a terminal one line is rewritten, and log lines appear complete ab
   const std::string output = client.output();
   INFO(output);
   REQUIRE(code == 0);
-  CHECK_THAT(output, Contains("% [") && Contains(" images/s") && Contains(" left"));
+  CHECK_THAT(output, Contains("% [") && Contains(" samples/s") && Contains(" left"));
   CHECK(count(output, "\x1b[") == count(output, kErase));  // no colours
   // The bar updates at most ten times per second, more often only after a log line above it.
   const std::size_t lines = count(output, "\n");

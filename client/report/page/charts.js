@@ -10,6 +10,10 @@ const charts = [
   // Its title and unit are those of the runs' metric.
   { id: 'metric', section: 'training', ofMetric: true, note: 'The main metric: each training step, and each evaluation.',
     lines: [{ label: 'training', series: 'metric' }, { label: 'evaluation', evaluation: 'metric' }] },
+  { id: 'learning-rate', section: 'training', title: 'Learning rate', unit: 'number', zero: true, plain: true,
+    note: 'Of each training step.', lines: [{ label: 'learning rate', series: 'learning_rate' }] },
+  { id: 'gradient-norm', section: 'training', title: 'Gradient norm', unit: 'number', zero: true,
+    note: 'L2 norm of all gradients of a step, before clipping.', lines: [{ label: 'gradient norm', series: 'gradient_norm' }] },
 
   { id: 'step-time', section: 'steps', title: 'Time of a step', unit: 'seconds', zero: true, wide: true,
     note: 'Compared with the minimum time that the step could take with these computers and this link, in the best order.',

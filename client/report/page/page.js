@@ -5,7 +5,9 @@ const pollMilliseconds = 1000;
 
 let page = null;       // the data on display
 let axis = 'time';
+let smoothing = 0;     // weight of the earlier points, from 0 to less than 1
 let reference = 0;     // index of the run that the others are compared with
+let order = { column: '', isDown: false };  // of the list of runs; '': as given
 let panels = [];       // [{panel, parts}]
 let shownRuns = '';    // key of the runs that `panels` show
 const group = new Group((zoomed) => { byId('unzoom').disabled = !zoomed; });
@@ -27,7 +29,7 @@ function buildPanels() {
   group.panels = [];
   for (const section of sections) byId(section).querySelector('.grid').replaceChildren();
   for (const { spec, parts } of allPanels(page.runs)) {
-    const panel = new Panel(spec, spec.histogram ? null : group);
+    const panel = new Panel(spec, spec.histogram ? null : group, () => drawCharts());
     byId(spec.section).querySelector('.grid').append(panel.card);
     panels.push({ panel, parts });
   }
@@ -61,7 +63,7 @@ function scaleSteps(drawn) {
     const common = panel.spec.stacked ? shared : null;
     const { top, isCut } = common || scaleOf(heights);
     panel.valueRange = isCut || (common && top > 0) ? [0, top] : null;
-    const beyond = isCut ? heights.filter((height) => height > top) : [];
+    const beyond = isCut && !panel.log ? heights.filter((height) => height > top) : [];
     panel.remark(beyond.length === 0 ? '' : (beyond.length === 1 ? '1 point is' : beyond.length + ' points are') +
                                             ' beyond the top, up to ' + units.seconds.text(Math.max(...beyond)) + '.');
   }
@@ -75,10 +77,14 @@ function drawCharts() {
       label,
       index: several ? run : line.tone ?? i,
       points: pointsOfLine(page.runs[run], line, axis, page.grids),
+      smoothed: smoothing > 0 && Boolean(line.series) && !chart.stacked && !chart.plain,
       band: Boolean(line.series) && !chart.stacked,
       dots: Boolean(line.evaluation),
       summary: chart.histogram ? quantileText(page.runs[run], line, chart.histogram) : '',
     }));
+    for (const line of lines) {
+      if (line.smoothed) line.points = smoothed(line.points, smoothing);
+    }
     return { panel, lines: several ? lines : lines.filter((line) => line.points.length > 0) };
   });
   scaleSteps(drawn);
@@ -88,12 +94,20 @@ function drawCharts() {
   group.show(group.window);
 }
 
+// Sorts the list of runs by a column; again: the other way round.
+function sortRuns(column) {
+  order = { column, isDown: order.column === column && !order.isDown };
+  drawHeadline();
+}
+
 function drawHeadline() {
   const runs = page.runs;
   const one = runs.length === 1;
-  byId('headline').replaceChildren(...(one ? headlineOfOne(runs[0]) : [
-    runList(runs, reference, (i) => { reference = i; drawHeadline(); }),
+  const focused = document.activeElement && document.activeElement.id;
+  byId('headline').replaceChildren(...(one ? headlineOfOne(page) : [
+    runTable(page, reference, order, (i) => { reference = i; drawHeadline(); }, sortRuns),
     headlineOfMany(runs, reference), ...differenceTables(page, runs)]));
+  if (focused && byId(focused)) byId(focused).focus();
 }
 
 function drawTables() {
@@ -145,6 +159,11 @@ function choose(which) {
   drawCharts();
 }
 
+byId('smoothing').addEventListener('input', () => {
+  smoothing = Number(byId('smoothing').value);
+  byId('smoothing-value').textContent = smoothing.toFixed(2);
+  drawCharts();
+});
 byId('by-time').addEventListener('click', () => choose('time'));
 byId('by-step').addEventListener('click', () => choose('step'));
 byId('unzoom').addEventListener('click', () => group.show(null));

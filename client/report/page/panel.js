@@ -61,6 +61,18 @@ function csvButton(what, name, rows) {
   return button;
 }
 
+// Ticks at round values for a logarithmic axis that covers less than a decade.
+function ticksWithin(unit, low, high) {
+  const from = 10 ** low, span = 10 ** high - from;
+  const power = 10 ** Math.floor(Math.log10(span / 4));
+  const step = [1, 2, 5, 10].find((factor) => factor * power >= span / 4) * power;
+  const ticks = [];
+  for (let k = Math.ceil(from / step); k * step <= from + span; ++k) {
+    if (k > 0) ticks.push({ v: Math.log10(k * step), label: unit.tick(k * step) });
+  }
+  return ticks;
+}
+
 // Ticks at powers of ten, with 2 and 5 in between if there is room. The axis shows logarithms.
 function decades(unit, pixelsPerLabel) {
   return (low, high, pixels) => {
@@ -72,7 +84,7 @@ function decades(unit, pixelsPerLabel) {
         if (v >= low && v <= high) ticks.push({ v, label: unit.tick(factor * 10 ** power) });
       }
     }
-    return ticks;
+    return ticks.length < 2 && high > low ? ticksWithin(unit, low, high) : ticks;
   };
 }
 
@@ -91,20 +103,43 @@ function interaction() {
 }
 
 class Panel {
-  // spec: id, title, note, unit, log, stacked, zero, pad (pixels beside the points), histogram
-  // (unit of the horizontal axis)
-  constructor(spec, group) {
+  // spec: id, title, note, unit, log (at first), stacked, zero, pad (pixels beside the points),
+  // histogram (unit of the horizontal axis). `redraw` is called after the user has changed the scale;
+  // without it, the scale is fixed.
+  constructor(spec, group, redraw) {
     this.spec = spec;
     this.group = group;
+    this.log = Boolean(spec.log);
+    this.selected = null;    // the row that the keyboard has selected
     this.valueRange = null;  // null: automatic
     this.legend = element('p', { class: 'legend', 'aria-hidden': 'true' });
-    this.canvas = element('div', { class: 'chart', role: 'img', 'aria-label': spec.title });
+    this.canvas = element('div', { class: 'chart', role: 'img', tabindex: '0',
+                                   'aria-label': spec.title + ' (arrow keys: values; plus and minus: zoom; Escape: reset)' });
+    this.canvas.addEventListener('keydown', (event) => this.key(event));
+    this.canvas.addEventListener('blur', () => this.point(null));
     this.xTitle = element('p', { class: 'x-title muted' });
     const head = element('div', { class: 'card-head' }, element('h3', {}, spec.title),
-                         csvButton(spec.title, 'cleave-' + spec.id, () => this.csv()));
+                         ...(redraw && !spec.stacked && !spec.histogram ? [this.logButton(redraw)] : []), csvButton(spec.title, 'cleave-' + spec.id, () => this.csv()));
     this.note = element('p', { class: 'note muted' }, spec.note || '');
     this.card = element('figure', { class: spec.wide ? 'card across' : 'card', id: 'chart-' + spec.id },
                         head, this.note, this.legend, this.canvas, this.xTitle);
+  }
+
+  logButton(redraw) {
+    const button = element('button', { type: 'button', class: 'log', 'aria-pressed': String(this.log),
+                                       'aria-label': this.spec.title + ' on a logarithmic scale' }, 'Log');
+    button.addEventListener('click', () => {
+      this.log = !this.log;
+      button.setAttribute('aria-pressed', String(this.log));
+      redraw();
+    });
+    return button;
+  }
+
+  // The position of a value on the vertical axis; null: none.
+  height(value) {
+    if (!this.log) return value;
+    return value > 0 ? Math.log10(value) : null;
   }
 
   // lines: [{label, index, points, band, dots, summary}]; axis: an entry of `axes` in format.js
@@ -115,14 +150,20 @@ class Panel {
     this.axis = axis;
     this.xTitle.textContent = axis.title;
     this.banded = !this.spec.stacked && lines.some((line) => line.band);
-    const log = this.spec.log;
-    const y = log ? (value) => (value > 0 ? Math.log10(value) : null) : (value) => value;
-    const value = this.banded ? (point) => [y(point.min), y(point.mean), y(point.max)] : (point) => y(point.mean);
+    const y = (value) => this.height(value);
+    // A value that a logarithmic scale cannot show bounds the band at the mean.
+    const band = (point) => {
+      const mean = y(point.mean);
+      return mean === null ? null : [y(point.min) ?? mean, mean, y(point.max) ?? mean];
+    };
+    const value = this.banded ? band : (point) => y(point.mean);
     const rows = joinPoints(lines.map((line) => line.points), value);
-    this.card.classList.toggle('empty', rows.length === 0);
-    if (rows.length === 0) {
+    const kept = this.selected === null || !this.graph ? null : this.graph.getValue(this.selected, 0);
+    const isEmpty = rows.every((row) => row.slice(1).every((cell) => cell === null));
+    this.card.classList.toggle('empty', isEmpty);
+    if (isEmpty) {
       this.drop();
-      this.legend.textContent = this.spec.none || 'No data was recorded for this chart.';
+      this.legend.textContent = rows.length > 0 ? 'No value is above 0.' : this.spec.none || 'No data was recorded for this chart.';
       return;
     }
     const options = { file: rows, labels, ...this.look() };
@@ -136,6 +177,9 @@ class Panel {
     }
     this.wasBanded = this.banded;
     this.showLegend(null);
+    this.selected = kept === null ? null : rows.findIndex((row) => row[0] === kept);
+    if (this.selected === -1) this.selected = null;
+    if (this.selected !== null) this.select(kept);
   }
 
   // Appends text to the chart's note.
@@ -163,19 +207,25 @@ class Panel {
     });
     return {
       series,
+      includeZero: Boolean(this.spec.zero) && !this.log,
       colors: this.lines.map((line) => colour(line.index)),
       gridLineColor: style.getPropertyValue('--grid').trim(),
       axisLineColor: style.getPropertyValue('--grid').trim(),
       customBars: this.banded,
-      valueRange: this.valueRange,
+      valueRange: this.range(),
       axes: this.axesOptions(),
     };
   }
 
+  // Of the vertical axis; null: automatic.
+  range() {
+    return this.log ? null : this.valueRange;
+  }
+
   axesOptions() {
     const unit = units[this.spec.unit];
-    const y = { axisLabelWidth: 66, axisLabelFormatter: unit.tick, pixelsPerLabel: 32 };
-    if (this.spec.log) y.ticker = decades(unit, 24);
+    const y = { axisLabelWidth: 66, axisLabelFormatter: unit.tick, pixelsPerLabel: 32,
+                ticker: this.log ? decades(unit, 24) : Dygraph.numericTicks };
     const x = { axisLabelFormatter: this.axis.tick, pixelsPerLabel: 60, axisLabelWidth: this.axis.labelWidth || 60, drawGrid: false };
     if (this.axis.ticker) x.ticker = this.axis.ticker;
     return { x, y };
@@ -188,7 +238,6 @@ class Panel {
       fillGraph: Boolean(spec.histogram),
       stepPlot: Boolean(spec.histogram),
       fillAlpha: spec.stacked ? 0.55 : 0.18,
-      includeZero: Boolean(spec.zero),
       connectSeparatedPoints: true,
       drawGapEdgePoints: true,
       highlightCircleSize: 3,
@@ -207,6 +256,7 @@ class Panel {
         this.showLegend(null);
         if (this.group && event) this.group.hover(this, null);
       },
+      underlayCallback: (context, area, graph) => this.drawRaw(context, area, graph),
       drawCallback: (graph, initial) => {
         if (this.group && !initial) this.group.zoomed(this);
       },
@@ -228,6 +278,30 @@ class Panel {
     };
   }
 
+  // Below the smoothed lines, the values as they are.
+  drawRaw(context, area, graph) {
+    context.save();
+    context.beginPath();
+    context.rect(area.x, area.y, area.w, area.h);
+    context.clip();
+    context.globalAlpha = 0.35;
+    context.lineWidth = 1;
+    const [from, to] = graph.xAxisRange();
+    for (const line of this.lines) {
+      if (line.points.length === 0 || line.points[0].raw === undefined) continue;
+      context.strokeStyle = colour(line.index);
+      context.beginPath();
+      line.points.forEach((point, i) => {
+        const next = line.points[i + 1], before = line.points[i - 1];
+        if ((next && next.x < from) || (before && before.x > to)) return;
+        const y = this.height(point.raw);
+        if (y !== null) context.lineTo(graph.toDomXCoord(point.x), graph.toDomYCoord(y));
+      });
+      context.stroke();
+    }
+    context.restore();
+  }
+
   // The recorded value of a line in a row: {mean, min, max}, or null.
   valueAt(row, line) {
     const x = this.graph.getValue(row, 0);
@@ -242,8 +316,9 @@ class Panel {
       const item = element('span', { class: 'item' }, swatch(line.index), line.label);
       const point = row === null ? null : this.valueAt(row, i);
       if (point) {
+        const raw = point.raw === undefined ? '' : ', raw ' + unit.text(point.raw);
         const range = point.max > point.min && this.banded ? ' (' + unit.text(point.min) + ' – ' + unit.text(point.max) + ')' : '';
-        item.append(' ', element('b', {}, unit.text(point.mean)), range);
+        item.append(' ', element('b', {}, unit.text(point.mean)), raw, range);
       }
       if (row === null && line.summary) item.append(': ' + line.summary);
       parts.push(item);
@@ -270,18 +345,61 @@ class Panel {
     this.showLegend(nearest);
   }
 
+  // Shows the values of a row in all charts; null: of none.
+  point(row) {
+    if (!this.graph || (row === null && this.selected === null)) return;
+    this.selected = row;
+    const x = row === null ? null : this.graph.getValue(row, 0);
+    this.select(x);
+    if (this.group) this.group.hover(this, x);
+    if (row !== null) document.getElementById('spoken').textContent = this.legend.textContent;
+  }
+
+  // The keys of a chart that has the focus.
+  key(event) {
+    if (!this.graph || event.ctrlKey || event.altKey || event.metaKey) return;
+    const rows = this.graph.numRows();
+    const [from, to] = this.graph.xAxisRange();
+    const inside = (row) => this.graph.getValue(row, 0) >= from && this.graph.getValue(row, 0) <= to;
+    const first = () => { let row = 0; while (row < rows - 1 && !inside(row)) ++row; return row; };
+    const last = () => { let row = rows - 1; while (row > 0 && !inside(row)) --row; return row; };
+    const move = (by) => {
+      const row = this.selected === null ? (by > 0 ? first() : last()) : this.selected + by;
+      this.point(Math.min(rows - 1, Math.max(0, row)));
+    };
+    const zoom = (factor) => {
+      if (!this.group) return;
+      const middle = this.selected === null ? (from + to) / 2 : this.graph.getValue(this.selected, 0);
+      const half = factor * (to - from) / 2;
+      const full = this.group.full;
+      const range = [Math.max(full[0], middle - half), Math.min(full[1], middle + half)];
+      this.group.show(range[0] === full[0] && range[1] === full[1] ? null : range);
+    };
+    const stride = event.shiftKey ? 10 : 1;
+    const keys = {
+      ArrowLeft: () => move(-stride), ArrowRight: () => move(stride), Home: () => this.point(first()), End: () => this.point(last()),
+      '+': () => zoom(0.5), '=': () => zoom(0.5), '-': () => zoom(2),
+      Escape: () => { this.point(null); if (this.group) this.group.show(null); },
+    };
+    if (!keys[event.key]) return;
+    event.preventDefault();
+    keys[event.key]();
+  }
+
   csv() {
     const head = [this.spec.histogram ? 'from' : this.axis.title];
     for (const line of this.lines) {
       head.push(...(line.band ? [line.label + ', mean', line.label + ', min', line.label + ', max'] : [line.label]));
+      if (line.smoothed) head.push(line.label + ', smoothed');
     }
     const rows = joinPoints(this.lines.map((line) => line.points), (point) => point);
     return [head, ...rows.map((row) => {
       const cells = [this.axis.csv ? this.axis.csv(row[0]) : row[0]];
       this.lines.forEach((line, i) => {
         const point = row[i + 1];
-        if (line.band) cells.push(...(point ? [point.mean, point.min, point.max] : [null, null, null]));
-        else cells.push(point ? point.mean : null);
+        const mean = point ? point.raw ?? point.mean : null;
+        cells.push(...(line.band ? [mean, point ? point.min : null, point ? point.max : null] : [mean]));
+        if (line.smoothed) cells.push(point ? point.mean : null);
       });
       return cells;
     })];
@@ -342,7 +460,7 @@ class Group {
     this.window = range;
     this.full = this.extent();
     const dateWindow = range || this.full;
-    this.each((panel) => panel.graph.updateOptions({ dateWindow, valueRange: panel.valueRange }));
+    this.each((panel) => panel.graph.updateOptions({ dateWindow, valueRange: panel.range() }));
     this.onZoom(range !== null);
   }
 }

@@ -71,6 +71,17 @@ function evaluationPoints(run, figure, axis) {
   });
 }
 
+// Exponential smoothing as in TensorBoard, corrected for the bias towards the first values. `weight`:
+// from 0 (none) to less than 1. Each point keeps its value as `raw`.
+function smoothed(points, weight) {
+  let sum = 0, bias = 1;
+  return points.map((point) => {
+    sum = weight * sum + (1 - weight) * point.mean;
+    bias *= weight;
+    return { ...point, mean: sum / (1 - bias), raw: point.mean };
+  });
+}
+
 // Rows for dygraphs: [x, value or null of each list…]. `value` maps a point to its value.
 function joinPoints(lists, value) {
   const rows = new Map();

@@ -8,7 +8,7 @@ const seedKey = 'run.seed';
 const sweepColumns = [
   ['best_top1', 'Top-1, best', (v) => significant(100 * v, 4) + ' %'],
   ['best_metric', 'Metric, best', (v) => significant(v, 4)],
-  ['images_per_second', 'Images/s', (v) => significant(v, 4)],
+  ['images_per_second', 'Samples/s', (v) => significant(v, 4)],
   ['step_seconds', 'Step', units.seconds.text],
   ['over_bound', 'Step / bound', (v) => significant(v) + ' ×'],
   ['ratio', 'Ratio', (v) => significant(v, 4)],

@@ -21,7 +21,7 @@ const figures = [
   ['eval_loss', 'Loss, last evaluation', (v) => units.nats.text(v), 'less'],
   ['seconds', 'Time', (v) => (v < 59.95 ? durationText(v) : clockText(v) + ' (' + significant(v, 4) + ' s)'), 'less'],
   ['steps', 'Training steps', (v) => String(v)],
-  ['images_per_second', 'Images per second', (v) => significant(v, 4), 'more'],
+  ['images_per_second', 'Samples per second', (v) => significant(v, 4), 'more'],
   ['seconds_a_step', 'Step time, mean', (v) => units.seconds.text(v), 'less'],
   ['ratio', 'Bytes on the wire / raw bytes', (v) => significant(v, 4), 'less'],
   ['bytes_up', 'Bytes up', (v) => units.bytes.text(v), 'less'],
@@ -40,37 +40,66 @@ function tile(name, value, detail, id) {
     element('p', { class: 'muted' }, name), element('p', { class: 'value' }, value), element('p', { class: 'muted' }, detail));
 }
 
+// Which epoch's model is kept as the best.
+function keptText(h) {
+  if (!h.kept) return '';
+  if (h.kept.epoch === h.best_epoch && h.kept.title === h.metric_title) return ', which is kept';
+  return '; kept: epoch ' + h.kept.epoch + ' with ' + h.kept.title.toLowerCase() + ' ' + units[h.kept.unit].text(h.kept.value);
+}
+
 function metricTile(h, known) {
-  if (!h.metric_name) return tile('Loss', known(h.eval_loss, units.nats.text), 'of the last evaluation', 'metric');
+  const kept = keptText(h);
+  if (!h.metric_name) return tile('Loss', known(h.eval_loss, units.nats.text), 'of the last evaluation' + kept, 'metric');
   const { text } = units[h.metric_unit];
   return h.metric !== undefined
-    ? tile(h.metric_title, text(h.metric), 'last evaluation; best ' + text(h.best_metric), 'metric')
+    ? tile(h.metric_title, text(h.metric), 'last evaluation; best ' + text(h.best_metric) + ' in epoch ' + h.best_epoch + kept, 'metric')
     : tile(h.metric_title + ', training', known(h.train_metric, text), 'last step; no evaluation yet', 'metric');
 }
 
-// The figures of the main metric, if all runs have the same.
+// The figures of the main metric. Runs with different ones are shown together, but not compared.
 function metricFigures(runs) {
   const { metric_name: name, metric_title: title, metric_unit: unit, metric_better: better } = runs[0].headline;
-  if (!name || runs.some((run) => run.headline.metric_name !== name)) return [];
+  if (runs.some((run) => run.headline.metric_name !== name)) {
+    const text = (value, h) => units[h.metric_unit].text(value) + ' (' + h.metric_title + ')';
+    return [['metric', 'Main metric, last evaluation', text], ['best_metric', 'Main metric, best evaluation', text]];
+  }
+  if (!name) return [];
   const { text } = units[unit];
   const apart = unit === 'share' ? pointsApart : relativeTo;
   return [['metric', title + ', last evaluation', text, better, apart], ['best_metric', title + ', best evaluation', text, better, apart]];
 }
 
-function headlineOfOne(run) {
-  const h = run.headline;
+// "step 120 of 300, epoch 2 of 3"
+function placeText(h) {
+  const of = (number, all) => number + (all ? ' of ' + all : '');
+  return 'step ' + of(h.steps || 0, h.total_steps) + (h.epoch ? ', epoch ' + of(h.epoch, h.total_epochs) : '');
+}
+
+// How far a run is that has not ended; nothing for one that has.
+function progressCard(page) {
+  const run = page.runs[0], h = run.headline;
+  if (run.ended || !h.total_steps) return [];
+  const share = (h.steps || 0) / h.total_steps;
+  const left = page.live && h.seconds_left !== undefined ? '; about ' + clockText(h.seconds_left) + ' left' : '';
+  const text = Math.floor(100 * share) + ' %: ' + placeText(h) + left;
+  return [element('div', { class: 'card', id: 'progress' }, element('p', {}, text), bar(share))];
+}
+
+function headlineOfOne(page) {
+  const run = page.runs[0], h = run.headline;
   const known = (value, text) => (value === undefined ? '–' : text(value));
   const tiles = element('div', { class: 'tiles' }, metricTile(h, known),
     tile('Time', known(h.seconds, durationText), known(h.steps, (steps) => steps + ' steps, ') +
-         known(h.images_per_second, (v) => significant(v, 4) + ' images/s'), 'time'),
+         known(h.images_per_second, (v) => significant(v, 4) + ' samples/s'), 'time'),
     tile('Bytes', known(h.ratio, (v) => significant(v, 3) + ' ×'), 'the raw tensor size; ' +
          known(h.bytes_up, units.bytes.text) + ' up, ' + known(h.bytes_down, units.bytes.text) + ' down', 'ratio'),
     tile('Bandwidth, mean', known(h.mean_up_bytes_per_second, units.rate.text),
          'up; ' + known(h.mean_down_bytes_per_second, units.rate.text) + ' down', 'bandwidth'),
     tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'unknown' :
          'a step took ' + units.seconds.text(h.bounded_seconds_a_step) + '; the bound is ' + units.seconds.text(h.bound_seconds_a_step), 'bound'));
-  if (!h.bottleneck) return [tiles];
-  return [tiles, element('div', { class: 'card words', id: 'bottleneck' },
+  const cards = [...progressCard(page), tiles];
+  if (!h.bottleneck) return cards;
+  return [...cards, element('div', { class: 'card words', id: 'bottleneck' },
     element('h3', {}, 'Bottleneck: ' + h.bottleneck), element('p', {}, h.words),
     ...(h.advice ? [element('p', { id: 'advice' }, h.advice)] : []))];
 }
@@ -87,37 +116,113 @@ function pointsApart(value, reference) {
   return (value > reference ? '+' : '−') + (100 * Math.abs(value - reference)).toFixed(2) + ' points';
 }
 
-function change(value, reference, better, apart) {
+// Settings with which results can be compared although they differ: what a study varies.
+const variedSettings = /^(data\.augment|data\.(train\.)?transforms|model\.(cuts|dropout|lora))\b/;
+const lossSettings = /^train\.loss\b/;
+
+// Why a run's figures cannot be compared with those of another; '' if they can. `isLoss`: also the loss.
+function obstacle(run, other, isLoss) {
+  const ours = new Map(run.config), theirs = new Map(other.config);
+  const keys = [...new Set([...ours.keys(), ...theirs.keys()])].filter((key) =>
+    (/^(data|model)\./.test(key) && !variedSettings.test(key)) || (isLoss && lossSettings.test(key)));
+  const different = keys.filter((key) => ours.get(key) !== theirs.get(key));
+  if (run.headline.metric_name !== other.headline.metric_name) different.push('main metric');
+  return different.length === 0 ? '' : 'different ' + different.slice(0, 2).join(', ') + (different.length > 2 ? ', …' : '');
+}
+
+// `reason`: why the two cannot be compared; then the difference has no colour.
+function change(value, reference, better, apart, reason) {
   if (typeof value !== 'number' || typeof reference !== 'number' || value === reference) return '';
-  const text = apart(value, reference);
   const good = better && (better === 'more') === (value > reference);
-  return element('span', { class: 'change' + (better ? (good ? ' good' : ' bad') : '') }, text);
+  const made = element('span', { class: 'change' + (better && !reason ? (good ? ' good' : ' bad') : '') }, apart(value, reference));
+  if (reason) made.title = 'Not comparable: ' + reason;
+  return made;
 }
 
 function headlineOfMany(runs, reference) {
   const rows = [];
-  for (const [key, name, text, better, apart = relativeTo] of [...metricFigures(runs), ...figures]) {
+  for (const [key, name, text, better, apart] of [...metricFigures(runs), ...figures]) {
     if (runs.every((run) => run.headline[key] === undefined)) continue;
     const base = runs[reference].headline[key];
+    const isMixed = key.endsWith('metric') && !apart;
     rows.push([name, ...runs.map((run, i) => {
       const value = run.headline[key];
       if (value === undefined) return '–';
-      return element('span', {}, text(value), ' ', i === reference ? '' : change(value, base, better, apart));
+      const reason = obstacle(run, runs[reference], key === 'eval_loss');
+      return element('span', {}, text(value, run.headline), ' ',
+                     i === reference || isMixed ? '' : change(value, base, better, apart || relativeTo, reason));
     })]);
   }
   return table('Figures, with differences from ' + runs[reference].short, ['', ...runs.map((run) => run.short)], rows, 'compared');
 }
 
-function runList(runs, reference, choose) {
-  return element('div', { class: 'card', id: 'runs' }, element('h3', {}, 'Runs'),
-    element('p', { class: 'muted note' }, 'The figures below are compared with the run selected here.'),
-    element('ul', { class: 'runs' }, ...runs.map((run, i) => {
-      const radio = element('input', { type: 'radio', name: 'reference', id: 'reference-' + i });
-      radio.checked = i === reference;
-      radio.addEventListener('change', () => choose(i));
-      return element('li', {}, radio, element('label', { for: 'reference-' + i }, swatch(i), element('b', {}, run.short),
-        ' ', element('span', { class: 'muted' }, run.folder + (run.ended ? (run.completed ? '' : ', stopped early') : ', not finished'))));
-    })));
+function stateText(page, run) {
+  const h = run.headline;
+  if (run.ended) return run.completed ? 'finished' : 'stopped early';
+  const done = h.total_steps ? Math.floor(100 * (h.steps || 0) / h.total_steps) + ' %' : placeText(h);
+  const left = page.live && h.seconds_left !== undefined ? ', ' + clockText(h.seconds_left) + ' left' : '';
+  return (page.live ? 'running, ' : 'not finished, ') + done + left;
+}
+
+// The codec of all flows, or those of the flows.
+function codecText(run) {
+  const codecs = run.flows.filter((flow) => flows.includes(flow.flow)).map((flow) => flow.codec);
+  return [...new Set(codecs)].join(', ');
+}
+
+// The columns of the list of runs: id, title, the value that it is sorted by, and its text.
+const runColumns = [
+  ['name', 'Name', (run) => run.name],
+  ['metric', 'Metric, best', (run) => run.headline.best_metric, (v, run) => units[run.headline.metric_unit].text(v)],
+  ['loss', 'Loss', (run) => run.headline.eval_loss ?? run.headline.train_loss, (v) => units.nats.text(v)],
+  ['bytes', 'Bytes', (run) => (run.headline.bytes_up || 0) + (run.headline.bytes_down || 0), (v) => units.bytes.text(v)],
+  ['seconds', 'Time', (run) => run.headline.seconds, (v) => durationText(v)],
+  ['codec', 'Codec', codecText],
+  ['started', 'Started (UTC)', (run) => run.headline.started, (v) => v.replace('T', ' ').replace(/(\.\d+)?Z/, '')],
+  ['state', 'State', (run, page) => stateText(page, run)],
+];
+
+// The runs, sorted by order.column; the charts and tables below keep the order in which they were given.
+function runTable(page, reference, order, choose, sort) {
+  const runs = page.runs;
+  const shown = runs.map((run, i) => ({ run, i }));
+  const column = runColumns.find(([id]) => id === order.column);
+  if (column) {
+    const valueOf = ({ run }) => column[2](run, page);
+    const compare = (one, other) => (typeof one === 'number' ? one - other : String(one).localeCompare(String(other)));
+    shown.sort((one, other) => {
+      const [a, b] = [valueOf(one), valueOf(other)];
+      if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
+      return (order.isDown ? -1 : 1) * compare(a, b);
+    });
+  }
+  const title = runs.every((run) => run.headline.metric_name === runs[0].headline.metric_name) && runs[0].headline.metric_name
+    ? runs[0].headline.metric_title + ', best' : 'Metric, best';
+  const head = runColumns.map(([id, name]) => {
+    const sorted = id === order.column;
+    const button = element('button', { type: 'button', class: 'sort', id: 'sort-' + id },
+                           (id === 'metric' ? title : name) + (sorted ? (order.isDown ? ' ↓' : ' ↑') : ''));
+    button.addEventListener('click', () => sort(id));
+    return element('th', { scope: 'col', 'aria-sort': sorted ? (order.isDown ? 'descending' : 'ascending') : 'none' }, button);
+  });
+  const rows = shown.map(({ run, i }) => {
+    const radio = element('input', { type: 'radio', name: 'reference', id: 'reference-' + i });
+    radio.checked = i === reference;
+    radio.addEventListener('change', () => choose(i));
+    const reason = obstacle(run, runs[reference], false);
+    const cells = runColumns.slice(1).map(([, , valueOf, text = String]) => {
+      const value = valueOf(run, page);
+      return element('td', {}, value === undefined || value === '' ? '–' : text(value, run));
+    });
+    const name = element('span', { class: 'run-name' }, radio, element('label', { for: 'reference-' + i, title: run.folder }, swatch(i), element('b', {}, run.short)));
+    return element('tr', {}, element('th', { scope: 'row' }, name, ...(reason ? [element('p', { class: 'muted reason' }, 'not comparable: ' + reason)] : [])), ...cells);
+  });
+  const texts = () => [runColumns.map(([, name]) => name), ...shown.map(({ run }) => runColumns.map(([, , valueOf]) => valueOf(run, page) ?? ''))];
+  const body = element('table', {}, element('thead', {}, element('tr', {}, ...head)), element('tbody', {}, ...rows));
+  return element('div', { class: 'card table', id: 'runs' },
+    element('div', { class: 'card-head' }, element('h3', {}, 'Runs'), csvButton('Runs', 'cleave-runs', texts)),
+    element('p', { class: 'muted' }, 'The figures below are compared with the run that is selected here.'),
+    element('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Runs' }, body));
 }
 
 function differenceTables(page, runs) {

@@ -1,0 +1,21 @@
+// How people read a metric: its title, whether it is a share, and which direction is better.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace cleave {
+
+struct MetricTitle {
+  std::string name;      // as in train.metrics, and of the files' columns: "top1"
+  std::string title;     // "Accuracy"
+  bool isShare = false;  // shown in percent
+  bool isBetterIfGreater = true;
+};
+
+// A row per metric of train.metrics, and one for "loss".
+std::span<const MetricTitle> metricTitleTable();
+// A name that is not in the table is its own title.
+MetricTitle metricTitle(const std::string& name);
+
+}  // namespace cleave

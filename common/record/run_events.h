@@ -1,0 +1,40 @@
+// What a run writes for TensorBoard: the scalars of each training step and each epoch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/record/event_file.h"
+#include "common/record/run_files.h"
+
+namespace cleave {
+
+class RunEvents {
+ public:
+  // In `folder`, which is created. Throws RunError.
+  RunEvents(Recorder& recorder, const std::string& folder, std::vector<std::string> metrics)
+      : file_(recorder, folder), metrics_(std::move(metrics)) {}
+
+  // The run's configuration, as YAML.
+  void configuration(const std::string& yaml);
+  // The row covers the bytes from `before` to `after`. One thread at a time.
+  void step(const StepRow& row, const LinkTotals& before, const LinkTotals& after);
+  // The step of its scalars is the last training step.
+  void epoch(const EpochRow& row);
+
+  const EventFile& file() const { return file_; }
+
+ private:
+  void addMetrics(const std::string& prefix, const std::vector<std::optional<double>>& values,
+                  std::vector<EventFile::Scalar>& scalars) const;
+
+  EventFile file_;
+  const std::vector<std::string> metrics_;
+  bool hasBegun_ = false;
+  std::uint64_t lastStep_ = 0;
+};
+
+}  // namespace cleave
