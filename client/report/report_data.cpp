@@ -274,6 +274,7 @@ Json ReportData::page(bool live) {
     json["series"] = series;
     json["histograms"] = histograms;
     json["evaluations"] = evaluationsJson(training);
+    json["evaluation"] = run.evaluation();
     json["config"] = settingsJson(run.config());
     json["environment"] = settingsJson(run.environment());
     json["server_environment"] = settingsJson(run.serverEnvironment());

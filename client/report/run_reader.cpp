@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "client/report/evaluation.h"
 #include "client/report/run_settings.h"
 
 namespace cleave {
@@ -196,7 +197,20 @@ bool RunReader::read() {
   // The summary is written after the last row.
   const bool hadSummary = !summary_.isEmpty();
   if (any || !hadSummary) summary_ = readSummary(place_.folder + "/summary.json");
-  return any || (!hadSummary && !summary_.isEmpty());
+  const bool isNew = readEvaluationIfChanged();
+  return any || isNew || (!hadSummary && !summary_.isEmpty());
+}
+
+// It may be written at any time after the run.
+bool RunReader::readEvaluationIfChanged() {
+  const std::string path = place_.folder + "/evaluation.json";
+  std::error_code missing;
+  const auto time = std::filesystem::last_write_time(path, missing);
+  if (missing || time == evaluationTime_) return false;
+  evaluationTime_ = time;
+  evaluationProblems_.clear();
+  evaluation_ = readEvaluation(path, evaluationProblems_);
+  return true;
 }
 
 void RunReader::findServer() {
@@ -411,6 +425,7 @@ std::vector<std::string> RunReader::problems(bool following) const {
         "the server's folder was not found, so its side is missing: give it with --server-run DIR");
   }
   add(settingsProblems_, "");
+  add(evaluationProblems_, "");
   if (training_.resumes > 0) {
     all.push_back("the run was continued from a checkpoint " + std::to_string(training_.resumes) +
                   (training_.resumes == 1 ? " time; " : " times; ") +

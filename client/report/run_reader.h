@@ -40,6 +40,7 @@ class RunReader {
   const Settings& serverEnvironment() const { return serverEnvironment_; }
   // Empty until the run has ended.
   const SummaryFile& summary() const { return summary_; }
+  const nlohmann::json& evaluation() const { return evaluation_; }  // of readEvaluation()
   const PlannedLength& planned() const { return planned_; }
   // Sentences. `following`: the run may still be in progress.
   std::vector<std::string> problems(bool following) const;
@@ -53,6 +54,7 @@ class RunReader {
   void readTransfers(Side& side, bool isClient);
   void readEpochs();
   void readSettings();
+  bool readEvaluationIfChanged();
   void readLog();
 
   BucketAxes& grids_;
@@ -63,6 +65,9 @@ class RunReader {
   TrainingFigures training_;
   Settings config_, environment_, serverEnvironment_;
   SummaryFile summary_;
+  nlohmann::json evaluation_;
+  std::filesystem::file_time_type evaluationTime_;
+  std::vector<std::string> evaluationProblems_;
   PlannedLength planned_;
   std::vector<std::string> settingsProblems_;
   std::vector<std::string> logged_;

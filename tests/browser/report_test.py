@@ -148,6 +148,30 @@ class OneRun(Case):
         self.show(run.folder)
         self.assertIn("kept: epoch 3 with matthews correlation 0.6100", CHROME.text("#tile-metric"))
 
+    def test_the_evaluation_of_the_trained_model(self):
+        run = self.run_folder().whole(50)
+        self.show(run.folder)
+        self.assertTrue(CHROME.run("return document.getElementById('evaluation').hidden"))
+        names = ["cat", "dog<b>"]
+        evaluation = {
+            "model": "runs/a/model.safetensors", "samples": 10, "metrics": {"loss": 0.5, "top1": 0.7, "top5": None},
+            "classes": [{"name": name, "samples": 5, "predicted": 5, "precision": 0.7, "recall": None, "f1": 0.7, "auroc": 0.75} for name in names],
+            "confusion": [[4, 1], [2, 3]], "most_confused": [{"class": names[1], "predicted": names[0], "samples": 2}],
+            "calibration": {"error": 0.12, "bins": [{"from": 0, "samples": 0, "confidence": 0, "accuracy": 0}, {"from": 0.5, "samples": 10, "confidence": 0.82, "accuracy": 0.7}]},
+        }  # fmt: skip
+        path = run.folder / "evaluation.json"
+        path.write_text(json.dumps(evaluation))
+        self.show(run.folder)
+        self.assertIn("0.50000", CHROME.text("#evaluation-1"))
+        self.assertRegex(CHROME.text("#classes-1"), r"dog<b>\s+5\s+70.0 %\s+–\s+70.0 %\s+0.7500")
+        self.assertRegex(CHROME.text("#confusion-1"), r"cat\s+4\s+1")
+        self.assertIn("12.0 %", CHROME.text("#calibration-1"))
+        self.assertEqual(CHROME.run("return document.querySelectorAll('#calibration-1 .bin').length"), 1)
+        for damaged in ("{", '{"model": 1}', json.dumps({**evaluation, "confusion": [[1]]})):
+            path.write_text(damaged)
+            self.show(run.folder)
+            self.assertIn("evaluation.json is damaged", CHROME.text("#problems"))
+
     def test_smoothing_is_that_of_tensorboard(self):
         run = self.run_folder().whole(100)
         self.show(run.folder)

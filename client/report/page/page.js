@@ -122,6 +122,7 @@ function drawTables() {
   drawHeadline();
   byId('flows').replaceChildren(...runs.map((run, i) =>
     flowTable(run, one ? 'Bytes by flow' : 'Bytes by flow: ' + run.short, 'flows-' + (i + 1))));
+  drawEvaluations(runs);
   byId('settings-tables').replaceChildren(...runs.flatMap((run, i) =>
     settingTables(run, one ? '' : ': ' + run.short, '-' + (i + 1))));
   const seconds = page.grids.time;
