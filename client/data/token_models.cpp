@@ -330,18 +330,20 @@ void throwDamagedTokenizer(const std::string& path, const std::string& fault) {
                    "save it again in Python: tokenizer.save_pretrained(FOLDER)");
 }
 
-Vocabulary readVocabulary(const Json& model, const std::string& path) {
+TokenId readTokenId(const Json& id, const std::string& path) {
   constexpr std::int64_t kMaxId = std::int64_t{1} << 30;
+  if (!id.is_number_integer() || id < 0 || id > kMaxId)
+    throwDamagedTokenizer(path, "the token id " + printable(id.dump(), 60) + " is not valid");
+  return id.get<TokenId>();
+}
+
+Vocabulary readVocabulary(const Json& model, const std::string& path) {
   const auto entries = model.find("vocab");
   if (entries == model.end() || !entries->is_object() || entries->empty())
     throwDamagedTokenizer(path, "its model has no vocabulary");
   Vocabulary vocabulary;
   vocabulary.reserve(entries->size());
-  for (const auto& [token, id] : entries->items()) {
-    if (!id.is_number_integer() || id < 0 || id > kMaxId)
-      throwDamagedTokenizer(path, "the id of '" + printable(token, 100) + "' is not valid");
-    vocabulary.emplace(token, id.get<TokenId>());
-  }
+  for (const auto& [token, id] : entries->items()) vocabulary.emplace(token, readTokenId(id, path));
   return vocabulary;
 }
 

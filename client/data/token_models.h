@@ -34,6 +34,7 @@ class TokenModel {
 
 // The keys "vocab" and so on of the file's "model". Throw UsageError "unsupported-tokenizer" or
 // "data-damaged", whose sentences begin with `path`.
+TokenId readTokenId(const nlohmann::json& id, const std::string& path);
 Vocabulary readVocabulary(const nlohmann::json& model, const std::string& path);
 std::unique_ptr<TokenModel> makeByteBpe(const nlohmann::json& model, const Vocabulary& vocabulary,
                                         const std::string& path);

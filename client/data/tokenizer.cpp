@@ -272,22 +272,27 @@ struct SampleTemplates {
   SampleTemplate pair = {{TemplatePiece::Kind::first, {}, 0}, {TemplatePiece::Kind::second, {}, 1}};
 };
 
-std::uint8_t typeIdOf(const Json& part) { return part.at("type_id").get<std::uint8_t>(); }
+std::uint8_t typeIdOf(const Json& type, const std::string& path) {
+  if (!type.is_number_integer() || type < 0 || type > 255)
+    throwDamagedTokenizer(path, "a type_id is not valid");
+  return type.get<std::uint8_t>();
+}
 
-SampleTemplate templateOf(const Json& pieces, const Json& special, const std::string& path) {
+SampleTemplate templateOf(const Json& pieces, const Json& tokens, const std::string& path) {
   SampleTemplate result;
   for (const Json& piece : pieces) {
     if (const auto token = piece.find("SpecialToken"); token != piece.end()) {
-      const Json& ids = special.at(token->at("id").get<std::string>()).at("ids");
-      result.push_back(
-          {TemplatePiece::Kind::special, ids.get<std::vector<TokenId>>(), typeIdOf(*token)});
+      TemplatePiece special{TemplatePiece::Kind::special, {}, typeIdOf(token->at("type_id"), path)};
+      for (const Json& id : tokens.at(token->at("id").get<std::string>()).at("ids"))
+        special.ids.push_back(readTokenId(id, path));
+      result.push_back(std::move(special));
     } else {
       const Json& sequence = piece.at("Sequence");
       const std::string id = sequence.at("id");
       if (id != "A" && id != "B") throwDamagedTokenizer(path, "its template has no text " + id);
       result.push_back({id == "A" ? TemplatePiece::Kind::first : TemplatePiece::Kind::second,
                         {},
-                        typeIdOf(sequence)});
+                        typeIdOf(sequence.at("type_id"), path)});
     }
   }
   return result;
@@ -311,7 +316,7 @@ SampleTemplates templatesOf(const Json& file, const std::string& path) {
       throwUnsupportedTokenizer(path, "the post_processor " + type);
     const bool isBert = type == "BertProcessing";
     const auto special = [&](const char* key, std::uint8_t typeId) {
-      return TemplatePiece{Kind::special, {part.at(key).at(1).get<TokenId>()}, typeId};
+      return TemplatePiece{Kind::special, {readTokenId(part.at(key).at(1), path)}, typeId};
     };
     const std::uint8_t second = isBert ? 1 : 0;
     templates.single = {special("cls", 0), {Kind::first, {}, 0}, special("sep", 0)};
@@ -409,7 +414,6 @@ void Tokenizer::Parts::read(const Json& file, const std::string& path) {
 }
 
 void Tokenizer::Parts::readAddedTokens(const Json& file, const std::string& path) {
-  constexpr TokenId kMaxId = 1 << 30;
   constexpr std::size_t kMaxAdded = 1 << 16;
   const auto tokens = file.find("added_tokens");
   if (tokens == file.end() || tokens->is_null()) return;
@@ -418,12 +422,12 @@ void Tokenizer::Parts::readAddedTokens(const Json& file, const std::string& path
   for (const Json& token : *tokens) {
     AddedToken each;
     each.content = token.at("content");
-    each.id = token.at("id");
+    each.id = readTokenId(token.at("id"), path);
     each.takesSpaceBefore = token.value("lstrip", false);
     each.takesSpaceBehind = token.value("rstrip", false);
     if (each.content.empty()) continue;
     const auto known = vocabulary.find(each.content);
-    if (each.id > kMaxId || (known != vocabulary.end() && known->second != each.id)) {
+    if (known != vocabulary.end() && known->second != each.id) {
       throwDamagedTokenizer(path, "the id of the added token '" + printable(each.content, 100) +
                                       "' is not the one of its vocabulary");
     }
@@ -443,8 +447,9 @@ void Tokenizer::Parts::readAddedTokens(const Json& file, const std::string& path
 void Tokenizer::Parts::readPadding(const Json& file, const std::string& path) {
   const auto given = file.find("padding");
   if (given != file.end() && given->is_object()) {
-    padding = TokenPadding{given->at("pad_id").get<TokenId>(),
-                           given->value("pad_type_id", std::uint8_t{0}),
+    const auto type = given->find("pad_type_id");
+    padding = TokenPadding{readTokenId(given->at("pad_id"), path),
+                           type == given->end() ? std::uint8_t{0} : typeIdOf(*type, path),
                            given->value("direction", "Right") == "Left"};
     if (padding->id > maxId) throwDamagedTokenizer(path, "its padding has no token of its id");
     return;
