@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 
+#include "client/data/unicode.h"
 #include "client/data/unpack.h"
 #include "common/core/error.h"
 #include "common/core/printable.h"
@@ -27,6 +28,13 @@ bool isTablePath(const std::string& path) {
 
 std::string lineOf(const std::string& path, std::uint64_t line) {
   return path + ":" + std::to_string(line);
+}
+
+void checkUtf8(std::string_view text, const std::string& path, std::uint64_t line) {
+  if (isUtf8(text)) return;
+  throw UsageError("data-damaged",
+                   lineOf(path, line) + ": '" + printable(text, 60) + "' is not UTF-8",
+                   "convert the file, for example: iconv -f latin1 -t utf-8 OLD.csv > NEW.csv");
 }
 
 // Reads row by row. A cell points into the file, or to `unquoted_` if it has doubled quotes.
@@ -139,6 +147,7 @@ CsvFile::CsvFile(const std::string& path)
                      "write the names of the columns to its first line");
   }
   header_.assign(parser.cells().begin(), parser.cells().end());
+  for (const std::string& name : header_) checkUtf8(name, path, 1);
   for (std::size_t n = 0; n < header_.size(); ++n) {
     if (std::find(header_.begin(), header_.begin() + static_cast<std::ptrdiff_t>(n), header_[n]) !=
         header_.begin() + static_cast<std::ptrdiff_t>(n)) {

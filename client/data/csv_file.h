@@ -18,6 +18,9 @@ bool isTablePath(const std::string& path);
 // "FILE:LINE"
 std::string lineOf(const std::string& path, std::uint64_t line);
 
+// Throws UsageError "data-damaged": names of columns, categories and classes must be UTF-8.
+void checkUtf8(std::string_view text, const std::string& path, std::uint64_t line);
+
 class CsvFile {
  public:
   // Reads the file into memory, plain or gzip. Throws UsageError: data-missing, data-empty,

@@ -128,7 +128,7 @@ class TableLearner {
   };
 
   void take(Column& column, std::string_view cell, std::uint64_t line) {
-    if (column.isGuessed || !column.learned.isNumeric) takeCategory(column, cell);
+    if (column.isGuessed || !column.learned.isNumeric) takeCategory(column, cell, line);
     if (!column.learned.isNumeric) return;
     const std::optional<double> number = numberOf(cell);
     if (number) {
@@ -151,13 +151,14 @@ class TableLearner {
   }
 
   // Collected for guessed columns too, until they are known to have too many.
-  static void takeCategory(Column& column, std::string_view cell) {
+  void takeCategory(Column& column, std::string_view cell, std::uint64_t line) const {
     auto& categories = column.learned.categories;
     if (column.hasTooMany || isMissing(cell) || categories.contains(cell)) return;
     if (categories.size() == kMaxCategories) {
       column.hasTooMany = true;
       return;
     }
+    checkUtf8(cell, file_.path(), line);
     categories.emplace(cell, 0);
   }
 
@@ -172,6 +173,12 @@ class TableLearner {
       }
       learned.mean = column.mean;
       const double variance = column.squares / static_cast<double>(column.count);
+      if (!std::isfinite(column.mean) || !std::isfinite(variance)) {
+        throw UsageError("data-damaged",
+                         file_.path() + " has numbers in the column '" + learned.name +
+                             "' that are too large to be standardised",
+                         "leave the column out of data.numeric");
+      }
       learned.deviation = variance > 0 ? std::sqrt(variance) : 1;
       return;
     }

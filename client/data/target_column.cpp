@@ -84,7 +84,10 @@ void TargetColumn::add(std::string_view cell, const std::string& path, std::uint
   }
   const auto [found, isNew] =
       known_.try_emplace(std::string(trimmed(cell)), static_cast<std::int64_t>(labels_.size()));
-  if (isNew) labels_.push_back(found->first);
+  if (isNew) {
+    checkUtf8(found->first, path, line);
+    labels_.push_back(found->first);
+  }
   if (static_cast<std::int64_t>(labels_.size()) > kMaxClasses) {
     badLabel(lineOf(path, line), "there are more than 2^20 classes",
              "set data.target_type: number, or data.label to another column");
