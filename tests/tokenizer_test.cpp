@@ -120,6 +120,13 @@ TEST_CASE("what is not supported is refused by name") {
   CHECK_THAT(with(byteBpe(), "/added_tokens/0/single_word", true), has("single_word"));
   CHECK_THAT(with(wordPiece(), "/normalizer/type", "Replace"), has("Replace"));
   CHECK_THAT(with(wordPiece(), "/post_processor/type", "Other"), has("Other"));
+  const Json twice = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  CHECK_THAT(with(wordPiece(), "/post_processor",
+                  {{"type", "TemplateProcessing"},
+                   {"single", Json::array({twice, twice})},
+                   {"pair", Json::array({twice})},
+                   {"special_tokens", Json::object()}}),
+             has("template"));
 }
 
 TEST_CASE("a damaged tokenizer.json is refused") {

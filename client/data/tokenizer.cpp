@@ -278,7 +278,8 @@ std::uint8_t typeIdOf(const Json& type, const std::string& path) {
   return type.get<std::uint8_t>();
 }
 
-SampleTemplate templateOf(const Json& pieces, const Json& tokens, const std::string& path) {
+SampleTemplate templateOf(const Json& pieces, const Json& tokens, bool isPair,
+                          const std::string& path) {
   SampleTemplate result;
   for (const Json& piece : pieces) {
     if (const auto token = piece.find("SpecialToken"); token != piece.end()) {
@@ -295,6 +296,14 @@ SampleTemplate templateOf(const Json& pieces, const Json& tokens, const std::str
                         typeIdOf(sequence.at("type_id"), path)});
     }
   }
+  const auto count = [&](TemplatePiece::Kind kind) {
+    return std::count_if(result.begin(), result.end(),
+                         [&](const TemplatePiece& piece) { return piece.kind == kind; });
+  };
+  if (count(TemplatePiece::Kind::first) != 1 ||
+      count(TemplatePiece::Kind::second) != (isPair ? 1 : 0)) {
+    throwUnsupportedTokenizer(path, "a template that does not have each text once");
+  }
   return result;
 }
 
@@ -308,8 +317,8 @@ SampleTemplates templatesOf(const Json& file, const std::string& path) {
     if (isGiven) throwUnsupportedTokenizer(path, "two post_processors");
     isGiven = true;
     if (type == "TemplateProcessing") {
-      templates.single = templateOf(part.at("single"), part.at("special_tokens"), path);
-      templates.pair = templateOf(part.at("pair"), part.at("special_tokens"), path);
+      templates.single = templateOf(part.at("single"), part.at("special_tokens"), false, path);
+      templates.pair = templateOf(part.at("pair"), part.at("special_tokens"), true, path);
       continue;
     }
     if (type != "BertProcessing" && type != "RobertaProcessing")

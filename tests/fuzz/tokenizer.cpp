@@ -32,7 +32,8 @@ void check(const Tokenizer& tokenizer, std::string_view text) {
 constexpr const char* kWordPiece = R"({"normalizer":{"type":"BertNormalizer"},
 "pre_tokenizer":{"type":"BertPreTokenizer"},
 "post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"c","type_id":0}},
-{"Sequence":{"id":"A","type_id":0}}],"pair":[{"Sequence":{"id":"B","type_id":1}}],
+{"Sequence":{"id":"A","type_id":0}}],"pair":[{"Sequence":{"id":"B","type_id":1}},
+{"Sequence":{"id":"A","type_id":2}}],
 "special_tokens":{"c":{"ids":[2]}}},
 "model":{"type":"WordPiece","unk_token":"u","vocab":{"u":0,"a":1,"##b":2,"!":3}}})";
 
