@@ -28,11 +28,11 @@ done
 
 torchVersion=2.11.0
 packages=(
-  g++ cmake ninja-build ccache mold git ca-certificates python3-venv patchelf
+  g++ cmake ninja-build ccache mold git ca-certificates python3-venv patchelf pkg-config
   libboost1.81-dev libssl-dev libprotobuf-dev protobuf-compiler
   libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libxxhash-dev zlib1g-dev libhwy-dev libzstd-dev libjs-dygraphs
   prometheus-cpp-dev
-  libjpeg62-turbo-dev libpng-dev libwebp-dev libarchive-dev libpcre2-dev
+  libjpeg62-turbo-dev libpng-dev libwebp-dev libarchive-dev libpcre2-dev libutf8proc-dev
   dataset-fashion-mnist
 )
 if [ "$withTests" = 1 ]; then

@@ -20,7 +20,7 @@ esac
 
 ./scripts/setup.sh
 cmake --preset release -DBUILD_TESTING=ON >/dev/null
-cmake --build --preset release --target graph_runner cleave-client cleave-server
+cmake --build --preset release --target graph_runner tokenizer_runner cleave-client cleave-server
 environment=.deps/python
 packages="torch==2.11.0 torchvision==0.26.0 transformers==5.23.0 peft==0.21.2 tensorboard==2.21.0"
 if [ "$(cat "$environment/.complete" 2>/dev/null)" != "$packages" ]; then
@@ -36,5 +36,5 @@ fi
 "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall ./python
 rm -rf python/build python/*.egg-info
 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore \
-  GRAPH_RUNNER=$PWD/build/release/bin/graph_runner PROGRAMS=$PWD/build/release/bin \
+  GRAPH_RUNNER=$PWD/build/release/bin/graph_runner TOKENIZER_RUNNER=$PWD/build/release/bin/tokenizer_runner PROGRAMS=$PWD/build/release/bin \
   "$environment/bin/python" -m unittest discover --verbose -s python/tests

@@ -199,13 +199,48 @@ TEST_CASE("a file that is not IDX") {
   checkImagesRefused({0, 0, 8}, "data-damaged", "is not an IDX file");
 }
 
-TEST_CASE("an element type other than unsigned byte") {
-  checkImagesRefused(idx({3, 2, 4}, counting(96), 0x0D), "data-damaged", "of type 13");
+TEST_CASE("an unknown element type, and labels that are not integers") {
+  checkImagesRefused(idx({3, 2, 4}, counting(96), 0x0A), "data-damaged", "type 10");
+  checkLabelsRefused(idx({3}, counting(12), 0x0D), "data-damaged", "not integers");
+}
+
+TEST_CASE("IDX samples may be vectors, and of any type") {
+  const Files files;
+  files.writeImages(idx({3, 2}, counting(6)));
+  const auto vectors = openIdx(files.options());
+  CHECK(vectors->sampleShape() == std::vector<std::int64_t>{2});
+  CHECK(readSample(*vectors, 1) == std::vector<float>{14 / 255.F, 21 / 255.F});
+  CHECK(labelOf(*vectors, 2) == 9);
+
+  const auto valuesOf = [&](std::uint8_t type, const Bytes& bytes, std::uint32_t count) {
+    files.writeImages(idx({1, count}, bytes, type));
+    files.writeLabels(idx({1}, {0, 0, 0, 1}, 0x0C));
+    IdxOptions options = files.options();
+    options.image.mean = {1};
+    options.image.deviation = {2};
+    const auto data = openIdx(options);
+    CHECK(labelOf(*data, 0) == 1);
+    return readSample(*data, 0);
+  };
+  CHECK(valuesOf(0x09, {0xFF, 3}, 2) == std::vector<float>{-1, 1});
+  CHECK(valuesOf(0x0B, {0xFF, 0xFF, 0x01, 0x01}, 2) == std::vector<float>{-1, 128});
+  CHECK(valuesOf(0x0C, {0xFF, 0xFF, 0xFF, 0xFD}, 1) == std::vector<float>{-2});
+  CHECK(valuesOf(0x0D, {0x40, 0x40, 0, 0}, 1) == std::vector<float>{1});
+  CHECK(valuesOf(0x0E, {0x40, 0x08, 0, 0, 0, 0, 0, 0}, 1) == std::vector<float>{1});
+
+  files.writeImages(idx({1}, {0x40, 0x40, 0, 0}, 0x0D));
+  CHECK(openIdx(files.options())->sampleShape() == std::vector<std::int64_t>{1});
+  files.writeImages(idx({1, 2, 1}, counting(8), 0x0D));
+  CHECK(openIdx(files.options())->sampleShape() == std::vector<std::int64_t>{1, 2, 1});
+  IdxOptions flipped = files.options();
+  flipped.image.flip = true;
+  CHECK_THROWS_AS(openIdx(flipped), UsageError);
+  files.writeImages(idx({1, 2}, counting(7), 0x0D));
+  CHECK_THROWS_WITH(openIdx(files.options()), Catch::Contains("truncated"));
 }
 
 TEST_CASE("a wrong rank") {
-  checkImagesRefused(Files::goodLabels(), "data-damaged",
-                     "has rank 1, but images have rank 3 or 4");
+  checkImagesRefused(Files::goodLabels(), "data-damaged", "has rank 1, as files of labels have");
   checkLabelsRefused(Files::goodImages(), "data-damaged", "has rank 3, but labels have rank 1");
 }
 
@@ -469,7 +504,7 @@ TEST_CASE("every data format has a row that reads its keys and opens both splits
                       Catch::Contains(isTen ? "data_batch_1" : "train.bin"));
     CHECK_THROWS_WITH(cifar(DataSplit::test), Catch::Contains(isTen ? "test_batch" : "test.bin"));
   }
-  CHECK(dataFormatTable().size() == 5);
+  CHECK(dataFormatTable().size() == 7);
   CHECK_THROWS_AS(findDataFormat("idz"), UsageError);
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "client/data/dataset.h"
 #include "client/data/loader.h"
@@ -128,6 +129,85 @@ TEST_CASE("files that do not fit are refused, with the file and the fault") {
   write(folder.path() + "/empty/b.safetensors", {entry("labels", "F32", {2}, two)});
   CHECK_THAT(errorText([&] { openTensors({folder.path() + "/empty"}); }),
              has("arrays are not those"));
+}
+
+// ---- .npy ----
+
+template <typename T>
+std::string npy(const std::string& descr, const std::string& shape, const std::vector<T>& values,
+                const std::string& order = "False", char version = 1) {
+  std::string header =
+      "{'descr': '" + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }\n";
+  std::string file = "\x93NUMPY";
+  file += version;
+  file += '\0';
+  for (int n = 0; n < (version == 1 ? 2 : 4); ++n)
+    file += static_cast<char>(header.size() >> 8 * n & 0xFF);
+  file += header;
+  file.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+  return file;
+}
+
+TEST_CASE("a folder of .npy files has one array per file") {
+  const TemporaryFolder folder;
+  const auto put = [&](const std::string& name, const std::string& content) {
+    std::ofstream(folder.path() + "/" + name + ".npy", std::ios::binary) << content;
+  };
+  put("labels", npy<std::int16_t>("<i2", "(2,)", {7, -9}));
+  put("x", npy<double>("<f8", "(2, 2)", {0.5, 1, 1.5, -2}, "False", 2));
+  put("mask", npy<std::uint8_t>("|b1", "(2, 1)", {1, 0}, "False", 3));
+  put("half",
+      npy<std::uint16_t>("<f2", "(2, 3)", {0x3C00, 0xC100, 0x0001, 0x7C00, 0x8000, 0x7BFF}));
+  const std::shared_ptr<const Dataset> data = openTensors({folder.path()});
+  CHECK(textsOf(*data) == Texts{"half f32[3]", "mask i64[1]", "x f32[2]", "labels i64[]"});
+  Loader loader(data, std::make_shared<BufferPool>(), {.batch = 2});
+  const auto batch = loader.next();
+  const float infinity = std::numeric_limits<float>::infinity();
+  CHECK(valuesOf<float>(batch->arrays[0]) ==
+        std::vector<float>{1, -2.5F, 0x1p-24F, infinity, 0, 65504});
+  CHECK(valuesOf<std::int64_t>(batch->arrays[1]) == Integers{1, 0});
+  CHECK(valuesOf<float>(batch->arrays[2]) == std::vector<float>{0.5F, 1, 1.5F, -2});
+  CHECK(valuesOf<std::int64_t>(batch->arrays[3]) == Integers{7, -9});
+
+  put("other", npy<double>("<f8", "(3,)", {1, 2, 3}));
+  CHECK_THAT(errorText([&] { openTensors({folder.path()}); }),
+             Catch::Contains("other.npy") && Catch::Contains("2 and 3 samples"));
+  std::filesystem::remove(folder.path() + "/other.npy");
+  writeAll(folder.path() + "/all.safetensors");
+  CHECK_THAT(errorText([&] { openTensors({folder.path()}); }), Catch::Contains("both"));
+}
+
+TEST_CASE("damaged .npy files are refused, with the file and the fault") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/labels.npy";
+  const auto fault = [&](const std::string& content) {
+    std::ofstream(path, std::ios::binary) << content;
+    CHECK(errorCode([&] { openTensors({folder.path()}); }) == "data-damaged");
+    const std::string text = errorText([&] { openTensors({folder.path()}); });
+    CHECK_THAT(text, Catch::StartsWith(folder.path()));
+    return text;
+  };
+  const auto has = [](const char* text) { return Catch::Contains(text); };
+  const std::vector<float> four = {1, 2, 3, 4};
+  const std::string whole = npy("<f4", "(2, 2)", four);
+  for (std::size_t size = 0; size < whole.size(); size += 3) fault(whole.substr(0, size));
+  CHECK_THAT(fault(whole.substr(0, whole.size() - 1)), has("truncated"));
+  CHECK_THAT(fault(whole + "x"), has("trailing"));
+  CHECK_THAT(fault("PK"), has("not a .npy file"));
+  CHECK_THAT(fault(npy("<f4", "(2, 2)", four, "True")), has("Fortran"));
+  CHECK_THAT(fault(npy(">f4", "(2, 2)", four)), has("big-endian"));
+  CHECK_THAT(fault(npy("|O", "(2, 2)", four)), has("'|O'"));
+  CHECK_THAT(fault(npy("<U4", "(1,)", four)), has("'<U4'"));
+  CHECK_THAT(fault(npy("<c8", "(2,)", four)), has("'<c8'"));
+  CHECK_THAT(fault(npy("<u4", "(4,)", four)), has("u4"));
+  CHECK_THAT(fault(npy("<f4", "()", std::vector<float>{1})), has("single number"));
+  CHECK_THAT(fault(npy("<f4", "(0,)", std::vector<float>{})), Catch::Contains("no samples"));
+  CHECK_THAT(fault(npy("<f4", "(4294967296, 4294967296, 2)", four)), has("too large"));
+  CHECK_THAT(fault(npy("<f4", "(-1,)", four)), has("not valid"));
+  CHECK_THAT(fault(npy("<f4", "(2, 2", four)), has("not valid"));
+  CHECK_THAT(fault(npy("<f4', 'descr': '<f4", "(4,)", four)), has("not valid"));
+  CHECK_THAT(fault(npy("<f4", "(4,)", four, "__import__('os')")), has("not valid"));
+  CHECK_THAT(fault(npy("<f4", "(4,)", four, "False", 4)), has("version 4"));
 }
 
 }  // namespace

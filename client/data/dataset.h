@@ -118,11 +118,12 @@ struct SyntheticOptions {
 };
 std::unique_ptr<LabeledDataset> makeSynthetic(const SyntheticOptions& options);
 
-// Samples with named arrays, from safetensors files with arrays of [samples, …]: integers and
-// booleans are read as i64, numbers as f32. Throws UsageError with the file and the fault.
+// Samples with named arrays, from safetensors or .npy files with arrays of [samples, …]: integers
+// and booleans are read as i64, numbers as f32. Throws UsageError with the file and the fault.
 struct TensorsOptions {
-  std::string file;  // or a folder, whose *.safetensors files are joined in the order of their
-                     // names
+  // A safetensors file; or a folder, whose *.safetensors files are joined in the order of their
+  // names, or whose NAME.npy files are one array each.
+  std::string file;
   std::string target = "labels";  // the other arrays are inputs
 };
 std::unique_ptr<Dataset> openTensors(const TensorsOptions& options);

@@ -10,6 +10,18 @@ using DataFormatTable = ConfigTable<DataFormatKeys>;
 void addClasses(DataFormatTable& table);    // data.classes
 void addImageKeys(DataFormatTable& table);  // the keys of ImageOptions
 ImageOptions imageOf(const DataFormatKeys& keys);
+void addFiles(DataFormatTable& table);   // data.train.file, data.test.file
+void addTarget(DataFormatTable& table);  // data.label, data.target_type
+// The file of the split train or test. Throws UsageError "config-missing".
+const std::string& fileOf(const DataFormatKeys& keys, DataSplit split);
+// The inputs of the split `input`. Throws UsageError "no-predict" for a folder.
+std::vector<std::string> inputFilesOf(const DataFormatKeys& keys);
+
+// Formats in files of their own.
+DataFormatTable makeTextKeys();
+std::unique_ptr<Dataset> openTextSplit(const DataFormatKeys& keys, DataSplit split);
+DataFormatTable makeCsvKeys();
+std::unique_ptr<Dataset> openCsvSplit(const DataFormatKeys& keys, DataSplit split);
 
 // Builds the table on first use; a value for DataFormatRow::keys.
 template <DataFormatTable (*make)()>

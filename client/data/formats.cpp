@@ -50,6 +50,41 @@ ImageOptions imageOf(const DataFormatKeys& keys) {
   return image;
 }
 
+void addFiles(DataFormatTable& table) {
+  table.requiredText("data.train.file", "path", &DataFormatKeys::trainFile,
+                     "the training set. `tensors`: a safetensors file, a folder of them, as "
+                     "`cleave.save_dataset` writes it, or a folder of .npy files. `text`: a .csv, "
+                     ".tsv or .txt file. `csv`: a .csv or .tsv file");
+  table.text("data.test.file", "path", &DataFormatKeys::testFile,
+             "the same for the test set; not needed with `data.holdout`");
+}
+
+void addTarget(DataFormatTable& table) {
+  table.text("data.label", "text", &DataFormatKeys::labelColumn, "column of the target");
+  table.choice("data.target_type", {"class", "number"}, &DataFormatKeys::targetType,
+               "class: the target is a class, by name or number; number: a value, for `mse`");
+}
+
+const std::string& fileOf(const DataFormatKeys& keys, DataSplit split) {
+  if (split == DataSplit::train) return keys.trainFile;
+  if (keys.testFile.empty()) {
+    throw UsageError("config-missing", "data.test.file is missing",
+                     "set data.test.file, or data.holdout to evaluate on training samples")
+        .about("data.test.file");
+  }
+  return keys.testFile;
+}
+
+std::vector<std::string> inputFilesOf(const DataFormatKeys& keys) {
+  for (const std::string& path : keys.inputs) {
+    std::error_code ignored;
+    if (!std::filesystem::is_directory(path, ignored)) continue;
+    throw UsageError("no-predict", path + " is a folder, and this data format reads files",
+                     "name the files");
+  }
+  return keys.inputs;
+}
+
 namespace {
 
 constexpr std::int64_t kMany = std::int64_t{1} << 31;
@@ -157,9 +192,7 @@ std::unique_ptr<Dataset> openSynthetic(const Keys& keys, DataSplit split) {
 
 Table makeTensorsKeys() {
   Table table;
-  table.requiredText("data.train.file", "path", &Keys::trainFile,
-                     "a safetensors file, or a folder of them, as `cleave.save_dataset` writes it");
-  table.requiredText("data.test.file", "path", &Keys::testFile, "the same for the test set");
+  addFiles(table);
   table.text("data.target", "text", &Keys::target,
              "array that the loss compares the output with; may be an input too");
   return table;
@@ -176,7 +209,7 @@ std::unique_ptr<Dataset> openTensorsSplit(const Keys& keys, DataSplit split) {
                      "set data.train.file to the file of the training set");
   }
   TensorsOptions options;
-  options.file = split == DataSplit::train ? keys.trainFile : keys.testFile;
+  options.file = fileOf(keys, split);
   options.target = keys.target;
   return openTensors(options);
 }
@@ -190,6 +223,10 @@ constexpr DataFormatRow kFormats[] = {
     {"synthetic", "learnable data generated from a seed", made<makeSyntheticKeys>, openSynthetic},
     {"tensors", "named arrays in safetensors files, such as tokenized text", made<makeTensorsKeys>,
      openTensorsSplit},
+    {"text", "texts in CSV, TSV or plain files, tokenized with a tokenizer.json",
+     made<makeTextKeys>, openTextSplit},
+    {"csv", "tables in CSV or TSV files: columns of numbers and of categories", made<makeCsvKeys>,
+     openCsvSplit},
 };
 
 }  // namespace

@@ -37,6 +37,14 @@ struct DataFormatKeys {
   std::uint32_t trainSize = 1024, testSize = 256;
   std::string trainFile, testFile;
   std::string target = "labels";
+  // text and csv
+  std::string tokenizer, padToken;
+  std::uint32_t length = 0;  // tokens of a sample
+  std::string textColumn = "text", pairColumn;
+  std::string labelColumn = "label";
+  std::string targetType = "class";
+  std::vector<std::string> numericColumns, categoricalColumns;
+  std::string missing = "error";
 };
 
 struct DataFormatRow {

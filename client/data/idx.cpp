@@ -1,6 +1,9 @@
 // IDX, the format of MNIST and similar datasets (http://yann.lecun.com/exdb/mnist): two zero bytes,
-// the element type, the rank, each dimension as a big-endian 32-bit number, then the elements.
+// the element type (8: unsigned bytes), the rank, each dimension as a big-endian 32-bit number,
+// then the elements.
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <utility>
 
@@ -12,7 +15,35 @@ namespace {
 
 constexpr std::uint8_t kUnsignedByte = 0x08;
 
+// The element types; values are stored in big-endian order.
+struct ElementType {
+  std::uint8_t code;
+  std::size_t bytes;
+  bool isInteger;
+  double (*read)(const std::uint8_t* bytes);
+};
+
+template <typename Number, typename Bits>
+double readBigEndian(const std::uint8_t* bytes) {
+  Bits bits = 0;
+  for (std::size_t n = 0; n < sizeof bits; ++n) bits = static_cast<Bits>(bits << 8 | bytes[n]);
+  return static_cast<double>(std::bit_cast<Number>(bits));
+}
+template <typename Byte>
+double readByte(const std::uint8_t* bytes) {
+  return static_cast<Byte>(*bytes);
+}
+
+constexpr std::array<ElementType, 6> kElementTypes = {
+    {{kUnsignedByte, 1, true, readByte<std::uint8_t>},
+     {0x09, 1, true, readByte<std::int8_t>},
+     {0x0B, 2, true, readBigEndian<std::int16_t, std::uint16_t>},
+     {0x0C, 4, true, readBigEndian<std::int32_t, std::uint32_t>},
+     {0x0D, 4, false, readBigEndian<float, std::uint32_t>},
+     {0x0E, 8, false, readBigEndian<double, std::uint64_t>}}};
+
 struct IdxFile {
+  const ElementType* type = nullptr;
   std::vector<std::uint32_t> dimensions;  // the first is the number of images or labels
   std::vector<std::uint8_t> bytes;        // header and elements
   std::size_t start = 0;                  // offset of the elements
@@ -35,23 +66,29 @@ std::string describe(const std::vector<std::uint32_t>& dimensions, const std::st
 // The file size that the header implies. Dimensions are not 0; their product is checked against the
 // limit before it is used.
 std::size_t fileBytes(const IdxFile& file, const std::string& path, const std::string& what) {
-  std::size_t elements = 1;
+  std::size_t bytes = file.type->bytes;
   for (const std::uint32_t dimension : file.dimensions) {
-    if (elements > kMaxDataBytes / dimension) {
+    if (bytes > kMaxDataBytes / dimension) {
       throwDamaged(path, "declares " + describe(file.dimensions, what) + ", more than 4 GiB");
     }
-    elements *= dimension;
+    bytes *= dimension;
   }
-  return file.start + elements;
+  return file.start + bytes;
 }
 
 // The hint for a file of `what` with this wrong rank.
 const char* rankFix(int rank, const std::string& what) {
-  const bool isOtherFile = what == "images" ? rank == 1 : rank >= 3;
-  if (isOtherFile) return "check that the paths of images and labels are not swapped";
-  return what == "images" ? "write the images as count x height x width, or count x channels x "
-                            "height x width, for example 28 x 28 instead of a row of 784 values"
+  if (what == "labels" && rank >= 3)
+    return "check that the paths of images and labels are not swapped";
+  return what == "images" ? "write the samples as numbers, vectors, height x width, or channels x "
+                            "height x width"
                           : "write one class number per sample, not one value per class";
+}
+
+const ElementType* typeOf(std::uint8_t code) {
+  const auto found = std::find_if(kElementTypes.begin(), kElementTypes.end(),
+                                  [&](const ElementType& each) { return each.code == code; });
+  return found == kElementTypes.end() ? nullptr : &*found;
 }
 
 void checkHeader(const std::vector<std::uint8_t>& bytes, const std::string& path,
@@ -60,11 +97,14 @@ void checkHeader(const std::vector<std::uint8_t>& bytes, const std::string& path
     throwDamaged(path, "is not an IDX file: it does not start with two zero bytes and a type",
                  "give an IDX file, plain or gzip");
   }
-  if (bytes[2] != kUnsignedByte) {
-    throwDamaged(path,
-                 "contains IDX elements of type " + std::to_string(bytes[2]) +
-                     ", but only unsigned bytes (type 8) are supported",
-                 "convert the file to unsigned bytes");
+  const ElementType* const type = typeOf(bytes[2]);
+  if (type == nullptr) {
+    throwDamaged(path, "contains IDX elements of the unknown type " + std::to_string(bytes[2]),
+                 "use one of the types 8, 9 and 11 to 14");
+  }
+  if (what == "labels" && !type->isInteger) {
+    throwDamaged(path, "contains labels that are not integers",
+                 "write class numbers, or use data.format: tensors for other targets");
   }
   const int rank = bytes[3];
   if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) {
@@ -85,6 +125,7 @@ IdxFile readIdx(const std::string& path, const std::string& what, const std::vec
   IdxFile file;
   file.bytes = readUnpacked(path, kMaxDataBytes);
   checkHeader(file.bytes, path, what, ranks);
+  file.type = typeOf(file.bytes[2]);
   for (int d = 0; d < file.bytes[3]; ++d) {
     file.dimensions.push_back(
         bigEndian(file.bytes.data() + 4 + std::size_t{4} * static_cast<std::size_t>(d)));
@@ -119,22 +160,75 @@ void refuseChannelsLast(const IdxFile& images, const std::string& path) {
                "write the channels first; in NumPy: images.transpose(0, 3, 1, 2)");
 }
 
-void checkLabels(const IdxFile& labels, const std::string& path, int classes) {
-  for (std::size_t j = labels.start; j < labels.bytes.size(); ++j) {
-    const int label = labels.bytes[j];
-    if (label < classes) continue;
+std::vector<std::int64_t> readLabels(const IdxFile& file, const std::string& path, int classes) {
+  std::vector<std::int64_t> labels(file.dimensions[0]);
+  for (std::size_t j = 0; j < labels.size(); ++j) {
+    const double value = file.type->read(file.bytes.data() + file.start + j * file.type->bytes);
+    labels[j] = static_cast<std::int64_t>(value);
+    if (labels[j] >= 0 && labels[j] < classes) continue;
     throwDamaged(path,
-                 "gives sample " + std::to_string(j - labels.start) + " the label " +
-                     std::to_string(label) + ", but with " + std::to_string(classes) +
-                     " classes the maximum is " + std::to_string(classes - 1),
+                 "gives sample " + std::to_string(j) + " the label " + std::to_string(labels[j]) +
+                     ", but with " + std::to_string(classes) + " classes the maximum is " +
+                     std::to_string(classes - 1),
                  "check the number of classes in the configuration");
   }
+  return labels;
 }
+
+// Samples that are not images of bytes: numbers, vectors, or arrays of another type. A value
+// becomes (value - mean) / std; bytes are divided by 255 before.
+class IdxValues final : public LabeledDataset {
+ public:
+  IdxValues(IdxFile file, std::vector<std::int64_t> labels, const IdxOptions& options)
+      : file_(std::move(file)), labels_(std::move(labels)), classes_(options.classes) {
+    const ImageOptions& image = options.image;
+    if (image.flip || image.cropPadding > 0 || image.resize > 0 || image.mean.size() != 1 ||
+        image.deviation.size() != 1) {
+      throw UsageError("bad-config",
+                       options.images +
+                           " does not contain images of bytes, so it can only be "
+                           "scaled with one data.mean and one data.deviation",
+                       "remove data.resize and data.augment");
+    }
+    mean_ = image.mean.front();
+    deviation_ = image.deviation.front();
+    // One value is a vector of one, as models expect.
+    shape_.assign(file_.dimensions.begin() + 1, file_.dimensions.end());
+    if (shape_.empty()) shape_ = {1};
+    if (shape_.size() == 2) shape_.insert(shape_.begin(), 1);  // grey images
+  }
+
+  std::uint32_t size() const override { return file_.dimensions[0]; }
+  std::vector<std::int64_t> sampleShape() const override { return shape_; }
+  int classes() const override { return classes_; }
+
+  std::int64_t read(std::uint32_t index, std::span<float> out) const override {
+    const double scale = file_.type->code == kUnsignedByte ? 255 : 1;
+    const std::uint8_t* value =
+        file_.bytes.data() + file_.start + std::size_t{index} * out.size() * file_.type->bytes;
+    for (float& each : out) {
+      each = static_cast<float>((file_.type->read(value) / scale - mean_) / deviation_);
+      value += file_.type->bytes;
+    }
+    return labels_[index];
+  }
+
+ private:
+  IdxFile file_;
+  std::vector<std::int64_t> labels_;
+  int classes_;
+  std::vector<std::int64_t> shape_;
+  double mean_ = 0, deviation_ = 1;
+};
 
 }  // namespace
 
 std::unique_ptr<LabeledDataset> openIdx(const IdxOptions& options) {
-  IdxFile images = readIdx(options.images, "images", {3, 4});
+  IdxFile images = readIdx(options.images, "images", {1, 2, 3, 4});
+  if (images.type->code == kUnsignedByte && images.dimensions.size() == 1) {
+    throwDamaged(options.images, "has rank 1, as files of labels have",
+                 "check that the paths of images and labels are not swapped");
+  }
   refuseChannelsLast(images, options.images);
   IdxFile labels = readIdx(options.labels, "labels", {1});
   if (images.dimensions[0] != labels.dimensions[0]) {
@@ -144,15 +238,18 @@ std::unique_ptr<LabeledDataset> openIdx(const IdxOptions& options) {
                      " labels",
                  "give images and labels of the same samples");
   }
-  checkLabels(labels, options.labels, options.classes);
+  std::vector<std::int64_t> classes = readLabels(labels, options.labels, options.classes);
+  constexpr int kMaxByteClasses = 256;
+  const bool areImages = images.type->code == kUnsignedByte && images.dimensions.size() >= 3;
+  if (!areImages || options.classes > kMaxByteClasses)
+    return std::make_unique<IdxValues>(std::move(images), std::move(classes), options);
   ImageStore store;
   if (images.dimensions.size() == 3) store.shape.push_back(1);  // grey: one channel
   store.shape.insert(store.shape.end(), images.dimensions.begin() + 1, images.dimensions.end());
   store.stride = (images.bytes.size() - images.start) / images.dimensions[0];
   store.first = images.start;
   store.bytes = std::move(images.bytes);
-  store.labels.assign(labels.bytes.begin() + static_cast<std::ptrdiff_t>(labels.start),
-                      labels.bytes.end());
+  for (const std::int64_t each : classes) store.labels.push_back(static_cast<std::uint8_t>(each));
   store.classes = options.classes;
   return makeImages(std::move(store), options.image);
 }

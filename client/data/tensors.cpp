@@ -1,17 +1,21 @@
-// The data format `tensors`: named arrays in safetensors files, which are mapped into memory.
+// The data format `tensors`: named arrays in safetensors or .npy files, which are mapped into
+// memory.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cassert>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "client/data/dataset.h"
+#include "client/data/npy.h"
 #include "common/core/open_file.h"
 #include "common/model/safetensors.h"
 
@@ -52,7 +56,8 @@ class MappedFile {
 
 // How the elements of a dtype are read.
 struct DTypeRow {
-  std::string_view name;
+  std::string_view name;   // in safetensors files
+  std::string_view numpy;  // in .npy files
   std::size_t bytes;
   DType as;
   void (*convert)(const std::byte* from, std::size_t count, std::byte* to);
@@ -69,15 +74,37 @@ void convert(const std::byte* from, std::size_t count, std::byte* to) {
   }
 }
 
-constexpr std::array<DTypeRow, 8> kDTypes = {
-    {{"F32", 4, DType::f32, convert<float, float>},
-     {"F64", 8, DType::f32, convert<double, float>},
-     {"I64", 8, DType::i64, convert<std::int64_t, std::int64_t>},
-     {"I32", 4, DType::i64, convert<std::int32_t, std::int64_t>},
-     {"I16", 2, DType::i64, convert<std::int16_t, std::int64_t>},
-     {"I8", 1, DType::i64, convert<std::int8_t, std::int64_t>},
-     {"U8", 1, DType::i64, convert<std::uint8_t, std::int64_t>},
-     {"BOOL", 1, DType::i64, convert<std::uint8_t, std::int64_t>}}};
+// IEEE half precision.
+float floatOfHalf(std::uint16_t half) {
+  const std::uint32_t sign = std::uint32_t{half & 0x8000U} << 16;
+  const std::uint32_t exponent = half >> 10 & 0x1FU, fraction = half & 0x3FFU;
+  if (exponent == 0) {  // zero and subnormal numbers: multiples of 2^-24
+    const float value = std::ldexp(static_cast<float>(fraction), -24);
+    return sign != 0 ? -value : value;
+  }
+  const std::uint32_t wide = exponent == 0x1F ? 0xFF : exponent + (127 - 15);
+  return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
+}
+
+void convertHalf(const std::byte* from, std::size_t count, std::byte* to) {
+  for (std::size_t n = 0; n < count; ++n) {
+    std::uint16_t half = 0;
+    std::memcpy(&half, from + n * sizeof half, sizeof half);
+    const float value = floatOfHalf(half);
+    std::memcpy(to + n * sizeof value, &value, sizeof value);
+  }
+}
+
+constexpr std::array<DTypeRow, 9> kDTypes = {
+    {{"F32", "f4", 4, DType::f32, convert<float, float>},
+     {"F64", "f8", 8, DType::f32, convert<double, float>},
+     {"F16", "f2", 2, DType::f32, convertHalf},
+     {"I64", "i8", 8, DType::i64, convert<std::int64_t, std::int64_t>},
+     {"I32", "i4", 4, DType::i64, convert<std::int32_t, std::int64_t>},
+     {"I16", "i2", 2, DType::i64, convert<std::int16_t, std::int64_t>},
+     {"I8", "i1", 1, DType::i64, convert<std::int8_t, std::int64_t>},
+     {"U8", "u1", 1, DType::i64, convert<std::uint8_t, std::int64_t>},
+     {"BOOL", "b1", 1, DType::i64, convert<std::uint8_t, std::int64_t>}}};
 
 [[noreturn]] void damaged(const std::string& path, const std::string& fault) {
   throw UsageError("data-damaged", path + ": " + fault,
@@ -93,67 +120,98 @@ struct StoredArray {
 };
 
 struct Shard {
-  MappedFile file;
+  std::vector<MappedFile> files;
   std::uint32_t samples = 0;
   std::vector<StoredArray> arrays;  // in the order of their names
 };
 
-StoredArray storedArray(const SafetensorsEntry& entry, const std::string& path) {
-  const auto row = std::find_if(kDTypes.begin(), kDTypes.end(),
-                                [&](const DTypeRow& known) { return known.name == entry.dtype; });
-  const std::string array = "its array " + inAscii(entry.name);
-  if (row == kDTypes.end()) damaged(path, array + " is " + entry.dtype + ", which is not read");
-  if (entry.shape.empty()) damaged(path, array + " is a single number");
+// `in` names the array in messages.
+StoredArray storedArray(const std::string& name, const DTypeRow& dtype,
+                        const std::vector<std::int64_t>& shape, const std::byte* data,
+                        const std::string& path, const std::string& in) {
+  if (shape.empty()) damaged(path, in + " is a single number");
   StoredArray stored;
-  stored.sample = {inAscii(entry.name), row->as, {entry.shape.begin() + 1, entry.shape.end()}};
-  stored.dtype = &*row;
-  stored.data = entry.bytes.data();
+  stored.sample = {inAscii(name), dtype.as, {shape.begin() + 1, shape.end()}};
+  stored.dtype = &dtype;
+  stored.data = data;
   stored.elements = specOf(stored.sample, 1).elements();
-  if (stored.elements == 0) damaged(path, array + " is empty");
+  if (stored.elements == 0) damaged(path, in + " is empty");
   return stored;
 }
 
-Shard openShard(const std::string& path) {
-  Shard shard{MappedFile(path), 0, {}};
+template <typename Matches>
+const DTypeRow& findDType(const Matches& matches, const std::string& path,
+                          const std::string& fault) {
+  const auto row = std::find_if(kDTypes.begin(), kDTypes.end(), matches);
+  if (row == kDTypes.end()) damaged(path, fault + ", which is not read");
+  return *row;
+}
+
+StoredArray storedArray(const SafetensorsEntry& entry, const std::string& path) {
+  const std::string in = "its array " + inAscii(entry.name);
+  const DTypeRow& row = findDType([&](const DTypeRow& known) { return known.name == entry.dtype; },
+                                  path, in + " is " + entry.dtype);
+  return storedArray(entry.name, row, entry.shape, entry.bytes.data(), path, in);
+}
+
+void addArray(Shard& shard, StoredArray array, std::int64_t samples, const std::string& path) {
   constexpr std::int64_t kMaxSamples = std::int64_t{1} << 31;
-  std::int64_t samples = -1;
+  if (samples > kMaxSamples) damaged(path, "it has more than 2^31 samples");
+  if (!shard.arrays.empty() && samples != shard.samples) {
+    damaged(path, "its arrays have " + std::to_string(shard.samples) + " and " +
+                      std::to_string(samples) + " samples");
+  }
+  shard.samples = static_cast<std::uint32_t>(samples);
+  shard.arrays.push_back(std::move(array));
+}
+
+Shard finished(Shard shard, const std::string& path) {
+  if (shard.samples == 0) damaged(path, "it has no samples");
+  std::sort(shard.arrays.begin(), shard.arrays.end(),
+            [](const auto& a, const auto& b) { return a.sample.name < b.sample.name; });
+  return shard;
+}
+
+// A folder with NAME.npy for each array.
+Shard openNpyFolder(const std::string& folder, const std::vector<std::string>& paths) {
+  Shard shard;
+  for (const std::string& path : paths) {
+    shard.files.emplace_back(path);
+    const NpyArray array = readNpy(shard.files.back().bytes(), path);
+    const DTypeRow& row =
+        findDType([&](const DTypeRow& known) { return known.numpy == array.dtype; }, path,
+                  "its elements are " + array.dtype);
+    const std::string name = std::filesystem::path(path).stem().string();
+    StoredArray stored = storedArray(name, row, array.shape, array.bytes.data(), path, "its array");
+    addArray(shard, std::move(stored), array.shape.front(), path);
+  }
+  return finished(std::move(shard), folder);
+}
+
+Shard openShard(const std::string& path) {
+  Shard shard;
+  shard.files.emplace_back(path);
   const auto entries = [&] {
     try {
-      return readSafetensors(shard.file.bytes(), path);
+      return readSafetensors(shard.files.front().bytes(), path);
     } catch (const UsageError& error) {
       throw UsageError("data-damaged", error.what(),
                        "give a safetensors file, as cleave.save_dataset writes it");
     }
   }();
   for (const SafetensorsEntry& entry : entries) {
-    shard.arrays.push_back(storedArray(entry, path));
-    if (samples >= 0 && entry.shape[0] != samples) {
-      damaged(path, "its arrays have " + std::to_string(samples) + " and " +
-                        std::to_string(entry.shape[0]) + " samples");
-    }
-    samples = entry.shape[0];
+    StoredArray stored = storedArray(entry, path);
+    addArray(shard, std::move(stored), entry.shape.front(), path);
   }
-  if (samples <= 0) damaged(path, "it has no samples");
-  if (samples > kMaxSamples) damaged(path, "it has more than 2^31 samples");
-  shard.samples = static_cast<std::uint32_t>(samples);
-  std::sort(shard.arrays.begin(), shard.arrays.end(),
-            [](const auto& a, const auto& b) { return a.sample.name < b.sample.name; });
-  return shard;
+  return finished(std::move(shard), path);
 }
 
-std::vector<std::string> filesOf(const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(path, ignored)) return {path};
+// The files of a folder that end in `extension`, in the order of their names.
+std::vector<std::string> filesIn(const std::string& folder, std::string_view extension,
+                                 std::error_code& error) {
   std::vector<std::string> files;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path().string());
-  }
-  if (files.empty()) {
-    throw UsageError("data-missing",
-                     path + (error ? " cannot be read: " + error.message()
-                                   : std::string(" has no safetensors files")),
-                     "write them with cleave.save_dataset");
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == extension) files.push_back(entry.path().string());
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -164,18 +222,42 @@ bool haveSameArrays(const Shard& a, const Shard& b) {
                     [](const auto& one, const auto& other) { return one.sample == other.sample; });
 }
 
+std::vector<Shard> openShards(const std::string& path) {
+  std::vector<Shard> shards;
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) {
+    shards.push_back(openShard(path));
+    return shards;
+  }
+  const std::vector<std::string> files = filesIn(path, ".safetensors", error);
+  const std::vector<std::string> arrays = filesIn(path, ".npy", error);
+  if (!files.empty() && !arrays.empty())
+    damaged(path, "the folder has both .safetensors and .npy files");
+  if (files.empty() && arrays.empty()) {
+    throw UsageError("data-missing",
+                     path + (error ? " cannot be read: " + error.message()
+                                   : std::string(" has no .safetensors or .npy files")),
+                     "write safetensors files with cleave.save_dataset, or each array with "
+                     "numpy.save");
+  }
+  if (!arrays.empty()) shards.push_back(openNpyFolder(path, arrays));
+  for (const std::string& file : files) {
+    shards.push_back(openShard(file));
+    if (!haveSameArrays(shards.front(), shards.back()))
+      damaged(file, "its arrays are not those of " + files.front());
+  }
+  return shards;
+}
+
 class Tensors final : public Dataset {
  public:
   explicit Tensors(const TensorsOptions& options) {
     std::uint64_t size = 0;
-    for (const std::string& path : filesOf(options.file)) {
-      shards_.push_back(openShard(path));
-      if (!haveSameArrays(shards_.front(), shards_.back())) {
-        damaged(path, "its arrays are not those of " + filesOf(options.file).front());
-      }
-      size += shards_.back().samples;
+    shards_ = openShards(options.file);
+    for (const Shard& shard : shards_) {
+      size += shard.samples;
+      if (size > 0xFFFFFFFF) damaged(options.file, "there are more than 2^32 samples");
       ends_.push_back(static_cast<std::uint32_t>(size));
-      if (size > 0xFFFFFFFF) damaged(path, "with it, there are more than 2^32 samples");
     }
     choose(options);
   }

@@ -1,0 +1,51 @@
+// Tables that users bring: CSV (RFC 4180) and TSV, with a header. (client/report/csv_reader.h reads
+// Cleave's own tables while they grow, in which each line is a row.)
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cleave {
+
+// Whether the path ends like a table's: .csv, .tsv, .csv.gz, .tsv.gz.
+bool isTablePath(const std::string& path);
+
+// "FILE:LINE"
+std::string lineOf(const std::string& path, std::uint64_t line);
+
+// Throws UsageError "data-damaged": names of columns, categories and classes must be UTF-8.
+void checkUtf8(std::string_view text, const std::string& path, std::uint64_t line);
+
+class CsvFile {
+ public:
+  // Reads the file into memory, plain or gzip. Throws UsageError: data-missing, data-empty,
+  // data-damaged.
+  explicit CsvFile(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const std::vector<std::string>& header() const { return header_; }
+  std::optional<std::size_t> find(std::string_view column) const;
+  // Throws UsageError "no-column", which lists the columns.
+  std::size_t column(std::string_view name, const std::string& hint) const;
+
+  // Passes each row with the line where it begins. Cells are valid only during the call; blank
+  // lines are skipped. Throws UsageError "data-damaged" with FILE:LINE: a quote is not closed, a
+  // row has another number of cells than the header.
+  void forEachRow(const std::function<void(std::uint64_t line,
+                                           std::span<const std::string_view> cells)>& take) const;
+
+ private:
+  class Parser;
+
+  std::string path_;
+  char delimiter_;
+  std::vector<std::uint8_t> bytes_;
+  std::vector<std::string> header_;
+};
+
+}  // namespace cleave
