@@ -2,11 +2,13 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <map>
 
 #include "client/data/format_keys.h"
+#include "client/data/image_formats.h"
 #include "common/core/names.h"
 
 namespace cleave {
@@ -190,6 +192,11 @@ constexpr DataFormatRow kFormats[] = {
     {"synthetic", "learnable data generated from a seed", made<makeSyntheticKeys>, openSynthetic},
     {"tensors", "named arrays in safetensors files, such as tokenized text", made<makeTensorsKeys>,
      openTensorsSplit},
+    {"folder", "JPEG, PNG and WebP files in a folder per class", made<makeFolderKeys>, openFolder},
+    {"list", "image files and their labels, listed in a CSV or TSV file", made<makeListKeys>,
+     openList},
+    {"tar", "image files and their labels in tar files, as WebDataset writes them",
+     made<makeTarKeys>, openTar},
 };
 
 }  // namespace
@@ -201,16 +208,27 @@ const DataFormatRow& findDataFormat(std::string_view name) {
 }
 
 std::vector<KeyText> dataFormatKeys() {
+  struct Meaning {
+    std::string formats, text;
+  };
   std::vector<KeyText> all;
-  std::map<std::string, std::string> formats;  // of each key
+  std::map<std::string, std::vector<Meaning>> meanings;  // of each key
   for (const DataFormatRow& row : dataFormatTable()) {
     for (const KeyText& key : row.keys().texts()) {
-      std::string& list = formats[key.name];
-      if (list.empty()) all.push_back(key);
-      list += fmt::format("{}`{}`", list.empty() ? "" : ", ", row.name);
+      std::vector<Meaning>& known = meanings[key.name];
+      if (known.empty()) all.push_back(key);
+      auto same = std::find_if(known.begin(), known.end(),
+                               [&](const Meaning& each) { return each.text == key.meaning; });
+      if (same == known.end()) same = known.insert(known.end(), {"", key.meaning});
+      same->formats += fmt::format("{}`{}`", same->formats.empty() ? "" : ", ", row.name);
     }
   }
-  for (KeyText& key : all) key.meaning = fmt::format("{}: {}", formats[key.name], key.meaning);
+  for (KeyText& key : all) {
+    key.meaning.clear();
+    for (const auto& [formats, text] : meanings[key.name]) {
+      key.meaning += fmt::format("{}{}: {}", key.meaning.empty() ? "" : "; ", formats, text);
+    }
+  }
   return all;
 }
 

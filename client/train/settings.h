@@ -25,6 +25,7 @@ struct DataSettings {
   DataFormatKeys keys;
   std::uint32_t holdout =
       0;  // number of last training samples that are evaluated instead of the test set
+  std::uint32_t skip = 0;  // damaged samples of each set that may be replaced: skipDamaged()
 };
 
 struct CheckpointSettings {
