@@ -76,6 +76,7 @@ class Programs:
     def client_keys(self):
         keys = set()
         files = {"synthetic": SYNTHETIC, "idx": IDX, "cifar100": "model: {name: mlp}\ndata: {format: cifar100, folder: none}\n",
+                 "folder": "model: {name: mlp}\ndata: {format: folder, train: {folder: none}}\n",
                  "tensors": "model: {name: mlp}\ndata: {format: tensors, train: {file: none}, test: {file: none}}\n"}
         for name, text in files.items():
             (self.scratch / f"{name}.yaml").write_text(text)

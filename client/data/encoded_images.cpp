@@ -26,7 +26,7 @@ namespace cleave {
 namespace {
 
 constexpr std::size_t kMaxImageFileBytes = std::size_t{1} << 30;
-constexpr std::uint32_t kMaxClasses = 1u << 20;
+constexpr std::uint32_t kMaxClassNumbers = 1u << 20;
 
 // ---- The dataset ----
 
@@ -142,10 +142,10 @@ std::vector<std::string> trainingClasses(const std::set<std::string>& labels, Cl
       numbers.push_back(*number);
     }
     const std::uint32_t max = *std::max_element(numbers.begin(), numbers.end());
-    if (max >= kMaxClasses) {
+    if (max >= kMaxClassNumbers) {
       throw UsageError("too-many-classes",
                        fmt::format("{} has the label {}, but class numbers must be below {}", where,
-                                   max, kMaxClasses),
+                                   max, kMaxClassNumbers),
                        "number the classes from 0, or use names as labels");
     }
     std::vector<std::string> names;
@@ -201,15 +201,16 @@ void collectImages(const std::filesystem::path& folder, const std::string& below
 }  // namespace
 
 void addEncodedImageKeys(DataFormatTable& table) {
-  table
-      .integer("data.channels", "", 1, 3, &DataFormatKeys::channels,
-               "3: RGB; 1: grey; images of other kinds are converted")
-      .then([](Config& config, DataFormatKeys& keys) {
-        if (keys.channels != 2) return;
-        throw UsageError("config-value",
-                         config.where("data.channels") + ": data.channels is 2, but must be 1 or 3",
-                         "set it to 3 for colour images, or to 1 for grey ones");
-      });
+  table.add("data.channels", "`1`, `3`", "", "`3`",
+            "3 for RGB, 1 for grey; images of the other kind are converted",
+            [](Config& config, DataFormatKeys& keys) {
+              keys.channels = static_cast<int>(config.integer("data.channels", 1, 3, 3));
+              if (keys.channels != 2) return;
+              throw UsageError(
+                  "config-value",
+                  config.where("data.channels") + ": data.channels is 2, but must be 1 or 3",
+                  "set it to 3 for colour images, or to 1 for grey ones");
+            });
   addImageKeys(table);
 }
 
