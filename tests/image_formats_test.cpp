@@ -1,4 +1,6 @@
 // The data formats folder, list and tar, and the replacement of damaged samples.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -204,6 +206,20 @@ TEST_CASE("folder: an image that is damaged at the beginning does not decide the
   CHECK(errorCode([&] { readSample(*data, 0); }) == "sample-damaged");
   std::filesystem::remove(pets.path("train/dog/2.PNG"));
   CHECK(errorText([&] { readSample(*data, 3); }).starts_with(data->sampleName(3)));
+}
+
+TEST_CASE("folder: links to other folders are followed, but not in circles; pipes do not block") {
+  const Pets pets;
+  pets.write("store/x.png", plain(80));
+  std::filesystem::create_directory_symlink(pets.path("store"), pets.path("train/cat/linked"));
+  std::filesystem::create_directory_symlink(pets.path("train"), pets.path("train/dog/circle1"));
+  std::filesystem::create_directory_symlink(pets.path("train/dog"), pets.path("train/dog/circle2"));
+  REQUIRE(::mkfifo(pets.path("train/dog/pipe.png").c_str(), 0600) == 0);
+  const auto data = pets.with().open(DataSplit::train);
+  REQUIRE(data->size() == 7);
+  CHECK(valueOf(*data, 2) == 80);
+  CHECK(data->sampleName(5) == pets.path("train/dog/pipe.png"));
+  CHECK(errorCode([&] { readSample(*data, 5); }) == "sample-damaged");
 }
 
 TEST_CASE("folder: other channels") {

@@ -172,10 +172,20 @@ std::vector<std::string> trainingClasses(const std::set<std::string>& labels, Cl
 
 // ---- Files ----
 
-constexpr int kMaxDepth = 32;  // of folders; links between folders may be circular
+using FolderId = std::pair<dev_t, ino_t>;
 
-void collectImages(const std::filesystem::path& folder, const std::string& below, int depth,
-                   FoundImages& found) {
+FolderId idOf(const std::filesystem::path& folder) {
+  struct stat status {};
+  if (::stat(folder.c_str(), &status) != 0) {
+    throw std::filesystem::filesystem_error("stat", folder,
+                                            std::error_code(errno, std::generic_category()));
+  }
+  return {status.st_dev, status.st_ino};
+}
+
+// `above`: the folders that this one is in. A link to one of them is not followed.
+void collectImages(const std::filesystem::path& folder, const std::string& below,
+                   std::vector<FolderId>& above, FoundImages& found) {
   std::vector<std::string> files, folders;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
@@ -191,11 +201,13 @@ void collectImages(const std::filesystem::path& folder, const std::string& below
       found.firstOther = below + name;
     }
   }
-  if (depth == kMaxDepth) return;
+  above.push_back(idOf(folder));
   std::sort(folders.begin(), folders.end());
   for (const std::string& name : folders) {
-    collectImages(folder / name, below + name + "/", depth + 1, found);
+    if (std::find(above.begin(), above.end(), idOf(folder / name)) != above.end()) continue;
+    collectImages(folder / name, below + name + "/", above, found);
   }
+  above.pop_back();
 }
 
 }  // namespace
@@ -264,12 +276,13 @@ std::unique_ptr<Dataset> makeEncodedImages(EncodedImages images, const DataForma
 
 std::vector<std::byte> readImageFile(const std::string& path) {
   const auto fail = [&] {
-    throwDamagedImage(printable(path, path.size() + 3),
-                      std::string("cannot be read: ") + std::strerror(errno));
+    throwDamagedImage(path, std::string("cannot be read: ") + std::strerror(errno));
   };
-  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Without O_NONBLOCK, a pipe without a writer would block.
+  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) fail();
+  if (!S_ISREG(status.st_mode)) throwDamagedImage(path, "is not a regular file");
   if (static_cast<std::uint64_t>(status.st_size) > kMaxImageFileBytes) {
     throwDamagedImage(path, "has more than 1 GiB");
   }
@@ -297,7 +310,8 @@ bool hasImageExtension(std::string_view path) {
 FoundImages findImages(const std::string& folder) {
   FoundImages found;
   try {
-    collectImages(folder, "", 0, found);
+    std::vector<FolderId> above;
+    collectImages(folder, "", above, found);
   } catch (const std::filesystem::filesystem_error& error) {
     throw UsageError("data-missing",
                      error.path1().string() + " cannot be read: " + error.code().message(),

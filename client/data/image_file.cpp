@@ -16,6 +16,8 @@
 #include <png.h>
 #include <webp/decode.h>
 
+#include "common/core/printable.h"
+
 namespace cleave {
 namespace {
 
@@ -379,7 +381,8 @@ std::vector<std::byte> encodePng(const Pixels& image) {
 }
 
 void throwDamagedImage(const std::string& name, const std::string& fault) {
-  throw UsageError("sample-damaged", name + " " + fault,
+  constexpr std::size_t kMaxBytes = 4096;  // of a path
+  throw UsageError("sample-damaged", printable(name, kMaxBytes) + " " + fault,
                    "replace or remove it; or set data.skip to the number of damaged samples that "
                    "may be replaced by others");
 }

@@ -235,7 +235,7 @@ std::unique_ptr<Dataset> openTar(const DataFormatKeys& keys, DataSplit split) {
   }
   images.read = [shards, members, names = images.names](std::uint32_t index) {
     const Member& member = members[index];
-    return readMember(shards[member.shard], member, printable(names[index]));
+    return readMember(shards[member.shard], member, names[index]);
   };
   if (isTraining && keys.testFile.empty()) shuffleForHoldout(images);
   return makeEncodedImages(std::move(images), keys);
