@@ -112,6 +112,11 @@ class JpegReader {
     jpeg_mem_src(&info_, firstByte(file_), static_cast<unsigned long>(file_.size()));
     jpeg_save_markers(&info_, JPEG_APP0 + 1, 0xFFFF);
     jpeg_read_header(&info_, TRUE);
+    // Here, because a file may have more such segments between its scans.
+    for (const jpeg_marker_struct* marker = info_.marker_list; marker != nullptr;
+         marker = marker->next) {
+      if (orientation_ == 1) orientation_ = orientationOf({marker->data, marker->data_length});
+    }
     info_.out_color_space = info_.num_components == 1   ? JCS_GRAYSCALE
                             : info_.num_components == 4 ? JCS_CMYK
                                                         : JCS_RGB;
@@ -137,14 +142,7 @@ class JpegReader {
   std::int64_t channels() const {
     return info_.num_components == 1 ? 1 : info_.num_components == 4 ? 4 : 3;
   }
-  int orientation() const {
-    for (const jpeg_marker_struct* marker = info_.marker_list; marker != nullptr;
-         marker = marker->next) {
-      const int found = orientationOf({marker->data, marker->data_length});
-      if (found != 1) return found;
-    }
-    return 1;
-  }
+  int orientation() const { return orientation_; }
   const char* fault() const { return fault_; }
 
  private:
@@ -168,6 +166,7 @@ class JpegReader {
   jpeg_error_mgr errors_ = {};
   jpeg_progress_mgr progress_ = {};
   std::jmp_buf onError_ = {};
+  int orientation_ = 1;
   char fault_[JMSG_LENGTH_MAX] = {};
 };
 
