@@ -132,6 +132,9 @@ int run(int argc, char** argv) {
   KeysOptions keys;
   addKeysCommand(app, keys, configurationKeys, command);
 
+  DataShowOptions dataShow;
+  addDataCommands(app, dataShow, command);
+
   SimulateOptions simulate;
   addSimulateCommand(app, simulate, command);
 

@@ -44,6 +44,9 @@ install(RUNTIME_DEPENDENCY_SET cleave_needs
                       "^ld-linux" "^libc[.]" "^libm[.]" "^libdl[.]" "^libpthread[.]" "^librt[.]" "^libutil[.]" "^libresolv[.]"
   LIBRARY DESTINATION ${libraries} COMPONENT libraries EXCLUDE_FROM_ALL)
 install(SCRIPT cmake/FinishLibraries.cmake COMPONENT libraries EXCLUDE_FROM_ALL)
+# libarchive is linked statically, so no library of it is copied.
+install(FILES /usr/share/doc/libarchive-dev/copyright DESTINATION ${documents}/licences COMPONENT libraries RENAME libarchive-dev
+        EXCLUDE_FROM_ALL OPTIONAL)
 
 # scripts/gpu.sh and its tests: a separate archive for a machine with a GPU and PyTorch.
 if(TARGET cuda_test)

@@ -3,7 +3,7 @@
 # corpus, then searches for new inputs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-targets=(decode frame session trace safetensors checkpoint config csv tokenizer npy table)
+targets=(decode frame session trace safetensors checkpoint config csv tokenizer npy table image)
 
 usage() {
   cat <<'TXT'
@@ -21,6 +21,7 @@ usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--preset NAME] [--repla
                    tokenizer    a tokenizer.json and a text
                    npy          NumPy's arrays
                    table        CSV files
+                   image        image files of training data
   --seconds N    time per target (60)
   --preset NAME  the build to use: fuzz, or asan, which the tests use and which has a third of the speed (fuzz)
   --replay       only builds, then replays the seeds and tests/fuzz/corpus

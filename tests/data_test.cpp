@@ -504,7 +504,7 @@ TEST_CASE("every data format has a row that reads its keys and opens both splits
                       Catch::Contains(isTen ? "data_batch_1" : "train.bin"));
     CHECK_THROWS_WITH(cifar(DataSplit::test), Catch::Contains(isTen ? "test_batch" : "test.bin"));
   }
-  CHECK(dataFormatTable().size() == 7);
+  CHECK(dataFormatTable().size() == 10);
   CHECK_THROWS_AS(findDataFormat("idz"), UsageError);
 }
 

@@ -76,6 +76,7 @@ class Programs:
     def client_keys(self):
         keys = set()
         files = {"synthetic": SYNTHETIC, "idx": IDX, "cifar100": "model: {name: mlp}\ndata: {format: cifar100, folder: none}\n",
+                 "folder": "model: {name: mlp}\ndata: {format: folder, train: {folder: none}}\n",
                  "tensors": "model: {name: mlp}\ndata: {format: tensors, train: {file: none}, test: {file: none}}\n",
                  "text": "model: {name: mlp}\ndata: {format: text, train: {file: none}, tokenizer: none, length: 8}\n",
                  "csv": "model: {name: mlp}\ndata: {format: csv, train: {file: none}}\n"}

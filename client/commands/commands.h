@@ -41,6 +41,14 @@ struct ModelsShowOptions {
 void addModelsShowCommand(CLI::App& models, ModelsShowOptions& options,
                           std::function<int()>& command);
 
+struct DataShowOptions {
+  CommonOptions common;
+  std::string sheet;  // file; empty: none
+  bool json = false;
+};
+// Adds `data show`. If it is used, sets `command`, which reads `options`.
+void addDataCommands(CLI::App& app, DataShowOptions& options, std::function<int()>& command);
+
 struct SimulateOptions {
   RunOptions run;
   std::string rate, upRate, downRate;  // with units

@@ -40,6 +40,8 @@ class Dataset {
   virtual int classes() const = 0;
   // By class; empty if the classes have no names.
   virtual std::vector<std::string> classNames() const { return {}; }
+  // If the target is a class, and it is cheap to read without the rest of the sample.
+  virtual std::optional<std::int64_t> label(std::uint32_t index) const;
   // Such as the file it is in, or "sample 17".
   virtual std::string sampleName(std::uint32_t index) const;
   // What was derived from the training set and is needed to read other data in the same way, such

@@ -2,11 +2,13 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <map>
 
 #include "client/data/format_keys.h"
+#include "client/data/image_formats.h"
 #include "common/core/names.h"
 
 namespace cleave {
@@ -227,6 +229,11 @@ constexpr DataFormatRow kFormats[] = {
      made<makeTextKeys>, openTextSplit},
     {"csv", "tables in CSV or TSV files: columns of numbers and of categories", made<makeCsvKeys>,
      openCsvSplit},
+    {"folder", "JPEG, PNG and WebP files in a folder per class", made<makeFolderKeys>, openFolder},
+    {"list", "image files and their labels, listed in a CSV or TSV file", made<makeListKeys>,
+     openList},
+    {"tar", "image files and their labels in tar files, as WebDataset writes them",
+     made<makeTarKeys>, openTar},
 };
 
 }  // namespace
@@ -238,16 +245,27 @@ const DataFormatRow& findDataFormat(std::string_view name) {
 }
 
 std::vector<KeyText> dataFormatKeys() {
+  struct Meaning {
+    std::string formats, text;
+  };
   std::vector<KeyText> all;
-  std::map<std::string, std::string> formats;  // of each key
+  std::map<std::string, std::vector<Meaning>> meanings;  // of each key
   for (const DataFormatRow& row : dataFormatTable()) {
     for (const KeyText& key : row.keys().texts()) {
-      std::string& list = formats[key.name];
-      if (list.empty()) all.push_back(key);
-      list += fmt::format("{}`{}`", list.empty() ? "" : ", ", row.name);
+      std::vector<Meaning>& known = meanings[key.name];
+      if (known.empty()) all.push_back(key);
+      auto same = std::find_if(known.begin(), known.end(),
+                               [&](const Meaning& each) { return each.text == key.meaning; });
+      if (same == known.end()) same = known.insert(known.end(), {"", key.meaning});
+      same->formats += fmt::format("{}`{}`", same->formats.empty() ? "" : ", ", row.name);
     }
   }
-  for (KeyText& key : all) key.meaning = fmt::format("{}: {}", formats[key.name], key.meaning);
+  for (KeyText& key : all) {
+    key.meaning.clear();
+    for (const auto& [formats, text] : meanings[key.name]) {
+      key.meaning += fmt::format("{}{}: {}", key.meaning.empty() ? "" : "; ", formats, text);
+    }
+  }
   return all;
 }
 

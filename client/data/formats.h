@@ -36,6 +36,8 @@ struct DataFormatKeys {
   std::uint64_t dataSeed = 1;
   std::uint32_t trainSize = 1024, testSize = 256;
   std::string trainFile, testFile;
+  std::string trainFolder, testFolder;
+  int channels = 3;
   std::string target = "labels";
   // text and csv
   std::string tokenizer, padToken;

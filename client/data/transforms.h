@@ -26,6 +26,10 @@ class ImageTransforms {
   // (seed, "augment", epoch, index). Any thread.
   void apply(const Pixels& image, std::uint32_t index, std::optional<std::uint64_t> epoch,
              std::span<float> out) const;
+
+ private:
+  ImageOptions options_;
+  std::int64_t channels_;
 };
 
 }  // namespace cleave

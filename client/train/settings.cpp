@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/data/loader.h"
+#include "client/data/skip.h"
 #include "client/train/user_model.h"
 #include "common/core/names.h"
 
@@ -30,6 +31,8 @@ Datasets openDatasets(const DataSettings& settings) {
     data.train = sliceDataset(whole, 0, size - settings.holdout);
     data.test = sliceDataset(whole, size - settings.holdout, settings.holdout);
   }
+  data.train = skipDamaged(data.train, settings.skip);
+  data.test = skipDamaged(data.test, settings.skip);
   if (data.train->arrays() != data.test->arrays()) {
     const auto textOf = [](const Dataset& each) {
       std::string text;

@@ -26,6 +26,7 @@ struct DataSettings {
   std::uint32_t holdout =
       0;  // number of last training samples that are evaluated instead of the test set
   std::vector<std::string> classNames;  // instead of those of the data; empty: those
+  std::uint32_t skip = 0;  // damaged samples of each set that may be replaced: skipDamaged()
 };
 
 struct CheckpointSettings {

@@ -1,0 +1,78 @@
+// Datasets whose samples are encoded images, each decoded when it is read. The formats folder, list
+// and tar share this code. No Torch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/data/format_keys.h"
+
+namespace cleave {
+
+// data.channels and the keys of ImageOptions.
+void addEncodedImageKeys(DataFormatTable& table);
+
+// The classes of a set, by number, and the number of each label that occurs.
+struct ClassTable {
+  std::vector<std::string> names;
+  std::map<std::string, std::uint32_t, std::less<>> numbers;
+};
+enum class ClassOrder : std::uint8_t {
+  byName,    // class i is the i-th name
+  byNumber,  // the same; but if all labels are numbers, label i is class i
+};
+// Of the training set if `keys.learned` is null, else of another split, whose classes have the
+// numbers of the training set's. `where` names the set in errors. Throws UsageError: a single class
+// ("too-few-classes"), a class that the training set lacks ("unknown-class"), a name that cannot be
+// printed ("data-damaged").
+ClassTable tabulateClasses(const std::set<std::string>& labels, const DataFormatKeys& keys,
+                           ClassOrder order, const std::string& where);
+
+// What a dataset returns from learned(), and the names of the classes in it.
+nlohmann::json learnedClasses(const std::vector<std::string>& names);
+std::vector<std::string> classNamesOf(const DataFormatKeys& keys);
+
+struct EncodedImages {
+  std::vector<std::string> names;     // of the samples
+  std::vector<std::uint32_t> labels;  // by sample, below classNames.size()
+  std::vector<std::string> classNames;
+  // The content of a sample's image file. Throws UsageError "sample-damaged". Any thread. Empty:
+  // the names are paths.
+  std::function<std::vector<std::byte>(std::uint32_t index)> read = nullptr;
+};
+// Samples of the shape that the transforms give the images. If that depends on the image, all must
+// have the size of the first one: reading another throws UsageError "sample-size".
+std::unique_ptr<Dataset> makeEncodedImages(EncodedImages images, const DataFormatKeys& keys);
+
+// Throws UsageError "sample-damaged" if the file cannot be read, or has more than 1 GiB.
+std::vector<std::byte> readImageFile(const std::string& path);
+
+// The images in a folder and in the folders in it, as paths below it: first those of the folder
+// itself, then those of each folder, sorted by name. Hidden files and folders are left out. Throws
+// UsageError "data-missing".
+struct FoundImages {
+  std::vector<std::string> paths;
+  std::size_t others = 0;  // other files
+  std::string firstOther;
+};
+FoundImages findImages(const std::string& folder);
+// .jpg, .jpeg, .png or .webp, in any case.
+bool hasImageExtension(std::string_view path);
+
+// The split `input`: image files, and folders of them.
+std::unique_ptr<Dataset> openInputImages(const DataFormatKeys& keys);
+
+// Throws UsageError "config-missing": the data has no test set, and `key` could name one.
+[[noreturn]] void throwNoTestSet(const std::string& key);
+// A fixed random order of the samples, so that the last ones are a random selection. For training
+// sets without a test set, whose last samples are held out (data.holdout).
+void shuffleForHoldout(EncodedImages& images);
+
+}  // namespace cleave

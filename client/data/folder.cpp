@@ -1,0 +1,141 @@
+// The data format `folder`: a folder per class, with images in it or in folders below it.
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "client/data/encoded_images.h"
+#include "client/data/image_formats.h"
+#include "common/core/log.h"
+#include "common/core/printable.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The class of an image at this path below the folder; empty if it is in no class's folder.
+std::string classFolder(const std::string& path) {
+  const std::size_t slash = path.find('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash);
+}
+
+// Whether the folders are those of splits, as in many archives of data sets.
+bool areSplits(const std::set<std::string>& folders) {
+  const std::set<std::string> splits = {"test", "train", "training", "val", "valid", "validation"};
+  return folders.contains("train") &&
+         std::includes(splits.begin(), splits.end(), folders.begin(), folders.end());
+}
+
+void checkIsFolder(const std::string& folder, const std::string& key) {
+  std::error_code ignored;
+  if (fs::is_directory(folder, ignored)) return;
+  throw UsageError(
+      "data-missing",
+      fmt::format("{} cannot be read: {}", folder,
+                  fs::exists(folder, ignored) ? "it is not a folder" : "there is no such folder"),
+      "set " + key + " to a folder with one folder of images per class");
+}
+
+bool isBelow(const fs::path& path, const fs::path& folder) {
+  const auto [end, ignored] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
+  return end == folder.end();
+}
+
+// Throws if samples would be in both sets, or the folder of one set is a class of the other.
+void checkAreApart(const DataFormatKeys& keys) {
+  std::error_code error;
+  const fs::path train = fs::canonical(keys.trainFolder, error);
+  const fs::path test = fs::canonical(keys.testFolder, error);
+  if (error || (!isBelow(test, train) && !isBelow(train, test))) return;
+  throw UsageError(
+      "data-overlap",
+      train == test ? "the training set and the test set are the same folder, " + keys.trainFolder
+                    : fmt::format("the folders of the training set, {}, and of the "
+                                  "test set, {}, are in one another",
+                                  keys.trainFolder, keys.testFolder),
+      "use two folders next to each other, such as data/train and data/test");
+}
+
+// Throws unless each image is in the folder of a class, and (for training) each class has one.
+void checkClassFolders(const std::string& folder, const std::string& key, const FoundImages& found,
+                       bool isTraining) {
+  if (found.paths.empty()) {
+    throw UsageError(
+        "data-empty",
+        folder + " has no images" +
+            (found.others == 0 ? "" : ", only other files, such as " + found.firstOther),
+        "put JPEG, PNG or WebP files into one folder per class");
+  }
+  // Images of the folder itself come first.
+  if (const std::string& path = found.paths.front(); classFolder(path).empty()) {
+    throw UsageError("data-damaged",
+                     fmt::format("{} has an image, {}, that is in no folder of a class", folder,
+                                 printable(path)),
+                     "move each image into a folder with the name of its class, such as " + folder +
+                         "/CLASS/" + printable(path));
+  }
+  if (!isTraining) return;
+  std::set<std::string> classes;  // with images
+  for (const std::string& path : found.paths) classes.insert(classFolder(path));
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    std::error_code ignored;
+    if (name.starts_with('.') || !entry.is_directory(ignored) || classes.contains(name)) continue;
+    throw UsageError(
+        "data-empty",
+        fmt::format("the folder of a class, {}, has no images", printable(entry.path().string())),
+        "add JPEG, PNG or WebP files to it, or remove it");
+  }
+  if (areSplits(classes)) {
+    throw UsageError("data-damaged", folder + " has a folder named train, which would be a class",
+                     fmt::format("set {} to {}/train", key, folder));
+  }
+}
+
+}  // namespace
+
+DataFormatTable makeFolderKeys() {
+  DataFormatTable table;
+  table.requiredText("data.train.folder", "path", &DataFormatKeys::trainFolder,
+                     "a folder per class, with .jpg, .jpeg, .png and .webp files");
+  table.text("data.test.folder", "path", &DataFormatKeys::testFolder,
+             "the same for the test set; not needed with data.holdout");
+  addEncodedImageKeys(table);
+  return table;
+}
+
+std::unique_ptr<Dataset> openFolder(const DataFormatKeys& keys, DataSplit split) {
+  if (split == DataSplit::input) return openInputImages(keys);
+  const bool isTraining = split == DataSplit::train;
+  const std::string key = isTraining ? "data.train.folder" : "data.test.folder";
+  const std::string& folder = isTraining ? keys.trainFolder : keys.testFolder;
+  if (folder.empty()) throwNoTestSet(key);
+  checkIsFolder(folder, key);
+  checkAreApart(keys);
+
+  FoundImages found = findImages(folder);
+  checkClassFolders(folder, key, found, isTraining);
+  if (found.others > 0) {
+    processLog()->warn("{}: {} files without the extension of an image are left out, such as {}",
+                       folder, found.others, printable(found.firstOther));
+  }
+  std::set<std::string> labels;
+  for (const std::string& path : found.paths) labels.insert(classFolder(path));
+  DataFormatKeys own = keys;
+  if (isTraining) own.learned = nullptr;
+  const ClassTable classes = tabulateClasses(labels, own, ClassOrder::byName, folder);
+
+  EncodedImages images;
+  images.classNames = classes.names;
+  images.names.reserve(found.paths.size());
+  for (const std::string& path : found.paths) {
+    images.labels.push_back(classes.numbers.find(classFolder(path))->second);
+    images.names.push_back(fs::path(folder) / path);
+  }
+  if (isTraining && keys.testFolder.empty()) shuffleForHoldout(images);
+  return makeEncodedImages(std::move(images), keys);
+}
+
+}  // namespace cleave

@@ -1,0 +1,122 @@
+// Training on image files, and the command `data show`.
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "client/data/image_file.h"
+#include "tests/daemon/daemons.h"
+
+namespace cleave::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// Two classes that differ by brightness, with 12 training and 4 test images each.
+class ImageFolder {
+ public:
+  ImageFolder() {
+    for (const std::string name : {"bright", "dark"}) {
+      for (int n = 0; n < 16; ++n) {
+        Pixels image{20, 24, 3, {}};
+        for (int p = 0; p < 20 * 24 * 3; ++p) {
+          const int value = (name == "dark" ? 20 : 180) + (p * (n + 3)) % 60;
+          image.bytes.push_back(static_cast<std::uint8_t>(value));
+        }
+        const std::vector<std::byte> png = encodePng(image);
+        write((n < 12 ? "train/" : "test/") + name + "/" + std::to_string(n) + ".png",
+              {reinterpret_cast<const char*>(png.data()), png.size()});
+      }
+    }
+    write("config.yaml",
+          "run: {name: pets}\nmodel: {name: small_cnn, width: 4}\n"
+          "data: {format: folder, train: {folder: " +
+              path("train") + "}, test: {folder: " + path("test") +
+              "}, resize: 16, augment: {flip: true}}\n"
+              "train: {batch: 8, micro_batches: 2, epochs: 2}\ncodec: none\n");
+  }
+  std::string path(const std::string& name) const { return folder_.path(name); }
+  void write(const std::string& name, const std::string& bytes) const {
+    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
+    std::ofstream(path(name), std::ios::binary) << bytes;
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+Ended client(const Arguments& more) {
+  Arguments arguments = {clientProgram()};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return finish(Process::start(arguments));
+}
+
+TEST_CASE("data show describes both splits and writes a contact sheet") {
+  const ImageFolder data;
+  const Ended shown = client({"data", "show", "--config", data.path("config.yaml"), "--json",
+                              "--sheet", data.path("sheet.png")});
+  INFO(shown.errors);
+  REQUIRE(shown.code == 0);
+  const nlohmann::json report = nlohmann::json::parse(shown.output);
+  const nlohmann::json& train = report.at("splits").at("train");
+  CHECK(train.at("samples") == 24);
+  CHECK(report.at("splits").at("test").at("samples") == 8);
+  CHECK(train.at("classes").at(0) == nlohmann::json{{"name", "bright"}, {"samples", 12}});
+  CHECK(train.at("arrays").at(0).at("shape") == nlohmann::json{3, 16, 16});
+  CHECK(report.at("sheet").at("samples").size() == 24);
+  CHECK(report.at("sheet").at("samples").at(23).at("label") == "dark");
+  const std::string sheet = readFile(data.path("sheet.png"));
+  const Pixels pixels = decodeImage(std::as_bytes(std::span(sheet)), 3, "sheet.png");
+  CHECK(pixels.width > 8 * 96);
+
+  const Ended text = client({"data", "show", "--config", data.path("config.yaml")});
+  CHECK(text.code == 0);
+  CHECK_THAT(text.output,
+             Contains("train: 24 samples") && Contains("dark") && Contains("f32[3, 16, 16]"));
+}
+
+TEST_CASE("a contact sheet needs images") {
+  const TemporaryFolder folder;
+  const Ended ended =
+      client({"data", "show", "--config", configFile("synthetic.yaml"), "--set", "data.shape=[4]",
+              "--set", "model={name: mlp}", "--sheet", folder.path("sheet.png")});
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.errors, Contains("no-images") && Contains("omit --sheet"));
+}
+
+TEST_CASE("mistakes with data show") {
+  const ImageFolder data;
+  CHECK_THAT(client({"data", "show"}).errors, Contains("--config is required"));
+  CHECK_THAT(client({"data"}).errors, Contains("give one of: show"));
+  const Ended unwritable = client({"data", "show", "--config", data.path("config.yaml"), "--sheet",
+                                   data.path("none/sheet.png")});
+  CHECK(unwritable.code == 1);
+  CHECK_THAT(unwritable.errors, Contains("cannot-write"));
+  const Ended missing = client({"data", "show", "--config", data.path("config.yaml"), "--set",
+                                "data.train.folder=" + data.path("none")});
+  CHECK(missing.code == 2);
+  CHECK_THAT(missing.errors, Contains("data-missing") && Contains("there is no such folder"));
+}
+
+TEST_CASE("a damaged image ends a run, unless it may be skipped; then runs are bit-identical") {
+  const ImageFolder data;
+  data.write("train/dark/3.png", "no image");
+  const auto train = [&](const std::string& run, const std::string& skip) {
+    return client({"train", "--config", data.path("config.yaml"), "--run-dir", data.path(run),
+                   "--set", "data.skip=" + skip, "--set", "model.width=4"});
+  };
+  const Ended refused = train("refused", "0");
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.errors,
+             Contains("sample-damaged") && Contains("train/dark/3.png") && Contains("data.skip"));
+  for (const std::string run : {"first", "again"}) {
+    const Ended ended = train(run, "1");
+    INFO(ended.errors);
+    REQUIRE(ended.code == 0);
+    CHECK_THAT(ended.errors, Contains("another sample is used instead"));
+  }
+  CHECK(readFile(data.path("first/model.safetensors")) ==
+        readFile(data.path("again/model.safetensors")));
+}
+
+}  // namespace
+}  // namespace cleave::test
