@@ -107,13 +107,16 @@ class PredictionColumns {
   std::string header() const {
     std::string text = "sample";
     if (isClass()) text += ",class,probability";
-    if (values_ > kMaxColumns && isClass()) return text + "\n";
-    for (std::size_t v = 0; v < values_; ++v) {
-      const std::string prefix = isClass() ? "p " : raw_ || values_ > 1 ? "output " : "output";
-      const bool isBare = prefix == "output";
-      text += "," + csvField(isBare ? prefix : prefix + classNameOf(names_, v));
+    const std::string prefix = isClass() ? "p " : "output ";
+    for (std::size_t v = 0; v < shownValues(); ++v) {
+      text += "," + csvField(values_ == 1 ? "output" : prefix + classNameOf(names_, v));
     }
     return text + "\n";
+  }
+
+  // For a sample that could not be read.
+  std::string emptyRow(const std::string& sample) const {
+    return csvField(sample) + std::string(shownValues() + (isClass() ? 2 : 0), ',') + "\n";
   }
 
   std::string row(const std::string& sample, std::span<const float> outputs) const {
@@ -125,8 +128,9 @@ class PredictionColumns {
           ",{},{:.6f}",
           csvField(classNameOf(names_, static_cast<std::size_t>(highest - probabilities.begin()))),
           *highest);
-      if (values_ > kMaxColumns) return text + "\n";
-      for (const double value : probabilities) text += fmt::format(",{:.6f}", value);
+      for (std::size_t v = 0; v < shownValues(); ++v) {
+        text += fmt::format(",{:.6f}", probabilities[v]);
+      }
       return text + "\n";
     }
     for (const float output : outputs) {
@@ -142,6 +146,7 @@ class PredictionColumns {
  private:
   static constexpr std::size_t kMaxColumns = 1000;
   bool isClass() const { return kind_ == TargetKind::classes && !raw_; }
+  std::size_t shownValues() const { return isClass() && values_ > kMaxColumns ? 0 : values_; }
 
   TargetKind kind_;
   std::vector<std::string> names_;
@@ -157,15 +162,21 @@ int predict(const PredictOptions& options) {
   file.write(columns.header());
   inference.run([&](const Batch& batch, const at::Tensor& output, std::uint32_t first) {
     const float* values = output.const_data_ptr<float>();
+    const std::set<std::uint32_t> replaced = inference.replaced();
     for (std::uint32_t n = 0; n < batch.samples(); ++n) {
-      file.write(columns.row(inference.data().sampleName(first + n),
-                             {values + n * columns.values(), columns.values()}));
+      const std::string sample = inference.data().sampleName(first + n);
+      file.write(replaced.contains(first + n)
+                     ? columns.emptyRow(sample)
+                     : columns.row(sample, {values + n * columns.values(), columns.values()}));
     }
   });
   file.finish();
   if (!options.output.empty()) {
-    std::cout << fmt::format("{}: {} predictions of {}\n", options.output, inference.data().size(),
-                             inference.modelPath());
+    const std::size_t damaged = inference.replaced().size();
+    std::cout << fmt::format(
+        "{}: {} predictions of {}{}\n", options.output, inference.data().size() - damaged,
+        inference.modelPath(),
+        damaged == 0 ? "" : fmt::format("; {} damaged samples have none", damaged));
   }
   return 0;
 }

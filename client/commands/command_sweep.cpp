@@ -43,7 +43,7 @@ Facts factsOf(const ClientSettings& settings) {
       settings.cuts ? fmt::format("{}-{}", settings.cuts->cut0, settings.cuts->cut1) : "default";
   return {{"data", settings.data.format},
           {"model", settings.model},
-          {"start", settings.weightsFile.empty() ? "scratch" : "pretrained"},
+          {"start", settings.weights.file.empty() ? "scratch" : "pretrained"},
           {"cuts", cuts},
           {"batch", std::to_string(settings.batch)},
           {"micro_batches", std::to_string(settings.microBatches)},

@@ -90,7 +90,7 @@ struct ImageOptions {
 // range.
 struct IdxOptions {
   std::string images;
-  std::string labels;
+  std::string labels;  // empty: none, all classes are 0
   int classes = 10;
   ImageOptions image;
 };
@@ -127,6 +127,9 @@ struct TensorsOptions {
   // names, or whose NAME.npy files are one array each.
   std::string file;
   std::string target = "labels";  // the other arrays are inputs
+  // If the file has no target, it is zeros, as in the training set that learned() is of; null: that
+  // is an error.
+  nlohmann::json learned = nullptr;
 };
 std::unique_ptr<Dataset> openTensors(const TensorsOptions& options);
 // The same samples with the arrays of these names as inputs, in this order. The target may be one

@@ -107,11 +107,30 @@ Table makeIdxKeys() {
   return table;
 }
 
+// For formats that read one file of new samples.
+std::string onlyInput(const Keys& keys) {
+  if (keys.inputs.size() == 1) return keys.inputs.front();
+  throw UsageError("no-predict",
+                   "this data format reads one file of samples, and " +
+                       std::to_string(keys.inputs.size()) + " are given",
+                   "run the command once for each file");
+}
+
+[[noreturn]] void throwNoPredict(const std::string& format) {
+  throw UsageError("no-predict", "the data format " + format + " has no files without labels",
+                   "omit --input to use the test set, or set data.format to another format: --set "
+                   "data.format=folder");
+}
+
 std::unique_ptr<Dataset> openIdxSplit(const Keys& keys, DataSplit split) {
   const bool isTrain = split == DataSplit::train;
   IdxOptions options;
-  options.images = isTrain ? keys.trainImages : keys.testImages;
-  options.labels = isTrain ? keys.trainLabels : keys.testLabels;
+  if (split == DataSplit::input) {
+    options.images = onlyInput(keys);
+  } else {
+    options.images = isTrain ? keys.trainImages : keys.testImages;
+    options.labels = isTrain ? keys.trainLabels : keys.testLabels;
+  }
   options.classes = keys.classes;
   options.image = imageOf(keys);
   return openIdx(options);
@@ -140,6 +159,7 @@ Table makeCifar100Keys() {
 }
 
 std::unique_ptr<Dataset> openCifarSplit(const Keys& keys, DataSplit split, CifarKind kind) {
+  if (split == DataSplit::input) throwNoPredict("cifar");
   return openCifar({.folder = keys.folder,
                     .kind = kind,
                     .train = split == DataSplit::train,
@@ -179,6 +199,7 @@ Table makeSyntheticKeys() {
 }
 
 std::unique_ptr<Dataset> openSynthetic(const Keys& keys, DataSplit split) {
+  if (split == DataSplit::input) throwNoPredict("synthetic");
   const bool isTrain = split == DataSplit::train;
   SyntheticOptions options;
   options.classes = keys.classes;
@@ -201,6 +222,9 @@ Table makeTensorsKeys() {
 }
 
 std::unique_ptr<Dataset> openTensorsSplit(const Keys& keys, DataSplit split) {
+  if (split == DataSplit::input) {
+    return openTensors({.file = onlyInput(keys), .target = keys.target, .learned = keys.learned});
+  }
   const std::filesystem::path train(keys.trainFile), test(keys.testFile);
   std::error_code ignored;
   if (std::filesystem::is_directory(train, ignored) &&

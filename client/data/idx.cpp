@@ -230,15 +230,18 @@ std::unique_ptr<LabeledDataset> openIdx(const IdxOptions& options) {
                  "check that the paths of images and labels are not swapped");
   }
   refuseChannelsLast(images, options.images);
-  IdxFile labels = readIdx(options.labels, "labels", {1});
-  if (images.dimensions[0] != labels.dimensions[0]) {
-    throwDamaged(options.images,
-                 "contains " + std::to_string(images.dimensions[0]) + " images, but " +
-                     options.labels + " contains " + std::to_string(labels.dimensions[0]) +
-                     " labels",
-                 "give images and labels of the same samples");
+  std::vector<std::int64_t> classes(images.dimensions[0]);
+  if (!options.labels.empty()) {
+    const IdxFile labels = readIdx(options.labels, "labels", {1});
+    if (images.dimensions[0] != labels.dimensions[0]) {
+      throwDamaged(options.images,
+                   "contains " + std::to_string(images.dimensions[0]) + " images, but " +
+                       options.labels + " contains " + std::to_string(labels.dimensions[0]) +
+                       " labels",
+                   "give images and labels of the same samples");
+    }
+    classes = readLabels(labels, options.labels, options.classes);
   }
-  std::vector<std::int64_t> classes = readLabels(labels, options.labels, options.classes);
   constexpr int kMaxByteClasses = 256;
   const bool areImages = images.type->code == kUnsignedByte && images.dimensions.size() >= 3;
   if (!areImages || options.classes > kMaxByteClasses)

@@ -25,6 +25,10 @@ class SkipDamaged final : public Dataset {
   }
   std::string sampleName(std::uint32_t index) const override { return data_->sampleName(index); }
   nlohmann::json learned() const override { return data_->learned(); }
+  std::set<std::uint32_t> replaced() const {
+    const std::lock_guard lock(mutex_);
+    return damaged_;
+  }
 
   void write(std::uint32_t index, std::optional<std::uint64_t> epoch,
              SampleMemory out) const override {
@@ -74,6 +78,11 @@ std::shared_ptr<const Dataset> skipDamaged(std::shared_ptr<const Dataset> data,
                                            std::uint32_t limit) {
   if (limit == 0) return data;
   return std::make_shared<SkipDamaged>(std::move(data), limit);
+}
+
+std::set<std::uint32_t> replacedSamples(const Dataset& data) {
+  const auto* const skipping = dynamic_cast<const SkipDamaged*>(&data);
+  return skipping == nullptr ? std::set<std::uint32_t>() : skipping->replaced();
 }
 
 }  // namespace cleave

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 
 #include "client/data/dataset.h"
 
@@ -15,5 +16,8 @@ namespace cleave {
 // the damaged sample. Any thread.
 std::shared_ptr<const Dataset> skipDamaged(std::shared_ptr<const Dataset> data,
                                            std::uint32_t limit);
+
+// The samples of such a dataset that have been read and replaced so far; empty for other datasets.
+std::set<std::uint32_t> replacedSamples(const Dataset& data);
 
 }  // namespace cleave

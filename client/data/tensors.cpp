@@ -268,7 +268,12 @@ class Tensors final : public Dataset {
   std::vector<SampleArray> arrays() const override {
     std::vector<SampleArray> arrays;
     for (const std::size_t a : chosen_) arrays.push_back(shards_.front().arrays[a].sample);
+    if (zeros_) arrays.push_back(*zeros_);
     return arrays;
+  }
+  nlohmann::json learned() const override {
+    const SampleArray target = arrays().back();
+    return {{"target", {{"is_class", target.dtype == DType::i64}, {"shape", target.shape}}}};
   }
 
   void write(std::uint32_t index, std::optional<std::uint64_t>, SampleMemory out) const override {
@@ -281,6 +286,7 @@ class Tensors final : public Dataset {
       array.dtype->convert(array.data + sample * array.elements * array.dtype->bytes,
                            array.elements, out[n].data());
     }
+    if (zeros_) std::fill(out.back().begin(), out.back().end(), std::byte{0});
   }
 
  private:
@@ -297,6 +303,12 @@ class Tensors final : public Dataset {
         chosen_.push_back(a);
       }
     }
+    if (!target && options.learned.contains("target")) {
+      const nlohmann::json& known = options.learned.at("target");
+      zeros_ = SampleArray{options.target, known.at("is_class") ? DType::i64 : DType::f32,
+                           known.at("shape")};
+      return;
+    }
     if (!target) {
       throw UsageError("no-target",
                        options.file + " has no array " + inAscii(options.target) +
@@ -308,8 +320,9 @@ class Tensors final : public Dataset {
   }
 
   std::vector<Shard> shards_;
-  std::vector<std::uint32_t> ends_;  // per shard, the number of samples up to its end
-  std::vector<std::size_t> chosen_;  // positions of the inputs and the target in Shard::arrays
+  std::vector<std::uint32_t> ends_;   // per shard, the number of samples up to its end
+  std::vector<std::size_t> chosen_;   // positions of the inputs and the target in Shard::arrays
+  std::optional<SampleArray> zeros_;  // the target, if the file has none
 };
 
 // Other inputs of a dataset's samples, and the same target.

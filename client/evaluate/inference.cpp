@@ -68,9 +68,11 @@ Inference::Inference(const InferenceOptions& options, const std::vector<std::str
     modelPath_ = modelFileOf(options.source, options.best);
   }
   const DataOpener open = [&](const DataSettings& settings) {
-    if (description_) return openForInference(settings, description_->learned, inputs);
-    const nlohmann::json learned = openDatasets(settings).train->learned();
-    return openForInference(settings, learned, inputs);
+    const nlohmann::json learned =
+        description_ ? description_->learned : openDatasets(settings).train->learned();
+    Datasets data = openForInference(settings, learned, inputs);
+    files_ = data.test;
+    return data;
   };
   const RunOptions run = runOptions(options, modelPath_, description_, folder_.path());
   if (run.server.empty()) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "client/data/skip.h"
 #include "client/evaluate/inference_options.h"
 #include "client/train/prepare.h"
 #include "client/train/saved_model.h"
@@ -29,6 +30,8 @@ class Inference {
   const std::string& modelPath() const { return modelPath_; }
   const PreparedRun& prepared() const { return prepared_; }
   const Dataset& data() const { return *prepared_.data.test; }
+  // Samples that could not be read, and were replaced by others (data.skip). Complete after run().
+  std::set<std::uint32_t> replaced() const { return replacedSamples(*files_); }
   std::vector<std::string> classNames() const;
 
   // Runs all samples, in order. `each` gets each batch, the model's output for it ([samples, …],
@@ -39,7 +42,8 @@ class Inference {
  private:
   std::string modelPath_;
   std::optional<ModelDescription> description_;
-  TemporaryFolder folder_;  // of the run, with a server
+  TemporaryFolder folder_;                // of the run, with a server
+  std::shared_ptr<const Dataset> files_;  // with all arrays
   PreparedRun prepared_;
   std::unique_ptr<WholeStage> whole_;  // without a server
   std::unique_ptr<TrainRun> run_;      // with a server

@@ -65,53 +65,6 @@ bool isThisMachine(const std::string& host) {
   return !error;
 }
 
-// Rejects PyTorch's own formats: a zip archive, or a pickle of protocol 2 or later. A safetensors
-// file has '{', the first byte of its header, at byte 8.
-void refusePickle(const std::string& bytes, const std::string& path) {
-  const bool isZip = bytes.starts_with("PK\x03\x04");
-  const bool isPickle = bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5;
-  if ((!isZip && !isPickle) || (bytes.size() > 8 && bytes[8] == '{')) return;
-  throw UsageError(
-      "bad-safetensors",
-      path + " is a PyTorch pickle" + (isZip ? " (zip archive)" : "") + ", not a safetensors file",
-      "convert it: python3 -c 'import sys, torch; from safetensors.torch import save_file; "
-      "save_file(torch.load(sys.argv[1], map_location=\"cpu\", weights_only=True), sys.argv[2])' " +
-          path + " weights.safetensors");
-}
-
-// The initial weights that the run takes from the file. Throws UsageError if the file is unreadable
-// or from another model.
-std::vector<NamedTensor> readWeightsFile(const PreparedRun& run) {
-  const ClientSettings& settings = run.settings;
-  const std::vector<BlockSpec>& blocks = run.plan.blocks;
-  const std::string& path = settings.weightsFile;
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) {
-    throw UsageError(
-        "no-weights", "cannot read the weights " + path,
-        "give a safetensors file, or omit weights to initialize the model from the seed");
-  }
-  refusePickle(bytes, path);
-  std::vector<NamedTensor> weights =
-      fromSafetensors(std::as_bytes(std::span(bytes.data(), bytes.size())), path);
-  if (run.userModel) {
-    std::erase_if(weights, [&](const NamedTensor& tensor) {
-      return run.userModel->aliases().contains(tensor.name);
-    });
-  }
-  checkWeights(weights, blocks, settings.weightsExcept, path);
-  for (std::size_t b = 0; b < blocks.size(); ++b) {
-    const auto& except = settings.weightsExcept;
-    if (std::find(except.begin(), except.end(), blocks[b].name) == except.end()) continue;
-    const int block = static_cast<int>(b);
-    for (const NamedTensor& fresh : selectWeights(weights, blocks, block, block + 1)) {
-      std::erase_if(weights, [&](const NamedTensor& tensor) { return tensor.name == fresh.name; });
-    }
-  }
-  return weights;
-}
-
 // Skips the first step, which warms up, if there are others.
 void requestTrace(RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
   const std::uint64_t first = totalSteps > 1 ? 2 : 1;
@@ -249,7 +202,11 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
     if (purpose != Purpose::inference) {
       checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
     }
-    initialWeights(run);  // only to check them now
+    WeightsReport report;
+    initialWeights(run, &report);  // only to check them now
+    if (purpose == Purpose::training && !run.settings.weights.file.empty()) {
+      processLog()->info("weights {}: {}", run.settings.weights.file, toString(report));
+    }
   });
 
   run.hello.set_min_version(kWireVersion);
@@ -273,11 +230,14 @@ RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const Us
   return plan;
 }
 
-std::vector<NamedTensor> initialWeights(const PreparedRun& run) {
+std::vector<NamedTensor> initialWeights(const PreparedRun& run, WeightsReport* report) {
   std::vector<NamedTensor> weights;
   if (run.userModel) weights = run.userModel->readWeights();
-  if (run.settings.weightsFile.empty()) return weights;
-  for (NamedTensor& tensor : readWeightsFile(run)) {
+  if (run.settings.weights.file.empty()) return weights;
+  const auto aliases =
+      run.userModel ? run.userModel->aliases() : std::map<std::string, std::string>();
+  for (NamedTensor& tensor :
+       readWeightsFile(run.settings.weights, run.plan.blocks, aliases, report)) {
     std::erase_if(weights, [&](const NamedTensor& other) { return other.name == tensor.name; });
     weights.push_back(std::move(tensor));
   }

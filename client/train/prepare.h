@@ -60,8 +60,9 @@ PreparedRun prepareRun(const RunOptions& options, Purpose purpose,
 // of a user's model, of which the run spec has the body. `model`: null for other models.
 RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model);
 
-// The initial weights from the configured file, and from that of a user's model. Throws UsageError.
-std::vector<NamedTensor> initialWeights(const PreparedRun& run);
+// The initial weights from the configured file, and from that of a user's model. Fills in `report`
+// if it is not null and a file is configured. Throws UsageError.
+std::vector<NamedTensor> initialWeights(const PreparedRun& run, WeightsReport* report = nullptr);
 
 // Throws ProtocolError for values that no correct server sends: both sides derive the plan from the
 // same run spec.

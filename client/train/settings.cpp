@@ -59,7 +59,8 @@ Datasets openForInference(const DataSettings& settings, const nlohmann::json& le
     DataFormatKeys keys = settings.keys;
     keys.learned = learned;
     keys.inputs = inputs;
-    data.test = format.open(keys, inputs.empty() ? DataSplit::test : DataSplit::input);
+    data.test = skipDamaged(format.open(keys, inputs.empty() ? DataSplit::test : DataSplit::input),
+                            settings.skip);
   }
   data.train = data.test;
   return data;
@@ -191,7 +192,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Dataset& train,
   spec.stepsPerEpoch = stepsPerEpoch(settings, train);
   // With loss scaling, gradients that are not finite are part of training: their step is skipped.
   spec.rawNonFinite = settings.rawNonFinite || settings.scalesLoss();
-  spec.initialWeights = userModel != nullptr || !settings.weightsFile.empty();
+  spec.initialWeights = userModel != nullptr || !settings.weights.file.empty();
   if (userModel != nullptr) {
     spec.graph = userModel->packedBody();
     spec.graphDigest = userModel->digest();

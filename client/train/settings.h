@@ -11,6 +11,7 @@
 
 #include "client/data/formats.h"
 #include "client/train/learning_rate.h"
+#include "client/train/weights_file.h"
 #include "common/core/config.h"
 #include "common/graph/adapters.h"
 #include "common/model/stage.h"
@@ -57,8 +58,7 @@ struct ClientSettings {
   std::vector<std::string> cutNames;  // for "graph": modules
   LoraSpec lora;                      // for "graph"
   std::optional<Cuts> cuts;
-  std::string weightsFile;  // safetensors file with initial weights; empty: random from the seed
-  std::vector<std::string> weightsExcept;  // blocks that are initialised from the seed instead
+  WeightsSettings weights;
   DataSettings data;
   std::uint32_t batch = 64;
   std::uint32_t microBatches = 4;

@@ -150,8 +150,20 @@ void readWeights(Config& config, Settings& settings) {
         "bad-config", config.where("weights") + ": weights names no file",
         "set weights.file=FILE, or omit weights to initialize the model from the seed");
   }
-  settings.weightsFile = config.text("weights.file");
-  settings.weightsExcept = config.texts("weights.except", std::vector<std::string>{});
+  WeightsSettings& weights = settings.weights;
+  weights.file = config.text("weights.file");
+  weights.except = config.texts("weights.except", std::vector<std::string>{});
+  weights.partial = config.boolean("weights.partial", weights.partial);
+  for (const std::string& rule : config.texts("weights.rename", std::vector<std::string>{})) {
+    const std::size_t end = rule.find('=');
+    if (end == std::string::npos || end == 0) {
+      throw UsageError("bad-config",
+                       config.where("weights.rename") + ": '" + rule + "' is not OLD=NEW",
+                       "give the old and the new beginning of the names, such as module.= or "
+                       "backbone.=features.");
+    }
+    weights.rename.emplace_back(rule.substr(0, end), rule.substr(end + 1));
+  }
 }
 
 // ---- Adapters, frozen parameters ----
@@ -393,6 +405,15 @@ void addRunAndModel(Table& table) {
   table.add(
       "weights.except", "list of strings", "", "`[]`",
       "blocks that are initialised from the seed instead of that file, such as `[classifier.1]`",
+      nullptr);
+  table.add("weights.rename", "list of strings", "", "`[]`",
+            "`OLD=NEW`: names in the file that begin with OLD begin with NEW instead; `[module.=]` "
+            "removes `module.`",
+            nullptr);
+  table.add(
+      "weights.partial", "boolean", "", "`false`",
+      "tensors that the file lacks, or has with another shape, are initialised from the seed; "
+      "those that the model lacks are ignored; the log lists them",
       nullptr);
 }
 
