@@ -273,7 +273,7 @@ TEST_CASE("numbers are standardised and categories one-hot, as in the training s
 
   tables.keys.learned = data->learned();
   tables.keys.testFile =
-      tables.folder.write("test.tsv", "income\tlabel\tage\tcity\n2\tno\t60\tBern\n");
+      tables.folder.write("test.tsv", "age\tincome\tlabel\tcity\n60\t2\tno\tBern\n");
   const auto test = open("csv", tables.keys, DataSplit::test);
   CHECK(sample<float>(*test, 0, 0) == Floats{3, 0, 0, 0});
   CHECK(sample<std::int64_t>(*test, 0, 1) == Integers{0});

@@ -3,8 +3,8 @@
 //
 //   tokenizer_runner TOKENIZER.json LENGTH < LINES > IDS
 //
-// A line has one text, or two with a tab between them. For each line it writes the ids, filled up
-// to LENGTH, the mask and the types: three lists, separated by semicolons. With LENGTH 0 it writes
+// A line has one text, or two with a tab between them. For each line it writes the ids, padded to
+// LENGTH, the mask and the types: three lists, separated by semicolons. With LENGTH 0 it writes
 // all ids, without special tokens. Backslash escapes \n, \t, \r and \\ stand for those characters.
 #include <cstdio>
 #include <cstdlib>

@@ -175,8 +175,7 @@ class LabeledTexts final : public Dataset {
     std::optional<TokenPadding> padding = tokenizer.padding();
     if (keys.padToken.empty()) {
       if (padding) return *padding;
-      throw UsageError("config-missing",
-                       keys.tokenizer + " has no token to fill short texts up with",
+      throw UsageError("config-missing", keys.tokenizer + " has no padding token",
                        "set data.pad_token to one of its tokens, such as its end-of-text token")
           .about("data.pad_token");
     }
@@ -364,7 +363,7 @@ DataFormatTable makeTextKeys() {
   table.requiredText("data.tokenizer", "path", &Keys::tokenizer,
                      "a tokenizer.json of Hugging Face's library `tokenizers`");
   table.add("data.length", integerType(2, kMaxLength), "tokens", "required",
-            "tokens of a sample: longer texts are truncated, shorter ones are filled up",
+            "tokens of a sample: longer texts are truncated, shorter ones are padded",
             [](Config& config, Keys& keys) {
               keys.length =
                   static_cast<std::uint32_t>(config.integer("data.length", 2, kMaxLength));
@@ -374,7 +373,7 @@ DataFormatTable makeTextKeys() {
              "column of a second text, for models that compare two");
   addTarget(table);
   table.text("data.pad_token", "text", &Keys::padToken,
-             "token that short texts are filled up with; by default the tokenizer's");
+             "padding token; by default the tokenizer's");
   return table;
 }
 

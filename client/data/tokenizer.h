@@ -21,7 +21,7 @@ struct Tokens {
       types;  // per id: 0 for the first text, 1 for the second, in most models
 };
 
-// How samples shorter than the others are filled up.
+// How short samples are padded.
 struct TokenPadding {
   TokenId id = 0;
   std::uint8_t type = 0;

@@ -34,7 +34,7 @@ WORDS = (
     "people my over know water than call first who may down side been now find don't I'm you'll we've it's they'd HE'S Straße "
     "naïve café Ångström résumé ﬁne ﬂow Ⅷ ½ ² Ünïcödé İstanbul ıspanak ſtop 'ſ DŽungla привет мир как дела что это слово Москва "
     "ёлка εὐλογημένος κόσμος Σίσυφος ΟΔΟΣ שלום עולם مرحبا بالعالم नमस्ते दुनिया สวัสดีชาวโลก 你好 世界 中文字符 日本語 テスト ｶﾀｶﾅ "
-    "ひらがな 한국어 안녕하세요 가각 Việt Nam tiếng 😀 😃👍🏽 👩‍👩‍👧‍👦 🇩🇪 ❤️ ☃ ™ © € £ ¥ ₿ … — – “quoted” «так» ¿qué? ¡sí! 100 1234567 3.14 1e-5 0x7f "
+    "ひらがな 한국어 안녕하세요 가각 Việt tiếng 😀 😃👍🏽 👩‍👩‍👧‍👦 🇩🇪 ❤️ ☃ ™ © € £ ¥ ₿ … — – “quoted” «так» ¿qué? ¡sí! 100 1234567 3.14 1e-5 0x7f "
     "a_b snake_case CamelCase x=y; if(a&&b){c++;} http://example.org/a?b=c&d=%20 user@example.com #tag $5 50% ^ ~ ` | \\n <b>"
 ).split(" ")
 
