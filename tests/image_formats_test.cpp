@@ -320,8 +320,8 @@ TEST_CASE("list: damaged files") {
   CHECK(listed.opened.code(DataSplit::train) == "data-missing");
   CHECK(listed.code("") == "data-empty");
   CHECK(listed.code("path,label\n") == "data-empty");
-  CHECK(listed.code("images/0.png,a\nimages/1.png,b\n") == "data-damaged");
-  CHECK(listed.code("path,class\nimages/0.png,a\n") == "data-damaged");
+  CHECK(listed.code("images/0.png,a\nimages/1.png,b\n") == "no-column");
+  CHECK(listed.code("path,class\nimages/0.png,a\n") == "no-column");
   CHECK(listed.code("path,label\nimages/0.png\n") == "data-damaged");
   CHECK(listed.code("path,label\nimages/0.png,a,b\n") == "data-damaged");
   CHECK(listed.code("path,label\nimages/0.png,\"a\n") == "data-damaged");

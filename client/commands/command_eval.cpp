@@ -40,7 +40,7 @@ std::string shareText(const nlohmann::json& value) {
   return value.is_null() ? "-" : fmt::format("{:.1f} %", 100 * value.get<double>());
 }
 
-void printClasses(const Json& json) {
+void printClassScores(const Json& json) {
   constexpr std::size_t kMaxClasses = 50, kMaxPairs = 5;
   const Json& classes = json.at("classes");
   std::size_t width = 5;
@@ -82,7 +82,7 @@ void print(const Json& json, const std::set<std::string>& shares) {
                                  ? fmt::format("{:.2f} %", 100 * value.get<double>())
                                  : fmt::format("{:.6g}", value.get<double>()));
   }
-  if (json.contains("classes")) printClasses(json);
+  if (json.contains("classes")) printClassScores(json);
 }
 
 // Where `report` finds it: in the folder of the run, if the model is in one.

@@ -137,10 +137,18 @@ class CsvFile::Parser {
   std::deque<std::string> unquoted_;
 };
 
+// A .csv file may have tabs or semicolons, as some spreadsheets write it.
+char CsvFile::findDelimiter() const {
+  if (withoutGzip(path_).ends_with(".tsv")) return '\t';
+  const auto end = std::find(bytes_.begin(), bytes_.end(), '\n');
+  for (const char each : {',', '\t', ';'}) {
+    if (std::find(bytes_.begin(), end, static_cast<std::uint8_t>(each)) != end) return each;
+  }
+  return ',';
+}
+
 CsvFile::CsvFile(const std::string& path)
-    : path_(path),
-      delimiter_(withoutGzip(path).ends_with(".tsv") ? '\t' : ','),
-      bytes_(readUnpacked(path, kMaxDataBytes)) {
+    : path_(path), bytes_(readUnpacked(path, kMaxDataBytes)), delimiter_(findDelimiter()) {
   Parser parser(*this);
   if (!parser.next()) {
     throw UsageError("data-empty", path + " has no header and no rows",

@@ -41,10 +41,11 @@ class CsvFile {
 
  private:
   class Parser;
+  char findDelimiter() const;
 
   std::string path_;
-  char delimiter_;
   std::vector<std::uint8_t> bytes_;
+  char delimiter_;
   std::vector<std::string> header_;
 };
 
