@@ -1,0 +1,96 @@
+"""The configurations of the experiments on images: a few steps on generated files in the real formats.
+
+PROGRAMS is the folder of cleave-client and cleave-server.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy
+import torch
+import torchvision
+from PIL import Image
+
+from cleave.convert import write_safetensors
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+sys.path.insert(0, os.path.join(ROOT, "configs", "experiments"))
+
+import food101  # noqa: E402
+
+CLIENT = os.path.join(os.path.abspath(os.environ.get("PROGRAMS", "build/release/bin")), "cleave-client")
+SAMPLES = 16
+
+
+def records(labels, classes, count):
+    """Samples of CIFAR's binary files: the labels' bytes, then 3 x 32 x 32 bytes."""
+    generator = numpy.random.default_rng(1)
+    rows = generator.integers(0, 256, (count, labels + 3072), dtype=numpy.uint8)
+    for label in range(labels):
+        rows[:, label] = numpy.arange(count) % classes[label]
+    return rows.tobytes()
+
+
+class Experiments(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        os.makedirs(self.path("data"))
+        torch.manual_seed(0)
+        write_safetensors(torchvision.models.mobilenet_v2().state_dict(), self.path("data/mobilenet_v2.safetensors"))
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, content):
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), "wb") as file:
+            file.write(content)
+
+    def trains(self, name, **overrides):
+        """Runs the experiment's configuration for two steps, in a folder with its data."""
+        settings = {"train.max_steps": 2, "eval.batch": 8, "data.resize": 64, **overrides}
+        options = [option for key, value in settings.items() for option in ("--set", f"{key}={value}")]
+        ended = subprocess.run([CLIENT, "train", "--config", os.path.join(ROOT, "configs/experiments", name + ".yaml"), "--json", *options],
+                               cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        summary = json.loads(ended.stdout)
+        self.assertEqual(summary["steps"], 2)
+        self.assertIn("top1", summary["eval"])
+
+    def test_cifar10(self):
+        for part in range(1, 6):
+            self.write(f"data/cifar-10-batches-bin/data_batch_{part}.bin", records(1, [10], SAMPLES))
+        self.write("data/cifar-10-batches-bin/test_batch.bin", records(1, [10], SAMPLES))
+        for batch, micro_batches in ((64, 1), (64, 4), (64, 8)):
+            with self.subTest(batch=batch, micro_batches=micro_batches):
+                self.trains("cifar10", **{"train.batch": batch, "train.micro_batches": micro_batches})
+
+    def test_cifar100(self):
+        self.write("data/cifar-100-binary/train.bin", records(2, [20, 100], 256))
+        self.write("data/cifar-100-binary/test.bin", records(2, [20, 100], SAMPLES))
+        self.trains("cifar100", **{"train.batch": 128, "train.micro_batches": 8, "codec": "'sort:q=6,s=2,select=exact'"})
+
+    def test_food101(self):
+        generator = numpy.random.default_rng(2)
+        names = {"train": [], "test": []}
+        for number in range(101):
+            for split in names:
+                name = f"food_{number:03}/{len(names[split])}{'1' if split == 'train' else '2'}"
+                os.makedirs(os.path.dirname(self.path(f"data/food-101/images/{name}")), exist_ok=True)
+                pixels = generator.integers(0, 256, (80 + number % 7, 96, 3), dtype=numpy.uint8)
+                Image.fromarray(pixels).save(self.path(f"data/food-101/images/{name}.jpg"))
+                names[split].append(name)
+        for split, lines in names.items():
+            self.write(f"data/food-101/meta/{split}.txt", "\n".join(lines).encode())
+        food101.main(["--data", self.path("data/food-101")])
+        self.trains("food101", **{"data.crop": 48, "train.batch": 50})
+
+
+if __name__ == "__main__":
+    unittest.main()
