@@ -20,6 +20,9 @@ class Slice final : public Dataset {
     return whole_->sampleName(first_ + index);
   }
   nlohmann::json learned() const override { return whole_->learned(); }
+  std::optional<std::int64_t> label(std::uint32_t index) const override {
+    return whole_->label(first_ + index);
+  }
 
   void write(std::uint32_t index, std::optional<std::uint64_t> epoch,
              SampleMemory out) const override {
@@ -45,6 +48,8 @@ std::string toString(const SampleArray& array) {
   const std::string spec = toString(TensorSpec{array.dtype, array.shape, MemoryOrder::contiguous});
   return array.name.empty() ? spec : array.name + " " + spec;
 }
+
+std::optional<std::int64_t> Dataset::label(std::uint32_t) const { return std::nullopt; }
 
 std::string Dataset::sampleName(std::uint32_t index) const {
   return "sample " + std::to_string(index);

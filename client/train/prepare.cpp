@@ -176,16 +176,28 @@ std::string quoted(const std::string& text) {
 
 // Configuration keys of errors that appear only once model and data are combined.
 const std::map<std::string, std::string> kKeysOfErrors = {
-    {"bad-config", "data.holdout"},       {"bad-cuts", "model.cuts"},
-    {"bad-model-parameter", "model"},     {"bad-graph", "model.file"},
-    {"bad-model-file", "model.file"},     {"no-model-file", "model.file"},
-    {"graph-too-large", "model.cuts"},    {"bad-sample-shape", "model.name"},
-    {"bad-weights", "weights"},           {"bad-safetensors", "weights.file"},
-    {"no-weights", "weights.file"},       {"bad-classes", "data.classes"},
-    {"bad-target", "train.loss"},         {"bad-lora", "model.lora"},
-    {"no-input", "data.train.file"},      {"no-target", "data.target"},
-    {"bad-metric", "train.metrics"},      {"unknown-parameter", "train"},
-    {"nothing-to-train", "train.freeze"}, {"batch-norm-too-few", "train.micro_batches"},
+    {"bad-config", "data.holdout"},
+    {"bad-cuts", "model.cuts"},
+    {"bad-model-parameter", "model"},
+    {"bad-graph", "model.file"},
+    {"bad-model-file", "model.file"},
+    {"no-model-file", "model.file"},
+    {"graph-too-large", "model.cuts"},
+    {"bad-sample-shape", "model.name"},
+    {"bad-weights", "weights"},
+    {"bad-safetensors", "weights.file"},
+    {"no-weights", "weights.file"},
+    {"bad-classes", "data.classes"},
+    {"bad-target", "train.loss"},
+    {"bad-lora", "model.lora"},
+    {"no-input", "data.train.file"},
+    {"no-target", "data.target"},
+    {"bad-metric", "train.metrics"},
+    {"unknown-parameter", "train"},
+    {"nothing-to-train", "train.freeze"},
+    {"batch-norm-too-few", "train.micro_batches"},
+    {"bad-transform", "data"},
+    {"bad-subset", "data"},
 };
 
 }  // namespace
