@@ -182,7 +182,7 @@ TEST_CASE("a resized dataset reports the resized shape, and resizes after augmen
 
 TEST_CASE("padding beyond the image is refused") {
   CHECK_NOTHROW(makeImages(store(), augmenting(false, 5)));
-  CHECK(errorCode([] { makeImages(store(), augmenting(false, 6)); }) == "bad-transform");
+  CHECK(errorCode([] { makeImages(store(), augmenting(false, 6)); }) == "bad-image-transform");
 }
 
 }  // namespace

@@ -522,18 +522,18 @@ TEST_CASE("options that do not fit are refused") {
     return errorCode([&] { ImageTransforms(options, channels); });
   };
   CHECK(codeOf({}) == "");
-  CHECK(codeOf({.mean = {1, 2}}) == "bad-transform");
-  CHECK(codeOf({.deviation = {1, 2, 3}}, 1) == "bad-transform");
-  CHECK(codeOf({.resize = 20, .crop = 21}) == "bad-transform");
+  CHECK(codeOf({.mean = {1, 2}}) == "bad-image-transform");
+  CHECK(codeOf({.deviation = {1, 2, 3}}, 1) == "bad-image-transform");
+  CHECK(codeOf({.resize = 20, .crop = 21}) == "bad-image-transform");
   CHECK(codeOf({.resize = 20, .crop = 20}) == "");
-  CHECK(codeOf({.cropScale = {0.1, 1}}) == "bad-transform");
+  CHECK(codeOf({.cropScale = {0.1, 1}}) == "bad-image-transform");
   CHECK(codeOf({.cropScale = {0.1, 1}, .crop = 8}) == "");
-  CHECK(codeOf({.cropScale = {1, 0.1}, .crop = 8}) == "bad-transform");
-  CHECK(codeOf({.cropScale = {0.1}, .crop = 8}) == "bad-transform");
-  CHECK(codeOf({.cropScale = {0.1, 1}, .cropRatio = {2, 1}, .crop = 8}) == "bad-transform");
-  CHECK(codeOf({.cropPadding = 4, .cropScale = {0.1, 1}, .crop = 8}) == "bad-transform");
-  CHECK(codeOf({.hue = 0.1}, 1) == "bad-transform");
-  CHECK(codeOf({.saturation = 0.1}, 1) == "bad-transform");
+  CHECK(codeOf({.cropScale = {1, 0.1}, .crop = 8}) == "bad-image-transform");
+  CHECK(codeOf({.cropScale = {0.1}, .crop = 8}) == "bad-image-transform");
+  CHECK(codeOf({.cropScale = {0.1, 1}, .cropRatio = {2, 1}, .crop = 8}) == "bad-image-transform");
+  CHECK(codeOf({.cropPadding = 4, .cropScale = {0.1, 1}, .crop = 8}) == "bad-image-transform");
+  CHECK(codeOf({.hue = 0.1}, 1) == "bad-image-transform");
+  CHECK(codeOf({.saturation = 0.1}, 1) == "bad-image-transform");
   CHECK(codeOf({.brightness = 0.1, .contrast = 0.1}, 1) == "");
 }
 

@@ -17,7 +17,7 @@ class Images final : public LabeledDataset {
     const std::int64_t height = store_.shape.at(1);
     const std::int64_t width = store_.shape.at(2);
     if (options.cropPadding > std::min(height, width)) {
-      throw UsageError("bad-transform",
+      throw UsageError("bad-image-transform",
                        "data.augment.crop_padding is " + std::to_string(options.cropPadding) +
                            ", more than the images' " + std::to_string(height) + " x " +
                            std::to_string(width) + " pixels",

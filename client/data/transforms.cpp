@@ -13,7 +13,7 @@ namespace cleave {
 namespace {
 
 [[noreturn]] void refuse(const std::string& fault, const std::string& hint) {
-  throw UsageError("bad-transform", fault, hint);
+  throw UsageError("bad-image-transform", fault, hint);
 }
 
 // ---- Draws ----

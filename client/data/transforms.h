@@ -35,8 +35,8 @@ struct ImageView {
 
 class ImageTransforms {
  public:
-  // Throws UsageError "bad-transform" if the options do not fit images with so many channels, or
-  // each other.
+  // Throws UsageError "bad-image-transform" if the options do not fit images with so many channels,
+  // or each other.
   ImageTransforms(const ImageOptions& options, std::int64_t channels);
 
   // The model's input for an image of this size: {channels, height, width}. With `resize` or `crop`
