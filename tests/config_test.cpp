@@ -152,6 +152,16 @@ TEST_CASE("numbers are a list or a single number") {
   CHECK(again.numbers("other", 0, 1) == std::vector<double>{1});
 }
 
+TEST_CASE("a list of numbers can have a name") {
+  Config c = config("mean: imagenet\n");
+  const std::map<std::string, std::vector<double>> names = {{"imagenet", {0.5, 0.25}}};
+  CHECK(c.numbers("mean", 0, 1, {}, names) == std::vector<double>{0.5, 0.25});
+  CHECK(config(c.resolved()).numbers("mean", 0, 1) == std::vector<double>{0.5, 0.25});
+  CHECK(readError("mean: imagenett", [&](Config& other) {
+          other.numbers("mean", 0, 1, {}, names);
+        }) == "configs/a.yaml:1: mean is 'imagenett', but must be a number in 0.0…1.0");
+}
+
 TEST_CASE("an invalid item of a list of numbers is named") {
   const auto read = [](Config& c) { c.numbers("mean", 0, 1); };
   CHECK(readError("mean: [0.5, x]", read) ==

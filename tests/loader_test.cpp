@@ -5,10 +5,15 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <semaphore>
+#include <set>
 #include <thread>
 
+#include "common/core/clock.h"
+#include "common/core/environment.h"
 #include "common/core/random.h"
 #include "tests/samples.h"
 
@@ -183,6 +188,182 @@ TEST_CASE("buffers are from the pool and outlive the loader") {
   CHECK(pool->retainedBytes() > before);
   pool->clear();
   CHECK(pool->retainedBytes() == 0);
+}
+
+// ---- Several threads ----
+
+TEST_CASE("the number of threads does not change the batches") {
+  for (const std::uint32_t batch : {1u, 8u, 33u, 200u}) {
+    Loader::Options options = {.batch = batch, .shuffle = true, .seed = 5, .epoch = 3};
+    const auto expected = passOf(100, options);
+    for (const std::uint32_t threads : {0u, 2u, 5u, 40u}) {
+      options.threads = threads;
+      for (const std::uint32_t ahead : {1u, 3u}) {
+        options.ahead = ahead;
+        CHECK(passOf(100, options) == expected);
+      }
+      options.firstBatch = 1;
+      Loader loader(std::make_shared<Counting>(100), newPool(), options);
+      std::vector<std::int64_t> labels;
+      while (auto got = loader.next()) {
+        labels.insert(labels.end(), labelsOf(*got).begin(), labelsOf(*got).end());
+      }
+      CHECK(labels ==
+            std::vector(expected.begin() + std::min<std::ptrdiff_t>(batch, 100), expected.end()));
+      options.firstBatch = 0;
+    }
+  }
+}
+
+TEST_CASE("threads prepare the samples of one batch at the same time") {
+  auto data = std::make_shared<Counting>(12);
+  data->gated = true;
+  Loader loader(data, newPool(), {.batch = 4, .threads = 3});
+  for (int n = 0; n < 3; ++n) data->arrived.acquire();  // would hang if they waited for each other
+  data->gate.release(12);
+  CHECK(labelsOf(*loader.next()).back() == 3);
+  CHECK(labelsOf(*loader.next()).back() == 7);
+}
+
+TEST_CASE("exactly `ahead` batches are prepared by several threads too") {
+  auto data = std::make_shared<Counting>(100);
+  data->gated = true;
+  data->gate.release(100);
+  Loader loader(data, newPool(), {.batch = 10, .ahead = 3, .threads = 4});
+  std::uint32_t begun = 0;
+  for (std::uint32_t taken = 0; taken <= 7; ++taken) {
+    const std::uint32_t bound = (taken + 3) * 10;
+    for (; begun < bound; ++begun) data->arrived.acquire();
+    CHECK(data->reads <= bound);
+    REQUIRE(loader.next().has_value());
+  }
+}
+
+// Sample 12 fails after sample 30 has failed; the samples beyond them can be read.
+class FailingTwice final : public LabeledDataset {
+ public:
+  std::uint32_t size() const override { return 100; }
+  std::vector<std::int64_t> sampleShape() const override { return {1}; }
+  int classes() const override { return 100; }
+  std::int64_t read(std::uint32_t index, std::span<float> out) const override {
+    if (index == 30) laterFailed.release();
+    if (index == 12) laterFailed.acquire();
+    if (index == 30 || index == 12) throw RunError("data-broken", std::to_string(index));
+    out[0] = 0;
+    return index;
+  }
+  mutable std::binary_semaphore laterFailed{0};
+};
+
+TEST_CASE("the first sample that cannot be read is reported, in whatever order they fail") {
+  for (const std::uint32_t batch : {10u, 40u}) {
+    Loader loader(std::make_shared<FailingTwice>(), newPool(),
+                  {.batch = batch, .ahead = 5, .threads = 2});
+    if (batch == 10) CHECK(labelsOf(*loader.next()).back() == 9);
+    CHECK_THROWS_WITH(loader.next(), "12");
+    CHECK_THROWS_WITH(loader.next(), "12");
+  }
+}
+
+TEST_CASE("batches before the failing sample are delivered by several threads too") {
+  for (int round = 0; round < 20; ++round) {
+    auto data = std::make_shared<Counting>(100);
+    data->failAt = 25;
+    Loader loader(data, newPool(), {.batch = 10, .ahead = 4, .threads = 4});
+    CHECK(labelsOf(*loader.next()).front() == 0);
+    CHECK(labelsOf(*loader.next()).front() == 10);
+    CHECK_THROWS_WITH(loader.next(), "sample 25 is broken");
+  }
+}
+
+TEST_CASE("a loader with several threads can be destroyed at any time") {
+  for (int round = 0; round < 50; ++round) {
+    auto data = std::make_shared<Counting>(1000);
+    Loader loader(data, newPool(), {.batch = 100, .ahead = 2, .threads = 4});
+    if (round % 2 == 0) loader.next();
+  }
+}
+
+// Notes the threads that read samples, each of which takes as long as given.
+class Timed final : public LabeledDataset {
+ public:
+  explicit Timed(double seconds) : seconds_(seconds) {}
+  std::uint32_t size() const override { return 100; }
+  std::vector<std::int64_t> sampleShape() const override { return {1}; }
+  int classes() const override { return 100; }
+  std::int64_t read(std::uint32_t index, std::span<float> out) const override {
+    const SteadyTime start = now();
+    while (secondsSince(start) < seconds_) std::this_thread::yield();
+    const std::lock_guard lock(mutex_);
+    threads_.insert(std::this_thread::get_id());
+    out[0] = 0;
+    return index;
+  }
+  std::size_t threads() const {
+    const std::lock_guard lock(mutex_);
+    return threads_.size();
+  }
+
+ private:
+  double seconds_;
+  mutable std::mutex mutex_;
+  mutable std::set<std::thread::id> threads_;
+};
+
+TEST_CASE("by default, only costly samples get more than one thread") {
+  for (const double seconds : {0.0, 2e-3}) {
+    const auto data = std::make_shared<Timed>(seconds);
+    Loader loader(data, newPool(), {.batch = 50, .threads = 0});
+    while (loader.next()) continue;
+    CHECK((data->threads() > 1) == (seconds > 0 && usableCores() > 1));
+  }
+}
+
+// ---- Balanced classes ----
+
+// Sample j has the class j % 10 == 0 and returns the epoch in which it was read.
+class Epochs final : public LabeledDataset {
+ public:
+  std::uint32_t size() const override { return 40; }
+  std::vector<std::int64_t> sampleShape() const override { return {2}; }
+  int classes() const override { return 2; }
+  std::int64_t read(std::uint32_t index, std::span<float>) const override {
+    return index % 10 == 0 ? 1 : 0;
+  }
+  std::int64_t readForTraining(std::uint32_t index, std::uint64_t epoch,
+                               std::span<float> out) const override {
+    out[0] = static_cast<float>(index);
+    out[1] = static_cast<float>(epoch >> 32);
+    CHECK((epoch & 0xFFFFFFFF) == 7);
+    return read(index, out);
+  }
+};
+
+TEST_CASE("a balanced pass has the drawn samples, and numbers the draws of each") {
+  const auto data = std::make_shared<Epochs>();
+  const auto classes = std::make_shared<const SamplesByClass>(samplesByClass(*data, "test"));
+  const std::vector<std::uint32_t> expected = drawBalanced(*classes, 40, 3, 7);
+  for (const std::uint32_t first : {0u, 2u}) {
+    Loader loader(data, newPool(),
+                  {.batch = 8,
+                   .shuffle = true,
+                   .training = true,
+                   .seed = 3,
+                   .epoch = 7,
+                   .firstBatch = first,
+                   .balanced = classes});
+    std::map<std::uint32_t, int> draws;
+    for (std::size_t n = 0; n < std::size_t{8} * first; ++n) ++draws[expected[n]];
+    std::size_t position = std::size_t{8} * first;
+    while (const auto batch = loader.next()) {
+      for (std::size_t n = 0; n < batch->samples(); ++n, ++position) {
+        CHECK(valuesOf(*batch)[2 * n] == static_cast<float>(expected[position]));
+        CHECK(valuesOf(*batch)[2 * n + 1] == static_cast<float>(draws[expected[position]]++));
+      }
+    }
+    CHECK(position == 40);
+    CHECK(draws[0] + draws[10] + draws[20] + draws[30] > 10);  // 20 are expected
+  }
 }
 
 TEST_CASE("a batch of 0 is refused") {

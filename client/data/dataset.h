@@ -69,20 +69,31 @@ class LabeledDataset : public Dataset {
   void write(std::uint32_t index, std::optional<std::uint64_t> epoch, SampleMemory out) const final;
 };
 
-// How an image file's pixels are processed, in this order.
+// What happens to an image between its file and the model. ImageTransforms (transforms.h) applies
+// this and documents the order. Draws are keyed by (seed, "augment", epoch, index).
 struct ImageOptions {
   // Training only: each image is flipped left to right with probability 1/2, then moved by up to
   // cropPadding pixels in each direction with black edges, which equals a random crop of the
-  // zero-padded image. Draws are keyed by (seed, "augment", epoch, index).
+  // zero-padded image.
   bool flip = false;
   int cropPadding = 0;
+  // Training only, with `crop`: a random part of the image is resized to crop x crop, instead of
+  // resize and the centre crop. {min, max} of its area, as a fraction of the image's; empty: off.
+  std::vector<double> cropScale = {};
+  std::vector<double> cropRatio = {0.75, 1.3333333333333333};  // {min, max} of its width / height
+  // Training only: colours change by random factors in [1 - x, 1 + x]; hue: by a random part of the
+  // colour circle in [-x, x].
+  double brightness = 0, contrast = 0, saturation = 0, hue = 0;
+  // Training only: the probability with which a random rectangle is erased.
+  double erasing = 0;
   std::uint64_t seed = 0;
   // Pixels become (x / 255 - mean) / std: one value per channel, or one for all.
   std::vector<double> mean = {0};
   std::vector<double> deviation = {1};
-  // Height and width of the model's input; 0: as in the file. Bilinear, like PyTorch's interpolate
-  // with align_corners=False and without antialiasing.
+  // Height and width of the model's input; with `crop`, the length of the image's shorter side
+  // before the crop. 0: as in the file. Bilinear, and antialiased when an axis gets shorter.
   std::int64_t resize = 0;
+  std::int64_t crop = 0;  // height and width of the crop at the centre; 0: none
 };
 
 // IDX images and labels, plain or gzip (detected by content). Throws UsageError with the file and

@@ -19,24 +19,30 @@ void addClasses(DataFormatTable& table) {
 
 void addImageKeys(DataFormatTable& table) {
   constexpr int kMaxPixels = 4096;
-  const auto numbers = [&](const std::string& name, double min, auto field,
-                           const std::string& meaning) {
-    table.add(name, "number or list, " + numberType(min, 1e6).substr(8), "",
+  const auto numbers = [&](const std::string& name, double min, const std::vector<double>& imagenet,
+                           auto field, const std::string& meaning) {
+    table.add(name, "number or list, " + numberType(min, 1e6).substr(8) + ", or `imagenet`", "",
               defaultText(std::invoke(field, ImageOptions{}).at(0)), meaning,
               [=](Config& config, DataFormatKeys& keys) {
                 std::vector<double>& values = std::invoke(field, keys.image);
-                values = config.numbers(name, min, 1e6, values);
+                values = config.numbers(name, min, 1e6, values, {{"imagenet", imagenet}});
               });
   };
   numbers(
-      "data.mean", -1e6, &ImageOptions::mean,
-      "mean of the pixels scaled to 0 … 1; one value, or one per channel: `[0.49, 0.48, 0.45]`");
-  numbers("data.deviation", 1e-6, &ImageOptions::deviation,
+      "data.mean", -1e6, {0.485, 0.456, 0.406}, &ImageOptions::mean,
+      "mean of the pixels scaled to 0 … 1; one value, or one per channel: `[0.49, 0.48, 0.45]`; "
+      "`imagenet`: ImageNet's");
+  numbers("data.deviation", 1e-6, {0.229, 0.224, 0.225}, &ImageOptions::deviation,
           "std of the same pixels; the model receives (pixel / 255 - mean) / std");
   table.integer(
       "data.resize", "pixels", 0, kMaxPixels,
       [](DataFormatKeys & k) -> auto& { return k.image.resize; },
-      "height and width for the model, bilinear; 0: as in the file");
+      "height and width for the model; with `data.crop`: of the shorter side, before the crop. "
+      "Bilinear, antialiased; 0: as in the file");
+  table.integer(
+      "data.crop", "pixels", 0, kMaxPixels,
+      [](DataFormatKeys & k) -> auto& { return k.image.crop; },
+      "height and width of a crop at the centre; 0: none");
   table.boolean(
       "data.augment.flip", [](DataFormatKeys & k) -> auto& { return k.image.flip; },
       "training only: random horizontal flip");
@@ -44,6 +50,34 @@ void addImageKeys(DataFormatTable& table) {
       "data.augment.crop_padding", "pixels", 0, kMaxPixels,
       [](DataFormatKeys & k) -> auto& { return k.image.cropPadding; },
       "training only: random crop of the image padded by this many pixels");
+  const auto range = [&](const std::string& name, double min, double max,
+                         const std::string& defaultValue, auto field, const std::string& meaning) {
+    table.add(name, "list of two numbers, " + numberType(min, max).substr(8), "", defaultValue,
+              meaning, [=](Config& config, DataFormatKeys& keys) {
+                std::vector<double>& values = std::invoke(field, keys.image);
+                values = config.numbers(name, min, max, values);
+              });
+  };
+  range(
+      "data.augment.crop_scale", 1e-4, 1, "none", &ImageOptions::cropScale,
+      "training only: a random part of the image with an area in this range of fractions, such as "
+      "`[0.08, 1]`, is resized to `data.crop`");
+  range("data.augment.crop_ratio", 0.01, 100, "`[0.75, 1.3333]`", &ImageOptions::cropRatio,
+        "range of that part's width divided by its height");
+  const auto fraction = [&](const std::string& name, double max, auto field,
+                            const std::string& meaning) {
+    table.number(
+        name, "", 0, max, [=](DataFormatKeys & k) -> auto& { return k.image.*field; },
+        "training only: " + meaning);
+  };
+  fraction("data.augment.brightness", 10, &ImageOptions::brightness,
+           "brightness changes by a random factor in 1 ± this, at least 0");
+  fraction("data.augment.contrast", 10, &ImageOptions::contrast, "the same for contrast");
+  fraction("data.augment.saturation", 10, &ImageOptions::saturation, "the same for saturation");
+  fraction("data.augment.hue", 0.5, &ImageOptions::hue,
+           "hue changes by a random part of the colour circle in ± this");
+  fraction("data.augment.erasing", 1, &ImageOptions::erasing,
+           "probability with which a random rectangle of 2 % to 33 % of the area is set to 0");
 }
 
 ImageOptions imageOf(const DataFormatKeys& keys) {

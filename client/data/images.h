@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "client/data/dataset.h"
@@ -22,23 +21,8 @@ struct ImageStore {
   int classes = 0;
 };
 
-// Throws UsageError if the number of means or stds does not fit the channels, or the padding is too
+// Throws what ImageTransforms throws, and UsageError "bad-image-transform" if the padding is too
 // large for the image.
 std::unique_ptr<LabeledDataset> makeImages(ImageStore store, const ImageOptions& options);
-
-// How an image is augmented in one epoch: flipped or not, and moved.
-struct Placement {
-  bool flip = false;
-  int down = 0;   // rows of black above; if negative, rows cut off at the top
-  int right = 0;  // the same for columns on the left, after the flip
-};
-Placement drawPlacement(const ImageOptions& options, std::uint64_t epoch, std::uint32_t index);
-
-// `in` is [channels, from.height, from.width], `out` is [channels, to.height, to.width]. Bilinear
-// without aligned corners; edges are repeated.
-struct ImageSize {
-  std::int64_t height = 0, width = 0;
-};
-void resizeBilinear(std::span<const float> in, ImageSize from, std::span<float> out, ImageSize to);
 
 }  // namespace cleave

@@ -10,23 +10,62 @@
 #include <thread>
 #include <utility>
 
+#include "common/core/clock.h"
+#include "common/core/environment.h"
 #include "common/core/random.h"
 
 namespace cleave {
+namespace {
 
+// Cheap samples are prepared this many at a time, so that threads rarely wait for the mutex.
+constexpr std::size_t kMaxTurn = 32;
+// Options::threads 0: if each of the first samples takes this long, more threads are started.
+constexpr double kCostlySeconds = 300e-6;
+constexpr int kTimedSamples = 4;
+constexpr int kMaxAutomaticThreads = 16;
+
+}  // namespace
+
+// Threads take samples in their order: the next ones of the newest batch in `window`, or the first
+// ones of another batch if there is room for it. So if a sample cannot be read, all samples before
+// it have been taken; no others are taken then, and the pass ends when the taken ones are done.
 struct Loader::State {
   State(std::shared_ptr<const Dataset> from, std::shared_ptr<BufferPool> buffers,
-        const Options& how)
-      : data(std::move(from)), pool(std::move(buffers)), options(how), arrays(data->arrays()) {
-    for (const SampleArray& array : arrays) sampleBytes.push_back(specOf(array, 1).bytes());
-    thread = std::jthread([this](const std::stop_token& stop) { prepareAll(stop); });
-  }
+        const Options& how);
+  ~State();
 
-  // The loader's thread: prepares all batches of the pass, each as soon as there is room for it.
-  void prepareAll(const std::stop_token& stop);
-  // Empty if stopped in the meantime.
-  std::optional<Batch> prepare(std::span<const std::uint32_t> indices, const std::stop_token& stop);
-  std::vector<std::uint32_t> order() const;
+  struct Preparation {
+    Batch batch;
+    std::size_t first = 0;  // position in the pass
+    std::size_t samples = 0;
+    std::size_t taken = 0, done = 0;  // of the samples
+    bool isReady() const { return done == samples; }
+  };
+  // Samples [first, end) of a batch, which one thread prepares.
+  struct Turn {
+    Preparation* batch = nullptr;
+    std::size_t first = 0, end = 0;
+  };
+  struct Failure {
+    std::size_t position;
+    std::exception_ptr error;
+  };
+
+  // The loader's threads; the first one also chooses the order.
+  void chooseAndWork(const std::stop_token& stop);
+  void work(const std::stop_token& stop);
+  void choose();
+  void writeSample(Preparation& batch, std::size_t n, std::span<std::span<std::byte>> memory) const;
+
+  // With the mutex.
+  Turn takeTurn();
+  void openBatch();
+  void noteTime(double seconds);
+  void noteFailure(std::size_t position, std::exception_ptr error);
+  bool hasTakenAll() const {
+    const bool isOpen = !window.empty() && window.back()->taken < window.back()->samples;
+    return failure || (isChosen && next == order.size() && !isOpen);
+  }
 
   const std::shared_ptr<const Dataset> data;
   const std::shared_ptr<BufferPool> pool;
@@ -34,67 +73,177 @@ struct Loader::State {
   const std::vector<SampleArray> arrays;
   std::vector<std::size_t> sampleBytes;  // of each array
 
-  std::mutex mutex;  // guards the members below, except the thread
-  std::condition_variable_any changed;
-  std::deque<Batch> ready;
-  bool ended = false;
-  std::exception_ptr failure;  // ended the pass early; thrown after the batches before it
+  // Constant once isChosen is true.
+  std::vector<std::uint32_t> order;    // indices of the pass's samples
+  std::vector<std::uint32_t> repeats;  // how often each has been drawn before; empty: never
 
-  std::jthread thread;  // last: joined before the members it uses are destroyed
+  std::mutex mutex;  // guards the members below
+  std::condition_variable_any changed;
+  bool isChosen = false;
+  std::deque<std::unique_ptr<Preparation>> window;  // oldest first
+  std::size_t next = 0;                             // position of the first sample after `window`
+  std::size_t active = 0;                           // turns that are not done
+  std::optional<Failure> failure;                   // of the first sample that failed
+  std::size_t turnSamples = 1;
+  int untimed = 0;  // samples still to be timed
+  bool isStopping = false;
+
+  std::vector<std::jthread> threads;  // last: joined before the members they use are destroyed
 };
 
-std::vector<std::uint32_t> Loader::State::order() const {
-  if (options.shuffle) {
-    return randomPermutation(randomKey(options.seed, "shuffle", {options.epoch}), data->size());
+Loader::State::State(std::shared_ptr<const Dataset> from, std::shared_ptr<BufferPool> buffers,
+                     const Options& how)
+    : data(std::move(from)), pool(std::move(buffers)), options(how), arrays(data->arrays()) {
+  for (const SampleArray& array : arrays) sampleBytes.push_back(specOf(array, 1).bytes());
+  if (options.threads == 0) {
+    untimed = kTimedSamples;
+  } else {
+    turnSamples = std::clamp<std::size_t>(options.batch / (4 * options.threads), 1, kMaxTurn);
   }
-  std::vector<std::uint32_t> indices(data->size());
-  std::iota(indices.begin(), indices.end(), 0u);
-  return indices;
+  const std::lock_guard lock(mutex);  // the first thread may add others
+  threads.emplace_back([this](const std::stop_token& stop) { chooseAndWork(stop); });
+  while (threads.size() < options.threads) {
+    threads.emplace_back([this](const std::stop_token& stop) { work(stop); });
+  }
 }
 
-void Loader::State::prepareAll(const std::stop_token& stop) {
+Loader::State::~State() {
+  {
+    const std::lock_guard lock(mutex);
+    isStopping = true;
+  }
+  for (std::jthread& thread : threads) thread.request_stop();
+}
+
+void Loader::State::choose() {
+  const std::uint32_t size = data->size();
+  if (options.balanced) {
+    order = drawBalanced(*options.balanced, size, options.seed, options.epoch);
+    std::vector<std::uint32_t> draws(size);
+    for (const std::uint32_t index : order) repeats.push_back(draws[index]++);
+  } else if (options.shuffle) {
+    order = randomPermutation(randomKey(options.seed, "shuffle", {options.epoch}), size);
+  } else {
+    order.resize(size);
+    std::iota(order.begin(), order.end(), 0u);
+  }
+}
+
+void Loader::State::chooseAndWork(const std::stop_token& stop) {
   std::exception_ptr caught;
   try {
-    const std::vector<std::uint32_t> indices = order();
-    for (std::size_t first = options.firstBatch * options.batch; first < indices.size();
-         first += options.batch) {
-      {
-        std::unique_lock lock(mutex);
-        const auto room = [this] { return ready.size() < options.ahead; };
-        if (!changed.wait(lock, stop, room)) return;
-      }
-      const std::size_t samples = std::min<std::size_t>(options.batch, indices.size() - first);
-      std::optional<Batch> batch = prepare(std::span(indices).subspan(first, samples), stop);
-      if (!batch) return;
-      const std::lock_guard lock(mutex);
-      ready.push_back(std::move(*batch));
-      changed.notify_all();
-    }
+    choose();
   } catch (...) {
     caught = std::current_exception();
   }
-  const std::lock_guard lock(mutex);
-  failure = caught;
-  ended = true;
-  changed.notify_all();
+  {
+    const std::lock_guard lock(mutex);
+    if (caught) noteFailure(0, caught);
+    next = std::min<std::size_t>(options.firstBatch * options.batch, order.size());
+    isChosen = true;
+    changed.notify_all();
+  }
+  work(stop);
 }
 
-std::optional<Batch> Loader::State::prepare(std::span<const std::uint32_t> indices,
-                                            const std::stop_token& stop) {
-  Batch batch;
-  for (const SampleArray& array : arrays) {
-    const TensorSpec spec = specOf(array, static_cast<std::uint32_t>(indices.size()));
-    batch.arrays.push_back({pool->acquire(spec.bytes()), spec});
-  }
-  std::vector<std::span<std::byte>> sample(arrays.size());
-  for (std::size_t n = 0; n < indices.size(); ++n) {
-    if (stop.stop_requested()) return std::nullopt;
-    for (std::size_t a = 0; a < arrays.size(); ++a) {
-      sample[a] = {batch.arrays[a].memory.data() + n * sampleBytes[a], sampleBytes[a]};
+void Loader::State::work(const std::stop_token& stop) {
+  std::vector<std::span<std::byte>> memory(arrays.size());
+  std::unique_lock lock(mutex);
+  while (true) {
+    Turn turn;
+    const auto canLeave = [&] {
+      turn = takeTurn();
+      return turn.batch != nullptr || hasTakenAll();
+    };
+    if (!changed.wait(lock, stop, canLeave) || turn.batch == nullptr) return;
+
+    lock.unlock();
+    const SteadyTime start = now();
+    std::size_t n = turn.first;
+    std::exception_ptr caught;
+    try {
+      for (; n < turn.end && !stop.stop_requested(); ++n) writeSample(*turn.batch, n, memory);
+    } catch (...) {
+      caught = std::current_exception();
     }
-    data->write(indices[n], options.training ? std::optional(options.epoch) : std::nullopt, sample);
+    const double seconds = secondsSince(start);
+    lock.lock();
+
+    --active;
+    if (caught) {
+      noteFailure(turn.batch->first + n, caught);
+    } else if (n < turn.end) {
+      return;  // stopped
+    } else {
+      turn.batch->done += turn.end - turn.first;
+      if (untimed > 0) noteTime(seconds);
+    }
+    if (failure || turn.batch->isReady()) changed.notify_all();
   }
-  return batch;
+}
+
+Loader::State::Turn Loader::State::takeTurn() {
+  if (!isChosen || failure) return {};
+  if (window.empty() || window.back()->taken == window.back()->samples) {
+    if (next == order.size() || window.size() >= options.ahead) return {};
+    const std::size_t position = next;
+    try {
+      openBatch();
+    } catch (...) {
+      noteFailure(position, std::current_exception());
+      return {};
+    }
+  }
+  Preparation& batch = *window.back();
+  const std::size_t first = batch.taken;
+  batch.taken = std::min(first + turnSamples, batch.samples);
+  ++active;
+  return {&batch, first, batch.taken};
+}
+
+void Loader::State::openBatch() {
+  auto opened = std::make_unique<Preparation>();
+  opened->first = next;
+  opened->samples = std::min<std::size_t>(options.batch, order.size() - next);
+  for (const SampleArray& array : arrays) {
+    const TensorSpec spec = specOf(array, static_cast<std::uint32_t>(opened->samples));
+    opened->batch.arrays.push_back({pool->acquire(spec.bytes()), spec});
+  }
+  next += opened->samples;
+  window.push_back(std::move(opened));
+  if (threads.size() > 1) changed.notify_all();
+}
+
+void Loader::State::writeSample(Preparation& batch, std::size_t n,
+                                std::span<std::span<std::byte>> memory) const {
+  for (std::size_t a = 0; a < arrays.size(); ++a) {
+    memory[a] = {batch.batch.arrays[a].memory.data() + n * sampleBytes[a], sampleBytes[a]};
+  }
+  const std::size_t position = batch.first + n;
+  std::optional<std::uint64_t> epoch;
+  if (options.training) epoch = options.epoch;
+  if (epoch && !repeats.empty()) *epoch += std::uint64_t{repeats[position]} << 32;
+  data->write(order[position], epoch, memory);
+}
+
+// Called after one sample, until enough were timed. A single fast sample shows that they are cheap,
+// while a single slow one may have waited for a processor.
+void Loader::State::noteTime(double seconds) {
+  --untimed;
+  if (seconds < kCostlySeconds) {
+    untimed = 0;
+    turnSamples = kMaxTurn;
+  }
+  if (untimed > 0 || seconds < kCostlySeconds || isStopping) return;
+  const int most = std::min(usableCores(), kMaxAutomaticThreads);
+  while (static_cast<int>(threads.size()) < most) {
+    threads.emplace_back([this](const std::stop_token& stop) { work(stop); });
+  }
+}
+
+void Loader::State::noteFailure(std::size_t position, std::exception_ptr error) {
+  if (!failure || position < failure->position) failure = {position, std::move(error)};
+  changed.notify_all();
 }
 
 Loader::Loader(std::shared_ptr<const Dataset> data, std::shared_ptr<BufferPool> pool,
@@ -111,15 +260,18 @@ Loader::Loader(std::shared_ptr<const Dataset> data, std::shared_ptr<BufferPool> 
 Loader::~Loader() = default;
 
 std::optional<Batch> Loader::next() {
-  std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [this] { return !state_->ready.empty() || state_->ended; });
-  if (!state_->ready.empty()) {
-    Batch batch = std::move(state_->ready.front());
-    state_->ready.pop_front();
-    state_->changed.notify_all();
+  State& state = *state_;
+  std::unique_lock lock(state.mutex);
+  const auto hasBatch = [&] { return !state.window.empty() && state.window.front()->isReady(); };
+  state.changed.wait(lock,
+                     [&] { return hasBatch() || (state.hasTakenAll() && state.active == 0); });
+  if (hasBatch()) {
+    Batch batch = std::move(state.window.front()->batch);
+    state.window.pop_front();
+    state.changed.notify_all();
     return batch;
   }
-  if (state_->failure) std::rethrow_exception(state_->failure);
+  if (state.failure) std::rethrow_exception(state.failure->error);
   return std::nullopt;
 }
 

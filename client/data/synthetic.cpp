@@ -32,6 +32,7 @@ class Synthetic final : public LabeledDataset {
   std::uint32_t size() const override { return options_.size; }
   std::vector<std::int64_t> sampleShape() const override { return options_.shape; }
   int classes() const override { return options_.classes; }
+  std::optional<std::int64_t> label(std::uint32_t index) const override { return labels_[index]; }
 
   std::int64_t read(std::uint32_t index, std::span<float> out) const override {
     assert(index < size() && out.size() == elements_);

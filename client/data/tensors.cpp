@@ -276,20 +276,31 @@ class Tensors final : public Dataset {
     return {{"target", {{"is_class", target.dtype == DType::i64}, {"shape", target.shape}}}};
   }
 
+  std::optional<std::int64_t> label(std::uint32_t index) const override {
+    if (zeros_) return std::nullopt;
+    const SampleArray& target = shards_.front().arrays[chosen_.back()].sample;
+    if (target.dtype != DType::i64 || !target.shape.empty()) return std::nullopt;
+    std::int64_t label = 0;
+    copyArray(chosen_.back(), index, reinterpret_cast<std::byte*>(&label));
+    return label;
+  }
+
   void write(std::uint32_t index, std::optional<std::uint64_t>, SampleMemory out) const override {
-    const auto end = std::upper_bound(ends_.begin(), ends_.end(), index);
-    assert(end != ends_.end());
-    const Shard& shard = shards_[static_cast<std::size_t>(end - ends_.begin())];
-    const std::size_t sample = index - (*end - shard.samples);
-    for (std::size_t n = 0; n < chosen_.size(); ++n) {
-      const StoredArray& array = shard.arrays[chosen_[n]];
-      array.dtype->convert(array.data + sample * array.elements * array.dtype->bytes,
-                           array.elements, out[n].data());
-    }
+    for (std::size_t n = 0; n < chosen_.size(); ++n) copyArray(chosen_[n], index, out[n].data());
     if (zeros_) std::fill(out.back().begin(), out.back().end(), std::byte{0});
   }
 
  private:
+  void copyArray(std::size_t a, std::uint32_t index, std::byte* out) const {
+    const auto end = std::upper_bound(ends_.begin(), ends_.end(), index);
+    assert(end != ends_.end());
+    const Shard& shard = shards_[static_cast<std::size_t>(end - ends_.begin())];
+    const std::size_t sample = index - (*end - shard.samples);
+    const StoredArray& array = shard.arrays[a];
+    array.dtype->convert(array.data + sample * array.elements * array.dtype->bytes, array.elements,
+                         out);
+  }
+
   // All arrays but the target, unless there is no other; then the target.
   void choose(const TensorsOptions& options) {
     const std::vector<StoredArray>& arrays = shards_.front().arrays;
@@ -336,6 +347,9 @@ class Selection final : public Dataset {
   std::vector<std::string> classNames() const override { return data_->classNames(); }
   std::string sampleName(std::uint32_t index) const override { return data_->sampleName(index); }
   nlohmann::json learned() const override { return data_->learned(); }
+  std::optional<std::int64_t> label(std::uint32_t index) const override {
+    return data_->label(index);
+  }
 
   std::vector<SampleArray> arrays() const override {
     std::vector<SampleArray> arrays;

@@ -150,6 +150,8 @@ const std::map<std::string, std::string> kKeysOfErrors = {
     {"bad-class-names", "data.class_names"},
     {"nothing-to-train", "train.freeze"},
     {"batch-norm-too-few", "train.micro_batches"},
+    {"bad-image-transform", "data"},
+    {"bad-subset", "data"},
 };
 
 }  // namespace

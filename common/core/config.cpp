@@ -333,13 +333,18 @@ std::vector<std::int64_t> Config::integers(const std::string& path, std::int64_t
 }
 
 std::vector<double> Config::numbers(const std::string& path, double min, double max,
-                                    std::optional<std::vector<double>> defaultValue) {
+                                    std::optional<std::vector<double>> defaultValue,
+                                    const std::map<std::string, std::vector<double>>& names) {
   const std::string one = expectedNumber(min, max);
   const YamlNode* node =
       state_->findValue(path, one + ", or a list of them", defaultValue.has_value());
   std::vector<double> values;
+  const auto named =
+      node == nullptr || node->kind == Kind::list ? names.end() : names.find(node->text);
   if (node == nullptr) {
     values = std::move(*defaultValue);
+  } else if (named != names.end()) {
+    values = named->second;
   } else if (node->kind != Kind::list) {
     values.push_back(toNumber(*node, path, min, max));
   } else {

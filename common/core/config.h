@@ -49,9 +49,10 @@ class Config {
                    const std::vector<std::string>& choices = {});
   std::vector<std::int64_t> integers(const std::string& path, std::int64_t min, std::int64_t max,
                                      std::optional<std::vector<std::int64_t>> defaultValue = {});
-  // A list, or a single number, which is read as a list of one.
+  // A list, or a single number, which is read as a list of one, or one of these names for a list.
   std::vector<double> numbers(const std::string& path, double min, double max,
-                              std::optional<std::vector<double>> defaultValue = {});
+                              std::optional<std::vector<double>> defaultValue = {},
+                              const std::map<std::string, std::vector<double>>& names = {});
   std::vector<std::string> texts(const std::string& path,
                                  std::optional<std::vector<std::string>> defaultValue = {});
 

@@ -1,0 +1,46 @@
+// Parts of datasets, chosen by class. No Torch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "client/data/dataset.h"
+
+namespace cleave {
+
+// The samples of each class in the dataset's order. With Dataset::classes(), all classes have an
+// entry; otherwise those that occur.
+using SamplesByClass = std::map<std::int64_t, std::vector<std::uint32_t>>;
+
+// `key` is the configuration key that requires classes. Reads the samples if the dataset cannot
+// read labels alone. Throws UsageError "bad-subset" if the target is not a class.
+SamplesByClass samplesByClass(const Dataset& data, const std::string& key);
+
+// `count` random samples of each class, in the dataset's order. Throws UsageError "bad-subset" if a
+// class has fewer.
+std::vector<std::uint32_t> samplesPerClass(const Dataset& data, const SamplesByClass& classes,
+                                           std::uint32_t count, std::uint64_t seed);
+
+// Divides the samples of each class randomly and evenly into `folds` parts, whose sizes differ by
+// at most one.
+struct FoldSplit {
+  std::vector<std::uint32_t> train;       // the other folds, in the dataset's order
+  std::vector<std::uint32_t> evaluation;  // the fold
+};
+// `fold` in 1 … folds. Throws UsageError "bad-subset" if a class has fewer samples than folds.
+FoldSplit splitFolds(const Dataset& data, const SamplesByClass& classes, std::uint32_t folds,
+                     std::uint32_t fold, std::uint64_t seed);
+
+// `count` draws with replacement, keyed by (seed, "balanced", epoch): each from a random class that
+// has samples, then a random sample of it.
+std::vector<std::uint32_t> drawBalanced(const SamplesByClass& classes, std::uint32_t count,
+                                        std::uint64_t seed, std::uint64_t epoch);
+
+// Other samples of the whole dataset, in this order.
+std::unique_ptr<Dataset> pickSamples(std::shared_ptr<const Dataset> whole,
+                                     std::vector<std::uint32_t> indices);
+
+}  // namespace cleave
