@@ -9,6 +9,30 @@
 
 namespace cleave {
 
+namespace {
+
+void chooseSubset(const DataSettings& settings, Datasets& data) {
+  const DataSubset& subset = settings.subset;
+  const std::uint64_t seed = settings.keys.dataSeed;
+  if (subset.folds > 0) {
+    const std::shared_ptr<const Dataset> whole = data.train;
+    const SamplesByClass classes = samplesByClass(*whole, "folds");
+    FoldSplit split = splitFolds(*whole, classes, subset.folds, subset.fold, seed);
+    data.train = pickSamples(whole, std::move(split.train));
+    data.test = pickSamples(whole, std::move(split.evaluation));
+  }
+  if (subset.perClass > 0) {
+    const SamplesByClass classes = samplesByClass(*data.train, "train.per_class");
+    data.train =
+        pickSamples(data.train, samplesPerClass(*data.train, classes, subset.perClass, seed));
+  }
+  if (subset.isBalanced) {
+    data.balanced = std::make_shared<const SamplesByClass>(samplesByClass(*data.train, "sampling"));
+  }
+}
+
+}  // namespace
+
 Datasets openDatasets(const DataSettings& settings) {
   Datasets data;
   DataFormatKeys keys = settings.keys;
@@ -17,7 +41,7 @@ Datasets openDatasets(const DataSettings& settings) {
   };
   data.train = open(DataSplit::train);
   keys.learned = data.train->learned();
-  if (settings.holdout == 0) data.test = open(DataSplit::test);
+  if (settings.hasTestSet()) data.test = open(DataSplit::test);
   if (settings.holdout > 0) {
     const std::uint32_t size = data.train->size();
     if (settings.holdout >= size) {
@@ -30,6 +54,7 @@ Datasets openDatasets(const DataSettings& settings) {
     data.train = sliceDataset(whole, 0, size - settings.holdout);
     data.test = sliceDataset(whole, size - settings.holdout, settings.holdout);
   }
+  chooseSubset(settings, data);
   if (data.train->arrays() != data.test->arrays()) {
     const auto textOf = [](const Dataset& each) {
       std::string text;
@@ -53,7 +78,7 @@ std::string ClientSettings::mainMetric() const {
 bool ClientSettings::hasSameResults(const ClientSettings& other) const {
   return scores == other.scores && clientPrecision == other.clientPrecision &&
          groupRates == other.groupRates && bestMetric == other.bestMetric &&
-         bestIsGreatest == other.bestIsGreatest;
+         bestIsGreatest == other.bestIsGreatest && data.subset == other.data.subset;
 }
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train) {
