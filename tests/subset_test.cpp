@@ -74,7 +74,7 @@ TEST_CASE("targets that are not classes are refused") {
   };
   Numbers numbers;
   const auto code = [](const Dataset& data) {
-    return errorCode([&] { samplesByClass(data, "data.folds"); });
+    return errorCode([&] { samplesByClass(data, "folds"); });
   };
   CHECK(code(numbers) == "bad-subset");
   numbers.target = {"", DType::i64, {3}};

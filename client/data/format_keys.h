@@ -9,6 +9,9 @@ using DataFormatTable = ConfigTable<DataFormatKeys>;
 
 void addClasses(DataFormatTable& table);    // data.classes
 void addImageKeys(DataFormatTable& table);  // the keys of ImageOptions
+// A path of the test set, required if the test set is opened.
+void addTestPath(DataFormatTable& table, const std::string& name,
+                 std::string DataFormatKeys::*field, const std::string& meaning);
 ImageOptions imageOf(const DataFormatKeys& keys);
 void addFiles(DataFormatTable& table);   // data.train.file, data.test.file
 void addTarget(DataFormatTable& table);  // data.label, data.target_type

@@ -80,6 +80,13 @@ void addImageKeys(DataFormatTable& table) {
            "probability with which a random rectangle of 2 % to 33 % of the area is set to 0");
 }
 
+void addTestPath(DataFormatTable& table, const std::string& name,
+                 std::string DataFormatKeys::*field, const std::string& meaning) {
+  table.add(name, "path", "", "required", meaning, [=](Config& config, DataFormatKeys& keys) {
+    if (keys.needsTest || config.has(name)) keys.*field = config.text(name);
+  });
+}
+
 ImageOptions imageOf(const DataFormatKeys& keys) {
   ImageOptions image = keys.image;
   image.seed = keys.seed;
@@ -135,8 +142,8 @@ Table makeIdxKeys() {
   addClasses(table);
   table.requiredText("data.train.images", "path", &Keys::trainImages, "images, plain or gzip");
   table.requiredText("data.train.labels", "path", &Keys::trainLabels, "labels, plain or gzip");
-  table.requiredText("data.test.images", "path", &Keys::testImages, "images of the test set");
-  table.requiredText("data.test.labels", "path", &Keys::testLabels, "labels of the test set");
+  addTestPath(table, "data.test.images", &Keys::testImages, "images of the test set");
+  addTestPath(table, "data.test.labels", &Keys::testLabels, "labels of the test set");
   addImageKeys(table);
   return table;
 }
@@ -220,12 +227,6 @@ Table makeSyntheticKeys() {
       [](Config& config, Keys& keys) { keys.shape = config.integers("data.shape", 1, 1 << 16); });
   table.number("data.noise", "", 0, 1e3, &Keys::noise,
                "std of the noise added to the pattern of the class");
-  table.add("data.seed", integerType(0, kMany), "", "`run.seed`", "seed of the data",
-            [](Config& config, Keys& keys) {
-              const auto seed = static_cast<std::int64_t>(keys.seed);
-              keys.dataSeed =
-                  static_cast<std::uint64_t>(config.integer("data.seed", 0, kMany, seed));
-            });
   table.integer("data.train.size", "samples", 1, kMany, &Keys::trainSize,
                 "size of the training set");
   table.integer("data.test.size", "samples", 1, kMany, &Keys::testSize, "size of the test set");

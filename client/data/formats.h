@@ -24,8 +24,10 @@ struct DataFormatKeys {
   // Not keys. For the splits test and input: what the training set returned.
   nlohmann::json learned;
   std::vector<std::string> inputs;  // for the split input: files and folders
+  bool needsTest = true;            // otherwise the split test is not opened
 
-  std::uint64_t seed = 1;  // of the run
+  std::uint64_t seed = 1;      // of the run
+  std::uint64_t dataSeed = 1;  // data.seed, a key of all formats
   int classes = 10;
   ImageOptions image;
   std::string trainImages, trainLabels, testImages, testLabels;
@@ -33,7 +35,6 @@ struct DataFormatKeys {
   std::string labels = "fine";
   std::vector<std::int64_t> shape;
   double noise = 1;
-  std::uint64_t dataSeed = 1;
   std::uint32_t trainSize = 1024, testSize = 256;
   std::string trainFile, testFile;
   std::string trainFolder, testFolder;

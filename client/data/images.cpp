@@ -18,10 +18,11 @@ class Images final : public LabeledDataset {
     const std::int64_t width = store_.shape.at(2);
     if (options.cropPadding > std::min(height, width)) {
       throw UsageError("bad-image-transform",
-                       "data.augment.crop_padding is " + std::to_string(options.cropPadding) +
-                           ", more than the images' " + std::to_string(height) + " x " +
-                           std::to_string(width) + " pixels",
-                       "pad with fewer pixels, such as 4");
+                       "the padding of " + std::to_string(options.cropPadding) +
+                           " pixels is larger than the images' " + std::to_string(height) + " x " +
+                           std::to_string(width),
+                       "pad with fewer pixels, such as 4")
+          .about("augment.crop_padding");
     }
     shape_ = transforms_.outputShape(height, width);
   }

@@ -67,15 +67,22 @@ std::string nameOf(const Dataset& data, std::int64_t label) {
   return position < names.size() ? names[position] : std::to_string(label);
 }
 
+[[noreturn]] void refuse(const std::string& key, const std::string& fault,
+                         const std::string& hint) {
+  throw UsageError("bad-subset", fault, hint).about(key);
+}
+
 void checkSizes(const Dataset& data, const SamplesByClass& classes, std::uint32_t min,
                 const std::string& key) {
   for (const auto& [label, samples] : classes) {
     if (samples.size() >= min) continue;
-    throw UsageError("bad-subset",
-                     key + " is " + std::to_string(min) + ", but the class " + nameOf(data, label) +
-                         " has " + std::to_string(samples.size()) +
-                         (samples.size() == 1 ? " sample" : " samples"),
-                     "set " + key + " to a smaller number, or remove the class from the data");
+    const std::string count = std::to_string(samples.size());
+    refuse(key,
+           "the class " + nameOf(data, label) + " has " + count +
+               (samples.size() == 1 ? " sample" : " samples") + ", fewer than " +
+               std::to_string(min),
+           samples.empty() ? "check the number of classes, or remove data." + key
+                           : "set data." + key + " to at most " + count + ", or remove the class");
   }
 }
 
@@ -94,9 +101,7 @@ std::vector<std::uint32_t> shuffled(const std::vector<std::uint32_t>& samples, s
 SamplesByClass samplesByClass(const Dataset& data, const std::string& key) {
   const SampleArray target = data.arrays().back();
   if (target.dtype != DType::i64 || !target.shape.empty()) {
-    throw UsageError("bad-subset",
-                     key + " requires data with classes, but the target is " + toString(target),
-                     "remove " + key);
+    refuse(key, "the data has no classes: its target is " + toString(target), "remove data." + key);
   }
   SamplesByClass classes;
   for (std::int64_t c = 0; c < data.classes(); ++c) classes[c];
@@ -104,10 +109,10 @@ SamplesByClass samplesByClass(const Dataset& data, const std::string& key) {
   for (std::uint32_t index = 0; index < data.size(); ++index) {
     const std::int64_t label = labelOf(index);
     if (label < 0 || (data.classes() > 0 && label >= data.classes())) {
-      throw UsageError("bad-subset",
-                       key + " requires data with classes, but the target of " +
-                           data.sampleName(index) + " is " + std::to_string(label),
-                       "remove " + key + ", or that sample");
+      refuse(key,
+             "the target of " + data.sampleName(index) + " is " + std::to_string(label) +
+                 ", which is not a class",
+             "remove data." + key + ", or that sample");
     }
     classes[label].push_back(index);
   }
@@ -116,7 +121,7 @@ SamplesByClass samplesByClass(const Dataset& data, const std::string& key) {
 
 std::vector<std::uint32_t> samplesPerClass(const Dataset& data, const SamplesByClass& classes,
                                            std::uint32_t count, std::uint64_t seed) {
-  checkSizes(data, classes, count, "data.train.per_class");
+  checkSizes(data, classes, count, "train.per_class");
   std::vector<std::uint32_t> chosen;
   for (const auto& [label, samples] : classes) {
     const std::vector<std::uint32_t> order = shuffled(samples, seed, "per_class", label);
@@ -129,7 +134,7 @@ std::vector<std::uint32_t> samplesPerClass(const Dataset& data, const SamplesByC
 FoldSplit splitFolds(const Dataset& data, const SamplesByClass& classes, std::uint32_t folds,
                      std::uint32_t fold, std::uint64_t seed) {
   assert(fold >= 1 && fold <= folds);
-  checkSizes(data, classes, folds, "data.folds");
+  checkSizes(data, classes, folds, "folds");
   FoldSplit split;
   // The folds are dealt across classes without a restart, so that their sizes are even too.
   std::uint64_t dealt = 0;

@@ -15,8 +15,8 @@ namespace cleave {
 // entry; otherwise those that occur.
 using SamplesByClass = std::map<std::int64_t, std::vector<std::uint32_t>>;
 
-// `key` is the configuration key that requires classes. Reads the samples if the dataset cannot
-// read labels alone. Throws UsageError "bad-subset" if the target is not a class.
+// `key` is the configuration key that requires classes, below `data`. Reads the samples if the
+// dataset cannot read labels alone. Throws UsageError "bad-subset" if the target is not a class.
 SamplesByClass samplesByClass(const Dataset& data, const std::string& key);
 
 // `count` random samples of each class, in the dataset's order. Throws UsageError "bad-subset" if a

@@ -12,8 +12,10 @@
 namespace cleave {
 namespace {
 
-[[noreturn]] void refuse(const std::string& fault, const std::string& hint) {
-  throw UsageError("bad-image-transform", fault, hint);
+// `key` is below `data`.
+[[noreturn]] void refuseTransform(const std::string& key, const std::string& fault,
+                                  const std::string& hint) {
+  throw UsageError("bad-image-transform", fault, hint).about(key);
 }
 
 // ---- Draws ----
@@ -216,40 +218,44 @@ ImageTransforms::ImageTransforms(const ImageOptions& options, std::int64_t chann
 }
 
 void ImageTransforms::checkOptions() const {
+  const std::string channels =
+      std::to_string(channels_) + (channels_ == 1 ? " channel" : " channels");
   const auto checkCount = [&](const std::vector<double>& values, const std::string& key) {
     if (values.size() == 1 || values.size() == static_cast<std::size_t>(channels_)) return;
-    refuse(key + " has " + std::to_string(values.size()) + " values, but the images have " +
-               std::to_string(channels_) + (channels_ == 1 ? " channel" : " channels"),
-           "give one value per channel, or one for all channels");
+    refuseTransform(key,
+                    "data." + key + " has " + std::to_string(values.size()) +
+                        " values, but the images have " + channels,
+                    "give one value per channel, or one for all channels");
   };
-  checkCount(options_.mean, "data.mean");
-  checkCount(options_.deviation, "data.deviation");
+  checkCount(options_.mean, "mean");
+  checkCount(options_.deviation, "deviation");
   if (options_.resize > 0 && options_.crop > options_.resize) {
-    refuse("data.crop is " + std::to_string(options_.crop) + ", more than the " +
-               std::to_string(options_.resize) + " pixels of data.resize",
-           "set data.resize to at least data.crop, such as 256 for a crop of 224");
+    refuseTransform("crop",
+                    "the crop of " + std::to_string(options_.crop) + " pixels is larger than the " +
+                        std::to_string(options_.resize) + " of data.resize",
+                    "set data.resize to at least data.crop, such as 256 for a crop of 224");
   }
   if (!options_.cropScale.empty()) {
     const auto checkRange = [](const std::vector<double>& range, const std::string& key) {
       if (range.size() == 2 && range[0] <= range[1]) return;
-      refuse(key + " is not a minimum and a maximum", "give two numbers, such as [0.08, 1]");
+      refuseTransform(key, "this is not a minimum and a maximum",
+                      "give two numbers, such as [0.75, 1]");
     };
-    checkRange(options_.cropScale, "data.augment.crop_scale");
-    checkRange(options_.cropRatio, "data.augment.crop_ratio");
+    checkRange(options_.cropScale, "augment.crop_scale");
+    checkRange(options_.cropRatio, "augment.crop_ratio");
     if (options_.crop == 0) {
-      refuse("data.augment.crop_scale is set, but the size of the crop is not",
-             "set data.crop, such as 224");
+      refuseTransform("augment.crop_scale", "the size of the crop is not set",
+                      "set data.crop, such as 224");
     }
     if (options_.cropPadding > 0) {
-      refuse("data.augment.crop_scale and data.augment.crop_padding are both set",
-             "set only one of them");
+      refuseTransform("augment.crop_padding", "data.augment.crop_scale is set too",
+                      "remove one of them");
     }
   }
   if ((options_.saturation > 0 || options_.hue > 0) && channels_ != 3) {
-    refuse(std::string("data.augment.") + (options_.hue > 0 ? "hue" : "saturation") +
-               " changes colours, but the images have " + std::to_string(channels_) +
-               (channels_ == 1 ? " channel" : " channels"),
-           "use data.augment.brightness and data.augment.contrast only");
+    refuseTransform(options_.hue > 0 ? "augment.hue" : "augment.saturation",
+                    "the images have no colours, but " + channels,
+                    "use data.augment.brightness and data.augment.contrast only");
   }
 }
 

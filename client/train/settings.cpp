@@ -10,6 +10,30 @@
 
 namespace cleave {
 
+namespace {
+
+void chooseSubset(const DataSettings& settings, Datasets& data) {
+  const DataSubset& subset = settings.subset;
+  const std::uint64_t seed = settings.keys.dataSeed;
+  if (subset.folds > 0) {
+    const std::shared_ptr<const Dataset> whole = data.train;
+    const SamplesByClass classes = samplesByClass(*whole, "folds");
+    FoldSplit split = splitFolds(*whole, classes, subset.folds, subset.fold, seed);
+    data.train = pickSamples(whole, std::move(split.train));
+    data.test = pickSamples(whole, std::move(split.evaluation));
+  }
+  if (subset.perClass > 0) {
+    const SamplesByClass classes = samplesByClass(*data.train, "train.per_class");
+    data.train =
+        pickSamples(data.train, samplesPerClass(*data.train, classes, subset.perClass, seed));
+  }
+  if (subset.isBalanced) {
+    data.balanced = std::make_shared<const SamplesByClass>(samplesByClass(*data.train, "sampling"));
+  }
+}
+
+}  // namespace
+
 Datasets openDatasets(const DataSettings& settings) {
   Datasets data;
   DataFormatKeys keys = settings.keys;
@@ -18,7 +42,7 @@ Datasets openDatasets(const DataSettings& settings) {
   };
   data.train = open(DataSplit::train);
   keys.learned = data.train->learned();
-  if (settings.holdout == 0) data.test = open(DataSplit::test);
+  if (settings.hasTestSet()) data.test = open(DataSplit::test);
   if (settings.holdout > 0) {
     const std::uint32_t size = data.train->size();
     if (settings.holdout >= size) {
@@ -31,6 +55,7 @@ Datasets openDatasets(const DataSettings& settings) {
     data.train = sliceDataset(whole, 0, size - settings.holdout);
     data.test = sliceDataset(whole, size - settings.holdout, settings.holdout);
   }
+  chooseSubset(settings, data);
   data.train = skipDamaged(data.train, settings.skip);
   data.test = skipDamaged(data.test, settings.skip);
   if (data.train->arrays() != data.test->arrays()) {
@@ -53,7 +78,7 @@ Datasets openForInference(const DataSettings& settings, const nlohmann::json& le
                           const std::vector<std::string>& inputs) {
   const auto& format = findDataFormat(settings.format);
   Datasets data;
-  if (inputs.empty() && settings.holdout > 0) {
+  if (inputs.empty() && !settings.hasTestSet()) {
     data.test = openDatasets(settings).test;
   } else {
     DataFormatKeys keys = settings.keys;
@@ -73,7 +98,8 @@ std::string ClientSettings::mainMetric() const {
 bool ClientSettings::hasSameResults(const ClientSettings& other) const {
   return scores == other.scores && clientPrecision == other.clientPrecision &&
          groupRates == other.groupRates && bestMetric == other.bestMetric &&
-         bestIsGreatest == other.bestIsGreatest && stop == other.stop;
+         bestIsGreatest == other.bestIsGreatest && stop == other.stop &&
+         data.subset == other.data.subset;
 }
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train) {

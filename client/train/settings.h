@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/data/formats.h"
+#include "client/data/subset.h"
 #include "client/train/learning_rate.h"
 #include "client/train/weights_file.h"
 #include "common/core/config.h"
@@ -21,6 +22,16 @@
 
 namespace cleave {
 
+// Which samples are trained on, out of those of the training set.
+struct DataSubset {
+  std::uint32_t folds = 0;     // 0: the test set is evaluated
+  std::uint32_t fold = 1;      // 1 … folds: is evaluated instead
+  std::uint32_t perClass = 0;  // samples of each class; 0: all
+  bool isBalanced = false;     // Loader::Options::balanced
+
+  bool operator==(const DataSubset&) const = default;
+};
+
 struct DataSettings {
   std::string format;  // a name in dataFormatTable()
   DataFormatKeys keys;
@@ -28,6 +39,11 @@ struct DataSettings {
       0;  // number of last training samples that are evaluated instead of the test set
   std::vector<std::string> classNames;  // instead of those of the data; empty: those
   std::uint32_t skip = 0;  // damaged samples of each set that may be replaced: skipDamaged()
+  DataSubset subset;
+  std::uint32_t threads = 0;  // Loader::Options::threads
+
+  // Otherwise part of the training set is evaluated, and the test set is not opened.
+  bool hasTestSet() const { return holdout == 0 && subset.folds == 0; }
 };
 
 struct CheckpointSettings {
@@ -120,6 +136,8 @@ ClientSettings readClientSettings(Config& config);
 struct Datasets {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;  // evaluation data
+  // Of the training set, if its classes are drawn equally often; else null.
+  std::shared_ptr<const SamplesByClass> balanced = nullptr;
 };
 // Throws UsageError.
 Datasets openDatasets(const DataSettings& settings);

@@ -419,16 +419,66 @@ void addRunAndModel(Table& table) {
 
 // ---- Data ----
 
-void readData(Config& config, Settings& settings) {
+// After the keys that decide whether the format needs a test set.
+void readFormatKeys(Config& config, Settings& settings) {
   DataSettings& data = settings.data;
-  data.format = config.text("data.format", std::nullopt, listOf(dataFormatTable()));
   data.keys.seed = settings.seed;
+  data.keys.needsTest = data.hasTestSet();
   findDataFormat(data.format).keys().readInto(config, data.keys);
+}
+
+void checkFolds(Config& config, Settings& settings) {
+  const DataSettings& data = settings.data;
+  if (data.subset.folds == 1) {
+    throw UsageError("bad-config", config.where("data.folds") + ": data.folds is 1",
+                     "set data.folds to at least 2, or to 0 to evaluate on the test set");
+  }
+  if (data.subset.folds > 0 && data.holdout > 0) {
+    throw UsageError("bad-config",
+                     config.where("data.folds") + ": data.folds and data.holdout are both set",
+                     "remove one of them");
+  }
+  if (data.subset.folds > 0 && data.subset.fold > data.subset.folds) {
+    throw UsageError("bad-config",
+                     fmt::format("{}: data.fold is {}, but there are {} folds",
+                                 config.where("data.fold"), data.subset.fold, data.subset.folds),
+                     fmt::format("set data.fold in 1…{}", data.subset.folds));
+  }
+}
+
+void addSubset(Table& table) {
+  table.integer(
+      "data.holdout", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.holdout; },
+      "N > 0: evaluate on the last N training samples instead of the test set");
+  table.integer(
+      "data.folds", "", 0, 1000, [](Settings & s) -> auto& { return s.data.subset.folds; },
+      "K > 1: divide the samples of each class into K parts, evaluate on one of them, and train on "
+      "the others; the test set is not opened");
+  table
+      .integer(
+          "data.fold", "", 1, 1000, [](Settings & s) -> auto& { return s.data.subset.fold; },
+          "with `data.folds`: the part to evaluate on, 1 … K")
+      .then(checkFolds);
+  table.integer(
+      "data.train.per_class", "samples", 0, kMany,
+      [](Settings & s) -> auto& { return s.data.subset.perClass; },
+      "N > 0: train on N random samples of each class");
+  table.add("data.sampling", "`uniform`, `balanced`", "", "`uniform`",
+            "`uniform`: each epoch has every training sample once; `balanced`: it has as many "
+            "samples, drawn with replacement from equally likely classes",
+            [](Config& config, Settings& s) {
+              const std::string sampling =
+                  config.text("data.sampling", "uniform", {"uniform", "balanced"});
+              s.data.subset.isBalanced = sampling == "balanced";
+            });
 }
 
 void addData(Table& table) {
   table.section("Data");
-  table.add("data.format", namesOf(dataFormatTable()), "", "required", "file format", readData);
+  table.add("data.format", namesOf(dataFormatTable()), "", "required", "file format",
+            [](Config& config, Settings& s) {
+              s.data.format = config.text("data.format", std::nullopt, listOf(dataFormatTable()));
+            });
   for (const KeyText& key : dataFormatKeys()) {
     table.add(key.name, key.type, key.unit, key.defaultValue, key.meaning, nullptr);
   }
@@ -444,6 +494,21 @@ void addData(Table& table) {
   table.integer(
       "data.skip", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.skip; },
       "damaged samples of each set that may be replaced, each by the next sample that can be read");
+  table.add("data.seed", integerType(0, kMany), "", "`run.seed`",
+            "seed of folds, of the samples per class, and of `synthetic` data",
+            [](Config& config, Settings& s) {
+              const auto seed = static_cast<std::int64_t>(s.seed);
+              s.data.keys.dataSeed =
+                  static_cast<std::uint64_t>(config.integer("data.seed", 0, kMany, seed));
+            });
+  addSubset(table);
+  table
+      .integer(
+          "data.threads", "", 0, 256, [](Settings & s) -> auto& { return s.data.threads; },
+          "threads that prepare samples; 0: one, or all usable cores (at most 16) if a sample "
+          "takes "
+          "longer than 0.3 ms. The results do not depend on it")
+      .then(readFormatKeys);
 }
 
 // ---- Training and evaluation ----

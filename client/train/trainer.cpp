@@ -134,6 +134,8 @@ std::unique_ptr<Loader> Trainer::trainingLoader(std::uint64_t epoch,
   options.seed = settings_.seed;
   options.epoch = epoch;
   options.firstBatch = firstBatch;
+  options.threads = settings_.data.threads;
+  options.balanced = data_.balanced;
   return std::make_unique<Loader>(data_.train, session_.pool(), options);
 }
 
@@ -288,6 +290,7 @@ void Trainer::restore(const nlohmann::json& notes) {
 void Trainer::evaluate(std::uint64_t epoch) {
   Loader::Options options;
   options.batch = settings_.evalBatch;
+  options.threads = settings_.data.threads;
   Loader loader(data_.test, session_.pool(), options);
   BatchMetrics sum;
   while (const auto batch = loader.next()) {

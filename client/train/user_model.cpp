@@ -107,7 +107,7 @@ UserModel::UserModel(const ClientSettings& settings) : file_(settings.modelFile)
 }
 
 Datasets UserModel::inputsFrom(const Datasets& data) const {
-  return {withInputsOf(file_, data.train), withInputsOf(file_, data.test)};
+  return {withInputsOf(file_, data.train), withInputsOf(file_, data.test), data.balanced};
 }
 
 }  // namespace cleave
