@@ -25,8 +25,8 @@ void narrowRows(const BilinearAxis& columns, const float* block, std::size_t row
 
 void widenRow(const BilinearAxis& columns, const float* from, float* wide) {
   const std::size_t width = columns.outputs();
-  for (std::size_t x = 0; x < width; ++x) {
-    const float* weights = columns.weights(x);
+  const float* weights = columns.weights(0);
+  for (std::size_t x = 0; x < width; ++x, weights += 2) {
     wide[x] = weights[0] * from[columns.low(x)] + weights[1] * from[columns.high(x)];
   }
 }
@@ -67,7 +67,6 @@ std::vector<float> resizeRows(const BilinearAxis& rows, const BilinearAxis& colu
 
 BilinearAxis::BilinearAxis(std::int64_t from, std::int64_t to, std::int64_t first,
                            std::int64_t count) {
-  low_.reserve(static_cast<std::size_t>(count));
   if (from <= to) {
     addPairs(from, to, first, count);
   } else {
@@ -83,14 +82,19 @@ BilinearAxis::BilinearAxis(std::int64_t from, std::int64_t to, std::int64_t firs
 void BilinearAxis::addPairs(std::int64_t from, std::int64_t to, std::int64_t first,
                             std::int64_t count) {
   const float scale = static_cast<float>(from) / static_cast<float>(to);
-  for (std::int64_t x = first; x < first + count; ++x) {
-    const float source = std::max(0.0f, scale * (static_cast<float>(x) + 0.5f) - 0.5f);
+  const auto outputs = static_cast<std::size_t>(count);
+  low_.resize(outputs);
+  high_.resize(outputs);
+  weights_.resize(2 * outputs);
+  for (std::size_t n = 0; n < outputs; ++n) {
+    const auto x = static_cast<float>(first + static_cast<std::int64_t>(n));
+    const float source = std::max(0.0f, scale * (x + 0.5f) - 0.5f);
     const auto low = std::min(static_cast<std::int64_t>(source), from - 1);
-    const auto high = std::min(low + 1, from - 1);
     const float weight = std::min(source - static_cast<float>(low), 1.0f);
-    low_.push_back(static_cast<std::size_t>(low));
-    high_.push_back(static_cast<std::size_t>(high));
-    weights_.insert(weights_.end(), {1.0f - weight, weight});
+    low_[n] = static_cast<std::size_t>(low);
+    high_[n] = static_cast<std::size_t>(std::min(low + 1, from - 1));
+    weights_[2 * n] = 1.0f - weight;
+    weights_[2 * n + 1] = weight;
   }
 }
 
@@ -111,6 +115,7 @@ void BilinearAxis::addTriangles(std::int64_t from, std::int64_t to, std::int64_t
   for (std::int64_t x = first; x < first + count; ++x) {
     taps_ = std::max(taps_, static_cast<std::size_t>(endOf(x) - lowOf(x)));
   }
+  low_.reserve(static_cast<std::size_t>(count));
   weights_.reserve(static_cast<std::size_t>(count) * taps_);
   std::vector<double> weights(taps_);
   for (std::int64_t x = first; x < first + count; ++x) {

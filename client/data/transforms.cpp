@@ -222,9 +222,7 @@ void ImageTransforms::checkOptions() const {
       std::to_string(channels_) + (channels_ == 1 ? " channel" : " channels");
   const auto checkCount = [&](const std::vector<double>& values, const std::string& key) {
     if (values.size() == 1 || values.size() == static_cast<std::size_t>(channels_)) return;
-    refuseTransform(key,
-                    "data." + key + " has " + std::to_string(values.size()) +
-                        " values, but the images have " + channels,
+    refuseTransform(key, std::to_string(values.size()) + " values for images with " + channels,
                     "give one value per channel, or one for all channels");
   };
   checkCount(options_.mean, "mean");
@@ -254,7 +252,7 @@ void ImageTransforms::checkOptions() const {
   }
   if ((options_.saturation > 0 || options_.hue > 0) && channels_ != 3) {
     refuseTransform(options_.hue > 0 ? "augment.hue" : "augment.saturation",
-                    "the images have no colours, but " + channels,
+                    "colours require 3 channels, but the images have " + channels,
                     "use data.augment.brightness and data.augment.contrast only");
   }
 }
