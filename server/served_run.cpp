@@ -248,6 +248,7 @@ wire::HelloOk ServedRun::helloOk() const {
   if (stored_.checkpoints) ok.set_fingerprint(stored_.checkpoints->fingerprint());
   if (trace_) ok.add_features(std::string(kTraceFeature));
   if (isTrial_) ok.add_features(std::string(kTrialFeature));
+  if (plan_.spec.averageDecay > 0) ok.add_features(std::string(kAverageFeature));
   return ok;
 }
 

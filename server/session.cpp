@@ -2,6 +2,8 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <exception>
 #include <span>
@@ -31,15 +33,17 @@ void checkVersion(const wire::Hello& hello) {
                  "install the same version of Cleave on both machines");
 }
 
+constexpr std::array kFeatures = {kProbeFeature, kTraceFeature, kTrialFeature, kAverageFeature};
+
 void checkFeatures(const wire::Hello& hello) {
   for (const std::string& feature : hello.features()) {
-    if (feature == kProbeFeature || feature == kTraceFeature || feature == kTrialFeature) continue;
-    throw RunError("missing-feature",
-                   "the run needs the feature '" + feature + "'; this server supports only '" +
-                       std::string(kProbeFeature) + "', '" + std::string(kTraceFeature) +
-                       "' and '" + std::string(kTrialFeature) + "' beyond version " +
-                       std::to_string(kWireVersion) + " of the wire format",
-                   "install the client's version of Cleave on the server");
+    if (std::find(kFeatures.begin(), kFeatures.end(), feature) != kFeatures.end()) continue;
+    throw RunError(
+        "missing-feature",
+        fmt::format("the run needs the feature '{}'; this server supports only {} beyond "
+                    "version {} of the wire format",
+                    feature, fmt::join(kFeatures, ", "), kWireVersion),
+        "install the client's version of Cleave on the server");
   }
 }
 

@@ -235,6 +235,9 @@ TEST_CASE("IDX samples may be vectors, and of any type") {
   IdxOptions flipped = files.options();
   flipped.image.flip = true;
   CHECK_THROWS_AS(openIdx(flipped), UsageError);
+  IdxOptions cropped = files.options();
+  cropped.image.crop = 1;
+  CHECK_THROWS_AS(openIdx(cropped), UsageError);
   files.writeImages(idx({1, 2}, counting(7), 0x0D));
   CHECK_THROWS_WITH(openIdx(files.options()), Catch::Contains("truncated"));
 }

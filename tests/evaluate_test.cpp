@@ -116,6 +116,8 @@ TEST_CASE("a model without adapters stays as it is; adapters that do not fit are
   const std::vector<SafetensorsEntry> plain = {entry("m.weight", {2, 3}, weight)};
   CHECK(mergeAdapters(plain, 0, {}, memory).size() == 1);
   CHECK(memory.empty());
+  const std::vector<SafetensorsEntry> named = {entry("lora_A.weight", {1, 3}, a)};
+  CHECK(mergeAdapters(named, 0, {}, memory).size() == 1);
   const auto codeFor = [&](const std::vector<SafetensorsEntry>& entries) {
     return errorCode([&] { mergeAdapters(entries, 1, {}, memory); });
   };

@@ -165,6 +165,18 @@ TEST_CASE("adapters are added to the linear layers that are targets") {
                                                      {"classifier.lora_B.weight", "[10, 3]"}});
 }
 
+TEST_CASE("a weight that is not only a linear layer's is found") {
+  wire::Graph graph = tiny();
+  CHECK(modulesReadOtherwise(graph).contains("conv"));
+  CHECK(!modulesReadOtherwise(graph).contains("classifier"));
+  const auto& linear =
+      *std::find_if(graph.nodes().begin(), graph.nodes().end(),
+                    [](const auto& each) { return each.op() == "aten.linear.default"; });
+  const std::uint32_t weight = findArgument(linear, "weight")->tensor();
+  graph.mutable_nodes(0)->mutable_arguments(0)->set_tensor(weight);
+  CHECK(modulesReadOtherwise(graph).contains("classifier"));
+}
+
 TEST_CASE("patterns match whole names") {
   CHECK(matchesPattern("", ""));
   CHECK(matchesPattern("", "**"));

@@ -173,8 +173,9 @@ TEST_CASE(
   const Pets pets;
   for (int n = 0; n < 60; ++n) pets.write("train/cat/m" + std::to_string(n) + ".png", plain(30));
   Opened opened = pets.with();
-  opened.keys.testFolder.clear();
-  CHECK(opened.code(DataSplit::test) == "config-missing");
+  const Names inOrder = namesIn(*opened.open(DataSplit::train), pets.path("train"));
+  CHECK(std::is_sorted(inOrder.begin(), inOrder.end()));
+  opened.keys.needsTest = false;  // data.holdout or data.folds, whether there is a test set or not
   const auto data = opened.open(DataSplit::train);
   const Names names = namesIn(*data, pets.path("train"));
   CHECK_FALSE(std::is_sorted(names.begin(), names.end()));
@@ -250,6 +251,10 @@ TEST_CASE("inputs are files and folders, with the classes of the training set") 
     std::filesystem::create_directories(pets.path("empty"));
     opened.keys.inputs = {pets.path("empty")};
     CHECK(opened.code(DataSplit::input) == "data-empty");
+    opened.keys.learned = nullptr;  // a model that was trained on another format
+    opened.keys.inputs = {pets.path("train/dog")};
+    CHECK(opened.code(DataSplit::input) == "data-damaged");
+    if (format == "folder") CHECK(opened.code(DataSplit::test) == "data-damaged");
   }
 }
 

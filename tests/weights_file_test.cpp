@@ -84,6 +84,8 @@ TEST_CASE("partial weights are loaded where name and shape fit, and the rest is 
   CHECK(report.loaded == all - 2);
   CHECK(report.fresh.size() == 2);
   CHECK(report.unexpected == std::vector<std::string>{"other.weight"});
+  settings.except = {"no.such.block"};
+  CHECK(errorCode([&] { readWeightsFile(settings, blocks, {}); }) == "bad-weights");
 }
 
 TEST_CASE("partial weights of a model with other names are refused") {

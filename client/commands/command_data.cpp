@@ -25,10 +25,6 @@ constexpr std::uint32_t kShownSamples = 3;
 constexpr std::size_t kShownIds = 16;
 constexpr std::size_t kShownClasses = 20;
 
-std::string className(const std::vector<std::string>& names, std::size_t index) {
-  return index < names.size() ? names[index] : std::to_string(index);
-}
-
 Json describeArrays(const Dataset& data, const DataFigures& figures) {
   Json list = Json::array();
   const std::vector<SampleArray> arrays = data.arrays();
@@ -65,7 +61,7 @@ Json describeSplit(const Dataset& data) {
     Json& classes = split["classes"] = Json::array();
     const std::vector<std::string> names = data.classNames();
     for (std::size_t c = 0; c < figures.counts.size(); ++c) {
-      classes.push_back({{"name", className(names, c)}, {"samples", figures.counts[c]}});
+      classes.push_back({{"name", classNameOf(names, c)}, {"samples", figures.counts[c]}});
     }
   }
   split["figure_samples"] = figures.figureSamples;

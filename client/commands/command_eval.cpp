@@ -85,12 +85,20 @@ void print(const Json& json, const std::set<std::string>& shares) {
   if (json.contains("classes")) printClassScores(json);
 }
 
-// Where `report` finds it: in the folder of the run, if the model is in one.
-void keepInRun(const Json& json, const std::string& model) {
+// Where `report` finds it: in the folder of the run, if the model is in one, and was evaluated as
+// the training would have.
+void keepInRun(const Json& json, const EvalOptions& options, const std::string& model) {
+  const CommonOptions& common = options.inference.run.common;
+  if (!common.config.empty() || !common.overrides.empty()) return;
   const std::filesystem::path folder = std::filesystem::path(model).parent_path();
   std::error_code ignored;
   if (!std::filesystem::exists(folder / "run.json", ignored)) return;
-  writeFileDurably(folder / "evaluation.json", json.dump(2) + "\n");
+  const std::string path = folder / "evaluation.json";
+  try {
+    writeFileDurably(path, json.dump(2) + "\n");
+  } catch (const std::exception& error) {
+    processLog()->warn("the report will lack this evaluation: {}", error.what());
+  }
 }
 
 int evaluate(const EvalOptions& options) {
@@ -116,12 +124,12 @@ int evaluate(const EvalOptions& options) {
     json["metrics"][names[n]] = values[n] ? Json(*values[n]) : Json();
   }
   if (scores && scores->samples() > 0) json.update(scores->toJson(inference.classNames()));
-  keepInRun(json, inference.modelPath());
   if (options.inference.run.json) {
     std::cout << json.dump(2) << std::endl;
   } else {
     print(json, spec.shares());
   }
+  keepInRun(json, options, inference.modelPath());
   return 0;
 }
 
@@ -150,7 +158,8 @@ void addEvalCommand(CLI::App& app, EvalOptions& options, std::function<int()>& c
   eval->footer(
       "Example:\n  cleave-client eval runs/RUN --best\n  cleave-client eval model.safetensors "
       "--set data.test.images=other-images.gz --set data.test.labels=other-labels.gz\n\n"
-      "Also writes evaluation.json into the run's folder, which 'cleave-client report' shows.\n\n"
+      "Without --config and --set, also writes evaluation.json into the run's folder, which "
+      "'cleave-client report' shows.\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage error.");
   eval->callback([&] { command = [&] { return evaluate(options); }; });
 }

@@ -57,7 +57,8 @@ int exportModel(const ExportOptions& options) {
   const std::vector<SafetensorsEntry> entries =
       readSafetensors(std::as_bytes(std::span(bytes)), saved.path);
   std::deque<std::vector<float>> memory;
-  const std::vector<SafetensorsEntry> model = mergeAdapters(entries, description.loraScale, description.inputsFirst, memory);
+  const std::vector<SafetensorsEntry> model =
+      mergeAdapters(entries, description.loraScale, description.inputsFirst, memory);
   // The configuration describes the model with adapters; a model that they were merged into would
   // be adapted twice.
   const bool isMerged = !memory.empty();

@@ -208,9 +208,8 @@ void Verification::trainStep(std::uint64_t step, const Batch& batch) {
   run_.stage().setLossScale(decider_.lossScale());
   whole_.setLossScale(wholeDecider_.lossScale());
   run_.runBatch(Phase::train, step, batch);
-  withTorchErrors([&] {
-    whole_.runBatch(Phase::train, step, prepared_.settings.microBatches, viewOf(batch));
-  });
+  withTorchErrors(
+      [&] { whole_.runBatch(Phase::train, step, prepared_.settings.microBatches, viewOf(batch)); });
   compareLosses(fmt::format(" in step {}", step));
   // Each model computes its own norm, and the two must agree.
   const StepDecision decision = wholeDecider_.decide(step, whole_.report(), {}, {});

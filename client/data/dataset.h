@@ -69,6 +69,9 @@ class LabeledDataset : public Dataset {
   void write(std::uint32_t index, std::optional<std::uint64_t> epoch, SampleMemory out) const final;
 };
 
+// The class's name among `names`, or its number if it has none.
+std::string classNameOf(const std::vector<std::string>& names, std::size_t index);
+
 // What happens to an image between its file and the model. ImageTransforms (transforms.h) applies
 // this and documents the order. Draws are keyed by (seed, "augment", epoch, index).
 struct ImageOptions {
@@ -95,6 +98,8 @@ struct ImageOptions {
   std::int64_t resize = 0;
   std::int64_t crop = 0;  // height and width of the crop at the centre; 0: none
 };
+// Whether anything happens to the image besides the scaling by mean and deviation.
+bool changesPixels(const ImageOptions& options);
 
 // IDX images and labels, plain or gzip (detected by content). Throws UsageError with the file and
 // the fault: missing, empty, not IDX, truncated, trailing bytes, different counts, label out of

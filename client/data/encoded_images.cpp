@@ -227,11 +227,11 @@ void addEncodedImageKeys(DataFormatTable& table) {
 }
 
 ClassTable tabulateClasses(const std::set<std::string>& labels, const DataFormatKeys& keys,
-                           ClassOrder order, const std::string& where) {
+                           DataSplit split, ClassOrder order, const std::string& where) {
   for (const std::string& label : labels) checkClassName(label, where);
   ClassTable table;
-  const bool isTraining = keys.learned.is_null();
-  table.names = isTraining ? trainingClasses(labels, order, where) : classNamesOf(keys);
+  table.names =
+      split == DataSplit::train ? trainingClasses(labels, order, where) : classNamesOf(keys);
   if (table.names.size() < 2) {
     throw UsageError("too-few-classes",
                      fmt::format("{} has a single class, {}, so there is nothing to distinguish",

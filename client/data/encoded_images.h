@@ -28,12 +28,12 @@ enum class ClassOrder : std::uint8_t {
   byName,    // class i is the i-th name
   byNumber,  // the same; but if all labels are numbers, label i is class i
 };
-// Of the training set if `keys.learned` is null, else of another split, whose classes have the
-// numbers of the training set's. `where` names the set in errors. Throws UsageError: a single class
-// ("too-few-classes"), a class that the training set lacks ("unknown-class"), a name that cannot be
-// printed ("data-damaged").
+// The classes of the training set are its labels; those of another split have the numbers of the
+// training set's (`keys.learned`). `where` names the set in errors. Throws UsageError: a single
+// class ("too-few-classes"), a class that the training set lacks ("unknown-class"), a name that
+// cannot be printed ("data-damaged").
 ClassTable tabulateClasses(const std::set<std::string>& labels, const DataFormatKeys& keys,
-                           ClassOrder order, const std::string& where);
+                           DataSplit split, ClassOrder order, const std::string& where);
 
 // What a dataset returns from learned(), and the names of the classes in it.
 nlohmann::json learnedClasses(const std::vector<std::string>& names);

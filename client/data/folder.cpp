@@ -123,9 +123,7 @@ std::unique_ptr<Dataset> openFolder(const DataFormatKeys& keys, DataSplit split)
   }
   std::set<std::string> labels;
   for (const std::string& path : found.paths) labels.insert(classFolder(path));
-  DataFormatKeys own = keys;
-  if (isTraining) own.learned = nullptr;
-  const ClassTable classes = tabulateClasses(labels, own, ClassOrder::byName, folder);
+  const ClassTable classes = tabulateClasses(labels, keys, split, ClassOrder::byName, folder);
 
   EncodedImages images;
   images.classNames = classes.names;
@@ -134,7 +132,7 @@ std::unique_ptr<Dataset> openFolder(const DataFormatKeys& keys, DataSplit split)
     images.labels.push_back(classes.numbers.find(classFolder(path))->second);
     images.names.push_back(fs::path(folder) / path);
   }
-  if (isTraining && keys.testFolder.empty()) shuffleForHoldout(images);
+  if (isTraining && !keys.needsTest) shuffleForHoldout(images);
   return makeEncodedImages(std::move(images), keys);
 }
 

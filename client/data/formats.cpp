@@ -159,8 +159,7 @@ std::string onlyInput(const Keys& keys) {
 
 [[noreturn]] void throwNoPredict(const std::string& format) {
   throw UsageError("no-predict", "the data format " + format + " has no files without labels",
-                   "omit --input to use the test set, or set data.format to another format: --set "
-                   "data.format=folder");
+                   "omit --input to use the test set");
 }
 
 std::unique_ptr<Dataset> openIdxSplit(const Keys& keys, DataSplit split) {

@@ -24,7 +24,8 @@ struct DataFormatKeys {
   // Not keys. For the splits test and input: what the training set returned.
   nlohmann::json learned;
   std::vector<std::string> inputs;  // for the split input: files and folders
-  bool needsTest = true;            // otherwise the split test is not opened
+  // Otherwise the split test is not opened, and the last training samples may be held out.
+  bool needsTest = true;
 
   std::uint64_t seed = 1;      // of the run
   std::uint64_t dataSeed = 1;  // data.seed, a key of all formats

@@ -182,13 +182,12 @@ class IdxValues final : public LabeledDataset {
   IdxValues(IdxFile file, std::vector<std::int64_t> labels, const IdxOptions& options)
       : file_(std::move(file)), labels_(std::move(labels)), classes_(options.classes) {
     const ImageOptions& image = options.image;
-    if (image.flip || image.cropPadding > 0 || image.resize > 0 || image.mean.size() != 1 ||
-        image.deviation.size() != 1) {
+    if (image.mean.size() != 1 || image.deviation.size() != 1 || changesPixels(image)) {
       throw UsageError("bad-config",
                        options.images +
                            " does not contain images of bytes, so it can only be "
                            "scaled with one data.mean and one data.deviation",
-                       "remove data.resize and data.augment");
+                       "remove data.resize, data.crop and data.augment");
     }
     mean_ = image.mean.front();
     deviation_ = image.deviation.front();
@@ -242,9 +241,8 @@ std::unique_ptr<LabeledDataset> openIdx(const IdxOptions& options) {
     }
     classes = readLabels(labels, options.labels, options.classes);
   }
-  constexpr int kMaxByteClasses = 256;
   const bool areImages = images.type->code == kUnsignedByte && images.dimensions.size() >= 3;
-  if (!areImages || options.classes > kMaxByteClasses)
+  if (!areImages)
     return std::make_unique<IdxValues>(std::move(images), std::move(classes), options);
   ImageStore store;
   if (images.dimensions.size() == 3) store.shape.push_back(1);  // grey: one channel
@@ -252,7 +250,7 @@ std::unique_ptr<LabeledDataset> openIdx(const IdxOptions& options) {
   store.stride = (images.bytes.size() - images.start) / images.dimensions[0];
   store.first = images.start;
   store.bytes = std::move(images.bytes);
-  for (const std::int64_t each : classes) store.labels.push_back(static_cast<std::uint8_t>(each));
+  for (const std::int64_t each : classes) store.labels.push_back(static_cast<std::uint32_t>(each));
   store.classes = options.classes;
   return makeImages(std::move(store), options.image);
 }

@@ -109,6 +109,8 @@ class JpegReader {
     if (setjmp(onError_) != 0) return false;
     jpeg_create_decompress(&info_);
     info_.progress = &progress_;
+    constexpr long kMaxBytes = 1L << 30;  // a progressive file needs 2 bytes per value
+    info_.mem->max_memory_to_use = kMaxBytes;
     jpeg_mem_src(&info_, firstByte(file_), static_cast<unsigned long>(file_.size()));
     jpeg_save_markers(&info_, JPEG_APP0 + 1, 0xFFFF);
     jpeg_read_header(&info_, TRUE);

@@ -16,8 +16,8 @@ struct ImageStore {
   std::vector<std::uint8_t> bytes;
   std::size_t first = 0;
   std::size_t stride = 0;
-  std::vector<std::int64_t> shape;   // {channels, height, width}
-  std::vector<std::uint8_t> labels;  // one per image, below `classes`
+  std::vector<std::int64_t> shape;    // {channels, height, width}
+  std::vector<std::uint32_t> labels;  // one per image, below `classes`
   int classes = 0;
 };
 

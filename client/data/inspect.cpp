@@ -5,48 +5,10 @@
 #include <cstring>
 #include <limits>
 
+#include "client/data/sample_buffer.h"
+
 namespace cleave {
 namespace {
-
-// Memory for one sample.
-class SampleBuffer {
- public:
-  explicit SampleBuffer(const Dataset& data) : arrays_(data.arrays()) {
-    for (const SampleArray& array : arrays_) memory_.emplace_back(specOf(array, 1).bytes());
-    spans_.assign(memory_.begin(), memory_.end());
-  }
-
-  void read(const Dataset& data, std::uint32_t index,
-            std::optional<std::uint64_t> epoch = std::nullopt) {
-    data.write(index, epoch, spans_);
-  }
-  const std::vector<SampleArray>& arrays() const { return arrays_; }
-
-  // The values of an array as numbers.
-  template <typename Visit>
-  void visit(std::size_t array, Visit visit) const {
-    const std::vector<std::byte>& bytes = memory_[array];
-    if (arrays_[array].dtype == DType::f32) {
-      visitAs<float>(bytes, visit);
-    } else {
-      visitAs<std::int64_t>(bytes, visit);  // the only other dtype of samples
-    }
-  }
-
- private:
-  template <typename T, typename Visit>
-  static void visitAs(const std::vector<std::byte>& bytes, Visit visit) {
-    for (std::size_t at = 0; at + sizeof(T) <= bytes.size(); at += sizeof(T)) {
-      T value;
-      std::memcpy(&value, bytes.data() + at, sizeof value);
-      visit(value);
-    }
-  }
-
-  std::vector<SampleArray> arrays_;
-  std::vector<std::vector<std::byte>> memory_;
-  std::vector<std::span<std::byte>> spans_;
-};
 
 // Mean and variance in one pass (Welford).
 class FigureSum {

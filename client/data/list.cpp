@@ -53,9 +53,7 @@ std::unique_ptr<Dataset> openList(const DataFormatKeys& keys, DataSplit split) {
   std::vector<LabelledPath> rows = readLabelledPaths(file);
   std::set<std::string> labels;
   for (const LabelledPath& row : rows) labels.insert(row.label);
-  DataFormatKeys own = keys;
-  if (isTraining) own.learned = nullptr;
-  const ClassTable classes = tabulateClasses(labels, own, ClassOrder::byNumber, file);
+  const ClassTable classes = tabulateClasses(labels, keys, split, ClassOrder::byNumber, file);
 
   EncodedImages images;
   images.classNames = classes.names;
@@ -63,7 +61,7 @@ std::unique_ptr<Dataset> openList(const DataFormatKeys& keys, DataSplit split) {
     images.names.push_back(std::move(row.path));
     images.labels.push_back(classes.numbers.find(row.label)->second);
   }
-  if (isTraining && keys.testFile.empty()) shuffleForHoldout(images);
+  if (isTraining && !keys.needsTest) shuffleForHoldout(images);
   return makeEncodedImages(std::move(images), keys);
 }
 

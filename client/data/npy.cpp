@@ -163,7 +163,8 @@ NpyArray readNpy(std::span<const std::byte> file, const std::string& path) {
   if (bytes == 0 || bytes > 8) damagedNpy(path, "has elements of an unknown size");
   for (const std::int64_t dimension : array.shape) {
     const auto size = static_cast<std::size_t>(dimension);
-    if (size > 0 && bytes > SIZE_MAX / size) damagedNpy(path, "has a shape that is too large");
+    if (size == 0) throwDamaged(path, "has no elements", "write an array with samples");
+    if (bytes > SIZE_MAX / size) damagedNpy(path, "has a shape that is too large");
     bytes *= size;
   }
   if (bytes != parts.data.size()) {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 #include <string>
 #include <utility>
 
+#include "client/data/sample_buffer.h"
 #include "common/core/random.h"
 
 namespace cleave {
@@ -38,35 +38,6 @@ class Picked final : public Dataset {
   std::vector<std::uint32_t> indices_;
 };
 
-// Reads the targets of samples one by one.
-class LabelReader {
- public:
-  explicit LabelReader(const Dataset& data) : data_(data) {
-    for (const SampleArray& array : data.arrays()) {
-      sample_.emplace_back(memory_.emplace_back(specOf(array, 1).bytes()));
-    }
-  }
-
-  std::int64_t operator()(std::uint32_t index) {
-    if (const auto label = data_.label(index)) return *label;
-    data_.write(index, std::nullopt, sample_);
-    std::int64_t label = 0;
-    std::memcpy(&label, sample_.back().data(), sizeof label);
-    return label;
-  }
-
- private:
-  const Dataset& data_;
-  std::vector<std::vector<std::byte>> memory_;
-  std::vector<std::span<std::byte>> sample_;
-};
-
-std::string nameOf(const Dataset& data, std::int64_t label) {
-  const std::vector<std::string> names = data.classNames();
-  const auto position = static_cast<std::size_t>(label);
-  return position < names.size() ? names[position] : std::to_string(label);
-}
-
 [[noreturn]] void refuse(const std::string& key, const std::string& fault,
                          const std::string& hint) {
   throw UsageError("bad-subset", fault, hint).about(key);
@@ -78,11 +49,12 @@ void checkSizes(const Dataset& data, const SamplesByClass& classes, std::uint32_
     if (samples.size() >= min) continue;
     const std::string count = std::to_string(samples.size());
     refuse(key,
-           "the class " + nameOf(data, label) + " has " + count +
-               (samples.size() == 1 ? " sample" : " samples") + ", fewer than " +
+           "the class " + classNameOf(data.classNames(), static_cast<std::size_t>(label)) +
+               " has " + count + (samples.size() == 1 ? " sample" : " samples") + ", fewer than " +
                std::to_string(min),
-           samples.empty() ? "check the number of classes, or remove data." + key
-                           : "set data." + key + " to at most " + count + ", or remove the class");
+           samples.size() < 2
+               ? "add samples of this class, or remove it"
+               : "set data." + key + " to at most " + count + ", or remove the class");
   }
 }
 
@@ -105,7 +77,12 @@ SamplesByClass samplesByClass(const Dataset& data, const std::string& key) {
   }
   SamplesByClass classes;
   for (std::int64_t c = 0; c < data.classes(); ++c) classes[c];
-  LabelReader labelOf(data);
+  SampleBuffer sample(data);
+  const auto labelOf = [&](std::uint32_t index) {
+    if (const auto label = data.label(index)) return *label;
+    sample.read(data, index);
+    return sample.label();
+  };
   for (std::uint32_t index = 0; index < data.size(); ++index) {
     const std::int64_t label = labelOf(index);
     if (label < 0 || (data.classes() > 0 && label >= data.classes())) {

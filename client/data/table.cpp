@@ -77,6 +77,13 @@ class TableLearner {
       const std::string& name = file.header()[n];
       const bool isCategorical = isListed(keys.categoricalColumns, name);
       const bool isNumeric = isListed(keys.numericColumns, name);
+      if (name == keys.labelColumn && (isCategorical || isNumeric)) {
+        throw UsageError("config-value",
+                         "the target's column '" + name + "' is in " +
+                             (isNumeric ? "data.numeric" : "data.categorical") +
+                             ", so the model would see it",
+                         "remove it there, or correct data.label");
+      }
       if (isCategorical && isNumeric) {
         throw UsageError("config-value",
                          "the column '" + name + "' is in data.numeric and in data.categorical",

@@ -43,14 +43,16 @@ struct ShardSample {
 // Throws if the file is missing, is compressed, or has no bytes.
 void checkIsPlainTar(const std::string& path) {
   const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  unsigned char first[6] = {};
+  char first[262] = {};
   const ssize_t got = file ? ::read(file.get(), first, sizeof first) : -1;
   if (got < 0) {
     throw UsageError("data-missing", path + " cannot be read: " + std::strerror(errno),
                      "check the path of the data in the configuration");
   }
   if (got == 0) throw UsageError("data-empty", path + " is empty", "copy or write the file again");
-  const std::string_view bytes(reinterpret_cast<const char*>(first), static_cast<std::size_t>(got));
+  const std::string_view bytes(first, static_cast<std::size_t>(got));
+  constexpr std::size_t kMagicAt = 257;
+  if (bytes.size() > kMagicAt && bytes.substr(kMagicAt).starts_with("ustar")) return;
   const std::pair<std::string_view, const char*> kCompressions[] = {{"\x1F\x8B", "gunzip"},
                                                                     {"BZh", "bunzip2"},
                                                                     {"\xFD"
@@ -220,10 +222,8 @@ std::unique_ptr<Dataset> openTar(const DataFormatKeys& keys, DataSplit split) {
   for (const ShardSample& sample : samples) {
     texts.push_back(readLabel(shards[sample.image->shard], sample));
   }
-  DataFormatKeys own = keys;
-  if (isTraining) own.learned = nullptr;
   const ClassTable classes =
-      tabulateClasses({texts.begin(), texts.end()}, own, ClassOrder::byNumber, path);
+      tabulateClasses({texts.begin(), texts.end()}, keys, split, ClassOrder::byNumber, path);
 
   EncodedImages images;
   images.classNames = classes.names;
@@ -237,7 +237,7 @@ std::unique_ptr<Dataset> openTar(const DataFormatKeys& keys, DataSplit split) {
     const Member& member = members[index];
     return readMember(shards[member.shard], member, names[index]);
   };
-  if (isTraining && keys.testFile.empty()) shuffleForHoldout(images);
+  if (isTraining && !keys.needsTest) shuffleForHoldout(images);
   return makeEncodedImages(std::move(images), keys);
 }
 

@@ -23,10 +23,6 @@ nlohmann::json valueOrNull(const std::optional<double>& value) {
 
 }  // namespace
 
-std::string classNameOf(const std::vector<std::string>& names, std::size_t index) {
-  return index < names.size() ? names[index] : std::to_string(index);
-}
-
 std::vector<double> softmax(std::span<const float> outputs) {
   const double largest = *std::max_element(outputs.begin(), outputs.end());
   std::vector<double> values;

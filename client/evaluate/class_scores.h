@@ -69,6 +69,4 @@ class ClassScores {
   std::vector<std::int64_t> targets_;
 };
 
-std::string classNameOf(const std::vector<std::string>& names, std::size_t index);
-
 }  // namespace cleave

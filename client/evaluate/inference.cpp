@@ -30,6 +30,18 @@ RunOptions runOptions(const InferenceOptions& options, const std::string& model,
   return run;
 }
 
+// With data.holdout or data.folds, a test set that is given would not be used.
+void refuseTestSet(const std::vector<std::string>& overrides) {
+  for (const std::string& override : overrides) {
+    if (!override.starts_with("data.test.")) continue;
+    throw UsageError("bad-config",
+                     "--set " + override +
+                         " has no effect: the model was trained without a test "
+                         "set, with data.holdout or data.folds",
+                     "add --set data.holdout=0 --set data.folds=0");
+  }
+}
+
 // A bar on a terminal, nothing elsewhere.
 class EvaluationBar {
  public:
@@ -68,6 +80,7 @@ Inference::Inference(const InferenceOptions& options, const std::vector<std::str
     modelPath_ = modelFileOf(options.source, options.best);
   }
   const DataOpener open = [&](const DataSettings& settings) {
+    if (!settings.hasTestSet()) refuseTestSet(options.run.common.overrides);
     const nlohmann::json learned =
         description_ ? description_->learned : openDatasets(settings).train->learned();
     Datasets data = openForInference(settings, learned, inputs);
@@ -103,6 +116,7 @@ BatchMetrics Inference::run(
     const std::function<void(const Batch&, const at::Tensor&, std::uint32_t)>& each) {
   Loader::Options options;
   options.batch = prepared_.settings.evalBatch;
+  options.threads = prepared_.settings.data.threads;
   const auto pool =
       run_ ? run_->session().pool() : std::make_shared<BufferPool>(std::size_t{1} << 30);
   Loader loader(prepared_.data.test, pool, options);

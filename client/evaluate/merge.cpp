@@ -30,6 +30,7 @@ std::vector<SafetensorsEntry> mergeAdapters(const std::vector<SafetensorsEntry>&
                                             double scale,
                                             const std::vector<std::string>& inputsFirst,
                                             std::deque<std::vector<float>>& memory) {
+  if (scale == 0) return entries;  // no adapters; a module may still be called lora_A
   std::map<std::string, const SafetensorsEntry*> byName;
   for (const SafetensorsEntry& entry : entries) byName[entry.name] = &entry;
   const std::set<std::string> transposed(inputsFirst.begin(), inputsFirst.end());

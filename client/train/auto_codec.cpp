@@ -87,6 +87,7 @@ RunPlan trialPlan(const PreparedRun& run, const FlowCodecs& codecs) {
   RunSpec spec = run.plan.spec;
   for (const auto& [flow, codec] : codecs) spec.codecs[flow] = codec;
   spec.trace = {};
+  spec.averageDecay = 0;
   spec.initialWeights = false;  // any weights will do, and sending them takes time
   return clientPlan(spec, run.settings, run.userModel.get());
 }

@@ -214,6 +214,7 @@ PreparedRun resolveRun(const RunOptions& options, Purpose purpose, const DataOpe
   run.hello.set_min_version(kWireVersion);
   run.hello.set_max_version(kWireVersion);
   if (run.plan.spec.trace.steps > 0) run.hello.add_features(std::string(kTraceFeature));
+  if (run.plan.spec.averageDecay > 0) run.hello.add_features(std::string(kAverageFeature));
   toWire(run.plan.spec, *run.hello.mutable_run_spec());
   run.hello.set_run_id(
       makeRunId(std::string(kPrefixes[static_cast<std::size_t>(purpose)]) + run.settings.name));

@@ -115,7 +115,7 @@ SavedModel openSavedModel(const std::string& source, bool best) {
     throw UsageError(
         "no-description",
         model.path + " does not say how its model is built: its metadata has no " + key,
-        "give the training's configuration with --config");
+        "use a model file that a run has written; eval and predict also accept --config FILE");
   };
   try {
     ModelDescription& description = model.description;
@@ -131,8 +131,9 @@ SavedModel openSavedModel(const std::string& source, bool best) {
       description.inputsFirst = lora.at("inputs_first");
     }
   } catch (const nlohmann::json::exception& error) {
-    throw UsageError("no-description", model.path + ": its metadata is damaged: " + error.what(),
-                     "give the training's configuration with --config");
+    throw UsageError(
+        "no-description", model.path + ": its metadata is damaged: " + error.what(),
+        "use a model file that a run has written; eval and predict also accept --config FILE");
   }
   return model;
 }

@@ -84,8 +84,15 @@ Datasets openForInference(const DataSettings& settings, const nlohmann::json& le
     DataFormatKeys keys = settings.keys;
     keys.learned = learned;
     keys.inputs = inputs;
-    data.test = skipDamaged(format.open(keys, inputs.empty() ? DataSplit::test : DataSplit::input),
-                            settings.skip);
+    const DataSplit split = inputs.empty() ? DataSplit::test : DataSplit::input;
+    try {
+      data.test = skipDamaged(format.open(keys, split), settings.skip);
+    } catch (const nlohmann::json::exception&) {
+      throw UsageError(
+          "no-description",
+          "the model does not say what it needs to read data of the format " + settings.format,
+          "use a model that was trained with this data.format");
+    }
   }
   data.train = data.test;
   return data;
@@ -99,7 +106,8 @@ bool ClientSettings::hasSameResults(const ClientSettings& other) const {
   return scores == other.scores && clientPrecision == other.clientPrecision &&
          groupRates == other.groupRates && bestMetric == other.bestMetric &&
          bestIsGreatest == other.bestIsGreatest && stop == other.stop &&
-         data.subset == other.data.subset;
+         data.subset == other.data.subset && data.holdout == other.data.holdout &&
+         data.skip == other.data.skip && data.keys.dataSeed == other.data.keys.dataSeed;
 }
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train) {

@@ -489,9 +489,6 @@ void addData(Table& table) {
                   config.texts("data.class_names", std::vector<std::string>());
             });
   table.integer(
-      "data.holdout", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.holdout; },
-      "N > 0: evaluate on the last N training samples instead of the test set");
-  table.integer(
       "data.skip", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.skip; },
       "damaged samples of each set that may be replaced, each by the next sample that can be read");
   table.add("data.seed", integerType(0, kMany), "", "`run.seed`",

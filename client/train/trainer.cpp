@@ -240,9 +240,10 @@ nlohmann::json Trainer::notes() const {
   for (const auto& [name, field] : kBestNotes) {
     if (const auto& best = result_.*field) notes[name] = {best->value, best->epoch};
   }
+  notes["stop"] = {{"not_better", notBetter_}};
   if (stopBest_) {
-    notes["stop"] = {
-        {"best", stopBest_->value}, {"epoch", stopBest_->epoch}, {"not_better", notBetter_}};
+    notes["stop"]["best"] = stopBest_->value;
+    notes["stop"]["epoch"] = stopBest_->epoch;
   }
   return notes;
 }
@@ -272,7 +273,7 @@ void Trainer::restore(const nlohmann::json& notes) {
     }
     if (notes.contains("stop")) {
       const nlohmann::json& stop = notes.at("stop");
-      stopBest_ = BestValue{stop.at("best"), stop.at("epoch")};
+      if (stop.contains("best")) stopBest_ = BestValue{stop.at("best"), stop.at("epoch")};
       notBetter_ = stop.at("not_better");
     }
     decider_.restore(notes.at("decider"));

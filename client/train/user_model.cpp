@@ -49,6 +49,10 @@ std::shared_ptr<const Dataset> withInputsOf(const GraphFile& file,
 // Returns those of the adapted layers whose weight is [inputs, outputs].
 std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
   std::vector<std::string> adapted, layers, inputsFirst;
+  std::set<std::string> readOtherwise;
+  for (const GraphPart* part : {&parts.head, &parts.body, &parts.tail}) {
+    readOtherwise.merge(modulesReadOtherwise(part->graph));
+  }
   for (auto [name, part] : {std::pair{"head", &parts.head}, std::pair{"body", &parts.body},
                             std::pair{"tail", &parts.tail}}) {
     const std::vector<LinearModule> modules = linearModules(part->graph);
@@ -58,6 +62,12 @@ std::vector<std::string> adapt(GraphParts& parts, const LoraSpec& lora) {
       const auto module = std::find_if(modules.begin(), modules.end(),
                                        [&](const auto& each) { return each.name == layer; });
       if (module->inputsFirst) inputsFirst.push_back(layer);
+      if (readOtherwise.contains(layer)) {
+        throw UsageError("bad-lora",
+                         "the weight of " + printable(layer) +
+                             " is used by a linear layer and by another one, such as an embedding",
+                         "choose model.lora.targets that do not match " + printable(layer));
+      }
       adapted.push_back(std::move(layer));
     }
   }

@@ -81,7 +81,7 @@ std::string toString(const WeightsReport& report) {
     if (names.empty()) return;
     text += "; " + std::to_string(names.size()) + " " + what + ": " + listOf(names);
   };
-  add(report.fresh, "initialised from the seed");
+  add(report.fresh, "initialised");
   add(report.unexpected, "not in the model");
   return text;
 }
@@ -101,6 +101,7 @@ std::vector<NamedTensor> readWeightsFile(const WeightsSettings& settings,
       if (own == shapes.end()) found.unexpected.push_back(tensor.name);
       return own == shapes.end() || own->second != tensor.tensor.sizes().vec();
     });
+    checkBlockNames(settings.except, blocks);
     if (weights.empty()) {
       throw UsageError("bad-weights",
                        "no tensor of " + settings.file +

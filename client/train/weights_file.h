@@ -26,7 +26,7 @@ struct WeightsReport {
   std::vector<std::string> fresh;       // of the model, initialised from the seed
   std::vector<std::string> unexpected;  // of the file, not in the model
 };
-// "310 tensors loaded; 2 fresh: classifier.1.weight, classifier.1.bias"
+// "310 tensors loaded; 2 initialised: classifier.1.weight, classifier.1.bias"
 std::string toString(const WeightsReport& report);
 
 // The weights that a run takes from the file. `aliases`: further names of tensors, which are

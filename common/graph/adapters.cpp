@@ -152,6 +152,20 @@ std::vector<LinearModule> linearModules(const wire::Graph& graph) {
   return modules;
 }
 
+std::set<std::string> modulesReadOtherwise(const wire::Graph& graph) {
+  std::set<std::string> modules;
+  for (const wire::Node& node : graph.nodes()) {
+    if (linearOf(graph, node)) continue;
+    wire::Node copy = node;
+    renumber(copy, [&](std::uint32_t id) {
+      const std::string& name = graph.values(static_cast<int>(id)).name();
+      if (name.ends_with(kWeight)) modules.insert(name.substr(0, name.size() - kWeight.size()));
+      return id;
+    });
+  }
+  return modules;
+}
+
 std::vector<std::string> addAdapters(wire::Graph& graph, const LoraSpec& spec) {
   const wire::Graph before = std::move(graph);
   graph = {};

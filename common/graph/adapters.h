@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,8 @@ struct LinearModule {
   bool inputsFirst = false;  // the weight is [inputs, outputs], as that of GPT-2's Conv1D
 };
 std::vector<LinearModule> linearModules(const wire::Graph& graph);
+// The modules whose weight any other operator reads, such as an embedding.
+std::set<std::string> modulesReadOtherwise(const wire::Graph& graph);
 
 // Adds adapters to the linear operators of the targets. Returns the modules that got one. The graph
 // is valid, before and after.

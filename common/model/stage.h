@@ -210,6 +210,8 @@ void loadWeights(const ParameterSet& set, const std::vector<NamedTensor>& tensor
 // Those of `tensors` that belong to blocks [first, last).
 std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
                                        const std::vector<BlockSpec>& blocks, int first, int last);
+// Throws UsageError "bad-weights" if the model has no block with one of the names.
+void checkBlockNames(const std::vector<std::string>& names, const std::vector<BlockSpec>& blocks);
 // Checks a file's tensors against a model, ignoring the blocks named in `except`. Throws UsageError
 // "bad-weights" unless the file has every other parameter and buffer of the model with the right
 // shape, and nothing else; the message begins with `source` and names what does not fit. Also

@@ -141,15 +141,19 @@ std::vector<NamedTensor> selectWeights(const std::vector<NamedTensor>& tensors,
   return selected;
 }
 
+void checkBlockNames(const std::vector<std::string>& names, const std::vector<BlockSpec>& blocks) {
+  std::vector<std::string> known;
+  for (const BlockSpec& block : blocks) known.push_back(block.name);
+  for (const std::string& name : names) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw UsageError("bad-weights", "the model has no block '" + name + "'",
+                     knownNames(name, known));
+  }
+}
+
 void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockSpec>& blocks,
                   const std::vector<std::string>& except, const std::string& source) {
-  std::vector<std::string> blockNames;
-  for (const BlockSpec& block : blocks) blockNames.push_back(block.name);
-  for (const std::string& name : except) {
-    if (std::find(blockNames.begin(), blockNames.end(), name) != blockNames.end()) continue;
-    throw UsageError("bad-weights", "the model has no block '" + name + "'",
-                     knownNames(name, blockNames));
-  }
+  checkBlockNames(except, blocks);
   std::map<std::string, Shape> given;
   for (const NamedTensor& tensor : tensors) given[tensor.name] = tensor.tensor.sizes().vec();
   std::vector<std::string> faults;

@@ -286,7 +286,10 @@ std::size_t snapshotBytes(const RunPlan& plan) {
   for (const Flow flow : plan.flows()) {
     codecs += plan.spec.microBatches * static_cast<double>(codecMemory(plan, flow).state);
   }
-  return asSize(2 * (parameters * perParameter + buffers * sizeof(std::int64_t) + codecs));
+  const double averages =
+      plan.spec.averageDecay > 0 ? parameters * sizeof(float) + buffers * sizeof(std::int64_t) : 0;
+  return asSize(2 *
+                (parameters * perParameter + buffers * sizeof(std::int64_t) + averages + codecs));
 }
 
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {

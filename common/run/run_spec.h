@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/engine/trace.h"
@@ -17,6 +18,9 @@ namespace cleave {
 namespace wire {
 class RunSpec;
 }
+
+// In Hello and HelloOk of a run with averageDecay > 0.
+inline constexpr std::string_view kAverageFeature = "average";
 
 // Values are as the client sent them: planRun() checks them.
 struct RunSpec {
