@@ -3,7 +3,7 @@
 # corpus, then searches for new inputs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-targets=(decode frame session trace safetensors checkpoint config csv tokenizer npy table image)
+targets=(decode frame session trace graph safetensors checkpoint config csv tokenizer npy table image)
 
 usage() {
   cat <<'TXT'
@@ -14,6 +14,7 @@ usage: scripts/fuzz.sh [--target NAME]… [--seconds N] [--preset NAME] [--repla
                    frame        headers and metadata of every kind of frame
                    session      the frames of a peer after the handshake, and their order
                    trace        a server's part of a trace
+                   graph        a body's graph, as a peer sends it
                    safetensors  files of weights
                    checkpoint   lists of commits, records of checkpoints, generations
                    config       configuration files and overrides

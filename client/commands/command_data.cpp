@@ -134,7 +134,7 @@ std::string labelText(const Dataset& data, std::uint32_t index) {
   const std::optional<std::int64_t> label = data.label(index);
   const std::int64_t value =
       label ? *label : readIntegers(data, index, data.arrays().size() - 1).at(0);
-  return className(data.classNames(), static_cast<std::size_t>(value));
+  return classNameOf(data.classNames(), static_cast<std::size_t>(value));
 }
 
 void writeSheet(const std::string& path, const Pixels& pixels) {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "client/data/dataset.h"
 #include "common/core/error.h"
 
 namespace cleave {
