@@ -30,7 +30,7 @@ double checkedWait(double milliseconds) {
 ModelSpec modelSpec(const RunSpec& spec) {
   const bool isGraph = spec.model == "graph";
   if (isGraph == spec.graph.empty())
-    refuse("the model graph has no graph, or another model has one");
+    refuse("the model 'graph' has no graph, or another model has one");
   ModelSpec model;
   model.name = spec.model;
   model.parameters = spec.modelParameters;
@@ -83,7 +83,7 @@ FlowMap<std::shared_ptr<const Codec>> codecsOf(const RunSpec& spec, const Place&
   }
   for (auto& [flow, codec] : codecs) {
     if (codec) continue;
-    // Further tensors of a cut are encoded as its first one, and integers not at all.
+    // Additional tensors of a cut use the codec of its first one; integers are not encoded.
     const Flow first{flow.kind, flow.cut, 0};
     const bool hasFloats = flowSpec(blocks, cuts, flow, 1).dtype == DType::f32;
     codec = flow.tensor > 0 && hasFloats ? codecs.at(first) : makeCodec("none");
