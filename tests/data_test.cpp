@@ -243,7 +243,7 @@ TEST_CASE("IDX samples may be vectors, and of any type") {
 }
 
 TEST_CASE("a wrong rank") {
-  checkImagesRefused(Files::goodLabels(), "data-damaged", "has rank 1, as files of labels have");
+  checkImagesRefused(Files::goodLabels(), "data-damaged", "has rank 1, like a file of labels");
   checkLabelsRefused(Files::goodImages(), "data-damaged", "has rank 3, but labels have rank 1");
 }
 

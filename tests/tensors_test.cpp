@@ -128,7 +128,7 @@ TEST_CASE("files that do not fit are refused, with the file and the fault") {
   write(folder.path() + "/empty/a.safetensors", {entry("labels", "I64", {2}, kLabels)});
   write(folder.path() + "/empty/b.safetensors", {entry("labels", "F32", {2}, two)});
   CHECK_THAT(errorText([&] { openTensors({folder.path() + "/empty"}); }),
-             has("arrays are not those"));
+             has("arrays differ from those"));
 }
 
 // ---- .npy ----

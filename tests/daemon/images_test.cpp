@@ -57,7 +57,7 @@ TEST_CASE("missing data are reported with their source") {
                "data.folder=" + folder.path("none"), "--run-dir", folder.path("run")});
     CHECK(ended.code == 2);
     CHECK_THAT(ended.errors, Contains(folder.path("none")) && Contains("there is no such file") &&
-                                 Contains("from the dataset's home page, unpacked"));
+                                 Contains("from the dataset's home page, and set data.folder"));
   }
 }
 
