@@ -26,7 +26,7 @@
 namespace cleave {
 namespace {
 
-// Also writes the result to the run's folder.
+// Measures the link, and also writes the result to the run's folder.
 nlohmann::json probeFirst(const PreparedRun& run, spdlog::logger& log) {
   ProbeOptions options;
   options.seconds = run.settings.probeSeconds;
@@ -181,12 +181,12 @@ void writeSummary(const TrainCommand& command, const nlohmann::json& summary) {
   writeFileDurably(command.prepared.folder + "/summary.json", summary.dump(2) + "\n");
 }
 
-// Adds the last bytes and seconds to the file. The run is complete without them.
+// Rewrites the file with the final bytes and seconds. The run is complete without them.
 void updateSummary(const TrainCommand& command, const nlohmann::json& summary) {
   try {
     writeSummary(command, summary);
   } catch (const Error& error) {
-    command.log.warn("summary.json lacks the last bytes and seconds: {}", error.what());
+    command.log.warn("summary.json lacks the final bytes and seconds: {}", error.what());
   }
 }
 
@@ -231,8 +231,8 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   trainer.afterEachEpoch([&] { saver.save(); });
   if (prepared.settings.lora.rank > 0 && !fitsPeft(prepared.plan.blocks)) {
     log.warn(
-        "there will be no folder 'adapter': PEFT has no format for adapters of layers that are "
-        "trained themselves; model.safetensors has both");
+        "no folder 'adapter' will be written: PEFT has no format for adapters of layers whose own "
+        "weights are trained too; model.safetensors contains both");
   }
   if (!prepared.settings.bestMetric.empty() && !run.answer().weights_allowed()) {
     log.warn("keep.best has no effect: this server does not allow clients to fetch the body");

@@ -65,7 +65,7 @@ bool isThisMachine(const std::string& host) {
   return !error;
 }
 
-// Skips the first step, which warms up, if there are others.
+// Skips the first step, which is a warm-up, if there are others.
 void requestTrace(RunSpec& spec, std::uint64_t steps, std::uint64_t totalSteps) {
   const std::uint64_t first = totalSteps > 1 ? 2 : 1;
   spec.trace = {first, std::min(steps, totalSteps - first + 1)};

@@ -3,7 +3,7 @@
 
     python3 configs/experiments/food101.py --data data/food-101
 
-The folder is what the archive food-101.tar.gz contains (Bossard et al., 2014): images/CLASS/NUMBER.jpg, and meta/train.txt and
+The folder is the content of the archive food-101.tar.gz (Bossard et al., 2014): images/CLASS/NUMBER.jpg, and meta/train.txt and
 meta/test.txt with a line CLASS/NUMBER per image.
 """
 
