@@ -263,7 +263,7 @@ void GraphCuts::addUnusedWeights(GraphParts& parts) const {
   }
 }
 
-// Head and tail are at the client, so they may share a parameter, such as an embedding that is also
+// Head and tail are on the client, so they may share a parameter, such as an embedding that is also
 // the output layer.
 void GraphCuts::checkShared(const GraphParts& parts, const GraphCut& first,
                             const GraphCut& second) {
