@@ -286,20 +286,21 @@ TEST_CASE("truncated gzip, at any byte") {
   const Bytes packed = gzip(Files::goodImages());
   for (std::size_t size = 2; size < packed.size(); ++size) {
     checkImagesRefused(Bytes(packed.begin(), packed.begin() + static_cast<std::ptrdiff_t>(size)),
-                       "data-damaged", "is truncated: its gzip data end in the middle");
+                       "data-damaged", "is truncated: its gzip data ends in the middle");
   }
 }
 
 TEST_CASE("gzip with garbage inside") {
   Bytes packed = gzip(Files::goodImages());
   std::fill(packed.begin() + 10, packed.end() - 8, 0xFF);
-  checkImagesRefused(packed, "data-damaged", "its gzip data do not unpack");
+  checkImagesRefused(packed, "data-damaged", "its gzip data cannot be unpacked");
 }
 
 TEST_CASE("gzip with a wrong checksum") {
   Bytes packed = gzip(Files::goodImages());
   packed[packed.size() - 8] ^= 1;
-  checkImagesRefused(packed, "data-damaged", "its gzip data do not unpack (incorrect data check)");
+  checkImagesRefused(packed, "data-damaged",
+                     "its gzip data cannot be unpacked (incorrect data check)");
 }
 
 TEST_CASE("garbage after the gzip data") {

@@ -65,7 +65,7 @@ class EncodedImageSet final : public LabeledDataset {
   }
 
  private:
-  // The header of the first image that has a readable one.
+  // The header of the first image whose header is readable.
   ImageHeader firstHeader() const {
     std::exception_ptr firstError;
     for (std::uint32_t index = 0; index < size(); ++index) {

@@ -324,7 +324,7 @@ std::uint8_t greyOf(const std::uint8_t* rgb) {
                                    16);
 }
 
-// From inverted CMYK.
+// Converts inverted CMYK to RGB.
 void toRgb(const std::uint8_t* cmyk, std::uint8_t* rgb) {
   const unsigned light = cmyk[3];
   for (int c = 0; c < 3; ++c) {

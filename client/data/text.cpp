@@ -221,7 +221,7 @@ class LabeledTexts final : public Dataset {
     tokenize(pending, hasPair, tokenizer, file.path());
   }
 
-  // For predictions: one text per line.
+  // Reads a file for predictions, with one text per line.
   void readPlainLines(const std::string& path, const DataFormatKeys& keys,
                       const Tokenizer& tokenizer) {
     if (!keys.pairColumn.empty()) {

@@ -22,7 +22,7 @@ constexpr const char* kSays = "reachable";
 
 // ---- Certificates ----
 
-// From the command line, otherwise from the configuration if it is readable.
+// The TLS settings from the command line, otherwise from the configuration if it is readable.
 TlsSettings tlsOf(const RunOptions& options) {
   if (!options.tls.empty()) return {true, options.tls};
   if (options.common.config.empty()) return {};

@@ -63,7 +63,7 @@ class ClassScores {
   // Samples by target and predicted class.
   std::map<std::pair<std::size_t, std::size_t>, std::uint64_t> confusion_;
   std::vector<Bin> bins_;
-  // Of all samples, for auroc(); cleared when there are too many.
+  // The scores of all samples, for auroc(); cleared when there are too many.
   bool keepsScores_ = true;
   std::vector<float> probabilities_;  // [samples, classes]
   std::vector<std::int64_t> targets_;

@@ -45,7 +45,7 @@ const char* statusText(PointResult::Status status) {
   return "";
 }
 
-// Without run.seed, of which a group has several values.
+// All keys of the grid except run.seed, of which a group has several values.
 std::vector<std::string> groupKeys(const SweepReport& report) {
   std::vector<std::string> keys;
   for (const SweepAxis& axis : report.axes) {

@@ -238,7 +238,7 @@ Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSet
     return none;
   }
   const double current = simulated(steps.costs, *plan.schedule, plan.inFlight);
-  // As a share of the measured step: no setting saves time that the simulation leaves out.
+  // Relative to the measured step, because no setting saves time that the simulation leaves out.
   const double step = std::max(current, steps.seconds);
   const auto saving = [&](const auto& change) { return (current - change.seconds) / step; };
   std::vector<Change> changes;

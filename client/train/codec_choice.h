@@ -39,8 +39,9 @@ struct StepTime {
 // Chooses the least lossy codecs with which the link no longer limits the step: no other choice
 // makes the step faster by more than 3 % plus the uncertainty of the two measurements.
 //
-// The flows of a direction get the same rung of the list, as far as their lists reach. A rung
-// beyond `start` is used only if the link's rate in that direction limits the step.
+// The flows of a direction get the codec at the same rung (index) of their lists, or the last one
+// if a list is shorter. A rung beyond `start` is used only if the link's rate in that direction
+// limits the step.
 //
 // Choices that were not measured are predicted by the simulator, scaled by the measured step with
 // `start` and corrected by the measured times of codecs on all flows. best() returns such a choice

@@ -331,8 +331,8 @@ PreparedRun prepareRun(const RunOptions& given, Purpose purpose, const DataOpene
   run.allowInexact = options.allowInexact;
   run.device = &openDevice(run.settings.device);
   useDeviceCodecs(run.plan, *run.device);
-  // Before any folder or process is created, so that an error in the certificate files leaves
-  // nothing behind.
+  // Loaded before any folder or process is created, so that an error in the certificate files
+  // leaves nothing behind.
   if (!options.server.empty()) run.server.tls = openTls(run.settings.tls, TlsRole::client);
   options.resume.empty() ? makeFolder(run, options) : openEarlierRun(run, options);
   // Must precede the start of a local server, which measures the machine too: the two would disturb

@@ -15,7 +15,7 @@ namespace cleave {
 struct RunRecordFile {
   std::string run;     // its id
   std::string server;  // HOST:PORT; empty: a local server
-  // In total, for readers of the run's files; 0 in files of earlier versions.
+  // The run's totals, for programs that read its files; 0 in files of earlier versions.
   std::uint64_t steps = 0, epochs = 0;
 };
 void writeRunRecord(const std::string& folder, const RunRecordFile& record);

@@ -141,8 +141,9 @@ struct Datasets {
 };
 // Throws UsageError.
 Datasets openDatasets(const DataSettings& settings);
-// For a trained model, without the training set: both members are the test set, or with `inputs`
-// the samples in these files and folders. `learned`: of the training set. Throws UsageError.
+// Opens the data for a trained model, without the training set: both members are the test set, or
+// with `inputs` the samples in these files and folders. `learned`: of the training set. Throws
+// UsageError.
 Datasets openForInference(const DataSettings& settings, const nlohmann::json& learned,
                           const std::vector<std::string>& inputs = {});
 

@@ -184,7 +184,7 @@ void Trainer::trainEpoch(std::uint64_t epoch) {
 
 // ---- Checkpoints ----
 
-// After Ctrl-C, or if the server is about to shut down.
+// Whether the run must end: after Ctrl-C, or if the server is about to shut down.
 bool Trainer::isAskedToLeave() const {
   return session_.isInterrupted() || session_.isServerDraining();
 }
