@@ -83,7 +83,7 @@ std::string codeOf(const std::exception& error) {
   return known == nullptr ? "" : known->code();
 }
 
-// For a run that ended early: saves the model as it is now; if that fails, head and tail only.
+// For a run that ended early: saves the current model; if that fails, only head and tail.
 void keepModel(ModelSaver& saver, bool interrupted, const std::string& folder,
                spdlog::logger& log) {
   try {

@@ -97,7 +97,7 @@ Check checkOfTls(const ServerAddress& address) {
   if (isHere) return {"tls", Finding::skipped, "not in use: the server is on this machine", ""};
   return {"tls", Finding::warn,
           "the connection to " + address.host + " is neither encrypted nor authenticated",
-          "use TLS (docs/security.md), then give --tls DIR"};
+          "use TLS (docs/security.md), then pass --tls DIR"};
 }
 
 Check checkOfServer(const ProbeResult& result) {

@@ -111,7 +111,7 @@ void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
   const auto remote = socket.remote_endpoint(error);
   if (address.tls || error || remote.address().is_loopback()) return;
   processLog()->warn(
-      "the connection to {} is neither encrypted nor authenticated: set tls.enabled, or give --tls "
+      "the connection to {} is neither encrypted nor authenticated: set tls.enabled, or pass --tls "
       "DIR",
       address.text());
 }
@@ -171,7 +171,7 @@ asio::awaitable<wire::HelloOk> shakeHandsWith(const ServerAddress& address, Conn
   }
   if (!co_await speaksHttp(address)) std::rethrow_exception(silent);
   throw RunError("not-cleave", address.text() + " does not speak Cleave: it is an HTTP server",
-                 "give --server the port on which cleave-server listens, 4800 by default");
+                 "use the port on which cleave-server listens in --server, 4800 by default");
 }
 
 // An open connection, or the reason for a failure that a retry may fix.

@@ -265,7 +265,7 @@ void refuseWrongUse(const RunOptions& options) {
 
 void makeFolder(PreparedRun& run, const RunOptions& options) {
   run.folder = options.runDir.empty() ? "runs/" + run.hello.run_id() : options.runDir;
-  makeRunFolder(run.folder, "give another one with --run-dir, or remove what is there");
+  makeRunFolder(run.folder, "choose another folder with --run-dir, or remove this one");
   run.lock = lockRunFolder(run.folder);
 }
 

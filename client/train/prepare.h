@@ -68,7 +68,8 @@ std::vector<NamedTensor> initialWeights(const PreparedRun& run, WeightsReport* r
 // same run spec.
 void checkAnswer(const wire::HelloOk& ok, const RunPlan& plan);
 
-// Removes what prepareRun() put into the folder of a run that never began.
+// Removes what prepareRun() put into the folder of a run that never began. Does nothing if the run
+// is resumed or has a local server.
 void removeUnbegun(const PreparedRun& run);
 
 // The number of compute threads of the client; by default fewer if the server is on this machine.

@@ -32,8 +32,7 @@ class TrainRun {
   explicit TrainRun(PreparedRun& prepared);
 
   // Connects and sends Hello, retrying for connect.retry_seconds. Throws RunError or UsageError
-  // with the reason; in that case the files in the run's folder are removed, because the run never
-  // began.
+  // with the reason, after removeUnbegun().
   const wire::HelloOk& connect();
 
   struct Options {

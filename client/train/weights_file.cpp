@@ -20,7 +20,7 @@ void refusePickle(const std::string& bytes, const std::string& path) {
   throw UsageError(
       "bad-safetensors",
       path + " is a PyTorch pickle" + (isZip ? " (zip archive)" : "") + ", not a safetensors file",
-      "convert it, without running what is pickled (pip install ./python): python3 -m "
+      "convert it, which does not execute the pickle: pip install ./python && python3 -m "
       "cleave.convert " +
           path + " weights.safetensors");
 }

@@ -20,7 +20,7 @@ def main(arguments=None):
     for split in ("train", "test"):
         names = os.path.join(options.data, "meta", split + ".txt")
         if not os.path.exists(names):
-            parser.error(f"{names} does not exist: unpack food-101.tar.gz, and give its folder with --data")
+            parser.error(f"{names} does not exist: unpack food-101.tar.gz, and pass its folder with --data")
         with open(names) as file:
             images = file.read().split()
         with open(os.path.join(options.data, split + ".csv"), "w", newline="") as file:
