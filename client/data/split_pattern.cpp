@@ -143,8 +143,8 @@ SplitPattern::SplitPattern(const std::string& pattern, unsigned options) {
   if (!compiled->code) {
     std::array<PCRE2_UCHAR, 256> message{};
     pcre2_get_error_message(error, message.data(), message.size());
-    refusePattern(pattern, "an error at character " + std::to_string(offset) + " (" +
-                               reinterpret_cast<const char*>(message.data()) + ")");
+    refusePattern(pattern, "syntax that PCRE2 refuses at character " + std::to_string(offset) +
+                               " (" + reinterpret_cast<const char*>(message.data()) + ")");
   }
   pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // optional: makes matching faster
   compiled->context.reset(pcre2_match_context_create(nullptr), pcre2_match_context_free);

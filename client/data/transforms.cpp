@@ -223,7 +223,9 @@ void ImageTransforms::checkOptions() const {
       std::to_string(channels_) + (channels_ == 1 ? " channel" : " channels");
   const auto checkCount = [&](const std::vector<double>& values, const std::string& key) {
     if (values.size() == 1 || values.size() == static_cast<std::size_t>(channels_)) return;
-    refuseTransform(key, std::to_string(values.size()) + " values for images with " + channels,
+    refuseTransform(key,
+                    "data." + key + " has " + std::to_string(values.size()) +
+                        " values, but the images have " + channels,
                     "give one value per channel, or one for all channels");
   };
   checkCount(options_.mean, "mean");
@@ -237,17 +239,18 @@ void ImageTransforms::checkOptions() const {
   if (!options_.cropScale.empty()) {
     const auto checkRange = [](const std::vector<double>& range, const std::string& key) {
       if (range.size() == 2 && range[0] <= range[1]) return;
-      refuseTransform(key, "this is not a minimum and a maximum",
+      refuseTransform(key, "data." + key + " is not a minimum and a maximum",
                       "give two numbers, such as [0.75, 1]");
     };
     checkRange(options_.cropScale, "augment.crop_scale");
     checkRange(options_.cropRatio, "augment.crop_ratio");
     if (options_.crop == 0) {
-      refuseTransform("augment.crop_scale", "the size of the crop is not set",
+      refuseTransform("augment.crop_scale", "data.augment.crop_scale is set, but data.crop is not",
                       "set data.crop, such as 224");
     }
     if (options_.cropPadding > 0) {
-      refuseTransform("augment.crop_padding", "data.augment.crop_scale is set too",
+      refuseTransform("augment.crop_padding",
+                      "data.augment.crop_padding and data.augment.crop_scale are both set",
                       "remove one of them");
     }
   }
