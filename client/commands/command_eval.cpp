@@ -86,8 +86,8 @@ void print(const Json& json, const std::set<std::string>& shares) {
   if (json.contains("classes")) printClassScores(json);
 }
 
-// Stores the result in the run's folder, where `report` finds it. Only if the model is in such a
-// folder and was evaluated with the run's own configuration.
+// Stores the result in the run's folder, where `report` finds it, if the model is in such a folder
+// and was evaluated with the run's own configuration.
 void keepInRun(const Json& json, const EvalOptions& options, const std::string& model) {
   const CommonOptions& common = options.inference.run.common;
   if (!common.config.empty() || !common.overrides.empty()) return;

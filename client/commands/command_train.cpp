@@ -190,7 +190,8 @@ void updateSummary(const TrainCommand& command, const nlohmann::json& summary) {
   }
 }
 
-// Dropped rows are reported at the end; the result is complete without them.
+// Makes all rows durable. Ignores dropped rows: they are reported at the end, and the result is
+// complete without them.
 void makeRecordsSafe(TrainRun& run) {
   try {
     run.recorder().sync();
@@ -250,7 +251,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
       saver.saveParts(log);
     }
     // With a summary, the run is done and cannot be continued; after "done" the server removes its
-    // checkpoints. So rows and result must be safe first.
+    // checkpoints. So rows and result must be durable first.
     makeRecordsSafe(run);
     writeSummary(command, summaryOf(command, result, trainer.spent(), hasModel));
     failpoint("summary");
@@ -285,7 +286,7 @@ void removeCheckpoints(const std::string& folder, spdlog::logger& log) {
   }
 }
 
-// The next attempt continues from the newest checkpoint, or begins again if there is none.
+// Logs where the next attempt begins: at the newest checkpoint, or at step 0 if there is none.
 void announceResume(const TrainCommand& command) {
   if (command.prepared.commits.empty()) {
     command.log.warn("no checkpoint is available, so the run starts over from step 0");

@@ -45,7 +45,7 @@ class CsvFile::Parser {
     if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;  // the byte order mark
   }
 
-  // False at the end.
+  // Reads the next row. Returns false at the end.
   bool next() {
     cells_.clear();
     unquoted_.clear();

@@ -35,7 +35,8 @@ enum class ClassOrder : std::uint8_t {
 ClassTable tabulateClasses(const std::set<std::string>& labels, const DataFormatKeys& keys,
                            DataSplit split, ClassOrder order, const std::string& where);
 
-// The value that learned() returns for these class names, and the names in `keys.learned`.
+// learnedClasses() makes the value that learned() returns; classNamesOf() reads the names from
+// `keys.learned`.
 nlohmann::json learnedClasses(const std::vector<std::string>& names);
 std::vector<std::string> classNamesOf(const DataFormatKeys& keys);
 

@@ -26,7 +26,7 @@ struct Batch {
 };
 
 // One pass over a dataset in batches of `batch`; the last may be smaller. If shuffled, the order is
-// randomPermutation keyed (seed, "shuffle", epoch); otherwise the dataset's. Prepares at most
+// randomPermutation keyed by (seed, "shuffle", epoch); otherwise the dataset's. Prepares at most
 // `ahead` batches in advance. The results do not depend on the number of threads.
 class Loader {
  public:

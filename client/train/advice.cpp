@@ -234,7 +234,7 @@ std::optional<double> stepSpread(std::vector<float> seconds) {
 Advice adviseOn(const MeasuredSteps& steps, const RunPlan& plan, const ClientSettings& settings) {
   if (!steps.spread) {
     Advice none;
-    none.sentence = fmt::format("advice requires at least {} whole steps", kMinSteps);
+    none.sentence = fmt::format("advice requires at least {} steps with a full batch", kMinSteps);
     return none;
   }
   const double current = simulated(steps.costs, *plan.schedule, plan.inFlight);

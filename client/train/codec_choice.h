@@ -31,7 +31,7 @@ using CodecCandidates = FlowMap<std::vector<CodecCandidate>>;
 // The index of each flow's candidate, in the order of the candidates' flows.
 using CodecChoice = FlowMap<std::size_t>;
 
-// Seconds of a step, and the uncertainty of another measurement as a share of them.
+// Mean seconds of a step, and their relative uncertainty: two standard errors, divided by the mean.
 struct StepTime {
   double seconds = 0;
   double uncertainty = 0;

@@ -89,7 +89,7 @@ void warnOfLargeBatch(const ClientSettings& settings, const Dataset& train) {
       settings.batch, train.size(), train.size());
 }
 
-// A cut without gradients has no codec for them.
+// Drops the codecs of flows that the plan lacks, such as the gradients of a cut without gradients.
 void dropUnusedFlows(PreparedRun& run) {
   const auto isUnused = [&](const auto& each) {
     return !run.plan.place.contains(*flowFromName(each.first));

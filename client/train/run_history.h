@@ -29,7 +29,7 @@ std::vector<RunCommit> intactCommits(Files& files, const std::string& folder);
 // The last training step in the last rows of steps.csv; 0 if there is none.
 std::uint64_t lastRecordedStep(const std::string& folder);
 
-// Raises the run's generation by `step` and returns it, durably stored.
+// Raises the run's generation by `step`, stores it durably, and returns it.
 std::uint64_t raiseGeneration(Files& files, const std::string& folder, std::uint64_t step = 1);
 
 }  // namespace cleave

@@ -37,7 +37,7 @@ struct DataSettings {
   DataFormatKeys keys;
   std::uint32_t holdout =
       0;  // number of last training samples that are evaluated instead of the test set
-  std::vector<std::string> classNames;  // replace those of the data; empty: do not
+  std::vector<std::string> classNames;  // override the data's; empty: no override
   std::uint32_t skip = 0;  // damaged samples of each set that may be replaced: skipDamaged()
   DataSubset subset;
   std::uint32_t threads = 0;  // Loader::Options::threads

@@ -1,5 +1,5 @@
-// A training run on the client, from building its stage to sending Bye. All commands that train
-// through a server use it: train, simulate, verify.
+// A training run on the client, from building its stage to sending Bye. All commands that run
+// batches through a server use it: train, simulate, verify, eval, predict.
 //
 //   TrainRun run(prepared);     builds head and tail
 //   run.connect();
