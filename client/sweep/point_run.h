@@ -1,5 +1,5 @@
 // Runs one point of a sweep in separate processes: the training run, and, if the point has a link,
-// cleave-link with a server behind it.
+// a server and a cleave-link in front of it.
 #pragma once
 
 #include <string>

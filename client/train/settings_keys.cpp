@@ -61,7 +61,7 @@ void readModelFile(Config& config, Settings& settings) {
   settings.modelFile = config.text("model.file");
   if (isGraph) return;
   throw UsageError("bad-model-parameter",
-                   config.where("model.file") + ": the model " + settings.model + " has no file",
+                   config.where("model.file") + ": the model " + settings.model + " takes no file",
                    "set model.name to graph, or remove model.file");
 }
 
@@ -248,8 +248,7 @@ void addFineTuning(Table& table) {
   table.add("train.freeze", "list of strings", "", "`[]`",
             "patterns of parameters that are not trained, such as `[encoder.*]`; a later pattern "
             "that begins with `!` makes exceptions: `['*', '!classifier.*']`. With `model.lora`, "
-            "all but the "
-            "adapters is frozen, so only exceptions are needed",
+            "everything except the adapters is frozen, so only exceptions are needed",
             [](Config& config, Settings& s) {
               for (const std::string& pattern :
                    config.texts("train.freeze", std::vector<std::string>{})) {
@@ -358,8 +357,10 @@ void addScores(Table& table) {
   table.add("train.loss.name", namesOf(lossTable()), "", "`cross_entropy`",
             "`train.loss: mse` is short for it; see [losses](models.md#losses-and-metrics)",
             readLoss);
-  table.add("train.loss.label_smoothing", numberType(0, 1), "", "`0`",
-            "`cross_entropy`, `next_token`: probability that is spread over all classes", nullptr);
+  table.add(
+      "train.loss.label_smoothing", numberType(0, 1), "", "`0`",
+      "`cross_entropy`, `next_token`: share of the probability that is spread over all classes",
+      nullptr);
   table.add("train.loss.class_weights", "list of numbers", "", "`[]`",
             "`cross_entropy`, `next_token`: a weight per class", nullptr);
   table.add("train.loss.ignore_index", "integer", "", "`-100`",
@@ -502,8 +503,7 @@ void addData(Table& table) {
       .integer(
           "data.threads", "", 0, 256, [](Settings & s) -> auto& { return s.data.threads; },
           "threads that prepare samples; 0: one, or all usable cores (at most 16) if a sample "
-          "takes "
-          "longer than 0.3 ms. The results do not depend on it")
+          "takes longer than 0.3 ms. The results do not depend on the number")
       .then(readFormatKeys);
 }
 
