@@ -1,5 +1,5 @@
 // Runs one point of a sweep in separate processes: the training run, and, if the point has a link,
-// a server and a cleave-link in front of it.
+// cleave-link and (unless --server is given) a server.
 #pragma once
 
 #include <string>
