@@ -30,13 +30,14 @@ std::string tensorsText(const wire::Graph& graph, const GraphIds& ids) {
   return text;
 }
 
-std::string countText(double count, const char* unit) {
+// The unit may begin with a space, which then follows the prefix: "3.5 M parameters", "2 GFLOP".
+std::string countText(double count, std::string_view unit) {
   constexpr std::pair<double, const char*> kPrefixes[] = {
       {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
   for (const auto& [factor, prefix] : kPrefixes) {
     if (count >= factor) return fmt::format("{:.3g} {}{}", count / factor, prefix, unit);
   }
-  return fmt::format("{:.3g} {}", count, unit);
+  return fmt::format("{:.3g}{}{}", count, unit.starts_with(' ') ? "" : " ", unit);
 }
 
 Json describeInputs(const GraphFile& file) {

@@ -187,7 +187,9 @@ class IdxValues final : public LabeledDataset {
                        options.images +
                            " does not contain images of bytes, so it can only be "
                            "scaled with one data.mean and one data.deviation",
-                       "remove data.resize, data.crop and data.augment");
+                       "give one value each for data.mean and data.deviation, and remove "
+                       "data.resize, data.crop and data.augment")
+          .about("data.augment");
     }
     mean_ = image.mean.front();
     deviation_ = image.deviation.front();

@@ -13,6 +13,7 @@
 #include "client/data/target_column.h"
 #include "client/data/tokenizer.h"
 #include "client/data/unpack.h"
+#include "common/core/environment.h"
 #include "common/core/error.h"
 #include "common/core/printable.h"
 
@@ -30,7 +31,7 @@ void onAllProcessors(std::size_t count, const std::function<void(std::size_t)>& 
   constexpr std::size_t kPortion = 16;  // indices that a thread takes at once
   std::atomic<std::size_t> next = 0;
   const std::size_t threads = std::min<std::size_t>(
-      std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads), count / kPortion + 1);
+      std::clamp(static_cast<unsigned>(usableCores()), 1U, kMaxThreads), count / kPortion + 1);
   struct Failure {
     std::size_t index = SIZE_MAX;
     std::exception_ptr error;

@@ -38,7 +38,8 @@ void refuseTestSet(const std::vector<std::string>& overrides) {
                      "--set " + override +
                          " has no effect: the model was trained without a test "
                          "set, with data.holdout or data.folds",
-                     "add --set data.holdout=0 --set data.folds=0");
+                     "add --set data.holdout=0 --set data.folds=0")
+        .about("data.holdout");
   }
 }
 

@@ -49,7 +49,8 @@ Datasets openDatasets(const DataSettings& settings) {
       throw UsageError("bad-config",
                        std::to_string(settings.holdout) + " samples cannot be held out of " +
                            std::to_string(size) + " training samples",
-                       "set data.holdout to a smaller number");
+                       "set data.holdout to a smaller number")
+          .about("data.holdout");
     }
     const std::shared_ptr<const Dataset> whole = data.train;
     data.train = sliceDataset(whole, 0, size - settings.holdout);

@@ -449,7 +449,9 @@ void checkFolds(Config& config, Settings& settings) {
 void addSubset(Table& table) {
   table.integer(
       "data.holdout", "samples", 0, kMany, [](Settings & s) -> auto& { return s.data.holdout; },
-      "N > 0: evaluate on the last N training samples instead of the test set");
+      "N > 0: evaluate on N training samples instead of the test set: the last ones, or for "
+      "folder, "
+      "list and tar a random selection");
   table.integer(
       "data.folds", "", 0, 1000, [](Settings & s) -> auto& { return s.data.subset.folds; },
       "K > 1: divide the samples of each class into K parts, evaluate on one of them, and train on "

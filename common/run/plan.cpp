@@ -127,7 +127,8 @@ RunPlan planRun(const RunSpec& spec) {
   plan.stage.bodyPrecision = precisionFromName(spec.precision);
   plan.stage.recompute = spec.recompute;
   if (!(spec.averageDecay >= 0 && spec.averageDecay < 1)) {
-    refuse("the decay of averaged weights is not in 0…1", "set train.ema below 1, such as 0.999");
+    refuse("the decay of averaged weights must be at least 0 and below 1",
+           "set train.ema below 1, such as 0.999");
   }
   plan.stage.averageDecay = spec.averageDecay;
   plan.stage.optimizer = spec.optimizer;
