@@ -473,7 +473,7 @@ TEST_CASE("every data format has a row that reads its keys and opens both splits
     Config config = Config::parse("data:\n" + keys, "data.yaml", {});
     const DataFormatRow& row = findDataFormat(name);
     DataFormatKeys values;
-    values.seed = 3;
+    values.dataSeed = 3;
     row.keys().readInto(config, values);
     config.refuseUnknown();
     return [&row, values](DataSplit split) { return row.open(values, split); };
@@ -486,7 +486,7 @@ TEST_CASE("every data format has a row that reads its keys and opens both splits
   CHECK(test->size() == 7);
   CHECK(train->arrays().front().shape == std::vector<std::int64_t>{2, 3});
   CHECK(train->classes() == 4);
-  // Other samples of the same classes, drawn from the run's seed.
+  // Different samples of the same classes, drawn from data.seed.
   CHECK(readSample(*train, 0) != readSample(*test, 0));
   SyntheticOptions options;
   options.shape = {2, 3};
