@@ -107,7 +107,9 @@ void addExportCommand(CLI::App& app, ExportOptions& options, std::function<int()
       ->add_option("MODEL", options.source,
                    "A run's folder, or a model file that a run has written")
       ->required();
-  exported->add_option("--output", options.output, "The file to write; default: RUN_ID.safetensors")
+  exported
+      ->add_option("--output", options.output,
+                   "The file to write; default: NAME.safetensors, with the run's name")
       ->type_name("FILE");
   exported->add_flag("--best", options.best,
                      "Uses the run's best model (keep.best), model.best.safetensors");

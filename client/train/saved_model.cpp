@@ -94,7 +94,7 @@ std::map<std::string, std::string> ModelDescription::toMetadata() const {
 
 ModelDescription describeModel(const PreparedRun& run) {
   ModelDescription description;
-  description.run = run.hello.run_id();
+  description.run = run.settings.name;
   description.config = describingSections(run.settings.resolved);
   description.learned = run.data.train->learned();
   const std::vector<std::string>& names = run.settings.data.classNames;

@@ -13,7 +13,8 @@
 namespace cleave {
 
 struct ModelDescription {
-  std::string run;  // its id
+  // run.name. The run's id is not in the file, so that runs of one configuration write equal files.
+  std::string run;
   std::uint64_t steps = 0;
   // YAML: the sections run, model, data, train, eval and precision of the run's configuration.
   std::string config;
